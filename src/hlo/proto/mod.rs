@@ -1,0 +1,2 @@
+//! `HloModuleProto`: the messages, encoding and decoding.
+

@@ -1,0 +1,2 @@
+//! The `bf16scope` command.
+fn main() {}
