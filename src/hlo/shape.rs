@@ -229,10 +229,8 @@ impl fmt::Display for Layout {
         for (i, dim) in self.minor_to_major.iter().enumerate() {
             write!(f, "{}{dim}", if i > 0 { "," } else { "" })?;
         }
-        let plain = self.tiles.is_empty()
-            && self.element_size_in_bits == 0
-            && self.memory_space == 0
-            && self.extra.is_empty();
+        let plain =
+            self.tiles.is_empty() && self.element_size_in_bits == 0 && self.memory_space == 0 && self.extra.is_empty();
         if !plain {
             f.write_str(":")?;
             if !self.tiles.is_empty() {
@@ -260,7 +258,9 @@ impl fmt::Display for ArrayShape {
         }
         f.write_str("]")?;
         match &self.layout {
-            Some(layout) if !(layout.minor_to_major.is_empty() && layout.tiles.is_empty() && layout.memory_space == 0) => {
+            Some(layout)
+                if !(layout.minor_to_major.is_empty() && layout.tiles.is_empty() && layout.memory_space == 0) =>
+            {
                 write!(f, "{layout}")
             }
             Some(_) | None => Ok(()),
