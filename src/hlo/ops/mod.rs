@@ -20,6 +20,7 @@ pub mod error;
 pub mod indexing;
 pub mod movement;
 pub mod opaque;
+mod operands;
 pub mod reduction;
 pub mod source;
 pub mod window;
