@@ -1,2 +1,1 @@
 //! `HloModuleProto`: the messages, encoding and decoding.
-
