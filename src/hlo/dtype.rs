@@ -117,18 +117,12 @@ dtypes! {
 impl DType {
     /// The dtype with this HLO spelling.
     pub fn from_name(name: &str) -> Option<DType> {
-        DType::ALL
-            .iter()
-            .copied()
-            .find(|dtype| dtype.name() == name)
+        DType::ALL.iter().copied().find(|dtype| dtype.name() == name)
     }
 
     /// The dtype with this XLA `PrimitiveType` number.
     pub fn from_xla(number: i32) -> Option<DType> {
-        DType::ALL
-            .iter()
-            .copied()
-            .find(|dtype| dtype.xla() == number)
+        DType::ALL.iter().copied().find(|dtype| dtype.xla() == number)
     }
 
     /// XLA's `PrimitiveType` number.
@@ -158,10 +152,7 @@ impl DType {
 
     /// Whether a negative value exists: signed integers, floats, complex.
     pub const fn is_signed(self) -> bool {
-        matches!(
-            self.class(),
-            DTypeClass::Signed | DTypeClass::Float | DTypeClass::Complex
-        )
+        matches!(self.class(), DTypeClass::Signed | DTypeClass::Float | DTypeClass::Complex)
     }
 }
 

@@ -3,8 +3,20 @@
 //! `hlo` knows nobody else in the crate. Everything here is public data and functions over it.
 
 pub mod dtype;
+pub mod emit;
+pub mod literal;
+pub mod module;
+pub mod ops;
 pub mod proto;
 pub mod shape;
+pub mod sharding;
 
 pub use dtype::{DType, DTypeClass};
+pub use emit::{EmitError, Emitter, POISON};
+pub use literal::{Element, Literal};
+pub use module::{
+    Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Unmodelled,
+};
+pub use ops::Op;
 pub use shape::{ArrayShape, Layout, Shape, Tile};
+pub use sharding::{DeviceOrder, Sharding, TileAssignment};

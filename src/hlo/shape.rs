@@ -61,22 +61,14 @@ impl Tile {
 impl Layout {
     /// The row-major layout of a rank: `{rank-1,…,1,0}`.
     pub fn descending(rank: usize) -> Layout {
-        Layout {
-            minor_to_major: (0..rank as i64).rev().collect(),
-            ..Layout::default()
-        }
+        Layout { minor_to_major: (0..rank as i64).rev().collect(), ..Layout::default() }
     }
 }
 
 impl ArrayShape {
     /// A static array without a layout.
     pub fn new(dtype: DType, dims: impl Into<Vec<i64>>) -> ArrayShape {
-        ArrayShape {
-            dtype,
-            dims: dims.into(),
-            dynamic: Vec::new(),
-            layout: None,
-        }
+        ArrayShape { dtype, dims: dims.into(), dynamic: Vec::new(), layout: None }
     }
 
     /// Number of dimensions.
@@ -86,15 +78,12 @@ impl ArrayShape {
 
     /// Number of elements (1 for a scalar), saturating: a broken module may claim more than fits.
     pub fn n_elements(&self) -> i64 {
-        self.dims
-            .iter()
-            .fold(1i64, |product, &dim| product.saturating_mul(dim))
+        self.dims.iter().fold(1i64, |product, &dim| product.saturating_mul(dim))
     }
 
     /// Bytes of a host literal of this shape, unpacked and untiled.
     pub fn n_bytes(&self) -> i64 {
-        self.n_elements()
-            .saturating_mul(self.dtype.n_bytes() as i64)
+        self.n_elements().saturating_mul(self.dtype.n_bytes() as i64)
     }
 
     /// Whether dimension `axis` is dynamic.
@@ -165,13 +154,8 @@ impl Shape {
     /// This shape with every layout dropped.
     pub fn without_layout(&self) -> Shape {
         match self {
-            Shape::Array(array) => Shape::Array(ArrayShape {
-                layout: None,
-                ..array.clone()
-            }),
-            Shape::Tuple(elements) => {
-                Shape::Tuple(elements.iter().map(Shape::without_layout).collect())
-            }
+            Shape::Array(array) => Shape::Array(ArrayShape { layout: None, ..array.clone() }),
+            Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(Shape::without_layout).collect()),
             Shape::Token => Shape::Token,
             Shape::Opaque => Shape::Opaque,
         }
@@ -181,18 +165,10 @@ impl Shape {
     pub fn with_default_layout(&self) -> Shape {
         match self {
             Shape::Array(array) => {
-                let layout = array
-                    .layout
-                    .clone()
-                    .unwrap_or_else(|| Layout::descending(array.rank()));
-                Shape::Array(ArrayShape {
-                    layout: Some(layout),
-                    ..array.clone()
-                })
+                let layout = array.layout.clone().unwrap_or_else(|| Layout::descending(array.rank()));
+                Shape::Array(ArrayShape { layout: Some(layout), ..array.clone() })
             }
-            Shape::Tuple(elements) => {
-                Shape::Tuple(elements.iter().map(Shape::with_default_layout).collect())
-            }
+            Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(Shape::with_default_layout).collect()),
             Shape::Token => Shape::Token,
             Shape::Opaque => Shape::Opaque,
         }
@@ -201,13 +177,8 @@ impl Shape {
     /// This shape with another dtype in every floating array of it that has dtype `from`.
     pub fn with_dtype(&self, from: DType, to: DType) -> Shape {
         match self {
-            Shape::Array(array) if array.dtype == from => Shape::Array(ArrayShape {
-                dtype: to,
-                ..array.clone()
-            }),
-            Shape::Tuple(elements) => {
-                Shape::Tuple(elements.iter().map(|e| e.with_dtype(from, to)).collect())
-            }
+            Shape::Array(array) if array.dtype == from => Shape::Array(ArrayShape { dtype: to, ..array.clone() }),
+            Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(|e| e.with_dtype(from, to)).collect()),
             Shape::Array(_) | Shape::Token | Shape::Opaque => self.clone(),
         }
     }
@@ -216,9 +187,7 @@ impl Shape {
     pub fn n_bytes(&self) -> i64 {
         match self {
             Shape::Array(array) => array.n_bytes(),
-            Shape::Tuple(elements) => elements
-                .iter()
-                .fold(0i64, |sum, e| sum.saturating_add(e.n_bytes())),
+            Shape::Tuple(elements) => elements.iter().fold(0i64, |sum, e| sum.saturating_add(e.n_bytes())),
             Shape::Token | Shape::Opaque => 0,
         }
     }
@@ -260,10 +229,8 @@ impl fmt::Display for Layout {
         for (i, dim) in self.minor_to_major.iter().enumerate() {
             write!(f, "{}{dim}", if i > 0 { "," } else { "" })?;
         }
-        let plain = self.tiles.is_empty()
-            && self.element_size_in_bits == 0
-            && self.memory_space == 0
-            && self.extra.is_empty();
+        let plain =
+            self.tiles.is_empty() && self.element_size_in_bits == 0 && self.memory_space == 0 && self.extra.is_empty();
         if !plain {
             f.write_str(":")?;
             if !self.tiles.is_empty() {
@@ -292,9 +259,7 @@ impl fmt::Display for ArrayShape {
         f.write_str("]")?;
         match &self.layout {
             Some(layout)
-                if !(layout.minor_to_major.is_empty()
-                    && layout.tiles.is_empty()
-                    && layout.memory_space == 0) =>
+                if !(layout.minor_to_major.is_empty() && layout.tiles.is_empty() && layout.memory_space == 0) =>
             {
                 write!(f, "{layout}")
             }
@@ -340,26 +305,14 @@ mod tests {
             ..Layout::descending(3)
         });
         array.dynamic = vec![true, false, false];
-        assert_eq!(
-            array.to_string(),
-            "bf16[<=64,8,128]{2,1,0:T(8,128)(2,1)S(1)}"
-        );
+        assert_eq!(array.to_string(), "bf16[<=64,8,128]{2,1,0:T(8,128)(2,1)S(1)}");
         let tuple = Shape::Tuple(vec![Shape::scalar(DType::F32); 6]);
-        assert_eq!(
-            tuple.to_string(),
-            "(f32[], f32[], f32[], f32[], f32[], /*index=5*/f32[])"
-        );
-        assert_eq!(
-            Shape::scalar(DType::Pred).with_default_layout().to_string(),
-            "pred[]"
-        );
+        assert_eq!(tuple.to_string(), "(f32[], f32[], f32[], f32[], f32[], /*index=5*/f32[])");
+        assert_eq!(Shape::scalar(DType::Pred).with_default_layout().to_string(), "pred[]");
     }
 
     #[test]
     fn sizes_saturate() {
-        assert_eq!(
-            ArrayShape::new(DType::F32, [i64::MAX, 4]).n_bytes(),
-            i64::MAX
-        );
+        assert_eq!(ArrayShape::new(DType::F32, [i64::MAX, 4]).n_bytes(), i64::MAX);
     }
 }

@@ -45,18 +45,12 @@ impl Buffer {
     /// # Safety
     /// `raw` is a live buffer of this client that nobody else frees.
     pub(super) unsafe fn new(shared: &Arc<Shared>, raw: *mut ffi::PJRT_Buffer) -> Buffer {
-        Buffer {
-            shared: Arc::clone(shared),
-            raw,
-            _live: Live::new(HandleKind::Buffer),
-        }
+        Buffer { shared: Arc::clone(shared), raw, _live: Live::new(HandleKind::Buffer) }
     }
 
     /// The client whose device it is on.
     pub fn client(&self) -> Client {
-        Client {
-            shared: Arc::clone(&self.shared),
-        }
+        Client { shared: Arc::clone(&self.shared) }
     }
 
     /// Element type.
@@ -118,12 +112,7 @@ impl Buffer {
         let (dtype, dims) = (self.dtype()?, self.dims()?);
         let expected = n_host_bytes(dtype, &dims)?;
         if bytes.len() != expected {
-            return Err(PjrtError::HostBytes {
-                dtype,
-                dims,
-                measured: bytes.len(),
-                expected,
-            });
+            return Err(PjrtError::HostBytes { dtype, dims, measured: bytes.len(), expected });
         }
         // The device may hold another order of dimensions; the host always gets this one.
         let minor_to_major: Vec<i64> = (0..dims.len() as i64).rev().collect();
@@ -183,20 +172,12 @@ const BUFFER_TYPES: &[(DType, BufferType)] = &[
 
 /// The C API's number of a dtype.
 pub(super) fn type_number(dtype: DType) -> Result<BufferType, PjrtError> {
-    BUFFER_TYPES
-        .iter()
-        .find(|row| row.0 == dtype)
-        .map(|row| row.1)
-        .ok_or(PjrtError::DType { dtype })
+    BUFFER_TYPES.iter().find(|row| row.0 == dtype).map(|row| row.1).ok_or(PjrtError::DType { dtype })
 }
 
 /// The dtype of a C API number.
 pub(super) fn dtype_of(number: BufferType) -> Result<DType, PjrtError> {
-    BUFFER_TYPES
-        .iter()
-        .find(|row| row.1 == number)
-        .map(|row| row.0)
-        .ok_or(PjrtError::BufferType { number })
+    BUFFER_TYPES.iter().find(|row| row.1 == number).map(|row| row.0).ok_or(PjrtError::BufferType { number })
 }
 
 #[cfg(test)]
@@ -210,16 +191,10 @@ mod tests {
                 Ok(number) => assert_eq!(dtype_of(number).unwrap(), dtype),
                 Err(error) => {
                     assert!(matches!(dtype, DType::S1 | DType::U1), "{dtype}");
-                    assert_eq!(
-                        error.to_string(),
-                        format!("{dtype}: the PJRT C API 0.81 has no buffer type for it")
-                    );
+                    assert_eq!(error.to_string(), format!("{dtype}: the PJRT C API 0.81 has no buffer type for it"));
                 }
             }
         }
-        assert_eq!(
-            dtype_of(23).unwrap_err().to_string(),
-            "output of PJRT buffer type 23: not a dtype of this crate"
-        );
+        assert_eq!(dtype_of(23).unwrap_err().to_string(), "output of PJRT buffer type 23: not a dtype of this crate");
     }
 }

@@ -52,16 +52,9 @@ impl Client {
         let mut args = ffi::PJRT_Client_Create_Args::zeroed();
         // SAFETY: no handles, no options; the key-value callbacks may be null in a single process.
         unsafe { call!(plugin, PJRT_Client_Create, args)? };
-        let mut shared = Shared {
-            plugin,
-            raw: args.client,
-            devices: Vec::new(),
-            _live: Live::new(HandleKind::Client),
-        };
+        let mut shared = Shared { plugin, raw: args.client, devices: Vec::new(), _live: Live::new(HandleKind::Client) };
         shared.devices = read_devices(&shared)?;
-        Ok(Client {
-            shared: Arc::new(shared),
-        })
+        Ok(Client { shared: Arc::new(shared) })
     }
 
     /// Such as `cpu`.
@@ -82,10 +75,7 @@ impl Client {
         // SAFETY: a live client; the text lives as long as it, and is copied.
         unsafe {
             call!(self.shared.plugin, PJRT_Client_PlatformVersion, args)?;
-            Ok(value::text(
-                args.platform_version,
-                args.platform_version_size,
-            ))
+            Ok(value::text(args.platform_version, args.platform_version_size))
         }
     }
 
@@ -102,11 +92,7 @@ impl Client {
     /// Compiles a program (serialized `HloModuleProto`) and loads it on the first devices.
     ///
     /// The program must have passed `hlo::verify`: XLA aborts the process over some of what the verifier rejects.
-    pub fn compile(
-        &self,
-        program: &[u8],
-        options: &CompileOptions,
-    ) -> Result<Executable, PjrtError> {
+    pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Executable, PjrtError> {
         let parameters = executable::parameter_specs(program)?;
         let options = options.encode();
         let mut program = executable::program(program);
@@ -133,18 +119,11 @@ impl Client {
     ) -> Result<Buffer, PjrtError> {
         let expected = n_host_bytes(dtype, dims)?;
         if bytes.len() != expected {
-            return Err(PjrtError::HostBytes {
-                dtype,
-                dims: dims.to_vec(),
-                measured: bytes.len(),
-                expected,
-            });
+            return Err(PjrtError::HostBytes { dtype, dims: dims.to_vec(), measured: bytes.len(), expected });
         }
         let devices = &self.shared.devices;
-        let device = devices.get(device_idx).ok_or(PjrtError::NoDevice {
-            idx: device_idx,
-            n_devices: devices.len(),
-        })?;
+        let device =
+            devices.get(device_idx).ok_or(PjrtError::NoDevice { idx: device_idx, n_devices: devices.len() })?;
         let mut args = ffi::PJRT_Client_BufferFromHostBuffer_Args::zeroed();
         args.client = self.shared.raw;
         args.data = bytes.as_ptr().cast();
@@ -187,10 +166,7 @@ pub(super) fn n_host_bytes(dtype: DType, dims: &[i64]) -> Result<usize, PjrtErro
         .into_iter()
         .try_fold(dtype.n_bytes(), |product, dim| product.checked_mul(dim?))
         .filter(|&product| product <= isize::MAX as usize)
-        .ok_or_else(|| PjrtError::Dims {
-            dtype,
-            dims: dims.to_vec(),
-        })
+        .ok_or_else(|| PjrtError::Dims { dtype, dims: dims.to_vec() })
 }
 
 /// `PJRT_Buffer_Type` numbers travel as C ints.

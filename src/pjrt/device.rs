@@ -90,10 +90,7 @@ unsafe impl Sync for Device {}
 impl Device {
     /// # Safety
     /// `raw` is a live device of this plugin, and the struct is dropped before its client.
-    pub(super) unsafe fn read(
-        plugin: &'static Plugin,
-        raw: *mut ffi::PJRT_Device,
-    ) -> Result<Device, PjrtError> {
+    pub(super) unsafe fn read(plugin: &'static Plugin, raw: *mut ffi::PJRT_Device) -> Result<Device, PjrtError> {
         let mut args = ffi::PJRT_Device_GetDescription_Args::zeroed();
         args.device = raw;
         // SAFETY: `raw` is live by the caller's promise, and the description lives as long as it.
@@ -101,11 +98,7 @@ impl Device {
             call!(plugin, PJRT_Device_GetDescription, args)?;
             DeviceDescription::read(plugin, args.device_description)?
         };
-        Ok(Device {
-            raw,
-            plugin,
-            description,
-        })
+        Ok(Device { raw, plugin, description })
     }
 
     /// What the device is.
@@ -121,9 +114,7 @@ impl Device {
         unsafe { call!(self.plugin, PJRT_Device_MemoryStats, args)? };
         Ok(DeviceMemory {
             in_use: args.bytes_in_use,
-            peak_in_use: args
-                .peak_bytes_in_use_is_set
-                .then_some(args.peak_bytes_in_use),
+            peak_in_use: args.peak_bytes_in_use_is_set.then_some(args.peak_bytes_in_use),
             limit: args.bytes_limit_is_set.then_some(args.bytes_limit),
         })
     }

@@ -67,10 +67,7 @@ impl Code {
 
     /// The code with this `PJRT_Error_Code` number.
     pub fn from_number(number: i32) -> Code {
-        Code::NAMED
-            .iter()
-            .find(|row| row.1 == number)
-            .map_or(Code::Other(number), |row| row.0)
+        Code::NAMED.iter().find(|row| row.1 == number).map_or(Code::Other(number), |row| row.0)
     }
 }
 
@@ -165,9 +162,7 @@ pub enum PjrtError {
         expected: usize,
     },
     /// Dimensions no array can have.
-    #[error(
-        "{dtype}{dims:?}: dimensions must not be negative, nor their product exceed the address space"
-    )]
+    #[error("{dtype}{dims:?}: dimensions must not be negative, nor their product exceed the address space")]
     Dims {
         /// Element type.
         dtype: DType,
@@ -175,11 +170,7 @@ pub enum PjrtError {
         dims: Vec<i64>,
     },
     /// A dtype that the C API has no number for.
-    #[error(
-        "{dtype}: the PJRT C API {}.{} has no buffer type for it",
-        super::ffi::API_MAJOR,
-        super::ffi::API_MINOR
-    )]
+    #[error("{dtype}: the PJRT C API {}.{} has no buffer type for it", super::ffi::API_MAJOR, super::ffi::API_MINOR)]
     DType {
         /// Element type.
         dtype: DType,
@@ -236,9 +227,7 @@ pub enum PjrtError {
     #[error("the program is not an HloModuleProto: {0}")]
     Program(#[source] prost::DecodeError),
     /// An option whose text cannot cross the C API.
-    #[error(
-        "the plugin returned an optimized program in format `{format}`, expected `hlo` or `hlo_with_config`"
-    )]
+    #[error("the plugin returned an optimized program in format `{format}`, expected `hlo` or `hlo_with_config`")]
     ProgramFormat {
         /// The format's name.
         format: String,

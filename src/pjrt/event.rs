@@ -14,11 +14,7 @@ pub(super) struct Event {
 impl Event {
     /// Takes over an event that a call returned. Null means that there is nothing to wait for.
     pub(super) fn new(plugin: &'static Plugin, raw: *mut ffi::PJRT_Event) -> Option<Event> {
-        (!raw.is_null()).then(|| Event {
-            plugin,
-            raw,
-            _live: Live::new(HandleKind::Event),
-        })
+        (!raw.is_null()).then(|| Event { plugin, raw, _live: Live::new(HandleKind::Event) })
     }
 
     /// Blocks until the work is done, and says how it went.

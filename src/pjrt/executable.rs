@@ -79,12 +79,7 @@ impl Compiled {
         raw: *mut ffi::PJRT_Executable,
         shared: Option<Arc<Shared>>,
     ) -> Compiled {
-        Compiled {
-            plugin,
-            raw,
-            _shared: shared,
-            _live: Live::new(HandleKind::Executable),
-        }
+        Compiled { plugin, raw, _shared: shared, _live: Live::new(HandleKind::Executable) }
     }
 
     /// The module's name.
@@ -129,10 +124,7 @@ impl Compiled {
         for (&number, &rank) in types.iter().zip(ranks) {
             let (dims, after) = rest.split_at(rank);
             rest = after;
-            outputs.push(OutputSpec {
-                dtype: dtype_of(number)?,
-                dims: dims.to_vec(),
-            });
+            outputs.push(OutputSpec { dtype: dtype_of(number)?, dims: dims.to_vec() });
         }
         Ok(outputs)
     }
@@ -167,10 +159,7 @@ impl Compiled {
             Value::Float(float) => Some(f64::from(float)),
             Value::Str(_) | Value::Ints(_) | Value::Bool(_) => None,
         };
-        Ok(properties
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, number(value)?)))
-            .collect())
+        Ok(properties.into_iter().filter_map(|(name, value)| Some((name, number(value)?))).collect())
     }
 
     /// The program after the compiler's passes: a serialized `HloModuleProto`.
@@ -204,11 +193,7 @@ impl Compiled {
         // SAFETY: a live executable; the bytes live as long as it, and are copied.
         unsafe {
             call!(self.plugin, PJRT_Executable_Fingerprint, args)?;
-            Ok(value::list(
-                args.executable_fingerprint.cast::<u8>(),
-                args.executable_fingerprint_size,
-            )
-            .to_vec())
+            Ok(value::list(args.executable_fingerprint.cast::<u8>(), args.executable_fingerprint_size).to_vec())
         }
     }
 }
@@ -276,11 +261,7 @@ impl Executable {
         parameters: Option<Vec<OutputSpec>>,
     ) -> Result<Executable, PjrtError> {
         let plugin = shared.plugin;
-        let loaded = Loaded {
-            shared: Arc::clone(shared),
-            raw,
-            _live: Live::new(HandleKind::LoadedExecutable),
-        };
+        let loaded = Loaded { shared: Arc::clone(shared), raw, _live: Live::new(HandleKind::LoadedExecutable) };
         let mut args = ffi::PJRT_LoadedExecutable_GetExecutable_Args::zeroed();
         args.loaded_executable = raw;
         // SAFETY: a live loaded executable; the call returns an executable that we own.
@@ -293,14 +274,7 @@ impl Executable {
         // SAFETY: a live loaded executable. Only the count is used.
         unsafe { call!(plugin, PJRT_LoadedExecutable_AddressableDevices, devices)? };
         let (name, n_outputs) = (compiled.name()?, compiled.n_outputs()?);
-        Ok(Executable {
-            compiled,
-            loaded,
-            name,
-            parameters,
-            n_outputs,
-            n_devices: devices.num_addressable_devices,
-        })
+        Ok(Executable { compiled, loaded, name, parameters, n_outputs, n_devices: devices.num_addressable_devices })
     }
 
     /// What the compiler says of it.
@@ -323,9 +297,7 @@ impl Executable {
     /// Donated arguments are gone afterwards, also when it fails.
     pub fn execute(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>, PjrtError> {
         let mut outputs = self.execute_sharded(vec![args])?;
-        Ok(outputs
-            .pop()
-            .expect("one list of outputs for each list of arguments"))
+        Ok(outputs.pop().expect("one list of outputs for each list of arguments"))
     }
 
     /// Runs it on all its devices, with one list of arguments for each; returns when the outputs are there.
@@ -334,22 +306,14 @@ impl Executable {
     pub fn execute_sharded(&self, args: Vec<Vec<Arg<'_>>>) -> Result<Vec<Vec<Buffer>>, PjrtError> {
         self.check_args(&args)?;
         let n_args = args[0].len();
-        let kept = |idx: &i64| {
-            args.iter()
-                .any(|list| matches!(list[*idx as usize], Arg::Keep(_)))
-        };
+        let kept = |idx: &i64| args.iter().any(|list| matches!(list[*idx as usize], Arg::Keep(_)));
         let non_donatable: Vec<i64> = (0..n_args as i64).filter(kept).collect();
-        let raw_args: Vec<Vec<*mut ffi::PJRT_Buffer>> = args
-            .iter()
-            .map(|list| list.iter().map(|arg| arg.buffer().raw).collect())
-            .collect();
-        let arg_lists: Vec<*const *mut ffi::PJRT_Buffer> =
-            raw_args.iter().map(|list| list.as_ptr()).collect();
+        let raw_args: Vec<Vec<*mut ffi::PJRT_Buffer>> =
+            args.iter().map(|list| list.iter().map(|arg| arg.buffer().raw).collect()).collect();
+        let arg_lists: Vec<*const *mut ffi::PJRT_Buffer> = raw_args.iter().map(|list| list.as_ptr()).collect();
         let mut raw_outputs = vec![vec![std::ptr::null_mut(); self.n_outputs]; self.n_devices];
-        let output_lists: Vec<*mut *mut ffi::PJRT_Buffer> = raw_outputs
-            .iter_mut()
-            .map(|list| list.as_mut_ptr())
-            .collect();
+        let output_lists: Vec<*mut *mut ffi::PJRT_Buffer> =
+            raw_outputs.iter_mut().map(|list| list.as_mut_ptr()).collect();
         let mut events = vec![std::ptr::null_mut(); self.n_devices];
         let mut options = ffi::PJRT_ExecuteOptions::zeroed();
         options.non_donatable_input_indices = non_donatable.as_ptr();
@@ -367,16 +331,11 @@ impl Executable {
         // writes (`n_devices` lists of `n_args` and of `n_outputs`), and is alive during it. Arguments that are not
         // listed as non-donatable are owned by `args`, so nobody else can use them.
         unsafe { call!(shared.plugin, PJRT_LoadedExecutable_Execute, call_args)? };
-        let events: Vec<Event> = events
-            .into_iter()
-            .filter_map(|raw| Event::new(shared.plugin, raw))
-            .collect();
+        let events: Vec<Event> = events.into_iter().filter_map(|raw| Event::new(shared.plugin, raw)).collect();
         // SAFETY: the call succeeded, so each of the lists holds live buffers of this client, which we own.
         let own = |raw| unsafe { Buffer::new(shared, raw) };
-        let outputs: Vec<Vec<Buffer>> = raw_outputs
-            .into_iter()
-            .map(|list| list.into_iter().map(own).collect())
-            .collect();
+        let outputs: Vec<Vec<Buffer>> =
+            raw_outputs.into_iter().map(|list| list.into_iter().map(own).collect()).collect();
         // Every event is awaited, also after one failed: the devices run together.
         let done: Vec<Result<(), PjrtError>> = events.into_iter().map(Event::wait).collect();
         done.into_iter().collect::<Result<(), PjrtError>>()?;
@@ -387,28 +346,16 @@ impl Executable {
     fn check_args(&self, args: &[Vec<Arg<'_>>]) -> Result<(), PjrtError> {
         let count = |what, measured, expected| match measured == expected {
             true => Ok(()),
-            false => Err(PjrtError::Arguments {
-                name: self.name.clone(),
-                what,
-                measured,
-                expected,
-            }),
+            false => Err(PjrtError::Arguments { name: self.name.clone(), what, measured, expected }),
         };
-        count(
-            "lists of arguments, one for each device",
-            args.len(),
-            self.n_devices,
-        )?;
+        count("lists of arguments, one for each device", args.len(), self.n_devices)?;
         for list in args {
             let expected = self.parameters.as_ref().map_or(args[0].len(), Vec::len);
             count("arguments", list.len(), expected)?;
             for (idx, arg) in list.iter().enumerate() {
                 let buffer = arg.buffer();
                 if !Arc::ptr_eq(&buffer.shared, &self.loaded.shared) {
-                    return Err(PjrtError::ForeignBuffer {
-                        name: self.name.clone(),
-                        idx,
-                    });
+                    return Err(PjrtError::ForeignBuffer { name: self.name.clone(), idx });
                 }
                 if let Some(parameters) = &self.parameters {
                     self.check_type(idx, buffer, &parameters[idx])?;
@@ -418,16 +365,8 @@ impl Executable {
         Ok(())
     }
 
-    fn check_type(
-        &self,
-        idx: usize,
-        buffer: &Buffer,
-        parameter: &OutputSpec,
-    ) -> Result<(), PjrtError> {
-        let measured = OutputSpec {
-            dtype: buffer.dtype()?,
-            dims: buffer.dims()?,
-        };
+    fn check_type(&self, idx: usize, buffer: &Buffer, parameter: &OutputSpec) -> Result<(), PjrtError> {
+        let measured = OutputSpec { dtype: buffer.dtype()?, dims: buffer.dims()? };
         if measured == *parameter {
             return Ok(());
         }
@@ -461,15 +400,9 @@ pub(super) fn program(bytes: &[u8]) -> ffi::PJRT_Program {
 /// Types of a program's parameters; `None` where it does not say, or one is no array.
 pub(super) fn parameter_specs(program: &[u8]) -> Result<Option<Vec<OutputSpec>>, PjrtError> {
     let header = HloModuleHeader::decode(program).map_err(PjrtError::Program)?;
-    let spec = |shape: ShapeProto| {
-        Some(OutputSpec {
-            dtype: DType::from_xla(shape.element_type)?,
-            dims: shape.dimensions,
-        })
-    };
-    Ok(header
-        .host_program_shape
-        .and_then(|shape| shape.parameters.into_iter().map(spec).collect()))
+    let spec =
+        |shape: ShapeProto| Some(OutputSpec { dtype: DType::from_xla(shape.element_type)?, dims: shape.dimensions });
+    Ok(header.host_program_shape.and_then(|shape| shape.parameters.into_iter().map(spec).collect()))
 }
 
 /// The part of `HloModuleProto` (XLA's `hlo.proto`) that execution needs.

@@ -540,8 +540,7 @@ pub struct PJRT_Api {
     pub PJRT_Executable_Serialize: Unused,
     pub PJRT_LoadedExecutable_Destroy: Entry<PJRT_LoadedExecutable_Destroy_Args>,
     pub PJRT_LoadedExecutable_GetExecutable: Entry<PJRT_LoadedExecutable_GetExecutable_Args>,
-    pub PJRT_LoadedExecutable_AddressableDevices:
-        Entry<PJRT_LoadedExecutable_AddressableDevices_Args>,
+    pub PJRT_LoadedExecutable_AddressableDevices: Entry<PJRT_LoadedExecutable_AddressableDevices_Args>,
     pub PJRT_LoadedExecutable_Delete: Unused,
     pub PJRT_LoadedExecutable_IsDeleted: Unused,
     pub PJRT_LoadedExecutable_Execute: Entry<PJRT_LoadedExecutable_Execute_Args>,
@@ -574,10 +573,8 @@ pub struct PJRT_Api {
     pub PJRT_TopologyDescription_Create: Entry<PJRT_TopologyDescription_Create_Args>,
     pub PJRT_TopologyDescription_Destroy: Entry<PJRT_TopologyDescription_Destroy_Args>,
     pub PJRT_TopologyDescription_PlatformName: Entry<PJRT_TopologyDescription_PlatformName_Args>,
-    pub PJRT_TopologyDescription_PlatformVersion:
-        Entry<PJRT_TopologyDescription_PlatformVersion_Args>,
-    pub PJRT_TopologyDescription_GetDeviceDescriptions:
-        Entry<PJRT_TopologyDescription_GetDeviceDescriptions_Args>,
+    pub PJRT_TopologyDescription_PlatformVersion: Entry<PJRT_TopologyDescription_PlatformVersion_Args>,
+    pub PJRT_TopologyDescription_GetDeviceDescriptions: Entry<PJRT_TopologyDescription_GetDeviceDescriptions_Args>,
     pub PJRT_TopologyDescription_Serialize: Unused,
     pub PJRT_TopologyDescription_Attributes: Unused,
     pub PJRT_Compile: Entry<PJRT_Compile_Args>,

@@ -98,15 +98,8 @@ impl Kind {
 impl Artifact {
     /// Where it is in a cache directory.
     pub fn path_in(&self, cache_dir: &Path) -> PathBuf {
-        let file = self
-            .member
-            .rsplit('/')
-            .next()
-            .expect("rsplit yields at least one part");
-        cache_dir
-            .join("plugins")
-            .join(format!("{}-{}", self.package, self.version))
-            .join(file)
+        let file = self.member.rsplit('/').next().expect("rsplit yields at least one part");
+        cache_dir.join("plugins").join(format!("{}-{}", self.package, self.version)).join(file)
     }
 }
 
@@ -178,32 +171,20 @@ pub struct Located {
 pub fn locate(kind: Kind, setup: &Setup) -> Result<Located, PjrtError> {
     if let Some(path) = setup.named(kind) {
         if !path.exists() {
-            return Err(PjrtError::Missing {
-                path: path.clone(),
-                named_by: kind.variable(),
-            });
+            return Err(PjrtError::Missing { path: path.clone(), named_by: kind.variable() });
         }
-        return Ok(Located {
-            path: path.clone(),
-            source: Source::Named,
-        });
+        return Ok(Located { path: path.clone(), source: Source::Named });
     }
     let cache_dir = setup.cache_dir.as_deref().ok_or(InstallError::NoCacheDir)?;
     let path = kind.artifact().path_in(cache_dir);
     if installed_bytes(&path) == Some(kind.artifact().library_bytes) {
-        return Ok(Located {
-            path,
-            source: Source::Cache,
-        });
+        return Ok(Located { path, source: Source::Cache });
     }
     Ok(install(kind, setup)?)
 }
 
 fn installed_bytes(path: &Path) -> Option<u64> {
-    fs::metadata(path)
-        .ok()
-        .filter(fs::Metadata::is_file)
-        .map(|metadata| metadata.len())
+    fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|metadata| metadata.len())
 }
 
 /// What installation is doing.
@@ -236,16 +217,8 @@ pub enum Progress<'a> {
 impl fmt::Display for Progress<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Progress::Damaged {
-                path,
-                measured,
-                expected,
-            } => {
-                write!(
-                    f,
-                    "{}: measured {measured} bytes, expected {expected}: installing again",
-                    path.display()
-                )
+            Progress::Damaged { path, measured, expected } => {
+                write!(f, "{}: measured {measured} bytes, expected {expected}: installing again", path.display())
             }
             Progress::Starting(artifact) => write!(
                 f,
@@ -256,13 +229,7 @@ impl fmt::Display for Progress<'_> {
                 artifact.wheel_sha256
             ),
             Progress::Downloading { artifact, n_bytes } => {
-                write!(
-                    f,
-                    "{}: {} of {} MB",
-                    artifact.package,
-                    n_bytes / 1_000_000,
-                    artifact.wheel_bytes / 1_000_000
-                )
+                write!(f, "{}: {} of {} MB", artifact.package, n_bytes / 1_000_000, artifact.wheel_bytes / 1_000_000)
             }
             Progress::Unpacking(artifact) => {
                 write!(f, "{}: checksum is right, unpacking", artifact.package)
@@ -426,28 +393,17 @@ pub fn install(kind: Kind, setup: &Setup) -> Result<Located, InstallError> {
             variable: kind.variable(),
         });
     }
-    let dir = path
-        .parent()
-        .expect("path_in joins three parts")
-        .to_path_buf();
+    let dir = path.parent().expect("path_in joins three parts").to_path_buf();
     fs::create_dir_all(&dir).map_err(io_error(&dir, "making it"))?;
     let lock_path = dir.join("lock");
     let lock = File::create(&lock_path).map_err(io_error(&lock_path, "making the lock file"))?;
-    lock.lock_exclusive()
-        .map_err(io_error(&lock_path, "waiting for the lock"))?;
+    lock.lock_exclusive().map_err(io_error(&lock_path, "waiting for the lock"))?;
     // Another process may have installed it while this one waited. The lock goes with `lock`.
     match installed_bytes(&path) {
         Some(measured) if measured == artifact.library_bytes => {
-            return Ok(Located {
-                path,
-                source: Source::Cache,
-            });
+            return Ok(Located { path, source: Source::Cache });
         }
-        Some(measured) => say(Progress::Damaged {
-            path: &path,
-            measured,
-            expected: artifact.library_bytes,
-        }),
+        Some(measured) => say(Progress::Damaged { path: &path, measured, expected: artifact.library_bytes }),
         None => {}
     }
     let staging = tempfile::Builder::new()
@@ -460,28 +416,16 @@ pub fn install(kind: Kind, setup: &Setup) -> Result<Located, InstallError> {
     say(Progress::Unpacking(artifact));
     unpack(artifact, &wheel, staging.path(), &path)?;
     say(Progress::Installed(&path));
-    Ok(Located {
-        path,
-        source: Source::Installed,
-    })
+    Ok(Located { path, source: Source::Installed })
 }
 
 fn io_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> InstallError {
     let path = path.to_path_buf();
-    move |source| InstallError::Io {
-        path,
-        doing,
-        source,
-    }
+    move |source| InstallError::Io { path, doing, source }
 }
 
 /// The ways to start pip, best first.
-const PIPS: &[&[&str]] = &[
-    &["python3", "-m", "pip"],
-    &["python", "-m", "pip"],
-    &["pip3"],
-    &["pip"],
-];
+const PIPS: &[&[&str]] = &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
 
 fn pip(words: &[&str], setup: &Setup) -> Command {
     let mut command = Command::new(words[0]);
@@ -493,31 +437,17 @@ fn pip(words: &[&str], setup: &Setup) -> Command {
 }
 
 /// Downloads the wheel with the first pip there is.
-fn download(
-    artifact: &'static Artifact,
-    kind: Kind,
-    staging: &Path,
-    setup: &Setup,
-) -> Result<PathBuf, InstallError> {
+fn download(artifact: &'static Artifact, kind: Kind, staging: &Path, setup: &Setup) -> Result<PathBuf, InstallError> {
     let answers = |words: &&&[&str]| {
         let mut command = pip(words, setup);
-        command
-            .arg("--version")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     };
-    let words = PIPS
-        .iter()
-        .find(answers)
-        .ok_or_else(|| InstallError::NoPip {
-            package: artifact.package,
-            tried: PIPS
-                .iter()
-                .map(|words| format!("`{}`", words.join(" ")))
-                .collect(),
-            variable: kind.variable(),
-        })?;
+    let words = PIPS.iter().find(answers).ok_or_else(|| InstallError::NoPip {
+        package: artifact.package,
+        tried: PIPS.iter().map(|words| format!("`{}`", words.join(" "))).collect(),
+        variable: kind.variable(),
+    })?;
     let wheels = staging.join("wheels");
     fs::create_dir(&wheels).map_err(io_error(&wheels, "making it"))?;
     let log_path = staging.join("pip.log");
@@ -525,23 +455,9 @@ fn download(
     let mut command = pip(words, setup);
     // The tags pin the wheel, so that any Python 3 gets the same one.
     command
-        .args([
-            "download",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--no-input",
-            "--disable-pip-version-check",
-        ])
+        .args(["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"])
         .args(["--progress-bar", "off", "--platform", artifact.platform])
-        .args([
-            "--implementation",
-            "cp",
-            "--python-version",
-            "3.11",
-            "--abi",
-            "cp311",
-            "--dest",
-        ])
+        .args(["--implementation", "cp", "--python-version", "3.11", "--abi", "cp311", "--dest"])
         .arg(&wheels)
         .arg(format!("{}=={}", artifact.package, artifact.version))
         // pip writes to its temporary directory first: it must have room too, and be watched.
@@ -551,44 +467,27 @@ fn download(
     let failed = |status: String, text: String| InstallError::Pip {
         package: artifact.package,
         wheel: artifact.wheel,
-        command: format!(
-            "{} download {}=={}",
-            words.join(" "),
-            artifact.package,
-            artifact.version
-        ),
+        command: format!("{} download {}=={}", words.join(" "), artifact.package, artifact.version),
         status,
         text,
     };
-    let mut child = command
-        .spawn()
-        .map_err(|error| failed("not started".to_string(), error.to_string()))?;
-    let status = watch(&mut child, artifact, staging)
-        .map_err(|error| failed("lost".to_string(), error.to_string()))?;
+    let mut child = command.spawn().map_err(|error| failed("not started".to_string(), error.to_string()))?;
+    let status = watch(&mut child, artifact, staging).map_err(|error| failed("lost".to_string(), error.to_string()))?;
     if !status.success() {
         let text = fs::read(&log_path).unwrap_or_default();
-        return Err(failed(
-            status.to_string(),
-            last_lines(&String::from_utf8_lossy(&text)),
-        ));
+        return Err(failed(status.to_string(), last_lines(&String::from_utf8_lossy(&text))));
     }
     let wheel = wheels.join(artifact.wheel);
     match wheel.is_file() {
         true => Ok(wheel),
-        false => Err(InstallError::NoWheel {
-            package: artifact.package,
-            wheel: artifact.wheel,
-            found: file_names(&wheels),
-        }),
+        false => {
+            Err(InstallError::NoWheel { package: artifact.package, wheel: artifact.wheel, found: file_names(&wheels) })
+        }
     }
 }
 
 /// Waits for pip, and says how many bytes have come.
-fn watch(
-    child: &mut Child,
-    artifact: &Artifact,
-    staging: &Path,
-) -> io::Result<std::process::ExitStatus> {
+fn watch(child: &mut Child, artifact: &Artifact, staging: &Path) -> io::Result<std::process::ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
@@ -612,20 +511,14 @@ fn largest_file(dir: &Path) -> u64 {
 
 fn file_names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
 
 /// The end of pip's log: its last two lines that say something.
 fn last_lines(log: &str) -> String {
-    let lines: Vec<&str> = log
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
+    let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(2)..].join(" / ")
 }
 
@@ -637,11 +530,7 @@ fn check_sum(artifact: &'static Artifact, wheel: &Path) -> Result<(), InstallErr
         loop {
             match file.read(&mut chunk)? {
                 0 => {
-                    return Ok(hasher
-                        .finalize()
-                        .iter()
-                        .map(|byte| format!("{byte:02x}"))
-                        .collect());
+                    return Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
                 }
                 n_bytes => hasher.update(&chunk[..n_bytes]),
             }
@@ -650,33 +539,19 @@ fn check_sum(artifact: &'static Artifact, wheel: &Path) -> Result<(), InstallErr
     let measured = read().map_err(io_error(wheel, "reading it"))?;
     match measured == artifact.wheel_sha256 {
         true => Ok(()),
-        false => Err(InstallError::Checksum {
-            wheel: artifact.wheel,
-            measured,
-            expected: artifact.wheel_sha256,
-        }),
+        false => Err(InstallError::Checksum { wheel: artifact.wheel, measured, expected: artifact.wheel_sha256 }),
     }
 }
 
 /// Unpacks the library beside its place, then moves it there: it is whole or absent.
-fn unpack(
-    artifact: &'static Artifact,
-    wheel: &Path,
-    staging: &Path,
-    path: &Path,
-) -> Result<(), InstallError> {
-    let zip_error = |source| InstallError::Wheel {
-        wheel: artifact.wheel,
-        member: artifact.member,
-        source,
-    };
+fn unpack(artifact: &'static Artifact, wheel: &Path, staging: &Path, path: &Path) -> Result<(), InstallError> {
+    let zip_error = |source| InstallError::Wheel { wheel: artifact.wheel, member: artifact.member, source };
     let file = File::open(wheel).map_err(io_error(wheel, "reading it"))?;
     let mut archive = zip::ZipArchive::new(io::BufReader::new(file)).map_err(zip_error)?;
     let mut member = archive.by_name(artifact.member).map_err(zip_error)?;
     let unpacked = staging.join("library");
     let mut out = File::create(&unpacked).map_err(io_error(&unpacked, "making it"))?;
     io::copy(&mut member, &mut out).map_err(io_error(&unpacked, "unpacking the library"))?;
-    out.sync_all()
-        .map_err(io_error(&unpacked, "writing the library out"))?;
+    out.sync_all().map_err(io_error(&unpacked, "writing the library out"))?;
     fs::rename(&unpacked, path).map_err(io_error(path, "moving the library into its place"))
 }

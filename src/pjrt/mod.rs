@@ -31,9 +31,7 @@ pub use client::Client;
 pub use device::{Device, DeviceDescription, DeviceMemory};
 pub use error::{Code, PjrtError};
 pub use executable::{Arg, Compiled, Executable, MemoryStats, OutputSpec};
-pub use install::{
-    Artifact, InstallError, Kind, Located, Progress, Setup, Source, install, locate, set_progress,
-};
+pub use install::{Artifact, InstallError, Kind, Located, Progress, Setup, Source, install, locate, set_progress};
 pub use live::{LiveHandles, live_handles};
 pub use options::{CompileOptions, OptionValue};
 pub use plugin::{Plugin, prepare_environment};

@@ -53,15 +53,9 @@ pub enum OptionValue {
 impl CompileOptions {
     /// The serialized `CompileOptionsProto`.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut flags: BTreeMap<String, OptionOverrideProto> = self
-            .flags
-            .iter()
-            .map(|(name, value)| (name.clone(), value.into()))
-            .collect();
-        flags.insert(
-            EXCESS_PRECISION.to_string(),
-            (&OptionValue::Bool(self.allow_excess_precision)).into(),
-        );
+        let mut flags: BTreeMap<String, OptionOverrideProto> =
+            self.flags.iter().map(|(name, value)| (name.clone(), value.into())).collect();
+        flags.insert(EXCESS_PRECISION.to_string(), (&OptionValue::Bool(self.allow_excess_precision)).into());
         CompileOptionsProto {
             parameter_is_tupled_arguments: self.parameter_is_tupled,
             executable_build_options: Some(ExecutableBuildOptionsProto {
@@ -153,31 +147,17 @@ mod tests {
         };
         let proto = CompileOptionsProto::decode(options.encode().as_slice()).unwrap();
         let build = proto.executable_build_options.unwrap();
-        assert_eq!(
-            (
-                build.device_ordinal,
-                build.num_replicas,
-                build.num_partitions
-            ),
-            (-1, 2, 3)
-        );
+        assert_eq!((build.device_ordinal, build.num_replicas, build.num_partitions), (-1, 2, 3));
         assert!(build.use_spmd_partitioning && proto.parameter_is_tupled_arguments);
-        let mut expected: BTreeMap<String, OptionOverrideProto> = options
-            .flags
-            .iter()
-            .map(|(name, value)| (name.clone(), value.into()))
-            .collect();
-        expected.insert(
-            "xla_allow_excess_precision".to_string(),
-            (&OptionValue::Bool(true)).into(),
-        );
+        let mut expected: BTreeMap<String, OptionOverrideProto> =
+            options.flags.iter().map(|(name, value)| (name.clone(), value.into())).collect();
+        expected.insert("xla_allow_excess_precision".to_string(), (&OptionValue::Bool(true)).into());
         assert_eq!(proto.env_option_overrides, expected);
     }
 
     #[test]
     fn excess_precision_is_off_and_said_so_by_default() {
-        let proto =
-            CompileOptionsProto::decode(CompileOptions::default().encode().as_slice()).unwrap();
+        let proto = CompileOptionsProto::decode(CompileOptions::default().encode().as_slice()).unwrap();
         let value = proto.env_option_overrides[EXCESS_PRECISION].value.clone();
         assert_eq!(value, Some(OverrideValue::Bool(false)));
     }

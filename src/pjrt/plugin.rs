@@ -75,14 +75,8 @@ impl Plugin {
     /// Loads the plugin in this file, or returns it if it is loaded.
     pub fn load(path: &Path) -> Result<&'static Plugin, PjrtError> {
         let canonical = path.canonicalize().map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => PjrtError::Missing {
-                path: path.to_path_buf(),
-                named_by: "the caller",
-            },
-            _ => PjrtError::NotALibrary {
-                path: path.to_path_buf(),
-                why: error.to_string(),
-            },
+            std::io::ErrorKind::NotFound => PjrtError::Missing { path: path.to_path_buf(), named_by: "the caller" },
+            _ => PjrtError::NotALibrary { path: path.to_path_buf(), why: error.to_string() },
         })?;
         // The lock is held while loading: two threads must not run a plugin's one-time setup twice.
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,12 +129,7 @@ impl Plugin {
     }
 
     fn unsupported(&self, function: &'static str) -> PjrtError {
-        PjrtError::Unsupported {
-            function,
-            path: self.path.clone(),
-            major: self.version.0,
-            minor: self.version.1,
-        }
+        PjrtError::Unsupported { function, path: self.path.clone(), major: self.version.0, minor: self.version.1 }
     }
 
     /// Turns what a call returned into a result: reads the error, then frees it.
@@ -178,11 +167,7 @@ impl Plugin {
             if let Ok(function) = entry!(self, PJRT_Error_Destroy) {
                 function(&raw mut destroy_args);
             }
-            Err(PjrtError::Call {
-                call,
-                code: Code::from_number(code_args.code),
-                message,
-            })
+            Err(PjrtError::Call { call, code: Code::from_number(code_args.code), message })
         }
     }
 }
@@ -226,54 +211,33 @@ pub fn prepare_environment() {
 
 /// Checks and opens a file, and reads its table.
 fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
-    elf::check(path).map_err(|why| PjrtError::NotALibrary {
-        path: path.to_path_buf(),
-        why,
-    })?;
+    elf::check(path).map_err(|why| PjrtError::NotALibrary { path: path.to_path_buf(), why })?;
     prepare_environment();
     // SAFETY: loading runs the library's initialisers. The file is a whole ELF library for this machine, which its
     // owner named as a plugin or which was installed by its checksum; nothing more can be checked before running it.
-    let library = unsafe { libloading::Library::new(path) }.map_err(|error| PjrtError::Load {
-        path: path.to_path_buf(),
-        text: error.to_string(),
-    })?;
+    let library = unsafe { libloading::Library::new(path) }
+        .map_err(|error| PjrtError::Load { path: path.to_path_buf(), text: error.to_string() })?;
     // SAFETY: `GetPjrtApi` has this type in every version of the C API.
     let api = match unsafe { library.get::<ffi::GetPjrtApi>(GET_PJRT_API.to_bytes_with_nul()) } {
         // SAFETY: takes nothing, returns the table or null.
         Ok(get_pjrt_api) => unsafe { get_pjrt_api() },
         Err(_) => {
-            return Err(PjrtError::NotPjrt {
-                path: path.to_path_buf(),
-            });
+            return Err(PjrtError::NotPjrt { path: path.to_path_buf() });
         }
     };
     if api.is_null() {
-        return Err(PjrtError::NotPjrt {
-            path: path.to_path_buf(),
-        });
+        return Err(PjrtError::NotPjrt { path: path.to_path_buf() });
     }
     // The table points into the library, so it stays for good.
     std::mem::forget(library);
     // SAFETY: size and version are at the start of the table in every version.
     let (table_size, version) = unsafe {
         let version = &raw const (*api).pjrt_api_version;
-        (
-            (&raw const (*api).struct_size).read(),
-            ((*version).major_version, (*version).minor_version),
-        )
+        ((&raw const (*api).struct_size).read(), ((*version).major_version, (*version).minor_version))
     };
-    let plugin = Plugin {
-        api,
-        table_size,
-        version,
-        path: path.to_path_buf(),
-    };
+    let plugin = Plugin { api, table_size, version, path: path.to_path_buf() };
     if version.0 != ffi::API_MAJOR {
-        return Err(PjrtError::ApiVersion {
-            path: plugin.path,
-            major: version.0,
-            minor: version.1,
-        });
+        return Err(PjrtError::ApiVersion { path: plugin.path, major: version.0, minor: version.1 });
     }
     let plugin: &'static Plugin = Box::leak(Box::new(plugin));
     let mut args = ffi::PJRT_Plugin_Initialize_Args::zeroed();

@@ -37,11 +37,7 @@ impl Topology {
     }
 
     /// A topology of this plugin.
-    pub fn new(
-        plugin: &'static Plugin,
-        name: &str,
-        options: &BTreeMap<String, Value>,
-    ) -> Result<Topology, PjrtError> {
+    pub fn new(plugin: &'static Plugin, name: &str, options: &BTreeMap<String, Value>) -> Result<Topology, PjrtError> {
         let options = value::encode(options);
         let mut args = ffi::PJRT_TopologyDescription_Create_Args::zeroed();
         args.topology_name = name.as_ptr().cast();
@@ -50,12 +46,8 @@ impl Topology {
         args.num_options = options.len();
         // SAFETY: no handles; name and options are alive during the call.
         unsafe { call!(plugin, PJRT_TopologyDescription_Create, args)? };
-        let mut topology = Topology {
-            plugin,
-            raw: args.topology,
-            devices: Vec::new(),
-            _live: Live::new(HandleKind::Topology),
-        };
+        let mut topology =
+            Topology { plugin, raw: args.topology, devices: Vec::new(), _live: Live::new(HandleKind::Topology) };
         topology.devices = topology.read_devices()?;
         Ok(topology)
     }
@@ -83,10 +75,7 @@ impl Topology {
         // SAFETY: a live topology; the text lives as long as it, and is copied.
         unsafe {
             call!(self.plugin, PJRT_TopologyDescription_PlatformVersion, args)?;
-            Ok(value::text(
-                args.platform_version,
-                args.platform_version_size,
-            ))
+            Ok(value::text(args.platform_version, args.platform_version_size))
         }
     }
 
@@ -115,11 +104,7 @@ impl Topology {
         args.topology = self.raw;
         // SAFETY: a live topology; the descriptions live as long as it, and are copied.
         unsafe {
-            call!(
-                self.plugin,
-                PJRT_TopologyDescription_GetDeviceDescriptions,
-                args
-            )?;
+            call!(self.plugin, PJRT_TopologyDescription_GetDeviceDescriptions, args)?;
             value::list(args.descriptions, args.num_descriptions)
                 .iter()
                 .map(|&raw| DeviceDescription::read(self.plugin, raw))

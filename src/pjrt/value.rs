@@ -26,21 +26,11 @@ pub(super) fn encode(options: &BTreeMap<String, Value>) -> Vec<ffi::PJRT_NamedVa
         .iter()
         .map(|(name, value)| {
             let (value_type, value, value_size) = match value {
-                Value::Str(text) => (
-                    ffi::NAMED_STRING,
-                    ffi::NamedValue {
-                        string: text.as_ptr().cast(),
-                    },
-                    text.len(),
-                ),
+                Value::Str(text) => (ffi::NAMED_STRING, ffi::NamedValue { string: text.as_ptr().cast() }, text.len()),
                 Value::Int(int64) => (ffi::NAMED_INT64, ffi::NamedValue { int64: *int64 }, 1),
-                Value::Ints(list) => (
-                    ffi::NAMED_INT64_LIST,
-                    ffi::NamedValue {
-                        int64_array: list.as_ptr(),
-                    },
-                    list.len(),
-                ),
+                Value::Ints(list) => {
+                    (ffi::NAMED_INT64_LIST, ffi::NamedValue { int64_array: list.as_ptr() }, list.len())
+                }
                 Value::Float(float) => (ffi::NAMED_FLOAT, ffi::NamedValue { float: *float }, 1),
                 Value::Bool(boolean) => (ffi::NAMED_BOOL, ffi::NamedValue { boolean: *boolean }, 1),
             };
@@ -61,10 +51,7 @@ pub(super) fn encode(options: &BTreeMap<String, Value>) -> Vec<ffi::PJRT_NamedVa
 ///
 /// # Safety
 /// `values` points to `len` named values that the plugin filled in and that are alive during the call.
-pub(super) unsafe fn decode(
-    values: *const ffi::PJRT_NamedValue,
-    len: usize,
-) -> BTreeMap<String, Value> {
+pub(super) unsafe fn decode(values: *const ffi::PJRT_NamedValue, len: usize) -> BTreeMap<String, Value> {
     let mut decoded = BTreeMap::new();
     for idx in 0..len {
         // SAFETY: `idx < len`, and the caller promises `len` live values. Plugins lay them out as an array of the
@@ -75,9 +62,7 @@ pub(super) unsafe fn decode(
             match named.value_type {
                 ffi::NAMED_STRING => Value::Str(text(named.value.string, named.value_size)),
                 ffi::NAMED_INT64 => Value::Int(named.value.int64),
-                ffi::NAMED_INT64_LIST => {
-                    Value::Ints(list(named.value.int64_array, named.value_size).to_vec())
-                }
+                ffi::NAMED_INT64_LIST => Value::Ints(list(named.value.int64_array, named.value_size).to_vec()),
                 ffi::NAMED_FLOAT => Value::Float(named.value.float),
                 ffi::NAMED_BOOL => Value::Bool(named.value.boolean),
                 _ => continue,

@@ -1,0 +1,170 @@
+//! Literals: constant values of any shape, as bytes.
+//!
+//! An array's bytes are little-endian, row-major, one element after another; `pred` and types under a byte take one
+//! byte each. This file knows how to store and fetch elements, not how a literal is printed (`hlo::text`) or encoded
+//! (`hlo::proto`).
+//!
+//! Source: `LiteralProto` in XLA's `xla_data.proto`.
+
+use super::{ArrayShape, DType, Shape};
+use half::{bf16, f16};
+
+/// A constant value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Literal {
+    /// A dense array.
+    Array {
+        /// Dtype and dims. The layout is how the text says it; `bytes` are row-major whatever it is.
+        shape: ArrayShape,
+        /// `shape.n_bytes()` bytes.
+        bytes: Vec<u8>,
+    },
+    /// A tuple of literals.
+    Tuple(Vec<Literal>),
+    /// A token.
+    Token,
+}
+
+/// A Rust type that is the value of a dtype.
+pub trait Element: Copy {
+    /// Its dtype.
+    const DTYPE: DType;
+    /// Appends its little-endian bytes.
+    fn write(self, out: &mut Vec<u8>);
+    /// Reads it from exactly `DTYPE.n_bytes()` bytes.
+    fn read(bytes: &[u8]) -> Self;
+}
+
+macro_rules! elements {
+    ($($ty:ty = $dtype:ident;)*) => {$(
+        impl Element for $ty {
+            const DTYPE: DType = DType::$dtype;
+            fn write(self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+            fn read(bytes: &[u8]) -> Self {
+                Self::from_le_bytes(bytes.try_into().expect("an element is read from its own width"))
+            }
+        }
+    )*};
+}
+
+elements! {
+    i8 = S8; i16 = S16; i32 = S32; i64 = S64;
+    u8 = U8; u16 = U16; u32 = U32; u64 = U64;
+    f16 = F16; bf16 = BF16; f32 = F32; f64 = F64;
+}
+
+impl Element for bool {
+    const DTYPE: DType = DType::Pred;
+    fn write(self, out: &mut Vec<u8>) {
+        out.push(self as u8);
+    }
+    fn read(bytes: &[u8]) -> Self {
+        bytes[0] != 0
+    }
+}
+
+impl Literal {
+    /// A scalar.
+    pub fn scalar<T: Element>(value: T) -> Literal {
+        Literal::from_elements([], &[value])
+    }
+
+    /// An array from its elements in row-major order.
+    ///
+    /// # Panics
+    /// If the dims do not multiply to the number of elements: a bug of the caller.
+    pub fn from_elements<T: Element>(dims: impl Into<Vec<i64>>, elements: &[T]) -> Literal {
+        let shape = ArrayShape::new(T::DTYPE, dims);
+        assert_eq!(shape.n_elements(), elements.len() as i64, "{shape} does not hold {} elements", elements.len());
+        let mut bytes = Vec::with_capacity(std::mem::size_of_val(elements));
+        elements.iter().for_each(|element| element.write(&mut bytes));
+        Literal::Array { shape, bytes }
+    }
+
+    /// A scalar of dtype `dtype` nearest to `value`: floats round to nearest even in one step, integers truncate and
+    /// saturate, `pred` is `value != 0`. `None` for complex and types under 16 bits of float, which have no such rule
+    /// here.
+    pub fn scalar_of(dtype: DType, value: f64) -> Option<Literal> {
+        Some(match dtype {
+            DType::Pred => Literal::scalar(value != 0.0),
+            DType::S8 => Literal::scalar(value as i8),
+            DType::S16 => Literal::scalar(value as i16),
+            DType::S32 => Literal::scalar(value as i32),
+            DType::S64 => Literal::scalar(value as i64),
+            DType::U8 => Literal::scalar(value as u8),
+            DType::U16 => Literal::scalar(value as u16),
+            DType::U32 => Literal::scalar(value as u32),
+            DType::U64 => Literal::scalar(value as u64),
+            DType::F16 => Literal::scalar(f16::from_f64(value)),
+            DType::BF16 => Literal::scalar(bf16::from_f64(value)),
+            DType::F32 => Literal::scalar(value as f32),
+            DType::F64 => Literal::scalar(value),
+            DType::C64
+            | DType::C128
+            | DType::F8E5M2
+            | DType::F8E4M3FN
+            | DType::F8E4M3B11FNUZ
+            | DType::F8E5M2FNUZ
+            | DType::F8E4M3FNUZ
+            | DType::F8E4M3
+            | DType::F8E3M4
+            | DType::F4E2M1FN
+            | DType::F8E8M0FNU
+            | DType::S4
+            | DType::U4
+            | DType::S2
+            | DType::U2
+            | DType::S1
+            | DType::U1 => return None,
+        })
+    }
+
+    /// The scalar a `max` reduction starts from (`-inf`, or the least integer); `None` where `scalar_of` is.
+    pub fn min_value(dtype: DType) -> Option<Literal> {
+        Literal::scalar_of(dtype, f64::NEG_INFINITY)
+    }
+
+    /// The shape of this value.
+    pub fn shape(&self) -> Shape {
+        match self {
+            Literal::Array { shape, .. } => Shape::Array(shape.clone()),
+            Literal::Tuple(elements) => Shape::Tuple(elements.iter().map(Literal::shape).collect()),
+            Literal::Token => Shape::Token,
+        }
+    }
+
+    /// The elements of an array of dtype `T`, in row-major order; `None` for another dtype or kind.
+    pub fn elements<T: Element>(&self) -> Option<Vec<T>> {
+        match self {
+            Literal::Array { shape, bytes } if shape.dtype == T::DTYPE => {
+                Some(bytes.chunks_exact(T::DTYPE.n_bytes()).map(T::read).collect())
+            }
+            Literal::Array { .. } | Literal::Tuple(_) | Literal::Token => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_round_trip() {
+        let literal = Literal::from_elements([2, 2], &[1.0f32, -0.0, f32::NAN, f32::INFINITY]);
+        let back = literal.elements::<f32>().unwrap();
+        assert_eq!(back[0], 1.0);
+        assert!(back[1].is_sign_negative() && back[2].is_nan());
+        assert_eq!(literal.shape(), Shape::array(DType::F32, [2, 2]));
+        assert_eq!(literal.elements::<f64>(), None);
+    }
+
+    #[test]
+    fn scalars_round_once() {
+        // 1 + 2^-8 + 2^-40 lies above the midpoint of two bf16 neighbours; through f32 it would look like a tie.
+        let literal = Literal::scalar_of(DType::BF16, 1.0 + 2f64.powi(-8) + 2f64.powi(-40)).unwrap();
+        assert_eq!(literal.elements::<bf16>().unwrap()[0].to_bits(), 0x3f81);
+        assert_eq!(Literal::min_value(DType::S8).unwrap().elements::<i8>().unwrap()[0], i8::MIN);
+    }
+}

@@ -1,0 +1,295 @@
+//! Modules, computations and instructions: the IR itself.
+//!
+//! Everything is public data. Operands are always defined earlier in the same computation; called computations are
+//! named by id anywhere in the module, and calls do not cycle. The builder keeps these rules, importers restore them,
+//! and the verifier (`hlo::verify`) trusts nobody.
+//!
+//! Source: `HloModuleProto`, `HloComputationProto`, `HloInstructionProto` in XLA's `hlo.proto`.
+
+use super::ops::{self, BinaryOp, Op, RuleError};
+use super::{DType, Shape, Sharding};
+
+/// An instruction of one computation: its place in [`Computation::instructions`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InstrId(pub u32);
+
+/// A computation of a module: its place in [`Module::computations`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CompId(pub u32);
+
+impl InstrId {
+    /// As an index.
+    pub const fn idx(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl CompId {
+    /// As an index.
+    pub const fn idx(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A program: computations, one of them the entry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Module {
+    /// Its name.
+    pub name: String,
+    /// All computations; [`CompId`] indexes here.
+    pub computations: Vec<Computation>,
+    /// Where execution starts.
+    pub entry: CompId,
+    /// Which outputs may or must reuse which parameters' buffers.
+    pub input_output_alias: Vec<Alias>,
+    /// Parameters (number, index) whose buffers any output may reuse.
+    pub buffer_donors: Vec<(i64, Vec<i64>)>,
+    /// Layouts of the entry's parameters and result, where they differ from those of the instructions.
+    pub entry_layout: Option<EntryLayout>,
+    /// Whether instructions stand in their order of execution.
+    pub is_scheduled: bool,
+    /// `frontend_attributes` of the module.
+    pub frontend_attributes: Vec<(String, String)>,
+    /// What the source said and this type does not hold.
+    pub unmodelled: Unmodelled,
+    /// The next number for a generated instruction name.
+    pub next_name: u32,
+}
+
+/// `entry_computation_layout`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EntryLayout {
+    /// Shapes of the parameters, with layouts.
+    pub parameters: Vec<Shape>,
+    /// Shape of the result, with layouts.
+    pub result: Shape,
+}
+
+/// One entry of `input_output_alias`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// Index into the result tuple.
+    pub output_index: Vec<i64>,
+    /// Parameter number.
+    pub parameter_number: i64,
+    /// Index into that parameter, if it is a tuple.
+    pub parameter_index: Vec<i64>,
+    /// Whether the alias is allowed or required.
+    pub kind: AliasKind,
+}
+
+/// How strong an alias is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AliasKind {
+    /// `may-alias`: taken where the caller donates.
+    May,
+    /// `must-alias`.
+    Must,
+}
+
+/// Text attributes and proto fields that came with a foreign module and that the IR does not model: kept as they came.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Unmodelled {
+    /// `name=value` attributes of the text, verbatim, in order.
+    pub attributes: Vec<(String, String)>,
+    /// The proto message with only the unmodelled fields set, encoded; empty if there are none.
+    pub proto: Vec<u8>,
+}
+
+/// A computation: parameters, instructions, a root.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Computation {
+    /// Its name, unique in the module.
+    pub name: String,
+    /// In an order in which operands come first.
+    pub instructions: Vec<Instruction>,
+    /// The result.
+    pub root: InstrId,
+    /// What the source said and this type does not hold (`execution_thread`, …).
+    pub unmodelled: Unmodelled,
+}
+
+/// An instruction: an op applied to operands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instruction {
+    /// Its name, unique in the module.
+    pub name: String,
+    /// What it does, with all attributes.
+    pub op: Op,
+    /// Its result's shape.
+    pub shape: Shape,
+    /// Operands, all defined earlier.
+    pub operands: Vec<InstrId>,
+    /// Where it comes from.
+    pub metadata: Metadata,
+    /// How it is laid over devices.
+    pub sharding: Option<Sharding>,
+    /// `frontend_attributes={…}`.
+    pub frontend_attributes: Vec<(String, String)>,
+    /// Instructions that must run before this one though it does not read them.
+    pub control_predecessors: Vec<InstrId>,
+    /// `backend_config`, verbatim: compilers put JSON here.
+    pub backend_config: String,
+    /// What the source said and this type does not hold.
+    pub unmodelled: Unmodelled,
+}
+
+/// `metadata={…}` of an instruction.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Metadata {
+    /// The framework's op type, such as `Conv2D`.
+    pub op_type: String,
+    /// The scoped name, such as `resnet/block1/conv2/kernel`.
+    pub op_name: String,
+    /// The user's source file.
+    pub source_file: String,
+    /// The user's line; 0 = unknown.
+    pub source_line: i32,
+}
+
+impl Module {
+    /// A module with an empty entry computation of the same name, to be filled with [`Module::push`].
+    pub fn new(name: impl Into<String>) -> Module {
+        let name = name.into();
+        let entry = Computation::new(name.clone());
+        Module {
+            name,
+            computations: vec![entry],
+            entry: CompId(0),
+            input_output_alias: Vec::new(),
+            buffer_donors: Vec::new(),
+            entry_layout: None,
+            is_scheduled: false,
+            frontend_attributes: Vec::new(),
+            unmodelled: Unmodelled::default(),
+            next_name: 1,
+        }
+    }
+
+    /// The computation with this id.
+    pub fn comp(&self, comp: CompId) -> &Computation {
+        &self.computations[comp.idx()]
+    }
+
+    /// The entry computation.
+    pub fn entry(&self) -> &Computation {
+        self.comp(self.entry)
+    }
+
+    /// The computation with this name.
+    pub fn find_computation(&self, name: &str) -> Option<CompId> {
+        self.computations.iter().position(|c| c.name == name).map(|i| CompId(i as u32))
+    }
+
+    /// Adds an empty computation; `name` gets a number appended if it is taken.
+    pub fn add_computation(&mut self, name: &str) -> CompId {
+        let taken = |candidate: &str| self.computations.iter().any(|c| c.name == candidate);
+        let mut unique = name.to_string();
+        let mut suffix = 0;
+        while taken(&unique) {
+            suffix += 1;
+            unique = format!("{name}.{suffix}");
+        }
+        self.computations.push(Computation::new(unique));
+        CompId(self.computations.len() as u32 - 1)
+    }
+
+    /// The computation `(x, y) -> op(x, y)` on scalars of `dtype`, such as a reduction applies; made once.
+    pub fn scalar_computation(&mut self, op: BinaryOp, dtype: DType) -> CompId {
+        let name = format!("{}_{dtype}", op.name());
+        if let Some(comp) = self.find_computation(&name) {
+            return comp;
+        }
+        let comp = self.add_computation(&name);
+        let scalar = Shape::scalar(dtype);
+        let operands: Vec<InstrId> = (0..2)
+            .map(|number| self.append(comp, Op::parameter(number), Vec::new(), scalar.clone(), Metadata::default()))
+            .collect();
+        self.append(comp, Op::Binary(op), operands, scalar, Metadata::default());
+        comp
+    }
+
+    /// Appends an instruction whose shape is what the op's shape rule says, and makes it the root.
+    ///
+    /// `declared` is the result shape for ops whose operands do not fix it: see [`ops::infer_shape`].
+    ///
+    /// # Errors
+    /// The shape rule's error; then nothing was appended.
+    pub fn push(
+        &mut self,
+        comp: CompId,
+        op: Op,
+        operands: &[InstrId],
+        declared: Option<&Shape>,
+        metadata: Metadata,
+    ) -> Result<InstrId, RuleError> {
+        let instructions = &self.comp(comp).instructions;
+        let shapes: Vec<&Shape> = operands.iter().map(|id| &instructions[id.idx()].shape).collect();
+        let shape = ops::infer_shape(self, &op, &shapes, declared)?;
+        Ok(self.append(comp, op, operands.to_vec(), shape, metadata))
+    }
+
+    /// Appends an instruction of a given shape, unchecked, and makes it the root.
+    pub fn append(
+        &mut self,
+        comp: CompId,
+        op: Op,
+        operands: Vec<InstrId>,
+        shape: Shape,
+        metadata: Metadata,
+    ) -> InstrId {
+        let name = format!("{}.{}", op.opcode(), self.next_name);
+        self.next_name += 1;
+        let computation = &mut self.computations[comp.idx()];
+        let id = InstrId(computation.instructions.len() as u32);
+        computation.instructions.push(Instruction {
+            name,
+            op,
+            shape,
+            operands,
+            metadata,
+            sharding: None,
+            frontend_attributes: Vec::new(),
+            control_predecessors: Vec::new(),
+            backend_config: String::new(),
+            unmodelled: Unmodelled::default(),
+        });
+        computation.root = id;
+        id
+    }
+}
+
+impl Computation {
+    /// An empty computation.
+    pub fn new(name: impl Into<String>) -> Computation {
+        Computation { name: name.into(), instructions: Vec::new(), root: InstrId(0), unmodelled: Unmodelled::default() }
+    }
+
+    /// The instruction with this id.
+    pub fn instr(&self, id: InstrId) -> &Instruction {
+        &self.instructions[id.idx()]
+    }
+
+    /// Ids of all instructions in order.
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = InstrId> + ExactSizeIterator + use<> {
+        (0..self.instructions.len() as u32).map(InstrId)
+    }
+
+    /// The parameters, ordered by number.
+    pub fn parameters(&self) -> Vec<InstrId> {
+        let mut parameters: Vec<(i64, InstrId)> = self
+            .ids()
+            .filter_map(|id| match &self.instr(id).op {
+                Op::Parameter { number, .. } => Some((*number, id)),
+                _ => None,
+            })
+            .collect();
+        parameters.sort();
+        parameters.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Shape of the result. The computation must not be empty.
+    pub fn result_shape(&self) -> &Shape {
+        &self.instr(self.root).shape
+    }
+}

@@ -1,0 +1,36 @@
+//! What a shape rule says when an op does not fit its operands.
+
+use std::fmt;
+
+/// A broken rule of an op: which one, what was measured and expected, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct RuleError {
+    /// A stable name of the rule: `dot/contracting-sizes`.
+    pub rule: &'static str,
+    /// Measured and expected values in one sentence, lower case, no final stop.
+    pub message: String,
+    /// What to do about it, if that is not plain from the message.
+    pub help: Option<String>,
+}
+
+impl RuleError {
+    /// A broken rule without help.
+    pub fn new(rule: &'static str, message: impl Into<String>) -> RuleError {
+        RuleError { rule, message: message.into(), help: None }
+    }
+
+    /// The same with help.
+    pub fn with_help(self, help: impl Into<String>) -> RuleError {
+        RuleError { help: Some(help.into()), ..self }
+    }
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.help {
+            Some(help) => write!(f, "\n  help: {help}"),
+            None => Ok(()),
+        }
+    }
+}

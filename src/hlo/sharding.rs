@@ -1,0 +1,53 @@
+//! Shardings: how a value is laid over devices. Carried, printed and encoded; this crate partitions nothing itself.
+//!
+//! Source: `OpSharding` in XLA's `xla_data.proto`.
+
+/// How one value lies over the devices of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sharding {
+    /// Every device holds all of it.
+    Replicated,
+    /// One device holds all of it.
+    Maximal {
+        /// That device.
+        device: i64,
+    },
+    /// The user lays it out by hand.
+    Manual,
+    /// Split in tiles.
+    Tiled(TileAssignment),
+    /// A tuple's elements, depth first.
+    Tuple(Vec<Sharding>),
+    /// Another form of the text (`unknown`, subgroups, …), kept verbatim with its encoded `OpSharding`.
+    Raw {
+        /// What stood between the braces.
+        text: String,
+        /// The encoded message, if it came from a proto.
+        proto: Vec<u8>,
+    },
+}
+
+/// Which device holds which tile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TileAssignment {
+    /// Number of tiles along each dimension (and, if `replicate_on_last_dim`, of replicas).
+    pub dims: Vec<i64>,
+    /// Devices in row-major order of the tiles.
+    pub devices: DeviceOrder,
+    /// Whether the last of `dims` counts replicas, not tiles.
+    pub replicate_on_last_dim: bool,
+}
+
+/// An order of devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceOrder {
+    /// Listed one by one: `devices=[2,2]0,1,2,3`.
+    List(Vec<i64>),
+    /// `devices=[2,2]<=[4]` or `<=[2,2]T(1,0)`: an iota, reshaped and transposed.
+    Iota {
+        /// Dims the iota is reshaped to.
+        reshape_dims: Vec<i64>,
+        /// The transpose that follows; empty = none.
+        transpose_perm: Vec<i64>,
+    },
+}
