@@ -1,18 +1,58 @@
 //! Conversions: to another dtype by value or by bits, and rounding within a dtype.
 
-use super::RuleError;
-use crate::hlo::Shape;
+use super::{RuleError, operands};
+use crate::hlo::{ArrayShape, DType, Shape};
 
 /// Any array → the declared dtype, same dims. Floats round to nearest even; float → integer truncates.
 pub(super) fn convert(operands: &[&Shape], declared: Option<&Shape>) -> Result<Shape, RuleError> {
-    let _ = (operands, declared);
-    todo!()
+    let [operand] = operands::arity("convert", operands)?;
+    let operand = operands::array("convert", "operand", operand)?;
+    let declared = operands::declared_array("convert", declared)?;
+    operands::same_dims("convert", ("operand", operand), ("result", declared))?;
+    if operand.dtype.is_complex() && !declared.dtype.is_complex() {
+        let message = format!("convert is from {} to {}, expected a complex result", operand.dtype, declared.dtype);
+        return Err(RuleError::new("convert/complex", message).with_help("take its `real`, `imag` or `abs` first"));
+    }
+    Ok(operands::like(operand, declared.dtype).into())
 }
 
 /// Reinterprets bits; a last dimension appears or vanishes where widths differ.
 pub(super) fn bitcast_convert(operands: &[&Shape], declared: Option<&Shape>) -> Result<Shape, RuleError> {
-    let _ = (operands, declared);
-    todo!()
+    let [operand] = operands::arity("bitcast-convert", operands)?;
+    let operand = operands::array("bitcast-convert", "operand", operand)?;
+    let declared = operands::declared_array("bitcast-convert", declared)?;
+    let (from, to) = (operand.dtype, declared.dtype);
+    let is_alone = |dtype: DType| dtype.is_complex() || dtype == DType::Pred;
+    if from != to && (is_alone(from) || is_alone(to)) && !(from.is_complex() && to.is_complex()) {
+        let message = format!("bitcast-convert is from {from} to {to}, expected two dtypes of integers or floats");
+        return Err(RuleError::new("bitcast-convert/dtypes", message)
+            .with_help("the bits of pred and complex are not exposed: use `convert`, `real` or `imag`"));
+    }
+    let mut result = operands::like(operand, to);
+    if from.bits() > to.bits() {
+        result.dims.push((from.bits() / to.bits()) as i64);
+        result.dynamic = operands::dynamic_flags(result.rank(), |axis| operand.is_dynamic(axis));
+    } else if from.bits() < to.bits() {
+        let ratio = (to.bits() / from.bits()) as i64;
+        if result.dims.pop() != Some(ratio) {
+            return Err(last_dimension_error(operand, to, ratio));
+        }
+        result.dynamic = operands::dynamic_flags(result.rank(), |axis| operand.is_dynamic(axis));
+    }
+    operands::check_size("bitcast-convert", "result", &result)?;
+    operands::same_dims("bitcast-convert", ("implied result", &result), ("declared result", declared))?;
+    Ok(result.into())
+}
+
+fn last_dimension_error(operand: &ArrayShape, to: DType, ratio: i64) -> RuleError {
+    let message = format!(
+        "bitcast-convert to {to} is of {}, expected a last dimension of {ratio}: {} bits make one of {}",
+        operands::show(operand),
+        operand.dtype.bits(),
+        to.bits(),
+    );
+    RuleError::new("bitcast-convert/last-dimension", message)
+        .with_help("insert a `reshape` that splits off the elements that make one")
 }
 
 /// A float array → the same shape, rounded to nearest even.
@@ -21,6 +61,17 @@ pub(super) fn reduce_precision(
     mantissa_bits: i32,
     operands: &[&Shape],
 ) -> Result<Shape, RuleError> {
-    let _ = (exponent_bits, mantissa_bits, operands);
-    todo!()
+    let [operand] = operands::arity("reduce-precision", operands)?;
+    let operand = operands::array("reduce-precision", "operand", operand)?;
+    operands::dtype("reduce-precision", "operand", operand, DType::is_float, "a float dtype")?;
+    if exponent_bits < 1 {
+        let message = format!("reduce-precision exponent_bits is {exponent_bits}, expected 1 or more");
+        return Err(RuleError::new("reduce-precision/exponent-bits", message)
+            .with_help("one exponent bit tells 0 from infinity; bfloat16 has 8"));
+    }
+    if mantissa_bits < 0 {
+        let message = format!("reduce-precision mantissa_bits is {mantissa_bits}, expected 0 or more");
+        return Err(RuleError::new("reduce-precision/mantissa-bits", message).with_help("bfloat16 has 7"));
+    }
+    Ok(operands::like(operand, operand.dtype).into())
 }

@@ -1,6 +1,6 @@
 //! Opcodes the IR does not model, carried unharmed.
 
-use super::RuleError;
+use super::{RuleError, operands};
 use crate::hlo::{CompId, Shape};
 
 /// An op as it came. Its text attributes and proto fields are in [`Instruction::unmodelled`](crate::hlo::Instruction).
@@ -14,6 +14,10 @@ pub struct Opaque {
 
 /// Any → the declared shape.
 pub(super) fn opaque(opaque: &Opaque, operands: &[&Shape], declared: Option<&Shape>) -> Result<Shape, RuleError> {
-    let _ = (opaque, operands, declared);
-    todo!()
+    for (i, shape) in operands.iter().enumerate() {
+        operands::sane(&opaque.opcode, format_args!("operand {i}"), shape)?;
+    }
+    let declared = operands::declared(&opaque.opcode, declared)?;
+    operands::sane(&opaque.opcode, "result", declared)?;
+    Ok(declared.without_layout())
 }

@@ -60,6 +60,11 @@ pub(super) fn check_size(op: &str, role: impl Display, shape: &ArrayShape) -> Re
     }
 }
 
+/// A shape of any kind whose arrays all have a sane size.
+pub(super) fn sane(op: &str, role: impl Display, shape: &Shape) -> Result<(), RuleError> {
+    shape.leaves().iter().filter_map(|leaf| leaf.as_array()).try_for_each(|array| check_size(op, &role, array))
+}
+
 /// The declared shape, which this op cannot do without.
 pub(super) fn declared<'a>(op: &str, declared: Option<&'a Shape>) -> Result<&'a Shape, RuleError> {
     declared.ok_or_else(|| {
@@ -129,7 +134,7 @@ pub(super) fn dtype(
         return Ok(());
     }
     Err(RuleError::new("operands/dtype", format!("{op} {role} is {}, expected {expected}", show(array)))
-        .with_help(format!("insert a `convert` of {role} to such a dtype")))
+        .with_help("insert a `convert` to such a dtype"))
 }
 
 /// An axis of an array of this rank, as an index.
@@ -245,6 +250,17 @@ pub(super) fn check_signature(
         list(parameters)
     );
     Err(RuleError::new("operands/signature", message))
+}
+
+/// This array's dims and dynamic flags with another dtype and no layout: how an elementwise rule makes its result.
+pub(super) fn like(array: &ArrayShape, dtype: DType) -> ArrayShape {
+    ArrayShape { dtype, layout: None, ..array.clone() }
+}
+
+/// The flags of a result whose dimension `i` is dynamic if `is_dynamic(i)`; empty if none is.
+pub(super) fn dynamic_flags(rank: usize, is_dynamic: impl FnMut(usize) -> bool) -> Vec<bool> {
+    let flags: Vec<bool> = (0..rank).map(is_dynamic).collect();
+    if flags.contains(&true) { flags } else { Vec::new() }
 }
 
 /// The result of an op of N results: the one, or the tuple of them.

@@ -1,7 +1,7 @@
 //! Ops that make values from nothing: parameter, constant, iota, rng-bit-generator.
 
-use super::RuleError;
-use crate::hlo::{Literal, Shape};
+use super::{RuleError, operands};
+use crate::hlo::{ArrayShape, DType, Literal, Shape};
 
 super::elementwise::named! {
 /// Algorithms of `rng-bit-generator`.
@@ -16,20 +16,43 @@ RngAlgorithm {
 
 /// Nothing → the declared shape.
 pub(super) fn parameter(operands: &[&Shape], declared: Option<&Shape>) -> Result<Shape, RuleError> {
-    let _ = (operands, declared);
-    todo!()
+    let [] = operands::arity("parameter", operands)?;
+    let declared = operands::declared("parameter", declared)?;
+    operands::sane("parameter", "result", declared)?;
+    Ok(declared.without_layout())
 }
 
 /// Nothing → the literal's shape.
 pub(super) fn constant(literal: &Literal, operands: &[&Shape]) -> Result<Shape, RuleError> {
-    let _ = (literal, operands);
-    todo!()
+    let [] = operands::arity("constant", operands)?;
+    check_literal(literal)?;
+    Ok(literal.shape().without_layout())
+}
+
+/// Every array of a literal has the bytes of its shape.
+fn check_literal(literal: &Literal) -> Result<(), RuleError> {
+    match literal {
+        Literal::Array { shape, bytes } => {
+            operands::check_size("constant", "literal", shape)?;
+            if bytes.len() as i64 == shape.n_bytes() {
+                return Ok(());
+            }
+            let (shape, expected) = (operands::show(shape), shape.n_bytes());
+            let message = format!("constant literal {shape} has {} bytes, expected {expected}", bytes.len());
+            Err(RuleError::new("constant/bytes", message))
+        }
+        Literal::Tuple(elements) => elements.iter().try_for_each(check_literal),
+        Literal::Token => Ok(()),
+    }
 }
 
 /// Nothing → the declared shape.
 pub(super) fn iota(dimension: i64, operands: &[&Shape], declared: Option<&Shape>) -> Result<Shape, RuleError> {
-    let _ = (dimension, operands, declared);
-    todo!()
+    let [] = operands::arity("iota", operands)?;
+    let declared = operands::declared_array("iota", declared)?;
+    operands::dtype("iota", "result", declared, |dtype| dtype != DType::Pred, "an integer, float or complex dtype")?;
+    operands::axis("iota", "iota_dimension", dimension, declared.rank())?;
+    Ok(operands::like(declared, declared.dtype).into())
 }
 
 /// State (u64 vector) → the declared tuple (new state, bits) or array.
@@ -38,6 +61,37 @@ pub(super) fn rng_bit_generator(
     operands: &[&Shape],
     declared: Option<&Shape>,
 ) -> Result<Shape, RuleError> {
-    let _ = (algorithm, operands, declared);
-    todo!()
+    let op = "rng-bit-generator";
+    let [state] = operands::arity(op, operands)?;
+    let state = operands::array(op, "state", state)?;
+    let (sizes, expected): (&[i64], &str) = match algorithm {
+        RngAlgorithm::ThreeFry => (&[2], "u64[2]"),
+        RngAlgorithm::Philox | RngAlgorithm::Default => (&[2, 3], "u64[2] or u64[3]"),
+    };
+    if state.dtype != DType::U64 || state.rank() != 1 || !sizes.contains(&state.dims[0]) {
+        let message = format!("{op} state of {} is {}, expected {expected}", algorithm.name(), operands::show(state));
+        return Err(RuleError::new("rng-bit-generator/state", message));
+    }
+    let declared = operands::declared(op, declared)?;
+    let bits = match declared {
+        Shape::Tuple(elements) => match elements.as_slice() {
+            [Shape::Array(new_state), bits] if new_state.dtype == state.dtype && new_state.dims == state.dims => bits,
+            _ => return Err(rng_result_error(state, declared)),
+        },
+        Shape::Array(_) => declared,
+        Shape::Token | Shape::Opaque => return Err(rng_result_error(state, declared)),
+    };
+    let bits = operands::array(op, "bits", bits)?;
+    let is_whole = |dtype: DType| (dtype.is_integer() || dtype.is_float()) && dtype.bits() >= 8;
+    operands::dtype(op, "bits", bits, is_whole, "an integer or float dtype of 8 bits or more")?;
+    Ok(declared.without_layout())
+}
+
+fn rng_result_error(state: &ArrayShape, declared: &Shape) -> RuleError {
+    let declared = declared.without_layout();
+    let message = format!(
+        "rng-bit-generator result is {declared}, expected an array of bits or the tuple ({}, bits)",
+        operands::show(state)
+    );
+    RuleError::new("rng-bit-generator/result", message)
 }
