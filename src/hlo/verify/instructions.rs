@@ -3,7 +3,7 @@
 use super::Errors;
 use super::ids::comps;
 use crate::hlo::ops::{RuleError, check_size, infer_shape};
-use crate::hlo::{ArrayShape, CompId, Computation, InstrId, Literal, Module, Op, Shape, Tile};
+use crate::hlo::{ArrayShape, CompId, Computation, InstrId, Module, Op, Shape, Tile};
 
 pub(super) fn check(module: &Module, errors: &mut Errors<'_>) {
     for (comp, computation) in comps(module) {
@@ -32,7 +32,7 @@ fn check_computation(module: &Module, comp: CompId, computation: &Computation, e
 fn check_instruction(module: &Module, computation: &Computation, id: InstrId) -> Result<(), RuleError> {
     let instruction = computation.instr(id);
     match &instruction.op {
-        Op::Constant(literal) => check_literal(literal)?,
+        Op::Constant(literal) => check_shape("constant", &literal.shape())?,
         Op::Parameter { replication, .. } => check_replication(replication, &instruction.shape)?,
         _ => {}
     }
@@ -86,22 +86,6 @@ fn check_layout(array: &ArrayShape) -> Result<(), RuleError> {
         }
     }
     Ok(())
-}
-
-/// As many bytes as the shape says, in every array.
-fn check_literal(literal: &Literal) -> Result<(), RuleError> {
-    match literal {
-        Literal::Array { shape, bytes } => {
-            check_size("constant", "literal", shape)?;
-            if i64::try_from(bytes.len()) == Ok(shape.n_bytes()) {
-                return Ok(());
-            }
-            let message = format!("literal has {} bytes, expected {} for {shape}", bytes.len(), shape.n_bytes());
-            Err(RuleError::new("constant/bytes", message))
-        }
-        Literal::Tuple(elements) => elements.iter().try_for_each(check_literal),
-        Literal::Token => Ok(()),
-    }
 }
 
 fn check_replication(replication: &[bool], shape: &Shape) -> Result<(), RuleError> {
