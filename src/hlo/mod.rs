@@ -3,6 +3,7 @@
 //! `hlo` knows nobody else in the crate. Everything here is public data and functions over it.
 
 pub mod dtype;
+pub mod emit;
 pub mod literal;
 pub mod module;
 pub mod ops;
@@ -12,6 +13,7 @@ pub mod sharding;
 pub mod verify;
 
 pub use dtype::{DType, DTypeClass};
+pub use emit::{EmitError, Emitter, POISON};
 pub use literal::{Element, Literal};
 pub use module::{
     Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Unmodelled,

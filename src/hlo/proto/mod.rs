@@ -1,1 +1,3 @@
 //! `HloModuleProto`: the messages, encoding and decoding.
+
+pub mod messages;
