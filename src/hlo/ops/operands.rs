@@ -279,6 +279,3 @@ pub(super) fn one_or_tuple(mut shapes: Vec<Shape>) -> Shape {
 pub(super) fn show(array: &ArrayShape) -> ArrayShape {
     ArrayShape { layout: None, ..array.clone() }
 }
-
-#[cfg(test)]
-mod tests;
