@@ -35,6 +35,7 @@ pub use error::RuleError;
 pub use indexing::{GatherDims, ScatterDims};
 pub use movement::{PadDim, SliceDim};
 pub use opaque::Opaque;
+pub(super) use operands::check_size;
 pub use source::RngAlgorithm;
 pub use window::{Window, WindowDim};
 

@@ -43,7 +43,7 @@ pub(super) fn result(op: &str, dtype: DType, dims: Vec<i64>) -> Result<ArrayShap
 }
 
 /// No negative dim, and elements and bytes fit 64 bits, also without the dims that are 0.
-pub(super) fn check_size(op: &str, role: impl Display, shape: &ArrayShape) -> Result<(), RuleError> {
+pub(in crate::hlo) fn check_size(op: &str, role: impl Display, shape: &ArrayShape) -> Result<(), RuleError> {
     if shape.dims.iter().any(|&dim| dim < 0) {
         return Err(RuleError::new(
             "operands/negative-dim",
