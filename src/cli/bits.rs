@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use anyhow::bail;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::{Context, Status};
 use crate::numerics::accumulate::exact_sum;
 use crate::numerics::{Accumulation, Class, Decimal, Format, Number, ParseNumberError, accumulate};
+use crate::report;
 
 /// Significant digits of an error in a table.
 const ERROR_DIGITS: usize = 4;
@@ -205,7 +205,7 @@ fn run_numbers(args: &Args, context: &Context) -> anyhow::Result<()> {
 /// One row for each property, one column for each format.
 fn number_table(input: &str, columns: &[Encoded]) -> String {
     let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let mut table = new_table();
+    let mut table = report::table();
     table.set_header(std::iter::once(input).chain(columns.iter().map(|column| column.format)));
     let mut row = |name: &str, cell: &dyn Fn(&Encoded) -> String| {
         table.add_row(std::iter::once(name.to_owned()).chain(columns.iter().map(cell)));
@@ -228,13 +228,6 @@ fn number_table(input: &str, columns: &[Encoded]) -> String {
         _ => "-".to_owned(),
     });
     format!("{table}\n")
-}
-
-/// Wraps to the terminal's width; whole lines where there is none.
-fn new_table() -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
-    table
 }
 
 /// How one format fared.
@@ -324,7 +317,7 @@ fn run_accumulate(args: &Args, operands: &[TypedNumber], context: &Context) -> a
             "formats": kept,
         }));
     }
-    let mut table = new_table();
+    let mut table = report::table();
     let last = format!("after {n_steps}");
     table.set_header(["kept in", "start", "update", "update lost from", last.as_str(), "error"]);
     for row in &kept {

@@ -12,6 +12,8 @@
 
 mod bits;
 mod logging;
+mod plugins;
+mod progress;
 mod trace;
 
 use std::io::{self, Write};
@@ -20,6 +22,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{ArgAction, Parser, Subcommand};
+
+use crate::pjrt::Setup;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,6 +69,8 @@ struct GlobalArgs {
 enum Command {
     /// Show a number's bits, exact value and rounding error in each format, or where updates are lost
     Bits(bits::Args),
+    /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
+    Plugins(plugins::Args),
 }
 
 impl Command {
@@ -72,12 +78,14 @@ impl Command {
     fn name(&self) -> &'static str {
         match self {
             Command::Bits(_) => "bits",
+            Command::Plugins(_) => "plugins",
         }
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Status> {
         match self {
             Command::Bits(args) => bits::run(args, context),
+            Command::Plugins(args) => plugins::run(args, context),
         }
     }
 }
@@ -101,6 +109,12 @@ pub struct Context {
 }
 
 impl Context {
+    /// Where plugins come from: the environment, and `--offline`.
+    pub fn setup(&self) -> Setup {
+        let setup = Setup::from_env();
+        Setup { offline: setup.offline || self.offline, ..setup }
+    }
+
     /// Writes text to standard output as it is. Progress and warnings go to standard error instead.
     pub fn print(&self, text: &str) -> anyhow::Result<()> {
         let mut stdout = io::stdout().lock();
@@ -155,6 +169,7 @@ fn execute(cli: &Cli) -> anyhow::Result<Status> {
     };
     logging::init(logging::Verbosity::new(cli.global.verbose, cli.global.quiet), layer)?;
     let context = Context { offline: cli.global.offline, quiet: cli.global.quiet };
+    progress::show_installations(context.quiet);
     let result = {
         let _span = tracing::info_span!("command", name = cli.command.name()).entered();
         cli.command.run(&context)
