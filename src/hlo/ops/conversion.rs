@@ -1,5 +1,7 @@
 //! Conversions: to another dtype by value or by bits, and rounding within a dtype.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, Shape};
 

@@ -3,6 +3,8 @@
 //! Operands have one shape; the result has that shape (`compare` and `is-finite` give `pred`). A scalar stands in for
 //! an array only as the predicate of `select` and the bounds of `clamp`; there is no implicit broadcasting in HLO.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, DTypeClass, Shape};
 

@@ -1,5 +1,7 @@
 //! Data movement at run-time indices: dynamic-slice, dynamic-update-slice, gather, scatter.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, CompId, DType, Module, Shape};
 

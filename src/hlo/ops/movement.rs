@@ -1,5 +1,7 @@
 //! Data movement at constant indices: broadcast, reshape, transpose, slice, pad, concatenate, reverse.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, Shape};
 
