@@ -37,6 +37,8 @@
 //! `InferClampShape` of `shape_inference.cc`. Complex order, `maximum` of complex and the like pass there and fail in the
 //! back ends: here they are errors.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, DTypeClass, Shape};
 
