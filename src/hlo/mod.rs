@@ -8,6 +8,7 @@ pub mod literal;
 pub mod module;
 pub mod ops;
 pub mod proto;
+pub mod round;
 pub mod shape;
 pub mod sharding;
 pub mod verify;

@@ -23,6 +23,8 @@ pub mod opaque;
 mod operands;
 pub mod reduction;
 pub mod source;
+#[cfg(test)]
+mod testing;
 pub mod window;
 
 pub use batch_norm::BatchNorm;

@@ -74,8 +74,13 @@ pub(super) fn reduce_window(
     check_no_reversal(op, window)?;
     operands::per_dimension(op, "window", window.len(), arrays[0])?;
     let sizes = positions(op, window, &arrays[0].dims)?;
-    let results = dtypes.into_iter().map(|dtype| operands::result(op, dtype, sizes.clone()).map(Shape::Array));
-    Ok(operands::one_or_tuple(results.collect::<Result<_, _>>()?))
+    let result = |(array, dtype): (&&ArrayShape, DType)| {
+        let mut result = operands::result(op, dtype, sizes.clone())?;
+        result.dynamic = operands::dynamic_flags(sizes.len(), |axis| array.is_dynamic(axis));
+        Ok(Shape::Array(result))
+    };
+    let results: Result<Vec<Shape>, RuleError> = arrays.iter().zip(dtypes).map(result).collect();
+    results.map(operands::one_or_tuple)
 }
 
 /// For each window position, `select` picks an element of the array (keeping the first for which it says true), and
