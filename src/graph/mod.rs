@@ -21,10 +21,12 @@
 mod init;
 mod names;
 mod operators;
+mod precision;
 mod scope;
 mod tensor;
 
 pub use init::{Distribution, FanMode, Init};
+pub use precision::{Precision, UnknownPrecision};
 pub use scope::{Scope, Variable};
 pub use tensor::Tensor;
 
@@ -190,10 +192,10 @@ impl Graph {
         self.scope().low_precision(name, DType::BF16, network)
     }
 
-    /// [`Graph::bf16_scope`] for any low dtype; with f32 it is [`Graph::scope`].
+    /// [`Graph::bf16_scope`] for any low dtype or [`Precision`]; with f32 it is [`Graph::scope`].
     #[track_caller]
-    pub fn low_precision_scope<R>(&self, dtype: DType, network: impl FnOnce(&Scope) -> R) -> R {
-        self.scope().low_precision("", dtype, network)
+    pub fn low_precision_scope<R>(&self, dtype: impl Into<DType>, network: impl FnOnce(&Scope) -> R) -> R {
+        self.scope().low_precision("", dtype.into(), network)
     }
 
     /// Sets the value variable number `variable` has after the call.

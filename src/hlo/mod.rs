@@ -8,8 +8,10 @@ pub mod literal;
 pub mod module;
 pub mod ops;
 pub mod proto;
+pub mod round;
 pub mod shape;
 pub mod sharding;
+pub mod verify;
 
 pub use dtype::{DType, DTypeClass};
 pub use emit::{EmitError, Emitter, POISON};
@@ -20,3 +22,4 @@ pub use module::{
 pub use ops::Op;
 pub use shape::{ArrayShape, Layout, Shape, Tile};
 pub use sharding::{DeviceOrder, Sharding, TileAssignment};
+pub use verify::{VerifyError, VerifyErrors, verify};

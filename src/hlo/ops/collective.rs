@@ -1,5 +1,7 @@
 //! Ops over devices: all-reduce.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{CompId, Module, Shape};
 
@@ -77,6 +79,10 @@ impl ReplicaGroups {
 }
 
 fn check_mode(all_reduce: &AllReduce) -> Result<(), RuleError> {
+    if let Some(channel) = all_reduce.channel_id.filter(|&channel| channel < 1) {
+        let message = format!("channel_id is {channel}, expected 1 or more, or none");
+        return Err(RuleError::new("all-reduce/channel", message));
+    }
     let help = if !all_reduce.use_global_device_ids {
         return Ok(());
     } else if all_reduce.channel_id.is_none() {

@@ -1,5 +1,7 @@
 //! `convolution`, with every window and dimension attribute.
 
+pub(crate) mod grad;
+
 use super::dot::{self, PrecisionConfig};
 use super::window::{self, Window};
 use super::{RuleError, operands};
@@ -86,14 +88,20 @@ pub(super) fn convolution(
     }
     let input_sizes: Vec<i64> = dims.input_spatial.iter().map(|&axis| n(input, axis)).collect();
     let positions = window::positions(OP, &convolution.window, &input_sizes)?;
-    let mut sizes = vec![0; input.rank()];
+    let (mut sizes, mut dynamic) = (vec![0; input.rank()], vec![false; input.rank()]);
     sizes[dims.output_batch as usize] = n(input, dims.input_batch) / convolution.batch_group_count;
+    dynamic[dims.output_batch as usize] = input.is_dynamic(dims.input_batch as usize);
     sizes[dims.output_feature as usize] = n(kernel, dims.kernel_output_feature);
-    for (&axis, position) in dims.output_spatial.iter().zip(positions) {
-        sizes[axis as usize] = position;
+    for (i, position) in positions.into_iter().enumerate() {
+        let axis = dims.output_spatial[i] as usize;
+        sizes[axis] = position;
+        dynamic[axis] =
+            input.is_dynamic(dims.input_spatial[i] as usize) || kernel.is_dynamic(dims.kernel_spatial[i] as usize);
     }
     let dtype = dot::result_dtype(OP, dot::wider(input.dtype, kernel.dtype), declared)?;
-    operands::result(OP, dtype, sizes).map(Shape::Array)
+    let mut result = operands::result(OP, dtype, sizes)?;
+    result.dynamic = operands::dynamic_flags(dynamic.len(), |axis| dynamic[axis]);
+    Ok(Shape::Array(result))
 }
 
 /// Ranks agree with the dimension numbers, which name each dimension once.
@@ -151,6 +159,10 @@ fn check_groups(convolution: &Convolution, input: &ArrayShape, kernel: &ArraySha
             }
             _ => error.with_help("the kernel has input features / feature_group_count of them"),
         });
+    }
+    if kernel.is_dynamic(dims.kernel_output_feature as usize) {
+        let message = format!("kernel is {}, expected static output features", operands::show(kernel));
+        return Err(RuleError::new("convolution/dynamic-features", message));
     }
     let output_features = kernel.dims[dims.kernel_output_feature as usize];
     for (name, count) in [("feature_group_count", groups), ("batch_group_count", batch_groups)] {

@@ -1,5 +1,7 @@
 //! `dot`: the generalised matrix product.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, Shape};
 
@@ -94,12 +96,14 @@ pub(super) fn dot(
     check_operand_dtypes(OP, ("lhs", lhs), ("rhs", rhs))?;
     check_pairs("contracting", (lhs, &dims.lhs_contracting), (rhs, &dims.rhs_contracting))?;
     check_pairs("batch", (lhs, &dims.lhs_batch), (rhs, &dims.rhs_batch))?;
-    let lhs_free = free_sizes("lhs", lhs, &dims.lhs_batch, &dims.lhs_contracting)?;
-    let rhs_free = free_sizes("rhs", rhs, &dims.rhs_batch, &dims.rhs_contracting)?;
-    let batch = dims.lhs_batch.iter().map(|&axis| lhs.dims[axis as usize]);
-    let sizes = batch.chain(lhs_free).chain(rhs_free).collect();
+    let batch = dims.lhs_batch.iter().map(|&axis| (lhs, axis as usize));
+    let lhs_free = free_dims("lhs", lhs, &dims.lhs_batch, &dims.lhs_contracting)?;
+    let rhs_free = free_dims("rhs", rhs, &dims.rhs_batch, &dims.rhs_contracting)?;
+    let of: Vec<(&ArrayShape, usize)> = batch.chain(lhs_free).chain(rhs_free).collect();
     let dtype = result_dtype(OP, wider(lhs.dtype, rhs.dtype), declared)?;
-    operands::result(OP, dtype, sizes).map(Shape::Array)
+    let mut result = operands::result(OP, dtype, of.iter().map(|&(array, axis)| array.dims[axis]).collect())?;
+    result.dynamic = operands::dynamic_flags(of.len(), |i| of[i].0.is_dynamic(of[i].1));
+    Ok(Shape::Array(result))
 }
 
 /// One precision per operand, or none.
@@ -175,14 +179,19 @@ fn check_pairs(kind: &str, lhs: (&ArrayShape, &[i64]), rhs: (&ArrayShape, &[i64]
     Ok(())
 }
 
-/// Sizes of the dims that are neither batch nor contracting; no dim may be both.
-fn free_sizes(role: &str, array: &ArrayShape, batch: &[i64], contracting: &[i64]) -> Result<Vec<i64>, RuleError> {
+/// The dims that are neither batch nor contracting; no dim may be both.
+fn free_dims<'a>(
+    role: &str,
+    array: &'a ArrayShape,
+    batch: &[i64],
+    contracting: &[i64],
+) -> Result<Vec<(&'a ArrayShape, usize)>, RuleError> {
     if let Some(axis) = batch.iter().find(|axis| contracting.contains(axis)) {
         let message = format!(
-            "{role} dim {axis} is in {role}_batch={batch:?} and in {role}_contracting={contracting:?}, expected in one"
+            "{role} dim {axis} is in {role}_batch={batch:?} and {role}_contracting={contracting:?}, expected in one"
         );
         return Err(RuleError::new("dot/dim-twice", message));
     }
-    let is_free = |axis: &i64| !batch.contains(axis) && !contracting.contains(axis);
-    Ok((0i64..).zip(&array.dims).filter(|(axis, _)| is_free(axis)).map(|(_, &size)| size).collect())
+    let is_free = |axis: &usize| !batch.contains(&(*axis as i64)) && !contracting.contains(&(*axis as i64));
+    Ok((0..array.rank()).filter(is_free).map(|axis| (array, axis)).collect())
 }

@@ -1,4 +1,27 @@
 //! Data movement at constant indices: broadcast, reshape, transpose, slice, pad, concatenate, reverse.
+//!
+//! # Shapes
+//! - `broadcast`: `[a, c] → [a, b, c]` with `dimensions=[0, 2]`; each entry names another result axis of equal size.
+//! - `reshape`: dims with the same product; elements keep their row-major order.
+//! - `transpose`: `[a, b, c] → [c, a, b]` with `permutation=[2, 0, 1]`.
+//! - `slice`: `n → ceil((limit - start) / stride)`, with `0 <= start <= limit <= n` and `stride >= 1`.
+//! - `pad`: `n → n + low + high + max(n - 1, 0) * interior`, with `interior >= 0` and a result of 0 or more; negative
+//!   `low` and `high` remove elements. The padding value is a scalar.
+//! - `concatenate`: `[a, b], [a, c] → [a, b + c]` with `dimension=1`; one operand or more.
+//! - `reverse`: the same dims; each axis at most once.
+//!
+//! # Types
+//! Any dtype; all operands and the result have one. Bits move unchanged: nothing rounds, NaN payloads stay.
+//!
+//! # Errors
+//! `operands/*`, `broadcast/sizes`, `reshape/elements`, `slice/bounds`, `slice/stride`, `pad/interior`, `pad/size`,
+//! `concatenate/arity`, `concatenate/dims`, `concatenate/size`.
+//!
+//! # Source
+//! XLA's operation semantics; `HandleBroadcast` and `HandleReshape` of `hlo_verifier.cc`; `InferTransposeShape`,
+//! `InferSliceShape`, `InferPadShape`, `InferConcatOpShape`, `InferReverseShape` of `shape_inference.cc`.
+
+pub(crate) mod grad;
 
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, Shape};
@@ -78,7 +101,7 @@ pub(super) fn transpose(permutation: &[i64], operands: &[&Shape]) -> Result<Shap
 pub(super) fn slice(dims: &[SliceDim], operands: &[&Shape]) -> Result<Shape, RuleError> {
     let [operand] = operands::arity("slice", operands)?;
     let operand = operands::array("slice", "operand", operand)?;
-    operands::per_dimension("slice", "slice", dims.len(), operand)?;
+    operands::per_dimension("slice", "bounds", dims.len(), operand)?;
     let mut result = operands::like(operand, operand.dtype);
     for (axis, (dim, size)) in dims.iter().zip(&mut result.dims).enumerate() {
         let SliceDim { start, limit, stride } = *dim;
@@ -116,7 +139,7 @@ pub(super) fn pad(dims: &[PadDim], operands: &[&Shape]) -> Result<Shape, RuleErr
         *size = i64::try_from(padded).ok().filter(|&padded| padded >= 0).ok_or_else(|| {
             let padding = format!("{low}_{high}_{interior}");
             let message = format!(
-                "pad of axis {axis} makes {size} elements {padded} with {padding}, expected 0 to 2^63 - 1 elements"
+                "pad of axis {axis} makes {padded} elements of {size} with {padding}, expected 0 to 2^63 - 1 elements"
             );
             RuleError::new("pad/size", message)
         })?;
@@ -132,7 +155,7 @@ pub(super) fn concatenate(dimension: i64, operands: &[&Shape]) -> Result<Shape, 
         return Err(RuleError::new("concatenate/arity", "concatenate takes 1 or more operands, got 0"));
     };
     let axis = operands::axis("concatenate", "dimensions", dimension, first.rank())?;
-    let mut total = first.dims[axis];
+    let mut total = i128::from(first.dims[axis]);
     for (i, &array) in rest.iter().enumerate() {
         let role = format!("operand {}", i + 1);
         operands::same_dtype("concatenate", ("operand 0", first), (&role, array))?;
@@ -145,8 +168,12 @@ pub(super) fn concatenate(dimension: i64, operands: &[&Shape]) -> Result<Shape, 
             );
             return Err(RuleError::new("concatenate/dims", message));
         }
-        total = total.saturating_add(array.dims[axis]);
+        total += i128::from(array.dims[axis]);
     }
+    let total = i64::try_from(total).map_err(|_| {
+        let message = format!("concatenate sizes of axis {axis} add up to {total}, expected at most 2^63 - 1");
+        RuleError::new("concatenate/size", message)
+    })?;
     let mut result = operands::like(first, first.dtype);
     result.dims[axis] = total;
     result.dynamic = operands::dynamic_flags(first.rank(), |axis| arrays.iter().any(|array| array.is_dynamic(axis)));
@@ -161,3 +188,6 @@ pub(super) fn reverse(dimensions: &[i64], operands: &[&Shape]) -> Result<Shape, 
     operands::axes("reverse", "dimensions", dimensions, operand.rank())?;
     Ok(operands::like(operand, operand.dtype).into())
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,7 +43,7 @@ pub(super) fn result(op: &str, dtype: DType, dims: Vec<i64>) -> Result<ArrayShap
 }
 
 /// No negative dim, and elements and bytes fit 64 bits, also without the dims that are 0.
-pub(super) fn check_size(op: &str, role: impl Display, shape: &ArrayShape) -> Result<(), RuleError> {
+pub(in crate::hlo) fn check_size(op: &str, role: impl Display, shape: &ArrayShape) -> Result<(), RuleError> {
     if shape.dims.iter().any(|&dim| dim < 0) {
         return Err(RuleError::new(
             "operands/negative-dim",
@@ -151,12 +151,19 @@ pub(super) fn axes(op: &str, attribute: &str, axes: &[i64], rank: usize) -> Resu
     for &a in axes {
         let index = axis(op, attribute, a, rank)?;
         if std::mem::replace(&mut seen[index], true) {
-            let message = format!("{op} {attribute}={axes:?} names axis {a} twice, expected each axis at most once");
+            let message =
+                format!("{op} {attribute}={} names axis {a} twice, expected each axis at most once", list(axes));
             return Err(RuleError::new("operands/axis-twice", message));
         }
         indices.push(index);
     }
     Ok(indices)
+}
+
+/// Axes as HLO's text shows them: `{1,0}`.
+fn list(axes: &[i64]) -> String {
+    let axes: Vec<String> = axes.iter().map(i64::to_string).collect();
+    format!("{{{}}}", axes.join(","))
 }
 
 /// The same, which must also ascend.
@@ -165,7 +172,7 @@ pub(super) fn sorted_axes(op: &str, attribute: &str, axes_: &[i64], rank: usize)
     if indices.is_sorted() {
         return Ok(indices);
     }
-    let message = format!("{op} {attribute}={axes_:?} is not in order, expected ascending axes");
+    let message = format!("{op} {attribute}={} is not in order, expected ascending axes", list(axes_));
     Err(RuleError::new("operands/axes-order", message))
 }
 
@@ -241,13 +248,13 @@ pub(super) fn check_signature(
     if fits {
         return Ok(());
     }
-    let list = |shapes: &[Shape]| Shape::Tuple(shapes.to_vec()).to_string();
+    let tuple = |shapes: &[Shape]| Shape::Tuple(shapes.to_vec()).to_string();
     let measured: Vec<Shape> = signature.parameters.iter().map(|shape| shape.without_layout()).collect();
     let message = format!(
         "{op} {attribute} is {} -> {}, expected {} -> {result}",
-        list(&measured),
+        tuple(&measured),
         signature.result.without_layout(),
-        list(parameters)
+        tuple(parameters)
     );
     Err(RuleError::new("operands/signature", message))
 }

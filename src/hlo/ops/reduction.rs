@@ -4,6 +4,8 @@
 //!
 //! Source: `ShapeInference::InferReduceShape`, `VerifyReducerShape`, `ShapeVerifier::HandleSort`.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, CompId, DType, Module, Shape};
 
@@ -27,10 +29,14 @@ pub(super) fn reduce(
     let op = "reduce";
     let (arrays, dtypes) = check_reduction(module, op, to_apply, operands)?;
     let reduced = operands::axes(op, "dimensions", dimensions, arrays[0].rank())?;
-    let kept = arrays[0].dims.iter().enumerate().filter(|(axis, _)| !reduced.contains(axis)).map(|(_, &size)| size);
-    let sizes: Vec<i64> = kept.collect();
-    let results = dtypes.into_iter().map(|dtype| operands::result(op, dtype, sizes.clone()).map(Shape::Array));
-    Ok(operands::one_or_tuple(results.collect::<Result<_, _>>()?))
+    let kept: Vec<usize> = (0..arrays[0].rank()).filter(|axis| !reduced.contains(axis)).collect();
+    let result = |(array, dtype): (&&ArrayShape, DType)| {
+        let mut result = operands::result(op, dtype, kept.iter().map(|&axis| array.dims[axis]).collect())?;
+        result.dynamic = operands::dynamic_flags(kept.len(), |i| array.is_dynamic(kept[i]));
+        Ok(Shape::Array(result))
+    };
+    let results: Result<Vec<Shape>, RuleError> = arrays.iter().zip(dtypes).map(result).collect();
+    results.map(operands::one_or_tuple)
 }
 
 /// Sorts along `dimension`; all N arrays move as `to_apply` orders their elements.

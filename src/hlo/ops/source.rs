@@ -1,4 +1,22 @@
 //! Ops that make values from nothing: parameter, constant, iota, rng-bit-generator.
+//!
+//! # Shapes
+//! - `parameter`: the declared shape, of any kind.
+//! - `constant`: the shape of its literal, whose arrays have exactly the bytes of their shape.
+//! - `iota`: the declared array, of rank 1 or more; element `i` along `iota_dimension` is `i`.
+//! - `rng-bit-generator`: state `u64[2]` (philox and the default also `u64[3]`) → the declared `(state, bits)`, or only
+//!   the bits.
+//!
+//! # Types
+//! `iota` takes integers, floats and complex; a float rounds each index to nearest even, so bf16 repeats values above
+//! 256. Random bits are integers or floats of 8 bits or more, every bit pattern equally likely (also NaNs).
+//!
+//! # Errors
+//! `operands/*`, `constant/bytes`, `rng-bit-generator/state`, `rng-bit-generator/result`.
+//!
+//! # Source
+//! XLA's operation semantics; `HandleConstant`, `HandleIota`, `HandleRngBitGenerator` of `hlo_verifier.cc`; the sizes of
+//! the state as XLA's `RngBitGenerator` expanders take them.
 
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, Literal, Shape};
@@ -95,3 +113,6 @@ fn rng_result_error(state: &ArrayShape, declared: &Shape) -> RuleError {
     );
     RuleError::new("rng-bit-generator/result", message)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
 //! Windows, and the ops that slide them: reduce-window, select-and-scatter.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, CompId, DType, Module, Shape};
 
@@ -74,8 +76,13 @@ pub(super) fn reduce_window(
     check_no_reversal(op, window)?;
     operands::per_dimension(op, "window", window.len(), arrays[0])?;
     let sizes = positions(op, window, &arrays[0].dims)?;
-    let results = dtypes.into_iter().map(|dtype| operands::result(op, dtype, sizes.clone()).map(Shape::Array));
-    Ok(operands::one_or_tuple(results.collect::<Result<_, _>>()?))
+    let result = |(array, dtype): (&&ArrayShape, DType)| {
+        let mut result = operands::result(op, dtype, sizes.clone())?;
+        result.dynamic = operands::dynamic_flags(sizes.len(), |axis| array.is_dynamic(axis));
+        Ok(Shape::Array(result))
+    };
+    let results: Result<Vec<Shape>, RuleError> = arrays.iter().zip(dtypes).map(result).collect();
+    results.map(operands::one_or_tuple)
 }
 
 /// For each window position, `select` picks an element of the array (keeping the first for which it says true), and
