@@ -206,6 +206,17 @@ CompareKind {
     Unsigned = "UNSIGNED";
 }}
 
+impl CompareKind {
+    /// The order `compare` uses on a dtype where none is said.
+    pub const fn default_of(dtype: DType) -> CompareKind {
+        match dtype.class() {
+            DTypeClass::Float | DTypeClass::Complex => CompareKind::Float,
+            DTypeClass::Signed => CompareKind::Signed,
+            DTypeClass::Unsigned | DTypeClass::Pred => CompareKind::Unsigned,
+        }
+    }
+}
+
 /// The dtypes a function is defined on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Domain {
