@@ -11,15 +11,16 @@
 //! - `reverse`: the same dims; each axis at most once.
 //!
 //! # Types
-//! Any dtype; all operands and the result have one. Bits move unchanged: nothing rounds, NaN payloads stay.
+//! Any dtype (`concatenate`: of 4 bits or more); all operands and the result have one. Bits move unchanged: nothing rounds, NaN payloads stay.
 //!
 //! # Errors
 //! `operands/*`, `broadcast/sizes`, `reshape/elements`, `slice/bounds`, `slice/stride`, `pad/interior`, `pad/size`,
-//! `concatenate/arity`, `concatenate/dims`, `concatenate/size`.
+//! `concatenate/arity`, `concatenate/dims`, `concatenate/dtype`, `concatenate/size`.
 //!
 //! # Source
 //! XLA's operation semantics; `HandleBroadcast` and `HandleReshape` of `hlo_verifier.cc`; `InferTransposeShape`,
 //! `InferSliceShape`, `InferPadShape`, `InferConcatOpShape`, `InferReverseShape` of `shape_inference.cc`.
+//! A `concatenate` of 1-bit or 2-bit integers passes there and aborts the CPU back end: here it is an error.
 
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, Shape};
@@ -153,6 +154,11 @@ pub(super) fn concatenate(dimension: i64, operands: &[&Shape]) -> Result<Shape, 
         return Err(RuleError::new("concatenate/arity", "concatenate takes 1 or more operands, got 0"));
     };
     let axis = operands::axis("concatenate", "dimensions", dimension, first.rank())?;
+    if first.dtype.bits() < 4 {
+        let message = format!("concatenate operand 0 is {}, expected a dtype of 4 bits or more", operands::show(first));
+        return Err(RuleError::new("concatenate/dtype", message)
+            .with_help("xla's cpu back end aborts on it: insert a `convert` to a wider integer"));
+    }
     let mut total = i128::from(first.dims[axis]);
     for (i, &array) in rest.iter().enumerate() {
         let role = format!("operand {}", i + 1);

@@ -232,6 +232,7 @@ fn concatenate_accepts() {
     };
     accept(1, &["f32[2,3]", "f32[<=2,5]", "f32[2,0]"], "f32[<=2,8]");
     accept(0, &["bf16[3]"], "bf16[3]");
+    accept(0, &["s4[3]", "s4[3]"], "s4[6]");
 }
 
 #[test]
@@ -242,6 +243,14 @@ fn concatenate_rejects() {
     reject(0, &[], "concatenate/arity: concatenate takes 1 or more operands, got 0");
     reject(0, &["f32[2]", "token[]"], "operands/kind: concatenate operand 1 is token[], expected an array");
     reject(0, &["f32[]"], "operands/axis: concatenate dimensions names axis 0, expected 0 <= axis < 0");
+    for dtype in ["s1", "u1", "s2", "u2"] {
+        let operand = format!("{dtype}[4]");
+        let message = format!(
+            "concatenate/dtype: concatenate operand 0 is {operand}, expected a dtype of 4 bits or more
+  help: xla's cpu back end aborts on it: insert a `convert` to a wider integer"
+        );
+        reject(0, &[&operand, &operand], &message);
+    }
     reject(-1, &["f32[2]"], "operands/axis: concatenate dimensions names axis -1, expected 0 <= axis < 1");
     reject(
         0,
