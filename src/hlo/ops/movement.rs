@@ -15,7 +15,7 @@
 //!
 //! # Errors
 //! `operands/*`, `broadcast/sizes`, `reshape/elements`, `slice/bounds`, `slice/stride`, `pad/interior`, `pad/size`,
-//! `concatenate/arity`, `concatenate/dims`, `concatenate/dtype`, `concatenate/size`.
+//! `concatenate/arity`, `concatenate/dims`, `concatenate/dtype`.
 //!
 //! # Source
 //! XLA's operation semantics; `HandleBroadcast` and `HandleReshape` of `hlo_verifier.cc`; `InferTransposeShape`,
@@ -159,7 +159,7 @@ pub(super) fn concatenate(dimension: i64, operands: &[&Shape]) -> Result<Shape, 
         return Err(RuleError::new("concatenate/dtype", message)
             .with_help("xla's cpu back end aborts on it: insert a `convert` to a wider integer"));
     }
-    let mut total = i128::from(first.dims[axis]);
+    let mut total = first.dims[axis];
     for (i, &array) in rest.iter().enumerate() {
         let role = format!("operand {}", i + 1);
         operands::same_dtype("concatenate", ("operand 0", first), (&role, array))?;
@@ -172,12 +172,8 @@ pub(super) fn concatenate(dimension: i64, operands: &[&Shape]) -> Result<Shape, 
             );
             return Err(RuleError::new("concatenate/dims", message));
         }
-        total += i128::from(array.dims[axis]);
+        total = total.saturating_add(array.dims[axis]);
     }
-    let total = i64::try_from(total).map_err(|_| {
-        let message = format!("concatenate sizes of axis {axis} add up to {total}, expected at most 2^63 - 1");
-        RuleError::new("concatenate/size", message)
-    })?;
     let mut result = operands::like(first, first.dtype);
     result.dims[axis] = total;
     result.dynamic = operands::dynamic_flags(first.rank(), |axis| arrays.iter().any(|array| array.is_dynamic(axis)));

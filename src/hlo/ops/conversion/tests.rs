@@ -89,7 +89,7 @@ fn bitcast_convert_rejects() {
     reject(
         &["f64[1152921504606846976]"],
         "u8[1152921504606846976,8]",
-        "operands/size: bitcast-convert operand is f64[1152921504606846976], expected at most 2^63 - 1 bytes",
+        "operands/size: bitcast-convert operand is f64[1152921504606846976], expected at most 2^56 bytes",
     );
 }
 

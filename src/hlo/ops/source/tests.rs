@@ -26,7 +26,7 @@ fn parameter_rejects() {
     reject(
         &[],
         "f32[4294967296,4294967296]",
-        "operands/size: parameter result is f32[4294967296,4294967296], expected at most 2^63 - 1 bytes",
+        "operands/size: parameter result is f32[4294967296,4294967296], expected at most 2^56 bytes",
     );
 }
 
@@ -54,7 +54,7 @@ fn constant_rejects() {
         &literal(&[i64::MAX], 0),
         &[],
         "",
-        Err("operands/size: constant literal is f32[9223372036854775807], expected at most 2^63 - 1 bytes"),
+        Err("operands/size: constant literal is f32[9223372036854775807], expected at most 2^56 bytes"),
     );
 }
 
