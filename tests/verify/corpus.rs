@@ -383,33 +383,28 @@ fn aliases() {
     );
     broken(
         |m| m.input_output_alias.push(alias(&[2], 0, &[])),
-        expect![[
-            r#"module: input_output_alias of output [2] and parameter 0 []: the result is (f32[3], f32[4,3]), expected one with that output"#
-        ]],
+        expect![[r#"
+            module: input_output_alias of output [2] and parameter 0 []: the result is (f32[3], f32[4,3]), expected one with that output"#]],
     );
     broken(
         |m| m.input_output_alias.push(alias(&[0, 0], 0, &[])),
-        expect![[
-            r#"module: input_output_alias of output [0, 0] and parameter 0 []: the result is (f32[3], f32[4,3]), expected one with that output"#
-        ]],
+        expect![[r#"
+            module: input_output_alias of output [0, 0] and parameter 0 []: the result is (f32[3], f32[4,3]), expected one with that output"#]],
     );
     broken(
         |m| m.input_output_alias.push(alias(&[0], 3, &[])),
-        expect![[
-            r#"module: input_output_alias of output [0] and parameter 3 []: the entry has no such parameter, expected one"#
-        ]],
+        expect![[r#"
+            module: input_output_alias of output [0] and parameter 3 []: the entry has no such parameter, expected one"#]],
     );
     broken(
         |m| m.input_output_alias.push(alias(&[0], 2, &[-1])),
-        expect![[
-            r#"module: input_output_alias of output [0] and parameter 2 [-1]: the entry has no such parameter, expected one"#
-        ]],
+        expect![[r#"
+            module: input_output_alias of output [0] and parameter 2 [-1]: the entry has no such parameter, expected one"#]],
     );
     broken(
         |m| m.input_output_alias[0].output_index.clear(),
-        expect![[
-            r#"module: input_output_alias of output [] and parameter 1 []: shapes are (f32[3], f32[4,3]) and f32[4,3], expected one array shape"#
-        ]],
+        expect![[r#"
+            module: input_output_alias of output [] and parameter 1 []: shapes are (f32[3], f32[4,3]) and f32[4,3], expected one array shape"#]],
     );
     broken(
         |m| m.input_output_alias.push(alias(&[0], 2, &[1])),
@@ -444,7 +439,8 @@ fn entry_layouts() {
     );
     broken(
         |m| array(&mut layout(m).parameters[1]).layout = Some(Layout { minor_to_major: vec![1], ..Layout::default() }),
-        expect![[r#"module: entry_computation_layout parameter 1: layout of f32[4,3] has minor_to_major=[1], expected each 0 <= dimension < 2 once"#]],
+        expect![[r#"
+            module: entry_computation_layout parameter 1: layout of f32[4,3] has minor_to_major=[1], expected each 0 <= dimension < 2 once"#]],
     );
 }
 

@@ -175,16 +175,14 @@ mod tests {
         training(
             NORM,
             &[x, c, "f32[28]"],
-            text![[
-                r#"batch-norm/features: batch-norm-training offset is f32[28], expected f32[64]: dimension 3 of x, which is f32[8,28,28,64]"#
-            ]],
+            text![[r#"
+                batch-norm/features: batch-norm-training offset is f32[28], expected f32[64]: dimension 3 of x, which is f32[8,28,28,64]"#]],
         );
         training(
             NORM,
             &[x, "f32[64,1]", c],
-            text![[
-                r#"batch-norm/features: batch-norm-training scale is f32[64,1], expected f32[64]: dimension 3 of x, which is f32[8,28,28,64]"#
-            ]],
+            text![[r#"
+                batch-norm/features: batch-norm-training scale is f32[64,1], expected f32[64]: dimension 3 of x, which is f32[8,28,28,64]"#]],
         );
         training(
             BatchNorm { feature_index: 4, ..NORM },
@@ -205,9 +203,8 @@ mod tests {
             &Op::BatchNormInference(NORM),
             &[x, c, c, c, "f32[63]"],
             "",
-            text![[
-                r#"batch-norm/features: batch-norm-inference variance is f32[63], expected f32[64]: dimension 3 of x, which is f32[8,28,28,64]"#
-            ]],
+            text![[r#"
+                batch-norm/features: batch-norm-inference variance is f32[63], expected f32[64]: dimension 3 of x, which is f32[8,28,28,64]"#]],
         );
         expect(
             &Op::BatchNormGrad(NORM),

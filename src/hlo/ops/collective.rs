@@ -206,9 +206,8 @@ mod tests {
             &op(add, |_| ()),
             &["s32[2]"],
             "",
-            text![[
-                r#"operands/signature: all-reduce to_apply is (f32[], f32[]) -> f32[], expected (s32[], s32[]) -> s32[]"#
-            ]],
+            text![[r#"
+                operands/signature: all-reduce to_apply is (f32[], f32[]) -> f32[], expected (s32[], s32[]) -> s32[]"#]],
         );
         expect_in(
             &module,
@@ -248,45 +247,40 @@ mod tests {
             &groups(&[&[0, 1], &[1]]),
             &["f32[2]"],
             "",
-            text![[
-                r#"all-reduce/groups: replica_groups=[[0, 1], [1]] has 1 where 2 comes next, expected each of 0 to 2 once"#
-            ]],
+            text![[r#"
+                all-reduce/groups: replica_groups=[[0, 1], [1]] has 1 where 2 comes next, expected each of 0 to 2 once"#]],
         );
         expect_in(
             &module,
             &groups(&[&[0, i64::MAX]]),
             &["f32[2]"],
             "",
-            text![[
-                r#"all-reduce/groups: replica_groups=[[0, 9223372036854775807]] has 9223372036854775807 where 1 comes next, expected each of 0 to 1 once"#
-            ]],
+            text![[r#"
+                all-reduce/groups: replica_groups=[[0, 9223372036854775807]] has 9223372036854775807 where 1 comes next, expected each of 0 to 1 once"#]],
         );
         expect_in(
             &module,
             &groups(&[&[-1, 0]]),
             &["f32[2]"],
             "",
-            text![[
-                r#"all-reduce/groups: replica_groups=[[-1, 0]] has -1 where 0 comes next, expected each of 0 to 1 once"#
-            ]],
+            text![[r#"
+                all-reduce/groups: replica_groups=[[-1, 0]] has -1 where 0 comes next, expected each of 0 to 1 once"#]],
         );
         expect_in(
             &module,
             &iota(&[2, 2], &[8], &[]),
             &["f32[2]"],
             "",
-            text![[
-                r#"all-reduce/groups: replica_groups=[2, 2]<=[8], expected [groups, size of a group] and as many ids on both sides"#
-            ]],
+            text![[r#"
+                all-reduce/groups: replica_groups=[2, 2]<=[8], expected [groups, size of a group] and as many ids on both sides"#]],
         );
         expect_in(
             &module,
             &iota(&[i64::MAX, 2], &[i64::MAX, 2], &[]),
             &["f32[2]"],
             "",
-            text![[
-                r#"all-reduce/groups: replica_groups=[9223372036854775807, 2]<=[9223372036854775807, 2], expected [groups, size of a group] and as many ids on both sides"#
-            ]],
+            text![[r#"
+                all-reduce/groups: replica_groups=[9223372036854775807, 2]<=[9223372036854775807, 2], expected [groups, size of a group] and as many ids on both sides"#]],
         );
         expect_in(
             &module,
@@ -300,9 +294,8 @@ mod tests {
             &iota(&[2, 2], &[2, 2], &[1, 1]),
             &["f32[2]"],
             "",
-            text![[
-                r#"operands/axis-twice: all-reduce replica_groups transpose={1,1} names axis 1 twice, expected each axis at most once"#
-            ]],
+            text![[r#"
+                operands/axis-twice: all-reduce replica_groups transpose={1,1} names axis 1 twice, expected each axis at most once"#]],
         );
     }
 }

@@ -222,9 +222,8 @@ mod tests {
             &Op::Call { to_apply },
             &["f32[2]", "u32[]"],
             "",
-            text![[
-                r#"operands/signature: call to_apply is (f32[2], s32[]) -> (f32[3]), expected (f32[2], u32[]) -> (f32[3])"#
-            ]],
+            text![[r#"
+                operands/signature: call to_apply is (f32[2], s32[]) -> (f32[3]), expected (f32[2], u32[]) -> (f32[3])"#]],
         );
         expect_in(
             &module,
@@ -257,18 +256,16 @@ mod tests {
             &run(condition, longer),
             &[state],
             "",
-            text![[
-                r#"operands/signature: while body is ((s32[], f32[2])) -> (s32[], f32[3]), expected ((s32[], f32[2])) -> (s32[], f32[2])"#
-            ]],
+            text![[r#"
+                operands/signature: while body is ((s32[], f32[2])) -> (s32[], f32[3]), expected ((s32[], f32[2])) -> (s32[], f32[2])"#]],
         );
         expect_in(
             &module,
             &run(body, body),
             &[state],
             "",
-            text![[
-                r#"operands/signature: while condition is ((s32[], f32[2])) -> (s32[], f32[2]), expected ((s32[], f32[2])) -> pred[]"#
-            ]],
+            text![[r#"
+                operands/signature: while condition is ((s32[], f32[2])) -> (s32[], f32[2]), expected ((s32[], f32[2])) -> pred[]"#]],
         );
         expect_in(
             &module,

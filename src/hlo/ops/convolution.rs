@@ -300,9 +300,8 @@ mod tests {
             &op(|c| c.precision.algorithm = algorithm),
             &["f32[8,28,28,4]", "f32[3,3,4,6]"],
             "",
-            text![[
-                r#"convolution/algorithm: convolution has algorithm `dot_bf16_bf16_f32`, expected none: only dot has one"#
-            ]],
+            text![[r#"
+                convolution/algorithm: convolution has algorithm `dot_bf16_bf16_f32`, expected none: only dot has one"#]],
         );
     }
 
@@ -319,9 +318,8 @@ mod tests {
             &op(|c| c.dims.output_batch = 3),
             &operands,
             "",
-            text![[
-                r#"operands/axis-twice: convolution output dims={3,3,1,2} names axis 3 twice, expected each axis at most once"#
-            ]],
+            text![[r#"
+                operands/axis-twice: convolution output dims={3,3,1,2} names axis 3 twice, expected each axis at most once"#]],
         );
         expect(
             &op(|c| c.dims.kernel_spatial = vec![0]),
@@ -333,17 +331,15 @@ mod tests {
             &op(|c| c.feature_group_count = 0),
             &operands,
             "",
-            text![[
-                r#"convolution/group-counts: feature_group_count is 0 and batch_group_count is 1, expected 1 or more, and one of them 1"#
-            ]],
+            text![[r#"
+                convolution/group-counts: feature_group_count is 0 and batch_group_count is 1, expected 1 or more, and one of them 1"#]],
         );
         expect(
             &op(|c| (c.feature_group_count, c.batch_group_count) = (2, 2)),
             &operands,
             "",
-            text![[
-                r#"convolution/group-counts: feature_group_count is 2 and batch_group_count is 2, expected 1 or more, and one of them 1"#
-            ]],
+            text![[r#"
+                convolution/group-counts: feature_group_count is 2 and batch_group_count is 2, expected 1 or more, and one of them 1"#]],
         );
         expect(
             &op(|c| c.feature_group_count = 2),
@@ -365,9 +361,8 @@ mod tests {
             &op(|c| c.feature_group_count = 4),
             &["f32[8,28,28,4]", "f32[3,3,1,6]"],
             "",
-            text![[
-                r#"convolution/output-features: kernel[3]=6 output features, expected a multiple of feature_group_count=4"#
-            ]],
+            text![[r#"
+                convolution/output-features: kernel[3]=6 output features, expected a multiple of feature_group_count=4"#]],
         );
         expect(
             &op(|c| c.batch_group_count = 3),
@@ -403,25 +398,22 @@ mod tests {
             &op(|c| c.window[1].padding_low = -29),
             &operands,
             "",
-            text![[
-                r#"window/padded-size: convolution pads dimension 1 of size 28 (base dilation 1) by -29 and 0 to -1, expected 0 to 2^63 - 1"#
-            ]],
+            text![[r#"
+                window/padded-size: convolution pads dimension 1 of size 28 (base dilation 1) by -29 and 0 to -1, expected 0 to 2^63 - 1"#]],
         );
         expect(
             &op(|c| c.window[1].base_dilation = i64::MAX),
             &operands,
             "",
-            text![[
-                r#"window/padded-size: convolution pads dimension 1 of size 28 (base dilation 9223372036854775807) by 0 and 0 to 249031044995078946790, expected 0 to 2^63 - 1"#
-            ]],
+            text![[r#"
+                window/padded-size: convolution pads dimension 1 of size 28 (base dilation 9223372036854775807) by 0 and 0 to 249031044995078946790, expected 0 to 2^63 - 1"#]],
         );
         expect(
             &op(|c| c.window[1].window_dilation = i64::MAX),
             &operands,
             "",
-            text![[
-                r#"window/covered-size: convolution window of size 3 and dilation 9223372036854775807 covers 18446744073709551615 elements in dimension 1, expected at most 2^63 - 1"#
-            ]],
+            text![[r#"
+                window/covered-size: convolution window of size 3 and dilation 9223372036854775807 covers 18446744073709551615 elements in dimension 1, expected at most 2^63 - 1"#]],
         );
     }
 }

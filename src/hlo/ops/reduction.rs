@@ -136,9 +136,8 @@ mod tests {
             &op(&[1], add),
             &["bf16[2,3]", "bf16[]"],
             "",
-            text![[
-                r#"operands/signature: reduce to_apply is (f32[], f32[]) -> f32[], expected (bf16[], bf16[]) -> bf16[]"#
-            ]],
+            text![[r#"
+                operands/signature: reduce to_apply is (f32[], f32[]) -> f32[], expected (bf16[], bf16[]) -> bf16[]"#]],
         );
         expect_in(
             &module,
@@ -196,9 +195,8 @@ mod tests {
             &op(0, less),
             &["f32[2,3]", "s32[2,3]"],
             "",
-            text![[
-                r#"operands/signature: sort to_apply is (f32[], f32[]) -> pred[], expected (f32[], f32[], s32[], s32[]) -> pred[]"#
-            ]],
+            text![[r#"
+                operands/signature: sort to_apply is (f32[], f32[]) -> pred[], expected (f32[], f32[], s32[], s32[]) -> pred[]"#]],
         );
         expect_in(
             &module,

@@ -254,9 +254,8 @@ mod tests {
             &pair,
             &["f32[5,2]", "f32[5,2]", "f32[]", "f32[]"],
             "",
-            text![[
-                r#"operands/signature: reduce-window to_apply is (f32[], s32[], f32[], s32[]) -> (f32[], s32[]), expected (f32[], f32[], f32[], f32[]) -> (f32[], f32[])"#
-            ]],
+            text![[r#"
+                operands/signature: reduce-window to_apply is (f32[], s32[], f32[], s32[]) -> (f32[], s32[]), expected (f32[], f32[], f32[], f32[]) -> (f32[], f32[])"#]],
         );
         expect_in(
             &module,
@@ -293,9 +292,8 @@ mod tests {
             &op(window(&[2, 2])),
             &operands,
             "",
-            text![[
-                r#"operands/per-dimension: reduce-window window has 2 entries, expected 4, one per dimension of bf16[8,28,28,<=4]"#
-            ]],
+            text![[r#"
+                operands/per-dimension: reduce-window window has 2 entries, expected 4, one per dimension of bf16[8,28,28,<=4]"#]],
         );
         expect_in(
             &module,
@@ -320,9 +318,8 @@ mod tests {
             &op(padded),
             &operands,
             "",
-            text![[
-                r#"window/padded-size: reduce-window pads dimension 0 of size 8 (base dilation 1) by 9223372036854775807 and -9223372036854775808 to 7, expected 0 to 2^63 - 1"#
-            ]],
+            text![[r#"
+                window/padded-size: reduce-window pads dimension 0 of size 8 (base dilation 1) by 9223372036854775807 and -9223372036854775808 to 7, expected 0 to 2^63 - 1"#]],
         );
         let missing = Op::ReduceWindow { window: pool(), to_apply: CompId(99) };
         expect_in(
@@ -330,9 +327,8 @@ mod tests {
             &missing,
             &operands,
             "",
-            text![[
-                r#"operands/computation: reduce-window to_apply is computation 99, expected one that exists and has a root"#
-            ]],
+            text![[r#"
+                operands/computation: reduce-window to_apply is computation 99, expected one that exists and has a root"#]],
         );
     }
 
@@ -349,18 +345,16 @@ mod tests {
             &op(strided(), select),
             &["f32[8,6]", "f32[4,4]", "f32[]"],
             "",
-            text![[
-                r#"window/source: select-and-scatter source is f32[4,4], expected f32[4,3], one element per window position"#
-            ]],
+            text![[r#"
+                window/source: select-and-scatter source is f32[4,4], expected f32[4,3], one element per window position"#]],
         );
         expect_in(
             &module,
             &op(strided(), scatter),
             &["f32[8,6]", "f32[4,3]", "f32[]"],
             "",
-            text![[
-                r#"operands/signature: select-and-scatter select is (f32[], f32[]) -> f32[], expected (f32[], f32[]) -> pred[]"#
-            ]],
+            text![[r#"
+                operands/signature: select-and-scatter select is (f32[], f32[]) -> f32[], expected (f32[], f32[]) -> pred[]"#]],
         );
         expect_in(
             &module,
@@ -383,9 +377,8 @@ mod tests {
             &op(strided(), select),
             &["bf16[8,6]", "bf16[4,3]", "bf16[]"],
             "",
-            text![[
-                r#"operands/signature: select-and-scatter select is (f32[], f32[]) -> pred[], expected (bf16[], bf16[]) -> pred[]"#
-            ]],
+            text![[r#"
+                operands/signature: select-and-scatter select is (f32[], f32[]) -> pred[], expected (bf16[], bf16[]) -> pred[]"#]],
         );
         let dilated = vec![WindowDim { window_dilation: 2, ..WindowDim::of_size(2) }; 2];
         expect_in(
@@ -393,9 +386,8 @@ mod tests {
             &op(dilated, select),
             &["f32[8,6]", "f32[4,3]", "f32[]"],
             "",
-            text![[
-                r#"window/dilation: select-and-scatter window has window dilation 2 and base dilation 1 in dimension 0, expected 1"#
-            ]],
+            text![[r#"
+                window/dilation: select-and-scatter window has window dilation 2 and base dilation 1 in dimension 0, expected 1"#]],
         );
     }
 }
