@@ -105,7 +105,7 @@ fn corrupt_shape(shape: &mut Shape, part: usize, value: i64) {
                 n => array.dims[part % n] = value,
             },
         },
-        Shape::Tuple(elements) if !elements.is_empty() && part % 2 == 0 => {
+        Shape::Tuple(elements) if !elements.is_empty() && part.is_multiple_of(2) => {
             let n = elements.len();
             corrupt_shape(&mut elements[part % n], part / 2, value);
         }

@@ -72,7 +72,7 @@ pub(super) fn check_reduction<'a>(
     operands: &[&'a Shape],
 ) -> Result<(Vec<&'a ArrayShape>, Vec<DType>), RuleError> {
     let n = operands.len() / 2;
-    if n == 0 || operands.len() % 2 != 0 {
+    if n == 0 || !operands.len().is_multiple_of(2) {
         let message = format!("{op} takes as many arrays as inits, at least one, got {} in all", operands.len());
         return Err(RuleError::new("reduce/arity", message));
     }
