@@ -5,6 +5,8 @@
 //!
 //! Source: `ShapeInference::InferBatchNorm{Training,Inference,Grad}Shape`.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, Shape};
 

@@ -1,5 +1,7 @@
 //! Ops over devices: all-reduce.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{CompId, Module, Shape};
 

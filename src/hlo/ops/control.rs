@@ -1,5 +1,7 @@
 //! Tuples, calls, loops, branches, custom calls, barriers.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{CompId, DType, Module, Shape};
 

@@ -23,6 +23,8 @@
 //! `InferBitcastConvertShape`, `InferReducePrecisionShape` of `shape_inference.cc`. Complex to real passes there and
 //! fails in the back ends; the width of `pred` in a bitcast differs between XLA's versions: both are errors here.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, Shape};
 

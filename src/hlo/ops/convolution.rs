@@ -1,5 +1,7 @@
 //! `convolution`, with every window and dimension attribute.
 
+pub(crate) mod grad;
+
 use super::dot::{self, PrecisionConfig};
 use super::window::{self, Window};
 use super::{RuleError, operands};

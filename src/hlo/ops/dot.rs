@@ -1,5 +1,7 @@
 //! `dot`: the generalised matrix product.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, Shape};
 

@@ -37,6 +37,8 @@
 //! `InferClampShape` of `shape_inference.cc`. Complex order, `maximum` of complex and the like pass there and fail in the
 //! back ends: here they are errors.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, DTypeClass, Shape};
 
@@ -203,6 +205,17 @@ CompareKind {
     /// Unsigned integers and `pred`.
     Unsigned = "UNSIGNED";
 }}
+
+impl CompareKind {
+    /// The order `compare` uses on a dtype where none is said.
+    pub const fn default_of(dtype: DType) -> CompareKind {
+        match dtype.class() {
+            DTypeClass::Float | DTypeClass::Complex => CompareKind::Float,
+            DTypeClass::Signed => CompareKind::Signed,
+            DTypeClass::Unsigned | DTypeClass::Pred => CompareKind::Unsigned,
+        }
+    }
+}
 
 /// The dtypes a function is defined on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

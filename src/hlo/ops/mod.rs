@@ -17,6 +17,7 @@ pub mod convolution;
 pub mod dot;
 pub mod elementwise;
 pub mod error;
+pub mod grad;
 pub mod indexing;
 pub mod movement;
 pub mod opaque;

@@ -1,5 +1,7 @@
 //! Windows, and the ops that slide them: reduce-window, select-and-scatter.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, CompId, DType, Module, Shape};
 
