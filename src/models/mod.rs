@@ -165,3 +165,107 @@ impl<'de> Deserialize<'de> for KindKey {
         deserializer.deserialize_str(Key)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+
+    fn check(text: &str, expected: Expect) {
+        expected.assert_eq(&yaml::from_str::<Model>("model.yaml", text).unwrap_err().to_string());
+    }
+
+    #[test]
+    fn every_key_round_trips() {
+        for text in [
+            "kind: mlp\ninput: [8, 8, 1]\nn_classes: 10\nhidden: [64, 32]\ndropout: 0.25\n",
+            "kind: cnn\ninput: [8, 8, 1]\nn_classes: 10\nfilters: [4]\nkernel: 5\nhidden: [64]\ndropout: 0.5\n",
+            "kind: resnet\ninput: [32, 32, 3]\nn_classes: 10\ndepth: 18\nwidth: 16\npadding: fixed\nformat: nchw\n\
+             zero_init_residual: false\nmomentum: 0.99\nepsilon: 0.001\n",
+        ] {
+            let model: Model = yaml::from_str("model.yaml", text).unwrap();
+            assert_eq!(serde_yaml::to_string(&model).unwrap().replace("\n- ", ", "), list_form(text), "{text}");
+        }
+    }
+
+    /// serde_yaml writes lists over several lines; `text` has them in brackets.
+    fn list_form(text: &str) -> String {
+        text.replace(": [", ":, ").replace(']', "")
+    }
+
+    #[test]
+    fn kind_is_known_and_first() {
+        check(
+            "kind: resnt\n",
+            expect![[r#"
+            model.yaml:1:7: unknown value `resnt`, expected one of mlp, cnn, resnet
+              1 | kind: resnt
+                |       ^^^^^
+              help: did you mean `resnet`?"#]],
+        );
+        check(
+            "depth: 50\nkind: resnet\n",
+            expect![[r#"
+            model.yaml:1:1: found key `depth`, expected `kind: mlp|cnn|resnet` before it
+              1 | depth: 50
+                | ^^^^^"#]],
+        );
+        check(
+            "{}\n",
+            expect![[r#"
+            model.yaml:1:1: missing key `kind`
+              1 | {}
+                | ^
+              help: add `kind: …` to the block that starts here"#]],
+        );
+        check(
+            "[resnet]\n",
+            expect![[r#"
+            model.yaml:1:1: found a list, expected a map that starts with `kind`
+              1 | [resnet]
+                | ^"#]],
+        );
+    }
+
+    #[test]
+    fn errors_inside_a_kind_point_at_their_line() {
+        check(
+            "kind: resnet\ndepth: 51\n",
+            expect![[r#"
+            model.yaml:2:8: found integer `51`, expected one of 18, 34, 50, 101, 152
+              2 | depth: 51
+                |        ^^"#]],
+        );
+        check(
+            "kind: resnet\ninput: [224, 224]\n",
+            expect![[r#"
+                model.yaml:2:8: found 2 sizes, expected [height, width, channels]
+                  2 | input: [224, 224]
+                    |        ^"#]],
+        );
+        check(
+            "kind: resnet\nformat: hwcn\n",
+            expect![[r#"
+            model.yaml:2:9: unknown value `hwcn`, expected one of nhwc, nchw
+              2 | format: hwcn
+                |         ^^^^
+              help: did you mean `nhwc`?"#]],
+        );
+        check(
+            "kind: cnn\ninput: [8, 8, 1]\nn_classes: 10\nfilter: [8]\n",
+            expect![[r#"
+            model.yaml:4:1: unknown key `filter`, expected one of input, n_classes, filters, kernel, hidden, dropout
+              4 | filter: [8]
+                | ^^^^^^
+              help: did you mean `filters`?"#]],
+        );
+        check(
+            "kind: mlp\ninput: [64]\n",
+            expect![[r#"
+            model.yaml:1:1: missing key `n_classes`
+              1 | kind: mlp
+                | ^^^^
+              help: add `n_classes: …` to the block that starts here"#]],
+        );
+    }
+}

@@ -227,3 +227,47 @@ fn norm(s: &Scope, x: &Tensor, name: &str, gamma_init: Init, config: &Config) ->
     let axis = config.format.channels();
     batch_norm(s, x, name, &BatchNorm { axis, momentum, epsilon, gamma_init, beta_init: Init::Zeros })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Graph;
+    use crate::hlo::DType;
+
+    fn n_parameters(config: &Config, training: bool) -> i64 {
+        let g = if training { Graph::training("resnet") } else { Graph::new("resnet") };
+        let dims: Vec<i64> = [2].into_iter().chain(config.input.iter().copied()).collect();
+        let images = g.input("images", DType::BF16, dims);
+        let logits = g.bf16_scope(|s| v1(s, &images, config)).cast(DType::F32);
+        let program = g.finish(&[("logits", &logits)]).unwrap();
+        assert_eq!(logits.dims(), [2, config.n_classes]);
+        assert!(program.variables.iter().all(|variable| variable.dtype == DType::F32));
+        let trainable = program.variables.iter().filter(|variable| variable.trainable);
+        trainable.map(|variable| variable.dims.iter().product::<i64>()).sum()
+    }
+
+    /// The published counts: torchvision's model table, whose ResNets are v1.5.
+    #[test]
+    fn parameters_are_as_many_as_published() {
+        for (depth, expected) in [
+            (Depth::D18, 11_689_512),
+            (Depth::D34, 21_797_672),
+            (Depth::D50, 25_557_032),
+            (Depth::D101, 44_549_160),
+            (Depth::D152, 60_192_808),
+        ] {
+            assert_eq!(n_parameters(&Config { depth, ..Config::default() }, true), expected, "{depth:?}");
+        }
+    }
+
+    #[test]
+    fn formats_and_paddings_have_the_same_parameters() {
+        let small = Config { input: vec![65, 64, 3], n_classes: 10, depth: Depth::D18, width: 8, ..Config::default() };
+        let expected = n_parameters(&small, false);
+        for format in [Format::Nhwc, Format::Nchw] {
+            for padding in [StridedPadding::Same, StridedPadding::Fixed] {
+                assert_eq!(n_parameters(&Config { format, padding, ..small.clone() }, false), expected);
+            }
+        }
+    }
+}
