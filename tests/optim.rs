@@ -98,8 +98,8 @@ fn download(buffer: &Buffer) -> Vec<f32> {
 }
 
 /// The start of the weights, and what their gradient is multiplied with: the loss is `Σ ½·curvature·w²`.
-const WEIGHTS: [f32; 4] = [1.0, -2.5, 0.125, 3.5];
-const CURVATURES: [f32; 4] = [0.5, 2.0, -1.0, 8.0];
+const WEIGHTS: [f32; 4] = [1.0, -2.5, 0.125, 3e2];
+const CURVATURES: [f32; 4] = [0.5, 2.0, -1.0, 0.25];
 const N_STEPS: usize = 12;
 /// f32 holds these exactly, so the reference starts where the program does.
 const RATE: f64 = 0.0625;
