@@ -1,1 +1,2 @@
-//! Room under construction.
+//! Training.
+pub mod checkpoint;
