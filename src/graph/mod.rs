@@ -1,1 +1,281 @@
-//! Room under construction.
+//! The builder: [`Graph`], [`Tensor`], [`Scope`].
+//!
+//! A graph writes the entry computation of an [`hlo::Module`](crate::hlo::Module) as it is built; there is nothing
+//! between the two. Calls do not return `Result`: the first error poisons its result, and [`Graph::finish`] returns it
+//! with the layer's name, the operands and the caller's file and line.
+//!
+//! ```
+//! use bf16scope::{graph::{Graph, Init}, hlo::DType};
+//!
+//! let g = Graph::new("linear");
+//! let x = g.input("x", DType::F32, [32, 64]).cast(DType::BF16);
+//! let logits = g.bf16_scope(|s| {
+//!     let w = s.variable("w", DType::BF16, [64, 10], Init::Zeros).value; // stored f32, read bf16
+//!     x.matmul(&w)
+//! });
+//! let program = g.finish(&[("logits", &logits.cast(DType::F32))]).unwrap();
+//! assert_eq!(program.variables[0].dtype, DType::F32);
+//! assert_eq!(program.module.entry().result_shape().to_string(), "(f32[32,10])");
+//! ```
+
+mod init;
+mod names;
+mod operators;
+mod precision;
+mod scope;
+mod tensor;
+
+pub use init::{Distribution, FanMode, Init};
+pub use precision::{Precision, UnknownPrecision};
+pub use scope::{Scope, Variable};
+pub use tensor::Tensor;
+
+use crate::hlo::ops::RuleError;
+use crate::hlo::{DType, EmitError, Emitter, InstrId, Metadata, Module, Op, Shape};
+use names::Path;
+use std::cell::RefCell;
+use std::panic::Location;
+use std::rc::Rc;
+
+/// A computation under construction. Cheap to clone: clones share it.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    inner: Rc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    emitter: Emitter,
+    path: Path,
+    training: bool,
+    inputs: RefCell<Vec<InputInfo>>,
+    variables: RefCell<Vec<VariableInfo>>,
+    warnings: RefCell<Vec<String>>,
+}
+
+/// An input of the program: data that the host hands over at every call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InputInfo {
+    /// Its name.
+    pub name: String,
+    /// Its dtype.
+    pub dtype: DType,
+    /// Its dims.
+    pub dims: Vec<i64>,
+    /// Its parameter instruction.
+    pub instr: InstrId,
+}
+
+/// A variable of the program: state that stays on the device between calls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VariableInfo {
+    /// Its scoped name, such as `resnet/block1/conv2/kernel`.
+    pub name: String,
+    /// The dtype it is stored in.
+    pub dtype: DType,
+    /// Its dims.
+    pub dims: Vec<i64>,
+    /// How it starts.
+    pub init: Init,
+    /// Whether an optimizer updates it (a running mean is not trainable).
+    pub trainable: bool,
+    /// Its parameter instruction.
+    pub instr: InstrId,
+    /// Its value after the call, if the program assigns one.
+    pub update: Option<InstrId>,
+}
+
+/// What [`Graph::finish`] gives. Parameters are the variables, then the inputs, each in the order they were made; the
+/// result is a tuple of the outputs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// The HLO.
+    pub module: Module,
+    /// Parameters `0..variables.len()`.
+    pub variables: Vec<VariableInfo>,
+    /// The parameters after those.
+    pub inputs: Vec<InputInfo>,
+    /// Names of the result's elements.
+    pub outputs: Vec<String>,
+    /// What the builder warned of, such as a bf16 scope whose network stayed f32.
+    pub warnings: Vec<String>,
+}
+
+/// Why a graph could not be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BuildError(#[from] pub Box<EmitError>);
+
+impl Graph {
+    /// An empty graph, of a program that infers: dropout is off, batch norm uses its running statistics.
+    pub fn new(name: &str) -> Graph {
+        Graph::with_mode(name, false)
+    }
+
+    /// An empty graph of a program that trains: dropout is on, batch norm uses and updates statistics of the batch.
+    pub fn training(name: &str) -> Graph {
+        Graph::with_mode(name, true)
+    }
+
+    fn with_mode(name: &str, training: bool) -> Graph {
+        let module = Module::new(name);
+        let entry = module.entry;
+        Graph {
+            inner: Rc::new(Inner {
+                emitter: Emitter::new(module, entry),
+                path: Path::default(),
+                training,
+                inputs: RefCell::default(),
+                variables: RefCell::default(),
+                warnings: RefCell::default(),
+            }),
+        }
+    }
+
+    /// Whether the program trains.
+    pub fn is_training(&self) -> bool {
+        self.inner.training
+    }
+
+    /// The emitter the graph writes through: for passes that extend the computation, such as reverse mode.
+    pub fn emitter(&self) -> &Emitter {
+        &self.inner.emitter
+    }
+
+    /// A handle on an instruction of the graph.
+    pub fn tensor(&self, id: InstrId) -> Tensor {
+        Tensor { graph: self.clone(), id }
+    }
+
+    /// The root scope, outside of any low-precision scope.
+    pub fn scope(&self) -> Scope {
+        Scope::root(self.clone())
+    }
+
+    /// Data the host hands over: `[dims]` of `dtype`.
+    #[track_caller]
+    pub fn input(&self, name: &str, dtype: DType, dims: impl Into<Vec<i64>>) -> Tensor {
+        let dims = dims.into();
+        let instr = self.parameter(name, dtype, &dims);
+        self.inner.inputs.borrow_mut().push(InputInfo { name: name.to_string(), dtype, dims, instr });
+        self.tensor(instr)
+    }
+
+    /// The scalar of `dtype` nearest to `value`.
+    #[track_caller]
+    pub fn scalar(&self, dtype: DType, value: f64) -> Tensor {
+        self.emit_with("constant", |e| e.scalar(dtype, value))
+    }
+
+    /// An array filled with `value`.
+    #[track_caller]
+    pub fn full(&self, dtype: DType, dims: &[i64], value: f64) -> Tensor {
+        self.emit_with("broadcast", |e| e.full(dtype, dims, value))
+    }
+
+    /// 0, 1, … along dimension `axis` of `dims`.
+    #[track_caller]
+    pub fn iota(&self, dtype: DType, dims: &[i64], axis: i64) -> Tensor {
+        self.emit_with("iota", |e| e.iota(dtype, dims, axis))
+    }
+
+    /// Inside `network` a *bf16 request* for a variable makes an f32 variable and gives its bf16 cast; see [`Scope`].
+    /// No name level is added, as with TensorFlow's `bfloat16_scope()`.
+    #[track_caller]
+    pub fn bf16_scope<R>(&self, network: impl FnOnce(&Scope) -> R) -> R {
+        self.scope().low_precision("", DType::BF16, network)
+    }
+
+    /// [`Graph::bf16_scope`] with a name level, as with TensorFlow's `bfloat16_scope("name")`.
+    #[track_caller]
+    pub fn bf16_scope_named<R>(&self, name: &str, network: impl FnOnce(&Scope) -> R) -> R {
+        self.scope().low_precision(name, DType::BF16, network)
+    }
+
+    /// [`Graph::bf16_scope`] for any low dtype or [`Precision`]; with f32 it is [`Graph::scope`].
+    #[track_caller]
+    pub fn low_precision_scope<R>(&self, dtype: impl Into<DType>, network: impl FnOnce(&Scope) -> R) -> R {
+        self.scope().low_precision("", dtype.into(), network)
+    }
+
+    /// Sets the value variable number `variable` has after the call.
+    pub fn set_update(&self, variable: usize, value: &Tensor) {
+        self.inner.variables.borrow_mut()[variable].update = Some(value.id);
+    }
+
+    /// The variables so far, in the order they were made.
+    pub fn variables(&self) -> Vec<VariableInfo> {
+        self.inner.variables.borrow().clone()
+    }
+
+    /// The warnings so far.
+    pub fn warnings(&self) -> Vec<String> {
+        self.inner.warnings.borrow().clone()
+    }
+
+    /// The program whose result is the tuple of `outputs`. Updates of variables are not part of it unless they are
+    /// among the outputs.
+    ///
+    /// # Errors
+    /// The first error of the building.
+    pub fn finish(&self, outputs: &[(&str, &Tensor)]) -> Result<Program, BuildError> {
+        let ids: Vec<InstrId> = outputs.iter().map(|(_, tensor)| tensor.id).collect();
+        self.inner.emitter.set_metadata(Metadata::default());
+        self.inner.emitter.tuple(&ids);
+        if let Some(error) = self.inner.emitter.error() {
+            return Err(BuildError(Box::new(error)));
+        }
+        let (variables, inputs) = (self.variables(), self.inner.inputs.borrow().clone());
+        let mut module = self.inner.emitter.with_module(Module::clone);
+        let entry = module.entry;
+        let order = variables.iter().map(|v| v.instr).chain(inputs.iter().map(|i| i.instr));
+        for (number, id) in order.enumerate() {
+            module.computations[entry.idx()].instructions[id.idx()].op = Op::parameter(number as i64);
+        }
+        Ok(Program {
+            module,
+            variables,
+            inputs,
+            outputs: outputs.iter().map(|(name, _)| name.to_string()).collect(),
+            warnings: self.warnings(),
+        })
+    }
+
+    /// A parameter instruction named `name` under the current path; numbered in [`Graph::finish`].
+    #[track_caller]
+    fn parameter(&self, name: &str, dtype: DType, dims: &[i64]) -> InstrId {
+        let number = self.inner.variables.borrow().len() + self.inner.inputs.borrow().len();
+        let shape = Shape::array(dtype, dims);
+        let id = self.emit_with(name, |e| e.parameter(number as i64, &shape)).id;
+        if id != crate::hlo::POISON {
+            let full = self.inner.path.join(name);
+            self.inner.emitter.with_module_mut(|module| {
+                let unique = names::unique_instruction_name(module, &full);
+                let entry = module.entry;
+                module.computations[entry.idx()].instructions[id.idx()].name = unique;
+            });
+        }
+        id
+    }
+
+    /// Emits with the metadata of the current path, `leaf`, and the caller's file and line.
+    #[track_caller]
+    pub(crate) fn emit_with(&self, leaf: &str, emit: impl FnOnce(&Emitter) -> InstrId) -> Tensor {
+        let caller = Location::caller();
+        let emitter = &self.inner.emitter;
+        emitter.set_metadata(Metadata {
+            op_type: String::new(),
+            op_name: self.inner.path.join(leaf),
+            source_file: caller.file().to_string(),
+            source_line: caller.line() as i32,
+        });
+        self.tensor(emit(emitter))
+    }
+
+    /// Keeps a broken rule of a layer or operator as the graph's error, unless one is kept already; gives poison.
+    #[track_caller]
+    pub fn fail(&self, what: &str, operands: &[&Tensor], error: RuleError) -> Tensor {
+        let ids: Vec<InstrId> = operands.iter().map(|tensor| tensor.id).collect();
+        self.emit_with(what, |e| e.fail(what, &ids, error))
+    }
+}

@@ -3,14 +3,18 @@
 //! `hlo` knows nobody else in the crate. Everything here is public data and functions over it.
 
 pub mod dtype;
+pub mod emit;
 pub mod literal;
 pub mod module;
 pub mod ops;
 pub mod proto;
+pub mod round;
 pub mod shape;
 pub mod sharding;
+pub mod verify;
 
 pub use dtype::{DType, DTypeClass};
+pub use emit::{EmitError, Emitter, POISON};
 pub use literal::{Element, Literal};
 pub use module::{
     Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Unmodelled,
@@ -18,3 +22,4 @@ pub use module::{
 pub use ops::Op;
 pub use shape::{ArrayShape, Layout, Shape, Tile};
 pub use sharding::{DeviceOrder, Sharding, TileAssignment};
+pub use verify::{VerifyError, VerifyErrors, verify};

@@ -1,1 +1,14 @@
-//! Room under construction.
+//! What floating formats do to numbers: bits, rounding, ulps, and updates that vanish.
+//!
+//! Holds the formats as data ([`formats`]), exact decimals ([`decimal`]), the conversions everything else in the
+//! crate uses ([`bf16`]) and the lost-update experiment ([`accumulate`]). Does no IO and prints nothing; knows of
+//! the rest of the crate only [`crate::hlo::DType`].
+
+pub mod accumulate;
+pub mod bf16;
+pub mod decimal;
+pub mod formats;
+
+pub use accumulate::{Accumulation, accumulate};
+pub use decimal::{Decimal, Number, ParseNumberError};
+pub use formats::{Class, Format};

@@ -1,1 +1,39 @@
-//! Room under construction.
+//! PJRT: load a plugin, compile HLO, run it, read back what the compiler says. Our own thin, safe layer over the C API.
+//!
+//! One file per C object. A [`Plugin`] is a shared library found by [`locate`], loaded once per process and never
+//! unloaded. A [`Client`] owns its devices; an [`Executable`] and a [`Buffer`] keep their client alive. A [`Topology`]
+//! describes devices that are not here, and compiles for them. Every handle frees itself, errors are read and freed
+//! on every path, events are awaited, donation is explicit ([`Arg`]). [`live_handles`] counts what is alive.
+//!
+//! This room does not build programs (`graph`), judge them (`hlo::verify`, which must come first: XLA checks some
+//! things by aborting the process) nor print. It is the only room with `unsafe`.
+//!
+//! Source: `pjrt_c_api.h`, PJRT C API 0.81; see [`ffi`].
+
+pub mod ffi;
+
+mod buffer;
+mod client;
+mod device;
+mod elf;
+mod error;
+mod event;
+mod executable;
+mod install;
+mod live;
+mod options;
+mod plugin;
+mod topology;
+mod value;
+
+pub use buffer::Buffer;
+pub use client::Client;
+pub use device::{Device, DeviceDescription, DeviceMemory};
+pub use error::{Code, PjrtError};
+pub use executable::{Arg, Compiled, Executable, MemoryStats, OutputSpec};
+pub use install::{Artifact, InstallError, Kind, Located, Progress, Setup, Source, install, locate, set_progress};
+pub use live::{LiveHandles, live_handles};
+pub use options::{CompileOptions, OptionValue};
+pub use plugin::{Plugin, prepare_environment};
+pub use topology::Topology;
+pub use value::Value;

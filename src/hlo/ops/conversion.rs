@@ -24,6 +24,8 @@
 //! meaning that nobody specifies; bitcasts of `pred` and between complex dtypes pass in some versions and are refused by
 //! others and by back ends: all of these are errors here.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, Shape};
 

@@ -1,7 +1,9 @@
 //! `dot`: the generalised matrix product.
 
-use super::RuleError;
-use crate::hlo::Shape;
+pub(crate) mod grad;
+
+use super::{RuleError, operands};
+use crate::hlo::{ArrayShape, DType, Shape};
 
 /// Dimension numbers of `dot`: batch dims come first in the result, then the free dims of lhs, then those of rhs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -36,13 +38,160 @@ pub struct PrecisionConfig {
     pub algorithm: Option<String>,
 }
 
-/// lhs, rhs → batch, lhs free, rhs free dims; dtype as declared, else the operands'.
+/// XLA's names of `PrecisionConfig.Algorithm`, in the order of its numbers; `unset` (0) is [`None`] here.
+pub const ALGORITHMS: &[&str] = &[
+    "unset",
+    "dot_any_f8_any_f8_f32",
+    "dot_any_f8_any_f8_f32_fast_accum",
+    "dot_f16_f16_f16",
+    "dot_f16_f16_f32",
+    "dot_bf16_bf16_bf16",
+    "dot_bf16_bf16_f32",
+    "dot_bf16_bf16_f32_x3",
+    "dot_bf16_bf16_f32_x6",
+    "dot_tf32_tf32_f32",
+    "dot_tf32_tf32_f32_x3",
+    "dot_f32_f32_f32",
+    "dot_f64_f64_f64",
+    "dot_bf16_bf16_f32_x9",
+    "dot_any_f8_any_f8_any",
+];
+
+const OP: &str = "dot";
+
+/// `result[b, m, n] = sum over k of lhs[b, m, k] * rhs[b, k, n]`, with any number of batch (b), free (m, n) and
+/// contracting (k) dims, anywhere.
+///
+/// # Shapes
+/// lhs `[b…, m…, k…]`, rhs `[b…, k…, n…]`, in any order → `[b…, m…, n…]`: batch dims in the order of `lhs_batch`, free
+/// dims in the order of their operand. Both operands have rank 1 or more; every `k` and `b` has one size on both sides.
+///
+/// # Types
+/// Both operands have one dtype; two 8-bit floats may differ. The result has the declared dtype (XLA's
+/// `preferred_element_type`), of the same class and no narrower, else the operands'. Products and sums are rounded as
+/// the back end accumulates (f32 for bf16 on a TPU's MXU), and once to the result's dtype: declare f32 to keep the
+/// accumulator of a bf16 dot.
+///
+/// # Source
+/// `ShapeInference::InferDotOpShape`; dtypes as JAX's `dot_general` limits them.
 pub(super) fn dot(
     dims: &DotDims,
     precision: &PrecisionConfig,
     operands: &[&Shape],
     declared: Option<&Shape>,
 ) -> Result<Shape, RuleError> {
-    let _ = (dims, precision, operands, declared);
-    todo!()
+    let [lhs, rhs] = operands::arity(OP, operands)?;
+    let lhs = operands::array(OP, "lhs", lhs)?;
+    let rhs = operands::array(OP, "rhs", rhs)?;
+    check_precision(OP, precision)?;
+    if let Some(algorithm) = &precision.algorithm {
+        check_algorithm(algorithm)?;
+    }
+    for (role, array) in [("lhs", lhs), ("rhs", rhs)] {
+        if array.dims.is_empty() {
+            let message = format!("dot {role} is the scalar {}, expected rank 1 or more", operands::show(array));
+            return Err(RuleError::new("dot/rank", message).with_help("use `multiply`, or `reshape` the scalar to [1]"));
+        }
+    }
+    check_operand_dtypes(OP, ("lhs", lhs), ("rhs", rhs))?;
+    check_pairs("contracting", (lhs, &dims.lhs_contracting), (rhs, &dims.rhs_contracting))?;
+    check_pairs("batch", (lhs, &dims.lhs_batch), (rhs, &dims.rhs_batch))?;
+    let batch = dims.lhs_batch.iter().map(|&axis| (lhs, axis as usize));
+    let lhs_free = free_dims("lhs", lhs, &dims.lhs_batch, &dims.lhs_contracting)?;
+    let rhs_free = free_dims("rhs", rhs, &dims.rhs_batch, &dims.rhs_contracting)?;
+    let of: Vec<(&ArrayShape, usize)> = batch.chain(lhs_free).chain(rhs_free).collect();
+    let dtype = result_dtype(OP, wider(lhs.dtype, rhs.dtype), declared)?;
+    let mut result = operands::result(OP, dtype, of.iter().map(|&(array, axis)| array.dims[axis]).collect())?;
+    result.dynamic = operands::dynamic_flags(of.len(), |i| of[i].0.is_dynamic(of[i].1));
+    Ok(Shape::Array(result))
+}
+
+/// One precision per operand, or none.
+pub(super) fn check_precision(op: &str, precision: &PrecisionConfig) -> Result<(), RuleError> {
+    match precision.operand_precision.len() {
+        0 | 2 => Ok(()),
+        n => {
+            let message = format!("{op} operand_precision has {n} entries, expected 2, one per operand, or none");
+            Err(RuleError::new("dot/precision", message))
+        }
+    }
+}
+
+/// Operands of a product: one dtype, or two 8-bit floats.
+pub(super) fn check_operand_dtypes(
+    op: &str,
+    lhs: (&str, &ArrayShape),
+    rhs: (&str, &ArrayShape),
+) -> Result<(), RuleError> {
+    let is_f8 = |dtype: DType| dtype.is_float() && dtype.bits() == 8;
+    if is_f8(lhs.1.dtype) && is_f8(rhs.1.dtype) { Ok(()) } else { operands::same_dtype(op, lhs, rhs) }
+}
+
+/// The wider of two dtypes, the first if they are equally wide.
+pub(super) fn wider(lhs: DType, rhs: DType) -> DType {
+    if rhs.bits() > lhs.bits() { rhs } else { lhs }
+}
+
+/// The dtype of a product of operands of `dtype`: the declared one if it is of the same class and no narrower.
+pub(super) fn result_dtype(op: &str, dtype: DType, declared: Option<&Shape>) -> Result<DType, RuleError> {
+    let Some(declared) = declared else {
+        return Ok(dtype);
+    };
+    let preferred = operands::array(op, "result", declared)?.dtype;
+    if preferred.class() == dtype.class() && preferred.bits() >= dtype.bits() {
+        return Ok(preferred);
+    }
+    let message =
+        format!("{op} declares {preferred} for operands of {dtype}, expected {dtype} or a wider dtype like it");
+    Err(RuleError::new("dot/declared-dtype", message)
+        .with_help(format!("let {op} give {dtype} and `convert` its result to {preferred}")))
+}
+
+fn check_algorithm(algorithm: &str) -> Result<(), RuleError> {
+    let names = &ALGORITHMS[1..];
+    if names.contains(&algorithm) {
+        return Ok(());
+    }
+    let message = format!("dot algorithm is `{algorithm}`, expected one of {}", names.join(", "));
+    Err(RuleError::new("dot/algorithm", message))
+}
+
+/// Contracting or batch dims: as many on both sides, in range, none twice, of equal sizes.
+fn check_pairs(kind: &str, lhs: (&ArrayShape, &[i64]), rhs: (&ArrayShape, &[i64])) -> Result<(), RuleError> {
+    let ((lhs, lhs_axes), (rhs, rhs_axes)) = (lhs, rhs);
+    if lhs_axes.len() != rhs_axes.len() {
+        let message = format!("{kind} dims differ in number: lhs_{kind}={lhs_axes:?}, rhs_{kind}={rhs_axes:?}");
+        return Err(RuleError::new("dot/pairs", message).with_help("name one dim of rhs for each of lhs, in order"));
+    }
+    operands::axes(OP, &format!("lhs_{kind}"), lhs_axes, lhs.rank())?;
+    operands::axes(OP, &format!("rhs_{kind}"), rhs_axes, rhs.rank())?;
+    for (&l, &r) in lhs_axes.iter().zip(rhs_axes) {
+        let (lhs_size, rhs_size) = (lhs.dims[l as usize], rhs.dims[r as usize]);
+        if lhs_size != rhs_size {
+            let message = format!("{kind} sizes differ: lhs[{l}]={lhs_size}, rhs[{r}]={rhs_size}");
+            let error = RuleError::new("dot/sizes", message);
+            return Err(match rhs.dims.iter().position(|&size| size == lhs_size) {
+                Some(axis) => error.with_help(format!("transpose rhs or set rhs_{kind}=[{axis}]")),
+                None => error,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The dims that are neither batch nor contracting; no dim may be both.
+fn free_dims<'a>(
+    role: &str,
+    array: &'a ArrayShape,
+    batch: &[i64],
+    contracting: &[i64],
+) -> Result<Vec<(&'a ArrayShape, usize)>, RuleError> {
+    if let Some(axis) = batch.iter().find(|axis| contracting.contains(axis)) {
+        let message = format!(
+            "{role} dim {axis} is in {role}_batch={batch:?} and {role}_contracting={contracting:?}, expected in one"
+        );
+        return Err(RuleError::new("dot/dim-twice", message));
+    }
+    let is_free = |axis: &usize| !batch.contains(&(*axis as i64)) && !contracting.contains(&(*axis as i64));
+    Ok((0..array.rank()).filter(is_free).map(|axis| (array, axis)).collect())
 }

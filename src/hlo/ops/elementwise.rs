@@ -38,6 +38,8 @@
 //! a meaning that nobody specifies; shifts of floats and `remainder` of complex pass there and abort the CPU back end:
 //! all of these are errors here.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, DTypeClass, Shape};
 
@@ -204,6 +206,17 @@ CompareKind {
     /// Unsigned integers and `pred`.
     Unsigned = "UNSIGNED";
 }}
+
+impl CompareKind {
+    /// The order `compare` uses on a dtype where none is said.
+    pub const fn default_of(dtype: DType) -> CompareKind {
+        match dtype.class() {
+            DTypeClass::Float | DTypeClass::Complex => CompareKind::Float,
+            DTypeClass::Signed => CompareKind::Signed,
+            DTypeClass::Unsigned | DTypeClass::Pred => CompareKind::Unsigned,
+        }
+    }
+}
 
 /// The dtypes a function is defined on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,6 +27,8 @@
 //! `InferScatterShape` of `shape_inference.cc`. Sizes of batching dims and their overlap with others are not checked
 //! there: here they are.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, CompId, DType, Module, Shape};
 

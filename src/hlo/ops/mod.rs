@@ -17,6 +17,7 @@ pub mod convolution;
 pub mod dot;
 pub mod elementwise;
 pub mod error;
+pub mod grad;
 pub mod indexing;
 pub mod movement;
 pub mod opaque;
@@ -37,6 +38,7 @@ pub use error::RuleError;
 pub use indexing::{GatherDims, ScatterDims};
 pub use movement::{PadDim, SliceDim};
 pub use opaque::Opaque;
+pub(super) use operands::check_size;
 pub use source::RngAlgorithm;
 pub use window::{Window, WindowDim};
 

@@ -22,6 +22,8 @@
 //! `InferSliceShape`, `InferPadShape`, `InferConcatOpShape`, `InferReverseShape` of `shape_inference.cc`.
 //! A `concatenate` of 1-bit or 2-bit integers passes there and aborts the CPU back end: here it is an error.
 
+pub(crate) mod grad;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, Shape};
 

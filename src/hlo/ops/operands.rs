@@ -47,7 +47,7 @@ pub(super) fn result(op: &str, dtype: DType, dims: Vec<i64>) -> Result<ArrayShap
 const MAX_BYTES: i64 = 1 << 56;
 
 /// No negative dim and at most 2^56 bytes, also without the dims that are 0.
-pub(super) fn check_size(op: &str, role: impl Display, shape: &ArrayShape) -> Result<(), RuleError> {
+pub(in crate::hlo) fn check_size(op: &str, role: impl Display, shape: &ArrayShape) -> Result<(), RuleError> {
     if shape.dims.iter().any(|&dim| dim < 0) {
         let message = format!("{op} {role} is {}, expected dims of 0 or more", show(shape));
         return Err(RuleError::new("operands/negative-dim", message));

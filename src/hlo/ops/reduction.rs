@@ -1,21 +1,98 @@
 //! Ops along whole dimensions: reduce, sort.
+//!
+//! What windowed reductions share with `reduce` (operands, inits and the reduction's signature) is here too.
+//!
+//! Source: `ShapeInference::InferReduceShape`, `VerifyReducerShape`, `ShapeVerifier::HandleSort`.
 
-use super::RuleError;
-use crate::hlo::{CompId, Module, Shape};
+pub(crate) mod grad;
 
-/// N arrays of equal dims, N scalars → the other dims (a tuple if N > 1). The order of application is the back end's.
+use super::{RuleError, operands};
+use crate::hlo::{ArrayShape, CompId, DType, Module, Shape};
+
+/// `result[i…] = to_apply over all j of x[i…, j…]`, starting from `init`.
+///
+/// # Shapes
+/// N arrays of equal dims, N scalars → the dims not in `dimensions` (a tuple if N > 1).
+///
+/// # Types
+/// Each array, its init and its arguments of `to_apply` have one dtype, which is the result's. The back end chooses
+/// the order of application and where it rounds to that dtype: widen bf16 before a long sum.
+///
+/// # Source
+/// `ShapeInference::InferReduceShape`.
 pub(super) fn reduce(
     module: &Module,
     dimensions: &[i64],
     to_apply: CompId,
     operands: &[&Shape],
 ) -> Result<Shape, RuleError> {
-    let _ = (module, dimensions, to_apply, operands);
-    todo!()
+    let op = "reduce";
+    let (arrays, dtypes) = check_reduction(module, op, to_apply, operands)?;
+    let reduced = operands::axes(op, "dimensions", dimensions, arrays[0].rank())?;
+    let kept: Vec<usize> = (0..arrays[0].rank()).filter(|axis| !reduced.contains(axis)).collect();
+    let result = |(array, dtype): (&&ArrayShape, DType)| {
+        let mut result = operands::result(op, dtype, kept.iter().map(|&axis| array.dims[axis]).collect())?;
+        result.dynamic = operands::dynamic_flags(kept.len(), |i| array.is_dynamic(kept[i]));
+        Ok(Shape::Array(result))
+    };
+    let results: Result<Vec<Shape>, RuleError> = arrays.iter().zip(dtypes).map(result).collect();
+    results.map(operands::one_or_tuple)
 }
 
-/// N arrays of equal dims → the same (a tuple if N > 1).
+/// Sorts along `dimension`; all N arrays move as `to_apply` orders their elements.
+///
+/// # Shapes
+/// N arrays of equal dims, rank 1 or more → the same (a tuple if N > 1).
+///
+/// # Types
+/// Any, per array. `to_apply`: 2N scalars (left and right of the first array, then of the second, …) → `pred`, which
+/// says that left comes before right. It must be a strict weak order: NaN is the comparator's affair.
+///
+/// # Source
+/// `ShapeVerifier::HandleSort`.
 pub(super) fn sort(module: &Module, dimension: i64, to_apply: CompId, operands: &[&Shape]) -> Result<Shape, RuleError> {
-    let _ = (module, dimension, to_apply, operands);
-    todo!()
+    let op = "sort";
+    if operands.is_empty() {
+        return Err(RuleError::new("sort/arity", "sort has 0 operands, expected 1 or more"));
+    }
+    let arrays = operands::arrays(op, operands)?;
+    check_equal_dims(op, &arrays)?;
+    operands::axis(op, "dimension", dimension, arrays[0].rank())?;
+    let pairs = arrays.iter().flat_map(|array| [Shape::scalar(array.dtype), Shape::scalar(array.dtype)]);
+    let parameters: Vec<Shape> = pairs.collect();
+    let signature = operands::signature(module, op, "to_apply", to_apply)?;
+    operands::check_signature(op, "to_apply", &signature, &parameters, &Shape::scalar(DType::Pred))?;
+    Ok(operands::one_or_tuple(arrays.into_iter().map(|array| Shape::Array(operands::show(array))).collect()))
+}
+
+/// The N arrays of a reduction and their dtypes: N arrays of equal dims, N inits of the same dtypes, and a reduction
+/// of N such scalars.
+pub(super) fn check_reduction<'a>(
+    module: &Module,
+    op: &str,
+    to_apply: CompId,
+    operands: &[&'a Shape],
+) -> Result<(Vec<&'a ArrayShape>, Vec<DType>), RuleError> {
+    let n = operands.len() / 2;
+    if n == 0 || operands.len() % 2 != 0 {
+        let message = format!("{op} has {} operands, expected as many arrays as inits, at least one", operands.len());
+        return Err(RuleError::new("reduce/arity", message));
+    }
+    let arrays = operands::arrays(op, &operands[..n])?;
+    check_equal_dims(op, &arrays)?;
+    for (i, (array, init)) in arrays.iter().zip(&operands[n..]).enumerate() {
+        let role = format!("init {i}");
+        let init = operands::scalar(op, &role, init)?;
+        operands::same_dtype(op, (format!("operand {i}"), array), (role, init))?;
+    }
+    let dtypes: Vec<DType> = arrays.iter().map(|array| array.dtype).collect();
+    operands::reducer(module, op, "to_apply", to_apply, &dtypes)?;
+    Ok((arrays, dtypes))
+}
+
+fn check_equal_dims(op: &str, arrays: &[&ArrayShape]) -> Result<(), RuleError> {
+    for (i, array) in arrays.iter().enumerate().skip(1) {
+        operands::same_dims(op, ("operand 0", arrays[0]), (format!("operand {i}"), array))?;
+    }
+    Ok(())
 }

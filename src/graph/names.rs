@@ -1,0 +1,54 @@
+//! Scoped names: the path of the scope that is open, and instruction names made from it.
+
+use crate::hlo::Module;
+use std::cell::RefCell;
+
+/// The name levels that are open, outermost first.
+#[derive(Debug, Default)]
+pub(super) struct Path(RefCell<String>);
+
+impl Path {
+    /// `leaf` under the open levels: `resnet/block1/leaf`.
+    pub(super) fn join(&self, leaf: &str) -> String {
+        let path = self.0.borrow();
+        if path.is_empty() { leaf.to_string() } else { format!("{path}/{leaf}") }
+    }
+
+    /// Runs `body` with one more level; an empty name adds none.
+    pub(super) fn within<R>(&self, level: &str, body: impl FnOnce() -> R) -> R {
+        let outer = self.0.borrow().clone();
+        if !level.is_empty() {
+            let inner = self.join(level);
+            *self.0.borrow_mut() = inner;
+        }
+        let result = body();
+        *self.0.borrow_mut() = outer;
+        result
+    }
+
+    /// The open levels as one path.
+    pub(super) fn current(&self) -> String {
+        self.0.borrow().clone()
+    }
+}
+
+/// `path` as an instruction name that no instruction of the entry has: HLO names hold letters, digits, `_`, `.`, `-`.
+pub(super) fn unique_instruction_name(module: &Module, path: &str) -> String {
+    let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '.' };
+    let mut base: String = path.chars().map(legal).collect();
+    if !base.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        base.insert(0, '_');
+    }
+    // A generated name is `opcode.number`; a user's name must not look like one that is still to come.
+    if base.rsplit_once('.').is_some_and(|(_, tail)| tail.bytes().all(|b| b.is_ascii_digit())) {
+        base.push('_');
+    }
+    let taken = |name: &str| module.entry().instructions.iter().any(|instr| instr.name == name);
+    let mut name = base.clone();
+    let mut suffix = 0;
+    while taken(&name) {
+        suffix += 1;
+        name = format!("{base}_{suffix}");
+    }
+    name
+}

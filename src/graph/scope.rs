@@ -1,0 +1,178 @@
+//! Scopes: where variables are made, and the low-precision rule.
+//!
+//! TensorFlow's `bfloat16_scope`, exactly: the scope does not touch operations, inputs or outputs. It decides on the
+//! dtype the caller *requests* for a variable. A request in the scope's dtype makes an **f32** variable and gives its
+//! cast; any other request makes a variable of the requested dtype (so batch norm, which asks for f32, keeps f32
+//! parameters and statistics). Outside, a bf16 request makes a bf16 variable. A layer asks in the dtype of its input,
+//! so casting the input is what turns a network bf16.
+//!
+//! Source: `tensorflow/python/tpu/bfloat16.py`.
+
+use super::{Graph, Init, Tensor, VariableInfo};
+use crate::hlo::ops::RuleError;
+use crate::hlo::{DType, InstrId, Op, POISON};
+use std::cell::Cell;
+use std::panic::Location;
+use std::rc::Rc;
+
+/// A place to make variables. Names of everything made inside nest by the levels that are open.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    graph: Graph,
+    low: Option<Rc<Low>>,
+}
+
+/// An open low-precision scope.
+#[derive(Debug)]
+struct Low {
+    dtype: DType,
+    n_low_requests: Cell<usize>,
+    n_f32_requests: Cell<usize>,
+}
+
+/// A variable as a layer sees it.
+#[derive(Clone, Debug)]
+pub struct Variable {
+    /// Its number in [`Graph::variables`].
+    pub number: usize,
+    /// As stored (the parameter).
+    pub stored: Tensor,
+    /// As read: `stored`, or its cast.
+    pub value: Tensor,
+}
+
+impl Scope {
+    pub(super) fn root(graph: Graph) -> Scope {
+        Scope { graph, low: None }
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Whether the program trains.
+    pub fn is_training(&self) -> bool {
+        self.graph.is_training()
+    }
+
+    /// The dtype whose requests are stored as f32 here, if a low-precision scope is open.
+    pub fn low_precision_dtype(&self) -> Option<DType> {
+        self.low.as_ref().map(|low| low.dtype)
+    }
+
+    /// Runs `body` with one more name level: `block1/…`.
+    pub fn within<R>(&self, level: &str, body: impl FnOnce(&Scope) -> R) -> R {
+        self.graph.inner.path.within(level, || body(self))
+    }
+
+    /// A trainable variable requested in `dtype`.
+    #[track_caller]
+    pub fn variable(&self, name: &str, dtype: DType, dims: impl Into<Vec<i64>>, init: Init) -> Variable {
+        self.make(name, dtype, dims.into(), init, true)
+    }
+
+    /// A variable no optimizer updates, such as a running mean; its value after the call is set by
+    /// [`Graph::set_update`].
+    #[track_caller]
+    pub fn state(&self, name: &str, dtype: DType, dims: impl Into<Vec<i64>>, init: Init) -> Variable {
+        self.make(name, dtype, dims.into(), init, false)
+    }
+
+    #[track_caller]
+    fn make(&self, name: &str, requested: DType, dims: Vec<i64>, init: Init, trainable: bool) -> Variable {
+        let graph = &self.graph;
+        let full = graph.inner.path.join(name);
+        let number = graph.inner.variables.borrow().len();
+        if graph.inner.variables.borrow().iter().any(|variable| variable.name == full) {
+            let error = RuleError::new("variable/name", format!("a variable named {full} exists already"))
+                .with_help("give one of them another name, or open a scope with `within` around each layer");
+            let poison = graph.fail("variable", &[], error);
+            return Variable { number, stored: poison.clone(), value: poison };
+        }
+        let is_low = self.low.as_ref().is_some_and(|low| low.dtype == requested);
+        let dtype = if is_low { DType::F32 } else { requested };
+        if let Some(low) = &self.low {
+            let count = if is_low { &low.n_low_requests } else { &low.n_f32_requests };
+            if is_low || requested == DType::F32 {
+                count.set(count.get() + 1);
+            }
+        }
+        let instr = graph.parameter(name, dtype, &dims);
+        graph.inner.variables.borrow_mut().push(VariableInfo {
+            name: full,
+            dtype,
+            dims,
+            init,
+            trainable,
+            instr,
+            update: None,
+        });
+        let stored = graph.tensor(instr);
+        let value = if is_low { stored.cast(requested) } else { stored.clone() };
+        Variable { number, stored, value }
+    }
+
+    /// [`Graph::low_precision_scope`], nested here.
+    #[track_caller]
+    pub(super) fn low_precision<R>(&self, name: &str, dtype: DType, network: impl FnOnce(&Scope) -> R) -> R {
+        if dtype == DType::F32 {
+            return self.within(name, network);
+        }
+        let caller = Location::caller();
+        let low = Rc::new(Low { dtype, n_low_requests: Cell::new(0), n_f32_requests: Cell::new(0) });
+        let scope = Scope { graph: self.graph.clone(), low: Some(low.clone()) };
+        let start = self.graph.emitter().n_instructions();
+        let result = scope.within(name, network);
+        if low.n_low_requests.get() == 0 && low.n_f32_requests.get() > 0 {
+            self.warn_stayed_f32(name, dtype, start, caller);
+        }
+        result
+    }
+
+    /// A scope in whose dtype nothing was asked for, though variables were made: its input was f32, most likely.
+    fn warn_stayed_f32(&self, name: &str, dtype: DType, start: usize, caller: &Location<'_>) {
+        let path = self.graph.inner.path.join(name);
+        let path = if path.is_empty() { "(unnamed)" } else { &path };
+        let mut warning = format!(
+            "{dtype} scope {path} at {}:{} has no {dtype} variable: its network stays f32",
+            caller.file(),
+            caller.line()
+        );
+        if let Some((name, file, line)) = self.first_f32_input(start) {
+            warning += &format!("; its input {name} at {file}:{line} is f32: cast it with .cast(DType::{dtype:?})");
+        }
+        tracing::warn!("{warning}");
+        self.graph.inner.warnings.borrow_mut().push(warning);
+    }
+
+    /// The first f32 value from outside that instructions from `start` on read, traced back to a program input.
+    fn first_f32_input(&self, start: usize) -> Option<(String, String, i32)> {
+        let variables: Vec<InstrId> = self.graph.variables().iter().map(|v| v.instr).collect();
+        self.graph.emitter().with_module(|module| {
+            let entry = module.entry();
+            let outside = |id: InstrId| id.idx() < start && entry.instr(id).shape.dtype() == Some(DType::F32);
+            let crossing = entry.instructions.get(start..)?.iter().flat_map(|instr| &instr.operands);
+            let mut id = crossing.copied().find(|&id| outside(id) && !variables.contains(&id))?;
+            while let Some(&operand) = entry.instr(id).operands.first() {
+                id = operand;
+            }
+            let instr = entry.instr(id);
+            let metadata = &instr.metadata;
+            matches!(instr.op, Op::Parameter { .. })
+                .then(|| (metadata.op_name.clone(), metadata.source_file.clone(), metadata.source_line))
+        })
+    }
+
+    /// The name levels that are open, as one path.
+    pub fn path(&self) -> String {
+        self.graph.inner.path.current()
+    }
+}
+
+impl Variable {
+    /// Whether making it failed.
+    pub fn is_poison(&self) -> bool {
+        self.stored.id == POISON
+    }
+}

@@ -1,0 +1,173 @@
+//! A client: a plugin's devices, and what can be done with them.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use super::buffer::{Buffer, type_number};
+use super::event::Event;
+use super::executable::{self, Executable};
+use super::live::{HandleKind, Live};
+use super::plugin::{Plugin, call, log_drop};
+use super::{CompileOptions, Device, PjrtError, ffi, value};
+use crate::hlo::DType;
+
+/// Devices of one plugin. Cloning shares it; buffers and executables keep it alive.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What a client, its buffers and its executables share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) plugin: &'static Plugin,
+    pub(super) raw: *mut ffi::PJRT_Client,
+    devices: Vec<Device>,
+    _live: Live,
+}
+
+// SAFETY: a `PJRT_Client` may be used by many threads at once (XLA documents `PjRtClient` as thread-safe); the struct
+// itself is never mutated after it is made.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let mut args = ffi::PJRT_Client_Destroy_Args::zeroed();
+        args.client = self.raw;
+        // SAFETY: `raw` is live and not used again: whatever refers to it holds this struct in an `Arc`.
+        log_drop(unsafe { call!(self.plugin, PJRT_Client_Destroy, args) });
+    }
+}
+
+impl Client {
+    /// A client of the CPU plugin, which is installed on first use.
+    pub fn cpu() -> Result<Client, PjrtError> {
+        Client::new(Plugin::cpu()?)
+    }
+
+    /// A client of this plugin.
+    pub fn new(plugin: &'static Plugin) -> Result<Client, PjrtError> {
+        let mut args = ffi::PJRT_Client_Create_Args::zeroed();
+        // SAFETY: no handles, no options; the key-value callbacks may be null in a single process.
+        unsafe { call!(plugin, PJRT_Client_Create, args)? };
+        let mut shared = Shared { plugin, raw: args.client, devices: Vec::new(), _live: Live::new(HandleKind::Client) };
+        shared.devices = read_devices(&shared)?;
+        Ok(Client { shared: Arc::new(shared) })
+    }
+
+    /// Such as `cpu`.
+    pub fn platform_name(&self) -> Result<String, PjrtError> {
+        let mut args = ffi::PJRT_Client_PlatformName_Args::zeroed();
+        args.client = self.shared.raw;
+        // SAFETY: a live client; the text lives as long as it, and is copied.
+        unsafe {
+            call!(self.shared.plugin, PJRT_Client_PlatformName, args)?;
+            Ok(value::text(args.platform_name, args.platform_name_size))
+        }
+    }
+
+    /// What the plugin says of its version.
+    pub fn platform_version(&self) -> Result<String, PjrtError> {
+        let mut args = ffi::PJRT_Client_PlatformVersion_Args::zeroed();
+        args.client = self.shared.raw;
+        // SAFETY: a live client; the text lives as long as it, and is copied.
+        unsafe {
+            call!(self.shared.plugin, PJRT_Client_PlatformVersion, args)?;
+            Ok(value::text(args.platform_version, args.platform_version_size))
+        }
+    }
+
+    /// The plugin.
+    pub fn plugin(&self) -> &'static Plugin {
+        self.shared.plugin
+    }
+
+    /// The devices this process can use, in the plugin's order: other calls name a device by its position here.
+    pub fn devices(&self) -> &[Device] {
+        &self.shared.devices
+    }
+
+    /// Compiles a program (serialized `HloModuleProto`) and loads it on the first devices.
+    ///
+    /// The program must have passed `hlo::verify`: XLA aborts the process over some of what the verifier rejects.
+    pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Executable, PjrtError> {
+        let parameters = executable::parameter_specs(program)?;
+        let options = options.encode();
+        let mut program = executable::program(program);
+        let mut args = ffi::PJRT_Client_Compile_Args::zeroed();
+        args.client = self.shared.raw;
+        args.program = &raw mut program;
+        args.compile_options = options.as_ptr().cast();
+        args.compile_options_size = options.len();
+        // SAFETY: a live client; program and options are alive during the call, which is as long as they are needed.
+        unsafe { call!(self.shared.plugin, PJRT_Client_Compile, args)? };
+        // SAFETY: the call returned an executable of this client, which we own.
+        unsafe { Executable::new(&self.shared, args.executable, parameters) }
+    }
+
+    /// Copies a dense row-major array to a device. The bytes may be reused when this returns.
+    ///
+    /// A type under a byte takes one byte per element here (see [`DType::n_bytes`]).
+    pub fn buffer_from_host(
+        &self,
+        bytes: &[u8],
+        dtype: DType,
+        dims: &[i64],
+        device_idx: usize,
+    ) -> Result<Buffer, PjrtError> {
+        let expected = n_host_bytes(dtype, dims)?;
+        if bytes.len() != expected {
+            return Err(PjrtError::HostBytes { dtype, dims: dims.to_vec(), measured: bytes.len(), expected });
+        }
+        let devices = &self.shared.devices;
+        let device =
+            devices.get(device_idx).ok_or(PjrtError::NoDevice { idx: device_idx, n_devices: devices.len() })?;
+        let mut args = ffi::PJRT_Client_BufferFromHostBuffer_Args::zeroed();
+        args.client = self.shared.raw;
+        args.data = bytes.as_ptr().cast();
+        args.buffer_type = type_number(dtype)?;
+        args.dims = dims.as_ptr();
+        args.num_dims = dims.len();
+        args.host_buffer_semantics = ffi::IMMUTABLE_ONLY_DURING_CALL;
+        args.device = device.raw;
+        // SAFETY: a live client and one of its devices; `bytes` holds the whole dense array, as checked above, and the
+        // plugin may not keep a reference to it after the call under these semantics.
+        unsafe { call!(self.shared.plugin, PJRT_Client_BufferFromHostBuffer, args)? };
+        let done = Event::new(self.shared.plugin, args.done_with_host_buffer);
+        // SAFETY: the call returned a buffer of this client, which we own.
+        let buffer = unsafe { Buffer::new(&self.shared, args.buffer) };
+        if let Some(done) = done {
+            done.wait()?;
+        }
+        Ok(buffer)
+    }
+}
+
+/// Copies the devices out of a new client.
+fn read_devices(shared: &Shared) -> Result<Vec<Device>, PjrtError> {
+    let mut args = ffi::PJRT_Client_AddressableDevices_Args::zeroed();
+    args.client = shared.raw;
+    // SAFETY: a live client; its devices live as long as it, and `Shared` drops them before it frees the client.
+    unsafe {
+        call!(shared.plugin, PJRT_Client_AddressableDevices, args)?;
+        value::list(args.addressable_devices, args.num_addressable_devices)
+            .iter()
+            .map(|&raw| Device::read(shared.plugin, raw))
+            .collect()
+    }
+}
+
+/// Bytes of a dense array on the host.
+pub(super) fn n_host_bytes(dtype: DType, dims: &[i64]) -> Result<usize, PjrtError> {
+    let sizes = dims.iter().map(|&dim| usize::try_from(dim).ok());
+    sizes
+        .into_iter()
+        .try_fold(dtype.n_bytes(), |product, dim| product.checked_mul(dim?))
+        .filter(|&product| product <= isize::MAX as usize)
+        .ok_or_else(|| PjrtError::Dims { dtype, dims: dims.to_vec() })
+}
+
+/// `PJRT_Buffer_Type` numbers travel as C ints.
+pub(super) type BufferType = c_int;

@@ -1,0 +1,253 @@
+//! What can go wrong between this crate and a plugin. Installation has its own errors, [`InstallError`].
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::install::InstallError;
+use crate::hlo::DType;
+
+/// Status code of a failed plugin call: the gRPC codes, numbered as `PJRT_Error_Code`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// 1: the operation was cancelled.
+    Cancelled,
+    /// 2: the plugin did not say.
+    Unknown,
+    /// 3: an argument is wrong whatever the state.
+    InvalidArgument,
+    /// 4: too late.
+    DeadlineExceeded,
+    /// 5: something named does not exist.
+    NotFound,
+    /// 6: something to be made exists.
+    AlreadyExists,
+    /// 7: not allowed.
+    PermissionDenied,
+    /// 8: out of memory, at compile time or at run time.
+    ResourceExhausted,
+    /// 9: the state is wrong for this call.
+    FailedPrecondition,
+    /// 10: given up, for instance after a conflict.
+    Aborted,
+    /// 11: an index or offset is outside.
+    OutOfRange,
+    /// 12: this plugin does not do that.
+    Unimplemented,
+    /// 13: a bug, in the plugin or in what it was given.
+    Internal,
+    /// 14: not available now.
+    Unavailable,
+    /// 15: data are lost or corrupt.
+    DataLoss,
+    /// 16: no valid credentials.
+    Unauthenticated,
+    /// A number outside the table, kept.
+    Other(i32),
+}
+
+impl Code {
+    const NAMED: [(Code, i32, &'static str); 16] = [
+        (Code::Cancelled, 1, "CANCELLED"),
+        (Code::Unknown, 2, "UNKNOWN"),
+        (Code::InvalidArgument, 3, "INVALID_ARGUMENT"),
+        (Code::DeadlineExceeded, 4, "DEADLINE_EXCEEDED"),
+        (Code::NotFound, 5, "NOT_FOUND"),
+        (Code::AlreadyExists, 6, "ALREADY_EXISTS"),
+        (Code::PermissionDenied, 7, "PERMISSION_DENIED"),
+        (Code::ResourceExhausted, 8, "RESOURCE_EXHAUSTED"),
+        (Code::FailedPrecondition, 9, "FAILED_PRECONDITION"),
+        (Code::Aborted, 10, "ABORTED"),
+        (Code::OutOfRange, 11, "OUT_OF_RANGE"),
+        (Code::Unimplemented, 12, "UNIMPLEMENTED"),
+        (Code::Internal, 13, "INTERNAL"),
+        (Code::Unavailable, 14, "UNAVAILABLE"),
+        (Code::DataLoss, 15, "DATA_LOSS"),
+        (Code::Unauthenticated, 16, "UNAUTHENTICATED"),
+    ];
+
+    /// The code with this `PJRT_Error_Code` number.
+    pub fn from_number(number: i32) -> Code {
+        Code::NAMED.iter().find(|row| row.1 == number).map_or(Code::Other(number), |row| row.0)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self, Code::NAMED.iter().find(|row| row.0 == *self)) {
+            (_, Some(row)) => f.write_str(row.2),
+            (Code::Other(number), None) => write!(f, "code {number}"),
+            (named, None) => write!(f, "{named:?}"),
+        }
+    }
+}
+
+/// A failure in loading or driving a plugin.
+#[derive(Debug, thiserror::Error)]
+pub enum PjrtError {
+    /// The plugin refused a call. Code and text are the plugin's own.
+    #[error("{call}: {code}: {message}")]
+    Call {
+        /// The C API function.
+        call: &'static str,
+        /// The plugin's code.
+        code: Code,
+        /// The plugin's text.
+        message: String,
+    },
+    /// The plugin's table has no such function.
+    #[error(
+        "plugin {}: no function {function}: it has PJRT C API {major}.{minor}\nhelp: use a newer plugin (`bf16scope plugins list` names the pinned ones)",
+        path.display()
+    )]
+    Unsupported {
+        /// The C API function.
+        function: &'static str,
+        /// The plugin's file.
+        path: PathBuf,
+        /// Its API version, major part.
+        major: i32,
+        /// Its API version, minor part.
+        minor: i32,
+    },
+    /// No file where one was named.
+    #[error("plugin {}: no such file (named by {named_by})\nhelp: correct the path, or leave {named_by} out to use the pinned plugin", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// What named it: an environment variable, or "the caller".
+        named_by: &'static str,
+    },
+    /// A file that the dynamic loader must not be given.
+    #[error("plugin {}: not a usable shared library: {why}\nhelp: name a PJRT plugin (.so, Linux x86-64), or reinstall the pinned one with `bf16scope plugins install`", path.display())]
+    NotALibrary {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The dynamic loader refused the file; the text is its own.
+    #[error("plugin {}: cannot be loaded: {text}", path.display())]
+    Load {
+        /// The file.
+        path: PathBuf,
+        /// The loader's text.
+        text: String,
+    },
+    /// A shared library, but no plugin.
+    #[error("plugin {}: not a PJRT plugin: it exports no GetPjrtApi\nhelp: name a PJRT plugin, such as the one in the xla-cpu-pjrt wheel", path.display())]
+    NotPjrt {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A plugin whose ABI is another one.
+    #[error("plugin {}: PJRT C API {major}.{minor}, this build speaks {}.x (since {}.{})\nhelp: use a plugin of that major version", path.display(), super::ffi::API_MAJOR, super::ffi::API_MAJOR, super::ffi::API_MINOR)]
+    ApiVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its API version, major part.
+        major: i32,
+        /// Its API version, minor part.
+        minor: i32,
+    },
+    /// Host bytes that do not fill the array they are said to hold.
+    #[error("{dtype}{dims:?} on the host: measured {measured} bytes, expected {expected}")]
+    HostBytes {
+        /// Element type.
+        dtype: DType,
+        /// Dimensions.
+        dims: Vec<i64>,
+        /// Bytes given.
+        measured: usize,
+        /// Bytes the array takes.
+        expected: usize,
+    },
+    /// Dimensions no array can have.
+    #[error("{dtype}{dims:?}: dimensions must not be negative, nor their product exceed the address space")]
+    Dims {
+        /// Element type.
+        dtype: DType,
+        /// Dimensions.
+        dims: Vec<i64>,
+    },
+    /// A dtype that the C API has no number for.
+    #[error("{dtype}: the PJRT C API {}.{} has no buffer type for it", super::ffi::API_MAJOR, super::ffi::API_MINOR)]
+    DType {
+        /// Element type.
+        dtype: DType,
+    },
+    /// A buffer type that this crate has no dtype for.
+    #[error("output of PJRT buffer type {number}: not a dtype of this crate")]
+    BufferType {
+        /// `PJRT_Buffer_Type`.
+        number: i32,
+    },
+    /// A device that the client does not have.
+    #[error("device {idx}: the client has {n_devices} devices, numbered from 0")]
+    NoDevice {
+        /// Position asked for.
+        idx: usize,
+        /// Devices there are.
+        n_devices: usize,
+    },
+    /// Too few or too many arguments, or lists of them.
+    #[error("{name}: {what}: measured {measured}, expected {expected}")]
+    Arguments {
+        /// The executable.
+        name: String,
+        /// What was counted.
+        what: &'static str,
+        /// Measured count.
+        measured: usize,
+        /// Expected count.
+        expected: usize,
+    },
+    /// An argument of another type than its parameter.
+    #[error("{name}: argument {idx}: measured {measured}, expected {expected}")]
+    ArgumentType {
+        /// The executable.
+        name: String,
+        /// Position among the arguments.
+        idx: usize,
+        /// Type of the buffer, as HLO prints it.
+        measured: String,
+        /// Type of the parameter, as HLO prints it.
+        expected: String,
+    },
+    /// A buffer of another client.
+    #[error(
+        "{name}: argument {idx} lives in another client\nhelp: upload it with the client that compiled the executable"
+    )]
+    ForeignBuffer {
+        /// The executable.
+        name: String,
+        /// Position among the arguments.
+        idx: usize,
+    },
+    /// A program that is no `HloModuleProto`.
+    #[error("the program is not an HloModuleProto: {0}")]
+    Program(#[source] prost::DecodeError),
+    /// An option whose text cannot cross the C API.
+    #[error("the plugin returned an optimized program in format `{format}`, expected `hlo` or `hlo_with_config`")]
+    ProgramFormat {
+        /// The format's name.
+        format: String,
+    },
+    /// The plugin could not be installed.
+    #[error(transparent)]
+    Install(#[from] InstallError),
+}
+
+impl PjrtError {
+    /// The plugin's code, where the plugin refused a call.
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            PjrtError::Call { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// Whether the plugin ran out of memory, compiling or running.
+    pub fn is_resource_exhausted(&self) -> bool {
+        self.code() == Some(Code::ResourceExhausted)
+    }
+}

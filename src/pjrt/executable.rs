@@ -1,0 +1,434 @@
+//! Executables: a loaded one that runs on a client's devices, and what the compiler says of any compiled program.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prost::Message;
+
+use super::buffer::{Buffer, dtype_of};
+use super::client::Shared;
+use super::event::Event;
+use super::live::{HandleKind, Live};
+use super::plugin::{Plugin, call, log_drop};
+use super::{PjrtError, Value, ffi, value};
+use crate::hlo::DType;
+
+/// A compiled program: what the compiler says of it. Comes from [`Executable::compiled`] or
+/// [`Topology::compile`](super::Topology::compile).
+#[derive(Debug)]
+pub struct Compiled {
+    plugin: &'static Plugin,
+    raw: *mut ffi::PJRT_Executable,
+    /// Keeps the client alive, where the program is loaded on one.
+    _shared: Option<Arc<Shared>>,
+    _live: Live,
+}
+
+// SAFETY: a `PJRT_Executable` is only read; any thread may do so.
+unsafe impl Send for Compiled {}
+// SAFETY: as above.
+unsafe impl Sync for Compiled {}
+
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        let mut args = ffi::PJRT_Executable_Destroy_Args::zeroed();
+        args.executable = self.raw;
+        // SAFETY: `raw` is live and not used again.
+        log_drop(unsafe { call!(self.plugin, PJRT_Executable_Destroy, args) });
+    }
+}
+
+/// Type of one output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputSpec {
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions.
+    pub dims: Vec<i64>,
+}
+
+/// Memory that a compiled program needs on its device (HBM on a TPU), in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Arguments.
+    pub arguments: i64,
+    /// Outputs, those that reuse an argument's memory included.
+    pub outputs: i64,
+    /// Outputs that reuse an argument's memory.
+    pub aliased: i64,
+    /// Everything in between.
+    pub temporaries: i64,
+    /// The program.
+    pub code: i64,
+    /// The most in use at once, as the compiler counts it; 0 where it does not.
+    pub peak: i64,
+}
+
+impl MemoryStats {
+    /// Bytes needed: arguments + outputs − aliased + temporaries + code.
+    pub fn total(&self) -> i64 {
+        self.arguments + self.outputs - self.aliased + self.temporaries + self.code
+    }
+}
+
+impl Compiled {
+    /// # Safety
+    /// `raw` is a live executable of this plugin that nobody else frees; `shared` is its client, if it has one.
+    pub(super) unsafe fn new(
+        plugin: &'static Plugin,
+        raw: *mut ffi::PJRT_Executable,
+        shared: Option<Arc<Shared>>,
+    ) -> Compiled {
+        Compiled { plugin, raw, _shared: shared, _live: Live::new(HandleKind::Executable) }
+    }
+
+    /// The module's name.
+    pub fn name(&self) -> Result<String, PjrtError> {
+        let mut args = ffi::PJRT_Executable_Name_Args::zeroed();
+        args.executable = self.raw;
+        // SAFETY: a live executable; the text lives as long as it, and is copied.
+        unsafe {
+            call!(self.plugin, PJRT_Executable_Name, args)?;
+            Ok(value::text(args.executable_name, args.executable_name_size))
+        }
+    }
+
+    /// Outputs for each device; a tuple result counts its elements.
+    pub fn n_outputs(&self) -> Result<usize, PjrtError> {
+        let mut args = ffi::PJRT_Executable_NumOutputs_Args::zeroed();
+        args.executable = self.raw;
+        // SAFETY: a live executable.
+        unsafe { call!(self.plugin, PJRT_Executable_NumOutputs, args)? };
+        Ok(args.num_outputs)
+    }
+
+    /// Types of the outputs.
+    pub fn outputs(&self) -> Result<Vec<OutputSpec>, PjrtError> {
+        let mut types = ffi::PJRT_Executable_OutputElementTypes_Args::zeroed();
+        types.executable = self.raw;
+        let mut sizes = ffi::PJRT_Executable_OutputDimensions_Args::zeroed();
+        sizes.executable = self.raw;
+        // SAFETY: a live executable; the lists live as long as it. `dims` has as many elements as the ranks add up to.
+        let (types, ranks, dims) = unsafe {
+            call!(self.plugin, PJRT_Executable_OutputElementTypes, types)?;
+            call!(self.plugin, PJRT_Executable_OutputDimensions, sizes)?;
+            let ranks = value::list(sizes.dim_sizes, sizes.num_outputs);
+            (
+                value::list(types.output_types, types.num_output_types),
+                ranks,
+                value::list(sizes.dims, ranks.iter().sum()),
+            )
+        };
+        let mut rest = dims;
+        let mut outputs = Vec::with_capacity(types.len());
+        for (&number, &rank) in types.iter().zip(ranks) {
+            let (dims, after) = rest.split_at(rank);
+            rest = after;
+            outputs.push(OutputSpec { dtype: dtype_of(number)?, dims: dims.to_vec() });
+        }
+        Ok(outputs)
+    }
+
+    /// Memory it needs.
+    pub fn memory_stats(&self) -> Result<MemoryStats, PjrtError> {
+        let mut args = ffi::PJRT_Executable_GetCompiledMemoryStats_Args::zeroed();
+        args.executable = self.raw;
+        // SAFETY: a live executable.
+        unsafe { call!(self.plugin, PJRT_Executable_GetCompiledMemoryStats, args)? };
+        Ok(MemoryStats {
+            arguments: args.argument_size_in_bytes,
+            outputs: args.output_size_in_bytes,
+            aliased: args.alias_size_in_bytes,
+            temporaries: args.temp_size_in_bytes,
+            code: args.generated_code_size_in_bytes,
+            peak: args.peak_memory_in_bytes,
+        })
+    }
+
+    /// The compiler's estimates, such as `flops`, `bytes accessed`, `optimal_seconds`. Only numbers are kept.
+    pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>, PjrtError> {
+        let mut args = ffi::PJRT_Executable_GetCostAnalysis_Args::zeroed();
+        args.executable = self.raw;
+        // SAFETY: a live executable; the properties live as long as it, and are copied.
+        let properties = unsafe {
+            call!(self.plugin, PJRT_Executable_GetCostAnalysis, args)?;
+            value::decode(args.properties, args.num_properties)
+        };
+        let number = |value| match value {
+            Value::Int(int) => Some(int as f64),
+            Value::Float(float) => Some(f64::from(float)),
+            Value::Str(_) | Value::Ints(_) | Value::Bool(_) => None,
+        };
+        Ok(properties.into_iter().filter_map(|(name, value)| Some((name, number(value)?))).collect())
+    }
+
+    /// The program after the compiler's passes: a serialized `HloModuleProto`.
+    pub fn optimized_program(&self) -> Result<Vec<u8>, PjrtError> {
+        let mut program = ffi::PJRT_Program::zeroed();
+        let mut args = ffi::PJRT_Executable_OptimizedProgram_Args::zeroed();
+        args.executable = self.raw;
+        args.program = &raw mut program;
+        // SAFETY: a live executable; a null `code` asks for the size.
+        unsafe { call!(self.plugin, PJRT_Executable_OptimizedProgram, args)? };
+        let mut code = vec![0u8; program.code_size];
+        program.code = code.as_mut_ptr().cast();
+        // SAFETY: as above; `code` has the size that the plugin asked for. The format's name is the plugin's own.
+        let format = unsafe {
+            call!(self.plugin, PJRT_Executable_OptimizedProgram, args)?;
+            value::text(program.format, program.format_size)
+        };
+        match format.as_str() {
+            "hlo" => Ok(code),
+            "hlo_with_config" => HloModuleProtoWithConfig::decode(code.as_slice())
+                .map(|with| with.hlo_module)
+                .map_err(PjrtError::Program),
+            _ => Err(PjrtError::ProgramFormat { format }),
+        }
+    }
+
+    /// The same for the same program, options and compiler version; `UNIMPLEMENTED` where the plugin has none.
+    pub fn fingerprint(&self) -> Result<Vec<u8>, PjrtError> {
+        let mut args = ffi::PJRT_Executable_Fingerprint_Args::zeroed();
+        args.executable = self.raw;
+        // SAFETY: a live executable; the bytes live as long as it, and are copied.
+        unsafe {
+            call!(self.plugin, PJRT_Executable_Fingerprint, args)?;
+            Ok(value::list(args.executable_fingerprint.cast::<u8>(), args.executable_fingerprint_size).to_vec())
+        }
+    }
+}
+
+/// An argument of an execution.
+#[derive(Debug)]
+pub enum Arg<'a> {
+    /// Stays the caller's, unchanged, whatever the program aliases.
+    Keep(&'a Buffer),
+    /// Is given up: where the program aliases this parameter to an output, the output takes over its memory; else it
+    /// is freed.
+    Donate(Buffer),
+}
+
+impl Arg<'_> {
+    fn buffer(&self) -> &Buffer {
+        match self {
+            Arg::Keep(buffer) => buffer,
+            Arg::Donate(buffer) => buffer,
+        }
+    }
+}
+
+/// A program loaded on devices of a client.
+#[derive(Debug)]
+pub struct Executable {
+    // Dropped before the loaded executable it was made from, and both before the client.
+    compiled: Compiled,
+    loaded: Loaded,
+    name: String,
+    parameters: Option<Vec<OutputSpec>>,
+    n_outputs: usize,
+    n_devices: usize,
+}
+
+/// Owns the handle, so that it is freed also when making the rest of an [`Executable`] fails.
+#[derive(Debug)]
+struct Loaded {
+    shared: Arc<Shared>,
+    raw: *mut ffi::PJRT_LoadedExecutable,
+    _live: Live,
+}
+
+// SAFETY: a `PJRT_LoadedExecutable` may be used by many threads at once (XLA documents `PjRtLoadedExecutable` as
+// thread-safe).
+unsafe impl Send for Loaded {}
+// SAFETY: as above.
+unsafe impl Sync for Loaded {}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        let mut args = ffi::PJRT_LoadedExecutable_Destroy_Args::zeroed();
+        args.executable = self.raw;
+        // SAFETY: `raw` is live and not used again. The client outlives it.
+        log_drop(unsafe { call!(self.shared.plugin, PJRT_LoadedExecutable_Destroy, args) });
+    }
+}
+
+impl Executable {
+    /// # Safety
+    /// `raw` is a live loaded executable of this client that nobody else frees.
+    pub(super) unsafe fn new(
+        shared: &Arc<Shared>,
+        raw: *mut ffi::PJRT_LoadedExecutable,
+        parameters: Option<Vec<OutputSpec>>,
+    ) -> Result<Executable, PjrtError> {
+        let plugin = shared.plugin;
+        let loaded = Loaded { shared: Arc::clone(shared), raw, _live: Live::new(HandleKind::LoadedExecutable) };
+        let mut args = ffi::PJRT_LoadedExecutable_GetExecutable_Args::zeroed();
+        args.loaded_executable = raw;
+        // SAFETY: a live loaded executable; the call returns an executable that we own.
+        let compiled = unsafe {
+            call!(plugin, PJRT_LoadedExecutable_GetExecutable, args)?;
+            Compiled::new(plugin, args.executable, Some(Arc::clone(shared)))
+        };
+        let mut devices = ffi::PJRT_LoadedExecutable_AddressableDevices_Args::zeroed();
+        devices.executable = raw;
+        // SAFETY: a live loaded executable. Only the count is used.
+        unsafe { call!(plugin, PJRT_LoadedExecutable_AddressableDevices, devices)? };
+        let (name, n_outputs) = (compiled.name()?, compiled.n_outputs()?);
+        Ok(Executable { compiled, loaded, name, parameters, n_outputs, n_devices: devices.num_addressable_devices })
+    }
+
+    /// What the compiler says of it.
+    pub fn compiled(&self) -> &Compiled {
+        &self.compiled
+    }
+
+    /// Outputs for each device.
+    pub fn n_outputs(&self) -> usize {
+        self.n_outputs
+    }
+
+    /// Devices it runs on: replicas × partitions.
+    pub fn n_devices(&self) -> usize {
+        self.n_devices
+    }
+
+    /// Runs it on its one device, and returns when the outputs are there.
+    ///
+    /// Donated arguments are gone afterwards, also when it fails.
+    pub fn execute(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>, PjrtError> {
+        let mut outputs = self.execute_sharded(vec![args])?;
+        Ok(outputs.pop().expect("one list of outputs for each list of arguments"))
+    }
+
+    /// Runs it on all its devices, with one list of arguments for each; returns when the outputs are there.
+    ///
+    /// An argument is donated only where every device donates it.
+    pub fn execute_sharded(&self, args: Vec<Vec<Arg<'_>>>) -> Result<Vec<Vec<Buffer>>, PjrtError> {
+        self.check_args(&args)?;
+        let n_args = args[0].len();
+        let kept = |idx: &i64| args.iter().any(|list| matches!(list[*idx as usize], Arg::Keep(_)));
+        let non_donatable: Vec<i64> = (0..n_args as i64).filter(kept).collect();
+        let raw_args: Vec<Vec<*mut ffi::PJRT_Buffer>> =
+            args.iter().map(|list| list.iter().map(|arg| arg.buffer().raw).collect()).collect();
+        let arg_lists: Vec<*const *mut ffi::PJRT_Buffer> = raw_args.iter().map(|list| list.as_ptr()).collect();
+        let mut raw_outputs = vec![vec![std::ptr::null_mut(); self.n_outputs]; self.n_devices];
+        let output_lists: Vec<*mut *mut ffi::PJRT_Buffer> =
+            raw_outputs.iter_mut().map(|list| list.as_mut_ptr()).collect();
+        let mut events = vec![std::ptr::null_mut(); self.n_devices];
+        let mut options = ffi::PJRT_ExecuteOptions::zeroed();
+        options.non_donatable_input_indices = non_donatable.as_ptr();
+        options.num_non_donatable_input_indices = non_donatable.len();
+        let mut call_args = ffi::PJRT_LoadedExecutable_Execute_Args::zeroed();
+        call_args.executable = self.loaded.raw;
+        call_args.options = &raw mut options;
+        call_args.argument_lists = arg_lists.as_ptr();
+        call_args.num_devices = self.n_devices;
+        call_args.num_args = n_args;
+        call_args.output_lists = output_lists.as_ptr();
+        call_args.device_complete_events = events.as_mut_ptr();
+        let shared = &self.loaded.shared;
+        // SAFETY: live handles of one client, as `check_args` made sure; every list has the length the call reads or
+        // writes (`n_devices` lists of `n_args` and of `n_outputs`), and is alive during it. Arguments that are not
+        // listed as non-donatable are owned by `args`, so nobody else can use them.
+        unsafe { call!(shared.plugin, PJRT_LoadedExecutable_Execute, call_args)? };
+        let events: Vec<Event> = events.into_iter().filter_map(|raw| Event::new(shared.plugin, raw)).collect();
+        // SAFETY: the call succeeded, so each of the lists holds live buffers of this client, which we own.
+        let own = |raw| unsafe { Buffer::new(shared, raw) };
+        let outputs: Vec<Vec<Buffer>> =
+            raw_outputs.into_iter().map(|list| list.into_iter().map(own).collect()).collect();
+        // Every event is awaited, also after one failed: the devices run together.
+        let done: Vec<Result<(), PjrtError>> = events.into_iter().map(Event::wait).collect();
+        done.into_iter().collect::<Result<(), PjrtError>>()?;
+        Ok(outputs)
+    }
+
+    /// Counts and types of the arguments, before the plugin sees them.
+    fn check_args(&self, args: &[Vec<Arg<'_>>]) -> Result<(), PjrtError> {
+        let count = |what, measured, expected| match measured == expected {
+            true => Ok(()),
+            false => Err(PjrtError::Arguments { name: self.name.clone(), what, measured, expected }),
+        };
+        count("lists of arguments, one for each device", args.len(), self.n_devices)?;
+        for list in args {
+            let expected = self.parameters.as_ref().map_or(args[0].len(), Vec::len);
+            count("arguments", list.len(), expected)?;
+            for (idx, arg) in list.iter().enumerate() {
+                let buffer = arg.buffer();
+                if !Arc::ptr_eq(&buffer.shared, &self.loaded.shared) {
+                    return Err(PjrtError::ForeignBuffer { name: self.name.clone(), idx });
+                }
+                if let Some(parameters) = &self.parameters {
+                    self.check_type(idx, buffer, &parameters[idx])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_type(&self, idx: usize, buffer: &Buffer, parameter: &OutputSpec) -> Result<(), PjrtError> {
+        let measured = OutputSpec { dtype: buffer.dtype()?, dims: buffer.dims()? };
+        if measured == *parameter {
+            return Ok(());
+        }
+        Err(PjrtError::ArgumentType {
+            name: self.name.clone(),
+            idx,
+            measured: measured.to_string(),
+            expected: parameter.to_string(),
+        })
+    }
+}
+
+impl std::fmt::Display for OutputSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let dims: Vec<String> = self.dims.iter().map(i64::to_string).collect();
+        write!(f, "{}[{}]", self.dtype, dims.join(","))
+    }
+}
+
+/// A program in the C API's form. Borrows the bytes, which the plugin does not change.
+pub(super) fn program(bytes: &[u8]) -> ffi::PJRT_Program {
+    const FORMAT: &str = "hlo";
+    let mut program = ffi::PJRT_Program::zeroed();
+    program.code = bytes.as_ptr().cast_mut().cast();
+    program.code_size = bytes.len();
+    program.format = FORMAT.as_ptr().cast();
+    program.format_size = FORMAT.len();
+    program
+}
+
+/// Types of a program's parameters; `None` where it does not say, or one is no array.
+pub(super) fn parameter_specs(program: &[u8]) -> Result<Option<Vec<OutputSpec>>, PjrtError> {
+    let header = HloModuleHeader::decode(program).map_err(PjrtError::Program)?;
+    let spec =
+        |shape: ShapeProto| Some(OutputSpec { dtype: DType::from_xla(shape.element_type)?, dims: shape.dimensions });
+    Ok(header.host_program_shape.and_then(|shape| shape.parameters.into_iter().map(spec).collect()))
+}
+
+/// The part of `HloModuleProto` (XLA's `hlo.proto`) that execution needs.
+#[derive(Clone, PartialEq, Message)]
+struct HloModuleHeader {
+    #[prost(message, optional, tag = "4")]
+    host_program_shape: Option<ProgramShapeProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ProgramShapeProto {
+    #[prost(message, repeated, tag = "1")]
+    parameters: Vec<ShapeProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ShapeProto {
+    #[prost(int32, tag = "2")]
+    element_type: i32,
+    #[prost(int64, repeated, tag = "3")]
+    dimensions: Vec<i64>,
+}
+
+/// `HloModuleProtoWithConfig` (XLA's `hlo.proto`), whose configuration is left alone.
+#[derive(Clone, PartialEq, Message)]
+struct HloModuleProtoWithConfig {
+    #[prost(bytes = "vec", tag = "1")]
+    hlo_module: Vec<u8>,
+}

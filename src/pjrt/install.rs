@@ -1,0 +1,557 @@
+//! Where a plugin comes from: a path, an environment variable, the cache directory, or the package index by way of
+//! pip, once, pinned by version and checksum.
+//!
+//! Nothing is linked at build time, and nothing is downloaded that does not match the checksum. What happens is said
+//! through [`set_progress`]; without one it is said on stderr, because a download of 200 MB is never silent.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use fs4::fs_std::FileExt;
+use sha2::{Digest, Sha256};
+
+use super::PjrtError;
+
+/// Which plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// XLA's CPU client.
+    Cpu,
+    /// Google's TPU compiler, `libtpu`.
+    Tpu,
+}
+
+/// A plugin as pinned: which wheel, which file in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Artifact {
+    /// Which plugin it is.
+    pub kind: Kind,
+    /// Project on the Python package index.
+    pub package: &'static str,
+    /// Version of the project.
+    pub version: &'static str,
+    /// File name of the wheel.
+    pub wheel: &'static str,
+    /// SHA-256 of the wheel.
+    pub wheel_sha256: &'static str,
+    /// Bytes of the wheel.
+    pub wheel_bytes: u64,
+    /// The library inside the wheel.
+    pub member: &'static str,
+    /// Bytes of the library.
+    pub library_bytes: u64,
+    /// pip's `--platform` for the wheel.
+    platform: &'static str,
+}
+
+const CPU: Artifact = Artifact {
+    kind: Kind::Cpu,
+    package: "xla-cpu-pjrt",
+    version: "0.0.1",
+    wheel: "xla_cpu_pjrt-0.0.1-py3-none-manylinux_2_27_x86_64.whl",
+    wheel_sha256: "55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
+    wheel_bytes: 63_461_052,
+    member: "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
+    library_bytes: 259_284_552,
+    platform: "manylinux_2_27_x86_64",
+};
+
+const TPU: Artifact = Artifact {
+    kind: Kind::Tpu,
+    package: "libtpu",
+    version: "0.0.51",
+    wheel: "libtpu-0.0.51-cp311-cp311-manylinux_2_31_x86_64.whl",
+    wheel_sha256: "ba67ddbfdbac61c8da1fafc26cd51b93e9fe4d298016e2882eb986b1718cba34",
+    wheel_bytes: 204_805_508,
+    member: "libtpu/libtpu.so",
+    library_bytes: 574_812_664,
+    platform: "manylinux_2_31_x86_64",
+};
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 2] = [Kind::Cpu, Kind::Tpu];
+
+    /// The pinned wheel.
+    pub const fn artifact(self) -> &'static Artifact {
+        match self {
+            Kind::Cpu => &CPU,
+            Kind::Tpu => &TPU,
+        }
+    }
+
+    /// The environment variable that names another file.
+    pub const fn variable(self) -> &'static str {
+        match self {
+            Kind::Cpu => "BF16SCOPE_CPU_PLUGIN",
+            Kind::Tpu => "TPU_LIBRARY_PATH",
+        }
+    }
+}
+
+impl Artifact {
+    /// Where it is in a cache directory.
+    pub fn path_in(&self, cache_dir: &Path) -> PathBuf {
+        let file = self.member.rsplit('/').next().expect("rsplit yields at least one part");
+        cache_dir.join("plugins").join(format!("{}-{}", self.package, self.version)).join(file)
+    }
+}
+
+/// What decides where plugins come from. [`Setup::from_env`] reads it from the environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Setup {
+    /// A CPU plugin named by the user.
+    pub cpu_plugin: Option<PathBuf>,
+    /// A TPU compiler named by the user.
+    pub tpu_plugin: Option<PathBuf>,
+    /// Where plugins are installed; `None` where no variable says.
+    pub cache_dir: Option<PathBuf>,
+    /// Whether installing is refused.
+    pub offline: bool,
+    /// Where `python3` and `pip` are looked for, in the form of `PATH`; `None`: in `PATH`.
+    pub search_path: Option<OsString>,
+}
+
+impl Setup {
+    /// From `BF16SCOPE_CPU_PLUGIN`, `TPU_LIBRARY_PATH`, `BF16SCOPE_CACHE` (else `XDG_CACHE_HOME`, else `HOME`) and
+    /// `BF16SCOPE_OFFLINE`. An empty variable counts as unset.
+    pub fn from_env() -> Setup {
+        Setup::from_variables(|name| std::env::var_os(name))
+    }
+
+    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Setup {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let path = |name: &str| set(name).map(PathBuf::from);
+        Setup {
+            cpu_plugin: path(Kind::Cpu.variable()),
+            tpu_plugin: path(Kind::Tpu.variable()),
+            cache_dir: path("BF16SCOPE_CACHE")
+                .or_else(|| path("XDG_CACHE_HOME").map(|dir| dir.join("bf16scope")))
+                .or_else(|| path("HOME").map(|dir| dir.join(".cache").join("bf16scope"))),
+            offline: set("BF16SCOPE_OFFLINE").is_some_and(|value| value != "0"),
+            search_path: None,
+        }
+    }
+
+    fn named(&self, kind: Kind) -> Option<&PathBuf> {
+        match kind {
+            Kind::Cpu => self.cpu_plugin.as_ref(),
+            Kind::Tpu => self.tpu_plugin.as_ref(),
+        }
+    }
+}
+
+/// How a plugin was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Named by the user.
+    Named,
+    /// In the cache directory, whole.
+    Cache,
+    /// Installed just now.
+    Installed,
+}
+
+/// A plugin's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// The file.
+    pub path: PathBuf,
+    /// How it was found.
+    pub source: Source,
+}
+
+/// Finds a plugin, and installs it if it is nowhere.
+pub fn locate(kind: Kind, setup: &Setup) -> Result<Located, PjrtError> {
+    if let Some(path) = setup.named(kind) {
+        if !path.exists() {
+            return Err(PjrtError::Missing { path: path.clone(), named_by: kind.variable() });
+        }
+        return Ok(Located { path: path.clone(), source: Source::Named });
+    }
+    let cache_dir = setup.cache_dir.as_deref().ok_or(InstallError::NoCacheDir)?;
+    let path = kind.artifact().path_in(cache_dir);
+    if installed_bytes(&path) == Some(kind.artifact().library_bytes) {
+        return Ok(Located { path, source: Source::Cache });
+    }
+    Ok(install(kind, setup)?)
+}
+
+fn installed_bytes(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|metadata| metadata.len())
+}
+
+/// What installation is doing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Progress<'a> {
+    /// An installed file has another size than it must have, and is replaced.
+    Damaged {
+        /// The file.
+        path: &'a Path,
+        /// Its bytes.
+        measured: u64,
+        /// The bytes it must have.
+        expected: u64,
+    },
+    /// The download starts.
+    Starting(&'a Artifact),
+    /// Bytes of the wheel that are here.
+    Downloading {
+        /// What is downloaded.
+        artifact: &'a Artifact,
+        /// Bytes so far.
+        n_bytes: u64,
+    },
+    /// The wheel is here and its checksum is right; the library is unpacked.
+    Unpacking(&'a Artifact),
+    /// The library is in its place.
+    Installed(&'a Path),
+}
+
+impl fmt::Display for Progress<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Progress::Damaged { path, measured, expected } => {
+                write!(f, "{}: measured {measured} bytes, expected {expected}: installing again", path.display())
+            }
+            Progress::Starting(artifact) => write!(
+                f,
+                "installing {} {} with pip ({} MB, once; sha256 {})",
+                artifact.package,
+                artifact.version,
+                artifact.wheel_bytes / 1_000_000,
+                artifact.wheel_sha256
+            ),
+            Progress::Downloading { artifact, n_bytes } => {
+                write!(f, "{}: {} of {} MB", artifact.package, n_bytes / 1_000_000, artifact.wheel_bytes / 1_000_000)
+            }
+            Progress::Unpacking(artifact) => {
+                write!(f, "{}: checksum is right, unpacking", artifact.package)
+            }
+            Progress::Installed(path) => write!(f, "installed {}", path.display()),
+        }
+    }
+}
+
+type Hook = Box<dyn Fn(&Progress<'_>) + Send + Sync>;
+static PROGRESS: OnceLock<Hook> = OnceLock::new();
+
+/// Says what installation does, in place of lines on stderr. Once per process; `false` if one was set before.
+pub fn set_progress(hook: impl Fn(&Progress<'_>) + Send + Sync + 'static) -> bool {
+    PROGRESS.set(Box::new(hook)).is_ok()
+}
+
+fn say(progress: Progress<'_>) {
+    match PROGRESS.get() {
+        Some(hook) => hook(&progress),
+        // A line every 200 ms would drown a test's output.
+        None if matches!(progress, Progress::Downloading { .. }) => {}
+        // Nothing can be done about a stderr that is closed.
+        None => drop(writeln!(io::stderr(), "bf16scope: {progress}")),
+    }
+}
+
+/// A failure to install.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// No variable says where caches are.
+    #[error(
+        "no cache directory: BF16SCOPE_CACHE, XDG_CACHE_HOME and HOME are unset or empty\nhelp: set BF16SCOPE_CACHE to a directory that can hold 900 MB"
+    )]
+    NoCacheDir,
+    /// Installing is refused.
+    #[error("{package} {version} is not installed in {}, and this run is offline\nhelp: run `bf16scope plugins install` without --offline and BF16SCOPE_OFFLINE, or name the library in {variable}", cache_dir.display())]
+    Offline {
+        /// Project.
+        package: &'static str,
+        /// Version.
+        version: &'static str,
+        /// Where it would be.
+        cache_dir: PathBuf,
+        /// The variable that names another file.
+        variable: &'static str,
+    },
+    /// The wheels are for another machine.
+    #[error(
+        "{package}: wheels are for linux x86_64, this machine is {os} {arch}\nhelp: name a PJRT plugin for this machine in {variable}"
+    )]
+    Machine {
+        /// Project.
+        package: &'static str,
+        /// This machine's operating system.
+        os: &'static str,
+        /// This machine's architecture.
+        arch: &'static str,
+        /// The variable that names another file.
+        variable: &'static str,
+    },
+    /// No pip.
+    #[error("{package}: no pip: tried {}\nhelp: install Python 3 with pip (Debian: apt-get install python3-pip), or name the library in {variable}", tried.join(", "))]
+    NoPip {
+        /// Project.
+        package: &'static str,
+        /// Commands tried.
+        tried: Vec<String>,
+        /// The variable that names another file.
+        variable: &'static str,
+    },
+    /// pip failed.
+    #[error(
+        "{package}: `{command}` failed ({status}): {text}\nhelp: is the package index reachable from this machine? else copy {wheel} here, and set PIP_FIND_LINKS to its directory"
+    )]
+    Pip {
+        /// Project.
+        package: &'static str,
+        /// The wheel.
+        wheel: &'static str,
+        /// The command, without its options.
+        command: String,
+        /// How it ended.
+        status: String,
+        /// Its last lines.
+        text: String,
+    },
+    /// pip brought no such wheel.
+    #[error("{package}: pip brought no {wheel} but: {}", found.join(", "))]
+    NoWheel {
+        /// Project.
+        package: &'static str,
+        /// The wheel.
+        wheel: &'static str,
+        /// Files that pip brought.
+        found: Vec<String>,
+    },
+    /// The wheel is another one.
+    #[error(
+        "{wheel}: sha256: measured {measured}, expected {expected}\nhelp: the file was changed on its way; try another network or package mirror"
+    )]
+    Checksum {
+        /// The wheel.
+        wheel: &'static str,
+        /// Measured checksum.
+        measured: String,
+        /// Pinned checksum.
+        expected: &'static str,
+    },
+    /// The wheel cannot be unpacked.
+    #[error("{wheel}: {member}: {source}")]
+    Wheel {
+        /// The wheel.
+        wheel: &'static str,
+        /// The file in it.
+        member: &'static str,
+        /// Why.
+        #[source]
+        source: zip::result::ZipError,
+    },
+    /// The cache directory is full, read-only, or no directory.
+    #[error("cache {}: {doing}: {source}\nhelp: {}", path.display(), remedy(.source))]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room (a plugin takes up to 800 MB while it is installed), or set BF16SCOPE_CACHE to a roomier directory"
+        }
+        _ => "set BF16SCOPE_CACHE to a directory that can be written",
+    }
+}
+
+/// Installs the pinned plugin into the cache directory, unless it is there. One process does it, others wait.
+pub fn install(kind: Kind, setup: &Setup) -> Result<Located, InstallError> {
+    let artifact = kind.artifact();
+    let cache_dir = setup.cache_dir.as_deref().ok_or(InstallError::NoCacheDir)?;
+    let path = artifact.path_in(cache_dir);
+    if setup.offline {
+        return Err(InstallError::Offline {
+            package: artifact.package,
+            version: artifact.version,
+            cache_dir: cache_dir.to_path_buf(),
+            variable: kind.variable(),
+        });
+    }
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Err(InstallError::Machine {
+            package: artifact.package,
+            os: std::env::consts::OS,
+            arch: std::env::consts::ARCH,
+            variable: kind.variable(),
+        });
+    }
+    let dir = path.parent().expect("path_in joins three parts").to_path_buf();
+    fs::create_dir_all(&dir).map_err(io_error(&dir, "making it"))?;
+    let lock_path = dir.join("lock");
+    let lock = File::create(&lock_path).map_err(io_error(&lock_path, "making the lock file"))?;
+    lock.lock_exclusive().map_err(io_error(&lock_path, "waiting for the lock"))?;
+    // Another process may have installed it while this one waited. The lock goes with `lock`.
+    match installed_bytes(&path) {
+        Some(measured) if measured == artifact.library_bytes => {
+            return Ok(Located { path, source: Source::Cache });
+        }
+        Some(measured) => say(Progress::Damaged { path: &path, measured, expected: artifact.library_bytes }),
+        None => {}
+    }
+    let staging = tempfile::Builder::new()
+        .prefix("staging-")
+        .tempdir_in(&dir)
+        .map_err(io_error(&dir, "making a directory in it"))?;
+    say(Progress::Starting(artifact));
+    let wheel = download(artifact, kind, staging.path(), setup)?;
+    check_sum(artifact, &wheel)?;
+    say(Progress::Unpacking(artifact));
+    unpack(artifact, &wheel, staging.path(), &path)?;
+    say(Progress::Installed(&path));
+    Ok(Located { path, source: Source::Installed })
+}
+
+fn io_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> InstallError {
+    let path = path.to_path_buf();
+    move |source| InstallError::Io { path, doing, source }
+}
+
+/// The ways to start pip, best first.
+const PIPS: &[&[&str]] = &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
+
+fn pip(words: &[&str], setup: &Setup) -> Command {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null());
+    if let Some(search_path) = &setup.search_path {
+        command.env("PATH", search_path);
+    }
+    command
+}
+
+/// Downloads the wheel with the first pip there is.
+fn download(artifact: &'static Artifact, kind: Kind, staging: &Path, setup: &Setup) -> Result<PathBuf, InstallError> {
+    let answers = |words: &&&[&str]| {
+        let mut command = pip(words, setup);
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let words = PIPS.iter().find(answers).ok_or_else(|| InstallError::NoPip {
+        package: artifact.package,
+        tried: PIPS.iter().map(|words| format!("`{}`", words.join(" "))).collect(),
+        variable: kind.variable(),
+    })?;
+    let wheels = staging.join("wheels");
+    fs::create_dir(&wheels).map_err(io_error(&wheels, "making it"))?;
+    let log_path = staging.join("pip.log");
+    let log = File::create(&log_path).map_err(io_error(&log_path, "making it"))?;
+    let mut command = pip(words, setup);
+    // The tags pin the wheel, so that any Python 3 gets the same one.
+    command
+        .args(["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"])
+        .args(["--progress-bar", "off", "--platform", artifact.platform])
+        .args(["--implementation", "cp", "--python-version", "3.11", "--abi", "cp311", "--dest"])
+        .arg(&wheels)
+        .arg(format!("{}=={}", artifact.package, artifact.version))
+        // pip writes to its temporary directory first: it must have room too, and be watched.
+        .env("TMPDIR", staging)
+        .stdout(Stdio::null())
+        .stderr(log);
+    let failed = |status: String, text: String| InstallError::Pip {
+        package: artifact.package,
+        wheel: artifact.wheel,
+        command: format!("{} download {}=={}", words.join(" "), artifact.package, artifact.version),
+        status,
+        text,
+    };
+    let mut child = command.spawn().map_err(|error| failed("not started".to_string(), error.to_string()))?;
+    let status = watch(&mut child, artifact, staging).map_err(|error| failed("lost".to_string(), error.to_string()))?;
+    if !status.success() {
+        let text = fs::read(&log_path).unwrap_or_default();
+        return Err(failed(status.to_string(), last_lines(&String::from_utf8_lossy(&text))));
+    }
+    let wheel = wheels.join(artifact.wheel);
+    match wheel.is_file() {
+        true => Ok(wheel),
+        false => {
+            Err(InstallError::NoWheel { package: artifact.package, wheel: artifact.wheel, found: file_names(&wheels) })
+        }
+    }
+}
+
+/// Waits for pip, and says how many bytes have come.
+fn watch(child: &mut Child, artifact: &Artifact, staging: &Path) -> io::Result<std::process::ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        let n_bytes = largest_file(staging).min(artifact.wheel_bytes);
+        say(Progress::Downloading { artifact, n_bytes });
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Bytes of the largest file below a directory: the wheel, while pip writes or copies it.
+fn largest_file(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => largest_file(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    });
+    sizes.max().unwrap_or(0)
+}
+
+fn file_names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// The end of pip's log: its last two lines that say something.
+fn last_lines(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(2)..].join(" / ")
+}
+
+fn check_sum(artifact: &'static Artifact, wheel: &Path) -> Result<(), InstallError> {
+    let read = || -> io::Result<String> {
+        let mut file = File::open(wheel)?;
+        let mut hasher = Sha256::new();
+        let mut chunk = vec![0; 1 << 20];
+        loop {
+            match file.read(&mut chunk)? {
+                0 => {
+                    return Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+                }
+                n_bytes => hasher.update(&chunk[..n_bytes]),
+            }
+        }
+    };
+    let measured = read().map_err(io_error(wheel, "reading it"))?;
+    match measured == artifact.wheel_sha256 {
+        true => Ok(()),
+        false => Err(InstallError::Checksum { wheel: artifact.wheel, measured, expected: artifact.wheel_sha256 }),
+    }
+}
+
+/// Unpacks the library beside its place, then moves it there: it is whole or absent.
+fn unpack(artifact: &'static Artifact, wheel: &Path, staging: &Path, path: &Path) -> Result<(), InstallError> {
+    let zip_error = |source| InstallError::Wheel { wheel: artifact.wheel, member: artifact.member, source };
+    let file = File::open(wheel).map_err(io_error(wheel, "reading it"))?;
+    let mut archive = zip::ZipArchive::new(io::BufReader::new(file)).map_err(zip_error)?;
+    let mut member = archive.by_name(artifact.member).map_err(zip_error)?;
+    let unpacked = staging.join("library");
+    let mut out = File::create(&unpacked).map_err(io_error(&unpacked, "making it"))?;
+    io::copy(&mut member, &mut out).map_err(io_error(&unpacked, "unpacking the library"))?;
+    out.sync_all().map_err(io_error(&unpacked, "writing the library out"))?;
+    fs::rename(&unpacked, path).map_err(io_error(path, "moving the library into its place"))
+}

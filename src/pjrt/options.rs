@@ -1,0 +1,164 @@
+//! Compile options, and their `CompileOptionsProto`.
+//!
+//! Declares only the fields this crate sets. XLA's flags travel as `env_option_overrides`, which XLA applies on top of
+//! its defaults; a `DebugOptions` message would replace all defaults by zeros.
+//!
+//! Source: XLA's `xla/pjrt/proto/compile_options.proto` (field numbers), `xla/xla.proto` (names of flags).
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+
+/// How a program is compiled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompileOptions {
+    /// Copies of the program that run at once on different data.
+    pub n_replicas: usize,
+    /// Parts that one copy is split into.
+    pub n_partitions: usize,
+    /// Whether XLA may keep more precision than the program says: drop an f32 → bf16 → f32 pair, and with it the cast
+    /// that a user wrote. XLA's default is `true`; ours is `false`, because the casts are the point.
+    pub allow_excess_precision: bool,
+    /// Whether the program takes one tuple instead of one argument per parameter.
+    pub parameter_is_tupled: bool,
+    /// More of XLA's flags (fields of `DebugOptions`, or the compiler's own), by name.
+    pub flags: BTreeMap<String, OptionValue>,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        CompileOptions {
+            n_replicas: 1,
+            n_partitions: 1,
+            allow_excess_precision: false,
+            parameter_is_tupled: false,
+            flags: BTreeMap::new(),
+        }
+    }
+}
+
+/// Value of one of XLA's flags.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OptionValue {
+    /// Text; also the name of an enum value.
+    Str(String),
+    /// A boolean.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A float.
+    Float(f64),
+}
+
+impl CompileOptions {
+    /// The serialized `CompileOptionsProto`.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut flags: BTreeMap<String, OptionOverrideProto> =
+            self.flags.iter().map(|(name, value)| (name.clone(), value.into())).collect();
+        flags.insert(EXCESS_PRECISION.to_string(), (&OptionValue::Bool(self.allow_excess_precision)).into());
+        CompileOptionsProto {
+            parameter_is_tupled_arguments: self.parameter_is_tupled,
+            executable_build_options: Some(ExecutableBuildOptionsProto {
+                device_ordinal: NOT_SET,
+                num_replicas: self.n_replicas as i64,
+                num_partitions: self.n_partitions as i64,
+                use_spmd_partitioning: self.n_partitions > 1,
+            }),
+            env_option_overrides: flags,
+        }
+        .encode_to_vec()
+    }
+}
+
+const EXCESS_PRECISION: &str = "xla_allow_excess_precision";
+/// XLA's "no device ordinal given".
+const NOT_SET: i64 = -1;
+
+impl From<&OptionValue> for OptionOverrideProto {
+    fn from(value: &OptionValue) -> Self {
+        OptionOverrideProto {
+            value: Some(match value {
+                OptionValue::Str(text) => OverrideValue::Str(text.clone()),
+                OptionValue::Bool(boolean) => OverrideValue::Bool(*boolean),
+                OptionValue::Int(int) => OverrideValue::Int(*int),
+                OptionValue::Float(float) => OverrideValue::Float(*float),
+            }),
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CompileOptionsProto {
+    #[prost(bool, tag = "2")]
+    parameter_is_tupled_arguments: bool,
+    #[prost(message, optional, tag = "3")]
+    executable_build_options: Option<ExecutableBuildOptionsProto>,
+    #[prost(btree_map = "string, message", tag = "7")]
+    env_option_overrides: BTreeMap<String, OptionOverrideProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ExecutableBuildOptionsProto {
+    #[prost(int64, tag = "1")]
+    device_ordinal: i64,
+    #[prost(int64, tag = "4")]
+    num_replicas: i64,
+    #[prost(int64, tag = "5")]
+    num_partitions: i64,
+    #[prost(bool, tag = "6")]
+    use_spmd_partitioning: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct OptionOverrideProto {
+    #[prost(oneof = "OverrideValue", tags = "1, 2, 3, 4")]
+    value: Option<OverrideValue>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum OverrideValue {
+    #[prost(string, tag = "1")]
+    Str(String),
+    #[prost(bool, tag = "2")]
+    Bool(bool),
+    #[prost(int64, tag = "3")]
+    Int(i64),
+    #[prost(double, tag = "4")]
+    Float(f64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_survive_the_proto_with_every_field_set() {
+        let options = CompileOptions {
+            n_replicas: 2,
+            n_partitions: 3,
+            allow_excess_precision: true,
+            parameter_is_tupled: true,
+            flags: BTreeMap::from([
+                ("a".to_string(), OptionValue::Str("text".to_string())),
+                ("b".to_string(), OptionValue::Bool(true)),
+                ("c".to_string(), OptionValue::Int(-1)),
+                ("d".to_string(), OptionValue::Float(0.5)),
+            ]),
+        };
+        let proto = CompileOptionsProto::decode(options.encode().as_slice()).unwrap();
+        let build = proto.executable_build_options.unwrap();
+        assert_eq!((build.device_ordinal, build.num_replicas, build.num_partitions), (-1, 2, 3));
+        assert!(build.use_spmd_partitioning && proto.parameter_is_tupled_arguments);
+        let mut expected: BTreeMap<String, OptionOverrideProto> =
+            options.flags.iter().map(|(name, value)| (name.clone(), value.into())).collect();
+        expected.insert("xla_allow_excess_precision".to_string(), (&OptionValue::Bool(true)).into());
+        assert_eq!(proto.env_option_overrides, expected);
+    }
+
+    #[test]
+    fn excess_precision_is_off_and_said_so_by_default() {
+        let proto = CompileOptionsProto::decode(CompileOptions::default().encode().as_slice()).unwrap();
+        let value = proto.env_option_overrides[EXCESS_PRECISION].value.clone();
+        assert_eq!(value, Some(OverrideValue::Bool(false)));
+    }
+}

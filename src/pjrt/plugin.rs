@@ -1,0 +1,250 @@
+//! A plugin: a shared library that exports `GetPjrtApi`, loaded once per process and never unloaded.
+//!
+//! Holds loading, the checks before it (the file is a whole ELF library for this machine) and after it (symbol, API
+//! version), the table lookup with its `struct_size` check, and the reading of errors. Finding and installing a
+//! plugin is `install`'s.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, Once, PoisonError};
+
+use super::install::{self, Kind, Setup};
+use super::live::{HandleKind, Live};
+use super::{Code, PjrtError, Value, elf, ffi, value};
+
+/// Reads a table entry, with its type: see [`Plugin::entry`], whose `unsafe` it passes on.
+macro_rules! entry {
+    ($plugin:expr, $function:ident) => {
+        $plugin.entry(
+            stringify!($function),
+            std::mem::offset_of!($crate::pjrt::ffi::PJRT_Api, $function),
+            |table: &$crate::pjrt::ffi::PJRT_Api| table.$function,
+        )
+    };
+}
+
+/// Calls a table entry that may fail: `call!(plugin, PJRT_Function, args)` is a `Result<(), PjrtError>`. It must stand
+/// in an `unsafe` block that says why every handle in `args` is live and belongs to the plugin.
+macro_rules! call {
+    ($plugin:expr, $function:ident, $args:expr) => {{
+        let plugin: &'static $crate::pjrt::Plugin = $plugin;
+        match $crate::pjrt::plugin::entry!(plugin, $function) {
+            Ok(function) => plugin.check(stringify!($function), function(&raw mut $args)),
+            Err(unsupported) => Err(unsupported),
+        }
+    }};
+}
+
+pub(super) use {call, entry};
+
+/// A loaded plugin. Lives as long as the process, so everything may refer to it.
+#[derive(Debug)]
+pub struct Plugin {
+    api: *const ffi::PJRT_Api,
+    table_size: usize,
+    version: (i32, i32),
+    path: PathBuf,
+}
+
+// SAFETY: the table is written before `GetPjrtApi` returns and never after; the library is never unloaded. The C API
+// lets any thread call through it.
+unsafe impl Send for Plugin {}
+// SAFETY: as above.
+unsafe impl Sync for Plugin {}
+
+/// Plugins loaded so far, by canonical path.
+static LOADED: Mutex<BTreeMap<PathBuf, &'static Plugin>> = Mutex::new(BTreeMap::new());
+
+impl Plugin {
+    /// The CPU plugin: located, installed on first use, loaded once.
+    pub fn cpu() -> Result<&'static Plugin, PjrtError> {
+        Plugin::of(Kind::Cpu, &Setup::from_env())
+    }
+
+    /// The TPU compiler: located, installed on first use, loaded once.
+    pub fn tpu() -> Result<&'static Plugin, PjrtError> {
+        Plugin::of(Kind::Tpu, &Setup::from_env())
+    }
+
+    /// The plugin of a kind, found as `setup` says.
+    pub fn of(kind: Kind, setup: &Setup) -> Result<&'static Plugin, PjrtError> {
+        Plugin::load(&install::locate(kind, setup)?.path)
+    }
+
+    /// Loads the plugin in this file, or returns it if it is loaded.
+    pub fn load(path: &Path) -> Result<&'static Plugin, PjrtError> {
+        let canonical = path.canonicalize().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => PjrtError::Missing { path: path.to_path_buf(), named_by: "the caller" },
+            _ => PjrtError::NotALibrary { path: path.to_path_buf(), why: error.to_string() },
+        })?;
+        // The lock is held while loading: two threads must not run a plugin's one-time setup twice.
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plugin) = loaded.get(&canonical) {
+            return Ok(plugin);
+        }
+        let plugin = open(&canonical)?;
+        loaded.insert(canonical, plugin);
+        Ok(plugin)
+    }
+
+    /// PJRT C API version of the plugin: major, minor.
+    pub fn api_version(&self) -> (i32, i32) {
+        self.version
+    }
+
+    /// The plugin's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the plugin says of itself, such as `xla_version`.
+    pub fn attributes(&'static self) -> Result<BTreeMap<String, Value>, PjrtError> {
+        let mut args = ffi::PJRT_Plugin_Attributes_Args::zeroed();
+        // SAFETY: no handles; the attributes returned live as long as the process.
+        unsafe {
+            call!(self, PJRT_Plugin_Attributes, args)?;
+            Ok(value::decode(args.attributes, args.num_attributes))
+        }
+    }
+
+    /// A table entry: `Unsupported` if the table ends before it, or holds null there. `_type` only names the type.
+    ///
+    /// # Safety
+    /// `offset` is the offset of the field that `_type` reads.
+    pub(super) unsafe fn entry<F: Copy>(
+        &self,
+        function: &'static str,
+        offset: usize,
+        _type: fn(&ffi::PJRT_Api) -> Option<F>,
+    ) -> Result<F, PjrtError> {
+        let end = offset + size_of::<Option<F>>();
+        let entry = match end <= self.table_size {
+            // SAFETY: the table's own size says that it reaches the end of this field, whose type is the caller's
+            // promise. It is read through a raw pointer, since a shorter table must not be borrowed whole.
+            true => unsafe { self.api.byte_add(offset).cast::<Option<F>>().read() },
+            false => None,
+        };
+        entry.ok_or_else(|| self.unsupported(function))
+    }
+
+    fn unsupported(&self, function: &'static str) -> PjrtError {
+        PjrtError::Unsupported { function, path: self.path.clone(), major: self.version.0, minor: self.version.1 }
+    }
+
+    /// Turns what a call returned into a result: reads the error, then frees it.
+    ///
+    /// # Safety
+    /// `error` is null, or an error of this plugin that nobody else frees.
+    pub(super) unsafe fn check(
+        &'static self,
+        call: &'static str,
+        error: *mut ffi::PJRT_Error,
+    ) -> Result<(), PjrtError> {
+        if error.is_null() {
+            return Ok(());
+        }
+        let _live = Live::new(HandleKind::Error);
+        let mut message_args = ffi::PJRT_Error_Message_Args::zeroed();
+        message_args.error = error;
+        let mut code_args = ffi::PJRT_Error_GetCode_Args::zeroed();
+        code_args.error = error;
+        let mut destroy_args = ffi::PJRT_Error_Destroy_Args::zeroed();
+        destroy_args.error = error;
+        // SAFETY: `error` is live by the caller's promise, and freed last. The text is copied before that. An error
+        // returned by `PJRT_Error_GetCode` itself would mean a null argument, which this is not.
+        unsafe {
+            let message = match entry!(self, PJRT_Error_Message) {
+                Ok(function) => {
+                    function(&raw mut message_args);
+                    value::text(message_args.message, message_args.message_size)
+                }
+                Err(_) => String::new(),
+            };
+            if let Ok(function) = entry!(self, PJRT_Error_GetCode) {
+                function(&raw mut code_args);
+            }
+            if let Ok(function) = entry!(self, PJRT_Error_Destroy) {
+                function(&raw mut destroy_args);
+            }
+            Err(PjrtError::Call { call, code: Code::from_number(code_args.code), message })
+        }
+    }
+}
+
+/// A handle that could not be freed: nothing to be done in a `drop` but say so.
+pub(super) fn log_drop(freed: Result<(), PjrtError>) {
+    if let Err(error) = freed {
+        tracing::warn!(%error, "a plugin handle could not be freed");
+    }
+}
+
+/// Environment variables that keep `libtpu` quiet and let two processes load it. Only unset ones are set.
+const SURROUNDINGS: &[(&str, &str)] = &[
+    // Without a TPU there is no metadata server to ask; asking costs seconds.
+    ("TPU_SKIP_MDS_QUERY", "1"),
+    // Else a second process that loads libtpu aborts on its lock file.
+    ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
+    // Warnings about a missing TPU are no news here; errors come back through the API.
+    ("TPU_MIN_LOG_LEVEL", "3"),
+    ("TPU_STDERR_LOG_LEVEL", "3"),
+    ("TF_CPP_MIN_LOG_LEVEL", "3"),
+];
+
+/// Sets the environment variables that plugins read when they are loaded, once per process, unless they are set.
+///
+/// Loading a plugin calls this. A program with threads that read the environment from C (`getenv`) while the first
+/// plugin is loaded calls it itself, before it starts them: Rust's own environment functions are safe from each other,
+/// C's are not.
+pub fn prepare_environment() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for (name, setting) in SURROUNDINGS {
+            if std::env::var_os(name).is_none() {
+                // SAFETY: Rust's readers of the environment take a lock. C's do not: this runs once, before the first
+                // plugin, hence before any thread that a plugin starts; the doc above hands the rest to the caller.
+                unsafe { std::env::set_var(name, setting) };
+            }
+        }
+    });
+}
+
+/// Checks and opens a file, and reads its table.
+fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
+    elf::check(path).map_err(|why| PjrtError::NotALibrary { path: path.to_path_buf(), why })?;
+    prepare_environment();
+    // SAFETY: loading runs the library's initialisers. The file is a whole ELF library for this machine, which its
+    // owner named as a plugin or which was installed by its checksum; nothing more can be checked before running it.
+    let library = unsafe { libloading::Library::new(path) }
+        .map_err(|error| PjrtError::Load { path: path.to_path_buf(), text: error.to_string() })?;
+    // SAFETY: `GetPjrtApi` has this type in every version of the C API.
+    let api = match unsafe { library.get::<ffi::GetPjrtApi>(GET_PJRT_API.to_bytes_with_nul()) } {
+        // SAFETY: takes nothing, returns the table or null.
+        Ok(get_pjrt_api) => unsafe { get_pjrt_api() },
+        Err(_) => {
+            return Err(PjrtError::NotPjrt { path: path.to_path_buf() });
+        }
+    };
+    if api.is_null() {
+        return Err(PjrtError::NotPjrt { path: path.to_path_buf() });
+    }
+    // The table points into the library, so it stays for good.
+    std::mem::forget(library);
+    // SAFETY: size and version are at the start of the table in every version.
+    let (table_size, version) = unsafe {
+        let version = &raw const (*api).pjrt_api_version;
+        ((&raw const (*api).struct_size).read(), ((*version).major_version, (*version).minor_version))
+    };
+    let plugin = Plugin { api, table_size, version, path: path.to_path_buf() };
+    if version.0 != ffi::API_MAJOR {
+        return Err(PjrtError::ApiVersion { path: plugin.path, major: version.0, minor: version.1 });
+    }
+    let plugin: &'static Plugin = Box::leak(Box::new(plugin));
+    let mut args = ffi::PJRT_Plugin_Initialize_Args::zeroed();
+    // SAFETY: no handles; called once for each library, under the lock of `LOADED`.
+    unsafe { call!(plugin, PJRT_Plugin_Initialize, args)? };
+    tracing::debug!(path = %path.display(), version = ?version, "plugin loaded");
+    Ok(plugin)
+}
+
+const GET_PJRT_API: &CStr = c"GetPjrtApi";
