@@ -70,7 +70,7 @@ fn check_layout(array: &ArrayShape) -> Result<(), RuleError> {
     sorted.sort_unstable();
     if !sorted.iter().copied().eq(0..rank as i64) {
         let message = format!(
-            "layout of {} has minor_to_major={:?}, expected a permutation of 0 to {rank} (exclusive)",
+            "layout of {} has minor_to_major={:?}, expected each 0 <= dimension < {rank} once",
             ArrayShape { layout: None, ..array.clone() },
             layout.minor_to_major
         );

@@ -23,7 +23,7 @@
 //! Source: XLA's `hlo_verifier.cc`, `HloInputOutputAliasConfig::Verify`, `HloBufferDonorConfig::Verify`.
 
 use super::ops::RuleError;
-use super::{CompId, InstrId, Instruction, Module};
+use super::{CompId, InstrId, Instruction, Module, Op};
 use std::fmt;
 
 mod ids;
@@ -100,7 +100,10 @@ impl Errors<'_> {
     }
 
     fn name(&self, comp: CompId) -> String {
-        self.module.computations.get(comp.idx()).map_or_else(|| format!("#{}", comp.0), |c| c.name.clone())
+        match self.module.computations.get(comp.idx()) {
+            Some(computation) if !computation.name.is_empty() => computation.name.clone(),
+            Some(_) | None => format!("#{}", comp.0),
+        }
     }
 }
 
@@ -118,6 +121,9 @@ fn print_short(instructions: &[Instruction], instruction: &Instruction) -> Strin
     let mut operands: Vec<String> = instruction.operands.iter().take(MAX_PRINTED_OPERANDS).map(name).collect();
     if instruction.operands.len() > MAX_PRINTED_OPERANDS {
         operands.push(format!("… {} in all", instruction.operands.len()));
+    }
+    if let Op::Parameter { number, .. } = &instruction.op {
+        operands.insert(0, number.to_string());
     }
     let shape = if ids::nests_too_deep(&instruction.shape) {
         "(…)".to_string()
