@@ -11,8 +11,8 @@
 //!   By default XLA may drop a pair f32 → bf16 → f32 (`xla_allow_excess_precision`).
 //! - `bitcast-convert`: integers and floats in any pairing (all widths divide); `pred` and complex only to themselves.
 //! - `reduce-precision`: a float keeps its dtype and is rounded to nearest even as if it had `exponent_bits` (≥ 1) and
-//!   `mantissa_bits` (≥ 0); too large becomes infinity, subnormals of the reduced format become 0, NaN stays. XLA never
-//!   drops it: `(8, 7)` rounds to bf16 for certain.
+//!   `mantissa_bits` (≥ 0); too large becomes infinity, NaN stays. With fewer exponent bits than the dtype has, what
+//!   would be subnormal becomes 0. XLA never drops it: `(8, 7)` rounds f32 to bf16 for certain.
 //!
 //! # Errors
 //! `operands/*`, `convert/complex`, `bitcast-convert/dtypes`, `bitcast-convert/last-dimension`,
