@@ -159,9 +159,11 @@ fn elementwise() -> Vec<Case> {
         case("multiply_by_itself", &[&[5]], (-2.0, 2.0), |e, args| e.mul(args[0], args[0])),
     ];
     cases.extend([
-        case_at("atan2_all_quadrants", &[(&[4], &[1.0, 1.5, -1.0, -0.7]), (&[4], &[1.0, -1.0, -1.5, 0.7])], |e, args| {
-            e.binary(BinaryOp::Atan2, args[0], args[1])
-        }),
+        case_at(
+            "atan2_all_quadrants",
+            &[(&[4], &[1.0, 1.5, -1.0, -0.7]), (&[4], &[1.0, -1.0, -1.5, 0.7])],
+            |e, args| e.binary(BinaryOp::Atan2, args[0], args[1]),
+        ),
         case_at("remainder", &[(&[4], &[7.3, -7.3, 7.3, -2.2]), (&[4], &[2.0, 2.0, -2.0, 3.0])], |e, args| {
             e.binary(BinaryOp::Remainder, args[0], args[1])
         }),
@@ -178,7 +180,11 @@ fn elementwise() -> Vec<Case> {
         }),
         case_at(
             "clamp_arrays",
-            &[(&[5], &[0.0, 1.0, -1.0, 0.2, 3.0]), (&[5], &[0.5, 0.5, 0.5, 0.1, 0.0]), (&[5], &[1.0, 2.0, 0.0, 1.0, 2.0])],
+            &[
+                (&[5], &[0.0, 1.0, -1.0, 0.2, 3.0]),
+                (&[5], &[0.5, 0.5, 0.5, 0.1, 0.0]),
+                (&[5], &[1.0, 2.0, 0.0, 1.0, 2.0]),
+            ],
             |e, args| e.emit(Op::Clamp, args, None),
         ),
         case_at(
@@ -211,14 +217,14 @@ fn movement() -> Vec<Case> {
         }),
         case("reshape", &[&[2, 6]], (-2.0, 2.0), |e, args| e.reshape(args[0], &[3, 4])),
         case("transpose", &[&[2, 3, 4]], (-2.0, 2.0), |e, args| e.transpose(args[0], &[2, 0, 1])),
-        case("slice", &[&[5, 4]], (-2.0, 2.0), move |e, args| {
-            e.slice(args[0], &[slice(1, 4, 1), slice(0, 3, 1)])
-        }),
+        case("slice", &[&[5, 4]], (-2.0, 2.0), move |e, args| e.slice(args[0], &[slice(1, 4, 1), slice(0, 3, 1)])),
         case("slice_strided", &[&[9, 7]], (-2.0, 2.0), move |e, args| {
             e.slice(args[0], &[slice(1, 9, 3), slice(2, 6, 2)])
         }),
         case("slice_of_nothing", &[&[3]], (-2.0, 2.0), move |e, args| e.slice(args[0], &[slice(1, 1, 2)])),
-        case("pad", &[&[2, 3], &[]], (-2.0, 2.0), move |e, args| e.pad(args[0], args[1], &[pad(1, 2, 0), pad(0, 1, 0)])),
+        case("pad", &[&[2, 3], &[]], (-2.0, 2.0), move |e, args| {
+            e.pad(args[0], args[1], &[pad(1, 2, 0), pad(0, 1, 0)])
+        }),
         case("pad_interior", &[&[3, 2], &[]], (-2.0, 2.0), move |e, args| {
             e.pad(args[0], args[1], &[pad(1, 0, 2), pad(0, 2, 1)])
         }),
@@ -354,17 +360,18 @@ pub fn second_of_two(module: &mut Module) -> CompId {
 }
 
 fn products() -> Vec<Case> {
-    let dot = |name, lhs: &[i64], rhs: &[i64], [lhs_batch, rhs_batch, lhs_contracting, rhs_contracting]: [&[i64]; 4]| {
-        let dims = DotDims {
-            lhs_batch: lhs_batch.to_vec(),
-            rhs_batch: rhs_batch.to_vec(),
-            lhs_contracting: lhs_contracting.to_vec(),
-            rhs_contracting: rhs_contracting.to_vec(),
+    let dot =
+        |name, lhs: &[i64], rhs: &[i64], [lhs_batch, rhs_batch, lhs_contracting, rhs_contracting]: [&[i64]; 4]| {
+            let dims = DotDims {
+                lhs_batch: lhs_batch.to_vec(),
+                rhs_batch: rhs_batch.to_vec(),
+                lhs_contracting: lhs_contracting.to_vec(),
+                rhs_contracting: rhs_contracting.to_vec(),
+            };
+            case(name, &[lhs, rhs], (-1.0, 1.0), move |e, args| {
+                e.emit(Op::Dot { dims: dims.clone(), precision: PrecisionConfig::default() }, args, None)
+            })
         };
-        case(name, &[lhs, rhs], (-1.0, 1.0), move |e, args| {
-            e.emit(Op::Dot { dims: dims.clone(), precision: PrecisionConfig::default() }, args, None)
-        })
-    };
     let base = WindowDim::of_size(3);
     let rows = |height, width| [height, width];
     let conv = |name, input: &[i64], kernel: &[i64], window: [WindowDim; 2], (features, batches): (i64, i64)| {
@@ -397,26 +404,76 @@ fn products() -> Vec<Case> {
         dot("dot_general", &[4, 2, 3, 5], &[5, 3, 6, 4, 2], [&[1], &[4], &[0, 3], &[3, 0]]),
         dot("dot_two_batches_crossed", &[2, 3, 4], &[3, 4, 2], [&[0, 1], &[2, 0], &[2], &[1]]),
         conv("conv_valid", &[2, 5, 4, 2], &[3, 3, 2, 3], rows(base, base), (1, 1)),
-        conv("conv_strided_padded", &[1, 6, 5, 2], &[3, 3, 2, 2], rows(WindowDim { stride: 2, ..padded }, padded), (1, 1)),
-        conv("conv_stride_skips_the_end", &[1, 6, 6, 1], &[1, 1, 1, 2], {
-            let strided = WindowDim { stride: 2, ..WindowDim::of_size(1) };
-            rows(strided, strided)
-        }, (1, 1)),
-        conv("conv_kernel_dilated", &[1, 7, 6, 1], &[3, 3, 1, 2], rows(WindowDim { window_dilation: 2, ..padded }, base), (1, 1)),
-        conv("conv_input_dilated", &[1, 3, 4, 2], &[3, 3, 2, 1], rows(WindowDim { base_dilation: 2, ..padded }, padded), (1, 1)),
+        conv(
+            "conv_strided_padded",
+            &[1, 6, 5, 2],
+            &[3, 3, 2, 2],
+            rows(WindowDim { stride: 2, ..padded }, padded),
+            (1, 1),
+        ),
+        conv(
+            "conv_stride_skips_the_end",
+            &[1, 6, 6, 1],
+            &[1, 1, 1, 2],
+            {
+                let strided = WindowDim { stride: 2, ..WindowDim::of_size(1) };
+                rows(strided, strided)
+            },
+            (1, 1),
+        ),
+        conv(
+            "conv_kernel_dilated",
+            &[1, 7, 6, 1],
+            &[3, 3, 1, 2],
+            rows(WindowDim { window_dilation: 2, ..padded }, base),
+            (1, 1),
+        ),
+        conv(
+            "conv_input_dilated",
+            &[1, 3, 4, 2],
+            &[3, 3, 2, 1],
+            rows(WindowDim { base_dilation: 2, ..padded }, padded),
+            (1, 1),
+        ),
         conv("conv_all_attributes", &[2, 4, 5, 2], &[2, 3, 2, 2], rows(odd, WindowDim { stride: 3, ..padded }), (1, 1)),
-        conv("conv_negative_padding", &[1, 6, 5, 1], &[3, 3, 1, 2], {
-            rows(WindowDim { padding_low: -1, padding_high: 1, ..base }, WindowDim { padding_high: -1, ..base })
-        }, (1, 1)),
-        conv("conv_padding_beyond_the_kernel", &[1, 3, 3, 1], &[2, 2, 1, 1], {
-            let wide = WindowDim { padding_low: 3, padding_high: 3, ..WindowDim::of_size(2) };
-            rows(wide, wide)
-        }, (1, 1)),
-        conv("conv_reversed", &[1, 5, 6, 2], &[3, 2, 2, 2], {
-            rows(WindowDim { reversal: true, stride: 2, ..padded }, WindowDim { ..WindowDim::of_size(2) })
-        }, (1, 1)),
-        conv("conv_feature_groups", &[2, 4, 4, 4], &[3, 3, 2, 6], rows(WindowDim { stride: 2, ..padded }, base), (2, 1)),
-        conv("conv_depthwise", &[1, 4, 4, 3], &[2, 2, 1, 6], rows(WindowDim::of_size(2), WindowDim::of_size(2)), (3, 1)),
+        conv(
+            "conv_negative_padding",
+            &[1, 6, 5, 1],
+            &[3, 3, 1, 2],
+            { rows(WindowDim { padding_low: -1, padding_high: 1, ..base }, WindowDim { padding_high: -1, ..base }) },
+            (1, 1),
+        ),
+        conv(
+            "conv_padding_beyond_the_kernel",
+            &[1, 3, 3, 1],
+            &[2, 2, 1, 1],
+            {
+                let wide = WindowDim { padding_low: 3, padding_high: 3, ..WindowDim::of_size(2) };
+                rows(wide, wide)
+            },
+            (1, 1),
+        ),
+        conv(
+            "conv_reversed",
+            &[1, 5, 6, 2],
+            &[3, 2, 2, 2],
+            { rows(WindowDim { reversal: true, stride: 2, ..padded }, WindowDim { ..WindowDim::of_size(2) }) },
+            (1, 1),
+        ),
+        conv(
+            "conv_feature_groups",
+            &[2, 4, 4, 4],
+            &[3, 3, 2, 6],
+            rows(WindowDim { stride: 2, ..padded }, base),
+            (2, 1),
+        ),
+        conv(
+            "conv_depthwise",
+            &[1, 4, 4, 3],
+            &[2, 2, 1, 6],
+            rows(WindowDim::of_size(2), WindowDim::of_size(2)),
+            (3, 1),
+        ),
         conv("conv_batch_groups", &[4, 4, 4, 3], &[3, 3, 3, 4], rows(WindowDim { stride: 2, ..padded }, base), (1, 2)),
         case("conv_nchw", &[&[2, 2, 5, 4], &[3, 2, 3, 2]], (-1.0, 1.0), |e, args| {
             let window = vec![WindowDim::of_size(3), WindowDim { stride: 2, padding_low: 1, ..WindowDim::of_size(2) }];
@@ -486,9 +543,8 @@ pub fn nhwc() -> ConvolutionDims {
 }
 
 fn reductions() -> Vec<Case> {
-    let reduce = |name, op: BinaryOp| {
-        case(name, &[&[2, 3, 4]], (-2.0, 2.0), move |e, args| e.reduce(op, args[0], &[0, 2]))
-    };
+    let reduce =
+        |name, op: BinaryOp| case(name, &[&[2, 3, 4]], (-2.0, 2.0), move |e, args| e.reduce(op, args[0], &[0, 2]));
     vec![
         reduce("reduce_add", BinaryOp::Add),
         reduce("reduce_maximum", BinaryOp::Maximum),
@@ -562,10 +618,28 @@ fn windows() -> Vec<Case> {
     vec![
         reduce_window("window_sum", &[1, 6, 5, 2], BinaryOp::Add, 0.0, vec![one, pool, disjoint, one]),
         reduce_window("window_sum_dilated", &[4, 5], BinaryOp::Add, 0.0, vec![odd, pool]),
-        reduce_window("window_sum_negative_padding", &[6], BinaryOp::Add, 0.0, vec![WindowDim { padding_low: -2, ..pool }]),
-        reduce_window("window_maximum", &[1, 6, 5, 2], BinaryOp::Maximum, f64::NEG_INFINITY, vec![one, pool, disjoint, one]),
+        reduce_window(
+            "window_sum_negative_padding",
+            &[6],
+            BinaryOp::Add,
+            0.0,
+            vec![WindowDim { padding_low: -2, ..pool }],
+        ),
+        reduce_window(
+            "window_maximum",
+            &[1, 6, 5, 2],
+            BinaryOp::Maximum,
+            f64::NEG_INFINITY,
+            vec![one, pool, disjoint, one],
+        ),
         reduce_window("window_minimum", &[6, 5], BinaryOp::Minimum, f64::INFINITY, vec![pool, disjoint]),
-        reduce_window("window_cumulative_sum", &[5], BinaryOp::Add, 0.0, vec![WindowDim { padding_low: 4, ..WindowDim::of_size(5) }]),
+        reduce_window(
+            "window_cumulative_sum",
+            &[5],
+            BinaryOp::Add,
+            0.0,
+            vec![WindowDim { padding_low: 4, ..WindowDim::of_size(5) }],
+        ),
         scatter("select_and_scatter_ge", Comparison::Ge, vec![pool, disjoint], &[2, 2]),
         scatter("select_and_scatter_le", Comparison::Le, vec![disjoint, disjoint], &[2, 2]),
         case("second_derivative_of_window_maximum", &[&[6]], (-2.0, 2.0), move |e, args| {

@@ -62,13 +62,7 @@ fn place(e: &Emitter, x: InstrId, places: &[i64]) -> InstrId {
 }
 
 /// A dot of operands of possibly different dtypes, run in the widest of them, with a result of dtype `dtype`.
-fn mixed_dot(
-    e: &Emitter,
-    operands: [InstrId; 2],
-    dims: DotDims,
-    precision: &PrecisionConfig,
-    dtype: DType,
-) -> InstrId {
+fn mixed_dot(e: &Emitter, operands: [InstrId; 2], dims: DotDims, precision: &PrecisionConfig, dtype: DType) -> InstrId {
     let operands = to_widest(e, operands);
     let [lhs, rhs] = operands;
     // `dot` takes no scalars: the cotangent of a product of vectors multiplies.
