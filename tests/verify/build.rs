@@ -56,7 +56,9 @@ pub fn small() -> Module {
     let m = &mut module;
     let x = add(m, main, "x", Op::parameter(0), &[], "bf16[8,4]");
     let w = add(m, main, "w", Op::parameter(1), &[], "f32[4,3]");
-    let s = add(m, main, "s", Op::parameter(2), &[], "(s32[], f32[3])");
+    let i = add(m, main, "i", Op::parameter(2), &[], "s32[]");
+    let v = add(m, main, "v", Op::parameter(3), &[], "f32[3]");
+    let s = add(m, main, "s", Op::Tuple, &[i, v], "(s32[], f32[3])");
     let wb = add(m, main, "wb", Op::Convert, &[w], "bf16[4,3]");
     let dims = DotDims { lhs_contracting: vec![1], rhs_contracting: vec![0], ..DotDims::default() };
     let dot = Op::Dot { dims, precision: PrecisionConfig::default() };
@@ -70,8 +72,8 @@ pub fn small() -> Module {
     add(m, main, "result", Op::Tuple, &[out, w], "(f32[3], f32[4,3])");
     module.input_output_alias =
         vec![Alias { output_index: vec![1], parameter_number: 1, parameter_index: vec![], kind: AliasKind::Must }];
-    module.buffer_donors = vec![(2, vec![1])];
-    let parameters = ["bf16[8,4]", "f32[4,3]", "(s32[], f32[3])"].map(|text| shape(text).with_default_layout());
+    module.buffer_donors = vec![(3, vec![])];
+    let parameters = ["bf16[8,4]", "f32[4,3]", "s32[]", "f32[3]"].map(|text| shape(text).with_default_layout());
     module.entry_layout = Some(EntryLayout {
         parameters: parameters.to_vec(),
         result: shape("(f32[3], f32[4,3])").with_default_layout(),
@@ -123,14 +125,14 @@ pub fn rich() -> Module {
     let branch = computation(&mut module, "branch");
     add(&mut module, branch, "branch_p", Op::parameter(0), &[], "f32[6]");
     let mut at = At { module: &mut module, comp: main, next: 0 };
-    let pred = at.add(Op::parameter(3), &[], "pred[]");
-    let index = at.add(Op::parameter(4), &[], "s32[]");
-    let v = at.add(Op::parameter(5), &[], "f32[6]");
-    let image = at.add(Op::parameter(6), &[], "f32[2,8,8,4]");
-    let kernel = at.add(Op::parameter(7), &[], "f32[3,3,4,4]");
-    let c = at.add(Op::parameter(8), &[], "f32[4]");
-    let state = at.add(Op::parameter(9), &[], "u64[2]");
-    let zero = InstrId(5);
+    let pred = at.add(Op::parameter(4), &[], "pred[]");
+    let index = at.add(Op::parameter(5), &[], "s32[]");
+    let v = at.add(Op::parameter(6), &[], "f32[6]");
+    let image = at.add(Op::parameter(7), &[], "f32[2,8,8,4]");
+    let kernel = at.add(Op::parameter(8), &[], "f32[3,3,4,4]");
+    let c = at.add(Op::parameter(9), &[], "f32[4]");
+    let state = at.add(Op::parameter(10), &[], "u64[2]");
+    let zero = InstrId(7);
     at.add(Op::Iota { dimension: 1 }, &[], "s32[2,3]");
     at.add(Op::RngBitGenerator(RngAlgorithm::ThreeFry), &[state], "(u64[2], u32[5])");
     at.add(Op::Unary(UnaryOp::from_name("exponential").unwrap()), &[v], "f32[6]");
@@ -199,7 +201,7 @@ pub fn rich() -> Module {
     let fusion = Opaque { opcode: "fusion".into(), called: vec![("calls".into(), vec![branch])] };
     let last = at.add(Op::Opaque(Box::new(fusion)), &[v], "f32[6]");
     let entry = &mut module.computations[main.idx()];
-    entry.root = InstrId(10);
+    entry.root = InstrId(12);
     entry.instructions[last.idx()].control_predecessors = vec![v];
     module.entry_layout = None;
     module
@@ -219,7 +221,7 @@ impl At<'_> {
 }
 
 /// A comparison of the first two of `2 * n` f32 scalars.
-fn comparator(module: &mut Module, name: &str, n: i64, direction: &str) -> CompId {
+pub fn comparator(module: &mut Module, name: &str, n: i64, direction: &str) -> CompId {
     let comp = computation(module, name);
     let parameters: Vec<InstrId> = (0..2 * n)
         .map(|number| add(module, comp, &format!("{name}_p{number}"), Op::parameter(number), &[], "f32[]"))

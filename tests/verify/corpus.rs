@@ -23,6 +23,11 @@ fn at<'m>(module: &'m mut Module, name: &str) -> &'m mut Instruction {
     instructions.find(|instruction| instruction.name == name).expect(name)
 }
 
+/// An op that takes and gives anything.
+fn any_call() -> Op {
+    Op::CustomCall(Box::new(CustomCall { target: "any".into(), ..CustomCall::default() }))
+}
+
 fn array(shape: &mut Shape) -> &mut ArrayShape {
     match shape {
         Shape::Array(array) => array,
@@ -45,7 +50,7 @@ fn ids_of_the_module() {
         |m| m.computations[1].instructions.clear(),
         expect!["add_f32: the computation has 0 instructions, expected 1 or more"],
     );
-    broken(|m| m.computations[0].root = InstrId(99), expect!["main: root is instruction 99, expected one of 11"]);
+    broken(|m| m.computations[0].root = InstrId(99), expect!["main: root is instruction 99, expected one of 13"]);
 }
 
 #[test]
@@ -53,26 +58,26 @@ fn ids_of_instructions() {
     broken(
         |m| at(m, "y").operands[1] = InstrId(99),
         expect![[r#"
-        main/%y: operand 1 is instruction 99, expected one before this, which is 4
-          %y = f32[8,3] dot(%x, #99)"#]],
+            main/%y: operand 1 is instruction 99, expected one before this, which is 6
+              %y = f32[8,3] dot(%x, #99)"#]],
     );
     broken(
-        |m| at(m, "y").operands[1] = InstrId(4),
+        |m| at(m, "y").operands[1] = InstrId(6),
         expect![[r#"
-        main/%y: operand 1 is instruction 4, expected one before this, which is 4
-          %y = f32[8,3] dot(%x, %y)"#]],
+            main/%y: operand 1 is instruction 6, expected one before this, which is 6
+              %y = f32[8,3] dot(%x, %y)"#]],
     );
     broken(
         |m| at(m, "wb").operands[0] = InstrId(7),
         expect![[r#"
-        main/%wb: operand 0 is instruction 7, expected one before this, which is 3
-          %wb = bf16[4,3] convert(%loop)"#]],
+            main/%wb: operand 0 is instruction 7, expected one before this, which is 5
+              %wb = bf16[4,3] convert(%zero)"#]],
     );
     broken(
         |m| at(m, "wb").control_predecessors = vec![InstrId(u32::MAX)],
         expect![[r#"
-        main/%wb: control predecessor is instruction 4294967295, expected one before this, which is 3
-          %wb = bf16[4,3] convert(%w)"#]],
+            main/%wb: control predecessor is instruction 4294967295, expected one before this, which is 5
+              %wb = bf16[4,3] convert(%w)"#]],
     );
     broken(
         |m| at(m, "total").op.for_each_called_mut(&mut |comp| *comp = CompId(77)),
@@ -110,20 +115,16 @@ fn body_id() -> CompId {
 fn nesting() {
     let deep = |n: usize| (0..n).fold(shape("f32[]"), |inner, _| Shape::Tuple(vec![inner]));
     let of_depth = |n: usize| {
-        let mut module = single(Op::OptimizationBarrier, &["f32[]"], "f32[]");
-        for instruction in &mut module.computations[0].instructions {
-            instruction.shape = deep(n);
-        }
+        let mut module = single(any_call(), &[], "f32[]");
+        module.computations[0].instructions[0].shape = deep(n);
         module
     };
     check(&of_depth(MAX_TUPLE_DEPTH), expect!["valid"]);
     check(
         &of_depth(MAX_TUPLE_DEPTH + 1),
         expect![[r#"
-            main/%p0: shape nests tuples deeper than 64, expected at most 64
-              %p0 = (…) parameter(0)
             main/%it: shape nests tuples deeper than 64, expected at most 64
-              %it = (…) opt-barrier(%p0)"#]],
+              %it = (…) custom-call()"#]],
     );
     broken(
         |m| m.entry_layout.as_mut().unwrap().result = deep(100),
@@ -173,7 +174,7 @@ fn shapes() {
     broken(
         |m| at(m, "x").shape = shape("bf16[4611686018427387904,4]"),
         expect![[r#"
-            main/%x: parameter result is bf16[4611686018427387904,4], expected at most 2^63 - 1 bytes
+            main/%x: parameter result is bf16[4611686018427387904,4], expected at most 2^56 bytes
               %x = bf16[4611686018427387904,4] parameter(0)
             module: entry_computation_layout has parameter 0 bf16[8,4], expected bf16[4611686018427387904,4]"#]],
     );
@@ -267,12 +268,12 @@ fn ops() {
         main/%zero: shape is f32[], expected f64[]
           %zero = f32[] constant()"#]],
     );
-    let replicated = Op::Parameter { number: 2, replication: vec![true; 3] };
+    let replicated = Op::Parameter { number: 3, replication: vec![true; 3] };
     broken(
-        |m| at(m, "s").op = replicated,
+        |m| at(m, "v").op = replicated,
         expect![[r#"
-            main/%s: parameter_replication has 3 flags, expected 2 or none
-              %s = (s32[], f32[3]) parameter(2)"#]],
+            main/%v: parameter_replication has 3 flags, expected 1 or none
+              %v = f32[3] parameter(3)"#]],
     );
     let mut kernel = convolution();
     kernel.window[0].size = 2;
@@ -347,16 +348,40 @@ fn parameters() {
               %w = f32[4,3] parameter(0)"#]],
     );
     broken(
-        |m| at(m, "w").op = Op::parameter(3),
+        |m| at(m, "w").op = Op::parameter(4),
         expect![[r#"
-            main/%w: parameter number is 3, expected 0 <= number < 3: there are 3 parameters
-              %w = f32[4,3] parameter(3)"#]],
+            main/%w: parameter number is 4, expected 0 <= number < 4: there are 4 parameters
+              %w = f32[4,3] parameter(4)"#]],
     );
     broken(
         |m| at(m, "w").op = Op::parameter(i64::MIN),
         expect![[r#"
-            main/%w: parameter number is -9223372036854775808, expected 0 <= number < 3: there are 3 parameters
+            main/%w: parameter number is -9223372036854775808, expected 0 <= number < 4: there are 4 parameters
               %w = f32[4,3] parameter(-9223372036854775808)"#]],
+    );
+}
+
+#[test]
+fn entry_parameters() {
+    let barrier = |operands: &[&str]| single(Op::OptimizationBarrier, operands, operands[0]);
+    check(&barrier(&["(f32[2], token[])"]), expect!["valid"]);
+    let mut nested = barrier(&["()"]);
+    for instruction in &mut nested.computations[0].instructions {
+        instruction.shape = Shape::Tuple(vec![shape("(f32[2])"), shape("s32[]")]);
+    }
+    check(
+        &nested,
+        expect![[r#"
+        main/%p0: the entry's parameter is a tuple of tuples, expected a tuple of arrays
+          %p0 = ((f32[2]), s32[]) parameter(0)
+          help: make each array a parameter of its own"#]],
+    );
+    check(
+        &single(any_call(), &["(s32[])", "f32[2]"], "s32[]"),
+        expect![[r#"
+            main/%p0: the entry has a tuple among its 2 parameters, expected arrays, or only one tuple
+              %p0 = (s32[]) parameter(0)
+              help: make each array a parameter of its own"#]],
     );
 }
 
@@ -369,11 +394,11 @@ fn aliases() {
         kind: AliasKind::May,
     };
     broken(
-        |m| m.input_output_alias.push(alias(&[1], 2, &[1])),
+        |m| m.input_output_alias.push(alias(&[1], 3, &[])),
         expect![[r#"
-        module: input_output_alias of output [1] and parameter 2 [1]: shapes are f32[4,3] and f32[3], expected one array shape
-        module: input_output_alias of output [1] and parameter 2 [1]: the output is aliased twice, expected once
-        module: buffer_donor parameter 2 [1]: input_output_alias has it too, expected one of the two"#]],
+            module: input_output_alias of output [1] and parameter 3 []: shapes are f32[4,3] and f32[3], expected one array shape
+            module: input_output_alias of output [1] and parameter 3 []: the output is aliased twice, expected once
+            module: buffer_donor parameter 3 []: input_output_alias has it too, expected one of the two"#]],
     );
     broken(
         |m| m.input_output_alias.push(alias(&[0], 1, &[])),
@@ -392,9 +417,9 @@ fn aliases() {
             module: input_output_alias of output [0, 0] and parameter 0 []: the result is (f32[3], f32[4,3]), expected one with that output"#]],
     );
     broken(
-        |m| m.input_output_alias.push(alias(&[0], 3, &[])),
+        |m| m.input_output_alias.push(alias(&[0], 4, &[])),
         expect![[r#"
-            module: input_output_alias of output [0] and parameter 3 []: the entry has no such parameter, expected one"#]],
+            module: input_output_alias of output [0] and parameter 4 []: the entry has no such parameter, expected one"#]],
     );
     broken(
         |m| m.input_output_alias.push(alias(&[0], 2, &[-1])),
@@ -407,12 +432,12 @@ fn aliases() {
             module: input_output_alias of output [] and parameter 1 []: shapes are (f32[3], f32[4,3]) and f32[4,3], expected one array shape"#]],
     );
     broken(
-        |m| m.input_output_alias.push(alias(&[0], 2, &[1])),
-        expect!["module: buffer_donor parameter 2 [1]: input_output_alias has it too, expected one of the two"],
+        |m| m.input_output_alias.push(alias(&[0], 3, &[])),
+        expect!["module: buffer_donor parameter 3 []: input_output_alias has it too, expected one of the two"],
     );
     broken(
-        |m| m.buffer_donors.push((2, vec![])),
-        expect!["module: buffer_donor parameter 2 []: the entry has no such array, expected one"],
+        |m| m.buffer_donors.push((2, vec![0])),
+        expect!["module: buffer_donor parameter 2 [0]: the entry has no such array, expected one"],
     );
     broken(
         |m| m.buffer_donors.push((9, vec![])),
@@ -427,7 +452,7 @@ fn entry_layouts() {
     }
     broken(
         |m| drop(layout(m).parameters.pop()),
-        expect!["module: entry_computation_layout has 2 parameters, expected 3, as the entry"],
+        expect!["module: entry_computation_layout has 3 parameters, expected 4, as the entry"],
     );
     broken(
         |m| layout(m).parameters[0] = shape("f32[8,4]"),

@@ -10,8 +10,9 @@
 //!    permutation of its dims; every shape is what the op's shape rule says ([`infer_shape`](super::ops::infer_shape)),
 //!    which checks operands, attributes and signatures of called computations; constants hold as many bytes as their
 //!    shape says.
-//! 3. *Module* (`module_rules`): names are unique and printable; parameters are numbered 0, 1, …; aliases and donors
-//!    name buffers of equal shapes, none twice; the entry layout fits the entry.
+//! 3. *Module* (`module_rules`): names are unique and printable; parameters are numbered 0, 1, …; the entry's are
+//!    arrays, or one tuple of arrays; aliases and donors name buffers of equal shapes, none twice; the entry layout fits
+//!    the entry.
 //!
 //! It does not check: shardings, metadata, frontend attributes and back ends' configurations; whether a custom call's
 //! target exists; how many replicas there are; what opaque ops mean (their operands and shapes are taken as declared);

@@ -14,6 +14,7 @@ pub(super) fn check(module: &Module, errors: &mut Errors<'_>) {
         let is_numbered = check_parameters(comp, computation, errors);
         entry_is_numbered &= is_numbered || comp != module.entry;
     }
+    check_entry_parameters(module, errors);
     if entry_is_numbered {
         check_aliases(module, errors);
         check_entry_layout(module, errors);
@@ -73,6 +74,28 @@ fn check_parameters(comp: CompId, computation: &Computation, errors: &mut Errors
         }
     }
     errors.list.len() == n_errors
+}
+
+/// Arrays and tokens, or one tuple of them: PJRT clients abort on any other tuple.
+fn check_entry_parameters(module: &Module, errors: &mut Errors<'_>) {
+    let entry = module.entry();
+    let parameters = entry.parameters();
+    for &id in &parameters {
+        let message = match &entry.instr(id).shape {
+            Shape::Tuple(_) if parameters.len() > 1 => {
+                format!(
+                    "the entry has a tuple among its {} parameters, expected arrays, or only one tuple",
+                    parameters.len()
+                )
+            }
+            Shape::Tuple(elements) if elements.iter().any(|element| element.as_tuple().is_some()) => {
+                "the entry's parameter is a tuple of tuples, expected a tuple of arrays".to_string()
+            }
+            Shape::Tuple(_) | Shape::Array(_) | Shape::Token | Shape::Opaque => continue,
+        };
+        let error = RuleError::new("parameters/entry-tuple", message);
+        errors.instruction(module.entry, id, error.with_help("make each array a parameter of its own"));
+    }
 }
 
 /// The shape at an index into nested tuples.
