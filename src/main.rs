@@ -1,2 +1,7 @@
-//! The `bf16scope` command.
-fn main() {}
+//! The `bf16scope` command. Everything is in [`bf16scope::cli`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bf16scope::cli::run()
+}

@@ -1,1 +1,219 @@
-//! Room under construction.
+//! The `bf16scope` command line: parsing, logging, tracing, exit codes. One file per subcommand.
+//!
+//! This is the only room that prints, that reads arguments and that erases error types (with `anyhow`).
+//!
+//! To add a subcommand `foo`: write `foo.rs` with a `#[derive(clap::Args)] pub struct Args` and a
+//! `pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status>`; add `mod foo`, a variant of `Command`
+//! with its one-line help, and an arm in `Command::name` and `Command::run`. Print through [`Context::print`] and
+//! [`Context::print_json`], never with `println!`, which panics when the reader of a pipe has gone. Warn with
+//! `tracing::warn!`; it reaches standard error as `bf16scope: warning: …`.
+//!
+//! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too).
+
+mod bits;
+mod logging;
+mod plugins;
+mod progress;
+mod trace;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{ArgAction, Parser, Subcommand};
+
+use crate::pjrt::Setup;
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope bits 1.12156456132 --as f16,bf16,f32
+          what a number becomes in each format, to the last digit
+  bf16scope bits --accumulate 1.125 0.00041999 --steps 100
+          where a small update of a weight is lost
+  bf16scope help <COMMAND>
+          all about a command
+
+Exit status: 0 done, 1 checked and found failing, 2 could not run.";
+
+/// A bfloat16 toolkit for XLA: train in bf16 on a CPU, compile for TPUs without one, and see what rounding does.
+#[derive(Debug, Parser)]
+#[command(name = "bf16scope", version, after_help = EXAMPLES, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    global: GlobalArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Flags that every subcommand takes.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Global options")]
+struct GlobalArgs {
+    /// Say more on standard error; -vv for debugging. RUST_LOG, if set, is the basis
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
+    verbose: u8,
+    /// Say nothing but errors on standard error
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Install and download nothing; fail where that would be needed
+    #[arg(long, global = true)]
+    offline: bool,
+    /// Write a Chrome trace of what took how long (open it in ui.perfetto.dev)
+    #[arg(long, global = true, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+/// One variant per subcommand; its doc is its line in the help.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show a number's bits, exact value and rounding error in each format, or where updates are lost
+    Bits(bits::Args),
+    /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
+    Plugins(plugins::Args),
+}
+
+impl Command {
+    /// As typed; names the command's span in a trace.
+    fn name(&self) -> &'static str {
+        match self {
+            Command::Bits(_) => "bits",
+            Command::Plugins(_) => "plugins",
+        }
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Status> {
+        match self {
+            Command::Bits(args) => bits::run(args, context),
+            Command::Plugins(args) => plugins::run(args, context),
+        }
+    }
+}
+
+/// How a command that ran ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Done; exit code 0.
+    Ok,
+    /// Something was checked and found failing, and the report says what; exit code 1.
+    Failing,
+}
+
+/// What a subcommand may know of the world beyond its own arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// Nothing may be installed or downloaded.
+    pub offline: bool,
+    /// The user wants no progress on standard error.
+    pub quiet: bool,
+}
+
+impl Context {
+    /// Where plugins come from: the environment, and `--offline`.
+    pub fn setup(&self) -> Setup {
+        let setup = Setup::from_env();
+        Setup { offline: setup.offline || self.offline, ..setup }
+    }
+
+    /// Writes text to standard output as it is. Progress and warnings go to standard error instead.
+    pub fn print(&self, text: &str) -> anyhow::Result<()> {
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(StdoutClosed.into()),
+            Err(error) => Err(error).context("cannot write to standard output"),
+        }
+    }
+
+    /// Writes one JSON value to standard output, indented, and a line end.
+    pub fn print_json(&self, value: &impl serde::Serialize) -> anyhow::Result<()> {
+        let mut text = serde_json::to_string_pretty(value).context("cannot write the JSON")?;
+        text.push('\n');
+        self.print(&text)
+    }
+}
+
+/// Whoever read our output has seen enough (`| head`): stop, and call it success.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output was closed")]
+struct StdoutClosed;
+
+/// Runs the command line of this process.
+pub fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come here too, with code 0. Nobody to tell if the terminal is gone.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        }
+    };
+    match execute(&cli) {
+        Ok(Status::Ok) => ExitCode::SUCCESS,
+        Ok(Status::Failing) => ExitCode::from(1),
+        Err(error) if error.is::<StdoutClosed>() => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&error);
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn execute(cli: &Cli) -> anyhow::Result<Status> {
+    let (layer, trace) = match &cli.global.trace {
+        Some(path) => {
+            let (layer, file) = trace::create(path)?;
+            (Some(layer), Some(file))
+        }
+        None => (None, None),
+    };
+    logging::init(logging::Verbosity::new(cli.global.verbose, cli.global.quiet), layer)?;
+    let context = Context { offline: cli.global.offline, quiet: cli.global.quiet };
+    progress::show_installations(context.quiet);
+    let result = {
+        let _span = tracing::info_span!("command", name = cli.command.name()).entered();
+        cli.command.run(&context)
+    };
+    // A trace of a failed command is worth keeping, but its own failure must not hide the command's.
+    match (trace.map(trace::TraceFile::finish), result) {
+        (Some(Err(error)), Ok(_)) => Err(error),
+        (Some(Err(trace_error)), Err(error)) => {
+            report(&trace_error);
+            Err(error)
+        }
+        (Some(Ok(())) | None, result) => result,
+    }
+}
+
+/// `bf16scope: ` and the error, then one indented line for each cause that the line above does not already contain.
+fn report(error: &anyhow::Error) {
+    let mut text = format!("bf16scope: {error}\n");
+    let mut shown = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !shown.contains(&cause) {
+            text += &format!("  caused by: {cause}\n");
+        }
+        shown = cause;
+    }
+    // Standard error may be closed as well; there is nobody left to tell.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_has_help_and_examples() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{} has no help", command.get_name());
+            assert!(command.get_after_help().is_some(), "{} has no examples", command.get_name());
+        }
+    }
+}

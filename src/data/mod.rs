@@ -1,1 +1,12 @@
-//! Room under construction.
+//! Data on its way into a program: reading, shuffling, batching, casting on the host.
+//!
+//! Knows [`crate::hlo::DType`] and the conversions of [`crate::numerics`]; knows nothing of graphs, devices or training.
+
+pub mod batches;
+pub mod cast;
+pub mod dataset;
+pub mod error;
+
+pub use batches::{Batch, Batches};
+pub use dataset::{CsvSpec, Dataset};
+pub use error::DataError;

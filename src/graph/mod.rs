@@ -21,17 +21,19 @@
 mod init;
 mod names;
 mod operators;
+mod precision;
 mod scope;
 mod tensor;
 
 pub use init::{Distribution, FanMode, Init};
+pub use precision::{Precision, UnknownPrecision};
 pub use scope::{Scope, Variable};
 pub use tensor::Tensor;
 
 use crate::hlo::ops::RuleError;
 use crate::hlo::{DType, EmitError, Emitter, InstrId, Metadata, Module, Op, Shape};
 use names::Path;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -45,6 +47,8 @@ pub struct Graph {
 struct Inner {
     emitter: Emitter,
     path: Path,
+    /// Who called the layer that is open, if one is.
+    layer_caller: Cell<Option<&'static Location<'static>>>,
     training: bool,
     inputs: RefCell<Vec<InputInfo>>,
     variables: RefCell<Vec<VariableInfo>>,
@@ -122,6 +126,7 @@ impl Graph {
             inner: Rc::new(Inner {
                 emitter: Emitter::new(module, entry),
                 path: Path::default(),
+                layer_caller: Cell::default(),
                 training,
                 inputs: RefCell::default(),
                 variables: RefCell::default(),
@@ -190,15 +195,18 @@ impl Graph {
         self.scope().low_precision(name, DType::BF16, network)
     }
 
-    /// [`Graph::bf16_scope`] for any low dtype; with f32 it is [`Graph::scope`].
+    /// [`Graph::bf16_scope`] for any low dtype or [`Precision`]; with f32 it is [`Graph::scope`].
     #[track_caller]
-    pub fn low_precision_scope<R>(&self, dtype: DType, network: impl FnOnce(&Scope) -> R) -> R {
-        self.scope().low_precision("", dtype, network)
+    pub fn low_precision_scope<R>(&self, dtype: impl Into<DType>, network: impl FnOnce(&Scope) -> R) -> R {
+        self.scope().low_precision("", dtype.into(), network)
     }
 
     /// Sets the value variable number `variable` has after the call.
     pub fn set_update(&self, variable: usize, value: &Tensor) {
-        self.inner.variables.borrow_mut()[variable].update = Some(value.id);
+        // A variable that could not be made has no entry; `finish` says why.
+        if let Some(variable) = self.inner.variables.borrow_mut().get_mut(variable) {
+            variable.update = Some(value.id);
+        }
     }
 
     /// The variables so far, in the order they were made.
@@ -256,10 +264,10 @@ impl Graph {
         id
     }
 
-    /// Emits with the metadata of the current path, `leaf`, and the caller's file and line.
+    /// Emits with the metadata of the current path, `leaf`, and the file and line of the caller, or of the layer's.
     #[track_caller]
     pub(crate) fn emit_with(&self, leaf: &str, emit: impl FnOnce(&Emitter) -> InstrId) -> Tensor {
-        let caller = Location::caller();
+        let caller = self.inner.layer_caller.get().unwrap_or(Location::caller());
         let emitter = &self.inner.emitter;
         emitter.set_metadata(Metadata {
             op_type: String::new(),

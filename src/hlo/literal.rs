@@ -6,7 +6,7 @@
 //!
 //! Source: `LiteralProto` in XLA's `xla_data.proto`.
 
-use super::{ArrayShape, DType, Shape};
+use super::{ArrayShape, DType, Shape, round};
 use half::{bf16, f16};
 
 /// A constant value.
@@ -97,8 +97,8 @@ impl Literal {
             DType::U16 => Literal::scalar(value as u16),
             DType::U32 => Literal::scalar(value as u32),
             DType::U64 => Literal::scalar(value as u64),
-            DType::F16 => Literal::scalar(f16::from_f64(value)),
-            DType::BF16 => Literal::scalar(bf16::from_f64(value)),
+            DType::F16 => Literal::scalar(f16::from_bits(round::f16_from_f64(value))),
+            DType::BF16 => Literal::scalar(bf16::from_bits(round::bf16_from_f64(value))),
             DType::F32 => Literal::scalar(value as f32),
             DType::F64 => Literal::scalar(value),
             DType::C64

@@ -8,8 +8,11 @@ pub mod literal;
 pub mod module;
 pub mod ops;
 pub mod proto;
+pub mod round;
 pub mod shape;
 pub mod sharding;
+pub mod text;
+pub mod verify;
 
 pub use dtype::{DType, DTypeClass};
 pub use emit::{EmitError, Emitter, POISON};
@@ -20,3 +23,4 @@ pub use module::{
 pub use ops::Op;
 pub use shape::{ArrayShape, Layout, Shape, Tile};
 pub use sharding::{DeviceOrder, Sharding, TileAssignment};
+pub use verify::{MAX_CALL_DEPTH, MAX_TUPLE_DEPTH, VerifyError, VerifyErrors, verify};

@@ -17,8 +17,8 @@ pub struct Accumulation {
     pub update: u64,
     /// Bits of the weight after each step: `steps[0]` is after the first.
     pub steps: Vec<u64>,
-    /// The first step, counted from 1, that left the weight as it was although the update is not zero. From there on
-    /// every further step does nothing, because it computes the same sum.
+    /// The first step, counted from 1, that left the weight as it was although the update, as given, is not zero.
+    /// From there on every further step does nothing, because it computes the same sum.
     pub first_lost: Option<usize>,
 }
 
@@ -32,9 +32,9 @@ impl Accumulation {
 /// Adds `update` to `start` `n_steps` times in `format`: both are rounded to it, and so is every sum (to nearest,
 /// ties to even, once).
 pub fn accumulate(format: Format, start: &Decimal, update: &Decimal, n_steps: usize) -> Accumulation {
+    let update_is_zero = update.is_zero();
     let start = format.encode_decimal(start);
     let update = format.encode_decimal(update);
-    let update_is_zero = format.decode_f64(update) == 0.0;
     let mut weight = start;
     let mut steps = Vec::with_capacity(n_steps);
     let mut first_lost = None;
@@ -111,6 +111,7 @@ mod tests {
     #[test]
     fn a_zero_update_is_not_a_lost_one() {
         assert_eq!(run(Format::F32, "1", "0", 3), (None, "1".to_owned()));
+        assert_eq!(run(Format::F16, "0", "1e-8", 3), (Some(1), "0".to_owned()), "rounds to zero");
         assert_eq!(accumulate(Format::F32, &decimal("1"), &decimal("2"), 0).last(), 0x3F80_0000);
     }
 

@@ -7,11 +7,11 @@
 //!   tie broken by those bits goes the wrong way;
 //! - `half::f16::from_f64` goes through f32 where the processor has F16C, rounding twice.
 //!
-//! Both f64 conversions therefore use [`Format::encode_f64`]. Whole slices are in `data::cast`.
+//! Both f64 conversions are therefore [`crate::hlo::round`]'s. Whole slices are in `data::cast`.
 
 use half::f16;
 
-use super::formats::Format;
+pub use crate::hlo::round::{bf16_from_f64, f16_from_f64};
 
 /// What becomes of subnormal numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,18 +41,15 @@ pub const fn bf16_from_f32(value: f32) -> u16 {
 pub const fn bf16_from_f32_flushed(value: f32) -> u16 {
     let bits = value.to_bits();
     let is_subnormal = bits & 0x7F80_0000 == 0;
-    bf16_from_f32(f32::from_bits(if is_subnormal { bits & 0x8000_0000 } else { bits }))
+    // What is a zero already keeps its sign and loses nothing.
+    let kept = if is_subnormal { 0x8000 } else { 0xFFFF };
+    bf16_from_f32(value) & kept
 }
 
 /// The bits of a bf16 to its f32, exactly; NaN comes back quiet.
 #[inline]
 pub const fn bf16_to_f32(bits: u16) -> f32 {
     half::bf16::from_bits(bits).to_f32_const()
-}
-
-/// f64 to the bits of the nearest bf16, without passing through f32.
-pub fn bf16_from_f64(value: f64) -> u16 {
-    Format::BF16.encode_f64(value) as u16
 }
 
 /// f32 to the bits of the nearest f16.
@@ -67,15 +64,10 @@ pub fn f16_to_f32(bits: u16) -> f32 {
     f16::from_bits(bits).to_f32()
 }
 
-/// f64 to the bits of the nearest f16, without passing through f32.
-pub fn f16_from_f64(value: f64) -> u16 {
-    Format::F16.encode_f64(value) as u16
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::numerics::Class;
+    use crate::numerics::{Class, Format};
     use half::bf16;
 
     /// Converts in every way there is, checks that they agree, and returns the bits.

@@ -1,1 +1,16 @@
-//! Room under construction.
+//! Passes: functions from modules to modules.
+//!
+//! `grad` (reverse mode) and `tidy` (dead code, common subexpressions, exact conversions). A pass takes a verified
+//! module and gives a verified module; the same input gives the same output, byte for byte. No pass reads files or
+//! compiles anything.
+
+pub mod grad;
+pub mod tidy;
+
+/// Why a pass could not rewrite a module.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PassError {
+    /// From [`grad`].
+    #[error(transparent)]
+    Grad(#[from] grad::GradError),
+}

@@ -1,1 +1,79 @@
-//! Room under construction.
+//! How quantities are written for eyes: tables, bytes, counts, ratios. Knows nothing of what they measure.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+/// An empty table in the house's style. Wraps to the terminal's width; whole lines where there is none.
+pub fn table() -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table
+}
+
+/// Aligns every column but the first at the right: numbers.
+pub fn align_numbers(table: &mut Table) {
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+/// Bytes in MiB, one decimal: `2594.0 MiB`.
+pub fn mib(n_bytes: i64) -> String {
+    format!("{:.1} MiB", n_bytes as f64 / (1 << 20) as f64)
+}
+
+/// A whole number with thousands separated: `95,299,378`.
+pub fn grouped(count: i64) -> String {
+    let digits = count.unsigned_abs().to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    if count < 0 { format!("-{out}") } else { out }
+}
+
+/// Three decimals and an exponent: `1.544e12`.
+pub fn scientific(value: f64) -> String {
+    format!("{value:.3e}")
+}
+
+/// `part / whole` in percent, one decimal; `-` for no whole.
+pub fn percent(part: i64, whole: i64) -> String {
+    if whole <= 0 { "-".to_string() } else { format!("{:.1} %", 100.0 * part as f64 / whole as f64) }
+}
+
+/// `numerator / denominator`, three decimals; `-` where there is no quotient.
+pub fn ratio(numerator: f64, denominator: f64) -> String {
+    let quotient = numerator / denominator;
+    if quotient.is_finite() { format!("{quotient:.3}") } else { "-".to_string() }
+}
+
+/// Seconds, in the unit that fits: `94.6 ms`, `1.50 s`, `870 us`.
+pub fn seconds(value: f64) -> String {
+    match value {
+        v if v >= 1.0 => format!("{v:.2} s"),
+        v if v >= 1e-3 => format!("{:.1} ms", v * 1e3),
+        v => format!("{:.0} us", v * 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_read_well() {
+        assert_eq!(mib(8_034_172_928), "7662.0 MiB");
+        assert_eq!(grouped(95_299_378), "95,299,378");
+        assert_eq!(grouped(-1_000), "-1,000");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(scientific(1.544e12), "1.544e12");
+        assert_eq!(percent(1, 8), "12.5 %");
+        assert_eq!(percent(1, 0), "-");
+        assert_eq!(ratio(1.0, 0.0), "-");
+        assert_eq!(seconds(0.0946), "94.6 ms");
+        assert_eq!(seconds(1.5), "1.50 s");
+    }
+}

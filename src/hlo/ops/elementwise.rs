@@ -1,7 +1,44 @@
 //! Elementwise ops: unary, binary, compare, select, clamp.
 //!
-//! Operands have one shape; the result has that shape (`compare` and `is-finite` give `pred`). A scalar stands in for
-//! an array only as the predicate of `select` and the bounds of `clamp`; there is no implicit broadcasting in HLO.
+//! # Shapes
+//! Operands have one shape; the result has that shape. A scalar stands in for an array only as the predicate of
+//! `select` and the bounds of `clamp`: HLO broadcasts nothing by itself. `copy` takes tuples too. A dimension of the
+//! result is dynamic if it is in any operand.
+//!
+//! # Types
+//! Operands have one dtype, which is the result's, except: `compare` and `is-finite` give `pred`; `real`, `imag` and
+//! `abs` give the part's dtype of a complex number; `complex` makes `c64` of `f32` and `c128` of `f64`.
+//!
+//! | ops | dtypes |
+//! | --- | --- |
+//! | `add` (or), `multiply` (and), `copy`, `compare`, `select` | any |
+//! | `maximum`, `minimum`, `clamp` | not complex |
+//! | `subtract`, `divide`, `power`, `negate` | integers, floats, complex |
+//! | `remainder` | integers, floats |
+//! | `and`, `or`, `xor`, `not` | integers (bitwise), `pred` (logical) |
+//! | shifts, `count-leading-zeros`, `popcnt` | integers |
+//! | `abs`, `sign` | signed integers, floats, complex |
+//! | `cbrt`, `ceil`, `erf`, `floor`, `round-nearest-*`, `is-finite` | floats |
+//! | `atan2`, `real`, `imag`, all other functions of one operand | floats, complex |
+//!
+//! # Values
+//! A float result is rounded to its dtype, to nearest even where the back end computes it exactly (`add`, `subtract`,
+//! `multiply`, `divide`, `sqrt`); transcendental functions are as accurate as the back end makes them. XLA's CPU computes
+//! bf16 in f32 and rounds at the end. NaN gives NaN: `maximum` and `minimum` return NaN if either operand is, and so
+//! does `clamp`; `sign` of NaN is NaN and of a zero that zero. `compare` orders floats as IEEE 754 does (NaN only `NE`)
+//! unless its type is `TOTALORDER`. Integers wrap around; division by 0 gives all ones, remainder by 0 the dividend, the
+//! least integer by -1 itself; a shift by the width or more gives 0 (the sign, if arithmetic).
+//!
+//! # Errors
+//! `operands/*`, `complex/parts`, `compare/type`, `compare/complex`.
+//!
+//! # Source
+//! XLA's operation semantics (element-wise functions); `InferUnaryOpShape`, `InferBinaryOpShape`, `InferSelectShape` and
+//! `InferClampShape` of `shape_inference.cc`. An order of complex numbers (`compare`, `maximum`, `clamp`) passes there with
+//! a meaning that nobody specifies; shifts of floats and `remainder` of complex pass there and abort the CPU back end:
+//! all of these are errors here.
+
+pub(crate) mod grad;
 
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, DTypeClass, Shape};
@@ -169,6 +206,17 @@ CompareKind {
     /// Unsigned integers and `pred`.
     Unsigned = "UNSIGNED";
 }}
+
+impl CompareKind {
+    /// The order `compare` uses on a dtype where none is said.
+    pub const fn default_of(dtype: DType) -> CompareKind {
+        match dtype.class() {
+            DTypeClass::Float | DTypeClass::Complex => CompareKind::Float,
+            DTypeClass::Signed => CompareKind::Signed,
+            DTypeClass::Unsigned | DTypeClass::Pred => CompareKind::Unsigned,
+        }
+    }
+}
 
 /// The dtypes a function is defined on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -351,7 +399,10 @@ pub(super) fn select(operands: &[&Shape]) -> Result<Shape, RuleError> {
     operands::same_dtype("select", ("on_true", on_true), ("on_false", on_false))?;
     operands::same_dims("select", ("on_true", on_true), ("on_false", on_false))?;
     scalar_or_same_dims("select", ("pred", pred), ("on_true", on_true))?;
-    Ok(merged(on_true, on_false, on_true.dtype))
+    let dynamic = operands::dynamic_flags(on_true.rank(), |axis| {
+        pred.is_dynamic(axis) || on_true.is_dynamic(axis) || on_false.is_dynamic(axis)
+    });
+    Ok(ArrayShape { dynamic, ..operands::like(on_true, on_true.dtype) }.into())
 }
 
 /// `low` (scalar or of the shape), `x`, `high` → the shape of `x`.
@@ -387,3 +438,6 @@ fn merged(lhs: &ArrayShape, rhs: &ArrayShape, dtype: DType) -> Shape {
     let dynamic = operands::dynamic_flags(lhs.rank(), |axis| lhs.is_dynamic(axis) || rhs.is_dynamic(axis));
     ArrayShape { dynamic, ..operands::like(lhs, dtype) }.into()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,33 @@
 //! Data movement at run-time indices: dynamic-slice, dynamic-update-slice, gather, scatter.
+//!
+//! # Shapes
+//! - `dynamic-slice`: `[n0, n1]`, two scalar starts → `slice_sizes`, each at most the operand's.
+//! - `dynamic-update-slice`: `[n0, n1]`, update of the same rank and no larger, two scalar starts → `[n0, n1]`.
+//! - `gather`: operand, indices → the dims of the indices without `index_vector_dim`, with the box dims (the operand
+//!   axes that are neither collapsed nor batching, of `slice_sizes`) put in at `offset_dims`. Collapsed and batching axes
+//!   have box size 0 or 1. `index_vector_dim` equal to the indices' rank means scalar indices.
+//! - `scatter`: N operands of equal dims, indices, N updates of equal dims → the operands. Updates are shaped like the
+//!   result of a `gather` with the same numbers, whose boxes may be smaller than the operand.
+//! - Batching dims pair an operand axis with an axis of the indices of the same size; a pair is walked together.
+//!
+//! # Types
+//! Indices are integers (starts all of one dtype). Operand, update and result have one dtype, any. Bits move unchanged,
+//! except in `scatter`, where `to_apply(old, update)` (2N scalars → N) makes the new value: with bf16 operands every
+//! addition rounds to bf16, in an order the back end chooses.
+//!
+//! # Out of range
+//! `dynamic-slice`, `dynamic-update-slice` and `gather` move a box that sticks out back inside; `scatter` skips an update
+//! whose window would stick out.
+//!
+//! # Errors
+//! `operands/*`, `dynamic-slice/arity`, `dynamic-update-slice/arity`, `indexing/*`, `gather/collapsed-size`, `scatter/*`.
+//!
+//! # Source
+//! XLA's operation semantics; `InferDynamicSliceShape`, `InferDynamicUpdateSliceShape`, `InferGatherShape`,
+//! `InferScatterShape` of `shape_inference.cc`. Sizes of batching dims and their overlap with others are not checked
+//! there: here they are.
+
+pub(crate) mod grad;
 
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, CompId, DType, Module, Shape};
@@ -340,3 +369,6 @@ fn check_updates(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,12 +17,15 @@ pub mod convolution;
 pub mod dot;
 pub mod elementwise;
 pub mod error;
+pub mod grad;
 pub mod indexing;
 pub mod movement;
 pub mod opaque;
 mod operands;
 pub mod reduction;
 pub mod source;
+#[cfg(test)]
+mod testing;
 pub mod window;
 
 pub use batch_norm::BatchNorm;
@@ -35,6 +38,7 @@ pub use error::RuleError;
 pub use indexing::{GatherDims, ScatterDims};
 pub use movement::{PadDim, SliceDim};
 pub use opaque::Opaque;
+pub(super) use operands::check_size;
 pub use source::RngAlgorithm;
 pub use window::{Window, WindowDim};
 

@@ -1,4 +1,28 @@
 //! Data movement at constant indices: broadcast, reshape, transpose, slice, pad, concatenate, reverse.
+//!
+//! # Shapes
+//! - `broadcast`: `[a, c] → [a, b, c]` with `dimensions=[0, 2]`; each entry names another result axis of equal size.
+//! - `reshape`: dims with the same product; elements keep their row-major order.
+//! - `transpose`: `[a, b, c] → [c, a, b]` with `permutation=[2, 0, 1]`.
+//! - `slice`: `n → ceil((limit - start) / stride)`, with `0 <= start <= limit <= n` and `stride >= 1`.
+//! - `pad`: `n → n + low + high + max(n - 1, 0) * interior`, with `interior >= 0` and a result of 0 or more; negative
+//!   `low` and `high` remove elements. The padding value is a scalar.
+//! - `concatenate`: `[a, b], [a, c] → [a, b + c]` with `dimension=1`; one operand or more.
+//! - `reverse`: the same dims; each axis at most once.
+//!
+//! # Types
+//! Any dtype (`concatenate`: of 4 bits or more); all operands and the result have one. Bits move unchanged: nothing rounds, NaN payloads stay.
+//!
+//! # Errors
+//! `operands/*`, `broadcast/sizes`, `reshape/elements`, `slice/bounds`, `slice/stride`, `pad/interior`, `pad/size`,
+//! `concatenate/arity`, `concatenate/dims`, `concatenate/dtype`.
+//!
+//! # Source
+//! XLA's operation semantics; `HandleBroadcast` and `HandleReshape` of `hlo_verifier.cc`; `InferTransposeShape`,
+//! `InferSliceShape`, `InferPadShape`, `InferConcatOpShape`, `InferReverseShape` of `shape_inference.cc`.
+//! A `concatenate` of 1-bit or 2-bit integers passes there and aborts the CPU back end: here it is an error.
+
+pub(crate) mod grad;
 
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, Shape};
@@ -78,7 +102,7 @@ pub(super) fn transpose(permutation: &[i64], operands: &[&Shape]) -> Result<Shap
 pub(super) fn slice(dims: &[SliceDim], operands: &[&Shape]) -> Result<Shape, RuleError> {
     let [operand] = operands::arity("slice", operands)?;
     let operand = operands::array("slice", "operand", operand)?;
-    operands::per_dimension("slice", "slice", dims.len(), operand)?;
+    operands::per_dimension("slice", "bounds", dims.len(), operand)?;
     let mut result = operands::like(operand, operand.dtype);
     for (axis, (dim, size)) in dims.iter().zip(&mut result.dims).enumerate() {
         let SliceDim { start, limit, stride } = *dim;
@@ -116,7 +140,7 @@ pub(super) fn pad(dims: &[PadDim], operands: &[&Shape]) -> Result<Shape, RuleErr
         *size = i64::try_from(padded).ok().filter(|&padded| padded >= 0).ok_or_else(|| {
             let padding = format!("{low}_{high}_{interior}");
             let message = format!(
-                "pad of axis {axis} makes {size} elements {padded} with {padding}, expected 0 to 2^63 - 1 elements"
+                "pad of axis {axis} makes {padded} elements of {size} with {padding}, expected 0 to 2^63 - 1 elements"
             );
             RuleError::new("pad/size", message)
         })?;
@@ -132,6 +156,11 @@ pub(super) fn concatenate(dimension: i64, operands: &[&Shape]) -> Result<Shape, 
         return Err(RuleError::new("concatenate/arity", "concatenate takes 1 or more operands, got 0"));
     };
     let axis = operands::axis("concatenate", "dimensions", dimension, first.rank())?;
+    if first.dtype.bits() < 4 {
+        let message = format!("concatenate operand 0 is {}, expected a dtype of 4 bits or more", operands::show(first));
+        return Err(RuleError::new("concatenate/dtype", message)
+            .with_help("xla's cpu back end aborts on it: insert a `convert` to a wider integer"));
+    }
     let mut total = first.dims[axis];
     for (i, &array) in rest.iter().enumerate() {
         let role = format!("operand {}", i + 1);
@@ -161,3 +190,6 @@ pub(super) fn reverse(dimensions: &[i64], operands: &[&Shape]) -> Result<Shape, 
     operands::axes("reverse", "dimensions", dimensions, operand.rank())?;
     Ok(operands::like(operand, operand.dtype).into())
 }
+
+#[cfg(test)]
+mod tests;

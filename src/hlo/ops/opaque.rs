@@ -1,4 +1,7 @@
 //! Opcodes the IR does not model, carried unharmed.
+//!
+//! Nothing is known of such an op: its result is what it declares, and only the sizes of its shapes are checked
+//! (`operands/negative-dim`, `operands/size`, `operands/declared`).
 
 use super::{RuleError, operands};
 use crate::hlo::{CompId, Shape};
@@ -21,3 +24,6 @@ pub(super) fn opaque(opaque: &Opaque, operands: &[&Shape], declared: Option<&Sha
     operands::sane(&opaque.opcode, "result", declared)?;
     Ok(declared.without_layout())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,19 @@
-//! `HloModuleProto`: the messages, encoding and decoding.
+//! `HloModuleProto`: the messages, and modules to and from them.
+//!
+//! [`encode`] and [`decode`] are the doors; [`messages`] holds XLA's schema. Which attribute of which op goes in which
+//! field is in `op`, and the attribute structs' fields are in [`attributes`].
+//!
+//! Source: XLA's `hlo.proto` and `xla_data.proto`; what goes in which field as `HloInstruction::ToProto` has it.
 
+pub mod attributes;
+pub mod decode;
+pub mod encode;
+mod error;
+mod literal;
 pub mod messages;
+mod op;
+mod order;
+mod shape;
+mod sharding;
+
+pub use error::ProtoError;

@@ -1,0 +1,70 @@
+//! How fast 256 MiB of f32 become bf16 or f16 on one thread, beside copying the same bytes.
+//!
+//! `cargo bench --bench cast`; the last lines say each cast's share of memcpy's bandwidth, input bytes by input bytes.
+
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use bf16scope::data::cast::{cast_bf16, cast_f16};
+use bf16scope::numerics::bf16::Subnormals;
+use criterion::{Criterion, Throughput};
+use half::slice::HalfFloatSliceExt;
+
+/// 256 MiB.
+const N_VALUES: usize = 64 << 20;
+
+/// A name and what is timed.
+type Case<'a> = (&'static str, Box<dyn FnMut() + 'a>);
+
+fn bench(criterion: &mut Criterion) {
+    // Not constant, and in every page: finite values of many magnitudes.
+    let src: Vec<f32> =
+        (0..N_VALUES as u32).map(|idx| f32::from_bits(idx.wrapping_mul(0x9E37_79B9) & 0xBFFF_FFFF)).collect();
+    let mut copy = vec![1f32; N_VALUES];
+    // The casts of ours take turns on it.
+    let bytes = RefCell::new(vec![1u8; 2 * N_VALUES]);
+    let mut halves = vec![half::bf16::ONE; N_VALUES];
+
+    let mut cases: Vec<Case<'_>> = Vec::new();
+    let src = src.as_slice();
+    cases.push(("memcpy", Box::new(|| black_box(&mut copy).copy_from_slice(black_box(src)))));
+    cases.push((
+        "bf16",
+        Box::new(|| cast_bf16(black_box(src), black_box(&mut bytes.borrow_mut()[..]), Subnormals::Keep)),
+    ));
+    cases.push((
+        "bf16, subnormals flushed",
+        Box::new(|| cast_bf16(black_box(src), black_box(&mut bytes.borrow_mut()[..]), Subnormals::Flush)),
+    ));
+    cases.push(("f16", Box::new(|| cast_f16(black_box(src), black_box(&mut bytes.borrow_mut()[..])))));
+    cases.push(("bf16 by half's slices", Box::new(|| black_box(&mut halves).convert_from_f32_slice(black_box(src)))));
+
+    let mut group = criterion.benchmark_group("cast 256 MiB");
+    group.throughput(Throughput::Bytes(4 * N_VALUES as u64)).sample_size(20);
+    for (name, case) in &mut cases {
+        group.bench_function(*name, |bencher| bencher.iter(&mut *case));
+    }
+    group.finish();
+
+    // The ratio is taken from rounds that run every case in turn, so that a noisy neighbour slows all of them alike.
+    let mut fastest = vec![Duration::MAX; cases.len()];
+    for _ in 0..15 {
+        for (idx, (_, case)) in cases.iter_mut().enumerate() {
+            let start = Instant::now();
+            case();
+            fastest[idx] = fastest[idx].min(start.elapsed());
+        }
+    }
+    for ((name, _), time) in cases.iter().zip(&fastest) {
+        let share = 100.0 * fastest[0].as_secs_f64() / time.as_secs_f64();
+        let rate = 4.0 * N_VALUES as f64 / time.as_secs_f64() / 1e9;
+        println!("{name}: {:.1} ms, {rate:.1} GB/s of input, {share:.0} % of memcpy", time.as_secs_f64() * 1e3);
+    }
+}
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    bench(&mut criterion);
+    criterion.final_summary();
+}

@@ -1,0 +1,161 @@
+//! `bf16scope plugins`: which PJRT plugins there are, where, and installing them.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Subcommand, ValueEnum};
+use serde::Serialize;
+
+use super::{Context, Status};
+use crate::pjrt::{self, Kind, Setup};
+use crate::report;
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope plugins list
+          what is installed, and what would be
+  bf16scope plugins install
+          both plugins, now (268 MB to download, 834 MB on disk)
+  TPU_LIBRARY_PATH=$(bf16scope plugins where tpu) other-program
+          the path of a library, for other programs
+
+A plugin is looked for in BF16SCOPE_CPU_PLUGIN or TPU_LIBRARY_PATH, then in the cache (BF16SCOPE_CACHE, else
+XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope), and installed on first use with pip: one version, checked by sha256.";
+
+/// Arguments of `plugins`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show each plugin: pinned version, where it is, whether it is there
+    List {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Install what is missing
+    Install {
+        /// Which plugins
+        #[arg(value_enum, default_values_t = [Which::Cpu, Which::Tpu])]
+        which: Vec<Which>,
+    },
+    /// Print the path of a plugin's library; installs it first if it is missing
+    Where {
+        /// Which plugin
+        #[arg(value_enum)]
+        which: Which,
+    },
+}
+
+/// A plugin, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Which {
+    /// XLA's CPU client
+    Cpu,
+    /// Google's TPU compiler, libtpu
+    Tpu,
+}
+
+impl Which {
+    fn kind(self) -> Kind {
+        match self {
+            Which::Cpu => Kind::Cpu,
+            Which::Tpu => Kind::Tpu,
+        }
+    }
+}
+
+/// What is known of a plugin without loading it.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    plugin: &'static str,
+    package: &'static str,
+    version: &'static str,
+    /// `named` by the environment, `installed`, `damaged` or `missing`.
+    state: &'static str,
+    path: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let setup = context.setup();
+    match &args.action {
+        Action::List { json } => list(&setup, *json, context)?,
+        Action::Install { which } => {
+            for which in which {
+                let kind = which.kind();
+                let located = pjrt::locate(kind, &setup).with_context(|| failed(kind))?;
+                context.print(&format!("{}: {}\n", name(kind), located.path.display()))?;
+            }
+        }
+        Action::Where { which } => {
+            let kind = which.kind();
+            let located = pjrt::locate(kind, &setup).with_context(|| failed(kind))?;
+            context.print(&format!("{}\n", located.path.display()))?;
+        }
+    }
+    Ok(Status::Ok)
+}
+
+fn failed(kind: Kind) -> String {
+    format!("the {} plugin could not be installed", name(kind))
+}
+
+/// As typed on the command line.
+pub(super) fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Cpu => "cpu",
+        Kind::Tpu => "tpu",
+    }
+}
+
+/// Each plugin's state, without installing or loading anything.
+pub(super) fn rows(setup: &Setup) -> Vec<Row> {
+    Kind::ALL.map(|kind| row(kind, setup)).into()
+}
+
+fn row(kind: Kind, setup: &Setup) -> Row {
+    let artifact = kind.artifact();
+    let named = match kind {
+        Kind::Cpu => &setup.cpu_plugin,
+        Kind::Tpu => &setup.tpu_plugin,
+    };
+    let in_cache = setup.cache_dir.as_deref().map(|cache_dir| artifact.path_in(cache_dir));
+    let size = |path: &PathBuf| std::fs::metadata(path).ok().map(|metadata| metadata.len());
+    let state = match (named, in_cache.as_ref().and_then(size)) {
+        (Some(path), _) if path.exists() => "named",
+        (Some(_), _) | (None, None) => "missing",
+        (None, Some(n_bytes)) if n_bytes == artifact.library_bytes => "installed",
+        (None, Some(_)) => "damaged",
+    };
+    Row {
+        plugin: name(kind),
+        package: artifact.package,
+        version: artifact.version,
+        state,
+        path: named.clone().or(in_cache),
+    }
+}
+
+fn list(setup: &Setup, json: bool, context: &Context) -> anyhow::Result<()> {
+    let rows = rows(setup);
+    if json {
+        return context.print_json(&serde_json::json!({ "plugins": rows }));
+    }
+    let mut table = report::table();
+    table.set_header(["plugin", "package", "version", "state", "library"]);
+    for row in &rows {
+        let path = row.path.as_ref().map_or("-".to_string(), |path| path.display().to_string());
+        table.add_row([row.plugin, row.package, row.version, row.state, &path]);
+    }
+    context.print(&format!("{table}\n"))?;
+    if rows.iter().any(|row| row.state == "missing" || row.state == "damaged") {
+        context.print("missing plugins are installed on first use, or now with `bf16scope plugins install`\n")?;
+    }
+    Ok(())
+}

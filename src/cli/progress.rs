@@ -1,0 +1,87 @@
+//! Progress on standard error: what a plugin's installation does, and bars for work over a second.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::pjrt::{Progress, set_progress};
+
+/// Says on standard error what installations of plugins do: a bar for the download on a terminal, lines elsewhere.
+/// Errors come back from the installation itself, so `quiet` hides nothing that matters.
+pub(super) fn show_installations(quiet: bool) {
+    let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
+    // A second call in one process would keep the first hook, which does the same.
+    set_progress(move |progress| {
+        if quiet {
+            return;
+        }
+        let mut bar = bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match progress {
+            Progress::Starting(artifact) => {
+                say(&progress.to_string());
+                if std::io::stderr().is_terminal() {
+                    *bar = Some(download_bar(artifact.wheel_bytes));
+                }
+            }
+            Progress::Downloading { n_bytes, .. } => {
+                if let Some(bar) = &*bar {
+                    bar.set_position(*n_bytes);
+                }
+            }
+            Progress::Damaged { .. } | Progress::Unpacking(_) | Progress::Installed(_) => {
+                if let Some(bar) = bar.take() {
+                    bar.finish_and_clear();
+                }
+                say(&progress.to_string());
+            }
+        }
+    });
+}
+
+/// A line on standard error. If it is closed there is nobody to tell.
+pub(super) fn say(line: &str) {
+    drop(writeln!(std::io::stderr(), "bf16scope: {line}"));
+}
+
+fn download_bar(n_bytes: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(n_bytes), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+        .expect("the template is a constant that a test renders");
+    bar.set_style(style);
+    bar
+}
+
+/// A bar on standard error that counts `n` things, with a message; hidden if `quiet` or if it is no terminal.
+pub(super) fn bar(n: u64, quiet: bool) -> ProgressBar {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(Some(n), target);
+    let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg} {eta}")
+        .expect("the template is a constant that a test renders");
+    bar.set_style(style);
+    bar
+}
+
+/// A spinner on standard error with a message and the time gone by; hidden if `quiet` or if it is no terminal.
+pub(super) fn spinner(message: String, quiet: bool) -> ProgressBar {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let spinner = ProgressBar::with_draw_target(None, target);
+    let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}")
+        .expect("the template is a constant that a test renders");
+    spinner.set_style(style);
+    spinner.set_message(message);
+    spinner.enable_steady_tick(std::time::Duration::from_millis(100));
+    spinner
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_render() {
+        download_bar(10).finish_and_clear();
+        bar(3, true).finish_and_clear();
+        spinner("compiling".to_string(), true).finish_and_clear();
+    }
+}

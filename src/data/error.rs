@@ -1,0 +1,119 @@
+//! What can be wrong with data.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::hlo::DType;
+
+/// What is wrong with the data, where, and what was expected.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// The file cannot be opened.
+    #[error("{}: cannot open the data file", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Reading failed on the way: a disk error, text that is not UTF-8 or a damaged gzip stream.
+    #[error("{}:{line}: cannot read on from here", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The line that could not be read, counted from 1.
+        line: u64,
+        /// What the reader says.
+        source: io::Error,
+    },
+    /// A gzip stream without its end.
+    #[error("{}:{line}: the gzip stream ends early, at this line; copy or download the file again", path.display())]
+    TruncatedGzip {
+        /// The file.
+        path: PathBuf,
+        /// The line that could not be read whole, counted from 1.
+        line: u64,
+    },
+    /// No rows at all.
+    #[error("{}: no rows; expected one example a line: {n_columns} numbers, then a label", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+        /// Features in a row.
+        n_columns: usize,
+    },
+    /// A row with too many or too few columns.
+    #[error("{}:{line}: {found} columns; expected {expected}: {} features and a label", path.display(), expected - 1)]
+    ColumnCount {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: u64,
+        /// Columns found.
+        found: usize,
+        /// Columns expected.
+        expected: usize,
+    },
+    /// A feature that is not a finite number.
+    #[error("{}:{line}: column {column} is `{text}`; expected a finite number", path.display())]
+    NotANumber {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: u64,
+        /// Counted from 1.
+        column: usize,
+        /// What stands there.
+        text: String,
+    },
+    /// A label that is no class.
+    #[error("{}:{line}: the label is `{text}`; expected a whole number in 0..{n_classes}", path.display())]
+    Label {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: u64,
+        /// What stands there.
+        text: String,
+        /// How many classes there are.
+        n_classes: usize,
+    },
+    /// More than is read into memory.
+    #[error("{}: more than {limit} bytes of text; expected a data set that fits in memory: split it", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// In bytes, after decompression.
+        limit: u64,
+    },
+    /// Dimensions that no example can have.
+    #[error("feature dimensions {dims:?} do not make an example; expected positive ones")]
+    FeatureDims {
+        /// As given.
+        dims: Vec<i64>,
+    },
+    /// More test examples asked for than there are.
+    #[error(
+        "cannot keep {n_test} examples for testing; the data set has {n_examples}, and one must be left to train on"
+    )]
+    Split {
+        /// Asked for.
+        n_test: usize,
+        /// There are.
+        n_examples: usize,
+    },
+    /// A batch of nothing, or of more than there is.
+    #[error("a batch of {batch} does not fit; expected 1 to {n_examples}, the examples there are")]
+    BatchSize {
+        /// Asked for.
+        batch: usize,
+        /// There are.
+        n_examples: usize,
+    },
+    /// Features in a type that the host does not cast to.
+    #[error("features cannot be cast to {dtype} on the host; expected f32, bf16 or f16")]
+    FeatureType {
+        /// Asked for.
+        dtype: DType,
+    },
+}

@@ -1,0 +1,155 @@
+use super::*;
+use crate::hlo::ops::{BinaryOp, UnaryOp};
+use crate::hlo::{DType, Op};
+
+/// `entry(x, y) = call(f, x) + y`, `f(a) = negate(a)`.
+fn sample() -> HloModuleProto {
+    let mut module = Module::new("sample");
+    let shape = Shape::array(DType::F32, [2]).with_default_layout();
+    let callee = module.add_computation("f");
+    let a = module.append(callee, Op::parameter(0), Vec::new(), shape.clone(), Metadata::default());
+    module.append(callee, Op::Unary(UnaryOp::Negate), vec![a], shape.clone(), Metadata::default());
+    let entry = module.entry;
+    let x = module.append(entry, Op::parameter(0), Vec::new(), shape.clone(), Metadata::default());
+    let y = module.append(entry, Op::parameter(1), Vec::new(), shape.clone(), Metadata::default());
+    let called = module.append(entry, Op::Call { to_apply: callee }, vec![x], shape.clone(), Metadata::default());
+    module.append(entry, Op::Binary(BinaryOp::Add), vec![called, y], shape, Metadata::default());
+    encode::module(&module).unwrap()
+}
+
+fn error(change: impl FnOnce(&mut HloModuleProto)) -> String {
+    let mut proto = sample();
+    change(&mut proto);
+    module(proto).unwrap_err().to_string()
+}
+
+#[test]
+fn callees_go_first_and_any_order_comes_in() {
+    let proto = sample();
+    assert_eq!(proto.computations[0].name, "f");
+    let ordered = module(proto.clone()).unwrap();
+    let mut shuffled = proto;
+    shuffled.computations.reverse();
+    shuffled.computations[0].instructions.reverse();
+    let module = module(shuffled).unwrap();
+    assert_eq!(module.entry().result_shape(), ordered.entry().result_shape());
+    assert_eq!(module.comp(CompId(0)), ordered.comp(CompId(0)));
+    let names = |module: &Module| -> Vec<String> {
+        module.entry().instructions.iter().map(|instr| instr.name.clone()).collect()
+    };
+    assert_eq!(names(&ordered), ["parameter.3", "parameter.4", "call.5", "add.6"]);
+    assert_eq!(names(&module), ["parameter.3", "call.5", "parameter.4", "add.6"]);
+    assert_eq!(module.next_name, 7);
+}
+
+#[test]
+fn wrappers_are_opened() {
+    let inner = sample();
+    let wrapped = HloProto { hlo_module: Some(inner.clone()), buffer_assignment: Some(vec![8, 1]) };
+    assert_eq!(from_bytes(&wrapped.encode_to_vec()), module(inner.clone()));
+    let wrapped = HloModuleProtoWithConfig { hlo_module: Some(inner.clone()), config: Some(vec![8, 1]) };
+    assert_eq!(from_bytes(&wrapped.encode_to_vec()), module(inner));
+}
+
+#[test]
+fn unmodelled_ops_and_fields_go_out_as_they_came() {
+    let mut proto = sample();
+    proto.id = 12;
+    proto.stack_frame_index = Some(StackFrameIndexProto { file_names: vec!["a.py".into()], ..Default::default() });
+    proto.computations[1].execution_thread = "host".to_string();
+    let instr = &mut proto.computations[1].instructions[2];
+    instr.opcode = "fusion".to_string();
+    instr.fusion_kind = "kLoop".to_string();
+    instr.backend_config = vec![0xff, 0xfe];
+    instr.async_group_id = 3;
+    instr.dot_sparsity = vec![vec![8, 1]];
+    instr.metadata.as_mut().unwrap().stack_frame_id = 5;
+    instr.statistics_viz.as_mut().unwrap().stat_index_to_visualize = 1;
+    instr.result_accuracy = Some(ResultAccuracy { mode: Some(0), tolerance: None });
+    instr.backend_config_payload = Some(vec![18, 0]);
+    let module = module(proto.clone()).unwrap();
+    assert_eq!(module.entry().instr(InstrId(2)).op.opcode(), "fusion");
+    assert_eq!(module.entry().instr(InstrId(2)).op.called(), [CompId(0)]);
+    assert_eq!(encode::module(&module), Ok(proto));
+}
+
+#[test]
+fn schedules_order_instructions() {
+    let mut proto = sample();
+    let sequence = |computation: &HloComputationProto, order: &[usize]| {
+        let instruction_ids = order.iter().map(|&at| computation.instructions[at].id).collect();
+        (computation.id, InstructionSequence { instruction_ids })
+    };
+    let [callee, entry] = [sequence(&proto.computations[0], &[0, 1]), sequence(&proto.computations[1], &[1, 0, 2, 3])];
+    proto.schedule = Some(HloScheduleProto { sequences: [callee, entry].into_iter().collect() });
+    let module = module(proto.clone()).unwrap();
+    assert!(module.is_scheduled);
+    assert_eq!(module.entry().instr(InstrId(0)).name, "parameter.4");
+    let again = encode::module(&module).unwrap();
+    assert_eq!(again.schedule.unwrap().sequences[&2].instruction_ids, [3, 4, 5, 6]);
+
+    let entry_id = proto.computations[1].id;
+    proto.schedule.as_mut().unwrap().sequences.get_mut(&entry_id).unwrap().instruction_ids.swap(0, 3);
+    let message = "sample: the schedule is not an order of all 4 instructions that puts operands first";
+    assert_eq!(super::module(proto).unwrap_err().to_string(), message);
+}
+
+#[test]
+fn broken_modules_say_where() {
+    assert_eq!(
+        error(|m| m.computations[1].instructions[3].operand_ids[1] = 77),
+        "sample/add.6: operand_ids names id 77, which nothing in the computation has"
+    );
+    assert_eq!(
+        error(|m| m.computations[1].instructions[2].operand_ids[0] = 6),
+        "sample/call.5: operands form a cycle, so no order runs them"
+    );
+    assert_eq!(
+        error(|m| {
+            let call = m.computations[1].instructions[2].clone();
+            m.computations[0].instructions[1] = HloInstructionProto { id: 2, operand_ids: vec![1], ..call };
+            m.computations[0].instructions[1].called_computation_ids = vec![2];
+        }),
+        "f: calls form a cycle, so no order runs them"
+    );
+    assert_eq!(
+        error(|m| m.computations[1].instructions[2].called_computation_ids.clear()),
+        "sample/call.5: called_computation_ids is 0, expected 1 id"
+    );
+    assert_eq!(error(|m| m.computations[1].instructions[1].id = 3), "parameter.4: id 3 is taken by parameter.3");
+    assert_eq!(
+        error(|m| m.computations[1].root_id = 0),
+        "sample: root_id names id 0, which nothing in the computation has"
+    );
+    assert_eq!(error(|m| m.computations[0].instructions[0].shape = None), "f/parameter.1: shape is missing");
+    assert_eq!(error(|m| m.computations[0].instructions[0].opcode.clear()), "f/parameter.1: opcode is missing");
+    assert_eq!(
+        error(|m| {
+            m.entry_computation_id = 9;
+            m.entry_computation_name.clear();
+        }),
+        "sample: entry_computation_id names id 9, which nothing in the module has"
+    );
+    assert_eq!(
+        from_bytes(b"HloModule text, entry_computation_layout={}\n").unwrap_err().to_string().split(':').next(),
+        Some("not an HloModuleProto")
+    );
+}
+
+/// Every truncation and many single-byte changes give a module or an error, and never a panic.
+#[test]
+fn corrupt_bytes_do_not_panic() {
+    let bytes = sample().encode_to_vec();
+    for end in 0..bytes.len() {
+        let _ = from_bytes(&bytes[..end]);
+    }
+    for at in 0..bytes.len() {
+        for value in [0, 1, 0x7f, 0x80, 0xff, bytes[at] ^ 4] {
+            let mut changed = bytes.clone();
+            changed[at] = value;
+            if let Ok(module) = from_bytes(&changed) {
+                let _ = encode::module(&module);
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! `Module` → `HloModuleProto`, as XLA writes it.
+//!
+//! Computations go out callees first and instructions get ids counted through the whole module, which XLA of any age
+//! accepts. Arrays without a layout get the row-major one. Fields that the IR does not model come from
+//! [`Unmodelled::proto`](crate::hlo::Unmodelled). Nothing is verified here: run `hlo::verify` first.
+
+use super::messages::*;
+use super::order::dependencies_first;
+use super::{ProtoError, op, shape, sharding};
+use crate::hlo::{AliasKind, CompId, Computation, InstrId, Instruction, Module, Shape};
+use prost::Message;
+
+const MAY_ALIAS: i32 = 1;
+const MUST_ALIAS: i32 = 2;
+
+/// A module as the bytes of its `HloModuleProto`.
+///
+/// # Errors
+/// What [`module`] says.
+pub fn to_bytes(module: &Module) -> Result<Vec<u8>, ProtoError> {
+    Ok(self::module(module)?.encode_to_vec())
+}
+
+/// A module as its message.
+///
+/// # Errors
+/// Calls that form a cycle, literals that do not fit their shapes, and attributes of foreign text that have no message.
+pub fn module(module: &Module) -> Result<HloModuleProto, ProtoError> {
+    let mut proto = HloModuleProto::decode(module.unmodelled.proto.as_slice())?;
+    let order = computation_order(module)?;
+    let ids = Ids::new(module, &order);
+    let entry = module
+        .computations
+        .get(module.entry.idx())
+        .ok_or_else(|| ProtoError::missing(&module.name, "entry_computation_id"))?;
+    proto.name = module.name.clone();
+    proto.entry_computation_name = entry.name.clone();
+    proto.entry_computation_id = ids.comp(module.entry);
+    proto.computations =
+        order.iter().map(|&comp| computation(module, comp, &ids)).collect::<Result<_, ProtoError>>()?;
+    let names = proto.host_program_shape.take().unwrap_or_default().parameter_names;
+    proto.host_program_shape = Some(host_program_shape(module, entry, names)?);
+    proto.schedule = module.is_scheduled.then(|| schedule(&proto.computations));
+    let entries = module.input_output_alias.iter().map(|alias| AliasEntryProto {
+        output_shape_index: alias.output_index.clone(),
+        parameter_number: alias.parameter_number,
+        parameter_shape_index: alias.parameter_index.clone(),
+        kind: match alias.kind {
+            AliasKind::May => MAY_ALIAS,
+            AliasKind::Must => MUST_ALIAS,
+        },
+    });
+    proto.input_output_alias = Some(HloInputOutputAliasProto { entries: entries.collect() });
+    let donors = module.buffer_donors.iter().map(|(parameter_number, index)| BufferDonorEntryProto {
+        parameter_number: *parameter_number,
+        parameter_shape_index: index.clone(),
+    });
+    proto.buffer_donor = Some(HloBufferDonorProto { entries: donors.collect() });
+    proto.frontend_attributes = Some(attributes(&module.frontend_attributes));
+    Ok(proto)
+}
+
+/// All computations, callees first.
+fn computation_order(module: &Module) -> Result<Vec<CompId>, ProtoError> {
+    let callees = |computation: &Computation| -> Vec<usize> {
+        computation.instructions.iter().flat_map(|instr| instr.op.called()).map(CompId::idx).collect()
+    };
+    let callees: Vec<Vec<usize>> = module.computations.iter().map(callees).collect();
+    for (computation, callees) in module.computations.iter().zip(&callees) {
+        if let Some(&missing) = callees.iter().find(|&&callee| callee >= module.computations.len()) {
+            return Err(ProtoError::DanglingId {
+                place: computation.name.clone(),
+                field: "called_computation_ids",
+                id: missing as i64,
+                scope: "the module".to_string(),
+            });
+        }
+    }
+    match dependencies_first(callees.len(), |comp| callees[comp].as_slice()) {
+        Ok(order) => Ok(order.into_iter().map(|comp| CompId(comp as u32)).collect()),
+        Err(member) => Err(ProtoError::Cycle { place: module.computations[member].name.clone(), what: "calls" }),
+    }
+}
+
+/// Numbers of computations and instructions in the message: each counts from 1 in the order of the message.
+struct Ids {
+    comp: Vec<i64>,
+    first_instr: Vec<i64>,
+}
+
+impl Ids {
+    fn new(module: &Module, order: &[CompId]) -> Ids {
+        let mut ids = Ids { comp: vec![0; order.len()], first_instr: vec![0; order.len()] };
+        let mut next = 1;
+        for (position, comp) in order.iter().enumerate() {
+            ids.comp[comp.idx()] = position as i64 + 1;
+            ids.first_instr[comp.idx()] = next;
+            next += module.comp(*comp).instructions.len() as i64;
+        }
+        ids
+    }
+
+    fn comp(&self, comp: CompId) -> i64 {
+        self.comp[comp.idx()]
+    }
+
+    fn instr(&self, comp: CompId, instr: InstrId) -> i64 {
+        self.first_instr[comp.idx()] + i64::from(instr.0)
+    }
+}
+
+fn computation(module: &Module, comp: CompId, ids: &Ids) -> Result<HloComputationProto, ProtoError> {
+    let computation = module.comp(comp);
+    let mut proto = HloComputationProto::decode(computation.unmodelled.proto.as_slice())?;
+    proto.name = computation.name.clone();
+    proto.id = ids.comp(comp);
+    proto.root_id = ids.instr(comp, computation.root);
+    let names = proto.program_shape.take().unwrap_or_default().parameter_names;
+    proto.program_shape = Some(program_shape(computation, names)?);
+    proto.instructions =
+        computation.ids().map(|id| instruction(computation, id, comp, ids)).collect::<Result<Vec<_>, ProtoError>>()?;
+    Ok(proto)
+}
+
+fn instruction(
+    computation: &Computation,
+    id: InstrId,
+    comp: CompId,
+    ids: &Ids,
+) -> Result<HloInstructionProto, ProtoError> {
+    let instr = computation.instr(id);
+    let place = format!("{}/{}", computation.name, instr.name);
+    let mut proto = HloInstructionProto::decode(instr.unmodelled.proto.as_slice())?;
+    if !instr.unmodelled.attributes.is_empty() && instr.unmodelled.proto.is_empty() {
+        let names: Vec<&str> = instr.unmodelled.attributes.iter().map(|(name, _)| name.as_str()).collect();
+        let what = format!("a proto for the text attributes {}", names.join(", "));
+        return Err(ProtoError::Unsupported { place, what });
+    }
+    proto.name = instr.name.clone();
+    proto.opcode = instr.op.opcode().into_owned();
+    proto.shape = Some(shape::encode(&instr.shape));
+    proto.id = ids.instr(comp, id);
+    proto.operand_ids = instr.operands.iter().map(|&operand| ids.instr(comp, operand)).collect();
+    proto.control_predecessor_ids = instr.control_predecessors.iter().map(|&before| ids.instr(comp, before)).collect();
+    proto.called_computation_ids = op::called(&instr.op).into_iter().map(|callee| ids.comp(callee)).collect();
+    write_metadata(instr, &mut proto);
+    if let Some(sharding) = &instr.sharding {
+        proto.sharding = Some(Box::new(sharding::encode(sharding, &place)?));
+    }
+    if !instr.backend_config.is_empty() {
+        proto.backend_config = instr.backend_config.clone().into_bytes();
+    }
+    let lhs = instr.operands.first().and_then(|lhs| computation.instructions.get(lhs.idx()));
+    op::encode(&instr.op, lhs.map(|lhs| &lhs.shape), &mut proto, &place)?;
+    Ok(proto)
+}
+
+/// Metadata, attributes and figures: XLA writes all three messages even if they are empty.
+fn write_metadata(instr: &Instruction, proto: &mut HloInstructionProto) {
+    let metadata = proto.metadata.get_or_insert_default();
+    metadata.op_type = instr.metadata.op_type.clone();
+    metadata.op_name = instr.metadata.op_name.clone();
+    metadata.source_file = instr.metadata.source_file.clone();
+    metadata.source_line = instr.metadata.source_line;
+    proto.frontend_attributes = Some(attributes(&instr.frontend_attributes));
+    proto.statistics_viz.get_or_insert_default();
+}
+
+fn attributes(pairs: &[(String, String)]) -> FrontendAttributes {
+    FrontendAttributes { map: pairs.iter().cloned().collect() }
+}
+
+/// The parameters' shapes, in the order of their numbers, and the result's.
+fn signature(computation: &Computation) -> Result<(Vec<InstrId>, &Shape), ProtoError> {
+    let root = computation.instructions.get(computation.root.idx());
+    let root = root.ok_or_else(|| ProtoError::missing(&computation.name, "root_id"))?;
+    Ok((computation.parameters(), &root.shape))
+}
+
+fn program_shape(computation: &Computation, names: Vec<String>) -> Result<ProgramShapeProto, ProtoError> {
+    let (parameters, result) = signature(computation)?;
+    let shapes: Vec<&Shape> = parameters.iter().map(|&id| &computation.instr(id).shape).collect();
+    let own = || parameters.iter().map(|&id| computation.instr(id).name.clone()).collect();
+    Ok(shape::encode_program(&shapes, result, if names.is_empty() { own() } else { names }))
+}
+
+fn host_program_shape(
+    module: &Module,
+    entry: &Computation,
+    names: Vec<String>,
+) -> Result<ProgramShapeProto, ProtoError> {
+    let (parameters, result) = signature(entry)?;
+    let (shapes, result): (Vec<&Shape>, &Shape) = match &module.entry_layout {
+        Some(layout) => (layout.parameters.iter().collect(), &layout.result),
+        None => (parameters.iter().map(|&id| &entry.instr(id).shape).collect(), result),
+    };
+    let names = if names.is_empty() { host_names(shapes.len()) } else { names };
+    Ok(shape::encode_program(&shapes, result, names))
+}
+
+/// The names XLA gives to the parameters of a module's host program shape.
+pub(super) fn host_names(n: usize) -> Vec<String> {
+    (0..n).map(|number| format!("p{number}")).collect()
+}
+
+/// The order in which instructions stand, for every computation that is not inside a fusion.
+fn schedule(computations: &[HloComputationProto]) -> HloScheduleProto {
+    let sequence = |computation: &HloComputationProto| InstructionSequence {
+        instruction_ids: computation.instructions.iter().map(|instr| instr.id).collect(),
+    };
+    let scheduled = computations.iter().filter(|computation| !computation.is_fusion_computation);
+    HloScheduleProto { sequences: scheduled.map(|computation| (computation.id, sequence(computation))).collect() }
+}

@@ -1,0 +1,174 @@
+//! The verifier: whether a module may be printed, encoded, rewritten and handed to a compiler.
+//!
+//! [`verify`] reads any module, however broken, and says everything that is wrong with it. It checks, in this order
+//! (ids before all else: while an id is broken nothing that follows it is looked at):
+//!
+//! 1. *Ids* (`ids`): there is an entry; no computation is empty; roots, operands, control predecessors and called
+//!    computations exist; operands and control predecessors are defined earlier; calls do not cycle, nest at most
+//!    [`MAX_CALL_DEPTH`] deep and never reach the entry; tuples nest at most [`MAX_TUPLE_DEPTH`] deep.
+//! 2. *Instructions* (`instructions`): every shape has a sane size and, where it has one, a layout that is a
+//!    permutation of its dims; every shape is what the op's shape rule says ([`infer_shape`](super::ops::infer_shape)),
+//!    which checks operands, attributes and signatures of called computations; constants hold as many bytes as their
+//!    shape says.
+//! 3. *Module* (`module_rules`): names are unique and printable; parameters are numbered 0, 1, …; the entry's are
+//!    arrays, or one tuple of arrays; aliases and donors name buffers of equal shapes, none twice; the entry layout fits
+//!    the entry.
+//!
+//! It does not check: shardings, metadata, frontend attributes and back ends' configurations; whether a custom call's
+//! target exists; how many replicas there are; what opaque ops mean (their operands and shapes are taken as declared);
+//! whether dynamic dimensions agree; whether a program fits a device.
+//!
+//! Promise: what passes can be printed, encoded and rewritten without a panic, and does not trip the checks by which
+//! XLA aborts its process.
+//!
+//! Source: XLA's `hlo_verifier.cc`, `HloInputOutputAliasConfig::Verify`, `HloBufferDonorConfig::Verify`.
+
+use super::ops::RuleError;
+use super::{CompId, InstrId, Instruction, Module, Op};
+use std::fmt;
+
+mod ids;
+mod instructions;
+mod module_rules;
+
+/// How deep tuples may nest. HLO has no bound; back ends recurse over shapes, and no program comes near this one.
+pub const MAX_TUPLE_DEPTH: usize = 64;
+
+/// How deep calls may nest. HLO has no bound; back ends recurse over the call graph, and no program comes near this one.
+pub const MAX_CALL_DEPTH: usize = 512;
+
+/// Everything that is wrong with a module, in the order of its instructions within each of the verifier's steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifyErrors(pub Vec<VerifyError>);
+
+/// One thing that is wrong: where, and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifyError {
+    /// The computation's name, unless it is about the module.
+    pub computation: Option<String>,
+    /// The instruction's name, if it is about one.
+    pub instruction: Option<String>,
+    /// The instruction in short, if it is about one: `%name = shape opcode(operands)`.
+    pub printed: Option<String>,
+    /// What is wrong.
+    pub error: RuleError,
+}
+
+/// Checks a module; see the module's documentation for what that covers.
+///
+/// # Errors
+/// Everything that is wrong, never only the first.
+pub fn verify(module: &Module) -> Result<(), VerifyErrors> {
+    let mut errors = Errors { module, list: Vec::new() };
+    ids::check(module, &mut errors);
+    if errors.list.is_empty() {
+        instructions::check(module, &mut errors);
+        module_rules::check(module, &mut errors);
+    }
+    if errors.list.is_empty() { Ok(()) } else { Err(VerifyErrors(errors.list)) }
+}
+
+/// Collects errors and says where they are. Takes any ids, also those that do not exist.
+struct Errors<'m> {
+    module: &'m Module,
+    list: Vec<VerifyError>,
+}
+
+impl Errors<'_> {
+    /// Of the module.
+    fn module(&mut self, rule: &'static str, message: String) {
+        let error = RuleError::new(rule, message);
+        self.list.push(VerifyError { computation: None, instruction: None, printed: None, error });
+    }
+
+    /// Of a computation.
+    fn computation(&mut self, comp: CompId, rule: &'static str, message: String) {
+        let computation = Some(self.name(comp));
+        let error = RuleError::new(rule, message);
+        self.list.push(VerifyError { computation, instruction: None, printed: None, error });
+    }
+
+    /// Of an instruction.
+    fn instruction(&mut self, comp: CompId, id: InstrId, error: RuleError) {
+        let instructions = self.module.computations.get(comp.idx()).map_or(&[][..], |c| &c.instructions);
+        let instruction = instructions.get(id.idx());
+        self.list.push(VerifyError {
+            computation: Some(self.name(comp)),
+            instruction: Some(instruction.map_or_else(|| format!("#{}", id.0), |instruction| instruction.name.clone())),
+            printed: instruction.map(|instruction| print_short(instructions, instruction)),
+            error,
+        });
+    }
+
+    fn name(&self, comp: CompId) -> String {
+        match self.module.computations.get(comp.idx()) {
+            Some(computation) if !computation.name.is_empty() => computation.name.clone(),
+            Some(_) | None => format!("#{}", comp.0),
+        }
+    }
+}
+
+/// Operands printed of one instruction; more are counted.
+const MAX_PRINTED_OPERANDS: usize = 8;
+/// Characters printed of one shape; more are left out.
+const MAX_PRINTED_SHAPE: usize = 160;
+
+/// `%name = shape opcode(operands)`, and where the user wrote it. Only for shapes that nest no deeper than they may.
+fn print_short(instructions: &[Instruction], instruction: &Instruction) -> String {
+    let name = |id: &InstrId| match instructions.get(id.idx()) {
+        Some(operand) => format!("%{}", operand.name),
+        None => format!("#{}", id.0),
+    };
+    let mut operands: Vec<String> = instruction.operands.iter().take(MAX_PRINTED_OPERANDS).map(name).collect();
+    if instruction.operands.len() > MAX_PRINTED_OPERANDS {
+        operands.push(format!("… {} in all", instruction.operands.len()));
+    }
+    if let Op::Parameter { number, .. } = &instruction.op {
+        operands.insert(0, number.to_string());
+    }
+    let shape = if ids::nests_too_deep(&instruction.shape) {
+        "(…)".to_string()
+    } else {
+        let text = instruction.shape.to_string();
+        match text.char_indices().nth(MAX_PRINTED_SHAPE) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        }
+    };
+    let text = format!("%{} = {shape} {}({})", instruction.name, instruction.op.opcode(), operands.join(", "));
+    match instruction.metadata.source_file.as_str() {
+        "" => text,
+        file => format!("{text} at {file}:{}", instruction.metadata.source_line),
+    }
+}
+
+impl fmt::Display for VerifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.computation, &self.instruction) {
+            (Some(computation), Some(instruction)) => write!(f, "{computation}/%{instruction}: ")?,
+            (Some(computation), None) => write!(f, "{computation}: ")?,
+            (None, _) => f.write_str("module: ")?,
+        }
+        f.write_str(&self.error.message)?;
+        if let Some(printed) = &self.printed {
+            write!(f, "\n  {printed}")?;
+        }
+        match &self.error.help {
+            Some(help) => write!(f, "\n  help: {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for VerifyError {}
+
+impl fmt::Display for VerifyErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, error) in self.0.iter().enumerate() {
+            write!(f, "{}{error}", if i > 0 { "\n" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for VerifyErrors {}

@@ -1,0 +1,496 @@
+//! YAML to configuration types, with errors that a person can act on: they point at line and column, quote the line,
+//! list the valid keys or values and suggest the nearest.
+//!
+//! No IO: the caller reads the file. serde says what it found wrong in one line of English and where; this file takes
+//! that line apart. For places to be right, configuration types must not use `#[serde(flatten)]`, `untagged` or
+//! `tag = …`, which read a map before they look at it (see [`Model`](super::Model) for how to do without).
+
+use serde::Deserialize;
+use serde::de::{self, DeserializeOwned, Deserializer, Unexpected, Visitor};
+use std::fmt;
+
+/// Largest document taken, in bytes. A model is a page of text; serde_yaml bounds aliases and nesting itself, and this
+/// bounds the rest.
+pub const MAX_BYTES: usize = 1 << 20;
+
+/// Most characters of a line that an error quotes.
+const MAX_SHOWN: usize = 100;
+
+/// What is wrong with a document, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigError {
+    /// The file, as the caller named it.
+    pub path: String,
+    /// The place, if there is one.
+    pub place: Option<Place>,
+    /// What is wrong.
+    pub problem: ConfigProblem,
+}
+
+/// A place in a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 1, in characters.
+    pub column: usize,
+    /// The line's text.
+    pub text: String,
+}
+
+/// What is wrong with a document.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigProblem {
+    /// A key nobody reads.
+    #[error("unknown key `{key}`, {}", expected("key", valid))]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// The keys that are read there.
+        valid: Vec<String>,
+    },
+    /// A value that is none of the valid ones.
+    #[error("unknown value `{value}`, {}", expected("value", valid))]
+    UnknownValue {
+        /// The value.
+        value: String,
+        /// The valid ones.
+        valid: Vec<String>,
+    },
+    /// A key that must be there.
+    #[error("missing key `{key}`")]
+    MissingKey {
+        /// The key.
+        key: String,
+    },
+    /// A key that is there twice.
+    #[error("key `{key}` is given twice")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+    },
+    /// A value of the wrong kind or out of range.
+    #[error("found {found}, expected {expected}")]
+    WrongValue {
+        /// What stands there.
+        found: String,
+        /// What should.
+        expected: String,
+    },
+    /// Not YAML; the text is the YAML parser's.
+    #[error("not valid yaml: {0}")]
+    Syntax(String),
+    /// Too large to be a configuration.
+    #[error("document has {n_bytes} bytes, expected at most {MAX_BYTES}")]
+    TooLarge {
+        /// Its size.
+        n_bytes: usize,
+    },
+}
+
+/// Reads a configuration from the text of file `path`, which is named in errors only.
+///
+/// # Errors
+/// The first problem of the document.
+pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, ConfigError> {
+    if text.len() > MAX_BYTES {
+        let problem = ConfigProblem::TooLarge { n_bytes: text.len() };
+        return Err(ConfigError { path: path.to_string(), place: None, problem });
+    }
+    serde_yaml::from_str(text).map_err(|error| {
+        let problem = problem(&error.to_string());
+        let place = error.location().map(|location| {
+            let (line, column) = (location.line(), location.column());
+            let line = match &problem {
+                ConfigProblem::DuplicateKey { key } => second_line_of(text, key, line, column).unwrap_or(line),
+                _ => line,
+            };
+            Place { line, column, text: text.lines().nth(line - 1).unwrap_or_default().to_string() }
+        });
+        ConfigError { path: path.to_string(), place, problem }
+    })
+}
+
+/// The line of the second `key` in the block that starts at `line` and `column`, which is where serde says a duplicate is.
+fn second_line_of(text: &str, key: &str, line: usize, column: usize) -> Option<usize> {
+    let is_key = |text: &str| {
+        let indent = text.chars().take_while(|c| *c == ' ').count();
+        indent + 1 == column && text.trim_start().strip_prefix(key).is_some_and(|rest| rest.starts_with(':'))
+    };
+    (1..).zip(text.lines()).skip(line - 1).filter(|(_, text)| is_key(text)).nth(1).map(|(number, _)| number)
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ConfigError { path, place, problem } = self;
+        let Some(Place { line, column, text }) = place else {
+            return write!(f, "{path}: {problem}");
+        };
+        let number = line.to_string();
+        let margin = " ".repeat(number.len());
+        // A long line is shown around its column only.
+        let start = if *column > MAX_SHOWN { column - MAX_SHOWN / 2 } else { 0 };
+        let shown: Vec<char> = text.chars().skip(start).take(MAX_SHOWN).collect();
+        let (before, rest) = shown.split_at((column - 1 - start).min(shown.len()));
+        // Tabs stay tabs, so that the caret stands below its column.
+        let indent: String = before.iter().map(|&c| if c == '\t' { '\t' } else { ' ' }).collect();
+        let ends = |c: char| c.is_whitespace() || matches!(c, ':' | ',' | '[' | ']' | '}');
+        let width = rest.iter().take_while(|&&c| !ends(c)).count().max(1);
+        writeln!(f, "{path}:{line}:{column}: {problem}")?;
+        writeln!(f, "  {number} | {}", shown.iter().collect::<String>())?;
+        write!(f, "  {margin} | {indent}{}", "^".repeat(width))?;
+        match problem.help() {
+            Some(help) => write!(f, "\n  help: {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ConfigProblem {
+    /// What to do about it, if that is not plain.
+    fn help(&self) -> Option<String> {
+        match self {
+            ConfigProblem::UnknownKey { key: given, valid } | ConfigProblem::UnknownValue { value: given, valid } => {
+                nearest(given, valid).map(|name| format!("did you mean `{name}`?"))
+            }
+            ConfigProblem::MissingKey { key } => Some(format!("add `{key}: …` to the block that starts here")),
+            ConfigProblem::DuplicateKey { key } => Some(format!("keep one `{key}`")),
+            ConfigProblem::Syntax(_) => {
+                Some("keys and values are `key: value`, and nesting is two spaces of indentation".to_string())
+            }
+            ConfigProblem::WrongValue { .. } | ConfigProblem::TooLarge { .. } => None,
+        }
+    }
+}
+
+/// The one of `valid` that `given` is probably meant to be.
+pub fn nearest<'a>(given: &str, valid: &'a [String]) -> Option<&'a str> {
+    let score = |name: &str| strsim::jaro_winkler(&given.to_lowercase(), &name.to_lowercase());
+    let best = valid.iter().map(String::as_str).max_by(|a, b| score(a).total_cmp(&score(b)))?;
+    // Below this, suggestions are noise: `mlp` for `cnn` scores 0, `filters` for `filter` 0.97, `hidden` for `width` 0.52.
+    (score(best) >= 0.7).then_some(best)
+}
+
+/// `expected one of a, b, c`.
+fn expected(noun: &str, valid: &[String]) -> String {
+    match valid {
+        [] => format!("expected no {noun} here"),
+        [only] => format!("expected {only}"),
+        several => format!("expected one of {}", several.join(", ")),
+    }
+}
+
+/// Takes serde's sentence apart: `path: what at line 3 column 5`.
+fn problem(message: &str) -> ConfigProblem {
+    let message = message.rfind(" at line ").map_or(message, |end| &message[..end]);
+    let after = |start: &str| message.find(start).map(|at| &message[at + start.len()..]);
+    let first_quoted = |rest: &str| rest.split('`').next().unwrap_or_default().to_string();
+    // serde quotes each name in backticks: every second piece is a name.
+    let names = |rest: &str| rest.split('`').skip(2).step_by(2).map(str::to_string).collect();
+    if let Some(rest) = after("unknown field `") {
+        return ConfigProblem::UnknownKey { key: first_quoted(rest), valid: names(rest) };
+    }
+    if let Some(rest) = after("unknown variant `") {
+        return ConfigProblem::UnknownValue { value: first_quoted(rest), valid: names(rest) };
+    }
+    if let Some(rest) = after("missing field `") {
+        return ConfigProblem::MissingKey { key: first_quoted(rest) };
+    }
+    if let Some(rest) = after("duplicate field `") {
+        return ConfigProblem::DuplicateKey { key: first_quoted(rest) };
+    }
+    for start in ["invalid type: ", "invalid value: ", "invalid length "] {
+        if let Some((found, wanted)) = after(start).and_then(|rest| rest.split_once(", expected ")) {
+            let length = if start == "invalid length " { "length " } else { "" };
+            return ConfigProblem::WrongValue { found: format!("{length}{}", plain(found)), expected: plain(wanted) };
+        }
+    }
+    ConfigProblem::Syntax(message.to_string())
+}
+
+/// serde's and Rust's words for values in words of the document.
+fn plain(words: &str) -> String {
+    let known = match words {
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of at least 0",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "a string" | "str" | "string" => "text",
+        "unit" | "unit value" => "nothing",
+        "map" | "a map" => "keys and values",
+        "sequence" => "a list",
+        words if words.starts_with("struct ") => "keys and values",
+        words => words,
+    };
+    known.to_string()
+}
+
+/// A whole number of at least 1, for `#[serde(deserialize_with)]`.
+///
+/// # Errors
+/// Any other value.
+pub fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    struct Positive;
+    impl Visitor<'_> for Positive {
+        type Value = i64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number of at least 1")
+        }
+        fn visit_u64<E: de::Error>(self, value: u64) -> Result<i64, E> {
+            match i64::try_from(value) {
+                Ok(value) if value >= 1 => Ok(value),
+                _ => Err(E::invalid_value(Unexpected::Unsigned(value), &self)),
+            }
+        }
+        fn visit_i64<E: de::Error>(self, value: i64) -> Result<i64, E> {
+            if value >= 1 { Ok(value) } else { Err(E::invalid_value(Unexpected::Signed(value), &self)) }
+        }
+    }
+    deserializer.deserialize_i64(Positive)
+}
+
+/// A whole number of at least 1, as an element.
+#[derive(Deserialize)]
+pub(super) struct Positive(#[serde(deserialize_with = "positive")] pub i64);
+
+/// A list of whole numbers of at least 1, for `#[serde(deserialize_with)]`.
+///
+/// # Errors
+/// Any other value.
+pub fn positives<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
+    Ok(Vec::<Positive>::deserialize(deserializer)?.into_iter().map(|Positive(value)| value).collect())
+}
+
+/// A number from 0 up to but not including 1, for `#[serde(deserialize_with)]`.
+///
+/// # Errors
+/// Any other value.
+pub fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    struct Fraction;
+    impl Visitor<'_> for Fraction {
+        type Value = f64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a number from 0 up to but not including 1")
+        }
+        fn visit_f64<E: de::Error>(self, value: f64) -> Result<f64, E> {
+            if (0.0..1.0).contains(&value) { Ok(value) } else { Err(E::invalid_value(Unexpected::Float(value), &self)) }
+        }
+        fn visit_u64<E: de::Error>(self, value: u64) -> Result<f64, E> {
+            self.visit_f64(value as f64)
+        }
+        fn visit_i64<E: de::Error>(self, value: i64) -> Result<f64, E> {
+            self.visit_f64(value as f64)
+        }
+    }
+    deserializer.deserialize_f64(Fraction)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Root {
+        seed: u64,
+        #[serde(default)]
+        rate: f64,
+        layer: Layer,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Layer {
+        #[serde(deserialize_with = "positives")]
+        filters: Vec<i64>,
+        #[serde(default)]
+        padding: Padding,
+        #[serde(default, deserialize_with = "fraction")]
+        dropout: f64,
+    }
+
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Padding {
+        #[default]
+        Same,
+        Valid,
+    }
+
+    fn check(text: &str, expected: Expect) {
+        expected.assert_eq(&from_str::<Root>("model.yaml", text).unwrap_err().to_string());
+    }
+
+    #[test]
+    fn good_document_is_read() {
+        let root: Root = from_str("model.yaml", "seed: 1\nlayer:\n  filters: [8, 16]\n").unwrap();
+        assert_eq!(root.layer.filters, [8, 16]);
+    }
+
+    #[test]
+    fn unknown_key() {
+        check(
+            "seed: 1\nlayer:\n  filers: [8]\n",
+            expect![[r#"
+            model.yaml:3:3: unknown key `filers`, expected one of filters, padding, dropout
+              3 |   filers: [8]
+                |   ^^^^^^
+              help: did you mean `filters`?"#]],
+        );
+    }
+
+    #[test]
+    fn unknown_value() {
+        check(
+            "seed: 1\nlayer:\n  filters: [8]\n  padding: vaild\n",
+            expect![[r#"
+            model.yaml:4:12: unknown value `vaild`, expected one of same, valid
+              4 |   padding: vaild
+                |            ^^^^^
+              help: did you mean `valid`?"#]],
+        );
+    }
+
+    #[test]
+    fn missing_key() {
+        check(
+            "seed: 1\nlayer:\n  padding: same\n",
+            expect![[r#"
+            model.yaml:3:3: missing key `filters`
+              3 |   padding: same
+                |   ^^^^^^^
+              help: add `filters: …` to the block that starts here"#]],
+        );
+        check(
+            "layer:\n  filters: [1]\n",
+            expect![[r#"
+            model.yaml:1:1: missing key `seed`
+              1 | layer:
+                | ^^^^^
+              help: add `seed: …` to the block that starts here"#]],
+        );
+        check(
+            "",
+            expect![[r#"
+            model.yaml:1:1: missing key `seed`
+              1 | 
+                | ^
+              help: add `seed: …` to the block that starts here"#]],
+        );
+    }
+
+    #[test]
+    fn duplicate_key() {
+        check(
+            "seed: 1\nseed: 2\n",
+            expect![[r#"
+                model.yaml:2:1: key `seed` is given twice
+                  2 | seed: 2
+                    | ^^^^
+                  help: keep one `seed`"#]],
+        );
+    }
+
+    #[test]
+    fn wrong_value() {
+        check(
+            "seed: one\n",
+            expect![[r#"
+            model.yaml:1:7: found string "one", expected a whole number of at least 0
+              1 | seed: one
+                |       ^^^"#]],
+        );
+        check(
+            "seed: -1\n",
+            expect![[r#"
+            model.yaml:1:7: found integer `-1`, expected a whole number of at least 0
+              1 | seed: -1
+                |       ^^"#]],
+        );
+        check(
+            "seed: 1\nlayer:\n  filters: [8, 0]\n",
+            expect![[r#"
+            model.yaml:3:16: found integer `0`, expected a whole number of at least 1
+              3 |   filters: [8, 0]
+                |                ^"#]],
+        );
+        check(
+            "seed: 1\nlayer:\n  filters: 8\n",
+            expect![[r#"
+            model.yaml:3:12: found integer `8`, expected a list
+              3 |   filters: 8
+                |            ^"#]],
+        );
+        check(
+            "seed: 1\nlayer:\n  filters: [8]\n  dropout: 1.5\n",
+            expect![[r#"
+            model.yaml:4:12: found floating point `1.5`, expected a number from 0 up to but not including 1
+              4 |   dropout: 1.5
+                |            ^^^"#]],
+        );
+        check(
+            "seed: 1\nrate: fast\n",
+            expect![[r#"
+            model.yaml:2:7: found string "fast", expected a number
+              2 | rate: fast
+                |       ^^^^"#]],
+        );
+        check(
+            "seed: 1\nlayer: [1]\n",
+            expect![[r#"
+                model.yaml:2:8: found a list, expected keys and values
+                  2 | layer: [1]
+                    |        ^"#]],
+        );
+    }
+
+    #[test]
+    fn syntax() {
+        check(
+            "seed: 1\n\tlayer: 2\n",
+            expect![[r#"
+            model.yaml:2:1: not valid yaml: found a tab character that violates indentation at line 2 column 1, while scanning a plain scalar
+              2 | 	layer: 2
+                | ^
+              help: keys and values are `key: value`, and nesting is two spaces of indentation"#]],
+        );
+        check(
+            "seed: [1, 2\n",
+            expect![[r#"
+                model.yaml:1:7: found a list, expected a whole number of at least 0
+                  1 | seed: [1, 2
+                    |       ^"#]],
+        );
+        check(
+            "seed: \"\u{fffe}",
+            expect![[r#"
+            model.yaml:1:1: not valid yaml: control characters are not allowed at position 7
+              1 | seed: "￾
+                | ^^^^
+              help: keys and values are `key: value`, and nesting is two spaces of indentation"#]],
+        );
+    }
+
+    #[test]
+    fn bombs_are_refused() {
+        let mut bomb = String::from("a: &a [x, x, x, x, x, x, x, x, x]\n");
+        for (this, last) in "bcdefghij".chars().zip("abcdefghi".chars()) {
+            bomb +=
+                &format!("{this}: &{this} [*{last}, *{last}, *{last}, *{last}, *{last}, *{last}, *{last}, *{last}]\n");
+        }
+        let refused = |text: &str| from_str::<serde_yaml::Value>("model.yaml", text).unwrap_err().to_string();
+        expect!["model.yaml: not valid yaml: repetition limit exceeded"].assert_eq(&refused(&bomb));
+        expect![[r#"
+            model.yaml:1:129: not valid yaml: recursion limit exceeded
+              1 | [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[
+                |                                                  ^
+              help: keys and values are `key: value`, and nesting is two spaces of indentation"#]]
+        .assert_eq(&refused(&"[".repeat(100_000)));
+        expect!["model.yaml: document has 1048577 bytes, expected at most 1048576"]
+            .assert_eq(&refused(&"#".repeat(MAX_BYTES + 1)));
+    }
+}

@@ -1,0 +1,195 @@
+//! The rules that turn a gradient into a new value.
+//!
+//! All arithmetic is in the variable's dtype, which must be f32 (f64 is allowed for checking). Slots have the
+//! variable's dtype and dims, start at zero, and are called `<variable>/<slot>`.
+
+use crate::graph::{Graph, Init, Tensor};
+use crate::hlo::DType;
+use crate::hlo::ops::RuleError;
+use serde::{Deserialize, Serialize};
+
+/// An optimizer. In the formulas `w` is the variable, `g` its gradient, `lr` the learning rate; slots start at 0.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Optimizer {
+    /// `w ← w − lr·g`.
+    Sgd {},
+    /// `a ← momentum·a + g`, then `w ← w − lr·a`, or with Nesterov's look-ahead `w ← w − lr·(g + momentum·a)`. The slot
+    /// `a` is `<variable>/momentum`.
+    ///
+    /// # Source
+    /// TensorFlow's `MomentumOptimizer` and optax's `sgd`. Keras 2's has the learning rate inside the slot instead,
+    /// which differs once the rate changes.
+    Momentum {
+        /// The share of the slot that stays; 0.9 is usual.
+        momentum: f64,
+        /// Whether to look ahead.
+        #[serde(default)]
+        nesterov: bool,
+    },
+    /// `m ← β1·m + (1−β1)·g`, `v ← β2·v + (1−β2)·g²`, `w ← w − lr·(m / (1−β1^t)) / (√(v / (1−β2^t)) + ε)`, where `t` is
+    /// 1 at the first step. The slots are `<variable>/adam_m` and `<variable>/adam_v`.
+    ///
+    /// `1 − β^t` is computed as `−expm1(t·ln β)`: `1 − 0.999^t` in f32 would lose up to 15 of its 24 bits.
+    ///
+    /// # Source
+    /// Kingma & Ba 2015, algorithm 1; optax's `adam`. TensorFlow's `AdamOptimizer` adds `ε` to `√v` before the
+    /// correction (the paper's "ε̂"), which is the same for small ε.
+    Adam {
+        /// β1.
+        #[serde(default = "beta1")]
+        beta1: f64,
+        /// β2.
+        #[serde(default = "beta2")]
+        beta2: f64,
+        /// ε.
+        #[serde(default = "epsilon")]
+        epsilon: f64,
+    },
+}
+
+fn beta1() -> f64 {
+    0.9
+}
+
+fn beta2() -> f64 {
+    0.999
+}
+
+fn epsilon() -> f64 {
+    1e-8
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Optimizer::Momentum { momentum: 0.9, nesterov: false }
+    }
+}
+
+impl Optimizer {
+    /// Adam with the paper's constants.
+    pub const ADAM: Optimizer = Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+
+    /// Sets the new value of variable `number` and makes and updates its slots.
+    #[track_caller]
+    pub(super) fn emit(&self, graph: &Graph, number: usize, gradient: &Tensor, learning_rate: &Tensor, step: &Tensor) {
+        let variable = &graph.variables()[number];
+        let value = graph.tensor(variable.instr);
+        if let Some(error) = check(&variable.name, variable.dtype, gradient) {
+            graph.fail("optimizer", &[&value, gradient], error);
+            return;
+        }
+        let dtype = variable.dtype;
+        let learning_rate = &learning_rate.cast(dtype);
+        let slot = |name: &str| {
+            let dims = variable.dims.clone();
+            graph.scope().within(&variable.name, |s| s.state(name, dtype, dims, Init::Zeros))
+        };
+        let change = match *self {
+            Optimizer::Sgd {} => gradient.clone(),
+            Optimizer::Momentum { momentum, nesterov } => {
+                let slot = slot("momentum");
+                let accumulated = &slot.value * momentum + gradient;
+                graph.set_update(slot.number, &accumulated);
+                if nesterov { gradient + &accumulated * momentum } else { accumulated }
+            }
+            Optimizer::Adam { beta1, beta2, epsilon } => {
+                let (slot_m, slot_v) = (slot("adam_m"), slot("adam_v"));
+                let m = &slot_m.value * beta1 + gradient * (1.0 - beta1);
+                let v = &slot_v.value * beta2 + gradient * gradient * (1.0 - beta2);
+                graph.set_update(slot_m.number, &m);
+                graph.set_update(slot_v.number, &v);
+                let t = step.cast(dtype) + 1.0;
+                let corrected = |moment: Tensor, beta: f64| moment / one_minus_power(beta, &t);
+                corrected(m, beta1) / (corrected(v, beta2).sqrt() + epsilon)
+            }
+        };
+        graph.set_update(number, &(value - learning_rate * change));
+    }
+}
+
+/// `1 − β^t`, without cancellation.
+#[track_caller]
+fn one_minus_power(beta: f64, t: &Tensor) -> Tensor {
+    (t * beta.ln()).unary(crate::hlo::ops::UnaryOp::Expm1).negate()
+}
+
+/// What speaks against updating a variable with this gradient.
+fn check(name: &str, dtype: DType, gradient: &Tensor) -> Option<RuleError> {
+    if !matches!(dtype, DType::F32 | DType::F64) {
+        let message = format!("the variable {name} is {dtype}: an update smaller than half its ulp would be lost");
+        let help = "keep an f32 master copy: make the variable inside a low-precision scope";
+        return Some(RuleError::new("optimizer/dtype", message).with_help(help));
+    }
+    if gradient.dtype() != dtype && !gradient.is_poison() {
+        let message = format!("the gradient of {name} is {}, expected {dtype}", gradient.dtype());
+        return Some(RuleError::new("optimizer/gradient", message).with_help("cast the gradient before the update"));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::optim::{LearningRate, Update, WeightDecay};
+
+    fn program(optimizer: Optimizer) -> Graph {
+        let graph = Graph::training("update");
+        let w = graph.scope().within("dense", |s| s.variable("kernel", DType::F32, [2, 3], Init::Ones));
+        let step = graph.input("step", DType::S32, []);
+        let update = Update { optimizer, learning_rate: LearningRate::default(), weight_decay: WeightDecay::default() };
+        update.emit(&graph, &step, &[(w.number, graph.full(DType::F32, &[2, 3], 0.5))]);
+        graph
+    }
+
+    #[test]
+    fn slots_are_f32_zeros_named_after_their_variable() {
+        let slots = |optimizer| {
+            let variables = program(optimizer).variables();
+            assert!(variables.iter().all(|v| v.update.is_some() && v.dtype == DType::F32 && v.dims == [2, 3]));
+            assert!(variables[1..].iter().all(|v| !v.trainable && v.init == Init::Zeros));
+            variables.into_iter().skip(1).map(|v| v.name).collect::<Vec<_>>()
+        };
+        assert_eq!(slots(Optimizer::Sgd {}), [""; 0]);
+        assert_eq!(slots(Optimizer::default()), ["dense/kernel/momentum"]);
+        assert_eq!(slots(Optimizer::ADAM), ["dense/kernel/adam_m", "dense/kernel/adam_v"]);
+    }
+
+    #[test]
+    fn a_variable_without_an_f32_master_copy_is_refused() {
+        let graph = Graph::training("update");
+        let w = graph.scope().variable("w", DType::BF16, [2], Init::Ones);
+        let step = graph.input("step", DType::S32, []);
+        Update::default().emit(&graph, &step, &[(w.number, graph.full(DType::BF16, &[2], 0.5))]);
+        let error = graph.finish(&[]).unwrap_err().to_string();
+        assert!(
+            error.contains("the variable w is bf16: an update smaller than half its ulp would be lost")
+                && error.contains("make the variable inside a low-precision scope"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_gradient_of_another_dtype_is_refused() {
+        let graph = Graph::training("update");
+        let w = graph.scope().variable("w", DType::F32, [2], Init::Ones);
+        let step = graph.input("step", DType::S32, []);
+        Update::default().emit(&graph, &step, &[(w.number, graph.full(DType::BF16, &[2], 0.5))]);
+        let error = graph.finish(&[]).unwrap_err().to_string();
+        assert!(error.contains("the gradient of w is bf16, expected f32"), "{error}");
+    }
+
+    #[test]
+    fn the_serde_form_has_defaults_and_refuses_unknown_keys() {
+        let parse = |yaml: &str| serde_yaml::from_str::<Optimizer>(yaml).map_err(|e| e.to_string());
+        assert_eq!(parse("!adam {}"), Ok(Optimizer::ADAM));
+        assert_eq!(parse("!momentum {momentum: 0.9}"), Ok(Optimizer::default()));
+        let nesterov = Optimizer::Momentum { momentum: 0.8, nesterov: true };
+        assert_eq!(parse("!momentum {momentum: 0.8, nesterov: true}"), Ok(nesterov));
+        assert_eq!(
+            parse("!momentum {momentum: 0.9, nestorov: true}"),
+            Err("unknown field `nestorov`, expected `momentum` or `nesterov` at line 1 column 27".to_string())
+        );
+        assert!(parse("!sgd {momentum: 0.9}").unwrap_err().contains("unknown field `momentum`"));
+    }
+}

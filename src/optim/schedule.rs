@@ -1,0 +1,166 @@
+//! The learning rate as a function of the step, computed on the device in f32.
+//!
+//! All lengths are in steps (updates), and step 0 is the first update.
+
+use crate::graph::Tensor;
+use crate::hlo::DType;
+use crate::hlo::ops::BinaryOp;
+use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
+
+/// A learning rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum LearningRate {
+    /// `value`.
+    Constant {
+        /// The rate.
+        value: f64,
+    },
+    /// `value · rate^(step / every)`; with `staircase` the exponent is rounded down, in integers.
+    ///
+    /// # Source
+    /// TensorFlow's `exponential_decay(learning_rate, global_step, decay_steps, decay_rate, staircase)`.
+    ExponentialDecay {
+        /// The rate at step 0.
+        value: f64,
+        /// The factor per `every` steps.
+        rate: f64,
+        /// The steps in which the rate falls by the factor `rate`.
+        every: NonZeroU32,
+        /// Whether it falls at once every so many steps, or a little at each.
+        #[serde(default)]
+        staircase: bool,
+    },
+    /// From 0 in a straight line to `value` at step `warm_up`, then `value` until the first drop, then
+    /// `value · multiplier` of the latest drop passed.
+    ///
+    /// # Source
+    /// `learning_rate_schedule` of `resnet_main.py` of TensorFlow's TPU models; see [`LearningRate::resnet`].
+    WarmUpStep {
+        /// The rate after the warm-up.
+        value: f64,
+        /// Steps of the warm-up; 0 is none.
+        warm_up: u32,
+        /// Multipliers from given steps on, in ascending order.
+        #[serde(default)]
+        drops: Vec<RateDrop>,
+    },
+}
+
+/// From `step` on, the rate is `multiplier` times the schedule's value.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateDrop {
+    /// The first step of the drop.
+    pub step: u32,
+    /// The factor on the schedule's value (not on what the drop before left).
+    pub multiplier: f64,
+}
+
+impl Default for LearningRate {
+    fn default() -> Self {
+        LearningRate::Constant { value: 0.1 }
+    }
+}
+
+impl LearningRate {
+    /// The ResNet-50 recipe: 0.1 per 256 examples of the batch, five epochs of warm-up, times 0.1, 0.01 and 0.001 from
+    /// epochs 30, 60 and 80 of 90 on. Epochs scale with `epochs / 90`, rounded down.
+    pub fn resnet(batch: u32, steps_per_epoch: u32, epochs: u32) -> LearningRate {
+        let start = |epoch: u32| epoch * epochs / 90 * steps_per_epoch;
+        LearningRate::WarmUpStep {
+            value: 0.1 * f64::from(batch) / 256.0,
+            warm_up: start(5),
+            drops: [(0.1, 30), (0.01, 60), (0.001, 80)]
+                .map(|(multiplier, epoch)| RateDrop { step: start(epoch), multiplier })
+                .to_vec(),
+        }
+    }
+
+    /// The rate at `step`, an s32 scalar, as an f32 scalar. Steps are exact in f32 up to 2^24.
+    #[track_caller]
+    pub fn emit(&self, step: &Tensor) -> Tensor {
+        let graph = step.graph();
+        match self {
+            LearningRate::Constant { value } => graph.scalar(DType::F32, *value),
+            LearningRate::ExponentialDecay { value, rate, every, staircase } => {
+                let every = f64::from(every.get());
+                // The staircase divides integers: in f32, step · (1 / every) may fall just short of a whole number.
+                let exponent = match staircase {
+                    true => step.binary_scalar(BinaryOp::Divide, every).cast(DType::F32),
+                    false => step.cast(DType::F32) / every,
+                };
+                graph.scalar(DType::F32, *rate).power(&exponent) * *value
+            }
+            LearningRate::WarmUpStep { value, warm_up, drops } => {
+                let constant = |value: f64| graph.scalar(DType::F32, value);
+                let before = |until: u32| step.less(&graph.scalar(DType::S32, f64::from(until)));
+                let mut rate = constant(*value);
+                if *warm_up > 0 {
+                    let ramp = step.cast(DType::F32) * (value / f64::from(*warm_up));
+                    rate = before(*warm_up).select(&ramp, &rate);
+                }
+                for drop in drops {
+                    rate = before(drop.step).select(&rate, &constant(value * drop.multiplier));
+                }
+                rate
+            }
+        }
+    }
+
+    /// The rate at `step`, on the host: what [`LearningRate::emit`] emits, in f64.
+    pub fn at(&self, step: u32) -> f64 {
+        match self {
+            LearningRate::Constant { value } => *value,
+            LearningRate::ExponentialDecay { value, rate, every, staircase } => {
+                let exponent = f64::from(step) / f64::from(every.get());
+                value * rate.powf(if *staircase { exponent.floor() } else { exponent })
+            }
+            LearningRate::WarmUpStep { value, warm_up, drops } => {
+                let passed = drops.iter().rev().find(|drop| step >= drop.step);
+                match passed {
+                    Some(drop) => value * drop.multiplier,
+                    None if step < *warm_up => value * f64::from(step) / f64::from(*warm_up),
+                    None => *value,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_resnet_recipe_warms_up_and_drops() {
+        let schedule = LearningRate::resnet(1024, 1251, 90);
+        let at = |epoch: u32| schedule.at(epoch * 1251);
+        assert_eq!((at(0), at(5), at(29)), (0.0, 0.4, 0.4));
+        assert_eq!((at(30), at(60), at(80), at(90)), (0.4 * 0.1, 0.4 * 0.01, 0.4 * 0.001, 0.4 * 0.001));
+        assert_eq!(schedule.at(5 * 1251 / 2), 0.4 * 3127.0 / 6255.0);
+    }
+
+    #[test]
+    fn its_epochs_scale_with_the_length_of_training() {
+        let expected = LearningRate::WarmUpStep {
+            value: 0.1,
+            warm_up: 0,
+            drops: [(50, 0.1), (100, 0.01), (130, 0.001)]
+                .map(|(step, multiplier)| RateDrop { step, multiplier })
+                .to_vec(),
+        };
+        assert_eq!(LearningRate::resnet(256, 10, 15), expected);
+    }
+
+    #[test]
+    fn the_serde_form_round_trips_and_refuses_unknown_keys() {
+        let schedule = LearningRate::resnet(256, 100, 90);
+        let yaml = serde_yaml::to_string(&schedule).unwrap();
+        assert!(yaml.starts_with("!warm_up_step"), "{yaml}");
+        assert_eq!(serde_yaml::from_str::<LearningRate>(&yaml).unwrap(), schedule);
+        let error = serde_yaml::from_str::<LearningRate>("!constant {value: 0.1, velue: 1}").unwrap_err();
+        assert_eq!(error.to_string(), "unknown field `velue`, expected `value` at line 1 column 24");
+    }
+}

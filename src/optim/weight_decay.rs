@@ -1,0 +1,48 @@
+//! Weight decay as TensorFlow's ResNet recipe has it: an L2 term of the loss, here as its gradient.
+
+use crate::graph::Tensor;
+use serde::{Deserialize, Serialize};
+
+/// `loss + value · Σ ½‖w‖²` over the variables that are not excepted: adds `value · w` to the gradient of `w`.
+///
+/// The loss a program reports is without this term.
+///
+/// # Source
+/// `resnet_main.py` of TensorFlow's TPU models: 1e-4 times the sum of `l2_loss` (half the squared norm) over trainable
+/// variables whose name does not hold `batch_normalization`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WeightDecay {
+    /// The factor; 0 is none.
+    pub value: f64,
+    /// Variables whose name holds one of these are left alone.
+    #[serde(default)]
+    pub except: Vec<String>,
+}
+
+impl WeightDecay {
+    /// Whether the variable called `name` decays.
+    pub fn applies_to(&self, name: &str) -> bool {
+        self.value != 0.0 && !self.except.iter().any(|part| name.contains(part.as_str()))
+    }
+
+    /// The gradient with the term's.
+    #[track_caller]
+    pub(super) fn emit(&self, name: &str, value: &Tensor, gradient: &Tensor) -> Tensor {
+        if self.applies_to(name) { gradient + value * self.value } else { gradient.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_excepted_by_their_parts() {
+        let decay = WeightDecay { value: 1e-4, except: vec!["bn".to_string(), "bias".to_string()] };
+        assert!(decay.applies_to("cnn/conv1/kernel"));
+        assert!(!decay.applies_to("cnn/bn1/scale"));
+        assert!(!decay.applies_to("cnn/dense/bias"));
+        assert!(!WeightDecay::default().applies_to("cnn/conv1/kernel"));
+    }
+}

@@ -1,0 +1,91 @@
+//! Reverse mode over called computations.
+
+use super::reverse;
+use crate::hlo::ops::control::grad::{arrays_of, float_leaves};
+use crate::hlo::ops::grad::{CalledGradient, Cotangent, Why};
+use crate::hlo::{CompId, Emitter, InstrId, Module, Shape};
+
+/// Differentiates computations of the module `e` writes.
+pub(super) struct Called<'a> {
+    pub(super) e: &'a Emitter,
+}
+
+impl CalledGradient for Called<'_> {
+    fn vjp_computation(&self, comp: CompId, wanted: &[bool], cotangent: &Cotangent) -> Result<CompId, Why> {
+        let given: Vec<Shape> = arrays_of(cotangent).into_iter().map(|id| self.e.shape(id)).collect();
+        // The emitter lends its module to another one that writes the new computation.
+        let mut module = self.e.with_module_mut(|module| std::mem::replace(module, Module::new("")));
+        let vjp = module.add_computation(&format!("{}_gradient", module.comp(comp).name));
+        let inner = Emitter::new(module, vjp);
+        let result = write(&inner, comp, wanted, cotangent, &given);
+        let module = inner.with_module_mut(|module| std::mem::replace(module, Module::new("")));
+        self.e.with_module_mut(|borrowed| *borrowed = module);
+        result.map(|()| vjp)
+    }
+}
+
+/// Writes the reverse of `comp` into the computation of `e`.
+fn write(e: &Emitter, comp: CompId, wanted: &[bool], cotangent: &Cotangent, given: &[Shape]) -> Result<(), Why> {
+    let (parameters, root) = copy_body(e, comp);
+    let n_parameters = parameters.len() as i64;
+    let mut arrays = (0..).zip(given).map(|(idx, shape)| e.parameter(n_parameters + idx, shape));
+    let seed = with_arrays(cotangent, &mut arrays);
+    let wrt: Vec<InstrId> =
+        parameters.iter().zip(wanted).filter(|(_, wanted)| **wanted).map(|(&parameter, _)| parameter).collect();
+    let cotangents = reverse(e, root, seed, &wrt).map_err(|error| Why::from(format!("in what it calls, {error}")))?;
+    let mut leaves = Vec::new();
+    for (&parameter, cotangent) in wrt.iter().zip(&cotangents) {
+        push_leaves(e, &e.shape(parameter), cotangent, &mut leaves);
+    }
+    e.tuple(&leaves);
+    match e.error() {
+        Some(error) => Err(format!("in what it calls, {error}").into()),
+        None => Ok(()),
+    }
+}
+
+/// Copies the instructions of `comp`; gives its parameters by number and its root in the copy.
+fn copy_body(e: &Emitter, comp: CompId) -> (Vec<InstrId>, InstrId) {
+    e.with_module_mut(|module| {
+        let original = module.comp(comp).clone();
+        for instr in &original.instructions {
+            // Ids stay: the copy starts empty.
+            let (op, operands) = (instr.op.clone(), instr.operands.clone());
+            let id = module.append(e.comp(), op, operands, instr.shape.clone(), instr.metadata.clone());
+            let copy = &mut module.computations[e.comp().idx()].instructions[id.idx()];
+            copy.unmodelled = instr.unmodelled.clone();
+            copy.backend_config = instr.backend_config.clone();
+            copy.frontend_attributes = instr.frontend_attributes.clone();
+        }
+        (original.parameters(), original.root)
+    })
+}
+
+/// `cotangent` with its arrays replaced, depth first.
+fn with_arrays(cotangent: &Cotangent, arrays: &mut dyn Iterator<Item = InstrId>) -> Cotangent {
+    match cotangent {
+        Cotangent::Zero => Cotangent::Zero,
+        Cotangent::Array(_) => arrays.next().map_or(Cotangent::Zero, Cotangent::Array),
+        Cotangent::Tuple(elements) => {
+            Cotangent::Tuple(elements.iter().map(|element| with_arrays(element, arrays)).collect())
+        }
+    }
+}
+
+/// One array per floating leaf of `shape`: the cotangent's, or zeros.
+fn push_leaves(e: &Emitter, shape: &Shape, cotangent: &Cotangent, leaves: &mut Vec<InstrId>) {
+    match (shape, cotangent) {
+        (Shape::Tuple(elements), cotangent) => {
+            for (idx, element) in elements.iter().enumerate() {
+                push_leaves(e, element, &cotangent.element(idx), leaves);
+            }
+        }
+        (shape, Cotangent::Array(id)) if !float_leaves(shape).is_empty() => leaves.push(*id),
+        (shape, Cotangent::Zero | Cotangent::Array(_) | Cotangent::Tuple(_)) => {
+            for leaf in float_leaves(shape) {
+                let dtype = leaf.dtype().expect("a floating leaf is an array");
+                leaves.push(e.full(dtype, leaf.dims(), 0.0));
+            }
+        }
+    }
+}
