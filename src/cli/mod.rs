@@ -11,8 +11,11 @@
 //! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too).
 
 mod bits;
+mod compile;
+mod emit;
 mod logging;
 mod plugins;
+mod program;
 mod progress;
 mod trace;
 
@@ -69,6 +72,10 @@ struct GlobalArgs {
 enum Command {
     /// Show a number's bits, exact value and rounding error in each format, or where updates are lost
     Bits(bits::Args),
+    /// Compile a model for a TPU, without one: what fits, what it costs, f32 beside bf16
+    Compile(compile::Args),
+    /// Write a model's training or inference program as HLO, text or proto
+    Emit(emit::Args),
     /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
     Plugins(plugins::Args),
 }
@@ -78,6 +85,8 @@ impl Command {
     fn name(&self) -> &'static str {
         match self {
             Command::Bits(_) => "bits",
+            Command::Compile(_) => "compile",
+            Command::Emit(_) => "emit",
             Command::Plugins(_) => "plugins",
         }
     }
@@ -85,6 +94,8 @@ impl Command {
     fn run(&self, context: &Context) -> anyhow::Result<Status> {
         match self {
             Command::Bits(args) => bits::run(args, context),
+            Command::Compile(args) => compile::run(args, context),
+            Command::Emit(args) => emit::run(args, context),
             Command::Plugins(args) => plugins::run(args, context),
         }
     }
