@@ -6,5 +6,5 @@
 mod report;
 mod target;
 
-pub use report::{Hbm, Report, TpuError, compile};
+pub use report::{Hbm, Report, TpuError, compile, compile_with};
 pub use target::{Target, TargetError, Version};

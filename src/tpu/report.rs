@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Target;
 use crate::hlo::proto::messages::HloModuleProto;
-use crate::pjrt::{CompileOptions, Compiled, MemoryStats, PjrtError, Topology, Value};
+use crate::pjrt::{Code, CompileOptions, Compiled, MemoryStats, PjrtError, Plugin, Topology, Value};
 
 /// Device memory a program needs on one core, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -95,17 +95,32 @@ fn amount(n_bytes: Option<u64>) -> String {
     }
 }
 
-/// Compiles a verified program (serialized `HloModuleProto`) for one core of the target, and reports.
+/// Compiles a verified program (serialized `HloModuleProto`) for one core of the target, and reports. The compiler is
+/// installed on first use.
 pub fn compile(target: &Target, program: &[u8], batch: usize) -> Result<Report, TpuError> {
+    match target {
+        Target::Cpu => Err(TpuError::NotATpu(target.clone())),
+        Target::Tpu { .. } => compile_with(Plugin::tpu()?, target, program, batch),
+    }
+}
+
+/// As [`compile`], with a compiler found some other way.
+pub fn compile_with(
+    plugin: &'static Plugin,
+    target: &Target,
+    program: &[u8],
+    batch: usize,
+) -> Result<Report, TpuError> {
     let name = target.topology().ok_or_else(|| TpuError::NotATpu(target.clone()))?;
-    let topology = Topology::tpu(&name, &BTreeMap::new())?;
+    let topology = Topology::new(plugin, &name, &BTreeMap::new())?;
     let limit = memory_limit(target, &topology)?;
     let start = Instant::now();
     let compiled =
         topology.compile(program, &CompileOptions::default()).map_err(|error| classify(target, limit, error))?;
     let compile_seconds = start.elapsed().as_secs_f64();
-    let MemoryStats { arguments, outputs, aliased, temporaries, code, peak: _ } = compiled.memory_stats()?;
-    let total = compiled.memory_stats()?.total();
+    let stats = compiled.memory_stats()?;
+    let MemoryStats { arguments, outputs, aliased, temporaries, code, peak: _ } = stats;
+    let total = stats.total();
     let costs = compiled.cost_analysis()?;
     let cost = |figure: &'static str| {
         costs.get(figure).copied().ok_or_else(|| TpuError::NoFigure { target: target.clone(), figure })
@@ -134,7 +149,7 @@ fn memory_limit(target: &Target, topology: &Topology) -> Result<i64, TpuError> {
 /// Tells a program that does not fit from other refusals.
 fn classify(target: &Target, limit: i64, error: PjrtError) -> TpuError {
     match error {
-        PjrtError::Call { message, .. } if error_is_memory(&message) => {
+        PjrtError::Call { code: Code::ResourceExhausted, message, .. } if message.contains(OUT_OF_MEMORY) => {
             let (needed, available) = amounts(&message);
             let text = message.lines().next().unwrap_or_default().to_string();
             let available = available.or(u64::try_from(limit).ok());
@@ -144,25 +159,14 @@ fn classify(target: &Target, limit: i64, error: PjrtError) -> TpuError {
     }
 }
 
-/// `libtpu` uses RESOURCE_EXHAUSTED for other things too, such as a full scratch memory inside one fusion.
-fn error_is_memory(message: &str) -> bool {
-    message.contains("Ran out of memory in memory space hbm") || message.contains("Ran out of memory on HBM")
-}
+/// RESOURCE_EXHAUSTED has other causes too, such as a full scratch memory inside one fusion.
+const OUT_OF_MEMORY: &str = "Ran out of memory on HBM";
 
-/// Needed and available bytes in the compiler's sentences: `… temporaries (21.73G) exceeds available HBM (7.48G)`, and
-/// `Used 9.10G of 7.48G hbm`.
+/// Needed and available bytes in the compiler's sentence: `… temporaries (21.73G) exceeds available HBM (7.48G)`.
 fn amounts(message: &str) -> (Option<u64>, Option<u64>) {
-    let after = |prefix: &str| message.split_once(prefix).map(|(_, rest)| rest);
-    if let Some(rest) = after("Used ") {
-        let mut words = rest.split_whitespace();
-        let needed = words.next().and_then(size);
-        let available = words.nth(1).and_then(size);
-        if needed.is_some() && available.is_some() {
-            return (needed, available);
-        }
-    }
     let parenthesised = |prefix: &str| {
-        let (inside, _) = after(prefix)?.split_once(')')?;
+        let (_, rest) = message.split_once(prefix)?;
+        let (inside, _) = rest.split_once(')')?;
         size(inside)
     };
     (parenthesised("HLO temporaries ("), parenthesised("available HBM ("))
