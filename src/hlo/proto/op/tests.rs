@@ -123,7 +123,7 @@ fn all_ops() -> Vec<Op> {
             has_side_effect: true,
             api_version: 4,
             called: vec![f],
-            operand_layouts: vec![Shape::scalar(DType::F32).with_default_layout()],
+            operand_layouts: vec![Shape::array(DType::F32, [2]).with_default_layout()],
         })),
         Op::OptimizationBarrier,
         Op::Opaque(Box::new(Opaque { opcode: "fusion".to_string(), called: vec![("calls".to_string(), vec![f])] })),
