@@ -17,6 +17,8 @@ mod read;
 mod read_literal;
 mod sharding;
 mod syntax;
+#[cfg(test)]
+mod tests;
 
 pub use error::{ParseError, ParseErrorKind};
 pub use parse::parse;

@@ -6,6 +6,7 @@
 
 use super::error::{ParseError, ParseErrorKind};
 use super::lex::{Cursor, Fault, Read, Span, nearest};
+use super::print::METADATA;
 use super::read::{Names, Values};
 use super::syntax::{self, Attribute, RawComputation, RawInstruction, RawModule};
 use super::{number, read};
@@ -245,7 +246,7 @@ fn build_instruction(
             "metadata" => {
                 let rest = read::metadata(&mut value, &mut instr.metadata)?;
                 if !rest.is_empty() {
-                    instr.unmodelled.attributes.push(("metadata".to_string(), rest.join(" ")));
+                    instr.unmodelled.attributes.push((METADATA.to_string(), rest.join(" ")));
                 }
             }
             "backend_config" => {
