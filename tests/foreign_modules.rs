@@ -3,6 +3,7 @@
 use bf16scope::hlo::Op;
 use bf16scope::hlo::proto::messages::HloModuleProto;
 use bf16scope::hlo::proto::{decode, encode};
+use bf16scope::hlo::text::{self, PrintOptions};
 use prost::Message;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -79,5 +80,24 @@ fn modules_come_back_whole_through_the_ir() {
         }
         assert!(message.encode_to_vec() == back.encode_to_vec(), "{}", path.display());
         assert_eq!(decode::from_bytes(&back.encode_to_vec()).unwrap(), module);
+    }
+}
+
+/// JAX printed its modules without metadata, TensorFlow in the long dialect.
+#[test]
+fn modules_print_as_xla_printed_them() {
+    for path in oracles(".hlo.pb") {
+        let module = decode::from_bytes(&std::fs::read(&path).unwrap()).unwrap();
+        let options = if path.parent().unwrap().ends_with("oracle_tf") {
+            PrintOptions::long()
+        } else {
+            PrintOptions { metadata: false, ..PrintOptions::default() }
+        };
+        let expected = std::fs::read_to_string(path.with_extension("txt")).unwrap();
+        let printed = text::print(&module, &options);
+        for (number, (printed, expected)) in printed.lines().zip(expected.lines()).enumerate() {
+            assert_eq!(printed, expected, "{}:{}", path.display(), number + 1);
+        }
+        assert!(printed == expected, "{}", path.display());
     }
 }

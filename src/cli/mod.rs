@@ -3,8 +3,8 @@
 //! This is the only room that prints, that reads arguments and that erases error types (with `anyhow`).
 //!
 //! To add a subcommand `foo`: write `foo.rs` with a `#[derive(clap::Args)] pub struct Args` and a
-//! `pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status>`; add `mod foo`, a variant of [`Command`]
-//! with its one-line help, and an arm in [`Command::name`] and [`Command::run`]. Print through [`Context::print`] and
+//! `pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status>`; add `mod foo`, a variant of `Command`
+//! with its one-line help, and an arm in `Command::name` and `Command::run`. Print through [`Context::print`] and
 //! [`Context::print_json`], never with `println!`, which panics when the reader of a pipe has gone. Warn with
 //! `tracing::warn!`; it reaches standard error as `bf16scope: warning: …`.
 //!

@@ -11,6 +11,7 @@ pub mod proto;
 pub mod round;
 pub mod shape;
 pub mod sharding;
+pub mod text;
 pub mod verify;
 
 pub use dtype::{DType, DTypeClass};

@@ -174,7 +174,7 @@ fn shapes() {
     broken(
         |m| at(m, "x").shape = shape("bf16[4611686018427387904,4]"),
         expect![[r#"
-            main/%x: parameter result is bf16[4611686018427387904,4], expected at most 2^63 - 1 bytes
+            main/%x: parameter result is bf16[4611686018427387904,4], expected at most 2^56 bytes
               %x = bf16[4611686018427387904,4] parameter(0)
             module: entry_computation_layout has parameter 0 bf16[8,4], expected bf16[4611686018427387904,4]"#]],
     );

@@ -268,7 +268,7 @@ mod tests {
             &matmul(),
             &["f32[4611686018427387904,1]", "f32[1,4]"],
             "",
-            text!["operands/size: dot lhs is f32[4611686018427387904,1], expected at most 2^63 - 1 bytes"],
+            text!["operands/size: dot lhs is f32[4611686018427387904,1], expected at most 2^56 bytes"],
         );
         expect(
             &matmul(),

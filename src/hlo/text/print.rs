@@ -1,0 +1,265 @@
+//! Modules, computations and instructions as text.
+
+use super::attributes::{Attributes, list};
+use super::{literal, number, sharding};
+use crate::hlo::{AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Op, Shape};
+use std::fmt::Write;
+
+/// How a module is printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrintOptions {
+    /// `%` before names of instructions and computations.
+    pub percent: bool,
+    /// Shapes before operands, and `/*index=5*/` between many of them.
+    pub operand_shapes: bool,
+    /// `(x: f32[]) -> f32[]` after a computation's name.
+    pub program_shapes: bool,
+    /// `metadata={…}`.
+    pub metadata: bool,
+    /// Constants of more elements than this print as `{...}`, which no parser takes back. `None` prints all whole.
+    pub max_constant_elements: Option<i64>,
+}
+
+impl Default for PrintOptions {
+    /// Today's dialect, everything whole: XLA's `ShortParsable`, with metadata.
+    fn default() -> PrintOptions {
+        PrintOptions {
+            percent: false,
+            operand_shapes: false,
+            program_shapes: false,
+            metadata: true,
+            max_constant_elements: None,
+        }
+    }
+}
+
+impl PrintOptions {
+    /// The older dialect, everything whole: XLA's `Default`, in which TensorFlow dumps.
+    pub fn long() -> PrintOptions {
+        PrintOptions { percent: true, operand_shapes: true, program_shapes: true, ..PrintOptions::default() }
+    }
+}
+
+/// A whole module.
+pub fn print(module: &Module, options: &PrintOptions) -> String {
+    let mut printer = Printer { module, options, out: String::new() };
+    printer.header();
+    for (at, computation) in module.computations.iter().enumerate() {
+        printer.computation(computation, CompId(at as u32) == module.entry);
+    }
+    printer.out
+}
+
+/// One instruction, as it stands in its module.
+pub fn print_instruction(module: &Module, comp: CompId, id: InstrId, options: &PrintOptions) -> String {
+    let mut printer = Printer { module, options, out: String::new() };
+    let computation = module.comp(comp);
+    printer.instruction(computation, computation.instr(id));
+    printer.out
+}
+
+struct Printer<'a> {
+    module: &'a Module,
+    options: &'a PrintOptions,
+    out: String,
+}
+
+impl Printer<'_> {
+    fn put(&mut self, text: std::fmt::Arguments<'_>) {
+        self.out.write_fmt(text).expect("writing to a string cannot fail");
+    }
+
+    fn header(&mut self) {
+        let module = self.module;
+        self.put(format_args!("HloModule {}", module.name));
+        if module.is_scheduled {
+            self.out.push_str(", is_scheduled=true");
+        }
+        if !module.input_output_alias.is_empty() {
+            self.out.push_str(", input_output_alias={ ");
+            for (i, alias) in module.input_output_alias.iter().enumerate() {
+                let separator = if i > 0 { ", " } else { "" };
+                let kind = match alias.kind {
+                    AliasKind::May => "may-alias",
+                    AliasKind::Must => "must-alias",
+                };
+                let (output, parameter) = (list(&alias.output_index), list(&alias.parameter_index));
+                let number = alias.parameter_number;
+                self.put(format_args!("{separator}{{{output}}}: ({number}, {{{parameter}}}, {kind})"));
+            }
+            self.out.push_str(" }");
+        }
+        if !module.buffer_donors.is_empty() {
+            self.out.push_str(", buffer_donor={ ");
+            for (i, (number, index)) in module.buffer_donors.iter().enumerate() {
+                let separator = if i > 0 { ", " } else { "" };
+                self.put(format_args!("{separator}({number}, {{{}}})", list(index)));
+            }
+            self.out.push_str(" }");
+        }
+        self.entry_layout();
+        if !module.frontend_attributes.is_empty() {
+            let attributes = frontend_attributes(&module.frontend_attributes);
+            self.put(format_args!(", frontend_attributes={attributes}"));
+        }
+        for (name, value) in &module.unmodelled.attributes {
+            self.put(format_args!(", {name}={value}"));
+        }
+        self.out.push_str("\n\n");
+    }
+
+    fn entry_layout(&mut self) {
+        let entry = self.module.entry();
+        let layout = self.module.entry_layout.clone().unwrap_or_else(|| EntryLayout {
+            parameters: entry.parameters().iter().map(|&id| entry.instr(id).shape.with_default_layout()).collect(),
+            result: entry.result_shape().with_default_layout(),
+        });
+        let parameters = Shape::Tuple(layout.parameters).to_string();
+        self.put(format_args!(", entry_computation_layout={{{parameters}->{}}}", layout.result));
+    }
+
+    fn computation(&mut self, computation: &Computation, is_entry: bool) {
+        if is_entry {
+            self.out.push_str("ENTRY ");
+        }
+        self.name(&computation.name);
+        self.out.push(' ');
+        if self.options.program_shapes {
+            self.program_shape(computation);
+        }
+        self.out.push_str("{\n");
+        for id in computation.ids() {
+            self.out.push_str(if id == computation.root { "  ROOT " } else { "  " });
+            self.instruction(computation, computation.instr(id));
+            self.out.push('\n');
+        }
+        self.out.push('}');
+        for (name, value) in &computation.unmodelled.attributes {
+            self.put(format_args!(", {name}={value}"));
+        }
+        self.out.push_str("\n\n");
+    }
+
+    fn program_shape(&mut self, computation: &Computation) {
+        self.out.push('(');
+        for (i, &id) in computation.parameters().iter().enumerate() {
+            let parameter = computation.instr(id);
+            let separator = if i > 0 { ", " } else { "" };
+            self.put(format_args!("{separator}{}: {}", parameter.name, parameter.shape.without_layout()));
+        }
+        self.put(format_args!(") -> {} ", computation.result_shape().without_layout()));
+    }
+
+    fn instruction(&mut self, computation: &Computation, instr: &Instruction) {
+        self.name(&instr.name);
+        self.put(format_args!(" = {} {}(", instr.shape.with_default_layout(), instr.op.opcode()));
+        match &instr.op {
+            Op::Parameter { number, .. } => self.put(format_args!("{number}")),
+            Op::Constant(value) => self.constant(instr, value),
+            _ => self.operands(computation, instr),
+        }
+        self.out.push(')');
+        self.attributes(computation, instr);
+        if self.options.metadata {
+            self.metadata(&instr.metadata);
+        }
+        if !instr.backend_config.is_empty() {
+            let config = quoted_unless_json(&instr.backend_config);
+            self.put(format_args!(", backend_config={config}"));
+        }
+    }
+
+    fn constant(&mut self, instr: &Instruction, value: &crate::hlo::Literal) {
+        let is_whole = match self.options.max_constant_elements {
+            None => true,
+            Some(max) => instr.shape.as_array().is_some_and(|array| array.n_elements() <= max),
+        };
+        if is_whole {
+            literal::write(&mut self.out, value);
+        } else {
+            self.out.push_str("{...}");
+        }
+    }
+
+    fn operands(&mut self, computation: &Computation, instr: &Instruction) {
+        for (i, &operand) in instr.operands.iter().enumerate() {
+            if i > 0 {
+                self.out.push_str(", ");
+                if self.options.operand_shapes && i % 5 == 0 {
+                    self.put(format_args!("/*index={i}*/"));
+                }
+            }
+            let operand = computation.instr(operand);
+            if self.options.operand_shapes {
+                self.put(format_args!("{} ", operand.shape.with_default_layout()));
+            }
+            self.name(&operand.name);
+        }
+    }
+
+    fn attributes(&mut self, computation: &Computation, instr: &Instruction) {
+        let percent = self.percent();
+        let module = self.module;
+        let computation_name = |comp: CompId| format!("{percent}{}", module.comp(comp).name);
+        let mut attributes = Attributes { out: &mut self.out, computation: &computation_name };
+        let lhs = instr.operands.first().map(|&lhs| &computation.instr(lhs).shape);
+        attributes.write_op(&instr.op, lhs);
+        for (name, value) in &instr.unmodelled.attributes {
+            attributes.put(name, value);
+        }
+        attributes.write_opaque_called(&instr.op);
+        if let Some(value) = &instr.sharding {
+            let mut text = String::new();
+            sharding::write(&mut text, value);
+            attributes.put("sharding", text);
+        }
+        if !instr.frontend_attributes.is_empty() {
+            attributes.put("frontend_attributes", frontend_attributes(&instr.frontend_attributes));
+        }
+        if !instr.control_predecessors.is_empty() {
+            let names: Vec<String> = instr
+                .control_predecessors
+                .iter()
+                .map(|&before| format!("{percent}{}", computation.instr(before).name))
+                .collect();
+            attributes.put("control-predecessors", format_args!("{{{}}}", names.join(", ")));
+        }
+    }
+
+    fn metadata(&mut self, metadata: &Metadata) {
+        let Metadata { op_type, op_name, source_file, source_line } = metadata;
+        let mut parts = Vec::new();
+        for (name, value) in [("op_type", op_type), ("op_name", op_name), ("source_file", source_file)] {
+            if !value.is_empty() {
+                parts.push(format!("{name}=\"{}\"", number::escape(value)));
+            }
+        }
+        // As XLA has it, a line without any of these says nothing.
+        if parts.is_empty() {
+            return;
+        }
+        if *source_line != 0 {
+            parts.push(format!("source_line={source_line}"));
+        }
+        self.put(format_args!(", metadata={{{}}}", parts.join(" ")));
+    }
+
+    fn percent(&self) -> &'static str {
+        if self.options.percent { "%" } else { "" }
+    }
+
+    fn name(&mut self, name: &str) {
+        self.out.push_str(self.percent());
+        self.out.push_str(name);
+    }
+}
+
+fn frontend_attributes(attributes: &[(String, String)]) -> String {
+    let pairs: Vec<String> =
+        attributes.iter().map(|(name, value)| format!("{name}={}", quoted_unless_json(value))).collect();
+    format!("{{{}}}", pairs.join(","))
+}
+
+fn quoted_unless_json(text: &str) -> String {
+    if number::is_json_dict(text) { text.to_string() } else { format!("\"{}\"", number::escape(text)) }
+}
