@@ -165,10 +165,8 @@ fn gradients_of_sum(
     let module = Module::new("by_hand");
     let e = Emitter::new(module.clone(), module.entry);
     let dims: Vec<Vec<i64>> = arguments.iter().map(|values| vec![values.len() as i64]).collect();
-    let parameters: Vec<InstrId> = (0..)
-        .zip(&dims)
-        .map(|(number, dims)| e.parameter(number, &Shape::array(DType::F64, dims.clone())))
-        .collect();
+    let parameters: Vec<InstrId> =
+        (0..).zip(&dims).map(|(number, dims)| e.parameter(number, &Shape::array(DType::F64, dims.clone()))).collect();
     let result = build(&e, &parameters);
     let all: Vec<i64> = (0..e.dims(result).len() as i64).collect();
     let gradients = grad::gradients(&e, e.reduce_sum(result, &all), &parameters).unwrap();
