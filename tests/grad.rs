@@ -368,6 +368,33 @@ fn a_gradient_arrives_in_f32_through_the_cast_and_sums_in_f32() {
 }
 
 #[test]
+fn products_wider_than_their_operands_are_differentiated_in_the_wider_dtype() {
+    let e = emitter();
+    let x = e.parameter(0, &Shape::array(DType::BF16, [2, 6, 6, 3]));
+    let kernel = e.parameter(1, &Shape::array(DType::BF16, [3, 3, 3, 4]));
+    let weights = e.parameter(2, &Shape::array(DType::BF16, [4, 5]));
+    let attributes = bf16scope::hlo::ops::Convolution {
+        window: vec![WindowDim::of_size(3), WindowDim::of_size(3)],
+        dims: grad_cases::nhwc(),
+        feature_group_count: 1,
+        batch_group_count: 1,
+        precision: PrecisionConfig::default(),
+    };
+    let wide = Shape::array(DType::F32, []);
+    let features = e.emit(Op::Convolution(Box::new(attributes)), &[x, kernel], Some(&wide));
+    assert_eq!(e.shape(features), Shape::array(DType::F32, [2, 4, 4, 4]));
+    let dims = DotDims { lhs_contracting: vec![3], rhs_contracting: vec![0], ..DotDims::default() };
+    let narrow = e.convert(features, DType::BF16);
+    let product = e.emit(Op::Dot { dims, precision: PrecisionConfig::default() }, &[narrow, weights], Some(&wide));
+    let loss = e.reduce_sum(product, &[0, 1, 2, 3]);
+    let grads = gradients(&e, loss, &[x, kernel, weights]).unwrap();
+    for (gradient, variable) in grads.into_iter().zip([x, kernel, weights]) {
+        assert_eq!(e.shape(gradient), e.shape(variable));
+    }
+    verify(&e.finish().unwrap()).unwrap();
+}
+
+#[test]
 fn gradients_carry_the_primals_place() {
     let e = emitter();
     let place =
