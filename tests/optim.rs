@@ -8,6 +8,7 @@ use bf16scope::graph::{Graph, Init, Program};
 use bf16scope::hlo::{DType, proto, verify};
 use bf16scope::optim::{LearningRate, Optimizer, RateDrop, Update, WeightDecay};
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
+use std::num::NonZeroU32;
 use std::ops::{Add, Div, Mul, Sub};
 
 /// Half an ulp of f32, relative.
@@ -210,6 +211,9 @@ fn adam() {
     });
 }
 
+/// Not a power of two: its reciprocal is rounded.
+const EVERY: NonZeroU32 = NonZeroU32::new(41).unwrap();
+
 /// The rate at each of `steps`, from the device.
 fn rates(schedule: &LearningRate, steps: &[i32]) -> Vec<f32> {
     let client = Client::cpu().unwrap();
@@ -231,7 +235,7 @@ fn a_constant_rate() {
 
 #[test]
 fn exponential_decay() {
-    let schedule = LearningRate::ExponentialDecay { value: 0.1, rate: 0.96, every: 41, staircase: false };
+    let schedule = LearningRate::ExponentialDecay { value: 0.1, rate: 0.96, every: EVERY, staircase: false };
     let steps = [0, 1, 40, 41, 42, 1000, 5000];
     for (step, measured) in steps.into_iter().zip(rates(&schedule, &steps)) {
         // XLA may divide by multiplying with the rounded reciprocal: one rounding more.
@@ -249,7 +253,7 @@ fn exponential_decay() {
 #[test]
 fn a_staircase_falls_at_its_steps_and_not_before() {
     // In f32, 41 · (1/41) and its multiples do not all come out whole; the stairs must.
-    let schedule = LearningRate::ExponentialDecay { value: 1.0, rate: 0.5, every: 41, staircase: true };
+    let schedule = LearningRate::ExponentialDecay { value: 1.0, rate: 0.5, every: EVERY, staircase: true };
     let steps: Vec<i32> = (0..20).flat_map(|stair| [41 * stair, 41 * stair + 1, 41 * stair + 40]).collect();
     for (step, measured) in steps.iter().zip(rates(&schedule, &steps)) {
         let expected = schedule.at(*step as u32);
