@@ -96,5 +96,8 @@ fn labelled(what: &str, logits: &Tensor, labels: &Tensor) -> Result<(), Tensor> 
             return Err(tensor.clone());
         }
     }
-    check_labels(logits, labels).map_err(|error| logits.graph().fail(what, &[logits, labels], error))
+    match check_labels(logits, labels) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(logits.graph().fail(what, &[logits, labels], error)),
+    }
 }
