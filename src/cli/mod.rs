@@ -11,10 +11,12 @@
 //! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too).
 
 mod bits;
+mod eval;
 mod logging;
 mod plugins;
 mod progress;
 mod trace;
+mod train;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -67,6 +69,10 @@ struct GlobalArgs {
 /// One variant per subcommand; its doc is its line in the help.
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Train an experiment on the CPU, in bf16, f32 or f16
+    Train(train::Args),
+    /// Evaluate a checkpoint on its experiment's test data
+    Eval(eval::Args),
     /// Show a number's bits, exact value and rounding error in each format, or where updates are lost
     Bits(bits::Args),
     /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
@@ -77,6 +83,8 @@ impl Command {
     /// As typed; names the command's span in a trace.
     fn name(&self) -> &'static str {
         match self {
+            Command::Train(_) => "train",
+            Command::Eval(_) => "eval",
             Command::Bits(_) => "bits",
             Command::Plugins(_) => "plugins",
         }
@@ -84,6 +92,8 @@ impl Command {
 
     fn run(&self, context: &Context) -> anyhow::Result<Status> {
         match self {
+            Command::Train(args) => train::run(args, context),
+            Command::Eval(args) => eval::run(args, context),
             Command::Bits(args) => bits::run(args, context),
             Command::Plugins(args) => plugins::run(args, context),
         }
