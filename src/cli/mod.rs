@@ -13,11 +13,13 @@
 mod bits;
 mod compile;
 mod emit;
+mod eval;
 mod logging;
 mod plugins;
 mod program;
 mod progress;
 mod trace;
+mod train;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -70,6 +72,10 @@ struct GlobalArgs {
 /// One variant per subcommand; its doc is its line in the help.
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Train an experiment on the CPU, in bf16, f32 or f16
+    Train(train::Args),
+    /// Evaluate a checkpoint on its experiment's test data
+    Eval(eval::Args),
     /// Show a number's bits, exact value and rounding error in each format, or where updates are lost
     Bits(bits::Args),
     /// Compile a model for a TPU, without one: what fits, what it costs, f32 beside bf16
@@ -84,6 +90,8 @@ impl Command {
     /// As typed; names the command's span in a trace.
     fn name(&self) -> &'static str {
         match self {
+            Command::Train(_) => "train",
+            Command::Eval(_) => "eval",
             Command::Bits(_) => "bits",
             Command::Compile(_) => "compile",
             Command::Emit(_) => "emit",
@@ -93,6 +101,8 @@ impl Command {
 
     fn run(&self, context: &Context) -> anyhow::Result<Status> {
         match self {
+            Command::Train(args) => train::run(args, context),
+            Command::Eval(args) => eval::run(args, context),
             Command::Bits(args) => bits::run(args, context),
             Command::Compile(args) => compile::run(args, context),
             Command::Emit(args) => emit::run(args, context),
