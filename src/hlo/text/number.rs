@@ -196,7 +196,7 @@ pub(super) fn scale(bits: u8) -> f64 {
 }
 
 /// Escapes a string for double quotes: as Abseil's `CEscape`, bytes that are not printable ASCII in octal.
-pub(super) fn escape(text: &str) -> String {
+pub(in crate::hlo) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

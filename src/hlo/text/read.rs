@@ -132,7 +132,7 @@ impl<'a> Values<'a> {
 }
 
 /// A value must end where its reader stopped.
-pub(super) fn finished(value: &mut Cursor<'_>) -> Read<()> {
+pub(in crate::hlo) fn finished(value: &mut Cursor<'_>) -> Read<()> {
     if value.at_end() { Ok(()) } else { Err(value.expected("the end of the value")) }
 }
 
@@ -401,7 +401,7 @@ fn all_reduce(values: &mut Values<'_>) -> Read<Op> {
     })))
 }
 
-fn replica_groups(value: &mut Cursor<'_>) -> Read<ReplicaGroups> {
+pub(in crate::hlo) fn replica_groups(value: &mut Cursor<'_>) -> Read<ReplicaGroups> {
     if value.peek() == Some(b'[') {
         let dims = value.ints("[", "]")?;
         let (reshape_dims, transpose_perm) = iota(value)?;
