@@ -59,9 +59,7 @@ impl Verbosity {
 
 /// Installs the process's subscriber. `RUST_LOG` is added to what the flags say, and wins where both name a target.
 pub fn init(verbosity: Verbosity, trace: Option<TraceLayer>) -> anyhow::Result<()> {
-    let env = std::env::var("RUST_LOG").unwrap_or_default();
-    let filter = EnvFilter::try_new(format!("{},{env}", verbosity.directives()))
-        .with_context(|| format!("RUST_LOG: cannot read `{env}`; expected directives such as bf16scope=debug"))?;
+    let filter = filter(verbosity, &std::env::var("RUST_LOG").unwrap_or_default())?;
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines)
         .with_ansi(false)
@@ -74,6 +72,11 @@ pub fn init(verbosity: Verbosity, trace: Option<TraceLayer>) -> anyhow::Result<(
         .with(trace.map(|layer| layer.with_filter(spans)))
         .try_init()
         .context("cannot install the log")
+}
+
+fn filter(verbosity: Verbosity, env: &str) -> anyhow::Result<EnvFilter> {
+    EnvFilter::try_new(format!("{},{env}", verbosity.directives()))
+        .with_context(|| format!("RUST_LOG: cannot read `{env}`; expected directives such as bf16scope=debug"))
 }
 
 /// One event, one line.
@@ -120,14 +123,14 @@ mod tests {
         }
     }
 
-    fn lines(verbosity: Verbosity) -> String {
+    fn lines(verbosity: Verbosity, env: &str) -> String {
         let sink = Sink::default();
         let writer = sink.clone();
         let layer = tracing_subscriber::fmt::layer()
             .event_format(Lines)
             .with_ansi(false)
             .with_writer(move || writer.clone())
-            .with_filter(EnvFilter::new(verbosity.directives()));
+            .with_filter(filter(verbosity, env).unwrap());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::warn!(scope = "net", "the scope ends up f32");
             tracing::info!("installing {}", "a plugin");
@@ -143,10 +146,21 @@ mod tests {
         let warning = "bf16scope: warning: the scope ends up f32 scope=\"net\"\n";
         let info = "bf16scope: info: installing a plugin\n";
         let debug = "bf16scope: debug: built n_instrs=3\n";
-        assert_eq!(lines(Verbosity::new(0, true)), "");
-        assert_eq!(lines(Verbosity::new(0, false)), warning);
-        assert_eq!(lines(Verbosity::new(1, false)), format!("{warning}{info}"));
-        assert_eq!(lines(Verbosity::new(2, false)), format!("{warning}{info}{debug}"));
-        assert_eq!(lines(Verbosity::new(9, false)), format!("{warning}{info}{debug}"));
+        assert_eq!(lines(Verbosity::new(0, true), ""), "");
+        assert_eq!(lines(Verbosity::new(0, false), ""), warning);
+        assert_eq!(lines(Verbosity::new(1, false), ""), format!("{warning}{info}"));
+        assert_eq!(lines(Verbosity::new(2, false), ""), format!("{warning}{info}{debug}"));
+        assert_eq!(lines(Verbosity::new(9, false), ""), format!("{warning}{info}{debug}"));
+    }
+
+    #[test]
+    fn rust_log_has_the_last_word() {
+        let normal = Verbosity::new(0, false);
+        assert_eq!(lines(normal, "off"), "");
+        assert_eq!(lines(Verbosity::new(1, false), "bf16scope=off"), "");
+        let elsewhere = "bf16scope: info: noise\n";
+        assert!(lines(normal, "elsewhere=info").ends_with(elsewhere));
+        assert!(!lines(normal, "").ends_with(elsewhere));
+        assert!(lines(normal, "bf16scope=debug").contains("bf16scope: debug: built n_instrs=3\n"));
     }
 }

@@ -46,8 +46,13 @@ impl CsvSpec {
         CsvSpec { feature_dims: vec![8, 8, 1], n_classes: 10, scale: 1.0 / 16.0 }
     }
 
-    fn n_features(&self) -> usize {
-        n_elements(&self.feature_dims)
+    fn n_features(&self) -> Result<usize, DataError> {
+        let count =
+            self.feature_dims.iter().try_fold(1usize, |count, &dim| count.checked_mul(usize::try_from(dim).ok()?));
+        match count {
+            Some(count) if count > 0 => Ok(count),
+            Some(_) | None => Err(DataError::FeatureDims { dims: self.feature_dims.clone() }),
+        }
     }
 }
 
@@ -59,7 +64,7 @@ impl Dataset {
 
     /// How many numbers one example's features are.
     pub fn n_features(&self) -> usize {
-        n_elements(&self.feature_dims)
+        self.feature_dims.iter().map(|&dim| usize::try_from(dim).expect("dimensions are not negative")).product()
     }
 
     /// The features of one example.
@@ -97,11 +102,8 @@ impl Dataset {
     }
 }
 
-fn n_elements(dims: &[i64]) -> usize {
-    dims.iter().map(|&dim| usize::try_from(dim).expect("feature dimensions are not negative")).product()
-}
-
 fn read_rows(path: &Path, reader: impl Read, spec: &CsvSpec, limit: u64) -> Result<Dataset, DataError> {
+    let n_features = spec.n_features()?;
     let mut text = BufReader::new(reader.take(limit + 1));
     let mut dataset = Dataset {
         features: Vec::new(),
@@ -118,7 +120,7 @@ fn read_rows(path: &Path, reader: impl Read, spec: &CsvSpec, limit: u64) -> Resu
                 return Err(DataError::TooLarge { path: path.to_owned(), limit });
             }
             Ok(_) if row.trim().is_empty() => {}
-            Ok(_) => push_row(path, line, &row, spec, &mut dataset)?,
+            Ok(_) => push_row(path, line, &row, spec.scale, &mut dataset)?,
             Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
                 return Err(DataError::TruncatedGzip { path: path.to_owned(), line });
             }
@@ -126,21 +128,21 @@ fn read_rows(path: &Path, reader: impl Read, spec: &CsvSpec, limit: u64) -> Resu
         }
     }
     if dataset.labels.is_empty() {
-        return Err(DataError::Empty { path: path.to_owned(), n_columns: spec.n_features() });
+        return Err(DataError::Empty { path: path.to_owned(), n_columns: n_features });
     }
     Ok(dataset)
 }
 
 /// Appends one row to the data set.
-fn push_row(path: &Path, line: u64, row: &str, spec: &CsvSpec, dataset: &mut Dataset) -> Result<(), DataError> {
-    let expected = spec.n_features() + 1;
+fn push_row(path: &Path, line: u64, row: &str, scale: f32, dataset: &mut Dataset) -> Result<(), DataError> {
+    let expected = dataset.n_features() + 1;
     let columns: Vec<&str> = row.split(',').map(str::trim).collect();
     if columns.len() != expected {
         return Err(DataError::ColumnCount { path: path.to_owned(), line, found: columns.len(), expected });
     }
     for (idx, text) in columns[..expected - 1].iter().enumerate() {
         match text.parse::<f32>() {
-            Ok(value) if value.is_finite() => dataset.features.push(value * spec.scale),
+            Ok(value) if value.is_finite() => dataset.features.push(value * scale),
             Ok(_) | Err(_) => {
                 return Err(DataError::NotANumber {
                     path: path.to_owned(),
@@ -153,14 +155,14 @@ fn push_row(path: &Path, line: u64, row: &str, spec: &CsvSpec, dataset: &mut Dat
     }
     let text = columns[expected - 1];
     let label = text.parse::<i32>().ok();
-    match label.filter(|&label| usize::try_from(label).is_ok_and(|class| class < spec.n_classes)) {
+    match label.filter(|&label| usize::try_from(label).is_ok_and(|class| class < dataset.n_classes)) {
         Some(label) => dataset.labels.push(label),
         None => {
             return Err(DataError::Label {
                 path: path.to_owned(),
                 line,
                 text: text.to_owned(),
-                n_classes: spec.n_classes,
+                n_classes: dataset.n_classes,
             });
         }
     }
@@ -217,9 +219,9 @@ mod tests {
         check("1,x,0\n", "rows.csv:1: column 2 is `x`; expected a finite number");
         check("1,2,0\n\n\nnan,2,0\n", "rows.csv:4: column 1 is `nan`; expected a finite number");
         check("1,2,0\n,2,0\n", "rows.csv:2: column 1 is ``; expected a finite number");
-        check("1,2,3\n", "rows.csv:1: the label is `3`; expected a whole number from 0 to 2");
-        check("1,2,-1\n", "rows.csv:1: the label is `-1`; expected a whole number from 0 to 2");
-        check("1,2,1.0\n", "rows.csv:1: the label is `1.0`; expected a whole number from 0 to 2");
+        check("1,2,3\n", "rows.csv:1: the label is `3`; expected a whole number in 0..3");
+        check("1,2,-1\n", "rows.csv:1: the label is `-1`; expected a whole number in 0..3");
+        check("1,2,1.0\n", "rows.csv:1: the label is `1.0`; expected a whole number in 0..3");
         check("", "rows.csv: no rows; expected one example a line: 2 numbers, then a label");
         check("\n\n", "rows.csv: no rows; expected one example a line: 2 numbers, then a label");
         assert_eq!(read(b"1,2,0\n1,\xFF,0\n").unwrap_err(), "rows.csv:2: cannot read on from here");
@@ -233,7 +235,11 @@ mod tests {
         // Anything cut off must be noticed, the trailing checksum included.
         for n_bytes in 3..whole.len() {
             let message = read(&whole[..n_bytes]).unwrap_err();
-            assert!(message.contains(": the gzip stream ends early, at this line;"), "{n_bytes}: {message}");
+            assert!(
+                message.starts_with("rows.csv:")
+                    && message.ends_with(": the gzip stream ends early, at this line; copy or download the file again"),
+                "{n_bytes}: {message}"
+            );
         }
         let mut corrupt = whole.clone();
         let checksum_at = corrupt.len() - 8;
@@ -247,6 +253,20 @@ mod tests {
         assert_eq!(error.to_string(), "/nonexistent/rows.csv: cannot open the data file");
         let source = std::error::Error::source(&error).unwrap();
         assert_eq!(source.to_string(), "No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn impossible_dimensions_are_refused() {
+        for (dims, shown) in
+            [(vec![8, -1], "[8, -1]"), (vec![0], "[0]"), (vec![i64::MAX, 8], "[9223372036854775807, 8]")]
+        {
+            let spec = CsvSpec { feature_dims: dims, ..spec() };
+            let error = read_rows(Path::new("rows.csv"), &b"1,2,0\n"[..], &spec, 100).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("feature dimensions {shown} do not make an example; expected positive ones")
+            );
+        }
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub enum DataError {
         text: String,
     },
     /// A label that is no class.
-    #[error("{}:{line}: the label is `{text}`; expected a whole number from 0 to {}", path.display(), n_classes - 1)]
+    #[error("{}:{line}: the label is `{text}`; expected a whole number in 0..{n_classes}", path.display())]
     Label {
         /// The file.
         path: PathBuf,
@@ -85,6 +85,12 @@ pub enum DataError {
         path: PathBuf,
         /// In bytes, after decompression.
         limit: u64,
+    },
+    /// Dimensions that no example can have.
+    #[error("feature dimensions {dims:?} do not make an example; expected positive ones")]
+    FeatureDims {
+        /// As given.
+        dims: Vec<i64>,
     },
     /// More test examples asked for than there are.
     #[error(

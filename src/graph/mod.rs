@@ -33,7 +33,7 @@ pub use tensor::Tensor;
 use crate::hlo::ops::RuleError;
 use crate::hlo::{DType, EmitError, Emitter, InstrId, Metadata, Module, Op, Shape};
 use names::Path;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -47,6 +47,8 @@ pub struct Graph {
 struct Inner {
     emitter: Emitter,
     path: Path,
+    /// Who called the layer that is open, if one is.
+    layer_caller: Cell<Option<&'static Location<'static>>>,
     training: bool,
     inputs: RefCell<Vec<InputInfo>>,
     variables: RefCell<Vec<VariableInfo>>,
@@ -124,6 +126,7 @@ impl Graph {
             inner: Rc::new(Inner {
                 emitter: Emitter::new(module, entry),
                 path: Path::default(),
+                layer_caller: Cell::default(),
                 training,
                 inputs: RefCell::default(),
                 variables: RefCell::default(),
@@ -200,7 +203,10 @@ impl Graph {
 
     /// Sets the value variable number `variable` has after the call.
     pub fn set_update(&self, variable: usize, value: &Tensor) {
-        self.inner.variables.borrow_mut()[variable].update = Some(value.id);
+        // A variable that could not be made has no entry; `finish` says why.
+        if let Some(variable) = self.inner.variables.borrow_mut().get_mut(variable) {
+            variable.update = Some(value.id);
+        }
     }
 
     /// The variables so far, in the order they were made.
@@ -258,10 +264,10 @@ impl Graph {
         id
     }
 
-    /// Emits with the metadata of the current path, `leaf`, and the caller's file and line.
+    /// Emits with the metadata of the current path, `leaf`, and the file and line of the caller, or of the layer's.
     #[track_caller]
     pub(crate) fn emit_with(&self, leaf: &str, emit: impl FnOnce(&Emitter) -> InstrId) -> Tensor {
-        let caller = Location::caller();
+        let caller = self.inner.layer_caller.get().unwrap_or(Location::caller());
         let emitter = &self.inner.emitter;
         emitter.set_metadata(Metadata {
             op_type: String::new(),
@@ -276,6 +282,6 @@ impl Graph {
     #[track_caller]
     pub fn fail(&self, what: &str, operands: &[&Tensor], error: RuleError) -> Tensor {
         let ids: Vec<InstrId> = operands.iter().map(|tensor| tensor.id).collect();
-        self.emit_with(what, |e| e.fail(what, &ids, error))
+        self.emit_with("", |e| e.fail(what, &ids, error))
     }
 }

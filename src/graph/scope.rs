@@ -66,6 +66,18 @@ impl Scope {
         self.graph.inner.path.within(level, || body(self))
     }
 
+    /// [`Scope::within`] for a layer: what it emits carries the file and line of its caller, not of its own body. Of
+    /// nested layers the outermost counts: it is the one the user wrote.
+    #[track_caller]
+    pub fn layer<R>(&self, name: &str, body: impl FnOnce(&Scope) -> R) -> R {
+        let open = &self.graph.inner.layer_caller;
+        let outer = open.get();
+        open.set(Some(outer.unwrap_or(Location::caller())));
+        let result = self.within(name, body);
+        open.set(outer);
+        result
+    }
+
     /// A trainable variable requested in `dtype`.
     #[track_caller]
     pub fn variable(&self, name: &str, dtype: DType, dims: impl Into<Vec<i64>>, init: Init) -> Variable {

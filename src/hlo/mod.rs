@@ -24,4 +24,4 @@ pub use module::{
 pub use ops::Op;
 pub use shape::{ArrayShape, Layout, Shape, Tile};
 pub use sharding::{DeviceOrder, Sharding, TileAssignment};
-pub use verify::{VerifyError, VerifyErrors, verify};
+pub use verify::{MAX_CALL_DEPTH, MAX_TUPLE_DEPTH, VerifyError, VerifyErrors, verify};

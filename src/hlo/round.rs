@@ -26,7 +26,7 @@ fn to_odd_f32(value: f64) -> f32 {
     }
     // Toward zero, and then odd: a neighbour with an even last bit has its odd one further away from zero.
     let away = f64::from(nearest).abs() > value.abs();
-    f32::from_bits(nearest.to_bits() - u32::from(away) | 1)
+    f32::from_bits((nearest.to_bits() - u32::from(away)) | 1)
 }
 
 #[cfg(test)]

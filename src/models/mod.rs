@@ -1,4 +1,271 @@
-//! Models: configuration (serde) and a function that builds it.
+//! Models: a configuration (serde) and a function that builds it on a scope.
+//!
+//! Every `build` takes the input in whatever dtype it is to compute in, and gives logits in that dtype; where the
+//! low-precision scope opens and where logits become f32 is up to the caller, who is most often [`forward`].
+
+pub mod cnn;
+mod layout;
+pub mod mlp;
+pub mod resnet;
 pub mod yaml;
 
+pub use layout::image_dims;
 pub use yaml::{ConfigError, ConfigProblem};
+
+use crate::graph::{Graph, Precision, Scope, Tensor};
+use crate::hlo::DType;
+use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A model of the zoo, as a YAML file describes it: `kind` first, then the keys of that kind's configuration.
+///
+/// ```
+/// use bf16scope::models::{Model, yaml};
+///
+/// let model: Model = yaml::from_str("mlp.yaml", "kind: mlp\ninput: [64]\nn_classes: 10\n").unwrap();
+/// assert_eq!(model.n_classes(), 10);
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Model {
+    /// Dense layers.
+    Mlp(mlp::Config),
+    /// A small convolutional network.
+    Cnn(cnn::Config),
+    /// ResNet v1.5.
+    Resnet(resnet::Config),
+}
+
+impl Model {
+    /// What `kind` may be.
+    pub const KINDS: [&'static str; 3] = ["mlp", "cnn", "resnet"];
+
+    /// Its kind.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Model::Mlp(_) => "mlp",
+            Model::Cnn(_) => "cnn",
+            Model::Resnet(_) => "resnet",
+        }
+    }
+
+    /// Dims of one example: for images `[height, width, channels]`.
+    pub fn input(&self) -> &[i64] {
+        match self {
+            Model::Mlp(config) => &config.input,
+            Model::Cnn(config) => &config.input,
+            Model::Resnet(config) => &config.input,
+        }
+    }
+
+    /// Number of classes.
+    pub fn n_classes(&self) -> i64 {
+        match self {
+            Model::Mlp(config) => config.n_classes,
+            Model::Cnn(config) => config.n_classes,
+            Model::Resnet(config) => config.n_classes,
+        }
+    }
+
+    /// Builds it: inputs `[batch, input…]` → logits `[batch, n_classes]` in the dtype of the inputs.
+    pub fn build(&self, s: &Scope, inputs: &Tensor) -> Tensor {
+        match self {
+            Model::Mlp(config) => mlp::build(s, inputs, config),
+            Model::Cnn(config) => cnn::build(s, inputs, config),
+            Model::Resnet(config) => resnet::v1(s, inputs, config),
+        }
+    }
+}
+
+/// The forward part of a program.
+#[derive(Clone, Debug)]
+pub struct Forward {
+    /// The program's input `images`: `[batch, input…]`, already in the dtype the network computes in.
+    pub images: Tensor,
+    /// `[batch, n_classes]`, f32.
+    pub logits: Tensor,
+}
+
+/// The forward part of a program in `graph`: an input that the host has cast, the network in a low-precision scope, and
+/// logits cast to f32 right after it.
+///
+/// ```
+/// use bf16scope::graph::{Graph, Precision};
+/// use bf16scope::hlo::DType;
+/// use bf16scope::models::{Model, forward, mlp};
+///
+/// let model = Model::Mlp(mlp::Config::new([64], 10));
+/// let g = Graph::new("mlp");
+/// let forward = forward(&g, &model, Precision::Bf16, 32);
+/// assert_eq!((forward.images.dtype(), forward.logits.dtype()), (DType::BF16, DType::F32));
+/// ```
+#[track_caller]
+pub fn forward(graph: &Graph, model: &Model, precision: Precision, batch: i64) -> Forward {
+    let dims: Vec<i64> = [batch].into_iter().chain(model.input().iter().copied()).collect();
+    let images = graph.input("images", precision.compute(), dims);
+    let logits = graph.low_precision_scope(precision, |s| model.build(s, &images)).cast(DType::F32);
+    Forward { images, logits }
+}
+
+/// Reads `kind`, then hands the rest of the map over as it comes: buffering it, as a derived `tag` does, would lose the
+/// places that errors point at.
+impl<'de> Deserialize<'de> for Model {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Model, D::Error> {
+        struct Kinds;
+        impl<'de> Visitor<'de> for Kinds {
+            type Value = Model;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map that starts with `kind`")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Model, A::Error> {
+                let Some(KindKey) = map.next_key()? else {
+                    return Err(de::Error::missing_field("kind"));
+                };
+                let kind: Kind = map.next_value()?;
+                let rest = MapAccessDeserializer::new(map);
+                Ok(match kind {
+                    Kind::Mlp => Model::Mlp(mlp::Config::deserialize(rest)?),
+                    Kind::Cnn => Model::Cnn(cnn::Config::deserialize(rest)?),
+                    Kind::Resnet => Model::Resnet(resnet::Config::deserialize(rest)?),
+                })
+            }
+        }
+        deserializer.deserialize_map(Kinds)
+    }
+}
+
+/// The value of `kind`.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Mlp,
+    Cnn,
+    Resnet,
+}
+
+/// The key `kind`, and no other.
+struct KindKey;
+
+impl<'de> Deserialize<'de> for KindKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<KindKey, D::Error> {
+        struct Key;
+        impl Visitor<'_> for Key {
+            type Value = KindKey;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "`kind: {}` before it", Model::KINDS.join("|"))
+            }
+            fn visit_str<E: de::Error>(self, key: &str) -> Result<KindKey, E> {
+                if key == "kind" {
+                    return Ok(KindKey);
+                }
+                Err(E::invalid_value(de::Unexpected::Other(&format!("key `{key}`")), &self))
+            }
+        }
+        deserializer.deserialize_str(Key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+
+    fn check(text: &str, expected: Expect) {
+        expected.assert_eq(&yaml::from_str::<Model>("model.yaml", text).unwrap_err().to_string());
+    }
+
+    #[test]
+    fn every_key_round_trips() {
+        for text in [
+            "kind: mlp\ninput: [8, 8, 1]\nn_classes: 10\nhidden: [64, 32]\ndropout: 0.25\n",
+            "kind: cnn\ninput: [8, 8, 1]\nn_classes: 10\nfilters: [4]\nkernel: 5\nhidden: [64]\ndropout: 0.5\n",
+            "kind: resnet\ninput: [32, 32, 3]\nn_classes: 10\ndepth: 18\nwidth: 16\npadding: fixed\nformat: nchw\n\
+             zero_init_residual: false\nmomentum: 0.99\nepsilon: 0.001\n",
+        ] {
+            let model: Model = yaml::from_str("model.yaml", text).unwrap();
+            assert_eq!(serde_yaml::to_string(&model).unwrap().replace("\n- ", ", "), list_form(text), "{text}");
+        }
+    }
+
+    /// serde_yaml writes lists over several lines; `text` has them in brackets.
+    fn list_form(text: &str) -> String {
+        text.replace(": [", ":, ").replace(']', "")
+    }
+
+    #[test]
+    fn kind_is_known_and_first() {
+        check(
+            "kind: resnt\n",
+            expect![[r#"
+            model.yaml:1:7: unknown value `resnt`, expected one of mlp, cnn, resnet
+              1 | kind: resnt
+                |       ^^^^^
+              help: did you mean `resnet`?"#]],
+        );
+        check(
+            "depth: 50\nkind: resnet\n",
+            expect![[r#"
+            model.yaml:1:1: found key `depth`, expected `kind: mlp|cnn|resnet` before it
+              1 | depth: 50
+                | ^^^^^"#]],
+        );
+        check(
+            "{}\n",
+            expect![[r#"
+            model.yaml:1:1: missing key `kind`
+              1 | {}
+                | ^
+              help: add `kind: …` to the block that starts here"#]],
+        );
+        check(
+            "[resnet]\n",
+            expect![[r#"
+            model.yaml:1:1: found a list, expected a map that starts with `kind`
+              1 | [resnet]
+                | ^"#]],
+        );
+    }
+
+    #[test]
+    fn errors_inside_a_kind_point_at_their_line() {
+        check(
+            "kind: resnet\ndepth: 51\n",
+            expect![[r#"
+            model.yaml:2:8: found integer `51`, expected one of 18, 34, 50, 101, 152
+              2 | depth: 51
+                |        ^^"#]],
+        );
+        check(
+            "kind: resnet\ninput: [224, 224]\n",
+            expect![[r#"
+                model.yaml:2:8: found 2 sizes, expected [height, width, channels]
+                  2 | input: [224, 224]
+                    |        ^"#]],
+        );
+        check(
+            "kind: resnet\nformat: hwcn\n",
+            expect![[r#"
+            model.yaml:2:9: unknown value `hwcn`, expected one of nhwc, nchw
+              2 | format: hwcn
+                |         ^^^^
+              help: did you mean `nhwc`?"#]],
+        );
+        check(
+            "kind: cnn\ninput: [8, 8, 1]\nn_classes: 10\nfilter: [8]\n",
+            expect![[r#"
+            model.yaml:4:1: unknown key `filter`, expected one of input, n_classes, filters, kernel, hidden, dropout
+              4 | filter: [8]
+                | ^^^^^^
+              help: did you mean `filters`?"#]],
+        );
+        check(
+            "kind: mlp\ninput: [64]\n",
+            expect![[r#"
+            model.yaml:1:1: missing key `n_classes`
+              1 | kind: mlp
+                | ^^^^
+              help: add `n_classes: …` to the block that starts here"#]],
+        );
+    }
+}

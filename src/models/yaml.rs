@@ -250,13 +250,15 @@ pub fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Er
     deserializer.deserialize_i64(Positive)
 }
 
+/// A whole number of at least 1, as an element.
+#[derive(Deserialize)]
+pub(super) struct Positive(#[serde(deserialize_with = "positive")] pub i64);
+
 /// A list of whole numbers of at least 1, for `#[serde(deserialize_with)]`.
 ///
 /// # Errors
 /// Any other value.
 pub fn positives<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
-    #[derive(Deserialize)]
-    struct Positive(#[serde(deserialize_with = "positive")] i64);
     Ok(Vec::<Positive>::deserialize(deserializer)?.into_iter().map(|Positive(value)| value).collect())
 }
 

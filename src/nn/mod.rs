@@ -1,1 +1,74 @@
-//! Room under construction.
+//! Layers, losses and metrics on the graph, one family per file.
+//!
+//! A layer that has variables takes the scope, its input, a name (a level in the names of its variables and
+//! instructions) and a configuration; a function without variables takes tensors. Layers ask for variables in the dtype
+//! of their input, which is what makes a network bf16 in a [`bf16_scope`](crate::graph::Graph::bf16_scope); the ones
+//! that normalise ask for f32. Wrong arguments are errors of the graph that name the layer and the user's line.
+//!
+//! Each computes what TensorFlow's layer of that name computes when XLA compiles it, with the roundings in the same
+//! places; where something else was chosen, its doc says so.
+
+mod activation;
+mod batch_norm;
+mod conv;
+mod dense;
+mod dropout;
+mod embedding;
+mod layer_norm;
+mod loss;
+mod metric;
+mod pool;
+mod window;
+
+pub use activation::{Gelu, gelu, log_softmax, relu, sigmoid, softmax, tanh};
+pub use batch_norm::{BatchNorm, batch_norm};
+pub use conv::{Conv2d, conv2d};
+pub use dense::{Dense, dense, flatten};
+pub use dropout::dropout;
+pub use embedding::{Embedding, embedding};
+pub use layer_norm::{LayerNorm, layer_norm};
+pub use loss::{
+    l2_penalty, mean_squared_error, softmax_cross_entropy, softmax_cross_entropy_per_example,
+    sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
+};
+pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, top_k_accuracy};
+pub use pool::{Pool, avg_pool, global_avg_pool, max_pool};
+pub use window::{Format, Padding};
+
+use crate::graph::Tensor;
+use crate::hlo::DType;
+use crate::hlo::ops::RuleError;
+
+/// A broken rule unless `value` is at least `least`.
+fn at_least(rule: &'static str, what: &str, value: i64, least: i64) -> Result<(), RuleError> {
+    if value >= least {
+        return Ok(());
+    }
+    Err(RuleError::new(rule, format!("{what} is {value}, expected at least {least}")))
+}
+
+/// A broken rule unless `x` has `expected`'s rank; `axes` names them, such as `[batch, height, width, channels]`.
+fn of_rank(rule: &'static str, what: &str, x: &Tensor, expected: usize, axes: &str) -> Result<(), RuleError> {
+    if x.rank() == expected {
+        return Ok(());
+    }
+    Err(RuleError::new(rule, format!("{what} {} has rank {}, expected {expected}: {axes}", x.shape(), x.rank())))
+}
+
+/// A broken rule unless `x` is of a floating dtype.
+fn is_float(rule: &'static str, what: &str, x: &Tensor) -> Result<(), RuleError> {
+    if x.dtype().is_float() {
+        return Ok(());
+    }
+    let message = format!("{what} is {}, expected a floating dtype", x.shape());
+    Err(RuleError::new(rule, message).with_help("cast it with .cast(DType::F32)"))
+}
+
+/// The dtype of parameters and statistics of a layer that normalises `x`: f32 for bf16 and f16, else that of `x`, as
+/// Keras' `_param_dtype`.
+fn normalising_dtype(x: &Tensor) -> DType {
+    match x.dtype() {
+        DType::BF16 | DType::F16 => DType::F32,
+        other => other,
+    }
+}

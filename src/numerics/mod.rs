@@ -1,7 +1,7 @@
 //! What floating formats do to numbers: bits, rounding, ulps, and updates that vanish.
 //!
 //! Holds the formats as data ([`formats`]), exact decimals ([`decimal`]), the conversions everything else in the
-//! crate uses ([`bf16`]) and the lost-update experiment ([`accumulate`]). Does no IO and prints nothing; knows of
+//! crate uses ([`bf16`]) and the lost-update experiment ([`mod@accumulate`]). Does no IO and prints nothing; knows of
 //! the rest of the crate only [`crate::hlo::DType`].
 
 pub mod accumulate;

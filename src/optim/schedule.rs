@@ -6,10 +6,11 @@ use crate::graph::Tensor;
 use crate::hlo::DType;
 use crate::hlo::ops::BinaryOp;
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 
 /// A learning rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum LearningRate {
     /// `value`.
     Constant {
@@ -25,8 +26,8 @@ pub enum LearningRate {
         value: f64,
         /// The factor per `every` steps.
         rate: f64,
-        /// The steps in which the rate falls by the factor `rate`; at least 1.
-        every: u32,
+        /// The steps in which the rate falls by the factor `rate`.
+        every: NonZeroU32,
         /// Whether it falls at once every so many steps, or a little at each.
         #[serde(default)]
         staircase: bool,
@@ -84,7 +85,7 @@ impl LearningRate {
         match self {
             LearningRate::Constant { value } => graph.scalar(DType::F32, *value),
             LearningRate::ExponentialDecay { value, rate, every, staircase } => {
-                let every = f64::from((*every).max(1));
+                let every = f64::from(every.get());
                 // The staircase divides integers: in f32, step · (1 / every) may fall just short of a whole number.
                 let exponent = match staircase {
                     true => step.binary_scalar(BinaryOp::Divide, every).cast(DType::F32),
@@ -113,7 +114,7 @@ impl LearningRate {
         match self {
             LearningRate::Constant { value } => *value,
             LearningRate::ExponentialDecay { value, rate, every, staircase } => {
-                let exponent = f64::from(step) / f64::from((*every).max(1));
+                let exponent = f64::from(step) / f64::from(every.get());
                 value * rate.powf(if *staircase { exponent.floor() } else { exponent })
             }
             LearningRate::WarmUpStep { value, warm_up, drops } => {
@@ -154,12 +155,12 @@ mod tests {
     }
 
     #[test]
-    fn the_yaml_form_round_trips_and_refuses_unknown_keys() {
+    fn the_serde_form_round_trips_and_refuses_unknown_keys() {
         let schedule = LearningRate::resnet(256, 100, 90);
         let yaml = serde_yaml::to_string(&schedule).unwrap();
-        assert!(yaml.starts_with("kind: warm_up_step\n"), "{yaml}");
+        assert!(yaml.starts_with("!warm_up_step"), "{yaml}");
         assert_eq!(serde_yaml::from_str::<LearningRate>(&yaml).unwrap(), schedule);
-        let error = serde_yaml::from_str::<LearningRate>("{kind: constant, value: 0.1, velue: 1}").unwrap_err();
-        assert_eq!(error.to_string(), "unknown field `velue`, expected `value`");
+        let error = serde_yaml::from_str::<LearningRate>("!constant {value: 0.1, velue: 1}").unwrap_err();
+        assert_eq!(error.to_string(), "unknown field `velue`, expected `value` at line 1 column 24");
     }
 }

@@ -12,6 +12,7 @@ use super::live::{HandleKind, Live};
 use super::plugin::{Plugin, call, log_drop};
 use super::{PjrtError, Value, ffi, value};
 use crate::hlo::DType;
+use crate::hlo::proto::messages::{ProgramShapeProto, ShapeProto};
 
 /// A compiled program: what the compiler says of it. Comes from [`Executable::compiled`] or
 /// [`Topology::compile`](super::Topology::compile).
@@ -405,28 +406,14 @@ pub(super) fn parameter_specs(program: &[u8]) -> Result<Option<Vec<OutputSpec>>,
     Ok(header.host_program_shape.and_then(|shape| shape.parameters.into_iter().map(spec).collect()))
 }
 
-/// The part of `HloModuleProto` (XLA's `hlo.proto`) that execution needs.
+/// The part of `HloModuleProto` that execution needs: decoding it skips the rest of a large module.
 #[derive(Clone, PartialEq, Message)]
 struct HloModuleHeader {
     #[prost(message, optional, tag = "4")]
     host_program_shape: Option<ProgramShapeProto>,
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct ProgramShapeProto {
-    #[prost(message, repeated, tag = "1")]
-    parameters: Vec<ShapeProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ShapeProto {
-    #[prost(int32, tag = "2")]
-    element_type: i32,
-    #[prost(int64, repeated, tag = "3")]
-    dimensions: Vec<i64>,
-}
-
-/// `HloModuleProtoWithConfig` (XLA's `hlo.proto`), whose configuration is left alone.
+/// `HloModuleProtoWithConfig`, whose module stays bytes and whose configuration is left alone.
 #[derive(Clone, PartialEq, Message)]
 struct HloModuleProtoWithConfig {
     #[prost(bytes = "vec", tag = "1")]

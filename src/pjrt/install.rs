@@ -1,10 +1,9 @@
-//! Where a plugin comes from: a path, an environment variable, the cache directory, or the package index by way of
-//! pip, once, pinned by version and checksum.
+//! Installing a pinned plugin from the Python package index, by way of pip, once.
 //!
-//! Nothing is linked at build time, and nothing is downloaded that does not match the checksum. What happens is said
-//! through [`set_progress`]; without one it is said on stderr, because a download of 200 MB is never silent.
+//! Nothing is installed that does not match the pinned checksum; a library is whole in its place or absent; processes
+//! that start together wait for one of them. What happens is said through [`set_progress`]; without one it is said on
+//! stderr, because a download of 200 MB is never silent.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -16,176 +15,7 @@ use std::time::Duration;
 use fs4::fs_std::FileExt;
 use sha2::{Digest, Sha256};
 
-use super::PjrtError;
-
-/// Which plugin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
-    /// XLA's CPU client.
-    Cpu,
-    /// Google's TPU compiler, `libtpu`.
-    Tpu,
-}
-
-/// A plugin as pinned: which wheel, which file in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Artifact {
-    /// Which plugin it is.
-    pub kind: Kind,
-    /// Project on the Python package index.
-    pub package: &'static str,
-    /// Version of the project.
-    pub version: &'static str,
-    /// File name of the wheel.
-    pub wheel: &'static str,
-    /// SHA-256 of the wheel.
-    pub wheel_sha256: &'static str,
-    /// Bytes of the wheel.
-    pub wheel_bytes: u64,
-    /// The library inside the wheel.
-    pub member: &'static str,
-    /// Bytes of the library.
-    pub library_bytes: u64,
-    /// pip's `--platform` for the wheel.
-    platform: &'static str,
-}
-
-const CPU: Artifact = Artifact {
-    kind: Kind::Cpu,
-    package: "xla-cpu-pjrt",
-    version: "0.0.1",
-    wheel: "xla_cpu_pjrt-0.0.1-py3-none-manylinux_2_27_x86_64.whl",
-    wheel_sha256: "55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
-    wheel_bytes: 63_461_052,
-    member: "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
-    library_bytes: 259_284_552,
-    platform: "manylinux_2_27_x86_64",
-};
-
-const TPU: Artifact = Artifact {
-    kind: Kind::Tpu,
-    package: "libtpu",
-    version: "0.0.51",
-    wheel: "libtpu-0.0.51-cp311-cp311-manylinux_2_31_x86_64.whl",
-    wheel_sha256: "ba67ddbfdbac61c8da1fafc26cd51b93e9fe4d298016e2882eb986b1718cba34",
-    wheel_bytes: 204_805_508,
-    member: "libtpu/libtpu.so",
-    library_bytes: 574_812_664,
-    platform: "manylinux_2_31_x86_64",
-};
-
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Kind; 2] = [Kind::Cpu, Kind::Tpu];
-
-    /// The pinned wheel.
-    pub const fn artifact(self) -> &'static Artifact {
-        match self {
-            Kind::Cpu => &CPU,
-            Kind::Tpu => &TPU,
-        }
-    }
-
-    /// The environment variable that names another file.
-    pub const fn variable(self) -> &'static str {
-        match self {
-            Kind::Cpu => "BF16SCOPE_CPU_PLUGIN",
-            Kind::Tpu => "TPU_LIBRARY_PATH",
-        }
-    }
-}
-
-impl Artifact {
-    /// Where it is in a cache directory.
-    pub fn path_in(&self, cache_dir: &Path) -> PathBuf {
-        let file = self.member.rsplit('/').next().expect("rsplit yields at least one part");
-        cache_dir.join("plugins").join(format!("{}-{}", self.package, self.version)).join(file)
-    }
-}
-
-/// What decides where plugins come from. [`Setup::from_env`] reads it from the environment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Setup {
-    /// A CPU plugin named by the user.
-    pub cpu_plugin: Option<PathBuf>,
-    /// A TPU compiler named by the user.
-    pub tpu_plugin: Option<PathBuf>,
-    /// Where plugins are installed; `None` where no variable says.
-    pub cache_dir: Option<PathBuf>,
-    /// Whether installing is refused.
-    pub offline: bool,
-    /// Where `python3` and `pip` are looked for, in the form of `PATH`; `None`: in `PATH`.
-    pub search_path: Option<OsString>,
-}
-
-impl Setup {
-    /// From `BF16SCOPE_CPU_PLUGIN`, `TPU_LIBRARY_PATH`, `BF16SCOPE_CACHE` (else `XDG_CACHE_HOME`, else `HOME`) and
-    /// `BF16SCOPE_OFFLINE`. An empty variable counts as unset.
-    pub fn from_env() -> Setup {
-        Setup::from_variables(|name| std::env::var_os(name))
-    }
-
-    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Setup {
-        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let path = |name: &str| set(name).map(PathBuf::from);
-        Setup {
-            cpu_plugin: path(Kind::Cpu.variable()),
-            tpu_plugin: path(Kind::Tpu.variable()),
-            cache_dir: path("BF16SCOPE_CACHE")
-                .or_else(|| path("XDG_CACHE_HOME").map(|dir| dir.join("bf16scope")))
-                .or_else(|| path("HOME").map(|dir| dir.join(".cache").join("bf16scope"))),
-            offline: set("BF16SCOPE_OFFLINE").is_some_and(|value| value != "0"),
-            search_path: None,
-        }
-    }
-
-    fn named(&self, kind: Kind) -> Option<&PathBuf> {
-        match kind {
-            Kind::Cpu => self.cpu_plugin.as_ref(),
-            Kind::Tpu => self.tpu_plugin.as_ref(),
-        }
-    }
-}
-
-/// How a plugin was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// Named by the user.
-    Named,
-    /// In the cache directory, whole.
-    Cache,
-    /// Installed just now.
-    Installed,
-}
-
-/// A plugin's file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Located {
-    /// The file.
-    pub path: PathBuf,
-    /// How it was found.
-    pub source: Source,
-}
-
-/// Finds a plugin, and installs it if it is nowhere.
-pub fn locate(kind: Kind, setup: &Setup) -> Result<Located, PjrtError> {
-    if let Some(path) = setup.named(kind) {
-        if !path.exists() {
-            return Err(PjrtError::Missing { path: path.clone(), named_by: kind.variable() });
-        }
-        return Ok(Located { path: path.clone(), source: Source::Named });
-    }
-    let cache_dir = setup.cache_dir.as_deref().ok_or(InstallError::NoCacheDir)?;
-    let path = kind.artifact().path_in(cache_dir);
-    if installed_bytes(&path) == Some(kind.artifact().library_bytes) {
-        return Ok(Located { path, source: Source::Cache });
-    }
-    Ok(install(kind, setup)?)
-}
-
-fn installed_bytes(path: &Path) -> Option<u64> {
-    fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|metadata| metadata.len())
-}
+use super::locate::{Artifact, Kind, Located, Setup, Source, installed_bytes};
 
 /// What installation is doing.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -475,7 +305,12 @@ fn download(artifact: &'static Artifact, kind: Kind, staging: &Path, setup: &Set
     let status = watch(&mut child, artifact, staging).map_err(|error| failed("lost".to_string(), error.to_string()))?;
     if !status.success() {
         let text = fs::read(&log_path).unwrap_or_default();
-        return Err(failed(status.to_string(), last_lines(&String::from_utf8_lossy(&text))));
+        let text = String::from_utf8_lossy(&text);
+        // pip fails like any other command when the disk is full; the remedy is another one.
+        if text.contains("No space left on device") {
+            return Err(io_error(staging, "downloading the wheel")(io::ErrorKind::StorageFull.into()));
+        }
+        return Err(failed(status.to_string(), last_lines(&text)));
     }
     let wheel = wheels.join(artifact.wheel);
     match wheel.is_file() {

@@ -9,8 +9,8 @@ use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
 
-use super::install::{self, Kind, Setup};
 use super::live::{HandleKind, Live};
+use super::locate::{Kind, Setup, locate};
 use super::{Code, PjrtError, Value, elf, ffi, value};
 
 /// Reads a table entry, with its type: see [`Plugin::entry`], whose `unsafe` it passes on.
@@ -69,7 +69,7 @@ impl Plugin {
 
     /// The plugin of a kind, found as `setup` says.
     pub fn of(kind: Kind, setup: &Setup) -> Result<&'static Plugin, PjrtError> {
-        Plugin::load(&install::locate(kind, setup)?.path)
+        Plugin::load(&locate(kind, setup)?.path)
     }
 
     /// Loads the plugin in this file, or returns it if it is loaded.
@@ -179,15 +179,19 @@ pub(super) fn log_drop(freed: Result<(), PjrtError>) {
     }
 }
 
-/// Environment variables that keep `libtpu` quiet and let two processes load it. Only unset ones are set.
+/// Environment variables that let `libtpu` compile quietly where there is no TPU. Only unset ones are set.
 const SURROUNDINGS: &[(&str, &str)] = &[
     // Without a TPU there is no metadata server to ask; asking costs seconds.
     ("TPU_SKIP_MDS_QUERY", "1"),
     // Else a second process that loads libtpu aborts on its lock file.
     ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
-    // Warnings about a missing TPU are no news here; errors come back through the API.
-    ("TPU_MIN_LOG_LEVEL", "3"),
+    // Both are looked for when libtpu loads, and missed on stderr. They describe a host, not the compiler's target:
+    // device limits and memory figures of every target are the same with and without them.
+    ("TPU_ACCELERATOR_TYPE", "v2-8"),
+    ("TPU_WORKER_HOSTNAMES", "localhost"),
+    // Errors come back through the API.
     ("TPU_STDERR_LOG_LEVEL", "3"),
+    ("TPU_MIN_LOG_LEVEL", "3"),
     ("TF_CPP_MIN_LOG_LEVEL", "3"),
 ];
 

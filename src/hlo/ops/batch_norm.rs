@@ -75,6 +75,11 @@ fn check_data<'a>(op: &str, attributes: &BatchNorm, x: &'a Shape) -> Result<&'a 
     let x = operands::array(op, "x", x)?;
     operands::dtype(op, "x", x, DType::is_float, "a floating dtype")?;
     operands::axis(op, "feature_index", attributes.feature_index, x.rank())?;
+    // XLA reads sizes as s32 where it expands these ops.
+    if let Some(size) = x.dims.iter().find(|&&size| size > i64::from(i32::MAX)) {
+        let message = format!("{op} x is {}, expected dims of at most 2^31 - 1, not {size}", operands::show(x));
+        return Err(RuleError::new("batch-norm/size", message));
+    }
     if !(attributes.epsilon.is_finite() && attributes.epsilon >= 0.0) {
         let message = format!("{op} epsilon is {}, expected a finite number of 0 or more", attributes.epsilon);
         return Err(RuleError::new("batch-norm/epsilon", message));
@@ -120,4 +125,115 @@ fn check_dtype(op: &str, x: &ArrayShape, (role, array): (&str, &ArrayShape)) -> 
         format!("`convert` {role} to {}", x.dtype)
     };
     Err(RuleError::new("batch-norm/dtypes", message).with_help(help))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Op, testing::expect};
+    use super::*;
+    use expect_test::expect as text;
+
+    const NORM: BatchNorm = BatchNorm { epsilon: 1e-5, feature_index: 3 };
+
+    #[test]
+    fn accepts() {
+        let x = "f32[<=8,28,28,64]";
+        let c = "f32[64]";
+        expect(&Op::BatchNormTraining(NORM), &[x, c, c], "", text!["(f32[<=8,28,28,64], f32[64], f32[64])"]);
+        expect(&Op::BatchNormInference(NORM), &[x, c, c, c, c], "", text!["f32[<=8,28,28,64]"]);
+        expect(&Op::BatchNormGrad(NORM), &[x, c, c, c, x], "", text!["(f32[<=8,28,28,64], f32[64], f32[64])"]);
+        expect(
+            &Op::BatchNormTraining(NORM),
+            &["bf16[8,28,28,64]", "bf16[64]", "bf16[64]"],
+            "",
+            text!["(bf16[8,28,28,64], bf16[64], bf16[64])"],
+        );
+    }
+
+    #[test]
+    fn rejects() {
+        let x = "f32[8,28,28,64]";
+        let c = "f32[64]";
+        let training = |norm: BatchNorm, operands: &[&str], expected| {
+            expect(&Op::BatchNormTraining(norm), operands, "", expected);
+        };
+        training(
+            NORM,
+            &["f32[2147483648,1,1,64]", c, c],
+            text![[r#"
+                batch-norm/size: batch-norm-training x is f32[2147483648,1,1,64], expected dims of at most 2^31 - 1, not 2147483648"#]],
+        );
+        training(NORM, &[x, c], text!["operands/arity: batch-norm-training takes 3 operands, got 2"]);
+        training(
+            NORM,
+            &["bf16[8,28,28,64]", c, c],
+            text![[r#"
+            batch-norm/dtypes: batch-norm-training dtypes differ: x is bf16[8,28,28,64], scale is f32[64]
+              help: `convert` what is bf16 to f32 before batch-norm-training, and the results that must be bf16 back after it"#]],
+        );
+        training(
+            NORM,
+            &[x, "s32[64]", c],
+            text![[r#"
+            batch-norm/dtypes: batch-norm-training dtypes differ: x is f32[8,28,28,64], scale is s32[64]
+              help: `convert` scale to f32"#]],
+        );
+        training(
+            NORM,
+            &["s32[8,28,28,64]", c, c],
+            text![[r#"
+            operands/dtype: batch-norm-training x is s32[8,28,28,64], expected a floating dtype
+              help: insert a `convert` to such a dtype"#]],
+        );
+        training(
+            NORM,
+            &[x, c, "f32[28]"],
+            text![[r#"
+                batch-norm/features: batch-norm-training offset is f32[28], expected f32[64]: dimension 3 of x, which is f32[8,28,28,64]"#]],
+        );
+        training(
+            NORM,
+            &[x, "f32[64,1]", c],
+            text![[r#"
+                batch-norm/features: batch-norm-training scale is f32[64,1], expected f32[64]: dimension 3 of x, which is f32[8,28,28,64]"#]],
+        );
+        training(
+            BatchNorm { feature_index: 4, ..NORM },
+            &[x, c, c],
+            text!["operands/axis: batch-norm-training feature_index names axis 4, expected 0 <= axis < 4"],
+        );
+        training(
+            BatchNorm { epsilon: f32::NAN, ..NORM },
+            &[x, c, c],
+            text!["batch-norm/epsilon: batch-norm-training epsilon is NaN, expected a finite number of 0 or more"],
+        );
+        training(
+            BatchNorm { epsilon: -1.0, ..NORM },
+            &[x, c, c],
+            text!["batch-norm/epsilon: batch-norm-training epsilon is -1, expected a finite number of 0 or more"],
+        );
+        expect(
+            &Op::BatchNormInference(NORM),
+            &[x, c, c, c, "f32[63]"],
+            "",
+            text![[r#"
+                batch-norm/features: batch-norm-inference variance is f32[63], expected f32[64]: dimension 3 of x, which is f32[8,28,28,64]"#]],
+        );
+        expect(
+            &Op::BatchNormGrad(NORM),
+            &[x, c, c, c, "bf16[8,28,28,64]"],
+            "",
+            text![[r#"
+            batch-norm/dtypes: batch-norm-grad dtypes differ: x is f32[8,28,28,64], grad is bf16[8,28,28,64]
+              help: `convert` what is bf16 to f32 before batch-norm-grad, and the results that must be bf16 back after it"#]],
+        );
+        expect(
+            &Op::BatchNormGrad(NORM),
+            &[x, c, c, c, "f32[8,28,64]"],
+            "",
+            text![[r#"
+            operands/dims-differ: batch-norm-grad dims differ: x is f32[8,28,28,64], grad is f32[8,28,64]
+              help: hlo broadcasts nothing by itself: insert a `broadcast` of the smaller one"#]],
+        );
+    }
 }

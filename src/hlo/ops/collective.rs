@@ -54,7 +54,7 @@ pub enum ReplicaGroups {
 /// `ShapeVerifier::HandleAllReduce`, `CheckReplicaGroups`, `GetCollectiveOpGroupMode`.
 pub(super) fn all_reduce(module: &Module, all_reduce: &AllReduce, operands: &[&Shape]) -> Result<Shape, RuleError> {
     if operands.is_empty() {
-        return Err(RuleError::new("all-reduce/arity", "all-reduce has 0 operands, expected 1 or more"));
+        return Err(RuleError::new("all-reduce/arity", "all-reduce takes 1 or more operands, got 0"));
     }
     let arrays = operands::arrays(OP, operands)?;
     check_mode(all_reduce)?;
@@ -134,5 +134,170 @@ fn check_groups(groups: &ReplicaGroups) -> Result<(), RuleError> {
             }
             operands::axes(OP, "replica_groups transpose", transpose_perm, reshape_dims.len()).map(|_| ())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::expect_in;
+    use super::super::{BinaryOp, Op};
+    use super::*;
+    use crate::hlo::DType;
+    use expect_test::expect as text;
+
+    fn op(to_apply: CompId, change: impl FnOnce(&mut AllReduce)) -> Op {
+        let mut all_reduce = AllReduce {
+            to_apply,
+            replica_groups: ReplicaGroups::List(Vec::new()),
+            channel_id: None,
+            use_global_device_ids: false,
+            constrain_layout: false,
+        };
+        change(&mut all_reduce);
+        Op::AllReduce(Box::new(all_reduce))
+    }
+
+    fn iota(dims: &[i64], reshape_dims: &[i64], transpose_perm: &[i64]) -> ReplicaGroups {
+        ReplicaGroups::Iota {
+            dims: dims.to_vec(),
+            reshape_dims: reshape_dims.to_vec(),
+            transpose_perm: transpose_perm.to_vec(),
+        }
+    }
+
+    #[test]
+    fn accepts() {
+        let mut module = Module::new("test");
+        let add = module.scalar_computation(BinaryOp::Add, DType::F32);
+        expect_in(&module, &op(add, |_| ()), &["f32[2]"], "", text!["f32[2]"]);
+        expect_in(&module, &op(add, |_| ()), &["f32[2]", "bf16[3,<=4]"], "", text!["(f32[2], bf16[3,<=4])"]);
+        let groups = ReplicaGroups::List(vec![vec![0, 3], vec![2, 1]]);
+        expect_in(&module, &op(add, |a| a.replica_groups = groups), &["f32[2]"], "", text!["f32[2]"]);
+        let global = |a: &mut AllReduce| {
+            (a.channel_id, a.use_global_device_ids, a.replica_groups) =
+                (Some(1), true, iota(&[2, 4], &[4, 2], &[1, 0]));
+        };
+        expect_in(&module, &op(add, global), &["f32[2]"], "", text!["f32[2]"]);
+    }
+
+    #[test]
+    fn rejects() {
+        let mut module = Module::new("test");
+        let add = module.scalar_computation(BinaryOp::Add, DType::F32);
+        let groups = |groups: &[&[i64]]| {
+            let groups = groups.iter().map(|group| group.to_vec()).collect();
+            op(add, |a| a.replica_groups = ReplicaGroups::List(groups))
+        };
+        let iota = |a: &[i64], b: &[i64], c: &[i64]| op(add, |op| op.replica_groups = iota(a, b, c));
+        expect_in(
+            &module,
+            &op(add, |_| ()),
+            &[],
+            "",
+            text!["all-reduce/arity: all-reduce takes 1 or more operands, got 0"],
+        );
+        expect_in(
+            &module,
+            &op(add, |_| ()),
+            &["token[]"],
+            "",
+            text!["operands/kind: all-reduce operand 0 is token[], expected an array"],
+        );
+        expect_in(
+            &module,
+            &op(add, |_| ()),
+            &["s32[2]"],
+            "",
+            text![[r#"
+                operands/signature: all-reduce to_apply is (f32[], f32[]) -> f32[], expected (s32[], s32[]) -> s32[]"#]],
+        );
+        expect_in(
+            &module,
+            &op(add, |a| a.channel_id = Some(0)),
+            &["f32[2]"],
+            "",
+            text!["all-reduce/channel: channel_id is 0, expected 1 or more, or none"],
+        );
+        expect_in(
+            &module,
+            &op(add, |a| a.use_global_device_ids = true),
+            &["f32[2]"],
+            "",
+            text![[r#"
+            all-reduce/mode: use_global_device_ids is true, expected also a channel_id and replica_groups
+              help: set channel_id, so that partitions take part"#]],
+        );
+        let global = |a: &mut AllReduce| (a.channel_id, a.use_global_device_ids) = (Some(1), true);
+        expect_in(
+            &module,
+            &op(add, global),
+            &["f32[2]"],
+            "",
+            text![[r#"
+            all-reduce/mode: use_global_device_ids is true, expected also a channel_id and replica_groups
+              help: list the groups by global device id"#]],
+        );
+        expect_in(
+            &module,
+            &groups(&[&[0], &[]]),
+            &["f32[2]"],
+            "",
+            text!["all-reduce/groups: replica_groups[1] is empty, expected 1 or more ids"],
+        );
+        expect_in(
+            &module,
+            &groups(&[&[0, 1], &[1]]),
+            &["f32[2]"],
+            "",
+            text![[r#"
+                all-reduce/groups: replica_groups=[[0, 1], [1]] has 1 where 2 comes next, expected each of 0 to 2 once"#]],
+        );
+        expect_in(
+            &module,
+            &groups(&[&[0, i64::MAX]]),
+            &["f32[2]"],
+            "",
+            text![[r#"
+                all-reduce/groups: replica_groups=[[0, 9223372036854775807]] has 9223372036854775807 where 1 comes next, expected each of 0 to 1 once"#]],
+        );
+        expect_in(
+            &module,
+            &groups(&[&[-1, 0]]),
+            &["f32[2]"],
+            "",
+            text![[r#"
+                all-reduce/groups: replica_groups=[[-1, 0]] has -1 where 0 comes next, expected each of 0 to 1 once"#]],
+        );
+        expect_in(
+            &module,
+            &iota(&[2, 2], &[8], &[]),
+            &["f32[2]"],
+            "",
+            text![[r#"
+                all-reduce/groups: replica_groups=[2, 2]<=[8], expected [groups, size of a group] and as many ids on both sides"#]],
+        );
+        expect_in(
+            &module,
+            &iota(&[i64::MAX, 2], &[i64::MAX, 2], &[]),
+            &["f32[2]"],
+            "",
+            text![[r#"
+                all-reduce/groups: replica_groups=[9223372036854775807, 2]<=[9223372036854775807, 2], expected [groups, size of a group] and as many ids on both sides"#]],
+        );
+        expect_in(
+            &module,
+            &iota(&[2, 2], &[2, 2], &[0]),
+            &["f32[2]"],
+            "",
+            text!["all-reduce/groups: replica_groups transposes [2, 2] by [0], expected a permutation of its dims"],
+        );
+        expect_in(
+            &module,
+            &iota(&[2, 2], &[2, 2], &[1, 1]),
+            &["f32[2]"],
+            "",
+            text![[r#"
+                operands/axis-twice: all-reduce replica_groups transpose={1,1} names axis 1 twice, expected each axis at most once"#]],
+        );
     }
 }

@@ -9,10 +9,10 @@
 //!   overflows to infinity (to the greatest finite value or NaN in dtypes without one); NaN stays NaN. Float to integer
 //!   truncates toward 0, saturates, and gives 0 for NaN. Integer to float rounds to nearest even; to `pred` is `!= 0`.
 //!   By default XLA may drop a pair f32 → bf16 → f32 (`xla_allow_excess_precision`).
-//! - `bitcast-convert`: integers and floats in any pairing whose widths divide; complex to complex; `pred` to itself.
+//! - `bitcast-convert`: integers and floats in any pairing (all widths divide); `pred` and complex only to themselves.
 //! - `reduce-precision`: a float keeps its dtype and is rounded to nearest even as if it had `exponent_bits` (≥ 1) and
-//!   `mantissa_bits` (≥ 0); too large becomes infinity, subnormals of the reduced format become 0, NaN stays. XLA never
-//!   drops it: `(8, 7)` rounds to bf16 for certain.
+//!   `mantissa_bits` (≥ 0); too large becomes infinity, NaN stays. With fewer exponent bits than the dtype has, what
+//!   would be subnormal becomes 0. XLA never drops it: `(8, 7)` rounds f32 to bf16 for certain.
 //!
 //! # Errors
 //! `operands/*`, `convert/complex`, `bitcast-convert/dtypes`, `bitcast-convert/last-dimension`,
@@ -20,8 +20,9 @@
 //!
 //! # Source
 //! XLA's operation semantics (ConvertElementType, BitcastConvertType, ReducePrecision); `InferConvertShape`,
-//! `InferBitcastConvertShape`, `InferReducePrecisionShape` of `shape_inference.cc`. Complex to real passes there and
-//! fails in the back ends; the width of `pred` in a bitcast differs between XLA's versions: both are errors here.
+//! `InferBitcastConvertShape`, `InferReducePrecisionShape` of `shape_inference.cc`. Complex to real passes there, with a
+//! meaning that nobody specifies; bitcasts of `pred` and between complex dtypes pass in some versions and are refused by
+//! others and by back ends: all of these are errors here.
 
 pub(crate) mod grad;
 
@@ -49,7 +50,7 @@ pub(super) fn bitcast_convert(operands: &[&Shape], declared: Option<&Shape>) -> 
     let declared = operands::declared_array("bitcast-convert", declared)?;
     let (from, to) = (operand.dtype, declared.dtype);
     let is_alone = |dtype: DType| dtype.is_complex() || dtype == DType::Pred;
-    if from != to && (is_alone(from) || is_alone(to)) && !(from.is_complex() && to.is_complex()) {
+    if from != to && (is_alone(from) || is_alone(to)) {
         let message = format!("bitcast-convert is from {from} to {to}, expected two dtypes of integers or floats");
         return Err(RuleError::new("bitcast-convert/dtypes", message)
             .with_help("the bits of pred and complex are not exposed: use `convert`, `real` or `imag`"));

@@ -34,8 +34,9 @@
 //!
 //! # Source
 //! XLA's operation semantics (element-wise functions); `InferUnaryOpShape`, `InferBinaryOpShape`, `InferSelectShape` and
-//! `InferClampShape` of `shape_inference.cc`. Complex order, `maximum` of complex and the like pass there and fail in the
-//! back ends: here they are errors.
+//! `InferClampShape` of `shape_inference.cc`. An order of complex numbers (`compare`, `maximum`, `clamp`) passes there with
+//! a meaning that nobody specifies; shifts of floats and `remainder` of complex pass there and abort the CPU back end:
+//! all of these are errors here.
 
 pub(crate) mod grad;
 

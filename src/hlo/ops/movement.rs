@@ -11,15 +11,16 @@
 //! - `reverse`: the same dims; each axis at most once.
 //!
 //! # Types
-//! Any dtype; all operands and the result have one. Bits move unchanged: nothing rounds, NaN payloads stay.
+//! Any dtype (`concatenate`: of 4 bits or more); all operands and the result have one. Bits move unchanged: nothing rounds, NaN payloads stay.
 //!
 //! # Errors
 //! `operands/*`, `broadcast/sizes`, `reshape/elements`, `slice/bounds`, `slice/stride`, `pad/interior`, `pad/size`,
-//! `concatenate/arity`, `concatenate/dims`, `concatenate/size`.
+//! `concatenate/arity`, `concatenate/dims`, `concatenate/dtype`.
 //!
 //! # Source
 //! XLA's operation semantics; `HandleBroadcast` and `HandleReshape` of `hlo_verifier.cc`; `InferTransposeShape`,
 //! `InferSliceShape`, `InferPadShape`, `InferConcatOpShape`, `InferReverseShape` of `shape_inference.cc`.
+//! A `concatenate` of 1-bit or 2-bit integers passes there and aborts the CPU back end: here it is an error.
 
 pub(crate) mod grad;
 
@@ -155,7 +156,12 @@ pub(super) fn concatenate(dimension: i64, operands: &[&Shape]) -> Result<Shape, 
         return Err(RuleError::new("concatenate/arity", "concatenate takes 1 or more operands, got 0"));
     };
     let axis = operands::axis("concatenate", "dimensions", dimension, first.rank())?;
-    let mut total = i128::from(first.dims[axis]);
+    if first.dtype.bits() < 4 {
+        let message = format!("concatenate operand 0 is {}, expected a dtype of 4 bits or more", operands::show(first));
+        return Err(RuleError::new("concatenate/dtype", message)
+            .with_help("xla's cpu back end aborts on it: insert a `convert` to a wider integer"));
+    }
+    let mut total = first.dims[axis];
     for (i, &array) in rest.iter().enumerate() {
         let role = format!("operand {}", i + 1);
         operands::same_dtype("concatenate", ("operand 0", first), (&role, array))?;
@@ -168,12 +174,8 @@ pub(super) fn concatenate(dimension: i64, operands: &[&Shape]) -> Result<Shape, 
             );
             return Err(RuleError::new("concatenate/dims", message));
         }
-        total += i128::from(array.dims[axis]);
+        total = total.saturating_add(array.dims[axis]);
     }
-    let total = i64::try_from(total).map_err(|_| {
-        let message = format!("concatenate sizes of axis {axis} add up to {total}, expected at most 2^63 - 1");
-        RuleError::new("concatenate/size", message)
-    })?;
     let mut result = operands::like(first, first.dtype);
     result.dims[axis] = total;
     result.dynamic = operands::dynamic_flags(first.rank(), |axis| arrays.iter().any(|array| array.is_dynamic(axis)));

@@ -2,7 +2,7 @@
 //!
 //! Every function takes the opcode and the role of what it looks at, which its message names. A rule checked here has
 //! one name for all ops (`operands/arity`); what only one op asks is in that op's family. Nothing here trusts a shape:
-//! negative sizes and sizes that do not fit 64 bits are rejected, so the arithmetic of the rules does not overflow.
+//! negative and absurd sizes are rejected, so neither the arithmetic of the rules nor XLA's overflows.
 //!
 //! Source: XLA's `shape_inference.cc` and `shape_util.cc`.
 
@@ -21,7 +21,7 @@ pub(super) fn arity_error(op: &str, expected: usize, measured: usize) -> RuleErr
     RuleError::new("operands/arity", format!("{op} takes {expected} operand{plural}, got {measured}"))
 }
 
-/// An array of sane size: no negative dim, elements and bytes fit 64 bits.
+/// An array of sane size: see [`check_size`].
 pub(super) fn array<'a>(op: &str, role: impl Display, shape: &'a Shape) -> Result<&'a ArrayShape, RuleError> {
     let Shape::Array(array) = shape else {
         return Err(RuleError::new("operands/kind", format!("{op} {role} is {shape}, expected an array")));
@@ -42,22 +42,23 @@ pub(super) fn result(op: &str, dtype: DType, dims: Vec<i64>) -> Result<ArrayShap
     Ok(shape)
 }
 
-/// No negative dim, and elements and bytes fit 64 bits, also without the dims that are 0.
+/// Bytes an array may have: 2^56. XLA pads, widens and copies arrays with sizes in 64 bits and aborts the process when
+/// one of them overflows (random bits of 2^61 bytes do); below this every op compiles, and no machine holds more.
+const MAX_BYTES: i64 = 1 << 56;
+
+/// No negative dim and at most 2^56 bytes, also without the dims that are 0.
 pub(in crate::hlo) fn check_size(op: &str, role: impl Display, shape: &ArrayShape) -> Result<(), RuleError> {
     if shape.dims.iter().any(|&dim| dim < 0) {
-        return Err(RuleError::new(
-            "operands/negative-dim",
-            format!("{op} {role} is {shape}, expected dims of 0 or more"),
-        ));
+        let message = format!("{op} {role} is {}, expected dims of 0 or more", show(shape));
+        return Err(RuleError::new("operands/negative-dim", message));
     }
-    let n_bytes = (shape.dims.iter().filter(|&&dim| dim > 0))
-        .try_fold(shape.dtype.n_bytes() as i64, |product, &dim| product.checked_mul(dim));
-    match n_bytes {
-        Some(_) => Ok(()),
-        None => {
-            Err(RuleError::new("operands/size", format!("{op} {role} is {shape}, expected at most 2^63 - 1 bytes")))
-        }
+    let dims = shape.dims.iter().filter(|&&dim| dim > 0);
+    let n_bytes = dims.fold(shape.dtype.n_bytes() as i64, |product, &dim| product.saturating_mul(dim));
+    if n_bytes <= MAX_BYTES {
+        return Ok(());
     }
+    let message = format!("{op} {role} is {}, expected at most 2^56 bytes", show(shape));
+    Err(RuleError::new("operands/size", message))
 }
 
 /// A shape of any kind whose arrays all have a sane size.

@@ -53,7 +53,7 @@ pub(super) fn reduce(
 pub(super) fn sort(module: &Module, dimension: i64, to_apply: CompId, operands: &[&Shape]) -> Result<Shape, RuleError> {
     let op = "sort";
     if operands.is_empty() {
-        return Err(RuleError::new("sort/arity", "sort has 0 operands, expected 1 or more"));
+        return Err(RuleError::new("sort/arity", "sort takes 1 or more operands, got 0"));
     }
     let arrays = operands::arrays(op, operands)?;
     check_equal_dims(op, &arrays)?;
@@ -74,8 +74,8 @@ pub(super) fn check_reduction<'a>(
     operands: &[&'a Shape],
 ) -> Result<(Vec<&'a ArrayShape>, Vec<DType>), RuleError> {
     let n = operands.len() / 2;
-    if n == 0 || operands.len() % 2 != 0 {
-        let message = format!("{op} has {} operands, expected as many arrays as inits, at least one", operands.len());
+    if n == 0 || !operands.len().is_multiple_of(2) {
+        let message = format!("{op} takes as many arrays as inits, at least one, got {} in all", operands.len());
         return Err(RuleError::new("reduce/arity", message));
     }
     let arrays = operands::arrays(op, &operands[..n])?;
@@ -95,4 +95,125 @@ fn check_equal_dims(op: &str, arrays: &[&ArrayShape]) -> Result<(), RuleError> {
         operands::same_dims(op, ("operand 0", arrays[0]), (format!("operand {i}"), array))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{computation, expect_in};
+    use super::super::{BinaryOp, Op};
+    use super::*;
+    use expect_test::expect as text;
+
+    #[test]
+    fn reduce() {
+        let mut module = Module::new("test");
+        let add = module.scalar_computation(BinaryOp::Add, DType::F32);
+        let argmax = computation(&mut module, &["f32[]", "s32[]", "f32[]", "s32[]"], "(f32[], s32[])");
+        let op = |dimensions: &[i64], to_apply| Op::Reduce { dimensions: dimensions.to_vec(), to_apply };
+        expect_in(&module, &op(&[2, 0], add), &["f32[2,<=3,5]", "f32[]"], "", text!["f32[<=3]"]);
+        expect_in(&module, &op(&[], add), &["f32[2,3]", "f32[]"], "", text!["f32[2,3]"]);
+        expect_in(
+            &module,
+            &op(&[1], argmax),
+            &["f32[2,3]", "s32[2,3]", "f32[]", "s32[]"],
+            "",
+            text!["(f32[2], s32[2])"],
+        );
+        expect_in(
+            &module,
+            &op(&[2], add),
+            &["f32[2,3]", "f32[]"],
+            "",
+            text!["operands/axis: reduce dimensions names axis 2, expected 0 <= axis < 2"],
+        );
+        expect_in(
+            &module,
+            &op(&[1, 1], add),
+            &["f32[2,3]", "f32[]"],
+            "",
+            text!["operands/axis-twice: reduce dimensions={1,1} names axis 1 twice, expected each axis at most once"],
+        );
+        expect_in(
+            &module,
+            &op(&[1], add),
+            &["bf16[2,3]", "bf16[]"],
+            "",
+            text![[r#"
+                operands/signature: reduce to_apply is (f32[], f32[]) -> f32[], expected (bf16[], bf16[]) -> bf16[]"#]],
+        );
+        expect_in(
+            &module,
+            &op(&[1], add),
+            &["bf16[2,3]", "f32[]"],
+            "",
+            text![[r#"
+            operands/dtypes-differ: reduce dtypes differ: operand 0 is bf16[2,3], init 0 is f32[]
+              help: hlo converts nothing by itself: insert a `convert` of init 0 to bf16 (or of operand 0 to f32)"#]],
+        );
+        expect_in(
+            &module,
+            &op(&[1], add),
+            &["f32[2,3]", "(f32[])"],
+            "",
+            text!["operands/kind: reduce init 0 is (f32[]), expected an array"],
+        );
+        expect_in(
+            &module,
+            &op(&[1], add),
+            &["f32[2,3]", "f32[2,3]", "f32[]"],
+            "",
+            text!["reduce/arity: reduce takes as many arrays as inits, at least one, got 3 in all"],
+        );
+        expect_in(
+            &module,
+            &op(&[1], argmax),
+            &["f32[2,3]", "s32[3,2]", "f32[]", "s32[]"],
+            "",
+            text![[r#"
+            operands/dims-differ: reduce dims differ: operand 0 is f32[2,3], operand 1 is s32[3,2]
+              help: hlo broadcasts nothing by itself: insert a `broadcast` of the smaller one"#]],
+        );
+    }
+
+    #[test]
+    fn sort() {
+        let mut module = Module::new("test");
+        let less = computation(&mut module, &["f32[]", "f32[]"], "pred[]");
+        let by_key = computation(&mut module, &["f32[]", "f32[]", "s32[]", "s32[]"], "pred[]");
+        let op = |dimension, to_apply| Op::Sort { dimension, is_stable: true, to_apply };
+        expect_in(&module, &op(1, less), &["f32[2,<=3]"], "", text!["f32[2,<=3]"]);
+        expect_in(&module, &op(0, by_key), &["f32[2,3]", "s32[2,3]"], "", text!["(f32[2,3], s32[2,3])"]);
+        expect_in(
+            &module,
+            &op(0, by_key),
+            &["f32[2,3]", "s32[2]"],
+            "",
+            text![[r#"
+            operands/dims-differ: sort dims differ: operand 0 is f32[2,3], operand 1 is s32[2]
+              help: hlo broadcasts nothing by itself: insert a `broadcast` of the smaller one"#]],
+        );
+        expect_in(
+            &module,
+            &op(0, less),
+            &["f32[2,3]", "s32[2,3]"],
+            "",
+            text![[r#"
+                operands/signature: sort to_apply is (f32[], f32[]) -> pred[], expected (f32[], f32[], s32[], s32[]) -> pred[]"#]],
+        );
+        expect_in(
+            &module,
+            &op(-1, less),
+            &["f32[2]"],
+            "",
+            text!["operands/axis: sort dimension names axis -1, expected 0 <= axis < 1"],
+        );
+        expect_in(
+            &module,
+            &op(0, less),
+            &["f32[]"],
+            "",
+            text!["operands/axis: sort dimension names axis 0, expected 0 <= axis < 0"],
+        );
+        expect_in(&module, &op(0, less), &[], "", text!["sort/arity: sort takes 1 or more operands, got 0"]);
+    }
 }

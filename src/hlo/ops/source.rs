@@ -4,19 +4,19 @@
 //! - `parameter`: the declared shape, of any kind.
 //! - `constant`: the shape of its literal, whose arrays have exactly the bytes of their shape.
 //! - `iota`: the declared array, of rank 1 or more; element `i` along `iota_dimension` is `i`.
-//! - `rng-bit-generator`: state `u64[2]` (philox and the default also `u64[3]`) → the declared `(state, bits)`, or only
-//!   the bits.
+//! - `rng-bit-generator`: state `u64[2]` (philox and the default also `u64[3]`) → the declared `(state, bits)`.
 //!
 //! # Types
 //! `iota` takes integers, floats and complex; a float rounds each index to nearest even, so bf16 repeats values above
-//! 256. Random bits are integers or floats of 8 bits or more, every bit pattern equally likely (also NaNs).
+//! 256. Random bits are `u8`, `u16`, `u32` or `u64`, every value equally likely.
 //!
 //! # Errors
 //! `operands/*`, `constant/bytes`, `rng-bit-generator/state`, `rng-bit-generator/result`.
 //!
 //! # Source
-//! XLA's operation semantics; `HandleConstant`, `HandleIota`, `HandleRngBitGenerator` of `hlo_verifier.cc`; the sizes of
-//! the state as XLA's `RngBitGenerator` expanders take them.
+//! XLA's operation semantics; `HandleConstant`, `HandleIota`, `HandleRngBitGenerator` of `hlo_verifier.cc`. That
+//! one also passes other states, other dtypes of bits and a result of bits alone; XLA's expander refuses the first two
+//! and aborts on the last: here all are errors.
 
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, Literal, Shape};
@@ -73,7 +73,7 @@ pub(super) fn iota(dimension: i64, operands: &[&Shape], declared: Option<&Shape>
     Ok(operands::like(declared, declared.dtype).into())
 }
 
-/// State (u64 vector) → the declared tuple (new state, bits) or array.
+/// State (u64 vector) → the declared tuple (new state, bits).
 pub(super) fn rng_bit_generator(
     algorithm: RngAlgorithm,
     operands: &[&Shape],
@@ -91,26 +91,20 @@ pub(super) fn rng_bit_generator(
         return Err(RuleError::new("rng-bit-generator/state", message));
     }
     let declared = operands::declared(op, declared)?;
-    let bits = match declared {
-        Shape::Tuple(elements) => match elements.as_slice() {
-            [Shape::Array(new_state), bits] if new_state.dtype == state.dtype && new_state.dims == state.dims => bits,
-            _ => return Err(rng_result_error(state, declared)),
-        },
-        Shape::Array(_) => declared,
-        Shape::Token | Shape::Opaque => return Err(rng_result_error(state, declared)),
+    let bits = match declared.as_tuple() {
+        Some([Shape::Array(new_state), bits]) if new_state.dtype == state.dtype && new_state.dims == state.dims => bits,
+        _ => return Err(rng_result_error(state, declared)),
     };
     let bits = operands::array(op, "bits", bits)?;
-    let is_whole = |dtype: DType| (dtype.is_integer() || dtype.is_float()) && dtype.bits() >= 8;
-    operands::dtype(op, "bits", bits, is_whole, "an integer or float dtype of 8 bits or more")?;
+    let is_whole = |dtype| matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64);
+    operands::dtype(op, "bits", bits, is_whole, "u8, u16, u32 or u64")?;
     Ok(declared.without_layout())
 }
 
 fn rng_result_error(state: &ArrayShape, declared: &Shape) -> RuleError {
     let declared = declared.without_layout();
-    let message = format!(
-        "rng-bit-generator result is {declared}, expected an array of bits or the tuple ({}, bits)",
-        operands::show(state)
-    );
+    let message =
+        format!("rng-bit-generator result is {declared}, expected the tuple ({}, bits)", operands::show(state));
     RuleError::new("rng-bit-generator/result", message)
 }
 

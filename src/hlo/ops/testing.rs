@@ -39,3 +39,30 @@ pub(crate) fn check_in(module: &Module, op: &Op, operands: &[&str], declared: &s
 pub(crate) fn check(op: &Op, operands: &[&str], declared: &str, expected: Result<&str, &str>) {
     check_in(&Module::new("test"), op, operands, declared, expected);
 }
+
+/// Compares what the shape rule says, as text: the result, or `rule: message`. `UPDATE_EXPECT=1` rewrites what is
+/// expected.
+#[track_caller]
+pub(crate) fn expect_in(module: &Module, op: &Op, operands: &[&str], declared: &str, expected: expect_test::Expect) {
+    let operands: Vec<Shape> = operands.iter().map(|text| shape(text)).collect();
+    let declared = (!declared.is_empty()).then(|| shape(declared));
+    let measured = infer_shape(module, op, &operands.iter().collect::<Vec<_>>(), declared.as_ref());
+    expected.assert_eq(&measured.map_or_else(|error| format!("{}: {error}", error.rule), |shape| shape.to_string()));
+}
+
+/// The same in an empty module.
+#[track_caller]
+pub(crate) fn expect(op: &Op, operands: &[&str], declared: &str, expected: expect_test::Expect) {
+    expect_in(&Module::new("test"), op, operands, declared, expected);
+}
+
+/// A computation with these parameters that gives its last one, as `result` says it.
+pub(crate) fn computation(module: &mut Module, parameters: &[&str], result: &str) -> crate::hlo::CompId {
+    let comp = module.add_computation("called");
+    for (number, text) in (0..).zip(parameters) {
+        module.append(comp, Op::parameter(number), Vec::new(), shape(text), Default::default());
+    }
+    let call = super::CustomCall { target: "any".into(), ..Default::default() };
+    module.append(comp, Op::CustomCall(Box::new(call)), Vec::new(), shape(result), Default::default());
+    comp
+}

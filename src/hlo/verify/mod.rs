@@ -6,12 +6,13 @@
 //! 1. *Ids* (`ids`): there is an entry; no computation is empty; roots, operands, control predecessors and called
 //!    computations exist; operands and control predecessors are defined earlier; calls do not cycle, nest at most
 //!    [`MAX_CALL_DEPTH`] deep and never reach the entry; tuples nest at most [`MAX_TUPLE_DEPTH`] deep.
-//! 2. *Instructions* (`instructions`): every shape has a sane size and, where it has one, a layout that is a
+//! 2. *Instructions* (`instructions`): every shape has a dtype of 2 bits or more, a sane size and, where it has one, a layout that is a
 //!    permutation of its dims; every shape is what the op's shape rule says ([`infer_shape`](super::ops::infer_shape)),
 //!    which checks operands, attributes and signatures of called computations; constants hold as many bytes as their
 //!    shape says.
-//! 3. *Module* (`module_rules`): names are unique and printable; parameters are numbered 0, 1, …; aliases and donors
-//!    name buffers of equal shapes, none twice; the entry layout fits the entry.
+//! 3. *Module* (`module_rules`): names are unique and printable; parameters are numbered 0, 1, …; the entry's are
+//!    arrays, or one tuple of arrays; aliases and donors name buffers of equal shapes, none twice; the entry layout fits
+//!    the entry.
 //!
 //! It does not check: shardings, metadata, frontend attributes and back ends' configurations; whether a custom call's
 //! target exists; how many replicas there are; what opaque ops mean (their operands and shapes are taken as declared);
@@ -23,7 +24,7 @@
 //! Source: XLA's `hlo_verifier.cc`, `HloInputOutputAliasConfig::Verify`, `HloBufferDonorConfig::Verify`.
 
 use super::ops::RuleError;
-use super::{CompId, InstrId, Instruction, Module};
+use super::{CompId, InstrId, Instruction, Module, Op};
 use std::fmt;
 
 mod ids;
@@ -100,7 +101,10 @@ impl Errors<'_> {
     }
 
     fn name(&self, comp: CompId) -> String {
-        self.module.computations.get(comp.idx()).map_or_else(|| format!("#{}", comp.0), |c| c.name.clone())
+        match self.module.computations.get(comp.idx()) {
+            Some(computation) if !computation.name.is_empty() => computation.name.clone(),
+            Some(_) | None => format!("#{}", comp.0),
+        }
     }
 }
 
@@ -118,6 +122,9 @@ fn print_short(instructions: &[Instruction], instruction: &Instruction) -> Strin
     let mut operands: Vec<String> = instruction.operands.iter().take(MAX_PRINTED_OPERANDS).map(name).collect();
     if instruction.operands.len() > MAX_PRINTED_OPERANDS {
         operands.push(format!("… {} in all", instruction.operands.len()));
+    }
+    if let Op::Parameter { number, .. } = &instruction.op {
+        operands.insert(0, number.to_string());
     }
     let shape = if ids::nests_too_deep(&instruction.shape) {
         "(…)".to_string()

@@ -9,11 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn check(module: &Module, errors: &mut Errors<'_>) {
     check_names(module, errors);
+    let mut entry_is_numbered = true;
     for (comp, computation) in comps(module) {
-        check_parameters(comp, computation, errors);
+        let is_numbered = check_parameters(comp, computation, errors);
+        entry_is_numbered &= is_numbered || comp != module.entry;
     }
-    check_aliases(module, errors);
-    check_entry_layout(module, errors);
+    check_entry_parameters(module, errors);
+    if entry_is_numbered {
+        check_aliases(module, errors);
+        check_entry_layout(module, errors);
+    }
 }
 
 /// Letters, digits, `_`, `.` and `-`: what XLA's text takes for a name.
@@ -49,24 +54,47 @@ fn name_error(name: &str) -> Option<String> {
     (!is_printable(name)).then(|| format!("name is {name:?}, expected letters, digits, `_`, `.` and `-`, at least one"))
 }
 
-/// Numbers 0, 1, …, n-1, each once.
-fn check_parameters(comp: CompId, computation: &Computation, errors: &mut Errors<'_>) {
+/// Whether parameters are numbered 0, 1, …, n-1, each once.
+fn check_parameters(comp: CompId, computation: &Computation, errors: &mut Errors<'_>) -> bool {
     let number = |id: InstrId| match &computation.instr(id).op {
         Op::Parameter { number, .. } => Some((id, *number)),
         _ => None,
     };
     let parameters: Vec<(InstrId, i64)> = computation.ids().filter_map(number).collect();
+    let n = parameters.len();
+    let n_errors = errors.list.len();
     let mut seen = BTreeSet::new();
     for &(id, number) in &parameters {
-        if !(0..parameters.len() as i64).contains(&number) {
-            let n = parameters.len();
-            let message =
-                format!("parameter number is {number}, expected 0 to {n} (exclusive): there are {n} parameters");
+        if !(0..n as i64).contains(&number) {
+            let message = format!("parameter number is {number}, expected 0 <= number < {n}: there are {n} parameters");
             errors.instruction(comp, id, RuleError::new("parameters/number", message));
         } else if !seen.insert(number) {
             let message = format!("two parameters have number {number}, expected each number once");
             errors.instruction(comp, id, RuleError::new("parameters/number-twice", message));
         }
+    }
+    errors.list.len() == n_errors
+}
+
+/// Arrays and tokens, or one tuple of them: PJRT clients abort on any other tuple.
+fn check_entry_parameters(module: &Module, errors: &mut Errors<'_>) {
+    let entry = module.entry();
+    let parameters = entry.parameters();
+    for &id in &parameters {
+        let message = match &entry.instr(id).shape {
+            Shape::Tuple(_) if parameters.len() > 1 => {
+                format!(
+                    "the entry has a tuple among its {} parameters, expected arrays, or only one tuple",
+                    parameters.len()
+                )
+            }
+            Shape::Tuple(elements) if elements.iter().any(|element| element.as_tuple().is_some()) => {
+                "the entry's parameter is a tuple of tuples, expected a tuple of arrays".to_string()
+            }
+            Shape::Tuple(_) | Shape::Array(_) | Shape::Token | Shape::Opaque => continue,
+        };
+        let error = RuleError::new("parameters/entry-tuple", message);
+        errors.instruction(module.entry, id, error.with_help("make each array a parameter of its own"));
     }
 }
 

@@ -64,7 +64,14 @@ fn place(e: &Emitter, x: InstrId, places: &[i64]) -> InstrId {
 /// A dot of operands of possibly different dtypes, run in the widest of them, with a result of dtype `dtype`.
 fn mixed_dot(e: &Emitter, operands: [InstrId; 2], dims: DotDims, precision: &PrecisionConfig, dtype: DType) -> InstrId {
     let operands = to_widest(e, operands);
-    e.convert(e.emit(Op::Dot { dims, precision: precision.clone() }, &operands, None), dtype)
+    let [lhs, rhs] = operands;
+    // `dot` takes no scalars: the cotangent of a product of vectors multiplies.
+    let product = match (e.dims(lhs).is_empty(), e.dims(rhs).is_empty()) {
+        (true, _) => e.mul(e.broadcast(lhs, &[], &e.dims(rhs)), rhs),
+        (false, true) => e.mul(lhs, e.broadcast(rhs, &[], &e.dims(lhs))),
+        (false, false) => e.emit(Op::Dot { dims, precision: precision.clone() }, &operands, None),
+    };
+    e.convert(product, dtype)
 }
 
 /// Both converted to the wider dtype of the two.

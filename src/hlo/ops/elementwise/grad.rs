@@ -105,12 +105,12 @@ fn extremum(vjp: &Vjp<'_>, wins: Comparison) -> Cotangents {
     let constant = [0, 1].map(|idx| constant_value(e, vjp.operand(idx)).is_some());
     vjp.each(|idx| {
         let (this, other) = (vjp.operand(idx), vjp.operand(1 - idx));
-        let at_tie = if constant[1 - idx] {
-            zeros
-        } else {
-            let tie = e.compare(Comparison::Eq, this, other);
-            e.select(tie, e.mul_scalar(g, 0.5), zeros)
-        };
+        if constant[1 - idx] {
+            // The result says as much as the operand, and is kept anyway: a relu's next layer reads it.
+            return e.select(e.compare(wins, vjp.result, other), g, zeros);
+        }
+        let tie = e.compare(Comparison::Eq, this, other);
+        let at_tie = e.select(tie, e.mul_scalar(g, 0.5), zeros);
         e.select(e.compare(wins, this, other), g, at_tie)
     })
 }

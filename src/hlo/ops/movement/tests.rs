@@ -95,7 +95,7 @@ fn reshape_rejects() {
     reject(
         &["f32[4]"],
         "f32[4611686018427387904,4611686018427387904,0]",
-        "operands/size: reshape result is f32[4611686018427387904,4611686018427387904,0], expected at most 2^63 - 1 bytes",
+        "operands/size: reshape result is f32[4611686018427387904,4611686018427387904,0], expected at most 2^56 bytes",
     );
 }
 
@@ -221,7 +221,7 @@ fn pad_rejects() {
     reject(
         &[pad_dim(i64::MAX - 3, 0, 0)],
         &["f32[3]", "f32[]"],
-        "operands/size: pad result is f32[9223372036854775807], expected at most 2^63 - 1 bytes",
+        "operands/size: pad result is f32[9223372036854775807], expected at most 2^56 bytes",
     );
 }
 
@@ -232,6 +232,7 @@ fn concatenate_accepts() {
     };
     accept(1, &["f32[2,3]", "f32[<=2,5]", "f32[2,0]"], "f32[<=2,8]");
     accept(0, &["bf16[3]"], "bf16[3]");
+    accept(0, &["s4[3]", "s4[3]"], "s4[6]");
 }
 
 #[test]
@@ -242,6 +243,14 @@ fn concatenate_rejects() {
     reject(0, &[], "concatenate/arity: concatenate takes 1 or more operands, got 0");
     reject(0, &["f32[2]", "token[]"], "operands/kind: concatenate operand 1 is token[], expected an array");
     reject(0, &["f32[]"], "operands/axis: concatenate dimensions names axis 0, expected 0 <= axis < 0");
+    for dtype in ["s1", "u1", "s2", "u2"] {
+        let operand = format!("{dtype}[4]");
+        let message = format!(
+            "concatenate/dtype: concatenate operand 0 is {operand}, expected a dtype of 4 bits or more
+  help: xla's cpu back end aborts on it: insert a `convert` to a wider integer"
+        );
+        reject(0, &[&operand, &operand], &message);
+    }
     reject(-1, &["f32[2]"], "operands/axis: concatenate dimensions names axis -1, expected 0 <= axis < 1");
     reject(
         0,
@@ -258,13 +267,13 @@ fn concatenate_rejects() {
     }
     reject(
         0,
-        &["u8[9223372036854775807]", "u8[9223372036854775807]"],
-        "concatenate/size: concatenate sizes of axis 0 add up to 18446744073709551614, expected at most 2^63 - 1",
+        &["u8[72057594037927936]", "u8[72057594037927936]"],
+        "operands/size: concatenate result is u8[144115188075855872], expected at most 2^56 bytes",
     );
     reject(
         0,
-        &["u16[4611686018427387903]", "u16[1]"],
-        "operands/size: concatenate result is u16[4611686018427387904], expected at most 2^63 - 1 bytes",
+        &["u16[36028797018963968]", "u16[1]"],
+        "operands/size: concatenate result is u16[36028797018963969], expected at most 2^56 bytes",
     );
 }
 

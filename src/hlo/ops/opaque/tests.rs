@@ -30,6 +30,6 @@ fn opaque_rejects() {
         &fusion(),
         &[],
         "s64[9223372036854775807]",
-        Err("operands/size: fusion result is s64[9223372036854775807], expected at most 2^63 - 1 bytes"),
+        Err("operands/size: fusion result is s64[9223372036854775807], expected at most 2^56 bytes"),
     );
 }

@@ -1,0 +1,103 @@
+//! Batch normalisation.
+
+use super::{at_least, is_float, normalising_dtype};
+use crate::graph::{Init, Scope, Tensor, Variable};
+use crate::hlo::Op;
+use crate::hlo::ops::{self, RuleError};
+
+/// Configuration of [`batch_norm`]. The default is that of TensorFlow's ResNet-50.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BatchNorm {
+    /// The axis of features; -1 is the last.
+    pub axis: i64,
+    /// How much of the running statistics a step keeps.
+    pub momentum: f64,
+    /// Added to the variance.
+    pub epsilon: f32,
+    /// How the scale starts. Zeros in the last batch norm of a residual block make the block start as the identity.
+    pub gamma_init: Init,
+    /// How the offset starts.
+    pub beta_init: Init,
+}
+
+impl Default for BatchNorm {
+    fn default() -> BatchNorm {
+        BatchNorm { axis: -1, momentum: 0.9, epsilon: 1e-5, gamma_init: Init::Ones, beta_init: Init::Zeros }
+    }
+}
+
+/// `gamma · (x - mean) / sqrt(variance + epsilon) + beta`, per feature.
+///
+/// In a program that trains, mean and (biased) variance are those of the batch, and the running statistics are updated:
+/// `running - (running - batch) · (1 - momentum)`, the variance of the batch first multiplied by `n / (n - 1)` for its
+/// `n` elements per feature, as TensorFlow's fused op does. Otherwise they are the running statistics.
+///
+/// # Shapes
+/// x `[…, c, …]` → the same; variables `gamma`, `beta`, `moving_mean`, `moving_variance` `[c]`, the last two not
+/// trainable.
+///
+/// # Types
+/// bf16 and f16 data is converted to f32, normalised in f32, and the result rounded once; variables are f32, asked for
+/// as f32 in any scope (`batch-norm-*` of HLO wants one dtype for all). f32 and f64 data is normalised in its own dtype.
+///
+/// # Errors
+/// x not floating or of rank below 2; an axis that x has not; momentum outside `[0, 1]`; epsilon not positive.
+///
+/// # Source
+/// TensorFlow's `FusedBatchNormV3` as its XLA bridge compiles it, and Keras' `BatchNormalization`; Ioffe & Szegedy 2015.
+#[track_caller]
+pub fn batch_norm(s: &Scope, x: &Tensor, name: &str, config: &BatchNorm) -> Tensor {
+    s.layer(name, |s| {
+        if x.is_poison() {
+            return x.clone();
+        }
+        if let Err(error) = check(x, config) {
+            return s.graph().fail("batch_norm", &[x], error);
+        }
+        let axis = x.axis(config.axis);
+        let (dims, dtype) = (x.dims(), normalising_dtype(x));
+        let features = dims[axis as usize];
+        let gamma = s.variable("gamma", dtype, [features], config.gamma_init).value;
+        let beta = s.variable("beta", dtype, [features], config.beta_init).value;
+        let running_mean = s.state("moving_mean", dtype, [features], Init::Zeros);
+        let running_variance = s.state("moving_variance", dtype, [features], Init::Ones);
+        let attributes = ops::BatchNorm { epsilon: config.epsilon, feature_index: axis };
+        let data = x.cast(dtype);
+        if !s.is_training() {
+            let op = Op::BatchNormInference(attributes);
+            let operands = [&data, &gamma, &beta, &running_mean.value, &running_variance.value].map(|tensor| tensor.id);
+            return data.emit("batch-norm-inference", |e| e.emit(op, &operands, None)).cast(x.dtype());
+        }
+        let op = Op::BatchNormTraining(attributes);
+        let all = data.emit("batch-norm-training", |e| e.emit(op, &[data.id, gamma.id, beta.id], None));
+        let [mean, variance] = [1, 2].map(|element| all.get_tuple_element(element));
+        let n_elements = dims.iter().product::<i64>() / features.max(1);
+        let unbiased = variance * (n_elements as f64 / (n_elements - 1).max(1) as f64);
+        update(&running_mean, &mean, config.momentum);
+        update(&running_variance, &unbiased, config.momentum);
+        all.get_tuple_element(0).cast(x.dtype())
+    })
+}
+
+/// Moves a running statistic towards that of the batch.
+fn update(running: &Variable, batch: &Tensor, momentum: f64) {
+    let step = (&running.value - batch) * (1.0 - momentum);
+    running.value.graph().set_update(running.number, &(&running.value - step));
+}
+
+fn check(x: &Tensor, config: &BatchNorm) -> Result<(), RuleError> {
+    is_float("batch_norm/dtype", "x", x)?;
+    at_least("batch_norm/rank", "rank of x", x.rank() as i64, 2)?;
+    if !(0..x.rank() as i64).contains(&x.axis(config.axis)) {
+        let message = format!("axis is {}, expected one of x {}", config.axis, x.shape());
+        return Err(RuleError::new("batch_norm/axis", message));
+    }
+    if !(0.0..=1.0).contains(&config.momentum) {
+        let message = format!("momentum is {}, expected 0 to 1", config.momentum);
+        return Err(RuleError::new("batch_norm/momentum", message));
+    }
+    if config.epsilon > 0.0 {
+        return Ok(());
+    }
+    Err(RuleError::new("batch_norm/epsilon", format!("epsilon is {}, expected more than 0", config.epsilon)))
+}

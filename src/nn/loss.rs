@@ -1,0 +1,249 @@
+//! Losses. All are made in f32 (or f64): logits in bf16 or f16 are an error that says where to cast.
+
+use crate::graph::{Graph, Tensor, VariableInfo};
+use crate::hlo::DType;
+use crate::hlo::ops::{BinaryOp, RuleError};
+
+/// Mean over all examples of [`sparse_softmax_cross_entropy_per_example`]: `[]`.
+#[track_caller]
+pub fn sparse_softmax_cross_entropy(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tensor {
+    mean(&sparse_softmax_cross_entropy_per_example(logits, labels, label_smoothing))
+}
+
+/// Cross-entropy of each example's softmax with its class: `log Σ e^z - z[label]`, `z = logits - max logits`.
+///
+/// With `label_smoothing` s the label's probability is `1 - s + s / n_classes` and each other's `s / n_classes`.
+/// A label outside `0..n_classes` gives NaN, as in TensorFlow: check labels where they are read.
+///
+/// # Shapes
+/// logits `[…, n_classes]`, labels `[…]` → `[…]`.
+///
+/// # Types
+/// logits f32 or f64, labels any integer dtype; computed in the logits' dtype.
+///
+/// # Errors
+/// bf16 or f16 logits; labels that are not integers or do not have the logits' leading dims; smoothing outside `[0, 1)`.
+///
+/// # Source
+/// TensorFlow's `SparseSoftmaxCrossEntropyWithLogits`, operation for operation as its XLA bridge compiles it; label
+/// smoothing as `tf.losses.softmax_cross_entropy`.
+#[track_caller]
+pub fn sparse_softmax_cross_entropy_per_example(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tensor {
+    let what = "sparse_softmax_cross_entropy";
+    let check = || check_sparse(logits, labels, label_smoothing);
+    loss(what, [logits, labels], check, || {
+        let one_hot = one_hot_or_nan(logits, labels);
+        cross_entropy(logits, &one_hot, label_smoothing)
+    })
+}
+
+/// [`one_hot`], and NaN all along for a label that is no class.
+fn one_hot_or_nan(logits: &Tensor, labels: &Tensor) -> Tensor {
+    let (graph, dims) = (logits.graph(), logits.dims());
+    let (last, n_classes) = (dims.len() as i64 - 1, dims[dims.len() - 1]);
+    let leading: Vec<i64> = (0..last).collect();
+    let zeros = graph.full(labels.dtype(), &labels.dims(), 0.0);
+    let n = graph.full(labels.dtype(), &labels.dims(), n_classes as f64);
+    let is_class = labels.greater_equal(&zeros).binary(BinaryOp::And, &labels.less(&n));
+    let nan = graph.full(logits.dtype(), &labels.dims(), f64::NAN);
+    let zero_or_nan = is_class.select(&graph.full(logits.dtype(), &labels.dims(), 0.0), &nan);
+    one_hot(logits, labels) + zero_or_nan.broadcast_in_dim(&dims, &leading)
+}
+
+/// Mean over all examples of [`softmax_cross_entropy_per_example`]: `[]`.
+#[track_caller]
+pub fn softmax_cross_entropy(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tensor {
+    mean(&softmax_cross_entropy_per_example(logits, labels, label_smoothing))
+}
+
+/// Cross-entropy of each example's softmax with a distribution: `-Σ label · (z - log Σ e^z)`, `z = logits - max logits`.
+///
+/// With `label_smoothing` s, `label · (1 - s) + s / n_classes` stands for `label`. Classes of probability 0 add nothing,
+/// even where a logit is minus infinity.
+///
+/// # Shapes
+/// logits, labels `[…, n_classes]` → `[…]`.
+///
+/// # Types
+/// logits and labels f32 or f64; computed in that dtype.
+///
+/// # Errors
+/// bf16 or f16 logits; labels of another shape; smoothing outside `[0, 1)`.
+///
+/// # Source
+/// TensorFlow's `SoftmaxCrossEntropyWithLogits`, operation for operation as its XLA bridge compiles it; label smoothing
+/// as `tf.losses.softmax_cross_entropy`.
+#[track_caller]
+pub fn softmax_cross_entropy_per_example(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tensor {
+    let check = || check_dense(logits, labels, label_smoothing);
+    loss("softmax_cross_entropy", [logits, labels], check, || cross_entropy(logits, labels, label_smoothing))
+}
+
+/// The operations of TensorFlow's cross-entropy.
+fn cross_entropy(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tensor {
+    let (graph, dims) = (logits.graph(), logits.dims());
+    let (last, n_classes) = (dims.len() as i64 - 1, dims[dims.len() - 1]);
+    let leading: Vec<i64> = (0..last).collect();
+    let labels = if label_smoothing == 0.0 {
+        labels.clone()
+    } else {
+        labels * (1.0 - label_smoothing) + label_smoothing / n_classes as f64
+    };
+    let shifted = logits - logits.max(&[last]).broadcast_in_dim(&dims, &leading);
+    let log_sum = shifted.exponential().sum(&[last]).log();
+    let log_probability = shifted - log_sum.broadcast_in_dim(&dims, &leading);
+    let zeros = graph.full(logits.dtype(), &dims, 0.0);
+    let counted = labels.equal(&zeros).select(&zeros, &log_probability);
+    (labels.negate() * counted).sum(&[last])
+}
+
+/// Mean of `(prediction - target)²` over all elements.
+///
+/// # Shapes
+/// prediction and target of one shape → `[]`.
+///
+/// # Types
+/// f32 or f64; computed in that dtype.
+///
+/// # Errors
+/// bf16 or f16 predictions; shapes that differ.
+#[track_caller]
+pub fn mean_squared_error(prediction: &Tensor, target: &Tensor) -> Tensor {
+    let check = || check_equal("prediction", prediction, "target", target);
+    loss("mean_squared_error", [prediction, target], check, || {
+        let difference = prediction - target;
+        mean(&(&difference * &difference))
+    })
+}
+
+/// `weight · Σ ½ w²` over the trainable variables that `counts`; 0 in f32 if there is none.
+///
+/// TensorFlow's ResNet-50 uses weight 1e-4 and counts all but those of batch norm: the bias of its last layer is decayed.
+///
+/// # Shapes
+/// → `[]`.
+///
+/// # Types
+/// In the dtype variables are stored in, f32: a low-precision scope does not matter here.
+///
+/// # Source
+/// TensorFlow's `nn.l2_loss`.
+#[track_caller]
+pub fn l2_penalty(graph: &Graph, weight: f64, counts: impl Fn(&VariableInfo) -> bool) -> Tensor {
+    graph.scope().layer("l2_penalty", |_| {
+        let half_squares =
+            graph.variables().into_iter().filter(|variable| variable.trainable && counts(variable)).map(|variable| {
+                let w = graph.tensor(variable.instr);
+                let axes: Vec<i64> = (0..variable.dims.len() as i64).collect();
+                (&w * &w).sum(&axes) * 0.5
+            });
+        match half_squares.reduce(|total, half_square| total + half_square) {
+            Some(total) => total * weight,
+            None => graph.scalar(DType::F32, 0.0),
+        }
+    })
+}
+
+/// Runs `body` under the name level `loss`, unless an operand is poison or `check` fails.
+#[track_caller]
+fn loss(
+    what: &str,
+    operands: [&Tensor; 2],
+    check: impl FnOnce() -> Result<(), RuleError>,
+    body: impl FnOnce() -> Tensor,
+) -> Tensor {
+    if let Some(poison) = operands.into_iter().find(|tensor| tensor.is_poison()) {
+        return poison.clone();
+    }
+    let graph = operands[0].graph();
+    graph.scope().layer("loss", |_| match check() {
+        Ok(()) => body(),
+        Err(error) => graph.fail(what, &operands, error),
+    })
+}
+
+/// 1 at each label and 0 elsewhere, in the shape and dtype of logits; all 0 for a label that is no class.
+#[track_caller]
+pub(super) fn one_hot(logits: &Tensor, labels: &Tensor) -> Tensor {
+    let (graph, dims) = (logits.graph(), logits.dims());
+    let [zeros, ones] = [0.0, 1.0].map(|value| graph.full(logits.dtype(), &dims, value));
+    is_label(labels, &dims).select(&ones, &zeros)
+}
+
+/// Where the index along the last of `dims` is the label.
+#[track_caller]
+pub(super) fn is_label(labels: &Tensor, dims: &[i64]) -> Tensor {
+    let last = dims.len() as i64 - 1;
+    let leading: Vec<i64> = (0..last).collect();
+    let classes = labels.graph().iota(labels.dtype(), dims, last);
+    labels.broadcast_in_dim(dims, &leading).equal(&classes)
+}
+
+#[track_caller]
+fn mean(values: &Tensor) -> Tensor {
+    let axes: Vec<i64> = (0..values.rank() as i64).collect();
+    values.mean(&axes)
+}
+
+/// logits f32 or f64 and of rank 1 or more.
+fn check_logits(what: &str, logits: &Tensor) -> Result<(), RuleError> {
+    match logits.dtype() {
+        DType::F32 | DType::F64 => Ok(()),
+        DType::BF16 | DType::F16 => {
+            let message = format!("{what} {} would lose the loss to rounding, expected f32", logits.shape());
+            let help = format!("cast them where the low-precision scope ends: {what}.cast(DType::F32)");
+            Err(RuleError::new("loss/dtype", message).with_help(help))
+        }
+        _ => Err(RuleError::new("loss/dtype", format!("{what} are {}, expected f32", logits.shape()))),
+    }
+}
+
+/// Labels are integers, one for each row of logits.
+pub(super) fn check_labels(logits: &Tensor, labels: &Tensor) -> Result<(), RuleError> {
+    if !labels.dtype().is_integer() {
+        let message = format!("labels are {}, expected an integer dtype", labels.shape());
+        return Err(RuleError::new("loss/labels", message));
+    }
+    let dims = logits.dims();
+    match dims.split_last() {
+        Some((_, leading)) if leading == labels.dims() => Ok(()),
+        _ => {
+            let message = format!(
+                "labels {} do not fit logits {}, expected one label for each row",
+                labels.shape(),
+                logits.shape()
+            );
+            Err(RuleError::new("loss/labels", message))
+        }
+    }
+}
+
+fn check_sparse(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Result<(), RuleError> {
+    check_logits("logits", logits)?;
+    check_labels(logits, labels)?;
+    check_label_smoothing(label_smoothing)
+}
+
+fn check_dense(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Result<(), RuleError> {
+    check_equal("logits", logits, "labels", labels)?;
+    super::at_least("loss/rank", "rank of logits", logits.rank() as i64, 1)?;
+    check_label_smoothing(label_smoothing)
+}
+
+fn check_label_smoothing(label_smoothing: f64) -> Result<(), RuleError> {
+    if (0.0..1.0).contains(&label_smoothing) {
+        return Ok(());
+    }
+    let message = format!("label_smoothing is {label_smoothing}, expected 0 up to but not including 1");
+    Err(RuleError::new("loss/label-smoothing", message))
+}
+
+/// `x` is f32 or f64, and `y` of the same shape.
+fn check_equal(x_name: &str, x: &Tensor, y_name: &str, y: &Tensor) -> Result<(), RuleError> {
+    check_logits(x_name, x)?;
+    if x.shape() == y.shape() {
+        return Ok(());
+    }
+    let message = format!("{y_name} {} differ from {x_name} {}, expected one shape", y.shape(), x.shape());
+    Err(RuleError::new("loss/shape", message))
+}

@@ -1,0 +1,103 @@
+//! Metrics: what part of the predictions is right.
+
+use super::loss::{check_labels, is_label};
+use crate::graph::Tensor;
+use crate::hlo::DType;
+use crate::hlo::ops::BinaryOp;
+
+/// Index of the greatest along the last axis; of equals the first, as TensorFlow's `argmax`. A row with a NaN gives the
+/// number of classes, which is no class.
+///
+/// # Shapes
+/// x `[…, n]` → `s32[…]`.
+#[track_caller]
+pub fn arg_max(x: &Tensor) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    let dims = x.dims();
+    let last = dims.len() as i64 - 1;
+    let leading: Vec<i64> = (0..last).collect();
+    let is_greatest = x.equal(&x.max(&[-1]).broadcast_in_dim(&dims, &leading));
+    let indices = x.graph().iota(DType::S32, &dims, last);
+    let none = x.graph().full(DType::S32, &dims, dims[last as usize] as f64);
+    let first = is_greatest.select(&indices, &none).reduce(BinaryOp::Minimum, &[-1]);
+    // Back ends differ in whether a reduction's maximum sees NaN: ask for it.
+    let has_nan = x.not_equal(x).reduce(BinaryOp::Or, &[-1]);
+    has_nan.select(&x.graph().full(DType::S32, &first.dims(), dims[last as usize] as f64), &first)
+}
+
+/// Whether [`arg_max`] of each row is its label.
+///
+/// # Shapes
+/// logits `[…, n_classes]` of any floating dtype, labels `[…]` of any integer dtype → `pred[…]`.
+///
+/// # Errors
+/// Labels that are not integers or do not have the logits' leading dims.
+#[track_caller]
+pub fn is_correct(logits: &Tensor, labels: &Tensor) -> Tensor {
+    match labelled("is_correct", logits, labels) {
+        Ok(()) => arg_max(logits).equal(&labels.cast(DType::S32)),
+        Err(poison) => poison,
+    }
+}
+
+/// Whether fewer than `k` classes of each row are above its label's, so all that tie at the boundary are among the top.
+/// A row with a NaN at its label is wrong.
+///
+/// # Shapes
+/// As [`is_correct`].
+///
+/// # Errors
+/// As [`is_correct`].
+///
+/// # Source
+/// TensorFlow's `in_top_k`.
+#[track_caller]
+pub fn is_in_top_k(logits: &Tensor, labels: &Tensor, k: i64) -> Tensor {
+    if let Err(poison) = labelled("is_in_top_k", logits, labels) {
+        return poison;
+    }
+    let (graph, dims) = (logits.graph(), logits.dims());
+    let leading: Vec<i64> = (0..dims.len() as i64 - 1).collect();
+    let zeros = graph.full(logits.dtype(), &dims, 0.0);
+    let is_label = is_label(labels, &dims);
+    let own = is_label.select(logits, &zeros).reduce(BinaryOp::Add, &[-1]);
+    let is_class = is_label.reduce(BinaryOp::Or, &[-1]);
+    let is_above = logits.greater(&own.broadcast_in_dim(&dims, &leading));
+    let n_above = is_above.cast(DType::S32).reduce(BinaryOp::Add, &[-1]);
+    let limit = graph.full(DType::S32, &n_above.dims(), k as f64);
+    n_above.less(&limit).binary(BinaryOp::And, &own.is_finite()).binary(BinaryOp::And, &is_class)
+}
+
+/// The part of rows whose greatest logit is their label's: `f32[]`. See [`is_correct`].
+#[track_caller]
+pub fn accuracy(logits: &Tensor, labels: &Tensor) -> Tensor {
+    fraction(&is_correct(logits, labels))
+}
+
+/// The part of rows whose label is among the `k` greatest: `f32[]`. See [`is_in_top_k`].
+#[track_caller]
+pub fn top_k_accuracy(logits: &Tensor, labels: &Tensor, k: i64) -> Tensor {
+    fraction(&is_in_top_k(logits, labels, k))
+}
+
+#[track_caller]
+fn fraction(is_right: &Tensor) -> Tensor {
+    let axes: Vec<i64> = (0..is_right.rank() as i64).collect();
+    is_right.cast(DType::F32).mean(&axes)
+}
+
+/// Poison unless logits and labels fit.
+#[track_caller]
+fn labelled(what: &str, logits: &Tensor, labels: &Tensor) -> Result<(), Tensor> {
+    for tensor in [logits, labels] {
+        if tensor.is_poison() {
+            return Err(tensor.clone());
+        }
+    }
+    match check_labels(logits, labels) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(logits.graph().fail(what, &[logits, labels], error)),
+    }
+}

@@ -1,0 +1,317 @@
+//! An experiment: a YAML file that says what is trained, on what, and how.
+//!
+//! ```yaml
+//! model: {kind: mlp, input: [8, 8, 1], n_classes: 10}
+//! data: {csv: data/digits.csv.gz, scale: 0.0625, n_test: 360}
+//! train:
+//!   batch: 32
+//!   epochs: 10
+//!   optimizer: {kind: momentum, momentum: 0.9, nesterov: true}
+//!   learning_rate: {kind: constant, value: 0.1}
+//! ```
+//!
+//! Paths in the file are relative to the file. Precision is not in it: it is a switch of the run.
+
+use super::error::TrainError;
+use super::kind::kind_first;
+use super::program::Objective;
+use super::session::Spec;
+use crate::data::{CsvSpec, Dataset};
+use crate::graph::Precision;
+use crate::models::{Model, yaml};
+use crate::optim::{LearningRate, Optimizer, Update, WeightDecay};
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// An experiment.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// The network.
+    pub model: Model,
+    /// What it is trained and tested on; compiling needs none.
+    pub data: Option<DataConfig>,
+    /// How it is trained.
+    #[serde(default)]
+    pub train: TrainConfig,
+}
+
+/// A data set: a CSV file, one example a line, its features and then its label. Dims and classes are the model's.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// The file; plain or gzip.
+    pub csv: PathBuf,
+    /// What each feature is multiplied with. Default 1.
+    #[serde(default = "one")]
+    pub scale: f32,
+    /// How many examples at the end are for testing.
+    pub n_test: usize,
+}
+
+/// How a network is trained.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainConfig {
+    /// Examples in a batch. Default 32.
+    #[serde(deserialize_with = "count")]
+    pub batch: u32,
+    /// Passes over the data. Default 10.
+    #[serde(deserialize_with = "count")]
+    pub epochs: u32,
+    /// Of initial values and of the order of examples. Default 0.
+    pub seed: u64,
+    /// How variables change. Default momentum 0.9.
+    #[serde(deserialize_with = "kind_first")]
+    pub optimizer: Optimizer,
+    /// How fast. Default a constant 0.1.
+    #[serde(deserialize_with = "kind_first")]
+    pub learning_rate: LearningRate,
+    /// L2 regularisation. Default none.
+    pub weight_decay: WeightDecay,
+    /// Label smoothing. Default 0.
+    #[serde(deserialize_with = "yaml::fraction")]
+    pub label_smoothing: f64,
+}
+
+fn one() -> f32 {
+    1.0
+}
+
+/// A whole number from 1 up to what fits in an `i32`.
+fn count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let value = yaml::positive(deserializer)?;
+    let too_large = || {
+        let found = serde::de::Unexpected::Signed(value);
+        serde::de::Error::invalid_value(found, &"a whole number of at most 2147483647")
+    };
+    u32::try_from(value).ok().filter(|&value| value <= i32::MAX as u32).ok_or_else(too_large)
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        TrainConfig {
+            batch: 32,
+            epochs: 10,
+            seed: 0,
+            optimizer: Optimizer::default(),
+            learning_rate: LearningRate::default(),
+            weight_decay: WeightDecay::default(),
+            label_smoothing: 0.0,
+        }
+    }
+}
+
+impl TrainConfig {
+    /// What the training program minimises, and how.
+    pub fn objective(&self) -> Objective {
+        let update = Update {
+            optimizer: self.optimizer,
+            learning_rate: self.learning_rate.clone(),
+            weight_decay: self.weight_decay.clone(),
+        };
+        Objective { update, label_smoothing: self.label_smoothing }
+    }
+}
+
+impl Experiment {
+    /// Reads an experiment.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, or is not right: then with the line.
+    pub fn read(path: &Path) -> Result<Experiment, TrainError> {
+        let text = fs::read_to_string(path).map_err(|source| TrainError::Read { path: path.to_path_buf(), source })?;
+        Ok(yaml::from_str(&path.display().to_string(), &text)?)
+    }
+
+    /// Reads the data of the experiment that was read from `path`: for training, and for testing.
+    ///
+    /// # Errors
+    /// Where there are none, or the file is not right: then with the line.
+    pub fn read_data(&self, path: &Path) -> Result<(Dataset, Dataset), TrainError> {
+        let Some(data) = &self.data else { return Err(TrainError::NoData { path: path.to_path_buf() }) };
+        let _span = tracing::info_span!("data").entered();
+        let spec = CsvSpec {
+            feature_dims: self.model.input().to_vec(),
+            n_classes: usize::try_from(self.model.n_classes()).expect("a model has at least one class"),
+            scale: data.scale,
+        };
+        let csv = path.parent().unwrap_or(Path::new("")).join(&data.csv);
+        Ok(Dataset::read_csv(&csv, &spec)?.split_tail(data.n_test)?)
+    }
+
+    /// What a session trains.
+    pub fn spec(&self, precision: Precision) -> Spec {
+        Spec {
+            model: self.model.clone(),
+            precision,
+            batch: self.train.batch,
+            seed: self.train.seed,
+            objective: self.train.objective(),
+        }
+    }
+}
+
+/// Where the checkpoint of the experiment at `path` goes unless told otherwise: `checkpoints/NAME-PRECISION.safetensors`
+/// in the current directory.
+pub fn default_checkpoint(path: &Path, precision: Precision) -> PathBuf {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    Path::new("checkpoints").join(format!("{name}-{precision}.safetensors"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::mlp;
+    use crate::optim::RateDrop;
+    use expect_test::{Expect, expect};
+
+    fn parse(text: &str) -> Result<Experiment, String> {
+        yaml::from_str("e.yaml", text).map_err(|error: crate::models::ConfigError| error.to_string())
+    }
+
+    fn check(train: &str, expected: Expect) {
+        let text = format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n{train}");
+        expected.assert_eq(&parse(&text).unwrap_err());
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let experiment = parse(
+            "model: {kind: mlp, input: [4], n_classes: 2}
+data: {csv: data/x.csv, scale: 0.5, n_test: 3}
+train:
+  batch: 8
+  epochs: 7
+  seed: 6
+  optimizer: {kind: momentum, momentum: 0.8, nesterov: true}
+  learning_rate:
+    kind: warm_up_step
+    value: 0.4
+    warm_up: 10
+    drops: [{step: 20, multiplier: 0.1}]
+  weight_decay: {value: 1.0e-4, except: [bn]}
+  label_smoothing: 0.1
+",
+        );
+        let drops = vec![RateDrop { step: 20, multiplier: 0.1 }];
+        let expected = Experiment {
+            model: Model::Mlp(mlp::Config::new([4], 2)),
+            data: Some(DataConfig { csv: PathBuf::from("data/x.csv"), scale: 0.5, n_test: 3 }),
+            train: TrainConfig {
+                batch: 8,
+                epochs: 7,
+                seed: 6,
+                optimizer: Optimizer::Momentum { momentum: 0.8, nesterov: true },
+                learning_rate: LearningRate::WarmUpStep { value: 0.4, warm_up: 10, drops },
+                weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()] },
+                label_smoothing: 0.1,
+            },
+        };
+        assert_eq!(experiment, Ok(expected));
+    }
+
+    #[test]
+    fn everything_but_the_model_has_a_default() {
+        let experiment = parse("model: {kind: mlp, input: [4], n_classes: 2}\n").unwrap();
+        assert_eq!(experiment.data, None);
+        assert_eq!(experiment.train, TrainConfig::default());
+        let kinds = "model: {kind: mlp, input: [4], n_classes: 2}\ntrain: {optimizer: {kind: adam}}\n";
+        assert_eq!(parse(kinds).unwrap().train.optimizer, Optimizer::ADAM);
+    }
+
+    #[test]
+    fn errors_point_at_the_line() {
+        check(
+            "  batch: 0\n",
+            expect![[r#"
+            e.yaml:3:10: found integer `0`, expected a whole number of at least 1
+              3 |   batch: 0
+                |          ^"#]],
+        );
+        check(
+            "  batch: 3000000000\n",
+            expect![[r#"
+            e.yaml:3:3: found integer `3000000000`, expected a whole number of at most 2147483647
+              3 |   batch: 3000000000
+                |   ^^^^^"#]],
+        );
+        check(
+            "  optimizer: {kind: adamw}\n",
+            expect![[r#"
+            e.yaml:3:21: unknown value `adamw`, expected one of sgd, momentum, adam
+              3 |   optimizer: {kind: adamw}
+                |                     ^^^^^
+              help: did you mean `adam`?"#]],
+        );
+        check(
+            "  optimizer: {kind: momentum, momentum: 0.9, nestorov: true}\n",
+            expect![[r#"
+            e.yaml:3:46: unknown key `nestorov`, expected one of momentum, nesterov
+              3 |   optimizer: {kind: momentum, momentum: 0.9, nestorov: true}
+                |                                              ^^^^^^^^
+              help: did you mean `nesterov`?"#]],
+        );
+        check(
+            "  optimizer:\n    momentum: 0.9\n    kind: momentum\n",
+            expect![[r#"
+            e.yaml:4:5: found key `momentum`, expected `kind: …` before it
+              4 |     momentum: 0.9
+                |     ^^^^^^^^"#]],
+        );
+        check(
+            "  optimizer: {kind: sgd, momentum: 0.9}\n",
+            expect![[r#"
+            e.yaml:3:26: unknown key `momentum`, expected no key here
+              3 |   optimizer: {kind: sgd, momentum: 0.9}
+                |                          ^^^^^^^^"#]],
+        );
+        check(
+            "  learning_rate: {kind: constant}\n",
+            expect![[r#"
+            e.yaml:3:18: missing key `value`
+              3 |   learning_rate: {kind: constant}
+                |                  ^^^^^
+              help: add `value: …` to the block that starts here"#]],
+        );
+        check(
+            "  learning_rate: 0.1\n",
+            expect![[r#"
+            e.yaml:3:18: found floating point `0.1`, expected a map that starts with `kind`
+              3 |   learning_rate: 0.1
+                |                  ^^^"#]],
+        );
+        check(
+            "  epoch: 3\n",
+            expect![[r#"
+            e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, optimizer, learning_rate, weight_decay, label_smoothing
+              3 |   epoch: 3
+                |   ^^^^^
+              help: did you mean `epochs`?"#]],
+        );
+    }
+
+    #[test]
+    fn checkpoints_of_precisions_do_not_overwrite_each_other() {
+        let path = |precision| default_checkpoint(Path::new("examples/digits.yaml"), precision);
+        assert_eq!(path(Precision::Bf16), Path::new("checkpoints/digits-bf16.safetensors"));
+        assert_eq!(path(Precision::F32), Path::new("checkpoints/digits-f32.safetensors"));
+    }
+
+    #[test]
+    fn an_experiment_without_data_says_what_to_add() {
+        let experiment = parse("model: {kind: mlp, input: [4], n_classes: 2}\n").unwrap();
+        assert_eq!(
+            experiment.read_data(Path::new("e.yaml")).unwrap_err().to_string(),
+            "e.yaml: the experiment has no `data`, which training and evaluation need\n\
+             help: add a `data:` block with `csv` and `n_test`, as in examples/digits.yaml"
+        );
+    }
+
+    #[test]
+    fn a_missing_experiment_is_named() {
+        let error = Experiment::read(Path::new("/nonexistent/e.yaml")).unwrap_err();
+        assert_eq!(error.to_string(), "/nonexistent/e.yaml: cannot read the experiment");
+    }
+}

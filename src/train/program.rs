@@ -1,0 +1,206 @@
+//! The programs of a model: a training step, an evaluation, an inference.
+//!
+//! Each is one function from a model and a batch to a [`Program`]; nothing is compiled here. One code path for every
+//! precision: the host casts features, [`forward`] opens the low-precision scope and casts logits, and everything from
+//! the logits on is f32. Gradients of variables come back f32 through the casts. f16 gets no loss scaling yet: small
+//! gradients may vanish below 2^-24.
+
+use crate::graph::{BuildError, Graph, Precision, Program, Tensor};
+use crate::hlo::{Alias, AliasKind, DType};
+use crate::models::{Forward, Model, forward};
+use crate::nn;
+use crate::optim::Update;
+use crate::passes::grad::{GradError, gradients};
+
+/// What a training program minimises, and how.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Objective {
+    /// How variables change.
+    pub update: Update,
+    /// How far the target distribution is from the label towards uniform, in `[0, 1)`.
+    pub label_smoothing: f64,
+}
+
+/// Why there is no program.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ProgramError {
+    /// The model cannot be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The loss has no gradient.
+    #[error(transparent)]
+    Grad(#[from] GradError),
+}
+
+/// Names of a training program's results after the state.
+pub const TRAINING_RESULTS: [&str; 2] = ["loss", "n_correct"];
+
+/// One step of training.
+///
+/// # Shapes
+/// Parameters: the state (the model's variables, then the optimizer's slots), then `images` `[batch, input…]` in the
+/// dtype the network computes in, `labels` `s32[batch]`, `step` `s32[]` (updates made before this one).
+/// Results: the new state in the same order, `loss` `f32[]` (the mean over the batch, before the update), `n_correct`
+/// `s32[]`. Result `i` may alias parameter `i`, so a donated state is updated in place.
+///
+/// # Errors
+/// A model that does not fit its input; an op without a gradient.
+pub fn training(
+    model: &Model,
+    precision: Precision,
+    batch: i64,
+    objective: &Objective,
+) -> Result<Program, ProgramError> {
+    let _span = tracing::info_span!("build", program = "training", model = model.kind(), batch).entered();
+    let graph = Graph::training(&format!("{}_training_step", model.kind()));
+    let Forward { logits, .. } = forward(&graph, model, precision, batch);
+    let labels = graph.input("labels", DType::S32, [batch]);
+    let step = graph.input("step", DType::S32, []);
+    let loss = nn::sparse_softmax_cross_entropy(&logits, &labels, objective.label_smoothing);
+    let n_correct = count(&nn::is_correct(&logits, &labels));
+    let trainable: Vec<usize> = (0..).zip(graph.variables()).filter(|(_, v)| v.trainable).map(|(n, _)| n).collect();
+    let variables = graph.variables();
+    let wrt: Vec<_> = trainable.iter().map(|&number| variables[number].instr).collect();
+    let gradients = {
+        let _span = tracing::info_span!("pass", name = "grad").entered();
+        gradients(graph.emitter(), loss.id, &wrt)?
+    };
+    let gradients: Vec<_> = trainable.into_iter().zip(gradients.into_iter().map(|id| graph.tensor(id))).collect();
+    objective.update.emit(&graph, &step, &gradients);
+    let [loss_name, count_name] = TRAINING_RESULTS;
+    finish_with_state(&graph, [(loss_name, &loss), (count_name, &n_correct)])
+}
+
+/// The program whose results are the new state and then `others`, with state aliased to state.
+fn finish_with_state(graph: &Graph, others: [(&str, &Tensor); 2]) -> Result<Program, ProgramError> {
+    let variables = graph.variables();
+    // A variable that nothing assigns keeps its value.
+    let state: Vec<Tensor> = variables.iter().map(|v| graph.tensor(v.update.unwrap_or(v.instr))).collect();
+    let mut results: Vec<(&str, &Tensor)> = variables.iter().map(|v| v.name.as_str()).zip(&state).collect();
+    results.extend(others);
+    let mut program = graph.finish(&results)?;
+    program.module.input_output_alias = (0..variables.len() as i64)
+        .map(|number| Alias {
+            output_index: vec![number],
+            parameter_number: number,
+            parameter_index: Vec::new(),
+            kind: AliasKind::May,
+        })
+        .collect();
+    Ok(program)
+}
+
+/// One batch of an evaluation.
+///
+/// # Shapes
+/// Parameters: the model's variables (those of [`training`] by name, without slots), `images`, `labels`, `n_valid`
+/// `s32[]`: examples from that index on are padding and count for nothing. Results: `loss` `f32[]` (the **sum** over
+/// valid examples, without label smoothing), `n_correct` `s32[]`.
+///
+/// # Errors
+/// A model that does not fit its input.
+pub fn evaluation(model: &Model, precision: Precision, batch: i64) -> Result<Program, ProgramError> {
+    let _span = tracing::info_span!("build", program = "evaluation", model = model.kind(), batch).entered();
+    let graph = Graph::new(&format!("{}_evaluation", model.kind()));
+    let Forward { logits, .. } = forward(&graph, model, precision, batch);
+    let labels = graph.input("labels", DType::S32, [batch]);
+    let n_valid = graph.input("n_valid", DType::S32, []);
+    let is_valid = graph.iota(DType::S32, &[batch], 0).less(&n_valid);
+    let losses = nn::sparse_softmax_cross_entropy_per_example(&logits, &labels, 0.0);
+    let zeros = graph.full(DType::F32, &[batch], 0.0);
+    let loss = is_valid.select(&losses, &zeros).sum(&[0]);
+    let none = graph.full(DType::Pred, &[batch], 0.0);
+    let n_correct = count(&is_valid.select(&nn::is_correct(&logits, &labels), &none));
+    Ok(graph.finish(&[("loss", &loss), ("n_correct", &n_correct)])?)
+}
+
+/// Logits of a batch.
+///
+/// # Shapes
+/// Parameters: the model's variables (those of [`training`] by name, without slots), `images`. Results: `logits`
+/// `f32[batch, n_classes]`.
+///
+/// # Errors
+/// A model that does not fit its input.
+pub fn inference(model: &Model, precision: Precision, batch: i64) -> Result<Program, ProgramError> {
+    let _span = tracing::info_span!("build", program = "inference", model = model.kind(), batch).entered();
+    let graph = Graph::new(&format!("{}_inference", model.kind()));
+    let Forward { logits, .. } = forward(&graph, model, precision, batch);
+    Ok(graph.finish(&[("logits", &logits)])?)
+}
+
+/// How many are true, `s32[]`.
+fn count(truths: &Tensor) -> Tensor {
+    truths.cast(DType::S32).sum(&[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::verify::verify;
+    use crate::models::{cnn, mlp};
+    use crate::optim::{LearningRate, Optimizer, WeightDecay};
+
+    fn models() -> [Model; 2] {
+        [Model::Mlp(mlp::Config::new([8, 8, 1], 10)), Model::Cnn(cnn::Config::new([8, 8, 1], 10))]
+    }
+
+    fn objective() -> Objective {
+        let weight_decay = WeightDecay { value: 1e-4, except: Vec::new() };
+        let learning_rate = LearningRate::resnet(256, 10, 90);
+        Objective { update: Update { optimizer: Optimizer::ADAM, learning_rate, weight_decay }, label_smoothing: 0.1 }
+    }
+
+    #[test]
+    fn state_goes_in_and_comes_out_in_place_in_f32() {
+        for model in models() {
+            for precision in Precision::ALL {
+                let program = training(&model, precision, 4, &objective()).unwrap();
+                verify(&program.module).unwrap();
+                let n_state = program.variables.len();
+                let entry = program.module.entry();
+                let parameters = entry.parameters();
+                let results = &entry.instr(entry.root).operands;
+                for (number, variable) in program.variables.iter().enumerate() {
+                    assert_eq!(variable.dtype, DType::F32, "{}", variable.name);
+                    let (parameter, result) = (entry.instr(parameters[number]), entry.instr(results[number]));
+                    assert_eq!(parameter.shape, result.shape, "{}", variable.name);
+                    let alias = &program.module.input_output_alias[number];
+                    assert_eq!(
+                        (alias.parameter_number, &alias.output_index[..]),
+                        (number as i64, &[number as i64][..])
+                    );
+                }
+                let inputs: Vec<_> = program.inputs.iter().map(|i| (i.name.as_str(), i.dtype)).collect();
+                let expected = [("images", precision.compute()), ("labels", DType::S32), ("step", DType::S32)];
+                assert_eq!(inputs, expected);
+                assert_eq!(program.outputs[n_state..], TRAINING_RESULTS);
+                assert_eq!(program.warnings, [""; 0]);
+            }
+        }
+    }
+
+    #[test]
+    fn every_trainable_variable_and_slot_is_updated() {
+        for model in models() {
+            let program = training(&model, Precision::Bf16, 4, &objective()).unwrap();
+            let unchanged = program.variables.iter().filter(|v| v.update.is_none()).map(|v| &v.name);
+            assert_eq!(unchanged.collect::<Vec<_>>(), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn evaluation_and_inference_want_the_training_programs_variables() {
+        for model in models() {
+            let training = training(&model, Precision::Bf16, 4, &objective()).unwrap();
+            for program in [evaluation(&model, Precision::F16, 6), inference(&model, Precision::F32, 1)] {
+                let program = program.unwrap();
+                verify(&program.module).unwrap();
+                for variable in &program.variables {
+                    let same = training.variables.iter().find(|v| v.name == variable.name).unwrap();
+                    assert_eq!((same.dtype, &same.dims), (variable.dtype, &variable.dims));
+                }
+            }
+        }
+    }
+}

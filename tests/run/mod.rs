@@ -1,0 +1,76 @@
+//! Runs a builder's program on the CPU plugin, for tests that judge what it computes.
+
+#![allow(dead_code)] // Each test crate uses its part.
+
+use bf16scope::graph::{Graph, Program, Tensor};
+use bf16scope::hlo::proto::encode;
+use bf16scope::hlo::verify::verify;
+use bf16scope::hlo::{DType, Element, Literal};
+use bf16scope::pjrt::{Arg, Client, CompileOptions};
+use std::sync::OnceLock;
+
+/// The one client of this process.
+fn client() -> &'static Client {
+    static CLIENT: OnceLock<Client> = OnceLock::new();
+    CLIENT.get_or_init(|| Client::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
+}
+
+/// Runs a program on arguments given by name and returns its outputs as literals, in order. Excess precision is off.
+pub fn run(program: &Program, argument: impl Fn(&str) -> Literal) -> Vec<Literal> {
+    run_with(program, &CompileOptions::default(), argument)
+}
+
+/// [`run`] with other options.
+pub fn run_with(program: &Program, options: &CompileOptions, argument: impl Fn(&str) -> Literal) -> Vec<Literal> {
+    verify(&program.module).unwrap_or_else(|errors| panic!("{errors}"));
+    let bytes = encode::to_bytes(&program.module).unwrap();
+    let variables = program.variables.iter().map(|variable| (&variable.name, variable.dtype, &variable.dims));
+    let inputs = program.inputs.iter().map(|input| (&input.name, input.dtype, &input.dims));
+    let arguments: Vec<Literal> = variables
+        .chain(inputs)
+        .map(|(name, dtype, dims)| {
+            let literal = argument(name);
+            let Literal::Array { shape, .. } = &literal else { panic!("{name} is no array") };
+            assert_eq!((shape.dtype, &shape.dims), (dtype, dims), "argument {name}");
+            literal
+        })
+        .collect();
+    run_bytes(&bytes, options, &arguments)
+}
+
+/// Runs an `HloModuleProto`'s bytes on arguments in order.
+pub fn run_bytes(bytes: &[u8], options: &CompileOptions, arguments: &[Literal]) -> Vec<Literal> {
+    let executable = client().compile(bytes, options).unwrap_or_else(|error| panic!("{error}"));
+    let buffers: Vec<_> = arguments
+        .iter()
+        .map(|literal| {
+            let Literal::Array { shape, bytes } = literal else { panic!("no array: {literal:?}") };
+            client().buffer_from_host(bytes, shape.dtype, &shape.dims, 0).unwrap()
+        })
+        .collect();
+    let outputs = executable.execute(buffers.iter().map(Arg::Keep).collect()).unwrap();
+    outputs
+        .iter()
+        .map(|buffer| {
+            let shape = bf16scope::hlo::ArrayShape::new(buffer.dtype().unwrap(), buffer.dims().unwrap());
+            Literal::Array { shape, bytes: buffer.to_host().unwrap() }
+        })
+        .collect()
+}
+
+/// Finishes `graph` with one output and runs it; no arguments.
+pub fn value(graph: &Graph, output: &Tensor) -> Literal {
+    let program = graph.finish(&[("value", output)]).unwrap_or_else(|error| panic!("{error}"));
+    run(&program, |name| panic!("no argument {name}")).remove(0)
+}
+
+/// The elements of an array as f32, from f32, bf16 or f16.
+pub fn f32s(literal: &Literal) -> Vec<f32> {
+    let Literal::Array { shape, bytes } = literal else { panic!("no array: {literal:?}") };
+    match shape.dtype {
+        DType::F32 => bytes.chunks_exact(4).map(f32::read).collect(),
+        DType::BF16 => bytes.chunks_exact(2).map(|b| half::bf16::read(b).to_f32()).collect(),
+        DType::F16 => bytes.chunks_exact(2).map(|b| half::f16::read(b).to_f32()).collect(),
+        other => panic!("{other} is not read as f32"),
+    }
+}
