@@ -36,10 +36,10 @@ pub(super) fn to_text(opcode: &str, proto: &HloInstructionProto) -> Vec<(String,
     if proto.channel_id > 0 {
         put("channel_id", proto.channel_id.to_string());
     }
-    if is_collective(opcode) {
-        if let Some(groups) = take_groups(&mut proto.clone()) {
-            put("replica_groups", groups_text(&groups));
-        }
+    if is_collective(opcode)
+        && let Some(groups) = take_groups(&mut proto.clone())
+    {
+        put("replica_groups", groups_text(&groups));
     }
     if !proto.source_target_pairs.is_empty() {
         let pairs: Vec<String> =

@@ -14,6 +14,7 @@ pub(super) mod number;
 mod parse;
 pub(super) mod print;
 pub(super) mod read;
+mod read_common;
 mod read_literal;
 mod sharding;
 mod syntax;

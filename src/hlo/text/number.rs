@@ -163,11 +163,7 @@ impl SmallFloat {
         } else {
             scaled(fraction + (1 << self.fraction_bits), exponent - self.bias - fraction_bits)
         };
-        if negative && self.specials != Specials::NegativeZeroIsNan || negative && !is_nan {
-            -magnitude
-        } else {
-            magnitude
-        }
+        if negative && !(is_nan && self.specials == Specials::NegativeZeroIsNan) { -magnitude } else { magnitude }
     }
 
     /// Digits that tell every value from its neighbours: ⌈1 + p log₁₀ 2⌉ of p significant bits.
