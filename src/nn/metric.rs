@@ -21,7 +21,10 @@ pub fn arg_max(x: &Tensor) -> Tensor {
     let is_greatest = x.equal(&x.max(&[-1]).broadcast_in_dim(&dims, &leading));
     let indices = x.graph().iota(DType::S32, &dims, last);
     let none = x.graph().full(DType::S32, &dims, dims[last as usize] as f64);
-    is_greatest.select(&indices, &none).reduce(BinaryOp::Minimum, &[-1])
+    let first = is_greatest.select(&indices, &none).reduce(BinaryOp::Minimum, &[-1]);
+    // Back ends differ in whether a reduction's maximum sees NaN: ask for it.
+    let has_nan = x.not_equal(x).reduce(BinaryOp::Or, &[-1]);
+    has_nan.select(&x.graph().full(DType::S32, &first.dims(), dims[last as usize] as f64), &first)
 }
 
 /// Whether [`arg_max`] of each row is its label.
@@ -93,5 +96,8 @@ fn labelled(what: &str, logits: &Tensor, labels: &Tensor) -> Result<(), Tensor> 
             return Err(tensor.clone());
         }
     }
-    check_labels(logits, labels).map_err(|error| logits.graph().fail(what, &[logits, labels], error))
+    match check_labels(logits, labels) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(logits.graph().fail(what, &[logits, labels], error)),
+    }
 }
