@@ -145,7 +145,8 @@ impl std::error::Error for GradError {
 }
 
 /// Appends the gradients of `output` with respect to each of `wrt`, and returns them in order: each has the dtype and
-/// dims of its variable. A variable that the output does not depend on, or only through constant steps, gets zeros.
+/// dims of its variable. A variable that the output does not depend on, or only through integers and functions that are
+/// constant almost everywhere, gets zeros.
 ///
 /// `wrt` may be parameters or values computed from them. The metadata of the emitter is left as it was.
 ///

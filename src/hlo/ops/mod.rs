@@ -23,6 +23,8 @@ pub mod movement;
 pub mod opaque;
 mod operands;
 pub mod reduction;
+#[cfg(test)]
+pub(in crate::hlo) mod samples;
 pub mod source;
 #[cfg(test)]
 mod testing;

@@ -260,9 +260,10 @@ fn pairs(attributes: &mut Option<FrontendAttributes>) -> Vec<(String, String)> {
 fn entry_layout(proto: &mut HloModuleProto, entry: &Computation) -> Result<Option<EntryLayout>, ProtoError> {
     let Some(signature) = proto.host_program_shape.take() else { return Ok(None) };
     let place = "host_program_shape";
-    let parameters = signature.parameters.iter().map(|s| shape::decode(s, place)).collect::<Result<Vec<_>, _>>()?;
+    let decoded = |proto| shape::decode(proto, place).map(|shape| shape.with_default_layout());
+    let parameters = signature.parameters.iter().map(decoded).collect::<Result<Vec<_>, _>>()?;
     let result = signature.result.ok_or_else(|| ProtoError::missing(place, "result"))?;
-    let result = shape::decode(&result, place)?;
+    let result = decoded(&result)?;
     proto.host_program_shape = unusual_names(signature.parameter_names, encode::host_names(parameters.len()));
     let own = |id: InstrId| entry.instr(id).shape.with_default_layout();
     let own_parameters: Vec<Shape> = entry.parameters().into_iter().map(own).collect();

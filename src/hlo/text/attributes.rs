@@ -9,7 +9,7 @@ use crate::hlo::{CompId, Op, Shape};
 use std::fmt::{Display, Write};
 
 /// Names of XLA's `CustomCallApiVersion` by number.
-const API_VERSIONS: [&str; 5] = [
+pub(super) const API_VERSIONS: [&str; 5] = [
     "API_VERSION_UNSPECIFIED",
     "API_VERSION_ORIGINAL",
     "API_VERSION_STATUS_RETURNING",
@@ -18,7 +18,7 @@ const API_VERSIONS: [&str; 5] = [
 ];
 
 /// The API version that text leaves out.
-const API_VERSION_ORIGINAL: i32 = 1;
+pub(super) const API_VERSION_ORIGINAL: i32 = 1;
 
 /// Values joined by commas.
 pub(super) fn list<T: Display>(values: &[T]) -> String {

@@ -1,4 +1,4 @@
-//! HLO text: modules printed as XLA prints them.
+//! HLO text: modules printed as XLA prints them, and read back.
 //!
 //! [`print`](print()) writes today's dialect (no `%`, no operand shapes); [`PrintOptions::long`] writes the older one,
 //! which TensorFlow still dumps. How each op's attributes are spelled is in `attributes`.
@@ -7,9 +7,19 @@
 //! `ShortParsable` and `Default`, at openxla/xla of November 2025.
 
 mod attributes;
+mod error;
+mod lex;
 mod literal;
 mod number;
+mod parse;
 mod print;
+mod read;
+mod read_literal;
 mod sharding;
+mod syntax;
+#[cfg(test)]
+mod tests;
 
+pub use error::{ParseError, ParseErrorKind};
+pub use parse::parse;
 pub use print::{PrintOptions, print, print_instruction};
