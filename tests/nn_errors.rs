@@ -235,9 +235,9 @@ fn losses_and_metrics_say_what_is_wrong() {
     check(
         |_, x, y| accuracy(x, y),
         expect![[r#"
-        is_correct: labels s32[2] do not fit logits bf16[2,8,8,3], expected one label for each row
-          operand 0: bf16[2,8,8,3] x
-          operand 1: s32[2] y"#]],
+            metric: is_correct: labels s32[2] do not fit logits bf16[2,8,8,3], expected one label for each row
+              operand 0: bf16[2,8,8,3] x
+              operand 1: s32[2] y"#]],
     );
 }
 
