@@ -189,7 +189,8 @@ fn ties_are_resolved_as_documented() {
 #[test]
 fn inverse_hyperbolic_functions_agree_with_differences_on_the_host() {
     let client = Client::cpu().unwrap();
-    let functions: [(UnaryOp, fn(f64) -> f64, [f64; 4]); 3] = [
+    type OnHost = fn(f64) -> f64;
+    let functions: [(UnaryOp, OnHost, [f64; 4]); 3] = [
         (UnaryOp::Acosh, f64::acosh, [1.5, 1.9, 2.2, 3.0]),
         (UnaryOp::Asinh, f64::asinh, [-2.0, -0.3, 0.1, 1.7]),
         (UnaryOp::Atanh, f64::atanh, [-0.8, -0.2, 0.3, 0.7]),

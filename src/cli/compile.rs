@@ -78,7 +78,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         let what = format!("compiling {} in {precision} for {}", args.choice.model.display(), args.target);
         let spinner = progress::spinner(what.clone(), context.quiet);
         let _span = tracing::info_span!("compile", precision = %precision, target = %args.target).entered();
-        let compiled = tpu::compile(&args.target, &bytes, batch as usize);
+        let compiled = tpu::compile_with(plugin, &args.target, &bytes, batch as usize);
         spinner.finish_and_clear();
         let outcome = match compiled {
             Ok(report) => Outcome::Fits(report),

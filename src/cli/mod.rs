@@ -12,10 +12,12 @@
 
 mod bits;
 mod compile;
+mod doctor;
 mod emit;
 mod eval;
 mod logging;
 mod plugins;
+mod probe;
 mod program;
 mod progress;
 mod trace;
@@ -28,7 +30,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{ArgAction, Parser, Subcommand};
 
-use crate::pjrt::Setup;
+use crate::pjrt::{Setup, prepare_environment};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,6 +82,8 @@ enum Command {
     Bits(bits::Args),
     /// Compile a model for a TPU, without one: what fits, what it costs, f32 beside bf16
     Compile(compile::Args),
+    /// Check plugins, devices, dtypes that really run, TPU targets, and this CPU
+    Doctor(doctor::Args),
     /// Write a model's training or inference program as HLO, text or proto
     Emit(emit::Args),
     /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
@@ -94,6 +98,7 @@ impl Command {
             Command::Eval(_) => "eval",
             Command::Bits(_) => "bits",
             Command::Compile(_) => "compile",
+            Command::Doctor(_) => "doctor",
             Command::Emit(_) => "emit",
             Command::Plugins(_) => "plugins",
         }
@@ -105,6 +110,7 @@ impl Command {
             Command::Eval(args) => eval::run(args, context),
             Command::Bits(args) => bits::run(args, context),
             Command::Compile(args) => compile::run(args, context),
+            Command::Doctor(args) => doctor::run(args, context),
             Command::Emit(args) => emit::run(args, context),
             Command::Plugins(args) => plugins::run(args, context),
         }
@@ -161,6 +167,8 @@ struct StdoutClosed;
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
+    // Before any thread starts.
+    prepare_environment();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

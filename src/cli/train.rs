@@ -153,7 +153,7 @@ fn headline(
         low => format!("in a {} scope, {} master weights", low, DType::F32),
     };
     Ok(format!(
-        "{} {} with {} parameters ({} bytes of state), {scope}, on {platform}\n\
+        "{}: {} with {} parameters ({} bytes of state), {scope}, on {platform}\n\
          {} training and {} test examples, batches of {}\n",
         args.experiment.display(),
         experiment.model.kind(),

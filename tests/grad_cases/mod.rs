@@ -437,7 +437,7 @@ fn products() -> Vec<Case> {
             "conv_negative_padding",
             &[1, 6, 5, 1],
             &[3, 3, 1, 2],
-            { rows(WindowDim { padding_low: -1, padding_high: 1, ..base }, WindowDim { padding_high: -1, ..base }) },
+            rows(WindowDim { padding_low: -1, padding_high: 1, ..base }, WindowDim { padding_high: -1, ..base }),
             (1, 1),
         ),
         conv(
@@ -454,7 +454,7 @@ fn products() -> Vec<Case> {
             "conv_reversed",
             &[1, 5, 6, 2],
             &[3, 2, 2, 2],
-            { rows(WindowDim { reversal: true, stride: 2, ..padded }, WindowDim { ..WindowDim::of_size(2) }) },
+            rows(WindowDim { reversal: true, stride: 2, ..padded }, WindowDim::of_size(2)),
             (1, 1),
         ),
         conv(

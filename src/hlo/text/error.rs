@@ -12,7 +12,7 @@ pub struct ParseError {
     /// Column in characters, from 1.
     pub column: usize,
     /// What is wrong.
-    pub kind: ParseErrorKind,
+    pub kind: Box<ParseErrorKind>,
     /// The line, or the part of a long one around the place.
     pub excerpt: String,
     /// Characters of `excerpt` before the place.
@@ -111,7 +111,7 @@ impl ParseError {
             path: path.to_string(),
             line: text[..start].bytes().filter(|&byte| byte == b'\n').count() + 1,
             column: before.len() + 1,
-            kind,
+            kind: Box::new(kind),
             excerpt: before[from..].iter().copied().chain(after).collect(),
             caret: before.len() - from,
         }

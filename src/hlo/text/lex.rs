@@ -7,30 +7,30 @@ use super::error::ParseErrorKind;
 use crate::hlo::{ArrayShape, DType, Layout, Shape, Tile};
 
 /// Shapes nested deeper than this are refused; real ones are a few deep.
-pub(super) const MAX_DEPTH: usize = 100;
+pub(in crate::hlo) const MAX_DEPTH: usize = 100;
 
 /// A byte offset and what is wrong there.
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) offset: usize,
-    pub(super) kind: ParseErrorKind,
+pub(in crate::hlo) struct Fault {
+    pub(in crate::hlo) offset: usize,
+    pub(in crate::hlo) kind: ParseErrorKind,
 }
 
-pub(super) type Read<T> = Result<T, Fault>;
+pub(in crate::hlo) type Read<T> = Result<T, Fault>;
 
 /// A place in the text, and where the part that may be read ends.
 #[derive(Clone, Copy)]
-pub(super) struct Cursor<'a> {
-    pub(super) text: &'a str,
-    pub(super) pos: usize,
-    pub(super) end: usize,
+pub(in crate::hlo) struct Cursor<'a> {
+    pub(in crate::hlo) text: &'a str,
+    pub(in crate::hlo) pos: usize,
+    pub(in crate::hlo) end: usize,
 }
 
 /// A part of the text.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Span {
-    pub(super) start: usize,
-    pub(super) end: usize,
+pub(in crate::hlo) struct Span {
+    pub(in crate::hlo) start: usize,
+    pub(in crate::hlo) end: usize,
 }
 
 const fn is_word_byte(byte: u8) -> bool {
@@ -38,16 +38,16 @@ const fn is_word_byte(byte: u8) -> bool {
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn new(text: &'a str) -> Cursor<'a> {
+    pub(in crate::hlo) fn new(text: &'a str) -> Cursor<'a> {
         Cursor { text, pos: 0, end: text.len() }
     }
 
     /// A cursor over a part of the same text.
-    pub(super) fn over(self, span: Span) -> Cursor<'a> {
+    pub(in crate::hlo) fn over(self, span: Span) -> Cursor<'a> {
         Cursor { pos: span.start, end: span.end, ..self }
     }
 
-    pub(super) fn slice(&self, span: Span) -> &'a str {
+    pub(in crate::hlo) fn slice(&self, span: Span) -> &'a str {
         &self.text[span.start..span.end]
     }
 
@@ -60,7 +60,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Skips white space and comments.
-    pub(super) fn skip_blank(&mut self) {
+    pub(in crate::hlo) fn skip_blank(&mut self) {
         loop {
             match self.byte(self.pos) {
                 Some(byte) if byte.is_ascii_whitespace() => self.pos += 1,
@@ -80,17 +80,17 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next byte that is not blank.
-    pub(super) fn peek(&mut self) -> Option<u8> {
+    pub(in crate::hlo) fn peek(&mut self) -> Option<u8> {
         self.skip_blank();
         self.byte(self.pos)
     }
 
-    pub(super) fn at_end(&mut self) -> bool {
+    pub(in crate::hlo) fn at_end(&mut self) -> bool {
         self.peek().is_none()
     }
 
     /// Takes a punctuation mark if it is next.
-    pub(super) fn eat(&mut self, mark: &str) -> bool {
+    pub(in crate::hlo) fn eat(&mut self, mark: &str) -> bool {
         self.skip_blank();
         let is_next = self.rest().starts_with(mark.as_bytes());
         if is_next {
@@ -99,12 +99,12 @@ impl<'a> Cursor<'a> {
         is_next
     }
 
-    pub(super) fn expect(&mut self, mark: &str) -> Read<()> {
+    pub(in crate::hlo) fn expect(&mut self, mark: &str) -> Read<()> {
         if self.eat(mark) { Ok(()) } else { Err(self.expected(format!("`{mark}`"))) }
     }
 
     /// A fault here: what stands here, and what had to.
-    pub(super) fn expected(&mut self, expected: impl Into<String>) -> Fault {
+    pub(in crate::hlo) fn expected(&mut self, expected: impl Into<String>) -> Fault {
         self.skip_blank();
         let found = match self.byte(self.pos) {
             None if self.end == self.text.len() => "the end of the text".to_string(),
@@ -122,12 +122,12 @@ impl<'a> Cursor<'a> {
         self.fault(ParseErrorKind::Expected { found, expected: expected.into() })
     }
 
-    pub(super) fn fault(&self, kind: ParseErrorKind) -> Fault {
+    pub(in crate::hlo) fn fault(&self, kind: ParseErrorKind) -> Fault {
         Fault { offset: self.pos, kind }
     }
 
     /// A maximal run of letters, digits, `_`, `.`, `-`, `+`; may be empty. `->` is not part of it.
-    pub(super) fn word_or_empty(&mut self) -> &'a str {
+    pub(in crate::hlo) fn word_or_empty(&mut self) -> &'a str {
         self.skip_blank();
         let start = self.pos;
         let bytes = self.text.as_bytes();
@@ -141,7 +141,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A word that must be there; `what` says what it is.
-    pub(super) fn word(&mut self, what: &str) -> Read<&'a str> {
+    pub(in crate::hlo) fn word(&mut self, what: &str) -> Read<&'a str> {
         match self.word_or_empty() {
             "" => Err(self.expected(what)),
             word => Ok(word),
@@ -149,13 +149,13 @@ impl<'a> Cursor<'a> {
     }
 
     /// A name, with or without `%`.
-    pub(super) fn name(&mut self, what: &str) -> Read<&'a str> {
+    pub(in crate::hlo) fn name(&mut self, what: &str) -> Read<&'a str> {
         self.eat("%");
         self.word(what)
     }
 
     /// A number.
-    pub(super) fn int(&mut self) -> Read<i64> {
+    pub(in crate::hlo) fn int(&mut self) -> Read<i64> {
         self.skip_blank();
         let start = self.pos;
         let digits = self.rest().iter().skip(usize::from(self.byte(start) == Some(b'-')));
@@ -168,7 +168,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// `open`, integers with commas between, `close`.
-    pub(super) fn ints(&mut self, open: &str, close: &str) -> Read<Vec<i64>> {
+    pub(in crate::hlo) fn ints(&mut self, open: &str, close: &str) -> Read<Vec<i64>> {
         let mut values = Vec::new();
         self.sequence(open, close, |cursor| {
             values.push(cursor.int()?);
@@ -178,7 +178,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// `open`, items with commas between, `close`.
-    pub(super) fn sequence(
+    pub(in crate::hlo) fn sequence(
         &mut self,
         open: &str,
         close: &str,
@@ -200,7 +200,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// `true` or `false`.
-    pub(super) fn boolean(&mut self) -> Read<bool> {
+    pub(in crate::hlo) fn boolean(&mut self) -> Read<bool> {
         let start = self.pos;
         match self.word_or_empty() {
             "true" | "1" => Ok(true),
@@ -213,7 +213,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A quoted string, unescaped.
-    pub(super) fn string(&mut self) -> Read<String> {
+    pub(in crate::hlo) fn string(&mut self) -> Read<String> {
         if self.peek() != Some(b'"') {
             return Err(self.expected("a quoted string"));
         }
@@ -250,7 +250,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Passes a value of unknown form: up to a comma, a closing bracket, or the end of the line outside of all brackets.
-    pub(super) fn value(&mut self) -> Read<Span> {
+    pub(in crate::hlo) fn value(&mut self) -> Read<Span> {
         self.skip_blank();
         let start = self.pos;
         let bytes = self.text.as_bytes();
@@ -290,7 +290,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Passes a bracketed text whose opening bracket was taken, up to and including its closing one.
-    pub(super) fn until_closed(&mut self, close: &str) -> Read<Span> {
+    pub(in crate::hlo) fn until_closed(&mut self, close: &str) -> Read<Span> {
         let start = self.pos;
         loop {
             match self.peek() {
@@ -312,7 +312,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A shape: `f32[2,3]{1,0}`, `(f32[], s32[2])`, `token[]`.
-    pub(super) fn shape(&mut self) -> Read<Shape> {
+    pub(in crate::hlo) fn shape(&mut self) -> Read<Shape> {
         self.shape_at(0)
     }
 
@@ -432,7 +432,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// The name nearest to `name`, if one is near.
-pub(super) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<String> {
+pub(in crate::hlo) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<String> {
     names
         .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
         .filter(|&(similarity, _)| similarity > 0.8)

@@ -6,14 +6,15 @@
 //! Source: XLA's `HloModule::Print`, `HloComputation::Print` and `HloInstruction::Print`, their options
 //! `ShortParsable` and `Default`, at openxla/xla of November 2025.
 
-mod attributes;
+pub(super) mod attributes;
 mod error;
-mod lex;
+pub(super) mod lex;
 mod literal;
-mod number;
+pub(super) mod number;
 mod parse;
-mod print;
-mod read;
+pub(super) mod print;
+pub(super) mod read;
+mod read_common;
 mod read_literal;
 mod sharding;
 mod syntax;

@@ -9,7 +9,7 @@ use super::lex::{Cursor, Fault, Read, Span, nearest};
 use super::print::METADATA;
 use super::read::{Names, Values};
 use super::syntax::{self, Attribute, RawComputation, RawInstruction, RawModule};
-use super::{number, read};
+use super::{number, read, read_common};
 use crate::hlo::proto::order::dependencies_first;
 use crate::hlo::{
     Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Shape, Unmodelled,
@@ -101,7 +101,7 @@ fn module_attribute(module: &mut Module, cursor: Cursor<'_>, attribute: &Attribu
             Ok(())
         })?,
         "entry_computation_layout" => module.entry_layout = entry_layout(&mut value, module.entry())?,
-        "frontend_attributes" => module.frontend_attributes = read::frontend_attributes(&mut value)?,
+        "frontend_attributes" => module.frontend_attributes = read_common::frontend_attributes(&mut value)?,
         name => {
             let text = cursor.slice(attribute.value).to_string();
             module.unmodelled.attributes.push((name.to_string(), text));
@@ -239,12 +239,12 @@ fn build_instruction(
         let mut value = cursor.over(attribute.value);
         match attribute.name {
             "sharding" => {
-                instr.sharding = Some(read::sharding(&mut value)?);
+                instr.sharding = Some(read_common::sharding(&mut value)?);
             }
-            "frontend_attributes" => instr.frontend_attributes = read::frontend_attributes(&mut value)?,
+            "frontend_attributes" => instr.frontend_attributes = read_common::frontend_attributes(&mut value)?,
             "control-predecessors" => continue,
             "metadata" => {
-                let rest = read::metadata(&mut value, &mut instr.metadata)?;
+                let rest = read_common::metadata(&mut value, &mut instr.metadata)?;
                 if !rest.is_empty() {
                     instr.unmodelled.attributes.push((METADATA.to_string(), rest.join(" ")));
                 }

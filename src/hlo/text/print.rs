@@ -6,7 +6,7 @@ use crate::hlo::{AliasKind, CompId, Computation, EntryLayout, InstrId, Instructi
 use std::fmt::Write;
 
 /// The name under which [`Unmodelled::attributes`](crate::hlo::Unmodelled) keeps metadata fields the IR has not.
-pub(super) const METADATA: &str = "metadata";
+pub(in crate::hlo) const METADATA: &str = "metadata";
 
 /// How a module is printed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use crate::hlo::ops::{
     DotDims, GatherDims, Opaque, OperandPrecision, PadDim, PrecisionConfig, ReplicaGroups, RngAlgorithm, ScatterDims,
     SliceDim, UnaryOp, Window, WindowDim,
 };
-use crate::hlo::{CompId, DeviceOrder, Metadata, Op, Shape, Sharding, TileAssignment};
+use crate::hlo::{CompId, Op, Shape};
 use std::collections::HashMap;
 
 /// What names mean where an instruction stands.
@@ -132,7 +132,7 @@ impl<'a> Values<'a> {
 }
 
 /// A value must end where its reader stopped.
-pub(super) fn finished(value: &mut Cursor<'_>) -> Read<()> {
+pub(in crate::hlo) fn finished(value: &mut Cursor<'_>) -> Read<()> {
     if value.at_end() { Ok(()) } else { Err(value.expected("the end of the value")) }
 }
 
@@ -321,7 +321,7 @@ fn opaque(values: &mut Values<'_>, opcode: &str) -> Read<Op> {
     Ok(Op::Opaque(Box::new(Opaque { opcode: opcode.to_string(), called })))
 }
 
-fn small_int(value: &mut Cursor<'_>) -> Read<i32> {
+pub(super) fn small_int(value: &mut Cursor<'_>) -> Read<i32> {
     let start = value.pos;
     i32::try_from(value.int()?).map_err(|_| {
         value.pos = start;
@@ -401,7 +401,7 @@ fn all_reduce(values: &mut Values<'_>) -> Read<Op> {
     })))
 }
 
-fn replica_groups(value: &mut Cursor<'_>) -> Read<ReplicaGroups> {
+pub(in crate::hlo) fn replica_groups(value: &mut Cursor<'_>) -> Read<ReplicaGroups> {
     if value.peek() == Some(b'[') {
         let dims = value.ints("[", "]")?;
         let (reshape_dims, transpose_perm) = iota(value)?;
@@ -416,7 +416,7 @@ fn replica_groups(value: &mut Cursor<'_>) -> Read<ReplicaGroups> {
 }
 
 /// `<=[2,2]T(1,0)`.
-fn iota(value: &mut Cursor<'_>) -> Read<(Vec<i64>, Vec<i64>)> {
+pub(super) fn iota(value: &mut Cursor<'_>) -> Read<(Vec<i64>, Vec<i64>)> {
     value.expect("<=")?;
     let reshape_dims = value.ints("[", "]")?;
     let transpose_perm = if value.eat("T") { value.ints("(", ")")? } else { Vec::new() };
@@ -542,114 +542,4 @@ fn dim_labels(value: &mut Cursor<'_>) -> Read<ConvolutionDims> {
         output_feature,
         output_spatial,
     })
-}
-
-/// `{replicated}`, `{devices=[2,1]<=[2]}`, `{{…}, {…}}`; other forms come through as they are.
-pub(super) fn sharding(value: &mut Cursor<'_>) -> Read<Sharding> {
-    sharding_at(value, 0)
-}
-
-fn sharding_at(value: &mut Cursor<'_>, depth: usize) -> Read<Sharding> {
-    if depth > super::lex::MAX_DEPTH {
-        return Err(value.fault(ParseErrorKind::TooDeep { max: super::lex::MAX_DEPTH }));
-    }
-    value.expect("{")?;
-    if value.peek() == Some(b'{') {
-        let mut elements = Vec::new();
-        while !value.eat("}") {
-            elements.push(sharding_at(value, depth + 1)?);
-            value.eat(",");
-        }
-        return Ok(Sharding::Tuple(elements));
-    }
-    let mut plain = *value;
-    if let Ok(Some(sharding)) = plain_sharding(&mut plain) {
-        *value = plain;
-        return Ok(sharding);
-    }
-    let span = value.until_closed("}")?;
-    Ok(Sharding::Raw { text: value.slice(span).to_string(), proto: Vec::new() })
-}
-
-/// A sharding that the IR models, up to and including its brace.
-fn plain_sharding(value: &mut Cursor<'_>) -> Read<Option<Sharding>> {
-    let sharding = match value.word_or_empty() {
-        "replicated" => Sharding::Replicated,
-        "manual" => Sharding::Manual,
-        "maximal" if value.word_or_empty() == "device" => {
-            value.expect("=")?;
-            Sharding::Maximal { device: value.int()? }
-        }
-        "devices" => {
-            value.expect("=")?;
-            let dims = value.ints("[", "]")?;
-            let devices = if value.peek() == Some(b'<') {
-                let (reshape_dims, transpose_perm) = iota(value)?;
-                DeviceOrder::Iota { reshape_dims, transpose_perm }
-            } else {
-                let mut devices = vec![value.int()?];
-                while value.eat(",") {
-                    devices.push(value.int()?);
-                }
-                DeviceOrder::List(devices)
-            };
-            let replicate_on_last_dim = match value.word_or_empty() {
-                "last_tile_dim_replicate" => true,
-                "" => false,
-                _ => return Ok(None),
-            };
-            Sharding::Tiled(TileAssignment { dims, devices, replicate_on_last_dim })
-        }
-        _ => return Ok(None),
-    };
-    Ok(value.eat("}").then_some(sharding))
-}
-
-/// `{a="b",c={"d":1}}`.
-pub(super) fn frontend_attributes(value: &mut Cursor<'_>) -> Read<Vec<(String, String)>> {
-    let mut attributes = Vec::new();
-    value.sequence("{", "}", |value| {
-        let name = value.word("an attribute's name")?.to_string();
-        value.expect("=")?;
-        let text = if value.peek() == Some(b'{') {
-            let span = value.value()?;
-            value.slice(span).to_string()
-        } else {
-            value.string()?
-        };
-        attributes.push((name, text));
-        Ok(())
-    })?;
-    Ok(attributes)
-}
-
-/// `{op_type="…" op_name="…" source_file="…" source_line=3}`. Returns what else stands there, verbatim.
-pub(super) fn metadata(value: &mut Cursor<'_>, metadata: &mut Metadata) -> Read<Vec<String>> {
-    let mut rest = Vec::new();
-    value.expect("{")?;
-    while !value.eat("}") {
-        value.skip_blank();
-        let start = value.pos;
-        let name = value.word("a metadata field or `}`")?;
-        value.expect("=")?;
-        match name {
-            "op_type" => metadata.op_type = value.string()?,
-            "op_name" => metadata.op_name = value.string()?,
-            "source_file" => metadata.source_file = value.string()?,
-            "source_line" => metadata.source_line = small_int(value)?,
-            _ => {
-                match value.peek() {
-                    Some(b'"') => drop(value.string()?),
-                    Some(b'{') => {
-                        value.expect("{")?;
-                        value.until_closed("}")?;
-                    }
-                    _ => drop(value.word("a value")?),
-                }
-                rest.push(value.text[start..value.pos].to_string());
-            }
-        }
-        value.eat(",");
-    }
-    Ok(rest)
 }

@@ -138,7 +138,7 @@ fn write_nan(out: &mut Vec<u8>, dtype: DType, negative: bool, payload: u64) -> O
             if payload == 0 || payload >> format.fraction_bits != 0 {
                 return None;
             }
-            let exponent = ((1u16 << format.exponent_bits) - 1 << format.fraction_bits) as u8;
+            let exponent = (((1u16 << format.exponent_bits) - 1) << format.fraction_bits) as u8;
             out.push(u8::from(negative) << 7 | exponent | payload as u8);
         }
         _ => return None,
