@@ -40,7 +40,7 @@ fn spec(learning_rate: LearningRate) -> Spec {
     let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: true };
     let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
     let objective = Objective { update, label_smoothing: 0.0 };
-    Spec { model: Model::Mlp(model), precision: Precision::Bf16, batch: 32, seed: 3, objective }
+    Spec { model: Model::Mlp(model), precision: Precision::Bf16, batch: 32, seed: 3, shift: 0, objective }
 }
 
 fn constant() -> LearningRate {
