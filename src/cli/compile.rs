@@ -93,7 +93,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             &serde_json::json!({ "target": target, "batch": batch, "libtpu": libtpu, "reports": entries }),
         )?;
     } else {
-        context.print(&render(args, batch, &entries))?;
+        let unit = if experiment.model.input().len() == 3 { "images" } else { "examples" };
+        context.print(&render(args, batch, unit, &entries))?;
     }
     let fits = entries.iter().all(|entry| matches!(entry.outcome, Outcome::Fits(_)));
     Ok(if fits { Status::Ok } else { Status::Failing })
@@ -118,14 +119,14 @@ fn libtpu_version(plugin: &'static Plugin) -> String {
 }
 
 /// A table: a row for each figure, a column for each precision, and the last over the first.
-fn render(args: &Args, batch: u32, entries: &[Entry]) -> String {
+fn render(args: &Args, batch: u32, unit: &str, entries: &[Entry]) -> String {
     let mut table = report::table();
     let ratio = if entries.len() > 1 { Some("bf16 / f32") } else { None };
     let names = entries.iter().map(|entry| entry.precision.as_str());
     table.set_header(std::iter::once("figure").chain(names).chain(ratio));
     let reports: Vec<Option<&Report>> = entries.iter().map(|entry| entry.outcome.report()).collect();
-    for row in rows(&args.target) {
-        let mut cells = vec![row.name.to_string()];
+    for row in rows(&args.target, unit) {
+        let mut cells = vec![row.name.clone()];
         cells.extend(reports.iter().map(|report| report.map_or("-".to_string(), |report| (row.cell)(report))));
         if ratio.is_some() {
             cells.push(match (reports.first(), reports.last(), row.value) {
@@ -161,19 +162,23 @@ impl Outcome {
 
 /// A row of the table.
 struct Row {
-    name: &'static str,
+    name: String,
     cell: Box<dyn Fn(&Report) -> String>,
     /// What the ratio is of; none for a share.
     value: Option<fn(&Report) -> f64>,
 }
 
-fn rows(target: &Target) -> Vec<Row> {
+fn rows(target: &Target, unit: &str) -> Vec<Row> {
     let n_cores = match target {
         Target::Tpu { version, .. } => version.cores_per_board(),
         Target::Cpu => Version::V2.cores_per_board(),
     };
-    let row = |name, cell: Box<dyn Fn(&Report) -> String>, value| Row { name, cell, value: Some(value) };
-    let bytes = |name, n_bytes: fn(&Report) -> i64, value: fn(&Report) -> f64| {
+    let row = |name: &str, cell: Box<dyn Fn(&Report) -> String>, value| Row {
+        name: name.to_string(),
+        cell,
+        value: Some(value),
+    };
+    let bytes = |name: &str, n_bytes: fn(&Report) -> i64, value: fn(&Report) -> f64| {
         row(name, Box::new(move |report: &Report| report::mib(n_bytes(report))), value)
     };
     vec![
@@ -184,7 +189,7 @@ fn rows(target: &Target) -> Vec<Row> {
         bytes("HBM code", |r| r.hbm.code, |r| r.hbm.code as f64),
         bytes("HBM total", |r| r.hbm.total, |r| r.hbm.total as f64),
         Row {
-            name: "share of the core's HBM",
+            name: "share of the core's HBM".to_string(),
             cell: Box::new(|r| report::percent(r.hbm.total, r.hbm.limit)),
             value: None,
         },
@@ -192,12 +197,18 @@ fn rows(target: &Target) -> Vec<Row> {
         row("bytes accessed", Box::new(|r| report::scientific(r.bytes_accessed)), |r| r.bytes_accessed),
         row("estimated cycles", Box::new(|r| report::grouped(r.cycles as i64)), |r| r.cycles as f64),
         row("estimated time", Box::new(|r| report::seconds(r.seconds)), |r| r.seconds),
-        row("examples/s per core", Box::new(|r| format!("{:.1}", r.examples_per_second)), |r| r.examples_per_second),
+        row(&format!("{unit}/s per core"), Box::new(|r| format!("{:.1}", r.examples_per_second)), |r| {
+            r.examples_per_second
+        }),
         Row {
-            name: "examples/s per board",
+            name: format!("{unit}/s per board"),
             cell: Box::new(move |r| format!("{:.1} ({n_cores} cores)", r.examples_per_second * f64::from(n_cores))),
             value: Some(|r| r.examples_per_second),
         },
-        Row { name: "compile time here", cell: Box::new(|r| report::seconds(r.compile_seconds)), value: None },
+        Row {
+            name: "compile time here".to_string(),
+            cell: Box::new(|r| report::seconds(r.compile_seconds)),
+            value: None,
+        },
     ]
 }
