@@ -223,46 +223,73 @@ train:
 
     #[test]
     fn errors_point_at_the_line() {
-        check("  batch: 0\n", expect![[r#"
+        check(
+            "  batch: 0\n",
+            expect![[r#"
             e.yaml:3:10: found integer `0`, expected a whole number of at least 1
               3 |   batch: 0
-                |          ^"#]]);
-        check("  batch: 3000000000\n", expect![[r#"
+                |          ^"#]],
+        );
+        check(
+            "  batch: 3000000000\n",
+            expect![[r#"
             e.yaml:3:3: found integer `3000000000`, expected a whole number of at most 2147483647
               3 |   batch: 3000000000
-                |   ^^^^^"#]]);
-        check("  optimizer: {kind: adamw}\n", expect![[r#"
+                |   ^^^^^"#]],
+        );
+        check(
+            "  optimizer: {kind: adamw}\n",
+            expect![[r#"
             e.yaml:3:21: unknown value `adamw`, expected one of sgd, momentum, adam
               3 |   optimizer: {kind: adamw}
                 |                     ^^^^^
-              help: did you mean `adam`?"#]]);
-        check("  optimizer: {kind: momentum, momentum: 0.9, nestorov: true}\n", expect![[r#"
+              help: did you mean `adam`?"#]],
+        );
+        check(
+            "  optimizer: {kind: momentum, momentum: 0.9, nestorov: true}\n",
+            expect![[r#"
             e.yaml:3:46: unknown key `nestorov`, expected one of momentum, nesterov
               3 |   optimizer: {kind: momentum, momentum: 0.9, nestorov: true}
                 |                                              ^^^^^^^^
-              help: did you mean `nesterov`?"#]]);
-        check("  optimizer:\n    momentum: 0.9\n    kind: momentum\n", expect![[r#"
+              help: did you mean `nesterov`?"#]],
+        );
+        check(
+            "  optimizer:\n    momentum: 0.9\n    kind: momentum\n",
+            expect![[r#"
             e.yaml:4:5: found key `momentum`, expected `kind: …` before it
               4 |     momentum: 0.9
-                |     ^^^^^^^^"#]]);
-        check("  optimizer: {kind: sgd, momentum: 0.9}\n", expect![[r#"
+                |     ^^^^^^^^"#]],
+        );
+        check(
+            "  optimizer: {kind: sgd, momentum: 0.9}\n",
+            expect![[r#"
             e.yaml:3:26: unknown key `momentum`, expected no key here
               3 |   optimizer: {kind: sgd, momentum: 0.9}
-                |                          ^^^^^^^^"#]]);
-        check("  learning_rate: {kind: constant}\n", expect![[r#"
+                |                          ^^^^^^^^"#]],
+        );
+        check(
+            "  learning_rate: {kind: constant}\n",
+            expect![[r#"
             e.yaml:3:18: missing key `value`
               3 |   learning_rate: {kind: constant}
                 |                  ^^^^^
-              help: add `value: …` to the block that starts here"#]]);
-        check("  learning_rate: 0.1\n", expect![[r#"
+              help: add `value: …` to the block that starts here"#]],
+        );
+        check(
+            "  learning_rate: 0.1\n",
+            expect![[r#"
             e.yaml:3:18: found floating point `0.1`, expected a map that starts with `kind`
               3 |   learning_rate: 0.1
-                |                  ^^^"#]]);
-        check("  epoch: 3\n", expect![[r#"
+                |                  ^^^"#]],
+        );
+        check(
+            "  epoch: 3\n",
+            expect![[r#"
             e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, optimizer, learning_rate, weight_decay, label_smoothing
               3 |   epoch: 3
                 |   ^^^^^
-              help: did you mean `epochs`?"#]]);
+              help: did you mean `epochs`?"#]],
+        );
     }
 
     #[test]
