@@ -12,7 +12,9 @@
 
 mod grad_cases;
 
-use bf16scope::hlo::{DType, Module, proto};
+use bf16scope::hlo::ops::{BinaryOp, Comparison, UnaryOp, WindowDim};
+use bf16scope::hlo::{DType, Emitter, InstrId, Module, Op, Shape, proto, verify};
+use bf16scope::passes::grad;
 use bf16scope::pjrt::{Arg, Client, CompileOptions, Executable};
 use grad_cases::Case;
 
@@ -71,4 +73,133 @@ fn every_rule_agrees_with_central_differences() {
         .filter_map(|case| check(&client, case).err().map(|error| format!("{}:\n  {error}", case.name)))
         .collect();
     assert!(failures.is_empty(), "{} cases fail:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// A gradient by hand: arguments and the gradient of the plain sum of the results by each.
+struct ByHand {
+    name: &'static str,
+    arguments: &'static [&'static [f64]],
+    gradients: &'static [&'static [f64]],
+    build: fn(&Emitter, &[InstrId]) -> InstrId,
+}
+
+/// Where a function has a kink, differences say nothing: what we give there is a choice, written down here.
+const TIES: &[ByHand] = &[
+    ByHand {
+        name: "abs at 0 is flat",
+        arguments: &[&[-2.0, 0.0, 3.0]],
+        gradients: &[&[-1.0, 0.0, 1.0]],
+        build: |e, args| e.unary(UnaryOp::Abs, args[0]),
+    },
+    ByHand {
+        name: "a tie of maximum is shared",
+        arguments: &[&[1.0, 2.0, 3.0], &[2.0, 2.0, 2.0]],
+        gradients: &[&[0.0, 0.5, 1.0], &[1.0, 0.5, 0.0]],
+        build: |e, args| e.binary(BinaryOp::Maximum, args[0], args[1]),
+    },
+    ByHand {
+        name: "a tie of minimum is shared",
+        arguments: &[&[1.0, 2.0, 3.0], &[2.0, 2.0, 2.0]],
+        gradients: &[&[1.0, 0.5, 0.0], &[0.0, 0.5, 1.0]],
+        build: |e, args| e.binary(BinaryOp::Minimum, args[0], args[1]),
+    },
+    ByHand {
+        name: "a relu at 0 is flat, as TensorFlow's",
+        arguments: &[&[-1.0, 0.0, 2.0]],
+        gradients: &[&[0.0, 0.0, 1.0]],
+        build: |e, args| e.binary(BinaryOp::Maximum, args[0], e.zeros_like(args[0])),
+    },
+    ByHand {
+        name: "at a bound, clamp's cotangent is the bound's",
+        arguments: &[&[0.0, 0.0, 0.0], &[0.0, 1.0, 0.5], &[1.0, 1.0, 1.0]],
+        gradients: &[&[1.0, 0.0, 0.0], &[0.0, 0.0, 1.0], &[0.0, 1.0, 0.0]],
+        build: |e, args| e.emit(Op::Clamp, args, None),
+    },
+    ByHand {
+        name: "ties of a reduced maximum share evenly",
+        arguments: &[&[3.0, 1.0, 3.0, 3.0]],
+        gradients: &[&[1.0 / 3.0, 0.0, 1.0 / 3.0, 1.0 / 3.0]],
+        build: |e, args| e.reduce(BinaryOp::Maximum, args[0], &[0]),
+    },
+    ByHand {
+        name: "a tie in a pooling window goes to the first",
+        arguments: &[&[1.0, 1.0, 0.0, 2.0, 2.0, 2.0]],
+        gradients: &[&[1.0, 0.0, 0.0, 1.0, 1.0, 0.0]],
+        build: |e, args| {
+            let window = vec![WindowDim { stride: 2, ..WindowDim::of_size(2) }];
+            let to_apply = e.scalar_computation(BinaryOp::Maximum, DType::F64);
+            e.emit(Op::ReduceWindow { window, to_apply }, &[args[0], e.scalar(DType::F64, f64::NEG_INFINITY)], None)
+        },
+    },
+    ByHand {
+        name: "power of 0",
+        arguments: &[&[0.0, 0.0, 0.0], &[2.0, 1.0, 0.0]],
+        gradients: &[&[0.0, 1.0, 0.0], &[0.0, 0.0, 0.0]],
+        build: |e, args| e.binary(BinaryOp::Power, args[0], args[1]),
+    },
+    ByHand {
+        name: "rounding to fewer bits passes straight through",
+        arguments: &[&[1.0, 1.0625, -3.3]],
+        gradients: &[&[1.0, 1.0, 1.0]],
+        build: |e, args| e.emit(Op::ReducePrecision { exponent_bits: 8, mantissa_bits: 2 }, args, None),
+    },
+    ByHand {
+        name: "equal keys of a stable sort keep their places",
+        arguments: &[&[2.0, 1.0, 2.0, 1.0]],
+        // Sorted: elements 1, 3, 0, 2; weights are the positions.
+        gradients: &[&[2.0, 0.0, 3.0, 1.0]],
+        build: |e, args| {
+            let to_apply = e.with_module_mut(|module| grad_cases::comparator(module, Comparison::Lt, 1));
+            let sorted = e.emit(Op::Sort { dimension: 0, is_stable: true, to_apply }, args, None);
+            e.mul(sorted, e.iota(DType::F64, &[4], 0))
+        },
+    },
+];
+
+/// The gradients, by every argument, of the sum of what `build` makes of f64 vectors; nothing else is in the module.
+fn gradients_of_sum(
+    client: &Client,
+    arguments: &[Vec<f64>],
+    build: impl Fn(&Emitter, &[InstrId]) -> InstrId,
+) -> Vec<Vec<f64>> {
+    let module = Module::new("by_hand");
+    let e = Emitter::new(module.clone(), module.entry);
+    let dims: Vec<Vec<i64>> = arguments.iter().map(|values| vec![values.len() as i64]).collect();
+    let parameters: Vec<InstrId> =
+        (0..).zip(&dims).map(|(number, dims)| e.parameter(number, &Shape::array(DType::F64, dims.clone()))).collect();
+    let result = build(&e, &parameters);
+    let all: Vec<i64> = (0..e.dims(result).len() as i64).collect();
+    let gradients = grad::gradients(&e, e.reduce_sum(result, &all), &parameters).unwrap();
+    e.tuple(&gradients);
+    let module = e.finish().unwrap();
+    verify::verify(&module).unwrap();
+    run(client, &compile(client, &module).unwrap(), &dims, arguments)
+}
+
+#[test]
+fn ties_are_resolved_as_documented() {
+    let client = Client::cpu().unwrap();
+    for tie in TIES {
+        let arguments: Vec<Vec<f64>> = tie.arguments.iter().map(|values| values.to_vec()).collect();
+        assert_eq!(gradients_of_sum(&client, &arguments, tie.build), tie.gradients, "{}", tie.name);
+    }
+}
+
+/// The plugin has no code for these three functions themselves; their gradients do not need them.
+#[test]
+fn inverse_hyperbolic_functions_agree_with_differences_on_the_host() {
+    let client = Client::cpu().unwrap();
+    type OnHost = fn(f64) -> f64;
+    let functions: [(UnaryOp, OnHost, [f64; 4]); 3] = [
+        (UnaryOp::Acosh, f64::acosh, [1.5, 1.9, 2.2, 3.0]),
+        (UnaryOp::Asinh, f64::asinh, [-2.0, -0.3, 0.1, 1.7]),
+        (UnaryOp::Atanh, f64::atanh, [-0.8, -0.2, 0.3, 0.7]),
+    ];
+    for (op, function, points) in functions {
+        let gradients = gradients_of_sum(&client, &[points.to_vec()], |e, args| e.unary(op, args[0]));
+        for (x, gradient) in points.into_iter().zip(&gradients[0]) {
+            let expected = (function(x + STEP) - function(x - STEP)) / (2.0 * STEP);
+            assert!((gradient - expected).abs() <= TOLERANCE * (1.0 + expected.abs()), "{op:?} at {x}");
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! The PJRT layer against the real CPU plugin, which is installed as a user's first run installs it.
 
+mod support;
+
 use std::fs::File;
 use std::path::Path;
 
@@ -7,6 +9,7 @@ use bf16scope::hlo::DType;
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions};
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
+use support::Program;
 
 /// TensorFlow's recorded run: see `tests/data/oracle_tf/README.md`.
 struct Oracle {
@@ -102,4 +105,125 @@ fn tensorflows_f32_module_gives_tensorflows_logits() {
     let recorded = Oracle::open().f32("f32/logits");
     let worst = results[0].iter().zip(&recorded).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
     assert!(worst <= 7.6e-6, "{worst}");
+}
+
+fn upload(client: &Client, values: &[f32], device_idx: usize) -> Buffer {
+    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    client.buffer_from_host(&bytes, DType::F32, &[values.len() as i64], device_idx).unwrap()
+}
+
+/// Sum and product of two `f32[n]`; the first argument's memory may become the sum's.
+fn sum_and_product(n: i64) -> Vec<u8> {
+    let mut program = Program::default();
+    let x = program.parameter(DType::F32, &[n]);
+    let y = program.parameter(DType::F32, &[n]);
+    let sum = program.push("add", DType::F32, &[n], &[x, y]);
+    let product = program.push("multiply", DType::F32, &[n], &[x, y]);
+    program.alias(0, 0);
+    program.finish(&[sum, product])
+}
+
+#[test]
+fn several_outputs_come_back_as_several_buffers() {
+    let client = Client::cpu().unwrap();
+    let executable = client.compile(&sum_and_product(3), &CompileOptions::default()).unwrap();
+    assert_eq!((executable.n_outputs(), executable.n_devices()), (2, 1));
+    let outputs = executable.compiled().outputs().unwrap();
+    assert_eq!(outputs.iter().map(|output| output.to_string()).collect::<Vec<_>>(), ["f32[3]", "f32[3]"]);
+    let (x, y) = (upload(&client, &[1.0, 2.0, 3.0], 0), upload(&client, &[4.0, 5.0, 6.0], 0));
+    let results = executable.execute(vec![Arg::Keep(&x), Arg::Keep(&y)]).unwrap();
+    assert_eq!(f32s(&results[0]), [5.0, 7.0, 9.0]);
+    assert_eq!(f32s(&results[1]), [4.0, 10.0, 18.0]);
+    // Kept, although the program may reuse its memory.
+    assert_eq!(f32s(&x), [1.0, 2.0, 3.0]);
+    assert!(!x.is_deleted().unwrap());
+    assert_eq!(executable.compiled().memory_stats().unwrap().aliased, 12);
+}
+
+#[test]
+fn a_donated_arguments_memory_becomes_the_outputs() {
+    let client = Client::cpu().unwrap();
+    let executable = client.compile(&sum_and_product(1024), &CompileOptions::default()).unwrap();
+    let (x, y) = (upload(&client, &[1.0; 1024], 0), upload(&client, &[2.0; 1024], 0));
+    let donated = x.address().unwrap();
+    let results = executable.execute(vec![Arg::Donate(x), Arg::Keep(&y)]).unwrap();
+    assert_eq!(results[0].address().unwrap(), donated);
+    assert_eq!(f32s(&results[0]), [3.0; 1024]);
+    let results = executable.execute(vec![Arg::Keep(&results[0]), Arg::Keep(&y)]).unwrap();
+    assert_ne!(results[0].address().unwrap(), donated);
+}
+
+#[test]
+fn two_replicas_run_on_two_devices() {
+    let client = Client::cpu().unwrap();
+    assert!(client.devices().len() >= 2);
+    let options = CompileOptions { n_replicas: 2, ..CompileOptions::default() };
+    let executable = client.compile(&sum_and_product(1), &options).unwrap();
+    let buffers: Vec<Buffer> =
+        [(1.0, 0), (2.0, 0), (3.0, 1), (4.0, 1)].iter().map(|&(x, device)| upload(&client, &[x], device)).collect();
+    let args = buffers.chunks(2).map(|pair| pair.iter().map(Arg::Keep).collect()).collect();
+    let results = executable.execute_sharded(args).unwrap();
+    let values: Vec<Vec<f32>> = results.iter().map(|list| list.iter().flat_map(f32s).collect()).collect();
+    assert_eq!(values, [[3.0, 2.0], [7.0, 12.0]]);
+}
+
+#[test]
+fn wrong_arguments_are_named_before_the_plugin_sees_them() {
+    let client = Client::cpu().unwrap();
+    let executable = client.compile(&sum_and_product(2), &CompileOptions::default()).unwrap();
+    let (x, long) = (upload(&client, &[1.0, 2.0], 0), upload(&client, &[1.0, 2.0, 3.0], 0));
+    let error = |args| executable.execute(args).unwrap_err().to_string();
+    assert_eq!(error(vec![Arg::Keep(&x)]), "small: arguments: measured 1, expected 2");
+    assert_eq!(error(vec![Arg::Keep(&x), Arg::Keep(&long)]), "small: argument 1: measured f32[3], expected f32[2]");
+    let foreign = upload(&Client::cpu().unwrap(), &[1.0, 2.0], 0);
+    assert_eq!(
+        error(vec![Arg::Keep(&x), Arg::Keep(&foreign)]),
+        "small: argument 1 lives in another client\nhelp: upload it with the client that compiled the executable"
+    );
+    assert_eq!(
+        executable.execute_sharded(vec![]).unwrap_err().to_string(),
+        "small: lists of arguments, one for each device: measured 0, expected 1"
+    );
+}
+
+#[test]
+fn wrong_host_arrays_are_named() {
+    let client = Client::cpu().unwrap();
+    let error = |bytes: &[u8], dims: &[i64], device_idx| {
+        client.buffer_from_host(bytes, DType::F32, dims, device_idx).unwrap_err().to_string()
+    };
+    assert_eq!(error(&[0; 7], &[2], 0), "f32[2] on the host: measured 7 bytes, expected 8");
+    assert_eq!(
+        error(&[], &[-1], 0),
+        "f32[-1]: dimensions must not be negative, nor their product exceed the address space"
+    );
+    assert_eq!(error(&[0; 8], &[2], 99), "device 99: the client has 4 devices, numbered from 0");
+    let buffer = upload(&client, &[1.0], 0);
+    assert_eq!(
+        buffer.copy_to_host(&mut [0; 3]).unwrap_err().to_string(),
+        "f32[1] on the host: measured 3 bytes, expected 4"
+    );
+}
+
+#[test]
+fn a_program_that_is_no_proto_is_refused() {
+    let client = Client::cpu().unwrap();
+    let error = client.compile(b"HloModule text", &CompileOptions::default()).unwrap_err().to_string();
+    assert!(error.starts_with("the program is not an HloModuleProto: "), "{error}");
+    // A proto, but no program: the plugin's own words.
+    let error = client.compile(&[], &CompileOptions::default()).unwrap_err();
+    assert!(error.code().is_some(), "{error}");
+    assert!(!error.is_resource_exhausted());
+}
+
+#[test]
+fn the_client_says_what_it_is() {
+    let client = Client::cpu().unwrap();
+    assert_eq!(client.platform_name().unwrap(), "cpu");
+    assert_eq!(client.plugin().api_version(), (0, 81));
+    assert_eq!(client.devices()[0].description().kind, "cpu");
+    let executable = client.compile(&sum_and_product(4), &CompileOptions::default()).unwrap();
+    assert!(!executable.compiled().optimized_program().unwrap().is_empty());
+    // An addition and a multiplication for each of four elements.
+    assert_eq!(executable.compiled().cost_analysis().unwrap()["flops"], 8.0);
 }

@@ -11,10 +11,17 @@
 //! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too).
 
 mod bits;
+mod compile;
+mod doctor;
+mod emit;
+mod eval;
 mod logging;
 mod plugins;
+mod probe;
+mod program;
 mod progress;
 mod trace;
+mod train;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -23,7 +30,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{ArgAction, Parser, Subcommand};
 
-use crate::pjrt::Setup;
+use crate::pjrt::{Setup, prepare_environment};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,8 +74,18 @@ struct GlobalArgs {
 /// One variant per subcommand; its doc is its line in the help.
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Train an experiment on the CPU, in bf16, f32 or f16
+    Train(train::Args),
+    /// Evaluate a checkpoint on its experiment's test data
+    Eval(eval::Args),
     /// Show a number's bits, exact value and rounding error in each format, or where updates are lost
     Bits(bits::Args),
+    /// Compile a model for a TPU, without one: what fits, what it costs, f32 beside bf16
+    Compile(compile::Args),
+    /// Check plugins, devices, dtypes that really run, TPU targets, and this CPU
+    Doctor(doctor::Args),
+    /// Write a model's training or inference program as HLO, text or proto
+    Emit(emit::Args),
     /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
     Plugins(plugins::Args),
 }
@@ -77,14 +94,24 @@ impl Command {
     /// As typed; names the command's span in a trace.
     fn name(&self) -> &'static str {
         match self {
+            Command::Train(_) => "train",
+            Command::Eval(_) => "eval",
             Command::Bits(_) => "bits",
+            Command::Compile(_) => "compile",
+            Command::Doctor(_) => "doctor",
+            Command::Emit(_) => "emit",
             Command::Plugins(_) => "plugins",
         }
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Status> {
         match self {
+            Command::Train(args) => train::run(args, context),
+            Command::Eval(args) => eval::run(args, context),
             Command::Bits(args) => bits::run(args, context),
+            Command::Compile(args) => compile::run(args, context),
+            Command::Doctor(args) => doctor::run(args, context),
+            Command::Emit(args) => emit::run(args, context),
             Command::Plugins(args) => plugins::run(args, context),
         }
     }
@@ -140,6 +167,8 @@ struct StdoutClosed;
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
+    // Before any thread starts.
+    prepare_environment();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

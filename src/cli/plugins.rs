@@ -73,12 +73,20 @@ impl Which {
 /// What is known of a plugin without loading it.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
-    plugin: &'static str,
+    /// As typed on the command line.
+    pub(super) plugin: &'static str,
     package: &'static str,
     version: &'static str,
     /// `named` by the environment, `installed`, `damaged` or `missing`.
     state: &'static str,
     path: Option<PathBuf>,
+}
+
+impl Row {
+    /// Whether there is a library to load.
+    pub(super) fn is_there(&self) -> bool {
+        matches!(self.state, "named" | "installed")
+    }
 }
 
 /// Runs the command.
@@ -147,15 +155,20 @@ fn list(setup: &Setup, json: bool, context: &Context) -> anyhow::Result<()> {
     if json {
         return context.print_json(&serde_json::json!({ "plugins": rows }));
     }
+    context.print(&render(&rows))
+}
+
+/// A table, and what to do about what is missing.
+pub(super) fn render(rows: &[Row]) -> String {
     let mut table = report::table();
     table.set_header(["plugin", "package", "version", "state", "library"]);
-    for row in &rows {
+    for row in rows {
         let path = row.path.as_ref().map_or("-".to_string(), |path| path.display().to_string());
         table.add_row([row.plugin, row.package, row.version, row.state, &path]);
     }
-    context.print(&format!("{table}\n"))?;
-    if rows.iter().any(|row| row.state == "missing" || row.state == "damaged") {
-        context.print("missing plugins are installed on first use, or now with `bf16scope plugins install`\n")?;
+    let mut text = format!("{table}\n");
+    if !rows.iter().all(Row::is_there) {
+        text += "what is missing is installed on first use, or now with `bf16scope plugins install`\n";
     }
-    Ok(())
+    text
 }

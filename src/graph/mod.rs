@@ -282,6 +282,6 @@ impl Graph {
     #[track_caller]
     pub fn fail(&self, what: &str, operands: &[&Tensor], error: RuleError) -> Tensor {
         let ids: Vec<InstrId> = operands.iter().map(|tensor| tensor.id).collect();
-        self.emit_with(what, |e| e.fail(what, &ids, error))
+        self.emit_with("", |e| e.fail(what, &ids, error))
     }
 }

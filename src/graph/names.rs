@@ -8,10 +8,14 @@ use std::cell::RefCell;
 pub(super) struct Path(RefCell<String>);
 
 impl Path {
-    /// `leaf` under the open levels: `resnet/block1/leaf`.
+    /// `leaf` under the open levels: `resnet/block1/leaf`; the levels alone for an empty leaf.
     pub(super) fn join(&self, leaf: &str) -> String {
         let path = self.0.borrow();
-        if path.is_empty() { leaf.to_string() } else { format!("{path}/{leaf}") }
+        match (path.is_empty(), leaf.is_empty()) {
+            (true, _) => leaf.to_string(),
+            (false, true) => path.clone(),
+            (false, false) => format!("{path}/{leaf}"),
+        }
     }
 
     /// Runs `body` with one more level; an empty name adds none.

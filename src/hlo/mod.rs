@@ -12,6 +12,7 @@ pub mod round;
 pub mod shape;
 pub mod sharding;
 pub mod text;
+mod unmodelled;
 pub mod verify;
 
 pub use dtype::{DType, DTypeClass};

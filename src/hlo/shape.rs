@@ -66,6 +66,9 @@ impl Layout {
 }
 
 impl ArrayShape {
+    /// The size of a dimension without a bound, `?`; it is also dynamic. XLA's own sentinel.
+    pub const UNBOUNDED: i64 = i64::MIN;
+
     /// A static array without a layout.
     pub fn new(dtype: DType, dims: impl Into<Vec<i64>>) -> ArrayShape {
         ArrayShape { dtype, dims: dims.into(), dynamic: Vec::new(), layout: None }
@@ -237,13 +240,17 @@ impl fmt::Display for Layout {
                 f.write_str("T")?;
                 self.tiles.iter().try_for_each(|tile| write!(f, "{tile}"))?;
             }
-            f.write_str(&self.extra)?;
+            // XLA prints paddings and pointer types before the memory space, splits and prefixes after it.
+            let at = ["SC(", "P(", "M("].iter().filter_map(|key| self.extra.find(key)).min();
+            let (before, after) = self.extra.split_at(at.unwrap_or(self.extra.len()));
+            f.write_str(before)?;
             if self.element_size_in_bits != 0 {
                 write!(f, "E({})", self.element_size_in_bits)?;
             }
             if self.memory_space != 0 {
                 write!(f, "S({})", self.memory_space)?;
             }
+            f.write_str(after)?;
         }
         f.write_str("}")
     }
@@ -252,9 +259,13 @@ impl fmt::Display for Layout {
 impl fmt::Display for ArrayShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}[", self.dtype)?;
-        for (axis, dim) in self.dims.iter().enumerate() {
-            let bound = if self.is_dynamic(axis) { "<=" } else { "" };
-            write!(f, "{}{bound}{dim}", if axis > 0 { "," } else { "" })?;
+        for (axis, &dim) in self.dims.iter().enumerate() {
+            f.write_str(if axis > 0 { "," } else { "" })?;
+            match (self.is_dynamic(axis), dim) {
+                (true, ArrayShape::UNBOUNDED) => f.write_str("?")?,
+                (true, bound) => write!(f, "<={bound}")?,
+                (false, dim) => write!(f, "{dim}")?,
+            }
         }
         f.write_str("]")?;
         match &self.layout {

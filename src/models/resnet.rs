@@ -147,6 +147,25 @@ impl<'de> Deserialize<'de> for Depth {
 /// Stem: 7×7 convolution with stride 2, batch norm, relu, 3×3 max pool with stride 2 (SAME). Four stages of blocks; the
 /// first block of all but the first stage has stride 2. Then mean over height and width, and a dense layer. Convolutions
 /// have no bias and start as TensorFlow's `variance_scaling`; the dense kernel starts normal with deviation 0.01.
+///
+/// # Examples
+/// A `resnet_model_fn` of TensorFlow, ported line for line:
+/// ```
+/// use bf16scope::graph::{Graph, Precision, Scope};
+/// use bf16scope::hlo::DType;
+/// use bf16scope::models::resnet;
+///
+/// # let (batch, precision, config) = (2, Precision::Bf16, resnet::Config::default());
+/// let g = Graph::training("resnet");
+/// let images = g.input("images", DType::F32, [batch, 224, 224, 3]).cast(precision.compute());
+/// let network = |s: &Scope| resnet::v1(s, &images, &config);
+/// let logits = match precision {
+///     Precision::F32 => network(&g.scope()),
+///     p => g.low_precision_scope(p, network).cast(DType::F32), // bf16_scope is its bf16 form
+/// };
+/// # let program = g.finish(&[("logits", &logits)]).unwrap();
+/// # assert_eq!(program.module.entry().result_shape().to_string(), "(f32[2,1000])");
+/// ```
 pub fn v1(s: &Scope, images: &Tensor, config: &Config) -> Tensor {
     s.within("resnet", |s| {
         let images = match config.format {

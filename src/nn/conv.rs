@@ -109,7 +109,7 @@ fn check(x: &Tensor, config: &Conv2d) -> Result<[WindowDim; 2], RuleError> {
         }
     }
     let Conv2d { kernel, strides, dilation, padding, .. } = *config;
-    Sliding { size: kernel, strides, dilation, padding }.dims("conv2d", &dims, config.format)
+    Sliding { size: kernel, strides, dilation, padding }.dims(&dims, config.format)
 }
 
 /// Dimension numbers: `b01f_01io->b01f` or `bf01_01io->bf01`.

@@ -112,7 +112,8 @@ pub fn mean_squared_error(prediction: &Tensor, target: &Tensor) -> Tensor {
     let check = || check_equal("prediction", prediction, "target", target);
     loss("mean_squared_error", [prediction, target], check, || {
         let difference = prediction - target;
-        mean(&(&difference * &difference))
+        let axes: Vec<i64> = (0..difference.rank() as i64).collect();
+        (&difference * &difference).mean(&axes)
     })
 }
 
@@ -179,10 +180,11 @@ pub(super) fn is_label(labels: &Tensor, dims: &[i64]) -> Tensor {
     labels.broadcast_in_dim(dims, &leading).equal(&classes)
 }
 
+/// Mean over all elements, under the name level `loss`.
 #[track_caller]
 fn mean(values: &Tensor) -> Tensor {
     let axes: Vec<i64> = (0..values.rank() as i64).collect();
-    values.mean(&axes)
+    values.graph().scope().layer("loss", |_| values.mean(&axes))
 }
 
 /// logits f32 or f64 and of rank 1 or more.

@@ -21,7 +21,10 @@ pub fn arg_max(x: &Tensor) -> Tensor {
     let is_greatest = x.equal(&x.max(&[-1]).broadcast_in_dim(&dims, &leading));
     let indices = x.graph().iota(DType::S32, &dims, last);
     let none = x.graph().full(DType::S32, &dims, dims[last as usize] as f64);
-    is_greatest.select(&indices, &none).reduce(BinaryOp::Minimum, &[-1])
+    let first = is_greatest.select(&indices, &none).reduce(BinaryOp::Minimum, &[-1]);
+    // Back ends differ in whether a reduction's maximum sees NaN: ask for it.
+    let has_nan = x.not_equal(x).reduce(BinaryOp::Or, &[-1]);
+    has_nan.select(&x.graph().full(DType::S32, &first.dims(), dims[last as usize] as f64), &first)
 }
 
 /// Whether [`arg_max`] of each row is its label.
@@ -33,10 +36,7 @@ pub fn arg_max(x: &Tensor) -> Tensor {
 /// Labels that are not integers or do not have the logits' leading dims.
 #[track_caller]
 pub fn is_correct(logits: &Tensor, labels: &Tensor) -> Tensor {
-    match labelled("is_correct", logits, labels) {
-        Ok(()) => arg_max(logits).equal(&labels.cast(DType::S32)),
-        Err(poison) => poison,
-    }
+    metric("is_correct", logits, labels, || arg_max(logits).equal(&labels.cast(DType::S32)))
 }
 
 /// Whether fewer than `k` classes of each row are above its label's, so all that tie at the boundary are among the top.
@@ -52,19 +52,18 @@ pub fn is_correct(logits: &Tensor, labels: &Tensor) -> Tensor {
 /// TensorFlow's `in_top_k`.
 #[track_caller]
 pub fn is_in_top_k(logits: &Tensor, labels: &Tensor, k: i64) -> Tensor {
-    if let Err(poison) = labelled("is_in_top_k", logits, labels) {
-        return poison;
-    }
-    let (graph, dims) = (logits.graph(), logits.dims());
-    let leading: Vec<i64> = (0..dims.len() as i64 - 1).collect();
-    let zeros = graph.full(logits.dtype(), &dims, 0.0);
-    let is_label = is_label(labels, &dims);
-    let own = is_label.select(logits, &zeros).reduce(BinaryOp::Add, &[-1]);
-    let is_class = is_label.reduce(BinaryOp::Or, &[-1]);
-    let is_above = logits.greater(&own.broadcast_in_dim(&dims, &leading));
-    let n_above = is_above.cast(DType::S32).reduce(BinaryOp::Add, &[-1]);
-    let limit = graph.full(DType::S32, &n_above.dims(), k as f64);
-    n_above.less(&limit).binary(BinaryOp::And, &own.is_finite()).binary(BinaryOp::And, &is_class)
+    metric("is_in_top_k", logits, labels, || {
+        let (graph, dims) = (logits.graph(), logits.dims());
+        let leading: Vec<i64> = (0..dims.len() as i64 - 1).collect();
+        let zeros = graph.full(logits.dtype(), &dims, 0.0);
+        let is_label = is_label(labels, &dims);
+        let own = is_label.select(logits, &zeros).reduce(BinaryOp::Add, &[-1]);
+        let is_class = is_label.reduce(BinaryOp::Or, &[-1]);
+        let is_above = logits.greater(&own.broadcast_in_dim(&dims, &leading));
+        let n_above = is_above.cast(DType::S32).reduce(BinaryOp::Add, &[-1]);
+        let limit = graph.full(DType::S32, &n_above.dims(), k as f64);
+        n_above.less(&limit).binary(BinaryOp::And, &own.is_finite()).binary(BinaryOp::And, &is_class)
+    })
 }
 
 /// The part of rows whose greatest logit is their label's: `f32[]`. See [`is_correct`].
@@ -85,13 +84,17 @@ fn fraction(is_right: &Tensor) -> Tensor {
     is_right.cast(DType::F32).mean(&axes)
 }
 
-/// Poison unless logits and labels fit.
+/// Runs `body` under the name level `metric`, unless an operand is poison or labels do not fit.
 #[track_caller]
-fn labelled(what: &str, logits: &Tensor, labels: &Tensor) -> Result<(), Tensor> {
+fn metric(what: &str, logits: &Tensor, labels: &Tensor, body: impl FnOnce() -> Tensor) -> Tensor {
     for tensor in [logits, labels] {
         if tensor.is_poison() {
-            return Err(tensor.clone());
+            return tensor.clone();
         }
     }
-    check_labels(logits, labels).map_err(|error| logits.graph().fail(what, &[logits, labels], error))
+    let graph = logits.graph();
+    graph.scope().layer("metric", |_| match check_labels(logits, labels) {
+        Ok(()) => body(),
+        Err(error) => graph.fail(what, &[logits, labels], error),
+    })
 }

@@ -45,7 +45,7 @@ pub fn max_pool(x: &Tensor, config: &Pool) -> Tensor {
     if x.is_poison() {
         return x.clone();
     }
-    match windows("max_pool", x, config) {
+    match windows(x, config) {
         Ok(window) => reduce_window(x, BinaryOp::Maximum, f64::NEG_INFINITY, window),
         Err(error) => x.graph().fail("max_pool", &[x], error),
     }
@@ -70,7 +70,7 @@ pub fn avg_pool(x: &Tensor, config: &Pool) -> Tensor {
     if x.is_poison() {
         return x.clone();
     }
-    let window = match windows("avg_pool", x, config) {
+    let window = match windows(x, config) {
         Ok(window) => window,
         Err(error) => return x.graph().fail("avg_pool", &[x], error),
     };
@@ -120,11 +120,11 @@ pub fn global_avg_pool(x: &Tensor, format: Format) -> Tensor {
 }
 
 /// A window for every axis of x.
-fn windows(what: &str, x: &Tensor, config: &Pool) -> Result<Vec<WindowDim>, RuleError> {
+fn windows(x: &Tensor, config: &Pool) -> Result<Vec<WindowDim>, RuleError> {
     is_float("pool/dtype", "x", x)?;
     of_rank("pool/rank", "x", x, 4, config.format.axes())?;
     let sliding = Sliding { size: config.window, strides: config.strides, dilation: [1, 1], padding: config.padding };
-    let spatial = sliding.dims(what, &x.dims(), config.format)?;
+    let spatial = sliding.dims(&x.dims(), config.format)?;
     let mut window = vec![WindowDim::of_size(1); 4];
     for (axis, dim) in config.format.spatial().into_iter().zip(spatial) {
         window[axis as usize] = dim;

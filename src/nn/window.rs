@@ -71,19 +71,19 @@ pub(super) struct Sliding {
 }
 
 impl Sliding {
-    /// The window over an image of `dims` in `format`; `what` names the layer.
-    pub fn dims(&self, what: &str, dims: &[i64], format: Format) -> Result<[WindowDim; 2], RuleError> {
+    /// The window over an image of `dims` in `format`.
+    pub fn dims(&self, dims: &[i64], format: Format) -> Result<[WindowDim; 2], RuleError> {
         for (name, values) in [("window", self.size), ("strides", self.strides), ("dilation", self.dilation)] {
             for value in values {
-                at_least("window/positive", &format!("{what} {name} {values:?}: one"), value, 1)?;
+                at_least("window/positive", &format!("{name} {values:?}: one"), value, 1)?;
             }
         }
         let [height, width] = format.spatial().map(|axis| dims[axis as usize]);
-        Ok([self.dim(what, 0, height)?, self.dim(what, 1, width)?])
+        Ok([self.dim(0, height)?, self.dim(1, width)?])
     }
 
     /// The window along spatial axis `axis` of `n` elements.
-    fn dim(&self, what: &str, axis: usize, n: i64) -> Result<WindowDim, RuleError> {
+    fn dim(&self, axis: usize, n: i64) -> Result<WindowDim, RuleError> {
         let (size, stride, window_dilation) = (self.size[axis], self.strides[axis], self.dilation[axis]);
         let extent = (size - 1).saturating_mul(window_dilation).saturating_add(1);
         let [padding_low, padding_high] = match self.padding {
@@ -95,7 +95,7 @@ impl Sliding {
             Padding::Valid => [0, 0],
             Padding::Explicit(padding) => {
                 for value in padding[axis] {
-                    at_least("window/padding", &format!("{what} padding {padding:?}: one"), value, 0)?;
+                    at_least("window/padding", &format!("padding {padding:?}: one"), value, 0)?;
                 }
                 padding[axis]
             }
@@ -103,9 +103,8 @@ impl Sliding {
         let window = WindowDim { stride, padding_low, padding_high, window_dilation, ..WindowDim::of_size(size) };
         if window.n_positions(n) == 0 {
             let axis = ["height", "width"][axis];
-            let message = format!(
-                "{what} window covers {extent} along {axis}, which is {n} with padding {padding_low}_{padding_high}"
-            );
+            let message =
+                format!("window covers {extent} along {axis}, which is {n} with padding {padding_low}_{padding_high}");
             return Err(
                 RuleError::new("window/fit", message).with_help("pad with Padding::Same, or make the window smaller")
             );
@@ -132,7 +131,7 @@ mod tests {
         ] {
             let sliding =
                 Sliding { size: [size; 2], strides: [stride; 2], dilation: [dilation; 2], padding: Padding::Same };
-            let dim = sliding.dim("pool", 0, n).unwrap();
+            let dim = sliding.dim(0, n).unwrap();
             assert_eq!((dim.padding_low, dim.padding_high, dim.n_positions(n)), expected, "{n} {size} {stride}");
         }
     }

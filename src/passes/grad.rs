@@ -24,14 +24,14 @@ pub enum GradError {
         /// The output.
         output: Box<Place>,
         /// Its shape.
-        shape: Shape,
+        shape: Box<Shape>,
     },
     /// A variable is not an array of a floating dtype.
     VariableNotFloat {
         /// The variable.
         variable: Box<Place>,
         /// Its shape.
-        shape: Shape,
+        shape: Box<Shape>,
     },
     /// An id names no instruction of the computation.
     NoSuchInstruction {
@@ -145,7 +145,8 @@ impl std::error::Error for GradError {
 }
 
 /// Appends the gradients of `output` with respect to each of `wrt`, and returns them in order: each has the dtype and
-/// dims of its variable. A variable that the output does not depend on, or only through constant steps, gets zeros.
+/// dims of its variable. A variable that the output does not depend on, or only through integers and functions that are
+/// constant almost everywhere, gets zeros.
 ///
 /// `wrt` may be parameters or values computed from them. The metadata of the emitter is left as it was.
 ///
@@ -180,12 +181,12 @@ fn check(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<(), GradError>
         }
     }
     let place = |id| e.with_module(|module| Place::of(module, e.comp(), id));
-    let shape = e.shape(output);
+    let shape = Box::new(e.shape(output));
     if !shape.is_scalar() || !shape.dtype().is_some_and(DType::is_float) {
         return Err(GradError::OutputNotScalar { output: place(output), shape });
     }
     for &id in wrt {
-        let shape = e.shape(id);
+        let shape = Box::new(e.shape(id));
         if !shape.dtype().is_some_and(DType::is_float) {
             return Err(GradError::VariableNotFloat { variable: place(id), shape });
         }

@@ -7,7 +7,7 @@
 //!
 //! It does not simplify algebra, fold constants or fuse: compilers do that better.
 
-use crate::hlo::{CompId, Computation, DType, DTypeClass, InstrId, Instruction, Literal, Module, Op, Shape};
+use crate::hlo::{CompId, Computation, DType, DTypeClass, InstrId, Instruction, Literal, Module, Op};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -346,9 +346,9 @@ fn remove_uncalled(module: &mut Module, report: &mut Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hlo::Emitter;
     use crate::hlo::ops::{BinaryOp, CustomCall, UnaryOp};
     use crate::hlo::verify::verify;
+    use crate::hlo::{Emitter, Shape};
 
     /// Builds, tidies twice, and gives the opcodes left in the entry.
     fn check(build: impl Fn(&Emitter)) -> (Vec<String>, Report) {

@@ -226,7 +226,7 @@ pub enum PjrtError {
     /// A program that is no `HloModuleProto`.
     #[error("the program is not an HloModuleProto: {0}")]
     Program(#[source] prost::DecodeError),
-    /// An option whose text cannot cross the C API.
+    /// An optimized program that is no HLO.
     #[error("the plugin returned an optimized program in format `{format}`, expected `hlo` or `hlo_with_config`")]
     ProgramFormat {
         /// The format's name.

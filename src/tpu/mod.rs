@@ -1,1 +1,10 @@
-//! Room under construction.
+//! TPUs that are not here: which there are ([`Target`]), and what the TPU compiler says of a program ([`compile`]).
+//!
+//! Every figure of a [`Report`] is the compiler's own; nothing here estimates. This room does not build programs, does
+//! not run them (there is no TPU), and does not print.
+
+mod report;
+mod target;
+
+pub use report::{Hbm, Report, TpuError, compile, compile_with};
+pub use target::{Target, TargetError, Version};

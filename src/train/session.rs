@@ -97,6 +97,11 @@ impl Session {
         &self.spec
     }
 
+    /// Names of the variables that the optimizer updates.
+    pub fn trainable(&self) -> Vec<&str> {
+        self.variables.iter().filter(|variable| variable.trainable).map(|variable| variable.name.as_str()).collect()
+    }
+
     /// Updates made.
     pub fn step(&self) -> u64 {
         self.step

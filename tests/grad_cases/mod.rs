@@ -121,10 +121,7 @@ fn elementwise() -> Vec<Case> {
     let mut cases = vec![
         unary("abs", (-2.0, 2.0), UnaryOp::Abs),
         unary("acos", (-0.8, 0.8), UnaryOp::Acos),
-        unary("acosh", (1.5, 3.0), UnaryOp::Acosh),
         unary("asin", (-0.8, 0.8), UnaryOp::Asin),
-        unary("asinh", (-2.0, 2.0), UnaryOp::Asinh),
-        unary("atanh", (-0.8, 0.8), UnaryOp::Atanh),
         unary("cbrt", (0.5, 2.0), UnaryOp::Cbrt),
         unary("copy", (-2.0, 2.0), UnaryOp::Copy),
         unary("cosine", (-2.0, 2.0), UnaryOp::Cos),
@@ -440,7 +437,7 @@ fn products() -> Vec<Case> {
             "conv_negative_padding",
             &[1, 6, 5, 1],
             &[3, 3, 1, 2],
-            { rows(WindowDim { padding_low: -1, padding_high: 1, ..base }, WindowDim { padding_high: -1, ..base }) },
+            rows(WindowDim { padding_low: -1, padding_high: 1, ..base }, WindowDim { padding_high: -1, ..base }),
             (1, 1),
         ),
         conv(
@@ -457,7 +454,7 @@ fn products() -> Vec<Case> {
             "conv_reversed",
             &[1, 5, 6, 2],
             &[3, 2, 2, 2],
-            { rows(WindowDim { reversal: true, stride: 2, ..padded }, WindowDim { ..WindowDim::of_size(2) }) },
+            rows(WindowDim { reversal: true, stride: 2, ..padded }, WindowDim::of_size(2)),
             (1, 1),
         ),
         conv(

@@ -1,6 +1,8 @@
 //! Small programs for tests of the PJRT layer, written as messages: what these tests need must not depend on the
 //! builder or the encoder, whose own tests run through PJRT.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use bf16scope::hlo::DType;
 use bf16scope::hlo::proto::messages::*;
 use prost::Message;

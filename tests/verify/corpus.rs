@@ -178,6 +178,14 @@ fn shapes() {
               %x = bf16[4611686018427387904,4] parameter(0)
             module: entry_computation_layout has parameter 0 bf16[8,4], expected bf16[4611686018427387904,4]"#]],
     );
+    check(
+        &single(Op::Unary(UnaryOp::Copy), &["u1[2]"], "u1[2]"),
+        expect![[r#"
+        main/%p0: shape has dtype u1, expected one of 2 bits or more: xla aborts on it
+          %p0 = u1[2] parameter(0)
+        main/%it: shape has dtype u1, expected one of 2 bits or more: xla aborts on it
+          %it = u1[2] copy(%p0)"#]],
+    );
     broken(
         |m| array(&mut at(m, "x").shape).dynamic = vec![true],
         expect![[r#"

@@ -130,7 +130,7 @@ fn corrupt_rest(op: &mut Op, value: i64) {
 }
 
 /// Every number among an op's attributes.
-fn numbers(op: &mut Op) -> Vec<&mut i64> {
+pub fn numbers(op: &mut Op) -> Vec<&mut i64> {
     fn of_window(window: &mut Window) -> Vec<&mut i64> {
         window
             .iter_mut()

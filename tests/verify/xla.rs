@@ -1,11 +1,14 @@
 //! What the verifier accepts, XLA's compiler for the CPU accepts; and what XLA made, the verifier accepts.
 
 use crate::build::*;
+use crate::corruption::numbers;
 use bf16scope::hlo::ops::*;
 use bf16scope::hlo::proto::{decode, encode};
 use bf16scope::hlo::*;
 use bf16scope::pjrt::{Client, CompileOptions};
+use proptest::prelude::*;
 use std::path::Path;
+use std::sync::LazyLock;
 
 #[test]
 fn modules_of_jax_and_tensorflow_are_valid() {
@@ -206,11 +209,79 @@ fn corners() -> Vec<(&'static str, Module)> {
         ("all-reduce two dtypes", applying(all_reduce, &["f32[2]", "bf16[3]"], "(f32[2], bf16[3])")),
         ("all-reduce", applying(all_reduce, &["f32[2]"], "f32[2]")),
     ];
+    list.extend(movement());
     let mut scatter = single(Op::Tuple, &["f32[8,6]", "f32[3,2]", "f32[]"], "f32[8,6]");
     let add_ = scatter.scalar_computation(BinaryOp::Add, DType::F32);
     let select = comparator(&mut scatter, "select", 1, "GE");
     scatter.computations[0].instructions[3].op = Op::SelectAndScatter { window: strided, select, scatter: add_ };
     list.push(("select-and-scatter", scatter));
+    list
+}
+
+/// Functions that are HLO, and that this CPU compiler says it does not implement.
+const CPU_LACKS: &[&str] = &["acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh"];
+
+/// The ops that move and make data.
+fn movement() -> Vec<(&'static str, Module)> {
+    let gather = GatherDims {
+        offset_dims: vec![1],
+        collapsed_slice_dims: vec![0],
+        start_index_map: vec![0],
+        index_vector_dim: 1,
+        slice_sizes: vec![1, 3],
+        ..GatherDims::default()
+    };
+    let scatter = ScatterDims {
+        update_window_dims: vec![1],
+        inserted_window_dims: vec![0],
+        scatter_dims_to_operand_dims: vec![0],
+        index_vector_dim: 1,
+        ..ScatterDims::default()
+    };
+    let slice = SliceDim { start: 1, limit: 5, stride: 2 };
+    let pad = PadDim { low: 1, high: -1, interior: 1 };
+    let reduce_precision = Op::ReducePrecision { exponent_bits: 8, mantissa_bits: 7 };
+    let mut list = vec![
+        ("iota", single(Op::Iota { dimension: 1 }, &[], "s32[2,3]")),
+        ("rng", single(Op::RngBitGenerator(RngAlgorithm::ThreeFry), &["u64[2]"], "(u64[2], u32[5])")),
+        ("select", single(Op::Select, &["pred[]", "f32[6]", "f32[6]"], "f32[6]")),
+        ("clamp", single(Op::Clamp, &["f32[]", "f32[6]", "f32[]"], "f32[6]")),
+        ("convert", single(Op::Convert, &["f32[6]"], "bf16[6]")),
+        ("bitcast-convert", single(Op::BitcastConvert, &["f32[6]"], "u32[6]")),
+        ("reduce-precision", single(reduce_precision, &["f32[6]"], "f32[6]")),
+        ("broadcast", single(Op::Broadcast { dimensions: vec![1] }, &["f32[6]"], "f32[2,6]")),
+        ("reshape", single(Op::Reshape, &["f32[6]"], "f32[2,3]")),
+        ("transpose", single(Op::Transpose { permutation: vec![1, 0] }, &["f32[2,3]"], "f32[3,2]")),
+        ("slice", single(Op::Slice(vec![slice]), &["f32[6]"], "f32[2]")),
+        ("pad", single(Op::Pad(vec![pad]), &["f32[6]", "f32[]"], "f32[11]")),
+        ("concatenate", single(Op::Concatenate { dimension: 0 }, &["f32[6]", "f32[2]"], "f32[8]")),
+        ("reverse", single(Op::Reverse { dimensions: vec![0] }, &["f32[6]"], "f32[6]")),
+        ("dynamic-slice", single(Op::DynamicSlice { slice_sizes: vec![2] }, &["f32[6]", "s32[]"], "f32[2]")),
+        ("dynamic-update-slice", single(Op::DynamicUpdateSlice, &["f32[6]", "f32[2]", "s32[]"], "f32[6]")),
+        ("gather", single(Op::Gather(gather), &["f32[2,3]", "s32[5,1]"], "f32[5,3]")),
+        (
+            "scatter",
+            applying(
+                |to_apply| Op::Scatter { dims: scatter, to_apply },
+                &["f32[2,3]", "s32[5,1]", "f32[5,3]"],
+                "f32[2,3]",
+            ),
+        ),
+    ];
+    let n_operands = |op: &Op| if matches!(op, Op::Unary(_)) { 1 } else { 2 };
+    let unary = UnaryOp::ALL.iter().filter(|op| !CPU_LACKS.contains(&op.name())).map(|&op| (op.name(), Op::Unary(op)));
+    let binary = BinaryOp::ALL.iter().map(|&op| (op.name(), Op::Binary(op)));
+    for (name, op) in unary.chain(binary) {
+        // Of the dtypes that the op takes, the first.
+        let valid = ["f32[6]", "s32[6]", "c64[6]"].into_iter().find_map(|operand| {
+            let mut module = single(op.clone(), &vec![operand; n_operands(&op)], operand);
+            infer_last(&mut module).ok().map(|()| module)
+        });
+        list.push((name, valid.expect(name)));
+    }
+    for &direction in Comparison::ALL {
+        list.push((direction.name(), single(Op::Compare { direction, kind: None }, &["f32[6]", "f32[6]"], "pred[6]")));
+    }
     list
 }
 
@@ -225,16 +296,81 @@ fn all_reduce(to_apply: CompId) -> Op {
     Op::AllReduce(Box::new(all_reduce))
 }
 
+static CLIENT: LazyLock<Client> = LazyLock::new(|| Client::cpu().unwrap());
+
 #[test]
 fn xla_compiles_the_corners() {
-    let client = Client::cpu().unwrap();
     let mut refused = Vec::new();
     for (name, module) in corners() {
         verify(&module).unwrap_or_else(|errors| panic!("{name}:\n{errors}"));
         let program = encode::to_bytes(&module).unwrap();
-        if let Err(error) = client.compile(&program, &CompileOptions::default()) {
+        if let Err(error) = CLIENT.compile(&program, &CompileOptions::default()) {
             refused.push(format!("{name}: {error}"));
         }
     }
     assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+// From here on at random: the corners, nudged. 7,500 that passed the verifier were compiled when this was written; they
+// found what `parameters/entry-tuple`, `shape/one-bit` and the f8 pairs of `dot` now reject.
+
+/// Changes one attribute or one operand's shape, mildly: most of what comes out is nearly right.
+fn nudge(module: &mut Module, (part, value): (usize, i64)) {
+    let instructions = &mut module.computations[0].instructions;
+    let last = instructions.len() - 1;
+    let mut numbers = numbers(&mut instructions[last].op);
+    let n_numbers = numbers.len();
+    if n_numbers > 0 && part % 2 == 0 {
+        *numbers[part / 2 % n_numbers] = value;
+    } else if last > 0 {
+        let mut leaf = &mut instructions[part / 2 % last].shape;
+        while let Shape::Tuple(elements) = leaf {
+            match elements.first_mut() {
+                Some(first) => leaf = first,
+                None => return,
+            }
+        }
+        if let Shape::Array(array) = leaf {
+            match (part / 64 % 4, array.dims.len()) {
+                (0, _) => {
+                    // Types under a byte are refused in places by this CPU compiler (never by aborting).
+                    let dtypes: Vec<DType> = DType::ALL.iter().copied().filter(|dtype| dtype.bits() >= 8).collect();
+                    array.dtype = dtypes[part / 256 % dtypes.len()];
+                }
+                (1, 0) | (2, _) => array.dims.insert(0, value),
+                (_, n) if n > 0 => array.dims[part / 256 % n] = value,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Gives the last instruction the shape that its rule says.
+fn infer_last(module: &mut Module) -> Result<(), RuleError> {
+    let instructions = &module.computations[0].instructions;
+    let last = instructions.len() - 1;
+    let operands: Vec<&Shape> = instructions[last].operands.iter().map(|id| &instructions[id.idx()].shape).collect();
+    let result = infer_shape(module, &instructions[last].op, &operands, Some(&instructions[last].shape))?;
+    module.computations[0].instructions[last].shape = result;
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, max_global_rejects: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn xla_compiles_what_is_valid(
+        which in any::<usize>(),
+        nudges in proptest::collection::vec((any::<usize>(), -2..7i64), 1..4),
+    ) {
+        let mut list = corners();
+        let n = list.len();
+        let (name, mut module) = list.swap_remove(which % n);
+        nudges.into_iter().for_each(|by| nudge(&mut module, by));
+        prop_assume!(infer_last(&mut module).is_ok() && verify(&module).is_ok());
+        let program = encode::to_bytes(&module).unwrap();
+        if let Err(error) = CLIENT.compile(&program, &CompileOptions::default()) {
+            prop_assert!(false, "{name}: {error}\n{module:?}");
+        }
+    }
 }

@@ -75,6 +75,11 @@ fn check_data<'a>(op: &str, attributes: &BatchNorm, x: &'a Shape) -> Result<&'a 
     let x = operands::array(op, "x", x)?;
     operands::dtype(op, "x", x, DType::is_float, "a floating dtype")?;
     operands::axis(op, "feature_index", attributes.feature_index, x.rank())?;
+    // XLA reads sizes as s32 where it expands these ops.
+    if let Some(size) = x.dims.iter().find(|&&size| size > i64::from(i32::MAX)) {
+        let message = format!("{op} x is {}, expected dims of at most 2^31 - 1, not {size}", operands::show(x));
+        return Err(RuleError::new("batch-norm/size", message));
+    }
     if !(attributes.epsilon.is_finite() && attributes.epsilon >= 0.0) {
         let message = format!("{op} epsilon is {}, expected a finite number of 0 or more", attributes.epsilon);
         return Err(RuleError::new("batch-norm/epsilon", message));
@@ -152,6 +157,12 @@ mod tests {
         let training = |norm: BatchNorm, operands: &[&str], expected| {
             expect(&Op::BatchNormTraining(norm), operands, "", expected);
         };
+        training(
+            NORM,
+            &["f32[2147483648,1,1,64]", c, c],
+            text![[r#"
+                batch-norm/size: batch-norm-training x is f32[2147483648,1,1,64], expected dims of at most 2^31 - 1, not 2147483648"#]],
+        );
         training(NORM, &[x, c], text!["operands/arity: batch-norm-training takes 3 operands, got 2"]);
         training(
             NORM,

@@ -67,10 +67,10 @@ const OP: &str = "dot";
 /// dims in the order of their operand. Both operands have rank 1 or more; every `k` and `b` has one size on both sides.
 ///
 /// # Types
-/// Both operands have one dtype; two 8-bit floats may differ. The result has the declared dtype (XLA's
-/// `preferred_element_type`), of the same class and no narrower, else the operands'. Products and sums are rounded as
-/// the back end accumulates (f32 for bf16 on a TPU's MXU), and once to the result's dtype: declare f32 to keep the
-/// accumulator of a bf16 dot.
+/// Both operands have one dtype, or one is `f8e5m2` and the other `f8e4m3fn` (or both with `fnuz`). The result has the
+/// declared dtype (XLA's `preferred_element_type`), of the same class and no narrower, else the operands'. Products and
+/// sums are rounded as the back end accumulates (f32 for bf16 on a TPU's MXU), and once to the result's dtype: declare
+/// f32 to keep the accumulator of a bf16 dot.
 ///
 /// # Source
 /// `ShapeInference::InferDotOpShape`; dtypes as JAX's `dot_general` limits them.
@@ -117,14 +117,21 @@ pub(super) fn check_precision(op: &str, precision: &PrecisionConfig) -> Result<(
     }
 }
 
-/// Operands of a product: one dtype, or two 8-bit floats.
+/// The pairs of different dtypes that a product takes: an 8-bit float of more range with one of more precision.
+const MIXED: [[DType; 2]; 2] = [[DType::F8E5M2, DType::F8E4M3FN], [DType::F8E5M2FNUZ, DType::F8E4M3FNUZ]];
+
+/// Operands of a product: one dtype, or a pair of [`MIXED`]. XLA aborts on other pairs of 8-bit floats, where neither
+/// is the more precise one (`primitive_util::HigherPrecisionType`).
 pub(super) fn check_operand_dtypes(
     op: &str,
     lhs: (&str, &ArrayShape),
     rhs: (&str, &ArrayShape),
 ) -> Result<(), RuleError> {
-    let is_f8 = |dtype: DType| dtype.is_float() && dtype.bits() == 8;
-    if is_f8(lhs.1.dtype) && is_f8(rhs.1.dtype) { Ok(()) } else { operands::same_dtype(op, lhs, rhs) }
+    let pair = [lhs.1.dtype, rhs.1.dtype];
+    if MIXED.iter().any(|&[a, b]| pair == [a, b] || pair == [b, a]) {
+        return Ok(());
+    }
+    operands::same_dtype(op, lhs, rhs)
 }
 
 /// The wider of two dtypes, the first if they are equally wide.
@@ -232,6 +239,14 @@ mod tests {
     #[test]
     fn rejects_operands() {
         expect(&matmul(), &["f32[2,3]"], "", text!["operands/arity: dot takes 2 operands, got 1"]);
+        expect(
+            &matmul(),
+            &["f8e4m3[2,3]", "f8e4m3fnuz[3,5]"],
+            "f32[2,5]",
+            text![[r#"
+            operands/dtypes-differ: dot dtypes differ: lhs is f8e4m3[2,3], rhs is f8e4m3fnuz[3,5]
+              help: hlo converts nothing by itself: insert a `convert` of rhs to f8e4m3 (or of lhs to f8e4m3fnuz)"#]],
+        );
         expect(&matmul(), &["f32[2,3]", "token[]"], "", text!["operands/kind: dot rhs is token[], expected an array"]);
         expect(
             &matmul(),

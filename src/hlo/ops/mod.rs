@@ -24,6 +24,8 @@ pub mod opaque;
 mod operands;
 pub mod precision;
 pub mod reduction;
+#[cfg(test)]
+pub(in crate::hlo) mod samples;
 pub mod source;
 #[cfg(test)]
 mod testing;

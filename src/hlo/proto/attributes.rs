@@ -219,7 +219,7 @@ pub(super) fn decode_scatter(dims: pb::ScatterDimensionNumbers, proto: &mut pb::
 ///
 /// An iota goes out in the field of current XLA *and*, spelled out, in the older one, which back ends of the last
 /// years read: they would take an unknown field for "all replicas", which is another program.
-pub(super) fn encode_groups(groups: &ReplicaGroups, proto: &mut pb::HloInstructionProto) {
+pub(in crate::hlo) fn encode_groups(groups: &ReplicaGroups, proto: &mut pb::HloInstructionProto) {
     let listed = |groups: Vec<Vec<i64>>| {
         let replica_groups = groups.into_iter().map(|replica_ids| pb::ReplicaGroup { replica_ids }).collect();
         Some(Box::new(pb::CollectiveDeviceListProto { replica_groups, ..Default::default() }))
@@ -243,7 +243,7 @@ pub(super) fn encode_groups(groups: &ReplicaGroups, proto: &mut pb::HloInstructi
 }
 
 /// Takes the fields of `replica_groups`; `None` if they say it in a way that [`ReplicaGroups`] does not (a mesh).
-pub(super) fn take_groups(proto: &mut pb::HloInstructionProto) -> Option<ReplicaGroups> {
+pub(in crate::hlo) fn take_groups(proto: &mut pb::HloInstructionProto) -> Option<ReplicaGroups> {
     if proto.mesh_axes_replica_group_list.is_some() {
         return None;
     }

@@ -8,6 +8,7 @@
 use super::messages::*;
 use super::order::dependencies_first;
 use super::{ProtoError, encode, op, shape, sharding};
+use crate::hlo::unmodelled;
 use crate::hlo::{
     Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Shape, Unmodelled,
 };
@@ -141,6 +142,7 @@ fn computation(
     let own_names = computation.parameters().into_iter().map(|id| computation.instr(id).name.clone()).collect();
     let names = proto.program_shape.take().unwrap_or_default().parameter_names;
     proto.program_shape = unusual_names(names, own_names);
+    computation.unmodelled.attributes = unmodelled::computation_to_text(&proto);
     computation.unmodelled.proto = proto.encode_to_vec();
     Ok(computation)
 }
@@ -220,17 +222,22 @@ fn instruction(
             String::new()
         }
     };
+    let metadata = metadata(&mut proto);
+    let sharding = proto.sharding.take().map(|sharding| sharding::decode(&sharding));
+    let frontend_attributes = pairs(&mut proto.frontend_attributes);
+    let attributes = unmodelled::to_text(&op.opcode(), &proto);
+    let unmodelled = Unmodelled { attributes, proto: leftover(proto) };
     Ok(Instruction {
         name,
         op,
         shape,
         operands,
-        metadata: metadata(&mut proto),
-        sharding: proto.sharding.take().map(|sharding| sharding::decode(&sharding)),
-        frontend_attributes: pairs(&mut proto.frontend_attributes),
+        metadata,
+        sharding,
+        frontend_attributes,
         control_predecessors,
         backend_config,
-        unmodelled: Unmodelled { attributes: Vec::new(), proto: leftover(proto) },
+        unmodelled,
     })
 }
 
@@ -260,9 +267,10 @@ fn pairs(attributes: &mut Option<FrontendAttributes>) -> Vec<(String, String)> {
 fn entry_layout(proto: &mut HloModuleProto, entry: &Computation) -> Result<Option<EntryLayout>, ProtoError> {
     let Some(signature) = proto.host_program_shape.take() else { return Ok(None) };
     let place = "host_program_shape";
-    let parameters = signature.parameters.iter().map(|s| shape::decode(s, place)).collect::<Result<Vec<_>, _>>()?;
+    let decoded = |proto| shape::decode(proto, place).map(|shape| shape.with_default_layout());
+    let parameters = signature.parameters.iter().map(decoded).collect::<Result<Vec<_>, _>>()?;
     let result = signature.result.ok_or_else(|| ProtoError::missing(place, "result"))?;
-    let result = shape::decode(&result, place)?;
+    let result = decoded(&result)?;
     proto.host_program_shape = unusual_names(signature.parameter_names, encode::host_names(parameters.len()));
     let own = |id: InstrId| entry.instr(id).shape.with_default_layout();
     let own_parameters: Vec<Shape> = entry.parameters().into_iter().map(own).collect();

@@ -2,13 +2,16 @@
 //!
 //! Computations go out callees first and instructions get ids counted through the whole module, which XLA of any age
 //! accepts. Arrays without a layout get the row-major one. Fields that the IR does not model come from
-//! [`Unmodelled::proto`](crate::hlo::Unmodelled). Nothing is verified here: run `hlo::verify` first.
+//! [`Unmodelled::proto`](crate::hlo::Unmodelled). A text's unmodelled attributes of the module itself (`replica_count`
+//! and its like) have no field: they belong to the compile options. Nothing is verified here: run `hlo::verify` first.
 
 use super::messages::*;
 use super::order::dependencies_first;
 use super::{ProtoError, op, shape, sharding};
+use crate::hlo::unmodelled;
 use crate::hlo::{AliasKind, CompId, Computation, InstrId, Instruction, Module, Shape};
 use prost::Message;
+use std::collections::BTreeSet;
 
 const MAY_ALIAS: i32 = 1;
 const MUST_ALIAS: i32 = 2;
@@ -29,6 +32,7 @@ pub fn module(module: &Module) -> Result<HloModuleProto, ProtoError> {
     let mut proto = HloModuleProto::decode(module.unmodelled.proto.as_slice())?;
     let order = computation_order(module)?;
     let ids = Ids::new(module, &order);
+    let fused = fused_computations(module);
     let entry = module
         .computations
         .get(module.entry.idx())
@@ -38,6 +42,9 @@ pub fn module(module: &Module) -> Result<HloModuleProto, ProtoError> {
     proto.entry_computation_id = ids.comp(module.entry);
     proto.computations =
         order.iter().map(|&comp| computation(module, comp, &ids)).collect::<Result<_, ProtoError>>()?;
+    for (comp, computation) in order.iter().zip(&mut proto.computations) {
+        computation.is_fusion_computation |= fused.contains(comp);
+    }
     let names = proto.host_program_shape.take().unwrap_or_default().parameter_names;
     proto.host_program_shape = Some(host_program_shape(module, entry, names)?);
     proto.schedule = module.is_scheduled.then(|| schedule(&proto.computations));
@@ -58,6 +65,12 @@ pub fn module(module: &Module) -> Result<HloModuleProto, ProtoError> {
     proto.buffer_donor = Some(HloBufferDonorProto { entries: donors.collect() });
     proto.frontend_attributes = Some(attributes(&module.frontend_attributes));
     Ok(proto)
+}
+
+/// Computations inside a fusion. A text does not mark them; a proto does, and leaves them out of the schedule.
+fn fused_computations(module: &Module) -> BTreeSet<CompId> {
+    let instrs = module.computations.iter().flat_map(|computation| &computation.instructions);
+    instrs.filter(|instr| instr.op.opcode() == "fusion").flat_map(|instr| instr.op.called()).collect()
 }
 
 /// All computations, callees first.
@@ -113,6 +126,12 @@ fn computation(module: &Module, comp: CompId, ids: &Ids) -> Result<HloComputatio
     let computation = module.comp(comp);
     let mut proto = HloComputationProto::decode(computation.unmodelled.proto.as_slice())?;
     proto.name = computation.name.clone();
+    if computation.unmodelled.proto.is_empty() {
+        unmodelled::computation_to_proto(&computation.unmodelled.attributes, &mut proto).map_err(|name| {
+            let what = format!("a proto for the text attribute {name}");
+            ProtoError::Unsupported { place: computation.name.clone(), what }
+        })?;
+    }
     proto.id = ids.comp(comp);
     proto.root_id = ids.instr(comp, computation.root);
     let names = proto.program_shape.take().unwrap_or_default().parameter_names;
@@ -131,10 +150,10 @@ fn instruction(
     let instr = computation.instr(id);
     let place = format!("{}/{}", computation.name, instr.name);
     let mut proto = HloInstructionProto::decode(instr.unmodelled.proto.as_slice())?;
-    if !instr.unmodelled.attributes.is_empty() && instr.unmodelled.proto.is_empty() {
-        let names: Vec<&str> = instr.unmodelled.attributes.iter().map(|(name, _)| name.as_str()).collect();
-        let what = format!("a proto for the text attributes {}", names.join(", "));
-        return Err(ProtoError::Unsupported { place, what });
+    if instr.unmodelled.proto.is_empty() {
+        unmodelled::to_proto(&instr.op.opcode(), &instr.unmodelled.attributes, &mut proto).map_err(|name| {
+            ProtoError::Unsupported { place: place.clone(), what: format!("a proto for the text attribute {name}") }
+        })?;
     }
     proto.name = instr.name.clone();
     proto.opcode = instr.op.opcode().into_owned();

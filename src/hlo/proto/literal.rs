@@ -8,6 +8,9 @@ use super::shape;
 use crate::hlo::literal::Element;
 use crate::hlo::{ArrayShape, DType, Literal, Shape};
 
+/// Literals of more dimensions are refused: printing recurses once per dimension.
+const MAX_RANK: usize = 100;
+
 /// A literal's message.
 ///
 /// # Errors
@@ -60,6 +63,7 @@ pub fn decode(mut proto: LiteralProto, place: &str) -> Result<Literal, ProtoErro
         }
         Shape::Token => Ok(Literal::Token),
         Shape::Opaque => Err(unsupported("an opaque literal")),
+        Shape::Array(array) if array.rank() > MAX_RANK => Err(unsupported("a literal of more than 100 dimensions")),
         Shape::Array(array) => {
             let bytes = read_elements(&mut proto, array.dtype);
             let width = array.dtype.n_bytes();

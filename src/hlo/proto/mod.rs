@@ -12,7 +12,7 @@ mod error;
 mod literal;
 pub mod messages;
 mod op;
-mod order;
+pub(super) mod order;
 mod shape;
 mod sharding;
 

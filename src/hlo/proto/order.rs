@@ -6,7 +6,7 @@
 ///
 /// # Errors
 /// A member of a cycle.
-pub(super) fn dependencies_first<'a>(
+pub(in crate::hlo) fn dependencies_first<'a>(
     n: usize,
     dependencies: impl Fn(usize) -> &'a [usize],
 ) -> Result<Vec<usize>, usize> {

@@ -56,7 +56,13 @@ pub fn decode(proto: &ShapeProto, place: &str) -> Result<Shape, ProtoError> {
                 dtype,
                 dims: proto.dimensions.clone(),
                 dynamic: if any_dynamic { proto.is_dynamic_dimension.clone() } else { Vec::new() },
-                layout: proto.layout.as_ref().map(|layout| decode_layout(layout, place)).transpose()?,
+                // A scalar has one plain layout; text does not print it.
+                layout: proto
+                    .layout
+                    .as_ref()
+                    .map(|layout| decode_layout(layout, place))
+                    .transpose()?
+                    .filter(|layout| !proto.dimensions.is_empty() || *layout != Layout::default()),
             }))
         }
     }

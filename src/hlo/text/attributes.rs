@@ -9,7 +9,7 @@ use crate::hlo::{CompId, Op, Shape};
 use std::fmt::{Display, Write};
 
 /// Names of XLA's `CustomCallApiVersion` by number.
-const API_VERSIONS: [&str; 5] = [
+pub(super) const API_VERSIONS: [&str; 5] = [
     "API_VERSION_UNSPECIFIED",
     "API_VERSION_ORIGINAL",
     "API_VERSION_STATUS_RETURNING",
@@ -18,10 +18,10 @@ const API_VERSIONS: [&str; 5] = [
 ];
 
 /// The API version that text leaves out.
-const API_VERSION_ORIGINAL: i32 = 1;
+pub(super) const API_VERSION_ORIGINAL: i32 = 1;
 
 /// Values joined by commas.
-pub(super) fn list<T: Display>(values: &[T]) -> String {
+pub(in crate::hlo) fn list<T: Display>(values: &[T]) -> String {
     joined(values, ",", |out, value| write_display(out, value))
 }
 
@@ -333,7 +333,7 @@ fn dim_labels(dims: &ConvolutionDims) -> String {
     format!("{input}_{kernel}->{output}")
 }
 
-fn replica_groups(groups: &ReplicaGroups) -> String {
+pub(in crate::hlo) fn replica_groups(groups: &ReplicaGroups) -> String {
     match groups {
         ReplicaGroups::List(groups) => {
             let groups = joined(groups, ",", |out, group| write_display(out, &format_args!("{{{}}}", list(group))));

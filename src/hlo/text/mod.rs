@@ -1,4 +1,4 @@
-//! HLO text: modules printed as XLA prints them.
+//! HLO text: modules printed as XLA prints them, and read back.
 //!
 //! [`print`](print()) writes today's dialect (no `%`, no operand shapes); [`PrintOptions::long`] writes the older one,
 //! which TensorFlow still dumps. How each op's attributes are spelled is in `attributes`.
@@ -6,10 +6,21 @@
 //! Source: XLA's `HloModule::Print`, `HloComputation::Print` and `HloInstruction::Print`, their options
 //! `ShortParsable` and `Default`, at openxla/xla of November 2025.
 
-mod attributes;
+pub(super) mod attributes;
+mod error;
+pub(super) mod lex;
 mod literal;
-mod number;
-mod print;
+pub(super) mod number;
+mod parse;
+pub(super) mod print;
+pub(super) mod read;
+mod read_common;
+mod read_literal;
 mod sharding;
+mod syntax;
+#[cfg(test)]
+mod tests;
 
+pub use error::{ParseError, ParseErrorKind};
+pub use parse::parse;
 pub use print::{PrintOptions, print, print_instruction};

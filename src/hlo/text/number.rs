@@ -163,11 +163,7 @@ impl SmallFloat {
         } else {
             scaled(fraction + (1 << self.fraction_bits), exponent - self.bias - fraction_bits)
         };
-        if negative && self.specials != Specials::NegativeZeroIsNan || negative && !is_nan {
-            -magnitude
-        } else {
-            magnitude
-        }
+        if negative && !(is_nan && self.specials == Specials::NegativeZeroIsNan) { -magnitude } else { magnitude }
     }
 
     /// Digits that tell every value from its neighbours: ⌈1 + p log₁₀ 2⌉ of p significant bits.
@@ -196,7 +192,7 @@ pub(super) fn scale(bits: u8) -> f64 {
 }
 
 /// Escapes a string for double quotes: as Abseil's `CEscape`, bytes that are not printable ASCII in octal.
-pub(super) fn escape(text: &str) -> String {
+pub(in crate::hlo) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

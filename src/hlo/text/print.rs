@@ -5,6 +5,9 @@ use super::{literal, number, sharding};
 use crate::hlo::{AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Op, Shape};
 use std::fmt::Write;
 
+/// The name under which [`Unmodelled::attributes`](crate::hlo::Unmodelled) keeps metadata fields the IR has not.
+pub(in crate::hlo) const METADATA: &str = "metadata";
+
 /// How a module is printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrintOptions {
@@ -161,7 +164,7 @@ impl Printer<'_> {
         self.out.push(')');
         self.attributes(computation, instr);
         if self.options.metadata {
-            self.metadata(&instr.metadata);
+            self.metadata(instr);
         }
         if !instr.backend_config.is_empty() {
             let config = quoted_unless_json(&instr.backend_config);
@@ -205,7 +208,10 @@ impl Printer<'_> {
         let lhs = instr.operands.first().map(|&lhs| &computation.instr(lhs).shape);
         attributes.write_op(&instr.op, lhs);
         for (name, value) in &instr.unmodelled.attributes {
-            attributes.put(name, value);
+            // Further metadata goes with the metadata.
+            if name != METADATA {
+                attributes.put(name, value);
+            }
         }
         attributes.write_opaque_called(&instr.op);
         if let Some(value) = &instr.sharding {
@@ -226,8 +232,8 @@ impl Printer<'_> {
         }
     }
 
-    fn metadata(&mut self, metadata: &Metadata) {
-        let Metadata { op_type, op_name, source_file, source_line } = metadata;
+    fn metadata(&mut self, instr: &Instruction) {
+        let Metadata { op_type, op_name, source_file, source_line } = &instr.metadata;
         let mut parts = Vec::new();
         for (name, value) in [("op_type", op_type), ("op_name", op_name), ("source_file", source_file)] {
             if !value.is_empty() {
@@ -241,6 +247,8 @@ impl Printer<'_> {
         if *source_line != 0 {
             parts.push(format!("source_line={source_line}"));
         }
+        let further = instr.unmodelled.attributes.iter().find(|(name, _)| name == METADATA);
+        parts.extend(further.map(|(_, text)| text.clone()));
         self.put(format_args!(", metadata={{{}}}", parts.join(" ")));
     }
 

@@ -52,6 +52,11 @@ pub(super) fn check_shape(op: &str, shape: &Shape) -> Result<(), RuleError> {
             continue;
         };
         check_size(op, "result", array)?;
+        if array.dtype.bits() == 1 {
+            // Its literals are a fatal error there, and algebraic simplification makes literals of anything.
+            let message = format!("shape has dtype {}, expected one of 2 bits or more: xla aborts on it", array.dtype);
+            return Err(RuleError::new("shape/one-bit", message));
+        }
         if !array.dynamic.is_empty() && array.dynamic.len() != array.rank() {
             let message = format!("shape has {} dynamic flags, expected {} or none", array.dynamic.len(), array.rank());
             return Err(RuleError::new("shape/dynamic", message));

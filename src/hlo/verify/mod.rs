@@ -6,7 +6,7 @@
 //! 1. *Ids* (`ids`): there is an entry; no computation is empty; roots, operands, control predecessors and called
 //!    computations exist; operands and control predecessors are defined earlier; calls do not cycle, nest at most
 //!    [`MAX_CALL_DEPTH`] deep and never reach the entry; tuples nest at most [`MAX_TUPLE_DEPTH`] deep.
-//! 2. *Instructions* (`instructions`): every shape has a sane size and, where it has one, a layout that is a
+//! 2. *Instructions* (`instructions`): every shape has a dtype of 2 bits or more, a sane size and, where it has one, a layout that is a
 //!    permutation of its dims; every shape is what the op's shape rule says ([`infer_shape`](super::ops::infer_shape)),
 //!    which checks operands, attributes and signatures of called computations; constants hold as many bytes as their
 //!    shape says.

@@ -1,6 +1,6 @@
 //! Reverse mode over called computations.
 
-use super::reverse;
+use super::{GradError, reverse};
 use crate::hlo::ops::control::grad::{arrays_of, float_leaves};
 use crate::hlo::ops::grad::{CalledGradient, Cotangent, Why};
 use crate::hlo::{CompId, Emitter, InstrId, Module, Shape};
@@ -15,10 +15,14 @@ impl CalledGradient for Called<'_> {
         let given: Vec<Shape> = arrays_of(cotangent).into_iter().map(|id| self.e.shape(id)).collect();
         // The emitter lends its module to another one that writes the new computation.
         let mut module = self.e.with_module_mut(|module| std::mem::replace(module, Module::new("")));
+        let n_computations = module.computations.len();
         let vjp = module.add_computation(&format!("{}_gradient", module.comp(comp).name));
         let inner = Emitter::new(module, vjp);
         let result = write(&inner, comp, wanted, cotangent, &given);
-        let module = inner.with_module_mut(|module| std::mem::replace(module, Module::new("")));
+        let mut module = inner.with_module_mut(|module| std::mem::replace(module, Module::new("")));
+        if result.is_err() {
+            module.computations.truncate(n_computations);
+        }
         self.e.with_module_mut(|borrowed| *borrowed = module);
         result.map(|()| vjp)
     }
@@ -32,7 +36,8 @@ fn write(e: &Emitter, comp: CompId, wanted: &[bool], cotangent: &Cotangent, give
     let seed = with_arrays(cotangent, &mut arrays);
     let wrt: Vec<InstrId> =
         parameters.iter().zip(wanted).filter(|(_, wanted)| **wanted).map(|(&parameter, _)| parameter).collect();
-    let cotangents = reverse(e, root, seed, &wrt).map_err(|error| Why::from(format!("in what it calls, {error}")))?;
+    let cotangents = reverse(e, root, seed, &wrt)
+        .map_err(|error| Why::from(format!("in what it calls, {}", in_original(e, comp, error))))?;
     let mut leaves = Vec::new();
     for (&parameter, cotangent) in wrt.iter().zip(&cotangents) {
         push_leaves(e, &e.shape(parameter), cotangent, &mut leaves);
@@ -42,6 +47,22 @@ fn write(e: &Emitter, comp: CompId, wanted: &[bool], cotangent: &Cotangent, give
         Some(error) => Err(format!("in what it calls, {error}").into()),
         None => Ok(()),
     }
+}
+
+/// The same error, naming the instruction of `comp` instead of its copy.
+fn in_original(e: &Emitter, comp: CompId, mut error: GradError) -> GradError {
+    if let GradError::Undefined { at, .. } = &mut error {
+        e.with_module(|module| {
+            let copies = &module.comp(e.comp()).instructions;
+            let original = module.comp(comp);
+            let place = copies.iter().position(|copy| copy.name == at.instruction);
+            if let Some(instr) = place.and_then(|idx| original.instructions.get(idx)) {
+                at.computation = original.name.clone();
+                at.instruction = instr.name.clone();
+            }
+        });
+    }
+    error
 }
 
 /// Copies the instructions of `comp`; gives its parameters by number and its root in the copy.

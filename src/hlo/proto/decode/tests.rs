@@ -56,6 +56,7 @@ fn unmodelled_ops_and_fields_go_out_as_they_came() {
     let mut proto = sample();
     proto.id = 12;
     proto.stack_frame_index = Some(StackFrameIndexProto { file_names: vec!["a.py".into()], ..Default::default() });
+    proto.computations[0].is_fusion_computation = true;
     proto.computations[1].execution_thread = "host".to_string();
     let instr = &mut proto.computations[1].instructions[2];
     instr.opcode = "fusion".to_string();
@@ -71,6 +72,31 @@ fn unmodelled_ops_and_fields_go_out_as_they_came() {
     assert_eq!(module.entry().instr(InstrId(2)).op.opcode(), "fusion");
     assert_eq!(module.entry().instr(InstrId(2)).op.called(), [CompId(0)]);
     assert_eq!(encode::module(&module), Ok(proto));
+}
+
+#[test]
+fn a_fusion_crosses_text_and_proto() {
+    let text = "HloModule m, is_scheduled=true, entry_computation_layout={(f32[2]{0})->f32[2]{0}}
+
+fused {
+  p = f32[2]{0} parameter(0)
+  ROOT n = f32[2]{0} negate(p)
+}, execution_thread=\"host\"
+
+ENTRY e {
+  x = f32[2]{0} parameter(0)
+  ROOT y = f32[2]{0} fusion(x), kind=kLoop, calls=fused, metadata={op_name=\"n\" source_end_line=3}
+}
+
+";
+    let options = crate::hlo::text::PrintOptions::default();
+    let of_text = crate::hlo::text::parse(text, "m.hlo").unwrap();
+    let proto = encode::module(&of_text).unwrap();
+    assert_eq!(proto.schedule.as_ref().unwrap().sequences.len(), 1);
+    assert_eq!(proto.computations[0].execution_thread, "host");
+    let of_proto = module(proto.clone()).unwrap();
+    assert_eq!(crate::hlo::text::print(&of_proto, &options), text);
+    assert_eq!(encode::module(&of_proto), Ok(proto));
 }
 
 #[test]

@@ -1,0 +1,203 @@
+//! `bf16scope compile`: what Google's TPU compiler says of a model, without a TPU.
+
+use serde::Serialize;
+
+use super::program::{Choice, read};
+use super::{Context, Status, progress};
+use crate::graph::Precision;
+use crate::hlo::proto::encode;
+use crate::pjrt::{Kind, Plugin};
+use crate::report;
+use crate::tpu::{self, Report, Target, TpuError, Version};
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope compile examples/resnet50.yaml --target tpu-v2 --batch 64 --compare
+          f32 beside bf16: memory, flops, bytes, cycles, images/s (about two minutes)
+  bf16scope compile examples/digits.yaml --target tpu-v3:4x4 --json
+          the bf16 training step for a core of a 32-core slice, as JSON
+  bf16scope compile examples/resnet50.yaml --program infer --batch 1
+          latency of inference
+
+Every figure is the compiler's own. Seconds and images/s are its estimates (optimal_seconds); cycles are the sum of its
+estimated_cycles. Exit status: 0 it compiles and fits, 1 it does not fit, 2 it could not be compiled.";
+
+/// Arguments of `compile`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    choice: Choice,
+    /// tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p or tpu-v6e, and a grid of chips if not one board: tpu-v3:4x4
+    #[arg(long, default_value = "tpu-v2")]
+    target: Target,
+    /// What the network computes in: f32, bf16 or f16
+    #[arg(long, default_value = "bf16", conflicts_with = "compare")]
+    precision: Precision,
+    /// f32 and bf16 side by side
+    #[arg(long)]
+    compare: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The compiler's answer for one precision.
+#[derive(Debug, Serialize)]
+struct Entry {
+    precision: String,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Outcome {
+    Fits(Report),
+    DoesNotFit { out_of_memory: OutOfMemory },
+}
+
+/// Bytes, where the compiler says so.
+#[derive(Debug, Serialize)]
+struct OutOfMemory {
+    needed: Option<u64>,
+    available: Option<u64>,
+    message: String,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let experiment = read(&args.choice.model)?;
+    let batch = args.choice.batch(&experiment);
+    let precisions = if args.compare { vec![Precision::F32, Precision::Bf16] } else { vec![args.precision] };
+    let plugin = Plugin::of(Kind::Tpu, &context.setup())?;
+    let mut entries = Vec::new();
+    for precision in precisions {
+        let program = args.choice.build(&experiment, precision)?;
+        let bytes = encode::to_bytes(&program.module)?;
+        let what = format!("compiling {} in {precision} for {}", args.choice.model.display(), args.target);
+        let spinner = progress::spinner(what.clone(), context.quiet);
+        let _span = tracing::info_span!("compile", precision = %precision, target = %args.target).entered();
+        let compiled = tpu::compile_with(plugin, &args.target, &bytes, batch as usize);
+        spinner.finish_and_clear();
+        let outcome = match compiled {
+            Ok(report) => Outcome::Fits(report),
+            Err(error) => does_not_fit(error)?,
+        };
+        entries.push(Entry { precision: precision.to_string(), outcome });
+    }
+    if args.json {
+        let libtpu = libtpu_version(plugin);
+        let target = args.target.to_string();
+        context.print_json(
+            &serde_json::json!({ "target": target, "batch": batch, "libtpu": libtpu, "reports": entries }),
+        )?;
+    } else {
+        context.print(&render(args, batch, &entries))?;
+    }
+    let fits = entries.iter().all(|entry| matches!(entry.outcome, Outcome::Fits(_)));
+    Ok(if fits { Status::Ok } else { Status::Failing })
+}
+
+/// Out of memory is an answer; anything else is an error.
+fn does_not_fit(error: TpuError) -> anyhow::Result<Outcome> {
+    match &error {
+        TpuError::OutOfMemory { needed, available, .. } => {
+            let message = error.to_string();
+            Ok(Outcome::DoesNotFit { out_of_memory: OutOfMemory { needed: *needed, available: *available, message } })
+        }
+        _ => Err(error.into()),
+    }
+}
+
+/// The version of the library that compiled: the pinned one, or what another says of itself.
+fn libtpu_version(plugin: &'static Plugin) -> String {
+    let artifact = Kind::Tpu.artifact();
+    let pinned = plugin.path().to_string_lossy().contains(&format!("{}-{}", artifact.package, artifact.version));
+    if pinned { artifact.version.to_string() } else { plugin.path().display().to_string() }
+}
+
+/// A table: a row for each figure, a column for each precision, and the last over the first.
+fn render(args: &Args, batch: u32, entries: &[Entry]) -> String {
+    let mut table = report::table();
+    let ratio = if entries.len() > 1 { Some("bf16 / f32") } else { None };
+    let names = entries.iter().map(|entry| entry.precision.as_str());
+    table.set_header(std::iter::once("figure").chain(names).chain(ratio));
+    let reports: Vec<Option<&Report>> = entries.iter().map(|entry| entry.outcome.report()).collect();
+    for row in rows(&args.target) {
+        let mut cells = vec![row.name.to_string()];
+        cells.extend(reports.iter().map(|report| report.map_or("-".to_string(), |report| (row.cell)(report))));
+        if ratio.is_some() {
+            cells.push(match (reports.first(), reports.last(), row.value) {
+                (Some(Some(first)), Some(Some(last)), Some(value)) => report::ratio(value(last), value(first)),
+                _ => String::new(),
+            });
+        }
+        table.add_row(cells);
+    }
+    report::align_numbers(&mut table);
+    let program = match args.choice.program {
+        super::program::Which::Train => "training step",
+        super::program::Which::Infer => "inference",
+    };
+    let model = args.choice.model.display();
+    let mut text = format!("{model}: {program}, batch {batch}, one core of {}\n{table}\n", args.target);
+    for entry in entries {
+        if let Outcome::DoesNotFit { out_of_memory } = &entry.outcome {
+            text += &format!("{}: {}\n", entry.precision, out_of_memory.message);
+        }
+    }
+    text
+}
+
+impl Outcome {
+    fn report(&self) -> Option<&Report> {
+        match self {
+            Outcome::Fits(report) => Some(report),
+            Outcome::DoesNotFit { .. } => None,
+        }
+    }
+}
+
+/// A row of the table.
+struct Row {
+    name: &'static str,
+    cell: Box<dyn Fn(&Report) -> String>,
+    /// What the ratio is of; none for a share.
+    value: Option<fn(&Report) -> f64>,
+}
+
+fn rows(target: &Target) -> Vec<Row> {
+    let n_cores = match target {
+        Target::Tpu { version, .. } => version.cores_per_board(),
+        Target::Cpu => Version::V2.cores_per_board(),
+    };
+    let row = |name, cell: Box<dyn Fn(&Report) -> String>, value| Row { name, cell, value: Some(value) };
+    let bytes = |name, n_bytes: fn(&Report) -> i64, value: fn(&Report) -> f64| {
+        row(name, Box::new(move |report: &Report| report::mib(n_bytes(report))), value)
+    };
+    vec![
+        bytes("HBM arguments", |r| r.hbm.arguments, |r| r.hbm.arguments as f64),
+        bytes("HBM outputs", |r| r.hbm.outputs, |r| r.hbm.outputs as f64),
+        bytes("HBM aliased", |r| r.hbm.aliased, |r| r.hbm.aliased as f64),
+        bytes("HBM temporaries", |r| r.hbm.temporaries, |r| r.hbm.temporaries as f64),
+        bytes("HBM code", |r| r.hbm.code, |r| r.hbm.code as f64),
+        bytes("HBM total", |r| r.hbm.total, |r| r.hbm.total as f64),
+        Row {
+            name: "share of the core's HBM",
+            cell: Box::new(|r| report::percent(r.hbm.total, r.hbm.limit)),
+            value: None,
+        },
+        row("flops", Box::new(|r| report::scientific(r.flops)), |r| r.flops),
+        row("bytes accessed", Box::new(|r| report::scientific(r.bytes_accessed)), |r| r.bytes_accessed),
+        row("estimated cycles", Box::new(|r| report::grouped(r.cycles as i64)), |r| r.cycles as f64),
+        row("estimated time", Box::new(|r| report::seconds(r.seconds)), |r| r.seconds),
+        row("examples/s per core", Box::new(|r| format!("{:.1}", r.examples_per_second)), |r| r.examples_per_second),
+        Row {
+            name: "examples/s per board",
+            cell: Box::new(move |r| format!("{:.1} ({n_cores} cores)", r.examples_per_second * f64::from(n_cores))),
+            value: Some(|r| r.examples_per_second),
+        },
+        Row { name: "compile time here", cell: Box::new(|r| report::seconds(r.compile_seconds)), value: None },
+    ]
+}

@@ -1,0 +1,149 @@
+//! The questions `doctor` asks a plugin, one by one, in a process that may die of one.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::hlo::ops::{BinaryOp, UnaryOp};
+use crate::hlo::proto::encode;
+use crate::hlo::verify::verify;
+use crate::hlo::{DType, Emitter, Module, Shape};
+use crate::pjrt::{Arg, Client, CompileOptions, Kind, Plugin, Setup, Topology};
+use crate::tpu::{Target, Version, compile_with};
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "question", content = "of")]
+pub(super) enum Question {
+    /// Does the library load; which version is it?
+    Plugin,
+    /// Which devices has it?
+    Devices,
+    /// Does a program that computes in this dtype compile, and give the right numbers?
+    Dtype(String),
+    /// Does a program compile for this target?
+    Target(String),
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Answer {
+    /// The question.
+    #[serde(flatten)]
+    pub(super) question: Question,
+    /// Whether it works.
+    pub(super) works: bool,
+    /// What was found, or why it does not work.
+    pub(super) detail: String,
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Question::Plugin => f.write_str("plugin"),
+            Question::Devices => f.write_str("devices"),
+            Question::Dtype(name) | Question::Target(name) => f.write_str(name),
+        }
+    }
+}
+
+/// The questions for a plugin, in order.
+pub(super) fn questions(kind: Kind) -> Vec<Question> {
+    let mut questions = vec![Question::Plugin, Question::Devices];
+    questions.extend(DType::ALL.iter().map(|dtype| Question::Dtype(dtype.name().to_string())));
+    match kind {
+        Kind::Cpu => {}
+        Kind::Tpu => questions.extend(Version::ALL.map(|version| Question::Target(Target::board(version).to_string()))),
+    }
+    questions
+}
+
+/// Answers one question. The plugin stays loaded for the next.
+pub(super) fn answer(kind: Kind, setup: &Setup, question: &Question) -> Answer {
+    let found = Plugin::of(kind, setup).map_err(anyhow::Error::from).and_then(|plugin| match question {
+        Question::Plugin => {
+            let (major, minor) = plugin.api_version();
+            Ok(format!("{}, PJRT C API {major}.{minor}", plugin.path().display()))
+        }
+        Question::Devices => devices(kind, plugin),
+        Question::Dtype(name) => {
+            let dtype = DType::from_name(name).ok_or_else(|| anyhow::anyhow!("{name} is no dtype"))?;
+            dtype_works(kind, plugin, dtype)
+        }
+        Question::Target(name) => {
+            let report = compile_with(plugin, &name.parse()?, &encode::to_bytes(&module(DType::BF16)?)?, 1)?;
+            Ok(format!("compiles; {} of HBM a core", crate::report::mib(report.hbm.limit)))
+        }
+    });
+    let (works, detail) = match found {
+        Ok(detail) => (true, detail),
+        // A compiler's message can be long; its first line says what it is about.
+        Err(error) => (false, error.to_string().lines().next().unwrap_or_default().to_string()),
+    };
+    Answer { question: question.clone(), works, detail }
+}
+
+fn devices(kind: Kind, plugin: &'static Plugin) -> anyhow::Result<String> {
+    let (kinds, remark): (Vec<String>, _) = match kind {
+        Kind::Cpu => {
+            let client = Client::new(plugin)?;
+            (client.devices().iter().map(|device| device.description().kind.clone()).collect(), "")
+        }
+        Kind::Tpu => {
+            let topology = board(plugin)?;
+            (topology.devices().iter().map(|device| device.kind.clone()).collect(), ", described for compiling")
+        }
+    };
+    let first = kinds.first().ok_or_else(|| anyhow::anyhow!("it has no devices"))?;
+    Ok(format!("{} × {first}{remark}", kinds.len()))
+}
+
+/// One board of the oldest TPU.
+fn board(plugin: &'static Plugin) -> anyhow::Result<Topology> {
+    let name = Target::board(Version::V2).topology().unwrap_or_default();
+    Ok(Topology::new(plugin, &name, &Default::default())?)
+}
+
+/// `x: f32[2]` → dtype → `y · y` (`and` for `pred`, `add` where 1 is not a number) → f32.
+fn module(dtype: DType) -> anyhow::Result<Module> {
+    let module = Module::new("probe");
+    let entry = module.entry;
+    let e = Emitter::new(module, entry);
+    let y = e.convert(e.parameter(0, &Shape::array(DType::F32, [2])), dtype);
+    let op = if dtype == DType::Pred { BinaryOp::And } else { BinaryOp::Multiply };
+    let product = e.binary(op, y, y);
+    let real = if dtype.is_complex() { e.unary(UnaryOp::Real, product) } else { product };
+    e.convert(real, DType::F32);
+    let module = e.finish()?;
+    verify(&module)?;
+    Ok(module)
+}
+
+/// Numbers that every dtype of two bits and more holds, and whose squares it holds.
+fn numbers(dtype: DType) -> [f32; 2] {
+    // A scale (e8m0) has no zero.
+    if dtype == DType::F8E8M0FNU { [1.0, 2.0] } else { [0.0, 1.0] }
+}
+
+fn dtype_works(kind: Kind, plugin: &'static Plugin, dtype: DType) -> anyhow::Result<String> {
+    let program = encode::to_bytes(&module(dtype)?)?;
+    let options = CompileOptions::default();
+    match kind {
+        Kind::Tpu => {
+            board(plugin)?.compile(&program, &options)?;
+            Ok("compiles for TPU v2".to_string())
+        }
+        Kind::Cpu => {
+            let client = Client::new(plugin)?;
+            let input = numbers(dtype);
+            let bytes: Vec<u8> = input.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let buffer = client.buffer_from_host(&bytes, DType::F32, &[2], 0)?;
+            let outputs = client.compile(&program, &options)?.execute(vec![Arg::Keep(&buffer)])?;
+            let mut measured = [0u8; 8];
+            outputs[0].copy_to_host(&mut measured)?;
+            let expected: Vec<u8> = input.iter().flat_map(|value| (value * value).to_le_bytes()).collect();
+            anyhow::ensure!(measured[..] == expected[..], "wrong numbers: {input:?} squared is {measured:?} in bytes");
+            Ok("runs".to_string())
+        }
+    }
+}

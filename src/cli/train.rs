@@ -1,0 +1,263 @@
+//! `bf16scope train`: trains an experiment on the CPU plugin, with a checkpoint after each epoch.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use super::progress::{bar, say};
+use super::{Context, Status};
+use crate::graph::Precision;
+use crate::hlo::DType;
+use crate::pjrt::{Client, Kind, Plugin};
+use crate::report::grouped;
+use crate::train::checkpoint::Checkpoint;
+use crate::train::{Data, EpochReport, Event, Experiment, Plan, Session, Summary, default_checkpoint, run as train};
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope train examples/digits.yaml
+          handwritten digits in bf16: cast on the host, the network in a bf16 scope, logits, loss and update in f32
+  bf16scope train examples/digits.yaml --precision f32
+          the same network through the same code, in f32
+  bf16scope train examples/digits.yaml --resume --epochs 20
+          go on where the checkpoint is, up to epoch 20
+
+The first run installs the CPU plugin (63 MB) with pip. Ctrl-C saves a checkpoint and leaves; --resume goes on from it
+to bitwise the same weights as if the run had not stopped.";
+
+/// Arguments of `train`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The experiment: a YAML file with `model`, `data` and `train`
+    #[arg(value_name = "EXPERIMENT")]
+    experiment: PathBuf,
+    /// What the network computes in: bf16, f32 or f16. Variables, loss and update are f32 in all of them
+    #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
+    precision: Precision,
+    /// Passes over the data, those before a resumption included, instead of the experiment's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    epochs: Option<u32>,
+    /// Examples in a batch, instead of the experiment's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    batch: Option<u32>,
+    /// Seed of initial values and of the order of examples, instead of the experiment's
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+    /// Where checkpoints go [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// Go on from the checkpoint at its place, or from FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    resume: Option<Option<PathBuf>>,
+    /// Print one JSON object at the end, and no lines before
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Json<'a> {
+    experiment: &'a Path,
+    precision: Precision,
+    platform: &'a str,
+    seed: u64,
+    batch: u32,
+    seconds: f64,
+    #[serde(flatten)]
+    summary: &'a Summary,
+}
+
+/// Trains.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let began = Instant::now();
+    let mut experiment = Experiment::read(&args.experiment)?;
+    let config = &mut experiment.train;
+    config.epochs = args.epochs.unwrap_or(config.epochs);
+    config.batch = args.batch.unwrap_or(config.batch);
+    config.seed = args.seed.unwrap_or(config.seed);
+    let (training, test) = experiment.read_data(&args.experiment)?;
+    let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
+    let resumed = args.resume.as_ref().map(|from| from.as_ref().unwrap_or(&path));
+    let resumed = resumed.map(|from| Ok::<_, anyhow::Error>((from, Checkpoint::read(from)?))).transpose()?;
+
+    let client = Client::new(Plugin::of(Kind::Cpu, &context.setup())?)?;
+    let platform = client.platform_name()?;
+    let mut session = Session::new(&client, experiment.spec(args.precision))?;
+    if let Some((from, checkpoint)) = &resumed {
+        session.restore(from, checkpoint)?;
+    }
+    let stop = stop_on_signals()?;
+    let mut show = Show { context, json: args.json, n_epochs: u64::from(experiment.train.epochs), bar: None };
+    if !args.json {
+        context.print(&headline(args, &experiment, &session, &platform, training.n_examples(), test.n_examples())?)?;
+    }
+    if let Some((from, _)) = &resumed {
+        show.say(&format!("going on from {} after step {}", from.display(), session.step()));
+    } else if path.exists() {
+        show.say(&format!("{} will be replaced after the first epoch; --resume would go on from it", path.display()));
+    }
+    let plan = Plan { n_epochs: show.n_epochs, checkpoint: Some(path) };
+    let data = Data { training: &training, test: &test };
+    let mut print_error = None;
+    let result = train(&mut session, data, &plan, &stop, &mut |event| {
+        if let Err(error) = show.event(event) {
+            // Nobody reads any more, or the disk is full: stop as Ctrl-C would, and say why.
+            stop.store(true, Ordering::Relaxed);
+            print_error.get_or_insert(error);
+        }
+    });
+    show.clear();
+    if let Some(error) = print_error {
+        return Err(error);
+    }
+    let summary = result?;
+    if args.json {
+        let config = &experiment.train;
+        context.print_json(&Json {
+            experiment: &args.experiment,
+            precision: args.precision,
+            platform: &platform,
+            seed: config.seed,
+            batch: config.batch,
+            seconds: began.elapsed().as_secs_f64(),
+            summary: &summary,
+        })?;
+    } else {
+        context.print(&closing(args, &experiment, &summary))?;
+    }
+    Ok(Status::Ok)
+}
+
+/// What is trained, on what, where.
+fn headline(
+    args: &Args,
+    experiment: &Experiment,
+    session: &Session,
+    platform: &str,
+    n_training: usize,
+    n_test: usize,
+) -> anyhow::Result<String> {
+    let variables = session.state()?;
+    let trainable = session.trainable();
+    let n_parameters: i64 = trainable.iter().map(|name| variables[*name].shape.n_elements()).sum();
+    let state: i64 = variables.values().map(|array| array.bytes.len() as i64).sum();
+    let scope = match args.precision {
+        Precision::F32 => "in f32".to_string(),
+        low => format!("in a {} scope, {} master weights", low, DType::F32),
+    };
+    Ok(format!(
+        "{}: {} with {} parameters ({} bytes of state), {scope}, on {platform}\n\
+         {} training and {} test examples, batches of {}\n",
+        args.experiment.display(),
+        experiment.model.kind(),
+        grouped(n_parameters),
+        grouped(state),
+        grouped(n_training as i64),
+        grouped(n_test as i64),
+        session.spec().batch,
+    ))
+}
+
+/// How it ended, and how to go on.
+fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
+    let mut text = format!(
+        "test accuracy {:.2} % (loss {:.4}) after {} steps\n",
+        100.0 * summary.test_accuracy,
+        summary.test_loss,
+        grouped(summary.steps as i64)
+    );
+    if let Some(path) = &summary.checkpoint {
+        let precision = match args.precision {
+            Precision::Bf16 => String::new(),
+            other => format!(" --precision {other}"),
+        };
+        let place = args.checkpoint.as_ref().map_or(String::new(), |path| format!(" --checkpoint {}", path.display()));
+        let name = args.experiment.display();
+        text += &format!(
+            "checkpoint {}\nnext: `bf16scope eval {name}{precision}{place}`, or train on with \
+             `bf16scope train {name}{precision}{place} --resume --epochs {}`\n",
+            path.display(),
+            2 * experiment.train.epochs
+        );
+    }
+    text
+}
+
+/// Progress: a bar on a terminal, a line for each epoch everywhere.
+struct Show<'a> {
+    context: &'a Context,
+    json: bool,
+    n_epochs: u64,
+    bar: Option<ProgressBar>,
+}
+
+impl Show<'_> {
+    fn event(&mut self, event: Event<'_>) -> anyhow::Result<()> {
+        match event {
+            Event::Step { epoch, step, steps_per_epoch, loss, examples_per_second } => {
+                let (quiet, n_epochs) = (self.context.quiet, self.n_epochs);
+                let bar = self.bar.get_or_insert_with(|| bar(steps_per_epoch, quiet));
+                bar.set_prefix(format!("epoch {epoch}/{n_epochs}"));
+                bar.set_message(format!("loss {loss:.4} {examples_per_second:.0} examples/s"));
+                bar.set_position(step);
+                Ok(())
+            }
+            Event::Epoch(report) => {
+                self.clear();
+                if self.json { Ok(()) } else { self.context.print(&epoch_line(report, self.n_epochs)) }
+            }
+            Event::Saved { path, step } => {
+                tracing::info!("{} saved after step {step}", path.display());
+                Ok(())
+            }
+        }
+    }
+
+    /// A remark on standard error.
+    fn say(&self, line: &str) {
+        if !self.context.quiet {
+            say(line);
+        }
+    }
+
+    fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
+    let width = n_epochs.to_string().len();
+    format!(
+        "epoch {:>width$}/{n_epochs}  loss {:.4}  train {:>6.2} %  test {:>6.2} %  {:>7} examples/s\n",
+        report.epoch,
+        report.train_loss,
+        100.0 * report.train_accuracy,
+        100.0 * report.test_accuracy,
+        grouped(report.examples_per_second as i64)
+    )
+}
+
+/// A flag that the first Ctrl-C (or SIGTERM) sets; the second ends the process.
+fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            // 128 + SIGINT, as shells have it.
+            std::process::exit(130);
+        }
+        let again = if std::io::stderr().is_terminal() { "; Ctrl-C again leaves at once" } else { "" };
+        say(&format!("stopping after this step{again}"));
+    })
+    .context("cannot watch for Ctrl-C")?;
+    Ok(stop)
+}

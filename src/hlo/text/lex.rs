@@ -1,0 +1,483 @@
+//! A cursor over HLO text: words, numbers, strings, balanced values and shapes.
+//!
+//! HLO's tokens depend on where they stand (`3x3_1`, `b01f_01io->b01f`, `{1,0:T(8,128)}`), so there is no separate
+//! stream of tokens: a reader asks the cursor for what must come next. Nothing is copied.
+
+use super::error::ParseErrorKind;
+use crate::hlo::{ArrayShape, DType, Layout, Shape, Tile};
+
+/// Shapes nested deeper than this are refused; real ones are a few deep.
+pub(in crate::hlo) const MAX_DEPTH: usize = 100;
+
+/// A byte offset and what is wrong there.
+#[derive(Debug)]
+pub(in crate::hlo) struct Fault {
+    pub(in crate::hlo) offset: usize,
+    pub(in crate::hlo) kind: ParseErrorKind,
+}
+
+pub(in crate::hlo) type Read<T> = Result<T, Fault>;
+
+/// A place in the text, and where the part that may be read ends.
+#[derive(Clone, Copy)]
+pub(in crate::hlo) struct Cursor<'a> {
+    pub(in crate::hlo) text: &'a str,
+    pub(in crate::hlo) pos: usize,
+    pub(in crate::hlo) end: usize,
+}
+
+/// A part of the text.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::hlo) struct Span {
+    pub(in crate::hlo) start: usize,
+    pub(in crate::hlo) end: usize,
+}
+
+const fn is_word_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'+') || byte >= 0x80
+}
+
+impl<'a> Cursor<'a> {
+    pub(in crate::hlo) fn new(text: &'a str) -> Cursor<'a> {
+        Cursor { text, pos: 0, end: text.len() }
+    }
+
+    /// A cursor over a part of the same text.
+    pub(in crate::hlo) fn over(self, span: Span) -> Cursor<'a> {
+        Cursor { pos: span.start, end: span.end, ..self }
+    }
+
+    pub(in crate::hlo) fn slice(&self, span: Span) -> &'a str {
+        &self.text[span.start..span.end]
+    }
+
+    fn byte(&self, at: usize) -> Option<u8> {
+        if at < self.end { Some(self.text.as_bytes()[at]) } else { None }
+    }
+
+    fn rest(&self) -> &'a [u8] {
+        &self.text.as_bytes()[self.pos..self.end]
+    }
+
+    /// Skips white space and comments.
+    pub(in crate::hlo) fn skip_blank(&mut self) {
+        loop {
+            match self.byte(self.pos) {
+                Some(byte) if byte.is_ascii_whitespace() => self.pos += 1,
+                Some(b'/') => match self.byte(self.pos + 1) {
+                    Some(b'*') => self.pos = self.find(b"*/", self.pos + 2).map_or(self.end, |at| at + 2),
+                    Some(b'/') => self.pos = self.find(b"\n", self.pos).unwrap_or(self.end),
+                    _ => return,
+                },
+                _ => return,
+            }
+        }
+    }
+
+    fn find(&self, needle: &[u8], from: usize) -> Option<usize> {
+        let haystack = self.text.as_bytes().get(from..self.end)?;
+        haystack.windows(needle.len()).position(|window| window == needle).map(|at| from + at)
+    }
+
+    /// The next byte that is not blank.
+    pub(in crate::hlo) fn peek(&mut self) -> Option<u8> {
+        self.skip_blank();
+        self.byte(self.pos)
+    }
+
+    pub(in crate::hlo) fn at_end(&mut self) -> bool {
+        self.peek().is_none()
+    }
+
+    /// Takes a punctuation mark if it is next.
+    pub(in crate::hlo) fn eat(&mut self, mark: &str) -> bool {
+        self.skip_blank();
+        let is_next = self.rest().starts_with(mark.as_bytes());
+        if is_next {
+            self.pos += mark.len();
+        }
+        is_next
+    }
+
+    pub(in crate::hlo) fn expect(&mut self, mark: &str) -> Read<()> {
+        if self.eat(mark) { Ok(()) } else { Err(self.expected(format!("`{mark}`"))) }
+    }
+
+    /// A fault here: what stands here, and what had to.
+    pub(in crate::hlo) fn expected(&mut self, expected: impl Into<String>) -> Fault {
+        self.skip_blank();
+        let found = match self.byte(self.pos) {
+            None if self.end == self.text.len() => "the end of the text".to_string(),
+            None => "the end of the value".to_string(),
+            Some(_) => {
+                let rest = &self.text[self.pos..self.end];
+                let n_word = rest.bytes().take_while(|&byte| is_word_byte(byte)).count();
+                let token: String = match n_word {
+                    0 => rest.chars().take(1).collect(),
+                    n => rest[..n].chars().take(40).collect(),
+                };
+                format!("`{token}`")
+            }
+        };
+        self.fault(ParseErrorKind::Expected { found, expected: expected.into() })
+    }
+
+    pub(in crate::hlo) fn fault(&self, kind: ParseErrorKind) -> Fault {
+        Fault { offset: self.pos, kind }
+    }
+
+    /// A maximal run of letters, digits, `_`, `.`, `-`, `+`; may be empty. `->` is not part of it.
+    pub(in crate::hlo) fn word_or_empty(&mut self) -> &'a str {
+        self.skip_blank();
+        let start = self.pos;
+        let bytes = self.text.as_bytes();
+        while self.pos < self.end && is_word_byte(bytes[self.pos]) {
+            if bytes[self.pos] == b'-' && self.byte(self.pos + 1) == Some(b'>') {
+                break;
+            }
+            self.pos += 1;
+        }
+        &self.text[start..self.pos]
+    }
+
+    /// A word that must be there; `what` says what it is.
+    pub(in crate::hlo) fn word(&mut self, what: &str) -> Read<&'a str> {
+        match self.word_or_empty() {
+            "" => Err(self.expected(what)),
+            word => Ok(word),
+        }
+    }
+
+    /// A name, with or without `%`.
+    pub(in crate::hlo) fn name(&mut self, what: &str) -> Read<&'a str> {
+        self.eat("%");
+        self.word(what)
+    }
+
+    /// A number.
+    pub(in crate::hlo) fn int(&mut self) -> Read<i64> {
+        self.skip_blank();
+        let start = self.pos;
+        let digits = self.rest().iter().skip(usize::from(self.byte(start) == Some(b'-')));
+        let n_digits = digits.take_while(|byte| byte.is_ascii_digit()).count();
+        self.pos += n_digits + usize::from(self.byte(start) == Some(b'-'));
+        self.text[start..self.pos].parse().map_err(|_| {
+            self.pos = start;
+            self.expected("an integer")
+        })
+    }
+
+    /// `open`, integers with commas between, `close`.
+    pub(in crate::hlo) fn ints(&mut self, open: &str, close: &str) -> Read<Vec<i64>> {
+        let mut values = Vec::new();
+        self.sequence(open, close, |cursor| {
+            values.push(cursor.int()?);
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    /// `open`, items with commas between, `close`.
+    pub(in crate::hlo) fn sequence(
+        &mut self,
+        open: &str,
+        close: &str,
+        mut item: impl FnMut(&mut Cursor<'a>) -> Read<()>,
+    ) -> Read<()> {
+        self.expect(open)?;
+        if self.eat(close) {
+            return Ok(());
+        }
+        loop {
+            item(self)?;
+            if self.eat(close) {
+                return Ok(());
+            }
+            if !self.eat(",") {
+                return Err(self.expected(format!("`,` or `{close}`")));
+            }
+        }
+    }
+
+    /// `true` or `false`.
+    pub(in crate::hlo) fn boolean(&mut self) -> Read<bool> {
+        let start = self.pos;
+        match self.word_or_empty() {
+            "true" | "1" => Ok(true),
+            "false" | "0" => Ok(false),
+            _ => {
+                self.pos = start;
+                Err(self.expected("`true` or `false`"))
+            }
+        }
+    }
+
+    /// A quoted string, unescaped.
+    pub(in crate::hlo) fn string(&mut self) -> Read<String> {
+        if self.peek() != Some(b'"') {
+            return Err(self.expected("a quoted string"));
+        }
+        let start = self.pos;
+        self.skip_string()?;
+        let raw = &self.text[start + 1..self.pos - 1];
+        if !raw.contains('\\') {
+            return Ok(raw.to_string());
+        }
+        let bytes = unescape(raw);
+        String::from_utf8(bytes).map_err(|_| {
+            self.pos = start;
+            self.expected("a string of UTF-8")
+        })
+    }
+
+    /// Passes a quoted string, the cursor being at its first quote.
+    fn skip_string(&mut self) -> Read<()> {
+        let start = self.pos;
+        let bytes = self.text.as_bytes();
+        self.pos += 1;
+        while self.pos < self.end {
+            match bytes[self.pos] {
+                b'"' => {
+                    self.pos += 1;
+                    return Ok(());
+                }
+                b'\\' => self.pos += 2,
+                _ => self.pos += 1,
+            }
+        }
+        self.pos = start;
+        Err(self.expected("a closing quote"))
+    }
+
+    /// Passes a value of unknown form: up to a comma, a closing bracket, or the end of the line outside of all brackets.
+    pub(in crate::hlo) fn value(&mut self) -> Read<Span> {
+        self.skip_blank();
+        let start = self.pos;
+        let bytes = self.text.as_bytes();
+        let mut open: Vec<u8> = Vec::new();
+        while self.pos < self.end {
+            let byte = bytes[self.pos];
+            match byte {
+                b'"' => {
+                    self.skip_string()?;
+                    continue;
+                }
+                b'/' if matches!(self.byte(self.pos + 1), Some(b'*' | b'/')) => {
+                    if open.is_empty() && self.byte(self.pos + 1) == Some(b'/') {
+                        break;
+                    }
+                    self.skip_blank();
+                    continue;
+                }
+                b'{' => open.push(b'}'),
+                b'(' => open.push(b')'),
+                b'[' => open.push(b']'),
+                b'}' | b')' | b']' => match open.pop() {
+                    None => break,
+                    Some(close) if close == byte => {}
+                    Some(close) => return Err(self.expected(format!("`{}`", char::from(close)))),
+                },
+                b',' | b'\n' if open.is_empty() => break,
+                _ => {}
+            }
+            self.pos += 1;
+        }
+        if let Some(&close) = open.last() {
+            return Err(self.expected(format!("`{}`", char::from(close))));
+        }
+        let end = start + self.text[start..self.pos].trim_end().len();
+        Ok(Span { start, end })
+    }
+
+    /// Passes a bracketed text whose opening bracket was taken, up to and including its closing one.
+    pub(in crate::hlo) fn until_closed(&mut self, close: &str) -> Read<Span> {
+        let start = self.pos;
+        loop {
+            match self.peek() {
+                Some(b',') => self.pos += 1,
+                _ if self.rest().starts_with(close.as_bytes()) => {
+                    let end = self.pos;
+                    self.pos += close.len();
+                    return Ok(Span { start, end });
+                }
+                _ => {
+                    let before = self.pos;
+                    self.value()?;
+                    if self.pos == before {
+                        return Err(self.expected(format!("`{close}`")));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A shape: `f32[2,3]{1,0}`, `(f32[], s32[2])`, `token[]`.
+    pub(in crate::hlo) fn shape(&mut self) -> Read<Shape> {
+        self.shape_at(0)
+    }
+
+    fn shape_at(&mut self, depth: usize) -> Read<Shape> {
+        if depth > MAX_DEPTH {
+            return Err(self.fault(ParseErrorKind::TooDeep { max: MAX_DEPTH }));
+        }
+        if self.peek() == Some(b'(') {
+            let mut elements = Vec::new();
+            self.sequence("(", ")", |cursor| {
+                elements.push(cursor.shape_at(depth + 1)?);
+                Ok(())
+            })?;
+            return Ok(Shape::Tuple(elements));
+        }
+        self.skip_blank();
+        let start = self.pos;
+        let name = self.word("a shape")?;
+        match name {
+            "token" | "opaque" => {
+                self.expect("[")?;
+                self.expect("]")?;
+                return Ok(if name == "token" { Shape::Token } else { Shape::Opaque });
+            }
+            _ => {}
+        }
+        let Some(dtype) = DType::from_name(name) else {
+            let names = DType::ALL.iter().map(|dtype| dtype.name());
+            let kind =
+                ParseErrorKind::UnknownName { what: "dtype", name: name.to_string(), nearest: nearest(name, names) };
+            return Err(Fault { offset: start, kind });
+        };
+        let mut array = ArrayShape::new(dtype, Vec::new());
+        let mut dynamic = Vec::new();
+        self.sequence("[", "]", |cursor| {
+            if cursor.eat("?") {
+                dynamic.push(true);
+                array.dims.push(ArrayShape::UNBOUNDED);
+            } else {
+                dynamic.push(cursor.eat("<="));
+                array.dims.push(cursor.int()?);
+            }
+            Ok(())
+        })?;
+        if dynamic.contains(&true) {
+            array.dynamic = dynamic;
+        }
+        // A brace after a blank opens a computation's body, not a layout.
+        if self.byte(self.pos) == Some(b'{') {
+            array.layout = Some(self.layout()?);
+        }
+        Ok(Shape::Array(array))
+    }
+
+    fn layout(&mut self) -> Read<Layout> {
+        self.expect("{")?;
+        let mut layout = Layout::default();
+        while !matches!(self.peek(), Some(b':' | b'}')) {
+            layout.minor_to_major.push(self.int()?);
+            if !self.eat(",") {
+                break;
+            }
+        }
+        if self.eat(":") {
+            while self.peek() != Some(b'}') {
+                self.layout_attribute(&mut layout)?;
+            }
+        }
+        self.expect("}")?;
+        Ok(layout)
+    }
+
+    fn layout_attribute(&mut self, layout: &mut Layout) -> Read<()> {
+        self.skip_blank();
+        let start = self.pos;
+        let key = if self.eat("#") {
+            "#"
+        } else if self.eat("*") {
+            "*"
+        } else {
+            self.word("a layout attribute or `}`")?
+        };
+        match key {
+            "T" => {
+                while self.peek() == Some(b'(') {
+                    let mut dims = Vec::new();
+                    self.sequence("(", ")", |cursor| {
+                        dims.push(if cursor.eat("*") { Tile::COMBINE } else { cursor.int()? });
+                        Ok(())
+                    })?;
+                    layout.tiles.push(Tile(dims));
+                }
+            }
+            "E" => layout.element_size_in_bits = self.in_parens()?,
+            "S" => layout.memory_space = self.in_parens()?,
+            "L" | "#" | "*" | "SC" | "M" | "P" | "D" => {
+                while self.peek() == Some(b'(') {
+                    self.pos += 1;
+                    self.until_closed(")")?;
+                }
+                layout.extra.push_str(&self.text[start..self.pos]);
+            }
+            _ => {
+                self.pos = start;
+                return Err(self.expected("one of the layout attributes T, L, #, *, E, S, SC, P, M"));
+            }
+        }
+        Ok(())
+    }
+
+    fn in_parens(&mut self) -> Read<i64> {
+        self.expect("(")?;
+        let value = self.int()?;
+        self.expect(")")?;
+        Ok(value)
+    }
+}
+
+/// The name nearest to `name`, if one is near.
+pub(in crate::hlo) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<String> {
+    names
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
+        .filter(|&(similarity, _)| similarity > 0.8)
+        // Candidates may come in any order: of equally near ones the first in the alphabet.
+        .max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)))
+        .map(|(_, candidate)| candidate.to_string())
+}
+
+/// Undoes C escapes: `\n`, `\"`, octal, `\x` hex.
+fn unescape(raw: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(raw.len());
+    let mut rest = raw.bytes().peekable();
+    while let Some(byte) = rest.next() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        match rest.next() {
+            Some(b'n') => bytes.push(b'\n'),
+            Some(b'r') => bytes.push(b'\r'),
+            Some(b't') => bytes.push(b'\t'),
+            Some(b'x') => {
+                let mut value = 0u8;
+                while let Some(digit) = rest.peek().and_then(|&b| char::from(b).to_digit(16)) {
+                    value = value.wrapping_mul(16).wrapping_add(digit as u8);
+                    rest.next();
+                }
+                bytes.push(value);
+            }
+            Some(first @ b'0'..=b'7') => {
+                let mut value = first - b'0';
+                for _ in 0..2 {
+                    match rest.peek() {
+                        Some(&digit @ b'0'..=b'7') => {
+                            value = value.wrapping_mul(8).wrapping_add(digit - b'0');
+                            rest.next();
+                        }
+                        _ => break,
+                    }
+                }
+                bytes.push(value);
+            }
+            Some(other) => bytes.push(other),
+            None => bytes.push(b'\\'),
+        }
+    }
+    bytes
+}

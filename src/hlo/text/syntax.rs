@@ -1,0 +1,118 @@
+//! The first pass over HLO text: which computations and instructions there are, their names, shapes and opcodes, and
+//! where their operands and attributes stand. Names are resolved and values read by the second pass (`parse`).
+
+use super::lex::{Cursor, Read, Span};
+use crate::hlo::Shape;
+
+/// A module's header and computations.
+pub(super) struct RawModule<'a> {
+    pub(super) name: &'a str,
+    pub(super) attributes: Vec<Attribute<'a>>,
+    pub(super) computations: Vec<RawComputation<'a>>,
+}
+
+/// A computation.
+pub(super) struct RawComputation<'a> {
+    pub(super) name: &'a str,
+    pub(super) offset: usize,
+    pub(super) is_entry: bool,
+    pub(super) instructions: Vec<RawInstruction<'a>>,
+    /// Which instruction says `ROOT`; without one, the last.
+    pub(super) root: Option<usize>,
+    pub(super) attributes: Vec<Attribute<'a>>,
+}
+
+/// An instruction.
+pub(super) struct RawInstruction<'a> {
+    pub(super) name: &'a str,
+    pub(super) offset: usize,
+    pub(super) shape: Shape,
+    pub(super) opcode: &'a str,
+    /// What stands between the parentheses after the opcode.
+    pub(super) operands: Span,
+    pub(super) attributes: Vec<Attribute<'a>>,
+}
+
+/// `name=value`.
+#[derive(Clone, Copy)]
+pub(super) struct Attribute<'a> {
+    pub(super) name: &'a str,
+    pub(super) value: Span,
+}
+
+/// Reads a whole text.
+pub(super) fn module<'a>(cursor: &mut Cursor<'a>) -> Read<RawModule<'a>> {
+    if cursor.word_or_empty() != "HloModule" {
+        cursor.pos = 0;
+        return Err(cursor.expected("`HloModule`"));
+    }
+    let name = cursor.word("the module's name")?;
+    let attributes = attributes(cursor)?;
+    let mut computations = Vec::new();
+    while !cursor.at_end() {
+        computations.push(computation(cursor)?);
+    }
+    Ok(RawModule { name, attributes, computations })
+}
+
+/// `, name=value` as often as it stands there.
+fn attributes<'a>(cursor: &mut Cursor<'a>) -> Read<Vec<Attribute<'a>>> {
+    let mut attributes = Vec::new();
+    while cursor.eat(",") {
+        let name = cursor.word("an attribute's name")?;
+        cursor.expect("=")?;
+        let value = cursor.value()?;
+        if value.start == value.end {
+            return Err(cursor.expected(format!("a value of `{name}`")));
+        }
+        attributes.push(Attribute { name, value });
+    }
+    Ok(attributes)
+}
+
+fn computation<'a>(cursor: &mut Cursor<'a>) -> Read<RawComputation<'a>> {
+    cursor.skip_blank();
+    let mut offset = cursor.pos;
+    let mut name = cursor.name("a computation")?;
+    // A computation may itself be named ENTRY; then no name follows.
+    let is_entry = name == "ENTRY" && !matches!(cursor.peek(), Some(b'{' | b'('));
+    if is_entry {
+        offset = cursor.pos;
+        name = cursor.name("the entry computation's name")?;
+    }
+    if cursor.eat("(") {
+        // The program shape repeats what the instructions say.
+        cursor.until_closed(")")?;
+        cursor.expect("->")?;
+        cursor.shape()?;
+    }
+    cursor.expect("{")?;
+    let mut instructions = Vec::new();
+    let mut root = None;
+    while !cursor.eat("}") {
+        let (instruction, is_root) = instruction(cursor)?;
+        if is_root {
+            root = Some(instructions.len());
+        }
+        instructions.push(instruction);
+    }
+    Ok(RawComputation { name, offset, is_entry, instructions, root, attributes: attributes(cursor)? })
+}
+
+fn instruction<'a>(cursor: &mut Cursor<'a>) -> Read<(RawInstruction<'a>, bool)> {
+    cursor.skip_blank();
+    let mut offset = cursor.pos;
+    let mut name = cursor.name("an instruction or `}`")?;
+    let is_root = name == "ROOT" && cursor.peek() != Some(b'=');
+    if is_root {
+        offset = cursor.pos;
+        name = cursor.name("the root instruction's name")?;
+    }
+    cursor.expect("=")?;
+    let shape = cursor.shape()?;
+    let opcode = cursor.word("an opcode")?;
+    cursor.expect("(")?;
+    let operands = cursor.until_closed(")")?;
+    let attributes = attributes(cursor)?;
+    Ok((RawInstruction { name, offset, shape, opcode, operands, attributes }, is_root))
+}

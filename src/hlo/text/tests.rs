@@ -1,0 +1,250 @@
+use super::*;
+use crate::hlo::ops::samples::all_ops;
+use crate::hlo::ops::{BinaryOp, UnaryOp};
+use crate::hlo::{
+    Alias, AliasKind, ArrayShape, CompId, DType, DeviceOrder, EntryLayout, InstrId, Layout, Literal, Metadata, Module,
+    Op, Shape, Sharding, TileAssignment,
+};
+
+/// A module with one instruction of each op; shapes mean nothing here.
+fn every_op() -> Module {
+    let mut module = Module::new("every_op");
+    let shape = Shape::array(DType::F32, [2]).with_default_layout();
+    for name in ["f", "g"] {
+        let comp = module.add_computation(name);
+        module.append(comp, Op::parameter(0), Vec::new(), shape.clone(), Metadata::default());
+    }
+    let entry = module.entry;
+    let x = module.append(entry, Op::parameter(9), Vec::new(), shape.clone(), Metadata::default());
+    for op in all_ops() {
+        let (operands, shape) = match &op {
+            Op::Parameter { .. } | Op::Iota { .. } => (Vec::new(), shape.clone()),
+            Op::Constant(literal) => (Vec::new(), literal.shape()),
+            _ => (vec![x, x], shape.clone()),
+        };
+        module.append(entry, op, operands, shape, Metadata::default());
+    }
+    module
+}
+
+fn check_round_trip(module: &Module) {
+    for options in [PrintOptions::default(), PrintOptions::long()] {
+        let text = print(module, &options);
+        let back = parse(&text, "text").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(print(&back, &options), text);
+        for (instr, expected) in back.entry().instructions.iter().zip(&module.entry().instructions) {
+            assert_eq!(instr, expected);
+        }
+        assert_eq!(&back, module);
+    }
+}
+
+#[test]
+fn every_op_reads_back() {
+    check_round_trip(&every_op());
+}
+
+#[test]
+fn everything_around_ops_reads_back() {
+    let mut module = every_op();
+    module.is_scheduled = true;
+    let alias = |output, parameter_number, kind| Alias {
+        output_index: output,
+        parameter_number,
+        parameter_index: vec![3],
+        kind,
+    };
+    module.input_output_alias = vec![alias(vec![], 0, AliasKind::May), alias(vec![1, 2], 4, AliasKind::Must)];
+    module.buffer_donors = vec![(2, vec![]), (3, vec![1])];
+    module.frontend_attributes = vec![("a".into(), "b \"c\"".into()), ("d".into(), "{\"e\":1}".into())];
+    module.unmodelled.attributes = vec![("replica_count".into(), "4".into())];
+    let tiled = ArrayShape {
+        layout: Some(Layout {
+            tiles: vec![crate::hlo::Tile(vec![8, 128]), crate::hlo::Tile(vec![2, 1])],
+            element_size_in_bits: 4,
+            memory_space: 1,
+            extra: "L(1024)SC(0:8)(1:16)M(4)".into(),
+            ..Layout::descending(2)
+        }),
+        dynamic: vec![true, true],
+        ..ArrayShape::new(DType::BF16, [64, ArrayShape::UNBOUNDED])
+    };
+    let odd = Shape::Tuple(vec![tiled.into(), Shape::Token, Shape::Tuple(vec![]), Shape::Opaque]);
+    module.entry_layout = Some(EntryLayout { parameters: vec![odd.clone()], result: odd.clone() });
+    let entry = &mut module.computations[0];
+    entry.root = InstrId(5);
+    entry.unmodelled.attributes = vec![("execution_thread".into(), "\"host\"".into())];
+    let tiles = |devices| Sharding::Tiled(TileAssignment { dims: vec![2, 2], devices, replicate_on_last_dim: true });
+    let shardings = [
+        Sharding::Replicated,
+        Sharding::Manual,
+        Sharding::Maximal { device: 1 },
+        tiles(DeviceOrder::List(vec![3, 1, 2, 0])),
+        tiles(DeviceOrder::Iota { reshape_dims: vec![2, 2], transpose_perm: vec![1, 0] }),
+        Sharding::Raw { text: "devices=[2,2]<=[4] last_tile_dims={manual}".into(), proto: vec![] },
+    ];
+    for (instr, sharding) in entry.instructions.iter_mut().skip(3).zip(&shardings) {
+        instr.sharding = Some(sharding.clone());
+    }
+    let instr = &mut entry.instructions[20];
+    instr.sharding = Some(Sharding::Tuple(shardings.to_vec()));
+    instr.shape = odd;
+    instr.control_predecessors = vec![InstrId(3), InstrId(5)];
+    instr.frontend_attributes = vec![("k".into(), "v".into())];
+    instr.backend_config = "not json \u{e9}\n".into();
+    instr.unmodelled.attributes = vec![
+        ("some_new_thing".into(), "{a, {b}, \"}\"}".into()),
+        ("metadata".into(), "source_end_line=9 profile_type={1,2}".into()),
+    ];
+    instr.metadata = Metadata {
+        op_type: "Conv2D".into(),
+        op_name: "v['a']/\"b\"".into(),
+        source_file: "C:\\a b.py".into(),
+        source_line: 12,
+    };
+    entry.instructions[21].backend_config = "{\"flops\":\"1\"}".into();
+    check_round_trip(&module);
+}
+
+#[test]
+fn every_value_of_a_small_dtype_reads_back() {
+    let mut module = Module::new("values");
+    for &dtype in DType::ALL {
+        let n = 1i64 << dtype.bits().min(16);
+        let n = if dtype == DType::Pred { 2 } else { n };
+        let mut shape = ArrayShape::new(dtype, [n]);
+        shape.layout = Some(Layout::descending(1));
+        let bytes: Vec<u8> = match dtype.bits() {
+            16 => (0..=u16::MAX).flat_map(u16::to_le_bytes).collect(),
+            bits if bits <= 8 && dtype.is_integer() && dtype.is_signed() => {
+                (0..n).map(|i| (i - (n >> 1)) as u8).collect()
+            }
+            bits if bits <= 8 => (0..n).map(|i| i as u8).collect(),
+            _ => {
+                let width = dtype.n_bytes();
+                (0..n as usize * width).map(|i| (i.wrapping_mul(2_654_435_761) >> 7) as u8).collect()
+            }
+        };
+        let value = Literal::Array { shape: shape.clone(), bytes };
+        module.append(CompId(0), Op::Constant(value), Vec::new(), shape.into(), Metadata::default());
+    }
+    let text = print(&module, &PrintOptions::default());
+    let back = parse(&text, "text").unwrap();
+    for (instr, expected) in back.entry().instructions.iter().zip(&module.entry().instructions) {
+        let (Op::Constant(Literal::Array { shape, bytes }), Op::Constant(Literal::Array { bytes: expected, .. })) =
+            (&instr.op, &expected.op)
+        else {
+            panic!("a constant");
+        };
+        let width = shape.dtype.n_bytes();
+        for (got, expected) in bytes.chunks(width).zip(expected.chunks(width)) {
+            assert_eq!(got, expected, "{}", shape.dtype);
+        }
+    }
+}
+
+#[test]
+fn names_may_come_before_their_definitions() {
+    let text = "HloModule m
+ENTRY e {
+  ROOT c = f32[] call(b), to_apply=f
+  b = f32[] negate(a) // the middle one
+  a = f32[] parameter(0)
+}
+f { ROOT p = f32[] parameter(0) }";
+    let module = parse(text, "m.hlo").unwrap();
+    let ops: Vec<_> = module.entry().instructions.iter().map(|instr| instr.op.clone()).collect();
+    assert_eq!(ops, [Op::parameter(0), Op::Unary(UnaryOp::Negate), Op::Call { to_apply: CompId(1) }]);
+    assert_eq!(module.entry().root, InstrId(2));
+    assert_eq!(module.next_name, 1);
+}
+
+#[test]
+fn long_constants_can_be_left_out() {
+    let mut module = Module::new("m");
+    let value = Literal::from_elements([3], &[1i32, 2, 3]);
+    module.append(CompId(0), Op::Constant(value.clone()), Vec::new(), value.shape(), Metadata::default());
+    let options = PrintOptions { max_constant_elements: Some(2), ..PrintOptions::default() };
+    let text = print(&module, &options);
+    assert!(text.contains("constant.1 = s32[3]{0} constant({...})\n"));
+    assert_eq!(
+        parse(&text, "m.hlo").unwrap_err().to_string(),
+        "m.hlo:4:40: the constant's values were left out (`{...}`); help: print the module with large constants
+    ROOT constant.1 = s32[3]{0} constant({...})
+                                         ^"
+    );
+}
+
+/// The whole message for a text with one instruction in its entry.
+fn error_of(instruction: &str) -> String {
+    let text = format!("HloModule m\n\nENTRY e {{\n  x = f32[2]{{0}} parameter(0)\n  {instruction}\n}}\n");
+    parse(&text, "m.hlo").unwrap_err().to_string()
+}
+
+#[test]
+fn errors_say_where_and_what() {
+    let cases = [
+        ("ROOT y = f32[2]{0} add(x, z)", "m.hlo:5:29: no instruction of this computation is named `z`"),
+        ("ROOT y = f33[2]{0} negate(x)", "m.hlo:5:12: no dtype is named `f33`; help: did you mean `f32`"),
+        ("ROOT y = f32[2]{0} reduce(x), to_apply=f", "m.hlo:5:8: `reduce` needs the attribute `dimensions`"),
+        ("ROOT y = f32[2]{0} call(x), to_apply=f", "m.hlo:5:40: no computation is named `f`"),
+        ("ROOT y = f32[2]{0} negate(x", "m.hlo:6:1: found `}`, expected `)`"),
+        (
+            "ROOT y = pred[2]{0} compare(x, x), direction=UP",
+            "m.hlo:5:48: found `UP`, expected one of EQ, NE, GE, GT, LE, LT",
+        ),
+        ("ROOT y = s8[] constant(300)", "m.hlo:5:26: `300` is no value of s8"),
+        (
+            "ROOT y = s8[2] constant({1})",
+            "m.hlo:5:29: found `}`, expected 2 elements in dimension 0 of s8[2], here are 1",
+        ),
+        ("x = f32[] constant(0)", "m.hlo:5:3: the instruction `x` is defined twice"),
+        ("ROOT y = f32[2]{0} negate(y)", "m.hlo:5:8: operands form a cycle through `y`"),
+        ("ROOT y = f32[2]{0} call(x), to_apply=e", "m.hlo:3:7: calls form a cycle through `e`"),
+    ];
+    for (instruction, expected) in cases {
+        assert_eq!(error_of(instruction).lines().next(), Some(expected));
+    }
+    assert_eq!(
+        parse("\u{a}\u{9f1}oops", "m.hlo").unwrap_err().to_string(),
+        "m.hlo:2:1: found `\u{9f1}oops`, expected `HloModule`\n  \u{9f1}oops\n  ^"
+    );
+    let twice = "HloModule m\nENTRY a { x = f32[] parameter(0) }\nENTRY b { x = f32[] parameter(0) }";
+    assert_eq!(
+        parse(twice, "m.hlo").unwrap_err().to_string().lines().next(),
+        Some("m.hlo:3:7: 2 computations are marked `ENTRY`, expected 1")
+    );
+}
+
+#[test]
+fn nesting_is_bounded() {
+    let shape = format!("{}f32[]{}", "(".repeat(1_000_000), ")".repeat(1_000_000));
+    let error = error_of(&format!("ROOT y = {shape} negate(x)"));
+    assert!(error.starts_with("m.hlo:5:113: nesting is deeper than 100"), "{}", &error[..60]);
+    let braces = "{".repeat(1_000_000);
+    assert!(error_of(&format!("ROOT y = f32[] negate(x), sharding={braces}")).contains("expected `}`"));
+}
+
+/// Every truncation and many single-byte changes give a module or an error, and never a panic.
+#[test]
+fn broken_text_does_not_panic() {
+    let mut module = every_op();
+    let add =
+        module.append(CompId(0), Op::Binary(BinaryOp::Add), vec![], Shape::scalar(DType::F32), Metadata::default());
+    module.computations[0].instructions[add.idx()].sharding = Some(Sharding::Tiled(TileAssignment {
+        dims: vec![1],
+        devices: DeviceOrder::List(vec![0]),
+        replicate_on_last_dim: false,
+    }));
+    let text = print(&module, &PrintOptions::long());
+    for end in (0..text.len()).step_by(3) {
+        let _ = parse(&text[..end], "m.hlo");
+    }
+    for (at, replacement) in (0..text.len()).step_by(5).zip("{}()[],=\"\\-/*x0 \n%<é".chars().cycle()) {
+        let mut changed = text.clone();
+        changed.replace_range(at..at + 1, &replacement.to_string());
+        if let Ok(module) = parse(&changed, "m.hlo") {
+            print(&module, &PrintOptions::long());
+        }
+    }
+}

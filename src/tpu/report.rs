@@ -1,0 +1,238 @@
+//! What the TPU compiler says of a program: memory, cost, cycles; or that it does not fit.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use prost::Message;
+use serde::Serialize;
+
+use super::Target;
+use crate::hlo::proto::messages::HloModuleProto;
+use crate::pjrt::{Code, CompileOptions, Compiled, MemoryStats, PjrtError, Plugin, Topology, Value};
+
+/// Device memory a program needs on one core, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Hbm {
+    /// Arguments.
+    pub arguments: i64,
+    /// Outputs, those that reuse an argument's memory included.
+    pub outputs: i64,
+    /// Outputs that reuse an argument's memory.
+    pub aliased: i64,
+    /// Everything in between.
+    pub temporaries: i64,
+    /// The program.
+    pub code: i64,
+    /// arguments + outputs − aliased + temporaries + code.
+    pub total: i64,
+    /// What the core has.
+    pub limit: i64,
+}
+
+/// The compiler's figures for one program on one core of a target. Serializes under the names of `compile --json`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Device memory, in bytes.
+    pub hbm: Hbm,
+    /// Floating-point operations of one run (`flops`).
+    pub flops: f64,
+    /// Bytes moved in one run (`bytes accessed`).
+    pub bytes_accessed: f64,
+    /// Cycles of one run: the sum of `estimated_cycles` over the optimized program.
+    pub cycles: u64,
+    /// Seconds of one run, by the compiler's estimate (`optimal_seconds`).
+    pub seconds: f64,
+    /// Batch ÷ seconds, on one core.
+    pub examples_per_second: f64,
+    /// Seconds that compiling took here.
+    pub compile_seconds: f64,
+}
+
+/// A program that could not be compiled for a TPU.
+#[derive(Debug, thiserror::Error)]
+pub enum TpuError {
+    /// The target is no TPU.
+    #[error("target {0}: the report needs the TPU compiler, and this is no TPU\nhelp: use a target such as tpu-v2")]
+    NotATpu(Target),
+    /// The program does not fit in device memory, even after rematerialisation.
+    #[error("{target}: out of device memory: needs {}, has {}\nhelp: use a smaller batch, or bf16 if the program is f32\ncompiler: {text}", amount(*.needed), amount(*.available))]
+    OutOfMemory {
+        /// The target.
+        target: Target,
+        /// Bytes needed, where the compiler's text says so. It rounds to hundredths of its unit.
+        needed: Option<u64>,
+        /// Bytes there are for the program: what the compiler's text says, else the device's limit.
+        available: Option<u64>,
+        /// First line of the compiler's text.
+        text: String,
+    },
+    /// A figure that the compiler did not give.
+    #[error("{target}: the compiler gave no `{figure}`: libtpu has changed, use the pinned one")]
+    NoFigure {
+        /// The target.
+        target: Target,
+        /// The figure's name.
+        figure: &'static str,
+    },
+    /// The optimized program cannot be read.
+    #[error("{target}: the optimized program is not an HloModuleProto: {source}")]
+    Program {
+        /// The target.
+        target: Target,
+        /// Why.
+        #[source]
+        source: prost::DecodeError,
+    },
+    /// Anything else that the compiler, or installing it, refused.
+    #[error(transparent)]
+    Pjrt(#[from] PjrtError),
+}
+
+fn amount(n_bytes: Option<u64>) -> String {
+    match n_bytes {
+        Some(n_bytes) => format!("{n_bytes} bytes ({:.2} GiB)", n_bytes as f64 / f64::from(1u32 << 30)),
+        None => "an amount the compiler did not say".to_string(),
+    }
+}
+
+/// Compiles a verified program (serialized `HloModuleProto`) for one core of the target, and reports. The compiler is
+/// installed on first use.
+pub fn compile(target: &Target, program: &[u8], batch: usize) -> Result<Report, TpuError> {
+    match target {
+        Target::Cpu => Err(TpuError::NotATpu(target.clone())),
+        Target::Tpu { .. } => compile_with(Plugin::tpu()?, target, program, batch),
+    }
+}
+
+/// As [`compile`], with a compiler found some other way.
+pub fn compile_with(
+    plugin: &'static Plugin,
+    target: &Target,
+    program: &[u8],
+    batch: usize,
+) -> Result<Report, TpuError> {
+    let name = target.topology().ok_or_else(|| TpuError::NotATpu(target.clone()))?;
+    let topology = Topology::new(plugin, &name, &BTreeMap::new())?;
+    let limit = memory_limit(target, &topology)?;
+    let start = Instant::now();
+    let compiled =
+        topology.compile(program, &CompileOptions::default()).map_err(|error| classify(target, limit, error))?;
+    let compile_seconds = start.elapsed().as_secs_f64();
+    let stats = compiled.memory_stats()?;
+    let MemoryStats { arguments, outputs, aliased, temporaries, code, peak: _ } = stats;
+    let total = stats.total();
+    let costs = compiled.cost_analysis()?;
+    let cost = |figure: &'static str| {
+        costs.get(figure).copied().ok_or_else(|| TpuError::NoFigure { target: target.clone(), figure })
+    };
+    let seconds = cost("optimal_seconds")?;
+    Ok(Report {
+        hbm: Hbm { arguments, outputs, aliased, temporaries, code, total, limit },
+        flops: cost("flops")?,
+        bytes_accessed: cost("bytes accessed")?,
+        cycles: cycles(target, &compiled)?,
+        seconds,
+        examples_per_second: batch as f64 / seconds,
+        compile_seconds,
+    })
+}
+
+/// Bytes a core of the topology has for programs.
+fn memory_limit(target: &Target, topology: &Topology) -> Result<i64, TpuError> {
+    const FIGURE: &str = "device_memory_bytes_limit";
+    match topology.devices().first().and_then(|device| device.attributes.get(FIGURE)) {
+        Some(Value::Int(limit)) => Ok(*limit),
+        _ => Err(TpuError::NoFigure { target: target.clone(), figure: FIGURE }),
+    }
+}
+
+/// Tells a program that does not fit from other refusals.
+fn classify(target: &Target, limit: i64, error: PjrtError) -> TpuError {
+    match error {
+        PjrtError::Call { code: Code::ResourceExhausted, message, .. } if message.contains(OUT_OF_MEMORY) => {
+            let (needed, available) = amounts(&message);
+            let text = message.lines().next().unwrap_or_default().to_string();
+            let available = available.or(u64::try_from(limit).ok());
+            TpuError::OutOfMemory { target: target.clone(), needed, available, text }
+        }
+        error => TpuError::Pjrt(error),
+    }
+}
+
+/// RESOURCE_EXHAUSTED has other causes too, such as a full scratch memory inside one fusion.
+const OUT_OF_MEMORY: &str = "Ran out of memory on HBM";
+
+/// Needed and available bytes in the compiler's sentence: `… temporaries (21.73G) exceeds available HBM (7.48G)`.
+fn amounts(message: &str) -> (Option<u64>, Option<u64>) {
+    let parenthesised = |prefix: &str| {
+        let (_, rest) = message.split_once(prefix)?;
+        let (inside, _) = rest.split_once(')')?;
+        size(inside)
+    };
+    (parenthesised("HLO temporaries ("), parenthesised("available HBM ("))
+}
+
+/// `7.48G` and the like in bytes; XLA's units are powers of 1024.
+fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match text[digits.len()..].trim_end_matches('.') {
+        "" | "B" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return None,
+    };
+    let count: f64 = digits.parse().ok()?;
+    Some((count * (1u64 << unit) as f64).round() as u64)
+}
+
+/// Sum of `estimated_cycles` over the instructions of the optimized program.
+fn cycles(target: &Target, compiled: &Compiled) -> Result<u64, TpuError> {
+    let program = compiled.optimized_program()?;
+    let module = HloModuleProto::decode(program.as_slice())
+        .map_err(|source| TpuError::Program { target: target.clone(), source })?;
+    let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+    Ok(instructions.map(|instruction| estimated_cycles(&instruction.backend_config)).sum())
+}
+
+/// Cycles in one instruction's `backend_config`, which is JSON: the figure may stand in any object of it.
+fn estimated_cycles(backend_config: &[u8]) -> u64 {
+    fn sum(value: &serde_json::Value) -> u64 {
+        match value {
+            serde_json::Value::Object(members) => members
+                .iter()
+                .map(|(name, value)| match name.as_str() {
+                    // int64 is a string in protobuf's JSON.
+                    "estimated_cycles" => {
+                        value.as_str().and_then(|text| text.parse().ok()).or(value.as_u64()).unwrap_or(0)
+                    }
+                    _ => sum(value),
+                })
+                .sum(),
+            serde_json::Value::Array(elements) => elements.iter().map(sum).sum(),
+            _ => 0,
+        }
+    }
+    serde_json::from_slice(backend_config).map_or(0, |config| sum(&config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cycles_are_found_where_they_stand() {
+        let config = br#"{"window_config":{"estimated_cycles":"1470","x":["1"]},"list":[{"estimated_cycles":30}]}"#;
+        assert_eq!(estimated_cycles(config), 1500);
+        assert_eq!(estimated_cycles(b""), 0);
+    }
+
+    #[test]
+    fn sizes_are_read_in_powers_of_1024() {
+        assert_eq!(size("7.48G"), Some(8_031_588_844));
+        assert_eq!(size("512B"), Some(512));
+        assert_eq!(size("1.5M."), Some(1_572_864));
+        assert_eq!(size("many"), None);
+    }
+}

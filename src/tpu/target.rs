@@ -1,0 +1,210 @@
+//! Targets: `cpu`, `tpu-v2`, `tpu-v3:4x4`, … as users write them, and the topologies that `libtpu` knows them by.
+//!
+//! Names and grids were found by asking `libtpu` 0.0.51; a grid that it cannot divide into hosts it refuses itself.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What a program is compiled for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// This machine's CPU, through its plugin.
+    Cpu,
+    /// A TPU, through `libtpu`.
+    Tpu {
+        /// Which TPU.
+        version: Version,
+        /// Chips along each axis of the interconnect.
+        grid: Vec<u32>,
+    },
+}
+
+/// A TPU generation that `libtpu` compiles for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Version {
+    /// TPU v2.
+    V2,
+    /// TPU v3.
+    V3,
+    /// TPU v4.
+    V4,
+    /// TPU v5e.
+    V5e,
+    /// TPU v5p.
+    V5p,
+    /// TPU v6e.
+    V6e,
+}
+
+impl Version {
+    /// Every version, oldest first.
+    pub const ALL: [Version; 6] = [Version::V2, Version::V3, Version::V4, Version::V5e, Version::V5p, Version::V6e];
+
+    /// As users and `libtpu` write it, such as `v5e`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Version::V2 => "v2",
+            Version::V3 => "v3",
+            Version::V4 => "v4",
+            Version::V5e => "v5e",
+            Version::V5p => "v5p",
+            Version::V6e => "v6e",
+        }
+    }
+
+    /// Chips of one board: `libtpu`'s default chips per host.
+    pub const fn board(self) -> &'static [u32] {
+        match self {
+            Version::V2 | Version::V3 | Version::V5e | Version::V6e => &[2, 2],
+            Version::V4 | Version::V5p => &[2, 2, 1],
+        }
+    }
+
+    /// Cores of one board that a program can run on: the devices of its topology.
+    ///
+    /// A chip of v2, v3 and v4 has two; one of v5e, v5p and v6e counts as one device.
+    pub const fn cores_per_board(self) -> u32 {
+        match self {
+            Version::V2 | Version::V3 | Version::V4 => 8,
+            Version::V5e | Version::V5p | Version::V6e => 4,
+        }
+    }
+}
+
+impl Target {
+    /// One board of this version.
+    pub fn board(version: Version) -> Target {
+        Target::Tpu { version, grid: version.board().to_vec() }
+    }
+
+    /// `libtpu`'s name of the topology, such as `v3:4x4`; `None` for the CPU.
+    pub fn topology(&self) -> Option<String> {
+        match self {
+            Target::Cpu => None,
+            Target::Tpu { version, grid } => Some(format!("{}:{}", version.name(), grid_text(grid))),
+        }
+    }
+
+    /// Names without a grid, as they are parsed.
+    pub fn names() -> Vec<String> {
+        let tpus = Version::ALL.iter().map(|version| format!("tpu-{}", version.name()));
+        std::iter::once("cpu".to_string()).chain(tpus).collect()
+    }
+}
+
+fn grid_text(grid: &[u32]) -> String {
+    grid.iter().map(u32::to_string).collect::<Vec<String>>().join("x")
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Cpu => f.write_str("cpu"),
+            Target::Tpu { version, grid } if grid == version.board() => write!(f, "tpu-{}", version.name()),
+            Target::Tpu { version, grid } => write!(f, "tpu-{}:{}", version.name(), grid_text(grid)),
+        }
+    }
+}
+
+/// A text that names no target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// No such name.
+    #[error("no target `{text}`: expected {}{}", Target::names().join(", "), nearest(text))]
+    Name {
+        /// The name, without a grid.
+        text: String,
+    },
+    /// No such grid.
+    #[error("target `{text}`: `{grid}` is not a grid of chips: expected {expected}, like `{example}`")]
+    Grid {
+        /// The whole text.
+        text: String,
+        /// What follows the colon.
+        grid: String,
+        /// How many axes the version has, in words.
+        expected: &'static str,
+        /// A target of this version that parses.
+        example: String,
+    },
+    /// A grid for the CPU.
+    #[error("target `{text}`: cpu has no grid of chips\nhelp: write `cpu`")]
+    CpuGrid {
+        /// The whole text.
+        text: String,
+    },
+}
+
+fn nearest(text: &str) -> String {
+    let mut names = Target::names();
+    names.sort_by_key(|name| strsim::damerau_levenshtein(name, text));
+    match strsim::damerau_levenshtein(&names[0], text) <= 2 {
+        true => format!("\nhelp: did you mean `{}`?", names[0]),
+        false => String::new(),
+    }
+}
+
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Target, TargetError> {
+        let (name, grid) = match text.split_once(':') {
+            Some((name, grid)) => (name, Some(grid)),
+            None => (text, None),
+        };
+        if name == "cpu" {
+            return match grid {
+                None => Ok(Target::Cpu),
+                Some(_) => Err(TargetError::CpuGrid { text: text.to_string() }),
+            };
+        }
+        let version = name
+            .strip_prefix("tpu-")
+            .and_then(|name| Version::ALL.into_iter().find(|version| version.name() == name))
+            .ok_or_else(|| TargetError::Name { text: name.to_string() })?;
+        let Some(grid) = grid else { return Ok(Target::board(version)) };
+        let chips: Option<Vec<u32>> =
+            grid.split('x').map(|axis| axis.parse().ok().filter(|&n_chips| n_chips > 0)).collect();
+        match chips {
+            Some(chips) if chips.len() == version.board().len() => Ok(Target::Tpu { version, grid: chips }),
+            _ => Err(TargetError::Grid {
+                text: text.to_string(),
+                grid: grid.to_string(),
+                expected: if version.board().len() == 2 { "two sizes" } else { "three sizes" },
+                example: format!("tpu-{}:{}", version.name(), grid_text(version.board())),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_print_as_they_parse() {
+        for name in Target::names().into_iter().chain(["tpu-v3:4x4".to_string(), "tpu-v4:2x2x2".to_string()]) {
+            assert_eq!(name.parse::<Target>().unwrap().to_string(), name);
+        }
+        assert_eq!("tpu-v2".parse::<Target>().unwrap().topology().unwrap(), "v2:2x2");
+        assert_eq!("tpu-v5p".parse::<Target>().unwrap().topology().unwrap(), "v5p:2x2x1");
+        assert_eq!("tpu-v2:2x2".parse::<Target>().unwrap().to_string(), "tpu-v2");
+    }
+
+    #[test]
+    fn errors_list_what_there_is_and_suggest_the_nearest() {
+        let error = |text: &str| text.parse::<Target>().unwrap_err().to_string();
+        let names = "cpu, tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e";
+        assert_eq!(error("tpu_v2"), format!("no target `tpu_v2`: expected {names}\nhelp: did you mean `tpu-v2`?"));
+        assert_eq!(error("gpu-h100"), format!("no target `gpu-h100`: expected {names}"));
+        assert_eq!(
+            error("tpu-v3:4"),
+            "target `tpu-v3:4`: `4` is not a grid of chips: expected two sizes, like `tpu-v3:2x2`"
+        );
+        assert_eq!(
+            error("tpu-v4:2x0x1"),
+            "target `tpu-v4:2x0x1`: `2x0x1` is not a grid of chips: expected three sizes, like `tpu-v4:2x2x1`"
+        );
+        assert_eq!(error("cpu:2x2"), "target `cpu:2x2`: cpu has no grid of chips\nhelp: write `cpu`");
+    }
+}
