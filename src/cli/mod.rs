@@ -10,6 +10,7 @@
 //!
 //! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too).
 
+mod arrays;
 mod bits;
 mod compile;
 mod doctor;
@@ -21,6 +22,7 @@ mod plugins;
 mod probe;
 mod program;
 mod progress;
+mod run;
 mod trace;
 mod train;
 
@@ -87,6 +89,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Write a model's training or inference program as HLO, text or proto
     Emit(emit::Args),
+    /// Run any HLO module on the CPU, over arrays from an .npz file or drawn at random
+    Run(run::Args),
     /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
     Plugins(plugins::Args),
 }
@@ -102,6 +106,7 @@ impl Command {
             Command::Doctor(_) => "doctor",
             Command::Emit(_) => "emit",
             Command::Plugins(_) => "plugins",
+            Command::Run(_) => "run",
         }
     }
 
@@ -114,6 +119,7 @@ impl Command {
             Command::Doctor(args) => doctor::run(args, context),
             Command::Emit(args) => emit::run(args, context),
             Command::Plugins(args) => plugins::run(args, context),
+            Command::Run(args) => run::run(args, context),
         }
     }
 }
