@@ -171,6 +171,9 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
         | Kind::FromF32
         | Kind::Parameter => "",
     };
+    if *kind == Kind::Parameter {
+        return "parameters keep their types, unless the policy lowers those of the entry".to_string();
+    }
     match rule {
         Rule::Allowed => format!("its op is always lowered{class}"),
         Rule::Denied | Rule::Fixed => format!("{why}{class}"),
