@@ -305,7 +305,7 @@ fn softmax_is_finite_where_exp_is_not() {
     let logs = apply(&[2, 3], &x, |_, x| log_softmax(x, 1));
     // Underflow makes the third log -2000 + log(1.37): its probability is 0, its logarithm is not.
     close(&logs[..2], &[expected[0].ln(), expected[1].ln()], 8.0);
-    assert!((f64::from(logs[2]) + 2000.313_261_687_5).abs() < 2000.0 * 2f64.powi(-23));
+    assert!((f64::from(logs[2]) + 2_000.313_261_687_5).abs() < 2000.0 * 2f64.powi(-23));
 }
 
 #[test]

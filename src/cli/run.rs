@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::arrays::{self, Inputs, Source, Summary};
-use super::{Context, Status, module_file, progress};
+use super::{Context, Status, module_file, policy, progress};
 use crate::data::npz::NpzWriter;
 use crate::hlo::proto::encode;
 use crate::hlo::{ArrayShape, Literal};
@@ -83,7 +83,7 @@ struct Output {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let module = module_file::load(&args.module)?;
+    let module = policy::lower_if_asked(module_file::load(&args.module)?, &args.module)?;
     let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
     // A path that cannot be written fails before the work, not after it.
     let mut npz = args.outputs.as_deref().map(NpzWriter::create).transpose()?;

@@ -74,3 +74,10 @@ pub fn f32s(literal: &Literal) -> Vec<f32> {
         other => panic!("{other} is not read as f32"),
     }
 }
+
+/// The elements of an f64 array.
+pub fn f64s(literal: &Literal) -> Vec<f64> {
+    let Literal::Array { shape, bytes } = literal else { panic!("no array: {literal:?}") };
+    assert_eq!(shape.dtype, DType::F64);
+    bytes.chunks_exact(8).map(f64::read).collect()
+}

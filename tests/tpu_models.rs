@@ -1,0 +1,62 @@
+//! The zoo's training programs, compiled for TPU v2 and v3 by the real compiler: they fit, bf16 needs less than f32, and
+//! a batch that cannot fit says so.
+
+use std::path::Path;
+
+use bf16scope::graph::Precision;
+use bf16scope::hlo::proto::encode;
+use bf16scope::hlo::verify::verify;
+use bf16scope::models::{Model, yaml};
+use bf16scope::tpu::{Report, Target, TpuError, compile};
+use bf16scope::train::{Experiment, Objective, program};
+
+/// The training step of `model`, verified and encoded.
+fn training_step(model: &Model, precision: Precision, batch: i64) -> Vec<u8> {
+    let program = program::training(model, precision, batch, &Objective::default()).unwrap();
+    verify(&program.module).unwrap();
+    encode::to_bytes(&program.module).unwrap()
+}
+
+fn report(model: &Model, target: &str, precision: Precision, batch: i64) -> Report {
+    let target: Target = target.parse().unwrap();
+    compile(&target, &training_step(model, precision, batch), batch as usize).unwrap()
+}
+
+/// The network of `examples/digits.yaml`.
+fn digits() -> Model {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
+    Experiment::read(&path).unwrap().model
+}
+
+/// A ResNet-18 with an eighth of the filters, on images of 64 pixels: every kind of layer of the large ones.
+fn small_resnet() -> Model {
+    let text = "kind: resnet\ndepth: 18\nwidth: 8\ninput: [64, 64, 3]\nn_classes: 10\n";
+    yaml::from_str("small_resnet.yaml", text).unwrap()
+}
+
+#[test]
+fn bf16_needs_less_memory_and_moves_fewer_bytes_than_f32() {
+    // One test, because one compile at a time uses every core.
+    for (model, batch) in [(digits(), 1024), (small_resnet(), 64)] {
+        for target in ["tpu-v2", "tpu-v3"] {
+            let [f32, bf16] = [Precision::F32, Precision::Bf16].map(|p| report(&model, target, p, batch));
+            let case = format!("{} on {target}: f32 {f32:?}, bf16 {bf16:?}", model.kind());
+            assert!(bf16.hbm.total < f32.hbm.total && bf16.hbm.temporaries < f32.hbm.temporaries, "{case}");
+            assert!(bf16.bytes_accessed < f32.bytes_accessed, "{case}");
+            assert!(f32.hbm.total < f32.hbm.limit && bf16.cycles > 0 && bf16.seconds > 0.0, "{case}");
+            // Variables and slots are f32 in both, and updated in place.
+            assert_eq!(bf16.hbm.aliased, f32.hbm.aliased, "{case}");
+        }
+    }
+    let batch = 1 << 27;
+    let target: Target = "tpu-v2".parse().unwrap();
+    let error = compile(&target, &training_step(&digits(), Precision::Bf16, batch), batch as usize).unwrap_err();
+    let text = error.to_string();
+    let TpuError::OutOfMemory { needed, available, .. } = error else { panic!("{text}") };
+    assert!(needed.unwrap() > available.unwrap(), "{text}");
+    assert!(available.unwrap() <= 8_034_172_928, "{text}");
+    assert!(
+        text.starts_with("tpu-v2: out of device memory: needs ") && text.contains("help: use a smaller batch"),
+        "{text}"
+    );
+}
