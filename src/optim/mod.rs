@@ -6,6 +6,7 @@
 //!
 //! This room does not make gradients (`passes::grad`), drive the program (`train`), nor scale the loss of f16.
 
+mod number;
 mod optimizer;
 mod schedule;
 mod weight_decay;
