@@ -162,20 +162,20 @@ fn settings_that_can_only_fail_are_errors_of_the_file() {
     for (train, place, expected) in [
         (
             "learning_rate: {kind: constant, value: .nan}",
-            "3:41",
+            "3:42",
             "found floating point `NaN`, expected a finite number of at least 0",
         ),
         (
             "learning_rate: {kind: constant, value: -1}",
-            "3:41",
+            "3:42",
             "found floating point `-1.0`, expected a finite number of at least 0",
         ),
-        ("learning_rate: {kind: constant, value: 1.0e39}", "3:41", "expected a finite number of at least 0"),
-        ("optimizer: {kind: momentum, momentum: 1.5}", "3:40", "expected a number from 0 up to but not including 1"),
-        ("optimizer: {kind: adam, beta1: 1}", "3:33", "expected a number from 0 up to but not including 1"),
-        ("optimizer: {kind: adam, epsilon: 0}", "3:35", "expected a finite number above 0"),
-        ("weight_decay: {value: .inf}", "3:24", "expected a finite number of at least 0"),
-        ("epochs: 1000000000000", "3:10", "expected a whole number from 1 to 2147483647"),
+        ("learning_rate: {kind: constant, value: 1.0e39}", "3:42", "expected a finite number of at least 0"),
+        ("optimizer: {kind: momentum, momentum: 1.5}", "3:41", "expected a number from 0 up to but not including 1"),
+        ("optimizer: {kind: adam, beta1: 1}", "3:34", "expected a number from 0 up to but not including 1"),
+        ("optimizer: {kind: adam, epsilon: 0}", "3:36", "expected a finite number above 0"),
+        ("weight_decay: {value: .inf}", "3:25", "expected a finite number of at least 0"),
+        ("epochs: 1000000000000", "3:11", "expected a whole number from 1 to 2147483647"),
     ] {
         folder.write("e.yaml", &[MODEL, "train:", &format!("  {train}")]);
         let error = folder.stderr(&["train", "e.yaml"]);

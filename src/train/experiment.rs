@@ -238,7 +238,7 @@ train:
         check(
             "  batch: 0\n",
             expect![[r#"
-            e.yaml:3:10: found integer `0`, expected a whole number of at least 1
+            e.yaml:3:10: found integer `0`, expected a whole number from 1 to 2147483647
               3 |   batch: 0
                 |          ^"#]],
         );

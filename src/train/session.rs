@@ -303,7 +303,7 @@ fn check_memory(variables: &[VariableInfo]) -> Result<(), TrainError> {
         n_elements * variable.dtype.n_bytes() as u128
     };
     let needed = variables.iter().map(n_bytes).sum();
-    match (memory_of_machine(), variables.iter().max_by_key(|variable| n_bytes(variable))) {
+    match (memory_of_machine(), variables.iter().rev().max_by_key(|variable| n_bytes(variable))) {
         (Some(available), Some(largest)) if 2 * needed > available => {
             let largest = format!("{} {}", largest.name, shape_of(largest));
             Err(TrainError::TooLarge { needed, available, largest })
