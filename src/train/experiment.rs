@@ -301,7 +301,7 @@ train:
         check(
             "  epoch: 3\n",
             expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],
