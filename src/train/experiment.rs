@@ -62,6 +62,8 @@ pub struct TrainConfig {
     pub epochs: u32,
     /// Of initial values and of the order of examples. Default 0.
     pub seed: u64,
+    /// How many pixels images are shifted by at most, at random, half of them not at all. Default 0.
+    pub shift: u32,
     /// How variables change. Default momentum 0.9.
     #[serde(deserialize_with = "kind_first")]
     pub optimizer: Optimizer,
@@ -95,6 +97,7 @@ impl Default for TrainConfig {
             batch: 32,
             epochs: 10,
             seed: 0,
+            shift: 0,
             optimizer: Optimizer::default(),
             learning_rate: LearningRate::default(),
             weight_decay: WeightDecay::default(),
@@ -148,6 +151,7 @@ impl Experiment {
             precision,
             batch: self.train.batch,
             seed: self.train.seed,
+            shift: self.train.shift,
             objective: self.train.objective(),
         }
     }
@@ -185,6 +189,7 @@ train:
   batch: 8
   epochs: 7
   seed: 6
+  shift: 2
   optimizer: {kind: momentum, momentum: 0.8, nesterov: true}
   learning_rate:
     kind: warm_up_step
@@ -203,6 +208,7 @@ train:
                 batch: 8,
                 epochs: 7,
                 seed: 6,
+                shift: 2,
                 optimizer: Optimizer::Momentum { momentum: 0.8, nesterov: true },
                 learning_rate: LearningRate::WarmUpStep { value: 0.4, warm_up: 10, drops },
                 weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()] },
@@ -285,10 +291,10 @@ train:
         check(
             "  epoch: 3\n",
             expect![[r#"
-            e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, optimizer, learning_rate, weight_decay, label_smoothing
-              3 |   epoch: 3
-                |   ^^^^^
-              help: did you mean `epochs`?"#]],
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing
+                  3 |   epoch: 3
+                    |   ^^^^^
+                  help: did you mean `epochs`?"#]],
         );
     }
 
