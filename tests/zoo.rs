@@ -214,7 +214,7 @@ fn examples_build() {
         }
         let experiment = Experiment::read(&path).unwrap_or_else(|error| panic!("{error}"));
         for precision in Precision::ALL {
-            let step = training(&experiment.model, precision, 2, &experiment.train.objective());
+            let step = training(&experiment.model, precision, 2, &experiment.train.objective(precision));
             let step = step.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             verify(&step.module).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
             assert_eq!(step.warnings, [""; 0], "{}", path.display());
