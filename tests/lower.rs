@@ -87,20 +87,20 @@ fn a_module_is_lowered_and_what_was_decided_is_shown() {
     place.check(
         &["lower", "net.txt", "-o", "out.txt"],
         expect![[r#"
-        exit 0
-        --- stdout
-        ┌─────────────┬──────────┬───────────┐
-        │ op          ┆ now bf16 ┆ as before │
-        ╞═════════════╪══════════╪═══════════╡
-        │ add         ┆        1 ┆         0 │
-        │ broadcast   ┆        2 ┆         0 │
-        │ dot         ┆        2 ┆         0 │
-        │ exponential ┆        0 ┆         1 │
-        │ maximum     ┆        1 ┆         0 │
-        └─────────────┴──────────┴───────────┘
-        6 of 7 instructions with f32 give bf16 now; 4 casts inserted (0.0 MiB)
-        results computed: 0.0 MiB before, 0.0 MiB after (57.1 %)
-    "#]],
+            exit 0
+            --- stdout
+            ┌─────────────┬──────────┬───────────┐
+            │ op          ┆ now bf16 ┆ as before │
+            ╞═════════════╪══════════╪═══════════╡
+            │ add         ┆        1 ┆         0 │
+            │ broadcast   ┆        2 ┆         0 │
+            │ dot         ┆        2 ┆         0 │
+            │ exponential ┆        0 ┆         1 │
+            │ maximum     ┆        1 ┆         0 │
+            └─────────────┴──────────┴───────────┘
+            6 of 7 instructions with f32 give bf16 now; 4 casts inserted (1,312 bytes)
+            results computed: 3,584 bytes before, 2,048 bytes after (57.1 %)
+        "#]],
     );
     expect![[r#"
         HloModule net, entry_computation_layout={(f32[8,16]{1,0}, f32[16,16]{1,0}, f32[16]{0})->f32[8,16]{1,0}}
@@ -134,13 +134,13 @@ fn a_module_is_lowered_and_what_was_decided_is_shown() {
         │ main/%x      ┆ parameter   ┆ source ┆ f32 ┆ f32 ┆ parameters keep their types, unless the policy lowers those of the entry    ┆      │
         │ main/%w      ┆ parameter   ┆ source ┆ f32 ┆ f32 ┆ parameters keep their types, unless the policy lowers those of the entry    ┆      │
         │ main/%b      ┆ parameter   ┆ source ┆ f32 ┆ f32 ┆ parameters keep their types, unless the policy lowers those of the entry    ┆      │
-        │ main/%hidden ┆ dot         ┆ allow  ┆ f32 ┆ f32 ┆ it does not lie between ops that are lowered                                ┆      │
-        │ main/%bias   ┆ broadcast   ┆ clear  ┆ f32 ┆ f32 ┆ it commutes with rounding, and narrowing it would round for a reader of f32 ┆      │
-        │ main/%biased ┆ add         ┆ infer  ┆ f32 ┆ f32 ┆ it does not lie between ops that are lowered                                ┆      │
+        │ main/%hidden ┆ dot         ┆ allow  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
+        │ main/%bias   ┆ broadcast   ┆ clear  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
+        │ main/%biased ┆ add         ┆ infer  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
         │ main/%zero   ┆ constant    ┆ source ┆ f32 ┆ f32 ┆ it is made in the dtype its readers want                                    ┆      │
-        │ main/%zeros  ┆ broadcast   ┆ clear  ┆ f32 ┆ f32 ┆ it commutes with rounding, and narrowing it would round for a reader of f32 ┆      │
-        │ main/%relu   ┆ maximum     ┆ clear  ┆ f32 ┆ f32 ┆ it commutes with rounding, and narrowing it would round for a reader of f32 ┆      │
-        │ main/%logits ┆ dot         ┆ allow  ┆ f32 ┆ f32 ┆ it does not lie between ops that are lowered                                ┆      │
+        │ main/%zeros  ┆ broadcast   ┆ clear  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
+        │ main/%relu   ┆ maximum     ┆ clear  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
+        │ main/%logits ┆ dot         ┆ allow  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
         │ main/%exps   ┆ exponential ┆ deny   ┆ f32 ┆ f32 ┆ it turns an absolute error of its operand into a relative one of its result ┆      │
         └──────────────┴─────────────┴────────┴─────┴─────┴─────────────────────────────────────────────────────────────────────────────┴──────┘
         ┌─────────────┬──────────┬───────────┐
@@ -152,8 +152,8 @@ fn a_module_is_lowered_and_what_was_decided_is_shown() {
         │ exponential ┆        0 ┆         1 │
         │ maximum     ┆        0 ┆         1 │
         └─────────────┴──────────┴───────────┘
-        0 of 7 instructions with f32 give bf16 now; 0 casts inserted (0.0 MiB)
-        results computed: 0.0 MiB before, 0.0 MiB after (100.0 %)
+        0 of 7 instructions with f32 give bf16 now; 0 casts inserted (0 bytes)
+        results computed: 3,584 bytes before, 3,584 bytes after (100.0 %)
     "#]]);
 }
 
