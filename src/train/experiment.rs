@@ -255,9 +255,9 @@ train:
         check(
             "  batch: 3000000000\n",
             expect![[r#"
-            e.yaml:3:3: found integer `3000000000`, expected a whole number from 1 to 2147483647
-              3 |   batch: 3000000000
-                |   ^^^^^"#]],
+                e.yaml:3:10: found integer `3000000000`, expected a whole number from 1 to 2147483647
+                  3 |   batch: 3000000000
+                    |          ^^^^^^^^^^"#]],
         );
         check(
             "  optimizer: {kind: adamw}\n",
