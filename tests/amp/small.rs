@@ -392,6 +392,36 @@ fn unknown_ops_and_barriers_are_respected() {
     );
 }
 
+/// Tuples of constants, nested tuples through calls, and a tuple of another's elements as the result.
+#[test]
+fn tuples_are_taken_apart_where_types_must_be_kept() {
+    let module = build(|e| {
+        let array = Shape::array(DType::F32, [4, 4]);
+        let pair = e.with_module_mut(|module| {
+            let comp = module.add_computation("pair");
+            let x = module.push(comp, Op::parameter(0), &[], Some(&array), Metadata::default()).unwrap();
+            let inner = module.push(comp, Op::Tuple, &[x, x], None, Metadata::default()).unwrap();
+            module.push(comp, Op::Tuple, &[inner, x], None, Metadata::default()).unwrap();
+            comp
+        });
+        let x = parameter(e, 0, &[4, 4]);
+        let ones = Literal::from_elements([4, 4], &[1f32; 16]);
+        let constants = e.constant(Literal::Tuple(vec![ones.clone(), Literal::scalar(1i32)]));
+        let product = dot(e, x, e.get_tuple_element(constants, 0));
+        let called = e.emit(Op::Call { to_apply: pair }, &[product], None);
+        let inner = e.get_tuple_element(called, 0);
+        dot(e, e.get_tuple_element(inner, 1), x);
+        // What the call itself gave, whose types must stay though all in it is narrow, and a part of it.
+        let held = e.emit(Op::OptimizationBarrier, &[called], None);
+        e.get_tuple_element(held, 0);
+    });
+    let (lowered, _) = amp::run(&module, &Policy::default()).unwrap();
+    assert!(lowered.entry().result_shape().is_compatible(module.entry().result_shape()));
+    let x: Vec<u8> = (0..16).flat_map(|i| (i as f32 / 4.0).to_le_bytes()).collect();
+    // A quarter of small numbers and their sums are bf16 numbers: nothing rounds.
+    assert_eq!(crate::oracle::run(&lowered, &[x.clone()]), crate::oracle::run(&module, &[x]));
+}
+
 /// Each of 40 computations calls the one before twice: 2^40 call sites.
 #[test]
 fn many_call_sites_are_not_all_followed() {
