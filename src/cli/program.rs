@@ -83,7 +83,9 @@ impl Choice {
     pub(super) fn build(&self, experiment: &Experiment, precision: Precision) -> anyhow::Result<Program> {
         let batch = i64::from(self.batch(experiment));
         let built = match self.program() {
-            Which::Train => program::training(&experiment.model, precision, batch, &experiment.train.objective()),
+            Which::Train => {
+                program::training(&experiment.model, precision, batch, &experiment.train.objective(precision))
+            }
             Which::Infer => program::inference(&experiment.model, precision, batch),
         };
         let program = built.with_context(|| format!("{} cannot be built", self.model.display()))?;

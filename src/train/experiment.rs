@@ -13,13 +13,13 @@
 //! Paths in the file are relative to the file. Precision is not in it: it is a switch of the run.
 
 use super::error::TrainError;
-use super::kind::kind_first;
 use super::program::Objective;
 use super::session::Spec;
 use crate::data::{CsvSpec, Dataset};
 use crate::graph::Precision;
+use crate::models::kind::kind_first;
 use crate::models::{Model, yaml};
-use crate::optim::{LearningRate, Optimizer, Update, WeightDecay};
+use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,6 +75,9 @@ pub struct TrainConfig {
     /// Label smoothing. Default 0.
     #[serde(deserialize_with = "yaml::fraction")]
     pub label_smoothing: f64,
+    /// How the loss is scaled: `none`, `static:1024`, `dynamic`. Default `dynamic` in f16, `none` in bf16 and f32, which
+    /// do not need it.
+    pub loss_scale: Option<LossScale>,
 }
 
 fn one() -> f32 {
@@ -102,19 +105,24 @@ impl Default for TrainConfig {
             learning_rate: LearningRate::default(),
             weight_decay: WeightDecay::default(),
             label_smoothing: 0.0,
+            loss_scale: None,
         }
     }
 }
 
 impl TrainConfig {
-    /// What the training program minimises, and how.
-    pub fn objective(&self) -> Objective {
+    /// What the training program minimises in this precision, and how.
+    pub fn objective(&self, precision: Precision) -> Objective {
         let update = Update {
             optimizer: self.optimizer,
             learning_rate: self.learning_rate.clone(),
             weight_decay: self.weight_decay.clone(),
         };
-        Objective { update, label_smoothing: self.label_smoothing }
+        let loss_scale = self.loss_scale.unwrap_or(match precision {
+            Precision::F16 => LossScale::DYNAMIC,
+            Precision::F32 | Precision::Bf16 => LossScale::None,
+        });
+        Objective { update, label_smoothing: self.label_smoothing, loss_scale }
     }
 }
 
@@ -152,7 +160,7 @@ impl Experiment {
             batch: self.train.batch,
             seed: self.train.seed,
             shift: self.train.shift,
-            objective: self.train.objective(),
+            objective: self.train.objective(precision),
         }
     }
 }
@@ -198,6 +206,7 @@ train:
     drops: [{step: 20, multiplier: 0.1}]
   weight_decay: {value: 1.0e-4, except: [bn]}
   label_smoothing: 0.1
+  loss_scale: static:128
 ",
         );
         let drops = vec![RateDrop { step: 20, multiplier: 0.1 }];
@@ -213,6 +222,7 @@ train:
                 learning_rate: LearningRate::WarmUpStep { value: 0.4, warm_up: 10, drops },
                 weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()] },
                 label_smoothing: 0.1,
+                loss_scale: Some(LossScale::Static { scale: 128.0 }),
             },
         };
         assert_eq!(experiment, Ok(expected));
@@ -291,7 +301,7 @@ train:
         check(
             "  epoch: 3\n",
             expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],
