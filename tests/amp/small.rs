@@ -353,6 +353,27 @@ fn masks_stay_finite() {
     }
 }
 
+/// A large constant that only narrow ops read is stored narrow; one that is also read in f32 is there once, and cast.
+#[test]
+fn large_constants_are_stored_in_the_cheaper_dtype() {
+    let stored = |is_read_wide: bool| {
+        let module = build(|e| {
+            let x = parameter(e, 0, &[4, 32]);
+            let elements: Vec<f32> = (0..1024).map(|i| (i as f32).sin()).collect();
+            let constant = e.constant(Literal::from_elements([32, 32], &elements));
+            let product = dot(e, x, constant);
+            if is_read_wide {
+                e.tuple(&[product, e.unary(UnaryOp::Exp, constant)]);
+            }
+        });
+        let (lowered, _) = amp::run(&module, &Policy::default()).unwrap();
+        let constants = lowered.entry().instructions.iter().filter(|instr| matches!(instr.op, Op::Constant(_)));
+        constants.map(|instr| instr.shape.to_string()).collect::<Vec<String>>()
+    };
+    assert_eq!(stored(false), ["bf16[32,32]"]);
+    assert_eq!(stored(true), ["f32[32,32]"]);
+}
+
 /// What nobody knows is given what it was, and what a barrier holds back is cast on its own side.
 #[test]
 fn unknown_ops_and_barriers_are_respected() {
@@ -419,7 +440,10 @@ fn tuples_are_taken_apart_where_types_must_be_kept() {
     assert!(lowered.entry().result_shape().is_compatible(module.entry().result_shape()));
     let x: Vec<u8> = (0..16).flat_map(|i| (i as f32 / 4.0).to_le_bytes()).collect();
     // A quarter of small numbers and their sums are bf16 numbers: nothing rounds.
-    assert_eq!(crate::oracle::run(&lowered, &[x.clone()]), crate::oracle::run(&module, &[x]));
+    assert_eq!(
+        crate::oracle::run(&lowered, std::slice::from_ref(&x)),
+        crate::oracle::run(&module, std::slice::from_ref(&x))
+    );
 }
 
 /// Each of 40 computations calls the one before twice: 2^40 call sites.
