@@ -75,7 +75,7 @@ impl Optimizer {
     /// Sets the new value of variable `number` and makes and updates its slots.
     #[track_caller]
     pub(super) fn emit(&self, graph: &Graph, number: usize, gradient: &Tensor, learning_rate: &Tensor, step: &Tensor) {
-        let variable = &graph.variables()[number];
+        let variable = &graph.variable(number);
         let value = graph.tensor(variable.instr);
         if let Some(error) = check(&variable.name, variable.dtype, gradient) {
             graph.fail("optimizer", &[&value, gradient], error);
