@@ -16,6 +16,7 @@ mod doctor;
 mod emit;
 mod eval;
 mod logging;
+mod module_file;
 mod plugins;
 mod probe;
 mod program;

@@ -1,0 +1,112 @@
+//! From a file to a verified module: HLO text or a serialized `HloModuleProto`, told apart by what is in it.
+//!
+//! Everything that reads a module a user names comes through [`load`]. It does not read models (YAML): see `program`.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use crate::hlo::proto::decode;
+use crate::hlo::verify::verify;
+use crate::hlo::{Module, text};
+
+/// Files above this size are refused: a module is held several times over while it is read, and protocol buffers
+/// themselves end at 2 GiB.
+const MAX_BYTES: u64 = 512 << 20;
+
+/// Endings of files that hold a module; any other file is taken for a model.
+const ENDINGS: [&str; 3] = ["pb", "txt", "hlo"];
+
+/// Whether a file is a module by its ending (`.pb`, `.txt`, `.hlo`), and not a model in YAML.
+pub(super) fn is_module(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| ENDINGS.iter().any(|ending| extension == *ending))
+}
+
+/// Reads, decodes and verifies a module.
+///
+/// # Errors
+/// A file that cannot be read or is too large, that holds neither text nor proto, or whose module is broken; each says
+/// where.
+pub(super) fn load(path: &Path) -> anyhow::Result<Module> {
+    let shown = path.display();
+    let _span = tracing::info_span!("load", path = %shown).entered();
+    let bytes = read(path)?;
+    let module = if is_text(&bytes) {
+        let text = std::str::from_utf8(&bytes)
+            .with_context(|| format!("{shown}: the text is not UTF-8\nhelp: the file may be damaged"))?;
+        text::parse(text, &shown.to_string())?
+    } else {
+        decode::from_bytes(&bytes).with_context(|| {
+            format!("{shown} holds no HLO: it neither begins with `HloModule`, as text does, nor is it a proto")
+        })?
+    };
+    drop(bytes);
+    let _span = tracing::info_span!("verify").entered();
+    verify(&module).with_context(|| format!("{shown}: the module is broken"))?;
+    Ok(module)
+}
+
+/// The whole file, which may not be larger than [`MAX_BYTES`] whatever the file system says of its size.
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let failed = || format!("cannot read {}", path.display());
+    let mut bytes = Vec::new();
+    File::open(path).with_context(failed)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).with_context(failed)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        bail!("{}: the file is larger than {} MiB, the most a module may have", path.display(), MAX_BYTES >> 20);
+    }
+    Ok(bytes)
+}
+
+/// Whether bytes are HLO text: blanks and comments, then the word `HloModule`. A proto of a module of that name begins
+/// with the same letters, but no blank follows them.
+fn is_text(bytes: &[u8]) -> bool {
+    let mut rest = bytes.trim_ascii_start();
+    while let Some(comment) = rest.strip_prefix(b"//") {
+        let end = comment.iter().position(|&byte| byte == b'\n').unwrap_or(comment.len());
+        rest = comment[end..].trim_ascii_start();
+    }
+    rest.strip_prefix(b"HloModule").is_some_and(|rest| rest.first().is_some_and(u8::is_ascii_whitespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::proto::encode;
+
+    const SCALAR: &str = "HloModule m\n\nENTRY m {\n  ROOT x = f32[] parameter(0)\n}\n";
+
+    fn loaded(name: &str, bytes: &[u8]) -> Result<Module, String> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+        let result = load(&folder.path().join(name));
+        result.map_err(|error| format!("{error:#}").replace(&folder.path().display().to_string(), "."))
+    }
+
+    #[test]
+    fn text_and_proto_are_told_apart_by_what_they_hold() {
+        let mut module = loaded("m.txt", SCALAR.as_bytes()).unwrap();
+        assert_eq!(loaded("m.pb", format!("// of a test\n\n{SCALAR}").as_bytes()).unwrap(), module);
+        // A name of nine letters has a tab for its length, so this proto begins like a text.
+        module.name = "HloModule".to_string();
+        let bytes = encode::to_bytes(&module).unwrap();
+        assert!(bytes.starts_with(b"\n\tHloModule"));
+        assert_eq!(loaded("m.txt", &bytes).unwrap().name, "HloModule");
+    }
+
+    #[test]
+    fn what_is_no_module_is_said_with_its_place() {
+        let error = loaded("m.txt", b"model: {kind: mlp}").unwrap_err();
+        assert!(error.starts_with("./m.txt holds no HLO: it neither begins with `HloModule`"), "{error}");
+        let error = loaded("m.hlo", b"HloModule m\nENTRY m {\n  x = f32[ parameter(0)\n}").unwrap_err();
+        assert!(error.starts_with("./m.hlo:3:12: found `parameter`"), "{error}");
+        let error = loaded("m.txt", b"HloModule m\n\xff").unwrap_err();
+        assert!(error.starts_with("./m.txt: the text is not UTF-8"), "{error}");
+        let broken = SCALAR.replace("parameter(0)", "parameter(1)");
+        let error = loaded("m.txt", broken.as_bytes()).unwrap_err();
+        assert!(error.starts_with("./m.txt: the module is broken: "), "{error}");
+        let error = load(Path::new("no/such/m.pb")).unwrap_err();
+        assert!(error.to_string().starts_with("cannot read no/such/m.pb"), "{error}");
+    }
+}
