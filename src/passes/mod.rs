@@ -1,9 +1,10 @@
 //! Passes: functions from modules to modules.
 //!
-//! `grad` (reverse mode) and `tidy` (dead code, common subexpressions, exact conversions). A pass takes a verified
+//! `grad` (reverse mode), `amp` (automatic low precision) and `tidy` (dead code, common subexpressions, exact conversions). A pass takes a verified
 //! module and gives a verified module; the same input gives the same output, byte for byte. No pass reads files or
 //! compiles anything.
 
+pub mod amp;
 pub mod grad;
 pub mod tidy;
 
@@ -13,4 +14,7 @@ pub enum PassError {
     /// From [`grad`].
     #[error(transparent)]
     Grad(#[from] grad::GradError),
+    /// From [`amp`].
+    #[error(transparent)]
+    Amp(#[from] amp::AmpError),
 }

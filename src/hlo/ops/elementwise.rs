@@ -39,6 +39,7 @@
 //! all of these are errors here.
 
 pub(crate) mod grad;
+pub(crate) mod precision;
 
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, DTypeClass, Shape};

@@ -22,6 +22,7 @@ pub mod indexing;
 pub mod movement;
 pub mod opaque;
 mod operands;
+pub mod precision;
 pub mod reduction;
 #[cfg(test)]
 pub(in crate::hlo) mod samples;

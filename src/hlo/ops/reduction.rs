@@ -5,6 +5,7 @@
 //! Source: `ShapeInference::InferReduceShape`, `VerifyReducerShape`, `ShapeVerifier::HandleSort`.
 
 pub(crate) mod grad;
+pub(crate) mod precision;
 
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, CompId, DType, Module, Shape};

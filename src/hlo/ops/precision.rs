@@ -1,0 +1,205 @@
+//! Precision classes: what lowering to bf16 or f16 may do with each op.
+//!
+//! This file says which class an op has, and why; which instruction is lowered in the end is decided by `passes::amp`.
+//! Classes speak of f32 values only: integers, f64, complex and values that are narrow already are nobody's business.
+//!
+//! The classes are TensorFlow's four (`auto_mixed_precision_lists.h`), with two differences that HLO asks for. *Clear*
+//! is stricter: only ops that commute with rounding, so that lowering one never adds an error. And sums are denied:
+//! HLO's `reduce` has no implicit f32 accumulator, where TensorFlow's `Sum` has one.
+
+use super::grad::{Combiner, combiner};
+use super::{BinaryOp, Op, UnaryOp, elementwise, reduction};
+use crate::hlo::{CompId, Module};
+
+/// What lowering may do with an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Gains much and loses little: always lowered. Back ends accumulate its products in f32.
+    Allow,
+    /// Rounds its result once: lowered among lowered ops, unless what it reads was denied.
+    Infer,
+    /// Commutes with rounding: moves, selects or compares values. Lowered wherever that adds no error.
+    Clear,
+    /// Computed in f32.
+    Deny {
+        /// A clause.
+        why: &'static str,
+        /// Whether what is computed from its result stays f32 as well, up to the next allowed op.
+        spreads: bool,
+    },
+    /// Holds no floats.
+    NotFloat,
+}
+
+impl Class {
+    /// Denied, and so is what follows from it.
+    pub(super) const fn deny(why: &'static str) -> Class {
+        Class::Deny { why, spreads: true }
+    }
+
+    /// Denied by itself: what it gives may be rounded.
+    pub(super) const fn island(why: &'static str) -> Class {
+        Class::Deny { why, spreads: false }
+    }
+
+    /// As reports and policies spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Class::Allow => "allow",
+            Class::Infer => "infer",
+            Class::Clear => "clear",
+            Class::Deny { spreads: true, .. } => "deny",
+            Class::Deny { spreads: false, .. } => "island",
+            Class::NotFloat => "not-float",
+        }
+    }
+}
+
+/// The class of an op of `module`, with the reason where it is denied.
+///
+/// | class | ops |
+/// | --- | --- |
+/// | allow | `dot`, `convolution`, unless they ask for more precision than the operands would have |
+/// | infer | arithmetic and functions whose result is as accurate as their operands: `add`, `multiply`, `tanh`, …; `select-and-scatter` (few values meet in one) |
+/// | clear | data movement, `select`, `clamp`, `maximum`, `compare`, reductions by `maximum`; sources and tuples |
+/// | deny | `exponential`, `log`, `power`, … (magnify relative or absolute errors), sums and products over many values, `all-reduce`, opaque ops |
+/// | deny, not spreading | `batch-norm-*` (statistics), `sort`, loops and branches (what they carry keeps its type), `reduce-precision` and bit casts |
+pub fn precision_class(module: &Module, op: &Op) -> Class {
+    match op {
+        Op::Parameter { .. } | Op::Constant(_) | Op::Iota { .. } => Class::Clear,
+        Op::Tuple | Op::GetTupleElement { .. } | Op::Call { .. } | Op::OptimizationBarrier => Class::Clear,
+        Op::RngBitGenerator(_) => Class::NotFloat,
+        Op::Unary(op) => elementwise::precision::unary(*op),
+        Op::Binary(op) => elementwise::precision::binary(*op),
+        Op::Compare { .. } | Op::Select | Op::Clamp => Class::Clear,
+        Op::Convert => Class::Clear,
+        Op::BitcastConvert => Class::island("it reads bits, which rounding changes"),
+        Op::ReducePrecision { .. } => Class::island("the program rounds here on purpose, and rounding twice differs"),
+        Op::Broadcast { .. }
+        | Op::Reshape
+        | Op::Transpose { .. }
+        | Op::Slice(_)
+        | Op::Pad(_)
+        | Op::Concatenate { .. }
+        | Op::Reverse { .. }
+        | Op::DynamicSlice { .. }
+        | Op::DynamicUpdateSlice
+        | Op::Gather(_) => Class::Clear,
+        Op::Scatter { to_apply, .. } => reduction::precision::scatter(module, *to_apply),
+        Op::Dot { precision, .. } => product(precision),
+        Op::Convolution(convolution) => product(&convolution.precision),
+        Op::Reduce { to_apply, .. } | Op::ReduceWindow { to_apply, .. } => {
+            reduction::precision::reduce(module, *to_apply)
+        }
+        Op::SelectAndScatter { .. } => Class::Infer,
+        Op::BatchNormTraining(_) | Op::BatchNormInference(_) | Op::BatchNormGrad(_) => {
+            Class::island("batch statistics are sums over the batch, and its operands have one dtype")
+        }
+        Op::Sort { .. } => Class::island("rounding makes ties, which move what is sorted along"),
+        Op::While { .. } => Class::island("what a loop carries keeps its type"),
+        Op::Conditional(_) => Class::island("what branches take and give keeps its type"),
+        Op::CustomCall(_) => Class::deny("what a custom call computes is known to its back end only"),
+        Op::AllReduce(_) => Class::deny("it sums over devices"),
+        Op::Opaque(_) => Class::deny("the meaning of this opcode is not modelled"),
+    }
+}
+
+/// Of a dot or convolution.
+fn product(precision: &super::PrecisionConfig) -> Class {
+    let asks = |p: &super::OperandPrecision| *p != super::OperandPrecision::Default;
+    if precision.algorithm.is_some() {
+        Class::island("its algorithm fixes the dtypes")
+    } else if precision.operand_precision.iter().any(asks) {
+        Class::island("its operand_precision asks for more than one low-precision product")
+    } else {
+        Class::Allow
+    }
+}
+
+/// The names by which a list may mean an op, the general one first: `reduce`, `reduce:add`.
+pub fn list_names(module: &Module, op: &Op) -> Vec<String> {
+    let opcode = op.opcode().into_owned();
+    let combined = match op {
+        Op::Reduce { to_apply, .. } | Op::ReduceWindow { to_apply, .. } | Op::Scatter { to_apply, .. } => {
+            combiner_name(module, *to_apply)
+        }
+        _ => None,
+    };
+    let specific = combined.map(|name| format!("{opcode}:{name}"));
+    [Some(opcode), specific].into_iter().flatten().collect()
+}
+
+fn combiner_name(module: &Module, comp: CompId) -> Option<&'static str> {
+    match combiner(module, comp) {
+        Combiner::Binary(op) => COMBINERS.contains(&op).then(|| op.name()),
+        Combiner::Compare(_) | Combiner::Second | Combiner::Other => None,
+    }
+}
+
+/// Combiners that have a name of their own in lists.
+const COMBINERS: [BinaryOp; 4] = [BinaryOp::Add, BinaryOp::Multiply, BinaryOp::Maximum, BinaryOp::Minimum];
+
+/// Every name that a list may hold. What is not here (loops, sorts, bit casts, calls to what nobody knows, …) cannot be
+/// typed otherwise, or would not mean the same.
+pub fn all_list_names() -> Vec<String> {
+    let fixed = [
+        "all-reduce", "batch-norm-grad", "batch-norm-inference", "batch-norm-training", "broadcast", "clamp", "compare",
+        "concatenate", "convolution", "dot", "dynamic-slice", "dynamic-update-slice", "gather", "pad", "reduce",
+        "reduce-window", "reshape", "reverse", "scatter", "select", "select-and-scatter", "slice", "transpose",
+    ];
+    let float_unary = UnaryOp::ALL.iter().filter(|op| elementwise::precision::unary(**op) != Class::NotFloat);
+    let float_binary = BinaryOp::ALL.iter().filter(|op| elementwise::precision::binary(**op) != Class::NotFloat);
+    let combined = ["reduce", "reduce-window", "scatter"].into_iter().flat_map(|opcode| {
+        COMBINERS.iter().map(move |combiner| format!("{opcode}:{}", combiner.name()))
+    });
+    let mut names: Vec<String> = fixed.into_iter().map(str::to_string).chain(combined).collect();
+    names.extend(float_unary.map(|op| op.name().to_string()));
+    names.extend(float_binary.map(|op| op.name().to_string()));
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DotDims, OperandPrecision, PrecisionConfig};
+    use super::*;
+    use crate::hlo::DType;
+
+    #[test]
+    fn sums_are_denied_and_maxima_are_clear() {
+        let mut module = Module::new("test");
+        let class = |module: &mut Module, op: BinaryOp| {
+            let to_apply = module.scalar_computation(op, DType::F32);
+            precision_class(module, &Op::Reduce { dimensions: vec![0], to_apply }).name()
+        };
+        assert_eq!(class(&mut module, BinaryOp::Add), "deny");
+        assert_eq!(class(&mut module, BinaryOp::Maximum), "clear");
+        let to_apply = module.scalar_computation(BinaryOp::Add, DType::F32);
+        let op = Op::Reduce { dimensions: vec![0], to_apply };
+        assert_eq!(list_names(&module, &op), ["reduce", "reduce:add"]);
+    }
+
+    #[test]
+    fn products_that_ask_for_precision_are_not_lowered() {
+        let module = Module::new("test");
+        let dot = |precision| Op::Dot { dims: DotDims::default(), precision };
+        assert_eq!(precision_class(&module, &dot(PrecisionConfig::default())), Class::Allow);
+        let highest = PrecisionConfig { operand_precision: vec![OperandPrecision::Highest; 2], algorithm: None };
+        assert_eq!(precision_class(&module, &dot(highest)).name(), "island");
+        let algorithm = PrecisionConfig { algorithm: Some("dot_f32_f32_f32".into()), ..Default::default() };
+        assert_eq!(precision_class(&module, &dot(algorithm)).name(), "island");
+    }
+
+    #[test]
+    fn list_names_are_unique_and_name_what_is_lowered_by_default() {
+        let names = all_list_names();
+        let unique: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!(unique.len(), names.len());
+        for name in ["dot", "exponential", "reduce:add", "batch-norm-training", "tanh", "maximum"] {
+            assert!(names.iter().any(|n| n == name), "{name}");
+        }
+        for name in ["while", "sort", "popcnt", "xor", "custom-call"] {
+            assert!(!names.iter().any(|n| n == name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Automatic low precision: any HLO module in, the same program with its heavy work in bf16 (or f16) out, and a report of
+//! what was decided for each instruction, and why.
+//!
+//! It is what TensorFlow's `auto_mixed_precision` does to its graphs, for HLO: [`Class`](crate::hlo::ops::precision::Class)
+//! says what may be done with an op, a [`Policy`] changes that, `paint` decides for each value, `rewrite` writes the
+//! module. Only f32 is ever lowered. It does not scale losses for f16 (the report says where that is needed), and it does
+//! not simplify: what it does not retype stays as it was, to the name.
+//!
+//! Promises: the result passes the verifier; unless the policy says otherwise, parameters and results keep their types,
+//! and so does everything that loops carry, branches give and unknown ops touch; a called computation that two callers
+//! want in different dtypes is copied; there is one cast per value and direction in a computation; no rounding the
+//! program asks for (f32 → bf16 → f32, `reduce-precision`) is dropped.
+
+use crate::hlo::{Module, VerifyErrors, verify};
+
+mod called;
+mod frame;
+mod graph;
+mod literal;
+mod paint;
+mod policy;
+pub mod presets;
+mod report;
+mod rewrite;
+
+pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyError, Reach};
+pub use report::{Cast, Decision, Report, Total};
+
+use paint::RegionKind;
+use rewrite::Rewriter;
+
+/// Why a module could not be lowered.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum AmpError {
+    /// The policy contradicts itself.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The module was broken before.
+    #[error("the module does not verify, so it was not lowered:\n{0}")]
+    Invalid(VerifyErrors),
+    /// The lowered module is broken: a bug of this pass.
+    #[error("lowering broke the module, which is a bug of bf16scope; please report it with the module:\n{0}")]
+    Broken(VerifyErrors),
+}
+
+/// Lowers a module.
+///
+/// # Errors
+/// A module that does not verify, or a policy that contradicts itself.
+pub fn run(module: &Module, policy: &Policy) -> Result<(Module, Report), super::PassError> {
+    policy.check().map_err(AmpError::Policy)?;
+    verify(module).map_err(AmpError::Invalid)?;
+    let mut rewriter = Rewriter::new(module, policy);
+    let entry = rewriter.region(module.entry, RegionKind::Entry);
+    let (lowered, order) = rewriter.finish(entry);
+    verify(&lowered).map_err(AmpError::Broken)?;
+    let mut report = report::report(&rewriter, &lowered, &order);
+    if policy.dtype == LowDType::F16 && rewriter.differentiates {
+        report.notes.push(F16_NOTE.to_string());
+    }
+    Ok((lowered, report))
+}
+
+/// What lowering a training program to f16 leaves to do.
+const F16_NOTE: &str = "this program differentiates a scalar loss, and in f16 gradients under 6e-8 vanish and values over \
+                        65504 overflow: lowering cannot scale the loss, as unscaling gradients and skipping a step that \
+                        overflowed are the optimizer's work. Scale the loss in the program before you export it (static, \
+                        or dynamic from 2^15, doubled after 2000 finite steps and halved on a non-finite gradient), or \
+                        lower to bf16, which needs no scaling";

@@ -1,0 +1,406 @@
+//! Writes one computation at one call site.
+
+use super::graph::{FrameId, Graph, Kind, NodeId, ValueId};
+use super::literal;
+use super::paint::{Painted, RegionKind};
+use super::policy::Boundary;
+use super::rewrite::{Origin, Rewriter, calls_regions, narrow_shape};
+use crate::hlo::ops::UnaryOp;
+use crate::hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape, Unmodelled};
+use std::collections::BTreeMap;
+
+/// Broadcasts of broadcasts that are repeated in the other dtype, rather than cast.
+const MAX_REPEATED: u32 = 8;
+
+/// Elements up to which a constant is repeated in the other dtype rather than cast.
+const MAX_REPEATED_CONSTANT: i64 = 256;
+
+/// In which dtype a reader wants an f32 value of the original.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Want {
+    /// As it was made.
+    AsMade,
+    /// f32.
+    Wide,
+    /// The narrow one.
+    Narrow,
+}
+
+pub(super) struct FrameWriter<'a, 'm> {
+    rewriter: &'a mut Rewriter<'m>,
+    graph: &'a Graph<'m>,
+    painted: &'a Painted,
+    frame: FrameId,
+    original: &'m Computation,
+    calls: BTreeMap<InstrId, CompId>,
+    out: Computation,
+    origins: Vec<Origin>,
+    /// For each original instruction the one that has its value, as made.
+    made: Vec<InstrId>,
+    /// Values in the dtype they were not made in.
+    casts: BTreeMap<ValueId, InstrId>,
+    /// Who reads now.
+    reader: String,
+}
+
+impl<'a, 'm> FrameWriter<'a, 'm> {
+    pub(super) fn new(
+        rewriter: &'a mut Rewriter<'m>,
+        graph: &'a Graph<'m>,
+        painted: &'a Painted,
+        frame: FrameId,
+        calls: BTreeMap<InstrId, CompId>,
+    ) -> FrameWriter<'a, 'm> {
+        let original = graph.module.comp(graph.frames[frame as usize].comp);
+        let out = Computation {
+            name: original.name.clone(),
+            instructions: Vec::with_capacity(original.instructions.len()),
+            root: original.root,
+            unmodelled: original.unmodelled.clone(),
+        };
+        let (origins, made, casts) = (Vec::new(), Vec::new(), BTreeMap::new());
+        FrameWriter { rewriter, graph, painted, frame, original, calls, out, origins, made, casts, reader: String::new() }
+    }
+
+    /// The computation and where its instructions come from. A region's result has the types that its caller expects.
+    pub(super) fn write(mut self, region: Option<RegionKind>) -> (Computation, Vec<Origin>) {
+        for id in self.original.ids() {
+            self.reader = self.original.instr(id).name.clone();
+            let made = self.instruction(id);
+            self.made.push(made);
+        }
+        let want = match region {
+            None => Want::AsMade,
+            Some(RegionKind::Entry) if self.rewriter.policy.results == Boundary::Lower => Want::Narrow,
+            Some(RegionKind::Entry | RegionKind::Body) => Want::Wide,
+        };
+        self.reader = "the result".to_string();
+        let n = self.values(self.original.root).len();
+        self.out.root = self.operand(self.original.root, &vec![want; n]);
+        self.drop_unused();
+        (self.out, self.origins)
+    }
+
+    fn values(&self, id: InstrId) -> &'a [ValueId] {
+        &self.graph.frames[self.frame as usize].values[id.idx()]
+    }
+
+    fn is_low(&self, value: ValueId) -> bool {
+        self.painted.value_low[value as usize]
+    }
+
+    /// The shape of an original instruction with its values as made.
+    fn shape(&self, id: InstrId) -> Shape {
+        let values = self.values(id);
+        narrow_shape(&self.original.instr(id).shape, self.graph.low, &mut |leaf| {
+            values.get(leaf).is_some_and(|&value| self.is_low(value))
+        })
+    }
+
+    fn push(&mut self, instr: Instruction, origin: Origin) -> InstrId {
+        self.out.instructions.push(instr);
+        self.origins.push(origin);
+        InstrId(self.out.instructions.len() as u32 - 1)
+    }
+
+    /// Writes an instruction of the original; gives the one that has its value as made.
+    fn instruction(&mut self, id: InstrId) -> InstrId {
+        let original = self.original.instr(id);
+        let node = self.graph.frames[self.frame as usize].nodes[id.idx()];
+        let kind = node.map(|node| &self.graph.node(node).kind);
+        let low_operand = |writer: &Self| {
+            let operand = original.operands[0];
+            writer.values(operand).first().is_some_and(|&value| writer.is_low(value)).then(|| writer.made[operand.idx()])
+        };
+        match kind {
+            // A value that is narrow already needs no cast to be so; nor does one that came from the narrow dtype.
+            Some(Kind::ToLow) => {
+                if let Some(same) = low_operand(self) {
+                    return same;
+                }
+                let value = self.values(original.operands[0])[0];
+                if let Some(&cast) = self.casts.get(&value) {
+                    return cast;
+                }
+            }
+            Some(Kind::FromLow) if self.is_low(self.values(id)[0]) => return self.made[original.operands[0].idx()],
+            _ => {}
+        }
+        let operands: Vec<InstrId> = (original.operands.iter().enumerate())
+            .map(|(place, &operand)| {
+                let wants = self.wants(id, node, place, operand);
+                self.operand(operand, &wants)
+            })
+            .collect();
+        let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        let op = self.op(id, node);
+        let shape = self.shape(id);
+        let instr = Instruction { op, shape, operands, control_predecessors: predecessors, ..original.clone() };
+        let made = self.push(instr, Origin::Original(id));
+        if kind == Some(&Kind::ToLow) {
+            self.casts.insert(self.values(original.operands[0])[0], made);
+        }
+        made
+    }
+
+    /// In what an instruction wants the values of its operand at `place`.
+    fn wants(&self, id: InstrId, node: Option<NodeId>, place: usize, operand: InstrId) -> Vec<Want> {
+        let op = &self.original.instr(id).op;
+        let n = self.values(operand).len();
+        let Some(node) = node else { return vec![Want::AsMade; n] };
+        let narrow = |is_narrow: bool| if is_narrow { Want::Narrow } else { Want::Wide };
+        match (op, &self.graph.node(node).kind) {
+            (Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy), _) if place == 0 => {
+                // Each of its values is a node of its own.
+                self.values(id).iter().map(|&value| narrow(self.is_low(value))).collect()
+            }
+            (_, Kind::FromF32 | Kind::FromExact | Kind::FromLow) => vec![Want::AsMade; n],
+            _ => vec![narrow(self.painted.low[node as usize]); n],
+        }
+    }
+
+    /// The op with what it calls, in the dtype it computes in.
+    fn op(&mut self, id: InstrId, node: Option<NodeId>) -> Op {
+        let mut op = self.original.instr(id).op.clone();
+        if let (Op::Call { to_apply }, Some(&callee)) = (&mut op, self.calls.get(&id)) {
+            *to_apply = callee;
+            return op;
+        }
+        if let Op::Constant(constant) = &mut op {
+            if self.is_low(self.values(id)[0]) {
+                if let Some(narrow) = literal::narrow(constant, self.graph.low) {
+                    *constant = narrow;
+                }
+            }
+            return op;
+        }
+        if calls_regions(&op) {
+            op.for_each_called_mut(&mut |callee| *callee = self.rewriter.region(*callee, RegionKind::Body));
+        } else if node.is_some_and(|node| self.painted.low[node as usize]) {
+            op.for_each_called_mut(&mut |callee| *callee = self.rewriter.reducer(*callee));
+        }
+        op
+    }
+
+    /// The instruction that has the values of an original one as wanted.
+    fn operand(&mut self, id: InstrId, wants: &[Want]) -> InstrId {
+        let values = self.values(id);
+        let fits = |(&value, want): (&ValueId, &Want)| {
+            let is_float = self.graph.value(value).is_f32();
+            !is_float || *want == Want::AsMade || (*want == Want::Narrow) == self.is_low(value)
+        };
+        if values.iter().zip(wants).all(fits) {
+            return self.made[id.idx()];
+        }
+        let original = self.original.instr(id);
+        match (&original.shape, &original.op) {
+            (Shape::Tuple(_), Op::Tuple) => {
+                let mut start = 0;
+                let mut elements = Vec::with_capacity(original.operands.len());
+                for &element in &original.operands {
+                    let n = self.values(element).len();
+                    elements.push(self.operand(element, &wants[start..start + n]));
+                    start += n;
+                }
+                self.tuple(id, elements)
+            }
+            (Shape::Tuple(_), _) => {
+                let made = self.made[id.idx()];
+                self.take_apart(id, made, &mut values.iter().copied().zip(wants.iter().copied()))
+            }
+            (Shape::Array(_) | Shape::Token | Shape::Opaque, _) => self.cast(id, values[0], 0),
+        }
+    }
+
+    /// An original tuple of elements that are written, each in the dtype it has now.
+    fn tuple(&mut self, id: InstrId, elements: Vec<InstrId>) -> InstrId {
+        let original = self.original.instr(id);
+        let leaves: Vec<Option<DType>> = (elements.iter())
+            .flat_map(|element| self.out.instr(*element).shape.leaves().into_iter().map(Shape::dtype).collect::<Vec<_>>())
+            .collect();
+        let low = self.graph.low;
+        let shape = narrow_shape(&original.shape, low, &mut |leaf| leaves[leaf] == Some(low));
+        let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        let instr = Instruction { shape, operands: elements, control_predecessors: predecessors, ..original.clone() };
+        self.push(instr, Origin::Original(id))
+    }
+
+    /// A tuple put together again with its leaves as wanted.
+    fn take_apart(
+        &mut self,
+        id: InstrId,
+        made: InstrId,
+        leaves: &mut dyn Iterator<Item = (ValueId, Want)>,
+    ) -> InstrId {
+        let shapes = match &self.out.instr(made).shape {
+            Shape::Tuple(shapes) => shapes.clone(),
+            Shape::Array(_) | Shape::Token | Shape::Opaque => {
+                let leaf = leaves.next();
+                let Some((value, want)) = leaf else { return made };
+                let is_float = self.graph.value(value).is_f32();
+                if !is_float || want == Want::AsMade || (want == Want::Narrow) == self.is_low(value) {
+                    return made;
+                }
+                return self.convert(self.original.instr(id), value, made);
+            }
+        };
+        let mut elements = Vec::with_capacity(shapes.len());
+        for (index, shape) in shapes.into_iter().enumerate() {
+            let op = Op::GetTupleElement { index: index as i64 };
+            let element = Instruction { op, shape, operands: vec![made], ..plain(self.original.instr(id)) };
+            let element = self.push(element, Origin::Tuple);
+            elements.push(self.take_apart(id, element, leaves));
+        }
+        let shape = Shape::Tuple(elements.iter().map(|e| self.out.instr(*e).shape.clone()).collect());
+        let tuple = Instruction { op: Op::Tuple, shape, operands: elements, ..plain(self.original.instr(id)) };
+        self.push(tuple, Origin::Tuple)
+    }
+
+    /// The value of an original array in the dtype it was not made in.
+    fn cast(&mut self, id: InstrId, value: ValueId, depth: u32) -> InstrId {
+        if let Some(&cast) = self.casts.get(&value) {
+            return cast;
+        }
+        let node = self.graph.node(self.graph.producer(value));
+        // The instruction that makes the value, where that is here; not one that only has it.
+        let is_here = node.frame == self.frame && self.original.instr(node.instr).shape.as_array().is_some();
+        let source = if is_here { node.instr } else { id };
+        let instr = self.original.instr(source);
+        let to_low = !self.is_low(value);
+        let cast = match (&instr.op, &node.kind) {
+            (Op::Constant(constant), _) if is_here && self.repeats_constant(value, constant, to_low) => {
+                let op = match literal::narrow(constant, self.graph.low).filter(|_| to_low) {
+                    Some(narrow) => Op::Constant(narrow),
+                    None => instr.op.clone(),
+                };
+                let shape = self.other_shape(instr, to_low);
+                self.repeat(instr, op, shape, Vec::new())
+            }
+            (Op::Broadcast { .. }, Kind::Op(_)) if is_here && depth < MAX_REPEATED => {
+                let operand = instr.operands[0];
+                let operand_value = self.values(operand)[0];
+                let operand = if self.is_low(operand_value) == to_low {
+                    self.made[operand.idx()]
+                } else {
+                    self.cast(operand, operand_value, depth + 1)
+                };
+                let shape = self.other_shape(instr, to_low);
+                self.repeat(instr, instr.op.clone(), shape, vec![operand])
+            }
+            (Op::Convert, Kind::FromExact) if is_here => {
+                let operands = instr.operands.iter().map(|operand| self.made[operand.idx()]).collect();
+                let shape = self.other_shape(instr, to_low);
+                self.repeat(instr, instr.op.clone(), shape, operands)
+            }
+            _ => {
+                let made = self.made[source.idx()];
+                self.convert(instr, value, made)
+            }
+        };
+        self.casts.insert(value, cast);
+        cast
+    }
+
+    /// Whether a constant is rather there twice than cast: a small one, or where a cast would lose what it rounds.
+    fn repeats_constant(&self, value: ValueId, constant: &crate::hlo::Literal, to_low: bool) -> bool {
+        let n = self.graph.value(value).n_elements;
+        n <= MAX_REPEATED_CONSTANT || !to_low && !literal::is_exact(constant, self.graph.low)
+    }
+
+    /// The shape of an original array in the narrow dtype, or its own.
+    fn other_shape(&self, instr: &Instruction, to_low: bool) -> Shape {
+        narrow_shape(&instr.shape, self.graph.low, &mut |_| to_low)
+    }
+
+    fn repeat(&mut self, instr: &Instruction, op: Op, shape: Shape, operands: Vec<InstrId>) -> InstrId {
+        let name = self.cast_name(instr, &shape);
+        let origin = Origin::Cast { of: instr.name.clone(), wanted_by: self.reader.clone() };
+        self.push(Instruction { name, op, shape, operands, ..plain(instr) }, origin)
+    }
+
+    /// Converts what instruction `made` has, which is a value of `instr`.
+    fn convert(&mut self, instr: &Instruction, value: ValueId, made: InstrId) -> InstrId {
+        let mut shape = self.out.instr(made).shape.clone();
+        if let Shape::Array(array) = &mut shape {
+            if self.is_low(value) {
+                array.dtype = DType::F32;
+            } else {
+                shape = narrow_shape(&shape, self.graph.low, &mut |_| true);
+            }
+        }
+        let name = self.cast_name(instr, &shape);
+        let sharding = instr.sharding.clone().filter(|_| instr.shape.as_array().is_some());
+        let origin = Origin::Cast { of: instr.name.clone(), wanted_by: self.reader.clone() };
+        let convert = Instruction { name, op: Op::Convert, shape, operands: vec![made], sharding, ..plain(instr) };
+        self.push(convert, origin)
+    }
+
+    fn cast_name(&self, instr: &Instruction, shape: &Shape) -> String {
+        format!("{}.{}", instr.name, shape.dtype().unwrap_or(DType::F32))
+    }
+
+    /// Drops what was written and nothing reads: casts and tuples of ours, and originals that something read before.
+    fn drop_unused(&mut self) {
+        let n = self.out.instructions.len();
+        let mut was_read = vec![false; self.original.instructions.len()];
+        for instr in &self.original.instructions {
+            for id in instr.operands.iter().chain(&instr.control_predecessors) {
+                was_read[id.idx()] = true;
+            }
+        }
+        was_read[self.original.root.idx()] = true;
+        let mut is_used = vec![false; n];
+        is_used[self.out.root.idx()] = true;
+        for idx in (0..n).rev() {
+            let instr = &self.out.instructions[idx];
+            let may_go = match &self.origins[idx] {
+                Origin::Original(id) => was_read[id.idx()] && is_pure(&instr.op),
+                Origin::Cast { .. } | Origin::Tuple => true,
+            };
+            if !may_go || is_used[idx] {
+                is_used[idx] = true;
+                for id in instr.operands.iter().chain(&instr.control_predecessors) {
+                    is_used[id.idx()] = true;
+                }
+            }
+        }
+        if !is_used.contains(&false) {
+            return;
+        }
+        let mut new_ids = vec![InstrId(0); n];
+        let mut next = 0;
+        for idx in 0..n {
+            new_ids[idx] = InstrId(next);
+            next += u32::from(is_used[idx]);
+        }
+        let mut keep = is_used.iter();
+        self.out.instructions.retain(|_| keep.next() == Some(&true));
+        let mut keep = is_used.iter();
+        self.origins.retain(|_| keep.next() == Some(&true));
+        for instr in &mut self.out.instructions {
+            instr.operands.iter_mut().chain(&mut instr.control_predecessors).for_each(|id| *id = new_ids[id.idx()]);
+        }
+        self.out.root = new_ids[self.out.root.idx()];
+    }
+}
+
+/// An instruction with the name and metadata of another and nothing else of it.
+fn plain(instr: &Instruction) -> Instruction {
+    Instruction {
+        name: instr.name.clone(),
+        op: Op::Convert,
+        shape: instr.shape.clone(),
+        operands: Vec::new(),
+        metadata: instr.metadata.clone(),
+        sharding: None,
+        frontend_attributes: Vec::new(),
+        control_predecessors: Vec::new(),
+        backend_config: String::new(),
+        unmodelled: Unmodelled::default(),
+    }
+}
+
+/// Whether an instruction may go when nothing reads it any more: what lowering itself makes needless.
+fn is_pure(op: &Op) -> bool {
+    matches!(op, Op::Tuple | Op::GetTupleElement { .. } | Op::Convert | Op::Constant(_) | Op::Broadcast { .. } | Op::Reshape)
+}

@@ -1,0 +1,341 @@
+//! What a region computes, as one graph of array values: the form in which it is painted.
+//!
+//! A region is a computation whose parameters and result keep their types: the entry, the bodies of loops, the branches
+//! of conditionals. Calls inside a region are followed, once per call site, so a callee is painted for each of its
+//! callers; tuples, their elements and the callees' parameters are only other names of values. What an op does to a value
+//! is a [`Node`]; nodes stand in an order in which operands come first.
+
+use super::called::is_retypable;
+use super::literal;
+use super::policy::{Because, Classes, LowDType};
+use crate::hlo::ops::precision::Class;
+use crate::hlo::ops::UnaryOp;
+use crate::hlo::{CompId, DType, InstrId, Instruction, Module, Op, Shape};
+
+/// A value: an array (or token), by index into [`Graph::values`].
+pub(super) type ValueId = u32;
+/// An op on values, by index into [`Graph::nodes`].
+pub(super) type NodeId = u32;
+/// A computation at one call site, by index into [`Graph::frames`].
+pub(super) type FrameId = u32;
+
+/// Nodes of one region; calls that would make more are taken as they are. A chain of calls, each twice, has 2^n of them.
+const MAX_NODES: usize = 1_000_000;
+/// Frames of one region, for callees that hold nothing but calls.
+const MAX_FRAMES: usize = 100_000;
+
+/// A value.
+#[derive(Clone, Debug)]
+pub(super) struct Value {
+    /// What makes it.
+    pub node: NodeId,
+    /// Its dtype in the original module.
+    pub dtype: Option<DType>,
+    /// How many elements it has.
+    pub n_elements: i64,
+    /// Whether each of its numbers is one of the narrow dtype.
+    pub is_exact: bool,
+    /// Whether each of its numbers is zero.
+    pub is_zero: bool,
+}
+
+impl Value {
+    pub(super) fn is_f32(&self) -> bool {
+        self.dtype == Some(DType::F32)
+    }
+}
+
+/// What lowering sees of an op.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Kind {
+    /// It can be retyped; its class decides.
+    Op(Class),
+    /// A constant.
+    Constant,
+    /// To f32 from the narrow dtype: the same numbers.
+    FromLow,
+    /// To f32 from a dtype all of whose numbers the narrow one has.
+    FromExact,
+    /// From f32 to the narrow dtype.
+    ToLow,
+    /// From f32 to another dtype, which rounds (or truncates) whatever it gets.
+    FromF32,
+    /// A parameter of the region.
+    Parameter,
+    /// It takes and gives what it did.
+    Fixed(&'static str),
+}
+
+/// An op on values.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    /// Where.
+    pub frame: FrameId,
+    /// Which instruction.
+    pub instr: InstrId,
+    /// What may be done.
+    pub kind: Kind,
+    /// Why it has its class.
+    pub because: Because,
+    /// Operands: the arrays of all of them, depth first.
+    pub operands: Vec<ValueId>,
+    /// Results: that many values from this one on.
+    pub first_result: ValueId,
+    /// How many.
+    pub n_results: u32,
+}
+
+impl Node {
+    pub(super) fn results(&self) -> std::ops::Range<ValueId> {
+        self.first_result..self.first_result + self.n_results
+    }
+
+    pub(super) fn class(&self) -> Option<Class> {
+        match &self.kind {
+            Kind::Op(class) => Some(*class),
+            Kind::Constant
+            | Kind::FromLow
+            | Kind::FromExact
+            | Kind::ToLow
+            | Kind::FromF32
+            | Kind::Parameter
+            | Kind::Fixed(_) => None,
+        }
+    }
+}
+
+/// A computation at one call site.
+#[derive(Clone, Debug)]
+pub(super) struct Frame {
+    /// Which computation.
+    pub comp: CompId,
+    /// For each instruction its values, depth first.
+    pub values: Vec<Vec<ValueId>>,
+    /// For each instruction the first of its nodes, if it has any.
+    pub nodes: Vec<Option<NodeId>>,
+    /// For each call that is followed, the callee's frame.
+    pub calls: Vec<(InstrId, FrameId)>,
+}
+
+/// A region as values and nodes.
+#[derive(Debug)]
+pub(super) struct Graph<'m> {
+    pub module: &'m Module,
+    pub low: DType,
+    pub values: Vec<Value>,
+    pub nodes: Vec<Node>,
+    /// For each value the nodes that read it.
+    pub users: Vec<Vec<NodeId>>,
+    /// The region's own frame is the first.
+    pub frames: Vec<Frame>,
+    /// Values of the region's result.
+    pub results: Vec<ValueId>,
+}
+
+impl<'m> Graph<'m> {
+    /// The graph of the region `comp` of a verified module.
+    pub(super) fn build(module: &'m Module, comp: CompId, classes: &Classes<'_>, low: LowDType) -> Graph<'m> {
+        let mut graph = Graph {
+            module,
+            low: low.dtype(),
+            values: Vec::new(),
+            nodes: Vec::new(),
+            users: Vec::new(),
+            frames: Vec::new(),
+            results: Vec::new(),
+        };
+        graph.results = graph.add_frame(comp, None, classes);
+        graph.users = vec![Vec::new(); graph.values.len()];
+        for (idx, node) in graph.nodes.iter().enumerate() {
+            for &operand in &node.operands {
+                graph.users[operand as usize].push(idx as NodeId);
+            }
+        }
+        graph
+    }
+
+    pub(super) fn value(&self, value: ValueId) -> &Value {
+        &self.values[value as usize]
+    }
+
+    pub(super) fn node(&self, node: NodeId) -> &Node {
+        &self.nodes[node as usize]
+    }
+
+    /// The node that makes a value.
+    pub(super) fn producer(&self, value: ValueId) -> NodeId {
+        self.value(value).node
+    }
+
+    /// The instruction of a node.
+    pub(super) fn instr(&self, node: &Node) -> &'m Instruction {
+        self.module.comp(self.frames[node.frame as usize].comp).instr(node.instr)
+    }
+
+    /// Adds a computation, whose parameters are `arguments` unless it is the region itself; gives its result.
+    fn add_frame(
+        &mut self,
+        comp: CompId,
+        arguments: Option<&[Vec<ValueId>]>,
+        classes: &Classes<'_>,
+    ) -> Vec<ValueId> {
+        let frame = self.frames.len() as FrameId;
+        let n = self.module.comp(comp).instructions.len();
+        self.frames.push(Frame {
+            comp,
+            values: Vec::with_capacity(n),
+            nodes: Vec::with_capacity(n),
+            calls: Vec::new(),
+        });
+        for id in self.module.comp(comp).ids() {
+            let first_node = self.nodes.len();
+            let values = self.add_instruction(frame, id, arguments, classes);
+            let is_followed_call = matches!(self.frames[frame as usize].calls.last(), Some((call, _)) if *call == id);
+            let own = (self.nodes.len() > first_node && !is_followed_call).then_some(first_node as NodeId);
+            self.frames[frame as usize].values.push(values);
+            self.frames[frame as usize].nodes.push(own);
+        }
+        self.frames[frame as usize].values[self.module.comp(comp).root.idx()].clone()
+    }
+
+    fn add_instruction(
+        &mut self,
+        frame: FrameId,
+        id: InstrId,
+        arguments: Option<&[Vec<ValueId>]>,
+        classes: &Classes<'_>,
+    ) -> Vec<ValueId> {
+        let instr = self.module.comp(self.frames[frame as usize].comp).instr(id);
+        let of = |graph: &Graph<'_>, operand: InstrId| graph.frames[frame as usize].values[operand.idx()].clone();
+        match (&instr.op, arguments) {
+            (Op::Parameter { number, .. }, Some(arguments)) => return arguments[*number as usize].clone(),
+            (Op::Tuple, _) => return instr.operands.iter().flat_map(|&operand| of(self, operand)).collect(),
+            (Op::GetTupleElement { index }, _) => return self.element(frame, instr, *index),
+            (Op::Call { to_apply }, _) if self.nodes.len() < MAX_NODES && self.frames.len() < MAX_FRAMES => {
+                let arguments: Vec<Vec<ValueId>> = instr.operands.iter().map(|&operand| of(self, operand)).collect();
+                let callee = self.frames.len() as FrameId;
+                let result = self.add_frame(*to_apply, Some(&arguments), classes);
+                self.frames[frame as usize].calls.push((id, callee));
+                return result;
+            }
+            (Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy), _) => {
+                // Value by value, as they may be of different dtypes.
+                let operands = of(self, instr.operands[0]);
+                let leaves = instr.shape.leaves();
+                let made = operands.iter().zip(leaves).map(|(&operand, leaf)| {
+                    self.add_node(frame, id, vec![operand], std::slice::from_ref(&leaf), classes)
+                });
+                return made.flatten().collect();
+            }
+            _ => {}
+        }
+        let operands = instr.operands.iter().flat_map(|&operand| of(self, operand)).collect();
+        self.add_node(frame, id, operands, &instr.shape.leaves(), classes).collect()
+    }
+
+    /// The values of element `index` of the tuple an instruction reads.
+    fn element(&self, frame: FrameId, instr: &Instruction, index: i64) -> Vec<ValueId> {
+        let frame = &self.frames[frame as usize];
+        let tuple = instr.operands[0];
+        let elements = self.module.comp(frame.comp).instr(tuple).shape.as_tuple().unwrap_or_default();
+        let start: usize = elements[..index as usize].iter().map(|element| element.leaves().len()).sum();
+        let n = elements[index as usize].leaves().len();
+        frame.values[tuple.idx()][start..start + n].to_vec()
+    }
+
+    fn add_node(
+        &mut self,
+        frame: FrameId,
+        id: InstrId,
+        operands: Vec<ValueId>,
+        results: &[&Shape],
+        classes: &Classes<'_>,
+    ) -> std::ops::Range<ValueId> {
+        let instr = self.module.comp(self.frames[frame as usize].comp).instr(id);
+        let (kind, because) = self.kind(instr, &operands, results, classes);
+        let of_all = |property: fn(&Value) -> bool| {
+            let mut floats = operands.iter().map(|&v| self.value(v)).filter(|v| v.is_f32()).peekable();
+            floats.peek().is_some() && floats.all(property)
+        };
+        let (is_exact, is_zero) = match (&kind, &instr.op) {
+            (Kind::Constant, Op::Constant(value)) => (literal::is_exact(value, self.low), literal::is_zero(value)),
+            (Kind::FromLow | Kind::FromExact, _) => (true, false),
+            (Kind::Op(Class::Clear), _) => (of_all(|value| value.is_exact), of_all(|value| value.is_zero)),
+            _ => (false, false),
+        };
+        let node = self.nodes.len() as NodeId;
+        let first_result = self.values.len() as ValueId;
+        self.values.extend(results.iter().map(|shape| Value {
+            node,
+            dtype: shape.dtype(),
+            n_elements: shape.as_array().map_or(0, |array| array.n_elements()),
+            is_exact,
+            is_zero,
+        }));
+        let n_results = results.len() as u32;
+        self.nodes.push(Node { frame, instr: id, kind, because, operands, first_result, n_results });
+        first_result..first_result + n_results
+    }
+
+    fn kind(
+        &self,
+        instr: &Instruction,
+        operands: &[ValueId],
+        results: &[&Shape],
+        classes: &Classes<'_>,
+    ) -> (Kind, Because) {
+        let of_op = |kind| (kind, Because::Op);
+        let is_f32 = |shape: &&Shape| shape.dtype() == Some(DType::F32);
+        let has_f32 = results.iter().any(is_f32) || operands.iter().any(|&v| self.value(v).is_f32());
+        match &instr.op {
+            Op::Parameter { .. } => return of_op(Kind::Parameter),
+            _ if !has_f32 => return of_op(Kind::Fixed("it holds no f32")),
+            Op::Constant(_) => return of_op(Kind::Constant),
+            Op::Convert => {
+                let from = operands.first().and_then(|&v| self.value(v).dtype);
+                let to = instr.shape.dtype();
+                match (from, to) {
+                    (Some(DType::F32), Some(DType::F32)) => {}
+                    (Some(DType::F32), Some(to)) if to == self.low => return of_op(Kind::ToLow),
+                    (Some(DType::F32), _) => return of_op(Kind::FromF32),
+                    (Some(from), _) if from == self.low => return of_op(Kind::FromLow),
+                    (Some(DType::Pred | DType::S8 | DType::U8), _) => return of_op(Kind::FromExact),
+                    _ => return of_op(Kind::Fixed("f32 is converted to here, by a rounding of its own")),
+                }
+            }
+            Op::Iota { .. } => return of_op(Kind::Fixed("it counts further than a narrow dtype does")),
+            Op::Call { .. } => return of_op(Kind::Fixed("the module has too many call sites to follow each")),
+            _ => {}
+        }
+        if let Some(why) = self.why_fixed(instr, operands, results) {
+            return of_op(Kind::Fixed(why));
+        }
+        let arrays = operands.iter().map(|&v| (self.value(v).is_f32(), self.value(v).n_elements));
+        let arrays = arrays.chain(results.iter().map(|r| (is_f32(r), r.as_array().map_or(0, |a| a.n_elements()))));
+        let n_elements = arrays.filter(|(is_f32, _)| *is_f32).map(|(_, n)| n).max().unwrap_or(0);
+        let (class, because) = classes.of(self.module, instr, n_elements);
+        let is_lowerable = || instr.op.called().iter().all(|&comp| is_retypable(self.module, comp));
+        if matches!(class, Class::Allow | Class::Infer | Class::Clear) && !is_lowerable() {
+            let why = "the computation it applies holds ops that cannot be retyped";
+            return of_op(Kind::Op(Class::Deny { why, spreads: true }));
+        }
+        (Kind::Op(class), because)
+    }
+
+    /// Why an instruction cannot be retyped, whatever its class.
+    fn why_fixed(&self, instr: &Instruction, operands: &[ValueId], results: &[&Shape]) -> Option<&'static str> {
+        let is_other = |dtype: Option<DType>| {
+            dtype.is_some_and(|dtype| (dtype.is_float() && dtype != DType::F32) || dtype.is_complex())
+        };
+        let mixes = operands.iter().any(|&v| is_other(self.value(v).dtype))
+            || results.iter().any(|shape| is_other(shape.dtype()));
+        match &instr.op {
+            Op::While { .. } => Some("what a loop carries keeps its type"),
+            Op::Conditional(_) => Some("what branches take and give keeps its type"),
+            Op::CustomCall(_) => Some("what a custom call computes is known to its back end only"),
+            Op::Opaque(_) => Some("the meaning of this opcode is not modelled"),
+            _ if mixes => Some("it mixes f32 with another dtype"),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Which nodes of a region compute in the narrow dtype, and which rule said so.
+//!
+//! In this order, on the values of [`Graph`]:
+//! 1. Ops of class *allow* are lowered.
+//! 2. *Deny* spreads: what is computed from a spreading denied op through ops of class infer and clear is denied, up to
+//!    allowed ops. So a softmax is f32 from its exponential on, and its gradient too, while the backward dots that
+//!    read that gradient are lowered.
+//! 3. What leads to results without passing an allowed op is denied (unless the policy lowers it): to a scalar result of
+//!    the entry, the loss, by any way, and that spreads; to any other result of the region by ops of class infer and
+//!    clear. So losses, updates of parameters and of an optimizer's state are f32, also where several steps were unrolled
+//!    into one module.
+//! 4. Ops of class *infer* that are not denied are lowered where they lie between two allowed ops: downstream of one and
+//!    upstream of another, through ops that are not denied or denied without spreading.
+//! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where everything
+//!    that reads them reads the narrow dtype (the cast moves up, unless that makes it larger), or where what they read is
+//!    narrow already (the cast back moves down, unless that makes it larger).
+//!
+//! This is the order of TensorFlow's `auto_mixed_precision`, but for step 3, which TensorFlow need not take as its loss
+//! and optimizer ops are denied whole, and step 5, where it lowers whatever is connected.
+
+use super::graph::{Graph, Kind, Node, NodeId, ValueId};
+use super::policy::{Accumulate, Boundary, Policy, Reach};
+use crate::hlo::Op;
+use crate::hlo::ops::precision::Class;
+
+/// Why a node computes in what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Its class is allow.
+    Allowed,
+    /// Its class is deny.
+    Denied,
+    /// It is computed from a denied op.
+    Spread,
+    /// It leads to a scalar result.
+    Loss,
+    /// It leads to a result that keeps its type.
+    Result,
+    /// It lies between allowed ops.
+    Between,
+    /// The policy lowers all ops of its class.
+    Reach,
+    /// It does not lie between allowed ops, or the policy does not reach it.
+    OutOfReach,
+    /// All that read it read the narrow dtype.
+    ReadNarrow,
+    /// What it reads is narrow already.
+    OfNarrow,
+    /// Lowering it would round where nothing needs to.
+    WouldRound,
+    /// It cannot be retyped.
+    Fixed,
+    /// It is a source of values: a parameter, a constant, a conversion.
+    Source,
+}
+
+/// What [`paint`] found.
+#[derive(Debug)]
+pub(super) struct Painted {
+    /// For each node whether it reads the narrow dtype.
+    pub low: Vec<bool>,
+    /// For each value whether it is made in the narrow dtype.
+    pub value_low: Vec<bool>,
+    /// For each node the rule that decided.
+    pub rule: Vec<Rule>,
+    /// For each node the one that the decision came from.
+    pub from: Vec<Option<NodeId>>,
+    /// Whether an allowed op reads what the loss leads to: there is a backward pass.
+    pub differentiates: bool,
+}
+
+/// Of what kind a region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RegionKind {
+    /// The entry: its parameters and results are the program's.
+    Entry,
+    /// A body or branch: its parameters and results keep their types.
+    Body,
+}
+
+/// Paints a region.
+pub(super) fn paint(graph: &Graph<'_>, policy: &Policy, kind: RegionKind) -> Painted {
+    let n = graph.nodes.len();
+    let spreads_of = |node: &Node| matches!(node.class(), Some(Class::Deny { spreads: true, .. }));
+    let spreads: Vec<bool> = graph.nodes.iter().map(spreads_of).collect();
+    let mut painter = Painter {
+        graph,
+        policy,
+        kind,
+        out: Painted {
+            low: vec![false; n],
+            value_low: vec![false; graph.values.len()],
+            rule: graph.nodes.iter().map(initial_rule).collect(),
+            from: vec![None; n],
+            differentiates: false,
+        },
+        blocked: spreads.clone(),
+        spreads,
+        is_result: vec![false; graph.values.len()],
+    };
+    graph.results.iter().for_each(|&value| painter.is_result[value as usize] = true);
+    painter.parameters();
+    if policy.reach != Reach::None {
+        painter.keep_what_leads_to_results();
+        painter.spread_denial();
+        painter.lower_products();
+        painter.lower_between();
+        painter.lower_clear();
+    }
+    painter.out
+}
+
+fn initial_rule(node: &Node) -> Rule {
+    match &node.kind {
+        Kind::Op(Class::Allow | Class::Infer) => Rule::OutOfReach,
+        Kind::Op(Class::Clear) => Rule::WouldRound,
+        Kind::Op(Class::Deny { .. }) => Rule::Denied,
+        Kind::Op(Class::NotFloat) | Kind::Fixed(_) => Rule::Fixed,
+        Kind::Constant | Kind::FromLow | Kind::FromExact | Kind::ToLow | Kind::FromF32 | Kind::Parameter => {
+            Rule::Source
+        }
+    }
+}
+
+struct Painter<'g> {
+    graph: &'g Graph<'g>,
+    policy: &'g Policy,
+    kind: RegionKind,
+    out: Painted,
+    /// Denied, and so is what is computed from it.
+    spreads: Vec<bool>,
+    /// Neither lowered nor a way from one allowed op to another.
+    blocked: Vec<bool>,
+    /// For each value whether the region gives it.
+    is_result: Vec<bool>,
+}
+
+impl Painter<'_> {
+    fn is(&self, node: NodeId, class: Class) -> bool {
+        self.graph.node(node).class() == Some(class)
+    }
+
+    fn is_soft(&self, node: NodeId) -> bool {
+        matches!(self.graph.node(node).class(), Some(Class::Infer | Class::Clear))
+    }
+
+    fn nodes(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
+        0..self.graph.nodes.len() as NodeId
+    }
+
+    fn users(&self, node: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        self.graph.node(node).results().flat_map(|value| self.graph.users[value as usize].iter().copied())
+    }
+
+    /// The nodes that make what a node reads.
+    fn producers(&self, node: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        self.graph.node(node).operands.iter().map(|&value| self.graph.producer(value))
+    }
+
+    fn parameters(&mut self) {
+        if self.kind == RegionKind::Entry && self.policy.parameters == Boundary::Lower {
+            for node in self.graph.nodes.iter().filter(|node| node.kind == Kind::Parameter) {
+                for value in node.results().filter(|&value| self.graph.value(value).is_f32()) {
+                    self.out.value_low[value as usize] = true;
+                }
+            }
+        }
+    }
+
+    /// Step 3, before step 2: what the loss denies spreads.
+    fn keep_what_leads_to_results(&mut self) {
+        if self.policy.loss == Boundary::Lower {
+            return;
+        }
+        let graph = self.graph;
+        // From a scalar result backwards by any way, and from any result by soft nodes; up to allowed ops.
+        let mut to_loss: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
+        let mut to_result: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
+        for &value in graph.results.iter().filter(|&&value| graph.value(value).is_f32()) {
+            let node = graph.producer(value);
+            let is_scalar = self.kind == RegionKind::Entry && graph.value(value).n_elements == 1;
+            if is_scalar {
+                to_loss[node as usize].get_or_insert(node);
+            }
+            to_result[node as usize].get_or_insert(node);
+        }
+        for node in self.nodes().rev() {
+            for user in self.users(node) {
+                if self.is(user, Class::Allow) {
+                    continue;
+                }
+                if to_loss[node as usize].is_none() {
+                    to_loss[node as usize] = to_loss[user as usize];
+                }
+                if to_result[node as usize].is_none() && self.is_soft(user) {
+                    to_result[node as usize] = to_result[user as usize];
+                }
+            }
+        }
+        for node in self.nodes() {
+            let idx = node as usize;
+            if let Some(result) = to_loss[idx] {
+                match graph.node(node).class() {
+                    Some(Class::Infer) => self.deny(node, Rule::Loss, result),
+                    Some(Class::Deny { .. }) => {}
+                    Some(Class::Allow | Class::Clear | Class::NotFloat) | None => continue,
+                }
+                self.spreads[idx] = true;
+                self.blocked[idx] = true;
+            } else if let (Some(result), true) = (to_result[idx], self.is(node, Class::Infer)) {
+                self.deny(node, Rule::Result, result);
+            }
+        }
+        // A backward pass is what allowed ops compute from the loss.
+        let mut of_loss = vec![false; graph.nodes.len()];
+        for node in self.nodes() {
+            let reads = self.producers(node).any(|p| of_loss[p as usize] || (to_loss[p as usize].is_some() && self.spreads[p as usize]));
+            of_loss[node as usize] = reads;
+            self.out.differentiates |= reads && self.is(node, Class::Allow);
+        }
+    }
+
+    fn deny(&mut self, node: NodeId, rule: Rule, from: NodeId) {
+        self.out.rule[node as usize] = rule;
+        self.out.from[node as usize] = (from != node).then_some(from);
+        self.blocked[node as usize] = true;
+    }
+
+    /// Step 2.
+    fn spread_denial(&mut self) {
+        let mut origin: Vec<Option<NodeId>> = vec![None; self.graph.nodes.len()];
+        for node in self.nodes() {
+            let reached = self.producers(node).find_map(|p| match self.spreads[p as usize] {
+                true => Some(p),
+                false => origin[p as usize],
+            });
+            let Some(from) = reached.filter(|_| self.is_soft(node)) else { continue };
+            origin[node as usize] = Some(from);
+            if self.is(node, Class::Infer) && self.out.rule[node as usize] == Rule::OutOfReach {
+                self.deny(node, Rule::Spread, from);
+            }
+        }
+    }
+
+    /// Step 1. Products' results are narrow, but for those that step 5 decides.
+    fn lower_products(&mut self) {
+        for node in self.nodes() {
+            if !self.is(node, Class::Allow) {
+                continue;
+            }
+            self.out.low[node as usize] = true;
+            self.out.rule[node as usize] = Rule::Allowed;
+            if self.policy.accumulate == Accumulate::Compute {
+                self.lower_results(node);
+            }
+        }
+    }
+
+    fn lower_results(&mut self, node: NodeId) {
+        for value in self.graph.node(node).results() {
+            self.out.value_low[value as usize] |= self.graph.value(value).is_f32();
+        }
+    }
+
+    /// Step 4.
+    fn lower_between(&mut self) {
+        let graph = self.graph;
+        let passes = |node: NodeId| {
+            let class = graph.node(node).class();
+            matches!(class, Some(Class::Infer | Class::Clear | Class::Deny { .. })) && !self.blocked[node as usize]
+        };
+        let allow = |node: NodeId| self.is(node, Class::Allow).then_some(node);
+        let mut below: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
+        for node in self.nodes() {
+            let found = self.producers(node).find_map(|p| allow(p).or(below[p as usize].filter(|_| passes(p))));
+            below[node as usize] = found;
+        }
+        let mut above: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
+        for node in self.nodes().rev() {
+            let found = self.users(node).find_map(|u| allow(u).or(above[u as usize].filter(|_| passes(u))));
+            above[node as usize] = found;
+        }
+        for node in self.nodes() {
+            let idx = node as usize;
+            if !self.is(node, Class::Infer) || self.blocked[idx] {
+                continue;
+            }
+            let rule = match self.policy.reach {
+                Reach::None | Reach::Dots => continue,
+                Reach::Between if below[idx].is_some() && above[idx].is_some() => Rule::Between,
+                Reach::Between => continue,
+                Reach::All => Rule::Reach,
+            };
+            self.out.low[idx] = true;
+            self.out.rule[idx] = rule;
+            self.out.from[idx] = if rule == Rule::Between { below[idx] } else { None };
+            self.lower_results(node);
+        }
+    }
+
+    /// Step 5, until nothing changes. Every change lowers something, so it ends.
+    fn lower_clear(&mut self) {
+        loop {
+            let mut changed = false;
+            for node in self.nodes().rev() {
+                changed |= self.lower_where_read_narrow(node);
+            }
+            for node in self.nodes() {
+                changed |= self.lower_where_of_narrow(node);
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    /// Whether a reader of a value takes it in the narrow dtype.
+    fn takes_narrow(&self, user: NodeId) -> bool {
+        self.out.low[user as usize] || self.graph.node(user).kind == Kind::ToLow
+    }
+
+    fn lower_where_read_narrow(&mut self, node: NodeId) -> bool {
+        let graph = self.graph;
+        let of = graph.node(node);
+        let floats = || of.results().filter(|&value| graph.value(value).is_f32());
+        let users = || floats().flat_map(|value| graph.users[value as usize].iter().copied());
+        let is_done = floats().next().is_none() || floats().all(|value| self.out.value_low[value as usize]);
+        if is_done {
+            return false;
+        }
+        let is_result = || floats().any(|value| self.is_result[value as usize]);
+        let bears = |user: NodeId| self.takes_narrow(user) || self.compares_with_zero(user, node);
+        let all_narrow = || users().any(|user| self.takes_narrow(user)) && users().all(bears) && !is_result();
+        match &of.kind {
+            // A narrow result of a product, or the source of a conversion, is there for whoever wants it.
+            Kind::Op(Class::Allow) if self.out.low[node as usize] => {
+                if !users().any(|user| self.takes_narrow(user)) {
+                    return false;
+                }
+            }
+            Kind::FromLow => {
+                if !users().any(|user| self.takes_narrow(user)) {
+                    return false;
+                }
+            }
+            Kind::FromExact | Kind::Constant => {
+                if !all_narrow() {
+                    return false;
+                }
+            }
+            Kind::Op(Class::Clear) => {
+                if self.makes_cast_larger(node) || !all_narrow() {
+                    return false;
+                }
+                self.out.low[node as usize] = true;
+                self.out.rule[node as usize] = Rule::ReadNarrow;
+                self.out.from[node as usize] = users().next();
+            }
+            Kind::Op(_) | Kind::ToLow | Kind::FromF32 | Kind::Parameter | Kind::Fixed(_) => return false,
+        }
+        self.lower_results(node);
+        true
+    }
+
+    /// Whether a reader of what `node` makes only compares it with zero, which rounding does not change.
+    fn compares_with_zero(&self, user: NodeId, node: NodeId) -> bool {
+        let of = self.graph.node(user);
+        let is_zero = |v: &ValueId| self.graph.producer(*v) == node || self.graph.value(*v).is_zero;
+        let is_compare = matches!(self.graph.instr(of).op, Op::Compare { .. }) && of.kind == Kind::Op(Class::Clear);
+        is_compare && of.operands.iter().all(is_zero)
+    }
+
+    /// Whether casting what a node reads is more than casting what it gives: for ops that take a part.
+    fn makes_cast_larger(&self, node: NodeId) -> bool {
+        let of = self.graph.node(node);
+        let takes_a_part = matches!(self.graph.instr(of).op, Op::Slice(_) | Op::DynamicSlice { .. } | Op::Gather(_));
+        takes_a_part && self.elements_to_cast(node) > self.elements(of.results())
+    }
+
+    /// Elements of what a node reads and is f32 now.
+    fn elements_to_cast(&self, node: NodeId) -> i64 {
+        let is_wide = |v: &&ValueId| !self.out.value_low[**v as usize] && self.graph.value(**v).is_f32();
+        let operands = self.graph.node(node).operands.iter().filter(is_wide);
+        operands.map(|&v| self.graph.value(v).n_elements).fold(0, i64::saturating_add)
+    }
+
+    fn elements(&self, values: impl Iterator<Item = ValueId>) -> i64 {
+        let floats = values.filter(|&v| self.graph.value(v).is_f32());
+        floats.map(|v| self.graph.value(v).n_elements).fold(0, i64::saturating_add)
+    }
+
+    fn lower_where_of_narrow(&mut self, node: NodeId) -> bool {
+        let graph = self.graph;
+        let of = graph.node(node);
+        if self.out.low[node as usize] || of.kind != Kind::Op(Class::Clear) {
+            return false;
+        }
+        let is_float = |v: &ValueId| graph.value(*v).is_f32();
+        let is_low = |v: &ValueId| self.out.value_low[*v as usize];
+        let mut floats = of.operands.iter().filter(|v| is_float(v));
+        let all_free = floats.clone().all(|v| is_low(v) || graph.value(*v).is_exact);
+        let grows = self.elements(of.results()) > self.elements(of.operands.iter().copied());
+        let Some(&narrow) = floats.find(|v| is_low(v)).filter(|_| all_free && !grows) else { return false };
+        self.out.low[node as usize] = true;
+        self.out.rule[node as usize] = Rule::OfNarrow;
+        self.out.from[node as usize] = Some(graph.producer(narrow));
+        self.lower_results(node);
+        true
+    }
+}

@@ -1,0 +1,431 @@
+//! Policies: what to lower, to which dtype, and how far. A policy is data; presets are named policies.
+//!
+//! As a document:
+//!
+//! ```yaml
+//! preset: default          # what the rest changes
+//! dtype: bf16              # or f16
+//! allow: [dot]             # op lists: an op of a list has that class, whatever its own is
+//! infer: ["reduce:add"]
+//! clear: []
+//! deny: [tanh]             # f32, and what is computed from it too
+//! island: [logistic]       # f32, but what is computed from it may be rounded
+//! keep: ["*/layer_norm/*"] # names (of an instruction, or its scoped name) that stay f32
+//! min_elements: 0          # ops all of whose arrays are smaller stay f32
+//! parameters: keep         # or lower: f32 parameters of the entry become narrow
+//! results: keep            # or lower
+//! loss: keep               # or lower: what leads to results without passing an allowed op (loss, update)
+//! accumulate: compute      # or f32: products whose consumers are all f32 give f32
+//! reach: between           # none, dots, between, all: which ops of class infer are lowered
+//! deny_spreads: true       # whether what is computed from a denied op stays f32
+//! ```
+
+use super::presets;
+use crate::hlo::DType;
+use crate::hlo::ops::precision::{Class, all_list_names, list_names, precision_class};
+use crate::hlo::{Instruction, Module};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What to lower, and how far. See the module's documentation for each key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Document")]
+pub struct Policy {
+    /// The narrow dtype.
+    pub dtype: LowDType,
+    /// Ops of class allow.
+    pub allow: Vec<String>,
+    /// Ops of class infer.
+    pub infer: Vec<String>,
+    /// Ops of class clear.
+    pub clear: Vec<String>,
+    /// Ops that stay f32 and so does what is computed from them.
+    pub deny: Vec<String>,
+    /// Ops that stay f32 themselves.
+    pub island: Vec<String>,
+    /// Patterns of names that stay f32; `*` is any text, `?` any character.
+    pub keep: Vec<String>,
+    /// Ops of class allow or infer all of whose f32 arrays have fewer elements stay f32.
+    pub min_elements: i64,
+    /// Whether the entry's f32 parameters may change type.
+    pub parameters: Boundary,
+    /// Whether the entry's f32 results may change type.
+    pub results: Boundary,
+    /// Whether what leads to the entry's results without passing an allowed op may be lowered: the loss, the update.
+    pub loss: Boundary,
+    /// The dtype products give.
+    pub accumulate: Accumulate,
+    /// Which ops of class infer are lowered.
+    pub reach: Reach,
+    /// Whether what is computed from a denied op stays f32 too, up to the next allowed op.
+    pub deny_spreads: bool,
+}
+
+/// The narrow dtype.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LowDType {
+    /// bfloat16.
+    #[default]
+    Bf16,
+    /// IEEE half precision.
+    F16,
+}
+
+impl LowDType {
+    /// As HLO's.
+    pub const fn dtype(self) -> DType {
+        match self {
+            LowDType::Bf16 => DType::BF16,
+            LowDType::F16 => DType::F16,
+        }
+    }
+}
+
+/// What happens to f32 at the module's boundary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Boundary {
+    /// It stays f32.
+    #[default]
+    Keep,
+    /// It becomes narrow.
+    Lower,
+}
+
+/// The dtype that lowered products give.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accumulate {
+    /// The narrow one, as in a bf16 scope.
+    #[default]
+    Compute,
+    /// f32 where all consumers want f32, so that the accumulator is never rounded there.
+    F32,
+}
+
+/// Which ops of class infer are lowered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reach {
+    /// Nothing is lowered, allowed ops neither.
+    None,
+    /// Only allowed ops.
+    Dots,
+    /// Those on a way from one allowed op to another.
+    #[default]
+    Between,
+    /// All.
+    All,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            dtype: LowDType::Bf16,
+            allow: Vec::new(),
+            infer: Vec::new(),
+            clear: Vec::new(),
+            deny: Vec::new(),
+            island: Vec::new(),
+            keep: Vec::new(),
+            min_elements: 0,
+            parameters: Boundary::Keep,
+            results: Boundary::Keep,
+            loss: Boundary::Keep,
+            accumulate: Accumulate::Compute,
+            reach: Reach::Between,
+            deny_spreads: true,
+        }
+    }
+}
+
+/// What is wrong with a policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// An op stands in two lists.
+    #[error("`{op}` is in the lists `{first}` and `{second}`, expected it in one: take it out of the other")]
+    InTwoLists {
+        /// The op.
+        op: String,
+        /// A list that holds it.
+        first: &'static str,
+        /// Another.
+        second: &'static str,
+    },
+    /// A list names an op that is none, or that cannot be retyped.
+    #[error("list `{list}` names `{op}`, expected an op that can be lowered{}", did_you_mean(nearest))]
+    UnknownOp {
+        /// The list.
+        list: &'static str,
+        /// The name.
+        op: String,
+        /// A name that is nearly the same.
+        nearest: Option<String>,
+    },
+    /// No preset has this name.
+    #[error("unknown preset `{name}`, expected one of {}{}", presets::names(), did_you_mean(nearest))]
+    UnknownPreset {
+        /// The name.
+        name: String,
+        /// A name that is nearly the same.
+        nearest: Option<String>,
+    },
+    /// A `jmp:` preset that does not parse.
+    #[error("`{text}`: {problem}, expected such as `jmp:params=f32,compute=bf16,output=f32`")]
+    Jmp {
+        /// What was given.
+        text: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A floor under zero.
+    #[error("min_elements is {0}, expected 0 or more")]
+    NegativeFloor(i64),
+}
+
+fn did_you_mean(nearest: &Option<String>) -> String {
+    nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+}
+
+/// The one of `valid` that `given` is probably meant to be.
+pub(super) fn nearest(given: &str, valid: &[String]) -> Option<String> {
+    let score = |name: &&String| strsim::jaro_winkler(given, name);
+    let best = valid.iter().max_by(|a, b| score(a).total_cmp(&score(b)))?;
+    (score(&best) >= 0.8).then(|| best.clone())
+}
+
+/// A policy as a document says it: what is left out is the preset's.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    preset: Option<String>,
+    dtype: Option<LowDType>,
+    allow: Option<Vec<String>>,
+    infer: Option<Vec<String>>,
+    clear: Option<Vec<String>>,
+    deny: Option<Vec<String>>,
+    island: Option<Vec<String>>,
+    keep: Option<Vec<String>>,
+    min_elements: Option<i64>,
+    parameters: Option<Boundary>,
+    results: Option<Boundary>,
+    loss: Option<Boundary>,
+    accumulate: Option<Accumulate>,
+    reach: Option<Reach>,
+    deny_spreads: Option<bool>,
+}
+
+impl TryFrom<Document> for Policy {
+    type Error = PolicyError;
+
+    fn try_from(document: Document) -> Result<Policy, PolicyError> {
+        let base = match &document.preset {
+            Some(name) => Policy::preset(name)?,
+            None => Policy::default(),
+        };
+        // An op that the document lists leaves the preset's lists.
+        let given = [&document.allow, &document.infer, &document.clear, &document.deny, &document.island];
+        let named: Vec<&String> = given.into_iter().flatten().flatten().collect();
+        let rest = |list: &[String]| list.iter().filter(|op| !named.contains(op)).cloned().collect::<Vec<String>>();
+        let merge = |given: &Option<Vec<String>>, list: &[String]| {
+            let mut merged = rest(list);
+            merged.extend(given.iter().flatten().cloned());
+            merged
+        };
+        let policy = Policy {
+            dtype: document.dtype.unwrap_or(base.dtype),
+            allow: merge(&document.allow, &base.allow),
+            infer: merge(&document.infer, &base.infer),
+            clear: merge(&document.clear, &base.clear),
+            deny: merge(&document.deny, &base.deny),
+            island: merge(&document.island, &base.island),
+            keep: document.keep.unwrap_or(base.keep),
+            min_elements: document.min_elements.unwrap_or(base.min_elements),
+            parameters: document.parameters.unwrap_or(base.parameters),
+            results: document.results.unwrap_or(base.results),
+            loss: document.loss.unwrap_or(base.loss),
+            accumulate: document.accumulate.unwrap_or(base.accumulate),
+            reach: document.reach.unwrap_or(base.reach),
+            deny_spreads: document.deny_spreads.unwrap_or(base.deny_spreads),
+        };
+        policy.check()?;
+        Ok(policy)
+    }
+}
+
+impl Policy {
+    /// The policy of this name: see [`presets`].
+    ///
+    /// # Errors
+    /// No preset has that name.
+    pub fn preset(name: &str) -> Result<Policy, PolicyError> {
+        presets::preset(name)
+    }
+
+    /// The lists with their names and the class each gives.
+    fn lists(&self) -> [(&'static str, &[String], Class); 5] {
+        let deny = |spreads| Class::Deny { why: "the policy lists it", spreads };
+        [
+            ("allow", &self.allow, Class::Allow),
+            ("infer", &self.infer, Class::Infer),
+            ("clear", &self.clear, Class::Clear),
+            ("deny", &self.deny, deny(true)),
+            ("island", &self.island, deny(false)),
+        ]
+    }
+
+    /// Whether every listed op exists and stands in one list.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        let valid = all_list_names();
+        let mut seen: BTreeMap<&str, &'static str> = BTreeMap::new();
+        for (list, ops, _) in self.lists() {
+            for op in ops {
+                if !valid.contains(op) {
+                    let nearest = nearest(op, &valid);
+                    return Err(PolicyError::UnknownOp { list, op: op.clone(), nearest });
+                }
+                if let Some(first) = seen.insert(op, list).filter(|first| *first != list) {
+                    return Err(PolicyError::InTwoLists { op: op.clone(), first, second: list });
+                }
+            }
+        }
+        if self.min_elements < 0 { Err(PolicyError::NegativeFloor(self.min_elements)) } else { Ok(()) }
+    }
+}
+
+/// A policy ready to be asked.
+pub(super) struct Classes<'p> {
+    policy: &'p Policy,
+    listed: BTreeMap<&'p str, Class>,
+}
+
+/// Why an instruction has its class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Because {
+    /// Its op.
+    Op,
+    /// A list of the policy.
+    Listed,
+    /// A pattern of `keep`.
+    Pattern(String),
+    /// `min_elements`.
+    Small,
+}
+
+impl<'p> Classes<'p> {
+    pub(super) fn new(policy: &'p Policy) -> Classes<'p> {
+        let listed = policy.lists().into_iter().flat_map(|(_, ops, class)| ops.iter().map(move |op| (&op[..], class)));
+        Classes { policy, listed: listed.collect() }
+    }
+
+    /// The class of an instruction whose largest f32 array has `n_elements`.
+    pub(super) fn of(&self, module: &Module, instr: &Instruction, n_elements: i64) -> (Class, Because) {
+        let keep = |pattern: &&String| {
+            matches(pattern, &instr.name)
+                || (!instr.metadata.op_name.is_empty() && matches(pattern, &instr.metadata.op_name))
+        };
+        let own = precision_class(module, &instr.op);
+        if own == Class::NotFloat {
+            return (own, Because::Op);
+        }
+        if let Some(pattern) = self.policy.keep.iter().find(keep) {
+            return (Class::Deny { why: "its name", spreads: false }, Because::Pattern(pattern.clone()));
+        }
+        // The specific name of an op decides before the general one.
+        let listed = if self.listed.is_empty() {
+            None
+        } else {
+            list_names(module, &instr.op).iter().rev().find_map(|name| self.listed.get(&name[..]).copied())
+        };
+        let (class, because) = match listed {
+            Some(class) => (class, Because::Listed),
+            None => (own, Because::Op),
+        };
+        if matches!(class, Class::Allow | Class::Infer) && n_elements < self.policy.min_elements {
+            return (Class::Deny { why: "its arrays are small", spreads: false }, Because::Small);
+        }
+        match class {
+            Class::Deny { why, spreads } => {
+                let spreads = spreads && (self.policy.deny_spreads || because == Because::Listed);
+                (Class::Deny { why, spreads }, because)
+            }
+            Class::Allow | Class::Infer | Class::Clear | Class::NotFloat => (class, because),
+        }
+    }
+}
+
+/// Whether a pattern with `*` and `?` matches all of a text. Linear in text times stars: no pattern hangs.
+pub(super) fn matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut p, mut t) = (0, 0);
+    let mut retry: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                retry = Some((p, t));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c == text[t] => {
+                p += 1;
+                t += 1;
+            }
+            Some(_) | None => match &mut retry {
+                Some((star, from)) => {
+                    *from += 1;
+                    (p, t) = (*star + 1, *from);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_whole_names() {
+        for (pattern, text, expected) in [
+            ("*/layer_norm/*", "net/layer_norm/add", true),
+            ("*/layer_norm/*", "layer_norm/add", false),
+            ("*layer_norm*", "layer_norm", true),
+            ("dot.?", "dot.3", true),
+            ("dot.?", "dot.33", false),
+            ("", "", true),
+            ("*", "", true),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn a_document_changes_its_preset() {
+        let policy: Policy = serde_yaml::from_str("preset: O3\nkeep: ['*head*']\ndeny: ['reduce:add']").unwrap();
+        assert_eq!(policy.parameters, Boundary::Lower);
+        assert_eq!(policy.keep, ["*head*"]);
+        assert!(policy.deny.contains(&"reduce:add".to_string()) && !policy.infer.contains(&"reduce:add".to_string()));
+    }
+
+    #[test]
+    fn lists_are_checked() {
+        let error = |text: &str| serde_yaml::from_str::<Policy>(text).unwrap_err().to_string();
+        assert_eq!(
+            error("allow: [dot]\ndeny: [dot]"),
+            "`dot` is in the lists `allow` and `deny`, expected it in one: take it out of the other"
+        );
+        assert_eq!(
+            error("allow: [convolutoin]"),
+            "list `allow` names `convolutoin`, expected an op that can be lowered; did you mean `convolution`?"
+        );
+        assert_eq!(error("min_elements: -1"), "min_elements is -1, expected 0 or more");
+        assert!(error("kepe: []").contains("unknown field `kepe`"));
+    }
+}

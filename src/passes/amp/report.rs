@@ -1,0 +1,245 @@
+//! What lowering decided, instruction by instruction, and what it inserted: for eyes elsewhere, and for programs as JSON.
+
+use super::graph::{FrameId, Graph, Kind, NodeId};
+use super::paint::{Painted, Rule};
+use super::policy::{Because, Policy};
+use super::rewrite::{Origin, Rewriter};
+use crate::hlo::ops::precision::Class;
+use crate::hlo::{CompId, DType, InstrId, Module, Op, Shape};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What was decided for one instruction of the original, at one place of it in the lowered module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// The computation of the lowered module in which it is now.
+    pub computation: String,
+    /// Its name in the original.
+    pub instruction: String,
+    /// Its scoped name, if it has one.
+    pub op_name: String,
+    /// Its opcode.
+    pub opcode: String,
+    /// `allow`, `infer`, `clear`, `deny`, `island`; `source` for parameters, constants and conversions, `fixed` for what
+    /// cannot be retyped.
+    pub class: &'static str,
+    /// The dtype it had; of its first f32 array.
+    pub old: String,
+    /// The dtype it has now.
+    pub new: String,
+    /// What decided, in words.
+    pub rule: String,
+    /// The instruction that the decision spread from.
+    pub from: Option<String>,
+    /// Bytes of its result before.
+    pub n_bytes_before: i64,
+    /// And now.
+    pub n_bytes_after: i64,
+}
+
+/// A conversion that lowering inserted, or a constant or broadcast that it repeated in another dtype.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cast {
+    /// Its computation.
+    pub computation: String,
+    /// Its name.
+    pub instruction: String,
+    /// Its opcode: `convert`, or `constant` and `broadcast` where folding made one.
+    pub opcode: String,
+    /// The instruction whose value it is.
+    pub of: String,
+    /// The dtype it gives.
+    pub to: String,
+    /// Elements.
+    pub n_elements: i64,
+    /// The first instruction that wanted it.
+    pub wanted_by: String,
+}
+
+/// Instructions of one opcode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Total {
+    /// How many compute in the narrow dtype now.
+    pub lowered: usize,
+    /// How many stayed.
+    pub kept: usize,
+}
+
+/// What lowering did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The policy.
+    pub policy: Policy,
+    /// Every instruction that has to do with f32.
+    pub decisions: Vec<Decision>,
+    /// Everything inserted.
+    pub casts: Vec<Cast>,
+    /// By opcode.
+    pub totals: BTreeMap<String, Total>,
+    /// Bytes of all results but those of parameters, constants and tuples: what is computed, not what a compiler keeps.
+    pub n_activation_bytes_before: i64,
+    /// The same now, without the casts.
+    pub n_activation_bytes_after: i64,
+    /// Bytes of the casts' results.
+    pub n_cast_bytes: i64,
+    /// What the user should know beyond the numbers.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// What was decided for the instruction of this name, in every copy of its computation.
+    pub fn explain(&self, instruction: &str) -> Vec<&Decision> {
+        let name = instruction.trim_start_matches('%');
+        self.decisions.iter().filter(|decision| decision.instruction == name).collect()
+    }
+
+    /// Casts of the value of the instruction of this name, and those it was the first to want.
+    pub fn casts_about(&self, instruction: &str) -> Vec<&Cast> {
+        let name = instruction.trim_start_matches('%');
+        let concerns = |cast: &&Cast| cast.of == name || cast.wanted_by == name || cast.instruction == name;
+        self.casts.iter().filter(concerns).collect()
+    }
+
+    /// Instructions that compute in the narrow dtype now.
+    pub fn n_lowered(&self) -> usize {
+        self.totals.values().map(|total| total.lowered).sum()
+    }
+}
+
+/// The decisions of one frame.
+pub(super) fn decisions(graph: &Graph<'_>, painted: &Painted, frame: FrameId) -> Vec<Decision> {
+    let frame_ref = &graph.frames[frame as usize];
+    let nodes = frame_ref.nodes.iter().zip(0u32..);
+    nodes.filter_map(|(node, idx)| decision(graph, painted, frame, InstrId(idx), (*node)?)).collect()
+}
+
+fn decision(graph: &Graph<'_>, painted: &Painted, frame: FrameId, id: InstrId, node: NodeId) -> Option<Decision> {
+    let of = graph.node(node);
+    let floats = of.operands.iter().copied().chain(of.results());
+    if !floats.clone().any(|value| graph.value(value).is_f32()) {
+        return None;
+    }
+    let instr = graph.instr(of);
+    let values = &graph.frames[frame as usize].values[id.idx()];
+    let is_low = |leaf: usize| values.get(leaf).is_some_and(|&value| painted.value_low[value as usize]);
+    let new = super::rewrite::narrow_shape(&instr.shape, graph.low, &mut |leaf| is_low(leaf));
+    let dtype = |shape: &Shape| {
+        let old_leaves = instr.shape.leaves();
+        let place = old_leaves.iter().position(|leaf| leaf.dtype() == Some(DType::F32)).unwrap_or(0);
+        shape.leaves().get(place).and_then(|leaf| leaf.dtype()).map(|dtype| dtype.to_string()).unwrap_or_default()
+    };
+    let from = painted.from[node as usize].map(|from| graph.instr(graph.node(from)).name.clone());
+    Some(Decision {
+        computation: String::new(),
+        instruction: instr.name.clone(),
+        op_name: instr.metadata.op_name.clone(),
+        opcode: instr.op.opcode().into_owned(),
+        class: class_name(&of.kind),
+        old: dtype(&instr.shape),
+        new: dtype(&new),
+        rule: sentence(&of.kind, &of.because, painted.rule[node as usize]),
+        from,
+        n_bytes_before: instr.shape.n_bytes(),
+        n_bytes_after: new.n_bytes(),
+    })
+}
+
+fn class_name(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Op(class) => class.name(),
+        Kind::Fixed(_) => "fixed",
+        Kind::Constant | Kind::FromLow | Kind::FromExact | Kind::ToLow | Kind::FromF32 | Kind::Parameter => "source",
+    }
+}
+
+/// The rule in words that fit behind "because".
+fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
+    let class = match because {
+        Because::Op => String::new(),
+        Because::Listed => " (the policy lists it)".to_string(),
+        Because::Pattern(pattern) => return format!("the policy keeps names like `{pattern}`"),
+        Because::Small => return "all its arrays are smaller than the policy's min_elements".to_string(),
+    };
+    let why = match kind {
+        Kind::Op(Class::Deny { why, .. }) => why,
+        Kind::Fixed(why) => why,
+        Kind::Op(_)
+        | Kind::Constant
+        | Kind::FromLow
+        | Kind::FromExact
+        | Kind::ToLow
+        | Kind::FromF32
+        | Kind::Parameter => "",
+    };
+    match rule {
+        Rule::Allowed => format!("its op is always lowered{class}"),
+        Rule::Denied | Rule::Fixed => format!("{why}{class}"),
+        Rule::Spread => "it is computed from a denied op".to_string(),
+        Rule::Loss => "it leads to a scalar result of the program".to_string(),
+        Rule::Result => "it leads to a result that keeps its type".to_string(),
+        Rule::Between => format!("it lies between ops that are lowered{class}"),
+        Rule::Reach => format!("the policy lowers every op of its class{class}"),
+        Rule::OutOfReach => "it does not lie between ops that are lowered".to_string(),
+        Rule::ReadNarrow => "it commutes with rounding, and all that read it read the narrow dtype".to_string(),
+        Rule::OfNarrow => "it commutes with rounding, and what it reads is narrow already".to_string(),
+        Rule::WouldRound => "it commutes with rounding, and narrowing it would round for a reader of f32".to_string(),
+        Rule::Source => "it is made in the dtype its readers want".to_string(),
+    }
+}
+
+/// The report on a finished module; `order` says for each of its computations where it comes from.
+pub(super) fn report(rewriter: &Rewriter<'_>, module: &Module, order: &[CompId]) -> Report {
+    let mut report = Report {
+        policy: rewriter.policy.clone(),
+        decisions: Vec::new(),
+        casts: Vec::new(),
+        totals: BTreeMap::new(),
+        n_activation_bytes_before: 0,
+        n_activation_bytes_after: 0,
+        n_cast_bytes: 0,
+        notes: Vec::new(),
+    };
+    let n_original = rewriter.module.computations.len();
+    for (computation, id) in module.computations.iter().zip(order) {
+        let written = id.idx().checked_sub(n_original).map(|idx| &rewriter.written[idx]);
+        let decisions = match written {
+            Some(written) => &written.decisions[..],
+            None => rewriter.unchanged.get(id).map_or(&[][..], Vec::as_slice),
+        };
+        for decision in decisions {
+            report.add(Decision { computation: computation.name.clone(), ..decision.clone() });
+        }
+        for (instr, origin) in computation.instructions.iter().zip(written.map_or(&[][..], |w| &w.origins)) {
+            let Origin::Cast { of, wanted_by } = origin else { continue };
+            let shape = instr.shape.as_array();
+            if !matches!(instr.op, Op::Constant(_)) {
+                report.n_cast_bytes += instr.shape.n_bytes();
+            }
+            report.casts.push(Cast {
+                computation: computation.name.clone(),
+                instruction: instr.name.clone(),
+                opcode: instr.op.opcode().into_owned(),
+                of: of.clone(),
+                to: shape.map(|array| array.dtype.to_string()).unwrap_or_default(),
+                n_elements: shape.map_or(0, |array| array.n_elements()),
+                wanted_by: wanted_by.clone(),
+            });
+        }
+    }
+    report
+}
+
+impl Report {
+    fn add(&mut self, decision: Decision) {
+        let is_source = matches!(decision.opcode.as_str(), "parameter" | "constant");
+        if !is_source {
+            let total = self.totals.entry(decision.opcode.clone()).or_default();
+            let is_lowered = decision.new != decision.old;
+            total.lowered += usize::from(is_lowered);
+            total.kept += usize::from(!is_lowered);
+            self.n_activation_bytes_before += decision.n_bytes_before;
+            self.n_activation_bytes_after += decision.n_bytes_after;
+        }
+        self.decisions.push(decision);
+    }
+}

@@ -1,0 +1,267 @@
+//! Writes the lowered module: regions and their call sites, with the casts that painting asks for.
+//!
+//! A computation at a call site is written instruction by instruction, each in the dtype its node was painted; values
+//! keep the dtype they are made in through tuples and calls, and are cast where a reader wants the other one: once per
+//! value and direction in a computation. A computation that comes out as it went in stays shared with whoever else
+//! calls it; one that comes out otherwise is a copy. In the end what nothing calls is dropped, and names are made unique.
+
+use super::called::retyped;
+use super::frame::FrameWriter;
+use super::graph::{FrameId, Graph};
+use super::paint::{Painted, RegionKind, paint};
+use super::policy::{Classes, Policy};
+use super::report::{Decision, decisions};
+use crate::hlo::{CompId, Computation, DType, InstrId, Layout, Module, Op, Shape};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where an instruction of a written computation comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Origin {
+    /// The original's instruction.
+    Original(InstrId),
+    /// A cast, or a copy of a constant or broadcast in the other dtype.
+    Cast {
+        /// Name of the instruction whose value it is.
+        of: String,
+        /// Name of the first instruction that wanted it.
+        wanted_by: String,
+    },
+    /// A tuple taken apart and put together again.
+    Tuple,
+}
+
+/// A computation that was written.
+#[derive(Debug)]
+pub(super) struct Written {
+    /// What it was made of.
+    pub original: CompId,
+    /// What became of it.
+    pub computation: Computation,
+    /// For each instruction where it comes from.
+    pub origins: Vec<Origin>,
+    /// What was decided for the instructions of the original.
+    pub decisions: Vec<Decision>,
+}
+
+/// Rewrites regions of one module.
+pub(super) struct Rewriter<'m> {
+    pub module: &'m Module,
+    pub policy: &'m Policy,
+    classes: Classes<'m>,
+    /// Computations written so far; their ids count on from the original's.
+    pub written: Vec<Written>,
+    /// What became of regions.
+    regions: BTreeMap<CompId, CompId>,
+    /// What was decided in regions that came out as they went in.
+    pub unchanged: BTreeMap<CompId, Vec<Decision>>,
+    /// Retyped reductions.
+    reducers: BTreeMap<CompId, CompId>,
+    /// Whether the entry has a backward pass.
+    pub differentiates: bool,
+}
+
+impl<'m> Rewriter<'m> {
+    pub(super) fn new(module: &'m Module, policy: &'m Policy) -> Rewriter<'m> {
+        Rewriter {
+            module,
+            policy,
+            classes: Classes::new(policy),
+            written: Vec::new(),
+            regions: BTreeMap::new(),
+            unchanged: BTreeMap::new(),
+            reducers: BTreeMap::new(),
+            differentiates: false,
+        }
+    }
+
+    /// Lowers a region, and what it calls; gives the computation it became.
+    pub(super) fn region(&mut self, comp: CompId, kind: RegionKind) -> CompId {
+        if let Some(&done) = self.regions.get(&comp) {
+            return done;
+        }
+        let graph = Graph::build(self.module, comp, &self.classes, self.policy.dtype);
+        let painted = paint(&graph, self.policy, kind);
+        self.differentiates |= painted.differentiates;
+        let done = self.frame(&graph, &painted, 0, Some(kind));
+        self.regions.insert(comp, done);
+        done
+    }
+
+    /// Writes a frame; gives its computation.
+    fn frame(&mut self, graph: &Graph<'m>, painted: &Painted, frame: FrameId, region: Option<RegionKind>) -> CompId {
+        let calls = graph.frames[frame as usize].calls.clone();
+        let calls = calls.into_iter().map(|(call, callee)| (call, self.frame(graph, painted, callee, None))).collect();
+        let original = graph.frames[frame as usize].comp;
+        let (computation, origins) = FrameWriter::new(self, graph, painted, frame, calls).write(region);
+        let decided = decisions(graph, painted, frame);
+        if computation == *self.module.comp(original) {
+            self.unchanged.entry(original).or_insert(decided);
+            return original;
+        }
+        let same = |written: &Written| written.original == original && written.computation == computation;
+        if let Some(known) = self.written.iter().position(same) {
+            return self.id_of_written(known);
+        }
+        self.add(Written { original, computation, origins, decisions: decided })
+    }
+
+    fn id_of_written(&self, idx: usize) -> CompId {
+        CompId((self.module.computations.len() + idx) as u32)
+    }
+
+    fn add(&mut self, written: Written) -> CompId {
+        self.written.push(written);
+        self.id_of_written(self.written.len() - 1)
+    }
+
+    /// The copy of a reduction that works on the narrow dtype.
+    pub(super) fn reducer(&mut self, comp: CompId) -> CompId {
+        if let Some(&done) = self.reducers.get(&comp) {
+            return done;
+        }
+        let computation = retyped(self.module.comp(comp), self.policy.dtype.dtype());
+        let origins = computation.ids().map(Origin::Original).collect();
+        let done = self.add(Written { original: comp, computation, origins, decisions: Vec::new() });
+        self.reducers.insert(comp, done);
+        done
+    }
+
+    /// The module with its entry replaced, without what nothing calls, and where each computation of it comes from:
+    /// an index into [`Rewriter::written`], or the original's id.
+    pub(super) fn finish(&self, entry: CompId) -> (Module, Vec<CompId>) {
+        let comp = |id: CompId| match id.idx().checked_sub(self.module.computations.len()) {
+            Some(idx) => &self.written[idx].computation,
+            None => self.module.comp(id),
+        };
+        let mut reached = BTreeSet::new();
+        let mut pending = vec![entry];
+        while let Some(id) = pending.pop() {
+            if reached.insert(id) {
+                pending.extend(comp(id).instructions.iter().flat_map(|instr| instr.op.called()));
+            }
+        }
+        // Each copy stands behind its original, whether that is still there or not.
+        let original = |id: CompId| match id.idx().checked_sub(self.module.computations.len()) {
+            Some(idx) => self.written[idx].original,
+            None => id,
+        };
+        let mut order: Vec<CompId> = reached.into_iter().collect();
+        order.sort_by_key(|&id| (original(id), id));
+        let new_ids: BTreeMap<CompId, CompId> =
+            order.iter().enumerate().map(|(place, &id)| (id, CompId(place as u32))).collect();
+        let mut module = Module {
+            computations: order.iter().map(|&id| comp(id).clone()).collect(),
+            entry: new_ids[&entry],
+            name: self.module.name.clone(),
+            input_output_alias: self.module.input_output_alias.clone(),
+            buffer_donors: self.module.buffer_donors.clone(),
+            entry_layout: self.module.entry_layout.clone(),
+            is_scheduled: false,
+            frontend_attributes: self.module.frontend_attributes.clone(),
+            unmodelled: self.module.unmodelled.clone(),
+            next_name: self.module.next_name,
+        };
+        for instr in module.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
+            instr.op.for_each_called_mut(&mut |callee| *callee = new_ids[callee]);
+        }
+        make_names_unique(&mut module);
+        fit_boundary(&mut module);
+        (module, order)
+    }
+}
+
+/// Gives every computation and instruction whose name an earlier one has the first free `name.1`, `name.2`, …
+fn make_names_unique(module: &mut Module) {
+    fn unique(name: &mut String, taken: &mut BTreeSet<String>, next: &mut BTreeMap<String, u32>) {
+        if taken.insert(name.clone()) {
+            return;
+        }
+        let count = next.entry(name.clone()).or_insert(0);
+        loop {
+            *count += 1;
+            let candidate = format!("{name}.{count}");
+            if taken.insert(candidate.clone()) {
+                *name = candidate;
+                return;
+            }
+        }
+    }
+    let (mut comps, mut instrs) = (BTreeSet::new(), BTreeSet::new());
+    let (mut next_comp, mut next_instr) = (BTreeMap::new(), BTreeMap::new());
+    for computation in &mut module.computations {
+        unique(&mut computation.name, &mut comps, &mut next_comp);
+        for instr in &mut computation.instructions {
+            unique(&mut instr.name, &mut instrs, &mut next_instr);
+        }
+    }
+}
+
+/// Drops what is said of the entry's buffers and no longer true of them: layouts of other shapes, aliases of buffers that
+/// differ now.
+fn fit_boundary(module: &mut Module) {
+    let entry = module.entry();
+    let parameters: Vec<Shape> = entry.parameters().iter().map(|&id| entry.instr(id).shape.clone()).collect();
+    let result = entry.result_shape().clone();
+    if let Some(layout) = &mut module.entry_layout {
+        for (layout, shape) in layout.parameters.iter_mut().zip(&parameters) {
+            *layout = with_dtypes_of(layout, shape);
+        }
+        layout.result = with_dtypes_of(&layout.result, &result);
+    }
+    let part = |shape: &Shape, index: &[i64]| -> Option<Shape> {
+        index.iter().try_fold(shape, |shape, &i| shape.as_tuple()?.get(usize::try_from(i).ok()?)).cloned()
+    };
+    module.input_output_alias.retain(|alias| {
+        let parameter = usize::try_from(alias.parameter_number).ok().and_then(|number| parameters.get(number));
+        let parameter = parameter.and_then(|shape| part(shape, &alias.parameter_index));
+        match (parameter, part(&result, &alias.output_index)) {
+            (Some(parameter), Some(output)) => parameter.is_compatible(&output),
+            (None, _) | (_, None) => true,
+        }
+    });
+}
+
+/// A shape with the dtypes of another of the same structure.
+fn with_dtypes_of(shape: &Shape, other: &Shape) -> Shape {
+    match (shape, other) {
+        (Shape::Array(array), Shape::Array(other)) if array.dtype == DType::F32 && array.dtype != other.dtype => {
+            narrow_shape(shape, other.dtype, &mut |_| true)
+        }
+        (Shape::Tuple(elements), Shape::Tuple(others)) => {
+            Shape::Tuple(elements.iter().zip(others).map(|(shape, other)| with_dtypes_of(shape, other)).collect())
+        }
+        _ => shape.clone(),
+    }
+}
+
+/// A shape with `low` in the f32 leaves for whose place, depth first, `is_low` says so. Their layout keeps its order of
+/// dimensions; tiles are those of another width and go.
+pub(super) fn narrow_shape(shape: &Shape, low: DType, is_low: &mut dyn FnMut(usize) -> bool) -> Shape {
+    fn walk(shape: &Shape, low: DType, place: &mut usize, is_low: &mut dyn FnMut(usize) -> bool) -> Shape {
+        match shape {
+            Shape::Tuple(elements) => {
+                Shape::Tuple(elements.iter().map(|element| walk(element, low, place, is_low)).collect())
+            }
+            Shape::Array(_) | Shape::Token | Shape::Opaque => {
+                *place += 1;
+                let mut leaf = shape.clone();
+                if let Shape::Array(array) = &mut leaf {
+                    if is_low(*place - 1) && array.dtype == DType::F32 {
+                        array.dtype = low;
+                        if let Some(layout) = &mut array.layout {
+                            let minor_to_major = std::mem::take(&mut layout.minor_to_major);
+                            *layout = Layout { minor_to_major, ..Layout::default() };
+                        }
+                    }
+                }
+                leaf
+            }
+        }
+    }
+    walk(shape, low, &mut 0, is_low)
+}
+
+/// Whether an op calls regions, whose types are its own affair.
+pub(super) fn calls_regions(op: &Op) -> bool {
+    matches!(op, Op::While { .. } | Op::Conditional(_))
+}

@@ -1,0 +1,103 @@
+//! The modules that JAX and TensorFlow made, with the arguments and results that they recorded, and runs of them.
+
+use bf16scope::hlo::proto::{decode, encode};
+use bf16scope::hlo::{DType, Module, Shape};
+use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions};
+use ndarray::ArrayD;
+use ndarray_npy::NpzReader;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// Variables of TensorFlow's networks in the order of the modules' parameters, after input and labels.
+const MLP: [&str; 4] = ["fc1/kernel", "fc1/bias", "fc2/kernel", "fc2/bias"];
+const RESNET: [&str; 17] = [
+    "conv0/kernel", "bn0/gamma", "bn0/beta", "c1/kernel", "b1/gamma", "b1/beta", "c2/kernel", "b2/gamma", "b2/beta",
+    "c3/kernel", "b3/gamma", "b3/beta", "proj/kernel", "bproj/gamma", "bproj/beta", "fc/kernel", "fc/bias",
+];
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+pub fn module(name: &str) -> Module {
+    decode::from_bytes(&std::fs::read(path(&format!("{name}.hlo.pb"))).unwrap()).unwrap()
+}
+
+fn client() -> &'static Client {
+    static CLIENT: OnceLock<Client> = OnceLock::new();
+    CLIENT.get_or_init(|| Client::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
+}
+
+/// A recorded run.
+pub struct Recorded {
+    npz: NpzReader<File>,
+}
+
+impl Recorded {
+    pub fn open(name: &str) -> Recorded {
+        Recorded { npz: NpzReader::new(File::open(path(&format!("{name}.npz"))).unwrap()).unwrap() }
+    }
+
+    pub fn f32s(&mut self, name: &str) -> Vec<f32> {
+        let array: ArrayD<f32> = self.npz.by_name(&format!("{name}.npy")).unwrap();
+        array.iter().copied().collect()
+    }
+
+    fn bytes(&mut self, name: &str, dtype: DType) -> Vec<u8> {
+        let file = format!("{name}.npy");
+        match dtype {
+            DType::F32 => self.f32s(name).iter().flat_map(|x| x.to_le_bytes()).collect(),
+            DType::S32 => {
+                let array: ArrayD<i32> = self.npz.by_name(&file).unwrap();
+                array.iter().flat_map(|x| x.to_le_bytes()).collect()
+            }
+            other => panic!("{name} is {other}"),
+        }
+    }
+
+    /// The arguments of a module, by the names that its framework's recording gives them.
+    pub fn arguments(&mut self, name: &str, module: &Module) -> Vec<Vec<u8>> {
+        let variables: &[&str] = if name.contains("resnet") { &RESNET } else { &MLP };
+        let parameters = module.entry().parameters();
+        let recorded = |number: usize| match (name.starts_with("oracle_jax"), number) {
+            (true, number) => format!("in{number}"),
+            (false, 0) => "x0".to_string(),
+            (false, 1) => "y".to_string(),
+            (false, number) => format!("var/{}", variables[number - 2]),
+        };
+        let dtype = |number: usize| module.entry().instr(parameters[number]).shape.dtype().unwrap();
+        (0..parameters.len()).map(|number| self.bytes(&recorded(number), dtype(number))).collect()
+    }
+}
+
+/// Runs a module without excess precision; gives its results that are f32, by index.
+pub fn run(module: &Module, arguments: &[Vec<u8>]) -> Vec<(usize, Vec<f32>)> {
+    let client = client();
+    let program = encode::to_bytes(module).unwrap();
+    let executable = client.compile(&program, &CompileOptions::default()).unwrap_or_else(|error| panic!("{error}"));
+    let entry = module.entry();
+    let shapes = entry.parameters().into_iter().map(|id| entry.instr(id).shape.as_array().unwrap().clone());
+    let buffers: Vec<Buffer> = (shapes.zip(arguments))
+        .map(|(shape, bytes)| client.buffer_from_host(bytes, shape.dtype, &shape.dims, 0).unwrap())
+        .collect();
+    let results = executable.execute(buffers.iter().map(Arg::Keep).collect()).unwrap();
+    let leaves: Vec<Shape> = entry.result_shape().leaves().into_iter().cloned().collect();
+    assert_eq!(results.len(), leaves.len());
+    let floats = results.iter().zip(leaves).enumerate().filter(|(_, (_, shape))| shape.dtype() == Some(DType::F32));
+    let read = |(idx, (buffer, _)): (usize, (&Buffer, Shape))| {
+        let bytes = buffer.to_host().unwrap();
+        (idx, bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect())
+    };
+    floats.map(read).collect()
+}
+
+/// The greatest difference, and the greatest magnitude of what is expected.
+pub fn distance(measured: &[f32], expected: &[f32]) -> (f32, f32) {
+    assert_eq!(measured.len(), expected.len());
+    let differences = measured.iter().zip(expected).map(|(x, y)| (x - y).abs());
+    // NaN would hide behind `max`.
+    assert!(measured.iter().all(|x| !x.is_nan()), "a result is NaN");
+    let finite = differences.filter(|x| !x.is_nan());
+    (finite.fold(0.0, f32::max), expected.iter().map(|x| x.abs()).filter(|x| x.is_finite()).fold(0.0, f32::max))
+}
