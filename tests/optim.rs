@@ -53,6 +53,8 @@ impl Bounded {
 
 macro_rules! bounded_operators {
     ($($trait:ident::$method:ident, $op:tt, $error:expr;)*) => {$(
+        // Error bounds add up whatever the operator.
+        #[allow(clippy::suspicious_arithmetic_impl)]
         impl $trait for Bounded {
             type Output = Bounded;
             fn $method(self, rhs: Bounded) -> Bounded {

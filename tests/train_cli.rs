@@ -207,6 +207,29 @@ fn bad_checkpoints_are_refused_and_left_as_they_are() {
 }
 
 #[test]
+fn a_full_disk_leaves_the_checkpoint_before() {
+    let folder = Folder::new();
+    folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
+    let path = folder.path("checkpoints/mlp-bf16.safetensors");
+    let before = std::fs::read(&path).unwrap();
+    // A limit on the size of files stands in for the disk: writes beyond it fail, once its signal is ignored.
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 8; exec {} train mlp.yaml --resume --epochs 2",
+        env!("CARGO_BIN_EXE_bf16scope")
+    );
+    let output = Command::new("sh").current_dir(folder.folder.path()).args(["-c", &script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = text(&output.stderr);
+    let expected = "bf16scope: going on from checkpoints/mlp-bf16.safetensors after step 44\n\
+         bf16scope: checkpoints/mlp-bf16.safetensors: cannot write the checkpoint: writing\n\
+         help: make room or name another place with --checkpoint; what was there before is unchanged\n  \
+         caused by: File too large (os error 27)";
+    assert!(stderr.starts_with(expected), "{stderr}");
+    assert!(std::fs::read(&path).unwrap() == before);
+    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file is left");
+}
+
+#[test]
 fn what_is_missing_is_named() {
     let folder = Folder::new();
     assert_eq!(

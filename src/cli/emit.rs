@@ -41,7 +41,7 @@ pub struct Args {
 
 /// How a module is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+pub(super) enum Format {
     /// HLO text, as XLA prints it
     Text,
     /// Serialized HloModuleProto
@@ -72,14 +72,14 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
-fn format_of(path: Option<&Path>) -> Format {
+pub(super) fn format_of(path: Option<&Path>) -> Format {
     match path.and_then(Path::extension) {
         Some(extension) if extension == "pb" => Format::Proto,
         Some(_) | None => Format::Text,
     }
 }
 
-fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> {
+pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> {
     Ok(match format {
         Format::Text => print(module, &PrintOptions::default()).into_bytes(),
         Format::Proto => encode::to_bytes(module).context("the module cannot be encoded")?,

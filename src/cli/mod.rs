@@ -10,17 +10,22 @@
 //!
 //! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too).
 
+mod arrays;
 mod bits;
 mod compile;
 mod doctor;
 mod emit;
 mod eval;
+mod explain_cast;
 mod logging;
+mod lower;
 mod module_file;
 mod plugins;
+mod policy;
 mod probe;
 mod program;
 mod progress;
+mod run;
 mod trace;
 mod train;
 
@@ -87,6 +92,12 @@ enum Command {
     Doctor(doctor::Args),
     /// Write a model's training or inference program as HLO, text or proto
     Emit(emit::Args),
+    /// Run any HLO module on the CPU, over arrays from an .npz file or drawn at random
+    Run(run::Args),
+    /// Lower any HLO module to bf16: JAX's, TensorFlow's, PyTorch/XLA's
+    Lower(lower::Args),
+    /// Say why an instruction of a module is, or is not, lowered to bf16
+    ExplainCast(explain_cast::Args),
     /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
     Plugins(plugins::Args),
 }
@@ -101,7 +112,10 @@ impl Command {
             Command::Compile(_) => "compile",
             Command::Doctor(_) => "doctor",
             Command::Emit(_) => "emit",
+            Command::Lower(_) => "lower",
+            Command::ExplainCast(_) => "explain-cast",
             Command::Plugins(_) => "plugins",
+            Command::Run(_) => "run",
         }
     }
 
@@ -113,7 +127,10 @@ impl Command {
             Command::Compile(args) => compile::run(args, context),
             Command::Doctor(args) => doctor::run(args, context),
             Command::Emit(args) => emit::run(args, context),
+            Command::Lower(args) => lower::run(args, context),
+            Command::ExplainCast(args) => explain_cast::run(args, context),
             Command::Plugins(args) => plugins::run(args, context),
+            Command::Run(args) => run::run(args, context),
         }
     }
 }

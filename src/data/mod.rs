@@ -6,6 +6,7 @@ pub mod batches;
 pub mod cast;
 pub mod dataset;
 pub mod error;
+pub mod npz;
 
 pub use batches::{Batch, Batches};
 pub use dataset::{CsvSpec, Dataset};

@@ -12,8 +12,23 @@ use std::sync::OnceLock;
 /// Variables of TensorFlow's networks in the order of the modules' parameters, after input and labels.
 const MLP: [&str; 4] = ["fc1/kernel", "fc1/bias", "fc2/kernel", "fc2/bias"];
 const RESNET: [&str; 17] = [
-    "conv0/kernel", "bn0/gamma", "bn0/beta", "c1/kernel", "b1/gamma", "b1/beta", "c2/kernel", "b2/gamma", "b2/beta",
-    "c3/kernel", "b3/gamma", "b3/beta", "proj/kernel", "bproj/gamma", "bproj/beta", "fc/kernel", "fc/bias",
+    "conv0/kernel",
+    "bn0/gamma",
+    "bn0/beta",
+    "c1/kernel",
+    "b1/gamma",
+    "b1/beta",
+    "c2/kernel",
+    "b2/gamma",
+    "b2/beta",
+    "c3/kernel",
+    "b3/gamma",
+    "b3/beta",
+    "proj/kernel",
+    "bproj/gamma",
+    "bproj/beta",
+    "fc/kernel",
+    "fc/bias",
 ];
 
 fn path(name: &str) -> PathBuf {
@@ -92,12 +107,19 @@ pub fn run(module: &Module, arguments: &[Vec<u8>]) -> Vec<(usize, Vec<f32>)> {
     floats.map(read).collect()
 }
 
-/// The greatest difference, and the greatest magnitude of what is expected.
-pub fn distance(measured: &[f32], expected: &[f32]) -> (f32, f32) {
+/// The greatest difference of two results.
+pub fn greatest_difference(measured: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(measured.len(), expected.len());
     let differences = measured.iter().zip(expected).map(|(x, y)| (x - y).abs());
     // NaN would hide behind `max`.
-    assert!(measured.iter().all(|x| !x.is_nan()), "a result is NaN");
-    let finite = differences.filter(|x| !x.is_nan());
-    (finite.fold(0.0, f32::max), expected.iter().map(|x| x.abs()).filter(|x| x.is_finite()).fold(0.0, f32::max))
+    differences.inspect(|x| assert!(!x.is_nan())).fold(0.0, f32::max)
+}
+
+/// The root of the mean square difference, relative to the greatest magnitude of what is expected.
+pub fn error_of_scale(measured: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(measured.len(), expected.len());
+    let squares = measured.iter().zip(expected).map(|(x, y)| (f64::from(*x) - f64::from(*y)).powi(2));
+    let mean = squares.sum::<f64>() / expected.len() as f64;
+    let scale = expected.iter().map(|x| f64::from(x.abs())).fold(0.0, f64::max);
+    mean.sqrt() / scale
 }

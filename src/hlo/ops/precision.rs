@@ -143,15 +143,35 @@ const COMBINERS: [BinaryOp; 4] = [BinaryOp::Add, BinaryOp::Multiply, BinaryOp::M
 /// typed otherwise, or would not mean the same.
 pub fn all_list_names() -> Vec<String> {
     let fixed = [
-        "all-reduce", "batch-norm-grad", "batch-norm-inference", "batch-norm-training", "broadcast", "clamp", "compare",
-        "concatenate", "convolution", "dot", "dynamic-slice", "dynamic-update-slice", "gather", "pad", "reduce",
-        "reduce-window", "reshape", "reverse", "scatter", "select", "select-and-scatter", "slice", "transpose",
+        "all-reduce",
+        "batch-norm-grad",
+        "batch-norm-inference",
+        "batch-norm-training",
+        "broadcast",
+        "clamp",
+        "compare",
+        "concatenate",
+        "convolution",
+        "dot",
+        "dynamic-slice",
+        "dynamic-update-slice",
+        "gather",
+        "pad",
+        "reduce",
+        "reduce-window",
+        "reshape",
+        "reverse",
+        "scatter",
+        "select",
+        "select-and-scatter",
+        "slice",
+        "transpose",
     ];
     let float_unary = UnaryOp::ALL.iter().filter(|op| elementwise::precision::unary(**op) != Class::NotFloat);
     let float_binary = BinaryOp::ALL.iter().filter(|op| elementwise::precision::binary(**op) != Class::NotFloat);
-    let combined = ["reduce", "reduce-window", "scatter"].into_iter().flat_map(|opcode| {
-        COMBINERS.iter().map(move |combiner| format!("{opcode}:{}", combiner.name()))
-    });
+    let combined = ["reduce", "reduce-window", "scatter"]
+        .into_iter()
+        .flat_map(|opcode| COMBINERS.iter().map(move |combiner| format!("{opcode}:{}", combiner.name())));
     let mut names: Vec<String> = fixed.into_iter().map(str::to_string).chain(combined).collect();
     names.extend(float_unary.map(|op| op.name().to_string()));
     names.extend(float_binary.map(|op| op.name().to_string()));

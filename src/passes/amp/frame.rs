@@ -59,7 +59,19 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             unmodelled: original.unmodelled.clone(),
         };
         let (origins, made, casts) = (Vec::new(), Vec::new(), BTreeMap::new());
-        FrameWriter { rewriter, graph, painted, frame, original, calls, out, origins, made, casts, reader: String::new() }
+        FrameWriter {
+            rewriter,
+            graph,
+            painted,
+            frame,
+            original,
+            calls,
+            out,
+            origins,
+            made,
+            casts,
+            reader: String::new(),
+        }
     }
 
     /// The computation and where its instructions come from. A region's result has the types that its caller expects.
@@ -110,7 +122,11 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         let kind = node.map(|node| &self.graph.node(node).kind);
         let low_operand = |writer: &Self| {
             let operand = original.operands[0];
-            writer.values(operand).first().is_some_and(|&value| writer.is_low(value)).then(|| writer.made[operand.idx()])
+            writer
+                .values(operand)
+                .first()
+                .is_some_and(|&value| writer.is_low(value))
+                .then(|| writer.made[operand.idx()])
         };
         match kind {
             // A value that is narrow already needs no cast to be so; nor does one that came from the narrow dtype.
@@ -216,7 +232,9 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     fn tuple(&mut self, id: InstrId, elements: Vec<InstrId>) -> InstrId {
         let original = self.original.instr(id);
         let leaves: Vec<Option<DType>> = (elements.iter())
-            .flat_map(|element| self.out.instr(*element).shape.leaves().into_iter().map(Shape::dtype).collect::<Vec<_>>())
+            .flat_map(|element| {
+                self.out.instr(*element).shape.leaves().into_iter().map(Shape::dtype).collect::<Vec<_>>()
+            })
             .collect();
         let low = self.graph.low;
         let shape = narrow_shape(&original.shape, low, &mut |leaf| leaves[leaf] == Some(low));
@@ -226,12 +244,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     }
 
     /// A tuple put together again with its leaves as wanted.
-    fn take_apart(
-        &mut self,
-        id: InstrId,
-        made: InstrId,
-        leaves: &mut dyn Iterator<Item = (ValueId, Want)>,
-    ) -> InstrId {
+    fn take_apart(&mut self, id: InstrId, made: InstrId, leaves: &mut dyn Iterator<Item = (ValueId, Want)>) -> InstrId {
         let shapes = match &self.out.instr(made).shape {
             Shape::Tuple(shapes) => shapes.clone(),
             Shape::Array(_) | Shape::Token | Shape::Opaque => {
@@ -402,5 +415,8 @@ fn plain(instr: &Instruction) -> Instruction {
 
 /// Whether an instruction may go when nothing reads it any more: what lowering itself makes needless.
 fn is_pure(op: &Op) -> bool {
-    matches!(op, Op::Tuple | Op::GetTupleElement { .. } | Op::Convert | Op::Constant(_) | Op::Broadcast { .. } | Op::Reshape)
+    matches!(
+        op,
+        Op::Tuple | Op::GetTupleElement { .. } | Op::Convert | Op::Constant(_) | Op::Broadcast { .. } | Op::Reshape
+    )
 }

@@ -8,8 +8,8 @@
 use super::called::is_retypable;
 use super::literal;
 use super::policy::{Because, Classes, LowDType};
-use crate::hlo::ops::precision::Class;
 use crate::hlo::ops::UnaryOp;
+use crate::hlo::ops::precision::Class;
 use crate::hlo::{CompId, DType, InstrId, Instruction, Module, Op, Shape};
 
 /// A value: an array (or token), by index into [`Graph::values`].
@@ -173,12 +173,7 @@ impl<'m> Graph<'m> {
     }
 
     /// Adds a computation, whose parameters are `arguments` unless it is the region itself; gives its result.
-    fn add_frame(
-        &mut self,
-        comp: CompId,
-        arguments: Option<&[Vec<ValueId>]>,
-        classes: &Classes<'_>,
-    ) -> Vec<ValueId> {
+    fn add_frame(&mut self, comp: CompId, arguments: Option<&[Vec<ValueId>]>, classes: &Classes<'_>) -> Vec<ValueId> {
         let frame = self.frames.len() as FrameId;
         let n = self.module.comp(comp).instructions.len();
         self.frames.push(Frame {

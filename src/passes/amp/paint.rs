@@ -214,7 +214,9 @@ impl Painter<'_> {
         // A backward pass is what allowed ops compute from the loss.
         let mut of_loss = vec![false; graph.nodes.len()];
         for node in self.nodes() {
-            let reads = self.producers(node).any(|p| of_loss[p as usize] || (to_loss[p as usize].is_some() && self.spreads[p as usize]));
+            let reads = self
+                .producers(node)
+                .any(|p| of_loss[p as usize] || (to_loss[p as usize].is_some() && self.spreads[p as usize]));
             of_loss[node as usize] = reads;
             self.out.differentiates |= reads && self.is(node, Class::Allow);
         }

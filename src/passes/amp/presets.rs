@@ -65,12 +65,33 @@ fn everything() -> Policy {
     use crate::hlo::ops::precision::all_list_names;
     let fixed = ["dot", "convolution"];
     let clear = [
-        "abs", "broadcast", "clamp", "compare", "concatenate", "copy", "dynamic-slice", "dynamic-update-slice", "gather",
-        "is-finite", "maximum", "minimum", "negate", "pad", "reshape", "reverse", "select", "slice", "transpose",
+        "abs",
+        "broadcast",
+        "clamp",
+        "compare",
+        "concatenate",
+        "copy",
+        "dynamic-slice",
+        "dynamic-update-slice",
+        "gather",
+        "is-finite",
+        "maximum",
+        "minimum",
+        "negate",
+        "pad",
+        "reshape",
+        "reverse",
+        "select",
+        "slice",
+        "transpose",
         // Complex parts have no low precision.
-        "real", "imag", "complex",
+        "real",
+        "imag",
+        "complex",
         // Their own class depends on how they combine; the names with a combiner say infer.
-        "reduce", "reduce-window", "scatter",
+        "reduce",
+        "reduce-window",
+        "scatter",
     ];
     let is_left = |name: &String| !fixed.contains(&&name[..]) && !clear.contains(&&name[..]);
     Policy {

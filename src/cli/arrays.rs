@@ -1,0 +1,369 @@
+//! Arrays for a module's parameters: from an `.npz` file by name, or drawn at random; and results on their way back.
+//!
+//! [`Inputs`] decides for every parameter where its array comes from before any is read, and reads them one at a time.
+//! The file format is `data::npz`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::data::npz::{Header, NpzReader, NpzWriter};
+use crate::graph::Init;
+use crate::hlo::{ArrayShape, DType, Literal, Module, Shape};
+use crate::numerics::bf16::{bf16_from_f32, bf16_to_f32, f16_from_f32};
+
+/// Random integers are below this: small enough to be labels and indices of most programs, and never negative.
+const RANDOM_INTS: u64 = 8;
+
+/// An array that the entry computation takes: a parameter, or a leaf of the one tuple that it takes instead.
+#[derive(Clone, Debug)]
+pub(super) struct Parameter {
+    /// The parameter's name, with the leaf's number if it is a tuple.
+    pub(super) name: String,
+    /// The scoped name in its metadata (`fc1/kernel`); may be empty.
+    op_name: String,
+    /// What it must be.
+    pub(super) shape: ArrayShape,
+}
+
+/// Where a parameter's array comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The array of this name in the file.
+    File(String),
+    /// Drawn from this seed.
+    Random(u64),
+}
+
+/// A source for each parameter of a module.
+#[derive(Debug)]
+pub(super) struct Inputs {
+    /// In the order of the program's arguments.
+    pub(super) parameters: Vec<Parameter>,
+    /// One for each.
+    pub(super) sources: Vec<Source>,
+    npz: Option<NpzReader>,
+}
+
+/// Whether the module takes one tuple in place of arrays.
+pub(super) fn is_tupled(module: &Module) -> bool {
+    let entry = module.entry();
+    entry.parameters().iter().any(|&id| matches!(entry.instr(id).shape, Shape::Tuple(_)))
+}
+
+fn parameters(module: &Module) -> anyhow::Result<Vec<Parameter>> {
+    let entry = module.entry();
+    let mut parameters = Vec::new();
+    for id in entry.parameters() {
+        let instr = entry.instr(id);
+        let leaves = instr.shape.leaves();
+        let is_tuple = matches!(instr.shape, Shape::Tuple(_));
+        for (number, leaf) in leaves.into_iter().enumerate() {
+            let name = if is_tuple { format!("{}.{number}", instr.name) } else { instr.name.clone() };
+            let Shape::Array(shape) = leaf else {
+                bail!("parameter `{name}` is a {leaf}, and a program is run on arrays only");
+            };
+            ensure!(!shape.has_dynamic(), "parameter `{name}` is {shape}: a size that varies cannot be run here");
+            let op_name = if is_tuple { String::new() } else { instr.metadata.op_name.clone() };
+            parameters.push(Parameter { name, op_name, shape: ArrayShape { layout: None, ..shape.clone() } });
+        }
+    }
+    Ok(parameters)
+}
+
+impl Inputs {
+    /// Finds an array for each parameter: in `file` as `inN` or under the parameter's name, else drawn from `seed`.
+    ///
+    /// # Errors
+    /// Parameters that nothing is given for, ambiguous names, arrays of another type or shape.
+    pub(super) fn new(module: &Module, file: Option<&Path>, seed: Option<u64>) -> anyhow::Result<Inputs> {
+        let parameters = parameters(module)?;
+        let npz = file.map(NpzReader::open).transpose()?;
+        let mut named = match &npz {
+            Some(npz) => assign(&parameters, npz)?,
+            None => BTreeMap::new(),
+        };
+        let mut sources = Vec::new();
+        let mut missing = Vec::new();
+        for (position, parameter) in parameters.iter().enumerate() {
+            match (named.remove(&position), seed) {
+                (Some(name), _) => sources.push(Source::File(name)),
+                (None, Some(seed)) => sources.push(Source::Random(seed)),
+                (None, None) => missing.push(parameter.describe(position)),
+            }
+        }
+        if !missing.is_empty() {
+            bail!(missing_message(&missing, parameters.len(), npz.as_ref()));
+        }
+        let mut inputs = Inputs { parameters, sources, npz };
+        inputs.check()?;
+        Ok(inputs)
+    }
+
+    /// Compares what the file has with what the parameters are, before anything is computed.
+    fn check(&mut self) -> anyhow::Result<()> {
+        let Some(npz) = &mut self.npz else { return Ok(()) };
+        for (position, (parameter, source)) in self.parameters.iter().zip(&self.sources).enumerate() {
+            if let Source::File(name) = source {
+                let path = npz.path().display().to_string();
+                let entry = npz.entry(name)?.with_context(|| format!("{path}: array `{name}` has gone"))?;
+                check_type(parameter, position, name, &path, &entry.header)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The array of a parameter.
+    ///
+    /// # Errors
+    /// A damaged file; a dtype that no random numbers are drawn for.
+    pub(super) fn literal(&mut self, position: usize) -> anyhow::Result<Literal> {
+        let parameter = &self.parameters[position];
+        match (&self.sources[position], &mut self.npz) {
+            (Source::Random(seed), _) => random(parameter, position, *seed),
+            (Source::File(name), Some(npz)) => {
+                let path = npz.path().display().to_string();
+                let entry = npz.entry(name)?.with_context(|| format!("{path}: array `{name}` has gone"))?;
+                check_type(parameter, position, name, &path, &entry.header)?;
+                let header = entry.header.clone();
+                let bytes = from_numpy(parameter.shape.dtype, &header, entry.read()?);
+                Ok(Literal::Array { shape: parameter.shape.clone(), bytes })
+            }
+            (Source::File(name), None) => bail!("array `{name}` comes from no file: this is a bug of bf16scope"),
+        }
+    }
+}
+
+impl Parameter {
+    /// `in0` (`x`, f32[16,64]).
+    fn describe(&self, position: usize) -> String {
+        let name = if self.op_name.is_empty() { &self.name } else { &self.op_name };
+        format!("in{position} (`{name}`, {})", self.shape)
+    }
+}
+
+/// Which array of the file each parameter gets. Warns of arrays that none gets.
+fn assign(parameters: &[Parameter], npz: &NpzReader) -> anyhow::Result<BTreeMap<usize, String>> {
+    let mut holders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (position, parameter) in parameters.iter().enumerate() {
+        holders.entry(&parameter.name).or_default().push(position);
+        if !parameter.op_name.is_empty() && parameter.op_name != parameter.name {
+            holders.entry(&parameter.op_name).or_default().push(position);
+        }
+    }
+    let shown = npz.path().display();
+    let mut assigned: BTreeMap<usize, String> = BTreeMap::new();
+    let mut unused = Vec::new();
+    for name in npz.names() {
+        let mut of = holders.get(name).cloned().unwrap_or_default();
+        let by_position = name.strip_prefix("in").and_then(|number| number.parse::<usize>().ok());
+        if let Some(position) = by_position.filter(|position| *position < parameters.len() && !of.contains(position)) {
+            of.push(position);
+        }
+        match of.as_slice() {
+            [] => unused.push(name),
+            [position] => {
+                if let Some(other) = assigned.insert(*position, name.to_string()) {
+                    bail!("{shown}: parameter {position} has two arrays, `{other}` and `{name}`\nhelp: keep one of them");
+                }
+            }
+            [first, second, ..] => bail!(
+                "{shown}: array `{name}` names parameter {first} as well as parameter {second}\nhelp: name arrays by \
+                 position, in0 to in{}",
+                parameters.len() - 1
+            ),
+        }
+    }
+    // A file may keep the results beside the arguments.
+    unused.retain(|name| !name.strip_prefix("out").is_some_and(|number| number.parse::<usize>().is_ok()));
+    if !unused.is_empty() {
+        tracing::warn!("{shown}: no parameter is named {}; not used", few(&unused));
+    }
+    Ok(assigned)
+}
+
+fn missing_message(missing: &[String], n_parameters: usize, npz: Option<&NpzReader>) -> String {
+    let holds = npz.map_or(String::new(), |npz| {
+        let names: Vec<&str> = npz.names().collect();
+        let names = if names.is_empty() { "no arrays".to_string() } else { few(&names) };
+        format!("; {} holds {names}", npz.path().display())
+    });
+    format!(
+        "{} of {n_parameters} parameters have no array: {}{holds}\nhelp: give them in an .npz file with --inputs, named \
+         in0, in1, ... or as the parameters are; or draw them with --random SEED",
+        missing.len(),
+        few(missing)
+    )
+}
+
+/// The first of many names.
+fn few(names: &[impl AsRef<str>]) -> String {
+    const MAX: usize = 8;
+    let shown: Vec<&str> = names.iter().take(MAX).map(AsRef::as_ref).collect();
+    let rest = names.len() - shown.len();
+    if rest == 0 { shown.join(", ") } else { format!("{} and {rest} more", shown.join(", ")) }
+}
+
+/// NumPy's kinds and widths that a dtype takes, the best first. 16-bit floats are also taken as f32, which is rounded
+/// to them, and as raw bits; dtypes that NumPy lacks as the bytes in which `ml_dtypes` stores them.
+fn accepted(dtype: DType) -> Vec<(char, usize)> {
+    let own = Header::of(dtype, Vec::new());
+    let mut all = match dtype {
+        DType::BF16 | DType::F16 => vec![('f', 4), (own.kind, own.width), ('V', 2)],
+        _ => vec![(own.kind, own.width)],
+    };
+    if own.width == 1 && dtype.bits() <= 8 && dtype != DType::Pred {
+        all.push(('V', 1));
+    }
+    all
+}
+
+fn check_type(
+    parameter: &Parameter,
+    position: usize,
+    name: &str,
+    path: &str,
+    header: &Header,
+) -> anyhow::Result<()> {
+    let expected = &parameter.shape;
+    let dtype = expected.dtype;
+    let help = if !accepted(dtype).contains(&(header.kind, header.width)) {
+        let (kind, width) = accepted(dtype)[0];
+        format!("convert it with .astype('{kind}{width}')")
+    } else if header.dims == expected.dims {
+        return Ok(());
+    } else if header.n_bytes() / header.width as u64 == expected.n_elements().unsigned_abs() {
+        let dims: Vec<String> = expected.dims.iter().map(i64::to_string).collect();
+        format!("if the order of its elements is right, .reshape({})", dims.join(", "))
+    } else {
+        "the module was made for other sizes".to_string()
+    };
+    bail!("{path}: {} is given `{name}`, which is {header}, expected {expected}\nhelp: {help}", {
+        let shown = if parameter.op_name.is_empty() { &parameter.name } else { &parameter.op_name };
+        format!("parameter {position} (`{shown}`)")
+    })
+}
+
+/// A literal's bytes from NumPy's, which [`accepted`] allows.
+fn from_numpy(dtype: DType, header: &Header, bytes: Vec<u8>) -> Vec<u8> {
+    let f32s = || bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+    match (dtype, header.kind, header.width) {
+        (DType::BF16, 'f', 4) => f32s().flat_map(|value| bf16_from_f32(value).to_le_bytes()).collect(),
+        (DType::F16, 'f', 4) => f32s().flat_map(|value| f16_from_f32(value).to_le_bytes()).collect(),
+        (DType::Pred, _, _) => bytes.into_iter().map(|byte| u8::from(byte != 0)).collect(),
+        _ => bytes,
+    }
+}
+
+/// Values that depend on the seed, the position and the shape alone: floats are standard normal, integers are
+/// uniform below [`RANDOM_INTS`] (or below what the dtype holds), `pred` is a fair coin.
+fn random(parameter: &Parameter, position: usize, seed: u64) -> anyhow::Result<Literal> {
+    let ArrayShape { dtype, dims, .. } = &parameter.shape;
+    let stream = format!("in{position}");
+    let normals = |dims: &[i64]| Init::Normal { stddev: 1.0 }.values(seed, &stream, dims);
+    let words = |bound: u64| Init::RandomBits.words(seed, &stream, dims).into_iter().map(move |word| word % bound);
+    let bytes: Vec<u8> = match dtype {
+        DType::F32 => normals(dims).into_iter().flat_map(f32::to_le_bytes).collect(),
+        DType::F64 => normals(dims).into_iter().flat_map(|value| f64::from(value).to_le_bytes()).collect(),
+        DType::BF16 => normals(dims).into_iter().flat_map(|value| bf16_from_f32(value).to_le_bytes()).collect(),
+        DType::F16 => normals(dims).into_iter().flat_map(|value| f16_from_f32(value).to_le_bytes()).collect(),
+        DType::C64 => normals(&[dims, [2].as_slice()].concat()).into_iter().flat_map(f32::to_le_bytes).collect(),
+        DType::C128 => {
+            let pairs = normals(&[dims, [2].as_slice()].concat());
+            pairs.into_iter().flat_map(|value| f64::from(value).to_le_bytes()).collect()
+        }
+        DType::Pred => words(2).map(|word| word as u8).collect(),
+        dtype if dtype.is_integer() => {
+            let n_value_bits = dtype.bits() - usize::from(dtype.is_signed());
+            let bound = if n_value_bits < 3 { 1 << n_value_bits } else { RANDOM_INTS };
+            let width = dtype.n_bytes();
+            words(bound).flat_map(|word| word.to_le_bytes().into_iter().take(width)).collect()
+        }
+        dtype => bail!("no random numbers are drawn for parameter {position} (`{}`, {dtype})\nhelp: give it with --inputs", parameter.name),
+    };
+    Ok(Literal::Array { shape: parameter.shape.clone(), bytes })
+}
+
+/// Writes a result: as NumPy has it; bf16 as f32, or its bits as uint16.
+pub(super) fn write(
+    npz: &mut NpzWriter,
+    name: &str,
+    shape: &ArrayShape,
+    bytes: &[u8],
+    raw_bf16: bool,
+) -> anyhow::Result<()> {
+    if shape.dtype == DType::BF16 && !raw_bf16 {
+        let widened = bytes.chunks_exact(2).map(|two| bf16_to_f32(u16::from_le_bytes([two[0], two[1]])));
+        let widened: Vec<u8> = widened.flat_map(f32::to_le_bytes).collect();
+        return Ok(npz.add(name, &Header::of(DType::F32, shape.dims.clone()), &widened)?);
+    }
+    Ok(npz.add(name, &Header::of(shape.dtype, shape.dims.clone()), bytes)?)
+}
+
+/// What can be said of an array in a line.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub(super) struct Summary {
+    /// Least value; NaNs do not count. `None` if there is no value, or for dtypes that have no order or no decoder here.
+    pub(super) min: Option<f64>,
+    /// Greatest value.
+    pub(super) max: Option<f64>,
+    /// Mean, summed in f64.
+    pub(super) mean: Option<f64>,
+    /// How many are NaN.
+    pub(super) n_nan: u64,
+    /// How many are infinite.
+    pub(super) n_infinite: u64,
+}
+
+/// Looks at every element of an array.
+pub(super) fn summarize(dtype: DType, bytes: &[u8]) -> Summary {
+    let mut summary = Summary { min: None, max: None, mean: None, n_nan: 0, n_infinite: 0 };
+    let Some(decode) = decoder(dtype) else { return summary };
+    let (mut sum, mut count) = (0.0, 0u64);
+    for value in bytes.chunks_exact(dtype.n_bytes()).map(decode) {
+        if value.is_nan() {
+            summary.n_nan += 1;
+            continue;
+        }
+        summary.n_infinite += u64::from(value.is_infinite());
+        summary.min = Some(summary.min.map_or(value, |min| min.min(value)));
+        summary.max = Some(summary.max.map_or(value, |max| max.max(value)));
+        sum += value;
+        count += 1;
+    }
+    summary.mean = (count > 0).then(|| sum / count as f64);
+    summary
+}
+
+/// How an element's bytes become a number. `None` for complex and 8-bit floats.
+fn decoder(dtype: DType) -> Option<fn(&[u8]) -> f64> {
+    fn at<const N: usize>(bytes: &[u8]) -> [u8; N] {
+        bytes.try_into().expect("an element is read from its own width")
+    }
+    Some(match dtype {
+        DType::Pred | DType::U8 | DType::U4 | DType::U2 | DType::U1 => |b| f64::from(b[0]),
+        DType::S8 | DType::S4 | DType::S2 | DType::S1 => |b| f64::from(b[0] as i8),
+        DType::S16 => |b| f64::from(i16::from_le_bytes(at(b))),
+        DType::S32 => |b| f64::from(i32::from_le_bytes(at(b))),
+        DType::S64 => |b| i64::from_le_bytes(at(b)) as f64,
+        DType::U16 => |b| f64::from(u16::from_le_bytes(at(b))),
+        DType::U32 => |b| f64::from(u32::from_le_bytes(at(b))),
+        DType::U64 => |b| u64::from_le_bytes(at(b)) as f64,
+        DType::F16 => |b| half::f16::from_le_bytes(at(b)).to_f64(),
+        DType::BF16 => |b| f64::from(bf16_to_f32(u16::from_le_bytes(at(b)))),
+        DType::F32 => |b| f64::from(f32::from_le_bytes(at(b))),
+        DType::F64 => |b| f64::from_le_bytes(at(b)),
+        DType::C64
+        | DType::C128
+        | DType::F8E5M2
+        | DType::F8E4M3FN
+        | DType::F8E4M3B11FNUZ
+        | DType::F8E5M2FNUZ
+        | DType::F8E4M3FNUZ
+        | DType::F8E4M3
+        | DType::F8E3M4
+        | DType::F4E2M1FN
+        | DType::F8E8M0FNU => return None,
+    })
+}

@@ -1,0 +1,126 @@
+//! `bf16scope explain-cast`: why an instruction is, or is not, computed in bf16.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+
+use super::policy::PolicyArgs;
+use super::{Context, Status, module_file};
+use crate::hlo::Module;
+use crate::models::yaml::nearest;
+use crate::passes::amp::{self, Cast, Decision, Report};
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope explain-cast step.hlo.pb %add.65
+          the rule that decided for %add.65, the instruction it came from, and the casts around it
+  bf16scope explain-cast step.txt dot.3 --policy O2 --json
+          the same for another policy, as JSON";
+
+/// Steps shown of the way on which a decision came.
+const MAX_STEPS: usize = 16;
+
+/// Arguments of `explain-cast`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// An HLO module: text or a serialized HloModuleProto, not lowered yet
+    #[arg(value_name = "MODULE")]
+    module: PathBuf,
+    /// An instruction of it, with or without %
+    #[arg(value_name = "INSTRUCTION")]
+    instruction: String,
+    #[command(flatten)]
+    policy: PolicyArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is known of an instruction.
+#[derive(Debug, Serialize)]
+struct Explanation<'r> {
+    /// One for each copy of its computation.
+    decisions: Vec<&'r Decision>,
+    /// The instructions that the decisions came from, nearest first.
+    from: Vec<&'r Decision>,
+    /// Casts of its value, or for it.
+    casts: Vec<&'r Cast>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let policy = args.policy.policy()?;
+    let module = module_file::load(&args.module)?;
+    let name = args.instruction.trim_start_matches('%');
+    check_name(&module, name, args)?;
+    let lowered = amp::run(&module, &policy);
+    let (_, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;
+    let decisions = report.explain(name);
+    let explanation = Explanation { from: way(&report, &decisions), casts: report.casts_about(name), decisions };
+    if args.json {
+        context.print_json(&explanation)?;
+    } else {
+        context.print(&show(&explanation, name))?;
+    }
+    Ok(Status::Ok)
+}
+
+/// Whether the module has an instruction of this name.
+fn check_name(module: &Module, name: &str, args: &Args) -> anyhow::Result<()> {
+    let instructions = || module.computations.iter().flat_map(|computation| &computation.instructions);
+    if instructions().any(|instr| instr.name == name) {
+        return Ok(());
+    }
+    let names: Vec<String> = instructions().map(|instr| instr.name.clone()).collect();
+    match nearest(name, &names) {
+        Some(nearest) => bail!("{}: no instruction is named `{name}`; did you mean `{nearest}`?", args.module.display()),
+        None => bail!("{}: no instruction is named `{name}`", args.module.display()),
+    }
+}
+
+/// The decisions from which others came, nearest first, each once.
+fn way<'r>(report: &'r Report, decisions: &[&'r Decision]) -> Vec<&'r Decision> {
+    let mut seen: BTreeSet<&str> = decisions.iter().map(|decision| &decision.instruction[..]).collect();
+    let mut way = Vec::new();
+    let mut next: Vec<&str> = decisions.iter().filter_map(|decision| decision.from.as_deref()).collect();
+    while let Some(name) = next.pop() {
+        if way.len() == MAX_STEPS || !seen.insert(name) {
+            continue;
+        }
+        if let Some(&decision) = report.explain(name).first() {
+            way.push(decision);
+            next.extend(decision.from.as_deref());
+        }
+    }
+    way
+}
+
+fn show(explanation: &Explanation<'_>, name: &str) -> String {
+    if explanation.decisions.is_empty() {
+        return format!("%{name} has nothing to do with f32, or only names another's value: lowering leaves it to others\n");
+    }
+    let mut text = String::new();
+    for decision in &explanation.decisions {
+        text += &line(decision);
+    }
+    for (step, decision) in explanation.from.iter().enumerate() {
+        text += &format!("{:indent$}from {}", "", line(decision), indent = 2 * (step + 1));
+    }
+    for cast in &explanation.casts {
+        text += &format!(
+            "  cast %{} ({}, {} elements) gives %{} in {}, first wanted by %{}\n",
+            cast.instruction, cast.opcode, cast.n_elements, cast.of, cast.to, cast.wanted_by
+        );
+    }
+    text
+}
+
+fn line(decision: &Decision) -> String {
+    let Decision { computation, instruction, opcode, class, old, new, rule, from, .. } = decision;
+    let became = if old == new { format!("stays {old}") } else { format!("was {old}, is {new}") };
+    let from = from.as_ref().map(|from| format!(" (%{from})")).unwrap_or_default();
+    format!("{computation}/%{instruction}, {opcode} of class {class}, {became}: {rule}{from}\n")
+}

@@ -1,0 +1,110 @@
+//! `bf16scope lower`: any HLO module with its heavy work in bf16 or f16, and what was decided.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use super::emit::{self, Format};
+use super::policy::PolicyArgs;
+use super::{Context, Status, module_file};
+use crate::passes::amp::{self, Report};
+use crate::report;
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope lower step.hlo.pb -o step.bf16.pb
+          dots, convolutions and what lies between them in bf16; loss, update and state f32
+  bf16scope lower step.txt -o step.bf16.txt --policy bf16_scope --report step.json
+          as a TensorFlow bf16 scope would, and every decision as JSON
+  bf16scope lower step.pb -o out.pb --policy policy.yaml --keep '*/layer_norm/*'
+          with lists of your own, and layer norms left alone
+
+A policy file holds, all optional: preset, dtype, the op lists allow, infer, clear, deny and island, keep (patterns of
+names), min_elements, parameters and results (keep or lower), loss (keep or lower), accumulate (compute or f32), reach
+(none, dots, between, all), deny_spreads. An op in two lists, or one that no list may hold, is an error.";
+
+/// Arguments of `lower`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// An HLO module: text or a serialized HloModuleProto
+    #[arg(value_name = "MODULE")]
+    module: PathBuf,
+    /// Where to write the lowered module
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    #[command(flatten)]
+    policy: PolicyArgs,
+    /// Text or proto; by the output's ending if not given (.pb is a proto, all else is text)
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// Write every decision and cast as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Show every instruction, not only totals by op
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let policy = args.policy.policy()?;
+    let module = module_file::load(&args.module)?;
+    let _span = tracing::info_span!("lower").entered();
+    let lowered = amp::run(&module, &policy);
+    let (lowered, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;
+    let format = args.format.unwrap_or_else(|| emit::format_of(Some(&args.output)));
+    emit::replace(&args.output, &emit::write(&lowered, format)?)?;
+    if let Some(path) = &args.report {
+        let mut json = serde_json::to_vec_pretty(&report).context("cannot write the report as JSON")?;
+        json.push(b'\n');
+        emit::replace(path, &json)?;
+    }
+    report.notes.iter().for_each(|note| tracing::warn!("{note}"));
+    if args.list {
+        context.print(&list(&report))?;
+    }
+    context.print(&totals(&report))?;
+    Ok(Status::Ok)
+}
+
+/// A row for each op, and what it comes to.
+fn totals(report: &Report) -> String {
+    let low = report.policy.dtype.dtype();
+    let mut table = report::table();
+    table.set_header(["op".to_string(), format!("now {low}"), "as before".to_string()]);
+    for (opcode, total) in &report.totals {
+        table.add_row([opcode.clone(), total.lowered.to_string(), total.kept.to_string()]);
+    }
+    report::align_numbers(&mut table);
+    let (before, after) = (report.n_activation_bytes_before, report.n_activation_bytes_after);
+    format!(
+        "{table}\n{} of {} instructions with f32 give {low} now; {} casts inserted ({})\nresults computed: {} before, {} \
+         after ({})\n",
+        report.n_lowered(),
+        report.totals.values().map(|total| total.lowered + total.kept).sum::<usize>(),
+        report.casts.len(),
+        report::mib(report.n_cast_bytes),
+        report::mib(before),
+        report::mib(after),
+        report::percent(after, before),
+    )
+}
+
+/// A row for each instruction.
+fn list(report: &Report) -> String {
+    let mut table = report::table();
+    table.set_header(["instruction", "op", "class", "was", "is", "because", "from"]);
+    for decision in &report.decisions {
+        table.add_row([
+            &format!("{}/%{}", decision.computation, decision.instruction),
+            &decision.opcode,
+            decision.class,
+            &decision.old,
+            &decision.new,
+            &decision.rule,
+            &decision.from.as_ref().map(|from| format!("%{from}")).unwrap_or_default(),
+        ]);
+    }
+    format!("{table}\n")
+}

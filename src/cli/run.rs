@@ -1,0 +1,197 @@
+//! `bf16scope run`: any HLO module, on the CPU, over arrays from a file.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::arrays::{self, Inputs, Source, Summary};
+use super::{Context, Status, module_file, policy, progress};
+use crate::data::npz::NpzWriter;
+use crate::hlo::proto::encode;
+use crate::hlo::{ArrayShape, Literal};
+use crate::pjrt::{Arg, Client, CompileOptions, Executable, Kind, Plugin};
+use crate::report;
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope run step.hlo.pb --inputs in.npz --outputs out.npz
+          arrays in0, in1, ... go in, or arrays named as the parameters are; out0, out1, ... come out
+  bf16scope run model.hlo.txt --random 1
+          no arrays at hand: floats are drawn from the standard normal distribution, integers from 0 to 7
+  bf16scope run model.hlo.txt --inputs in.npz --random 1 --json
+          only what in.npz lacks is drawn; the summary is JSON
+
+A bf16 parameter takes float32 (which is rounded), uint16 or ml_dtypes' bfloat16 (raw bits); a bf16 result is written as
+float32. Every rounding that the module says is made, unless --allow-excess-precision is given.";
+
+/// Arguments of `run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The module: HLO text or a serialized HloModuleProto
+    #[arg(value_name = "MODULE")]
+    module: PathBuf,
+    /// Arrays for the parameters
+    #[arg(short, long, value_name = "FILE.npz")]
+    inputs: Option<PathBuf>,
+    /// Where to write the results
+    #[arg(short, long, value_name = "FILE.npz")]
+    outputs: Option<PathBuf>,
+    /// Draw what --inputs does not give
+    #[arg(long, value_name = "SEED")]
+    random: Option<u64>,
+    /// Write the bits of bf16 results as uint16, not their values as float32
+    #[arg(long, requires = "outputs")]
+    raw_bf16: bool,
+    /// Let XLA drop roundings to bf16 and f16 that stand between wider computations, as it does by default elsewhere
+    #[arg(long)]
+    allow_excess_precision: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was run, on what, with which results.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    module: String,
+    allow_excess_precision: bool,
+    inputs: Vec<Input>,
+    outputs: Vec<Output>,
+    compile_seconds: f64,
+    run_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Input {
+    parameter: String,
+    dtype: &'static str,
+    dims: Vec<i64>,
+    /// The array's name in the file; `null` if it was drawn.
+    array: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Output {
+    name: String,
+    dtype: &'static str,
+    dims: Vec<i64>,
+    #[serde(flatten)]
+    summary: Summary,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let module = policy::lower_if_asked(module_file::load(&args.module)?, &args.module)?;
+    let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
+    // A path that cannot be written fails before the work, not after it.
+    let mut npz = args.outputs.as_deref().map(NpzWriter::create).transpose()?;
+    let client = Client::new(Plugin::of(Kind::Cpu, &context.setup())?)?;
+    let options = CompileOptions {
+        allow_excess_precision: args.allow_excess_precision,
+        parameter_is_tupled: arrays::is_tupled(&module),
+        ..CompileOptions::default()
+    };
+    let bytes = encode::to_bytes(&module)?;
+    let spinner = progress::spinner(format!("compiling {}", args.module.display()), context.quiet);
+    let began = Instant::now();
+    let executable = {
+        let _span = tracing::info_span!("compile").entered();
+        client.compile(&bytes, &options)?
+    };
+    let compile_seconds = began.elapsed().as_secs_f64();
+    spinner.finish_and_clear();
+    drop(bytes);
+    let (buffers, run_seconds) = execute(&client, &executable, &mut inputs)?;
+    let mut outputs = Vec::new();
+    for (position, buffer) in buffers.into_iter().enumerate() {
+        let shape = ArrayShape::new(buffer.dtype()?, buffer.dims()?);
+        let bytes = buffer.to_host()?;
+        drop(buffer);
+        let name = format!("out{position}");
+        if let Some(npz) = &mut npz {
+            arrays::write(npz, &name, &shape, &bytes, args.raw_bf16)?;
+        }
+        let summary = arrays::summarize(shape.dtype, &bytes);
+        outputs.push(Output { name, dtype: shape.dtype.name(), dims: shape.dims, summary });
+    }
+    npz.map(NpzWriter::finish).transpose()?;
+    let outcome = Outcome {
+        module: module.name.clone(),
+        allow_excess_precision: args.allow_excess_precision,
+        inputs: described(&inputs),
+        outputs,
+        compile_seconds,
+        run_seconds,
+    };
+    match args.json {
+        true => context.print_json(&outcome)?,
+        false => context.print(&render(args, &outcome))?,
+    }
+    Ok(Status::Ok)
+}
+
+/// Puts the arguments on the device one by one and runs the program on them once.
+fn execute(
+    client: &Client,
+    executable: &Executable,
+    inputs: &mut Inputs,
+) -> anyhow::Result<(Vec<crate::pjrt::Buffer>, f64)> {
+    let _span = tracing::info_span!("execute").entered();
+    let mut arguments = Vec::with_capacity(inputs.parameters.len());
+    for position in 0..inputs.parameters.len() {
+        let Literal::Array { shape, bytes } = inputs.literal(position)? else {
+            anyhow::bail!("parameter {position} is no array: this is a bug of bf16scope");
+        };
+        // Nobody else needs the arguments, so that results may take over their memory.
+        arguments.push(Arg::Donate(client.buffer_from_host(&bytes, shape.dtype, &shape.dims, 0)?));
+    }
+    let began = Instant::now();
+    let outputs = executable.execute(arguments)?;
+    Ok((outputs, began.elapsed().as_secs_f64()))
+}
+
+fn described(inputs: &Inputs) -> Vec<Input> {
+    let all = inputs.parameters.iter().zip(&inputs.sources);
+    all.map(|(parameter, source)| Input {
+        parameter: parameter.name.clone(),
+        dtype: parameter.shape.dtype.name(),
+        dims: parameter.shape.dims.clone(),
+        array: match source {
+            Source::File(name) => Some(name.clone()),
+            Source::Random(_) => None,
+        },
+    })
+    .collect()
+}
+
+/// A line about the run, and a row for each result.
+fn render(args: &Args, outcome: &Outcome) -> String {
+    let n_drawn = outcome.inputs.iter().filter(|input| input.array.is_none()).count();
+    let drawn = if n_drawn > 0 { format!(" ({n_drawn} drawn at random)") } else { String::new() };
+    let mut table = report::table();
+    table.set_header(["result", "type", "min", "max", "mean", "NaN", "infinite"]);
+    for Output { name, dtype, dims, summary } in &outcome.outputs {
+        let dims: Vec<String> = dims.iter().map(i64::to_string).collect();
+        let number = |value: Option<f64>| value.map_or("-".to_string(), |value| format!("{value:.6e}"));
+        table.add_row([
+            name.clone(),
+            format!("{dtype}[{}]", dims.join(",")),
+            number(summary.min),
+            number(summary.max),
+            number(summary.mean),
+            summary.n_nan.to_string(),
+            summary.n_infinite.to_string(),
+        ]);
+    }
+    report::align_numbers(&mut table);
+    format!(
+        "{}: {} arrays in{drawn}, {} out; compiled in {}, ran in {}\n{table}\n",
+        args.module.display(),
+        outcome.inputs.len(),
+        outcome.outputs.len(),
+        report::seconds(outcome.compile_seconds),
+        report::seconds(outcome.run_seconds),
+    )
+}

@@ -1,0 +1,337 @@
+//! `.npz` archives: named arrays, as `numpy.savez` and `numpy.savez_compressed` write them.
+//!
+//! An [`Entry`] shows its [`Header`] before any element is read, so that a caller who knows what must come never
+//! allocates what a damaged file claims. What an array's elements mean to a program is the caller's business.
+//!
+//! Source: NumPy's `numpy.savez`: a zip archive with one `.npy` file for each array.
+
+mod header;
+
+pub use header::{Header, HeaderError};
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+use zip::read::ZipFile;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+/// What is wrong with an archive, and where.
+#[derive(Debug, thiserror::Error)]
+pub enum NpzError {
+    /// The file cannot be opened.
+    #[error("cannot open {}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file is no zip archive, or a damaged one.
+    #[error("{}: no .npz archive, or a damaged one; help: make one with numpy.savez", path.display())]
+    Zip {
+        /// The file.
+        path: PathBuf,
+        /// What the zip reader says.
+        source: zip::result::ZipError,
+    },
+    /// An array's header is broken.
+    #[error("{}: array `{name}`: {source}", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// The array.
+        name: String,
+        /// What is wrong with it.
+        source: HeaderError,
+    },
+    /// An array's elements cannot be read.
+    #[error("{}: array `{name}`: its elements cannot be read; help: the file is damaged, copy it again", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The array.
+        name: String,
+        /// What the reader says.
+        source: io::Error,
+    },
+    /// An array has fewer or more bytes than its header says.
+    #[error(
+        "{}: array `{name}` holds {measured} bytes or more, expected {expected} as its header says; help: the file is \
+         damaged, copy it again",
+        path.display()
+    )]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// The array.
+        name: String,
+        /// Bytes found; when there are too many, one more than expected.
+        measured: u64,
+        /// Bytes expected.
+        expected: u64,
+    },
+    /// The archive cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// An archive that is being read.
+#[derive(Debug)]
+pub struct NpzReader {
+    path: PathBuf,
+    zip: ZipArchive<BufReader<File>>,
+    /// Where each array is.
+    index: BTreeMap<String, usize>,
+}
+
+/// An array of which the header was read.
+pub struct Entry<'a> {
+    /// What its bytes mean.
+    pub header: Header,
+    path: &'a Path,
+    name: &'a str,
+    file: ZipFile<'a, BufReader<File>>,
+}
+
+impl NpzReader {
+    /// Opens an archive and reads its directory.
+    ///
+    /// # Errors
+    /// A file that cannot be opened, or that is no archive.
+    pub fn open(path: &Path) -> Result<NpzReader, NpzError> {
+        let file = File::open(path).map_err(|source| NpzError::Open { path: path.to_path_buf(), source })?;
+        let zip = ZipArchive::new(BufReader::new(file))
+            .map_err(|source| NpzError::Zip { path: path.to_path_buf(), source })?;
+        let names = (0..zip.len()).filter_map(|idx| Some((zip.name_for_index(idx)?, idx)));
+        let index = names.map(|(name, idx)| (name.strip_suffix(".npy").unwrap_or(name).to_string(), idx)).collect();
+        Ok(NpzReader { path: path.to_path_buf(), zip, index })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Names of the arrays, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.index.keys().map(String::as_str)
+    }
+
+    /// Whether there is an array of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.index.contains_key(name)
+    }
+
+    /// The array of this name with its header read; `None` if there is none.
+    ///
+    /// # Errors
+    /// A damaged archive or header.
+    pub fn entry<'a>(&'a mut self, name: &'a str) -> Result<Option<Entry<'a>>, NpzError> {
+        let Some(&idx) = self.index.get(name) else { return Ok(None) };
+        let path = self.path.as_path();
+        let mut file =
+            self.zip.by_index(idx).map_err(|source| NpzError::Zip { path: path.to_path_buf(), source })?;
+        let header = Header::read(&mut file).map_err(|source| NpzError::Header {
+            path: path.to_path_buf(),
+            name: name.to_string(),
+            source,
+        })?;
+        Ok(Some(Entry { header, path, name, file }))
+    }
+}
+
+impl Entry<'_> {
+    /// The elements, little-endian and row-major, whatever the file has.
+    ///
+    /// # Errors
+    /// A damaged archive; more or fewer bytes than the header says. Memory follows what the file holds, not what its
+    /// header claims.
+    pub fn read(self) -> Result<Vec<u8>, NpzError> {
+        let Entry { header, path, name, file } = self;
+        let expected = header.n_bytes();
+        let mut bytes = Vec::new();
+        // One byte more: it must not be there, and asking for it checks the archive's checksum.
+        file.take(expected.saturating_add(1)).read_to_end(&mut bytes).map_err(|source| NpzError::Read {
+            path: path.to_path_buf(),
+            name: name.to_string(),
+            source,
+        })?;
+        let measured = bytes.len() as u64;
+        if measured != expected {
+            return Err(NpzError::Size { path: path.to_path_buf(), name: name.to_string(), measured, expected });
+        }
+        if header.is_big_endian {
+            // A complex element is two numbers.
+            let width = if header.kind == 'c' { header.width / 2 } else { header.width };
+            bytes.chunks_exact_mut(width).for_each(<[u8]>::reverse);
+        }
+        if header.is_fortran && header.dims.len() > 1 {
+            bytes = row_major(&bytes, &header);
+        }
+        Ok(bytes)
+    }
+}
+
+/// Elements that stand with the first axis fastest, put with the last axis fastest.
+fn row_major(bytes: &[u8], header: &Header) -> Vec<u8> {
+    let dims: Vec<usize> = header.dims.iter().map(|&dim| dim as usize).collect();
+    let strides: Vec<usize> = dims
+        .iter()
+        .scan(header.width, |stride, &dim| {
+            let own = *stride;
+            *stride *= dim;
+            Some(own)
+        })
+        .collect();
+    let mut at = vec![0; dims.len()];
+    let mut out = Vec::with_capacity(bytes.len());
+    while out.len() < bytes.len() {
+        let from: usize = at.iter().zip(&strides).map(|(at, stride)| at * stride).sum();
+        out.extend_from_slice(&bytes[from..from + header.width]);
+        for axis in (0..dims.len()).rev() {
+            at[axis] += 1;
+            if at[axis] < dims[axis] {
+                break;
+            }
+            at[axis] = 0;
+        }
+    }
+    out
+}
+
+/// An archive that is being written, beside the file that it will become.
+pub struct NpzWriter {
+    path: PathBuf,
+    zip: ZipWriter<BufWriter<NamedTempFile>>,
+}
+
+impl NpzWriter {
+    /// Begins an archive. What is at `path` stays as it is until [`finish`](NpzWriter::finish).
+    ///
+    /// # Errors
+    /// A folder that cannot be written to.
+    pub fn create(path: &Path) -> Result<NpzWriter, NpzError> {
+        let folder = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            Some(_) | None => Path::new("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        // As any file a program makes; the umask takes its share. Temporary files are the owner's alone otherwise.
+        #[cfg(unix)]
+        builder.permissions(<fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
+        let file = builder
+            .prefix(".npz-")
+            .tempfile_in(folder)
+            .map_err(|source| NpzError::Write { path: path.to_path_buf(), source })?;
+        Ok(NpzWriter { path: path.to_path_buf(), zip: ZipWriter::new(BufWriter::new(file)) })
+    }
+
+    /// Writes an array whose bytes are as `header` says.
+    ///
+    /// # Errors
+    /// What the system says, such as that the disk is full.
+    pub fn add(&mut self, name: &str, header: &Header, bytes: &[u8]) -> Result<(), NpzError> {
+        // Sizes above 4 GiB need the larger form of a zip entry. No time is recorded: equal arrays make equal files.
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .large_file(bytes.len() >= (u32::MAX >> 1) as usize)
+            .last_modified_time(zip::DateTime::default());
+        let mut write = || -> io::Result<()> {
+            self.zip.start_file(format!("{name}.npy"), options)?;
+            self.zip.write_all(&header.to_bytes())?;
+            self.zip.write_all(bytes)
+        };
+        write().map_err(|source| NpzError::Write { path: self.path.clone(), source })
+    }
+
+    /// Puts the whole archive in its place.
+    ///
+    /// # Errors
+    /// What the system says; then what was at the path is unchanged.
+    pub fn finish(self) -> Result<(), NpzError> {
+        let NpzWriter { path, zip } = self;
+        let persist = || -> io::Result<()> {
+            let file = zip.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.as_file().sync_all()?;
+            file.persist(&path).map(drop).map_err(|error| error.error)
+        };
+        persist().map_err(|source| NpzError::Write { path: path.clone(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::DType;
+
+    fn written(arrays: &[(&str, Header, Vec<u8>)]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        let mut npz = NpzWriter::create(&path).unwrap();
+        for (name, header, bytes) in arrays {
+            npz.add(name, header, bytes).unwrap();
+        }
+        npz.finish().unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn arrays_read_back() {
+        let a = (0..24).collect::<Vec<u8>>();
+        let (_folder, path) =
+            written(&[("var/a", Header::of(DType::F32, vec![2, 3]), a.clone()), ("b", Header::of(DType::U8, vec![]), vec![7])]);
+        let mut npz = NpzReader::open(&path).unwrap();
+        assert_eq!(npz.names().collect::<Vec<_>>(), ["b", "var/a"]);
+        let entry = npz.entry("var/a").unwrap().unwrap();
+        assert_eq!(entry.header, Header::of(DType::F32, vec![2, 3]));
+        assert_eq!(entry.read().unwrap(), a);
+        assert_eq!(npz.entry("b").unwrap().unwrap().read().unwrap(), [7]);
+        assert!(npz.entry("c").unwrap().is_none());
+    }
+
+    /// `[[1, 2, 3], [4, 5, 6]]` of two bytes each, as a big-endian machine with Fortran's order has them.
+    #[test]
+    fn other_orders_are_put_right() {
+        let header = Header { is_big_endian: true, is_fortran: true, ..Header::of(DType::S16, vec![2, 3]) };
+        let bytes = [1i16, 4, 2, 5, 3, 6].into_iter().flat_map(i16::to_be_bytes).collect();
+        let (_folder, path) = written(&[("a", header, bytes)]);
+        let read = NpzReader::open(&path).unwrap().entry("a").unwrap().unwrap().read().unwrap();
+        assert_eq!(read, (1i16..=6).flat_map(i16::to_le_bytes).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn what_is_damaged_is_said() {
+        // A header that claims 8 EiB costs no memory.
+        let (_folder, path) = written(&[
+            ("long", Header::of(DType::F32, vec![1 << 61]), vec![0; 8]),
+            ("short", Header::of(DType::F32, vec![1]), vec![0; 8]),
+        ]);
+        let mut npz = NpzReader::open(&path).unwrap();
+        let error = npz.entry("long").unwrap().unwrap().read().unwrap_err().to_string();
+        assert!(error.contains("array `long` holds 8 bytes or more, expected 9223372036854775808"), "{error}");
+        let error = npz.entry("short").unwrap().unwrap().read().unwrap_err().to_string();
+        assert!(error.contains("array `short` holds 5 bytes or more, expected 4"), "{error}");
+
+        let mut bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+        let error = NpzReader::open(&path).unwrap_err();
+        assert!(matches!(error, NpzError::Zip { .. }), "{error}");
+
+        // An element of `short` changes; the archive's checksum does not.
+        let at = bytes.windows(5).position(|window| window == b"short").unwrap() + "short.npy".len() + 128 + 3;
+        bytes[at] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let mut npz = NpzReader::open(&path).unwrap();
+        let error = npz.entry("short").unwrap().unwrap().read().unwrap_err();
+        assert!(matches!(error, NpzError::Read { .. } | NpzError::Size { .. }), "{error}");
+    }
+}

@@ -1,0 +1,294 @@
+//! The header of a `.npy` file: element type, order and dims. Values are read and written by the archive (`npz`).
+//!
+//! Source: NumPy's `numpy.lib.format`, versions 1.0 to 3.0 of the format.
+
+use std::fmt;
+use std::io::{self, Read};
+
+use crate::hlo::DType;
+
+/// What any `.npy` file begins with.
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
+/// Headers above this are refused. A header is a line of a hundred characters; NumPy itself stops at 10,000.
+const MAX_BYTES: usize = 16 << 10;
+/// Data begins at a multiple of this.
+const ALIGNMENT: usize = 64;
+
+/// What the bytes of an array mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// NumPy's kind of element: `b`ool, `i`nt, `u`nsigned, `f`loat, `c`omplex, or `V` for bytes that it does not
+    /// interpret, which is how `ml_dtypes` stores bf16.
+    pub kind: char,
+    /// Bytes of an element.
+    pub width: usize,
+    /// Whether elements are stored with the most significant byte first.
+    pub is_big_endian: bool,
+    /// Whether the first axis varies fastest.
+    pub is_fortran: bool,
+    /// Sizes.
+    pub dims: Vec<i64>,
+}
+
+/// What is wrong with a header.
+#[derive(Debug, thiserror::Error)]
+pub enum HeaderError {
+    /// It could not be read.
+    #[error("the array ends within its header, or is damaged")]
+    Read(#[from] io::Error),
+    /// It is no `.npy` file.
+    #[error("it begins with {found:02x?}, expected a NumPy array, which begins with {MAGIC:02x?}")]
+    Magic {
+        /// The first bytes.
+        found: [u8; 6],
+    },
+    /// A later format.
+    #[error("the array is of format {major}.{minor}, expected 1.0, 2.0 or 3.0")]
+    Version {
+        /// First number.
+        major: u8,
+        /// Second number.
+        minor: u8,
+    },
+    /// More than any header takes.
+    #[error("the header has {n_bytes} bytes, expected at most {MAX_BYTES}")]
+    TooLong {
+        /// As it says.
+        n_bytes: usize,
+    },
+    /// A field that is missing or cannot be read.
+    #[error("the header says {field}: {found}, expected {expected}")]
+    Field {
+        /// The field's name.
+        field: &'static str,
+        /// What stands there.
+        found: String,
+        /// What may.
+        expected: &'static str,
+    },
+}
+
+impl Header {
+    /// The header under which elements of `dtype` are written: what NumPy has of it, else raw bits as unsigned integers.
+    /// Types under a byte take one, as they do in literals.
+    pub fn of(dtype: DType, dims: Vec<i64>) -> Header {
+        let (kind, width) = match dtype {
+            DType::Pred => ('b', 1),
+            DType::S8 | DType::S16 | DType::S32 | DType::S64 => ('i', dtype.n_bytes()),
+            DType::S4 | DType::S2 | DType::S1 => ('i', 1),
+            DType::U8 | DType::U16 | DType::U32 | DType::U64 => ('u', dtype.n_bytes()),
+            DType::U4 | DType::U2 | DType::U1 => ('u', 1),
+            DType::F16 | DType::F32 | DType::F64 => ('f', dtype.n_bytes()),
+            DType::C64 | DType::C128 => ('c', dtype.n_bytes()),
+            DType::BF16 => ('u', 2),
+            DType::F8E5M2
+            | DType::F8E4M3FN
+            | DType::F8E4M3B11FNUZ
+            | DType::F8E5M2FNUZ
+            | DType::F8E4M3FNUZ
+            | DType::F8E4M3
+            | DType::F8E3M4
+            | DType::F4E2M1FN
+            | DType::F8E8M0FNU => ('u', 1),
+        };
+        Header { kind, width, is_big_endian: false, is_fortran: false, dims }
+    }
+
+    /// Bytes of the array, saturating: a damaged header may claim more than fits.
+    pub fn n_bytes(&self) -> u64 {
+        let sizes = self.dims.iter().map(|&dim| dim.unsigned_abs());
+        sizes.fold(self.width as u64, u64::saturating_mul)
+    }
+
+    /// As it stands at the head of a file: version 1.0 where the line is short enough, else 2.0.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let order = if self.is_big_endian { '>' } else { '<' };
+        let order = if self.width == 1 { '|' } else { order };
+        let dims: Vec<String> = self.dims.iter().map(i64::to_string).collect();
+        let comma = if dims.len() == 1 { "," } else { "" };
+        let is_fortran = if self.is_fortran { "True" } else { "False" };
+        let mut line = format!(
+            "{{'descr': '{order}{}{}', 'fortran_order': {is_fortran}, 'shape': ({}{comma}), }}",
+            self.kind,
+            self.width,
+            dims.join(", ")
+        );
+        let n_unpadded = MAGIC.len() + 4 + line.len() + 1;
+        line.extend(std::iter::repeat_n(' ', n_unpadded.next_multiple_of(ALIGNMENT) - n_unpadded));
+        line.push('\n');
+        let mut bytes = MAGIC.to_vec();
+        match u16::try_from(line.len()) {
+            Ok(n_bytes) => {
+                bytes.extend([1, 0]);
+                bytes.extend(n_bytes.to_le_bytes());
+            }
+            Err(_) => {
+                bytes.extend([2, 0]);
+                bytes.extend((line.len() as u32).to_le_bytes());
+            }
+        }
+        bytes.extend(line.into_bytes());
+        bytes
+    }
+
+    /// Reads a header and leaves the reader at the first element.
+    ///
+    /// # Errors
+    /// Bytes that are no header, elements that are no numbers.
+    pub fn read(reader: &mut impl Read) -> Result<Header, HeaderError> {
+        let mut start = [0u8; 8];
+        reader.read_exact(&mut start)?;
+        let [found @ .., major, minor] = start;
+        if found != *MAGIC {
+            return Err(HeaderError::Magic { found });
+        }
+        let n_bytes = match (major, minor) {
+            (1, 0) => {
+                let mut n_bytes = [0u8; 2];
+                reader.read_exact(&mut n_bytes)?;
+                usize::from(u16::from_le_bytes(n_bytes))
+            }
+            (2 | 3, 0) => {
+                let mut n_bytes = [0u8; 4];
+                reader.read_exact(&mut n_bytes)?;
+                u32::from_le_bytes(n_bytes) as usize
+            }
+            (major, minor) => return Err(HeaderError::Version { major, minor }),
+        };
+        if n_bytes > MAX_BYTES {
+            return Err(HeaderError::TooLong { n_bytes });
+        }
+        let mut line = vec![0u8; n_bytes];
+        reader.read_exact(&mut line)?;
+        let line = String::from_utf8_lossy(&line);
+        let (kind, width, is_big_endian) = descr(&line)?;
+        let is_fortran = match value(&line, "fortran_order") {
+            Some(rest) if rest.starts_with("False") => false,
+            Some(rest) if rest.starts_with("True") => true,
+            found => return Err(bad("fortran_order", found, "True or False")),
+        };
+        Ok(Header { kind, width, is_big_endian, is_fortran, dims: dims(&line)? })
+    }
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dims: Vec<String> = self.dims.iter().map(i64::to_string).collect();
+        let n_bits = 8 * self.width;
+        match self.kind {
+            'b' => write!(f, "pred")?,
+            'i' => write!(f, "s{n_bits}")?,
+            'V' => write!(f, "raw{n_bits}")?,
+            kind => write!(f, "{kind}{n_bits}")?,
+        }
+        write!(f, "[{}]", dims.join(","))
+    }
+}
+
+/// What follows `'key':` in the line, a Python dictionary.
+fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let at = ['\'', '"'].iter().find_map(|quote| {
+        let quoted = format!("{quote}{key}{quote}");
+        line.find(&quoted).map(|at| at + quoted.len())
+    })?;
+    Some(line[at..].trim_start().strip_prefix(':')?.trim_start())
+}
+
+fn bad(field: &'static str, found: Option<&str>, expected: &'static str) -> HeaderError {
+    let found = found.map_or("nothing".to_string(), |rest| format!("`{}`", rest.chars().take(40).collect::<String>()));
+    HeaderError::Field { field, found, expected }
+}
+
+/// Kind, width and byte order of `'<f4'`.
+fn descr(line: &str) -> Result<(char, usize, bool), HeaderError> {
+    const EXPECTED: &str = "the type of a number, such as '<f4'";
+    let rest = value(line, "descr");
+    let parsed = rest.and_then(|rest| {
+        let quoted = rest.strip_prefix(['\'', '"'])?;
+        let text = &quoted[..quoted.find(['\'', '"'])?];
+        let order = text.chars().next()?;
+        let unordered = text.strip_prefix(['<', '>', '|', '=']).unwrap_or(text);
+        let kind = unordered.chars().next().filter(|kind| "biufcV".contains(*kind))?;
+        let width = unordered[1..].parse().ok().filter(|width| (1..=16).contains(width))?;
+        Some((kind, width, order == '>'))
+    });
+    parsed.ok_or_else(|| bad("descr", rest, EXPECTED))
+}
+
+/// The sizes of `(3, 4)`.
+fn dims(line: &str) -> Result<Vec<i64>, HeaderError> {
+    let rest = value(line, "shape");
+    let parsed = rest.and_then(|rest| {
+        let inner = rest.strip_prefix('(')?;
+        let sizes = inner[..inner.find(')')?].split(',').map(str::trim).filter(|size| !size.is_empty());
+        // Python 2 wrote long integers with an L.
+        let parsed = sizes.map(|size| size.trim_end_matches('L').parse().ok().filter(|dim: &i64| *dim >= 0));
+        parsed.collect::<Option<Vec<i64>>>()
+    });
+    parsed.ok_or_else(|| bad("shape", rest, "a tuple of sizes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_read_back() {
+        for &dtype in DType::ALL {
+            for dims in [vec![], vec![3], vec![2, 0, 5]] {
+                let header = Header::of(dtype, dims);
+                let bytes = header.to_bytes();
+                assert_eq!(bytes.len() % ALIGNMENT, 0);
+                assert_eq!(Header::read(&mut bytes.as_slice()).unwrap(), header);
+            }
+        }
+        let other = Header { kind: 'f', width: 8, is_big_endian: true, is_fortran: true, dims: vec![4, 4] };
+        assert_eq!(Header::read(&mut other.to_bytes().as_slice()).unwrap(), other);
+    }
+
+    /// The bytes that `numpy.save` wrote for `numpy.zeros((2, 3), numpy.float32)`.
+    #[test]
+    fn headers_are_those_of_numpy() {
+        let mut expected = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }".to_vec();
+        expected.resize(127, b' ');
+        expected.push(b'\n');
+        let header = Header::read(&mut expected.as_slice()).unwrap();
+        assert_eq!(header, Header::of(DType::F32, vec![2, 3]));
+        assert_eq!(header.to_bytes(), expected);
+        assert_eq!(header.to_string(), "f32[2,3]");
+    }
+
+    #[test]
+    fn headers_that_are_none() {
+        let read = |line: &str| {
+            let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+            bytes.extend((line.len() as u16).to_le_bytes());
+            bytes.extend(line.as_bytes());
+            Header::read(&mut bytes.as_slice()).unwrap_err().to_string()
+        };
+        assert_eq!(
+            read("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }"),
+            "the header says descr: `[('a', '<f4')], 'fortran_order': False, `, expected the type of a number, such as \
+             '<f4'"
+        );
+        assert_eq!(
+            read("{'descr': '<f4', 'shape': (2,), }"),
+            "the header says fortran_order: nothing, expected True or False"
+        );
+        assert_eq!(
+            read("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,), }"),
+            "the header says shape: `(-2,), }`, expected a tuple of sizes"
+        );
+        let read = |bytes: &[u8]| Header::read(&mut &*bytes).unwrap_err().to_string();
+        assert_eq!(
+            read(b"PK\x03\x04abcd"),
+            "it begins with [50, 4b, 03, 04, 61, 62], expected a NumPy array, which begins with [93, 4e, 55, 4d, 50, 59]"
+        );
+        assert_eq!(read(b"\x93NUMPY\x09\x00"), "the array is of format 9.0, expected 1.0, 2.0 or 3.0");
+        assert_eq!(
+            read(b"\x93NUMPY\x02\x00\xff\xff\xff\xff"),
+            "the header has 4294967295 bytes, expected at most 16384"
+        );
+        assert_eq!(read(b"\x93NUM"), "the array ends within its header, or is damaged");
+    }
+}
