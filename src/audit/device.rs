@@ -14,7 +14,9 @@ pub(super) fn run(client: &Client, module: &Module, args: &[Buffer]) -> Result<V
     let program = encode::to_bytes(module)?;
     let executable = {
         let _span = tracing::info_span!("compile", n_bytes = program.len()).entered();
-        client.compile(&program, &CompileOptions::default())?
+        let is_tuple = |id| matches!(module.entry().instr(id).shape, Shape::Tuple(_));
+        let parameter_is_tupled = module.entry().parameters().into_iter().any(is_tuple);
+        client.compile(&program, &CompileOptions { parameter_is_tupled, ..CompileOptions::default() })?
     };
     let _span = tracing::info_span!("execute").entered();
     Ok(executable.execute(args.iter().map(Arg::Keep).collect())?)
@@ -33,28 +35,29 @@ pub(super) fn upload(
     inputs: &[Literal],
     flush_subnormals: bool,
 ) -> Result<Vec<Buffer>, AuditError> {
-    let parameters = module.entry().parameters();
+    let entry = module.entry();
+    // A tuple is given as its arrays.
+    let parameters: Vec<(&str, &Shape)> = (entry.parameters().into_iter())
+        .flat_map(|id| {
+            entry.instr(id).shape.leaves().into_iter().map(move |leaf| (entry.instr(id).name.as_str(), leaf))
+        })
+        .collect();
     if inputs.len() != parameters.len() {
         return Err(AuditError::InputCount { measured: inputs.len(), expected: parameters.len() });
     }
     let mut buffers = Vec::with_capacity(inputs.len());
-    for (number, (input, id)) in inputs.iter().zip(parameters).enumerate() {
-        let instr = module.entry().instr(id);
-        let Shape::Array(expected) = &instr.shape else {
-            return Err(AuditError::TupleParameter { parameter: instr.name.clone() });
-        };
-        let bytes = match input {
-            Literal::Array { shape, bytes } if shape.dims == expected.dims => {
-                in_dtype(bytes, shape.dtype, expected.dtype, flush_subnormals)
-            }
-            Literal::Array { .. } | Literal::Tuple(_) | Literal::Token => None,
-        };
-        let bytes = bytes.ok_or_else(|| AuditError::InputType {
+    for (number, (input, (name, wanted))) in inputs.iter().zip(parameters).enumerate() {
+        let unfit = || AuditError::InputType {
             number,
-            parameter: instr.name.clone(),
+            parameter: name.to_string(),
             measured: input.shape().without_layout().to_string(),
-            expected: instr.shape.without_layout().to_string(),
-        })?;
+            expected: wanted.without_layout().to_string(),
+        };
+        let (Shape::Array(expected), Literal::Array { shape, bytes }) = (wanted, input) else { return Err(unfit()) };
+        if shape.dims != expected.dims {
+            return Err(unfit());
+        }
+        let bytes = in_dtype(bytes, shape.dtype, expected.dtype, flush_subnormals).ok_or_else(unfit)?;
         buffers.push(client.buffer_from_host(&bytes, expected.dtype, &expected.dims, 0)?);
     }
     Ok(buffers)

@@ -32,26 +32,20 @@ pub enum AuditError {
         /// The instruction.
         instruction: String,
     },
-    /// The entry takes a tuple.
-    #[error("parameter %{parameter} is a tuple, expected an array: export the module with one parameter for each array")]
-    TupleParameter {
-        /// The parameter.
-        parameter: String,
-    },
     /// Too few inputs, or too many.
-    #[error("{measured} inputs were given, expected {expected}: one for each parameter, in order")]
+    #[error("{measured} inputs were given, expected {expected}: one for each array that the parameters hold, in order")]
     InputCount {
         /// How many were given.
         measured: usize,
-        /// How many parameters there are.
+        /// How many arrays the parameters hold.
         expected: usize,
     },
     /// An input of another type.
     #[error("input {number} is {measured}, expected {expected} for parameter %{parameter}")]
     InputType {
-        /// The parameter's number.
+        /// Its place among the inputs.
         number: usize,
-        /// Its name.
+        /// Name of the parameter.
         parameter: String,
         /// Type of the input.
         measured: String,

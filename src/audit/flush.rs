@@ -40,13 +40,7 @@ pub(super) fn rewrite(module: &mut Module, places: Vec<(CompId, usize)>) {
 }
 
 /// Appends what makes zero of subnormal elements of `x`.
-fn flushed(
-    written: &mut Vec<Instruction>,
-    prefix: &str,
-    next: &mut usize,
-    x: InstrId,
-    array: &ArrayShape,
-) -> InstrId {
+fn flushed(written: &mut Vec<Instruction>, prefix: &str, next: &mut usize, x: InstrId, array: &ArrayShape) -> InstrId {
     let of = |dtype: DType| Shape::Array(ArrayShape { dtype, ..array.clone() });
     let mut push = |op: Op, shape: Shape, operands: Vec<InstrId>| {
         let id = InstrId(written.len() as u32);

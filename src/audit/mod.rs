@@ -107,7 +107,7 @@ pub struct Row {
 pub struct ResultRow {
     /// Its place among the arrays of the result, depth first.
     pub index: usize,
-    /// The instruction that makes it.
+    /// The instruction of the f32 module that makes it.
     pub instruction: String,
     /// Its shape in the f32 module.
     pub shape: String,
@@ -176,8 +176,7 @@ impl<'m> Auditor<'m> {
         refuse_random(module)?;
         device::prove_rounding(client)?;
         let buffers = device::upload(client, module, inputs, false)?;
-        let (tapped, _) = taps::results(module);
-        let results = device::run(client, &tapped, &buffers)?;
+        let results = device::run(client, &taps::results(module), &buffers)?;
         let results = results.iter().map(device::fetch).collect::<Result<_, _>>()?;
         Ok(Auditor { client: client.clone(), module, inputs, buffers, config, results })
     }
@@ -264,8 +263,8 @@ impl<'m> Auditor<'m> {
 
     /// Runs a lowered module for its results alone.
     fn result_rows(&self, lowered: &Module, buffers: &[Buffer]) -> Result<Vec<ResultRow>, AuditError> {
-        let (tapped, makers) = taps::results(lowered);
-        let outputs = device::run(&self.client, &tapped, buffers)?;
+        let outputs = device::run(&self.client, &taps::results(lowered), buffers)?;
+        let makers = taps::result_makers(self.module);
         let mut rows = Vec::with_capacity(outputs.len());
         for (index, ((output, instruction), reference)) in outputs.iter().zip(makers).zip(&self.results).enumerate() {
             let measured = device::fetch(output)?;
@@ -289,7 +288,8 @@ impl<'m> Auditor<'m> {
 
 /// Adds a pair of fetched arrays.
 fn add(comparison: &mut Comparison, reference: &Literal, measured: &Literal) {
-    if let (Literal::Array { shape, bytes }, Literal::Array { shape: other, bytes: other_bytes }) = (reference, measured)
+    if let (Literal::Array { shape, bytes }, Literal::Array { shape: other, bytes: other_bytes }) =
+        (reference, measured)
     {
         comparison.add((shape.dtype, bytes), (other.dtype, other_bytes));
     }
@@ -330,7 +330,8 @@ fn comparable(module: &Module, lowered: &Module, pairs: &Pairs) -> (Vec<Pair>, V
     let (mut rows, mut skipped) = (Vec::new(), Vec::new());
     for id in module.entry().ids() {
         let instr = module.entry().instr(id);
-        let is_floating = instr.shape.leaves().iter().any(|leaf| leaf.dtype().is_some_and(|d| d.is_float() || d.is_complex()));
+        let is_floating =
+            instr.shape.leaves().iter().any(|leaf| leaf.dtype().is_some_and(|d| d.is_float() || d.is_complex()));
         if !is_floating || matches!(instr.op, Op::Tuple | Op::GetTupleElement { .. }) {
             continue;
         }
@@ -351,9 +352,11 @@ fn comparable(module: &Module, lowered: &Module, pairs: &Pairs) -> (Vec<Pair>, V
 
 /// `rng` draws anew in every run, so two runs cannot be compared. (`rng-bit-generator` has its state as an operand.)
 fn refuse_random(module: &Module) -> Result<(), AuditError> {
-    let random = module.computations.iter().flat_map(|computation| &computation.instructions).find(|instr| {
-        matches!(&instr.op, Op::Opaque(opaque) if opaque.opcode == "rng")
-    });
+    let random = module
+        .computations
+        .iter()
+        .flat_map(|computation| &computation.instructions)
+        .find(|instr| matches!(&instr.op, Op::Opaque(opaque) if opaque.opcode == "rng"));
     match random {
         Some(instr) => Err(AuditError::Random { instruction: instr.name.clone() }),
         None => Ok(()),

@@ -105,7 +105,7 @@ pub(super) fn tapped(module: &Module, taps: &[Leaf]) -> Module {
     let prefix = fresh_prefix(module, "tap");
     let entry = &mut copy.computations[module.entry.idx()];
     let mut parts: BTreeMap<(InstrId, i64), InstrId> = BTreeMap::new();
-    let mut push = |instructions: &mut Vec<Instruction>, op, shape, operands| {
+    let push = |instructions: &mut Vec<Instruction>, op, shape, operands| {
         let id = InstrId(instructions.len() as u32);
         instructions.push(plain(format!("{prefix}.{}", id.0), op, shape, operands));
         id
@@ -127,12 +127,21 @@ pub(super) fn tapped(module: &Module, taps: &[Leaf]) -> Module {
     copy
 }
 
-/// A copy of the module that gives the arrays of its result one by one, and the names of what makes them.
-pub(super) fn results(module: &Module) -> (Module, Vec<String>) {
+/// The arrays of a module's result.
+fn result_leaves(module: &Module) -> Vec<Leaf> {
+    let root = module.entry().root;
+    let arrays = all_arrays(&module.entry().instr(root).shape);
+    arrays.into_iter().map(|(path, _)| Leaf { instr: root, path }).collect()
+}
+
+/// A copy of the module that gives the arrays of its result one by one.
+pub(super) fn results(module: &Module) -> Module {
+    tapped(module, &result_leaves(module))
+}
+
+/// For each array of the result the name of the instruction that makes it.
+pub(super) fn result_makers(module: &Module) -> Vec<String> {
     let entry = module.entry();
-    let root = entry.instr(entry.root);
-    let arrays = all_arrays(&root.shape).into_iter().filter(|(_, array)| !array.has_dynamic());
-    let leaves: Vec<Leaf> = arrays.map(|(path, _)| Leaf { instr: entry.root, path }).collect();
     let maker = |leaf: &Leaf| {
         let mut id = leaf.instr;
         for &index in &leaf.path {
@@ -143,7 +152,7 @@ pub(super) fn results(module: &Module) -> (Module, Vec<String>) {
         }
         entry.instr(id).name.clone()
     };
-    (tapped(module, &leaves), leaves.iter().map(maker).collect())
+    result_leaves(module).iter().map(maker).collect()
 }
 
 /// The entry's instructions of these names, which it has.
