@@ -31,7 +31,7 @@ fn step(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(u64::from(BATCH)));
     for precision in [Precision::F32, Precision::Bf16] {
         let model = Model::Mlp(mlp::Config::new([64], 10));
-        let spec = Spec { model, precision, batch: BATCH, seed: 0, objective: Objective::default() };
+        let spec = Spec { model, precision, batch: BATCH, seed: 0, shift: 0, objective: Objective::default() };
         let mut session = Session::new(&client, spec).expect("the MLP compiles");
         let batch = batch(precision);
         group.bench_function(precision.name(), |bencher| {

@@ -2,8 +2,8 @@
 
 use bf16scope::data::Dataset;
 use bf16scope::graph::Precision;
-use bf16scope::models::{Model, mlp};
-use bf16scope::optim::{LearningRate, Optimizer, RateDrop, Update, WeightDecay};
+use bf16scope::models::{Model, cnn};
+use bf16scope::optim::{LearningRate, LossScale, Optimizer, RateDrop, Update, WeightDecay};
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray};
 use bf16scope::train::{Data, Evaluator, Event, Experiment, Objective, Plan, Session, Spec, TrainError, run};
@@ -34,13 +34,14 @@ fn data() -> Data<'static> {
 /// Steps in an epoch of the digits at batch 32.
 const STEPS_PER_EPOCH: u64 = 1437 / 32;
 
-/// A small network that dropout makes random, so that a resumption has generators to restore as well.
+/// A small network with all that a resumption must restore: weights, slots, running statistics, generators of dropout;
+/// and with shifted images, which it must repeat.
 fn spec(learning_rate: LearningRate) -> Spec {
-    let model = mlp::Config { hidden: vec![32], dropout: 0.25, ..mlp::Config::new([8, 8, 1], 10) };
+    let model = cnn::Config { filters: vec![8], dropout: 0.25, ..cnn::Config::new([8, 8, 1], 10) };
     let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: true };
     let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
-    let objective = Objective { update, label_smoothing: 0.0 };
-    Spec { model: Model::Mlp(model), precision: Precision::Bf16, batch: 32, seed: 3, objective }
+    let objective = Objective { update, label_smoothing: 0.0, loss_scale: LossScale::None };
+    Spec { model: Model::Cnn(model), precision: Precision::Bf16, batch: 32, seed: 3, shift: 1, objective }
 }
 
 fn constant() -> LearningRate {
@@ -86,7 +87,7 @@ fn the_digits_are_learnt_in_every_precision() {
     let [bf16, f32, f16] = [Precision::Bf16, Precision::F32, Precision::F16].map(accuracy);
     assert!(bf16 >= 0.97, "bf16 ended at {bf16}");
     assert!((f32 - bf16).abs() <= 0.01, "f32 ended at {f32}, bf16 at {bf16}");
-    assert!(f16 >= 0.96, "f16 ended at {f16}");
+    assert!(f16 >= 0.97, "f16 ended at {f16}");
 }
 
 #[test]
@@ -108,7 +109,9 @@ fn a_resumed_run_ends_with_the_same_weights() {
     let mut whole = session(spec(constant()));
     finish(&mut whole, &Plan { n_epochs: 2, checkpoint: None }).unwrap();
     let whole = whole.state().unwrap();
-    assert!(whole.keys().any(|name| name.ends_with("/momentum")), "slots are part of the state: {:?}", whole.keys());
+    for part in ["conv/kernel", "/momentum", "moving_mean", "dropout"] {
+        assert!(whole.keys().any(|name| name.contains(part)), "{part} is part of the state: {:?}", whole.keys());
+    }
 
     finish(&mut session(spec(constant())), &plan(1, &path)).unwrap();
     let checkpoint = Checkpoint::read(&path).unwrap();
@@ -189,7 +192,7 @@ fn a_state_that_is_not_finite_is_not_saved() {
     // The last update of the epoch is infinite in f32: no loss has seen it when the state is to be saved.
     let mut diverging = session(spec(explodes_at(STEPS_PER_EPOCH - 1, 1e45)));
     let message = finish(&mut diverging, &plan(2, &path)).unwrap_err().to_string();
-    let start = format!("step {STEPS_PER_EPOCH} (epoch 1): mlp/");
+    let start = format!("step {STEPS_PER_EPOCH} (epoch 1): cnn/");
     assert!(message.starts_with(&start) && message.contains(" is not finite"), "{message}");
     assert!(message.contains("\nthis run has saved no checkpoint\n"), "{message}");
     assert!(!path.exists());
@@ -247,12 +250,12 @@ fn a_checkpoint_of_another_run_is_refused() {
     let f32 = Spec { precision: Precision::F32, ..spec(constant()) };
     assert_eq!(restore(f32), other_setting("precision", "bf16", "f32"));
 
-    let model = Model::Mlp(mlp::Config::new([8, 8, 1], 10));
+    let model = Model::Cnn(cnn::Config::new([8, 8, 1], 10));
     let error = session(Spec { model, ..spec(constant()) }).restore(path, &checkpoint).unwrap_err();
     let TrainError::Checkpoint(CheckpointError::OtherModel { mismatch, .. }) = &error else { panic!("{error}") };
     assert!(
-        mismatch.different.iter().any(|(name, ..)| name == "mlp/dense1/kernel"),
-        "the sizes of the hidden layer differ: {error}"
+        mismatch.different.iter().any(|(name, ..)| name == "cnn/block1/conv/kernel"),
+        "the first convolutions have 8 and 32 filters: {error}"
     );
 }
 

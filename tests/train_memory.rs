@@ -35,6 +35,7 @@ fn ten_thousand_steps_do_not_grow_the_process() {
         precision: Precision::Bf16,
         batch: BATCH,
         seed: 0,
+        shift: 0,
         objective: Objective::default(),
     };
     let mut session = Session::new(&client, spec).unwrap();

@@ -8,7 +8,7 @@ use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{ArrayShape, Computation, DType, InstrId, Module, Op};
 use bf16scope::models::{Model, yaml};
-use bf16scope::optim::{LearningRate, Optimizer, Update};
+use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update};
 use bf16scope::train::Experiment;
 use bf16scope::train::program::{Objective, inference, training};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ fn model(text: &str) -> Model {
 fn sgd_with_momentum() -> Objective {
     let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: false };
     let update = Update { optimizer, learning_rate: LearningRate::Constant { value: 0.1 }, ..Update::default() };
-    Objective { update, label_smoothing: 0.0 }
+    Objective { update, label_smoothing: 0.0, loss_scale: LossScale::None }
 }
 
 /// Every golden's file name and program.
@@ -214,7 +214,7 @@ fn examples_build() {
         }
         let experiment = Experiment::read(&path).unwrap_or_else(|error| panic!("{error}"));
         for precision in Precision::ALL {
-            let step = training(&experiment.model, precision, 2, &experiment.train.objective());
+            let step = training(&experiment.model, precision, 2, &experiment.train.objective(precision));
             let step = step.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             verify(&step.module).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
             assert_eq!(step.warnings, [""; 0], "{}", path.display());

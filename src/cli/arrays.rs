@@ -165,7 +165,9 @@ fn assign(parameters: &[Parameter], npz: &NpzReader) -> anyhow::Result<BTreeMap<
             [] => unused.push(name),
             [position] => {
                 if let Some(other) = assigned.insert(*position, name.to_string()) {
-                    bail!("{shown}: parameter {position} has two arrays, `{other}` and `{name}`\nhelp: keep one of them");
+                    bail!(
+                        "{shown}: parameter {position} has two arrays, `{other}` and `{name}`\nhelp: keep one of them"
+                    );
                 }
             }
             [first, second, ..] => bail!(
@@ -219,13 +221,7 @@ fn accepted(dtype: DType) -> Vec<(char, usize)> {
     all
 }
 
-fn check_type(
-    parameter: &Parameter,
-    position: usize,
-    name: &str,
-    path: &str,
-    header: &Header,
-) -> anyhow::Result<()> {
+fn check_type(parameter: &Parameter, position: usize, name: &str, path: &str, header: &Header) -> anyhow::Result<()> {
     let expected = &parameter.shape;
     let dtype = expected.dtype;
     let help = if !accepted(dtype).contains(&(header.kind, header.width)) {
@@ -280,7 +276,10 @@ fn random(parameter: &Parameter, position: usize, seed: u64) -> anyhow::Result<L
             let width = dtype.n_bytes();
             words(bound).flat_map(|word| word.to_le_bytes().into_iter().take(width)).collect()
         }
-        dtype => bail!("no random numbers are drawn for parameter {position} (`{}`, {dtype})\nhelp: give it with --inputs", parameter.name),
+        dtype => bail!(
+            "no random numbers are drawn for parameter {position} (`{}`, {dtype})\nhelp: give it with --inputs",
+            parameter.name
+        ),
     };
     Ok(Literal::Array { shape: parameter.shape.clone(), bytes })
 }

@@ -1,10 +1,12 @@
-//! `bf16scope compile`: what Google's TPU compiler says of a model, without a TPU.
+//! `bf16scope compile`: what Google's TPU compiler says of a model or of any HLO module, without a TPU.
 
+use anyhow::ensure;
 use serde::Serialize;
 
-use super::program::{Choice, read};
+use super::program::{Choice, Which, read};
 use super::{Context, Status, progress};
 use crate::graph::Precision;
+use crate::hlo::Module;
 use crate::hlo::proto::encode;
 use crate::pjrt::{Kind, Plugin};
 use crate::report;
@@ -18,6 +20,8 @@ Examples:
           the bf16 training step for a core of a 32-core slice, as JSON
   bf16scope compile examples/resnet50.yaml --program infer --batch 1
           latency of inference
+  bf16scope compile step.hlo.pb --target tpu-v3
+          a module from JAX, TensorFlow or PyTorch/XLA
 
 Every figure is the compiler's own. Seconds and images/s are its estimates (optimal_seconds); cycles are the sum of its
 estimated_cycles. Exit status: 0 it compiles and fits, 1 it does not fit, 2 it could not be compiled.";
@@ -31,16 +35,23 @@ pub struct Args {
     /// tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p or tpu-v6e, and a grid of chips if not one board: tpu-v3:4x4
     #[arg(long, default_value = "tpu-v2")]
     target: Target,
-    /// What the network computes in: f32, bf16 or f16
-    #[arg(long, default_value = "bf16", conflicts_with = "compare")]
-    precision: Precision,
-    /// f32 and bf16 side by side
-    #[arg(long)]
+    /// A model in f32 and bf16, side by side
+    #[arg(long, conflicts_with = "precision")]
     compare: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
+
+/// A program to compile, and what to call it.
+struct Subject {
+    /// The model's precision, or [`AS_GIVEN`].
+    precision: String,
+    module: Module,
+}
+
+/// A module has whatever precision it has.
+const AS_GIVEN: &str = "as given";
 
 /// The compiler's answer for one precision.
 #[derive(Debug, Serialize)]
@@ -67,24 +78,22 @@ struct OutOfMemory {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let experiment = read(&args.choice.model)?;
-    let batch = args.choice.batch(&experiment);
-    let precisions = if args.compare { vec![Precision::F32, Precision::Bf16] } else { vec![args.precision] };
+    let (subjects, batch, unit) = subjects(args)?;
     let plugin = Plugin::of(Kind::Tpu, &context.setup())?;
     let mut entries = Vec::new();
-    for precision in precisions {
-        let program = args.choice.build(&experiment, precision)?;
-        let bytes = encode::to_bytes(&program.module)?;
-        let what = format!("compiling {} in {precision} for {}", args.choice.model.display(), args.target);
+    for Subject { precision, module } in subjects {
+        let bytes = encode::to_bytes(&module)?;
+        drop(module);
+        let what = format!("compiling {} ({precision}) for {}", args.choice.model.display(), args.target);
         let spinner = progress::spinner(what.clone(), context.quiet);
         let _span = tracing::info_span!("compile", precision = %precision, target = %args.target).entered();
-        let compiled = tpu::compile_with(plugin, &args.target, &bytes, batch as usize);
+        let compiled = tpu::compile_with(plugin, &args.target, &bytes, batch.unwrap_or(1) as usize);
         spinner.finish_and_clear();
         let outcome = match compiled {
             Ok(report) => Outcome::Fits(report),
             Err(error) => does_not_fit(error)?,
         };
-        entries.push(Entry { precision: precision.to_string(), outcome });
+        entries.push(Entry { precision, outcome });
     }
     if args.json {
         let libtpu = libtpu_version(plugin);
@@ -93,10 +102,34 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             &serde_json::json!({ "target": target, "batch": batch, "libtpu": libtpu, "reports": entries }),
         )?;
     } else {
-        context.print(&render(args, batch, &entries))?;
+        context.print(&render(args, batch, unit, &entries))?;
     }
     let fits = entries.iter().all(|entry| matches!(entry.outcome, Outcome::Fits(_)));
     Ok(if fits { Status::Ok } else { Status::Failing })
+}
+
+/// What to compile; how many examples are in a batch of it, which only a model says; what a second does some of.
+fn subjects(args: &Args) -> anyhow::Result<(Vec<Subject>, Option<u32>, &'static str)> {
+    if let Some(module) = args.choice.module()? {
+        ensure!(
+            !args.compare,
+            "--compare builds a model twice, and {} is one module\nhelp: give the model's YAML file",
+            args.choice.model.display()
+        );
+        return Ok((vec![Subject { precision: AS_GIVEN.to_string(), module }], None, "runs"));
+    }
+    let experiment = read(&args.choice.model)?;
+    let precisions = match args.compare {
+        true => vec![Precision::F32, Precision::Bf16],
+        false => vec![args.choice.precision()],
+    };
+    let build = |precision: Precision| -> anyhow::Result<Subject> {
+        let module = args.choice.build(&experiment, precision)?.module;
+        Ok(Subject { precision: precision.to_string(), module })
+    };
+    let subjects = precisions.into_iter().map(build).collect::<anyhow::Result<Vec<Subject>>>()?;
+    let unit = if experiment.model.input().len() == 3 { "images" } else { "examples" };
+    Ok((subjects, Some(args.choice.batch(&experiment)), unit))
 }
 
 /// Out of memory is an answer; anything else is an error.
@@ -118,14 +151,14 @@ fn libtpu_version(plugin: &'static Plugin) -> String {
 }
 
 /// A table: a row for each figure, a column for each precision, and the last over the first.
-fn render(args: &Args, batch: u32, entries: &[Entry]) -> String {
+fn render(args: &Args, batch: Option<u32>, unit: &str, entries: &[Entry]) -> String {
     let mut table = report::table();
     let ratio = if entries.len() > 1 { Some("bf16 / f32") } else { None };
     let names = entries.iter().map(|entry| entry.precision.as_str());
     table.set_header(std::iter::once("figure").chain(names).chain(ratio));
     let reports: Vec<Option<&Report>> = entries.iter().map(|entry| entry.outcome.report()).collect();
-    for row in rows(&args.target) {
-        let mut cells = vec![row.name.to_string()];
+    for row in rows(&args.target, unit) {
+        let mut cells = vec![row.name.clone()];
         cells.extend(reports.iter().map(|report| report.map_or("-".to_string(), |report| (row.cell)(report))));
         if ratio.is_some() {
             cells.push(match (reports.first(), reports.last(), row.value) {
@@ -136,12 +169,13 @@ fn render(args: &Args, batch: u32, entries: &[Entry]) -> String {
         table.add_row(cells);
     }
     report::align_numbers(&mut table);
-    let program = match args.choice.program {
-        super::program::Which::Train => "training step",
-        super::program::Which::Infer => "inference",
+    let program = match (batch, args.choice.program()) {
+        (Some(batch), Which::Train) => format!("training step, batch {batch}, "),
+        (Some(batch), Which::Infer) => format!("inference, batch {batch}, "),
+        (None, _) => String::new(),
     };
     let model = args.choice.model.display();
-    let mut text = format!("{model}: {program}, batch {batch}, one core of {}\n{table}\n", args.target);
+    let mut text = format!("{model}: {program}one core of {}\n{table}\n", args.target);
     for entry in entries {
         if let Outcome::DoesNotFit { out_of_memory } = &entry.outcome {
             text += &format!("{}: {}\n", entry.precision, out_of_memory.message);
@@ -161,19 +195,23 @@ impl Outcome {
 
 /// A row of the table.
 struct Row {
-    name: &'static str,
+    name: String,
     cell: Box<dyn Fn(&Report) -> String>,
     /// What the ratio is of; none for a share.
     value: Option<fn(&Report) -> f64>,
 }
 
-fn rows(target: &Target) -> Vec<Row> {
+fn rows(target: &Target, unit: &str) -> Vec<Row> {
     let n_cores = match target {
         Target::Tpu { version, .. } => version.cores_per_board(),
         Target::Cpu => Version::V2.cores_per_board(),
     };
-    let row = |name, cell: Box<dyn Fn(&Report) -> String>, value| Row { name, cell, value: Some(value) };
-    let bytes = |name, n_bytes: fn(&Report) -> i64, value: fn(&Report) -> f64| {
+    let row = |name: &str, cell: Box<dyn Fn(&Report) -> String>, value| Row {
+        name: name.to_string(),
+        cell,
+        value: Some(value),
+    };
+    let bytes = |name: &str, n_bytes: fn(&Report) -> i64, value: fn(&Report) -> f64| {
         row(name, Box::new(move |report: &Report| report::mib(n_bytes(report))), value)
     };
     vec![
@@ -184,7 +222,7 @@ fn rows(target: &Target) -> Vec<Row> {
         bytes("HBM code", |r| r.hbm.code, |r| r.hbm.code as f64),
         bytes("HBM total", |r| r.hbm.total, |r| r.hbm.total as f64),
         Row {
-            name: "share of the core's HBM",
+            name: "share of the core's HBM".to_string(),
             cell: Box::new(|r| report::percent(r.hbm.total, r.hbm.limit)),
             value: None,
         },
@@ -192,12 +230,18 @@ fn rows(target: &Target) -> Vec<Row> {
         row("bytes accessed", Box::new(|r| report::scientific(r.bytes_accessed)), |r| r.bytes_accessed),
         row("estimated cycles", Box::new(|r| report::grouped(r.cycles as i64)), |r| r.cycles as f64),
         row("estimated time", Box::new(|r| report::seconds(r.seconds)), |r| r.seconds),
-        row("examples/s per core", Box::new(|r| format!("{:.1}", r.examples_per_second)), |r| r.examples_per_second),
+        row(&format!("{unit}/s per core"), Box::new(|r| format!("{:.1}", r.examples_per_second)), |r| {
+            r.examples_per_second
+        }),
         Row {
-            name: "examples/s per board",
+            name: format!("{unit}/s per board"),
             cell: Box::new(move |r| format!("{:.1} ({n_cores} cores)", r.examples_per_second * f64::from(n_cores))),
             value: Some(|r| r.examples_per_second),
         },
-        Row { name: "compile time here", cell: Box::new(|r| report::seconds(r.compile_seconds)), value: None },
+        Row {
+            name: "compile time here".to_string(),
+            cell: Box::new(|r| report::seconds(r.compile_seconds)),
+            value: None,
+        },
     ]
 }

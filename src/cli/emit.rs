@@ -1,4 +1,4 @@
-//! `bf16scope emit`: the HLO of a model's training or inference program, as text or proto.
+//! `bf16scope emit`: the HLO of a model's program, or of a module from elsewhere, as text, proto or picture.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,9 @@ use clap::ValueEnum;
 
 use super::program::{Choice, read};
 use super::{Context, Status};
-use crate::graph::Precision;
-use crate::hlo::Module;
 use crate::hlo::proto::encode;
 use crate::hlo::text::{PrintOptions, print};
+use crate::hlo::{Module, dot};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,7 +19,11 @@ Examples:
   bf16scope emit examples/resnet50.yaml --program infer --precision f32 --batch 1 -o resnet50.pb
           an f32 inference program as a serialized HloModuleProto
   diff <(bf16scope emit examples/digits.yaml --precision f32) <(bf16scope emit examples/digits.yaml)
-          what a bf16 scope does, line by line";
+          what a bf16 scope does, line by line
+  bf16scope emit step.hlo.pb -o step.txt
+          a module from JAX or TensorFlow as text (and back: emit step.txt -o step.pb)
+  bf16scope emit step.hlo.pb --format dot | dot -Tsvg > step.svg
+          a picture of where bf16 begins and ends; dot is Graphviz's";
 
 /// Arguments of `emit`.
 #[derive(Debug, clap::Args)]
@@ -28,13 +31,10 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     choice: Choice,
-    /// What the network computes in: f32, bf16 or f16
-    #[arg(long, default_value = "bf16")]
-    precision: Precision,
     /// Where to write; standard output if not given
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Text or proto; by the file's ending if not given (.pb and .hlo.pb are protos, all else is text)
+    /// Text, proto or dot; by the file's ending if not given (.pb is a proto, .dot a picture, all else text)
     #[arg(long, value_enum)]
     format: Option<Format>,
 }
@@ -46,35 +46,35 @@ pub(super) enum Format {
     Text,
     /// Serialized HloModuleProto
     Proto,
+    /// A picture for Graphviz, coloured by dtype: where bf16 begins and ends
+    Dot,
 }
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let experiment = read(&args.choice.model)?;
-    let program = args.choice.build(&experiment, args.precision)?;
+    let module = match args.choice.module()? {
+        Some(module) => module,
+        None => args.choice.build(&read(&args.choice.model)?, args.choice.precision())?.module,
+    };
     let format = args.format.unwrap_or_else(|| format_of(args.output.as_deref()));
-    let bytes = write(&program.module, format)?;
-    match &args.output {
-        Some(path) => {
-            replace(path, &bytes)?;
-            context.print(&format!(
-                "{}: {} instructions, {} bytes\n",
-                path.display(),
-                program.module.entry().instructions.len(),
-                bytes.len()
-            ))?;
+    let Some(path) = &args.output else {
+        if format == Format::Proto {
+            bail!("a proto is not for the terminal\nhelp: name a file with -o, such as -o model.pb");
         }
-        None => match String::from_utf8(bytes) {
-            Ok(text) => context.print(&text)?,
-            Err(_) => bail!("a proto is not for the terminal\nhelp: name a file with -o, such as -o model.pb"),
-        },
-    }
+        context.print(&String::from_utf8(write(&module, format)?).expect("text and dot are text"))?;
+        return Ok(Status::Ok);
+    };
+    let bytes = write(&module, format)?;
+    replace(path, &bytes)?;
+    let n_instructions = module.entry().instructions.len();
+    context.print(&format!("{}: {n_instructions} instructions, {} bytes\n", path.display(), bytes.len()))?;
     Ok(Status::Ok)
 }
 
 pub(super) fn format_of(path: Option<&Path>) -> Format {
     match path.and_then(Path::extension) {
         Some(extension) if extension == "pb" => Format::Proto,
+        Some(extension) if extension == "dot" || extension == "gv" => Format::Dot,
         Some(_) | None => Format::Text,
     }
 }
@@ -82,6 +82,7 @@ pub(super) fn format_of(path: Option<&Path>) -> Format {
 pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> {
     Ok(match format {
         Format::Text => print(module, &PrintOptions::default()).into_bytes(),
+        Format::Dot => dot::render(module).into_bytes(),
         Format::Proto => encode::to_bytes(module).context("the module cannot be encoded")?,
     })
 }
@@ -93,7 +94,11 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         Some(_) | None => Path::new("."),
     };
     let failed = || format!("cannot write {}", path.display());
-    let mut file = tempfile::NamedTempFile::new_in(directory).with_context(failed)?;
+    let mut builder = tempfile::Builder::new();
+    // As any file a program makes; the umask takes its share. Temporary files are the owner's alone otherwise.
+    #[cfg(unix)]
+    builder.permissions(<std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
+    let mut file = builder.tempfile_in(directory).with_context(failed)?;
     file.write_all(bytes).with_context(failed)?;
     file.as_file().sync_all().with_context(failed)?;
     file.persist(path).with_context(failed)?;

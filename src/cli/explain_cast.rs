@@ -76,7 +76,9 @@ fn check_name(module: &Module, name: &str, args: &Args) -> anyhow::Result<()> {
     }
     let names: Vec<String> = instructions().map(|instr| instr.name.clone()).collect();
     match nearest(name, &names) {
-        Some(nearest) => bail!("{}: no instruction is named `{name}`; did you mean `{nearest}`?", args.module.display()),
+        Some(nearest) => {
+            bail!("{}: no instruction is named `{name}`; did you mean `{nearest}`?", args.module.display())
+        }
         None => bail!("{}: no instruction is named `{name}`", args.module.display()),
     }
 }
@@ -100,7 +102,9 @@ fn way<'r>(report: &'r Report, decisions: &[&'r Decision]) -> Vec<&'r Decision> 
 
 fn show(explanation: &Explanation<'_>, name: &str) -> String {
     if explanation.decisions.is_empty() {
-        return format!("%{name} has nothing to do with f32, or only names another's value: lowering leaves it to others\n");
+        return format!(
+            "%{name} has nothing to do with f32, or only names another's value: lowering leaves it to others\n"
+        );
     }
     let mut text = String::new();
     for decision in &explanation.decisions {

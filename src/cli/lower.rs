@@ -84,11 +84,16 @@ fn totals(report: &Report) -> String {
         report.n_lowered(),
         report.totals.values().map(|total| total.lowered + total.kept).sum::<usize>(),
         report.casts.len(),
-        report::mib(report.n_cast_bytes),
-        report::mib(before),
-        report::mib(after),
+        n_bytes(report.n_cast_bytes),
+        n_bytes(before),
+        n_bytes(after),
         report::percent(after, before),
     )
+}
+
+/// Bytes in a unit that shows them.
+fn n_bytes(n: i64) -> String {
+    if n < 1 << 20 { format!("{} bytes", report::grouped(n)) } else { report::mib(n) }
 }
 
 /// A row for each instruction.

@@ -45,6 +45,8 @@ Examples:
           what a number becomes in each format, to the last digit
   bf16scope bits --accumulate 1.125 0.00041999 --steps 100
           where a small update of a weight is lost
+  bf16scope lower step.hlo.pb -o step.bf16.pb
+          a module from JAX, TensorFlow or PyTorch/XLA, with its heavy work in bf16
   bf16scope help <COMMAND>
           all about a command
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 
 use crate::hlo::Module;
 use crate::models::yaml;
-use crate::passes::amp::{self, LowDType, Policy};
+use crate::passes::amp::{self, LowDType, Policy, PolicyDocument};
 
 /// The variable by which `run` and `compile` lower what they load.
 const AUTO: &str = "BF16SCOPE_AUTO";
@@ -52,7 +52,8 @@ pub(super) fn read(name: &str) -> anyhow::Result<Policy> {
         return Ok(Policy::preset(name)?);
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the policy {}", path.display()))?;
-    Ok(yaml::from_str(name, &text)?)
+    let document: PolicyDocument = yaml::from_str(name, &text)?;
+    Policy::try_from(document).with_context(|| format!("{} is no policy", path.display()))
 }
 
 /// The policy that `BF16SCOPE_AUTO` names: `1` is `default`; none where it is not set, empty or `0`.
@@ -75,7 +76,8 @@ pub(super) fn auto() -> anyhow::Result<Option<Policy>> {
 /// A loaded module, lowered if `BF16SCOPE_AUTO` says so; then a line on standard error says that it was.
 pub(super) fn lower_if_asked(module: Module, path: &Path) -> anyhow::Result<Module> {
     let Some(policy) = auto()? else { return Ok(module) };
-    let (lowered, report) = amp::run(&module, &policy).with_context(|| format!("{} cannot be lowered", path.display()))?;
+    let (lowered, report) =
+        amp::run(&module, &policy).with_context(|| format!("{} cannot be lowered", path.display()))?;
     tracing::warn!(
         "{AUTO} is set: {} instructions of {} compute in {} now",
         report.n_lowered(),

@@ -1,11 +1,14 @@
-//! What `emit` and `compile` share: from a YAML file to a verified program.
+//! What `emit` and `compile` share: from a YAML file, or a file that holds a module, to a verified program.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
+use super::module_file;
+
 use crate::graph::{Precision, Program};
+use crate::hlo::Module;
 use crate::hlo::verify::verify;
 use crate::train::{Experiment, program};
 
@@ -21,15 +24,18 @@ pub(super) enum Which {
 /// Arguments that choose a program.
 #[derive(Debug, clap::Args)]
 pub(super) struct Choice {
-    /// The model: a YAML file such as examples/resnet50.yaml
-    #[arg(value_name = "MODEL.yaml")]
+    /// A model in YAML such as examples/resnet50.yaml, or an HLO module as text or proto (.txt, .hlo, .pb)
+    #[arg(value_name = "MODEL.yaml|MODULE")]
     pub(super) model: PathBuf,
-    /// Which program of it
-    #[arg(long, value_enum, default_value_t = Which::Train)]
-    pub(super) program: Which,
-    /// Examples in a batch, if not what the file says
+    /// Which program of a model [default: train]
+    #[arg(long, value_enum)]
+    program: Option<Which>,
+    /// Examples in a batch of a model, if not what the file says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
-    pub(super) batch: Option<u32>,
+    batch: Option<u32>,
+    /// What a model's network computes in: f32, bf16 or f16 [default: bf16]
+    #[arg(long)]
+    precision: Option<Precision>,
 }
 
 /// Reads a model file, and names it if that fails.
@@ -38,6 +44,36 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Experiment> {
 }
 
 impl Choice {
+    /// The module, if the file holds one. What only a model has a choice of must then not have been chosen.
+    pub(super) fn module(&self) -> anyhow::Result<Option<Module>> {
+        if !module_file::is_module(&self.model) {
+            return Ok(None);
+        }
+        let chosen = [
+            ("--program", self.program.is_some()),
+            ("--batch", self.batch.is_some()),
+            ("--precision", self.precision.is_some()),
+        ];
+        if let Some((flag, _)) = chosen.iter().find(|(_, is_chosen)| *is_chosen) {
+            bail!(
+                "{flag} chooses among a model's programs, and {} is one program already\nhelp: leave {flag} out, or give \
+                 the model's YAML file",
+                self.model.display()
+            );
+        }
+        module_file::load(&self.model).map(Some)
+    }
+
+    /// Which program of a model.
+    pub(super) fn program(&self) -> Which {
+        self.program.unwrap_or(Which::Train)
+    }
+
+    /// What a model's network computes in.
+    pub(super) fn precision(&self) -> Precision {
+        self.precision.unwrap_or(Precision::Bf16)
+    }
+
     /// Examples in a batch.
     pub(super) fn batch(&self, experiment: &Experiment) -> u32 {
         self.batch.unwrap_or(experiment.train.batch)
@@ -46,8 +82,10 @@ impl Choice {
     /// Builds and verifies the program.
     pub(super) fn build(&self, experiment: &Experiment, precision: Precision) -> anyhow::Result<Program> {
         let batch = i64::from(self.batch(experiment));
-        let built = match self.program {
-            Which::Train => program::training(&experiment.model, precision, batch, &experiment.train.objective()),
+        let built = match self.program() {
+            Which::Train => {
+                program::training(&experiment.model, precision, batch, &experiment.train.objective(precision))
+            }
             Which::Infer => program::inference(&experiment.model, precision, batch),
         };
         let program = built.with_context(|| format!("{} cannot be built", self.model.display()))?;

@@ -6,6 +6,7 @@
 use super::cast::{cast_bf16, cast_f16};
 use super::dataset::Dataset;
 use super::error::DataError;
+use super::shift::Shift;
 use crate::hlo::DType;
 use crate::numerics::bf16::Subnormals;
 
@@ -16,6 +17,7 @@ pub struct Batches<'a> {
     batch: usize,
     seed: u64,
     dtype: DType,
+    shift: Option<Shift>,
 }
 
 /// One batch, as bytes for a device.
@@ -35,7 +37,7 @@ impl<'a> Batches<'a> {
         if batch == 0 || batch > dataset.n_examples() {
             return Err(DataError::BatchSize { batch, n_examples: dataset.n_examples() });
         }
-        Ok(Batches { dataset, batch, seed, dtype: DType::F32 })
+        Ok(Batches { dataset, batch, seed, dtype: DType::F32, shift: None })
     }
 
     /// The same batches with features cast to `dtype` on the host: f32, bf16 or f16.
@@ -43,6 +45,19 @@ impl<'a> Batches<'a> {
         match dtype {
             DType::F32 | DType::BF16 | DType::F16 => Ok(Batches { dtype, ..self }),
             dtype => Err(DataError::FeatureType { dtype }),
+        }
+    }
+
+    /// The same batches, but in epochs of training images are shifted at random by up to `n_pixels` each way, half of
+    /// them not at all; what comes in at the border is 0. For features `[height, width, channels]`.
+    pub fn shifted(self, n_pixels: u32) -> Result<Batches<'a>, DataError> {
+        if n_pixels == 0 {
+            return Ok(Batches { shift: None, ..self });
+        }
+        let dims: Option<Vec<usize>> = self.dataset.feature_dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
+        match dims.and_then(|dims| dims.try_into().ok()) {
+            Some(dims) => Ok(Batches { shift: Some(Shift { max: n_pixels as usize, dims }), ..self }),
+            None => Err(DataError::NotImages { dims: self.dataset.feature_dims.clone() }),
         }
     }
 
@@ -56,7 +71,12 @@ impl<'a> Batches<'a> {
     /// built for them if `nth` or `skip` is called on the iterator.
     pub fn epoch(&self, epoch: u64) -> impl ExactSizeIterator<Item = Batch> + use<'_, 'a> {
         let order = shuffled(self.dataset.n_examples(), self.seed, epoch);
-        (0..self.n_steps()).map(move |step| self.collect(&order[step * self.batch..(step + 1) * self.batch]))
+        (0..self.n_steps()).map(move |step| {
+            self.collect(&order[step * self.batch..(step + 1) * self.batch], |example, features| match &self.shift {
+                Some(shift) => shift.push(self.seed, epoch, example, self.dataset.example(example), features),
+                None => features.extend_from_slice(self.dataset.example(example)),
+            })
+        })
     }
 
     /// Every example once, in order, for evaluation; the last batch is padded and says how many are real.
@@ -65,15 +85,16 @@ impl<'a> Batches<'a> {
         (0..n_examples.div_ceil(self.batch)).map(move |step| {
             let start = step * self.batch;
             let examples: Vec<usize> = (start..n_examples.min(start + self.batch)).collect();
-            self.collect(&examples)
+            self.collect(&examples, |example, features| features.extend_from_slice(self.dataset.example(example)))
         })
     }
 
-    fn collect(&self, examples: &[usize]) -> Batch {
+    /// A batch of `examples`, the features of each appended by `push`.
+    fn collect(&self, examples: &[usize], push: impl Fn(usize, &mut Vec<f32>)) -> Batch {
         let mut features = Vec::with_capacity(self.batch * self.dataset.n_features());
         let mut labels = Vec::with_capacity(self.batch);
         for &example in examples {
-            features.extend_from_slice(self.dataset.example(example));
+            push(example, &mut features);
             labels.push(self.dataset.labels[example]);
         }
         features.resize(self.batch * self.dataset.n_features(), 0.0);
@@ -113,10 +134,10 @@ fn shuffled(n: usize, seed: u64, epoch: u64) -> Vec<usize> {
 
 /// Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014: the 64-bit generator with the
 /// constants of its reference implementation.
-struct SplitMix64(u64);
+pub(super) struct SplitMix64(pub(super) u64);
 
 impl SplitMix64 {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -124,7 +145,7 @@ impl SplitMix64 {
     }
 
     /// A number below `bound`. Its bias is below `bound / 2^64`, which no data set can show.
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }
@@ -207,6 +228,32 @@ mod tests {
         let all: Vec<Batch> = batches.epoch(9).collect();
         let rest: Vec<Batch> = batches.epoch(9).skip(3).collect();
         assert_eq!(all[3..], rest);
+    }
+
+    #[test]
+    fn epochs_are_shifted_and_evaluations_are_not() {
+        let dataset = Dataset {
+            features: (0..10 * 12).map(|idx| idx as f32 + 1.0).collect(),
+            feature_dims: vec![3, 4, 1],
+            labels: vec![0; 10],
+            n_classes: 1,
+        };
+        let plain = Batches::new(&dataset, 2, 3).unwrap();
+        let shifted = plain.clone().shifted(1).unwrap();
+        let all = |batches: &Batches<'_>, epoch| batches.epoch(epoch).collect::<Vec<_>>();
+        assert_ne!(all(&plain, 0), all(&shifted, 0));
+        assert_eq!(all(&shifted, 1)[2..], shifted.epoch(1).skip(2).collect::<Vec<_>>());
+        assert!(plain.in_order().eq(shifted.in_order()));
+        assert_eq!(all(&plain, 0), all(&shifted.shifted(0).unwrap(), 0));
+    }
+
+    #[test]
+    fn only_images_can_be_shifted() {
+        let dataset = dataset();
+        assert_eq!(
+            Batches::new(&dataset, 1, 0).unwrap().shifted(1).unwrap_err().to_string(),
+            "examples of dims [2] cannot be shifted; expected images: [height, width, channels]"
+        );
     }
 
     #[test]

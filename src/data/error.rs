@@ -116,4 +116,10 @@ pub enum DataError {
         /// Asked for.
         dtype: DType,
     },
+    /// Shifts asked for on what is no image.
+    #[error("examples of dims {dims:?} cannot be shifted; expected images: [height, width, channels]")]
+    NotImages {
+        /// The dims of an example.
+        dims: Vec<i64>,
+    },
 }

@@ -7,6 +7,7 @@ pub mod cast;
 pub mod dataset;
 pub mod error;
 pub mod npz;
+mod shift;
 
 pub use batches::{Batch, Batches};
 pub use dataset::{CsvSpec, Dataset};

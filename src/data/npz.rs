@@ -138,8 +138,7 @@ impl NpzReader {
     pub fn entry<'a>(&'a mut self, name: &'a str) -> Result<Option<Entry<'a>>, NpzError> {
         let Some(&idx) = self.index.get(name) else { return Ok(None) };
         let path = self.path.as_path();
-        let mut file =
-            self.zip.by_index(idx).map_err(|source| NpzError::Zip { path: path.to_path_buf(), source })?;
+        let mut file = self.zip.by_index(idx).map_err(|source| NpzError::Zip { path: path.to_path_buf(), source })?;
         let header = Header::read(&mut file).map_err(|source| NpzError::Header {
             path: path.to_path_buf(),
             name: name.to_string(),
@@ -287,8 +286,10 @@ mod tests {
     #[test]
     fn arrays_read_back() {
         let a = (0..24).collect::<Vec<u8>>();
-        let (_folder, path) =
-            written(&[("var/a", Header::of(DType::F32, vec![2, 3]), a.clone()), ("b", Header::of(DType::U8, vec![]), vec![7])]);
+        let (_folder, path) = written(&[
+            ("var/a", Header::of(DType::F32, vec![2, 3]), a.clone()),
+            ("b", Header::of(DType::U8, vec![]), vec![7]),
+        ]);
         let mut npz = NpzReader::open(&path).unwrap();
         assert_eq!(npz.names().collect::<Vec<_>>(), ["b", "var/a"]);
         let entry = npz.entry("var/a").unwrap().unwrap();

@@ -2,6 +2,7 @@
 //!
 //! `hlo` knows nobody else in the crate. Everything here is public data and functions over it.
 
+pub mod dot;
 pub mod dtype;
 pub mod emit;
 pub mod literal;

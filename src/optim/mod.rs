@@ -4,12 +4,15 @@
 //! optimizer's own state about a variable) the value it has after the call. Weights and slots are f32, whatever the
 //! network computes in. There is no state on the host: the step is an input of the program.
 //!
-//! This room does not make gradients (`passes::grad`), drive the program (`train`), nor scale the loss of f16.
+//! [`LossScale`] scales the loss of an f16 network. This room does not make gradients (`passes::grad`), nor drive the
+//! program (`train`).
 
+mod loss_scale;
 mod optimizer;
 mod schedule;
 mod weight_decay;
 
+pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
 pub use optimizer::Optimizer;
 pub use schedule::{LearningRate, RateDrop};
 pub use weight_decay::WeightDecay;

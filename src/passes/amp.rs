@@ -23,7 +23,7 @@ pub mod presets;
 mod report;
 mod rewrite;
 
-pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyError, Reach};
+pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach};
 pub use report::{Cast, Decision, Report, Total};
 
 use paint::RegionKind;

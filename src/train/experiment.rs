@@ -19,7 +19,7 @@ use super::session::Spec;
 use crate::data::{CsvSpec, Dataset};
 use crate::graph::Precision;
 use crate::models::{Model, yaml};
-use crate::optim::{LearningRate, Optimizer, Update, WeightDecay};
+use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,6 +62,8 @@ pub struct TrainConfig {
     pub epochs: u32,
     /// Of initial values and of the order of examples. Default 0.
     pub seed: u64,
+    /// How many pixels images are shifted by at most, at random, half of them not at all. Default 0.
+    pub shift: u32,
     /// How variables change. Default momentum 0.9.
     #[serde(deserialize_with = "kind_first")]
     pub optimizer: Optimizer,
@@ -73,6 +75,9 @@ pub struct TrainConfig {
     /// Label smoothing. Default 0.
     #[serde(deserialize_with = "yaml::fraction")]
     pub label_smoothing: f64,
+    /// How the loss is scaled: `none`, `static:1024`, `dynamic`. Default `dynamic` in f16, `none` in bf16 and f32, which
+    /// do not need it.
+    pub loss_scale: Option<LossScale>,
 }
 
 fn one() -> f32 {
@@ -95,23 +100,29 @@ impl Default for TrainConfig {
             batch: 32,
             epochs: 10,
             seed: 0,
+            shift: 0,
             optimizer: Optimizer::default(),
             learning_rate: LearningRate::default(),
             weight_decay: WeightDecay::default(),
             label_smoothing: 0.0,
+            loss_scale: None,
         }
     }
 }
 
 impl TrainConfig {
-    /// What the training program minimises, and how.
-    pub fn objective(&self) -> Objective {
+    /// What the training program minimises in this precision, and how.
+    pub fn objective(&self, precision: Precision) -> Objective {
         let update = Update {
             optimizer: self.optimizer,
             learning_rate: self.learning_rate.clone(),
             weight_decay: self.weight_decay.clone(),
         };
-        Objective { update, label_smoothing: self.label_smoothing }
+        let loss_scale = self.loss_scale.unwrap_or(match precision {
+            Precision::F16 => LossScale::DYNAMIC,
+            Precision::F32 | Precision::Bf16 => LossScale::None,
+        });
+        Objective { update, label_smoothing: self.label_smoothing, loss_scale }
     }
 }
 
@@ -148,7 +159,8 @@ impl Experiment {
             precision,
             batch: self.train.batch,
             seed: self.train.seed,
-            objective: self.train.objective(),
+            shift: self.train.shift,
+            objective: self.train.objective(precision),
         }
     }
 }
@@ -185,6 +197,7 @@ train:
   batch: 8
   epochs: 7
   seed: 6
+  shift: 2
   optimizer: {kind: momentum, momentum: 0.8, nesterov: true}
   learning_rate:
     kind: warm_up_step
@@ -193,6 +206,7 @@ train:
     drops: [{step: 20, multiplier: 0.1}]
   weight_decay: {value: 1.0e-4, except: [bn]}
   label_smoothing: 0.1
+  loss_scale: static:128
 ",
         );
         let drops = vec![RateDrop { step: 20, multiplier: 0.1 }];
@@ -203,10 +217,12 @@ train:
                 batch: 8,
                 epochs: 7,
                 seed: 6,
+                shift: 2,
                 optimizer: Optimizer::Momentum { momentum: 0.8, nesterov: true },
                 learning_rate: LearningRate::WarmUpStep { value: 0.4, warm_up: 10, drops },
                 weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()] },
                 label_smoothing: 0.1,
+                loss_scale: Some(LossScale::Static { scale: 128.0 }),
             },
         };
         assert_eq!(experiment, Ok(expected));
@@ -285,10 +301,10 @@ train:
         check(
             "  epoch: 3\n",
             expect![[r#"
-            e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, optimizer, learning_rate, weight_decay, label_smoothing
-              3 |   epoch: 3
-                |   ^^^^^
-              help: did you mean `epochs`?"#]],
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale
+                  3 |   epoch: 3
+                    |   ^^^^^
+                  help: did you mean `epochs`?"#]],
         );
     }
 

@@ -2,14 +2,13 @@
 //!
 //! Each is one function from a model and a batch to a [`Program`]; nothing is compiled here. One code path for every
 //! precision: the host casts features, [`forward`] opens the low-precision scope and casts logits, and everything from
-//! the logits on is f32. Gradients of variables come back f32 through the casts. f16 gets no loss scaling yet: small
-//! gradients may vanish below 2^-24.
+//! the logits on is f32. Gradients of variables come back f32 through the casts.
 
 use crate::graph::{BuildError, Graph, Precision, Program, Tensor};
 use crate::hlo::{Alias, AliasKind, DType};
 use crate::models::{Forward, Model, forward};
 use crate::nn;
-use crate::optim::Update;
+use crate::optim::{LossScale, Update};
 use crate::passes::grad::{GradError, gradients};
 
 /// What a training program minimises, and how.
@@ -19,6 +18,8 @@ pub struct Objective {
     pub update: Update,
     /// How far the target distribution is from the label towards uniform, in `[0, 1)`.
     pub label_smoothing: f64,
+    /// How the loss is scaled before it is differentiated; the loss reported is not.
+    pub loss_scale: LossScale,
 }
 
 /// Why there is no program.
@@ -39,7 +40,7 @@ pub const TRAINING_RESULTS: [&str; 2] = ["loss", "n_correct"];
 ///
 /// # Shapes
 /// Parameters: the state (the model's variables, then the optimizer's slots), then `images` `[batch, input…]` in the
-/// dtype the network computes in, `labels` `s32[batch]`, `step` `s32[]` (updates made before this one).
+/// dtype the network computes in, `labels` `s32[batch]`, `step` `s32[]` (calls made before this one).
 /// Results: the new state in the same order, `loss` `f32[]` (the mean over the batch, before the update), `n_correct`
 /// `s32[]`. Result `i` may alias parameter `i`, so a donated state is updated in place.
 ///
@@ -61,12 +62,15 @@ pub fn training(
     let trainable: Vec<usize> = (0..).zip(graph.variables()).filter(|(_, v)| v.trainable).map(|(n, _)| n).collect();
     let variables = graph.variables();
     let wrt: Vec<_> = trainable.iter().map(|&number| variables[number].instr).collect();
+    let scaling = objective.loss_scale.begin(&graph, &step);
     let gradients = {
         let _span = tracing::info_span!("pass", name = "grad").entered();
-        gradients(graph.emitter(), loss.id, &wrt)?
+        gradients(graph.emitter(), scaling.scale(&loss).id, &wrt)?
     };
-    let gradients: Vec<_> = trainable.into_iter().zip(gradients.into_iter().map(|id| graph.tensor(id))).collect();
-    objective.update.emit(&graph, &step, &gradients);
+    let gradients = gradients.into_iter().map(|id| scaling.unscale(&graph.tensor(id)));
+    let gradients: Vec<_> = trainable.into_iter().zip(gradients).collect();
+    objective.update.emit(&graph, scaling.step(), &gradients);
+    scaling.finish(&graph, &gradients);
     let [loss_name, count_name] = TRAINING_RESULTS;
     finish_with_state(&graph, [(loss_name, &loss), (count_name, &n_correct)])
 }
@@ -148,7 +152,11 @@ mod tests {
     fn objective() -> Objective {
         let weight_decay = WeightDecay { value: 1e-4, except: Vec::new() };
         let learning_rate = LearningRate::resnet(256, 10, 90);
-        Objective { update: Update { optimizer: Optimizer::ADAM, learning_rate, weight_decay }, label_smoothing: 0.1 }
+        Objective {
+            update: Update { optimizer: Optimizer::ADAM, learning_rate, weight_decay },
+            label_smoothing: 0.1,
+            loss_scale: LossScale::None,
+        }
     }
 
     #[test]

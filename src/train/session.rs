@@ -25,6 +25,8 @@ pub struct Spec {
     pub batch: u32,
     /// Of initial values and of the order of examples.
     pub seed: u64,
+    /// How many pixels training images are shifted by at most, at random.
+    pub shift: u32,
     /// What is minimised, and how.
     pub objective: Objective,
 }

@@ -2,4 +2,5 @@
 
 mod foreign;
 mod oracle;
+mod random;
 mod small;

@@ -249,7 +249,8 @@ mod tests {
     /// The bytes that `numpy.save` wrote for `numpy.zeros((2, 3), numpy.float32)`.
     #[test]
     fn headers_are_those_of_numpy() {
-        let mut expected = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }".to_vec();
+        let mut expected =
+            b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }".to_vec();
         expected.resize(127, b' ');
         expected.push(b'\n');
         let header = Header::read(&mut expected.as_slice()).unwrap();

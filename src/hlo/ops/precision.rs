@@ -167,8 +167,14 @@ pub fn all_list_names() -> Vec<String> {
         "slice",
         "transpose",
     ];
-    let float_unary = UnaryOp::ALL.iter().filter(|op| elementwise::precision::unary(**op) != Class::NotFloat);
-    let float_binary = BinaryOp::ALL.iter().filter(|op| elementwise::precision::binary(**op) != Class::NotFloat);
+    // Of complex values there is no narrow dtype.
+    let is_unary = |op: &&UnaryOp| {
+        elementwise::precision::unary(**op) != Class::NotFloat && !matches!(op, UnaryOp::Real | UnaryOp::Imag)
+    };
+    let is_binary =
+        |op: &&BinaryOp| elementwise::precision::binary(**op) != Class::NotFloat && !matches!(op, BinaryOp::Complex);
+    let float_unary = UnaryOp::ALL.iter().filter(is_unary);
+    let float_binary = BinaryOp::ALL.iter().filter(is_binary);
     let combined = ["reduce", "reduce-window", "scatter"]
         .into_iter()
         .flat_map(|opcode| COMBINERS.iter().map(move |combiner| format!("{opcode}:{}", combiner.name())));
@@ -210,6 +216,59 @@ mod tests {
         assert_eq!(precision_class(&module, &dot(algorithm)).name(), "island");
     }
 
+    /// Every op with no attribute that asks for precision; what it applies is `maximum`, or what its name says.
+    fn every_op(module: &mut Module) -> Vec<(String, Op)> {
+        let mut of = |op: BinaryOp| module.scalar_computation(op, DType::F32);
+        let combiners = [BinaryOp::Maximum, BinaryOp::Add, BinaryOp::Multiply].map(|op| (op, of(op)));
+        let mut ops = Vec::new();
+        for mut op in super::super::samples::all_ops() {
+            match &mut op {
+                Op::Dot { precision, .. } => *precision = PrecisionConfig::default(),
+                Op::Convolution(convolution) => convolution.precision = PrecisionConfig::default(),
+                _ => {}
+            }
+            let combines = matches!(op, Op::Reduce { .. } | Op::ReduceWindow { .. } | Op::Scatter { .. });
+            for (combiner, comp) in combiners.iter().take(if combines { 3 } else { 1 }) {
+                op.for_each_called_mut(&mut |callee| *callee = *comp);
+                let by = if combines { format!(":{}", combiner.name()) } else { String::new() };
+                ops.push((format!("{}{by}", op.opcode()), op.clone()));
+            }
+        }
+        ops
+    }
+
+    #[test]
+    fn every_op_has_a_class_and_it_is_written_down() {
+        let mut module = Module::new("test");
+        let ops = every_op(&mut module);
+        let mut rows: Vec<String> = (ops.iter())
+            .map(|(name, op)| {
+                let class = precision_class(&module, op);
+                let why = if let Class::Deny { why, .. } = class { why } else { "" };
+                format!("| `{name}` | {} | {why} |\n", class.name())
+            })
+            .collect();
+        rows.sort();
+        rows.dedup();
+        let table = format!(
+            "# Precision classes by op\n\nWritten by `BF16SCOPE_BLESS=1 cargo test --lib precision`; the rules stand in \
+             `src/hlo/ops/precision.rs` and `src/hlo/ops/*/precision.rs`.\n`allow`: always lowered. `infer`: lowered \
+             among lowered ops. `clear`: commutes with rounding, lowered wherever that adds no error. `deny`: f32, and \
+             what is computed from it too. `island`: f32 itself.\nA policy can change the class of most.\n\n| op | class \
+             | why |\n| --- | --- | --- |\n{}",
+            rows.concat()
+        );
+        let path = format!("{}/docs/PRECISION.md", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("BF16SCOPE_BLESS").is_some() {
+            std::fs::write(&path, &table).unwrap();
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            written == table,
+            "docs/PRECISION.md is stale: run BF16SCOPE_BLESS=1 cargo test --lib precision\n{table}"
+        );
+    }
+
     #[test]
     fn list_names_are_unique_and_name_what_is_lowered_by_default() {
         let names = all_list_names();
@@ -218,7 +277,7 @@ mod tests {
         for name in ["dot", "exponential", "reduce:add", "batch-norm-training", "tanh", "maximum"] {
             assert!(names.iter().any(|n| n == name), "{name}");
         }
-        for name in ["while", "sort", "popcnt", "xor", "custom-call"] {
+        for name in ["while", "sort", "complex", "popcnt", "xor", "custom-call"] {
             assert!(!names.iter().any(|n| n == name), "{name}");
         }
     }

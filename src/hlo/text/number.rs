@@ -39,7 +39,7 @@ pub(super) fn f64_text(value: f64) -> String {
 }
 
 /// One element of an array from its little-endian bytes, with a NaN's payload where it is not the plain one.
-pub(super) fn element(dtype: DType, bytes: &[u8]) -> String {
+pub(in crate::hlo) fn element(dtype: DType, bytes: &[u8]) -> String {
     macro_rules! read {
         ($ty:ty) => {
             <$ty>::from_le_bytes(bytes.try_into().expect("an element is cut to its dtype's width"))

@@ -1,3 +1,5 @@
+//! Modules through the text and back, and what the parser says of broken text.
+
 use super::*;
 use crate::hlo::ops::samples::all_ops;
 use crate::hlo::ops::{BinaryOp, UnaryOp};

@@ -52,6 +52,8 @@ pub(super) enum Rule {
     Fixed,
     /// It is a source of values: a parameter, a constant, a conversion.
     Source,
+    /// The policy lowers nothing.
+    Off,
 }
 
 /// What [`paint`] found.
@@ -100,7 +102,13 @@ pub(super) fn paint(graph: &Graph<'_>, policy: &Policy, kind: RegionKind) -> Pai
     };
     graph.results.iter().for_each(|&value| painter.is_result[value as usize] = true);
     painter.parameters();
-    if policy.reach != Reach::None {
+    if policy.reach == Reach::None {
+        for (rule, node) in painter.out.rule.iter_mut().zip(&graph.nodes) {
+            if matches!(node.class(), Some(Class::Allow | Class::Infer | Class::Clear)) {
+                *rule = Rule::Off;
+            }
+        }
+    } else {
         painter.keep_what_leads_to_results();
         painter.spread_denial();
         painter.lower_products();

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 
 /// What to lower, and how far. See the module's documentation for each key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Document")]
+#[serde(try_from = "PolicyDocument")]
 pub struct Policy {
     /// The narrow dtype.
     pub dtype: LowDType,
@@ -195,10 +195,10 @@ pub(super) fn nearest(given: &str, valid: &[String]) -> Option<String> {
     (score(&best) >= 0.8).then(|| best.clone())
 }
 
-/// A policy as a document says it: what is left out is the preset's.
+/// A policy as a document says it: what is left out is the preset's. [`Policy::try_from`] makes it one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+pub struct PolicyDocument {
     preset: Option<String>,
     dtype: Option<LowDType>,
     allow: Option<Vec<String>>,
@@ -216,10 +216,10 @@ struct Document {
     deny_spreads: Option<bool>,
 }
 
-impl TryFrom<Document> for Policy {
+impl TryFrom<PolicyDocument> for Policy {
     type Error = PolicyError;
 
-    fn try_from(document: Document) -> Result<Policy, PolicyError> {
+    fn try_from(document: PolicyDocument) -> Result<Policy, PolicyError> {
         let base = match &document.preset {
             Some(name) => Policy::preset(name)?,
             None => Policy::default(),

@@ -84,10 +84,6 @@ fn everything() -> Policy {
         "select",
         "slice",
         "transpose",
-        // Complex parts have no low precision.
-        "real",
-        "imag",
-        "complex",
         // Their own class depends on how they combine; the names with a combiner say infer.
         "reduce",
         "reduce-window",

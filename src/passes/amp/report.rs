@@ -171,6 +171,9 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
         | Kind::FromF32
         | Kind::Parameter => "",
     };
+    if *kind == Kind::Parameter {
+        return "parameters keep their types, unless the policy lowers those of the entry".to_string();
+    }
     match rule {
         Rule::Allowed => format!("its op is always lowered{class}"),
         Rule::Denied | Rule::Fixed => format!("{why}{class}"),
@@ -183,6 +186,7 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
         Rule::ReadNarrow => "it commutes with rounding, and all that read it read the narrow dtype".to_string(),
         Rule::OfNarrow => "it commutes with rounding, and what it reads is narrow already".to_string(),
         Rule::WouldRound => "it commutes with rounding, and narrowing it would round for a reader of f32".to_string(),
+        Rule::Off => "the policy lowers nothing".to_string(),
         Rule::Source => "it is made in the dtype its readers want".to_string(),
     }
 }

@@ -1,3 +1,5 @@
+//! Accepts and rejects of the conversion rules; messages are compared whole.
+
 use super::super::testing::check;
 use crate::hlo::Op;
 

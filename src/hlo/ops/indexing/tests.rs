@@ -1,3 +1,5 @@
+//! Accepts and rejects of the indexing rules; messages are compared whole.
+
 use super::super::testing::{check, check_in, shape};
 use super::*;
 use crate::hlo::ops::BinaryOp;

@@ -1,3 +1,5 @@
+//! Accepts and rejects of the movement rules; messages are compared whole.
+
 use super::super::testing::check;
 use super::*;
 use crate::hlo::Op;

@@ -1,3 +1,5 @@
+//! Accepts and rejects of the source rules; messages are compared whole.
+
 use super::super::testing::check;
 use super::*;
 use crate::hlo::{Module, Op, ops::infer_shape};

@@ -1,3 +1,5 @@
+//! What decoding accepts, and what it says of broken messages.
+
 use super::*;
 use crate::hlo::ops::{BinaryOp, UnaryOp};
 use crate::hlo::{DType, Op};

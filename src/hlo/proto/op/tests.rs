@@ -1,3 +1,5 @@
+//! Every op through the proto and back.
+
 use super::*;
 use crate::hlo::DType;
 use crate::hlo::ops::samples::all_ops;
