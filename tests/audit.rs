@@ -1,11 +1,14 @@
 //! Audits of modules whose born errors are known exactly, of what TensorFlow and JAX made, and of bad input.
 
+#[allow(dead_code)] // Written for another test crate.
+#[path = "amp/oracle.rs"]
+mod oracle;
+
 use bf16scope::audit::{Audit, AuditError, Auditor, Config, Row};
 use bf16scope::hlo::ops::{Opaque, UnaryOp};
-use bf16scope::hlo::{DType, Literal, Module, Op, proto, text};
-use bf16scope::passes::amp::{LowDType, Policy, Reach};
+use bf16scope::hlo::{Literal, Module, Op, text};
+use bf16scope::passes::amp::{self, LowDType, Policy, Reach};
 use bf16scope::pjrt::Client;
-use std::path::PathBuf;
 use std::sync::OnceLock;
 
 fn client() -> &'static Client {
@@ -43,9 +46,8 @@ fn row<'a>(audit: &'a Audit, name: &str) -> &'a Row {
 /// bf16 counts by 2 from 256: 257 lies between two numbers and goes to the even one.
 #[test]
 fn a_sum_that_bf16_does_not_hold() {
-    let module = parse(
-        "ENTRY m {\n  x = f32[2] parameter(0)\n  y = f32[2] parameter(1)\n  ROOT sum = f32[2] add(x, y)\n}\n",
-    );
+    let module =
+        parse("ENTRY m {\n  x = f32[2] parameter(0)\n  y = f32[2] parameter(1)\n  ROOT sum = f32[2] add(x, y)\n}\n");
     let found = audit(&module, &[array(&[256.0, 1.0]), array(&[1.0, 2.0])], &allow(&["add"]));
     let sum = row(&found, "sum");
     assert_eq!((sum.reference.as_str(), sum.lowered.as_str()), ("f32[2]", "bf16[2]"));
@@ -137,8 +139,8 @@ fn called_computations_are_one_row() {
 #[test]
 fn a_policy_that_lowers_nothing_makes_no_error() {
     for name in ["oracle_tf/mlp_f32", "oracle_jax/encoder_forward"] {
-        let module = oracle(name);
-        let found = audit(&module, &drawn(&module), &Policy::preset("O0").unwrap());
+        let (module, inputs) = recorded(name);
+        let found = audit(&module, &inputs, &Policy::preset("O0").unwrap());
         assert!(found.rows.len() > 50);
         for row in &found.rows {
             assert_eq!((row.errors.scaled, row.born.scaled), (0.0, 0.0), "{name}: {row:?}");
@@ -167,8 +169,7 @@ fn subnormal_numbers_are_flushed_if_wanted() {
 /// Slices bound memory and change nothing.
 #[test]
 fn slices_give_the_same_rows() {
-    let module = oracle("oracle_tf/mlp_f32");
-    let inputs = drawn(&module);
+    let (module, inputs) = recorded("oracle_tf/mlp_f32");
     let whole = audit(&module, &inputs, &Policy::default());
     assert_eq!(whole.n_slices, 1);
     // 3 × 32 KiB: the largest array is `[64,128]`.
@@ -188,8 +189,8 @@ fn slices_give_the_same_rows() {
 #[test]
 fn born_errors_of_real_modules_are_those_of_rounding() {
     for name in ["oracle_tf/mlp_f32", "oracle_tf/resnet_block_f32"] {
-        let module = oracle(name);
-        let found = audit(&module, &drawn(&module), &Policy::default());
+        let (module, inputs) = recorded(name);
+        let found = audit(&module, &inputs, &Policy::default());
         assert!(found.skipped.is_empty() && found.first_not_finite.is_none(), "{:?}", found.skipped);
         let lowered = found.rows.iter().filter(|row| row.reference != row.lowered).count();
         assert!(lowered > 15, "{name}: {lowered} rows are lowered");
@@ -205,29 +206,68 @@ fn born_errors_of_real_modules_are_those_of_rounding() {
     }
 }
 
-/// Every entry of the list that a search finds is needed.
+/// The results are measured in the modules as they are: what two plain runs differ by.
+#[test]
+fn results_are_those_of_plain_runs() {
+    for name in ["oracle_tf/mlp_f32", "oracle_tf/resnet_block_f32", "oracle_jax/mlp_adam_step"] {
+        let (module, inputs) = recorded(name);
+        let found = audit(&module, &inputs, &Policy::default());
+        let arguments: Vec<Vec<u8>> = inputs
+            .iter()
+            .map(|input| match input {
+                Literal::Array { bytes, .. } => bytes.clone(),
+                Literal::Tuple(_) | Literal::Token => panic!("{name}: {input:?}"),
+            })
+            .collect();
+        let (lowered, _) = amp::run(&module, &Policy::default()).unwrap();
+        let (reference, measured) = (oracle::run(&module, &arguments), oracle::run(&lowered, &arguments));
+        let floats: Vec<_> = found.results.iter().filter_map(|row| Some((row.index, row.errors?))).collect();
+        assert_eq!(floats.len(), reference.len());
+        for ((index, errors), ((at, r), (_, x))) in floats.into_iter().zip(reference.iter().zip(&measured)) {
+            let greatest = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
+            let error = greatest(&mut r.iter().zip(x).map(|(r, x)| (f64::from(*x) - f64::from(*r)).abs()));
+            let scale = greatest(&mut r.iter().map(|r| f64::from(*r).abs()));
+            assert_eq!((index, errors.max_abs, errors.scaled), (*at, error, error / scale), "{name}");
+        }
+    }
+}
+
+/// 256 + 1 rounds, its difference from 256 cancels, and the product of that with 1.001 rounds by a thousandth: the
+/// difference needs both it and the sum kept, whatever is born where, and the exact sum needs nothing.
 #[test]
 fn a_search_finds_a_minimal_list() {
-    let module = oracle("oracle_tf/mlp_f32");
-    let inputs = drawn(&module);
+    let module = parse(
+        "ENTRY m {\n  x = f32[1] parameter(0)\n  y = f32[1] parameter(1)\n  z = f32[1] parameter(2)\n  \
+         exact = f32[1] add(x, x)\n  sum = f32[1] add(x, y)\n  difference = f32[1] subtract(sum, x)\n  \
+         product = f32[1] multiply(difference, z)\n  ROOT out = (f32[1], f32[1]) tuple(product, exact)\n}\n",
+    );
+    let inputs = [array(&[256.0]), array(&[1.0]), array(&[1.001])];
     let auditor = Auditor::new(client(), &module, &inputs, Config::default()).unwrap();
-    let policy = Policy::default();
+    let policy = allow(&["add", "subtract", "multiply"]);
     let found = auditor.audit(&policy).unwrap();
-    let budget = found.error() / 2.0;
-    let search = auditor.search(&policy, &found, budget).unwrap();
-    assert!(search.is_reached && search.error <= budget, "{search:#?}");
-    assert!(!search.keep.is_empty());
-    assert_eq!(search.policy.keep, search.keep);
-    assert_eq!(auditor.audit(&search.policy).unwrap().error(), search.error);
-    for name in &search.keep {
-        let mut without = search.policy.clone();
-        without.keep.retain(|kept| kept != name);
-        let error = auditor.audit(&without).unwrap().error();
-        assert!(error > budget, "{name} is not needed: {error} without it, budget {budget}");
+    assert_eq!(found.error(), 1.0);
+    for (budget, expected) in
+        [(1.0, &[][..]), (1e-2, &["difference", "sum"]), (1e-5, &["difference", "sum", "product"])]
+    {
+        let search = auditor.search(&policy, &found, budget).unwrap();
+        let mut keep: Vec<&str> = search.keep.iter().map(String::as_str).collect();
+        let mut expected = expected.to_vec();
+        keep.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(keep, expected, "{search:#?}");
+        assert!(search.is_reached && search.error <= budget, "{search:#?}");
+        assert_eq!(search.policy.keep, search.keep);
+        assert_eq!(auditor.audit(&search.policy).unwrap().error(), search.error);
+        for name in &search.keep {
+            let mut without = search.policy.clone();
+            without.keep.retain(|kept| kept != name);
+            let error = auditor.audit(&without).unwrap().error();
+            assert!(error > budget, "{name} is not needed: {error} without it, budget {budget}");
+        }
+        // The policy as a document is the policy.
+        let yaml = serde_yaml::to_string(&search.policy).unwrap();
+        assert_eq!(serde_yaml::from_str::<Policy>(&yaml).unwrap(), search.policy);
     }
-    // The policy as a document is the policy.
-    let yaml = serde_yaml::to_string(&search.policy).unwrap();
-    assert_eq!(serde_yaml::from_str::<Policy>(&yaml).unwrap(), search.policy);
 }
 
 /// Where the parameters themselves are rounded, keeping instructions does not help, and the search says so.
@@ -254,10 +294,7 @@ fn what_cannot_be_audited_is_said() {
         error(&module, &[]).to_string(),
         "0 inputs were given, expected 1: one for each array that the parameters hold, in order"
     );
-    assert_eq!(
-        error(&module, &[array(&[1.0])]).to_string(),
-        "input 0 is f32[1], expected f32[2] for parameter %x"
-    );
+    assert_eq!(error(&module, &[array(&[1.0])]).to_string(), "input 0 is f32[1], expected f32[2] for parameter %x");
     let mut random = module.clone();
     let y = &mut random.computations[0].instructions[1];
     assert_eq!(y.op, Op::Unary(UnaryOp::Negate));
@@ -280,36 +317,13 @@ fn opaque() -> Opaque {
     }
 }
 
-fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(format!("{name}.hlo.pb"))
-}
-
-fn oracle(name: &str) -> Module {
-    proto::decode::from_bytes(&std::fs::read(path(name)).unwrap()).unwrap()
-}
-
-/// Numbers in (-1, 1) from a linear congruential generator, and small labels.
-fn drawn(module: &Module) -> Vec<Literal> {
-    let mut state = 1u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        state >> 33
-    };
+/// A module that a framework made, with the inputs on which it was recorded.
+fn recorded(name: &str) -> (Module, Vec<Literal>) {
+    let module = oracle::module(name);
+    let npz = name.trim_end_matches("_f32");
+    let arguments = oracle::Recorded::open(npz).arguments(name, &module);
     let entry = module.entry();
-    let literal = |id: &bf16scope::hlo::InstrId| {
-        let shape = entry.instr(*id).shape.as_array().unwrap();
-        let n = shape.n_elements() as usize;
-        match shape.dtype {
-            DType::F32 => {
-                let values: Vec<f32> = (0..n).map(|_| next() as f32 / (1u64 << 30) as f32 - 1.0).collect();
-                Literal::from_elements(shape.dims.clone(), &values)
-            }
-            DType::S32 => {
-                let values: Vec<i32> = (0..n).map(|_| (next() % 8) as i32).collect();
-                Literal::from_elements(shape.dims.clone(), &values)
-            }
-            dtype => panic!("{dtype} is not drawn here"),
-        }
-    };
-    entry.parameters().iter().map(literal).collect()
+    let shapes = entry.parameters().into_iter().map(|id| entry.instr(id).shape.as_array().unwrap().clone());
+    let inputs = shapes.zip(arguments).map(|(shape, bytes)| Literal::Array { shape, bytes }).collect();
+    (module, inputs)
 }
