@@ -75,20 +75,20 @@ pub struct Comparison {
 #[derive(Clone, Copy)]
 struct Reader {
     n_bytes: usize,
-    read: fn(&[u8]) -> f64,
     min_normal: f64,
+    read: fn(&[u8]) -> f64,
 }
 
 /// `None` for what is no float, and for floats of 8 bits and less.
 fn reader(dtype: DType) -> Option<Reader> {
-    let (n_bytes, read, min_normal): (usize, fn(&[u8]) -> f64, f64) = match dtype {
-        DType::F16 => (2, |bytes| f16::read(bytes).to_f64(), f16::MIN_POSITIVE.to_f64()),
-        DType::BF16 => (2, |bytes| bf16::read(bytes).to_f64(), bf16::MIN_POSITIVE.to_f64()),
-        DType::F32 | DType::C64 => (4, |bytes| f32::read(bytes).into(), f32::MIN_POSITIVE.into()),
-        DType::F64 | DType::C128 => (8, f64::read, f64::MIN_POSITIVE),
-        _ => return None,
-    };
-    Some(Reader { n_bytes, read, min_normal })
+    let of = |n_bytes, min_normal, read| Some(Reader { n_bytes, min_normal, read });
+    match dtype {
+        DType::F16 => of(2, f16::MIN_POSITIVE.to_f64(), |bytes| f16::read(bytes).to_f64()),
+        DType::BF16 => of(2, bf16::MIN_POSITIVE.to_f64(), |bytes| bf16::read(bytes).to_f64()),
+        DType::F32 | DType::C64 => of(4, f32::MIN_POSITIVE.into(), |bytes| f32::read(bytes).into()),
+        DType::F64 | DType::C128 => of(8, f64::MIN_POSITIVE, f64::read),
+        _ => None,
+    }
 }
 
 /// Whether arrays of this dtype can be compared.

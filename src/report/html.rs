@@ -107,6 +107,8 @@ svg circle { opacity: .8; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .88rem; }
 th, td { padding: .35rem .7rem; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
 td:first-child { font-family: ui-monospace, monospace; }
+td { max-width: 26rem; overflow: hidden; text-overflow: ellipsis; }
+.note { white-space: pre-line; color: var(--ink); }
 th { background: var(--card); cursor: pointer; user-select: none; vertical-align: bottom; }
 th button { all: unset; cursor: pointer; font-weight: 600; } th button:focus-visible { outline: 2px solid var(--error); }
 th[aria-sort=ascending] button::after { content: ' \\25B2'; } th[aria-sort=descending] button::after { content: ' \\25BC'; }
@@ -154,7 +156,7 @@ impl Page {
         }
         out.push_str("</div>\n");
         for note in &self.notes {
-            let _ = writeln!(out, "<p>{}</p>", escape(note));
+            let _ = writeln!(out, "<p class=\"note\">{}</p>", escape(note));
         }
         for (caption, svg) in &self.figures {
             let _ = writeln!(out, "<figure><figcaption>{}</figcaption>{svg}</figure>", escape(caption));
@@ -184,6 +186,10 @@ impl Table {
             out.push_str("<tr>");
             for cell in row {
                 let _ = match cell {
+                    // A long text is cut to its column; hovering says it all.
+                    Cell::Text(text) if text.chars().count() > 40 => {
+                        write!(out, "<td title=\"{0}\">{0}</td>", escape(text))
+                    }
                     Cell::Text(text) => write!(out, "<td>{}</td>", escape(text)),
                     Cell::Number(value, shown) => {
                         let value = if value.is_infinite() { "Infinity".to_string() } else { value.to_string() };

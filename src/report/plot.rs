@@ -22,7 +22,7 @@ pub struct Series {
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 16.0;
+const RIGHT: f64 = 58.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 42.0;
 /// Columns of points; in each the greatest value of a series is drawn, so that a page of a long program stays small.
@@ -111,7 +111,7 @@ pub fn along(label: &str, x_label: &str, n_places: usize, series: &[Series], lim
     text(&mut out, (WIDTH - RIGHT, HEIGHT - 8.0), "end", "last");
     if let Some(limit) = limit {
         line(&mut out, "limit", (LEFT, y_of(limit)), (WIDTH - RIGHT, y_of(limit)));
-        text(&mut out, (WIDTH - RIGHT, y_of(limit) - 4.0), "end", "budget");
+        text(&mut out, (WIDTH - RIGHT + 6.0, y_of(limit) + 4.0), "start", "budget");
     }
     for Series { color, points, .. } in series {
         let _ = write!(out, "<g fill=\"var({color})\">");
@@ -189,7 +189,7 @@ pub fn histogram(label: &str, x_label: &str, series: &[Series]) -> String {
         let x = LEFT + (1 + 2 * (exponent - low)) as f64 * bin_width;
         text(&mut out, (x, bottom + 15.0), "middle", &power(exponent));
     }
-    text(&mut out, (WIDTH - RIGHT, bottom + 15.0), "end", "∞");
+    text(&mut out, (WIDTH - RIGHT - bin_width / 2.0, bottom + 15.0), "middle", "∞");
     text(&mut out, (LEFT + (WIDTH - LEFT - RIGHT) / 2.0, HEIGHT - 8.0), "middle", x_label);
     legend(&mut out, series);
     out.push_str("</svg>");
