@@ -60,10 +60,10 @@ pub struct Args {
     /// Write a page for the browser: a sortable table, and plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Show this many instructions
+    /// Show this many instructions and results
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
-    /// Show every instruction
+    /// Show every instruction and result
     #[arg(long, conflicts_with = "top")]
     all: bool,
     /// Values held at once for comparison, in MiB; a smaller limit means more compilations
@@ -237,15 +237,22 @@ fn render(outcome: &Outcome, n_rows: usize) -> String {
     if rows.len() > n_rows {
         text += &format!("{} more instructions with less error of their own (--all shows them)\n", rows.len() - n_rows);
     }
-    text += &format!("\n{}\n", results(&audit.results));
+    text += &results(&audit.results, n_rows);
     text += &summary(outcome);
     text
 }
 
-fn results(rows: &[ResultRow]) -> String {
+/// The results; of many, those with the greatest error.
+fn results(rows: &[ResultRow], n_rows: usize) -> String {
+    let mut shown: Vec<&ResultRow> = rows.iter().collect();
+    if rows.len() > n_rows {
+        let error = |row: &ResultRow| row.errors.map_or(row.n_differing as f64, |errors| errors.scaled);
+        shown.sort_by(|a, b| error(b).total_cmp(&error(a)));
+        shown.truncate(n_rows);
+    }
     let mut table = report::table();
     table.set_header(["result", "made by", "shape", "error", "max abs", "mean rel", "cosine"]);
-    for row in rows {
+    for row in shown {
         let mut cells = vec![format!("out{}", row.index), row.instruction.clone(), row.shape.clone()];
         match &row.errors {
             Some(errors) => cells.extend([
@@ -259,7 +266,11 @@ fn results(rows: &[ResultRow]) -> String {
         table.add_row(cells);
     }
     align(&mut table, 3..7);
-    table.to_string()
+    let mut text = format!("\n{table}\n");
+    if rows.len() > n_rows {
+        text += &format!("{} more results with less error (--all shows them)\n", rows.len() - n_rows);
+    }
+    text
 }
 
 /// Aligns some columns at the right.
