@@ -4,6 +4,7 @@
 //! low-precision scope opens and where logits become f32 is up to the caller, who is most often [`forward`].
 
 pub mod cnn;
+pub mod kind;
 mod layout;
 pub mod mlp;
 pub mod resnet;
@@ -14,9 +15,7 @@ pub use yaml::{ConfigError, ConfigProblem};
 
 use crate::graph::{Graph, Precision, Scope, Tensor};
 use crate::hlo::DType;
-use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
-use serde::{Deserialize, Serialize};
-use std::fmt;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A model of the zoo, as a YAML file describes it: `kind` first, then the keys of that kind's configuration.
 ///
@@ -38,9 +37,6 @@ pub enum Model {
 }
 
 impl Model {
-    /// What `kind` may be.
-    pub const KINDS: [&'static str; 3] = ["mlp", "cnn", "resnet"];
-
     /// Its kind.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -108,61 +104,20 @@ pub fn forward(graph: &Graph, model: &Model, precision: Precision, batch: i64) -
     Forward { images, logits }
 }
 
-/// Reads `kind`, then hands the rest of the map over as it comes: buffering it, as a derived `tag` does, would lose the
-/// places that errors point at.
 impl<'de> Deserialize<'de> for Model {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Model, D::Error> {
-        struct Kinds;
-        impl<'de> Visitor<'de> for Kinds {
-            type Value = Model;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map that starts with `kind`")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Model, A::Error> {
-                let Some(KindKey) = map.next_key()? else {
-                    return Err(de::Error::missing_field("kind"));
-                };
-                let kind: Kind = map.next_value()?;
-                let rest = MapAccessDeserializer::new(map);
-                Ok(match kind {
-                    Kind::Mlp => Model::Mlp(mlp::Config::deserialize(rest)?),
-                    Kind::Cnn => Model::Cnn(cnn::Config::deserialize(rest)?),
-                    Kind::Resnet => Model::Resnet(resnet::Config::deserialize(rest)?),
-                })
-            }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Kind {
+            Mlp(mlp::Config),
+            Cnn(cnn::Config),
+            Resnet(resnet::Config),
         }
-        deserializer.deserialize_map(Kinds)
-    }
-}
-
-/// The value of `kind`.
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Kind {
-    Mlp,
-    Cnn,
-    Resnet,
-}
-
-/// The key `kind`, and no other.
-struct KindKey;
-
-impl<'de> Deserialize<'de> for KindKey {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<KindKey, D::Error> {
-        struct Key;
-        impl Visitor<'_> for Key {
-            type Value = KindKey;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "`kind: {}` before it", Model::KINDS.join("|"))
-            }
-            fn visit_str<E: de::Error>(self, key: &str) -> Result<KindKey, E> {
-                if key == "kind" {
-                    return Ok(KindKey);
-                }
-                Err(E::invalid_value(de::Unexpected::Other(&format!("key `{key}`")), &self))
-            }
-        }
-        deserializer.deserialize_str(Key)
+        Ok(match kind::kind_first(deserializer)? {
+            Kind::Mlp(config) => Model::Mlp(config),
+            Kind::Cnn(config) => Model::Cnn(config),
+            Kind::Resnet(config) => Model::Resnet(config),
+        })
     }
 }
 
@@ -206,9 +161,9 @@ mod tests {
         check(
             "depth: 50\nkind: resnet\n",
             expect![[r#"
-            model.yaml:1:1: found key `depth`, expected `kind: mlp|cnn|resnet` before it
-              1 | depth: 50
-                | ^^^^^"#]],
+                model.yaml:1:1: found key `depth`, expected `kind: …` before it
+                  1 | depth: 50
+                    | ^^^^^"#]],
         );
         check(
             "{}\n",

@@ -13,11 +13,11 @@
 //! Paths in the file are relative to the file. Precision is not in it: it is a switch of the run.
 
 use super::error::TrainError;
-use super::kind::kind_first;
 use super::program::Objective;
 use super::session::Spec;
 use crate::data::{CsvSpec, Dataset};
 use crate::graph::Precision;
+use crate::models::kind::kind_first;
 use crate::models::{Model, yaml};
 use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
 use serde::Deserialize;

@@ -9,7 +9,6 @@
 pub mod checkpoint;
 mod error;
 mod experiment;
-mod kind;
 pub mod program;
 mod run;
 mod session;

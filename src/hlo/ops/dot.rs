@@ -54,7 +54,6 @@ pub const ALGORITHMS: &[&str] = &[
     "dot_f32_f32_f32",
     "dot_f64_f64_f64",
     "dot_bf16_bf16_f32_x9",
-    "dot_any_f8_any_f8_any",
 ];
 
 const OP: &str = "dot";
@@ -363,8 +362,9 @@ mod tests {
             &algorithm("dot_bf16"),
             &operands,
             "",
-            text![[r#"
-                dot/algorithm: dot algorithm is `dot_bf16`, expected one of dot_any_f8_any_f8_f32, dot_any_f8_any_f8_f32_fast_accum, dot_f16_f16_f16, dot_f16_f16_f32, dot_bf16_bf16_bf16, dot_bf16_bf16_f32, dot_bf16_bf16_f32_x3, dot_bf16_bf16_f32_x6, dot_tf32_tf32_f32, dot_tf32_tf32_f32_x3, dot_f32_f32_f32, dot_f64_f64_f64, dot_bf16_bf16_f32_x9, dot_any_f8_any_f8_any"#]],
+            text![
+                "dot/algorithm: dot algorithm is `dot_bf16`, expected one of dot_any_f8_any_f8_f32, dot_any_f8_any_f8_f32_fast_accum, dot_f16_f16_f16, dot_f16_f16_f32, dot_bf16_bf16_bf16, dot_bf16_bf16_f32, dot_bf16_bf16_f32_x3, dot_bf16_bf16_f32_x6, dot_tf32_tf32_f32, dot_tf32_tf32_f32_x3, dot_f32_f32_f32, dot_f64_f64_f64, dot_bf16_bf16_f32_x9"
+            ],
         );
         let one = PrecisionConfig { operand_precision: vec![OperandPrecision::High], algorithm: None };
         expect(

@@ -3,28 +3,11 @@
 use super::ProtoError;
 use super::messages as pb;
 use super::sharding::{decode_perm, encode_perm};
+use crate::hlo::ops::dot::ALGORITHMS;
 use crate::hlo::ops::{
     ConvolutionDims, DotDims, GatherDims, OperandPrecision, PadDim, PrecisionConfig, ReplicaGroups, ScatterDims,
     SliceDim, WindowDim,
 };
-
-/// Names of `PrecisionConfig.Algorithm` by number, as HLO text spells them.
-pub const ALGORITHMS: [&str; 14] = [
-    "unset",
-    "dot_any_f8_any_f8_f32",
-    "dot_any_f8_any_f8_f32_fast_accum",
-    "dot_f16_f16_f16",
-    "dot_f16_f16_f32",
-    "dot_bf16_bf16_bf16",
-    "dot_bf16_bf16_f32",
-    "dot_bf16_bf16_f32_x3",
-    "dot_bf16_bf16_f32_x6",
-    "dot_tf32_tf32_f32",
-    "dot_tf32_tf32_f32_x3",
-    "dot_f32_f32_f32",
-    "dot_f64_f64_f64",
-    "dot_bf16_bf16_f32_x9",
-];
 
 /// Groups this large are written only as an iota; below, also as a list, which every XLA of the last years reads.
 const MAX_LISTED_DEVICES: i64 = 1 << 16;

@@ -2,7 +2,7 @@
 //!
 //! Trusts nothing: any bytes give a module or an error. Computations and instructions may stand in any order and have
 //! any ids; they come out callees and operands first, and otherwise as they stood. What the IR does not model stays in
-//! [`Unmodelled::proto`](crate::hlo::Unmodelled), so that [`encode`](super::encode) writes it back. Shapes are not
+//! [`Unmodelled::proto`](crate::hlo::Unmodelled), so that [`encode`] writes it back. Shapes are not
 //! checked against the ops: that is `hlo::verify`.
 
 use super::messages::*;

@@ -121,7 +121,7 @@ impl<'a> Values<'a> {
             })?;
             Ok(all)
         })?;
-        let algorithms = &crate::hlo::proto::attributes::ALGORITHMS;
+        let algorithms = &crate::hlo::ops::dot::ALGORITHMS;
         let algorithm = self.maybe("algorithm", |value| named(value, algorithms, |name| name))?;
         Ok(PrecisionConfig {
             // Text leaves out what is default for all operands; XLA's parser writes it back too.
