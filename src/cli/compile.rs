@@ -3,6 +3,7 @@
 use anyhow::ensure;
 use serde::Serialize;
 
+use super::policy::lower_if_asked;
 use super::program::{Choice, Which, read};
 use super::{Context, Status, progress};
 use crate::graph::Precision;
@@ -116,6 +117,7 @@ fn subjects(args: &Args) -> anyhow::Result<(Vec<Subject>, Option<u32>, &'static 
             "--compare builds a model twice, and {} is one module\nhelp: give the model's YAML file",
             args.choice.model.display()
         );
+        let module = lower_if_asked(module, &args.choice.model)?;
         return Ok((vec![Subject { precision: AS_GIVEN.to_string(), module }], None, "runs"));
     }
     let experiment = read(&args.choice.model)?;

@@ -54,7 +54,7 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, Report), super::
     let entry = rewriter.region(module.entry, RegionKind::Entry);
     let (lowered, order) = rewriter.finish(entry);
     verify(&lowered).map_err(AmpError::Broken)?;
-    let mut report = report::report(&rewriter, &lowered, &order);
+    let mut report = report::report(&mut rewriter, &lowered, &order);
     if policy.dtype == LowDType::F16 && rewriter.differentiates {
         report.notes.push(F16_NOTE.to_string());
     }

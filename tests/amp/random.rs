@@ -230,10 +230,10 @@ fn random_modules_stay_within_their_bounds() {
             parameters.iter().map(|p| p.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
         let last = &expected[expected.len() - 3..];
         for ((_, measured), expected) in oracle::run(&lowered, &arguments).iter().zip(last) {
-            for i in 0..N {
-                let moved = (f64::from(measured[i]) - expected.value[i]).abs();
-                let bound = expected.error[i] + 1e-30;
-                prop_assert!(moved <= bound, "{} moved by {moved}, expected at most {bound}", expected.value[i]);
+            for (&measured, (value, error)) in measured.iter().zip(expected.value.into_iter().zip(expected.error)) {
+                let moved = (f64::from(measured) - value).abs();
+                let bound = error + 1e-30;
+                prop_assert!(moved <= bound, "{value} moved by {moved}, expected at most {bound}");
             }
         }
         n_lowered.set(n_lowered.get() + report.n_lowered());

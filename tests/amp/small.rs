@@ -353,6 +353,27 @@ fn masks_stay_finite() {
     }
 }
 
+/// A large constant that only narrow ops read is stored narrow; one that is also read in f32 is there once, and cast.
+#[test]
+fn large_constants_are_stored_in_the_cheaper_dtype() {
+    let stored = |is_read_wide: bool| {
+        let module = build(|e| {
+            let x = parameter(e, 0, &[4, 32]);
+            let elements: Vec<f32> = (0..1024).map(|i| (i as f32).sin()).collect();
+            let constant = e.constant(Literal::from_elements([32, 32], &elements));
+            let product = dot(e, x, constant);
+            if is_read_wide {
+                e.tuple(&[product, e.unary(UnaryOp::Exp, constant)]);
+            }
+        });
+        let (lowered, _) = amp::run(&module, &Policy::default()).unwrap();
+        let constants = lowered.entry().instructions.iter().filter(|instr| matches!(instr.op, Op::Constant(_)));
+        constants.map(|instr| instr.shape.to_string()).collect::<Vec<String>>()
+    };
+    assert_eq!(stored(false), ["bf16[32,32]"]);
+    assert_eq!(stored(true), ["f32[32,32]"]);
+}
+
 /// What nobody knows is given what it was, and what a barrier holds back is cast on its own side.
 #[test]
 fn unknown_ops_and_barriers_are_respected() {
@@ -389,6 +410,39 @@ fn unknown_ops_and_barriers_are_respected() {
           dot.11 = bf16[4,4] dot(get-tuple-element.10.bf16, parameter.2.bf16)
           ROOT dot.11.f32 = f32[4,4] convert(dot.11)
     "#]],
+    );
+}
+
+/// Tuples of constants, nested tuples through calls, and a tuple of another's elements as the result.
+#[test]
+fn tuples_are_taken_apart_where_types_must_be_kept() {
+    let module = build(|e| {
+        let array = Shape::array(DType::F32, [4, 4]);
+        let pair = e.with_module_mut(|module| {
+            let comp = module.add_computation("pair");
+            let x = module.push(comp, Op::parameter(0), &[], Some(&array), Metadata::default()).unwrap();
+            let inner = module.push(comp, Op::Tuple, &[x, x], None, Metadata::default()).unwrap();
+            module.push(comp, Op::Tuple, &[inner, x], None, Metadata::default()).unwrap();
+            comp
+        });
+        let x = parameter(e, 0, &[4, 4]);
+        let ones = Literal::from_elements([4, 4], &[1f32; 16]);
+        let constants = e.constant(Literal::Tuple(vec![ones.clone(), Literal::scalar(1i32)]));
+        let product = dot(e, x, e.get_tuple_element(constants, 0));
+        let called = e.emit(Op::Call { to_apply: pair }, &[product], None);
+        let inner = e.get_tuple_element(called, 0);
+        dot(e, e.get_tuple_element(inner, 1), x);
+        // What the call itself gave, whose types must stay though all in it is narrow, and a part of it.
+        let held = e.emit(Op::OptimizationBarrier, &[called], None);
+        e.get_tuple_element(held, 0);
+    });
+    let (lowered, _) = amp::run(&module, &Policy::default()).unwrap();
+    assert!(lowered.entry().result_shape().is_compatible(module.entry().result_shape()));
+    let x: Vec<u8> = (0..16).flat_map(|i| (i as f32 / 4.0).to_le_bytes()).collect();
+    // A quarter of small numbers and their sums are bf16 numbers: nothing rounds.
+    assert_eq!(
+        crate::oracle::run(&lowered, std::slice::from_ref(&x)),
+        crate::oracle::run(&module, std::slice::from_ref(&x))
     );
 }
 

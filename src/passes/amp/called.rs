@@ -50,10 +50,10 @@ pub(super) fn retyped(computation: &Computation, low: DType) -> Computation {
     let mut copy = computation.clone();
     for instr in &mut copy.instructions {
         instr.shape = super::rewrite::narrow_shape(&instr.shape, low, &mut |_| true);
-        if let Op::Constant(constant) = &mut instr.op {
-            if let Some(narrow) = literal::narrow(constant, low) {
-                *constant = narrow;
-            }
+        if let Op::Constant(constant) = &mut instr.op
+            && let Some(narrow) = literal::narrow(constant, low)
+        {
+            *constant = narrow;
         }
     }
     copy

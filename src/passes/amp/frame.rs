@@ -39,8 +39,8 @@ pub(super) struct FrameWriter<'a, 'm> {
     made: Vec<InstrId>,
     /// Values in the dtype they were not made in.
     casts: BTreeMap<ValueId, InstrId>,
-    /// Who reads now.
-    reader: String,
+    /// Who reads now; none for the result.
+    reader: Option<InstrId>,
 }
 
 impl<'a, 'm> FrameWriter<'a, 'm> {
@@ -59,25 +59,13 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             unmodelled: original.unmodelled.clone(),
         };
         let (origins, made, casts) = (Vec::new(), Vec::new(), BTreeMap::new());
-        FrameWriter {
-            rewriter,
-            graph,
-            painted,
-            frame,
-            original,
-            calls,
-            out,
-            origins,
-            made,
-            casts,
-            reader: String::new(),
-        }
+        FrameWriter { rewriter, graph, painted, frame, original, calls, out, origins, made, casts, reader: None }
     }
 
     /// The computation and where its instructions come from. A region's result has the types that its caller expects.
     pub(super) fn write(mut self, region: Option<RegionKind>) -> (Computation, Vec<Origin>) {
         for id in self.original.ids() {
-            self.reader = self.original.instr(id).name.clone();
+            self.reader = Some(id);
             let made = self.instruction(id);
             self.made.push(made);
         }
@@ -86,7 +74,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             Some(RegionKind::Entry) if self.rewriter.policy.results == Boundary::Lower => Want::Narrow,
             Some(RegionKind::Entry | RegionKind::Body) => Want::Wide,
         };
-        self.reader = "the result".to_string();
+        self.reader = None;
         let n = self.values(self.original.root).len();
         self.out.root = self.operand(self.original.root, &vec![want; n]);
         self.drop_unused();
@@ -183,10 +171,10 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             return op;
         }
         if let Op::Constant(constant) = &mut op {
-            if self.is_low(self.values(id)[0]) {
-                if let Some(narrow) = literal::narrow(constant, self.graph.low) {
-                    *constant = narrow;
-                }
+            if self.values(id).first().is_some_and(|&value| self.is_low(value))
+                && let Some(narrow) = literal::narrow(constant, self.graph.low)
+            {
+                *constant = narrow;
             }
             return op;
         }
@@ -327,7 +315,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
 
     fn repeat(&mut self, instr: &Instruction, op: Op, shape: Shape, operands: Vec<InstrId>) -> InstrId {
         let name = self.cast_name(instr, &shape);
-        let origin = Origin::Cast { of: instr.name.clone(), wanted_by: self.reader.clone() };
+        let origin = self.cast_origin(instr);
         self.push(Instruction { name, op, shape, operands, ..plain(instr) }, origin)
     }
 
@@ -343,9 +331,15 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         }
         let name = self.cast_name(instr, &shape);
         let sharding = instr.sharding.clone().filter(|_| instr.shape.as_array().is_some());
-        let origin = Origin::Cast { of: instr.name.clone(), wanted_by: self.reader.clone() };
+        let origin = self.cast_origin(instr);
         let convert = Instruction { name, op: Op::Convert, shape, operands: vec![made], sharding, ..plain(instr) };
         self.push(convert, origin)
+    }
+
+    /// A cast of an instruction's value for whoever reads now; the result's reader is its caller.
+    fn cast_origin(&self, instr: &Instruction) -> Origin {
+        let reader = self.reader.unwrap_or(self.original.root);
+        Origin::Cast { of: instr.name.clone(), wanted_by: self.original.instr(reader).name.clone() }
     }
 
     fn cast_name(&self, instr: &Instruction, shape: &Shape) -> String {

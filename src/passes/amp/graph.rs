@@ -10,7 +10,7 @@ use super::literal;
 use super::policy::{Because, Classes, LowDType};
 use crate::hlo::ops::UnaryOp;
 use crate::hlo::ops::precision::Class;
-use crate::hlo::{CompId, DType, InstrId, Instruction, Module, Op, Shape};
+use crate::hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
 
 /// A value: an array (or token), by index into [`Graph::values`].
 pub(super) type ValueId = u32;
@@ -285,7 +285,8 @@ impl<'m> Graph<'m> {
         match &instr.op {
             Op::Parameter { .. } => return of_op(Kind::Parameter),
             _ if !has_f32 => return of_op(Kind::Fixed("it holds no f32")),
-            Op::Constant(_) => return of_op(Kind::Constant),
+            Op::Constant(Literal::Array { .. }) => return of_op(Kind::Constant),
+            Op::Constant(Literal::Tuple(_) | Literal::Token) => return of_op(Kind::Fixed("it is a constant tuple")),
             Op::Convert => {
                 let from = operands.first().and_then(|&v| self.value(v).dtype);
                 let to = instr.shape.dtype();

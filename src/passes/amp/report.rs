@@ -192,7 +192,7 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
 }
 
 /// The report on a finished module; `order` says for each of its computations where it comes from.
-pub(super) fn report(rewriter: &Rewriter<'_>, module: &Module, order: &[CompId]) -> Report {
+pub(super) fn report(rewriter: &mut Rewriter<'_>, module: &Module, order: &[CompId]) -> Report {
     let mut report = Report {
         policy: rewriter.policy.clone(),
         decisions: Vec::new(),
@@ -205,14 +205,15 @@ pub(super) fn report(rewriter: &Rewriter<'_>, module: &Module, order: &[CompId])
     };
     let n_original = rewriter.module.computations.len();
     for (computation, id) in module.computations.iter().zip(order) {
-        let written = id.idx().checked_sub(n_original).map(|idx| &rewriter.written[idx]);
+        let written = id.idx().checked_sub(n_original);
         let decisions = match written {
-            Some(written) => &written.decisions[..],
-            None => rewriter.unchanged.get(id).map_or(&[][..], Vec::as_slice),
+            Some(idx) => std::mem::take(&mut rewriter.written[idx].decisions),
+            None => rewriter.unchanged.remove(id).unwrap_or_default(),
         };
         for decision in decisions {
-            report.add(Decision { computation: computation.name.clone(), ..decision.clone() });
+            report.add(Decision { computation: computation.name.clone(), ..decision });
         }
+        let written = written.map(|idx| &rewriter.written[idx]);
         for (instr, origin) in computation.instructions.iter().zip(written.map_or(&[][..], |w| &w.origins)) {
             let Origin::Cast { of, wanted_by } = origin else { continue };
             let shape = instr.shape.as_array();

@@ -12,7 +12,7 @@ use super::paint::{Painted, RegionKind, paint};
 use super::policy::{Classes, Policy};
 use super::report::{Decision, decisions};
 use crate::hlo::{CompId, Computation, DType, InstrId, Layout, Module, Op, Shape};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Where an instruction of a written computation comes from.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,7 +128,7 @@ impl<'m> Rewriter<'m> {
 
     /// The module with its entry replaced, without what nothing calls, and where each computation of it comes from:
     /// an index into [`Rewriter::written`], or the original's id.
-    pub(super) fn finish(&self, entry: CompId) -> (Module, Vec<CompId>) {
+    pub(super) fn finish(&mut self, entry: CompId) -> (Module, Vec<CompId>) {
         let comp = |id: CompId| match id.idx().checked_sub(self.module.computations.len()) {
             Some(idx) => &self.written[idx].computation,
             None => self.module.comp(id),
@@ -149,8 +149,13 @@ impl<'m> Rewriter<'m> {
         order.sort_by_key(|&id| (original(id), id));
         let new_ids: BTreeMap<CompId, CompId> =
             order.iter().enumerate().map(|(place, &id)| (id, CompId(place as u32))).collect();
+        let n_original = self.module.computations.len();
+        let mut take = |id: CompId| match id.idx().checked_sub(n_original) {
+            Some(idx) => std::mem::replace(&mut self.written[idx].computation, Computation::new("")),
+            None => self.module.comp(id).clone(),
+        };
         let mut module = Module {
-            computations: order.iter().map(|&id| comp(id).clone()).collect(),
+            computations: order.iter().map(|&id| take(id)).collect(),
             entry: new_ids[&entry],
             name: self.module.name.clone(),
             input_output_alias: self.module.input_output_alias.clone(),
@@ -172,28 +177,38 @@ impl<'m> Rewriter<'m> {
 
 /// Gives every computation and instruction whose name an earlier one has the first free `name.1`, `name.2`, …
 fn make_names_unique(module: &mut Module) {
-    fn unique(name: &mut String, taken: &mut BTreeSet<String>, next: &mut BTreeMap<String, u32>) {
-        if taken.insert(name.clone()) {
-            return;
+    let computations = module.computations.iter().map(|computation| &computation.name[..]);
+    for (at, name) in renamed(computations) {
+        module.computations[at].name = name;
+    }
+    let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+    let mut new_names = renamed(instructions.map(|instr| &instr.name[..])).into_iter().peekable();
+    let instructions = module.computations.iter_mut().flat_map(|computation| &mut computation.instructions);
+    for (at, instr) in instructions.enumerate() {
+        if let Some((_, name)) = new_names.next_if(|(renamed, _)| *renamed == at) {
+            instr.name = name;
         }
-        let count = next.entry(name.clone()).or_insert(0);
+    }
+}
+
+/// New names for those that an earlier one has, with their places, in order.
+fn renamed<'n>(names: impl Iterator<Item = &'n str>) -> Vec<(usize, String)> {
+    let names: Vec<&str> = names.collect();
+    let mut taken: HashSet<&str> = HashSet::with_capacity(names.len());
+    let twice: Vec<usize> = (0..names.len()).filter(|&at| !taken.insert(names[at])).collect();
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut given: BTreeSet<String> = BTreeSet::new();
+    let mut rename = |at: usize| {
+        let count = counts.entry(names[at]).or_insert(0);
         loop {
             *count += 1;
-            let candidate = format!("{name}.{count}");
-            if taken.insert(candidate.clone()) {
-                *name = candidate;
-                return;
+            let candidate = format!("{}.{count}", names[at]);
+            if !taken.contains(&candidate[..]) && given.insert(candidate.clone()) {
+                return (at, candidate);
             }
         }
-    }
-    let (mut comps, mut instrs) = (BTreeSet::new(), BTreeSet::new());
-    let (mut next_comp, mut next_instr) = (BTreeMap::new(), BTreeMap::new());
-    for computation in &mut module.computations {
-        unique(&mut computation.name, &mut comps, &mut next_comp);
-        for instr in &mut computation.instructions {
-            unique(&mut instr.name, &mut instrs, &mut next_instr);
-        }
-    }
+    };
+    twice.into_iter().map(&mut rename).collect()
 }
 
 /// Drops what is said of the entry's buffers and no longer true of them: layouts of other shapes, aliases of buffers that
@@ -245,13 +260,14 @@ pub(super) fn narrow_shape(shape: &Shape, low: DType, is_low: &mut dyn FnMut(usi
             Shape::Array(_) | Shape::Token | Shape::Opaque => {
                 *place += 1;
                 let mut leaf = shape.clone();
-                if let Shape::Array(array) = &mut leaf {
-                    if is_low(*place - 1) && array.dtype == DType::F32 {
-                        array.dtype = low;
-                        if let Some(layout) = &mut array.layout {
-                            let minor_to_major = std::mem::take(&mut layout.minor_to_major);
-                            *layout = Layout { minor_to_major, ..Layout::default() };
-                        }
+                if let Shape::Array(array) = &mut leaf
+                    && array.dtype == DType::F32
+                    && is_low(*place - 1)
+                {
+                    array.dtype = low;
+                    if let Some(layout) = &mut array.layout {
+                        let minor_to_major = std::mem::take(&mut layout.minor_to_major);
+                        *layout = Layout { minor_to_major, ..Layout::default() };
                     }
                 }
                 leaf
