@@ -25,12 +25,14 @@ pub enum AuditError {
     Pjrt(#[from] PjrtError),
     /// Random numbers from nowhere.
     #[error(
-        "%{instruction} is an `rng`, which draws other numbers in every run, so that two runs cannot be compared; \
+        "%{instruction} is an `{opcode}`, which draws other numbers in every run, so that two runs cannot be compared; \
          expected `rng-bit-generator`, or random numbers as an input"
     )]
     Random {
         /// The instruction.
         instruction: String,
+        /// Its opcode.
+        opcode: String,
     },
     /// Too few inputs, or too many.
     #[error("{measured} inputs were given, expected {expected}: one for each array that the parameters hold, in order")]

@@ -59,3 +59,54 @@ fn flushed(written: &mut Vec<Instruction>, prefix: &str, next: &mut usize, x: In
     let signed_zero = push(Op::Binary(BinaryOp::Multiply), of(DType::F32), vec![x, zero]);
     push(Op::Select, of(DType::F32), vec![is_small, signed_zero, x])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::{text, verify};
+
+    const MODULE: &str = "HloModule m
+
+callee {
+  a = f32[2] parameter(0)
+  ROOT narrow = bf16[2] convert(a)
+}
+
+ENTRY m {
+  x = f32[2] parameter(0)
+  first = bf16[2] convert(x)
+  flush.0 = f32[2] convert(first)
+  half = f16[2] convert(flush.0)
+  called = bf16[2] call(flush.0), to_apply=callee
+  ROOT sum = bf16[2] add(first, called)
+}
+";
+
+    fn opcodes(module: &Module, comp: &str) -> Vec<String> {
+        let comp = module.find_computation(comp).unwrap();
+        module.comp(comp).instructions.iter().map(|instr| instr.op.opcode().into_owned()).collect()
+    }
+
+    const SEQUENCE: [&str; 9] =
+        ["constant", "broadcast", "constant", "broadcast", "abs", "compare", "multiply", "select", "convert"];
+
+    #[test]
+    fn only_conversions_from_f32_to_bf16_are_rewritten() {
+        let mut module = text::parse(MODULE, "m.txt").unwrap();
+        everywhere(&mut module);
+        verify(&module).unwrap();
+        assert_eq!(opcodes(&module, "callee"), [&["parameter"][..], &SEQUENCE].concat());
+        let entry = [&["parameter"][..], &SEQUENCE, &["convert", "convert", "call", "add"]].concat();
+        assert_eq!(opcodes(&module, "m"), entry);
+        assert_eq!(module.entry().instr(module.entry().root).name, "sum");
+    }
+
+    #[test]
+    fn what_stands_before_the_place_stays() {
+        let before = text::parse(MODULE, "m.txt").unwrap();
+        let mut module = before.clone();
+        let entry = module.entry;
+        rewrite(&mut module, vec![(entry, 2)]);
+        assert_eq!(module, before);
+    }
+}

@@ -232,7 +232,6 @@ impl<'m> Auditor<'m> {
         let taps: Vec<Leaf> = reference_leaves.chain(born_leaves).collect();
         let n_leaves = taps.len() / 2;
         let outputs = device::run(&self.client, &taps::tapped(&born.module, &taps), &self.buffers)?;
-        // Flushing inserts instructions, so ids are looked up by name.
         let names: Vec<&str> = rows.iter().map(|row| plain.entry().instr(row.lowered).name.as_str()).collect();
         let taps: Vec<Leaf> = taps::find(lowered, &names).into_iter().flat_map(|id| leaves(lowered, id)).collect();
         let measured = device::run(&self.client, &taps::tapped(lowered, &taps), buffers)?;
@@ -350,15 +349,21 @@ fn comparable(module: &Module, lowered: &Module, pairs: &Pairs) -> (Vec<Pair>, V
     (rows, skipped)
 }
 
-/// `rng` draws anew in every run, so two runs cannot be compared. (`rng-bit-generator` has its state as an operand.)
+/// Opcodes that give other values in every run. (`rng-bit-generator` has its state as an operand.)
+const RANDOM: [&str; 2] = ["rng", "rng-get-and-update-state"];
+
+/// Two runs of a module that draws anew in every run cannot be compared.
 fn refuse_random(module: &Module) -> Result<(), AuditError> {
     let random = module
         .computations
         .iter()
         .flat_map(|computation| &computation.instructions)
-        .find(|instr| matches!(&instr.op, Op::Opaque(opaque) if opaque.opcode == "rng"));
+        .find(|instr| matches!(&instr.op, Op::Opaque(opaque) if RANDOM.contains(&opaque.opcode.as_str())));
     match random {
-        Some(instr) => Err(AuditError::Random { instruction: instr.name.clone() }),
+        Some(instr) => {
+            let opcode = instr.op.opcode().into_owned();
+            Err(AuditError::Random { instruction: instr.name.clone(), opcode })
+        }
         None => Ok(()),
     }
 }

@@ -146,8 +146,9 @@ fn candidates(module: &Module, policy: &Policy, audit: &Audit) -> Result<Vec<Str
     let mut names = Vec::new();
     let mut seen = BTreeSet::new();
     for row in audit.by_born() {
-        if row.born.scaled > 0.0 || lowered.contains(row.instruction.as_str()) {
-            names.extend(seen.insert(row.instruction.clone()).then(|| row.instruction.clone()));
+        let is_changed = row.born.scaled > 0.0 || lowered.contains(row.instruction.as_str());
+        if is_changed && seen.insert(row.instruction.clone()) {
+            names.push(row.instruction.clone());
         }
         let mut pending = module.entry().instructions[row.position].op.called();
         let mut reached: BTreeSet<CompId> = pending.iter().copied().collect();

@@ -155,9 +155,9 @@ pub(super) fn result_makers(module: &Module) -> Vec<String> {
     result_leaves(module).iter().map(maker).collect()
 }
 
-/// The entry's instructions of these names, which it has.
+/// The entry's instructions of these names. Flushing inserts instructions, so that ids change and names do not.
 pub(super) fn find(module: &Module, names: &[&str]) -> Vec<InstrId> {
     let entry = module.entry();
     let ids: BTreeMap<&str, InstrId> = entry.ids().map(|id| (entry.instr(id).name.as_str(), id)).collect();
-    names.iter().map(|name| ids[name]).collect()
+    names.iter().map(|name| *ids.get(name).expect("an instruction keeps its name through the rewrite")).collect()
 }
