@@ -1,4 +1,5 @@
 //! bf16scope: a bfloat16 toolkit for XLA.
+pub mod audit;
 pub mod cli;
 pub mod data;
 pub mod graph;

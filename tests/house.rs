@@ -124,11 +124,15 @@ fn arrows_point_down() {
         ("models", &["nn", "graph", "hlo"]),
         ("data", &["hlo", "numerics"]),
         ("pjrt", &["hlo"]),
+        ("audit", &["hlo", "passes", "pjrt", "numerics"]),
         ("tpu", &["pjrt", "hlo"]),
         ("train", &["models", "nn", "optim", "graph", "passes", "data", "pjrt", "hlo", "numerics"]),
         (
             "cli",
-            &["train", "models", "nn", "optim", "graph", "passes", "data", "tpu", "pjrt", "hlo", "numerics", "report"],
+            &[
+                "audit", "train", "models", "nn", "optim", "graph", "passes", "data", "tpu", "pjrt", "hlo", "numerics",
+                "report",
+            ],
         ),
         ("main", &["cli"]),
         ("lib", &[]),

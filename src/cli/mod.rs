@@ -11,6 +11,7 @@
 //! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too).
 
 mod arrays;
+mod audit;
 mod bits;
 mod compile;
 mod doctor;
@@ -100,6 +101,8 @@ enum Command {
     Lower(lower::Args),
     /// Say why an instruction of a module is, or is not, lowered to bf16
     ExplainCast(explain_cast::Args),
+    /// Compare a module with its lowered form, instruction by instruction: is it still right?
+    Audit(audit::Args),
     /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
     Plugins(plugins::Args),
 }
@@ -116,6 +119,7 @@ impl Command {
             Command::Emit(_) => "emit",
             Command::Lower(_) => "lower",
             Command::ExplainCast(_) => "explain-cast",
+            Command::Audit(_) => "audit",
             Command::Plugins(_) => "plugins",
             Command::Run(_) => "run",
         }
@@ -131,6 +135,7 @@ impl Command {
             Command::Emit(args) => emit::run(args, context),
             Command::Lower(args) => lower::run(args, context),
             Command::ExplainCast(args) => explain_cast::run(args, context),
+            Command::Audit(args) => audit::run(args, context),
             Command::Plugins(args) => plugins::run(args, context),
             Command::Run(args) => run::run(args, context),
         }

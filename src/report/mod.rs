@@ -1,4 +1,9 @@
 //! How quantities are written for eyes: tables, bytes, counts, ratios. Knows nothing of what they measure.
+//!
+//! Pages for a browser are in [`html`], their plots in [`plot`].
+
+pub mod html;
+pub mod plot;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 

@@ -1,0 +1,70 @@
+//! Why an audit could not be made.
+
+use crate::hlo::VerifyErrors;
+use crate::hlo::proto::ProtoError;
+use crate::passes::PassError;
+use crate::pjrt::PjrtError;
+
+/// Why an audit could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    /// The module was broken before.
+    #[error("the module does not verify, so it was not audited:\n{0}")]
+    Invalid(VerifyErrors),
+    /// It could not be lowered.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// A module made for the audit is broken: a bug of this room.
+    #[error("the audit made a broken module, which is a bug of bf16scope; please report it with the module:\n{0}")]
+    Broken(VerifyErrors),
+    /// A module cannot be encoded.
+    #[error(transparent)]
+    Proto(#[from] ProtoError),
+    /// The plugin failed.
+    #[error(transparent)]
+    Pjrt(#[from] PjrtError),
+    /// Random numbers from nowhere.
+    #[error(
+        "%{instruction} is an `{opcode}`, which draws other numbers in every run, so that two runs cannot be compared; \
+         expected `rng-bit-generator`, or random numbers as an input"
+    )]
+    Random {
+        /// The instruction.
+        instruction: String,
+        /// Its opcode.
+        opcode: String,
+    },
+    /// Too few inputs, or too many.
+    #[error("{measured} inputs were given, expected {expected}: one for each array that the parameters hold, in order")]
+    InputCount {
+        /// How many were given.
+        measured: usize,
+        /// How many arrays the parameters hold.
+        expected: usize,
+    },
+    /// An input of another type.
+    #[error("input {number} is {measured}, expected {expected} for parameter %{parameter}")]
+    InputType {
+        /// Its place among the inputs.
+        number: usize,
+        /// Name of the parameter.
+        parameter: String,
+        /// Type of the input.
+        measured: String,
+        /// Type of the parameter.
+        expected: String,
+    },
+    /// The plugin drops roundings.
+    #[error(
+        "the plugin keeps excess precision: {input} through bf16 and back came out as {measured}, expected {expected}; \
+         an audit would not see the roundings. Use another plugin, or unset XLA_FLAGS"
+    )]
+    ExcessPrecision {
+        /// What went in.
+        input: f32,
+        /// What came out.
+        measured: f32,
+        /// What bf16 makes of it.
+        expected: f32,
+    },
+}

@@ -1,0 +1,361 @@
+//! `bf16scope audit`: is a lowered module still right, and if not, where does it go wrong?
+
+mod page;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use comfy_table::{CellAlignment, Table};
+use serde::Serialize;
+
+use super::arrays::Inputs;
+use super::policy::PolicyArgs;
+use super::{Context, Status, emit, module_file, progress};
+use crate::audit::{Audit, Auditor, Config, ResultRow, Row, Search};
+use crate::hlo::Literal;
+use crate::numerics::compare::Errors;
+use crate::passes::amp::Policy;
+use crate::pjrt::{Client, Kind, Plugin};
+use crate::report;
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope audit step.hlo.pb --inputs in.npz
+          run it in f32 and lowered; show where most error is born
+  bf16scope audit step.hlo.pb --random 1 --policy bf16_scope --html audit.html
+          on drawn inputs, under another policy, with a page for the browser
+  bf16scope audit step.hlo.pb --inputs in.npz --budget 1e-2 --save-policy step.yaml
+          and if a result is off by more than a hundredth of its scale, find what to keep in f32
+
+The scaled error of an array is its greatest |x - r| over the greatest |r| of the f32 module; budgets are on the greatest
+of a result. An error is born at an instruction if its lowered form makes it on the f32 module's operands.
+
+Exit status: 0 right; 1 over the budget, or with a NaN or infinity that f32 does not have; 2 could not run.";
+
+/// Arguments of `audit`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The f32 module: HLO text or a serialized HloModuleProto
+    #[arg(value_name = "MODULE")]
+    module: PathBuf,
+    /// Arrays for the parameters
+    #[arg(short, long, value_name = "FILE.npz")]
+    inputs: Option<PathBuf>,
+    /// Draw what --inputs does not give
+    #[arg(long, value_name = "SEED")]
+    random: Option<u64>,
+    #[command(flatten)]
+    policy: PolicyArgs,
+    /// Make zero of subnormal numbers where f32 becomes bf16, as a TPU does
+    #[arg(long)]
+    flush_subnormals: bool,
+    /// Greatest scaled error that a result may have; if one has more, search what to keep in f32
+    #[arg(long, value_name = "ERROR", value_parser = budget)]
+    budget: Option<f64>,
+    /// Where to write the policy that a search found [default: MODULE.policy.yaml in the current directory]
+    #[arg(long, value_name = "FILE", requires = "budget")]
+    save_policy: Option<PathBuf>,
+    /// Write a page for the browser: a sortable table, and plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Show this many instructions and results
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    /// Show every instruction and result
+    #[arg(long, conflicts_with = "top")]
+    all: bool,
+    /// Values held at once for comparison, in MiB; a smaller limit means more compilations
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    slice_mib: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn budget(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(budget) if budget > 0.0 && budget.is_finite() => Ok(budget),
+        Ok(_) | Err(_) => Err("expected a number over 0, such as 1e-2".to_string()),
+    }
+}
+
+/// All that is known when the work is done; also what `--json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    file: PathBuf,
+    flush_subnormals: bool,
+    policy: Policy,
+    /// Greatest scaled error of a result; `null` if one is not finite.
+    error: f64,
+    budget: Option<f64>,
+    /// Whether the results are within the budget and no instruction has a NaN or infinity of its own.
+    is_right: bool,
+    /// The file that the found policy was written to.
+    saved_policy: Option<PathBuf>,
+    search: Option<Search>,
+    #[serde(flatten)]
+    audit: Audit,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let policy = args.policy.policy()?;
+    let module = module_file::load(&args.module)?;
+    let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
+    let inputs: Vec<Literal> =
+        (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
+    let client = Client::new(Plugin::of(Kind::Cpu, &context.setup())?)?;
+    let spinner = progress::spinner(format!("auditing {}", args.module.display()), context.quiet);
+    let config = Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals: args.flush_subnormals };
+    let failed = || format!("{} cannot be audited", args.module.display());
+    let auditor = Auditor::new(&client, &module, &inputs, config).with_context(failed)?;
+    let audit = auditor.audit(&policy).with_context(failed)?;
+    let error = audit.error();
+    let search = match args.budget {
+        Some(budget) if error > budget => Some(auditor.search(&policy, &audit, budget).with_context(failed)?),
+        Some(_) | None => None,
+    };
+    spinner.finish_and_clear();
+    let is_right = audit.first_not_finite.is_none() && args.budget.is_none_or(|budget| error <= budget);
+    let saved_policy = search.as_ref().map(|search| save(args, search)).transpose()?.flatten();
+    let outcome = Outcome {
+        file: args.module.clone(),
+        flush_subnormals: args.flush_subnormals,
+        policy,
+        error,
+        budget: args.budget,
+        is_right,
+        saved_policy,
+        search,
+        audit,
+    };
+    if let Some(path) = &args.html {
+        emit::replace(path, page::page(&outcome).render().as_bytes())?;
+    }
+    match args.json {
+        true => context.print_json(&outcome)?,
+        false => context.print(&render(&outcome, if args.all { usize::MAX } else { args.top }))?,
+    }
+    Ok(if is_right { Status::Ok } else { Status::Failing })
+}
+
+/// Writes the policy of a search that succeeded.
+fn save(args: &Args, search: &Search) -> anyhow::Result<Option<PathBuf>> {
+    if !search.is_reached {
+        return Ok(None);
+    }
+    let path = args.save_policy.clone().unwrap_or_else(|| default_policy(&args.module));
+    let mut text = format!(
+        "# `bf16scope audit {} --budget {:e}` found what to keep: results are within {:.3e} of f32.\n",
+        args.module.display(),
+        search.budget,
+        search.error
+    );
+    text += &serde_yaml::to_string(&search.policy).context("cannot write the policy as YAML")?;
+    emit::replace(&path, text.as_bytes())?;
+    Ok(Some(path))
+}
+
+/// `dir/mlp.hlo.pb` → `mlp.policy.yaml`.
+fn default_policy(module: &Path) -> PathBuf {
+    let name = module.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let stem = name.split('.').find(|part| !part.is_empty()).unwrap_or("module");
+    PathBuf::from(format!("{stem}.policy.yaml"))
+}
+
+/// An error for eyes.
+fn number(value: f64) -> String {
+    match value {
+        0.0 => "0".to_string(),
+        v if v.is_infinite() => "inf".to_string(),
+        v => format!("{v:.2e}"),
+    }
+}
+
+/// An error in ulp for eyes.
+fn ulps(value: f64) -> String {
+    if value < 1e4 { format!("{value:.1}") } else { format!("{value:.1e}") }
+}
+
+/// The dtype of a shape as it is printed; the whole for a tuple.
+fn dtype(shape: &str) -> &str {
+    if shape.starts_with('(') { shape } else { shape.split('[').next().unwrap_or(shape) }
+}
+
+/// `bf16`, or `f32 → bf16` where lowering changed it.
+fn dtypes(row: &Row) -> String {
+    let (before, now) = (dtype(&row.reference), dtype(&row.lowered));
+    match (before == now, before.starts_with('(')) {
+        (true, false) => now.to_string(),
+        (true, true) => "tuple".to_string(),
+        (false, false) => format!("{before} → {now}"),
+        (false, true) => "tuple, changed".to_string(),
+    }
+}
+
+/// What else happened to values: nothing, mostly.
+fn remarks(errors: &Errors) -> String {
+    let share = |share: f64, what: &str| {
+        (share > 0.0).then(|| {
+            format!("{} {what}", if share < 1e-3 { "< 0.1 %".to_string() } else { format!("{:.1} %", 100.0 * share) })
+        })
+    };
+    let introduced = errors.n_introduced as f64 / errors.n_elements.max(1) as f64;
+    let all = [
+        share(introduced, "not finite"),
+        share(errors.overflowed, "overflowed"),
+        share(errors.subnormal, "subnormal"),
+        share(errors.flushed, "became 0"),
+    ];
+    all.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// The tables and what they come to.
+fn render(outcome: &Outcome, n_rows: usize) -> String {
+    let audit = &outcome.audit;
+    let mut text = String::new();
+    let mut table = report::table();
+    table.set_header(["instruction", "op", "dtype", "born", "born ulp", "error", "ulp", "cosine", "values"]);
+    let rows = audit.by_born();
+    for row in rows.iter().take(n_rows) {
+        table.add_row([
+            row.instruction.clone(),
+            row.opcode.clone(),
+            dtypes(row),
+            number(row.born.scaled),
+            ulps(row.born.max_ulp),
+            number(row.errors.scaled),
+            ulps(row.errors.max_ulp),
+            format!("{:.6}", row.errors.cosine),
+            remarks(&row.errors),
+        ]);
+    }
+    align(&mut table, 3..8);
+    text += &format!("{table}\n");
+    if rows.len() > n_rows {
+        text += &format!("{} more instructions with less error of their own (--all shows them)\n", rows.len() - n_rows);
+    }
+    text += &results(&audit.results, n_rows);
+    text += &summary(outcome);
+    text
+}
+
+/// The results; of many, those with the greatest error.
+fn results(rows: &[ResultRow], n_rows: usize) -> String {
+    let mut shown: Vec<&ResultRow> = rows.iter().collect();
+    if rows.len() > n_rows {
+        let error = |row: &ResultRow| row.errors.map_or(row.n_differing as f64, |errors| errors.scaled);
+        shown.sort_by(|a, b| error(b).total_cmp(&error(a)));
+        shown.truncate(n_rows);
+    }
+    let mut table = report::table();
+    table.set_header(["result", "made by", "shape", "error", "max abs", "mean rel", "cosine"]);
+    for row in shown {
+        let mut cells = vec![format!("out{}", row.index), row.instruction.clone(), row.shape.clone()];
+        match &row.errors {
+            Some(errors) => cells.extend([
+                number(errors.scaled),
+                number(errors.max_abs),
+                number(errors.mean_rel),
+                format!("{:.6}", errors.cosine),
+            ]),
+            None => cells.push(format!("{} differ", row.n_differing)),
+        }
+        table.add_row(cells);
+    }
+    align(&mut table, 3..7);
+    let mut text = format!("\n{table}\n");
+    if rows.len() > n_rows {
+        text += &format!("{} more results with less error (--all shows them)\n", rows.len() - n_rows);
+    }
+    text
+}
+
+/// Aligns some columns at the right.
+fn align(table: &mut Table, columns: Range<usize>) {
+    for column in table.column_iter_mut().skip(columns.start).take(columns.len()) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+/// The verdict, in lines.
+fn summary(outcome: &Outcome) -> String {
+    let audit = &outcome.audit;
+    let mut lines = vec![format!(
+        "{}: {} instructions compared{}; the results are within {} of f32",
+        outcome.file.display(),
+        audit.rows.len(),
+        if audit.n_slices > 1 { format!(" in {} slices", audit.n_slices) } else { String::new() },
+        number(outcome.error)
+    )];
+    if !audit.skipped.is_empty() {
+        let first = &audit.skipped[0];
+        lines.push(format!("{} not compared, such as %{}: {}", audit.skipped.len(), first.instruction, first.why));
+    }
+    if let Some(first) = &audit.first_not_finite {
+        lines.push(format!("FAILS: %{first} is the first with a NaN or infinity that f32 does not have"));
+    }
+    match (outcome.budget, &outcome.search) {
+        (None, _) => {}
+        (Some(budget), None) => lines.push(format!("within the budget of {}", number(budget))),
+        (Some(budget), Some(search)) => {
+            lines.push(format!("FAILS: over the budget of {}", number(budget)));
+            lines.push(found(search, outcome.saved_policy.as_deref()));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+/// What a search came to.
+fn found(search: &Search, saved: Option<&Path>) -> String {
+    let n = search.keep.len();
+    if !search.is_reached {
+        return format!(
+            "with all {n} candidates kept the results are still {} off: the policy's parameters, results or lists are \
+             the reason",
+            number(search.error)
+        );
+    }
+    let what = match n {
+        1 => "1 instruction".to_string(),
+        n => format!("{n} instructions"),
+    };
+    let mut text = format!("keeping {what} in f32 brings them to {} ({} runs):", number(search.error), search.n_runs);
+    for name in &search.keep {
+        text += &format!("\n  {name}");
+    }
+    if let Some(path) = saved {
+        text += &format!("\nthe policy is in {}: use it with --policy", path.display());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_named_after_modules() {
+        let name = |path: &str| default_policy(Path::new(path)).display().to_string();
+        assert_eq!(name("a/mlp_f32.hlo.pb"), "mlp_f32.policy.yaml");
+        assert_eq!(name(".hidden"), "hidden.policy.yaml");
+    }
+
+    #[test]
+    fn shares_are_said_where_there_are_any() {
+        let errors = Errors { n_elements: 10_000, overflowed: 0.125, flushed: 1e-4, ..Errors::default() };
+        assert_eq!(remarks(&errors), "12.5 % overflowed, < 0.1 % became 0");
+        assert_eq!(remarks(&Errors::default()), "");
+        assert_eq!((number(0.0), number(f64::INFINITY), number(0.00123)), ("0".into(), "inf".into(), "1.23e-3".into()));
+    }
+
+    #[test]
+    fn budgets_are_positive() {
+        assert_eq!(budget("1e-2"), Ok(0.01));
+        for text in ["0", "-1", "nan", "inf", "much"] {
+            assert!(budget(text).is_err(), "{text}");
+        }
+    }
+}

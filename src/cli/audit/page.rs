@@ -1,0 +1,154 @@
+//! The audit as a page for the browser.
+
+use super::{Outcome, dtypes, found, number, remarks, ulps};
+use crate::audit::Row;
+use crate::report::html::{Cell, Column, Fact, Page, Table};
+use crate::report::plot::{Series, along, histogram};
+
+/// The page.
+pub(super) fn page(outcome: &Outcome) -> Page {
+    let audit = &outcome.audit;
+    Page {
+        title: format!("Audit of {}", audit.module),
+        lead: "An f32 module beside its lowered form, run on the same inputs on a CPU, with every rounding kept. An error is \
+               born at an instruction if its lowered form makes it on the f32 module's operands; the scaled error of an \
+               array is its greatest |x − r| over the greatest |r| of the f32 module."
+            .to_string(),
+        facts: facts(outcome),
+        notes: outcome.search.iter().map(|search| found(search, outcome.saved_policy.as_deref())).collect(),
+        figures: figures(outcome),
+        tables: vec![instructions(outcome), results(outcome)],
+    }
+}
+
+fn facts(outcome: &Outcome) -> Vec<Fact> {
+    let audit = &outcome.audit;
+    let fact = |label: &str, value: String, is_bad| Fact { label: label.to_string(), value, is_bad };
+    let is_over = outcome.budget.is_some_and(|budget| outcome.error > budget);
+    let mut facts = vec![fact("greatest scaled error of a result", number(outcome.error), is_over)];
+    if let Some(budget) = outcome.budget {
+        facts.push(fact("budget", number(budget), false));
+    }
+    let first = audit.first_not_finite.clone();
+    facts.push(fact("first NaN or infinity of its own", first.clone().unwrap_or("none".to_string()), first.is_some()));
+    facts.push(fact("instructions compared", audit.rows.len().to_string(), false));
+    if !audit.skipped.is_empty() {
+        facts.push(fact("not compared", audit.skipped.len().to_string(), false));
+    }
+    facts.push(fact("narrow dtype", outcome.policy.dtype.dtype().to_string(), false));
+    if outcome.flush_subnormals {
+        facts.push(fact("subnormal numbers", "flushed".to_string(), false));
+    }
+    facts
+}
+
+fn figures(outcome: &Outcome) -> Vec<(String, String)> {
+    let rows = &outcome.audit.rows;
+    let series = |name: &str, color, of: fn(&Row) -> f64| Series {
+        name: name.to_string(),
+        color,
+        points: (rows.iter().enumerate())
+            .map(|(place, row)| (place, of(row), format!("{}: {}", row.instruction, number(of(row)))))
+            .collect(),
+    };
+    let both = [
+        series("all of the error", "--error", |row| row.errors.scaled),
+        series("born here", "--born", |row| row.born.scaled),
+    ];
+    let n_places = rows.len();
+    vec![
+        (
+            "Scaled error along the program".to_string(),
+            along("scaled error of each instruction", "instructions, in order", n_places, &both, outcome.budget),
+        ),
+        (
+            "How many instructions have which scaled error".to_string(),
+            histogram("histogram of scaled errors", "scaled error", &both),
+        ),
+    ]
+}
+
+const INSTRUCTION_COLUMNS: [Column; 16] = [
+    Column { title: "instruction", help: "its name in both modules" },
+    Column { title: "op", help: "opcode" },
+    Column { title: "dtype", help: "before → now" },
+    Column { title: "shape", help: "in the f32 module" },
+    Column { title: "born", help: "scaled error made here on the f32 module's operands" },
+    Column { title: "born ulp", help: "greatest error made here, in distances of bf16's numbers" },
+    Column { title: "error", help: "scaled error, handed down and made here" },
+    Column { title: "max abs", help: "greatest |x − r|" },
+    Column { title: "mean abs", help: "mean |x − r|" },
+    Column { title: "max rel", help: "greatest |x − r| / |r|, where r is not 0" },
+    Column { title: "mean rel", help: "mean of the same" },
+    Column { title: "max ulp", help: "greatest |x − r| in distances of bf16's numbers" },
+    Column { title: "cosine", help: "of the angle between x and r" },
+    Column { title: "values", help: "shares that overflowed, went subnormal or became 0" },
+    Column { title: "place", help: "place in the f32 module" },
+    Column { title: "scoped name", help: "op_name of its metadata" },
+];
+
+fn instructions(outcome: &Outcome) -> Table {
+    let shown = |value: f64| Cell::Number(value, number(value));
+    let row = |row: &Row| {
+        vec![
+            Cell::Text(row.instruction.clone()),
+            Cell::Text(row.opcode.clone()),
+            Cell::Text(dtypes(row)),
+            Cell::Text(row.reference.clone()),
+            shown(row.born.scaled),
+            Cell::Number(row.born.max_ulp, ulps(row.born.max_ulp)),
+            shown(row.errors.scaled),
+            shown(row.errors.max_abs),
+            shown(row.errors.mean_abs),
+            shown(row.errors.max_rel),
+            shown(row.errors.mean_rel),
+            Cell::Number(row.errors.max_ulp, ulps(row.errors.max_ulp)),
+            Cell::Number(row.errors.cosine, format!("{:.6}", row.errors.cosine)),
+            Cell::Text(remarks(&row.errors)),
+            Cell::Number(row.position as f64, row.position.to_string()),
+            Cell::Text(row.op_name.clone()),
+        ]
+    };
+    Table {
+        heading: "Instructions".to_string(),
+        lead:
+            "Where most error is born comes first: those are what to put in the policy’s keep list. A click on a heading sorts by it."
+                .to_string(),
+        columns: INSTRUCTION_COLUMNS.to_vec(),
+        rows: outcome.audit.by_born().into_iter().map(row).collect(),
+    }
+}
+
+fn results(outcome: &Outcome) -> Table {
+    let shown = |value: f64| Cell::Number(value, number(value));
+    let rows = outcome.audit.results.iter().map(|row| {
+        let errors = row.errors.unwrap_or_default();
+        let differs = if row.errors.is_some() { String::new() } else { format!("{} differ", row.n_differing) };
+        vec![
+            Cell::Text(format!("out{}", row.index)),
+            Cell::Text(row.instruction.clone()),
+            Cell::Text(row.shape.clone()),
+            shown(errors.scaled),
+            shown(errors.max_abs),
+            shown(errors.mean_rel),
+            Cell::Number(errors.cosine, format!("{:.6}", errors.cosine)),
+            Cell::Text(differs),
+        ]
+    });
+    let columns = [
+        Column { title: "result", help: "place among the arrays of the result" },
+        Column { title: "made by", help: "instruction" },
+        Column { title: "shape", help: "in the f32 module" },
+        Column { title: "error", help: "scaled error" },
+        Column { title: "max abs", help: "greatest |x − r|" },
+        Column { title: "mean rel", help: "mean |x − r| / |r|, where r is not 0" },
+        Column { title: "cosine", help: "of the angle between x and r" },
+        Column { title: "values", help: "elements that differ, where a result is not floating" },
+    ];
+    Table {
+        heading: "Results".to_string(),
+        lead: "What the module gives, measured in the module as it is.".to_string(),
+        columns: columns.to_vec(),
+        rows: rows.collect(),
+    }
+}
