@@ -107,6 +107,31 @@ fn calls() {
     check(&module, expect!["c0: calls nest 513 deep, expected at most 512"]);
 }
 
+#[test]
+fn a_chain_of_calls_that_is_too_long_is_one_error() {
+    // Callees first, as decoders leave them, so that each is walked by itself.
+    let mut module = small();
+    let mut callee = computation(&mut module, "first");
+    add(&mut module, callee, "first_one", Op::Constant(Literal::scalar(0f32)), &[], "f32[]");
+    for i in 0..2 * MAX_CALL_DEPTH {
+        let caller = computation(&mut module, &format!("c{i}"));
+        add(&mut module, caller, &format!("call{i}"), Op::Call { to_apply: callee }, &[], "f32[]");
+        callee = caller;
+    }
+    check(&module, expect!["c1023: calls nest 1025 deep, expected at most 512"]);
+}
+
+#[test]
+fn many_errors_are_counted() {
+    let mut module = small();
+    let comp = computation(&mut module, "bad");
+    for i in 0..150 {
+        add(&mut module, comp, &format!("x{i}"), Op::OptimizationBarrier, &[InstrId(999)], "f32[]");
+    }
+    let printed = verify(&module).unwrap_err().to_string();
+    assert!(printed.ends_with("\n… 150 errors in all"), "{printed}");
+}
+
 fn body_id() -> CompId {
     small().find_computation("body").unwrap()
 }

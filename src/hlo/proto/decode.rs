@@ -41,6 +41,9 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Module, ProtoError> {
 pub fn module(mut proto: HloModuleProto) -> Result<Module, ProtoError> {
     let name = take(&mut proto.name);
     let mut protos = take(&mut proto.computations);
+    if protos.is_empty() {
+        return Err(ProtoError::missing(&format!("module `{name}`"), "computations"));
+    }
     let order = computation_order(&protos)?;
     let comp_of: HashMap<i64, CompId> =
         order.iter().enumerate().map(|(new, &old)| (protos[old].id, CompId(new as u32))).collect();

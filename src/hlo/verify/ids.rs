@@ -134,6 +134,7 @@ fn check_calls(module: &Module, errors: &mut Errors<'_>) {
         Done(usize),
     }
     let mut marks = vec![Mark::New; graph.len()];
+    let mut deepest = (0, 0);
     for start in 0..graph.len() {
         if marks[start] != Mark::New {
             continue;
@@ -166,11 +167,13 @@ fn check_calls(module: &Module, errors: &mut Errors<'_>) {
                 }
             }
         }
-        if let Mark::Done(depth) = marks[start]
-            && depth > MAX_CALL_DEPTH
-        {
-            let message = format!("calls nest {depth} deep, expected at most {MAX_CALL_DEPTH}");
-            errors.computation(CompId(start as u32), "ids/call-depth", message);
+        if let Mark::Done(depth) = marks[start] {
+            deepest = deepest.max((depth, start));
         }
+    }
+    let (depth, start) = deepest;
+    if depth > MAX_CALL_DEPTH {
+        let message = format!("calls nest {depth} deep, expected at most {MAX_CALL_DEPTH}");
+        errors.computation(CompId(start as u32), "ids/call-depth", message);
     }
 }

@@ -108,6 +108,8 @@ impl Errors<'_> {
     }
 }
 
+/// Errors printed of one module; more are counted.
+const MAX_PRINTED_ERRORS: usize = 100;
 /// Operands printed of one instruction; more are counted.
 const MAX_PRINTED_OPERANDS: usize = 8;
 /// Characters printed of one shape; more are left out.
@@ -164,10 +166,10 @@ impl std::error::Error for VerifyError {}
 
 impl fmt::Display for VerifyErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, error) in self.0.iter().enumerate() {
+        for (i, error) in self.0.iter().take(MAX_PRINTED_ERRORS).enumerate() {
             write!(f, "{}{error}", if i > 0 { "\n" } else { "" })?;
         }
-        Ok(())
+        if self.0.len() > MAX_PRINTED_ERRORS { write!(f, "\n… {} errors in all", self.0.len()) } else { Ok(()) }
     }
 }
 

@@ -124,6 +124,7 @@ fn schedules_order_instructions() {
 
 #[test]
 fn broken_modules_say_where() {
+    assert_eq!(from_bytes(b"").unwrap_err().to_string(), "module ``: computations is missing");
     assert_eq!(
         error(|m| m.computations[1].instructions[3].operand_ids[1] = 77),
         "sample/add.6: operand_ids names id 77, which nothing in the computation has"

@@ -1,0 +1,16 @@
+//! Any bytes: an error, or a module. A module that verifies encodes to bytes that decode to that very module.
+#![no_main]
+
+use bf16scope::hlo::proto::{decode, encode};
+use bf16scope::hlo::verify;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(module) = decode::from_bytes(bytes) else { return };
+    if verify(&module).is_err() {
+        return;
+    }
+    let encoded = encode::to_bytes(&module).expect("a verified module encodes");
+    let again = decode::from_bytes(&encoded).expect("what was encoded decodes");
+    assert!(again == module, "encoded and decoded it is another module:\n{module:#?}\n{again:#?}");
+});
