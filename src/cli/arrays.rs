@@ -69,6 +69,12 @@ fn parameters(module: &Module) -> anyhow::Result<Vec<Parameter>> {
             parameters.push(Parameter { name, op_name, shape: ArrayShape { layout: None, ..shape.clone() } });
         }
     }
+    // A name that several have names none of them: TensorFlow calls every argument `XLA_Args`.
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    parameters.iter().for_each(|parameter| *counts.entry(parameter.op_name.clone()).or_default() += 1);
+    for parameter in parameters.iter_mut().filter(|parameter| counts[&parameter.op_name] > 1) {
+        parameter.op_name.clear();
+    }
     Ok(parameters)
 }
 

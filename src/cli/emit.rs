@@ -1,5 +1,6 @@
 //! `bf16scope emit`: the HLO of a model's program, or of a module from elsewhere, as text, proto or picture.
 
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -87,20 +88,29 @@ pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> 
     })
 }
 
-/// Replaces a file whole: written beside it, synced, renamed.
+/// Replaces a file whole: written beside it, synced, renamed. What a link leads to is replaced, not the link; what is
+/// no file, such as a pipe or `/dev/stdout`, is written to.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let directory = match path.parent() {
+    let failed = || format!("cannot write {}", path.display());
+    let place = match fs::metadata(path) {
+        Ok(found) if found.is_file() => fs::canonicalize(path).with_context(failed)?,
+        Ok(found) if !found.is_dir() => {
+            let file = fs::OpenOptions::new().write(true).open(path);
+            return file.and_then(|mut file| file.write_all(bytes)).with_context(failed);
+        }
+        Ok(_) | Err(_) => path.to_path_buf(),
+    };
+    let directory = match place.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) | None => Path::new("."),
     };
-    let failed = || format!("cannot write {}", path.display());
     let mut builder = tempfile::Builder::new();
     // As any file a program makes; the umask takes its share. Temporary files are the owner's alone otherwise.
     #[cfg(unix)]
-    builder.permissions(<std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
+    builder.permissions(<fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
     let mut file = builder.tempfile_in(directory).with_context(failed)?;
     file.write_all(bytes).with_context(failed)?;
     file.as_file().sync_all().with_context(failed)?;
-    file.persist(path).with_context(failed)?;
+    file.persist(&place).with_context(failed)?;
     Ok(())
 }

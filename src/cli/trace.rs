@@ -71,7 +71,11 @@ pub struct TraceFile {
 /// A layer, and the file it will fill. The file is opened (beside `path`, under another name) now, so that a path that
 /// cannot be written fails before hours of work, and not after.
 pub fn create(path: &Path) -> anyhow::Result<(TraceLayer, TraceFile)> {
-    let folder = match path.parent() {
+    // What a link leads to is replaced, not the link; and nothing but a file, for renaming over `/dev/full` would destroy it.
+    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+    anyhow::ensure!(!is_special, "--trace: `{}` is no regular file; name a file to write", path.display());
+    let folder = match place.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
@@ -90,7 +94,7 @@ pub fn create(path: &Path) -> anyhow::Result<(TraceLayer, TraceFile)> {
     anyhow::ensure!(!path.is_dir(), "--trace: `{}` is a folder; expected a file name", path.display());
     let events = Arc::<Mutex<Events>>::default();
     let layer = TraceLayer { began: Instant::now(), events: Arc::clone(&events) };
-    Ok((layer, TraceFile { path: path.to_owned(), temp, events }))
+    Ok((layer, TraceFile { path: place, temp, events }))
 }
 
 impl TraceFile {

@@ -15,6 +15,12 @@ use super::error::DataError;
 /// to something huge.
 const MAX_TEXT_BYTES: u64 = 4 << 30;
 
+/// Text in one row at most, in bytes: what bounds memory when a file without line ends is named by mistake.
+const MAX_ROW_BYTES: u64 = 64 << 20;
+
+/// Spreadsheets put one at the start of a CSV file.
+const BYTE_ORDER_MARK: char = '\u{FEFF}';
+
 /// Labelled examples.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dataset {
@@ -114,13 +120,16 @@ fn read_rows(path: &Path, reader: impl Read, spec: &CsvSpec, limit: u64) -> Resu
     let mut row = String::new();
     for line in 1.. {
         row.clear();
-        match text.read_line(&mut row) {
+        match text.by_ref().take(MAX_ROW_BYTES + 1).read_line(&mut row) {
             Ok(0) => break,
+            Ok(n_bytes) if n_bytes as u64 > MAX_ROW_BYTES => {
+                return Err(DataError::RowTooLong { path: path.to_owned(), line, limit: MAX_ROW_BYTES });
+            }
             Ok(_) if text.get_ref().limit() == 0 => {
                 return Err(DataError::TooLarge { path: path.to_owned(), limit });
             }
             Ok(_) if row.trim().is_empty() => {}
-            Ok(_) => push_row(path, line, &row, spec.scale, &mut dataset)?,
+            Ok(_) => push_row(path, line, row.trim_start_matches(BYTE_ORDER_MARK), spec.scale, &mut dataset)?,
             Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
                 return Err(DataError::TruncatedGzip { path: path.to_owned(), line });
             }

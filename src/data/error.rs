@@ -78,6 +78,19 @@ pub enum DataError {
         /// How many classes there are.
         n_classes: usize,
     },
+    /// A row without an end.
+    #[error(
+        "{}:{line}: a row of more than {limit} bytes; expected lines of numbers: name a CSV file, plain or gzip",
+        path.display()
+    )]
+    RowTooLong {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: u64,
+        /// In bytes.
+        limit: u64,
+    },
     /// More than is read into memory.
     #[error("{}: more than {limit} bytes of text; expected a data set that fits in memory: split it", path.display())]
     TooLarge {

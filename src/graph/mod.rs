@@ -32,7 +32,7 @@ pub use tensor::Tensor;
 
 use crate::hlo::ops::RuleError;
 use crate::hlo::{DType, EmitError, Emitter, InstrId, Metadata, Module, Op, Shape};
-use names::Path;
+use names::{Path, Taken};
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use std::rc::Rc;
@@ -47,6 +47,7 @@ pub struct Graph {
 struct Inner {
     emitter: Emitter,
     path: Path,
+    taken: Taken,
     /// Who called the layer that is open, if one is.
     layer_caller: Cell<Option<&'static Location<'static>>>,
     training: bool,
@@ -126,6 +127,7 @@ impl Graph {
             inner: Rc::new(Inner {
                 emitter: Emitter::new(module, entry),
                 path: Path::default(),
+                taken: Taken::default(),
                 layer_caller: Cell::default(),
                 training,
                 inputs: RefCell::default(),
@@ -214,6 +216,11 @@ impl Graph {
         self.inner.variables.borrow().clone()
     }
 
+    /// Variable `number` of them.
+    pub fn variable(&self, number: usize) -> VariableInfo {
+        self.inner.variables.borrow()[number].clone()
+    }
+
     /// The warnings so far.
     pub fn warnings(&self) -> Vec<String> {
         self.inner.warnings.borrow().clone()
@@ -256,9 +263,8 @@ impl Graph {
         if id != crate::hlo::POISON {
             let full = self.inner.path.join(name);
             self.inner.emitter.with_module_mut(|module| {
-                let unique = names::unique_instruction_name(module, &full);
                 let entry = module.entry;
-                module.computations[entry.idx()].instructions[id.idx()].name = unique;
+                module.computations[entry.idx()].instructions[id.idx()].name = self.inner.taken.unique(&full);
             });
         }
         id

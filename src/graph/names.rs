@@ -1,7 +1,7 @@
 //! Scoped names: the path of the scope that is open, and instruction names made from it.
 
-use crate::hlo::Module;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// The name levels that are open, outermost first.
 #[derive(Debug, Default)]
@@ -36,23 +36,42 @@ impl Path {
     }
 }
 
-/// `path` as an instruction name that no instruction of the entry has: HLO names hold letters, digits, `_`, `.`, `-`.
-pub(super) fn unique_instruction_name(module: &Module, path: &str) -> String {
-    let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '.' };
-    let mut base: String = path.chars().map(legal).collect();
-    if !base.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
-        base.insert(0, '_');
+/// Instruction names given to parameters so far.
+#[derive(Debug, Default)]
+pub(super) struct Taken(RefCell<BTreeSet<String>>);
+
+impl Taken {
+    /// `path` as an instruction name that no other has: HLO names hold letters, digits, `_`, `.`, `-`.
+    pub(super) fn unique(&self, path: &str) -> String {
+        let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '.' };
+        let mut base: String = path.chars().map(legal).collect();
+        if !base.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            base.insert(0, '_');
+        }
+        // A generated name is `opcode.number`; a user's name must not look like one that is still to come.
+        if base.rsplit_once('.').is_some_and(|(_, tail)| tail.bytes().all(|b| b.is_ascii_digit())) {
+            base.push('_');
+        }
+        let mut taken = self.0.borrow_mut();
+        let mut name = base.clone();
+        let mut suffix = 0;
+        while !taken.insert(name.clone()) {
+            suffix += 1;
+            name = format!("{base}_{suffix}");
+        }
+        name
     }
-    // A generated name is `opcode.number`; a user's name must not look like one that is still to come.
-    if base.rsplit_once('.').is_some_and(|(_, tail)| tail.bytes().all(|b| b.is_ascii_digit())) {
-        base.push('_');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_legal_unique_and_never_those_of_generated_instructions() {
+        let taken = Taken::default();
+        let names =
+            ["block1/conv2/kernel", "block1.conv2.kernel", "3d", "add/12", "", "größe"].map(|n| taken.unique(n));
+        assert_eq!(names, ["block1.conv2.kernel", "block1.conv2.kernel_1", "_3d", "add.12_", "_", "gr..e"]);
     }
-    let taken = |name: &str| module.entry().instructions.iter().any(|instr| instr.name == name);
-    let mut name = base.clone();
-    let mut suffix = 0;
-    while taken(&name) {
-        suffix += 1;
-        name = format!("{base}_{suffix}");
-    }
-    name
 }

@@ -1,9 +1,10 @@
 //! Modules as pictures for Graphviz, coloured by dtype: where bf16 begins and ends.
 //!
 //! A node is an instruction, in the colour of its result's dtype; an edge carries its operand's shape and colour.
-//! Converts between floats stand out: their left half has the colour of what comes in. Computations that are called are
-//! clusters, joined to their callers by dashed edges. Small constants are written where they are used. This file does
-//! not lay anything out: that is `dot`'s work.
+//! Converts between float dtypes stand out: red, and filled from the colour of what comes in to that of what goes out.
+//! Computations that are called are clusters, joined to their callers by dashed edges, but for those that apply one op to
+//! scalars: their callers name the op. Scalar constants are written where they are used. This file does not lay anything
+//! out: that is `dot`'s work.
 //!
 //! Source: Graphviz's DOT language; the idea of one colour for each kind of thing is XLA's `hlo_graph_dumper`.
 
@@ -134,6 +135,9 @@ impl Picture<'_, '_> {
     fn computation(&mut self, comp: CompId) {
         let computation = self.module.comp(comp);
         let is_entry = comp == self.module.entry;
+        if !is_entry && applied(computation).is_some() {
+            return;
+        }
         let title = if is_entry { format!("ENTRY {}", computation.name) } else { computation.name.clone() };
         let style = if is_entry { "solid" } else { "dashed" };
         self.line(&format!(
@@ -155,12 +159,13 @@ impl Picture<'_, '_> {
         let hue = Hue::of(&instr.shape);
         *self.seen.entry(hue).or_default() += 1;
         let (fill, line) = hue.colors();
-        let mut attributes = format!("label={}, tooltip={}", quote(&label(computation, instr)), quote(&tooltip(instr)));
+        let mut attributes =
+            format!("label={}, tooltip={}", quote(&label(self.module, computation, instr)), quote(&tooltip(instr)));
         match converted_from(computation, instr) {
             Some(from) => {
-                // A radial or two-colour fill: what comes in, what goes out.
+                // A fill of two colours, from above: what comes in, what goes out.
                 let (from_fill, _) = from.colors();
-                write!(attributes, ", style=\"filled,bold\", shape=cds, gradientangle=270, fillcolor=\"{from_fill}:{fill}\", color=\"#c00000\"")
+                write!(attributes, ", style=\"filled,rounded\", penwidth=2, margin=\"0.2,0.06\", gradientangle=270, fillcolor=\"{from_fill}:{fill}\", color=\"#c00000\"")
             }
             None => write!(attributes, ", fillcolor=\"{fill}\", color=\"{line}\""),
         }
@@ -198,6 +203,9 @@ impl Picture<'_, '_> {
             }
         }
         for called in instr.op.called() {
+            if applied(self.module.comp(called)).is_some() {
+                continue;
+            }
             let root = node_name(called, self.module.comp(called).root);
             let name = quote(&self.module.comp(called).name);
             self.line(&format!(
@@ -237,6 +245,17 @@ fn is_inlined(computation: &Computation, id: InstrId) -> bool {
     matches!(instr.op, Op::Constant(_)) && instr.shape.is_scalar() && id != computation.root
 }
 
+/// What a computation does, such as `add in f32`, if it only applies one op to its parameters, all scalars.
+fn applied(computation: &Computation) -> Option<String> {
+    let is_parameter = |id: InstrId| matches!(computation.instr(id).op, Op::Parameter { .. });
+    let root = computation.instr(computation.root);
+    let is_one_op = computation.ids().all(|id| is_parameter(id) != (id == computation.root))
+        && computation.instructions.iter().all(|instr| instr.shape.is_scalar())
+        && root.op.called().is_empty();
+    let dtype = computation.instr(*root.operands.first()?).shape.dtype()?;
+    is_one_op.then(|| format!("{} in {dtype}", root.op.opcode()))
+}
+
 /// The float dtype that a convert between floats comes from.
 fn converted_from(computation: &Computation, instr: &Instruction) -> Option<Hue> {
     if instr.op != Op::Convert {
@@ -244,7 +263,7 @@ fn converted_from(computation: &Computation, instr: &Instruction) -> Option<Hue>
     }
     let from = &computation.instr(*instr.operands.first()?).shape;
     let is_float = |shape: &Shape| shape.dtype().is_some_and(DType::is_float);
-    (is_float(from) && is_float(&instr.shape)).then(|| Hue::of(from))
+    (is_float(from) && is_float(&instr.shape) && from.dtype() != instr.shape.dtype()).then(|| Hue::of(from))
 }
 
 fn node_name(comp: CompId, id: InstrId) -> String {
@@ -252,12 +271,15 @@ fn node_name(comp: CompId, id: InstrId) -> String {
 }
 
 /// Name and opcode, then the shape, then the scalars among the operands.
-fn label(computation: &Computation, instr: &Instruction) -> String {
+fn label(module: &Module, computation: &Computation, instr: &Instruction) -> String {
     let mut label = match &instr.op {
         Op::Parameter { number, .. } => format!("parameter {number}\n{}", instr.name),
         Op::Convert => {
-            let from = instr.operands.first().map(|&operand| short(&computation.instr(operand).shape));
-            format!("convert {}", from.unwrap_or_default())
+            let dtype = |id: &InstrId| computation.instr(*id).shape.dtype();
+            match (instr.operands.first().and_then(dtype), instr.shape.dtype()) {
+                (Some(from), Some(to)) => format!("convert {from} to {to}"),
+                _ => "convert".to_string(),
+            }
         }
         op => op.opcode().into_owned(),
     };
@@ -267,6 +289,9 @@ fn label(computation: &Computation, instr: &Instruction) -> String {
         label = format!("{label}\n{}", instr.metadata.op_name);
     }
     label = format!("{label}\n{}", short(&instr.shape));
+    for op in instr.op.called().into_iter().filter_map(|called| applied(module.comp(called))) {
+        label = format!("{label}\n{op}");
+    }
     for (number, &operand) in instr.operands.iter().enumerate() {
         if is_inlined(computation, operand)
             && let Op::Constant(Literal::Array { shape, bytes }) = &computation.instr(operand).op
@@ -331,12 +356,18 @@ add {
   ROOT sum = f32[] add(x, y)
 }
 
+twice {
+  v = f32[4] parameter(0)
+  ROOT w = f32[4] add(v, v)
+}
+
 ENTRY main {
   p = f32[4] parameter(0), metadata={op_name="a \"quoted\" \\N name"}
   low = bf16[4] convert(p)
   high = f32[4] convert(low)
+  doubled = f32[4] call(high), to_apply=twice
   zero = f32[] constant(0.5)
-  ROOT total = f32[] reduce(high, zero), dimensions={0}, to_apply=add
+  ROOT total = f32[] reduce(doubled, zero), dimensions={0}, to_apply=add
 }
 "#;
 
@@ -344,18 +375,18 @@ ENTRY main {
     fn dtypes_have_colours_and_converts_stand_out() {
         let dot = rendered(MODULE);
         let has = |part: &str| assert!(dot.contains(part), "no {part} in\n{dot}");
-        has(r#"subgraph "cluster_0""#);
         has(r#"label="ENTRY main""#);
         // bf16 comes from f32: the fill goes from one colour to the other.
         has(
-            r##"n1_1 [label="convert f32[4]\nbf16[4]", tooltip="low", style="filled,bold", shape=cds, gradientangle=270, fillcolor="#cfe3f7:#f4a259", color="#c00000"]"##,
+            r##"n2_1 [label="convert f32 to bf16\nbf16[4]", tooltip="low", style="filled,rounded", penwidth=2, margin="0.2,0.06", gradientangle=270, fillcolor="#cfe3f7:#f4a259", color="#c00000"]"##,
         );
-        has(r##"n1_1 -> n1_2 [label="bf16[4]", color="#b35900", fontcolor="#b35900"]"##);
-        // The scalar is in its user, and no node.
-        has(r#"label="reduce\nf32[]\noperand 1 = f32 0.5""#);
-        assert!(!dot.contains("n1_3 "), "{dot}");
-        has(r##"n0_2 -> n1_4 [style=dashed, color="#909090", constraint=false, ltail="cluster_0", tooltip="add"]"##);
-        // f32: five nodes; bf16: one.
+        has(r##"n2_1 -> n2_2 [label="bf16[4]", color="#b35900", fontcolor="#b35900"]"##);
+        // The scalar is in its user, and no node; so is the computation of one op.
+        has(r#"label="reduce\nf32[]\nadd in f32\noperand 1 = f32 0.5""#);
+        assert!(!dot.contains("n2_4 ") && !dot.contains("cluster_0"), "{dot}");
+        // Any other is a cluster, joined to its caller.
+        has(r#"subgraph "cluster_1""#);
+        has(r##"n1_1 -> n2_3 [style=dashed, color="#909090", constraint=false, ltail="cluster_1", tooltip="twice"]"##);
         has(r##"<td bgcolor="#cfe3f7" color="#2f6ea5">f32</td><td align="right">6</td>"##);
         has(r##"<td bgcolor="#f4a259" color="#b35900">bf16</td><td align="right">1</td>"##);
     }

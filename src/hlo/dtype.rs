@@ -33,6 +33,14 @@ macro_rules! dtypes {
             /// Every dtype, in the order of XLA's numbers.
             pub const ALL: &'static [DType] = &[$(DType::$variant,)*];
 
+            /// The dtype with this HLO spelling.
+            pub fn from_name(name: &str) -> Option<DType> {
+                match name {
+                    $($name => Some(DType::$variant),)*
+                    _ => None,
+                }
+            }
+
             /// HLO's spelling, such as `bf16`.
             pub const fn name(self) -> &'static str {
                 match self { $(DType::$variant => $name,)* }
@@ -115,11 +123,6 @@ dtypes! {
 }
 
 impl DType {
-    /// The dtype with this HLO spelling.
-    pub fn from_name(name: &str) -> Option<DType> {
-        DType::ALL.iter().copied().find(|dtype| dtype.name() == name)
-    }
-
     /// The dtype with this XLA `PrimitiveType` number.
     pub fn from_xla(number: i32) -> Option<DType> {
         DType::ALL.iter().copied().find(|dtype| dtype.xla() == number)

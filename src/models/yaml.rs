@@ -81,9 +81,9 @@ pub enum ConfigProblem {
     #[error("not valid yaml: {0}")]
     Syntax(String),
     /// Too large to be a configuration.
-    #[error("document has {n_bytes} bytes, expected at most {MAX_BYTES}")]
+    #[error("document has at least {n_bytes} bytes, expected at most {MAX_BYTES}")]
     TooLarge {
-        /// Its size.
+        /// Its size, as far as it was read.
         n_bytes: usize,
     },
 }
@@ -97,6 +97,8 @@ pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, Config
         let problem = ConfigProblem::TooLarge { n_bytes: text.len() };
         return Err(ConfigError { path: path.to_string(), place: None, problem });
     }
+    // Some editors put a byte order mark first, which serde_yaml takes for a document.
+    let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
     serde_yaml::from_str(text).map_err(|error| {
         let problem = problem(&error.to_string());
         let place = error.location().map(|location| {
@@ -231,23 +233,37 @@ fn plain(words: &str) -> String {
 /// # Errors
 /// Any other value.
 pub fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-    struct Positive;
+    positive_up_to(deserializer, i64::MAX)
+}
+
+/// A whole number from 1 to `max`.
+///
+/// # Errors
+/// Any other value.
+pub fn positive_up_to<'de, D: Deserializer<'de>>(deserializer: D, max: i64) -> Result<i64, D::Error> {
+    struct Positive(i64);
     impl Visitor<'_> for Positive {
         type Value = i64;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a whole number of at least 1")
+            match self.0 {
+                i64::MAX => f.write_str("a whole number of at least 1"),
+                max => write!(f, "a whole number from 1 to {max}"),
+            }
         }
         fn visit_u64<E: de::Error>(self, value: u64) -> Result<i64, E> {
             match i64::try_from(value) {
-                Ok(value) if value >= 1 => Ok(value),
+                Ok(value) if (1..=self.0).contains(&value) => Ok(value),
                 _ => Err(E::invalid_value(Unexpected::Unsigned(value), &self)),
             }
         }
         fn visit_i64<E: de::Error>(self, value: i64) -> Result<i64, E> {
-            if value >= 1 { Ok(value) } else { Err(E::invalid_value(Unexpected::Signed(value), &self)) }
+            match (1..=self.0).contains(&value) {
+                true => Ok(value),
+                false => Err(E::invalid_value(Unexpected::Signed(value), &self)),
+            }
         }
     }
-    deserializer.deserialize_i64(Positive)
+    deserializer.deserialize_i64(Positive(max))
 }
 
 /// A whole number of at least 1, as an element.
@@ -267,14 +283,32 @@ pub fn positives<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>,
 /// # Errors
 /// Any other value.
 pub fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    struct Fraction;
-    impl Visitor<'_> for Fraction {
+    number(deserializer, |value| (0.0..1.0).contains(&value), "a number from 0 up to but not including 1")
+}
+
+/// A number that `accepts` takes; `expected` says in words which those are.
+///
+/// # Errors
+/// Any other value.
+pub fn number<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    accepts: fn(f64) -> bool,
+    expected: &'static str,
+) -> Result<f64, D::Error> {
+    struct Number {
+        accepts: fn(f64) -> bool,
+        expected: &'static str,
+    }
+    impl Visitor<'_> for Number {
         type Value = f64;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a number from 0 up to but not including 1")
+            f.write_str(self.expected)
         }
         fn visit_f64<E: de::Error>(self, value: f64) -> Result<f64, E> {
-            if (0.0..1.0).contains(&value) { Ok(value) } else { Err(E::invalid_value(Unexpected::Float(value), &self)) }
+            match (self.accepts)(value) {
+                true => Ok(value),
+                false => Err(E::invalid_value(Unexpected::Float(value), &self)),
+            }
         }
         fn visit_u64<E: de::Error>(self, value: u64) -> Result<f64, E> {
             self.visit_f64(value as f64)
@@ -283,7 +317,7 @@ pub fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Er
             self.visit_f64(value as f64)
         }
     }
-    deserializer.deserialize_f64(Fraction)
+    deserializer.deserialize_f64(Number { accepts, expected })
 }
 
 #[cfg(test)]
@@ -490,7 +524,7 @@ mod tests {
                 |                                                  ^
               help: keys and values are `key: value`, and nesting is two spaces of indentation"#]]
         .assert_eq(&refused(&"[".repeat(100_000)));
-        expect!["model.yaml: document has 1048577 bytes, expected at most 1048576"]
+        expect!["model.yaml: document has at least 1048577 bytes, expected at most 1048576"]
             .assert_eq(&refused(&"#".repeat(MAX_BYTES + 1)));
     }
 }

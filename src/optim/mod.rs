@@ -8,6 +8,7 @@
 //! program (`train`).
 
 mod loss_scale;
+mod number;
 mod optimizer;
 mod schedule;
 mod weight_decay;

@@ -3,6 +3,7 @@
 //! All arithmetic is in the variable's dtype, which must be f32 (f64 is allowed for checking). Slots have the
 //! variable's dtype and dims, start at zero, and are called `<variable>/<slot>`.
 
+use super::number;
 use crate::graph::{Graph, Init, Tensor};
 use crate::hlo::DType;
 use crate::hlo::ops::RuleError;
@@ -22,6 +23,7 @@ pub enum Optimizer {
     /// which differs once the rate changes.
     Momentum {
         /// The share of the slot that stays; 0.9 is usual.
+        #[serde(deserialize_with = "number::fraction")]
         momentum: f64,
         /// Whether to look ahead.
         #[serde(default)]
@@ -37,13 +39,13 @@ pub enum Optimizer {
     /// correction (the paper's "ε̂"), which is the same for small ε.
     Adam {
         /// β1.
-        #[serde(default = "beta1")]
+        #[serde(default = "beta1", deserialize_with = "number::fraction")]
         beta1: f64,
         /// β2.
-        #[serde(default = "beta2")]
+        #[serde(default = "beta2", deserialize_with = "number::fraction")]
         beta2: f64,
         /// ε.
-        #[serde(default = "epsilon")]
+        #[serde(default = "epsilon", deserialize_with = "number::positive")]
         epsilon: f64,
     },
 }
@@ -73,7 +75,7 @@ impl Optimizer {
     /// Sets the new value of variable `number` and makes and updates its slots.
     #[track_caller]
     pub(super) fn emit(&self, graph: &Graph, number: usize, gradient: &Tensor, learning_rate: &Tensor, step: &Tensor) {
-        let variable = &graph.variables()[number];
+        let variable = &graph.variable(number);
         let value = graph.tensor(variable.instr);
         if let Some(error) = check(&variable.name, variable.dtype, gradient) {
             graph.fail("optimizer", &[&value, gradient], error);

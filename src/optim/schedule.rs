@@ -2,6 +2,7 @@
 //!
 //! All lengths are in steps (updates), and step 0 is the first update.
 
+use super::number;
 use crate::graph::Tensor;
 use crate::hlo::DType;
 use crate::hlo::ops::BinaryOp;
@@ -15,6 +16,7 @@ pub enum LearningRate {
     /// `value`.
     Constant {
         /// The rate.
+        #[serde(deserialize_with = "number::not_negative")]
         value: f64,
     },
     /// `value · rate^(step / every)`; with `staircase` the exponent is rounded down, in integers.
@@ -23,8 +25,10 @@ pub enum LearningRate {
     /// TensorFlow's `exponential_decay(learning_rate, global_step, decay_steps, decay_rate, staircase)`.
     ExponentialDecay {
         /// The rate at step 0.
+        #[serde(deserialize_with = "number::not_negative")]
         value: f64,
         /// The factor per `every` steps.
+        #[serde(deserialize_with = "number::positive")]
         rate: f64,
         /// The steps in which the rate falls by the factor `rate`.
         every: NonZeroU32,
@@ -39,6 +43,7 @@ pub enum LearningRate {
     /// `learning_rate_schedule` of `resnet_main.py` of TensorFlow's TPU models; see [`LearningRate::resnet`].
     WarmUpStep {
         /// The rate after the warm-up.
+        #[serde(deserialize_with = "number::not_negative")]
         value: f64,
         /// Steps of the warm-up; 0 is none.
         warm_up: u32,
@@ -55,6 +60,7 @@ pub struct RateDrop {
     /// The first step of the drop.
     pub step: u32,
     /// The factor on the schedule's value (not on what the drop before left).
+    #[serde(deserialize_with = "number::not_negative")]
     pub multiplier: f64,
 }
 

@@ -1,5 +1,6 @@
 //! Weight decay as TensorFlow's ResNet recipe has it: an L2 term of the loss, here as its gradient.
 
+use super::number;
 use crate::graph::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct WeightDecay {
     /// The factor; 0 is none.
+    #[serde(deserialize_with = "number::not_negative")]
     pub value: f64,
     /// Variables whose name holds one of these are left alone.
     #[serde(default)]

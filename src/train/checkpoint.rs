@@ -14,7 +14,7 @@ use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -292,12 +292,13 @@ impl Checkpoint {
     pub fn write(&self, path: &Path) -> Result<(), CheckpointError> {
         let bytes = self.to_bytes(path)?;
         let failed = |doing| move |source| CheckpointError::Write { path: path.to_path_buf(), doing, source };
-        let mut file = temporary_beside(path)?;
+        let place = &place_of(path)?;
+        let mut file = temporary_beside(place)?;
         file.write_all(&bytes).map_err(failed("writing"))?;
         file.as_file().sync_all().map_err(failed("syncing"))?;
-        file.persist(path).map_err(|error| failed("renaming")(error.error))?;
+        file.persist(place).map_err(|error| failed("renaming")(error.error))?;
         // The rename is durable once the directory is.
-        let directory = fs::File::open(directory_of(path)).and_then(|directory| directory.sync_all());
+        let directory = fs::File::open(directory_of(place)).and_then(|directory| directory.sync_all());
         directory.map_err(failed("syncing the directory"))
     }
 }
@@ -307,11 +308,36 @@ impl Checkpoint {
 /// # Errors
 /// What writing would say.
 pub fn check_writable(path: &Path) -> Result<(), CheckpointError> {
-    if path.is_dir() {
-        let source = io::Error::from(io::ErrorKind::IsADirectory);
-        return Err(CheckpointError::Write { path: path.to_path_buf(), doing: "the path is a directory", source });
+    let place = place_of(path)?;
+    if is_something_else(&place) {
+        let source = io::Error::from(io::ErrorKind::AlreadyExists);
+        let doing = "there is a file that is no checkpoint";
+        return Err(CheckpointError::Write { path: path.to_path_buf(), doing, source });
     }
-    temporary_beside(path).map(drop)
+    temporary_beside(&place).map(drop)
+}
+
+/// The file that is replaced: `path`, or what it links to. Renaming over anything else that is there, such as
+/// `/dev/null`, would destroy it.
+fn place_of(path: &Path) -> Result<PathBuf, CheckpointError> {
+    let failed = |doing, source| CheckpointError::Write { path: path.to_path_buf(), doing, source };
+    if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        return Err(failed("the path is a directory", io::Error::from(io::ErrorKind::IsADirectory)));
+    }
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() => fs::canonicalize(path).map_err(|source| failed("following the path", source)),
+        Ok(_) => Err(failed("the path is no regular file", io::Error::from(io::ErrorKind::InvalidInput))),
+        // A name too long would else be found out when an epoch's work is to be renamed.
+        Err(source) if source.kind() == io::ErrorKind::InvalidFilename => Err(failed("looking at the path", source)),
+        Err(_) => Ok(path.to_path_buf()),
+    }
+}
+
+/// Whether a file is there that is not even the start of a safetensors file, such as an experiment given by mistake.
+fn is_something_else(place: &Path) -> bool {
+    let mut start = [0; 9];
+    let read = fs::File::open(place).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start[8] != b'{'
 }
 
 /// An empty file in the directory of `path`, which is made if there is none. It is gone when dropped.

@@ -93,6 +93,28 @@ pub enum TrainError {
         /// The flag that sets it.
         flag: &'static str,
     },
+    /// A checkpoint of a run on other data, whose epochs were cut in other batches.
+    #[error("{}: the checkpoint was made with {measured} steps an epoch, this run has {expected}\nhelp: use the data and `n_test` it was made with, or leave --resume out to start again", path.display())]
+    OtherData {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Its steps in an epoch.
+        measured: u64,
+        /// This run's.
+        expected: u64,
+    },
+    /// A state that the machine cannot hold.
+    #[error(
+        "the model's state is {needed} bytes, needed on the host and on the device, and this machine has {available} bytes of memory; the largest variable is {largest}\nhelp: make the model smaller"
+    )]
+    TooLarge {
+        /// Bytes of all variables and slots.
+        needed: u128,
+        /// The machine's memory.
+        available: u128,
+        /// The largest variable and its shape.
+        largest: String,
+    },
     /// More steps than the programs can count.
     #[error(
         "{n_epochs} epochs of {steps_per_epoch} steps are more than 2147483647 steps\nhelp: train fewer epochs or use larger batches"

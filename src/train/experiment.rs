@@ -22,6 +22,7 @@ use crate::models::{Model, yaml};
 use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
 use serde::Deserialize;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// An experiment.
@@ -44,7 +45,7 @@ pub struct DataConfig {
     /// The file; plain or gzip.
     pub csv: PathBuf,
     /// What each feature is multiplied with. Default 1.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "scale")]
     pub scale: f32,
     /// How many examples at the end are for testing.
     pub n_test: usize,
@@ -86,12 +87,13 @@ fn one() -> f32 {
 
 /// A whole number from 1 up to what fits in an `i32`.
 fn count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    let value = yaml::positive(deserializer)?;
-    let too_large = || {
-        let found = serde::de::Unexpected::Signed(value);
-        serde::de::Error::invalid_value(found, &"a whole number of at most 2147483647")
-    };
-    u32::try_from(value).ok().filter(|&value| value <= i32::MAX as u32).ok_or_else(too_large)
+    Ok(yaml::positive_up_to(deserializer, i64::from(i32::MAX))? as u32)
+}
+
+/// A factor of features, in f32.
+fn scale<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+    let is_scale = |value: f64| (value as f32).is_normal();
+    Ok(yaml::number(deserializer, is_scale, "a number other than 0 that f32 can hold")? as f32)
 }
 
 impl Default for TrainConfig {
@@ -132,7 +134,11 @@ impl Experiment {
     /// # Errors
     /// Where the file cannot be read, or is not right: then with the line.
     pub fn read(path: &Path) -> Result<Experiment, TrainError> {
-        let text = fs::read_to_string(path).map_err(|source| TrainError::Read { path: path.to_path_buf(), source })?;
+        let failed = |source| TrainError::Read { path: path.to_path_buf(), source };
+        let file = fs::File::open(path).map_err(failed)?;
+        // One byte more than is taken: too large a file is noticed, and not read.
+        let mut text = String::new();
+        file.take(yaml::MAX_BYTES as u64 + 1).read_to_string(&mut text).map_err(failed)?;
         Ok(yaml::from_str(&path.display().to_string(), &text)?)
     }
 
@@ -242,16 +248,16 @@ train:
         check(
             "  batch: 0\n",
             expect![[r#"
-            e.yaml:3:10: found integer `0`, expected a whole number of at least 1
+            e.yaml:3:10: found integer `0`, expected a whole number from 1 to 2147483647
               3 |   batch: 0
                 |          ^"#]],
         );
         check(
             "  batch: 3000000000\n",
             expect![[r#"
-            e.yaml:3:3: found integer `3000000000`, expected a whole number of at most 2147483647
-              3 |   batch: 3000000000
-                |   ^^^^^"#]],
+                e.yaml:3:10: found integer `3000000000`, expected a whole number from 1 to 2147483647
+                  3 |   batch: 3000000000
+                    |          ^^^^^^^^^^"#]],
         );
         check(
             "  optimizer: {kind: adamw}\n",

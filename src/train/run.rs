@@ -119,6 +119,7 @@ pub fn run(
     let batches = Batches::new(data.training, spec.batch as usize, spec.seed)?;
     let batches = batches.cast(spec.precision.compute())?.shifted(spec.shift)?;
     let steps_per_epoch = batches.n_steps() as u64;
+    session.check_resumed(steps_per_epoch)?;
     if plan.n_epochs.checked_mul(steps_per_epoch).is_none_or(|steps| steps > i32::MAX as u64) {
         return Err(TrainError::TooLong { n_epochs: plan.n_epochs, steps_per_epoch });
     }

@@ -12,7 +12,7 @@ use crate::hlo::{ArrayShape, DType, Literal, Module, proto, verify};
 use crate::models::Model;
 use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a session trains, and how: everything its numbers depend on but the data.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +40,7 @@ pub struct Session {
     variables: Vec<VariableInfo>,
     state: Vec<Buffer>,
     step: u64,
+    resumed: Option<(PathBuf, u64)>,
 }
 
 /// What a step says.
@@ -87,11 +88,12 @@ impl Session {
     /// Where the model cannot be built, compiled or held.
     pub fn new(client: &Client, spec: Spec) -> Result<Session, TrainError> {
         let program = program::training(&spec.model, spec.precision, i64::from(spec.batch), &spec.objective)?;
+        check_memory(&program.variables)?;
         let training = compile(client, &program.module)?;
         let _span = tracing::info_span!("initialise", seed = spec.seed).entered();
         let state = initial_state(client, &program.variables, spec.seed)?;
         let Program { variables, .. } = program;
-        Ok(Session { spec, client: client.clone(), training, variables, state, step: 0 })
+        Ok(Session { spec, client: client.clone(), training, variables, state, step: 0, resumed: None })
     }
 
     /// What it trains.
@@ -177,7 +179,21 @@ impl Session {
         same("precision", "--precision", precision.to_string(), self.spec.precision.to_string())?;
         self.state = upload(&self.client, &arrays)?;
         self.step = checkpoint.position.step;
+        self.resumed = Some((path.to_path_buf(), checkpoint.position.steps_per_epoch));
         Ok(())
+    }
+
+    /// Whether data of so many steps an epoch are those that the checkpoint it goes on from was made with.
+    ///
+    /// # Errors
+    /// Other data.
+    pub fn check_resumed(&self, steps_per_epoch: u64) -> Result<(), TrainError> {
+        match &self.resumed {
+            Some((path, measured)) if *measured != steps_per_epoch => {
+                Err(TrainError::OtherData { path: path.clone(), measured: *measured, expected: steps_per_epoch })
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// An evaluator of this session's model, for batches of `batch` examples.
@@ -277,6 +293,30 @@ pub fn check_data(model: &Model, dataset: &Dataset) -> Result<(), TrainError> {
 
 fn shape_of(variable: &VariableInfo) -> ArrayShape {
     ArrayShape::new(variable.dtype, variable.dims.clone())
+}
+
+/// Whether the state fits in memory twice, as it must when it starts: asked before, because an allocation that fails
+/// ends the process.
+fn check_memory(variables: &[VariableInfo]) -> Result<(), TrainError> {
+    let n_bytes = |variable: &VariableInfo| {
+        let n_elements: u128 = variable.dims.iter().map(|&dim| dim.max(0) as u128).product();
+        n_elements * variable.dtype.n_bytes() as u128
+    };
+    let needed = variables.iter().map(n_bytes).sum();
+    match (memory_of_machine(), variables.iter().rev().max_by_key(|variable| n_bytes(variable))) {
+        (Some(available), Some(largest)) if 2 * needed > available => {
+            let largest = format!("{} {}", largest.name, shape_of(largest));
+            Err(TrainError::TooLarge { needed, available, largest })
+        }
+        (Some(_) | None, _) => Ok(()),
+    }
+}
+
+/// In bytes; none where the system does not say it as Linux does.
+fn memory_of_machine() -> Option<u128> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kibibytes = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"))?;
+    Some(kibibytes.trim().parse::<u128>().ok()? * 1024)
 }
 
 fn initial_state(client: &Client, variables: &[VariableInfo], seed: u64) -> Result<Vec<Buffer>, TrainError> {

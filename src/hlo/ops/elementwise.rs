@@ -61,7 +61,10 @@ macro_rules! named {
 
             /// The one with this spelling.
             pub fn from_name(name: &str) -> Option<$name> {
-                $name::ALL.iter().copied().find(|item| item.name() == name)
+                match name {
+                    $($text => Some($name::$variant),)*
+                    _ => None,
+                }
             }
         }
     };

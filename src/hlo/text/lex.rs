@@ -13,7 +13,15 @@ pub(in crate::hlo) const MAX_DEPTH: usize = 100;
 #[derive(Debug)]
 pub(in crate::hlo) struct Fault {
     pub(in crate::hlo) offset: usize,
-    pub(in crate::hlo) kind: ParseErrorKind,
+    /// Boxed, so that what succeeds is not slowed by the size of what fails.
+    pub(in crate::hlo) kind: Box<ParseErrorKind>,
+}
+
+impl Fault {
+    #[cold]
+    pub(in crate::hlo) fn new(offset: usize, kind: ParseErrorKind) -> Fault {
+        Fault { offset, kind: Box::new(kind) }
+    }
 }
 
 pub(in crate::hlo) type Read<T> = Result<T, Fault>;
@@ -36,6 +44,17 @@ pub(in crate::hlo) struct Span {
 const fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'+') || byte >= 0x80
 }
+
+/// [`is_word_byte`] of every byte.
+const WORD_BYTES: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        table[byte] = is_word_byte(byte as u8);
+        byte += 1;
+    }
+    table
+};
 
 impl<'a> Cursor<'a> {
     pub(in crate::hlo) fn new(text: &'a str) -> Cursor<'a> {
@@ -60,7 +79,18 @@ impl<'a> Cursor<'a> {
     }
 
     /// Skips white space and comments.
+    #[inline]
     pub(in crate::hlo) fn skip_blank(&mut self) {
+        // Nearly always there is nothing, or one space, to skip.
+        if self.byte(self.pos) == Some(b' ') {
+            self.pos += 1;
+        }
+        if self.byte(self.pos).is_some_and(|byte| byte <= b' ' || byte == b'/') {
+            self.skip_long_blank();
+        }
+    }
+
+    fn skip_long_blank(&mut self) {
         loop {
             match self.byte(self.pos) {
                 Some(byte) if byte.is_ascii_whitespace() => self.pos += 1,
@@ -90,6 +120,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes a punctuation mark if it is next.
+    #[inline(always)]
     pub(in crate::hlo) fn eat(&mut self, mark: &str) -> bool {
         self.skip_blank();
         let is_next = self.rest().starts_with(mark.as_bytes());
@@ -99,11 +130,18 @@ impl<'a> Cursor<'a> {
         is_next
     }
 
+    #[inline(always)]
     pub(in crate::hlo) fn expect(&mut self, mark: &str) -> Read<()> {
-        if self.eat(mark) { Ok(()) } else { Err(self.expected(format!("`{mark}`"))) }
+        if self.eat(mark) { Ok(()) } else { Err(self.expected_mark(mark)) }
+    }
+
+    #[cold]
+    fn expected_mark(&mut self, mark: &str) -> Fault {
+        self.expected(format!("`{mark}`"))
     }
 
     /// A fault here: what stands here, and what had to.
+    #[cold]
     pub(in crate::hlo) fn expected(&mut self, expected: impl Into<String>) -> Fault {
         self.skip_blank();
         let found = match self.byte(self.pos) {
@@ -123,7 +161,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub(in crate::hlo) fn fault(&self, kind: ParseErrorKind) -> Fault {
-        Fault { offset: self.pos, kind }
+        Fault::new(self.pos, kind)
     }
 
     /// A maximal run of letters, digits, `_`, `.`, `-`, `+`; may be empty. `->` is not part of it.
@@ -131,12 +169,15 @@ impl<'a> Cursor<'a> {
         self.skip_blank();
         let start = self.pos;
         let bytes = self.text.as_bytes();
-        while self.pos < self.end && is_word_byte(bytes[self.pos]) {
-            if bytes[self.pos] == b'-' && self.byte(self.pos + 1) == Some(b'>') {
+        let rest = &bytes[start..self.end];
+        let mut n_word = 0;
+        while let Some(&byte) = rest.get(n_word) {
+            if !WORD_BYTES[usize::from(byte)] || byte == b'-' && rest.get(n_word + 1) == Some(&b'>') {
                 break;
             }
-            self.pos += 1;
+            n_word += 1;
         }
+        self.pos += n_word;
         &self.text[start..self.pos]
     }
 
@@ -160,6 +201,10 @@ impl<'a> Cursor<'a> {
         let start = self.pos;
         let digits = self.rest().iter().skip(usize::from(self.byte(start) == Some(b'-')));
         let n_digits = digits.take_while(|byte| byte.is_ascii_digit()).count();
+        if n_digits == 1 && self.byte(start) != Some(b'-') {
+            self.pos += 1;
+            return Ok(i64::from(self.text.as_bytes()[start] - b'0'));
+        }
         self.pos += n_digits + usize::from(self.byte(start) == Some(b'-'));
         self.text[start..self.pos].parse().map_err(|_| {
             self.pos = start;
@@ -343,23 +388,22 @@ impl<'a> Cursor<'a> {
             let names = DType::ALL.iter().map(|dtype| dtype.name());
             let kind =
                 ParseErrorKind::UnknownName { what: "dtype", name: name.to_string(), nearest: nearest(name, names) };
-            return Err(Fault { offset: start, kind });
+            return Err(Fault::new(start, kind));
         };
         let mut array = ArrayShape::new(dtype, Vec::new());
-        let mut dynamic = Vec::new();
         self.sequence("[", "]", |cursor| {
-            if cursor.eat("?") {
-                dynamic.push(true);
-                array.dims.push(ArrayShape::UNBOUNDED);
-            } else {
-                dynamic.push(cursor.eat("<="));
-                array.dims.push(cursor.int()?);
+            let is_unbounded = cursor.eat("?");
+            let is_dynamic = is_unbounded || cursor.eat("<=");
+            // Flags are kept only once there is one.
+            if is_dynamic {
+                array.dynamic.resize(array.dims.len(), false);
             }
+            if is_dynamic || !array.dynamic.is_empty() {
+                array.dynamic.push(is_dynamic);
+            }
+            array.dims.push(if is_unbounded { ArrayShape::UNBOUNDED } else { cursor.int()? });
             Ok(())
         })?;
-        if dynamic.contains(&true) {
-            array.dynamic = dynamic;
-        }
         // A brace after a blank opens a computation's body, not a layout.
         if self.byte(self.pos) == Some(b'{') {
             array.layout = Some(self.layout()?);

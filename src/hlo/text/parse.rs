@@ -8,7 +8,7 @@ use super::error::{ParseError, ParseErrorKind};
 use super::lex::{Cursor, Fault, Read, Span, nearest};
 use super::print::METADATA;
 use super::read::{Names, Values};
-use super::syntax::{self, Attribute, RawComputation, RawInstruction, RawModule};
+use super::syntax::{self, Attribute, RawComputation, RawModule};
 use super::{number, read, read_common};
 use crate::hlo::proto::order::dependencies_first;
 use crate::hlo::{
@@ -24,7 +24,7 @@ pub fn parse(text: &str, path: &str) -> Result<Module, ParseError> {
     let mut cursor = Cursor::new(text);
     syntax::module(&mut cursor)
         .and_then(|raw| build(cursor, raw))
-        .map_err(|Fault { offset, kind }| ParseError::at(path, text, offset, kind))
+        .map_err(|Fault { offset, kind }| ParseError::at(path, text, offset, *kind))
 }
 
 fn build(cursor: Cursor<'_>, raw: RawModule<'_>) -> Read<Module> {
@@ -32,20 +32,23 @@ fn build(cursor: Cursor<'_>, raw: RawModule<'_>) -> Read<Module> {
     for (at, computation) in raw.computations.iter().enumerate() {
         if comp_of.insert(computation.name, at).is_some() {
             let kind = ParseErrorKind::DuplicateName { what: "computation", name: computation.name.to_string() };
-            return Err(Fault { offset: computation.offset, kind });
+            return Err(Fault::new(computation.offset, kind));
         }
     }
     let entry = entry(cursor, &raw.computations)?;
     let mut computations = Vec::with_capacity(raw.computations.len());
-    for computation in &raw.computations {
-        computations.push(build_computation(cursor, computation, &comp_of)?);
+    let mut all_attributes = raw.all_attributes;
+    let places: Vec<(usize, &str)> = raw.computations.iter().map(|raw| (raw.offset, raw.name)).collect();
+    let mut highest = 0;
+    for computation in raw.computations {
+        computations.push(build_computation(cursor, computation, &mut all_attributes, &comp_of, &mut highest)?);
     }
-    refuse_recursion(&raw.computations, &computations)?;
+    refuse_recursion(&places, &computations)?;
     let mut module = Module::new(raw.name);
-    module.next_name = next_name(&computations);
+    module.next_name = highest.saturating_add(1);
     module.computations = computations;
     module.entry = entry;
-    for attribute in &raw.attributes {
+    for attribute in &all_attributes[raw.attributes] {
         module_attribute(&mut module, cursor, attribute)?;
     }
     Ok(module)
@@ -59,12 +62,13 @@ fn entry(cursor: Cursor<'_>, computations: &[RawComputation<'_>]) -> Read<CompId
         (&[], 1) => Ok(CompId(0)),
         (marked, _) => {
             let offset = marked.get(1).map_or(cursor.end, |&second| computations[second].offset);
-            Err(Fault { offset, kind: ParseErrorKind::Entry { n: marked.len() } })
+            Err(Fault::new(offset, ParseErrorKind::Entry { n: marked.len() }))
         }
     }
 }
 
-fn refuse_recursion(raw: &[RawComputation<'_>], computations: &[Computation]) -> Read<()> {
+/// `raw` has the place and name of each computation.
+fn refuse_recursion(raw: &[(usize, &str)], computations: &[Computation]) -> Read<()> {
     let callees: Vec<Vec<usize>> = computations
         .iter()
         .map(|c| c.instructions.iter().flat_map(|instr| instr.op.called()).map(CompId::idx).collect())
@@ -72,15 +76,17 @@ fn refuse_recursion(raw: &[RawComputation<'_>], computations: &[Computation]) ->
     match dependencies_first(callees.len(), |at| callees[at].as_slice()) {
         Ok(_) => Ok(()),
         Err(member) => {
-            let kind = ParseErrorKind::Cycle { what: "calls", name: raw[member].name.to_string() };
-            Err(Fault { offset: raw[member].offset, kind })
+            let kind = ParseErrorKind::Cycle { what: "calls", name: raw[member].1.to_string() };
+            Err(Fault::new(raw[member].0, kind))
         }
     }
 }
 
-fn next_name(computations: &[Computation]) -> u32 {
-    let names = computations.iter().flat_map(|computation| &computation.instructions).map(|instr| &instr.name);
-    names.filter_map(|name| name.rsplit_once('.')?.1.parse::<u32>().ok()).max().unwrap_or(0).saturating_add(1)
+/// The number after a name's last dot.
+fn number_at_end(name: &str) -> Option<u32> {
+    let n_digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+    let (start, digits) = name.split_at(name.len() - n_digits);
+    if start.ends_with('.') { digits.parse().ok() } else { None }
 }
 
 fn module_attribute(module: &mut Module, cursor: Cursor<'_>, attribute: &Attribute<'_>) -> Read<()> {
@@ -153,16 +159,20 @@ fn entry_layout(value: &mut Cursor<'_>, entry: &Computation) -> Read<Option<Entr
     Ok((!is_own).then_some(EntryLayout { parameters, result }))
 }
 
-fn build_computation(
-    cursor: Cursor<'_>,
-    raw: &RawComputation<'_>,
+/// `highest` becomes the highest number at the end of a name.
+fn build_computation<'a>(
+    cursor: Cursor<'a>,
+    mut raw: RawComputation<'a>,
+    all_attributes: &mut [Attribute<'a>],
     comp_of: &HashMap<&str, usize>,
+    highest: &mut u32,
 ) -> Read<Computation> {
     let mut position = HashMap::with_capacity(raw.instructions.len());
     for (at, instr) in raw.instructions.iter().enumerate() {
+        *highest = number_at_end(instr.name).unwrap_or(0).max(*highest);
         if position.insert(instr.name, at).is_some() {
             let kind = ParseErrorKind::DuplicateName { what: "instruction", name: instr.name.to_string() };
-            return Err(Fault { offset: instr.offset, kind });
+            return Err(Fault::new(instr.offset, kind));
         }
     }
     if raw.instructions.is_empty() {
@@ -171,70 +181,95 @@ fn build_computation(
             .expected("a computation with instructions"));
     }
     let names = Names { comp_of, position: &position };
-    // Operands first, then control predecessors.
-    let mut operands = Vec::with_capacity(raw.instructions.len());
-    let mut before = Vec::with_capacity(raw.instructions.len());
-    for instr in &raw.instructions {
-        let own = read::operands(cursor, instr, &names)?;
-        let mut all = own.clone();
-        let control = instr.attributes.iter().find(|attribute| attribute.name == "control-predecessors");
-        if let Some(control) = control {
-            let mut value = cursor.over(control.value);
-            value.sequence("{", "}", |value| {
-                all.push(names.instruction(value)?);
-                Ok(())
-            })?;
-        }
-        operands.push(own);
-        before.push(all);
-    }
-    let order = dependencies_first(before.len(), |at| before[at].as_slice()).map_err(|member| {
+    let edges = Edges::read(cursor, &raw, all_attributes, &names)?;
+    let order = dependencies_first(raw.instructions.len(), |at| edges.all(at)).map_err(|member| {
         let instr = &raw.instructions[member];
-        Fault { offset: instr.offset, kind: ParseErrorKind::Cycle { what: "operands", name: instr.name.to_string() } }
+        Fault::new(instr.offset, ParseErrorKind::Cycle { what: "operands", name: instr.name.to_string() })
     })?;
     let mut new_of = vec![InstrId(0); order.len()];
     order.iter().enumerate().for_each(|(new, &old)| new_of[old] = InstrId(new as u32));
+    let renamed = |olds: &[usize]| olds.iter().map(|&old| new_of[old]).collect::<Vec<InstrId>>();
     let mut computation = Computation::new(raw.name);
-    computation.instructions.reserve(order.len());
+    computation.instructions.reserve_exact(order.len());
     for &old in &order {
-        let renamed = |olds: &[usize]| olds.iter().map(|&old| new_of[old]).collect::<Vec<InstrId>>();
-        let own = renamed(&operands[old]);
-        let control_predecessors = renamed(&before[old][own.len()..]);
-        let lhs = own.first().map(|lhs| computation.instr(*lhs).shape.clone());
-        let mut instr = build_instruction(cursor, &raw.instructions[old], &names, lhs.as_ref())?;
-        instr.operands = own;
-        instr.control_predecessors = control_predecessors;
-        computation.instructions.push(instr);
+        let shape = std::mem::replace(&mut raw.instructions[old].shape, Shape::Token);
+        let instr = &raw.instructions[old];
+        let operands = renamed(edges.operands(old));
+        let lhs = operands.first().map(|lhs| &computation.instr(*lhs).shape);
+        let mut values = Values::new(cursor, instr, &mut all_attributes[instr.attributes.clone()], &names);
+        let op = read::op(&mut values, instr, &shape, lhs)?;
+        computation.instructions.push(Instruction {
+            name: instr.name.to_string(),
+            op,
+            shape,
+            operands,
+            metadata: Metadata::default(),
+            sharding: None,
+            frontend_attributes: Vec::new(),
+            control_predecessors: renamed(edges.control_predecessors(old)),
+            backend_config: String::new(),
+            unmodelled: Unmodelled::default(),
+        });
+        if let Some(instr) = computation.instructions.last_mut() {
+            other_attributes(cursor, &values, instr)?;
+        }
     }
     computation.root = new_of[raw.root.unwrap_or(raw.instructions.len() - 1)];
-    for attribute in &raw.attributes {
+    for attribute in &all_attributes[raw.attributes] {
         let text = cursor.slice(attribute.value).to_string();
         computation.unmodelled.attributes.push((attribute.name.to_string(), text));
     }
     Ok(computation)
 }
 
-/// Everything but operands and control predecessors.
-fn build_instruction(
-    cursor: Cursor<'_>,
-    raw: &RawInstruction<'_>,
-    names: &Names<'_>,
-    lhs: Option<&Shape>,
-) -> Read<Instruction> {
-    let mut values = Values::new(cursor, raw, names);
-    let op = read::op(&mut values, raw, lhs)?;
-    let mut instr = Instruction {
-        name: raw.name.to_string(),
-        op,
-        shape: raw.shape.clone(),
-        operands: Vec::new(),
-        metadata: Metadata::default(),
-        sharding: None,
-        frontend_attributes: Vec::new(),
-        control_predecessors: Vec::new(),
-        backend_config: String::new(),
-        unmodelled: Unmodelled::default(),
-    };
+/// What must come before each instruction of a computation, by its place in the text: operands, then control
+/// predecessors, all in one list.
+struct Edges {
+    list: Vec<usize>,
+    /// For each instruction where its operands begin, and where its control predecessors do; then the end.
+    starts: Vec<(usize, usize)>,
+}
+
+impl Edges {
+    fn read(
+        cursor: Cursor<'_>,
+        raw: &RawComputation<'_>,
+        all_attributes: &[Attribute<'_>],
+        names: &Names<'_>,
+    ) -> Read<Edges> {
+        let mut edges = Edges { list: Vec::new(), starts: Vec::with_capacity(raw.instructions.len() + 1) };
+        for instr in &raw.instructions {
+            let start = edges.list.len();
+            read::operands(cursor, instr, names, &mut edges.list)?;
+            edges.starts.push((start, edges.list.len()));
+            let attributes = &all_attributes[instr.attributes.clone()];
+            if let Some(control) = attributes.iter().find(|attribute| attribute.name == "control-predecessors") {
+                let mut value = cursor.over(control.value);
+                value.sequence("{", "}", |value| {
+                    edges.list.push(names.instruction(value)?);
+                    Ok(())
+                })?;
+            }
+        }
+        edges.starts.push((edges.list.len(), edges.list.len()));
+        Ok(edges)
+    }
+
+    fn all(&self, at: usize) -> &[usize] {
+        &self.list[self.starts[at].0..self.starts[at + 1].0]
+    }
+
+    fn operands(&self, at: usize) -> &[usize] {
+        &self.list[self.starts[at].0..self.starts[at].1]
+    }
+
+    fn control_predecessors(&self, at: usize) -> &[usize] {
+        &self.list[self.starts[at].1..self.starts[at + 1].0]
+    }
+}
+
+/// The attributes that any instruction may have, and those that the IR does not model.
+fn other_attributes(cursor: Cursor<'_>, values: &Values<'_, '_>, instr: &mut Instruction) -> Read<()> {
     for attribute in values.rest() {
         let mut value = cursor.over(attribute.value);
         match attribute.name {
@@ -262,7 +297,7 @@ fn build_instruction(
         }
         read::finished(&mut value)?;
     }
-    Ok(instr)
+    Ok(())
 }
 
 impl Names<'_> {
@@ -273,14 +308,8 @@ impl Names<'_> {
         let name = cursor.name("an instruction's name")?;
         self.position.get(name).copied().ok_or_else(|| {
             let nearest = nearest(name, self.position.keys().copied());
-            Fault {
-                offset,
-                kind: ParseErrorKind::UnknownName {
-                    what: "instruction of this computation",
-                    name: name.to_string(),
-                    nearest,
-                },
-            }
+            let what = "instruction of this computation";
+            Fault::new(offset, ParseErrorKind::UnknownName { what, name: name.to_string(), nearest })
         })
     }
 
@@ -291,7 +320,7 @@ impl Names<'_> {
         let name = cursor.name("a computation's name")?;
         self.comp_of.get(name).map(|&at| CompId(at as u32)).ok_or_else(|| {
             let nearest = nearest(name, self.comp_of.keys().copied());
-            Fault { offset, kind: ParseErrorKind::UnknownName { what: "computation", name: name.to_string(), nearest } }
+            Fault::new(offset, ParseErrorKind::UnknownName { what: "computation", name: name.to_string(), nearest })
         })
     }
 }

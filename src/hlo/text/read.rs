@@ -21,36 +21,41 @@ pub(super) struct Names<'a> {
     pub(super) position: &'a HashMap<&'a str, usize>,
 }
 
-/// The attributes of an instruction, and which of them were read.
-pub(super) struct Values<'a> {
+/// The attributes of an instruction. One that was read loses its name, which otherwise is never empty.
+pub(super) struct Values<'a, 'l> {
     cursor: Cursor<'a>,
-    raw: &'a RawInstruction<'a>,
-    names: &'a Names<'a>,
-    used: Vec<bool>,
+    raw: &'l RawInstruction<'a>,
+    names: &'l Names<'l>,
+    attributes: &'l mut [Attribute<'a>],
 }
 
-impl<'a> Values<'a> {
-    pub(super) fn new(cursor: Cursor<'a>, raw: &'a RawInstruction<'a>, names: &'a Names<'a>) -> Values<'a> {
-        Values { cursor, raw, names, used: vec![false; raw.attributes.len()] }
+impl<'a, 'l> Values<'a, 'l> {
+    pub(super) fn new(
+        cursor: Cursor<'a>,
+        raw: &'l RawInstruction<'a>,
+        attributes: &'l mut [Attribute<'a>],
+        names: &'l Names<'l>,
+    ) -> Values<'a, 'l> {
+        Values { cursor, raw, names, attributes }
     }
 
     /// The attributes that nobody read, in order.
-    pub(super) fn rest(&self) -> impl Iterator<Item = &'a Attribute<'a>> + use<'a, '_> {
-        self.raw.attributes.iter().zip(&self.used).filter(|&(_, &used)| !used).map(|(attribute, _)| attribute)
+    pub(super) fn rest(&self) -> impl Iterator<Item = &Attribute<'a>> {
+        self.attributes.iter().filter(|attribute| !attribute.name.is_empty())
     }
 
     fn peek(&self, name: &str) -> Option<Cursor<'a>> {
-        let attribute = self.raw.attributes.iter().find(|attribute| attribute.name == name)?;
+        let attribute = self.attributes.iter().find(|attribute| attribute.name == name)?;
         Some(self.cursor.over(attribute.value))
     }
 
     /// Reads an attribute to its end, if it is there.
     fn maybe<T>(&mut self, name: &str, read: impl FnOnce(&mut Cursor<'a>) -> Read<T>) -> Read<Option<T>> {
-        let Some(at) = self.raw.attributes.iter().position(|attribute| attribute.name == name) else {
+        let Some(attribute) = self.attributes.iter_mut().find(|attribute| attribute.name == name) else {
             return Ok(None);
         };
-        self.used[at] = true;
-        let mut value = self.cursor.over(self.raw.attributes[at].value);
+        attribute.name = "";
+        let mut value = self.cursor.over(attribute.value);
         let result = read(&mut value)?;
         finished(&mut value)?;
         Ok(Some(result))
@@ -58,9 +63,9 @@ impl<'a> Values<'a> {
 
     /// Reads an attribute that must be there.
     fn need<T>(&mut self, name: &'static str, read: impl FnOnce(&mut Cursor<'a>) -> Read<T>) -> Read<T> {
-        self.maybe(name, read)?.ok_or_else(|| Fault {
-            offset: self.raw.offset,
-            kind: ParseErrorKind::MissingAttribute { opcode: self.raw.opcode.to_string(), attribute: name },
+        self.maybe(name, read)?.ok_or_else(|| {
+            let kind = ParseErrorKind::MissingAttribute { opcode: self.raw.opcode.to_string(), attribute: name };
+            Fault::new(self.raw.offset, kind)
         })
     }
 
@@ -148,11 +153,15 @@ fn named<T: Copy>(value: &mut Cursor<'_>, all: &[T], of: impl Fn(T) -> &'static 
     })
 }
 
-/// Positions of the operands: `x, %y, f32[2]{0} %z`.
-pub(super) fn operands(cursor: Cursor<'_>, raw: &RawInstruction<'_>, names: &Names<'_>) -> Read<Vec<usize>> {
-    let mut operands = Vec::new();
+/// Appends the positions of the operands: `x, %y, f32[2]{0} %z`.
+pub(super) fn operands(
+    cursor: Cursor<'_>,
+    raw: &RawInstruction<'_>,
+    names: &Names<'_>,
+    operands: &mut Vec<usize>,
+) -> Read<()> {
     if matches!(raw.opcode, "parameter" | "constant") {
-        return Ok(operands);
+        return Ok(());
     }
     let mut value = cursor.over(raw.operands);
     while !value.at_end() {
@@ -162,7 +171,7 @@ pub(super) fn operands(cursor: Cursor<'_>, raw: &RawInstruction<'_>, names: &Nam
             finished(&mut value)?;
         }
     }
-    Ok(operands)
+    Ok(())
 }
 
 /// Passes the shape that the long dialect puts before an operand.
@@ -183,8 +192,13 @@ fn skip_operand_shape(value: &mut Cursor<'_>) -> Read<()> {
     Ok(())
 }
 
-/// Reads an op with its attributes. `lhs` is the shape of the first operand.
-pub(super) fn op(values: &mut Values<'_>, raw: &RawInstruction<'_>, lhs: Option<&Shape>) -> Read<Op> {
+/// Reads an op with its attributes. `shape` is its result's, `lhs` that of the first operand.
+pub(super) fn op(
+    values: &mut Values<'_, '_>,
+    raw: &RawInstruction<'_>,
+    shape: &Shape,
+    lhs: Option<&Shape>,
+) -> Read<Op> {
     if let Some(op) = UnaryOp::from_name(raw.opcode) {
         return Ok(Op::Unary(op));
     }
@@ -207,7 +221,7 @@ pub(super) fn op(values: &mut Values<'_>, raw: &RawInstruction<'_>, lhs: Option<
             Op::Parameter { number, replication: replication.unwrap_or_default() }
         }
         "constant" => {
-            let value = literal(&mut operands, &raw.shape)?;
+            let value = literal(&mut operands, shape)?;
             finished(&mut operands)?;
             Op::Constant(value)
         }
@@ -311,7 +325,7 @@ const CALLED: [&str; 11] = [
     "async_wrapped_computation",
 ];
 
-fn opaque(values: &mut Values<'_>, opcode: &str) -> Read<Op> {
+fn opaque(values: &mut Values<'_, '_>, opcode: &str) -> Read<Op> {
     let mut called = Vec::new();
     for name in CALLED {
         if let Some(comps) = values.all_called(name)? {
@@ -329,7 +343,7 @@ pub(super) fn small_int(value: &mut Cursor<'_>) -> Read<i32> {
     })
 }
 
-fn batch_norm(values: &mut Values<'_>) -> Read<BatchNorm> {
+fn batch_norm(values: &mut Values<'_, '_>) -> Read<BatchNorm> {
     let epsilon = values.need("epsilon", |value| {
         value.skip_blank();
         let start = value.pos;
@@ -341,7 +355,7 @@ fn batch_norm(values: &mut Values<'_>) -> Read<BatchNorm> {
     Ok(BatchNorm { epsilon, feature_index: values.need("feature_index", |value| value.int())? })
 }
 
-fn gather(values: &mut Values<'_>) -> Read<GatherDims> {
+fn gather(values: &mut Values<'_, '_>) -> Read<GatherDims> {
     Ok(GatherDims {
         offset_dims: values.ints("offset_dims")?,
         collapsed_slice_dims: values.ints("collapsed_slice_dims")?,
@@ -354,7 +368,7 @@ fn gather(values: &mut Values<'_>) -> Read<GatherDims> {
     })
 }
 
-fn scatter(values: &mut Values<'_>) -> Read<ScatterDims> {
+fn scatter(values: &mut Values<'_, '_>) -> Read<ScatterDims> {
     Ok(ScatterDims {
         update_window_dims: values.ints("update_window_dims")?,
         inserted_window_dims: values.ints("inserted_window_dims")?,
@@ -367,7 +381,7 @@ fn scatter(values: &mut Values<'_>) -> Read<ScatterDims> {
     })
 }
 
-fn custom_call(values: &mut Values<'_>) -> Read<Op> {
+fn custom_call(values: &mut Values<'_, '_>) -> Read<Op> {
     let target = values.need("custom_call_target", |value| value.string())?;
     let layouts = values.maybe("operand_layout_constraints", |value| {
         let mut shapes = Vec::new();
@@ -390,7 +404,7 @@ fn custom_call(values: &mut Values<'_>) -> Read<Op> {
     })))
 }
 
-fn all_reduce(values: &mut Values<'_>) -> Read<Op> {
+fn all_reduce(values: &mut Values<'_, '_>) -> Read<Op> {
     let groups = values.maybe("replica_groups", replica_groups)?;
     Ok(Op::AllReduce(Box::new(AllReduce {
         to_apply: values.called("to_apply")?,

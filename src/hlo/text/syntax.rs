@@ -4,10 +4,13 @@
 use super::lex::{Cursor, Read, Span};
 use crate::hlo::Shape;
 
-/// A module's header and computations.
+/// A module's header and computations. Attributes of everything stand in one list, which the [`Listed`] ranges cut up:
+/// a list for each instruction would cost more than all the rest.
 pub(super) struct RawModule<'a> {
     pub(super) name: &'a str,
-    pub(super) attributes: Vec<Attribute<'a>>,
+    pub(super) attributes: Listed,
+    /// Of the module, its computations and their instructions.
+    pub(super) all_attributes: Vec<Attribute<'a>>,
     pub(super) computations: Vec<RawComputation<'a>>,
 }
 
@@ -19,7 +22,7 @@ pub(super) struct RawComputation<'a> {
     pub(super) instructions: Vec<RawInstruction<'a>>,
     /// Which instruction says `ROOT`; without one, the last.
     pub(super) root: Option<usize>,
-    pub(super) attributes: Vec<Attribute<'a>>,
+    pub(super) attributes: Listed,
 }
 
 /// An instruction.
@@ -30,8 +33,11 @@ pub(super) struct RawInstruction<'a> {
     pub(super) opcode: &'a str,
     /// What stands between the parentheses after the opcode.
     pub(super) operands: Span,
-    pub(super) attributes: Vec<Attribute<'a>>,
+    pub(super) attributes: Listed,
 }
+
+/// A range of [`RawModule::all_attributes`].
+pub(super) type Listed = std::ops::Range<usize>;
 
 /// `name=value`.
 #[derive(Clone, Copy)]
@@ -47,17 +53,18 @@ pub(super) fn module<'a>(cursor: &mut Cursor<'a>) -> Read<RawModule<'a>> {
         return Err(cursor.expected("`HloModule`"));
     }
     let name = cursor.word("the module's name")?;
-    let attributes = attributes(cursor)?;
+    let mut all_attributes = Vec::new();
+    let attributes = attributes(cursor, &mut all_attributes)?;
     let mut computations = Vec::new();
     while !cursor.at_end() {
-        computations.push(computation(cursor)?);
+        computations.push(computation(cursor, &mut all_attributes)?);
     }
-    Ok(RawModule { name, attributes, computations })
+    Ok(RawModule { name, attributes, all_attributes, computations })
 }
 
 /// `, name=value` as often as it stands there.
-fn attributes<'a>(cursor: &mut Cursor<'a>) -> Read<Vec<Attribute<'a>>> {
-    let mut attributes = Vec::new();
+fn attributes<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read<Listed> {
+    let start = all.len();
     while cursor.eat(",") {
         let name = cursor.word("an attribute's name")?;
         cursor.expect("=")?;
@@ -65,12 +72,12 @@ fn attributes<'a>(cursor: &mut Cursor<'a>) -> Read<Vec<Attribute<'a>>> {
         if value.start == value.end {
             return Err(cursor.expected(format!("a value of `{name}`")));
         }
-        attributes.push(Attribute { name, value });
+        all.push(Attribute { name, value });
     }
-    Ok(attributes)
+    Ok(start..all.len())
 }
 
-fn computation<'a>(cursor: &mut Cursor<'a>) -> Read<RawComputation<'a>> {
+fn computation<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read<RawComputation<'a>> {
     cursor.skip_blank();
     let mut offset = cursor.pos;
     let mut name = cursor.name("a computation")?;
@@ -90,16 +97,16 @@ fn computation<'a>(cursor: &mut Cursor<'a>) -> Read<RawComputation<'a>> {
     let mut instructions = Vec::new();
     let mut root = None;
     while !cursor.eat("}") {
-        let (instruction, is_root) = instruction(cursor)?;
+        let (instruction, is_root) = instruction(cursor, all)?;
         if is_root {
             root = Some(instructions.len());
         }
         instructions.push(instruction);
     }
-    Ok(RawComputation { name, offset, is_entry, instructions, root, attributes: attributes(cursor)? })
+    Ok(RawComputation { name, offset, is_entry, instructions, root, attributes: attributes(cursor, all)? })
 }
 
-fn instruction<'a>(cursor: &mut Cursor<'a>) -> Read<(RawInstruction<'a>, bool)> {
+fn instruction<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read<(RawInstruction<'a>, bool)> {
     cursor.skip_blank();
     let mut offset = cursor.pos;
     let mut name = cursor.name("an instruction or `}`")?;
@@ -113,6 +120,6 @@ fn instruction<'a>(cursor: &mut Cursor<'a>) -> Read<(RawInstruction<'a>, bool)> 
     let opcode = cursor.word("an opcode")?;
     cursor.expect("(")?;
     let operands = cursor.until_closed(")")?;
-    let attributes = attributes(cursor)?;
+    let attributes = attributes(cursor, all)?;
     Ok((RawInstruction { name, offset, shape, opcode, operands, attributes }, is_root))
 }

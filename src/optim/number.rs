@@ -1,0 +1,52 @@
+//! Which numbers an optimizer's and a schedule's settings may be, for serde.
+//!
+//! Settings are f64 and become f32 constants of a program. One that is NaN, infinite or of the wrong sign would make a
+//! program that trains to NaN, or away from the minimum; it is refused where the document says so, with the line.
+
+use serde::de::{self, Deserializer, Unexpected, Visitor};
+use std::fmt;
+
+/// A number of at least 0 that is finite in f32.
+pub(super) fn not_negative<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let accepts = |value: f64| value >= 0.0 && (value as f32).is_finite();
+    number(deserializer, accepts, "a finite number of at least 0")
+}
+
+/// A number above 0, in f32 too, that is finite there.
+pub(super) fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let accepts = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();
+    number(deserializer, accepts, "a finite number above 0")
+}
+
+/// A share that decays: from 0 up to but not including 1.
+pub(super) fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    number(deserializer, |value| (0.0..1.0).contains(&value), "a number from 0 up to but not including 1")
+}
+
+/// Refused inside the visitor, so that the error points at the value and not at its block.
+fn number<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    accepts: fn(f64) -> bool,
+    expected: &'static str,
+) -> Result<f64, D::Error> {
+    struct Number(fn(f64) -> bool, &'static str);
+    impl Visitor<'_> for Number {
+        type Value = f64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.1)
+        }
+        fn visit_f64<E: de::Error>(self, value: f64) -> Result<f64, E> {
+            match (self.0)(value) {
+                true => Ok(value),
+                false => Err(E::invalid_value(Unexpected::Float(value), &self)),
+            }
+        }
+        fn visit_u64<E: de::Error>(self, value: u64) -> Result<f64, E> {
+            self.visit_f64(value as f64)
+        }
+        fn visit_i64<E: de::Error>(self, value: i64) -> Result<f64, E> {
+            self.visit_f64(value as f64)
+        }
+    }
+    deserializer.deserialize_f64(Number(accepts, expected))
+}

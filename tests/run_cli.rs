@@ -1,0 +1,471 @@
+//! `bf16scope run`, `emit` and `compile` on modules, as a user runs them.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use ndarray::{ArrayD, IxDyn, OwnedRepr, arr0, array};
+use ndarray_npy::{NpzReader, NpzWriter};
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_bf16scope")).current_dir(self.0.path()).args(args).output().unwrap()
+    }
+
+    /// Standard output of a command that succeeds.
+    fn stdout(&self, args: &[&str]) -> String {
+        let output = self.command(args);
+        assert!(output.status.success(), "{args:?}: {}", utf8(&output.stderr));
+        utf8(&output.stdout)
+    }
+
+    /// Standard error of a command that fails.
+    fn stderr(&self, args: &[&str]) -> String {
+        let output = self.command(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", utf8(&output.stdout));
+        utf8(&output.stderr)
+    }
+
+    fn npz(&self, name: &str) -> NpzReader<File> {
+        NpzReader::new(File::open(self.path(name)).unwrap()).unwrap()
+    }
+}
+
+fn utf8(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn data(folder: &str, name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder).join(name);
+    path.to_str().unwrap().to_string()
+}
+
+fn f32s(npz: &mut NpzReader<File>, name: &str) -> Vec<f32> {
+    let array: ArrayD<f32> = npz.by_name(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    array.iter().copied().collect()
+}
+
+/// Greatest size of an element.
+fn scale(values: &[f32]) -> f32 {
+    values.iter().fold(0f32, |scale, value| scale.max(value.abs()))
+}
+
+/// Whether every element is within its bound of what is expected; a NaN is not.
+fn check(what: &str, values: &[f32], expected: &[f32], bound: impl Fn(usize) -> f32) {
+    assert_eq!(values.len(), expected.len(), "{what}");
+    for (at, (value, expected)) in values.iter().zip(expected).enumerate() {
+        let (difference, bound) = ((value - expected).abs(), bound(at));
+        assert!(
+            difference <= bound,
+            "{what}[{at}] is {value:e}, expected {expected:e}: off by {difference:e}, at most {bound:e}"
+        );
+    }
+}
+
+/// Runs a module of JAX's, from proto and from text, and hands over its results beside JAX's. Returns how many there
+/// are. XLA adds in another order than JAX's own XLA did, so only integers must be equal.
+fn beside_jax(name: &str, mut judge: impl FnMut(&str, &[f32], &mut NpzReader<File>)) {
+    let folder = Folder::new();
+    let npz = data("oracle_jax", &format!("{name}.npz"));
+    for ending in ["pb", "txt"] {
+        let module = data("oracle_jax", &format!("{name}.hlo.{ending}"));
+        folder.stdout(&["run", &module, "--inputs", &npz, "--outputs", "out.npz"]);
+        let mut recorded = NpzReader::new(File::open(&npz).unwrap()).unwrap();
+        let mut results = folder.npz("out.npz");
+        let is_result = |name: &String| name.starts_with("out");
+        let mut expected: Vec<String> = recorded.names().unwrap().into_iter().filter(is_result).collect();
+        let mut names = results.names().unwrap();
+        expected.sort();
+        names.sort();
+        assert_eq!(names, expected);
+        for result in names {
+            let integers: Result<ArrayD<i32>, _> = recorded.by_name(&result);
+            match integers {
+                Ok(integers) => assert_eq!(results.by_name::<OwnedRepr<i32>, IxDyn>(&result).unwrap(), integers),
+                Err(_) => judge(&result, &f32s(&mut results, &result), &mut recorded),
+            }
+        }
+    }
+}
+
+/// Half an ulp of f32, relative to one. An f32 sum of `k` terms in any order is within `k` times this of the exact one,
+/// relative to the sum of their sizes (Higham 2002, 4.2), which in these networks is about the result's scale. Errors of
+/// stages add, so a result's bound is this times the lengths of all sums it went through.
+const ROUNDING: f32 = 1.0 / (1 << 24) as f32;
+
+/// Sums of 784 and 128 forward, 10 in the softmax, 32 in the mean, 10, 128 and 32 backward.
+///
+/// Adam's first update is `lr g / (|g| + ε)` of the gradient `g`, which it blows up: where `g` is off by `δ`, the
+/// update is off by at most `lr δ ε / (|g| - δ + ε)²`, and never by more than `2 lr`. What `g` was, the first moment
+/// says: it is `(1 - β1) g`.
+#[test]
+fn jaxs_adam_step_gives_jaxs_results() {
+    const N_TERMS: f32 = 784.0 + 128.0 + 10.0 + 32.0 + 10.0 + 128.0 + 32.0;
+    let (learning_rate, epsilon, one_minus_beta1) = (1e-3f32, 1e-8f32, 0.1f32);
+    beside_jax("mlp_adam_step", |result, values, recorded| {
+        let expected = f32s(recorded, result);
+        let own = N_TERMS * ROUNDING * scale(&expected);
+        let number: usize = result["out".len()..].parse().unwrap();
+        if number > 3 {
+            return check(result, values, &expected, |_| own);
+        }
+        // out0 to out3 are parameters, out5 to out8 their first moments.
+        let moment = f32s(recorded, &format!("out{}", number + 5));
+        let delta = N_TERMS * ROUNDING * scale(&moment) / one_minus_beta1;
+        check(result, values, &expected, |at| {
+            let gradient = moment[at].abs() / one_minus_beta1;
+            let slope = epsilon / ((gradient - delta).max(0.0) + epsilon).powi(2);
+            own + learning_rate * (delta * slope).min(2.0)
+        });
+    });
+}
+
+/// Sums of 9, 144 and 288 forward, 10 in the softmax, 10, 288 and, over batch and places, 6272 backward.
+#[test]
+fn jaxs_momentum_step_gives_jaxs_results() {
+    const N_TERMS: f32 = 9.0 + 144.0 + 288.0 + 10.0 + 10.0 + 288.0 + 6272.0;
+    beside_jax("cnn_momentum_step", |result, values, recorded| {
+        let expected = f32s(recorded, result);
+        check(result, values, &expected, |_| N_TERMS * ROUNDING * scale(&expected));
+    });
+}
+
+/// In each of two layers: sums of 64 for the heads, 16 for scores, softmax and values each, 64 and 256 and 64 in the
+/// dense layers, 64 twice in two normalizations; at the end two more of 64, a mean of 16 and a dense layer of 64.
+#[test]
+fn jaxs_encoder_gives_jaxs_results() {
+    const N_TERMS: f32 = 2.0 * (64.0 + 3.0 * 16.0 + 64.0 + 256.0 + 64.0 + 4.0 * 64.0) + 2.0 * 64.0 + 16.0 + 64.0;
+    beside_jax("encoder_forward", |result, values, recorded| {
+        let expected = f32s(recorded, result);
+        check(result, values, &expected, |_| N_TERMS * ROUNDING * scale(&expected));
+    });
+}
+
+/// Variables in the order in which the networks use them first, which is the order of TensorFlow's parameters.
+const MLP: [&str; 4] = ["fc1/kernel", "fc1/bias", "fc2/kernel", "fc2/bias"];
+const RESNET_BLOCK: [&str; 17] = [
+    "conv0/kernel",
+    "bn0/gamma",
+    "bn0/beta",
+    "c1/kernel",
+    "b1/gamma",
+    "b1/beta",
+    "c2/kernel",
+    "b2/gamma",
+    "b2/beta",
+    "c3/kernel",
+    "b3/gamma",
+    "b3/beta",
+    "proj/kernel",
+    "bproj/gamma",
+    "bproj/beta",
+    "fc/kernel",
+    "fc/bias",
+];
+
+/// Runs a module of TensorFlow's as TensorFlow did, with excess precision allowed, and hands over each result beside
+/// TensorFlow's. Its arguments go in by position, its gradients come out in order of the variables' names.
+fn beside_tensorflow(name: &str, precision: &str, variables: &[&str], judge: impl Fn(&str, &[f32], &[f32])) {
+    let folder = Folder::new();
+    let mut recorded = NpzReader::new(File::open(data("oracle_tf", &format!("{name}.npz"))).unwrap()).unwrap();
+    let mut inputs = NpzWriter::new(File::create(folder.path("in.npz")).unwrap());
+    inputs.add_array("in0", &recorded.by_name::<OwnedRepr<f32>, IxDyn>("x0").unwrap()).unwrap();
+    inputs.add_array("in1", &recorded.by_name::<OwnedRepr<i32>, IxDyn>("y").unwrap()).unwrap();
+    for (at, variable) in variables.iter().enumerate() {
+        let array: ArrayD<f32> = recorded.by_name(&format!("var/{variable}")).unwrap();
+        inputs.add_array(format!("in{}", at + 2), &array).unwrap();
+    }
+    inputs.finish().unwrap();
+    let module = data("oracle_tf", &format!("{name}_{precision}.hlo.txt"));
+    folder.stdout(&["run", &module, "-i", "in.npz", "-o", "out.npz", "--allow-excess-precision"]);
+    let mut results = folder.npz("out.npz");
+    let mut sorted = variables.to_vec();
+    sorted.sort();
+    let names = ["logits".to_string(), "loss".to_string()].into_iter();
+    let names: Vec<String> = names.chain(sorted.iter().map(|variable| format!("grad/{variable}"))).collect();
+    assert_eq!(results.len(), names.len());
+    for (at, result) in names.iter().enumerate() {
+        let expected = f32s(&mut recorded, &format!("{precision}/{result}"));
+        judge(result, &f32s(&mut results, &format!("out{at}")), &expected);
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// The bf16 logits and losses are TensorFlow's to the bit, as are all gradients of the bf16 `mlp`. Elsewhere ours adds in
+/// another order: sums of 64 and 128, 10 in the softmax and 16 in the mean, forward and backward.
+#[test]
+fn tensorflows_mlp_gives_tensorflows_results() {
+    const N_TERMS: f32 = 2.0 * (64.0 + 128.0 + 10.0 + 16.0);
+    beside_tensorflow("mlp", "bf16", &MLP, |result, values, expected| {
+        assert_eq!(bits(values), bits(expected), "{result}");
+    });
+    beside_tensorflow("mlp", "f32", &MLP, |result, values, expected| {
+        check(result, values, expected, |_| N_TERMS * ROUNDING * scale(expected));
+    });
+}
+
+/// Convolutions of 147, 16, 72, 8 and 16 terms, each with a normalization over batch and places (4096, 1024, and three of
+/// 256), a mean of 16, a dense layer of 32, a softmax of 10 and a mean of 16; forward and backward.
+#[test]
+fn tensorflows_resnet_block_gives_tensorflows_results() {
+    const CONVOLUTIONS: f32 = 147.0 + 16.0 + 72.0 + 8.0 + 16.0;
+    const NORMALIZATIONS: f32 = 4096.0 + 1024.0 + 3.0 * 256.0;
+    const N_TERMS: f32 = 2.0 * (CONVOLUTIONS + NORMALIZATIONS + 16.0 + 32.0 + 10.0 + 16.0);
+    for precision in ["bf16", "f32"] {
+        beside_tensorflow("resnet_block", precision, &RESNET_BLOCK, |result, values, expected| {
+            if precision == "bf16" && !result.starts_with("grad/") {
+                assert_eq!(bits(values), bits(expected), "{result}");
+            }
+            check(result, values, expected, |_| N_TERMS * ROUNDING * scale(expected));
+        });
+    }
+}
+
+/// Takes one of each kind of parameter: the sum of `x` and of `scale` rounded to bf16, and the labels as they are.
+const SMALL: &str = r#"HloModule small
+
+ENTRY main {
+  x = bf16[2,3] parameter(0), metadata={op_name="images"}
+  scale = f32[] parameter(1)
+  labels = s32[2] parameter(2)
+  low = bf16[] convert(scale)
+  scales = bf16[2,3] broadcast(low), dimensions={}
+  sum = bf16[2,3] add(x, scales)
+  ROOT results = (bf16[2,3], s32[2]) tuple(sum, labels)
+}
+"#;
+
+/// A folder with `small.txt` and `in.npz`: arrays named as the parameter, by its scoped name, and by position.
+fn small() -> Folder {
+    let folder = Folder::new();
+    folder.text("small.txt", SMALL);
+    let mut inputs = NpzWriter::new_compressed(File::create(folder.path("in.npz")).unwrap());
+    inputs.add_array("in2", &array![4i32, 7]).unwrap();
+    inputs.add_array("scale", &arr0(1.0f32)).unwrap();
+    // In Fortran's order, which must not matter; 0.1 is no bf16 value.
+    let images = array![[0.1f32, 2.0], [3.0, 4.0], [5.0, f32::NAN]].reversed_axes();
+    inputs.add_array("images", &images).unwrap();
+    inputs.finish().unwrap();
+    folder
+}
+
+#[test]
+fn arrays_go_by_position_or_name_and_results_come_as_a_table_json_or_file() {
+    let folder = small();
+    let out = folder.stdout(&["run", "small.txt", "-i", "in.npz", "-o", "out.npz", "--offline"]);
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("small.txt: 3 arrays in, 2 out; compiled in "), "{out}");
+    let cells = |line: &str| line.split(['│', '┆']).map(|cell| cell.trim().to_string()).collect::<Vec<_>>();
+    assert_eq!(
+        cells(lines[4])[1..8],
+        ["out0", "bf16[2,3]", "1.101562e0", "6.000000e0", "3.820312e0", "1", "0"].map(String::from)
+    );
+    assert_eq!(
+        cells(lines[5])[1..8],
+        ["out1", "s32[2]", "4.000000e0", "7.000000e0", "5.500000e0", "0", "0"].map(String::from)
+    );
+    let mut results = folder.npz("out.npz");
+    let sum: ArrayD<f32> = results.by_name("out0").unwrap();
+    // 0.1 rounds to 0.10009765625, and the sum to 1.1015625.
+    assert_eq!(sum.as_slice().unwrap()[..5], [1.1015625, 4.0, 6.0, 3.0, 5.0]);
+    assert_eq!(sum.shape(), [2, 3]);
+    assert!(sum[[1, 2]].is_nan());
+    assert_eq!(results.by_name::<OwnedRepr<i32>, IxDyn>("out1").unwrap(), array![4, 7].into_dyn());
+
+    let json = folder.stdout(&["run", "small.txt", "-i", "in.npz", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["inputs"][0]["array"], "images");
+    assert_eq!(json["inputs"][0]["dims"], serde_json::json!([2, 3]));
+    assert_eq!(json["outputs"][0]["n_nan"], 1);
+    assert_eq!(json["outputs"][1]["mean"], 5.5);
+    assert_eq!(json["allow_excess_precision"], false);
+}
+
+#[test]
+fn bf16_goes_out_as_raw_bits_and_comes_back_in_as_them() {
+    let folder = small();
+    folder.stdout(&["run", "small.txt", "-i", "in.npz", "-o", "raw.npz", "--raw-bf16"]);
+    let sum: ArrayD<u16> = folder.npz("raw.npz").by_name("out0").unwrap();
+    assert_eq!(sum.as_slice().unwrap()[..3], [0x3f8d, 0x4080, 0x40c0]);
+    let mut inputs = NpzWriter::new(File::create(folder.path("again.npz")).unwrap());
+    inputs.add_array("in0", &sum).unwrap();
+    inputs.add_array("in1", &arr0(0f32)).unwrap();
+    inputs.add_array("in2", &array![0i32, 0]).unwrap();
+    inputs.finish().unwrap();
+    folder.stdout(&["run", "small.txt", "-i", "again.npz", "-o", "out.npz"]);
+    let sum: ArrayD<f32> = folder.npz("out.npz").by_name("out0").unwrap();
+    assert_eq!(sum.as_slice().unwrap()[..3], [1.1015625, 4.0, 6.0]);
+}
+
+#[test]
+fn what_is_missing_is_drawn_from_the_seed_and_only_that() {
+    let folder = small();
+    let mut inputs = NpzWriter::new(File::create(folder.path("part.npz")).unwrap());
+    inputs.add_array("scale", &arr0(0f32)).unwrap();
+    inputs.finish().unwrap();
+    let drawn = |args: &[&str]| {
+        let out = folder.stdout(&[&["run", "small.txt", "-o", "out.npz"], args].concat());
+        let mut npz = folder.npz("out.npz");
+        let labels: ArrayD<i32> = npz.by_name("out1").unwrap();
+        (out, f32s(&mut npz, "out0"), labels)
+    };
+    let (out, values, labels) = drawn(&["-i", "part.npz", "--random", "1"]);
+    assert!(out.starts_with("small.txt: 3 arrays in (2 drawn at random), 2 out"), "{out}");
+    assert!(values.iter().all(|value| value.abs() < 6.0) && values.iter().any(|value| *value < 0.0), "{values:?}");
+    assert!(labels.iter().all(|label| (0..8).contains(label)), "{labels}");
+    assert_eq!(drawn(&["-i", "part.npz", "--random", "1"]).1, values, "the same seed");
+    assert_ne!(drawn(&["-i", "part.npz", "--random", "2"]).1, values, "another seed");
+    assert_eq!(drawn(&["--random", "1"]).2, labels, "the labels do not depend on what else is drawn");
+}
+
+/// A tuple for a parameter, and layouts in which the first axis varies fastest: neither changes which element is which.
+#[test]
+fn tuples_and_layouts_do_not_show() {
+    let folder = Folder::new();
+    let module = "HloModule m, entry_computation_layout={((f32[2,3]{0,1}, s32[]))->f32[3,2]{0,1}}\n\nENTRY main {\n  \
+                  p = (f32[2,3]{0,1}, s32[]) parameter(0)\n  x = f32[2,3]{0,1} get-tuple-element(p), index=0\n  \
+                  ROOT y = f32[3,2]{0,1} transpose(x), dimensions={1,0}\n}\n";
+    folder.text("m.txt", module);
+    let mut inputs = NpzWriter::new(File::create(folder.path("in.npz")).unwrap());
+    inputs.add_array("p.0", &array![[1f32, 2.0, 3.0], [4.0, 5.0, 6.0]]).unwrap();
+    inputs.add_array("in1", &arr0(9i32)).unwrap();
+    inputs.finish().unwrap();
+    folder.stdout(&["run", "m.txt", "-i", "in.npz", "-o", "out.npz"]);
+    let y: ArrayD<f32> = folder.npz("out.npz").by_name("out0").unwrap();
+    assert_eq!(y, array![[1f32, 4.0], [2.0, 5.0], [3.0, 6.0]].into_dyn());
+}
+
+/// Every rounding is made unless the flag is given; then XLA, which computes bf16 in f32 on a CPU, may leave out the
+/// rounding of a bf16 product that is read as f32.
+#[test]
+fn excess_precision_is_asked_for() {
+    let folder = Folder::new();
+    folder.text(
+        "m.txt",
+        "HloModule m\n\nENTRY main {\n  x = bf16[2] parameter(0)\n  y = bf16[2] multiply(x, x)\n  \
+         ROOT z = f32[2] convert(y)\n}\n",
+    );
+    let mut inputs = NpzWriter::new(File::create(folder.path("in.npz")).unwrap());
+    inputs.add_array("x", &array![1.1015625f32, 1.0]).unwrap();
+    inputs.finish().unwrap();
+    let result = |flags: &[&str]| {
+        folder.stdout(&[&["run", "m.txt", "-i", "in.npz", "-o", "out.npz"], flags].concat());
+        f32s(&mut folder.npz("out.npz"), "out0")
+    };
+    // The exact square is 1.21343994140625; the bf16 values around it are 2^-7 apart.
+    assert_eq!(result(&[]), [1.2109375, 1.0]);
+    assert_eq!(result(&["--allow-excess-precision"]), [1.213_439_9, 1.0]);
+}
+
+/// An `.npz` of these arrays of f32, and what `run` says of it.
+fn complaint(arrays: &[(&str, ArrayD<f32>)]) -> String {
+    let folder = small();
+    let mut inputs = NpzWriter::new(File::create(folder.path("bad.npz")).unwrap());
+    for (name, array) in arrays {
+        inputs.add_array(*name, array).unwrap();
+    }
+    inputs.finish().unwrap();
+    folder.stderr(&["run", "small.txt", "--inputs", "bad.npz"])
+}
+
+#[test]
+fn wrong_arrays_are_said_by_parameter() {
+    let x = ArrayD::<f32>::zeros(vec![2, 3]);
+    let scale = ArrayD::<f32>::zeros(vec![]);
+    let labels = ArrayD::<f32>::zeros(vec![2]);
+    assert_eq!(
+        complaint(&[("x", x.clone()), ("scale", scale.clone()), ("labels", labels)]),
+        "bf16scope: bad.npz: parameter 2 (`labels`) is given `labels`, which is f32[2], expected s32[2]\n\
+         help: convert it with .astype('i4')\n"
+    );
+    let flat = ArrayD::<f32>::zeros(vec![6]);
+    assert_eq!(
+        complaint(&[("in0", flat), ("scale", scale.clone()), ("labels", scale.clone())]),
+        "bf16scope: bad.npz: parameter 0 (`images`) is given `in0`, which is f32[6], expected bf16[2,3]\n\
+         help: if the order of its elements is right, .reshape(2, 3)\n"
+    );
+    assert_eq!(
+        complaint(&[("in0", x.clone()), ("images", x.clone())]),
+        "bf16scope: bad.npz: parameter 0 has two arrays, `images` and `in0`\nhelp: keep one of them\n"
+    );
+    let error = complaint(&[("X", x), ("out0", scale)]);
+    assert!(error.contains("bad.npz: no parameter is named X; not used\n"), "{error}");
+    assert!(
+        error.ends_with(
+            "bf16scope: 3 of 3 parameters have no array: in0 (`images`, bf16[2,3]), in1 (`scale`, f32[]), in2 (`labels`, \
+             s32[2]); bad.npz holds X, out0\nhelp: give them in an .npz file with --inputs, named in0, in1, ... or as the \
+             parameters are; or draw them with --random SEED\n"
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn files_that_are_not_what_they_should_be() {
+    let folder = small();
+    folder.text("out.npz", "kept");
+    let error = folder.stderr(&["run", "small.txt", "-i", "small.txt", "-o", "out.npz"]);
+    assert!(error.contains("small.txt: no .npz archive, or a damaged one; help: make one with numpy.savez"), "{error}");
+    let bytes = std::fs::read(folder.path("in.npz")).unwrap();
+    std::fs::write(folder.path("half.npz"), &bytes[..bytes.len() / 2]).unwrap();
+    let error = folder.stderr(&["run", "small.txt", "-i", "half.npz", "-o", "out.npz"]);
+    assert!(error.contains("half.npz: no .npz archive, or a damaged one"), "{error}");
+    let error = folder.stderr(&["run", "in.npz", "-i", "in.npz", "-o", "out.npz"]);
+    assert!(error.contains("in.npz holds no HLO"), "{error}");
+    let error = folder.stderr(&["run", "small.txt", "-i", "in.npz", "-o", "no/such/out.npz"]);
+    assert!(error.contains("cannot write no/such/out.npz"), "{error}");
+    // What stood there before is untouched by all that failed, and nothing else was left behind.
+    assert_eq!(std::fs::read_to_string(folder.path("out.npz")).unwrap(), "kept");
+    let mut left: Vec<_> = std::fs::read_dir(folder.path(".")).unwrap().map(|file| file.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["half.npz", "in.npz", "out.npz", "small.txt"]);
+}
+
+#[test]
+fn emit_turns_text_into_proto_and_back_and_draws() {
+    let folder = small();
+    folder.stdout(&["emit", "small.txt", "-o", "small.pb"]);
+    let text = folder.stdout(&["emit", "small.pb"]);
+    assert_eq!(text, folder.stdout(&["emit", "small.txt"]));
+    assert!(text.contains("  sum = bf16[2,3]{1,0} add(x, scales)\n"), "{text}");
+    let dot = folder.stdout(&["emit", "small.pb", "--format", "dot"]);
+    assert!(dot.starts_with("digraph \"small\" {\n") && dot.contains("convert f32 to bf16"), "{dot}");
+    assert_eq!(
+        folder.stderr(&["emit", "small.pb", "--precision", "f32"]),
+        "bf16scope: --precision chooses among a model's programs, and small.pb is one program already\n\
+         help: leave --precision out, or give the model's YAML file\n"
+    );
+    let error = folder.stderr(&["emit", "small.txt", "--format", "proto"]);
+    assert!(error.starts_with("bf16scope: a proto is not for the terminal\n"), "{error}");
+}
+
+#[test]
+fn compile_takes_modules_and_compares_only_models() {
+    let folder = small();
+    assert_eq!(
+        folder.stderr(&["compile", "small.txt", "--compare"]),
+        "bf16scope: --compare builds a model twice, and small.txt is one module\nhelp: give the model's YAML file\n"
+    );
+    let json = folder.stdout(&["compile", "small.txt", "--target", "tpu-v2", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["batch"], serde_json::Value::Null);
+    assert_eq!(json["reports"][0]["precision"], "as given");
+    assert!(json["reports"][0]["hbm"]["arguments"].as_i64().unwrap() > 0, "{json}");
+}
