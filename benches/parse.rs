@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::hint::black_box;
 
 use bf16scope::hlo::text::{PrintOptions, parse, print};
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, Throughput};
 
 /// A network of as many layers as make up `n_bytes` of text in today's dialect.
 fn short(n_bytes: usize) -> String {
@@ -67,5 +67,8 @@ fn parsing(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, parsing);
-criterion_main!(benches);
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    parsing(&mut criterion);
+    criterion.final_summary();
+}
