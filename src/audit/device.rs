@@ -8,15 +8,24 @@ use crate::hlo::{ArrayShape, DType, Element, Emitter, Literal, Module, Shape, ve
 use crate::numerics::bf16::{bf16_from_f32, bf16_from_f32_flushed};
 use crate::pjrt::{Arg, Buffer, Client, CompileOptions};
 
-/// Verifies, compiles and runs a module. Excess precision is off: `CompileOptions`' default.
+/// Verifies, compiles and runs a module. Excess precision is off: [`CompileOptions`]' default.
 pub(super) fn run(client: &Client, module: &Module, args: &[Buffer]) -> Result<Vec<Buffer>, AuditError> {
+    run_with(client, module, args, &CompileOptions::default())
+}
+
+fn run_with(
+    client: &Client,
+    module: &Module,
+    args: &[Buffer],
+    options: &CompileOptions,
+) -> Result<Vec<Buffer>, AuditError> {
     verify(module).map_err(AuditError::Broken)?;
     let program = encode::to_bytes(module)?;
     let executable = {
         let _span = tracing::info_span!("compile", n_bytes = program.len()).entered();
         let is_tuple = |id| matches!(module.entry().instr(id).shape, Shape::Tuple(_));
         let parameter_is_tupled = module.entry().parameters().into_iter().any(is_tuple);
-        client.compile(&program, &CompileOptions { parameter_is_tupled, ..CompileOptions::default() })?
+        client.compile(&program, &CompileOptions { parameter_is_tupled, ..options.clone() })?
     };
     let _span = tracing::info_span!("execute").entered();
     Ok(executable.execute(args.iter().map(Arg::Keep).collect())?)
@@ -79,25 +88,65 @@ fn in_dtype(bytes: &[u8], from: DType, to: DType, flush_subnormals: bool) -> Opt
     Some(out)
 }
 
-/// Whether f32 → bf16 → f32 rounds on this client: an input between two numbers of bf16 must come out as one of them.
+/// Whether bf16 rounds on this client: a conversion f32 → bf16 → f32, and a sum in bf16 that is converted to f32. (What a
+/// compiler drops with excess precision is up to it: XLA's CPU compiler keeps the conversions that the program says and
+/// drops those by which it widens arithmetic.)
 pub(super) fn prove_rounding(client: &Client) -> Result<(), AuditError> {
-    let input = 1.0 + f32::EPSILON * 256.0;
-    let expected = bf16::from_f32(input).to_f32();
+    prove_rounding_with(client, &CompileOptions::default())
+}
+
+fn prove_rounding_with(client: &Client, options: &CompileOptions) -> Result<(), AuditError> {
+    // bf16 counts by 2 from 256, and a tie goes to the even number.
+    const EXACT: f32 = 257.0;
+    const ROUNDED: f32 = 256.0;
     let module = Module::new("rounds");
     let entry = module.entry;
     let e = Emitter::new(module, entry);
-    let x = e.parameter(0, &Shape::array(DType::F32, [2]));
-    let back = e.convert(e.convert(x, DType::BF16), DType::F32);
-    e.tuple(&[back]);
-    let module = e.finish().expect("a parameter and two conversions break no rule");
-    let buffers = upload(client, &module, &[Literal::from_elements([2], &[input, -input])], false)?;
-    let outputs = run(client, &module, &buffers)?;
-    let measured = fetch(&outputs[0])?.elements::<f32>().unwrap_or_default();
-    match measured[..] {
-        [first, second] if first == expected && second == -expected => Ok(()),
-        _ => {
+    let parameter = |number| e.parameter(number, &Shape::array(DType::F32, [2]));
+    let (exact, x, y) = (parameter(0), parameter(1), parameter(2));
+    let converted = e.convert(e.convert(exact, DType::BF16), DType::F32);
+    let sum = e.convert(e.add(e.convert(x, DType::BF16), e.convert(y, DType::BF16)), DType::F32);
+    e.tuple(&[converted, sum]);
+    let module = e.finish().expect("conversions and a sum of arrays of one shape break no rule");
+    let input = |value: f32| Literal::from_elements([2], &[value, -value]);
+    let buffers = upload(client, &module, &[input(EXACT), input(ROUNDED), input(EXACT - ROUNDED)], false)?;
+    for output in run_with(client, &module, &buffers, options)? {
+        let measured = fetch(&output)?.elements::<f32>().unwrap_or_default();
+        if measured != [ROUNDED, -ROUNDED] {
             let measured = measured.first().copied().unwrap_or(f32::NAN);
-            Err(AuditError::ExcessPrecision { input, measured, expected })
+            return Err(AuditError::ExcessPrecision { exact: EXACT, measured, expected: ROUNDED });
         }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The probe sees what it is for: XLA's own default drops the rounding of the sum.
+    #[test]
+    fn excess_precision_is_found_out() {
+        let client = Client::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}"));
+        assert!(prove_rounding(&client).is_ok());
+        let options = CompileOptions { allow_excess_precision: true, ..CompileOptions::default() };
+        let error = prove_rounding_with(&client, &options).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the plugin keeps excess precision: 257 in bf16 came out as 257, expected 256; an audit would not see the \
+             roundings. Use another plugin, or unset XLA_FLAGS"
+        );
+    }
+
+    #[test]
+    fn inputs_are_rounded_where_parameters_are_narrow() {
+        let bytes: Vec<u8> = [257f32, -1e-39, 1e-8].iter().flat_map(|x| x.to_le_bytes()).collect();
+        let rounded = |to, flush| in_dtype(&bytes, DType::F32, to, flush).unwrap();
+        let bits = |bytes: Vec<u8>| bytes.chunks_exact(2).map(u16::read).collect::<Vec<u16>>();
+        assert_eq!(bits(rounded(DType::BF16, false))[..2], [0x4380, 0x800B]);
+        assert_eq!(bits(rounded(DType::BF16, true))[..2], [0x4380, 0x8000]);
+        assert_eq!(bits(rounded(DType::F16, false)), [0x5C04, 0x8000, 0]);
+        assert_eq!(rounded(DType::F32, true), bytes);
+        assert_eq!(in_dtype(&bytes, DType::S32, DType::F32, false), None);
     }
 }

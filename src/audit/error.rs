@@ -56,12 +56,12 @@ pub enum AuditError {
     },
     /// The plugin drops roundings.
     #[error(
-        "the plugin keeps excess precision: {input} through bf16 and back came out as {measured}, expected {expected}; \
-         an audit would not see the roundings. Use another plugin, or unset XLA_FLAGS"
+        "the plugin keeps excess precision: {exact} in bf16 came out as {measured}, expected {expected}; an audit would \
+         not see the roundings. Use another plugin, or unset XLA_FLAGS"
     )]
     ExcessPrecision {
         /// What went in.
-        input: f32,
+        exact: f32,
         /// What came out.
         measured: f32,
         /// What bf16 makes of it.

@@ -367,3 +367,28 @@ fn refuse_random(module: &Module) -> Result<(), AuditError> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::{InstrId, text};
+
+    /// Rows of 4, 8 and 4 KiB, each held three times.
+    #[test]
+    fn slices_hold_no_more_than_they_may() {
+        let module = text::parse(
+            "HloModule m\n\nENTRY m {\n  a = f32[1024] parameter(0)\n  b = f32[2048] concatenate(a, a), dimensions={0}\n  \
+             ROOT c = f32[1024] negate(a)\n}\n",
+            "m.txt",
+        );
+        let module = module.unwrap();
+        let rows = [0, 1, 2].map(|id| Pair { reference: InstrId(id), lowered: InstrId(id) });
+        let lengths = |n_bytes| slices(&module, &rows, n_bytes).into_iter().map(<[Pair]>::len).collect::<Vec<usize>>();
+        assert_eq!(lengths(48 << 10), [3]);
+        assert_eq!(lengths((48 << 10) - 1), [2, 1]);
+        assert_eq!(lengths(36 << 10), [2, 1]);
+        assert_eq!(lengths((36 << 10) - 1), [1, 1, 1]);
+        assert_eq!(lengths(0), [1, 1, 1]);
+        assert!(slices(&module, &[], 0).is_empty());
+    }
+}

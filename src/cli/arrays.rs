@@ -184,7 +184,7 @@ fn assign(parameters: &[Parameter], npz: &NpzReader) -> anyhow::Result<BTreeMap<
         }
     }
     // A file may keep the results beside the arguments.
-    unused.retain(|name| !name.strip_prefix("out").is_some_and(|number| number.parse::<usize>().is_ok()));
+    unused.retain(|name| name.strip_prefix("out").is_none_or(|number| number.parse::<usize>().is_err()));
     if !unused.is_empty() {
         tracing::warn!("{shown}: no parameter is named {}; not used", few(&unused));
     }

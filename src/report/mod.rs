@@ -21,9 +21,12 @@ pub fn align_numbers(table: &mut Table) {
     }
 }
 
-/// Bytes in MiB, one decimal: `2594.0 MiB`.
+/// Bytes in MiB, one decimal: `2594.0 MiB`; under a MiB in KiB.
 pub fn mib(n_bytes: i64) -> String {
-    format!("{:.1} MiB", n_bytes as f64 / (1 << 20) as f64)
+    match n_bytes {
+        n if n.unsigned_abs() >= 1 << 20 || n == 0 => format!("{:.1} MiB", n as f64 / f64::from(1 << 20)),
+        n => format!("{:.1} KiB", n as f64 / f64::from(1 << 10)),
+    }
 }
 
 /// A whole number with thousands separated: `95,299,378`.
@@ -55,12 +58,13 @@ pub fn ratio(numerator: f64, denominator: f64) -> String {
     if quotient.is_finite() { format!("{quotient:.3}") } else { "-".to_string() }
 }
 
-/// Seconds, in the unit that fits: `94.6 ms`, `1.50 s`, `870 us`.
+/// Seconds, in the unit that fits: `94.6 ms`, `1.50 s`, `870 us`, `210 ns`.
 pub fn seconds(value: f64) -> String {
     match value {
         v if v >= 1.0 => format!("{v:.2} s"),
         v if v >= 1e-3 => format!("{:.1} ms", v * 1e3),
-        v => format!("{:.0} us", v * 1e6),
+        v if v >= 1e-6 => format!("{:.0} us", v * 1e6),
+        v => format!("{:.0} ns", v * 1e9),
     }
 }
 
@@ -71,6 +75,8 @@ mod tests {
     #[test]
     fn quantities_read_well() {
         assert_eq!(mib(8_034_172_928), "7662.0 MiB");
+        assert_eq!(mib(1 << 19), "512.0 KiB");
+        assert_eq!(mib(0), "0.0 MiB");
         assert_eq!(grouped(95_299_378), "95,299,378");
         assert_eq!(grouped(-1_000), "-1,000");
         assert_eq!(grouped(999), "999");
@@ -80,5 +86,6 @@ mod tests {
         assert_eq!(ratio(1.0, 0.0), "-");
         assert_eq!(seconds(0.0946), "94.6 ms");
         assert_eq!(seconds(1.5), "1.50 s");
+        assert_eq!(seconds(2.1e-7), "210 ns");
     }
 }
