@@ -1,5 +1,7 @@
 //! `bf16scope run`, `emit` and `compile` on modules, as a user runs them.
 
+mod support;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -463,8 +465,11 @@ fn compile_takes_modules_and_compares_only_models() {
         folder.stderr(&["compile", "small.txt", "--compare"]),
         "bf16scope: --compare builds a model twice, and small.txt is one module\nhelp: give the model's YAML file\n"
     );
-    let json = folder.stdout(&["compile", "small.txt", "--target", "tpu-v2", "--json"]);
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let cache_dir = support::home::cache_dir();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bf16scope"));
+    command.current_dir(folder.0.path()).args(["compile", "small.txt", "--target", "tpu-v2", "--json"]);
+    let output = command.env("BF16SCOPE_CACHE", cache_dir.path()).output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["batch"], serde_json::Value::Null);
     assert_eq!(json["reports"][0]["precision"], "as given");
     assert!(json["reports"][0]["hbm"]["arguments"].as_i64().unwrap() > 0, "{json}");

@@ -9,9 +9,8 @@ use super::{Context, Status, progress};
 use crate::graph::Precision;
 use crate::hlo::Module;
 use crate::hlo::proto::encode;
-use crate::pjrt::{Kind, Plugin};
 use crate::report;
-use crate::tpu::{self, Report, Target, TpuError, Version};
+use crate::tpu::{Answer, Compiled, Compiler, Report, Target, TpuError, Version};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,6 +22,9 @@ Examples:
           latency of inference
   bf16scope compile step.hlo.pb --target tpu-v3
           a module from JAX, TensorFlow or PyTorch/XLA
+
+Every compile is remembered below BF16SCOPE_CACHE (else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope), by program,
+options, target and compiler: the same question again is answered at once. `bf16scope cache clear` forgets.
 
 Every figure is the compiler's own. Seconds and images/s are its estimates (optimal_seconds); cycles are the sum of its
 estimated_cycles. Exit status: 0 it compiles and fits, 1 it does not fit, 2 it could not be compiled.";
@@ -39,6 +41,9 @@ pub struct Args {
     /// A model in f32 and bf16, side by side
     #[arg(long, conflicts_with = "precision")]
     compare: bool,
+    /// Compile even if the answer is remembered
+    #[arg(long)]
+    fresh: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -58,6 +63,8 @@ const AS_GIVEN: &str = "as given";
 #[derive(Debug, Serialize)]
 struct Entry {
     precision: String,
+    /// Whether it was compiled before; `compile_seconds` is what it took then.
+    cached: bool,
     #[serde(flatten)]
     outcome: Outcome,
 }
@@ -80,7 +87,7 @@ struct OutOfMemory {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let (subjects, batch, unit) = subjects(args)?;
-    let plugin = Plugin::of(Kind::Tpu, &context.setup())?;
+    let compiler = compiler(args.fresh, context);
     let mut entries = Vec::new();
     for Subject { precision, module } in subjects {
         let bytes = encode::to_bytes(&module)?;
@@ -88,16 +95,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         let what = format!("compiling {} ({precision}) for {}", args.choice.model.display(), args.target);
         let spinner = progress::spinner(what.clone(), context.quiet);
         let _span = tracing::info_span!("compile", precision = %precision, target = %args.target).entered();
-        let compiled = tpu::compile_with(plugin, &args.target, &bytes, batch.unwrap_or(1) as usize);
+        let compiled = compiler.compile(&args.target, &bytes, batch.unwrap_or(1) as usize);
         spinner.finish_and_clear();
-        let outcome = match compiled {
-            Ok(report) => Outcome::Fits(report),
-            Err(error) => does_not_fit(error)?,
-        };
-        entries.push(Entry { precision, outcome });
+        let Compiled { answer, is_cached } = compiled?;
+        entries.push(Entry { precision, cached: is_cached, outcome: Outcome::of(answer, &args.target)? });
     }
     if args.json {
-        let libtpu = libtpu_version(plugin);
+        let libtpu = compiler.libtpu()?;
         let target = args.target.to_string();
         context.print_json(
             &serde_json::json!({ "target": target, "batch": batch, "libtpu": libtpu, "reports": entries }),
@@ -134,22 +138,10 @@ fn subjects(args: &Args) -> anyhow::Result<(Vec<Subject>, Option<u32>, &'static 
     Ok((subjects, Some(args.choice.batch(&experiment)), unit))
 }
 
-/// Out of memory is an answer; anything else is an error.
-fn does_not_fit(error: TpuError) -> anyhow::Result<Outcome> {
-    match &error {
-        TpuError::OutOfMemory { needed, available, .. } => {
-            let message = error.to_string();
-            Ok(Outcome::DoesNotFit { out_of_memory: OutOfMemory { needed: *needed, available: *available, message } })
-        }
-        _ => Err(error.into()),
-    }
-}
-
-/// The version of the library that compiled: the pinned one, or what another says of itself.
-fn libtpu_version(plugin: &'static Plugin) -> String {
-    let artifact = Kind::Tpu.artifact();
-    let pinned = plugin.path().to_string_lossy().contains(&format!("{}-{}", artifact.package, artifact.version));
-    if pinned { artifact.version.to_string() } else { plugin.path().display().to_string() }
+/// The compiler with its memory; `fresh`: which it does not ask.
+pub(super) fn compiler(fresh: bool, context: &Context) -> Compiler {
+    let compiler = Compiler::new(&context.setup());
+    if fresh { compiler.afresh() } else { compiler }
 }
 
 /// A table: a row for each figure, a column for each precision, and the last over the first.
@@ -170,6 +162,12 @@ fn render(args: &Args, batch: Option<u32>, unit: &str, entries: &[Entry]) -> Str
         }
         table.add_row(cells);
     }
+    let times = entries.iter().map(|entry| match (&entry.outcome, entry.cached) {
+        (_, true) => "cached".to_string(),
+        (Outcome::Fits(report), false) => report::seconds(report.compile_seconds),
+        (Outcome::DoesNotFit { .. }, false) => "-".to_string(),
+    });
+    table.add_row(std::iter::once("compile time here".to_string()).chain(times));
     report::align_numbers(&mut table);
     let program = match (batch, args.choice.program()) {
         (Some(batch), Which::Train) => format!("training step, batch {batch}, "),
@@ -187,6 +185,17 @@ fn render(args: &Args, batch: Option<u32>, unit: &str, entries: &[Entry]) -> Str
 }
 
 impl Outcome {
+    fn of(answer: Answer, target: &Target) -> anyhow::Result<Outcome> {
+        match answer.report(target) {
+            Ok(report) => Ok(Outcome::Fits(report)),
+            Err(error @ TpuError::OutOfMemory { needed, available, .. }) => {
+                let message = error.to_string();
+                Ok(Outcome::DoesNotFit { out_of_memory: OutOfMemory { needed, available, message } })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn report(&self) -> Option<&Report> {
         match self {
             Outcome::Fits(report) => Some(report),
@@ -239,11 +248,6 @@ fn rows(target: &Target, unit: &str) -> Vec<Row> {
             name: format!("{unit}/s per board"),
             cell: Box::new(move |r| format!("{:.1} ({n_cores} cores)", r.examples_per_second * f64::from(n_cores))),
             value: Some(|r| r.examples_per_second),
-        },
-        Row {
-            name: "compile time here".to_string(),
-            cell: Box::new(|r| report::seconds(r.compile_seconds)),
-            value: None,
         },
     ]
 }

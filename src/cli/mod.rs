@@ -13,6 +13,7 @@
 mod arrays;
 mod audit;
 mod bits;
+mod cache;
 mod compile;
 mod doctor;
 mod emit;
@@ -105,6 +106,8 @@ enum Command {
     Audit(audit::Args),
     /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
     Plugins(plugins::Args),
+    /// Show or forget the compiles for TPUs that are remembered on disk
+    Cache(cache::Args),
 }
 
 impl Command {
@@ -114,6 +117,7 @@ impl Command {
             Command::Train(_) => "train",
             Command::Eval(_) => "eval",
             Command::Bits(_) => "bits",
+            Command::Cache(_) => "cache",
             Command::Compile(_) => "compile",
             Command::Doctor(_) => "doctor",
             Command::Emit(_) => "emit",
@@ -130,6 +134,7 @@ impl Command {
             Command::Train(args) => train::run(args, context),
             Command::Eval(args) => eval::run(args, context),
             Command::Bits(args) => bits::run(args, context),
+            Command::Cache(args) => cache::run(args, context),
             Command::Compile(args) => compile::run(args, context),
             Command::Doctor(args) => doctor::run(args, context),
             Command::Emit(args) => emit::run(args, context),

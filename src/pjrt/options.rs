@@ -51,8 +51,8 @@ pub enum OptionValue {
 }
 
 impl CompileOptions {
-    /// The serialized `CompileOptionsProto`.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    /// The serialized `CompileOptionsProto`; the same bytes for the same options.
+    pub fn encode(&self) -> Vec<u8> {
         let mut flags: BTreeMap<String, OptionOverrideProto> =
             self.flags.iter().map(|(name, value)| (name.clone(), value.into())).collect();
         flags.insert(EXCESS_PRECISION.to_string(), (&OptionValue::Bool(self.allow_excess_precision)).into());

@@ -1,10 +1,15 @@
 //! TPUs that are not here: which there are ([`Target`]), and what the TPU compiler says of a program ([`compile`]).
 //!
-//! Every figure of a [`Report`] is the compiler's own; nothing here estimates. This room does not build programs, does
-//! not run them (there is no TPU), and does not print.
+//! Every figure of a [`Report`] is the compiler's own; nothing here estimates. [`Compiler`] remembers on disk what was
+//! compiled before, and is what everything but a check of the compiler itself should ask. This room does not build
+//! programs, does not run them (there is no TPU), and does not print.
 
+mod cache;
+mod record;
 mod report;
 mod target;
 
+pub use cache::{Cache, Compiled, Compiler};
+pub use record::Answer;
 pub use report::{Hbm, Report, TpuError, compile, compile_with};
 pub use target::{Target, TargetError, Version};

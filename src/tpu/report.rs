@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use prost::Message;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Target;
 use crate::hlo::proto::messages::{HloInstructionProto, HloModuleProto};
-use crate::pjrt::{Code, CompileOptions, Compiled, MemoryStats, PjrtError, Plugin, Topology, Value};
+use crate::pjrt::{Code, CompileOptions, MemoryStats, PjrtError, Plugin, Topology, Value};
 
 /// Device memory a program needs on one core, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hbm {
     /// Arguments.
     pub arguments: i64,
@@ -30,7 +30,7 @@ pub struct Hbm {
 }
 
 /// The compiler's figures for one program on one core of a target. Serializes under the names of `compile --json`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Device memory, in bytes.
     pub hbm: Hbm,
@@ -111,12 +111,21 @@ pub fn compile_with(
     program: &[u8],
     batch: usize,
 ) -> Result<Report, TpuError> {
+    compile_whole(plugin, target, program, batch).map(|(report, _)| report)
+}
+
+/// As [`compile_with`], and what the compiler made of the program: a serialized, scheduled `HloModuleProto`.
+pub(super) fn compile_whole(
+    plugin: &'static Plugin,
+    target: &Target,
+    program: &[u8],
+    batch: usize,
+) -> Result<(Report, Vec<u8>), TpuError> {
     let name = target.topology().ok_or_else(|| TpuError::NotATpu(target.clone()))?;
     let topology = Topology::new(plugin, &name, &BTreeMap::new())?;
     let limit = memory_limit(target, &topology)?;
     let start = Instant::now();
-    let compiled =
-        topology.compile(program, &CompileOptions::default()).map_err(|error| classify(target, limit, error))?;
+    let compiled = topology.compile(program, &options()).map_err(|error| classify(target, limit, error))?;
     let compile_seconds = start.elapsed().as_secs_f64();
     let stats = compiled.memory_stats()?;
     let MemoryStats { arguments, outputs, aliased, temporaries, code, peak: _ } = stats;
@@ -125,14 +134,16 @@ pub fn compile_with(
     let cost = |figure: &'static str| {
         costs.get(figure).copied().ok_or_else(|| TpuError::NoFigure { target: target.clone(), figure })
     };
-    let optimized = optimized_program(target, &compiled)?;
+    let optimized_bytes = compiled.optimized_program()?;
+    let optimized = HloModuleProto::decode(optimized_bytes.as_slice())
+        .map_err(|source| TpuError::Program { target: target.clone(), source })?;
     let n_unknown = n_custom_calls(&optimized) as f64;
     let seconds = cost("optimal_seconds")? + n_unknown;
     // A custom call inside a loop is marked once a turn, and turns are not always known: then there is no estimate.
     if seconds <= 0.0 {
         return Err(TpuError::NoFigure { target: target.clone(), figure: "optimal_seconds" });
     }
-    Ok(Report {
+    let report = Report {
         hbm: Hbm { arguments, outputs, aliased, temporaries, code, total, limit },
         flops: cost("flops")? + n_unknown,
         bytes_accessed: cost("bytes accessed")?,
@@ -140,7 +151,13 @@ pub fn compile_with(
         seconds,
         examples_per_second: batch as f64 / seconds,
         compile_seconds,
-    })
+    };
+    Ok((report, optimized_bytes))
+}
+
+/// How every program is compiled here: for one core, with every rounding kept.
+pub(super) fn options() -> CompileOptions {
+    CompileOptions::default()
 }
 
 /// Bytes a core of the topology has for programs.
@@ -191,12 +208,6 @@ fn size(text: &str) -> Option<u64> {
     };
     let count: f64 = digits.parse().ok()?;
     Some((count * (1u64 << unit) as f64).round() as u64)
-}
-
-/// What the compiler made of the program.
-fn optimized_program(target: &Target, compiled: &Compiled) -> Result<HloModuleProto, TpuError> {
-    let program = compiled.optimized_program()?;
-    HloModuleProto::decode(program.as_slice()).map_err(|source| TpuError::Program { target: target.clone(), source })
 }
 
 /// Sum of `estimated_cycles` over the instructions of the optimized program.

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod home;
+
 use bf16scope::hlo::DType;
 use bf16scope::hlo::proto::messages::*;
 use prost::Message;
