@@ -6,6 +6,7 @@
 //!
 //! Source: `PrintExtraAttributesImpl` and `ToProto` of each instruction class in XLA's `hlo_instructions.cc`.
 
+use super::ops::ReplicaGroups;
 use super::proto::attributes::{encode_groups, take_groups};
 use super::proto::messages::{
     CholeskyOptions, HloComputationProto, HloInstructionProto, OpMetadata, OutputOperandAliasing, SourceTarget,
@@ -206,7 +207,13 @@ fn set_field(opcode: &str, name: &str, value: &mut Cursor<'_>, proto: &mut HloIn
     };
     match name {
         "channel_id" => proto.channel_id = value.int()?,
-        "replica_groups" => encode_groups(&read_groups(value)?, proto),
+        "replica_groups" => {
+            let groups = read_groups(value)?;
+            // No groups mean all replicas, as does a message without the field, which then must not come back with one.
+            if groups != ReplicaGroups::List(Vec::new()) {
+                encode_groups(&groups, proto);
+            }
+        }
         "source_target_pairs" => value.sequence("{", "}", |value| {
             let pair = value.ints("{", "}")?;
             let &[source, target] = &pair[..] else { return Err(value.expected("pairs of devices")) };
@@ -317,6 +324,7 @@ mod tests {
                 "channel_id=3, replica_groups={{0,1},{2,3}}, constrain_layout=true, use_global_device_ids=true, \
                  dimensions={1}",
             ),
+            ("all-to-all", of(), "replica_groups={}"),
             (
                 "collective-permute",
                 HloInstructionProto { source_target_pairs: vec![SourceTarget { source: 0, target: 1 }], ..of() },

@@ -76,6 +76,20 @@ fn unmodelled_ops_and_fields_go_out_as_they_came() {
     assert_eq!(encode::module(&module), Ok(proto));
 }
 
+/// Fuzzing found that no groups came back as an empty list of them.
+#[test]
+fn an_opaque_collective_without_groups_gets_no_field_of_them() {
+    for groups in [None, Some(Box::new(CollectiveDeviceListProto::default()))] {
+        let mut proto = sample();
+        let instr = &mut proto.computations[1].instructions[3];
+        instr.opcode = "all-to-all".to_string();
+        instr.collective_device_list = groups;
+        let module = module(proto.clone()).unwrap();
+        assert_eq!(module.entry().instr(InstrId(3)).unmodelled.attributes[0].1, "{}");
+        assert_eq!(encode::module(&module), Ok(proto));
+    }
+}
+
 #[test]
 fn a_fusion_crosses_text_and_proto() {
     let text = "HloModule m, is_scheduled=true, entry_computation_layout={(f32[2]{0})->f32[2]{0}}
