@@ -188,7 +188,7 @@ impl Writer<'_> {
                 }
                 self.tuple(elements)
             }
-            Shape::Token | Shape::Opaque => id,
+            Shape::Token | Shape::Opaque | Shape::Buffer(_) => id,
         }
     }
 

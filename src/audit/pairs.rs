@@ -57,7 +57,8 @@ fn differ_in_floats_only(a: &Shape, b: &Shape) -> bool {
         (Shape::Tuple(a), Shape::Tuple(b)) => {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| differ_in_floats_only(a, b))
         }
+        (Shape::Buffer(_), Shape::Buffer(_)) => a == b,
         (Shape::Token, Shape::Token) | (Shape::Opaque, Shape::Opaque) => true,
-        (Shape::Array(_) | Shape::Tuple(_) | Shape::Token | Shape::Opaque, _) => false,
+        (Shape::Array(_) | Shape::Tuple(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_), _) => false,
     }
 }

@@ -28,7 +28,7 @@ fn arrays<'s>(shape: &'s Shape, path: &mut Vec<i64>, out: &mut Vec<(Vec<i64>, &'
                 path.pop();
             }
         }
-        Shape::Token | Shape::Opaque => {}
+        Shape::Token | Shape::Opaque | Shape::Buffer(_) => {}
     }
 }
 

@@ -341,7 +341,7 @@ pub(super) fn summarize(dtype: DType, bytes: &[u8]) -> Summary {
     summary
 }
 
-/// How an element's bytes become a number. `None` for complex and 8-bit floats.
+/// How an element's bytes become a number. `None` for complex and floats of 8 bits and less.
 fn decoder(dtype: DType) -> Option<fn(&[u8]) -> f64> {
     fn at<const N: usize>(bytes: &[u8]) -> [u8; N] {
         bytes.try_into().expect("an element is read from its own width")
@@ -369,6 +369,8 @@ fn decoder(dtype: DType) -> Option<fn(&[u8]) -> f64> {
         | DType::F8E4M3
         | DType::F8E3M4
         | DType::F4E2M1FN
+        | DType::F6E3M2FN
+        | DType::F6E2M3FN
         | DType::F8E8M0FNU => return None,
     })
 }

@@ -47,14 +47,14 @@ impl Hue {
             Shape::Tuple(_) => {
                 let mut hues = shape.leaves().into_iter().map(|leaf| match leaf {
                     Shape::Array(array) => Hue::of_dtype(array.dtype),
-                    Shape::Tuple(_) | Shape::Token | Shape::Opaque => Hue::Other,
+                    Shape::Tuple(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => Hue::Other,
                 });
                 match hues.next() {
                     Some(first) if hues.all(|hue| hue == first) => first,
                     Some(_) | None => Hue::Other,
                 }
             }
-            Shape::Token | Shape::Opaque => Hue::Other,
+            Shape::Token | Shape::Opaque | Shape::Buffer(_) => Hue::Other,
         }
     }
 

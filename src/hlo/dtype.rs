@@ -120,6 +120,10 @@ dtypes! {
     F4E2M1FN = 32, "f4e2m1fn", 4, Float;
     /// Exponent only, 8 bits: a scale.
     F8E8M0FNU = 33, "f8e8m0fnu", 8, Float;
+    /// 6-bit float, 3 exponent bits, finite numbers only.
+    F6E3M2FN = 35, "f6e3m2fn", 6, Float;
+    /// 6-bit float, 2 exponent bits, finite numbers only.
+    F6E2M3FN = 36, "f6e2m3fn", 6, Float;
 }
 
 impl DType {

@@ -111,6 +111,8 @@ impl Literal {
             | DType::F8E4M3
             | DType::F8E3M4
             | DType::F4E2M1FN
+            | DType::F6E3M2FN
+            | DType::F6E2M3FN
             | DType::F8E8M0FNU
             | DType::S4
             | DType::U4

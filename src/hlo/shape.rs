@@ -19,6 +19,8 @@ pub enum Shape {
     Token,
     /// An opaque value, `opaque[]`.
     Opaque,
+    /// A reference to the memory of an array, `b(f32[2]{0})`: what some custom calls hand to each other.
+    Buffer(Box<ArrayShape>),
 }
 
 /// The shape of a dense array.
@@ -89,6 +91,12 @@ impl ArrayShape {
         self.n_elements().saturating_mul(self.dtype.n_bytes() as i64)
     }
 
+    /// This array with the row-major layout if none is set.
+    fn with_default_layout(&self) -> ArrayShape {
+        let layout = self.layout.clone().unwrap_or_else(|| Layout::descending(self.rank()));
+        ArrayShape { layout: Some(layout), ..self.clone() }
+    }
+
     /// Whether dimension `axis` is dynamic.
     pub fn is_dynamic(&self, axis: usize) -> bool {
         self.dynamic.get(axis).copied().unwrap_or(false)
@@ -115,6 +123,15 @@ impl Shape {
     pub fn as_array(&self) -> Option<&ArrayShape> {
         match self {
             Shape::Array(array) => Some(array),
+            Shape::Tuple(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => None,
+        }
+    }
+
+    /// The array shape, if this is one, or that of the memory a buffer refers to.
+    pub fn stored(&self) -> Option<&ArrayShape> {
+        match self {
+            Shape::Array(array) => Some(array),
+            Shape::Buffer(array) => Some(array),
             Shape::Tuple(_) | Shape::Token | Shape::Opaque => None,
         }
     }
@@ -123,7 +140,7 @@ impl Shape {
     pub fn as_tuple(&self) -> Option<&[Shape]> {
         match self {
             Shape::Tuple(elements) => Some(elements),
-            Shape::Array(_) | Shape::Token | Shape::Opaque => None,
+            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => None,
         }
     }
 
@@ -149,8 +166,9 @@ impl Shape {
             (Shape::Tuple(a), Shape::Tuple(b)) => {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_compatible(b))
             }
+            (Shape::Buffer(a), Shape::Buffer(b)) => a.dtype == b.dtype && a.dims == b.dims,
             (Shape::Token, Shape::Token) | (Shape::Opaque, Shape::Opaque) => true,
-            (Shape::Array(_) | Shape::Tuple(_) | Shape::Token | Shape::Opaque, _) => false,
+            (Shape::Array(_) | Shape::Tuple(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_), _) => false,
         }
     }
 
@@ -159,6 +177,7 @@ impl Shape {
         match self {
             Shape::Array(array) => Shape::Array(ArrayShape { layout: None, ..array.clone() }),
             Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(Shape::without_layout).collect()),
+            Shape::Buffer(array) => Shape::Buffer(Box::new(ArrayShape { layout: None, ..(**array).clone() })),
             Shape::Token => Shape::Token,
             Shape::Opaque => Shape::Opaque,
         }
@@ -167,10 +186,8 @@ impl Shape {
     /// This shape with the row-major layout wherever none is set: what XLA's text and protos want.
     pub fn with_default_layout(&self) -> Shape {
         match self {
-            Shape::Array(array) => {
-                let layout = array.layout.clone().unwrap_or_else(|| Layout::descending(array.rank()));
-                Shape::Array(ArrayShape { layout: Some(layout), ..array.clone() })
-            }
+            Shape::Array(array) => Shape::Array(array.with_default_layout()),
+            Shape::Buffer(array) => Shape::Buffer(Box::new(array.with_default_layout())),
             Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(Shape::with_default_layout).collect()),
             Shape::Token => Shape::Token,
             Shape::Opaque => Shape::Opaque,
@@ -182,16 +199,16 @@ impl Shape {
         match self {
             Shape::Array(array) if array.dtype == from => Shape::Array(ArrayShape { dtype: to, ..array.clone() }),
             Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(|e| e.with_dtype(from, to)).collect()),
-            Shape::Array(_) | Shape::Token | Shape::Opaque => self.clone(),
+            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => self.clone(),
         }
     }
 
-    /// Bytes of all arrays, unpacked and untiled, saturating.
+    /// Bytes of all arrays, unpacked and untiled, saturating. A buffer's memory is that of another value.
     pub fn n_bytes(&self) -> i64 {
         match self {
             Shape::Array(array) => array.n_bytes(),
             Shape::Tuple(elements) => elements.iter().fold(0i64, |sum, e| sum.saturating_add(e.n_bytes())),
-            Shape::Token | Shape::Opaque => 0,
+            Shape::Token | Shape::Opaque | Shape::Buffer(_) => 0,
         }
     }
 
@@ -199,7 +216,7 @@ impl Shape {
     pub fn leaves(&self) -> Vec<&Shape> {
         match self {
             Shape::Tuple(elements) => elements.iter().flat_map(Shape::leaves).collect(),
-            Shape::Array(_) | Shape::Token | Shape::Opaque => vec![self],
+            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => vec![self],
         }
     }
 }
@@ -298,6 +315,7 @@ impl fmt::Display for Shape {
             }
             Shape::Token => f.write_str("token[]"),
             Shape::Opaque => f.write_str("opaque[]"),
+            Shape::Buffer(array) => write!(f, "b({array})"),
         }
     }
 }

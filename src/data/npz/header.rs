@@ -89,6 +89,8 @@ impl Header {
             | DType::F8E4M3
             | DType::F8E3M4
             | DType::F4E2M1FN
+            | DType::F6E3M2FN
+            | DType::F6E2M3FN
             | DType::F8E8M0FNU => ('u', 1),
         };
         Header { kind, width, is_big_endian: false, is_fortran: false, dims }

@@ -63,7 +63,7 @@ pub(in crate::hlo) fn check_size(op: &str, role: impl Display, shape: &ArrayShap
 
 /// A shape of any kind whose arrays all have a sane size.
 pub(super) fn sane(op: &str, role: impl Display, shape: &Shape) -> Result<(), RuleError> {
-    shape.leaves().iter().filter_map(|leaf| leaf.as_array()).try_for_each(|array| check_size(op, &role, array))
+    shape.leaves().iter().filter_map(|leaf| leaf.stored()).try_for_each(|array| check_size(op, &role, array))
 }
 
 /// The declared shape, which this op cannot do without.

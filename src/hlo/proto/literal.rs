@@ -62,7 +62,7 @@ pub fn decode(mut proto: LiteralProto, place: &str) -> Result<Literal, ProtoErro
             Ok(Literal::Tuple(elements))
         }
         Shape::Token => Ok(Literal::Token),
-        Shape::Opaque => Err(unsupported("an opaque literal")),
+        Shape::Opaque | Shape::Buffer(_) => Err(unsupported("an opaque literal")),
         Shape::Array(array) if array.rank() > MAX_RANK => Err(unsupported("a literal of more than 100 dimensions")),
         Shape::Array(array) => {
             let bytes = read_elements(&mut proto, array.dtype);
@@ -160,6 +160,8 @@ fn bytes_field(proto: &mut LiteralProto, dtype: DType) -> Option<&mut Vec<u8>> {
         DType::F8E5M2FNUZ => &mut proto.f8e5m2fnuzs,
         DType::F8E5M2 => &mut proto.f8e5m2s,
         DType::F8E8M0FNU => &mut proto.f8e8m0fnus,
+        DType::F6E3M2FN => &mut proto.f6e3m2fns,
+        DType::F6E2M3FN => &mut proto.f6e2m3fns,
         DType::Pred
         | DType::S32
         | DType::S64

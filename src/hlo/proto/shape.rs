@@ -11,22 +11,14 @@ use std::fmt::Write;
 const TUPLE: i32 = 13;
 const OPAQUE: i32 = 14;
 const TOKEN: i32 = 17;
+const BUFFER: i32 = 34;
 
 /// A shape as XLA writes it: every array has a layout, row-major if it had none.
 pub fn encode(shape: &Shape) -> ShapeProto {
     match shape {
-        Shape::Array(array) => {
-            let layout = match &array.layout {
-                Some(layout) => encode_layout(layout),
-                None => encode_layout(&Layout::descending(array.rank())),
-            };
-            ShapeProto {
-                element_type: array.dtype.xla(),
-                dimensions: array.dims.clone(),
-                is_dynamic_dimension: (0..array.rank()).map(|axis| array.is_dynamic(axis)).collect(),
-                layout: Some(layout),
-                ..ShapeProto::default()
-            }
+        Shape::Array(array) => encode_array(array),
+        Shape::Buffer(array) => {
+            ShapeProto { element_type: BUFFER, tuple_shapes: vec![encode_array(array)], ..ShapeProto::default() }
         }
         Shape::Tuple(elements) => ShapeProto {
             element_type: TUPLE,
@@ -35,6 +27,20 @@ pub fn encode(shape: &Shape) -> ShapeProto {
         },
         Shape::Token => ShapeProto { element_type: TOKEN, ..ShapeProto::default() },
         Shape::Opaque => ShapeProto { element_type: OPAQUE, ..ShapeProto::default() },
+    }
+}
+
+fn encode_array(array: &ArrayShape) -> ShapeProto {
+    let layout = match &array.layout {
+        Some(layout) => encode_layout(layout),
+        None => encode_layout(&Layout::descending(array.rank())),
+    };
+    ShapeProto {
+        element_type: array.dtype.xla(),
+        dimensions: array.dims.clone(),
+        is_dynamic_dimension: (0..array.rank()).map(|axis| array.is_dynamic(axis)).collect(),
+        layout: Some(layout),
+        ..ShapeProto::default()
     }
 }
 
@@ -47,6 +53,15 @@ pub fn decode(proto: &ShapeProto, place: &str) -> Result<Shape, ProtoError> {
         TUPLE => proto.tuple_shapes.iter().map(|s| decode(s, place)).collect::<Result<_, _>>().map(Shape::Tuple),
         TOKEN => Ok(Shape::Token),
         OPAQUE => Ok(Shape::Opaque),
+        BUFFER => match proto.tuple_shapes.as_slice() {
+            [element] if ![TUPLE, TOKEN, OPAQUE, BUFFER].contains(&element.element_type) => {
+                decode(element, place).map(|shape| match shape {
+                    Shape::Array(array) => Shape::Buffer(Box::new(array)),
+                    other => other,
+                })
+            }
+            _ => Err(ProtoError::missing(place, "shape.tuple_shapes (the one array of a buffer)")),
+        },
         number => {
             let dtype = DType::from_xla(number).ok_or_else(|| {
                 ProtoError::unknown(place, "shape.element_type", number.into(), "a PrimitiveType this build knows")
@@ -169,7 +184,8 @@ mod tests {
             dynamic: vec![false, true, false],
             layout: Some(layout),
         };
-        let shape = Shape::Tuple(vec![Shape::Array(array), Shape::Token, Shape::Opaque, Shape::Tuple(Vec::new())]);
+        let buffer = Shape::Buffer(Box::new(array.clone()));
+        let shape = Shape::Tuple(vec![array.into(), Shape::Token, Shape::Opaque, buffer, Shape::Tuple(Vec::new())]);
         assert_eq!(decode(&encode(&shape), "here"), Ok(shape));
     }
 

@@ -356,7 +356,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A shape: `f32[2,3]{1,0}`, `(f32[], s32[2])`, `token[]`.
+    /// A shape: `f32[2,3]{1,0}`, `(f32[], s32[2])`, `token[]`, `b(f32[2]{0})`.
     pub(in crate::hlo) fn shape(&mut self) -> Read<Shape> {
         self.shape_at(0)
     }
@@ -381,6 +381,15 @@ impl<'a> Cursor<'a> {
                 self.expect("[")?;
                 self.expect("]")?;
                 return Ok(if name == "token" { Shape::Token } else { Shape::Opaque });
+            }
+            "b" if self.peek() == Some(b'(') => {
+                self.pos += 1;
+                let mut element = *self;
+                let Shape::Array(array) = self.shape_at(depth + 1)? else {
+                    return Err(element.expected("an array, which alone a buffer can hold"));
+                };
+                self.expect(")")?;
+                return Ok(Shape::Buffer(Box::new(array)));
             }
             _ => {}
         }

@@ -81,6 +81,8 @@ pub(in crate::hlo) fn element(dtype: DType, bytes: &[u8]) -> String {
         | DType::F8E4M3
         | DType::F8E3M4
         | DType::F4E2M1FN
+        | DType::F6E3M2FN
+        | DType::F6E2M3FN
         | DType::F8E8M0FNU => small_float(dtype, bytes[0]),
     }
 }
@@ -134,6 +136,8 @@ impl SmallFloat {
             DType::F8E4M3FNUZ => (4, 3, 8, Specials::NegativeZeroIsNan),
             DType::F8E5M2FNUZ => (5, 2, 16, Specials::NegativeZeroIsNan),
             DType::F4E2M1FN => (2, 1, 1, Specials::Finite),
+            DType::F6E3M2FN => (3, 2, 3, Specials::Finite),
+            DType::F6E2M3FN => (2, 3, 1, Specials::Finite),
             _ => return None,
         };
         Some(SmallFloat { exponent_bits, fraction_bits, bias, specials })
@@ -271,6 +275,9 @@ mod tests {
         assert_eq!(small_float(DType::F8E5M2, 0xfc), "-inf");
         assert_eq!(small_float(DType::F8E4M3FNUZ, 0x80), "nan");
         assert_eq!(small_float(DType::F4E2M1FN, 0x0f), "-6");
+        // The largest of each, as the OCP microscaling specification has them.
+        assert_eq!(small_float(DType::F6E3M2FN, 0x1f), "28");
+        assert_eq!(small_float(DType::F6E2M3FN, 0x3f), "-7.5");
         assert_eq!(small_float(DType::F8E8M0FNU, 127), "1");
         assert_eq!(small_float(DType::F8E3M4, 0x01), "0.0156");
     }

@@ -26,7 +26,7 @@ pub(super) fn literal(cursor: &mut Cursor<'_>, shape: &Shape) -> Read<Literal> {
             "" | "token" => Ok(Literal::Token),
             _ => Err(cursor.expected("`token`")),
         },
-        Shape::Opaque => Err(cursor.expected("no constant, for an opaque value has none")),
+        Shape::Opaque | Shape::Buffer(_) => Err(cursor.expected("no constant, for an opaque value has none")),
         Shape::Array(array) => {
             let rank = array.rank();
             if rank > MAX_DEPTH {
@@ -181,6 +181,8 @@ fn write_number(out: &mut Vec<u8>, dtype: DType, token: &str, codes: &Codes) -> 
         | DType::F8E4M3
         | DType::F8E3M4
         | DType::F4E2M1FN
+        | DType::F6E3M2FN
+        | DType::F6E2M3FN
         | DType::F8E8M0FNU => out.push(codes.nearest(token.parse().ok()?)?),
         // Read as two parts.
         DType::C64 | DType::C128 => return None,

@@ -71,7 +71,8 @@ fn everything_around_ops_reads_back() {
         dynamic: vec![true, true],
         ..ArrayShape::new(DType::BF16, [64, ArrayShape::UNBOUNDED])
     };
-    let odd = Shape::Tuple(vec![tiled.into(), Shape::Token, Shape::Tuple(vec![]), Shape::Opaque]);
+    let buffer = Shape::Buffer(Box::new(tiled.clone()));
+    let odd = Shape::Tuple(vec![tiled.into(), Shape::Token, Shape::Tuple(vec![]), Shape::Opaque, buffer]);
     module.entry_layout = Some(EntryLayout { parameters: vec![odd.clone()], result: odd.clone() });
     let entry = &mut module.computations[0];
     entry.root = InstrId(5);

@@ -48,7 +48,7 @@ fn check_instruction(module: &Module, computation: &Computation, id: InstrId) ->
 /// Sizes fit, and layouts are layouts of their arrays.
 pub(super) fn check_shape(op: &str, shape: &Shape) -> Result<(), RuleError> {
     for leaf in shape.leaves() {
-        let Shape::Array(array) = leaf else {
+        let Some(array) = leaf.stored() else {
             continue;
         };
         check_size(op, "result", array)?;

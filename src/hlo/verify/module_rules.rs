@@ -91,7 +91,7 @@ fn check_entry_parameters(module: &Module, errors: &mut Errors<'_>) {
             Shape::Tuple(elements) if elements.iter().any(|element| element.as_tuple().is_some()) => {
                 "the entry's parameter is a tuple of tuples, expected a tuple of arrays".to_string()
             }
-            Shape::Tuple(_) | Shape::Array(_) | Shape::Token | Shape::Opaque => continue,
+            Shape::Tuple(_) | Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => continue,
         };
         let error = RuleError::new("parameters/entry-tuple", message);
         errors.instruction(module.entry, id, error.with_help("make each array a parameter of its own"));

@@ -212,7 +212,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 let made = self.made[id.idx()];
                 self.take_apart(id, made, &mut values.iter().copied().zip(wants.iter().copied()))
             }
-            (Shape::Array(_) | Shape::Token | Shape::Opaque, _) => self.cast(id, values[0], 0),
+            (Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_), _) => self.cast(id, values[0], 0),
         }
     }
 
@@ -235,7 +235,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     fn take_apart(&mut self, id: InstrId, made: InstrId, leaves: &mut dyn Iterator<Item = (ValueId, Want)>) -> InstrId {
         let shapes = match &self.out.instr(made).shape {
             Shape::Tuple(shapes) => shapes.clone(),
-            Shape::Array(_) | Shape::Token | Shape::Opaque => {
+            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => {
                 let leaf = leaves.next();
                 let Some((value, want)) = leaf else { return made };
                 let is_float = self.graph.value(value).is_f32();

@@ -257,7 +257,7 @@ pub(super) fn narrow_shape(shape: &Shape, low: DType, is_low: &mut dyn FnMut(usi
             Shape::Tuple(elements) => {
                 Shape::Tuple(elements.iter().map(|element| walk(element, low, place, is_low)).collect())
             }
-            Shape::Array(_) | Shape::Token | Shape::Opaque => {
+            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => {
                 *place += 1;
                 let mut leaf = shape.clone();
                 if let Shape::Array(array) = &mut leaf

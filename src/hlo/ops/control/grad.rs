@@ -147,6 +147,6 @@ fn take_leaves(e: &Emitter, results: InstrId, shape: &Shape, n_taken: &mut usize
         Shape::Tuple(elements) => {
             Cotangent::Tuple(elements.iter().map(|element| take_leaves(e, results, element, n_taken)).collect())
         }
-        Shape::Array(_) | Shape::Token | Shape::Opaque => Cotangent::Zero,
+        Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => Cotangent::Zero,
     }
 }

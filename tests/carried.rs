@@ -1,0 +1,76 @@
+//! What the IR does not model, or models only to carry it, crosses from text to proto and back unharmed.
+
+use bf16scope::hlo::proto::messages::HloModuleProto;
+use bf16scope::hlo::proto::{decode, encode};
+use bf16scope::hlo::text::{self, PrintOptions};
+use bf16scope::hlo::verify::verify;
+use bf16scope::hlo::{DType, Module};
+use prost::Message;
+
+fn read(text: &str) -> Module {
+    let module = text::parse(text, "m.hlo").unwrap_or_else(|error| panic!("{error}"));
+    verify(&module).unwrap_or_else(|errors| panic!("{errors}"));
+    module
+}
+
+fn printed(module: &Module) -> String {
+    text::print(module, &PrintOptions::default())
+}
+
+/// The text, the text that came out of its proto, and that proto.
+fn through_proto(text: &str) -> (String, String, HloModuleProto) {
+    let module = read(text);
+    let bytes = encode::to_bytes(&module).unwrap();
+    let again = decode::from_bytes(&bytes).unwrap();
+    assert_eq!(encode::to_bytes(&again).unwrap(), bytes);
+    (printed(&module), printed(&again), HloModuleProto::decode(bytes.as_slice()).unwrap())
+}
+
+/// A text that is printed, and comes out of its proto, as it stands.
+fn check(text: &str) -> HloModuleProto {
+    let (own, of_proto, proto) = through_proto(text);
+    assert_eq!(own, text);
+    assert_eq!(of_proto, text);
+    proto
+}
+
+/// A text in which one instruction has this shape, operand `x: f32[2,4]` and end.
+fn custom_call(shape: &str, rest: &str) -> String {
+    format!(
+        "HloModule m, entry_computation_layout={{(f32[2,4]{{1,0}})->{shape}}}
+
+ENTRY m {{
+  x = f32[2,4]{{1,0}} parameter(0)
+  ROOT y = {shape} custom-call(x), custom_call_target=\"f\"{rest}
+}}
+
+"
+    )
+}
+
+#[test]
+fn every_dtype_crosses() {
+    for dtype in DType::ALL.iter().filter(|dtype| dtype.bits() > 1) {
+        let proto = check(&custom_call(&format!("{dtype}[3]{{0}}"), ""));
+        let shape = proto.computations[0].instructions[1].shape.as_ref().unwrap();
+        assert_eq!(shape.element_type, dtype.xla());
+    }
+}
+
+/// XLA prints a reference to an array's memory as `b(…)`; its message holds the array as its only element.
+#[test]
+fn buffers_cross() {
+    let proto = check(&custom_call("(b(f32[2,4]{0,1}), b(bf16[]), token[])", ""));
+    let elements = &proto.computations[0].instructions[1].shape.as_ref().unwrap().tuple_shapes;
+    assert_eq!((elements[0].element_type, elements[0].tuple_shapes[0].dimensions.as_slice()), (34, [2, 4].as_slice()));
+
+    let error = text::parse(&custom_call("b((f32[]))", ""), "m.hlo").unwrap_err().to_string();
+    assert!(error.contains("expected an array, which alone a buffer can hold"), "{error}");
+    for elements in [vec![], vec![0, 0]] {
+        let mut proto = proto.clone();
+        let shape = proto.computations[0].instructions[1].shape.as_mut().unwrap();
+        shape.tuple_shapes[0].tuple_shapes = elements.into_iter().map(|_: i32| Default::default()).collect();
+        let error = decode::module(proto).unwrap_err().to_string();
+        assert_eq!(error, "m/y: shape.tuple_shapes (the one array of a buffer) is missing");
+    }
+}
