@@ -6,7 +6,7 @@
 
 use bf16scope::graph::{Graph, Init, Program};
 use bf16scope::hlo::{DType, proto, verify};
-use bf16scope::optim::{LearningRate, Optimizer, RateDrop, Update, WeightDecay};
+use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RateDrop, Update, WeightDecay};
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
 use std::num::NonZeroU32;
 use std::ops::{Add, Div, Mul, Sub};
@@ -182,7 +182,7 @@ fn sgd_with_weight_decay() {
 
 #[test]
 fn momentum() {
-    let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: false };
+    let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: false, momentum_dtype: MomentumDtype::F32 };
     follow(optimizer, WeightDecay::default(), |w, g, slots, _| {
         slots[0] = Bounded::constant(0.9) * slots[0] + g;
         w - rate() * slots[0]
@@ -191,7 +191,7 @@ fn momentum() {
 
 #[test]
 fn nesterov_momentum() {
-    let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: true };
+    let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: true, momentum_dtype: MomentumDtype::F32 };
     follow(optimizer, WeightDecay::default(), |w, g, slots, _| {
         slots[0] = Bounded::constant(0.9) * slots[0] + g;
         w - rate() * (g + Bounded::constant(0.9) * slots[0])

@@ -121,7 +121,9 @@ impl Scaling {
         };
         let finite = graph.scope().within("loss_scale", |_| all_finite(graph, gradients));
         for (number, variable) in graph.variables().iter().enumerate() {
-            if let VariableInfo { dtype: DType::F32, instr, update: Some(update), .. } = variable {
+            if let VariableInfo { dtype, instr, update: Some(update), .. } = variable
+                && dtype.is_float()
+            {
                 let kept = finite.select(&graph.tensor(*update), &graph.tensor(*instr));
                 graph.set_update(number, &kept);
             }

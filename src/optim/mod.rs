@@ -1,8 +1,8 @@
 //! Optimizers and learning rates, emitted into the training program.
 //!
 //! [`Update`] is the whole of it: it takes gradients and the step, and sets for each variable (and each *slot*, the
-//! optimizer's own state about a variable) the value it has after the call. Weights and slots are f32, whatever the
-//! network computes in. There is no state on the host: the step is an input of the program.
+//! optimizer's own state about a variable) the value it has after the call. Weights are f32, whatever the network computes
+//! in, and so are slots, but for those that [`MomentumDtype`] makes bf16. There is no state on the host: the step is an input of the program.
 //!
 //! [`LossScale`] scales the loss of an f16 network. This room does not make gradients (`passes::grad`), nor drive the
 //! program (`train`).
@@ -11,11 +11,13 @@ mod loss_scale;
 mod number;
 mod optimizer;
 mod schedule;
+mod slot;
 mod weight_decay;
 
 pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
 pub use optimizer::Optimizer;
 pub use schedule::{LearningRate, RateDrop};
+pub use slot::MomentumDtype;
 pub use weight_decay::WeightDecay;
 
 use crate::graph::{Graph, Tensor};

@@ -1,10 +1,12 @@
 //! The rules that turn a gradient into a new value.
 //!
 //! All arithmetic is in the variable's dtype, which must be f32 (f64 is allowed for checking). Slots have the
-//! variable's dtype and dims, start at zero, and are called `<variable>/<slot>`.
+//! variable's dims, start at zero, and are called `<variable>/<slot>`; they are stored in the variable's dtype unless a
+//! [`MomentumDtype`] says otherwise.
 
 use super::number;
-use crate::graph::{Graph, Init, Tensor};
+use super::slot::{MomentumDtype, Slot};
+use crate::graph::{Graph, Tensor};
 use crate::hlo::DType;
 use crate::hlo::ops::RuleError;
 use serde::{Deserialize, Serialize};
@@ -28,6 +30,9 @@ pub enum Optimizer {
         /// Whether to look ahead.
         #[serde(default)]
         nesterov: bool,
+        /// What the slot is stored in.
+        #[serde(default)]
+        momentum_dtype: MomentumDtype,
     },
     /// `m ← β1·m + (1−β1)·g`, `v ← β2·v + (1−β2)·g²`, `w ← w − lr·(m / (1−β1^t)) / (√(v / (1−β2^t)) + ε)`, where `t` is
     /// 1 at the first step. The slots are `<variable>/adam_m` and `<variable>/adam_v`.
@@ -47,6 +52,9 @@ pub enum Optimizer {
         /// ε.
         #[serde(default = "epsilon", deserialize_with = "number::positive")]
         epsilon: f64,
+        /// What `m` is stored in; `v` is never stored in bf16, for the reason that [`MomentumDtype`] gives.
+        #[serde(default)]
+        momentum_dtype: MomentumDtype,
     },
 }
 
@@ -64,13 +72,14 @@ fn epsilon() -> f64 {
 
 impl Default for Optimizer {
     fn default() -> Self {
-        Optimizer::Momentum { momentum: 0.9, nesterov: false }
+        Optimizer::Momentum { momentum: 0.9, nesterov: false, momentum_dtype: MomentumDtype::F32 }
     }
 }
 
 impl Optimizer {
     /// Adam with the paper's constants.
-    pub const ADAM: Optimizer = Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+    pub const ADAM: Optimizer =
+        Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, momentum_dtype: MomentumDtype::F32 };
 
     /// Sets the new value of variable `number` and makes and updates its slots.
     #[track_caller]
@@ -83,24 +92,21 @@ impl Optimizer {
         }
         let dtype = variable.dtype;
         let learning_rate = &learning_rate.cast(dtype);
-        let slot = |name: &str| {
-            let dims = variable.dims.clone();
-            graph.scope().within(&variable.name, |s| s.state(name, dtype, dims, Init::Zeros))
-        };
+        let slot = |name: &str, stored: DType| Slot::new(graph, variable, name, stored);
         let change = match *self {
             Optimizer::Sgd {} => gradient.clone(),
-            Optimizer::Momentum { momentum, nesterov } => {
-                let slot = slot("momentum");
+            Optimizer::Momentum { momentum, nesterov, momentum_dtype } => {
+                let slot = slot("momentum", momentum_dtype.of(dtype));
                 let accumulated = &slot.value * momentum + gradient;
-                graph.set_update(slot.number, &accumulated);
+                slot.store(&accumulated);
                 if nesterov { gradient + &accumulated * momentum } else { accumulated }
             }
-            Optimizer::Adam { beta1, beta2, epsilon } => {
-                let (slot_m, slot_v) = (slot("adam_m"), slot("adam_v"));
+            Optimizer::Adam { beta1, beta2, epsilon, momentum_dtype } => {
+                let (slot_m, slot_v) = (slot("adam_m", momentum_dtype.of(dtype)), slot("adam_v", dtype));
                 let m = &slot_m.value * beta1 + gradient * (1.0 - beta1);
                 let v = &slot_v.value * beta2 + gradient * gradient * (1.0 - beta2);
-                graph.set_update(slot_m.number, &m);
-                graph.set_update(slot_v.number, &v);
+                slot_m.store(&m);
+                slot_v.store(&v);
                 let t = step.cast(dtype) + 1.0;
                 let corrected = |moment: Tensor, beta: f64| moment / one_minus_power(beta, &t);
                 corrected(m, beta1) / (corrected(v, beta2).sqrt() + epsilon)
@@ -133,6 +139,7 @@ fn check(name: &str, dtype: DType, gradient: &Tensor) -> Option<RuleError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::Init;
     use crate::optim::{LearningRate, Update, WeightDecay};
 
     fn program(optimizer: Optimizer) -> Graph {
@@ -186,11 +193,12 @@ mod tests {
         let parse = |yaml: &str| serde_yaml::from_str::<Optimizer>(yaml).map_err(|e| e.to_string());
         assert_eq!(parse("!adam {}"), Ok(Optimizer::ADAM));
         assert_eq!(parse("!momentum {momentum: 0.9}"), Ok(Optimizer::default()));
-        let nesterov = Optimizer::Momentum { momentum: 0.8, nesterov: true };
-        assert_eq!(parse("!momentum {momentum: 0.8, nesterov: true}"), Ok(nesterov));
+        let nesterov = Optimizer::Momentum { momentum: 0.8, nesterov: true, momentum_dtype: MomentumDtype::Bf16 };
+        assert_eq!(parse("!momentum {momentum: 0.8, nesterov: true, momentum_dtype: bf16}"), Ok(nesterov));
         assert_eq!(
             parse("!momentum {momentum: 0.9, nestorov: true}"),
-            Err("unknown field `nestorov`, expected `momentum` or `nesterov` at line 1 column 27".to_string())
+            Err("unknown field `nestorov`, expected one of `momentum`, `nesterov`, `momentum_dtype` at line 1 column 27"
+                .to_string())
         );
         assert!(parse("!sgd {momentum: 0.9}").unwrap_err().contains("unknown field `momentum`"));
     }

@@ -182,7 +182,7 @@ pub fn default_checkpoint(path: &Path, precision: Precision) -> PathBuf {
 mod tests {
     use super::*;
     use crate::models::mlp;
-    use crate::optim::RateDrop;
+    use crate::optim::{MomentumDtype, RateDrop};
     use expect_test::{Expect, expect};
 
     fn parse(text: &str) -> Result<Experiment, String> {
@@ -224,7 +224,7 @@ train:
                 epochs: 7,
                 seed: 6,
                 shift: 2,
-                optimizer: Optimizer::Momentum { momentum: 0.8, nesterov: true },
+                optimizer: Optimizer::Momentum { momentum: 0.8, nesterov: true, momentum_dtype: MomentumDtype::F32 },
                 learning_rate: LearningRate::WarmUpStep { value: 0.4, warm_up: 10, drops },
                 weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()] },
                 label_smoothing: 0.1,
@@ -270,7 +270,7 @@ train:
         check(
             "  optimizer: {kind: momentum, momentum: 0.9, nestorov: true}\n",
             expect![[r#"
-            e.yaml:3:46: unknown key `nestorov`, expected one of momentum, nesterov
+            e.yaml:3:46: unknown key `nestorov`, expected one of momentum, nesterov, momentum_dtype
               3 |   optimizer: {kind: momentum, momentum: 0.9, nestorov: true}
                 |                                              ^^^^^^^^
               help: did you mean `nesterov`?"#]],

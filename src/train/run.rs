@@ -10,6 +10,7 @@ use super::error::{Kept, TrainError};
 use super::session::{Evaluation, Session, check_data};
 use crate::data::{Batches, Dataset};
 use crate::hlo::DType;
+use half::bf16;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -224,11 +225,13 @@ impl Run<'_> {
     }
 }
 
-/// The first f32 variable that holds a NaN or an infinity.
+/// The first floating variable that holds a NaN or an infinity.
 fn first_not_finite(variables: &BTreeMap<String, HostArray>) -> Option<&str> {
-    let finite = |array: &HostArray| {
-        array.shape.dtype != DType::F32
-            || array.bytes.as_chunks::<4>().0.iter().all(|bytes| f32::from_le_bytes(*bytes).is_finite())
+    let finite = |array: &HostArray| match array.shape.dtype {
+        DType::F32 => array.bytes.as_chunks::<4>().0.iter().all(|bytes| f32::from_le_bytes(*bytes).is_finite()),
+        DType::BF16 => array.bytes.as_chunks::<2>().0.iter().all(|bytes| bf16::from_le_bytes(*bytes).is_finite()),
+        // State is f32, or bf16 slots, or integers.
+        _ => true,
     };
     variables.iter().find(|(_, array)| !finite(array)).map(|(name, _)| name.as_str())
 }
