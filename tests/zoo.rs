@@ -15,9 +15,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The models whose programs stand in `hlo/`, with their batch.
-const ZOO: [(&str, &str, i64); 3] = [
+const ZOO: [(&str, &str, i64); 4] = [
     ("mlp", "{kind: mlp, input: [64], n_classes: 10, hidden: [128], dropout: 0.1}", 16),
     ("cnn", "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [16, 32]}", 16),
+    (
+        "transformer_small",
+        "{kind: transformer, vocabulary: 64, length: 16, max_length: 32, layers: 1, features: 32, heads: 2, hidden: 64}",
+        4,
+    ),
     ("resnet18_small", "{kind: resnet, depth: 18, input: [32, 32, 3], n_classes: 10, width: 8}", 8),
 ];
 

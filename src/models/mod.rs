@@ -8,6 +8,7 @@ pub mod kind;
 mod layout;
 pub mod mlp;
 pub mod resnet;
+pub mod transformer;
 pub mod yaml;
 
 pub use layout::image_dims;
@@ -34,6 +35,8 @@ pub enum Model {
     Cnn(cnn::Config),
     /// ResNet v1.5.
     Resnet(resnet::Config),
+    /// A transformer encoder or decoder.
+    Transformer(transformer::Config),
 }
 
 impl Model {
@@ -43,33 +46,73 @@ impl Model {
             Model::Mlp(_) => "mlp",
             Model::Cnn(_) => "cnn",
             Model::Resnet(_) => "resnet",
+            Model::Transformer(_) => "transformer",
         }
     }
 
-    /// Dims of one example: for images `[height, width, channels]`.
+    /// What it reads.
+    pub fn reads(&self) -> Reads {
+        match self {
+            Model::Mlp(_) | Model::Cnn(_) | Model::Resnet(_) => Reads::Images,
+            Model::Transformer(_) => Reads::Tokens,
+        }
+    }
+
+    /// Dims of one example: for images `[height, width, channels]`, for tokens `[length]`.
     pub fn input(&self) -> &[i64] {
         match self {
             Model::Mlp(config) => &config.input,
             Model::Cnn(config) => &config.input,
             Model::Resnet(config) => &config.input,
+            Model::Transformer(config) => std::slice::from_ref(&config.length),
         }
     }
 
-    /// Number of classes.
+    /// Number of classes: of an image, or of the token at each position.
     pub fn n_classes(&self) -> i64 {
         match self {
             Model::Mlp(config) => config.n_classes,
             Model::Cnn(config) => config.n_classes,
             Model::Resnet(config) => config.n_classes,
+            Model::Transformer(config) => config.vocabulary,
         }
     }
 
-    /// Builds it: inputs `[batch, input…]` → logits `[batch, n_classes]` in the dtype of the inputs.
+    /// Builds it: images `[batch, input…]` → logits `[batch, n_classes]` in the dtype of the images; tokens
+    /// `[batch, length]` → logits `[batch, length, n_classes]` in the dtype of the scope.
     pub fn build(&self, s: &Scope, inputs: &Tensor) -> Tensor {
         match self {
             Model::Mlp(config) => mlp::build(s, inputs, config),
             Model::Cnn(config) => cnn::build(s, inputs, config),
             Model::Resnet(config) => resnet::v1(s, inputs, config),
+            Model::Transformer(config) => transformer::build(s, inputs, config),
+        }
+    }
+}
+
+/// What a model reads, and so what its programs' input is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// Numbers, `images` in programs, cast on the host to the dtype the network computes in.
+    Images,
+    /// Indices of a vocabulary, `tokens` in programs, s32 in every precision.
+    Tokens,
+}
+
+impl Reads {
+    /// The name of the programs' input.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reads::Images => "images",
+            Reads::Tokens => "tokens",
+        }
+    }
+
+    /// The dtype of the programs' input.
+    pub fn dtype(self, precision: Precision) -> DType {
+        match self {
+            Reads::Images => precision.compute(),
+            Reads::Tokens => DType::S32,
         }
     }
 }
@@ -77,10 +120,19 @@ impl Model {
 /// The forward part of a program.
 #[derive(Clone, Debug)]
 pub struct Forward {
-    /// The program's input `images`: `[batch, input…]`, already in the dtype the network computes in.
-    pub images: Tensor,
-    /// `[batch, n_classes]`, f32.
+    /// The program's input: `images` `[batch, input…]`, already in the dtype the network computes in, or `tokens`
+    /// `s32[batch, length]`.
+    pub input: Tensor,
+    /// `[batch, n_classes]` or `[batch, length, n_classes]`, f32.
     pub logits: Tensor,
+}
+
+impl Forward {
+    /// Dims of the labels: one for each row of logits.
+    pub fn label_dims(&self) -> Vec<i64> {
+        let dims = self.logits.dims();
+        dims.split_last().map(|(_, leading)| leading.to_vec()).unwrap_or_default()
+    }
 }
 
 /// The forward part of a program in `graph`: an input that the host has cast, the network in a low-precision scope, and
@@ -94,14 +146,14 @@ pub struct Forward {
 /// let model = Model::Mlp(mlp::Config::new([64], 10));
 /// let g = Graph::new("mlp");
 /// let forward = forward(&g, &model, Precision::Bf16, 32);
-/// assert_eq!((forward.images.dtype(), forward.logits.dtype()), (DType::BF16, DType::F32));
+/// assert_eq!((forward.input.dtype(), forward.logits.dtype()), (DType::BF16, DType::F32));
 /// ```
 #[track_caller]
 pub fn forward(graph: &Graph, model: &Model, precision: Precision, batch: i64) -> Forward {
     let dims: Vec<i64> = [batch].into_iter().chain(model.input().iter().copied()).collect();
-    let images = graph.input("images", precision.compute(), dims);
-    let logits = graph.low_precision_scope(precision, |s| model.build(s, &images)).cast(DType::F32);
-    Forward { images, logits }
+    let input = graph.input(model.reads().name(), model.reads().dtype(precision), dims);
+    let logits = graph.low_precision_scope(precision, |s| model.build(s, &input)).cast(DType::F32);
+    Forward { input, logits }
 }
 
 impl<'de> Deserialize<'de> for Model {
@@ -112,11 +164,13 @@ impl<'de> Deserialize<'de> for Model {
             Mlp(mlp::Config),
             Cnn(cnn::Config),
             Resnet(resnet::Config),
+            Transformer(transformer::Config),
         }
         Ok(match kind::kind_first(deserializer)? {
             Kind::Mlp(config) => Model::Mlp(config),
             Kind::Cnn(config) => Model::Cnn(config),
             Kind::Resnet(config) => Model::Resnet(config),
+            Kind::Transformer(config) => Model::Transformer(config),
         })
     }
 }
@@ -137,6 +191,8 @@ mod tests {
             "kind: cnn\ninput: [8, 8, 1]\nn_classes: 10\nfilters: [4]\nkernel: 5\nhidden: [64]\ndropout: 0.5\n",
             "kind: resnet\ninput: [32, 32, 3]\nn_classes: 10\ndepth: 18\nwidth: 16\npadding: fixed\nformat: nchw\n\
              zero_init_residual: false\nmomentum: 0.99\nepsilon: 0.001\n",
+            "kind: transformer\nvocabulary: 99\nlength: 8\nmax_length: 16\nlayers: 3\nfeatures: 24\nheads: 3\n\
+             hidden: 48\nnorm: pre\ncausal: true\ndropout: 0.125\n",
         ] {
             let model: Model = yaml::from_str("model.yaml", text).unwrap();
             assert_eq!(serde_yaml::to_string(&model).unwrap().replace("\n- ", ", "), list_form(text), "{text}");
@@ -153,7 +209,7 @@ mod tests {
         check(
             "kind: resnt\n",
             expect![[r#"
-            model.yaml:1:7: unknown value `resnt`, expected one of mlp, cnn, resnet
+            model.yaml:1:7: unknown value `resnt`, expected one of mlp, cnn, resnet, transformer
               1 | kind: resnt
                 |       ^^^^^
               help: did you mean `resnet`?"#]],

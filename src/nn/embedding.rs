@@ -1,8 +1,8 @@
-//! Embedding: rows of a table by index.
+//! Embedding: rows of a table by index, or by position.
 
-use super::at_least;
+use super::{at_least, is_float, of_rank};
 use crate::graph::{Init, Scope, Tensor};
-use crate::hlo::ops::{GatherDims, RuleError};
+use crate::hlo::ops::{GatherDims, RuleError, SliceDim};
 use crate::hlo::{DType, Op};
 
 /// Configuration of [`embedding`].
@@ -71,4 +71,62 @@ fn check(indices: &Tensor, config: &Embedding) -> Result<(), RuleError> {
     }
     let message = format!("indices are {}, expected an integer dtype", indices.shape());
     Err(RuleError::new("embedding/dtype", message))
+}
+
+/// Configuration of [`position_embedding`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PositionEmbedding {
+    /// Rows of the table: the longest sequence it can serve.
+    pub max_length: i64,
+    /// How the table starts.
+    pub init: Init,
+}
+
+impl Default for PositionEmbedding {
+    fn default() -> PositionEmbedding {
+        PositionEmbedding { max_length: 512, init: Embedding::default().init }
+    }
+}
+
+/// `x + table[position]`: learned positions.
+///
+/// # Shapes
+/// x `[batch, positions, features]` → the same; table `embeddings` `[max_length, features]`, of which the first
+/// `positions` rows are read.
+///
+/// # Types
+/// In the dtype of x, in which the table is asked for.
+///
+/// # Errors
+/// x not floating or of another rank, or longer than the table.
+///
+/// # Source
+/// Devlin et al. 2018 (BERT).
+#[track_caller]
+pub fn position_embedding(s: &Scope, x: &Tensor, name: &str, config: &PositionEmbedding) -> Tensor {
+    s.layer(name, |s| {
+        if x.is_poison() {
+            return x.clone();
+        }
+        if let Err(error) = check_positions(x, config) {
+            return s.graph().fail("position_embedding", &[x], error);
+        }
+        let dims = x.dims();
+        let table = s.variable("embeddings", x.dtype(), [config.max_length, dims[2]], config.init);
+        let all = |limit| SliceDim { start: 0, limit, stride: 1 };
+        let rows = table.value.slice(&[all(dims[1]), all(dims[2])]);
+        x + rows.broadcast_in_dim(&dims, &[1, 2])
+    })
+}
+
+fn check_positions(x: &Tensor, config: &PositionEmbedding) -> Result<(), RuleError> {
+    is_float("position_embedding/dtype", "x", x)?;
+    of_rank("position_embedding/rank", "x", x, 3, "[batch, positions, features]")?;
+    let positions = x.dims()[1];
+    if positions <= config.max_length {
+        return Ok(());
+    }
+    let message = format!("x has {positions} positions, the table {} rows", config.max_length);
+    let help = "make max_length at least as long as the sequences";
+    Err(RuleError::new("position_embedding/length", message).with_help(help))
 }

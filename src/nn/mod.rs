@@ -9,6 +9,7 @@
 //! places; where something else was chosen, its doc says so.
 
 mod activation;
+mod attention;
 mod batch_norm;
 mod conv;
 mod dense;
@@ -21,11 +22,12 @@ mod pool;
 mod window;
 
 pub use activation::{Gelu, gelu, log_softmax, relu, sigmoid, softmax, tanh};
+pub use attention::{Attention, attention};
 pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{Conv2d, conv2d};
 pub use dense::{Dense, dense, flatten};
 pub use dropout::dropout;
-pub use embedding::{Embedding, embedding};
+pub use embedding::{Embedding, PositionEmbedding, embedding, position_embedding};
 pub use layer_norm::{LayerNorm, layer_norm};
 pub use loss::{
     l2_penalty, mean_squared_error, softmax_cross_entropy, softmax_cross_entropy_per_example,

@@ -33,6 +33,12 @@ pub enum TrainError {
         /// The file.
         path: PathBuf,
     },
+    /// A model of tokens, which data sets of one class an example cannot train.
+    #[error("{}: the model reads tokens and names one at each position, and `data` holds one class for each example\nhelp: it can be compiled, emitted, lowered and audited; to train it, drive `train::program::training` with batches of your own", path.display())]
+    Tokens {
+        /// The file.
+        path: PathBuf,
+    },
     /// The data are not right.
     #[error(transparent)]
     Data(#[from] DataError),

@@ -18,7 +18,7 @@ use super::session::Spec;
 use crate::data::{CsvSpec, Dataset};
 use crate::graph::Precision;
 use crate::models::kind::kind_first;
-use crate::models::{Model, yaml};
+use crate::models::{Model, Reads, yaml};
 use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
 use serde::Deserialize;
 use std::fs;
@@ -145,8 +145,11 @@ impl Experiment {
     /// Reads the data of the experiment that was read from `path`: for training, and for testing.
     ///
     /// # Errors
-    /// Where there are none, or the file is not right: then with the line.
+    /// Where there are none, or the model reads tokens, or the file is not right: then with the line.
     pub fn read_data(&self, path: &Path) -> Result<(Dataset, Dataset), TrainError> {
+        if self.model.reads() == Reads::Tokens {
+            return Err(TrainError::Tokens { path: path.to_path_buf() });
+        }
         let Some(data) = &self.data else { return Err(TrainError::NoData { path: path.to_path_buf() }) };
         let _span = tracing::info_span!("data").entered();
         let spec = CsvSpec {
@@ -328,6 +331,17 @@ train:
             experiment.read_data(Path::new("e.yaml")).unwrap_err().to_string(),
             "e.yaml: the experiment has no `data`, which training and evaluation need\n\
              help: add a `data:` block with `csv` and `n_test`, as in examples/digits.yaml"
+        );
+    }
+
+    #[test]
+    fn a_model_of_tokens_says_what_can_be_done_with_it() {
+        let experiment = parse("model: {kind: transformer}\n").unwrap();
+        assert_eq!(
+            experiment.read_data(Path::new("e.yaml")).unwrap_err().to_string(),
+            "e.yaml: the model reads tokens and names one at each position, and `data` holds one class for each example\n\
+             help: it can be compiled, emitted, lowered and audited; to train it, drive `train::program::training` with \
+             batches of your own"
         );
     }
 

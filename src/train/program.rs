@@ -40,8 +40,9 @@ pub const TRAINING_RESULTS: [&str; 2] = ["loss", "n_correct"];
 ///
 /// # Shapes
 /// Parameters: the state (the model's variables, then the optimizer's slots), then `images` `[batch, input…]` in the
-/// dtype the network computes in, `labels` `s32[batch]`, `step` `s32[]` (calls made before this one).
-/// Results: the new state in the same order, `loss` `f32[]` (the mean over the batch, before the update), `n_correct`
+/// dtype the network computes in, `labels` `s32[batch]`, `step` `s32[]` (calls made before this one). A model of tokens
+/// has `tokens` and `labels` `s32[batch, length]` instead.
+/// Results: the new state in the same order, `loss` `f32[]` (the mean over all labels, before the update), `n_correct`
 /// `s32[]`. Result `i` may alias parameter `i`, so a donated state is updated in place.
 ///
 /// # Errors
@@ -54,8 +55,9 @@ pub fn training(
 ) -> Result<Program, ProgramError> {
     let _span = tracing::info_span!("build", program = "training", model = model.kind(), batch).entered();
     let graph = Graph::training(&format!("{}_training_step", model.kind()));
-    let Forward { logits, .. } = forward(&graph, model, precision, batch);
-    let labels = graph.input("labels", DType::S32, [batch]);
+    let forward = forward(&graph, model, precision, batch);
+    let labels = graph.input("labels", DType::S32, forward.label_dims());
+    let logits = forward.logits;
     let step = graph.input("step", DType::S32, []);
     let loss = nn::sparse_softmax_cross_entropy(&logits, &labels, objective.label_smoothing);
     let n_correct = count(&nn::is_correct(&logits, &labels));
@@ -97,8 +99,8 @@ fn finish_with_state(graph: &Graph, others: [(&str, &Tensor); 2]) -> Result<Prog
 /// One batch of an evaluation.
 ///
 /// # Shapes
-/// Parameters: the model's variables (those of [`training`] by name, without slots), `images`, `labels`, `n_valid`
-/// `s32[]`: examples from that index on are padding and count for nothing. Results: `loss` `f32[]` (the **sum** over
+/// Parameters: the model's variables (those of [`training`] by name, without slots), `images` or `tokens`, `labels`,
+/// `n_valid` `s32[]`: examples from that index on are padding and count for nothing. Results: `loss` `f32[]` (the **sum** over
 /// valid examples, without label smoothing), `n_correct` `s32[]`.
 ///
 /// # Errors
@@ -106,14 +108,17 @@ fn finish_with_state(graph: &Graph, others: [(&str, &Tensor); 2]) -> Result<Prog
 pub fn evaluation(model: &Model, precision: Precision, batch: i64) -> Result<Program, ProgramError> {
     let _span = tracing::info_span!("build", program = "evaluation", model = model.kind(), batch).entered();
     let graph = Graph::new(&format!("{}_evaluation", model.kind()));
-    let Forward { logits, .. } = forward(&graph, model, precision, batch);
-    let labels = graph.input("labels", DType::S32, [batch]);
+    let forward = forward(&graph, model, precision, batch);
+    let label_dims = forward.label_dims();
+    let labels = graph.input("labels", DType::S32, label_dims.clone());
+    let logits = forward.logits;
     let n_valid = graph.input("n_valid", DType::S32, []);
-    let is_valid = graph.iota(DType::S32, &[batch], 0).less(&n_valid);
+    let is_valid = graph.iota(DType::S32, &label_dims, 0).less(&n_valid);
     let losses = nn::sparse_softmax_cross_entropy_per_example(&logits, &labels, 0.0);
-    let zeros = graph.full(DType::F32, &[batch], 0.0);
-    let loss = is_valid.select(&losses, &zeros).sum(&[0]);
-    let none = graph.full(DType::Pred, &[batch], 0.0);
+    let zeros = graph.full(DType::F32, &label_dims, 0.0);
+    let losses = is_valid.select(&losses, &zeros);
+    let loss = losses.sum(&all_axes(&losses));
+    let none = graph.full(DType::Pred, &label_dims, 0.0);
     let n_correct = count(&is_valid.select(&nn::is_correct(&logits, &labels), &none));
     Ok(graph.finish(&[("loss", &loss), ("n_correct", &n_correct)])?)
 }
@@ -121,8 +126,8 @@ pub fn evaluation(model: &Model, precision: Precision, batch: i64) -> Result<Pro
 /// Logits of a batch.
 ///
 /// # Shapes
-/// Parameters: the model's variables (those of [`training`] by name, without slots), `images`. Results: `logits`
-/// `f32[batch, n_classes]`.
+/// Parameters: the model's variables (those of [`training`] by name, without slots), `images` or `tokens`. Results:
+/// `logits` `f32[batch, n_classes]` or `f32[batch, length, n_classes]`.
 ///
 /// # Errors
 /// A model that does not fit its input.
@@ -135,18 +140,36 @@ pub fn inference(model: &Model, precision: Precision, batch: i64) -> Result<Prog
 
 /// How many are true, `s32[]`.
 fn count(truths: &Tensor) -> Tensor {
-    truths.cast(DType::S32).sum(&[0])
+    truths.cast(DType::S32).sum(&all_axes(truths))
+}
+
+fn all_axes(x: &Tensor) -> Vec<i64> {
+    (0..x.rank() as i64).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::hlo::verify::verify;
-    use crate::models::{cnn, mlp};
+    use crate::models::{cnn, mlp, transformer};
     use crate::optim::{LearningRate, Optimizer, WeightDecay};
 
-    fn models() -> [Model; 2] {
-        [Model::Mlp(mlp::Config::new([8, 8, 1], 10)), Model::Cnn(cnn::Config::new([8, 8, 1], 10))]
+    fn models() -> [Model; 3] {
+        [Model::Mlp(mlp::Config::new([8, 8, 1], 10)), Model::Cnn(cnn::Config::new([8, 8, 1], 10)), transformer()]
+    }
+
+    fn transformer() -> Model {
+        let config = transformer::Config {
+            vocabulary: 11,
+            length: 6,
+            max_length: 6,
+            layers: 2,
+            features: 8,
+            heads: 2,
+            hidden: 16,
+            ..transformer::Config::default()
+        };
+        Model::Transformer(config)
     }
 
     fn objective() -> Objective {
@@ -180,7 +203,8 @@ mod tests {
                     );
                 }
                 let inputs: Vec<_> = program.inputs.iter().map(|i| (i.name.as_str(), i.dtype)).collect();
-                let expected = [("images", precision.compute()), ("labels", DType::S32), ("step", DType::S32)];
+                let first = (model.reads().name(), model.reads().dtype(precision));
+                let expected = [first, ("labels", DType::S32), ("step", DType::S32)];
                 assert_eq!(inputs, expected);
                 assert_eq!(program.outputs[n_state..], TRAINING_RESULTS);
                 assert_eq!(program.warnings, [""; 0]);

@@ -6,7 +6,7 @@ use bf16scope::graph::{Graph, Program, Tensor};
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Element, Literal};
-use bf16scope::pjrt::{Arg, Client, CompileOptions};
+use bf16scope::pjrt::{Arg, Client, CompileOptions, Executable};
 use std::sync::OnceLock;
 
 /// The one client of this process.
@@ -22,25 +22,54 @@ pub fn run(program: &Program, argument: impl Fn(&str) -> Literal) -> Vec<Literal
 
 /// [`run`] with other options.
 pub fn run_with(program: &Program, options: &CompileOptions, argument: impl Fn(&str) -> Literal) -> Vec<Literal> {
-    verify(&program.module).unwrap_or_else(|errors| panic!("{errors}"));
-    let bytes = encode::to_bytes(&program.module).unwrap();
-    let variables = program.variables.iter().map(|variable| (&variable.name, variable.dtype, &variable.dims));
-    let inputs = program.inputs.iter().map(|input| (&input.name, input.dtype, &input.dims));
-    let arguments: Vec<Literal> = variables
-        .chain(inputs)
-        .map(|(name, dtype, dims)| {
-            let literal = argument(name);
-            let Literal::Array { shape, .. } = &literal else { panic!("{name} is no array") };
-            assert_eq!((shape.dtype, &shape.dims), (dtype, dims), "argument {name}");
-            literal
-        })
-        .collect();
-    run_bytes(&bytes, options, &arguments)
+    Compiled::with(program, options).run(argument)
+}
+
+/// A compiled program, to run more than once.
+pub struct Compiled<'a> {
+    program: &'a Program,
+    executable: Executable,
+}
+
+impl<'a> Compiled<'a> {
+    /// Verifies and compiles. Excess precision is off.
+    pub fn new(program: &'a Program) -> Compiled<'a> {
+        Compiled::with(program, &CompileOptions::default())
+    }
+
+    fn with(program: &'a Program, options: &CompileOptions) -> Compiled<'a> {
+        verify(&program.module).unwrap_or_else(|errors| panic!("{errors}"));
+        let bytes = encode::to_bytes(&program.module).unwrap();
+        Compiled { program, executable: compile(&bytes, options) }
+    }
+
+    /// Runs it on arguments given by name.
+    pub fn run(&self, argument: impl Fn(&str) -> Literal) -> Vec<Literal> {
+        let variables = self.program.variables.iter().map(|variable| (&variable.name, variable.dtype, &variable.dims));
+        let inputs = self.program.inputs.iter().map(|input| (&input.name, input.dtype, &input.dims));
+        let arguments: Vec<Literal> = variables
+            .chain(inputs)
+            .map(|(name, dtype, dims)| {
+                let literal = argument(name);
+                let Literal::Array { shape, .. } = &literal else { panic!("{name} is no array") };
+                assert_eq!((shape.dtype, &shape.dims), (dtype, dims), "argument {name}");
+                literal
+            })
+            .collect();
+        execute(&self.executable, &arguments)
+    }
 }
 
 /// Runs an `HloModuleProto`'s bytes on arguments in order.
 pub fn run_bytes(bytes: &[u8], options: &CompileOptions, arguments: &[Literal]) -> Vec<Literal> {
-    let executable = client().compile(bytes, options).unwrap_or_else(|error| panic!("{error}"));
+    execute(&compile(bytes, options), arguments)
+}
+
+fn compile(bytes: &[u8], options: &CompileOptions) -> Executable {
+    client().compile(bytes, options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn execute(executable: &Executable, arguments: &[Literal]) -> Vec<Literal> {
     let buffers: Vec<_> = arguments
         .iter()
         .map(|literal| {

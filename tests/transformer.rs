@@ -1,0 +1,312 @@
+//! Transformers on the CPU plugin: attention against its definition, its gradients against central differences, a causal
+//! decoder that does not look ahead, and Flax's encoder with the weights and logits that JAX recorded.
+
+mod run;
+
+use bf16scope::graph::{Graph, Init, Precision, Program, Scope, Tensor};
+use bf16scope::hlo::{DType, Literal};
+use bf16scope::models::{Model, transformer, yaml};
+use bf16scope::nn::*;
+use bf16scope::passes::grad::gradients;
+use bf16scope::train::program::inference;
+use ndarray::ArrayD;
+use ndarray_npy::NpzReader;
+use std::fs::File;
+
+/// A fixed sequence in `[-1, 1)` that is different for each name.
+fn numbers(name: &str, dims: &[i64]) -> Vec<f64> {
+    let n: i64 = dims.iter().product();
+    let values = Init::Uniform { limit: 1.0 }.values(7, name, &[n]);
+    values.into_iter().map(f64::from).collect()
+}
+
+fn f64s(dims: &[i64], values: &[f64]) -> Literal {
+    Literal::from_elements(dims.to_vec(), values)
+}
+
+const BATCH: i64 = 2;
+const LENGTH: i64 = 3;
+const FEATURES: i64 = 4;
+
+/// `Σ weight · attention(x + positions, memory)` in f64, and its gradients by every variable and by both inputs.
+fn attention_loss(is_causal: bool) -> (Program, Program) {
+    let build = |with_gradients: bool| {
+        let g = Graph::new("attention");
+        let dims = [BATCH, LENGTH, FEATURES];
+        let (x, memory) = (g.input("x", DType::F64, dims), g.input("memory", DType::F64, dims));
+        let weight = g.input("weight", DType::F64, dims);
+        let s = g.scope();
+        let placed =
+            position_embedding(&s, &x, "positions", &PositionEmbedding { max_length: 5, ..Default::default() });
+        let config = Attention { n_heads: 2, is_causal, ..Attention::default() };
+        let y = attention(&s, &placed, &memory, "attention", &config);
+        let loss = (&y * &weight).sum(&[0, 1, 2]);
+        if !with_gradients {
+            return g.finish(&[("loss", &loss), ("y", &y)]).unwrap();
+        }
+        let variables = g.variables();
+        let mut wrt: Vec<_> = variables.iter().map(|variable| variable.instr).collect();
+        wrt.extend([x.id, memory.id]);
+        let gradients = gradients(g.emitter(), loss.id, &wrt).unwrap();
+        let names: Vec<String> = variables.into_iter().map(|v| v.name).chain(["x".into(), "memory".into()]).collect();
+        let tensors: Vec<Tensor> = gradients.into_iter().map(|id| g.tensor(id)).collect();
+        let results: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&tensors).collect();
+        g.finish(&results).unwrap()
+    };
+    (build(false), build(true))
+}
+
+fn dims_of(program: &Program, name: &str) -> Vec<i64> {
+    let variable =
+        program.variables.iter().find(|variable| variable.name == name).map(|variable| variable.dims.clone());
+    let input = || program.inputs.iter().find(|input| input.name == name).map(|input| input.dims.clone());
+    variable.or_else(input).unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// With a step h of 2^-13 and every third derivative of this loss below 20 (values are below 1 in size, the softmax's
+/// third derivative below 1, times 12 weights), the differences' own error is below `h² / 6 · 20 = 5e-8`; rounding of a
+/// loss of size 24 adds `24 · 100 · 2^-53 / h = 2e-9`. A wrong rule is off by the size of the gradient.
+#[test]
+fn gradients_of_attention_agree_with_central_differences() {
+    const STEP: f64 = 1.0 / 8192.0;
+    for is_causal in [false, true] {
+        let (loss, gradients) = attention_loss(is_causal);
+        let compiled = run::Compiled::new(&loss);
+        let at = |moved: Option<(&str, usize, f64)>| {
+            let results = compiled.run(|name| {
+                let dims = dims_of(&loss, name);
+                let mut values = numbers(name, &dims);
+                if let Some((_, element, by)) = moved.filter(|(of, _, _)| *of == name) {
+                    values[element] += by;
+                }
+                f64s(&dims, &values)
+            });
+            run::f64s(&results[0])[0]
+        };
+        let measured = run::run(&gradients, |name| {
+            let dims = dims_of(&gradients, name);
+            f64s(&dims, &numbers(name, &dims))
+        });
+        for (name, measured) in gradients.outputs.iter().zip(&measured) {
+            let measured = run::f64s(measured);
+            // Kernels and inputs are alike in all their elements: some of each.
+            for element in (0..measured.len()).step_by(5) {
+                let difference = (at(Some((name, element, STEP))) - at(Some((name, element, -STEP)))) / (2.0 * STEP);
+                let error = (measured[element] - difference).abs();
+                assert!(error <= 6e-8, "causal {is_causal}: {name}[{element}] is {}, {difference}", measured[element]);
+            }
+        }
+    }
+}
+
+/// The definition, in f64 and in plain loops. 12 roundings of values below 10 are below 1e-13.
+#[test]
+fn attention_is_its_definition() {
+    for is_causal in [false, true] {
+        let (program, _) = attention_loss(is_causal);
+        let value = |name: &str| numbers(name, &dims_of(&program, name));
+        let measured = run::run(&program, |name| f64s(&dims_of(&program, name), &value(name)));
+        let (length, features, size) = (LENGTH as usize, FEATURES as usize, FEATURES as usize / 2);
+        let (x, memory, positions) = (value("x"), value("memory"), value("positions/embeddings"));
+        let mut expected = Vec::new();
+        for batch in 0..BATCH as usize {
+            let row = |of: &[f64], at: usize| of[(batch * length + at) * features..][..features].to_vec();
+            let project = |x: &[f64], name: &str| -> Vec<f64> {
+                let kernel = value(&format!("attention/{name}/kernel"));
+                let bias = value(&format!("attention/{name}/bias"));
+                let sum = |unit: usize| (0..features).map(|i| x[i] * kernel[i * features + unit]).sum::<f64>();
+                (0..features).map(|unit| sum(unit) + bias[unit]).collect()
+            };
+            let placed = |at: usize| -> Vec<f64> {
+                row(&x, at).iter().zip(&positions[at * features..]).map(|(x, position)| x + position).collect()
+            };
+            let keys: Vec<_> = (0..length).map(|at| project(&row(&memory, at), "key")).collect();
+            let values: Vec<_> = (0..length).map(|at| project(&row(&memory, at), "value")).collect();
+            for at in 0..length {
+                let query = project(&placed(at), "query");
+                let mut mixed = vec![0.0; features];
+                for head in 0..2 {
+                    let own = head * size..(head + 1) * size;
+                    let seen = if is_causal { at + 1 } else { length };
+                    let score = |other: usize| -> f64 {
+                        own.clone().map(|i| query[i] * keys[other][i]).sum::<f64>() / (size as f64).sqrt()
+                    };
+                    let powers: Vec<f64> = (0..seen).map(|other| score(other).exp()).collect();
+                    let total: f64 = powers.iter().sum();
+                    for i in own {
+                        mixed[i] = (0..seen).map(|other| powers[other] / total * values[other][i]).sum();
+                    }
+                }
+                expected.extend(project(&mixed, "out"));
+            }
+        }
+        for (measured, expected) in run::f64s(&measured[1]).iter().zip(&expected) {
+            assert!((measured - expected).abs() <= 1e-13, "causal {is_causal}: {measured}, expected {expected}");
+        }
+    }
+}
+
+fn small(text: &str) -> Model {
+    let text = format!(
+        "{{kind: transformer, vocabulary: 19, length: 8, max_length: 8, layers: 2, features: 16, heads: 4, hidden: 32, \
+         {text}}}"
+    );
+    yaml::from_str("small", &text).unwrap()
+}
+
+/// Logits of each example, `[length, vocabulary]` as the bits of f32.
+fn logits(model: &Model, precision: Precision, examples: &[[i32; 8]]) -> Vec<Vec<u32>> {
+    let program = inference(model, precision, 1).unwrap();
+    let compiled = run::Compiled::new(&program);
+    let of = |tokens: &[i32; 8]| {
+        let results = compiled.run(|name| match program.variables.iter().find(|variable| variable.name == name) {
+            Some(v) => Literal::from_elements(v.dims.clone(), &v.init.values(3, name, &v.dims)),
+            None => Literal::from_elements(vec![1, 8], tokens),
+        });
+        run::f32s(&results[0]).into_iter().map(f32::to_bits).collect()
+    };
+    examples.iter().map(of).collect()
+}
+
+#[test]
+fn a_decoder_does_not_look_ahead_and_an_encoder_does() {
+    let before = [3, 1, 4, 1, 5, 9, 2, 6];
+    let at = 5;
+    let mut after = before;
+    after[at] = 11;
+    for norm in ["pre", "post"] {
+        for precision in [Precision::F32, Precision::Bf16] {
+            let [decoder, encoder] = [true, false]
+                .map(|causal| logits(&small(&format!("norm: {norm}, causal: {causal}")), precision, &[before, after]));
+            let n = at * 19;
+            assert_eq!(decoder[0][..n], decoder[1][..n], "{norm} {precision}: an earlier logit changed");
+            assert_ne!(decoder[0][n..], decoder[1][n..], "{norm} {precision}");
+            assert_ne!(encoder[0][..19], encoder[1][..19], "{norm} {precision}: the first position sees nothing");
+        }
+    }
+}
+
+#[test]
+fn pre_and_post_norm_differ() {
+    let tokens = [[3, 1, 4, 1, 5, 9, 2, 6]];
+    let [pre, post] = ["pre", "post"].map(|norm| logits(&small(&format!("norm: {norm}")), Precision::F32, &tokens));
+    assert_ne!(pre, post);
+}
+
+/// What JAX recorded of an encoder of two pre-norm blocks, each attention with a norm of its own for queries and one for
+/// keys and values; then a norm, the mean over positions and a dense layer.
+struct Encoder {
+    npz: std::cell::RefCell<NpzReader<File>>,
+}
+
+impl Encoder {
+    fn array(&self, key: &str) -> Vec<f32> {
+        let array: ArrayD<f32> = self.npz.borrow_mut().by_name(key).unwrap();
+        array.as_standard_layout().iter().copied().collect()
+    }
+
+    fn tokens(&self) -> Vec<i32> {
+        let array: ArrayD<i32> = self.npz.borrow_mut().by_name("in42").unwrap();
+        array.as_standard_layout().iter().copied().collect()
+    }
+}
+
+/// The name of a variable here beside the number of JAX's argument.
+fn argument_of(name: &str) -> usize {
+    let attention = |first: usize, part: &str| {
+        let order = ["key/bias", "key/kernel", "out/bias", "out/kernel", "query/bias", "query/kernel", "value/bias"];
+        first + order.iter().position(|own| *own == part).unwrap_or(7)
+    };
+    let pair = |first: usize, part: &str| first + usize::from(matches!(part, "kernel" | "gamma"));
+    let (layer, part) = name.split_once('/').unwrap();
+    match layer {
+        "tokens" => 10,
+        "positions" => 41,
+        "attention1" => attention(25, part),
+        "attention2" => attention(33, part),
+        "dense2" => pair(0, part),
+        "dense1" => pair(2, part),
+        "dense4" => pair(4, part),
+        "dense3" => pair(6, part),
+        "logits" => pair(8, part),
+        // norm0 … norm6.
+        norm => pair(11 + 2 * norm.strip_prefix("norm").unwrap().parse::<usize>().unwrap(), part),
+    }
+}
+
+fn encoder(s: &Scope, tokens: &Tensor, dtype: DType) -> Tensor {
+    let x = embedding(s, tokens, "tokens", &Embedding { vocabulary: 200, features: 64, dtype, ..Embedding::default() });
+    let mut x = position_embedding(s, &x, "positions", &PositionEmbedding { max_length: 16, ..Default::default() });
+    let norm = |x: &Tensor, n: usize| layer_norm(s, x, &format!("norm{n}"), &LayerNorm::default());
+    let dense = |x: &Tensor, name: &str, units: i64| dense(s, x, name, &Dense { units, ..Dense::default() });
+    for block in 0..2 {
+        let (queries, memory) = (norm(&x, 3 * block), norm(&x, 3 * block + 1));
+        let config = Attention { n_heads: 4, ..Attention::default() };
+        x = &x + attention(s, &queries, &memory, &format!("attention{}", block + 1), &config);
+        let hidden = dense(&norm(&x, 3 * block + 2), &format!("dense{}", 2 * block + 1), 256);
+        x = &x + dense(&gelu(&hidden, Gelu::Tanh), &format!("dense{}", 2 * block + 2), 64);
+    }
+    dense(&norm(&x, 6).mean(&[1]), "logits", 10)
+}
+
+/// Ours in f64 is the exact answer, to which JAX's f32 is near: a path from tokens to logits has, in each block, sums of
+/// 64 (norm), 64 (query), 16 (scores), 16 (softmax), 16 (mix), 64 (out), 64 (norm), 64 and 256 (feed-forward) terms, and
+/// after them 64, 16 and 64: 1,392 roundings of at most 2^-24 each of the values' size. Ours in f32 makes as many.
+#[test]
+fn flax_encoder_is_reproduced() {
+    let path = format!("{}/tests/data/oracle_jax/encoder_forward.npz", env!("CARGO_MANIFEST_DIR"));
+    let oracle = Encoder { npz: NpzReader::new(File::open(path).unwrap()).unwrap().into() };
+    let recorded = oracle.array("out0");
+    let size = recorded.iter().fold(0f32, |size, value| size.max(value.abs()));
+    assert!(size > 0.1, "logits are too small to tell anything: {recorded:?}");
+    for dtype in [DType::F64, DType::F32] {
+        let g = Graph::new("encoder");
+        let tokens = g.input("tokens ids", DType::S32, [4, 16]);
+        let logits = encoder(&g.scope(), &tokens, dtype).cast(DType::F32);
+        let program = g.finish(&[("logits", &logits)]).unwrap();
+        assert_eq!(program.variables.len(), 42);
+        let results = run::run(&program, |name| {
+            if name == "tokens ids" {
+                return Literal::from_elements(vec![4, 16], &oracle.tokens());
+            }
+            let values = oracle.array(&format!("in{}", argument_of(name)));
+            match dtype {
+                DType::F64 => f64s(&dims_of(&program, name), &values.into_iter().map(f64::from).collect::<Vec<_>>()),
+                _ => Literal::from_elements(dims_of(&program, name), &values),
+            }
+        });
+        let bound = 1392.0 * 2f32.powi(-24) * size;
+        for (measured, recorded) in run::f32s(&results[0]).iter().zip(&recorded) {
+            assert!((measured - recorded).abs() <= bound, "{dtype}: {measured}, recorded {recorded}, bound {bound}");
+        }
+    }
+}
+
+#[test]
+fn wrong_operands_are_named() {
+    let message = |queries: [i64; 3], memory: [i64; 3], config: Attention| {
+        let g = Graph::new("attention");
+        let (x, y) = (g.input("x", DType::F32, queries), g.input("y", DType::F32, memory));
+        let out = attention(&g.scope(), &x, &y, "attention", &config);
+        g.finish(&[("out", &out)]).unwrap_err().0.error.message
+    };
+    let heads = |n_heads| Attention { n_heads, ..Attention::default() };
+    assert_eq!(message([2, 3, 4], [2, 3, 4], heads(3)), "4 features do not divide into 3 heads");
+    assert_eq!(message([2, 3, 4], [2, 3, 4], heads(0)), "n_heads is 0, expected at least 1");
+    assert_eq!(
+        message([2, 3, 4], [1, 3, 4], heads(2)),
+        "memory f32[1,3,4] does not fit queries f32[2,3,4], expected one batch, one number of features and one dtype"
+    );
+    assert_eq!(
+        message([2, 3, 4], [2, 5, 4], Attention { is_causal: true, ..heads(2) }),
+        "a causal mask wants as many queries as positions of memory, measured 3 and 5"
+    );
+}
+
+/// The default configuration is what the example says.
+#[test]
+fn the_example_is_the_default() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/bert_base.yaml");
+    let experiment = bf16scope::train::Experiment::read(&path).unwrap();
+    assert_eq!(experiment.model, Model::Transformer(transformer::Config::default()));
+}
