@@ -21,6 +21,7 @@ pub mod grad;
 pub mod indexing;
 pub mod movement;
 pub mod opaque;
+pub mod opcodes;
 mod operands;
 pub mod precision;
 pub mod reduction;

@@ -40,6 +40,14 @@ pub enum ParseErrorKind {
         /// The nearest name that something has.
         nearest: Option<String>,
     },
+    /// An opcode that HLO has not.
+    #[error("no opcode is named `{opcode}`; help: {}", opcode_help(.nearest))]
+    UnknownOpcode {
+        /// The opcode.
+        opcode: String,
+        /// The nearest opcode that HLO has.
+        nearest: Option<String>,
+    },
     /// A name given twice.
     #[error("the {what} `{name}` is defined twice")]
     DuplicateName {
@@ -91,6 +99,13 @@ pub enum ParseErrorKind {
 
 fn suggestion(nearest: &Option<String>) -> String {
     nearest.as_ref().map_or_else(String::new, |name| format!("; help: did you mean `{name}`"))
+}
+
+fn opcode_help(nearest: &Option<String>) -> String {
+    match nearest {
+        Some(opcode) => format!("did you mean `{opcode}`"),
+        None => "if it is newer than this build, a proto can carry it where text cannot".to_string(),
+    }
 }
 
 /// Characters of a long line that are shown on each side of the place.

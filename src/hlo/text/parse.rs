@@ -1,8 +1,8 @@
 //! HLO text → `Module`, in both dialects.
 //!
 //! Names of instructions and computations may come before their definitions. Attributes that the IR does not model are
-//! kept verbatim, in order, and opcodes it does not model become [`Op::Opaque`](crate::hlo::Op). Shapes are not checked
-//! against the ops: that is `hlo::verify`. Time is linear in the text; nesting is bounded.
+//! kept verbatim, in order, and opcodes it does not model become [`Op::Opaque`](crate::hlo::Op); one that HLO does not have
+//! at all is an error. Shapes are not checked against the ops: that is `hlo::verify`. Time is linear in the text; nesting is bounded.
 
 use super::error::{ParseError, ParseErrorKind};
 use super::lex::{Cursor, Fault, Read, Span, nearest};

@@ -2,13 +2,13 @@
 
 use super::attributes::API_VERSIONS;
 use super::error::ParseErrorKind;
-use super::lex::{Cursor, Fault, Read};
+use super::lex::{Cursor, Fault, Read, nearest};
 use super::read_literal::literal;
 use super::syntax::{Attribute, RawInstruction};
 use crate::hlo::ops::{
     AllReduce, BatchNorm, BinaryOp, CompareKind, Comparison, Conditional, Convolution, ConvolutionDims, CustomCall,
     DotDims, GatherDims, Opaque, OperandPrecision, PadDim, PrecisionConfig, ReplicaGroups, RngAlgorithm, ScatterDims,
-    SliceDim, UnaryOp, Window, WindowDim,
+    SliceDim, UnaryOp, Window, WindowDim, opcodes,
 };
 use crate::hlo::{CompId, Op, Shape};
 use std::collections::HashMap;
@@ -326,6 +326,11 @@ const CALLED: [&str; 11] = [
 ];
 
 fn opaque(values: &mut Values<'_, '_>, opcode: &str) -> Read<Op> {
+    if !opcodes::is_known(opcode) {
+        let nearest = nearest(opcode, opcodes::OPCODES.into_iter());
+        let kind = ParseErrorKind::UnknownOpcode { opcode: opcode.to_string(), nearest };
+        return Err(Fault::new(values.raw.opcode_offset, kind));
+    }
     let mut called = Vec::new();
     for name in CALLED {
         if let Some(comps) = values.all_called(name)? {

@@ -31,6 +31,7 @@ pub(super) struct RawInstruction<'a> {
     pub(super) offset: usize,
     pub(super) shape: Shape,
     pub(super) opcode: &'a str,
+    pub(super) opcode_offset: usize,
     /// What stands between the parentheses after the opcode.
     pub(super) operands: Span,
     pub(super) attributes: Listed,
@@ -118,8 +119,9 @@ fn instruction<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Rea
     cursor.expect("=")?;
     let shape = cursor.shape()?;
     let opcode = cursor.word("an opcode")?;
+    let opcode_offset = cursor.pos - opcode.len();
     cursor.expect("(")?;
     let operands = cursor.until_closed(")")?;
     let attributes = attributes(cursor, all)?;
-    Ok((RawInstruction { name, offset, shape, opcode, operands, attributes }, is_root))
+    Ok((RawInstruction { name, offset, shape, opcode, opcode_offset, operands, attributes }, is_root))
 }

@@ -196,6 +196,12 @@ fn errors_say_where_and_what() {
             "ROOT y = pred[2]{0} compare(x, x), direction=UP",
             "m.hlo:5:48: found `UP`, expected one of EQ, NE, GE, GT, LE, LT",
         ),
+        ("ROOT y = f32[2]{0} addd(x, x)", "m.hlo:5:22: no opcode is named `addd`; help: did you mean `add`"),
+        (
+            "ROOT y = f32[2]{0} /* blank */ frobnicate(x)",
+            "m.hlo:5:34: no opcode is named `frobnicate`; help: if it is newer than this build, a proto can carry it \
+             where text cannot",
+        ),
         ("ROOT y = s8[] constant(300)", "m.hlo:5:26: `300` is no value of s8"),
         (
             "ROOT y = s8[2] constant({1})",
