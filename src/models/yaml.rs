@@ -13,6 +13,10 @@ use std::fmt;
 /// bounds the rest.
 pub const MAX_BYTES: usize = 1 << 20;
 
+/// Most brackets open at once. serde_yaml refuses deeper nesting too, but only after time that grows with the square of
+/// how many there are: minutes for a megabyte of them.
+const MAX_OPEN: usize = 256;
+
 /// Most characters of a line that an error quotes.
 const MAX_SHOWN: usize = 100;
 
@@ -80,6 +84,9 @@ pub enum ConfigProblem {
     /// Not YAML; the text is the YAML parser's.
     #[error("not valid yaml: {0}")]
     Syntax(String),
+    /// Brackets inside brackets, deeper than any configuration.
+    #[error("more than {MAX_OPEN} brackets are open at once")]
+    TooDeep,
     /// Too large to be a configuration.
     #[error("document has at least {n_bytes} bytes, expected at most {MAX_BYTES}")]
     TooLarge {
@@ -99,6 +106,9 @@ pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, Config
     }
     // Some editors put a byte order mark first, which serde_yaml takes for a document.
     let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
+    if let Some(place) = too_deep(text) {
+        return Err(ConfigError { path: path.to_string(), place: Some(place), problem: ConfigProblem::TooDeep });
+    }
     serde_yaml::from_str(text).map_err(|error| {
         let problem = problem(&error.to_string());
         let place = error.location().map(|location| {
@@ -111,6 +121,24 @@ pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, Config
         });
         ConfigError { path: path.to_string(), place, problem }
     })
+}
+
+/// Where more brackets than [`MAX_OPEN`] are open, counting those in text and comments too.
+fn too_deep(text: &str) -> Option<Place> {
+    let mut n_open = 0usize;
+    for (line, text) in (1..).zip(text.lines()) {
+        for (column, c) in (1..).zip(text.chars()) {
+            match c {
+                '[' | '{' => n_open += 1,
+                ']' | '}' => n_open = n_open.saturating_sub(1),
+                _ => {}
+            }
+            if n_open > MAX_OPEN {
+                return Some(Place { line, column, text: text.to_string() });
+            }
+        }
+    }
+    None
 }
 
 /// The line of the second `key` in the block that starts at `line` and `column`, which is where serde says a duplicate is.
@@ -160,7 +188,7 @@ impl ConfigProblem {
             ConfigProblem::Syntax(_) => {
                 Some("keys and values are `key: value`, and nesting is two spaces of indentation".to_string())
             }
-            ConfigProblem::WrongValue { .. } | ConfigProblem::TooLarge { .. } => None,
+            ConfigProblem::WrongValue { .. } | ConfigProblem::TooDeep | ConfigProblem::TooLarge { .. } => None,
         }
     }
 }
@@ -523,7 +551,11 @@ mod tests {
               1 | [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[
                 |                                                  ^
               help: keys and values are `key: value`, and nesting is two spaces of indentation"#]]
-        .assert_eq(&refused(&"[".repeat(100_000)));
+        .assert_eq(&refused(&"[".repeat(200)));
+        expect![[r#"
+            model.yaml:1:257: more than 256 brackets are open at once
+              1 | [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[
+                |                                                  ^"#]].assert_eq(&refused(&"[".repeat(1_000_000)));
         expect!["model.yaml: document has at least 1048577 bytes, expected at most 1048576"]
             .assert_eq(&refused(&"#".repeat(MAX_BYTES + 1)));
     }
