@@ -18,6 +18,8 @@ use super::text::number::escape;
 use super::text::print::METADATA;
 use super::text::read::{finished, replica_groups as read_groups};
 
+mod annotations;
+
 const EXECUTION_THREAD: &str = "execution_thread";
 const FFT_TYPES: [&str; 4] = ["FFT", "IFFT", "RFFT", "IRFFT"];
 const DISTRIBUTIONS: [&str; 3] = ["rng_invalid", "rng_uniform", "rng_normal"];
@@ -121,6 +123,7 @@ pub(super) fn to_text(opcode: &str, proto: &HloInstructionProto) -> Vec<(String,
     if let Some(index) = proto.cross_program_prefetch_index {
         put("cross_program_prefetch_index", index.to_string());
     }
+    annotations::to_text(proto).into_iter().for_each(|(name, text)| put(name, text));
     if let Some(further) = proto.metadata.as_ref().map(metadata_text).filter(|text| !text.is_empty()) {
         put(METADATA, further);
     }
@@ -272,7 +275,7 @@ fn set_field(opcode: &str, name: &str, value: &mut Cursor<'_>, proto: &mut HloIn
         "async_execution_thread" => proto.async_execution_thread = value.string()?,
         "cross_program_prefetch_index" => proto.cross_program_prefetch_index = Some(value.int()? as i32),
         METADATA => set_metadata(value, proto.metadata.get_or_insert_default())?,
-        _ => return Ok(false),
+        name => return annotations::set(name, value, proto),
     }
     Ok(true)
 }

@@ -33,7 +33,7 @@ pub(super) fn f32_text(value: f32) -> String {
 }
 
 /// An f64 in as few digits as give it back: 15, else 17.
-pub(super) fn f64_text(value: f64) -> String {
+pub(in crate::hlo) fn f64_text(value: f64) -> String {
     let short = general(value, 15);
     if short.parse::<f64>().is_ok_and(|parsed| parsed == value) { short } else { general(value, 17) }
 }
