@@ -74,3 +74,38 @@ fn buffers_cross() {
         assert_eq!(error, "m/y: shape.tuple_shapes (the one array of a buffer) is missing");
     }
 }
+
+/// What compilers and partitioners write beside the op itself.
+#[test]
+fn annotations_cross() {
+    check(&custom_call("f32[2,4]{1,0}", ", origin={{\"x\"}}"));
+    check(&custom_call("(f32[2]{0}, s32[])", ", origin={({\"x\" {0}}, {})}"));
+    check(&custom_call("f32[2]{0}", ", statistics={visualizing_index=0,flops=0.5}"));
+    check(&custom_call("f32[2]{0}", ", result_accuracy={tolerance={atol=0,rtol=0.25,ulps=1}}"));
+    check(&custom_call("f32[2]{0}", ", result_accuracy={mode=highest}"));
+    check(&custom_call("f32[2]{0}", ", sharding={devices=[1,2]<=[2] last_tile_dims={manual}}"));
+    check(&custom_call("f32[2]{0}", ", sharding={replicated shard_as 4}"));
+    check(&custom_call("(f32[2]{0}, s32[])", ", sharding={{unknown}, {unreduced}}"));
+}
+
+#[test]
+fn layouts_cross() {
+    for layout in [
+        "{0,1:T(8,128)(2,1)L(1024)E(4)S(1)SC(1:2)M(64)}",
+        "{1,0:D(C,S+)#(u32)*(u64)P((u32[3]{0}, u32[8]{0}))}",
+        "{1,0:D(D,C~)}",
+    ] {
+        check(&custom_call(&format!("s4[2,4]{layout}"), ""));
+    }
+}
+
+/// A sharding that text has no form for is left out of it, and kept in the proto.
+#[test]
+fn a_sharding_without_a_text_is_not_misstated() {
+    let mut proto = check(&custom_call("f32[2]{0}", ", sharding={replicated}"));
+    let sharding = proto.computations[0].instructions[1].sharding.as_mut().unwrap();
+    sharding.named_sharding = Some(vec![8, 1]);
+    let module = decode::module(proto.clone()).unwrap();
+    assert!(!printed(&module).contains("sharding"));
+    assert_eq!(encode::module(&module), Ok(proto));
+}

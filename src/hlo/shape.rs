@@ -47,7 +47,7 @@ pub struct Layout {
     pub element_size_in_bits: i64,
     /// Memory space; 0 is the default (`S(1)` is a TPU's VMEM).
     pub memory_space: i64,
-    /// Anything else a compiler prints inside the braces after the fields above, kept verbatim (`L(1024)`, `M(…)`).
+    /// Anything else a compiler prints inside the braces, kept verbatim (`L(1024)`, `M(…)`); levels (`D(…)`) first.
     pub extra: String,
 }
 
@@ -253,13 +253,17 @@ impl fmt::Display for Layout {
             self.tiles.is_empty() && self.element_size_in_bits == 0 && self.memory_space == 0 && self.extra.is_empty();
         if !plain {
             f.write_str(":")?;
+            // Levels of a sparse layout go first, as XLA prints them.
+            let levels = if self.extra.starts_with("D(") { self.extra.find(')').map_or(0, |end| end + 1) } else { 0 };
+            let (levels, extra) = self.extra.split_at(levels);
+            f.write_str(levels)?;
             if !self.tiles.is_empty() {
                 f.write_str("T")?;
                 self.tiles.iter().try_for_each(|tile| write!(f, "{tile}"))?;
             }
             // XLA prints paddings and pointer types before the memory space, splits and prefixes after it.
-            let at = ["SC(", "P(", "M("].iter().filter_map(|key| self.extra.find(key)).min();
-            let (before, after) = self.extra.split_at(at.unwrap_or(self.extra.len()));
+            let at = ["SC(", "P(", "M("].iter().filter_map(|key| extra.find(key)).min();
+            let (before, after) = extra.split_at(at.unwrap_or(extra.len()));
             f.write_str(before)?;
             if self.element_size_in_bits != 0 {
                 write!(f, "E({})", self.element_size_in_bits)?;

@@ -555,7 +555,8 @@ mod tests {
         expect![[r#"
             model.yaml:1:257: more than 256 brackets are open at once
               1 | [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[
-                |                                                  ^"#]].assert_eq(&refused(&"[".repeat(1_000_000)));
+                |                                                  ^"#]]
+        .assert_eq(&refused(&"[".repeat(1_000_000)));
         expect!["model.yaml: document has at least 1048577 bytes, expected at most 1048576"]
             .assert_eq(&refused(&"#".repeat(MAX_BYTES + 1)));
     }

@@ -393,12 +393,7 @@ impl<'a> Cursor<'a> {
             }
             _ => {}
         }
-        let Some(dtype) = DType::from_name(name) else {
-            let names = DType::ALL.iter().map(|dtype| dtype.name());
-            let kind =
-                ParseErrorKind::UnknownName { what: "dtype", name: name.to_string(), nearest: nearest(name, names) };
-            return Err(Fault::new(start, kind));
-        };
+        let Some(dtype) = DType::from_name(name) else { return Err(unknown_dtype(start, name)) };
         let mut array = ArrayShape::new(dtype, Vec::new());
         self.sequence("[", "]", |cursor| {
             let is_unbounded = cursor.eat("?");
@@ -415,12 +410,12 @@ impl<'a> Cursor<'a> {
         })?;
         // A brace after a blank opens a computation's body, not a layout.
         if self.byte(self.pos) == Some(b'{') {
-            array.layout = Some(self.layout()?);
+            array.layout = Some(self.layout(depth)?);
         }
         Ok(Shape::Array(array))
     }
 
-    fn layout(&mut self) -> Read<Layout> {
+    fn layout(&mut self, depth: usize) -> Read<Layout> {
         self.expect("{")?;
         let mut layout = Layout::default();
         while !matches!(self.peek(), Some(b':' | b'}')) {
@@ -431,14 +426,14 @@ impl<'a> Cursor<'a> {
         }
         if self.eat(":") {
             while self.peek() != Some(b'}') {
-                self.layout_attribute(&mut layout)?;
+                self.layout_attribute(&mut layout, depth)?;
             }
         }
         self.expect("}")?;
         Ok(layout)
     }
 
-    fn layout_attribute(&mut self, layout: &mut Layout) -> Read<()> {
+    fn layout_attribute(&mut self, layout: &mut Layout, depth: usize) -> Read<()> {
         self.skip_blank();
         let start = self.pos;
         let key = if self.eat("#") {
@@ -461,19 +456,56 @@ impl<'a> Cursor<'a> {
             }
             "E" => layout.element_size_in_bits = self.in_parens()?,
             "S" => layout.memory_space = self.in_parens()?,
-            "L" | "#" | "*" | "SC" | "M" | "P" | "D" => {
-                while self.peek() == Some(b'(') {
-                    self.pos += 1;
-                    self.until_closed(")")?;
+            "L" | "M" => {
+                self.in_parens()?;
+                layout.extra.push_str(&self.text[start..self.pos]);
+            }
+            "#" | "*" => {
+                self.expect("(")?;
+                self.dtype()?;
+                self.expect(")")?;
+                layout.extra.push_str(&self.text[start..self.pos]);
+            }
+            "SC" => {
+                while self.eat("(") {
+                    self.int()?;
+                    self.ints(":", ")")?;
                 }
+                layout.extra.push_str(&self.text[start..self.pos]);
+            }
+            "D" => {
+                self.sequence("(", ")", |cursor| {
+                    cursor.skip_blank();
+                    let at = cursor.pos;
+                    let level = cursor.word_or_empty();
+                    cursor.eat("~");
+                    if !matches!(level.trim_end_matches('+'), "D" | "C" | "S" | "H") {
+                        cursor.pos = at;
+                        return Err(cursor.expected("a level of the layout, one of D, C, S, H"));
+                    }
+                    Ok(())
+                })?;
+                layout.extra.insert_str(0, &self.text[start..self.pos]);
+            }
+            "P" => {
+                self.expect("(")?;
+                self.shape_at(depth + 1)?;
+                self.expect(")")?;
                 layout.extra.push_str(&self.text[start..self.pos]);
             }
             _ => {
                 self.pos = start;
-                return Err(self.expected("one of the layout attributes T, L, #, *, E, S, SC, P, M"));
+                return Err(self.expected("one of the layout attributes D, T, L, #, *, E, S, SC, P, M"));
             }
         }
         Ok(())
+    }
+
+    fn dtype(&mut self) -> Read<DType> {
+        self.skip_blank();
+        let start = self.pos;
+        let name = self.word("a dtype")?;
+        DType::from_name(name).ok_or_else(|| unknown_dtype(start, name))
     }
 
     fn in_parens(&mut self) -> Read<i64> {
@@ -482,6 +514,12 @@ impl<'a> Cursor<'a> {
         self.expect(")")?;
         Ok(value)
     }
+}
+
+#[cold]
+fn unknown_dtype(offset: usize, name: &str) -> Fault {
+    let nearest = nearest(name, DType::ALL.iter().map(|dtype| dtype.name()));
+    Fault::new(offset, ParseErrorKind::UnknownName { what: "dtype", name: name.to_string(), nearest })
 }
 
 /// The name nearest to `name`, if one is near.

@@ -16,7 +16,7 @@ pub(super) mod print;
 pub(super) mod read;
 mod read_common;
 mod read_literal;
-mod sharding;
+pub(super) mod sharding;
 mod syntax;
 #[cfg(test)]
 mod tests;

@@ -214,7 +214,7 @@ impl Printer<'_> {
             }
         }
         attributes.write_opaque_called(&instr.op);
-        if let Some(value) = &instr.sharding {
+        if let Some(value) = instr.sharding.as_ref().filter(|value| sharding::has_text(value)) {
             let mut text = String::new();
             sharding::write(&mut text, value);
             attributes.put("sharding", text);

@@ -435,7 +435,7 @@ pub(in crate::hlo) fn replica_groups(value: &mut Cursor<'_>) -> Read<ReplicaGrou
 }
 
 /// `<=[2,2]T(1,0)`.
-pub(super) fn iota(value: &mut Cursor<'_>) -> Read<(Vec<i64>, Vec<i64>)> {
+pub(in crate::hlo) fn iota(value: &mut Cursor<'_>) -> Read<(Vec<i64>, Vec<i64>)> {
     value.expect("<=")?;
     let reshape_dims = value.ints("[", "]")?;
     let transpose_perm = if value.eat("T") { value.ints("(", ")")? } else { Vec::new() };

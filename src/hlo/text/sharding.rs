@@ -37,8 +37,17 @@ pub(super) fn write(out: &mut String, sharding: &Sharding) {
     }
 }
 
+/// Whether text can say it: a message in a form that XLA's text has not is left out rather than misstated.
+pub(super) fn has_text(sharding: &Sharding) -> bool {
+    match sharding {
+        Sharding::Raw { text, proto } => !text.is_empty() || proto.is_empty(),
+        Sharding::Tuple(elements) => elements.iter().all(has_text),
+        Sharding::Replicated | Sharding::Maximal { .. } | Sharding::Manual | Sharding::Tiled(_) => true,
+    }
+}
+
 /// `<=[4]`, `<=[2,2]T(1,0)`: an iota, reshaped and transposed.
-pub(super) fn write_iota(out: &mut String, reshape_dims: &[i64], transpose_perm: &[i64]) {
+pub(in crate::hlo) fn write_iota(out: &mut String, reshape_dims: &[i64], transpose_perm: &[i64]) {
     out.push_str(&format!("<=[{}]", list(reshape_dims)));
     if !transpose_perm.is_empty() {
         out.push_str(&format!("T({})", list(transpose_perm)));

@@ -65,7 +65,7 @@ fn everything_around_ops_reads_back() {
             tiles: vec![crate::hlo::Tile(vec![8, 128]), crate::hlo::Tile(vec![2, 1])],
             element_size_in_bits: 4,
             memory_space: 1,
-            extra: "L(1024)SC(0:8)(1:16)M(4)".into(),
+            extra: "D(C,S+~)L(1024)SC(0:8)(1:16)P((u32[3]{0}, s4[]))M(4)".into(),
             ..Layout::descending(2)
         }),
         dynamic: vec![true, true],
@@ -201,6 +201,11 @@ fn errors_say_where_and_what() {
             "ROOT y = f32[2]{0} /* blank */ frobnicate(x)",
             "m.hlo:5:34: no opcode is named `frobnicate`; help: if it is newer than this build, a proto can carry it \
              where text cannot",
+        ),
+        ("ROOT y = f32[2]{0:L(x)} negate(x)", "m.hlo:5:23: found `x`, expected an integer"),
+        (
+            "ROOT y = f32[2]{0:D(Q)} negate(x)",
+            "m.hlo:5:23: found `Q`, expected a level of the layout, one of D, C, S, H",
         ),
         ("ROOT y = s8[] constant(300)", "m.hlo:5:26: `300` is no value of s8"),
         (
