@@ -18,6 +18,7 @@ mod compile;
 mod doctor;
 mod emit;
 mod eval;
+mod explain;
 mod explain_cast;
 mod logging;
 mod lower;
@@ -92,6 +93,8 @@ enum Command {
     Bits(bits::Args),
     /// Compile a model for a TPU, without one: what fits, what it costs, f32 beside bf16
     Compile(compile::Args),
+    /// Show where a compiled program's memory and time go: buffers alive at the peak, layers, source lines
+    Explain(explain::Args),
     /// Check plugins, devices, dtypes that really run, TPU targets, and this CPU
     Doctor(doctor::Args),
     /// Write a model's training or inference program as HLO, text or proto
@@ -119,6 +122,7 @@ impl Command {
             Command::Bits(_) => "bits",
             Command::Cache(_) => "cache",
             Command::Compile(_) => "compile",
+            Command::Explain(_) => "explain",
             Command::Doctor(_) => "doctor",
             Command::Emit(_) => "emit",
             Command::Lower(_) => "lower",
@@ -136,6 +140,7 @@ impl Command {
             Command::Bits(args) => bits::run(args, context),
             Command::Cache(args) => cache::run(args, context),
             Command::Compile(args) => compile::run(args, context),
+            Command::Explain(args) => explain::run(args, context),
             Command::Doctor(args) => doctor::run(args, context),
             Command::Emit(args) => emit::run(args, context),
             Command::Lower(args) => lower::run(args, context),

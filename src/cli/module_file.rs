@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use crate::hlo::proto::decode;
+use crate::hlo::proto;
 use crate::hlo::verify::verify;
 use crate::hlo::{Module, text};
 
@@ -30,6 +30,19 @@ pub(super) fn is_module(path: &Path) -> bool {
 /// A file that cannot be read or is too large, that holds neither text nor proto, or whose module is broken; each says
 /// where.
 pub(super) fn load(path: &Path) -> anyhow::Result<Module> {
+    let module = decode(path)?;
+    check(&module, path)?;
+    Ok(module)
+}
+
+/// Verifies a module that [`decode`] read.
+pub(super) fn check(module: &Module, path: &Path) -> anyhow::Result<()> {
+    let _span = tracing::info_span!("verify").entered();
+    verify(module).with_context(|| format!("{}: the module is broken", path.display()))
+}
+
+/// As [`load`], but does not verify: optimized modules break rules that programs keep.
+pub(super) fn decode(path: &Path) -> anyhow::Result<Module> {
     let shown = path.display();
     let _span = tracing::info_span!("load", path = %shown).entered();
     let bytes = read(path)?;
@@ -38,13 +51,10 @@ pub(super) fn load(path: &Path) -> anyhow::Result<Module> {
             .with_context(|| format!("{shown}: the text is not UTF-8\nhelp: the file may be damaged"))?;
         text::parse(text, &shown.to_string())?
     } else {
-        decode::from_bytes(&bytes).with_context(|| {
+        proto::decode::from_bytes(&bytes).with_context(|| {
             format!("{shown} holds no HLO: it neither begins with `HloModule`, as text does, nor is it a proto")
         })?
     };
-    drop(bytes);
-    let _span = tracing::info_span!("verify").entered();
-    verify(&module).with_context(|| format!("{shown}: the module is broken"))?;
     Ok(module)
 }
 

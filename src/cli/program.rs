@@ -46,6 +46,14 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Experiment> {
 impl Choice {
     /// The module, if the file holds one. What only a model has a choice of must then not have been chosen.
     pub(super) fn module(&self) -> anyhow::Result<Option<Module>> {
+        self.module_by(module_file::load)
+    }
+
+    /// As [`Choice::module`], loaded in another way.
+    pub(super) fn module_by(
+        &self,
+        load: impl FnOnce(&Path) -> anyhow::Result<Module>,
+    ) -> anyhow::Result<Option<Module>> {
         if !module_file::is_module(&self.model) {
             return Ok(None);
         }
@@ -61,7 +69,7 @@ impl Choice {
                 self.model.display()
             );
         }
-        module_file::load(&self.model).map(Some)
+        load(&self.model).map(Some)
     }
 
     /// Which program of a model.

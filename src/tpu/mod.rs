@@ -5,6 +5,7 @@
 //! programs, does not run them (there is no TPU), and does not print.
 
 mod cache;
+pub mod explain;
 mod record;
 mod report;
 mod target;

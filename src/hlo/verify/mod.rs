@@ -68,6 +68,17 @@ pub fn verify(module: &Module) -> Result<(), VerifyErrors> {
     if errors.list.is_empty() { Ok(()) } else { Err(VerifyErrors(errors.list)) }
 }
 
+/// Checks only the ids, the first of [`verify`]'s steps: enough to walk a module that a back end optimized, whose fusions
+/// mix dtypes and break other rules of a program.
+///
+/// # Errors
+/// Everything that is wrong with them.
+pub fn verify_ids(module: &Module) -> Result<(), VerifyErrors> {
+    let mut errors = Errors { module, list: Vec::new() };
+    ids::check(module, &mut errors);
+    if errors.list.is_empty() { Ok(()) } else { Err(VerifyErrors(errors.list)) }
+}
+
 /// Collects errors and says where they are. Takes any ids, also those that do not exist.
 struct Errors<'m> {
     module: &'m Module,

@@ -1,0 +1,161 @@
+//! `bf16scope explain`: where the memory and the time of a compiled program go, layer by layer and line by line.
+
+use std::path::Path;
+
+use anyhow::ensure;
+use serde::Serialize;
+
+use super::compile::compiler;
+use super::policy::lower_if_asked;
+use super::program::{Choice, Which, read};
+use super::{Context, Status, module_file, progress};
+use crate::graph::Precision;
+use crate::hlo::Module;
+use crate::hlo::proto::{decode, encode};
+use crate::hlo::verify::verify_ids;
+use crate::tpu::explain::{Explanation, Rates, explain};
+use crate::tpu::{Report, Target, TpuError};
+
+mod terminal;
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope explain examples/digits.yaml --target tpu-v3
+          what is alive when most of the memory is used, and which layers take the cycles
+  bf16scope explain examples/resnet50.yaml --target tpu-v2 --batch 64 --compare
+          f32 beside bf16 (compiles both first: about two minutes)
+  bf16scope explain optimized.hlo.pb --target tpu-v3 --json
+          a module that libtpu made
+
+A model, or a module that is not scheduled, is compiled first; the answer is remembered, as `compile` does. A module that
+the TPU compiler has optimized (is_scheduled=true) is read as it is, and the target only says how fast a core is.
+
+Memory is computed from the schedule and the layouts of the compiler's own program, cycles are its estimates, flops and
+bytes are counted from shapes. What bounds a layer is said for v2 (46 TFLOP/s and 700 GB/s a chip) and v3 (123 TFLOP/s and
+900 GB/s), by Google's Cloud TPU documentation; a core has half. Exit status: 0 done, 1 it does not fit, 2 could not run.";
+
+/// Arguments of `explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    choice: Choice,
+    /// tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p or tpu-v6e, and a grid of chips if not one board: tpu-v3:4x4
+    #[arg(long, default_value = "tpu-v2")]
+    target: Target,
+    /// A model in f32 and bf16, side by side
+    #[arg(long, conflicts_with = "precision")]
+    compare: bool,
+    /// Rows of each table
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..))]
+    top: u16,
+    /// Compile even if the answer is remembered
+    #[arg(long)]
+    fresh: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A program, compiled and explained.
+#[derive(Debug, Serialize)]
+struct Subject {
+    /// The model's precision, or [`AS_GIVEN`].
+    precision: String,
+    /// The compiler's figures; a module that came optimized has none.
+    report: Option<Report>,
+    #[serde(flatten)]
+    explanation: Explanation,
+}
+
+/// A module has whatever precision it has.
+const AS_GIVEN: &str = "as given";
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    ensure!(args.target != Target::Cpu, TpuError::NotATpu(Target::Cpu));
+    let (subjects, batch) = match args.choice.module_by(load)? {
+        Some(module) => (vec![of_module(args, module, context)?], None),
+        None => of_model(args, context)?,
+    };
+    if args.json {
+        let target = args.target.to_string();
+        let rates = Rates::of(&args.target);
+        context.print_json(
+            &serde_json::json!({ "target": target, "batch": batch, "core": rates, "programs": subjects }),
+        )?;
+    } else {
+        let lead = lead(args, batch);
+        context.print(&terminal::render(&lead, &subjects, usize::from(args.top)))?;
+    }
+    Ok(Status::Ok)
+}
+
+/// A module as it is: one that is scheduled need only be walked, any other must be fit to compile.
+fn load(path: &Path) -> anyhow::Result<Module> {
+    use anyhow::Context as _;
+    let module = module_file::decode(path)?;
+    if module.is_scheduled {
+        verify_ids(&module).with_context(|| format!("{}: the module is broken", path.display()))?;
+    } else {
+        module_file::check(&module, path)?;
+    }
+    Ok(module)
+}
+
+fn of_module(args: &Args, module: Module, context: &Context) -> anyhow::Result<Subject> {
+    ensure!(
+        !args.compare,
+        "--compare builds a model twice, and {} is one module\nhelp: give the model's YAML file",
+        args.choice.model.display()
+    );
+    let precision = AS_GIVEN.to_string();
+    if module.is_scheduled {
+        let explanation = explain(&module, Rates::of(&args.target).as_ref())?;
+        return Ok(Subject { precision, report: None, explanation });
+    }
+    let module = lower_if_asked(module, &args.choice.model)?;
+    compiled(args, precision, &module, 1, context)
+}
+
+fn of_model(args: &Args, context: &Context) -> anyhow::Result<(Vec<Subject>, Option<u32>)> {
+    let experiment = read(&args.choice.model)?;
+    let batch = args.choice.batch(&experiment);
+    let precisions = match args.compare {
+        true => vec![Precision::F32, Precision::Bf16],
+        false => vec![args.choice.precision()],
+    };
+    let subject = |precision: Precision| {
+        let program = args.choice.build(&experiment, precision)?;
+        compiled(args, precision.to_string(), &program.module, batch, context)
+    };
+    Ok((precisions.into_iter().map(subject).collect::<anyhow::Result<Vec<Subject>>>()?, Some(batch)))
+}
+
+/// Compiles a verified module, reads back what the compiler made of it, and explains that.
+fn compiled(args: &Args, precision: String, module: &Module, batch: u32, context: &Context) -> anyhow::Result<Subject> {
+    use anyhow::Context as _;
+    let compiler = compiler(args.fresh, context);
+    let bytes = encode::to_bytes(module)?;
+    let what = format!("compiling {} ({precision}) for {}", args.choice.model.display(), args.target);
+    let spinner = progress::spinner(what, context.quiet);
+    let _span = tracing::info_span!("compile", precision = %precision, target = %args.target).entered();
+    let answer = compiler.compile_and_read(&args.target, &bytes, batch as usize);
+    spinner.finish_and_clear();
+    let (compiled, optimized) = answer?;
+    let optimized = decode::from_bytes(&optimized)
+        .context("the compiler's optimized program cannot be read: this is a bug of bf16scope, please report it")?;
+    verify_ids(&optimized).context("the compiler's optimized program is broken")?;
+    let explanation = explain(&optimized, Rates::of(&args.target).as_ref())?;
+    Ok(Subject { precision, report: Some(compiled.report(&args.target)?), explanation })
+}
+
+/// What is explained, in a line.
+fn lead(args: &Args, batch: Option<u32>) -> String {
+    let program = match (batch, args.choice.program()) {
+        (Some(batch), Which::Train) => format!("training step, batch {batch}, "),
+        (Some(batch), Which::Infer) => format!("inference, batch {batch}, "),
+        (None, _) => String::new(),
+    };
+    format!("{}: {program}one core of {}", args.choice.model.display(), args.target)
+}

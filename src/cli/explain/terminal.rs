@@ -1,0 +1,295 @@
+//! An explanation for the terminal: a line of figures, a sparkline, and tables.
+
+use std::fmt::Write as _;
+
+use super::Subject;
+use crate::report::{self, align_numbers, grouped, mib, percent, scientific};
+use crate::tpu::explain::{Bound, Cost, LiveBuffer, Memory, Origin, Phase};
+
+/// Columns of the sparkline.
+const WIDTH: usize = 72;
+/// Characters of an array's shape or a layer in a table; more are left out.
+const MAX_TEXT: usize = 48;
+
+/// Everything, `n_rows` to a table.
+pub(super) fn render(lead: &str, subjects: &[Subject], n_rows: usize) -> String {
+    let mut out = format!("{lead}\n");
+    for subject in subjects {
+        let _ = writeln!(out, "\n== {}", subject.precision);
+        memory(&mut out, subject, n_rows);
+        costs(&mut out, subject, n_rows);
+    }
+    if let [one, other] = subjects {
+        compare(&mut out, one, other, n_rows);
+    }
+    out
+}
+
+fn memory(out: &mut String, subject: &Subject, n_rows: usize) {
+    let memory = &subject.explanation.memory;
+    let Memory { arguments, outputs, constants, peak, .. } = *memory;
+    let bytes = |n: u64| mib(n as i64);
+    let _ = write!(
+        out,
+        "HBM: arguments {}, outputs of their own {}, constants {}, temporaries alive at once {}",
+        bytes(arguments),
+        bytes(outputs),
+        bytes(constants),
+        bytes(peak)
+    );
+    if let Some(report) = &subject.report {
+        let packed = report.hbm.temporaries;
+        let _ = write!(out, "; the compiler's heap for temporaries {}", mib(packed));
+    }
+    let _ = writeln!(
+        out,
+        "\npeak: step {} of {}, %{} ({})",
+        memory.peak_step + 1,
+        memory.timeline.len(),
+        memory.peak_instruction,
+        origin(&memory.peak_origin)
+    );
+    let _ = writeln!(out, "{}\n", sparkline(&memory.timeline, WIDTH));
+    let alive = memory.live.len();
+    let _ = writeln!(out, "Alive at the peak: {} of {alive} buffers", alive.min(n_rows));
+    let mut table = report::table();
+    table.set_header(["bytes", "share", "padding", "array", "layer", "source", "made by", "waited for by", "why f32"]);
+    for buffer in memory.live.iter().take(n_rows) {
+        table.add_row([
+            bytes(buffer.n_bytes),
+            percent(buffer.n_bytes as i64, peak as i64),
+            percent(buffer.n_wasted() as i64, buffer.n_bytes as i64),
+            cut(&buffer.shape),
+            layer(&buffer.origin),
+            buffer.origin.source.clone(),
+            format!("%{}", buffer.instruction),
+            waiting(buffer),
+            buffer.why_f32.as_ref().map_or(String::new(), |why| why.reason.clone()),
+        ]);
+    }
+    let _ = writeln!(out, "{table}");
+    by_layer(out, memory, n_rows);
+    findings(out, memory, n_rows);
+}
+
+fn by_layer(out: &mut String, memory: &Memory, n_rows: usize) {
+    let mut table = report::table();
+    table.set_header(["layer", "bytes alive at the peak", "share"]);
+    for (layer, n_bytes) in memory.layers.iter().take(n_rows) {
+        table.add_row([cut(layer), mib(*n_bytes as i64), percent(*n_bytes as i64, memory.peak as i64)]);
+    }
+    align_numbers(&mut table);
+    let _ = writeln!(out, "\nBy layer: {} of {}\n{table}", memory.layers.len().min(n_rows), memory.layers.len());
+}
+
+fn findings(out: &mut String, memory: &Memory, n_rows: usize) {
+    let sum = |buffers: &[LiveBuffer], of: fn(&LiveBuffer) -> u64| buffers.iter().map(of).sum::<u64>();
+    let wasted = sum(&memory.live, LiveBuffer::n_wasted);
+    let _ = writeln!(
+        out,
+        "\nPadding: tiles that are not full take {} of the peak ({})",
+        mib(wasted as i64),
+        percent(wasted as i64, memory.peak as i64)
+    );
+    if !memory.padding.is_empty() {
+        let mut table = report::table();
+        table.set_header(["wasted", "bytes", "array", "kind", "layer", "source"]);
+        for buffer in memory.padding.iter().take(n_rows.min(6)) {
+            table.add_row([
+                mib(buffer.n_wasted() as i64),
+                mib(buffer.n_bytes as i64),
+                cut(&buffer.shape),
+                buffer.kind.to_string(),
+                layer(&buffer.origin),
+                buffer.origin.source.clone(),
+            ]);
+        }
+        let _ = writeln!(out, "{table}");
+    }
+    let halvable = |buffer: &LiveBuffer| buffer.why_f32.as_ref().is_some_and(|why| why.could_be_bf16);
+    let wide: u64 = memory.live.iter().filter(|buffer| halvable(buffer)).map(|buffer| buffer.n_bytes).sum();
+    let kept: u64 = (memory.live.iter())
+        .filter(|buffer| buffer.why_f32.as_ref().is_some_and(|why| !why.could_be_bf16))
+        .map(|buffer| buffer.n_bytes)
+        .sum();
+    let _ = writeln!(
+        out,
+        "f32 at the peak: {} that bf16 would halve, {} that stay f32 by the rules of a scope",
+        mib(wide as i64),
+        mib(kept as i64)
+    );
+    let converted: u64 = memory.converts.iter().map(|convert| convert.n_bytes).sum();
+    let _ = writeln!(
+        out,
+        "Converts whose operand is needed afterwards too: {}, {} in all",
+        memory.converts.len(),
+        mib(converted as i64)
+    );
+    for convert in memory.converts.iter().take(n_rows.min(6)) {
+        let _ = writeln!(
+            out,
+            "  %{}: {} to {}, {}, {}",
+            convert.instruction,
+            convert.from,
+            cut(&convert.to),
+            mib(convert.n_bytes as i64),
+            origin(&convert.origin)
+        );
+    }
+}
+
+fn costs(out: &mut String, subject: &Subject, n_rows: usize) {
+    let explanation = &subject.explanation;
+    let all = explanation.total.cycles;
+    let _ = writeln!(
+        out,
+        "\nCost: {} cycles by the compiler's estimate, {} flops and {} bytes counted from shapes",
+        grouped(all as i64),
+        scientific(explanation.total.flops),
+        scientific(explanation.total.bytes)
+    );
+    let header = |first: &'static str| [first, "cycles", "share", "backward", "flops", "bytes", "bound by", "busy"];
+    let mut table = report::table();
+    table.set_header(header("layer"));
+    for row in explanation.layers.iter().take(n_rows) {
+        let backward = percent(row.backward_cycles as i64, row.cost.cycles as i64);
+        table.add_row(cost_row(cut(&row.layer), &row.cost, all, backward, row.bound, row.efficiency));
+    }
+    align_numbers(&mut table);
+    let _ = writeln!(out, "Layers: {} of {}\n{table}", explanation.layers.len().min(n_rows), explanation.layers.len());
+    let mut table = report::table();
+    let mut titles = header("op");
+    titles[3] = "steps";
+    table.set_header(titles);
+    for row in explanation.kinds.iter().take(n_rows) {
+        table.add_row(cost_row(row.op.clone(), &row.cost, all, row.n_steps.to_string(), row.bound, row.efficiency));
+    }
+    align_numbers(&mut table);
+    let _ =
+        writeln!(out, "\nKinds of op: {} of {}\n{table}", explanation.kinds.len().min(n_rows), explanation.kinds.len());
+}
+
+fn cost_row(
+    name: String,
+    cost: &Cost,
+    all: u64,
+    fourth: String,
+    bound: Option<Bound>,
+    efficiency: Option<f64>,
+) -> [String; 8] {
+    let bound = match bound {
+        Some(Bound::Compute) => "compute",
+        Some(Bound::Memory) => "memory",
+        None => "-",
+    };
+    [
+        name,
+        grouped(cost.cycles as i64),
+        percent(cost.cycles as i64, all as i64),
+        fourth,
+        scientific(cost.flops),
+        scientific(cost.bytes),
+        bound.to_string(),
+        efficiency.map_or("-".to_string(), |share| format!("{:.0} %", 100.0 * share)),
+    ]
+}
+
+/// Two programs side by side: memory and cycles of each layer.
+fn compare(out: &mut String, one: &Subject, other: &Subject, n_rows: usize) {
+    let mut table = report::table();
+    let titles = |what: &str| [format!("{what} {}", one.precision), format!("{what} {}", other.precision)];
+    let ratio = format!("{} / {}", other.precision, one.precision);
+    table.set_header(
+        ["layer".to_string()]
+            .into_iter()
+            .chain(titles("cycles"))
+            .chain([ratio.clone()])
+            .chain(titles("at the peak"))
+            .chain([ratio]),
+    );
+    let cycles = |subject: &Subject, layer: &str| {
+        subject.explanation.layers.iter().find(|row| row.layer == layer).map_or(0, |row| row.cost.cycles)
+    };
+    let live = |subject: &Subject, layer: &str| {
+        subject.explanation.memory.layers.iter().find(|(name, _)| name == layer).map_or(0, |(_, n_bytes)| *n_bytes)
+    };
+    let mut row = |name: String, cycles: [u64; 2], bytes: [u64; 2]| {
+        table.add_row([
+            name,
+            grouped(cycles[0] as i64),
+            grouped(cycles[1] as i64),
+            report::ratio(cycles[1] as f64, cycles[0] as f64),
+            mib(bytes[0] as i64),
+            mib(bytes[1] as i64),
+            report::ratio(bytes[1] as f64, bytes[0] as f64),
+        ]);
+    };
+    let both = [one, other];
+    row(
+        "all".to_string(),
+        both.map(|subject| subject.explanation.total.cycles),
+        both.map(|subject| subject.explanation.memory.peak),
+    );
+    for layer in one.explanation.layers.iter().take(n_rows).map(|row| row.layer.as_str()) {
+        row(cut(layer), both.map(|subject| cycles(subject, layer)), both.map(|subject| live(subject, layer)));
+    }
+    align_numbers(&mut table);
+    let _ = writeln!(out, "\n== {} beside {}\n{table}", one.precision, other.precision);
+}
+
+/// `layer (src/models/cnn.rs:64)`.
+fn origin(origin: &Origin) -> String {
+    match origin.source.as_str() {
+        "" => layer(origin),
+        source => format!("{}, {source}", layer(origin)),
+    }
+}
+
+fn layer(origin: &Origin) -> String {
+    match origin.phase {
+        Phase::Forward => cut(&origin.layer),
+        Phase::Backward => format!("{} (backward)", cut(&origin.layer)),
+    }
+}
+
+fn waiting(buffer: &LiveBuffer) -> String {
+    let Some((name, layer)) = buffer.waited_for_by.first() else { return "this step only".to_string() };
+    match buffer.n_waiting {
+        1 => format!("%{name} ({layer})"),
+        n => format!("%{name} ({layer}), {} more", n - 1),
+    }
+}
+
+/// A text, its end left out where it is long.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(MAX_TEXT) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
+    }
+}
+
+/// Bars for the greatest value in each of `width` stretches.
+fn sparkline(values: &[u64], width: usize) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = values.iter().copied().max().unwrap_or(0).max(1);
+    let n_columns = width.min(values.len());
+    let column = |at: usize| {
+        let (from, to) = (at * values.len() / n_columns, (at + 1) * values.len() / n_columns);
+        let greatest = values[from..to].iter().copied().max().unwrap_or(0);
+        BARS[(greatest as f64 / most as f64 * 7.0).round() as usize]
+    };
+    (0..n_columns).map(column).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sparkline_shows_the_greatest_of_each_stretch() {
+        assert_eq!(sparkline(&[0, 7, 0, 14], 4), "▁▅▁█");
+        assert_eq!(sparkline(&[0, 7, 0, 14], 2), "▅█");
+        assert_eq!(sparkline(&[5], 72), "█");
+        assert_eq!(sparkline(&[], 72), "");
+    }
+}

@@ -1,0 +1,224 @@
+//! Where an instruction of the optimized program comes from: the user's layer and source line.
+//!
+//! Every instruction may carry a scoped name (`gradient/resnet/block1/conv2/convolution`) and a source line. A fusion
+//! carries those of one instruction that went into it, not always of the one that matters, so here the most telling one
+//! speaks for it: a convolution or product, else a reduction over windows or dimensions, else the fusion itself, else
+//! what makes its largest result. An array of a fusion that makes several has its own root, which speaks for it.
+
+use serde::Serialize;
+
+use super::layout::{leaves, padded_bytes};
+use crate::hlo::{CompId, InstrId, Instruction, Metadata, Module, Op};
+
+/// Which part of a training step an instruction belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// The network and its loss, or whatever has no other part.
+    Forward,
+    /// Reverse mode.
+    Backward,
+}
+
+/// Where an instruction comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Origin {
+    /// The scoped name without the op: `resnet/block1/conv2`; empty for none.
+    pub layer: String,
+    /// Forward or backward.
+    pub phase: Phase,
+    /// The whole scoped name.
+    pub op_name: String,
+    /// The user's file and line, `src/models/resnet.rs:61`; empty for none.
+    pub source: String,
+}
+
+/// What a layer without a name is called.
+pub const NO_LAYER: &str = "(no layer)";
+
+/// The origin that metadata tells.
+pub fn of_metadata(metadata: &Metadata) -> Origin {
+    let (phase, path) = phase(&metadata.op_name);
+    let layer = match path.rsplit_once('/') {
+        Some((layer, _)) => layer.to_string(),
+        None => NO_LAYER.to_string(),
+    };
+    let source = match (metadata.source_file.as_str(), metadata.source_line) {
+        ("", _) => String::new(),
+        (file, 0) => file.to_string(),
+        (file, line) => format!("{file}:{line}"),
+    };
+    Origin { layer, phase, op_name: metadata.op_name.clone(), source }
+}
+
+/// Splits a scoped name into its part of the step and the path within the network: our `gradient/…`, and JAX's
+/// `jit(step)/transpose(jvp(Net))/…`.
+fn phase(op_name: &str) -> (Phase, String) {
+    if let Some(path) = op_name.strip_prefix("gradient/") {
+        return (Phase::Backward, path.to_string());
+    }
+    let mut phase = Phase::Forward;
+    let mut path = Vec::new();
+    for part in op_name.split('/') {
+        if part.starts_with("jit(") || part.starts_with("pjit(") {
+            continue;
+        }
+        let mut inner = part;
+        for wrapper in ["transpose(", "jvp(", "vmap(", "remat(", "checkpoint("] {
+            if let Some(rest) = inner.strip_prefix(wrapper).and_then(|rest| rest.strip_suffix(')')) {
+                inner = rest;
+                if wrapper == "transpose(" {
+                    phase = Phase::Backward;
+                }
+            }
+        }
+        if !inner.is_empty() {
+            path.push(inner);
+        }
+    }
+    (phase, path.join("/"))
+}
+
+/// The origin of an instruction: for a fusion, of the most telling one in it.
+pub fn of_instruction(module: &Module, instruction: &Instruction) -> Origin {
+    of_metadata(&telling(module, instruction).metadata)
+}
+
+/// The origin of one array that an instruction makes.
+pub fn of_leaf(module: &Module, instruction: &Instruction, leaf: usize) -> Origin {
+    let root = leaf_root(module, instruction, leaf);
+    let own = root.map(|(_, root)| root).filter(|root| !root.metadata.op_name.is_empty());
+    let telling = own.unwrap_or_else(|| telling(module, instruction));
+    of_metadata(&telling.metadata)
+}
+
+/// The computation of a fusion.
+pub fn fused(instruction: &Instruction) -> Option<CompId> {
+    match &instruction.op {
+        Op::Opaque(opaque) if opaque.opcode == "fusion" => {
+            opaque.called.iter().flat_map(|(_, comps)| comps).next().copied()
+        }
+        _ => None,
+    }
+}
+
+/// What makes an array of a fusion: the root, or the root tuple's operand, through what only renames it.
+pub fn leaf_root<'m>(
+    module: &'m Module,
+    instruction: &'m Instruction,
+    leaf: usize,
+) -> Option<(CompId, &'m Instruction)> {
+    let comp = fused(instruction)?;
+    let computation = module.comp(comp);
+    let root = computation.instr(computation.root);
+    let mut at: InstrId = match &root.op {
+        Op::Tuple => *root.operands.get(leaf)?,
+        _ => computation.root,
+    };
+    // Operands come earlier, so this ends.
+    while computation.instr(at).op.opcode() == "bitcast" {
+        at = *computation.instr(at).operands.first()?;
+    }
+    Some((comp, computation.instr(at)))
+}
+
+/// How much an instruction says about the fusion it is in; 0 for nothing.
+fn weight(instruction: &Instruction) -> u8 {
+    match &instruction.op {
+        Op::Convolution(_) | Op::Dot { .. } => 4,
+        Op::Scatter { .. }
+        | Op::Gather(_)
+        | Op::SelectAndScatter { .. }
+        | Op::ReduceWindow { .. }
+        | Op::Sort { .. } => 3,
+        _ => 0,
+    }
+}
+
+/// The instruction that speaks for another: itself, unless it is a fusion.
+pub fn telling<'m>(module: &'m Module, instruction: &'m Instruction) -> &'m Instruction {
+    let Some(comp) = fused(instruction) else { return instruction };
+    let mut best = (0, instruction);
+    // Fusions nest: those inside are looked at as well. Calls do not cycle.
+    let mut open = vec![comp];
+    while let Some(comp) = open.pop() {
+        for inner in &module.comp(comp).instructions {
+            open.extend(fused(inner));
+            if weight(inner) > best.0 && !inner.metadata.op_name.is_empty() {
+                best = (weight(inner), inner);
+            }
+        }
+    }
+    if best.0 > 0 || !instruction.metadata.op_name.is_empty() {
+        return best.1;
+    }
+    let sizes = leaves(&instruction.shape).into_iter().map(padded_bytes).enumerate();
+    let largest = sizes.max_by_key(|&(_, n_bytes)| n_bytes).map_or(0, |(leaf, _)| leaf);
+    leaf_root(module, instruction, largest).map_or(instruction, |(_, root)| root)
+}
+
+/// What an instruction does, in a word: a fusion with a convolution in it is a `convolution fusion`.
+pub fn op_kind(module: &Module, instruction: &Instruction) -> String {
+    let Some(_) = fused(instruction) else { return instruction.op.opcode().into_owned() };
+    let telling = telling(module, instruction);
+    if weight(telling) > 0 {
+        return format!("{} fusion", telling.op.opcode());
+    }
+    match contains_reduce(module, instruction) {
+        true => "reduce fusion".to_string(),
+        false => "elementwise fusion".to_string(),
+    }
+}
+
+fn contains_reduce(module: &Module, instruction: &Instruction) -> bool {
+    let inside = fused(instruction).map(|comp| &module.comp(comp).instructions);
+    inside.into_iter().flatten().any(|inner| matches!(inner.op, Op::Reduce { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(op_name: &str) -> (String, Phase) {
+        let metadata = Metadata { op_name: op_name.to_string(), ..Metadata::default() };
+        let origin = of_metadata(&metadata);
+        (origin.layer, origin.phase)
+    }
+
+    #[test]
+    fn names_tell_layer_and_phase() {
+        assert_eq!(origin("mlp/dense1/dot"), ("mlp/dense1".to_string(), Phase::Forward));
+        assert_eq!(origin("gradient/mlp/dense1/dot"), ("mlp/dense1".to_string(), Phase::Backward));
+        assert_eq!(origin("multiply"), (NO_LAYER.to_string(), Phase::Forward));
+        assert_eq!(origin(""), (NO_LAYER.to_string(), Phase::Forward));
+        let jax = "jit(step)/jit(main)/transpose(jvp(ResNet))/conv_init/conv_general_dilated";
+        assert_eq!(origin(jax), ("ResNet/conv_init".to_string(), Phase::Backward));
+    }
+
+    #[test]
+    fn the_most_telling_instruction_speaks_for_a_fusion() {
+        let text = r#"
+HloModule m, is_scheduled=true
+
+fused {
+  x = bf16[8,8] parameter(0)
+  d = f32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="net/dense/dot" source_file="net.py" source_line=7}
+  n = f32[8,8] negate(d), metadata={op_name="net/act/negate"}
+  b = f32[64] bitcast(n)
+  ROOT t = (f32[64], f32[8,8]) tuple(b, d)
+}
+
+ENTRY m {
+  x = bf16[8,8] parameter(0)
+  ROOT f = (f32[64], f32[8,8]) fusion(x), kind=kOutput, calls=fused, metadata={op_name="net/act/negate"}
+}
+"#;
+        let module = crate::hlo::text::parse(text, "m").unwrap();
+        let fusion = module.entry().instr(InstrId(1));
+        let origin = of_instruction(&module, fusion);
+        assert_eq!((origin.layer.as_str(), origin.source.as_str()), ("net/dense", "net.py:7"));
+        assert_eq!(of_leaf(&module, fusion, 0).layer, "net/act");
+        assert_eq!(of_leaf(&module, fusion, 1).layer, "net/dense");
+        assert_eq!(op_kind(&module, fusion), "dot fusion");
+    }
+}
