@@ -108,7 +108,8 @@ fn a_target_that_is_no_tpu_or_no_grid_is_refused() {
     let error = compile(&"tpu-v2:3x3".parse().unwrap(), &product(DType::BF16, 8), 1).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "PJRT_TopologyDescription_Create: INVALID_ARGUMENT: Topology layout \"v2:3x3\" is not divisible by the given \
-         (or default) chips_per_host_bounds \"2x2x1\""
+        "target tpu-v2:3x3: the compiler makes no such grid of chips: v2 comes in boards of 2x2 chips, so both axes are even\n\
+         help: use tpu-v2:4x4 or tpu-v2\n\
+         compiler: Topology layout \"v2:3x3\" is not divisible by the given (or default) chips_per_host_bounds \"2x2x1\""
     );
 }

@@ -20,6 +20,7 @@ mod emit;
 mod eval;
 mod explain;
 mod explain_cast;
+mod fit;
 mod logging;
 mod lower;
 mod module_file;
@@ -95,6 +96,8 @@ enum Command {
     Compile(compile::Args),
     /// Show where a compiled program's memory and time go: buffers alive at the peak, layers, source lines
     Explain(explain::Args),
+    /// Find the largest and the best batch for a TPU, in f32 and bf16, without one
+    Fit(fit::Args),
     /// Check plugins, devices, dtypes that really run, TPU targets, and this CPU
     Doctor(doctor::Args),
     /// Write a model's training or inference program as HLO, text or proto
@@ -125,6 +128,7 @@ impl Command {
             Command::Explain(_) => "explain",
             Command::Doctor(_) => "doctor",
             Command::Emit(_) => "emit",
+            Command::Fit(_) => "fit",
             Command::Lower(_) => "lower",
             Command::ExplainCast(_) => "explain-cast",
             Command::Audit(_) => "audit",
@@ -143,6 +147,7 @@ impl Command {
             Command::Explain(args) => explain::run(args, context),
             Command::Doctor(args) => doctor::run(args, context),
             Command::Emit(args) => emit::run(args, context),
+            Command::Fit(args) => fit::run(args, context),
             Command::Lower(args) => lower::run(args, context),
             Command::ExplainCast(args) => explain_cast::run(args, context),
             Command::Audit(args) => audit::run(args, context),

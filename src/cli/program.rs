@@ -89,17 +89,24 @@ impl Choice {
 
     /// Builds and verifies the program.
     pub(super) fn build(&self, experiment: &Experiment, precision: Precision) -> anyhow::Result<Program> {
-        let batch = i64::from(self.batch(experiment));
-        let built = match self.program() {
-            Which::Train => {
-                program::training(&experiment.model, precision, batch, &experiment.train.objective(precision))
-            }
-            Which::Infer => program::inference(&experiment.model, precision, batch),
-        };
-        let program = built.with_context(|| format!("{} cannot be built", self.model.display()))?;
-        let _span = tracing::info_span!("verify").entered();
-        verify(&program.module)
-            .context("the emitted module is broken: this is a bug of bf16scope, please report it")?;
-        Ok(program)
+        build(experiment, self.program(), precision, self.batch(experiment))
+            .with_context(|| format!("{} cannot be built", self.model.display()))
     }
+}
+
+/// Builds and verifies a program of a model.
+pub(super) fn build(
+    experiment: &Experiment,
+    which: Which,
+    precision: Precision,
+    batch: u32,
+) -> anyhow::Result<Program> {
+    let batch = i64::from(batch);
+    let program = match which {
+        Which::Train => program::training(&experiment.model, precision, batch, &experiment.train.objective(precision))?,
+        Which::Infer => program::inference(&experiment.model, precision, batch)?,
+    };
+    let _span = tracing::info_span!("verify").entered();
+    verify(&program.module).context("the emitted module is broken: this is a bug of bf16scope, please report it")?;
+    Ok(program)
 }

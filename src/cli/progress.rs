@@ -74,6 +74,18 @@ pub(super) fn spinner(message: String, quiet: bool) -> ProgressBar {
     spinner
 }
 
+/// A bar on standard error that counts steps of minutes, with a message that is the caller's and the time of this step;
+/// hidden if `quiet` or if it is no terminal.
+pub(super) fn steps(quiet: bool) -> ProgressBar {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(Some(1), target);
+    let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {wide_msg} {elapsed}")
+        .expect("the template is a constant that a test renders");
+    bar.set_style(style);
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
+    bar
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,6 +94,7 @@ mod tests {
     fn templates_render() {
         download_bar(10).finish_and_clear();
         bar(3, true).finish_and_clear();
+        steps(true).finish_and_clear();
         spinner("compiling".to_string(), true).finish_and_clear();
     }
 }

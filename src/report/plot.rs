@@ -4,6 +4,8 @@
 //! and colours that follow the page's light or dark scheme (CSS variables). That is less code than teaching it to a
 //! plotting crate, none of which does the latter two. Holds no HTML and knows nothing of what is plotted.
 
+pub mod curves;
+
 use std::fmt::Write as _;
 
 use super::html::escape;

@@ -6,6 +6,7 @@
 
 mod cache;
 pub mod explain;
+pub mod fit;
 mod record;
 mod report;
 mod target;

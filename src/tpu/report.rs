@@ -54,6 +54,20 @@ pub enum TpuError {
     /// The target is no TPU.
     #[error("target {0}: the report needs the TPU compiler, and this is no TPU\nhelp: use a target such as tpu-v2")]
     NotATpu(Target),
+    /// The compiler knows the TPU, but not in this grid of chips.
+    #[error(
+        "target {target}: the compiler makes no such grid of chips: {grids}\nhelp: use {example}\ncompiler: {text}"
+    )]
+    Grid {
+        /// The target.
+        target: Target,
+        /// Which grids there are, in words.
+        grids: String,
+        /// Targets of this version that there are.
+        example: String,
+        /// The compiler's text.
+        text: String,
+    },
     /// The program does not fit in device memory, even after rematerialisation.
     #[error("{target}: out of device memory: needs {}, has {}\nhelp: use a smaller batch, or bf16 if the program is f32\ncompiler: {text}", amount(*.needed), amount(*.available))]
     OutOfMemory {
@@ -122,7 +136,7 @@ pub(super) fn compile_whole(
     batch: usize,
 ) -> Result<(Report, Vec<u8>), TpuError> {
     let name = target.topology().ok_or_else(|| TpuError::NotATpu(target.clone()))?;
-    let topology = Topology::new(plugin, &name, &BTreeMap::new())?;
+    let topology = Topology::new(plugin, &name, &BTreeMap::new()).map_err(|error| no_topology(target, error))?;
     let limit = memory_limit(target, &topology)?;
     let start = Instant::now();
     let compiled = topology.compile(program, &options()).map_err(|error| classify(target, limit, error))?;
@@ -166,6 +180,21 @@ fn memory_limit(target: &Target, topology: &Topology) -> Result<i64, TpuError> {
     match topology.devices().first().and_then(|device| device.attributes.get(FIGURE)) {
         Some(Value::Int(limit)) => Ok(*limit),
         _ => Err(TpuError::NoFigure { target: target.clone(), figure: FIGURE }),
+    }
+}
+
+/// Tells a grid that there is not from other refusals.
+fn no_topology(target: &Target, error: PjrtError) -> TpuError {
+    match (error, target) {
+        (PjrtError::Call { code: Code::InvalidArgument, message, .. }, Target::Tpu { version, grid }) => {
+            TpuError::Grid {
+                target: target.clone(),
+                grids: version.grids(),
+                example: version.grids_near(grid).iter().map(Target::to_string).collect::<Vec<String>>().join(" or "),
+                text: message,
+            }
+        }
+        (error, _) => TpuError::Pjrt(error),
     }
 }
 

@@ -60,6 +60,26 @@ impl Version {
         }
     }
 
+    /// Which grids `libtpu` always makes, in words. It makes some thin ones too (of some thirty asked for, `v2:1x1`,
+    /// `v2:1x2` and `v3:1x4`, but not `v2:2x3`).
+    pub(super) fn grids(self) -> String {
+        let board = grid_text(self.board());
+        let axes = if self.board().len() == 2 { "both axes" } else { "the first two axes" };
+        format!("{} comes in boards of {board} chips, so {axes} are even", self.name())
+    }
+
+    /// Targets beside a grid that is none: the next larger one of whole boards, and one board.
+    pub(super) fn grids_near(self, grid: &[u32]) -> Vec<Target> {
+        let whole = |(n_chips, board): (&u32, &u32)| n_chips.checked_next_multiple_of(*board).unwrap_or(*board);
+        let whole = grid.iter().zip(self.board()).map(whole).collect();
+        let mut targets = vec![Target::Tpu { version: self, grid: whole }];
+        let board = Target::board(self);
+        if targets[0] != board {
+            targets.push(board);
+        }
+        targets
+    }
+
     /// Cores of one board that a program can run on: the devices of its topology.
     ///
     /// A chip of v2, v3 and v4 has two; one of v5e, v5p and v6e counts as one device.
@@ -127,6 +147,16 @@ pub enum TargetError {
         /// A target of this version that parses.
         example: String,
     },
+    /// More chips than any such TPU has: describing them alone takes the compiler minutes.
+    #[error(
+        "target `{text}`: a grid of more than {MAX_CHIPS} chips\nhelp: one board is enough for figures of one core: `{board}`"
+    )]
+    TooLarge {
+        /// The whole text.
+        text: String,
+        /// One board.
+        board: String,
+    },
     /// A grid for the CPU.
     #[error("target `{text}`: cpu has no grid of chips\nhelp: write `cpu`")]
     CpuGrid {
@@ -134,6 +164,9 @@ pub enum TargetError {
         text: String,
     },
 }
+
+/// The largest pod of these, of v5p, has 8,960.
+const MAX_CHIPS: u64 = 16_384;
 
 fn nearest(text: &str) -> String {
     let mut names = Target::names();
@@ -165,7 +198,11 @@ impl FromStr for Target {
         let Some(grid) = grid else { return Ok(Target::board(version)) };
         let chips: Option<Vec<u32>> =
             grid.split('x').map(|axis| axis.parse().ok().filter(|&n_chips| n_chips > 0)).collect();
+        let n_chips = |chips: &Vec<u32>| chips.iter().fold(1u64, |n, &axis| n.saturating_mul(u64::from(axis)));
         match chips {
+            Some(chips) if n_chips(&chips) > MAX_CHIPS => {
+                Err(TargetError::TooLarge { text: text.to_string(), board: Target::board(version).to_string() })
+            }
             Some(chips) if chips.len() == version.board().len() => Ok(Target::Tpu { version, grid: chips }),
             _ => Err(TargetError::Grid {
                 text: text.to_string(),
@@ -204,6 +241,11 @@ mod tests {
         assert_eq!(
             error("tpu-v4:2x0x1"),
             "target `tpu-v4:2x0x1`: `2x0x1` is not a grid of chips: expected three sizes, like `tpu-v4:2x2x1`"
+        );
+        assert_eq!(
+            error("tpu-v2:1000x1000"),
+            "target `tpu-v2:1000x1000`: a grid of more than 16384 chips\n\
+             help: one board is enough for figures of one core: `tpu-v2`"
         );
         assert_eq!(error("cpu:2x2"), "target `cpu:2x2`: cpu has no grid of chips\nhelp: write `cpu`");
     }

@@ -9,6 +9,11 @@ use bf16scope::hlo::DType;
 use bf16scope::hlo::proto::messages::*;
 use prost::Message;
 
+/// Text as it stands in a page.
+pub fn escape(text: &str) -> String {
+    bf16scope::report::html::escape(text)
+}
+
 /// XLA's `PrimitiveType` of a tuple.
 const TUPLE: i32 = 13;
 /// `MAY_ALIAS`.

@@ -1,0 +1,384 @@
+//! `bf16scope fit`: the largest batch that fits a TPU, the best one, and what bf16 changes. Every figure is compiled, and
+//! every compile is remembered.
+
+mod large;
+mod page;
+mod source;
+mod words;
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+
+use anyhow::{bail, ensure};
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use self::source::{BatchDim, Source};
+use super::compile::compiler;
+use super::emit::replace;
+use super::program::Which;
+use super::{Context, Status, progress};
+use crate::graph::Precision;
+use crate::hlo::Module;
+use crate::hlo::proto::encode;
+use crate::pjrt::PjrtError;
+use crate::report;
+use crate::report::plot::curves;
+use crate::tpu::fit::{Found, Outcome, Row, Step, Summary, search, search_among, summarize};
+use crate::tpu::{Answer, Compiler, Target, TpuError};
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope fit examples/resnet50.yaml --target tpu-v2
+          how far f32 and bf16 go, and which batch is best (some 17 compiles of 1 to 2 minutes on two cores)
+  bf16scope fit examples/digits.yaml --target tpu-v2,tpu-v3 --max-batch 4096 --html fit.html
+          two TPUs, and a page with the plot of batch against memory and speed (compiles of seconds)
+  bf16scope fit exported/ --batch-dim 0:0 --target tpu-v3
+          modules that another framework exported at several batches; the first axis of parameter 0 is the batch
+
+How it searches: from the batch in the file (the power of two at or below it) it doubles until one does not fit, bisects to
+a multiple of 8, and halves from the best until smaller is worse. The best is the one with the most examples in a million
+estimated cycles, of those that were compiled.
+
+How long it takes: 6 to 10 compiles for each target and precision. On two cores a compile of a small network takes seconds,
+of ResNet-50 or BERT-base 1 to 2 minutes, more where memory is scarce. Every answer is kept on disk at once: an interrupted
+run goes on where it stopped, a second run is instant, and `compile` uses the same answers.
+
+Exit status: 0 some batch fits everywhere, 1 one does not fit at batch 1, 2 could not run.";
+
+/// Arguments of `fit`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A model in YAML (examples/resnet50.yaml), or a folder of HLO modules exported at several batches
+    #[arg(value_name = "MODEL.yaml|FOLDER")]
+    model: PathBuf,
+    /// tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p or tpu-v6e; several with commas between
+    #[arg(long, value_name = "TARGETS", value_delimiter = ',', default_value = "tpu-v2")]
+    target: Vec<Target>,
+    /// What a model's network computes in: f32, bf16, f16; several with commas between [default: f32,bf16]
+    #[arg(long, value_name = "PRECISIONS", value_delimiter = ',')]
+    precision: Vec<Precision>,
+    /// Which program of a model [default: train]
+    #[arg(long, value_enum)]
+    program: Option<Which>,
+    /// The greatest batch to try
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    max_batch: u32,
+    /// Where a module's batch stands: a parameter, by number or name, and an axis of it, such as 0:0 or images:0
+    #[arg(long, value_name = "PARAMETER:AXIS")]
+    batch_dim: Option<BatchDim>,
+    /// Compile even what is remembered
+    #[arg(long)]
+    fresh: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Write a page with plots and tables
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the plots alone
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// What was found for one target and precision.
+#[derive(Debug, Serialize)]
+struct Series {
+    target: String,
+    precision: String,
+    #[serde(flatten)]
+    found: Found,
+    /// By batch.
+    rows: Vec<SeriesRow>,
+    /// What is largest in the program of batch 1, where that does not fit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    largest_values: Vec<large::Value>,
+}
+
+#[derive(Debug, Serialize)]
+struct SeriesRow {
+    #[serde(flatten)]
+    row: Row,
+    #[serde(flatten)]
+    summary: Option<Summary>,
+}
+
+/// All that was found.
+#[derive(Debug)]
+struct Fit {
+    /// The model's file.
+    model: String,
+    /// Which program of it; empty for modules.
+    program: &'static str,
+    /// `images`, `examples` or `runs`.
+    unit: &'static str,
+    libtpu: String,
+    series: Vec<Series>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    for target in &args.target {
+        ensure!(target.topology().is_some(), TpuError::NotATpu(target.clone()));
+    }
+    let source = Source::open(&args.model, args.program, &args.precision, args.batch_dim.as_ref())?;
+    let compiler = compiler(args.fresh, context);
+    let targets = without_repeats(&args.target);
+    let mut watch = Watch::new(context.quiet, targets.len() * source.precisions().len());
+    keep_what_is_compiled(context.quiet)?;
+    let mut series = Vec::new();
+    for target in targets {
+        for precision in source.precisions() {
+            series.push(one(args, &source, &compiler, &target, precision, &mut watch)?);
+        }
+    }
+    watch.bar.finish_and_clear();
+    let fit = Fit {
+        model: args.model.display().to_string(),
+        program: source.program(),
+        unit: source.unit(),
+        libtpu: compiler.libtpu()?,
+        series,
+    };
+    if let Some(path) = &args.svg {
+        replace(path, curves::standalone(&page::plots(&fit)).as_bytes())?;
+    }
+    if let Some(path) = &args.html {
+        replace(path, page::page(&fit).render().as_bytes())?;
+    }
+    if args.json {
+        context.print_json(&json(&fit))?;
+    } else {
+        context.print(&render(&fit))?;
+    }
+    let fits = fit.series.iter().all(|series| series.found.largest.is_some());
+    Ok(if fits { Status::Ok } else { Status::Failing })
+}
+
+fn without_repeats<T: Clone + PartialEq>(items: &[T]) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::new();
+    for item in items {
+        if !kept.contains(item) {
+            kept.push(item.clone());
+        }
+    }
+    kept
+}
+
+/// Ctrl-C ends the process at once: a compile cannot be stopped, and what was compiled is on disk already.
+fn keep_what_is_compiled(quiet: bool) -> anyhow::Result<()> {
+    ctrlc::set_handler(move || {
+        if !quiet {
+            progress::say("stopped; what was compiled is kept, and the same command goes on from there");
+        }
+        // 128 + SIGINT, as shells have it.
+        std::process::exit(130);
+    })?;
+    Ok(())
+}
+
+/// The search for one target and precision.
+fn one(
+    args: &Args,
+    source: &Source,
+    compiler: &Compiler,
+    target: &Target,
+    precision: &str,
+    watch: &mut Watch,
+) -> anyhow::Result<Series> {
+    let mut rows: BTreeMap<u32, Row> = BTreeMap::new();
+    let ask = |step: Step| -> anyhow::Result<_> {
+        let row = match source.module(precision, step.batch) {
+            Ok(module) => {
+                watch.start(target, precision, step);
+                let row = compile(compiler, target, &module, step.batch)?;
+                watch.done(target, precision, &row);
+                row
+            }
+            Err(error) => failed(step.batch, format!("{error:#}")),
+        };
+        let trial = row.trial();
+        rows.insert(step.batch, row);
+        Ok(trial)
+    };
+    let found = match source.batches() {
+        Some(batches) => {
+            let allowed: Vec<u32> = batches.into_iter().filter(|batch| *batch <= args.max_batch).collect();
+            search_among(&allowed, ask)?
+        }
+        None => search(source.start(), args.max_batch, ask)?,
+    };
+    watch.end_series();
+    let rows: Vec<Row> = rows.into_values().collect();
+    let out_of_memory = rows.iter().find(|row| matches!(row.outcome, Outcome::OutOfMemory { .. }));
+    let largest_values = match (found.largest, out_of_memory) {
+        (None, Some(row)) => large::values(&source.module(precision, row.batch)?),
+        (None, None) => bail!(nothing_compiles(target, precision, &rows)),
+        (Some(_), _) => Vec::new(),
+    };
+    let summaries = summarize(&rows);
+    let rows = rows.into_iter().zip(summaries).map(|(row, summary)| SeriesRow { row, summary }).collect();
+    Ok(Series { target: target.to_string(), precision: precision.to_string(), found, rows, largest_values })
+}
+
+/// No batch is out of memory and none fits: the first failure is the message.
+fn nothing_compiles(target: &Target, precision: &str, rows: &[Row]) -> String {
+    let mut failures = rows.iter().filter_map(|row| match &row.outcome {
+        Outcome::Failed { message } => Some(format!("batch {}: {message}", row.batch)),
+        Outcome::Fits(_) | Outcome::OutOfMemory { .. } => None,
+    });
+    let why = failures.next_back().unwrap_or("there is no batch to try: --max-batch is below all of them".to_string());
+    format!("{target}, {precision}: nothing compiles\n{why}")
+}
+
+fn failed(batch: u32, message: String) -> Row {
+    Row { batch, cached: false, outcome: Outcome::Failed { message } }
+}
+
+/// Asks the compiler. What it refuses of this program is an answer; a compiler that cannot be had is not.
+fn compile(compiler: &Compiler, target: &Target, module: &Module, batch: u32) -> anyhow::Result<Row> {
+    let program = encode::to_bytes(module)?;
+    let _span = tracing::info_span!("compile", batch, target = %target).entered();
+    let compiled = match compiler.compile(target, &program, batch as usize) {
+        Ok(compiled) => compiled,
+        Err(TpuError::Pjrt(PjrtError::Call { call: "PJRT_Compile", code, message })) => {
+            return Ok(failed(batch, format!("{code}: {message}")));
+        }
+        Err(error @ TpuError::NoFigure { .. }) => return Ok(failed(batch, error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    let outcome = match compiled.answer {
+        Answer::Fits(report) => Outcome::Fits(report),
+        Answer::OutOfMemory { needed, available, .. } => Outcome::OutOfMemory { needed, available },
+    };
+    Ok(Row { batch, cached: compiled.is_cached, outcome })
+}
+
+/// What is being compiled, and how long the rest may take.
+struct Watch {
+    bar: ProgressBar,
+    /// Lines in place of the bar, where there is no terminal to draw it on.
+    has_lines: bool,
+    /// Searches that have not begun, and compiles that the first one took.
+    n_series_left: u32,
+    n_per_series: u32,
+    n_done: u32,
+    n_done_before: u32,
+    /// Seconds of compiles, those of earlier runs too, and their number.
+    seconds: (f64, u32),
+}
+
+impl Watch {
+    fn new(quiet: bool, n_series: usize) -> Watch {
+        let has_lines = !quiet && !std::io::stderr().is_terminal();
+        let n_series_left = n_series.saturating_sub(1) as u32;
+        Watch {
+            bar: progress::steps(quiet),
+            has_lines,
+            n_series_left,
+            n_per_series: 0,
+            n_done: 0,
+            n_done_before: 0,
+            seconds: (0.0, 0),
+        }
+    }
+
+    fn start(&mut self, target: &Target, precision: &str, step: Step) {
+        let n_here = self.n_done - self.n_done_before + 1 + step.n_more;
+        let n_left = 1 + step.n_more + self.n_series_left * self.n_per_series.max(n_here);
+        let left = match self.seconds {
+            (_, 0) => String::new(),
+            (seconds, n) => format!(", about {} left", minutes(seconds / f64::from(n) * f64::from(n_left))),
+        };
+        self.bar.set_length(u64::from(self.n_done + n_left));
+        self.bar.set_position(u64::from(self.n_done));
+        self.bar.reset_elapsed();
+        self.bar.set_message(format!("{target}: compiling {precision} at batch {}{left}", step.batch));
+    }
+
+    fn done(&mut self, target: &Target, precision: &str, row: &Row) {
+        self.n_done += 1;
+        if let Some(report) = row.report() {
+            self.seconds = (self.seconds.0 + report.compile_seconds, self.seconds.1 + 1);
+        }
+        if self.has_lines && !row.cached {
+            progress::say(&format!("{target}: {precision} at batch {}: {}", row.batch, words::outcome(row)));
+        }
+    }
+
+    fn end_series(&mut self) {
+        self.n_per_series = self.n_per_series.max(self.n_done - self.n_done_before);
+        self.n_done_before = self.n_done;
+        self.n_series_left = self.n_series_left.saturating_sub(1);
+    }
+}
+
+/// Seconds, for someone who decides whether to wait.
+fn minutes(seconds: f64) -> String {
+    match seconds {
+        s if s < 90.0 => format!("{s:.0} s"),
+        s => format!("{:.0} min", s / 60.0),
+    }
+}
+
+fn json(fit: &Fit) -> serde_json::Value {
+    serde_json::json!({
+        "model": fit.model, "program": fit.program, "unit": fit.unit, "libtpu": fit.libtpu, "series": fit.series,
+        "answers": words::answers(fit),
+    })
+}
+
+/// A table, what failed, and the answers in words.
+fn render(fit: &Fit) -> String {
+    let mut table = report::table();
+    let unit = fit.unit;
+    let one = unit.trim_end_matches('s');
+    table.set_header([
+        "target".to_string(),
+        "precision".to_string(),
+        "batch".to_string(),
+        "HBM".to_string(),
+        "share".to_string(),
+        "temporaries".to_string(),
+        format!("flops/{one}"),
+        format!("{unit}/Mcycle"),
+        format!("{unit}/s"),
+        "compile".to_string(),
+        String::new(),
+    ]);
+    let mut failures = String::new();
+    for series in &fit.series {
+        for SeriesRow { row, summary } in &series.rows {
+            let mut cells = vec![series.target.clone(), series.precision.clone(), row.batch.to_string()];
+            match (row.report(), summary) {
+                (Some(report), Some(summary)) => cells.extend([
+                    report::mib(report.hbm.total),
+                    report::percent(report.hbm.total, report.hbm.limit),
+                    report::mib(report.hbm.temporaries),
+                    report::scientific(report.flops / f64::from(row.batch)),
+                    words::figure(summary.examples_per_mcycle),
+                    words::figure(report.examples_per_second),
+                    if row.cached { "cached".to_string() } else { report::seconds(report.compile_seconds) },
+                ]),
+                _ => cells.extend((0..7).map(|_| "-".to_string())),
+            }
+            cells.push(words::remark(series, row, summary.as_ref(), one));
+            table.add_row(cells);
+            if let Outcome::Failed { message } = &row.outcome {
+                let line = message.lines().next().unwrap_or_default();
+                failures += &format!("{}, {}, batch {}: {line}\n", series.target, series.precision, row.batch);
+            }
+        }
+    }
+    for column in table.column_iter_mut().skip(2).take(8) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Right);
+    }
+    let program = if fit.program.is_empty() { String::new() } else { format!("{}, ", fit.program) };
+    let mut text = format!("{}: {program}one core\n{table}\n{failures}", fit.model);
+    for answer in words::answers(fit) {
+        text += &format!("{answer}\n");
+    }
+    text
+}

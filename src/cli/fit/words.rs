@@ -1,0 +1,143 @@
+//! What was found, in words.
+
+use super::{Fit, Series, SeriesRow};
+use crate::report;
+use crate::tpu::Report;
+use crate::tpu::fit::{Outcome, Row, Summary};
+
+/// A figure with as many digits as matter: `0.63`, `12.3`, `1,234`.
+pub(super) fn figure(value: f64) -> String {
+    match value {
+        v if v < 10.0 => format!("{v:.2}"),
+        v if v < 1000.0 => format!("{v:.1}"),
+        v => report::grouped(v.round() as i64),
+    }
+}
+
+fn gib(n_bytes: u64) -> String {
+    format!("{:.2} GiB", n_bytes as f64 / f64::from(1u32 << 30))
+}
+
+/// What one compile said, for a line of a log.
+pub(super) fn outcome(row: &Row) -> String {
+    match &row.outcome {
+        Outcome::Fits(report) => {
+            format!("fits, {} in {}", report::mib(report.hbm.total), report::seconds(report.compile_seconds))
+        }
+        Outcome::OutOfMemory { needed, available } => no_room(*needed, *available),
+        Outcome::Failed { message } => message.lines().next().unwrap_or_default().to_string(),
+    }
+}
+
+fn no_room(needed: Option<u64>, available: Option<u64>) -> String {
+    match (needed, available) {
+        (Some(needed), Some(available)) => format!("does not fit: needs {} of {}", gib(needed), gib(available)),
+        _ => "does not fit".to_string(),
+    }
+}
+
+/// What stands out in a row.
+pub(super) fn remark(series: &Series, row: &Row, summary: Option<&Summary>, one: &str) -> String {
+    let mut remarks = Vec::new();
+    if series.found.best == Some(row.batch) {
+        remarks.push("best".to_string());
+    }
+    if series.found.largest == Some(row.batch) {
+        remarks.push(if series.found.is_capped { "largest tried" } else { "largest" }.to_string());
+    }
+    match (&row.outcome, summary) {
+        (_, Some(summary)) if summary.rematerialises => {
+            remarks.push(format!("rematerialises: {:.2} × the flops per {one}", summary.flops_ratio));
+        }
+        (Outcome::OutOfMemory { needed, available }, _) => remarks.push(no_room(*needed, *available)),
+        (Outcome::Failed { .. }, _) => remarks.push("refused, see below".to_string()),
+        _ => {}
+    }
+    remarks.join("; ")
+}
+
+/// One line for each target, then what is too large where nothing fits.
+pub(super) fn answers(fit: &Fit) -> Vec<String> {
+    let mut targets: Vec<&str> = fit.series.iter().map(|series| series.target.as_str()).collect();
+    targets.dedup();
+    let mut answers = Vec::new();
+    for target in &targets {
+        let series: Vec<&Series> = fit.series.iter().filter(|series| series.target == *target).collect();
+        let prefix = if targets.len() > 1 { format!("{target}: ") } else { String::new() };
+        answers.push(prefix + &sentences(&series, fit.unit));
+    }
+    for series in &fit.series {
+        if !series.largest_values.is_empty() {
+            answers.push(too_large(series));
+        }
+    }
+    answers
+}
+
+fn sentences(all: &[&Series], unit: &str) -> String {
+    let mut sentences = Vec::new();
+    let mut has_said_unit = false;
+    for series in all {
+        let name = &series.precision;
+        let (Some(largest), Some(best)) = (series.found.largest, series.found.best) else {
+            let least = series.rows.first().map_or(1, |row| row.row.batch);
+            sentences.push(format!("{name}: does not fit at batch {least}."));
+            continue;
+        };
+        let more = if series.found.is_capped { " or more" } else { "" };
+        let speed = series.at(best).map_or(0.0, |(_, summary)| summary.examples_per_mcycle);
+        let per = if has_said_unit { String::new() } else { format!(" {unit}/Mcycle") };
+        has_said_unit = true;
+        let mut sentence = format!("{name}: up to {largest}{more}, best {best} ({}{per})", figure(speed));
+        if let Some(comparison) = all.first().and_then(|first| compare(first, series)) {
+            sentence += &format!(": {comparison}");
+        }
+        sentences.push(sentence + ".");
+    }
+    sentences.join(" ")
+}
+
+/// A precision beside the first: speed at the best batch of each, memory at one batch.
+fn compare(first: &Series, series: &Series) -> Option<String> {
+    if std::ptr::eq(first, series) {
+        return None;
+    }
+    let (own_best, first_best) = (series.found.best?, first.found.best?);
+    let (_, own) = series.at(own_best)?;
+    let (_, other) = first.at(first_best)?;
+    let speed = format!("{:.2} × {}", own.examples_per_mcycle / other.examples_per_mcycle, first.precision);
+    // The own best batch, else the largest that both compiled.
+    let both = |batch: u32| Some((batch, series.at(batch)?.0, first.at(batch)?.0));
+    let common = both(own_best).or_else(|| series.rows.iter().rev().find_map(|row| both(row.row.batch)));
+    let Some((batch, own, other)) = common else { return Some(speed) };
+    let less = 100.0 * (1.0 - own.hbm.total as f64 / other.hbm.total as f64);
+    let at =
+        if batch == own_best && batch == first_best { "the same batch".to_string() } else { format!("batch {batch}") };
+    let memory = match less.round() {
+        l if l > 0.0 => format!("{l:.0} % less memory"),
+        l if l < 0.0 => format!("{:.0} % more memory", -l),
+        _ => "as much memory".to_string(),
+    };
+    Some(format!("{speed}, with {memory} at {at}"))
+}
+
+fn too_large(series: &Series) -> String {
+    let row = series.rows.first().map(|row| &row.row);
+    let batch = row.map_or(1, |row| row.batch);
+    let why = row.map_or(String::new(), outcome);
+    let mut text =
+        format!("{}, {} at batch {batch}: {why}. The largest values of the program:", series.target, series.precision);
+    for value in &series.largest_values {
+        let at = value.at.as_ref().map_or(String::new(), |at| format!(" ({at})"));
+        text += &format!("\n  {:>12}  {}  {}{at}", report::mib(value.n_bytes), value.shape, value.name);
+    }
+    text
+}
+
+impl Series {
+    /// The figures of a batch that fits.
+    pub(super) fn at(&self, batch: u32) -> Option<(&Report, &Summary)> {
+        let SeriesRow { row, summary } = self.rows.iter().find(|row| row.row.batch == batch)?;
+        Some((row.report()?, summary.as_ref()?))
+    }
+}

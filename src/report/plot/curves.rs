@@ -1,0 +1,237 @@
+//! Curves over powers of two, in panels one above the other: what grows with a batch.
+
+use std::fmt::Write as _;
+
+use super::{LEFT, RIGHT, WIDTH, line, text};
+use crate::report::html::escape;
+
+/// Axes with curves.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    /// Said above it.
+    pub title: String,
+    /// How a value on the upright axis is written.
+    pub unit: fn(f64) -> String,
+    /// Its curves.
+    pub curves: Vec<Curve>,
+    /// A line across, and what it is: what no value can exceed.
+    pub limit: Option<(f64, String)>,
+}
+
+/// A curve.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// In the legend.
+    pub name: String,
+    /// Its colour: a CSS variable of the page, such as `--born`.
+    pub color: &'static str,
+    /// Points from left to right.
+    pub points: Vec<Point>,
+}
+
+/// A point of a curve.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Along the axis; greater than 0.
+    pub x: f64,
+    /// Up; not negative. `None`: there is no value here, and a cross stands at the limit or at the top.
+    pub y: Option<f64>,
+    /// What hovering says.
+    pub hover: String,
+    /// Whether it is drawn larger: the best, say.
+    pub is_marked: bool,
+}
+
+const PANEL: f64 = 270.0;
+const TOP: f64 = 52.0;
+const BOTTOM: f64 = 44.0;
+
+/// Panels one above the other, over a logarithmic axis to base two that all share.
+pub fn panels(label: &str, x_label: &str, panels: &[Panel]) -> String {
+    let height = PANEL * panels.len() as f64;
+    let mut out = String::new();
+    let _ = write!(out, "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">", escape(label));
+    let points = || panels.iter().flat_map(|panel| &panel.curves).flat_map(|curve| &curve.points);
+    let logs = points().map(|point| point.x.log2());
+    let (low, high) = logs.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), log| (low.min(log), high.max(log)));
+    // A single place stands in the middle.
+    let (low, high) = if low < high {
+        (low, high)
+    } else if low == high {
+        (low - 1.0, high + 1.0)
+    } else {
+        (0.0, 1.0)
+    };
+    let inset = 24.0;
+    let width = WIDTH - LEFT - RIGHT - 2.0 * inset;
+    let x_of = |x: f64| LEFT + inset + (x.log2() - low) / (high - low) * width;
+    for (place, panel) in panels.iter().enumerate() {
+        panel.draw(&mut out, PANEL * place as f64, x_label, (low, high), x_of);
+    }
+    out.push_str("</svg>");
+    out
+}
+
+impl Panel {
+    fn draw(&self, out: &mut String, y0: f64, x_label: &str, (low, high): (f64, f64), x_of: impl Fn(f64) -> f64) {
+        let (top, bottom) = (y0 + TOP, y0 + PANEL - BOTTOM);
+        let values = self.curves.iter().flat_map(|curve| &curve.points).filter_map(|point| point.y);
+        let greatest = values.fold(self.limit.as_ref().map_or(0.0, |limit| limit.0), f64::max);
+        let step = round_step(greatest);
+        let ceiling = (greatest / step).ceil().max(1.0) * step;
+        let y_of = |y: f64| bottom - y / ceiling * (bottom - top);
+        text(out, (LEFT, y0 + 20.0), "start", &self.title);
+        for tick in 0..=(ceiling / step).round() as u32 {
+            let value = f64::from(tick) * step;
+            let class = if tick == 0 { "axis" } else { "grid" };
+            line(out, class, (LEFT, y_of(value)), (WIDTH - RIGHT, y_of(value)));
+            // A multiple of 0.2 may lie an ulp beside what is written.
+            let shown = (value * 1e12).round() / 1e12;
+            text(out, (LEFT - 8.0, y_of(value) + 4.0), "end", &(self.unit)(shown));
+        }
+        for power in low.ceil() as i32..=high.floor() as i32 {
+            let x = 2f64.powi(power);
+            line(out, "grid", (x_of(x), top), (x_of(x), bottom));
+            text(out, (x_of(x), bottom + 16.0), "middle", &x.to_string());
+        }
+        text(out, (LEFT + (WIDTH - LEFT - RIGHT) / 2.0, bottom + 34.0), "middle", x_label);
+        let mut at_limit = top;
+        if let Some((limit, name)) = &self.limit {
+            at_limit = y_of(*limit);
+            line(out, "limit", (LEFT, at_limit), (WIDTH - RIGHT, at_limit));
+            text(out, (LEFT + 6.0, at_limit - 6.0), "start", name);
+        }
+        let n_curves = self.curves.len();
+        for (place, curve) in self.curves.iter().enumerate() {
+            // Crosses of several curves would hide each other.
+            let shift = 9.0 * (place as f64 - (n_curves as f64 - 1.0) / 2.0);
+            curve.draw(out, &x_of, y_of, (at_limit, shift));
+        }
+        let mut x = WIDTH - RIGHT;
+        for Curve { name, color, .. } in self.curves.iter().rev() {
+            x -= 34.0 + 7.0 * name.chars().count() as f64;
+            let y = y0 + 10.0;
+            let _ = write!(
+                out,
+                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"11\" height=\"11\" rx=\"2\" fill=\"var({color})\"/>"
+            );
+            text(out, (x + 16.0, y0 + 20.0), "start", name);
+        }
+    }
+}
+
+impl Curve {
+    fn draw(&self, out: &mut String, x_of: impl Fn(f64) -> f64, y_of: impl Fn(f64) -> f64, cross: (f64, f64)) {
+        let color = self.color;
+        let path: Vec<String> = (self.points.iter())
+            .filter_map(|point| Some(format!("{:.1},{:.1}", x_of(point.x), y_of(point.y?))))
+            .collect();
+        let path = path.join(" ");
+        let _ = write!(out, "<polyline fill=\"none\" stroke=\"var({color})\" stroke-width=\"2\" points=\"{path}\"/>");
+        for Point { x, y, hover, is_marked } in &self.points {
+            let (x, hover) = (x_of(*x), escape(hover));
+            let _ = match y {
+                Some(y) => {
+                    let (y, r) = (y_of(*y), if *is_marked { 6.0 } else { 3.5 });
+                    write!(
+                        out,
+                        "<circle fill=\"var({color})\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\"><title>{hover}</title></circle>"
+                    )
+                }
+                None => {
+                    let (x, y) = (x + cross.1, cross.0);
+                    let (left, right, up, down) = (x - 4.0, x + 4.0, y - 4.0, y + 4.0);
+                    write!(
+                        out,
+                        "<path class=\"cross\" stroke=\"var({color})\" stroke-width=\"2\" d=\"M{left:.1} {up:.1}L{right:.1} \
+                         {down:.1}M{left:.1} {down:.1}L{right:.1} {up:.1}\"><title>{hover}</title></path>"
+                    )
+                }
+            };
+        }
+    }
+}
+
+/// A step of 1, 2 or 5 times a power of ten that divides the axis into some five.
+fn round_step(greatest: f64) -> f64 {
+    if greatest.is_nan() || greatest <= 0.0 || greatest.is_infinite() {
+        return 1.0;
+    }
+    let power = 10f64.powf((greatest / 5.0).log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0];
+    steps.into_iter().map(|step| step * power).find(|step| greatest / step <= 5.0).unwrap_or(10.0 * power)
+}
+
+/// A picture as a file of its own: it names the language, and brings the page's colours.
+pub fn standalone(svg: &str) -> String {
+    svg.replacen("<svg ", "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"960\" ", 1).replacen(
+        '>',
+        &format!("><style>{STYLE}</style><rect width=\"100%\" height=\"100%\" fill=\"var(--paper)\"/>"),
+        1,
+    )
+}
+
+/// The colours of [`crate::report::html`]'s page that plots use.
+const STYLE: &str = "
+svg { color-scheme: light dark; --ink: #1d232b; --soft: #5b6572; --paper: #ffffff; --line: #dbe0e6; --born: #c2500a;
+  --error: #1f6fb2; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { svg { --ink: #e6eaf0; --soft: #9aa5b3; --paper: #14181d; --line: #343c46;
+  --born: #f2894a; --error: #64aee8; --bad: #ff8a80; } }
+text { font: 12px system-ui, sans-serif; fill: var(--soft); } .grid { stroke: var(--line); } .axis { stroke: var(--soft); }
+.limit { stroke: var(--bad); stroke-dasharray: 6 4; }
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn panel() -> Panel {
+        let point = |x: f64, y: Option<f64>| Point { x, y, hover: format!("<{x}>"), is_marked: x == 64.0 };
+        let points = vec![point(64.0, Some(10.0)), point(96.0, Some(12.0)), point(128.0, None)];
+        Panel {
+            title: "memory & more".to_string(),
+            unit: |value| format!("{value} GiB"),
+            curves: vec![Curve { name: "f32".to_string(), color: "--error", points }],
+            limit: Some((16.0, "limit".to_string())),
+        }
+    }
+
+    #[test]
+    fn every_point_is_drawn_and_no_text_is_markup() {
+        let svg = panels("memory", "batch", &[panel(), panel()]);
+        assert_eq!((svg.matches("<circle").count(), svg.matches("class=\"cross\"").count()), (4, 2));
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("class=\"limit\"").count()), (2, 2));
+        assert!(svg.contains("&lt;96&gt;") && svg.contains("memory &amp; more") && !svg.contains("NaN"), "{svg}");
+        // Whole powers of two are on the axis, and the limit's 16 GiB are below its end.
+        assert!(svg.contains(">64</text>") && svg.contains(">128</text>") && svg.contains(">20 GiB</text>"), "{svg}");
+    }
+
+    #[test]
+    fn nothing_and_a_single_place_are_drawn_too() {
+        let mut one = panel();
+        one.curves[0].points.truncate(1);
+        one.limit = None;
+        for svg in [panels("one", "batch", &[one]), panels("none", "batch", &[])] {
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+        let mut empty = panel();
+        empty.curves.clear();
+        assert!(!panels("empty", "batch", &[empty]).contains("NaN"));
+    }
+
+    #[test]
+    fn steps_are_round() {
+        for (greatest, step) in [(7.48, 2.0), (0.78, 0.2), (726.0, 200.0), (5.0, 1.0), (0.0, 1.0), (1e-9, 2e-10)] {
+            assert!((round_step(greatest) / step - 1.0).abs() < 1e-12, "{greatest}: {}", round_step(greatest));
+        }
+    }
+
+    #[test]
+    fn a_file_of_its_own_brings_its_colours() {
+        let svg = standalone(&panels("memory", "batch", &[panel()]));
+        assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" "), "{svg}");
+        for variable in ["--born", "--error", "--soft", "--bad", "--line", "--paper"] {
+            assert_eq!(svg.matches(&format!("{variable}: #")).count(), 2, "{variable}");
+        }
+    }
+}

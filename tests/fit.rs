@@ -1,0 +1,283 @@
+//! `bf16scope fit` as a user runs it, with the real TPU compiler and small models: which batches fit, which is best, what
+//! is remembered, and what wrong input says.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::home::cache_dir;
+use tempfile::TempDir;
+
+/// Compiles in a fifth of a second.
+const SMALL: &str = "model: {kind: mlp, input: [8], n_classes: 2, hidden: [16]}\ntrain: {batch: 8}\n";
+/// 8 million features: an example takes 64 MiB in f32, so that some hundred fit.
+const WIDE: &str = "model: {kind: mlp, input: [4], n_classes: 2, hidden: [8388608]}\ntrain: {batch: 64}\n";
+/// 1.6 billion weights.
+const HUGE: &str = "model: {kind: mlp, input: [4], n_classes: 2, hidden: [40000, 40000]}\ntrain: {batch: 2}\n";
+
+/// A compile takes every core: tests take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A folder with models, and a cache of its own.
+struct Place {
+    folder: TempDir,
+    cache: TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Place {
+    fn new() -> Place {
+        let place = Place { folder: tempfile::tempdir().unwrap(), cache: cache_dir(), _turn: turn() };
+        for (name, text) in [("small.yaml", SMALL), ("wide.yaml", WIDE), ("huge.yaml", HUGE)] {
+            fs::write(place.path(name), text).unwrap();
+        }
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bf16scope"));
+        command.current_dir(self.folder.path()).args(args).env("BF16SCOPE_CACHE", self.cache.path());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Standard output of a command that ends with this code.
+    fn stdout(&self, args: &[&str], code: i32) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", utf8(&output.stderr));
+        utf8(&output.stdout)
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.stdout(&[args, &["--json"]].concat(), 0)).unwrap()
+    }
+
+    /// Standard error of a command that cannot run.
+    fn error(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", utf8(&output.stdout));
+        utf8(&output.stderr)
+    }
+
+    fn n_records(&self) -> usize {
+        fs::read_dir(self.cache.path().join("compiles")).map_or(0, |entries| {
+            entries.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.path().extension().is_some())).count()
+        })
+    }
+}
+
+fn utf8(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn rows(series: &Value) -> Vec<&Value> {
+    series["rows"].as_array().unwrap().iter().collect()
+}
+
+fn batches(series: &Value) -> Vec<u64> {
+    rows(series).iter().map(|row| row["batch"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn the_largest_batch_is_found_between_what_fits_and_what_does_not() {
+    let place = Place::new();
+    let fit = place.json(&["fit", "wide.yaml", "--target", "tpu-v2", "--precision", "f32"]);
+    let series = &fit["series"][0];
+    assert_eq!(batches(series), [64, 96, 112, 120, 128]);
+    assert_eq!((&series["largest"], &series["is_capped"]), (&Value::from(112), &Value::from(false)));
+    let [.., largest, next, _] = rows(series)[..] else { panic!("{fit}") };
+    assert!(largest["fits"]["hbm"]["total"].as_i64() <= largest["fits"]["hbm"]["limit"].as_i64(), "{largest}");
+    assert!(next["out_of_memory"]["needed"].as_u64() > next["out_of_memory"]["available"].as_u64(), "{next}");
+    let answer = fit["answers"][0].as_str().unwrap();
+    assert!(answer.starts_with("f32: up to 112, best 112 (1.") && answer.ends_with(" examples/Mcycle)."), "{answer}");
+    // An answer that was no is remembered too.
+    let again = place.json(&["fit", "wide.yaml", "--target", "tpu-v2", "--precision", "f32"]);
+    assert!(rows(&again["series"][0]).iter().all(|row| row["cached"] == true), "{again}");
+}
+
+#[test]
+fn a_second_run_compiles_nothing_and_compile_shares_it() {
+    let place = Place::new();
+    let args = ["fit", "small.yaml", "--max-batch", "16", "--html", "fit.html", "--svg", "fit.svg"];
+    let first = place.stdout(&args, 0);
+    let n_records = place.n_records();
+    assert_eq!(n_records, 4, "{first}");
+    let page = fs::read_to_string(place.path("fit.html")).unwrap();
+    let fit = place.json(&args[..4]);
+    for series in fit["series"].as_array().unwrap() {
+        assert_eq!((batches(series), &series["is_capped"]), (vec![8, 16], &Value::from(true)));
+        assert!(rows(series).iter().all(|row| row["cached"] == true), "{series}");
+    }
+    assert_eq!(place.n_records(), n_records);
+    let answer = first.lines().last().unwrap();
+    assert_eq!(fit["answers"][0], answer);
+    assert!(answer.starts_with("f32: up to 16 or more, best 16 (2,") && answer.contains(" × f32, with "), "{answer}");
+    // What is the same is the same on the page: the words, and a point for each compile and figure.
+    assert!(page.contains(&support::escape(answer)), "{page}");
+    assert_eq!(page.matches("<circle").count(), 8);
+    assert!(fs::read_to_string(place.path("fit.svg")).unwrap().starts_with("<svg xmlns="));
+    for elsewhere in ["http:", "https:", "src=", "href=", "@import", "url("] {
+        assert!(!page.contains(elsewhere), "{elsewhere}");
+    }
+    let compiled = place.json(&["compile", "small.yaml", "--batch", "16", "--precision", "f32"]);
+    let report = &compiled["reports"][0];
+    let row = rows(&fit["series"][0])[1].clone();
+    assert_eq!((&report["cached"], &report["hbm"]), (&Value::from(true), &row["fits"]["hbm"]));
+    // Asked to, it compiles again, and says the same.
+    let fresh = place.json(&["fit", "small.yaml", "--max-batch", "8", "--precision", "f32", "--fresh"]);
+    // It looked below the greatest batch allowed, which is the best.
+    assert_eq!(batches(&fresh["series"][0]), [4, 8]);
+    let fresh = rows(&fresh["series"][0])[1].clone();
+    assert_eq!(
+        (&fresh["cached"], &fresh["fits"]["cycles"]),
+        (&Value::from(false), &rows(&fit["series"][0])[0]["fits"]["cycles"])
+    );
+}
+
+#[test]
+fn a_run_that_is_killed_goes_on_where_it_stopped() {
+    let place = Place::new();
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
+    let args = ["fit", digits.to_str().unwrap(), "--precision", "bf16", "--max-batch", "512"];
+    let mut n_before = 0;
+    for signal in ["KILL", "INT"] {
+        let mut child = place.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        // Five compiles of a second: it is in the middle of one when the next record is there.
+        while place.n_records() <= n_before {
+            assert!(child.try_wait().unwrap().is_none(), "it ended before it was stopped");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let killed = Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
+        assert!(killed.success());
+        let output = child.wait_with_output().unwrap();
+        assert!(!output.status.success(), "{signal}");
+        if signal == "INT" {
+            assert_eq!(output.status.code(), Some(130));
+            let stderr = utf8(&output.stderr);
+            assert!(
+                stderr.ends_with(
+                    "bf16scope: stopped; what was compiled is kept, and the same command goes on from there\n"
+                ),
+                "{stderr}"
+            );
+        }
+        n_before = place.n_records();
+    }
+    let fit = place.json(&args);
+    let n_cached = rows(&fit["series"][0]).iter().filter(|row| row["cached"] == true).count();
+    assert_eq!((n_cached, place.n_records()), (n_before, 5), "{fit}");
+    let whole = place.json(&args);
+    let figures = |fit: &Value| rows(&fit["series"][0]).iter().map(|row| row["fits"].clone()).collect::<Vec<Value>>();
+    assert_eq!(figures(&whole), figures(&fit));
+}
+
+#[test]
+fn what_does_not_fit_at_batch_1_says_what_is_large() {
+    let place = Place::new();
+    let text = place.stdout(&["fit", "huge.yaml", "--precision", "bf16"], 1);
+    let lines: Vec<&str> = text.lines().collect();
+    let at = lines.iter().position(|line| *line == "bf16: does not fit at batch 1.").unwrap();
+    assert!(
+        lines[at + 1].starts_with("tpu-v2, bf16 at batch 1: does not fit: needs 1")
+            && lines[at + 1].ends_with(" of 7.48 GiB. The largest values of the program:"),
+        "{text}"
+    );
+    // The weights, their gradient and their momentum: 40,000² floats.
+    let largest: Vec<&str> = lines[at + 2..].iter().map(|line| line.trim()).collect();
+    assert!(largest[0].starts_with("6103.5 MiB  f32[40000,40000]  mlp/dense2/kernel ("), "{text}");
+    assert!(largest.iter().any(|line| line.contains("mlp/dense2/kernel/momentum")), "{text}");
+}
+
+#[test]
+fn modules_of_several_batches_are_a_model_too() {
+    let place = Place::new();
+    fs::create_dir(place.path("exported")).unwrap();
+    for batch in ["16", "8"] {
+        let file = format!("exported/b{batch}.hlo");
+        place.stdout(&["emit", "small.yaml", "--batch", batch, "--precision", "f32", "-o", &file], 0);
+    }
+    let error = place.error(&["fit", "exported"]);
+    assert!(
+        error.starts_with(
+            "bf16scope: exported holds modules, and which of their axes is the batch must be said\nhelp: use "
+        ) && error.contains(" has parameters 0 `"),
+        "{error}"
+    );
+    // The images' number, as the message lists the parameters.
+    let images = place.stdout(&["emit", "exported/b8.hlo"], 0);
+    let images = images.lines().find(|line| line.contains("images") && line.contains(" parameter(")).unwrap();
+    let number = images.split(" parameter(").nth(1).unwrap().split(')').next().unwrap();
+    let fit = place.json(&["fit", "exported", "--batch-dim", &format!("{number}:0"), "--target", "tpu-v3"]);
+    let series = &fit["series"][0];
+    assert_eq!(
+        (batches(series), &series["largest"], &series["precision"]),
+        (vec![8, 16], &16.into(), &"as given".into())
+    );
+    // The same program from the model is the same question.
+    let model = place.json(&["fit", "small.yaml", "--target", "tpu-v3", "--precision", "f32", "--max-batch", "16"]);
+    let figures =
+        |fit: &Value| rows(&fit["series"][0]).iter().map(|row| row["fits"]["hbm"].clone()).collect::<Vec<Value>>();
+    assert_eq!(figures(&fit), figures(&model));
+
+    let error = place.error(&["fit", "exported", "--batch-dim", "nothing:0"]);
+    assert!(
+        error.starts_with("bf16scope: exported/b16.hlo\n  caused by: no parameter `nothing`: it has parameters 0 `"),
+        "{error}"
+    );
+    let error = place.error(&["fit", "exported", "--batch-dim", &format!("{number}:7")]);
+    assert!(error.contains("has 2 axes, and axis 7 was named"), "{error}");
+    let error = place.error(&["fit", "exported", "--batch-dim", &format!("{number}:1")]);
+    assert!(
+        error.starts_with("bf16scope: exported/b16.hlo and exported/b8.hlo both have batch 8 in --batch-dim "),
+        "{error}"
+    );
+    let error = place.error(&["fit", "exported/b8.hlo"]);
+    assert!(
+        error.starts_with("bf16scope: exported/b8.hlo is one module, of one batch, and fit looks for a batch\nhelp: "),
+        "{error}"
+    );
+    fs::create_dir(place.path("empty")).unwrap();
+    let error = place.error(&["fit", "empty", "--batch-dim", "0:0"]);
+    assert!(error.starts_with("bf16scope: empty holds no modules (.pb, .txt or .hlo)\n"), "{error}");
+    let error = place.error(&["fit", "exported", "--precision", "bf16"]);
+    assert!(
+        error.starts_with("bf16scope: --precision chooses among a model's programs, and exported holds modules\n"),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_targets_say_which_there_are() {
+    let place = Place::new();
+    let error = place.error(&["fit", "small.yaml", "--target", "tpu-v2,tpu-3"]);
+    let names = "cpu, tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e";
+    assert!(
+        error.contains(&format!("no target `tpu-3`: expected {names}")) && error.contains("did you mean `tpu-v3`?"),
+        "{error}"
+    );
+    let error = place.error(&["fit", "small.yaml", "--target", "tpu-v2:3x5"]);
+    let expected = "bf16scope: target tpu-v2:3x5: the compiler makes no such grid of chips: v2 comes in boards of 2x2 chips, so \
+                    both axes are even\nhelp: use tpu-v2:4x6 or tpu-v2\ncompiler: ";
+    assert!(error.starts_with(expected), "{error}");
+    let error = place.error(&["fit", "small.yaml", "--target", "cpu"]);
+    assert!(
+        error.starts_with("bf16scope: target cpu: the report needs the TPU compiler, and this is no TPU\n"),
+        "{error}"
+    );
+    assert_eq!(place.n_records(), 0);
+}
