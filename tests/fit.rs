@@ -262,6 +262,40 @@ fn modules_of_several_batches_are_a_model_too() {
 }
 
 #[test]
+fn levers_are_measured_beside_the_plain_program() {
+    let place = Place::new();
+    let args = ["fit", "wide.yaml", "--levers", "--batch", "32"];
+    let text = place.stdout(&[&args[..], &["--html", "levers.html"]].concat(), 0);
+    assert!(text.starts_with("wide.yaml: training step, batch 32, plain in f32, one core of tpu-v2\n"), "{text}");
+    let fit = place.json(&args);
+    let levers = fit["targets"][0]["levers"].as_array().unwrap();
+    let [plain, scope, ..] = &levers[..] else { panic!("{fit}") };
+    assert_eq!((&plain["lever"], &scope["lever"]), (&"plain".into(), &"bf16 scope".into()));
+    let total = |lever: &Value| lever["fits"]["hbm"]["total"].as_i64().unwrap();
+    assert!(total(scope) < total(plain), "{fit}");
+    // Every lever is measured, or says why not; what applies is there together too.
+    for lever in levers {
+        assert!(lever["cached"] == true || lever["not_applicable"].is_string(), "{lever}");
+    }
+    assert_eq!(levers.last().unwrap()["lever"], "together");
+    assert!(text.lines().last().unwrap().starts_with("most memory saved: "), "{text}");
+    let page = fs::read_to_string(place.path("levers.html")).unwrap();
+    assert!(page.contains("<td>bf16 scope</td>"), "{page}");
+    // 128 examples do not fit in f32 (see above), and do with a bf16 scope.
+    let args = ["fit", "wide.yaml", "--levers", "--batch", "128"];
+    let text = place.stdout(&args, 0);
+    assert!(text.lines().last().unwrap().starts_with("plain does not fit; it does with bf16 scope"), "{text}");
+
+    let error = place.error(&["fit", "wide.yaml", "--levers", "--precision", "f32,bf16"]);
+    assert!(
+        error.starts_with("bf16scope: --levers compiles beside one plain program, and 2 precisions were named\n"),
+        "{error}"
+    );
+    let error = place.error(&["fit", "wide.yaml", "--batch", "8"]);
+    assert!(error.contains("--levers"), "{error}");
+}
+
+#[test]
 fn wrong_targets_say_which_there_are() {
     let place = Place::new();
     let error = place.error(&["fit", "small.yaml", "--target", "tpu-v2,tpu-3"]);

@@ -2,6 +2,7 @@
 //! every compile is remembered.
 
 mod large;
+mod levers;
 mod page;
 mod source;
 mod words;
@@ -36,6 +37,8 @@ Examples:
           two TPUs, and a page with the plot of batch against memory and speed (compiles of seconds)
   bf16scope fit exported/ --batch-dim 0:0 --target tpu-v3
           modules that another framework exported at several batches; the first axis of parameter 0 is the batch
+  bf16scope fit examples/resnet50.yaml --target tpu-v2 --levers --batch 128
+          one batch, compiled with each thing that saves memory or time: what each is worth, beside the plain f32 program
 
 How it searches: from the batch in the file (the power of two at or below it) it doubles until one does not fit, bisects to
 a multiple of 8, and halves from the best until smaller is worse. The best is the one with the most examples in a million
@@ -69,6 +72,13 @@ pub struct Args {
     /// Where a module's batch stands: a parameter, by number or name, and an axis of it, such as 0:0 or images:0
     #[arg(long, value_name = "PARAMETER:AXIS")]
     batch_dim: Option<BatchDim>,
+    /// Search nothing: compile one batch of a model's training step with each lever (bf16 scope, bf16 moments, …), and
+    /// report what each saves beside the plain program; --precision says which that is [default: f32]
+    #[arg(long, conflicts_with_all = ["max_batch", "batch_dim", "program", "svg"])]
+    levers: bool,
+    /// The batch of --levers, if not what the file says
+    #[arg(long, value_name = "N", requires = "levers", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    batch: Option<u32>,
     /// Compile even what is remembered
     #[arg(long)]
     fresh: bool,
@@ -122,6 +132,9 @@ struct Fit {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     for target in &args.target {
         ensure!(target.topology().is_some(), TpuError::NotATpu(target.clone()));
+    }
+    if args.levers {
+        return levers::run(args, context);
     }
     let source = Source::open(&args.model, args.program, &args.precision, args.batch_dim.as_ref())?;
     let compiler = compiler(args.fresh, context);
@@ -285,7 +298,7 @@ impl Watch {
         }
     }
 
-    fn start(&mut self, target: &Target, precision: &str, step: Step) {
+    fn start(&mut self, target: &Target, what: &str, step: Step) {
         let n_here = self.n_done - self.n_done_before + 1 + step.n_more;
         let n_left = 1 + step.n_more + self.n_series_left * self.n_per_series.max(n_here);
         let left = match self.seconds {
@@ -295,16 +308,16 @@ impl Watch {
         self.bar.set_length(u64::from(self.n_done + n_left));
         self.bar.set_position(u64::from(self.n_done));
         self.bar.reset_elapsed();
-        self.bar.set_message(format!("{target}: compiling {precision} at batch {}{left}", step.batch));
+        self.bar.set_message(format!("{target}: compiling {what} at batch {}{left}", step.batch));
     }
 
-    fn done(&mut self, target: &Target, precision: &str, row: &Row) {
+    fn done(&mut self, target: &Target, what: &str, row: &Row) {
         self.n_done += 1;
         if let Some(report) = row.report() {
             self.seconds = (self.seconds.0 + report.compile_seconds, self.seconds.1 + 1);
         }
         if self.has_lines && !row.cached {
-            progress::say(&format!("{target}: {precision} at batch {}: {}", row.batch, words::outcome(row)));
+            progress::say(&format!("{target}: {what} at batch {}: {}", row.batch, words::outcome(row)));
         }
     }
 
