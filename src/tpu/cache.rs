@@ -1,7 +1,7 @@
 //! Compiles kept on disk: a [`Compiler`] asks the TPU compiler once for each program, and remembers the answer.
 //!
-//! An answer is found by what decides it: the program, the options, the target, the compiler, and the environment
-//! variables that the compiler reads. Where in the user's source an instruction stands decides nothing, so it is left
+//! An answer is found by what decides it: the program, the options, the target, the compiler, the environment variables
+//! that the compiler reads, and what our figures count. Where in the user's source an instruction stands decides nothing, so it is left
 //! out of the key (moving a line of code costs no compile); whoever reads the optimized program, which repeats those
 //! lines, is given one compiled from exactly this program.
 //!
@@ -19,7 +19,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use super::record::{self, Answer, Header};
-use super::report::{compile_whole, options};
+use super::report::{FIGURES, compile_whole, options};
 use super::{Report, Target, TpuError};
 use crate::hlo::proto::messages::HloModuleProto;
 use crate::pjrt::{Kind, Plugin, Setup, Source, locate};
@@ -149,6 +149,7 @@ impl Compiler {
             sha.update((part.len() as u64).to_le_bytes());
             sha.update(part);
         };
+        add(&FIGURES.to_le_bytes());
         add(libtpu.as_bytes());
         add(topology.as_bytes());
         add(&options().encode());
