@@ -30,7 +30,7 @@ fn batch(dtype: DType) -> Batch {
 fn session(precision: Precision, optimizer: Optimizer, loss_scale: LossScale) -> Session {
     let learning_rate = LearningRate::Constant { value: 0.05 };
     let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
-    let objective = Objective { update, label_smoothing: 0.0, loss_scale };
+    let objective = Objective { update, loss_scale, ..Objective::default() };
     let model = Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) });
     let spec = Spec { model, precision, batch: BATCH, seed: 1, shift: 0, objective };
     Session::new(&Client::cpu().unwrap(), spec).unwrap()

@@ -162,7 +162,7 @@ fn a_second_moment_in_bf16_would_stall_which_is_why_there_is_none() {
 fn spec(optimizer: Optimizer, precision: Precision, loss_scale: LossScale) -> Spec {
     let learning_rate = LearningRate::Constant { value: 0.01 };
     let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
-    let objective = Objective { update, label_smoothing: 0.0, loss_scale };
+    let objective = Objective { update, loss_scale, ..Objective::default() };
     let model = Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) });
     Spec { model, precision, batch: 8, seed: 1, shift: 0, objective }
 }

@@ -3,7 +3,7 @@
 use bf16scope::data::Dataset;
 use bf16scope::graph::Precision;
 use bf16scope::models::{Model, cnn};
-use bf16scope::optim::{LearningRate, LossScale, MomentumDtype, Optimizer, RateDrop, Update, WeightDecay};
+use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RateDrop, Update, WeightDecay};
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray};
 use bf16scope::train::{Data, Evaluator, Event, Experiment, Objective, Plan, Session, Spec, TrainError, run};
@@ -40,7 +40,7 @@ fn spec(learning_rate: LearningRate) -> Spec {
     let model = cnn::Config { filters: vec![8], dropout: 0.25, ..cnn::Config::new([8, 8, 1], 10) };
     let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: true, momentum_dtype: MomentumDtype::F32 };
     let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
-    let objective = Objective { update, label_smoothing: 0.0, loss_scale: LossScale::None };
+    let objective = Objective { update, ..Objective::default() };
     Spec { model: Model::Cnn(model), precision: Precision::Bf16, batch: 32, seed: 3, shift: 1, objective }
 }
 

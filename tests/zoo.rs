@@ -8,7 +8,7 @@ use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{ArrayShape, Computation, DType, InstrId, Module, Op};
 use bf16scope::models::{Model, yaml};
-use bf16scope::optim::{LearningRate, LossScale, MomentumDtype, Optimizer, Update};
+use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
 use bf16scope::train::Experiment;
 use bf16scope::train::program::{Objective, inference, training};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ fn model(text: &str) -> Model {
 fn sgd_with_momentum() -> Objective {
     let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: false, momentum_dtype: MomentumDtype::F32 };
     let update = Update { optimizer, learning_rate: LearningRate::Constant { value: 0.1 }, ..Update::default() };
-    Objective { update, label_smoothing: 0.0, loss_scale: LossScale::None }
+    Objective { update, ..Objective::default() }
 }
 
 /// Every golden's file name and program.

@@ -22,11 +22,13 @@ mod init;
 mod names;
 mod operators;
 mod precision;
+mod scan;
 mod scope;
 mod tensor;
 
 pub use init::{Distribution, FanMode, Init};
 pub use precision::{Precision, UnknownPrecision};
+pub use scan::Operand;
 pub use scope::{Scope, Variable};
 pub use tensor::Tensor;
 
@@ -214,6 +216,11 @@ impl Graph {
     /// The variables so far, in the order they were made.
     pub fn variables(&self) -> Vec<VariableInfo> {
         self.inner.variables.borrow().clone()
+    }
+
+    /// The inputs so far, in the order they were made.
+    pub fn inputs(&self) -> Vec<InputInfo> {
+        self.inner.inputs.borrow().clone()
     }
 
     /// Variable `number` of them.

@@ -7,6 +7,7 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 
 use super::Target;
+use super::loops::turns;
 use crate::hlo::proto::messages::{HloInstructionProto, HloModuleProto};
 use crate::pjrt::{Code, CompileOptions, MemoryStats, PjrtError, Plugin, Topology, Value};
 
@@ -34,11 +35,13 @@ pub struct Hbm {
 pub struct Report {
     /// Device memory, in bytes.
     pub hbm: Hbm,
-    /// Floating-point operations of one run (`flops`).
+    /// Floating-point operations of one run (`flops`). As for bytes and seconds, the compiler counts a loop's body once;
+    /// where its turns are known, the figure is multiplied by cycles with all turns ÷ cycles with one.
     pub flops: f64,
     /// Bytes moved in one run (`bytes accessed`).
     pub bytes_accessed: f64,
-    /// Cycles of one run: the sum of `estimated_cycles` over the optimized program.
+    /// Cycles of one run: the sum of `estimated_cycles` over the optimized program, in loops once for each turn, where
+    /// turns are known.
     pub cycles: u64,
     /// Seconds of one run, by the compiler's estimate (`optimal_seconds`); custom calls count for nothing.
     pub seconds: f64,
@@ -152,16 +155,17 @@ pub(super) fn compile_whole(
     let optimized = HloModuleProto::decode(optimized_bytes.as_slice())
         .map_err(|source| TpuError::Program { target: target.clone(), source })?;
     let n_unknown = n_custom_calls(&optimized) as f64;
-    let seconds = cost("optimal_seconds")? + n_unknown;
+    let cycles = cycles(&optimized);
+    let seconds = (cost("optimal_seconds")? + n_unknown) * cycles.share();
     // A custom call inside a loop is marked once a turn, and turns are not always known: then there is no estimate.
     if seconds <= 0.0 {
         return Err(TpuError::NoFigure { target: target.clone(), figure: "optimal_seconds" });
     }
     let report = Report {
         hbm: Hbm { arguments, outputs, aliased, temporaries, code, total, limit },
-        flops: cost("flops")? + n_unknown,
-        bytes_accessed: cost("bytes accessed")?,
-        cycles: cycles(&optimized),
+        flops: (cost("flops")? + n_unknown) * cycles.share(),
+        bytes_accessed: cost("bytes accessed")? * cycles.share(),
+        cycles: cycles.all,
         seconds,
         examples_per_second: batch as f64 / seconds,
         compile_seconds,
@@ -242,21 +246,46 @@ fn size(text: &str) -> Option<u64> {
     Some((count * (1u64 << unit) as f64).round() as u64)
 }
 
-/// Sum of `estimated_cycles` over the instructions of the optimized program.
-fn cycles(optimized: &HloModuleProto) -> u64 {
-    instructions(optimized).map(|instruction| estimated_cycles(&instruction.backend_config)).sum()
+/// Sums of `estimated_cycles` over the instructions of the optimized program.
+struct Cycles {
+    /// Each instruction once.
+    once: u64,
+    /// Each as often as it runs.
+    all: u64,
+}
+
+impl Cycles {
+    /// What to multiply figures by that count each instruction once. The compiler's cost analysis does, and does not say
+    /// which part of a figure is a loop's: the loop's share of the cycles is taken for it.
+    fn share(&self) -> f64 {
+        if self.all == self.once { 1.0 } else { self.all as f64 / self.once as f64 }
+    }
+}
+
+fn cycles(optimized: &HloModuleProto) -> Cycles {
+    let turns = turns(optimized);
+    let mut cycles = Cycles { once: 0, all: 0 };
+    for computation in &optimized.computations {
+        let once: u64 = computation.instructions.iter().map(|instr| estimated_cycles(&instr.backend_config)).sum();
+        cycles.once += once;
+        cycles.all += once.saturating_mul(turns.get(&computation.id).copied().unwrap_or(1));
+    }
+    cycles
 }
 
 /// Custom calls of the optimized program outside fusions, such as the splitting of 64-bit values. XLA's cost analysis does
 /// not know what they cost, and marks each by subtracting one from `flops` and one second from `optimal_seconds`
 /// (`HloCostAnalysis::HandleCustomCall`): a program of 92 us with three of them says -2.9999 s. The time of a fusion is
-/// computed from the fusion as a whole, so those inside (`AssumeGatherIndicesInBound`, beside a gather) leave no mark.
+/// computed from the fusion as a whole, so those inside (`AssumeGatherIndicesInBound`, beside a gather) leave no mark, and
+/// memory that is set aside (`AllocateBuffer`, for what a loop fills) is known to cost nothing.
 fn n_custom_calls(optimized: &HloModuleProto) -> usize {
     let fusions = instructions(optimized).filter(|instruction| instruction.opcode == "fusion");
     let fused: BTreeSet<i64> = fusions.flat_map(|fusion| fusion.called_computation_ids.iter().copied()).collect();
     let outside = optimized.computations.iter().filter(|computation| !fused.contains(&computation.id));
     let instructions = outside.flat_map(|computation| &computation.instructions);
-    instructions.filter(|instruction| instruction.opcode == "custom-call").count()
+    let is_unknown =
+        |instr: &&HloInstructionProto| instr.opcode == "custom-call" && instr.custom_call_target != "AllocateBuffer";
+    instructions.filter(is_unknown).count()
 }
 
 fn instructions(module: &HloModuleProto) -> impl Iterator<Item = &HloInstructionProto> {

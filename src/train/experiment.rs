@@ -23,6 +23,7 @@ use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
 use serde::Deserialize;
 use std::fs;
 use std::io::Read;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 /// An experiment.
@@ -79,6 +80,9 @@ pub struct TrainConfig {
     /// How the loss is scaled: `none`, `static:1024`, `dynamic`. Default `dynamic` in f16, `none` in bf16 and f32, which
     /// do not need it.
     pub loss_scale: Option<LossScale>,
+    /// In how many micro-batches a batch is gone through before the update; it must divide `batch`. Default 1.
+    #[serde(deserialize_with = "count")]
+    pub accumulate: u32,
 }
 
 fn one() -> f32 {
@@ -108,6 +112,7 @@ impl Default for TrainConfig {
             weight_decay: WeightDecay::default(),
             label_smoothing: 0.0,
             loss_scale: None,
+            accumulate: 1,
         }
     }
 }
@@ -124,7 +129,8 @@ impl TrainConfig {
             Precision::F16 => LossScale::DYNAMIC,
             Precision::F32 | Precision::Bf16 => LossScale::None,
         });
-        Objective { update, label_smoothing: self.label_smoothing, loss_scale }
+        let accumulate = NonZeroU32::new(self.accumulate).unwrap_or(NonZeroU32::MIN);
+        Objective { update, label_smoothing: self.label_smoothing, loss_scale, accumulate }
     }
 }
 
@@ -216,6 +222,7 @@ train:
   weight_decay: {value: 1.0e-4, except: [bn]}
   label_smoothing: 0.1
   loss_scale: static:128
+  accumulate: 4
 ",
         );
         let drops = vec![RateDrop { step: 20, multiplier: 0.1 }];
@@ -232,6 +239,7 @@ train:
                 weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()] },
                 label_smoothing: 0.1,
                 loss_scale: Some(LossScale::Static { scale: 128.0 }),
+                accumulate: 4,
             },
         };
         assert_eq!(experiment, Ok(expected));
@@ -310,7 +318,7 @@ train:
         check(
             "  epoch: 3\n",
             expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale, accumulate
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],

@@ -6,6 +6,7 @@
 //! Everything is a function of the experiment, the precision and the data: the same run gives bitwise the same weights,
 //! also across a stop and a resumption. This room does IO but prints nothing.
 
+mod accumulation;
 pub mod checkpoint;
 mod error;
 mod experiment;

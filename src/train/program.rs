@@ -4,15 +4,17 @@
 //! precision: the host casts features, [`forward`] opens the low-precision scope and casts logits, and everything from
 //! the logits on is f32. Gradients of variables come back f32 through the casts.
 
+use super::accumulation::{Accumulated, MicroBatch};
 use crate::graph::{BuildError, Graph, Precision, Program, Tensor};
 use crate::hlo::{Alias, AliasKind, DType};
 use crate::models::{Forward, Model, forward};
 use crate::nn;
 use crate::optim::{LossScale, Update};
 use crate::passes::grad::{GradError, gradients};
+use std::num::NonZeroU32;
 
 /// What a training program minimises, and how.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Objective {
     /// How variables change.
     pub update: Update,
@@ -20,6 +22,15 @@ pub struct Objective {
     pub label_smoothing: f64,
     /// How the loss is scaled before it is differentiated; the loss reported is not.
     pub loss_scale: LossScale,
+    /// In how many micro-batches a batch is gone through, one after the other, before the update. 1 is all at once.
+    pub accumulate: NonZeroU32,
+}
+
+impl Default for Objective {
+    fn default() -> Self {
+        let (update, loss_scale) = (Update::default(), LossScale::default());
+        Objective { update, label_smoothing: 0.0, loss_scale, accumulate: NonZeroU32::MIN }
+    }
 }
 
 /// Why there is no program.
@@ -31,6 +42,20 @@ pub enum ProgramError {
     /// The loss has no gradient.
     #[error(transparent)]
     Grad(#[from] GradError),
+    /// Micro-batches would differ in size.
+    #[error("accumulate is {n}, which does not divide the batch of {batch}\nhelp: make the batch a multiple of it, such as {}", nearest_multiple(*.n, *.batch))]
+    Accumulate {
+        /// How many micro-batches were asked for.
+        n: u32,
+        /// Examples in the batch.
+        batch: i64,
+    },
+}
+
+/// The multiple of `n` nearest to `batch`, but not 0.
+fn nearest_multiple(n: u32, batch: i64) -> i64 {
+    let n = i64::from(n);
+    ((batch + n / 2) / n).max(1).saturating_mul(n)
 }
 
 /// Names of a training program's results after the state.
@@ -46,7 +71,7 @@ pub const TRAINING_RESULTS: [&str; 2] = ["loss", "n_correct"];
 /// `s32[]`. Result `i` may alias parameter `i`, so a donated state is updated in place.
 ///
 /// # Errors
-/// A model that does not fit its input; an op without a gradient.
+/// A model that does not fit its input; an op without a gradient; a batch that does not split in equal micro-batches.
 pub fn training(
     model: &Model,
     precision: Precision,
@@ -55,26 +80,48 @@ pub fn training(
 ) -> Result<Program, ProgramError> {
     let _span = tracing::info_span!("build", program = "training", model = model.kind(), batch).entered();
     let graph = Graph::training(&format!("{}_training_step", model.kind()));
-    let forward = forward(&graph, model, precision, batch);
-    let labels = graph.input("labels", DType::S32, forward.label_dims());
-    let logits = forward.logits;
-    let step = graph.input("step", DType::S32, []);
-    let loss = nn::sparse_softmax_cross_entropy(&logits, &labels, objective.label_smoothing);
-    let n_correct = count(&nn::is_correct(&logits, &labels));
-    let trainable: Vec<usize> = (0..).zip(graph.variables()).filter(|(_, v)| v.trainable).map(|(n, _)| n).collect();
-    let variables = graph.variables();
-    let wrt: Vec<_> = trainable.iter().map(|&number| variables[number].instr).collect();
-    let scaling = objective.loss_scale.begin(&graph, &step);
-    let gradients = {
-        let _span = tracing::info_span!("pass", name = "grad").entered();
-        gradients(graph.emitter(), scaling.scale(&loss).id, &wrt)?
-    };
-    let gradients = gradients.into_iter().map(|id| scaling.unscale(&graph.tensor(id)));
-    let gradients: Vec<_> = trainable.into_iter().zip(gradients).collect();
+    let (loss, n_correct, gradients, scaling);
+    if objective.accumulate == NonZeroU32::MIN {
+        let (logits, labels) = network(&graph, model, precision, batch);
+        let step = graph.input("step", DType::S32, []);
+        (loss, n_correct) = losses(&logits, &labels, objective);
+        scaling = objective.loss_scale.begin(&graph, &step);
+        gradients = differentiate(&graph, &scaling.scale(&loss))?;
+    } else {
+        let micro_batch = MicroBatch::new(model, precision, batch, objective)?;
+        let inputs = micro_batch.inputs(&graph);
+        let step = graph.input("step", DType::S32, []);
+        scaling = objective.loss_scale.begin(&graph, &step);
+        Accumulated { loss, n_correct, gradients } = micro_batch.emit(&graph, &inputs, &scaling);
+    }
+    let unscaled = gradients.into_iter().map(|(number, gradient)| (number, scaling.unscale(&gradient)));
+    let gradients: Vec<_> = unscaled.collect();
     objective.update.emit(&graph, scaling.step(), &gradients);
     scaling.finish(&graph, &gradients);
     let [loss_name, count_name] = TRAINING_RESULTS;
     finish_with_state(&graph, [(loss_name, &loss), (count_name, &n_correct)])
+}
+
+/// The network in a program, its input and its labels: logits and labels.
+pub(super) fn network(graph: &Graph, model: &Model, precision: Precision, batch: i64) -> (Tensor, Tensor) {
+    let forward = forward(graph, model, precision, batch);
+    let labels = graph.input("labels", DType::S32, forward.label_dims());
+    (forward.logits, labels)
+}
+
+/// The mean loss, and how many are classified right.
+pub(super) fn losses(logits: &Tensor, labels: &Tensor, objective: &Objective) -> (Tensor, Tensor) {
+    let loss = nn::sparse_softmax_cross_entropy(logits, labels, objective.label_smoothing);
+    (loss, count(&nn::is_correct(logits, labels)))
+}
+
+/// The gradients of `loss` with respect to the variables that train, by their numbers.
+pub(super) fn differentiate(graph: &Graph, loss: &Tensor) -> Result<Vec<(usize, Tensor)>, GradError> {
+    let _span = tracing::info_span!("pass", name = "grad").entered();
+    let trainable: Vec<_> = (0..).zip(graph.variables()).filter(|(_, v)| v.trainable).collect();
+    let wrt: Vec<_> = trainable.iter().map(|(_, variable)| variable.instr).collect();
+    let gradients = gradients(graph.emitter(), loss.id, &wrt)?;
+    Ok(trainable.into_iter().zip(gradients).map(|((number, _), id)| (number, graph.tensor(id))).collect())
 }
 
 /// The program whose results are the new state and then `others`, with state aliased to state.
@@ -178,7 +225,7 @@ mod tests {
         Objective {
             update: Update { optimizer: Optimizer::ADAM, learning_rate, weight_decay },
             label_smoothing: 0.1,
-            loss_scale: LossScale::None,
+            ..Objective::default()
         }
     }
 

@@ -1,0 +1,144 @@
+//! How often the computations of an optimized program run: the compiler's figures count a loop's body once, however many
+//! turns it makes.
+//!
+//! Turns are known of loops that count: an s32 element of the state starts at a constant, the condition compares it with
+//! a constant (`LT`), the body adds a constant. That is what frameworks emit for scans, and what `Graph::scan` emits.
+//! Bodies of other loops count once, as before.
+
+use crate::hlo::proto::messages::{HloComputationProto, HloInstructionProto, HloModuleProto};
+use std::collections::BTreeMap;
+
+/// How often each computation runs in one run of the program, by id.
+pub(super) fn turns(module: &HloModuleProto) -> BTreeMap<i64, u64> {
+    let computations: BTreeMap<i64, &HloComputationProto> =
+        module.computations.iter().map(|computation| (computation.id, computation)).collect();
+    let mut turns: BTreeMap<i64, u64> = computations.keys().map(|&id| (id, 1)).collect();
+    // Callers stand after what they call, so from the back each is final before what it calls is looked at.
+    for computation in module.computations.iter().rev() {
+        let outer = turns[&computation.id];
+        for instr in &computation.instructions {
+            let inner = match instr.opcode.as_str() {
+                "while" => outer.saturating_mul(trip_count(computation, instr, &computations).unwrap_or(1)),
+                _ => outer,
+            };
+            for id in &instr.called_computation_ids {
+                if let Some(turns) = turns.get_mut(id) {
+                    *turns = inner.max(*turns);
+                }
+            }
+        }
+    }
+    turns
+}
+
+/// Turns of a loop that counts.
+fn trip_count(
+    outer: &HloComputationProto,
+    instr: &HloInstructionProto,
+    computations: &BTreeMap<i64, &HloComputationProto>,
+) -> Option<u64> {
+    let [body, condition] = instr.called_computation_ids[..] else { return None };
+    let (body, condition) = (computations.get(&body)?, computations.get(&condition)?);
+    let compare = find(condition, condition.root_id)?;
+    let [counter, end] = compare.operand_ids[..] else { return None };
+    if compare.opcode != "compare" || compare.comparison_direction != "LT" {
+        return None;
+    }
+    let counter = find(condition, counter).filter(|counter| counter.opcode == "get-tuple-element")?;
+    let index = counter.tuple_index;
+    let end = constant(condition, end)?;
+    let start = constant(outer, element(outer, *instr.operand_ids.first()?, index)?)?;
+    let next = without_copies(body, element(body, body.root_id, index)?)?;
+    let [lhs, rhs] = next.operand_ids[..] else { return None };
+    let is_counter = |id: i64| {
+        without_copies(body, id).is_some_and(|from| from.opcode == "get-tuple-element" && from.tuple_index == index)
+    };
+    let step = match next.opcode.as_str() {
+        "add" if is_counter(lhs) => constant(body, rhs)?,
+        "add" if is_counter(rhs) => constant(body, lhs)?,
+        _ => return None,
+    };
+    if step < 1 {
+        return None;
+    }
+    u64::try_from((end - start + step - 1).div_euclid(step)).ok()
+}
+
+fn find(computation: &HloComputationProto, id: i64) -> Option<&HloInstructionProto> {
+    computation.instructions.iter().find(|instr| instr.id == id)
+}
+
+/// Element `index` of a tuple instruction.
+fn element(computation: &HloComputationProto, tuple: i64, index: i64) -> Option<i64> {
+    let tuple = find(computation, tuple).filter(|tuple| tuple.opcode == "tuple")?;
+    tuple.operand_ids.get(usize::try_from(index).ok()?).copied()
+}
+
+/// The instruction, or what it is a copy of.
+fn without_copies(computation: &HloComputationProto, id: i64) -> Option<&HloInstructionProto> {
+    let mut instr = find(computation, id)?;
+    while let ("copy" | "bitcast", [operand]) = (instr.opcode.as_str(), &instr.operand_ids[..]) {
+        instr = find(computation, *operand)?;
+    }
+    Some(instr)
+}
+
+/// The value of an s32 constant.
+fn constant(computation: &HloComputationProto, id: i64) -> Option<i64> {
+    let literal = without_copies(computation, id)?.literal.as_ref()?;
+    match literal.s32s[..] {
+        [value] => Some(i64::from(value)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::proto::encode;
+    use crate::hlo::text::parse;
+    use prost::Message;
+
+    fn turns_of(step: &str, direction: &str, n: u32) -> Vec<(String, u64)> {
+        let text = format!(
+            "HloModule m
+
+body {{
+  state = (s32[], f32[4]) parameter(0)
+  turn = s32[] get-tuple-element(state), index=0
+  step = s32[] constant({step})
+  next = s32[] add(turn, step)
+  x = f32[4] get-tuple-element(state), index=1
+  ROOT new = (s32[], f32[4]) tuple(next, x)
+}}
+
+condition {{
+  state.1 = (s32[], f32[4]) parameter(0)
+  turn.1 = s32[] get-tuple-element(state.1), index=0
+  end = s32[] constant({n})
+  ROOT less = pred[] compare(turn.1, end), direction={direction}
+}}
+
+ENTRY main {{
+  x.1 = f32[4] parameter(0)
+  zero = s32[] constant(0)
+  init = (s32[], f32[4]) tuple(zero, x.1)
+  ROOT last = (s32[], f32[4]) while(init), condition=condition, body=body
+}}
+"
+        );
+        let module = parse(&text, "loop.hlo").unwrap();
+        let proto = HloModuleProto::decode(&encode::to_bytes(&module).unwrap()[..]).unwrap();
+        let turns = turns(&proto);
+        proto.computations.iter().map(|computation| (computation.name.clone(), turns[&computation.id])).collect()
+    }
+
+    #[test]
+    fn loops_that_count_are_counted_and_others_are_not() {
+        let expected = |n| [("body", n), ("condition", n), ("main", 1)].map(|(name, n)| (name.to_string(), n)).to_vec();
+        assert_eq!(turns_of("1", "LT", 8), expected(8));
+        assert_eq!(turns_of("3", "LT", 8), expected(3));
+        assert_eq!(turns_of("0", "LT", 8), expected(1));
+        assert_eq!(turns_of("1", "NE", 8), expected(1));
+    }
+}
