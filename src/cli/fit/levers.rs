@@ -51,7 +51,30 @@ const LEVERS: &[Lever] = &[
         about: "the optimizer keeps first moments in bf16: the same gradients, updates rounded",
         pull: bf16_moments,
     },
+    Lever {
+        name: "accumulate over 4",
+        option: "accumulate: 4",
+        about: "gradients are summed in f32 over four parts of the batch, one after the other: the same gradients but for \
+                the order of sums; batch norm uses the statistics of each part",
+        pull: accumulate,
+    },
 ];
+
+/// Parts of the batch in the lever of that name: fewer save little, more make each part too small for the TPU's tiles.
+const N_PARTS: u32 = 4;
+
+fn accumulate(setting: &mut Setting) -> Result<(), String> {
+    match setting.experiment.train.accumulate {
+        1 if !setting.batch.is_multiple_of(N_PARTS) => {
+            Err(format!("batch {} is no multiple of {N_PARTS}", setting.batch))
+        }
+        1 => {
+            setting.experiment.train.accumulate = N_PARTS;
+            Ok(())
+        }
+        n => Err(format!("gradients are accumulated over {n} parts already")),
+    }
+}
 
 fn bf16_scope(setting: &mut Setting) -> Result<(), String> {
     match setting.precision {
@@ -123,9 +146,6 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     watch.bar.finish_and_clear();
     let model = args.model.display().to_string();
-    if let Some(path) = &args.html {
-        replace(path, page(&model, &plain, &all, &compiler.libtpu()?).render().as_bytes())?;
-    }
     if args.json {
         context.print_json(&serde_json::json!({
             "model": model, "batch": batch, "precision": plain.precision.to_string(), "libtpu": compiler.libtpu()?,
@@ -133,6 +153,9 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }))?;
     } else {
         context.print(&render(&model, &plain, &all))?;
+    }
+    if let Some(path) = &args.html {
+        replace(path, page(&model, &plain, &all, &compiler.libtpu()?).render().as_bytes())?;
     }
     let fits = |levers: &[Pulled]| levers.iter().any(|pulled| pulled.report().is_some());
     Ok(if all.iter().all(|on| fits(&on.levers)) { Status::Ok } else { Status::Failing })
