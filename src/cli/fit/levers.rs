@@ -12,7 +12,7 @@ use super::super::program::{Which, build, read};
 use super::super::{Context, Status, module_file};
 use super::{Args, Watch, compile, keep_what_is_compiled, words};
 use crate::graph::Precision;
-use crate::optim::{MomentumDtype, Optimizer};
+use crate::optim::{Adafactor, MomentumDtype, Optimizer};
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::tpu::fit::{Row, Step};
@@ -86,7 +86,12 @@ fn bf16_scope(setting: &mut Setting) -> Result<(), String> {
 
 fn bf16_moments(setting: &mut Setting) -> Result<(), String> {
     match &mut setting.experiment.train.optimizer {
-        Optimizer::Momentum { momentum_dtype, .. } | Optimizer::Adam { momentum_dtype, .. } => match momentum_dtype {
+        Optimizer::Adafactor(Adafactor { momentum: None, .. }) => {
+            Err("adafactor without momentum keeps no first moments".to_string())
+        }
+        Optimizer::Momentum { momentum_dtype, .. }
+        | Optimizer::Adam { momentum_dtype, .. }
+        | Optimizer::Adafactor(Adafactor { momentum_dtype, .. }) => match momentum_dtype {
             MomentumDtype::Bf16 => Err("first moments are bf16 already".to_string()),
             MomentumDtype::F32 => {
                 *momentum_dtype = MomentumDtype::Bf16;
