@@ -1,6 +1,6 @@
 //! `bf16scope explain`: where the memory and the time of a compiled program go, layer by layer and line by line.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use serde::Serialize;
@@ -8,14 +8,15 @@ use serde::Serialize;
 use super::compile::compiler;
 use super::policy::lower_if_asked;
 use super::program::{Choice, Which, read};
-use super::{Context, Status, module_file, progress};
+use super::{Context, Status, emit, module_file, progress};
 use crate::graph::Precision;
 use crate::hlo::Module;
 use crate::hlo::proto::{decode, encode};
 use crate::hlo::verify::verify_ids;
-use crate::tpu::explain::{Explanation, Rates, explain};
+use crate::tpu::explain::{Explanation, Moment, Rates, explain, moments};
 use crate::tpu::{Report, Target, TpuError};
 
+mod page;
 mod terminal;
 
 const EXAMPLES: &str = "\
@@ -24,6 +25,8 @@ Examples:
           what is alive when most of the memory is used, and which layers take the cycles
   bf16scope explain examples/resnet50.yaml --target tpu-v2 --batch 64 --compare
           f32 beside bf16 (compiles both first: about two minutes)
+  bf16scope explain examples/resnet18.yaml --target tpu-v3 --html resnet18.html
+          a page with a timeline (hover shows the buffers), treemaps and tables; open it in any browser
   bf16scope explain optimized.hlo.pb --target tpu-v3 --json
           a module that libtpu made
 
@@ -52,6 +55,9 @@ pub struct Args {
     /// Compile even if the answer is remembered
     #[arg(long)]
     fresh: bool,
+    /// Write a page for the browser: timeline, treemaps, tables
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -66,6 +72,9 @@ struct Subject {
     report: Option<Report>,
     #[serde(flatten)]
     explanation: Explanation,
+    /// For the page.
+    #[serde(skip)]
+    moments: Vec<Moment>,
 }
 
 /// A module has whatever precision it has.
@@ -78,6 +87,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Some(module) => (vec![of_module(args, module, context)?], None),
         None => of_model(args, context)?,
     };
+    if let Some(path) = &args.html {
+        emit::replace(path, page::page(&lead(args, batch), &subjects).render().as_bytes())?;
+    }
     if args.json {
         let target = args.target.to_string();
         let rates = Rates::of(&args.target);
@@ -111,8 +123,7 @@ fn of_module(args: &Args, module: Module, context: &Context) -> anyhow::Result<S
     );
     let precision = AS_GIVEN.to_string();
     if module.is_scheduled {
-        let explanation = explain(&module, Rates::of(&args.target).as_ref())?;
-        return Ok(Subject { precision, report: None, explanation });
+        return explained(args, precision, None, &module);
     }
     let module = lower_if_asked(module, &args.choice.model)?;
     compiled(args, precision, &module, 1, context)
@@ -146,8 +157,17 @@ fn compiled(args: &Args, precision: String, module: &Module, batch: u32, context
     let optimized = decode::from_bytes(&optimized)
         .context("the compiler's optimized program cannot be read: this is a bug of bf16scope, please report it")?;
     verify_ids(&optimized).context("the compiler's optimized program is broken")?;
-    let explanation = explain(&optimized, Rates::of(&args.target).as_ref())?;
-    Ok(Subject { precision, report: Some(compiled.report(&args.target)?), explanation })
+    explained(args, precision, Some(compiled.report(&args.target)?), &optimized)
+}
+
+/// Stretches of the schedule that a page shows, and buffers of each.
+const PAGE: (usize, usize) = (480, 8);
+
+/// Explains a scheduled module whose ids hold.
+fn explained(args: &Args, precision: String, report: Option<Report>, module: &Module) -> anyhow::Result<Subject> {
+    let explanation = explain(module, Rates::of(&args.target).as_ref())?;
+    let moments = if args.html.is_some() { moments(module, PAGE.0, PAGE.1)? } else { Vec::new() };
+    Ok(Subject { precision, report, explanation, moments })
 }
 
 /// What is explained, in a line.

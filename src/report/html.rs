@@ -103,6 +103,11 @@ svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 svg .grid { stroke: var(--line); } svg .axis { stroke: var(--soft); }
 svg .limit { stroke: var(--bad); stroke-dasharray: 6 4; }
 svg circle { opacity: .8; }
+svg .area { fill: var(--error); opacity: .55; } svg .moment { fill: transparent; }
+svg .moment:hover, svg .moment.at { fill: var(--born); opacity: .35; }
+svg .part rect { stroke: var(--card); } svg .part text { fill: #fff; pointer-events: none; }
+.readout { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .55rem .9rem;
+  margin: .4rem 0 0; min-height: 15em; overflow-x: auto; font: .82rem/1.45 ui-monospace, monospace; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; margin-top: .6rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .88rem; }
 th, td { padding: .35rem .7rem; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
@@ -135,6 +140,16 @@ for (const section of document.querySelectorAll('section')) {
   filter.addEventListener('input', () => {
     const wanted = filter.value.toLowerCase();
     for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+  });
+}
+for (const readout of document.querySelectorAll('.readout')) {
+  const figure = readout.closest('figure');
+  figure.addEventListener('pointerover', event => {
+    const moment = event.target.closest('.moment');
+    if (!moment) return;
+    figure.querySelectorAll('.at').forEach(other => other.classList.remove('at'));
+    moment.classList.add('at');
+    readout.textContent = moment.querySelector('title').textContent;
   });
 }
 ";

@@ -5,6 +5,8 @@
 //! plotting crate, none of which does the latter two. Holds no HTML and knows nothing of what is plotted.
 
 pub mod curves;
+pub mod timeline;
+pub mod treemap;
 
 use std::fmt::Write as _;
 

@@ -38,8 +38,8 @@ fn memory(out: &mut String, subject: &Subject, n_rows: usize) {
         bytes(peak)
     );
     if let Some(report) = &subject.report {
-        let packed = report.hbm.temporaries;
-        let _ = write!(out, "; the compiler's heap for temporaries {}", mib(packed));
+        let (heap, packed) = (bytes(memory.heap), mib(report.hbm.temporaries));
+        let _ = write!(out, ", {heap} when packed; the compiler's heap {packed}");
     }
     let _ = writeln!(
         out,
@@ -177,11 +177,6 @@ fn cost_row(
     bound: Option<Bound>,
     efficiency: Option<f64>,
 ) -> [String; 8] {
-    let bound = match bound {
-        Some(Bound::Compute) => "compute",
-        Some(Bound::Memory) => "memory",
-        None => "-",
-    };
     [
         name,
         grouped(cost.cycles as i64),
@@ -189,9 +184,23 @@ fn cost_row(
         fourth,
         scientific(cost.flops),
         scientific(cost.bytes),
-        bound.to_string(),
-        efficiency.map_or("-".to_string(), |share| format!("{:.0} %", 100.0 * share)),
+        self::bound(bound).to_string(),
+        busy(efficiency),
     ]
+}
+
+/// What bounds a cost, in a word.
+pub(super) fn bound(bound: Option<Bound>) -> &'static str {
+    match bound {
+        Some(Bound::Compute) => "compute",
+        Some(Bound::Memory) => "memory",
+        None => "-",
+    }
+}
+
+/// The least share of the time that the bounding resource works.
+pub(super) fn busy(efficiency: Option<f64>) -> String {
+    efficiency.map_or("-".to_string(), |share| format!("{:.0} %", 100.0 * share))
 }
 
 /// Two programs side by side: memory and cycles of each layer.
@@ -245,14 +254,16 @@ fn origin(origin: &Origin) -> String {
     }
 }
 
-fn layer(origin: &Origin) -> String {
+/// A layer, and whether it is its backward pass.
+pub(super) fn layer(origin: &Origin) -> String {
     match origin.phase {
         Phase::Forward => cut(&origin.layer),
         Phase::Backward => format!("{} (backward)", cut(&origin.layer)),
     }
 }
 
-fn waiting(buffer: &LiveBuffer) -> String {
+/// Who reads a buffer after the peak.
+pub(super) fn waiting(buffer: &LiveBuffer) -> String {
     let Some((name, layer)) = buffer.waited_for_by.first() else { return "this step only".to_string() };
     match buffer.n_waiting {
         1 => format!("%{name} ({layer})"),

@@ -1,7 +1,8 @@
 //! Where a compiled program's memory and time go: the TPU compiler's scheduled, optimized HLO, read back and explained.
 //!
 //! Plain functions over [`Module`]: [`explain`] does all, its parts can be had alone. [`layout`] says how many bytes an
-//! array takes with its tiles filled up, [`liveness`] when each buffer is alive, [`origin`] which layer and source line
+//! array takes with its tiles filled up, [`liveness`] when each buffer is alive, [`heap`] how much
+//! memory they need when they are packed, [`origin`] which layer and source line
 //! an instruction comes from, [`cost`] its cycles, flops and bytes, [`why`] why a buffer is f32, [`backend`] what the
 //! compiler wrote into its own fields. Nothing here compiles or prints.
 
@@ -13,13 +14,16 @@ use crate::hlo::{ArrayShape, Module, Op};
 
 pub mod backend;
 pub mod cost;
+pub mod heap;
 pub mod layout;
 pub mod liveness;
+pub mod moments;
 pub mod origin;
 pub mod why;
 
 pub use cost::{Bound, Cost, Rates};
 pub use liveness::{Kind, Liveness, analyse};
+pub use moments::{Moment, moments};
 pub use origin::{Origin, Phase};
 pub use why::Why;
 
@@ -81,6 +85,8 @@ pub struct Memory {
     pub constants: u64,
     /// Temporaries at the peak.
     pub peak: u64,
+    /// What a heap for them takes: see [`heap::heap_bytes`].
+    pub heap: u64,
     /// The step of the peak.
     pub peak_step: usize,
     /// The instruction of that step.
@@ -257,7 +263,7 @@ pub fn explain(module: &Module, rates: Option<&Rates>) -> Result<Explanation, Ex
 pub fn largest_live_buffers(module: &Module, n: usize) -> Result<Vec<LiveBuffer>, ExplainError> {
     let liveness = analyse(module)?;
     let alive = liveness.alive_at(liveness.peak);
-    Ok(alive.into_iter().take(n).map(|buffer| live_buffer(module, &liveness, buffer)).collect())
+    Ok(alive.into_iter().take(n).map(|buffer| live_buffer(module, &liveness, buffer, liveness.peak)).collect())
 }
 
 #[derive(Default)]
@@ -297,8 +303,11 @@ impl Costs {
 
 fn memory(module: &Module, liveness: &Liveness) -> Memory {
     let peak_instruction = liveness.instruction(module, liveness.peak);
-    let live: Vec<LiveBuffer> =
-        liveness.alive_at(liveness.peak).into_iter().map(|id| live_buffer(module, liveness, id)).collect();
+    let live: Vec<LiveBuffer> = liveness
+        .alive_at(liveness.peak)
+        .into_iter()
+        .map(|id| live_buffer(module, liveness, id, liveness.peak))
+        .collect();
     let mut by_layer: BTreeMap<&str, u64> = BTreeMap::new();
     for buffer in &live {
         *by_layer.entry(&buffer.origin.layer).or_default() += buffer.n_bytes;
@@ -319,29 +328,31 @@ fn memory(module: &Module, liveness: &Liveness) -> Memory {
         outputs: liveness.bytes_of(Kind::Output),
         constants: liveness.bytes_of(Kind::Constant),
         peak: liveness.peak_bytes(),
+        heap: heap::heap_bytes(module, liveness),
         peak_step: liveness.peak,
         peak_instruction: peak_instruction.name.clone(),
         peak_origin: origin::of_instruction(module, peak_instruction),
         timeline: liveness.live.clone(),
         live,
         layers,
-        padding: padded.into_iter().map(|id| live_buffer(module, liveness, id)).collect(),
+        padding: padded.into_iter().map(|id| live_buffer(module, liveness, id, liveness.peak)).collect(),
         converts: converts(module, liveness),
     }
 }
 
-fn live_buffer(module: &Module, liveness: &Liveness, id: usize) -> LiveBuffer {
+/// A buffer as it is at a step.
+fn live_buffer(module: &Module, liveness: &Liveness, id: usize, step: usize) -> LiveBuffer {
     let buffer = &liveness.buffers[id];
     let value = match buffer.kind {
         // What the caller handed in tells more than what is written over it.
         Kind::Argument => buffer.values[0],
-        _ => liveness.value_at(id, liveness.peak.clamp(buffer.first, buffer.last)),
+        _ => liveness.value_at(id, step.clamp(buffer.first, buffer.last)),
     };
     let value = &liveness.values[value];
     let instruction = liveness.instruction(module, value.made_at);
     let origin = origin::of_leaf(module, instruction, value.leaf);
     let mut readers: Vec<usize> = buffer.values.iter().flat_map(|&id| &liveness.values[id].read_at).copied().collect();
-    readers.retain(|&step| step > liveness.peak);
+    readers.retain(|&reader| reader > step);
     readers.sort_unstable();
     readers.dedup();
     let reader = |&step: &usize| {
