@@ -296,6 +296,18 @@ fn levers_are_measured_beside_the_plain_program() {
 }
 
 #[test]
+fn a_model_that_accumulates_has_batches_of_whole_parts() {
+    let place = Place::new();
+    let text = "model: {kind: mlp, input: [8], n_classes: 2, hidden: [16]}\ntrain: {batch: 12, accumulate: 3}\n";
+    fs::write(place.path("parts.yaml"), text).unwrap();
+    let args = ["fit", "parts.yaml", "--precision", "f32", "--max-batch"];
+    let fit = place.json(&[&args[..], &["24"]].concat());
+    assert_eq!(batches(&fit["series"][0]), [12, 24]);
+    let error = place.error(&[&args[..], &["2"]].concat());
+    assert_eq!(error, "bf16scope: --max-batch 2 is below 3, of which every batch of this model is a multiple\n");
+}
+
+#[test]
 fn wrong_targets_say_which_there_are() {
     let place = Place::new();
     let error = place.error(&["fit", "small.yaml", "--target", "tpu-v2,tpu-3"]);

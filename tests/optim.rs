@@ -264,6 +264,18 @@ fn a_staircase_falls_at_its_steps_and_not_before() {
 }
 
 #[test]
+fn an_inverse_root_falls_after_its_constant_part() {
+    let schedule = LearningRate::InverseSqrt { value: 1.0, constant_until: NonZeroU32::new(100).unwrap() };
+    let steps = [0, 1, 98, 99, 100, 399, 1_000_000];
+    for (step, measured) in steps.into_iter().zip(rates(&schedule, &steps)) {
+        let t = Bounded::exact(f64::from(step + 1).max(100.0));
+        let expected = Bounded::exact(1.0) / t.sqrt();
+        check(&format!("step {step}"), measured, expected);
+        assert!((schedule.at(step as u32) - expected.value).abs() < 1e-15);
+    }
+}
+
+#[test]
 fn warm_up_and_drops() {
     let drops = vec![RateDrop { step: 30, multiplier: 0.1 }, RateDrop { step: 60, multiplier: 0.01 }];
     let schedule = LearningRate::WarmUpStep { value: 0.4, warm_up: 5, drops };

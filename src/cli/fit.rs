@@ -26,7 +26,7 @@ use crate::hlo::proto::encode;
 use crate::pjrt::PjrtError;
 use crate::report;
 use crate::report::plot::curves;
-use crate::tpu::fit::{Found, Outcome, Row, Step, Summary, search, search_among, summarize};
+use crate::tpu::fit::{Found, Outcome, Row, Step, Summary, Trial, search, search_among, summarize};
 use crate::tpu::{Answer, Compiler, Target, TpuError};
 
 const EXAMPLES: &str = "\
@@ -155,16 +155,17 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         libtpu: compiler.libtpu()?,
         series,
     };
+    // Before the files, which may not be written: minutes of compiling are in it.
+    if args.json {
+        context.print_json(&json(&fit))?;
+    } else {
+        context.print(&render(&fit))?;
+    }
     if let Some(path) = &args.svg {
         replace(path, curves::standalone(&page::plots(&fit)).as_bytes())?;
     }
     if let Some(path) = &args.html {
         replace(path, page::page(&fit).render().as_bytes())?;
-    }
-    if args.json {
-        context.print_json(&json(&fit))?;
-    } else {
-        context.print(&render(&fit))?;
     }
     let fits = fit.series.iter().all(|series| series.found.largest.is_some());
     Ok(if fits { Status::Ok } else { Status::Failing })
@@ -221,7 +222,7 @@ fn one(
             let allowed: Vec<u32> = batches.into_iter().filter(|batch| *batch <= args.max_batch).collect();
             search_among(&allowed, ask)?
         }
-        None => search(source.start(), args.max_batch, ask)?,
+        None => search_multiples(source, args.max_batch, ask)?,
     };
     watch.end_series();
     let rows: Vec<Row> = rows.into_values().collect();
@@ -234,6 +235,19 @@ fn one(
     let summaries = summarize(&rows);
     let rows = rows.into_iter().zip(summaries).map(|(row, summary)| SeriesRow { row, summary }).collect();
     Ok(Series { target: target.to_string(), precision: precision.to_string(), found, rows, largest_values })
+}
+
+/// A search in parts of a batch, of which a model that accumulates gradients has several.
+fn search_multiples(
+    source: &Source,
+    max: u32,
+    mut ask: impl FnMut(Step) -> anyhow::Result<Trial>,
+) -> anyhow::Result<Found> {
+    let n_parts = source.multiple();
+    ensure!(n_parts <= max, "--max-batch {max} is below {n_parts}, of which every batch of this model is a multiple");
+    let whole = |part: u32| part * n_parts;
+    let found = search(source.start() / n_parts, max / n_parts, |step| ask(Step { batch: whole(step.batch), ..step }))?;
+    Ok(Found { largest: found.largest.map(whole), best: found.best.map(whole), ..found })
 }
 
 /// No batch is out of memory and none fits: the first failure is the message.

@@ -243,6 +243,7 @@ fn plain(words: &str) -> String {
     let known = match words {
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of at least 0",
+        "a nonzero u32" => "a whole number of at least 1",
         "f32" | "f64" => "a number",
         "a boolean" => "true or false",
         "a sequence" => "a list",

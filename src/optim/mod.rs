@@ -7,6 +7,7 @@
 //! [`LossScale`] scales the loss of an f16 network. This room does not make gradients (`passes::grad`), nor drive the
 //! program (`train`).
 
+mod adafactor;
 mod loss_scale;
 mod number;
 mod optimizer;
@@ -14,6 +15,7 @@ mod schedule;
 mod slot;
 mod weight_decay;
 
+pub use adafactor::Adafactor;
 pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
 pub use optimizer::Optimizer;
 pub use schedule::{LearningRate, RateDrop};

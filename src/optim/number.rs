@@ -3,6 +3,7 @@
 //! Settings are f64 and become f32 constants of a program. One that is NaN, infinite or of the wrong sign would make a
 //! program that trains to NaN, or away from the minimum; it is refused where the document says so, with the line.
 
+use serde::Deserialize;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use std::fmt;
 
@@ -21,6 +22,20 @@ pub(super) fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64
 /// A share that decays: from 0 up to but not including 1.
 pub(super) fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     number(deserializer, |value| (0.0..1.0).contains(&value), "a number from 0 up to but not including 1")
+}
+
+/// [`positive`], or nothing.
+pub(super) fn positive_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Positive(#[serde(deserialize_with = "positive")] f64);
+    Ok(Option::<Positive>::deserialize(deserializer)?.map(|Positive(value)| value))
+}
+
+/// [`fraction`], or nothing.
+pub(super) fn fraction_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Fraction(#[serde(deserialize_with = "fraction")] f64);
+    Ok(Option::<Fraction>::deserialize(deserializer)?.map(|Fraction(value)| value))
 }
 
 /// Refused inside the visitor, so that the error points at the value and not at its block.

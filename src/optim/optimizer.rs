@@ -4,6 +4,7 @@
 //! variable's dims, start at zero, and are called `<variable>/<slot>`; they are stored in the variable's dtype unless a
 //! [`MomentumDtype`] says otherwise.
 
+use super::adafactor::Adafactor;
 use super::number;
 use super::slot::{MomentumDtype, Slot};
 use crate::graph::{Graph, Tensor};
@@ -56,6 +57,8 @@ pub enum Optimizer {
         #[serde(default)]
         momentum_dtype: MomentumDtype,
     },
+    /// Adam's scale in the memory of a few rows and columns; see [`Adafactor`].
+    Adafactor(Adafactor),
 }
 
 fn beta1() -> f64 {
@@ -94,12 +97,12 @@ impl Optimizer {
         let learning_rate = &learning_rate.cast(dtype);
         let slot = |name: &str, stored: DType| Slot::new(graph, variable, name, stored);
         let change = match *self {
-            Optimizer::Sgd {} => gradient.clone(),
+            Optimizer::Sgd {} => learning_rate * gradient,
             Optimizer::Momentum { momentum, nesterov, momentum_dtype } => {
                 let slot = slot("momentum", momentum_dtype.of(dtype));
                 let accumulated = &slot.value * momentum + gradient;
                 slot.store(&accumulated);
-                if nesterov { gradient + &accumulated * momentum } else { accumulated }
+                learning_rate * if nesterov { gradient + &accumulated * momentum } else { accumulated }
             }
             Optimizer::Adam { beta1, beta2, epsilon, momentum_dtype } => {
                 let (slot_m, slot_v) = (slot("adam_m", momentum_dtype.of(dtype)), slot("adam_v", dtype));
@@ -109,10 +112,14 @@ impl Optimizer {
                 slot_v.store(&v);
                 let t = step.cast(dtype) + 1.0;
                 let corrected = |moment: Tensor, beta: f64| moment / one_minus_power(beta, &t);
-                corrected(m, beta1) / (corrected(v, beta2).sqrt() + epsilon)
+                learning_rate * (corrected(m, beta1) / (corrected(v, beta2).sqrt() + epsilon))
+            }
+            Optimizer::Adafactor(adafactor) => {
+                let t = step.cast(dtype) + 1.0;
+                adafactor.emit(graph, variable, [&value, gradient], learning_rate, &t)
             }
         };
-        graph.set_update(number, &(value - learning_rate * change));
+        graph.set_update(number, &(value - change));
     }
 }
 
@@ -162,6 +169,7 @@ mod tests {
         assert_eq!(slots(Optimizer::Sgd {}), [""; 0]);
         assert_eq!(slots(Optimizer::default()), ["dense/kernel/momentum"]);
         assert_eq!(slots(Optimizer::ADAM), ["dense/kernel/adam_m", "dense/kernel/adam_v"]);
+        assert_eq!(slots(Optimizer::Adafactor(Adafactor::default())), ["dense/kernel/adafactor_v"]);
     }
 
     #[test]
@@ -200,6 +208,11 @@ mod tests {
             Err("unknown field `nestorov`, expected one of `momentum`, `nesterov`, `momentum_dtype` at line 1 column 27"
                 .to_string())
         );
+        let adafactor = Adafactor { momentum: Some(0.9), clipping_threshold: None, ..Adafactor::default() };
+        assert_eq!(parse("!adafactor {}"), Ok(Optimizer::Adafactor(Adafactor::default())));
+        assert_eq!(parse("!adafactor {momentum: 0.9, clipping_threshold: null}"), Ok(Optimizer::Adafactor(adafactor)));
+        assert!(parse("!adafactor {momentum: 1.0}").unwrap_err().contains("a number from 0 up to but not including 1"));
+        assert!(parse("!adafactor {clipping_threshold: 0}").unwrap_err().contains("a finite number above 0"));
         assert!(parse("!sgd {momentum: 0.9}").unwrap_err().contains("unknown field `momentum`"));
     }
 }

@@ -36,6 +36,18 @@ pub enum LearningRate {
         #[serde(default)]
         staircase: bool,
     },
+    /// `value / √max(t, constant_until)`, where `t` is 1 at the first step.
+    ///
+    /// # Source
+    /// With `value: 1` and `constant_until: 10000` the "relative step size" of Shazeer & Stern 2018, `min(0.01, 1/√t)`, and
+    /// T5's schedule.
+    InverseSqrt {
+        /// The numerator.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// The step until which the rate does not fall.
+        constant_until: NonZeroU32,
+    },
     /// From 0 in a straight line to `value` at step `warm_up`, then `value` until the first drop, then
     /// `value · multiplier` of the latest drop passed.
     ///
@@ -99,6 +111,11 @@ impl LearningRate {
                 };
                 graph.scalar(DType::F32, *rate).power(&exponent) * *value
             }
+            LearningRate::InverseSqrt { value, constant_until } => {
+                let least = graph.scalar(DType::F32, f64::from(constant_until.get()));
+                let t = (step.cast(DType::F32) + 1.0).maximum(&least);
+                graph.scalar(DType::F32, *value) / t.sqrt()
+            }
             LearningRate::WarmUpStep { value, warm_up, drops } => {
                 let constant = |value: f64| graph.scalar(DType::F32, value);
                 let before = |until: u32| step.less(&graph.scalar(DType::S32, f64::from(until)));
@@ -122,6 +139,9 @@ impl LearningRate {
             LearningRate::ExponentialDecay { value, rate, every, staircase } => {
                 let exponent = f64::from(step) / f64::from(every.get());
                 value * rate.powf(if *staircase { exponent.floor() } else { exponent })
+            }
+            LearningRate::InverseSqrt { value, constant_until } => {
+                value / (f64::from(step) + 1.0).max(f64::from(constant_until.get())).sqrt()
             }
             LearningRate::WarmUpStep { value, warm_up, drops } => {
                 let passed = drops.iter().rev().find(|drop| step >= drop.step);

@@ -309,7 +309,7 @@ impl Cache {
             && !self.has_warned.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
-                "compile cache {}: {error}; this run goes on, and remembers nothing\nhelp: make room, or set \
+                "compile cache {}: {error}; this run goes on, and remembers no more\nhelp: make room, or set \
                  BF16SCOPE_CACHE to a directory that can be written",
                 self.dir.display()
             );

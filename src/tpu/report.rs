@@ -174,7 +174,7 @@ pub(super) fn compile_whole(
 }
 
 /// What the figures of a report count, as a number that changes when that does: figures kept on disk are then not reused.
-pub(super) const FIGURES: u32 = 1;
+pub(super) const FIGURES: u32 = 2;
 
 /// How every program is compiled here: for one core, with every rounding kept.
 pub(super) fn options() -> CompileOptions {

@@ -273,7 +273,7 @@ train:
         check(
             "  optimizer: {kind: adamw}\n",
             expect![[r#"
-            e.yaml:3:21: unknown value `adamw`, expected one of sgd, momentum, adam
+            e.yaml:3:21: unknown value `adamw`, expected one of sgd, momentum, adam, adafactor
               3 |   optimizer: {kind: adamw}
                 |                     ^^^^^
               help: did you mean `adam`?"#]],
@@ -285,6 +285,36 @@ train:
               3 |   optimizer: {kind: momentum, momentum: 0.9, nestorov: true}
                 |                                              ^^^^^^^^
               help: did you mean `nesterov`?"#]],
+        );
+        check(
+            "  optimizer: {kind: adafactor, clipping_treshold: 2}\n",
+            expect![[r#"
+            e.yaml:3:32: unknown key `clipping_treshold`, expected one of decay_exponent, clipping_threshold, scale_by_parameter, momentum, momentum_dtype, min_dim_size_to_factor, epsilon1, epsilon2
+              3 |   optimizer: {kind: adafactor, clipping_treshold: 2}
+                |                                ^^^^^^^^^^^^^^^^^
+              help: did you mean `clipping_threshold`?"#]],
+        );
+        check(
+            "  optimizer: {kind: adafactor, min_dim_size_to_factor: 0}\n",
+            expect![[r#"
+                e.yaml:3:56: found integer `0`, expected a whole number of at least 1
+                  3 |   optimizer: {kind: adafactor, min_dim_size_to_factor: 0}
+                    |                                                        ^"#]],
+        );
+        check(
+            "  optimizer: {kind: adam, momentum_dtype: f16}\n",
+            expect![[r#"
+            e.yaml:3:43: unknown value `f16`, expected one of f32, bf16
+              3 |   optimizer: {kind: adam, momentum_dtype: f16}
+                |                                           ^^^
+              help: did you mean `bf16`?"#]],
+        );
+        check(
+            "  accumulate: 0\n",
+            expect![[r#"
+            e.yaml:3:15: found integer `0`, expected a whole number from 1 to 2147483647
+              3 |   accumulate: 0
+                |               ^"#]],
         );
         check(
             "  optimizer:\n    momentum: 0.9\n    kind: momentum\n",

@@ -1,6 +1,10 @@
 //! Lowering to low precision: on the modules that JAX and TensorFlow made, and on small ones written here.
 
+mod decisions;
 mod foreign;
+#[path = "../support/random.rs"]
+mod modules;
 mod oracle;
+
 mod random;
 mod small;

@@ -12,7 +12,7 @@ use super::super::program::{Which, build, read};
 use super::super::{Context, Status, module_file};
 use super::{Args, Watch, compile, keep_what_is_compiled, words};
 use crate::graph::Precision;
-use crate::optim::{MomentumDtype, Optimizer};
+use crate::optim::{Adafactor, MomentumDtype, Optimizer};
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::tpu::fit::{Row, Step};
@@ -51,7 +51,30 @@ const LEVERS: &[Lever] = &[
         about: "the optimizer keeps first moments in bf16: the same gradients, updates rounded",
         pull: bf16_moments,
     },
+    Lever {
+        name: "accumulate over 4",
+        option: "accumulate: 4",
+        about: "gradients are summed in f32 over four parts of the batch, one after the other: the same gradients but for \
+                the order of sums; batch norm uses the statistics of each part",
+        pull: accumulate,
+    },
 ];
+
+/// Parts of the batch in the lever of that name: fewer save little, more make each part too small for the TPU's tiles.
+const N_PARTS: u32 = 4;
+
+fn accumulate(setting: &mut Setting) -> Result<(), String> {
+    match setting.experiment.train.accumulate {
+        1 if !setting.batch.is_multiple_of(N_PARTS) => {
+            Err(format!("batch {} is no multiple of {N_PARTS}", setting.batch))
+        }
+        1 => {
+            setting.experiment.train.accumulate = N_PARTS;
+            Ok(())
+        }
+        n => Err(format!("gradients are accumulated over {n} parts already")),
+    }
+}
 
 fn bf16_scope(setting: &mut Setting) -> Result<(), String> {
     match setting.precision {
@@ -63,7 +86,12 @@ fn bf16_scope(setting: &mut Setting) -> Result<(), String> {
 
 fn bf16_moments(setting: &mut Setting) -> Result<(), String> {
     match &mut setting.experiment.train.optimizer {
-        Optimizer::Momentum { momentum_dtype, .. } | Optimizer::Adam { momentum_dtype, .. } => match momentum_dtype {
+        Optimizer::Adafactor(Adafactor { momentum: None, .. }) => {
+            Err("adafactor without momentum keeps no first moments".to_string())
+        }
+        Optimizer::Momentum { momentum_dtype, .. }
+        | Optimizer::Adam { momentum_dtype, .. }
+        | Optimizer::Adafactor(Adafactor { momentum_dtype, .. }) => match momentum_dtype {
             MomentumDtype::Bf16 => Err("first moments are bf16 already".to_string()),
             MomentumDtype::F32 => {
                 *momentum_dtype = MomentumDtype::Bf16;
@@ -123,9 +151,6 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     watch.bar.finish_and_clear();
     let model = args.model.display().to_string();
-    if let Some(path) = &args.html {
-        replace(path, page(&model, &plain, &all, &compiler.libtpu()?).render().as_bytes())?;
-    }
     if args.json {
         context.print_json(&serde_json::json!({
             "model": model, "batch": batch, "precision": plain.precision.to_string(), "libtpu": compiler.libtpu()?,
@@ -133,6 +158,9 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }))?;
     } else {
         context.print(&render(&model, &plain, &all))?;
+    }
+    if let Some(path) = &args.html {
+        replace(path, page(&model, &plain, &all, &compiler.libtpu()?).render().as_bytes())?;
     }
     let fits = |levers: &[Pulled]| levers.iter().any(|pulled| pulled.report().is_some());
     Ok(if all.iter().all(|on| fits(&on.levers)) { Status::Ok } else { Status::Failing })

@@ -98,6 +98,14 @@ impl Source {
         }
     }
 
+    /// What every batch is a multiple of.
+    pub(super) fn multiple(&self) -> u32 {
+        match self {
+            Source::Model { experiment, which: Which::Train, .. } => experiment.train.accumulate.max(1),
+            Source::Model { .. } | Source::Modules { .. } => 1,
+        }
+    }
+
     /// Where a search begins.
     pub(super) fn start(&self) -> u32 {
         match self {

@@ -7,7 +7,7 @@
 
 use super::messages::*;
 use super::order::dependencies_first;
-use super::{ProtoError, encode, op, shape, sharding};
+use super::{MAX_BYTES, ProtoError, cost, encode, op, shape, sharding};
 use crate::hlo::unmodelled;
 use crate::hlo::{
     Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Shape, Unmodelled,
@@ -19,17 +19,24 @@ use std::mem::take;
 /// A module from the bytes of an `HloModuleProto`, or of an `HloProto` or `HloModuleProtoWithConfig` around one.
 ///
 /// # Errors
-/// Bytes that are none of these, and whatever [`module`] refuses.
+/// Bytes that are none of these, a module that takes more than [`MAX_BYTES`] of memory, and whatever [`module`] refuses.
 pub fn from_bytes(bytes: &[u8]) -> Result<Module, ProtoError> {
     // The wrappers hold the module as field 1, which in the module itself is the name; so a wrapper read as a module
     // is an error or has no computations.
-    let bare = HloModuleProto::decode(bytes);
+    let fits = |is_wrapped| {
+        let n_bytes = cost::bytes_needed(bytes, is_wrapped).saturating_add(bytes.len() as u64);
+        if n_bytes > MAX_BYTES { Err(ProtoError::TooLarge { n_bytes }) } else { Ok(()) }
+    };
+    let bare = fits(false).and_then(|()| Ok(HloModuleProto::decode(bytes)?));
     match bare {
         Ok(proto) if !proto.computations.is_empty() => module(proto),
-        bare => match HloProto::decode(bytes).ok().and_then(|wrapper| wrapper.hlo_module) {
-            Some(inner) if !inner.computations.is_empty() => module(inner),
-            Some(_) | None => module(bare?),
-        },
+        bare => {
+            let wrapper = fits(true).ok().and_then(|()| HloProto::decode(bytes).ok());
+            match wrapper.and_then(|wrapper| wrapper.hlo_module) {
+                Some(inner) if !inner.computations.is_empty() => module(inner),
+                Some(_) | None => module(bare?),
+            }
+        }
     }
 }
 

@@ -8,6 +8,12 @@ pub enum ProtoError {
     /// The bytes are not protocol buffers of this schema.
     #[error("not an HloModuleProto: {0}; help: the file may be truncated, or text where a proto was expected")]
     Wire(#[from] prost::DecodeError),
+    /// More than a machine should hold for one module.
+    #[error("the module takes about {} MiB of memory, at most {} may be taken for one", n_bytes >> 20, super::MAX_BYTES >> 20)]
+    TooLarge {
+        /// What it takes, from above.
+        n_bytes: u64,
+    },
     /// A field without which the message means nothing.
     #[error("{place}: {field} is missing")]
     Missing {

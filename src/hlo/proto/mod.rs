@@ -6,6 +6,7 @@
 //! Source: XLA's `hlo.proto` and `xla_data.proto`; what goes in which field as `HloInstruction::ToProto` has it.
 
 pub mod attributes;
+mod cost;
 pub mod decode;
 pub mod encode;
 mod error;
@@ -15,5 +16,8 @@ mod op;
 pub(super) mod order;
 mod shape;
 mod sharding;
+
+/// Bytes of memory that a module may take while it is read, its message among them: as text may.
+pub const MAX_BYTES: u64 = super::text::MAX_BYTES as u64;
 
 pub use error::ProtoError;

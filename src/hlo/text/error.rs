@@ -89,6 +89,9 @@ pub enum ParseErrorKind {
         /// The limit.
         max: usize,
     },
+    /// More than a machine should hold for one module.
+    #[error("the module takes more than {} MiB of memory from here on, the most that one may", super::MAX_BYTES >> 20)]
+    TooLarge,
     /// The module has no entry computation, or several.
     #[error("{n} computations are marked `ENTRY`, expected 1")]
     Entry {

@@ -5,6 +5,7 @@
 
 use super::error::ParseErrorKind;
 use crate::hlo::{ArrayShape, DType, Layout, Shape, Tile};
+use std::cell::Cell;
 
 /// Shapes nested deeper than this are refused; real ones are a few deep.
 pub(in crate::hlo) const MAX_DEPTH: usize = 100;
@@ -32,6 +33,8 @@ pub(in crate::hlo) struct Cursor<'a> {
     pub(in crate::hlo) text: &'a str,
     pub(in crate::hlo) pos: usize,
     pub(in crate::hlo) end: usize,
+    /// How many more bytes of memory may be taken for what is read; no bound if `None`.
+    left: Option<&'a Cell<usize>>,
 }
 
 /// A part of the text.
@@ -58,7 +61,28 @@ const WORD_BYTES: [bool; 256] = {
 
 impl<'a> Cursor<'a> {
     pub(in crate::hlo) fn new(text: &'a str) -> Cursor<'a> {
-        Cursor { text, pos: 0, end: text.len() }
+        Cursor { text, pos: 0, end: text.len(), left: None }
+    }
+
+    /// A cursor that stops when what is read takes more memory than is `left`.
+    pub(in crate::hlo) fn bounded(text: &'a str, left: &'a Cell<usize>) -> Cursor<'a> {
+        Cursor { left: Some(left), ..Cursor::new(text) }
+    }
+
+    /// Says that about so many bytes of memory are taken for what was read here.
+    ///
+    /// Every place that appends to a list says what an element takes, as a text of a few bytes an element can grow to
+    /// many times its size. An estimate from above is enough; the text itself is not counted.
+    #[inline]
+    pub(in crate::hlo) fn spend(&self, n_bytes: usize) -> Read<()> {
+        let Some(left) = self.left else { return Ok(()) };
+        match left.get().checked_sub(n_bytes) {
+            Some(rest) => {
+                left.set(rest);
+                Ok(())
+            }
+            None => Err(self.fault(ParseErrorKind::TooLarge)),
+        }
     }
 
     /// A cursor over a part of the same text.
@@ -215,7 +239,9 @@ impl<'a> Cursor<'a> {
     /// `open`, integers with commas between, `close`.
     pub(in crate::hlo) fn ints(&mut self, open: &str, close: &str) -> Read<Vec<i64>> {
         let mut values = Vec::new();
+        self.spend(2 * size_of::<Vec<i64>>())?;
         self.sequence(open, close, |cursor| {
+            cursor.spend(2 * size_of::<i64>())?;
             values.push(cursor.int()?);
             Ok(())
         })?;
@@ -361,10 +387,22 @@ impl<'a> Cursor<'a> {
         self.shape_at(0)
     }
 
+    /// Passes a shape that is not kept, and takes no memory for it.
+    pub(in crate::hlo) fn pass_shape(&mut self) -> Read<()> {
+        let left = self.left.map(Cell::get);
+        self.shape()?;
+        if let (Some(cell), Some(left)) = (self.left, left) {
+            cell.set(left);
+        }
+        Ok(())
+    }
+
     fn shape_at(&mut self, depth: usize) -> Read<Shape> {
         if depth > MAX_DEPTH {
             return Err(self.fault(ParseErrorKind::TooDeep { max: MAX_DEPTH }));
         }
+        // Twice, as vectors grow by doubling.
+        self.spend(2 * size_of::<Shape>())?;
         if self.peek() == Some(b'(') {
             let mut elements = Vec::new();
             self.sequence("(", ")", |cursor| {
@@ -405,6 +443,7 @@ impl<'a> Cursor<'a> {
             if is_dynamic || !array.dynamic.is_empty() {
                 array.dynamic.push(is_dynamic);
             }
+            cursor.spend(4 * size_of::<i64>())?;
             array.dims.push(if is_unbounded { ArrayShape::UNBOUNDED } else { cursor.int()? });
             Ok(())
         })?;
@@ -419,6 +458,7 @@ impl<'a> Cursor<'a> {
         self.expect("{")?;
         let mut layout = Layout::default();
         while !matches!(self.peek(), Some(b':' | b'}')) {
+            self.spend(2 * size_of::<i64>())?;
             layout.minor_to_major.push(self.int()?);
             if !self.eat(",") {
                 break;
@@ -447,7 +487,9 @@ impl<'a> Cursor<'a> {
             "T" => {
                 while self.peek() == Some(b'(') {
                     let mut dims = Vec::new();
+                    self.spend(6 * size_of::<Tile>())?;
                     self.sequence("(", ")", |cursor| {
+                        cursor.spend(2 * size_of::<i64>())?;
                         dims.push(if cursor.eat("*") { Tile::COMBINE } else { cursor.int()? });
                         Ok(())
                     })?;

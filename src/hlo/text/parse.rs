@@ -9,19 +9,30 @@ use super::lex::{Cursor, Fault, Read, Span, nearest};
 use super::print::METADATA;
 use super::read::{Names, Values};
 use super::syntax::{self, Attribute, RawComputation, RawModule};
-use super::{number, read, read_common};
+use super::{MAX_BYTES, number, read, read_common};
 use crate::hlo::proto::order::dependencies_first;
 use crate::hlo::{
     Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Shape, Unmodelled,
 };
+use std::cell::Cell;
 use std::collections::HashMap;
+
+/// Bytes that an operand takes in [`Edges`], in the order that is made of them, in the instruction, and where its shape
+/// rule makes a tuple of it.
+pub(super) const PER_OPERAND: usize = 4 * size_of::<usize>() + size_of::<Shape>();
 
 /// Reads a module. `path` is what errors call the text.
 ///
 /// # Errors
-/// The first thing that is not HLO text, with its line and column.
+/// The first thing that is not HLO text, or what takes more than [`MAX_BYTES`] of memory; with line and column.
 pub fn parse(text: &str, path: &str) -> Result<Module, ParseError> {
-    let mut cursor = Cursor::new(text);
+    parse_within(text, path, MAX_BYTES)
+}
+
+/// [`parse`] with another bound than [`MAX_BYTES`].
+pub(super) fn parse_within(text: &str, path: &str, max_bytes: usize) -> Result<Module, ParseError> {
+    let left = Cell::new(max_bytes.saturating_sub(text.len()));
+    let mut cursor = Cursor::bounded(text, &left);
     syntax::module(&mut cursor)
         .and_then(|raw| build(cursor, raw))
         .map_err(|Fault { offset, kind }| ParseError::at(path, text, offset, *kind))
@@ -94,10 +105,12 @@ fn module_attribute(module: &mut Module, cursor: Cursor<'_>, attribute: &Attribu
     match attribute.name {
         "is_scheduled" => module.is_scheduled = value.boolean()?,
         "input_output_alias" => value.sequence("{", "}", |value| {
+            value.spend(2 * size_of::<Alias>())?;
             module.input_output_alias.push(alias(value)?);
             Ok(())
         })?,
         "buffer_donor" => value.sequence("{", "}", |value| {
+            value.spend(2 * size_of::<(i64, Vec<i64>)>())?;
             value.expect("(")?;
             let number = value.int()?;
             value.expect(",")?;
@@ -246,6 +259,7 @@ impl Edges {
             if let Some(control) = attributes.iter().find(|attribute| attribute.name == "control-predecessors") {
                 let mut value = cursor.over(control.value);
                 value.sequence("{", "}", |value| {
+                    value.spend(PER_OPERAND)?;
                     edges.list.push(names.instruction(value)?);
                     Ok(())
                 })?;

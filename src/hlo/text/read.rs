@@ -3,6 +3,7 @@
 use super::attributes::API_VERSIONS;
 use super::error::ParseErrorKind;
 use super::lex::{Cursor, Fault, Read, nearest};
+use super::parse::PER_OPERAND;
 use super::read_literal::literal;
 use super::syntax::{Attribute, RawInstruction};
 use crate::hlo::ops::{
@@ -93,6 +94,7 @@ impl<'a, 'l> Values<'a, 'l> {
             let mut comps = Vec::new();
             if value.peek() == Some(b'{') {
                 value.sequence("{", "}", |value| {
+                    value.spend(2 * size_of::<CompId>())?;
                     comps.push(names.computation(value)?);
                     Ok(())
                 })?;
@@ -121,6 +123,7 @@ impl<'a, 'l> Values<'a, 'l> {
         let operand_precision = self.maybe("operand_precision", |value| {
             let mut all = Vec::new();
             value.sequence("{", "}", |value| {
+                value.spend(2 * size_of::<OperandPrecision>())?;
                 all.push(named(value, OperandPrecision::ALL, |item| item.name())?);
                 Ok(())
             })?;
@@ -166,6 +169,7 @@ pub(super) fn operands(
     let mut value = cursor.over(raw.operands);
     while !value.at_end() {
         skip_operand_shape(&mut value)?;
+        value.spend(PER_OPERAND)?;
         operands.push(names.instruction(&mut value)?);
         if !value.eat(",") {
             finished(&mut value)?;
@@ -186,10 +190,7 @@ fn skip_operand_shape(value: &mut Cursor<'_>) -> Read<()> {
         }
     };
     *value = before;
-    if is_shape {
-        value.shape()?;
-    }
-    Ok(())
+    if is_shape { value.pass_shape() } else { Ok(()) }
 }
 
 /// Reads an op with its attributes. `shape` is its result's, `lhs` that of the first operand.
@@ -213,6 +214,7 @@ pub(super) fn op(
             let replication = values.maybe("parameter_replication", |value| {
                 let mut flags = Vec::new();
                 value.sequence("{", "}", |value| {
+                    value.spend(2 * size_of::<bool>())?;
                     flags.push(value.boolean()?);
                     Ok(())
                 })?;
@@ -452,6 +454,7 @@ fn slice(value: &mut Cursor<'_>) -> Read<Vec<SliceDim>> {
         let limit = value.int()?;
         let stride = if value.eat(":") { value.int()? } else { 1 };
         value.expect("]")?;
+        value.spend(2 * size_of::<SliceDim>())?;
         dims.push(SliceDim { start, limit, stride });
         Ok(())
     })?;
@@ -463,6 +466,9 @@ fn groups(value: &mut Cursor<'_>) -> Read<Vec<Vec<i64>>> {
     value.skip_blank();
     let start = value.pos;
     let word = value.word("integers like `0_1x2_3`")?;
+    // What is made of them, the largest being dimensions of a window, stands beside them for a while.
+    let n_groups = word.bytes().filter(|&byte| byte == b'x').count() + 1;
+    value.spend(n_groups * (2 * size_of::<Vec<i64>>() + 2 * size_of::<WindowDim>()) + word.len() * size_of::<i64>())?;
     let group = |text: &str| text.split('_').map(|number| number.parse().ok()).collect::<Option<Vec<i64>>>();
     word.split('x').map(group).collect::<Option<Vec<_>>>().ok_or_else(|| {
         value.pos = start;

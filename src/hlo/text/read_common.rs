@@ -18,6 +18,8 @@ fn sharding_at(value: &mut Cursor<'_>, depth: usize) -> Read<Sharding> {
     if value.peek() == Some(b'{') {
         let mut elements = Vec::new();
         while !value.eat("}") {
+            // Encoded, it takes several times what it takes here.
+            value.spend(8 * size_of::<Sharding>())?;
             elements.push(sharding_at(value, depth + 1)?);
             value.eat(",");
         }
@@ -50,6 +52,7 @@ fn plain_sharding(value: &mut Cursor<'_>) -> Read<Option<Sharding>> {
             } else {
                 let mut devices = vec![value.int()?];
                 while value.eat(",") {
+                    value.spend(2 * size_of::<i64>())?;
                     devices.push(value.int()?);
                 }
                 DeviceOrder::List(devices)
@@ -78,6 +81,7 @@ pub(super) fn frontend_attributes(value: &mut Cursor<'_>) -> Read<Vec<(String, S
         } else {
             value.string()?
         };
+        value.spend(4 * size_of::<(String, String)>())?;
         attributes.push((name, text));
         Ok(())
     })?;
@@ -107,6 +111,7 @@ pub(super) fn metadata(value: &mut Cursor<'_>, metadata: &mut Metadata) -> Read<
                     }
                     _ => drop(value.word("a value")?),
                 }
+                value.spend(4 * size_of::<String>())?;
                 rest.push(value.text[start..value.pos].to_string());
             }
         }

@@ -17,6 +17,7 @@ pub(super) fn literal(cursor: &mut Cursor<'_>, shape: &Shape) -> Read<Literal> {
                 if i > 0 {
                     cursor.expect(",")?;
                 }
+                cursor.spend(2 * size_of::<Literal>())?;
                 literals.push(literal(cursor, element)?);
             }
             cursor.expect(")")?;
@@ -36,7 +37,9 @@ pub(super) fn literal(cursor: &mut Cursor<'_>, shape: &Shape) -> Read<Literal> {
             let mut reader = Reader { array, codes: Codes::of(array.dtype), bytes: Vec::new() };
             // The text bounds the number of elements, whatever the shape claims.
             let n_text = (cursor.end - cursor.pos) as i64;
-            reader.bytes.reserve(array.n_elements().clamp(0, n_text) as usize * array.dtype.n_bytes());
+            let n_elements = array.n_elements().clamp(0, n_text) as usize;
+            cursor.spend(n_elements * array.dtype.n_bytes())?;
+            reader.bytes.reserve(n_elements * array.dtype.n_bytes());
             reader.dimension(cursor, 0)?;
             Ok(Literal::Array { shape: array.clone(), bytes: reader.bytes })
         }

@@ -2,7 +2,10 @@
 //! where their operands and attributes stand. Names are resolved and values read by the second pass (`parse`).
 
 use super::lex::{Cursor, Read, Span};
-use crate::hlo::Shape;
+use crate::hlo::{Computation, Instruction, Shape};
+
+/// Bytes that a name takes beside itself: in the table of names, and in the order that is made of what has them.
+const PER_NAME: usize = 160;
 
 /// A module's header and computations. Attributes of everything stand in one list, which the [`Listed`] ranges cut up:
 /// a list for each instruction would cost more than all the rest.
@@ -73,6 +76,9 @@ fn attributes<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read
         if value.start == value.end {
             return Err(cursor.expected(format!("a value of `{name}`")));
         }
+        // Name and value become strings of their own where the IR does not model them.
+        let n_bytes = name.len() + value.end - value.start + size_of::<(String, String)>();
+        cursor.spend(2 * (size_of::<Attribute<'_>>() + n_bytes))?;
         all.push(Attribute { name, value });
     }
     Ok(start..all.len())
@@ -92,9 +98,10 @@ fn computation<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Rea
         // The program shape repeats what the instructions say.
         cursor.until_closed(")")?;
         cursor.expect("->")?;
-        cursor.shape()?;
+        cursor.pass_shape()?;
     }
     cursor.expect("{")?;
+    cursor.spend(2 * (size_of::<RawComputation<'_>>() + size_of::<Computation>() + name.len()) + PER_NAME)?;
     let mut instructions = Vec::new();
     let mut root = None;
     while !cursor.eat("}") {
@@ -120,6 +127,8 @@ fn instruction<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Rea
     let shape = cursor.shape()?;
     let opcode = cursor.word("an opcode")?;
     let opcode_offset = cursor.pos - opcode.len();
+    // The instructions of a computation are counted before they are made, so their own list does not grow.
+    cursor.spend(2 * size_of::<RawInstruction<'_>>() + size_of::<Instruction>() + name.len() + PER_NAME)?;
     cursor.expect("(")?;
     let operands = cursor.until_closed(")")?;
     let attributes = attributes(cursor, all)?;

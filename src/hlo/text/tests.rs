@@ -239,6 +239,34 @@ fn nesting_is_bounded() {
     assert!(error_of(&format!("ROOT y = f32[] negate(x), sharding={braces}")).contains("expected `}`"));
 }
 
+/// Short elements that become long ones, each alone too many for the bound.
+#[test]
+fn memory_is_bounded() {
+    let many = |what: &str| what.repeat(2000);
+    let of_entry =
+        |instruction: String| format!("HloModule m\nENTRY e {{\n  x = f32[] parameter(0)\n{instruction}}}\n");
+    let texts = [
+        (0..2000).map(|i| format!("f{i} {{ x = f32[] parameter(0) }}\n")).collect::<String>(),
+        of_entry((0..2000).map(|i| format!("a{i} = f32[] iota(), iota_dimension=0\n")).collect()),
+        of_entry(format!("t = ({}f32[]) tuple()\n", many("f32[],"))),
+        of_entry(format!("t = f32[{}1] negate(x)\n", many("1,"))),
+        of_entry(format!("t = f32[1]{{0:T{}}} negate(x)\n", many("(1)"))),
+        of_entry(format!("t = f32[] negate({}x)\n", many("x,"))),
+        of_entry(format!("t = f32[] negate(x){}\n", many(",a=b"))),
+        of_entry(format!("t = f32[] negate(x),frontend_attributes={{{}a=\"\"}}\n", many("a=\"\","))),
+        of_entry(format!("t = f32[] negate(x),metadata={{{}a=b}}\n", many("a=b "))),
+        of_entry(format!("t = f32[] negate(x),sharding={{{}{{manual}}}}\n", many("{manual},"))),
+        of_entry(format!("t = f32[] broadcast(x),dimensions={{{}1}}\n", many("1,"))),
+        of_entry(format!("t = f32[] reduce-window(x),window={{size={}1}},to_apply=e\n", many("1x"))),
+        of_entry(format!("t = f64[2001] constant({{{}0}})\n", many("0,"))),
+    ];
+    for text in texts {
+        let text = if text.starts_with("Hlo") { text } else { format!("HloModule m\n{text}") };
+        let error = parse::parse_within(&text, "m.hlo", text.len() + 12_000).unwrap_err().to_string();
+        assert!(error.contains("takes more than 1024 MiB of memory from here on"), "{error}");
+    }
+}
+
 /// Every truncation and many single-byte changes give a module or an error, and never a panic.
 #[test]
 fn broken_text_does_not_panic() {

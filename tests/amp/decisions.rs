@@ -1,0 +1,76 @@
+//! The lowered program with the f32 program's decisions: which of two values is greater is decided by values that no
+//! rounding moved, and everything else is computed as lowered.
+//!
+//! A rounding that turns a comparison, or moves the maximum of a window, moves one term of a sum by all of it, however
+//! small the rounding was. This tells such errors from those that arithmetic makes.
+
+use bf16scope::hlo::verify::verify;
+use bf16scope::hlo::{Computation, DType, InstrId, Instruction, Metadata, Module, Op, Shape};
+
+/// Both programs in one, with the lowered one's results, and how many decisions it was given. Decisions are comparisons
+/// and the windows of `select-and-scatter`; instructions are the same where they have one name.
+pub fn with_decisions_of(original: &Module, lowered: &Module) -> (Module, usize) {
+    assert_eq!(lowered.entry.idx() + 1, lowered.computations.len(), "its callees keep their places");
+    let mut both = Both { module: original.clone(), n_decisions: 0 };
+    let n_before = original.computations.len() as u32;
+    let renamed = |name: &str| format!("low_{name}");
+    for computation in &lowered.computations[..lowered.entry.idx()] {
+        let mut computation = Computation { name: renamed(&computation.name), ..computation.clone() };
+        for instr in &mut computation.instructions {
+            instr.name = renamed(&instr.name);
+            instr.op.for_each_called_mut(&mut |comp| comp.0 += n_before);
+        }
+        both.module.computations.push(computation);
+    }
+    let entry = original.entry();
+    let mut place: Vec<InstrId> = Vec::new();
+    for instr in &lowered.entry().instructions {
+        let twin = entry.ids().find(|&id| entry.instr(id).name == instr.name);
+        let mut own = Instruction { name: renamed(&instr.name), ..instr.clone() };
+        own.op.for_each_called_mut(&mut |comp| comp.0 += n_before);
+        own.operands.iter_mut().for_each(|id| *id = place[id.idx()]);
+        place.push(match (&instr.op, twin) {
+            (Op::Parameter { .. }, Some(twin)) => twin,
+            (Op::Compare { .. }, Some(twin)) => {
+                both.n_decisions += 1;
+                twin
+            }
+            (Op::SelectAndScatter { .. }, Some(twin)) => both.select_where(entry.instr(twin), own),
+            _ => both.push(own),
+        });
+    }
+    let entry = both.module.entry.idx();
+    both.module.computations[entry].root = place[lowered.entry().root.idx()];
+    verify(&both.module).unwrap_or_else(|errors| panic!("{errors}"));
+    (both.module, both.n_decisions)
+}
+
+struct Both {
+    module: Module,
+    n_decisions: usize,
+}
+
+impl Both {
+    fn push(&mut self, instr: Instruction) -> InstrId {
+        let entry = self.module.entry.idx();
+        let instructions = &mut self.module.computations[entry].instructions;
+        instructions.push(instr);
+        InstrId(instructions.len() as u32 - 1)
+    }
+
+    fn convert(&mut self, id: InstrId, dtype: DType) -> InstrId {
+        let entry = self.module.entry;
+        let shape = Shape::array(dtype, self.module.entry().instr(id).shape.dims().to_vec());
+        self.module.append(entry, Op::Convert, vec![id], shape, Metadata::default())
+    }
+
+    /// What the lowered instruction scatters, to where the original one does.
+    fn select_where(&mut self, original: &Instruction, lowered: Instruction) -> InstrId {
+        self.n_decisions += 1;
+        let dtype = lowered.shape.dtype().unwrap();
+        let source = self.convert(lowered.operands[1], DType::F32);
+        let operands = vec![original.operands[0], source, original.operands[2]];
+        let moved = self.push(Instruction { name: lowered.name, operands, ..original.clone() });
+        self.convert(moved, dtype)
+    }
+}
