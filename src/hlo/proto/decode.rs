@@ -127,9 +127,10 @@ fn positions<'a>(items: impl Iterator<Item = (i64, &'a str)> + Clone) -> Result<
 fn computation(
     mut proto: HloComputationProto,
     comp_of: &HashMap<i64, CompId>,
-    sequence: Option<InstructionSequence>,
+    mut sequence: Option<InstructionSequence>,
 ) -> Result<Computation, ProtoError> {
     let name = take(&mut proto.name);
+    local_ids(&mut proto, &mut sequence);
     let mut protos = take(&mut proto.instructions);
     let order = instruction_order(&name, &protos, sequence)?;
     let new_of: HashMap<i64, InstrId> =
@@ -155,6 +156,29 @@ fn computation(
     computation.unmodelled.attributes = unmodelled::computation_to_text(&proto);
     computation.unmodelled.proto = proto.encode_to_vec();
     Ok(computation)
+}
+
+/// Takes the computation's number out of its instructions' ids. XLA writes it above their low 32 bits, in some places
+/// and not in others: what `XlaBuilder` builds has it in `id` and `root_id`, and not in `operand_ids`.
+///
+/// Source: XLA's `HloInstruction::CalculateLocalId`.
+fn local_ids(proto: &mut HloComputationProto, sequence: &mut Option<InstructionSequence>) {
+    const N_LOCAL_BITS: u32 = 32;
+    let number_of = |id: i64| id >> N_LOCAL_BITS;
+    let Some(number) = proto.instructions.first().map(|instr| number_of(instr.id)) else { return };
+    // Ids of another kind stay as they are, so that no two of them become one.
+    if number == 0 || proto.instructions.iter().any(|instr| number_of(instr.id) != number) {
+        return;
+    }
+    let of_instructions = proto.instructions.iter_mut().flat_map(|instr| {
+        std::iter::once(&mut instr.id).chain(&mut instr.operand_ids).chain(&mut instr.control_predecessor_ids)
+    });
+    let scheduled = sequence.iter_mut().flat_map(|sequence| &mut sequence.instruction_ids);
+    for id in of_instructions.chain(scheduled).chain(std::iter::once(&mut proto.root_id)) {
+        if number_of(*id) == number {
+            *id -= number << N_LOCAL_BITS;
+        }
+    }
 }
 
 /// Parameter names of a signature, if they are not those that [`encode`] would write.

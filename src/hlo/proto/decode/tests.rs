@@ -136,6 +136,26 @@ fn schedules_order_instructions() {
     assert_eq!(super::module(proto).unwrap_err().to_string(), message);
 }
 
+/// XlaBuilder's ids: the computation's number is above the low 32 bits of an instruction's, and missing from operands'.
+#[test]
+fn ids_with_and_without_their_computations_number_are_one() {
+    let expected = module(sample()).unwrap();
+    for in_operands in [false, true] {
+        let mut proto = sample();
+        for computation in &mut proto.computations {
+            let numbered = |id: i64| id + (computation.id << 32);
+            computation.root_id = numbered(computation.root_id);
+            for instr in &mut computation.instructions {
+                instr.id = numbered(instr.id);
+                if in_operands {
+                    instr.operand_ids.iter_mut().for_each(|id| *id = numbered(*id));
+                }
+            }
+        }
+        assert_eq!(module(proto).unwrap(), expected);
+    }
+}
+
 #[test]
 fn broken_modules_say_where() {
     assert_eq!(from_bytes(b"").unwrap_err().to_string(), "module ``: computations is missing");
