@@ -4,6 +4,7 @@ pub mod cli;
 pub mod data;
 pub mod graph;
 pub mod hlo;
+pub mod interop;
 pub mod models;
 pub mod nn;
 pub mod numerics;

@@ -125,6 +125,7 @@ fn arrows_point_down() {
         ("data", &["hlo", "numerics"]),
         ("pjrt", &["hlo"]),
         ("audit", &["hlo", "passes", "pjrt", "numerics"]),
+        ("interop", &["pjrt", "hlo"]),
         ("tpu", &["pjrt", "hlo"]),
         ("train", &["models", "nn", "optim", "graph", "passes", "data", "pjrt", "hlo", "numerics"]),
         (

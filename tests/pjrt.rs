@@ -220,7 +220,7 @@ fn a_program_that_is_no_proto_is_refused() {
 fn the_client_says_what_it_is() {
     let client = Client::cpu().unwrap();
     assert_eq!(client.platform_name().unwrap(), "cpu");
-    assert_eq!(client.plugin().api_version(), (0, 81));
+    assert_eq!(client.plugin().unwrap().api_version(), (0, 81));
     assert_eq!(client.devices()[0].description().kind, "cpu");
     let executable = client.compile(&sum_and_product(4), &CompileOptions::default()).unwrap();
     assert!(!executable.compiled().optimized_program().unwrap().is_empty());

@@ -35,7 +35,7 @@ fn nothing_is_alive_after_runs_and_errors() {
         executable
             .execute(vec![Arg::Donate(state), Arg::Donate(client.buffer_from_host(&[], DType::F32, &[0], 0).unwrap())])
             .unwrap_err();
-        Topology::new(client.plugin(), "nowhere", &BTreeMap::new()).unwrap_err();
+        Topology::new(client.plugin().unwrap(), "nowhere", &BTreeMap::new()).unwrap_err();
         // What outlives its client's variable keeps the client alive.
         drop(client);
         assert_eq!(live_handles(), LiveHandles { buffers: 0, ..expected });

@@ -16,7 +16,7 @@ use crate::audit::{Audit, Auditor, Config, ResultRow, Row, Search};
 use crate::hlo::Literal;
 use crate::numerics::compare::Errors;
 use crate::passes::amp::Policy;
-use crate::pjrt::{Client, Kind, Plugin};
+use crate::pjrt::{Client, Platform};
 use crate::report;
 
 const EXAMPLES: &str = "\
@@ -69,6 +69,9 @@ pub struct Args {
     /// Values held at once for comparison, in MiB; a smaller limit means more compilations
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     slice_mib: u32,
+    /// Where it runs: cpu (the plugin), tpu, or xla-cpu (xla-rs's client, in builds with the feature xla)
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: Platform,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -106,7 +109,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
     let inputs: Vec<Literal> =
         (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
-    let client = Client::new(Plugin::of(Kind::Cpu, &context.setup())?)?;
+    let client = Client::of(args.device, &context.setup())?;
     let spinner = progress::spinner(format!("auditing {}", args.module.display()), context.quiet);
     let config = Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals: args.flush_subnormals };
     let failed = || format!("{} cannot be audited", args.module.display());

@@ -9,12 +9,11 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
-use clap::ValueEnum;
 use serde::Serialize;
 
 use super::probe::{Answer, Question, answer, questions};
 use super::{Context, Status, plugins, progress};
-use crate::pjrt::{Kind, locate};
+use crate::pjrt::{Kind, Platform, locate};
 use crate::report;
 
 const EXAMPLES: &str = "\
@@ -23,11 +22,13 @@ Examples:
           everything about what is installed; installs nothing
   bf16scope doctor --install
           installs what is missing first
+  bf16scope doctor --device xla-cpu
+          only about xla-rs's client (in builds with the feature xla)
   bf16scope doctor --json
           the same as one JSON object
 
 A dtype runs if a program that computes in it was compiled and gave the right numbers (for a TPU: was compiled, since
-there is none here). Exit status: 0 both plugins work, 1 one is missing or does not work.";
+there is none here). Exit status: 0 both plugins (or the device asked about) work, 1 one is missing or does not work.";
 
 /// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -39,19 +40,15 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Answer the questions about one plugin, a line each; `doctor` runs this for itself
-    #[arg(long, value_enum, hide = true)]
-    probe: Option<Probe>,
+    /// Ask about this device only: cpu, tpu or xla-cpu
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<Platform>,
+    /// Answer the questions about one device, a line each; `doctor` runs this for itself
+    #[arg(long, hide = true)]
+    probe: Option<Platform>,
     /// Skip the first N questions
     #[arg(long, hide = true, default_value_t = 0, requires = "probe")]
     skip: usize,
-}
-
-/// Which questions a child answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Probe {
-    Cpu,
-    Tpu,
 }
 
 /// What the command found.
@@ -60,6 +57,9 @@ struct Findings {
     plugins: Vec<plugins::Row>,
     cpu: Vec<Answer>,
     tpu: Vec<Answer>,
+    /// Empty where this build has no xla-rs and was not asked about it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    xla_cpu: Vec<Answer>,
     instructions: Vec<Instruction>,
 }
 
@@ -83,45 +83,48 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }
     }
     let rows = plugins::rows(&setup);
-    let ask_if_there = |kind: Kind| match rows.iter().find(|row| row.plugin == plugins::name(kind)) {
-        Some(row) if row.is_there() => ask(kind, context),
-        Some(_) | None => Ok(Vec::new()),
-    };
-    let (cpu, tpu) = (ask_if_there(Kind::Cpu)?, ask_if_there(Kind::Tpu)?);
-    let findings = Findings { plugins: rows, cpu, tpu, instructions: instructions() };
+    let is_there = |kind: Kind| rows.iter().any(|row| row.plugin == plugins::name(kind) && row.is_there());
+    let asked = |platform| args.device.is_none_or(|device| device == platform);
+    let ask_if = |there: bool, platform| if there && asked(platform) { ask(platform, context) } else { Ok(Vec::new()) };
+    let cpu = ask_if(is_there(Kind::Cpu), Platform::Cpu)?;
+    let tpu = ask_if(is_there(Kind::Tpu), Platform::Tpu)?;
+    let xla_cpu = ask_if(cfg!(feature = "xla") || args.device.is_some(), Platform::XlaCpu)?;
+    let findings = Findings { plugins: rows, cpu, tpu, xla_cpu, instructions: instructions() };
     if args.json {
         context.print_json(&findings)?;
     } else {
         context.print(&render(&findings))?;
     }
     let works = |answers: &[Answer]| answers.iter().any(|a| a.question == Question::Plugin && a.works);
-    Ok(if works(&findings.cpu) && works(&findings.tpu) { Status::Ok } else { Status::Failing })
+    let all_work = match args.device {
+        Some(Platform::Cpu) => works(&findings.cpu),
+        Some(Platform::Tpu) => works(&findings.tpu),
+        Some(Platform::XlaCpu) => works(&findings.xla_cpu),
+        None => works(&findings.cpu) && works(&findings.tpu),
+    };
+    Ok(if all_work { Status::Ok } else { Status::Failing })
 }
 
 /// The child's side: an answer a line, as JSON.
-fn serve(probe: Probe, skip: usize, context: &Context) -> anyhow::Result<Status> {
-    let kind = match probe {
-        Probe::Cpu => Kind::Cpu,
-        Probe::Tpu => Kind::Tpu,
-    };
-    for question in questions(kind).iter().skip(skip) {
-        let line = serde_json::to_string(&answer(kind, &context.setup(), question))?;
+fn serve(probe: Platform, skip: usize, context: &Context) -> anyhow::Result<Status> {
+    for question in questions(probe).iter().skip(skip) {
+        let line = serde_json::to_string(&answer(probe, &context.setup(), question))?;
         context.print(&format!("{line}\n"))?;
     }
     Ok(Status::Ok)
 }
 
 /// The parent's side: asks until every question has an answer, with a new child behind each that dies.
-fn ask(kind: Kind, context: &Context) -> anyhow::Result<Vec<Answer>> {
-    let questions = questions(kind);
+fn ask(platform: Platform, context: &Context) -> anyhow::Result<Vec<Answer>> {
+    let questions = questions(platform);
     let bar = progress::bar(questions.len() as u64, context.quiet);
-    bar.set_prefix(plugins::name(kind));
+    bar.set_prefix(platform.name());
     let mut answers: Vec<Answer> = Vec::new();
     while answers.len() < questions.len() {
         let n_before = answers.len();
         let program = std::env::current_exe().context("cannot find this program to run it again")?;
         let mut child = Command::new(program)
-            .args(["doctor", "--offline", "--probe", plugins::name(kind), "--skip", &n_before.to_string()])
+            .args(["doctor", "--offline", "--probe", platform.name(), "--skip", &n_before.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -165,18 +168,24 @@ fn instructions() -> Vec<Instruction> {
 
 fn render(findings: &Findings) -> String {
     let mut text = plugins::render(&findings.plugins);
+    let devices =
+        [(Platform::Cpu, &findings.cpu), (Platform::Tpu, &findings.tpu), (Platform::XlaCpu, &findings.xla_cpu)];
+    // xla-rs is in some builds only; the plugins always have their place.
+    let devices = || devices.iter().filter(|(platform, answers)| *platform != Platform::XlaCpu || !answers.is_empty());
     let mut dtypes = report::table();
-    dtypes.set_header(["dtype", "cpu", "tpu"]);
-    for question in questions(Kind::Cpu).iter().filter(|question| matches!(question, Question::Dtype(_))) {
-        dtypes.add_row([question.to_string(), cell(&findings.cpu, question), cell(&findings.tpu, question)]);
+    dtypes.set_header(std::iter::once("dtype").chain(devices().map(|(platform, _)| platform.name())));
+    for question in questions(Platform::Cpu).iter().filter(|question| matches!(question, Question::Dtype(_))) {
+        let cells = devices().map(|(_, answers)| cell(answers, question));
+        dtypes.add_row(std::iter::once(question.to_string()).chain(cells));
     }
     let mut machines = report::table();
     machines.set_header(["what", "works", "found"]);
-    for (plugin, answers) in [("cpu", &findings.cpu), ("tpu", &findings.tpu)] {
+    for (platform, answers) in devices() {
         for answer in answers.iter().filter(|answer| !matches!(answer.question, Question::Dtype(_))) {
             let name = match &answer.question {
                 Question::Target(target) => target.clone(),
-                Question::Plugin | Question::Devices | Question::Dtype(_) => format!("{plugin} {}", answer.question),
+                Question::Plugin if *platform == Platform::XlaCpu => "xla-cpu library".to_string(),
+                Question::Plugin | Question::Devices | Question::Dtype(_) => format!("{platform} {}", answer.question),
             };
             machines.add_row([&name, yes_no(answer.works), &answer.detail]);
         }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Context, Status};
 use crate::graph::Precision;
-use crate::pjrt::{Client, Kind, Plugin};
+use crate::pjrt::{Client, Platform};
 use crate::report::grouped;
 use crate::train::checkpoint::Checkpoint;
 use crate::train::{Evaluation, Evaluator, Experiment, check_data, default_checkpoint};
@@ -31,6 +31,9 @@ pub struct Args {
     /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
+    /// Where it runs: cpu (the plugin), tpu, or xla-cpu (xla-rs's client, in builds with the feature xla)
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: Platform,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -55,7 +58,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let checkpoint = Checkpoint::read(&path)?;
     let (_, test) = experiment.read_data(&args.experiment)?;
     check_data(&experiment.model, &test)?;
-    let client = Client::new(Plugin::of(Kind::Cpu, &context.setup())?)?;
+    let client = Client::of(args.device, &context.setup())?;
     let batch = experiment.train.batch.min(test.n_examples() as u32);
     let evaluator = Evaluator::new(&client, &experiment.model, args.precision, batch)?;
     let evaluation = evaluator.evaluate(&path, &checkpoint, &test)?;

@@ -1,4 +1,4 @@
-//! The questions `doctor` asks a plugin, one by one, in a process that may die of one.
+//! The questions `doctor` asks a device's library, one by one, in a process that may die of one.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::hlo::ops::{BinaryOp, UnaryOp};
 use crate::hlo::proto::encode;
 use crate::hlo::verify::verify;
 use crate::hlo::{DType, Emitter, Module, Shape};
-use crate::pjrt::{Arg, Client, CompileOptions, Kind, Plugin, Setup, Topology};
+use crate::pjrt::{Arg, Client, CompileOptions, Kind, Platform, Plugin, Setup, Topology};
 use crate::tpu::{Target, Version, compile_with};
 
 /// A question.
@@ -47,35 +47,22 @@ impl fmt::Display for Question {
     }
 }
 
-/// The questions for a plugin, in order.
-pub(super) fn questions(kind: Kind) -> Vec<Question> {
+/// The questions for a device, in order.
+pub(super) fn questions(platform: Platform) -> Vec<Question> {
     let mut questions = vec![Question::Plugin, Question::Devices];
     questions.extend(DType::ALL.iter().map(|dtype| Question::Dtype(dtype.name().to_string())));
-    match kind {
-        Kind::Cpu => {}
-        Kind::Tpu => questions.extend(Version::ALL.map(|version| Question::Target(Target::board(version).to_string()))),
+    match platform {
+        Platform::Cpu | Platform::XlaCpu => {}
+        Platform::Tpu => {
+            questions.extend(Version::ALL.map(|version| Question::Target(Target::board(version).to_string())))
+        }
     }
     questions
 }
 
-/// Answers one question. The plugin stays loaded for the next.
-pub(super) fn answer(kind: Kind, setup: &Setup, question: &Question) -> Answer {
-    let found = Plugin::of(kind, setup).map_err(anyhow::Error::from).and_then(|plugin| match question {
-        Question::Plugin => {
-            let (major, minor) = plugin.api_version();
-            Ok(format!("{}, PJRT C API {major}.{minor}", plugin.path().display()))
-        }
-        Question::Devices => devices(kind, plugin),
-        Question::Dtype(name) => {
-            let dtype = DType::from_name(name).ok_or_else(|| anyhow::anyhow!("{name} is no dtype"))?;
-            dtype_works(kind, plugin, dtype)
-        }
-        Question::Target(name) => {
-            let report = compile_with(plugin, &name.parse()?, &encode::to_bytes(&module(DType::BF16)?)?, 1)?;
-            Ok(format!("compiles; {} of HBM a core", crate::report::mib(report.hbm.limit)))
-        }
-    });
-    let (works, detail) = match found {
+/// Answers one question. The library stays loaded for the next.
+pub(super) fn answer(platform: Platform, setup: &Setup, question: &Question) -> Answer {
+    let (works, detail) = match found(platform, setup, question) {
         Ok(detail) => (true, detail),
         // A compiler's message can be long; its first line says what it is about.
         Err(error) => (false, error.to_string().lines().next().unwrap_or_default().to_string()),
@@ -83,14 +70,45 @@ pub(super) fn answer(kind: Kind, setup: &Setup, question: &Question) -> Answer {
     Answer { question: question.clone(), works, detail }
 }
 
-fn devices(kind: Kind, plugin: &'static Plugin) -> anyhow::Result<String> {
-    let (kinds, remark): (Vec<String>, _) = match kind {
-        Kind::Cpu => {
-            let client = Client::new(plugin)?;
+fn found(platform: Platform, setup: &Setup, question: &Question) -> anyhow::Result<String> {
+    match question {
+        Question::Plugin => identity(platform, setup),
+        Question::Devices => devices(platform, setup),
+        Question::Dtype(name) => {
+            let dtype = DType::from_name(name).ok_or_else(|| anyhow::anyhow!("{name} is no dtype"))?;
+            dtype_works(platform, setup, dtype)
+        }
+        Question::Target(name) => {
+            let plugin = Plugin::of(Kind::Tpu, setup)?;
+            let report = compile_with(plugin, &name.parse()?, &encode::to_bytes(&module(DType::BF16)?)?, 1)?;
+            Ok(format!("compiles; {} of HBM a core", crate::report::mib(report.hbm.limit)))
+        }
+    }
+}
+
+/// Which library it is, of which version.
+fn identity(platform: Platform, setup: &Setup) -> anyhow::Result<String> {
+    let kind = match platform {
+        Platform::Cpu => Kind::Cpu,
+        Platform::Tpu => Kind::Tpu,
+        Platform::XlaCpu => {
+            let client = Client::of(platform, setup)?;
+            return Ok(format!("xla-rs 0.4.3, platform {}", client.platform_version()?));
+        }
+    };
+    let plugin = Plugin::of(kind, setup)?;
+    let (major, minor) = plugin.api_version();
+    Ok(format!("{}, PJRT C API {major}.{minor}", plugin.path().display()))
+}
+
+fn devices(platform: Platform, setup: &Setup) -> anyhow::Result<String> {
+    let (kinds, remark): (Vec<String>, _) = match platform {
+        Platform::Cpu | Platform::XlaCpu => {
+            let client = Client::of(platform, setup)?;
             (client.devices().iter().map(|device| device.description().kind.clone()).collect(), "")
         }
-        Kind::Tpu => {
-            let topology = board(plugin)?;
+        Platform::Tpu => {
+            let topology = board(Plugin::of(Kind::Tpu, setup)?)?;
             (topology.devices().iter().map(|device| device.kind.clone()).collect(), ", described for compiling")
         }
     };
@@ -125,16 +143,16 @@ fn numbers(dtype: DType) -> [f32; 2] {
     if dtype == DType::F8E8M0FNU { [1.0, 2.0] } else { [0.0, 1.0] }
 }
 
-fn dtype_works(kind: Kind, plugin: &'static Plugin, dtype: DType) -> anyhow::Result<String> {
+fn dtype_works(platform: Platform, setup: &Setup, dtype: DType) -> anyhow::Result<String> {
     let program = encode::to_bytes(&module(dtype)?)?;
     let options = CompileOptions::default();
-    match kind {
-        Kind::Tpu => {
-            board(plugin)?.compile(&program, &options)?;
+    match platform {
+        Platform::Tpu => {
+            board(Plugin::of(Kind::Tpu, setup)?)?.compile(&program, &options)?;
             Ok("compiles for TPU v2".to_string())
         }
-        Kind::Cpu => {
-            let client = Client::new(plugin)?;
+        Platform::Cpu | Platform::XlaCpu => {
+            let client = Client::of(platform, setup)?;
             let input = numbers(dtype);
             let bytes: Vec<u8> = input.iter().flat_map(|value| value.to_le_bytes()).collect();
             let buffer = client.buffer_from_host(&bytes, DType::F32, &[2], 0)?;

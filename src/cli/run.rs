@@ -10,7 +10,7 @@ use super::{Context, Status, module_file, policy, progress};
 use crate::data::npz::NpzWriter;
 use crate::hlo::proto::encode;
 use crate::hlo::{ArrayShape, Literal};
-use crate::pjrt::{Arg, Client, CompileOptions, Executable, Kind, Plugin};
+use crate::pjrt::{Arg, Client, CompileOptions, Executable, Platform};
 use crate::report;
 
 const EXAMPLES: &str = "\
@@ -47,6 +47,9 @@ pub struct Args {
     /// Let XLA drop roundings to bf16 and f16 that stand between wider computations, as it does by default elsewhere
     #[arg(long)]
     allow_excess_precision: bool,
+    /// Where it runs: cpu (the plugin), tpu, or xla-cpu (xla-rs's client, in builds with the feature xla)
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: Platform,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -87,7 +90,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
     // A path that cannot be written fails before the work, not after it.
     let mut npz = args.outputs.as_deref().map(NpzWriter::create).transpose()?;
-    let client = Client::new(Plugin::of(Kind::Cpu, &context.setup())?)?;
+    let client = Client::of(args.device, &context.setup())?;
     let options = CompileOptions {
         allow_excess_precision: args.allow_excess_precision,
         parameter_is_tupled: arrays::is_tupled(&module),

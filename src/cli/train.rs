@@ -1,4 +1,4 @@
-//! `bf16scope train`: trains an experiment on the CPU plugin, with a checkpoint after each epoch.
+//! `bf16scope train`: trains an experiment on the CPU plugin or another device, with a checkpoint after each epoch.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::progress::{bar, say};
 use super::{Context, Status};
 use crate::graph::Precision;
 use crate::hlo::DType;
-use crate::pjrt::{Client, Kind, Plugin};
+use crate::pjrt::{Client, Platform};
 use crate::report::grouped;
 use crate::train::checkpoint::Checkpoint;
 use crate::train::{Data, EpochReport, Event, Experiment, Plan, Session, Summary, default_checkpoint, run as train};
@@ -56,6 +56,9 @@ pub struct Args {
     /// Go on from the checkpoint at its place, or from FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     resume: Option<Option<PathBuf>>,
+    /// Where it runs: cpu (the plugin), tpu, or xla-cpu (xla-rs's client, in builds with the feature xla)
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: Platform,
     /// Print one JSON object at the end, and no lines before
     #[arg(long)]
     json: bool,
@@ -87,7 +90,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let resumed = args.resume.as_ref().map(|from| from.as_ref().unwrap_or(&path));
     let resumed = resumed.map(|from| Ok::<_, anyhow::Error>((from, Checkpoint::read(from)?))).transpose()?;
 
-    let client = Client::new(Plugin::of(Kind::Cpu, &context.setup())?)?;
+    let client = Client::of(args.device, &context.setup())?;
     let platform = client.platform_name()?;
     let mut session = Session::new(&client, experiment.spec(args.precision))?;
     if let Some((from, checkpoint)) = &resumed {

@@ -120,14 +120,10 @@ impl Reads {
 /// The forward part of a program.
 #[derive(Clone, Debug)]
 pub struct Forward {
-    /// What the input is.
-    pub reads: Reads,
     /// The program's input: `images` `[batch, input…]`, already in the dtype the network computes in, or `tokens`
     /// `s32[batch, length]`.
     pub input: Tensor,
-    /// What the network gave, in the dtype it computes in.
-    pub network: Tensor,
-    /// The same as f32: `[batch, n_classes]` or `[batch, length, n_classes]`.
+    /// `[batch, n_classes]` or `[batch, length, n_classes]`, f32.
     pub logits: Tensor,
 }
 
@@ -156,9 +152,8 @@ impl Forward {
 pub fn forward(graph: &Graph, model: &Model, precision: Precision, batch: i64) -> Forward {
     let dims: Vec<i64> = [batch].into_iter().chain(model.input().iter().copied()).collect();
     let input = graph.input(model.reads().name(), model.reads().dtype(precision), dims);
-    let network = graph.low_precision_scope(precision, |s| model.build(s, &input));
-    let logits = network.cast(DType::F32);
-    Forward { reads: model.reads(), input, network, logits }
+    let logits = graph.low_precision_scope(precision, |s| model.build(s, &input)).cast(DType::F32);
+    Forward { input, logits }
 }
 
 impl<'de> Deserialize<'de> for Model {

@@ -1,8 +1,9 @@
-//! A buffer: an array on a device.
+//! A buffer: an array on a device. [`Buffer`] is one of any client, [`PluginArray`] of a plugin's.
 
 use std::fmt;
 use std::sync::Arc;
 
+use super::backend::Array;
 use super::client::{BufferType, Shared, n_host_bytes};
 use super::event::Event;
 use super::live::{HandleKind, Live};
@@ -12,24 +13,8 @@ use crate::hlo::DType;
 
 /// An array on a device. Frees its memory when dropped.
 pub struct Buffer {
-    pub(super) shared: Arc<Shared>,
-    pub(super) raw: *mut ffi::PJRT_Buffer,
-    _live: Live,
-}
-
-// SAFETY: a `PJRT_Buffer` may be used by many threads at once (XLA documents `PjRtBuffer` as thread-safe); donation
-// takes the struct by value, so no other thread can hold it then.
-unsafe impl Send for Buffer {}
-// SAFETY: as above.
-unsafe impl Sync for Buffer {}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let mut args = ffi::PJRT_Buffer_Destroy_Args::zeroed();
-        args.buffer = self.raw;
-        // SAFETY: `raw` is live and not used again. The client outlives it.
-        log_drop(unsafe { call!(self.shared.plugin, PJRT_Buffer_Destroy, args) });
-    }
+    pub(super) client: Client,
+    pub(super) array: Box<dyn Array>,
 }
 
 impl fmt::Debug for Buffer {
@@ -42,62 +27,34 @@ impl fmt::Debug for Buffer {
 }
 
 impl Buffer {
-    /// # Safety
-    /// `raw` is a live buffer of this client that nobody else frees.
-    pub(super) unsafe fn new(shared: &Arc<Shared>, raw: *mut ffi::PJRT_Buffer) -> Buffer {
-        Buffer { shared: Arc::clone(shared), raw, _live: Live::new(HandleKind::Buffer) }
-    }
-
     /// The client whose device it is on.
     pub fn client(&self) -> Client {
-        Client { shared: Arc::clone(&self.shared) }
+        self.client.clone()
     }
 
     /// Element type.
     pub fn dtype(&self) -> Result<DType, PjrtError> {
-        let mut args = ffi::PJRT_Buffer_ElementType_Args::zeroed();
-        args.buffer = self.raw;
-        // SAFETY: a live buffer.
-        unsafe { call!(self.shared.plugin, PJRT_Buffer_ElementType, args)? };
-        dtype_of(args.buffer_type)
+        self.array.dtype()
     }
 
     /// Dimensions.
     pub fn dims(&self) -> Result<Vec<i64>, PjrtError> {
-        let mut args = ffi::PJRT_Buffer_Dimensions_Args::zeroed();
-        args.buffer = self.raw;
-        // SAFETY: a live buffer; the dimensions live as long as it, and are copied.
-        unsafe {
-            call!(self.shared.plugin, PJRT_Buffer_Dimensions, args)?;
-            Ok(value::list(args.dims, args.num_dims).to_vec())
-        }
+        self.array.dims()
     }
 
     /// Bytes it takes on its device, padding included.
     pub fn n_device_bytes(&self) -> Result<usize, PjrtError> {
-        let mut args = ffi::PJRT_Buffer_OnDeviceSizeInBytes_Args::zeroed();
-        args.buffer = self.raw;
-        // SAFETY: a live buffer.
-        unsafe { call!(self.shared.plugin, PJRT_Buffer_OnDeviceSizeInBytes, args)? };
-        Ok(args.on_device_size_in_bytes)
+        self.array.n_device_bytes()
     }
 
     /// Whether its memory has been given up.
     pub fn is_deleted(&self) -> Result<bool, PjrtError> {
-        let mut args = ffi::PJRT_Buffer_IsDeleted_Args::zeroed();
-        args.buffer = self.raw;
-        // SAFETY: a live buffer.
-        unsafe { call!(self.shared.plugin, PJRT_Buffer_IsDeleted, args)? };
-        Ok(args.is_deleted)
+        self.array.is_deleted()
     }
 
     /// Where it is on its device: shows whether a donated argument's memory became an output. Not for dereferencing.
     pub fn address(&self) -> Result<usize, PjrtError> {
-        let mut args = ffi::PJRT_Buffer_UnsafePointer_Args::zeroed();
-        args.buffer = self.raw;
-        // SAFETY: a live buffer.
-        unsafe { call!(self.shared.plugin, PJRT_Buffer_UnsafePointer, args)? };
-        Ok(args.buffer_pointer)
+        self.array.address()
     }
 
     /// Its elements, dense and row-major.
@@ -114,6 +71,85 @@ impl Buffer {
         if bytes.len() != expected {
             return Err(PjrtError::HostBytes { dtype, dims, measured: bytes.len(), expected });
         }
+        self.array.copy_to_host(bytes, &dims)
+    }
+}
+
+/// An array on a plugin's device.
+#[derive(Debug)]
+pub(super) struct PluginArray {
+    shared: Arc<Shared>,
+    pub(super) raw: *mut ffi::PJRT_Buffer,
+    _live: Live,
+}
+
+// SAFETY: a `PJRT_Buffer` may be used by many threads at once (XLA documents `PjRtBuffer` as thread-safe); donation
+// takes the struct by value, so no other thread can hold it then.
+unsafe impl Send for PluginArray {}
+// SAFETY: as above.
+unsafe impl Sync for PluginArray {}
+
+impl Drop for PluginArray {
+    fn drop(&mut self) {
+        let mut args = ffi::PJRT_Buffer_Destroy_Args::zeroed();
+        args.buffer = self.raw;
+        // SAFETY: `raw` is live and not used again. The client outlives it.
+        log_drop(unsafe { call!(self.shared.plugin, PJRT_Buffer_Destroy, args) });
+    }
+}
+
+impl PluginArray {
+    /// # Safety
+    /// `raw` is a live buffer of this client that nobody else frees.
+    pub(super) unsafe fn new(shared: &Arc<Shared>, raw: *mut ffi::PJRT_Buffer) -> PluginArray {
+        PluginArray { shared: Arc::clone(shared), raw, _live: Live::new(HandleKind::Buffer) }
+    }
+}
+
+impl Array for PluginArray {
+    fn dtype(&self) -> Result<DType, PjrtError> {
+        let mut args = ffi::PJRT_Buffer_ElementType_Args::zeroed();
+        args.buffer = self.raw;
+        // SAFETY: a live buffer.
+        unsafe { call!(self.shared.plugin, PJRT_Buffer_ElementType, args)? };
+        dtype_of(args.buffer_type)
+    }
+
+    fn dims(&self) -> Result<Vec<i64>, PjrtError> {
+        let mut args = ffi::PJRT_Buffer_Dimensions_Args::zeroed();
+        args.buffer = self.raw;
+        // SAFETY: a live buffer; the dimensions live as long as it, and are copied.
+        unsafe {
+            call!(self.shared.plugin, PJRT_Buffer_Dimensions, args)?;
+            Ok(value::list(args.dims, args.num_dims).to_vec())
+        }
+    }
+
+    fn n_device_bytes(&self) -> Result<usize, PjrtError> {
+        let mut args = ffi::PJRT_Buffer_OnDeviceSizeInBytes_Args::zeroed();
+        args.buffer = self.raw;
+        // SAFETY: a live buffer.
+        unsafe { call!(self.shared.plugin, PJRT_Buffer_OnDeviceSizeInBytes, args)? };
+        Ok(args.on_device_size_in_bytes)
+    }
+
+    fn is_deleted(&self) -> Result<bool, PjrtError> {
+        let mut args = ffi::PJRT_Buffer_IsDeleted_Args::zeroed();
+        args.buffer = self.raw;
+        // SAFETY: a live buffer.
+        unsafe { call!(self.shared.plugin, PJRT_Buffer_IsDeleted, args)? };
+        Ok(args.is_deleted)
+    }
+
+    fn address(&self) -> Result<usize, PjrtError> {
+        let mut args = ffi::PJRT_Buffer_UnsafePointer_Args::zeroed();
+        args.buffer = self.raw;
+        // SAFETY: a live buffer.
+        unsafe { call!(self.shared.plugin, PJRT_Buffer_UnsafePointer, args)? };
+        Ok(args.buffer_pointer)
+    }
+
+    fn copy_to_host(&self, bytes: &mut [u8], dims: &[i64]) -> Result<(), PjrtError> {
         // The device may hold another order of dimensions; the host always gets this one.
         let minor_to_major: Vec<i64> = (0..dims.len() as i64).rev().collect();
         let mut layout = ffi::PJRT_Buffer_MemoryLayout::zeroed();
@@ -126,8 +162,7 @@ impl Buffer {
         args.host_layout = &raw mut layout;
         args.dst = bytes.as_mut_ptr().cast();
         args.dst_size = bytes.len();
-        // SAFETY: a live buffer; the layout is alive during the call, and `bytes`, which has the size of the array,
-        // stays borrowed until the copy is done: the event is awaited below, also when the copy failed.
+        // SAFETY: a live buffer; the layout is alive during the call, and `bytes`, which has the size of the array, stays borrowed until the copy is done: the event is awaited below, also when the copy failed.
         unsafe { call!(self.shared.plugin, PJRT_Buffer_ToHostBuffer, args)? };
         match Event::new(self.shared.plugin, args.event) {
             Some(done) => done.wait(),

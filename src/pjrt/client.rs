@@ -1,9 +1,10 @@
-//! A client: a plugin's devices, and what can be done with them.
+//! A client: devices, and what can be done with them. [`Client`] is one of any kind, `Shared` a plugin's.
 
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use super::buffer::{Buffer, type_number};
+use super::backend::{Array, Backend, Loaded};
+use super::buffer::{Buffer, PluginArray, type_number};
 use super::event::Event;
 use super::executable::{self, Executable};
 use super::live::{HandleKind, Live};
@@ -11,13 +12,13 @@ use super::plugin::{Plugin, call, log_drop};
 use super::{CompileOptions, Device, PjrtError, ffi, value};
 use crate::hlo::DType;
 
-/// Devices of one plugin. Cloning shares it; buffers and executables keep it alive.
+/// Devices of one library. Cloning shares it; buffers and executables keep it alive.
 #[derive(Clone, Debug)]
 pub struct Client {
-    pub(super) shared: Arc<Shared>,
+    pub(super) backend: Arc<dyn Backend>,
 }
 
-/// What a client, its buffers and its executables share.
+/// What a plugin's client, its buffers and its executables share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) plugin: &'static Plugin,
@@ -54,39 +55,27 @@ impl Client {
         unsafe { call!(plugin, PJRT_Client_Create, args)? };
         let mut shared = Shared { plugin, raw: args.client, devices: Vec::new(), _live: Live::new(HandleKind::Client) };
         shared.devices = read_devices(&shared)?;
-        Ok(Client { shared: Arc::new(shared) })
+        Ok(Client { backend: Arc::new(shared) })
     }
 
     /// Such as `cpu`.
     pub fn platform_name(&self) -> Result<String, PjrtError> {
-        let mut args = ffi::PJRT_Client_PlatformName_Args::zeroed();
-        args.client = self.shared.raw;
-        // SAFETY: a live client; the text lives as long as it, and is copied.
-        unsafe {
-            call!(self.shared.plugin, PJRT_Client_PlatformName, args)?;
-            Ok(value::text(args.platform_name, args.platform_name_size))
-        }
+        self.backend.platform_name()
     }
 
-    /// What the plugin says of its version.
+    /// What the library says of its version.
     pub fn platform_version(&self) -> Result<String, PjrtError> {
-        let mut args = ffi::PJRT_Client_PlatformVersion_Args::zeroed();
-        args.client = self.shared.raw;
-        // SAFETY: a live client; the text lives as long as it, and is copied.
-        unsafe {
-            call!(self.shared.plugin, PJRT_Client_PlatformVersion, args)?;
-            Ok(value::text(args.platform_version, args.platform_version_size))
-        }
+        self.backend.platform_version()
     }
 
-    /// The plugin.
-    pub fn plugin(&self) -> &'static Plugin {
-        self.shared.plugin
+    /// The plugin; `None` for a client that is no plugin's.
+    pub fn plugin(&self) -> Option<&'static Plugin> {
+        self.backend.plugin()
     }
 
-    /// The devices this process can use, in the plugin's order: other calls name a device by its position here.
+    /// The devices this process can use, in the library's order: other calls name a device by its position here.
     pub fn devices(&self) -> &[Device] {
-        &self.shared.devices
+        self.backend.devices()
     }
 
     /// Compiles a program (serialized `HloModuleProto`) and loads it on the first devices.
@@ -94,17 +83,7 @@ impl Client {
     /// The program must have passed `hlo::verify`: XLA aborts the process over some of what the verifier rejects.
     pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Executable, PjrtError> {
         let parameters = executable::parameter_specs(program)?;
-        let options = options.encode();
-        let mut program = executable::program(program);
-        let mut args = ffi::PJRT_Client_Compile_Args::zeroed();
-        args.client = self.shared.raw;
-        args.program = &raw mut program;
-        args.compile_options = options.as_ptr().cast();
-        args.compile_options_size = options.len();
-        // SAFETY: a live client; program and options are alive during the call, which is as long as they are needed.
-        unsafe { call!(self.shared.plugin, PJRT_Client_Compile, args)? };
-        // SAFETY: the call returned an executable of this client, which we own.
-        unsafe { Executable::new(&self.shared, args.executable, parameters) }
+        Executable::new(self, Arc::clone(&self.backend).compile(program, options)?, parameters)
     }
 
     /// Copies a dense row-major array to a device. The bytes may be reused when this returns.
@@ -121,27 +100,92 @@ impl Client {
         if bytes.len() != expected {
             return Err(PjrtError::HostBytes { dtype, dims: dims.to_vec(), measured: bytes.len(), expected });
         }
-        let devices = &self.shared.devices;
-        let device =
-            devices.get(device_idx).ok_or(PjrtError::NoDevice { idx: device_idx, n_devices: devices.len() })?;
+        let n_devices = self.devices().len();
+        if device_idx >= n_devices {
+            return Err(PjrtError::NoDevice { idx: device_idx, n_devices });
+        }
+        Ok(self.buffer(Arc::clone(&self.backend).upload(bytes, dtype, dims, device_idx)?))
+    }
+
+    /// An array that this client's back end made.
+    pub(super) fn buffer(&self, array: Box<dyn Array>) -> Buffer {
+        Buffer { client: self.clone(), array }
+    }
+
+    /// Whether both are one client.
+    pub(super) fn is(&self, other: &Client) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.backend), Arc::as_ptr(&other.backend))
+    }
+}
+
+impl Backend for Shared {
+    fn platform_name(&self) -> Result<String, PjrtError> {
+        let mut args = ffi::PJRT_Client_PlatformName_Args::zeroed();
+        args.client = self.raw;
+        // SAFETY: a live client; the text lives as long as it, and is copied.
+        unsafe {
+            call!(self.plugin, PJRT_Client_PlatformName, args)?;
+            Ok(value::text(args.platform_name, args.platform_name_size))
+        }
+    }
+
+    fn platform_version(&self) -> Result<String, PjrtError> {
+        let mut args = ffi::PJRT_Client_PlatformVersion_Args::zeroed();
+        args.client = self.raw;
+        // SAFETY: a live client; the text lives as long as it, and is copied.
+        unsafe {
+            call!(self.plugin, PJRT_Client_PlatformVersion, args)?;
+            Ok(value::text(args.platform_version, args.platform_version_size))
+        }
+    }
+
+    fn plugin(&self) -> Option<&'static Plugin> {
+        Some(self.plugin)
+    }
+
+    fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
+        let options = options.encode();
+        let mut program = executable::program(program);
+        let mut args = ffi::PJRT_Client_Compile_Args::zeroed();
+        args.client = self.raw;
+        args.program = &raw mut program;
+        args.compile_options = options.as_ptr().cast();
+        args.compile_options_size = options.len();
+        // SAFETY: a live client; program and options are alive during the call, which is as long as they are needed.
+        unsafe { call!(self.plugin, PJRT_Client_Compile, args)? };
+        // SAFETY: the call returned an executable of this client, which we own.
+        unsafe { executable::loaded(&self, args.executable) }
+    }
+
+    fn upload(
+        self: Arc<Self>,
+        bytes: &[u8],
+        dtype: DType,
+        dims: &[i64],
+        device_idx: usize,
+    ) -> Result<Box<dyn Array>, PjrtError> {
         let mut args = ffi::PJRT_Client_BufferFromHostBuffer_Args::zeroed();
-        args.client = self.shared.raw;
+        args.client = self.raw;
         args.data = bytes.as_ptr().cast();
         args.buffer_type = type_number(dtype)?;
         args.dims = dims.as_ptr();
         args.num_dims = dims.len();
         args.host_buffer_semantics = ffi::IMMUTABLE_ONLY_DURING_CALL;
-        args.device = device.raw;
-        // SAFETY: a live client and one of its devices; `bytes` holds the whole dense array, as checked above, and the
-        // plugin may not keep a reference to it after the call under these semantics.
-        unsafe { call!(self.shared.plugin, PJRT_Client_BufferFromHostBuffer, args)? };
-        let done = Event::new(self.shared.plugin, args.done_with_host_buffer);
+        args.device = self.devices[device_idx].raw();
+        // SAFETY: a live client and one of its devices; `bytes` holds the whole dense array, as the caller checked, and
+        // the plugin may not keep a reference to it after the call under these semantics.
+        unsafe { call!(self.plugin, PJRT_Client_BufferFromHostBuffer, args)? };
+        let done = Event::new(self.plugin, args.done_with_host_buffer);
         // SAFETY: the call returned a buffer of this client, which we own.
-        let buffer = unsafe { Buffer::new(&self.shared, args.buffer) };
+        let array = unsafe { PluginArray::new(&self, args.buffer) };
         if let Some(done) = done {
             done.wait()?;
         }
-        Ok(buffer)
+        Ok(Box::new(array))
     }
 }
 

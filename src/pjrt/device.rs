@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::error::USE_THE_PLUGIN;
 use super::plugin::{Plugin, call};
 use super::{PjrtError, Value, ffi, value};
 
@@ -77,15 +78,21 @@ pub struct DeviceMemory {
 /// A device that this process can use. Belongs to its [`Client`](super::Client).
 #[derive(Debug)]
 pub struct Device {
-    pub(super) raw: *mut ffi::PJRT_Device,
-    plugin: &'static Plugin,
+    /// What a plugin knows it by; `None` where no plugin does.
+    handle: Option<Handle>,
     description: DeviceDescription,
 }
 
+#[derive(Debug)]
+struct Handle {
+    raw: *mut ffi::PJRT_Device,
+    plugin: &'static Plugin,
+}
+
 // SAFETY: the C API lets any thread ask a device; the device lives as long as its client, which owns this struct.
-unsafe impl Send for Device {}
+unsafe impl Send for Handle {}
 // SAFETY: as above.
-unsafe impl Sync for Device {}
+unsafe impl Sync for Handle {}
 
 impl Device {
     /// # Safety
@@ -98,7 +105,18 @@ impl Device {
             call!(plugin, PJRT_Device_GetDescription, args)?;
             DeviceDescription::read(plugin, args.device_description)?
         };
-        Ok(Device { raw, plugin, description })
+        Ok(Device { handle: Some(Handle { raw, plugin }), description })
+    }
+
+    /// A device that is no plugin's.
+    #[cfg(feature = "xla")]
+    pub(super) fn without_plugin(description: DeviceDescription) -> Device {
+        Device { handle: None, description }
+    }
+
+    /// The plugin's own pointer; null where no plugin has it.
+    pub(super) fn raw(&self) -> *mut ffi::PJRT_Device {
+        self.handle.as_ref().map_or(std::ptr::null_mut(), |handle| handle.raw)
     }
 
     /// What the device is.
@@ -108,10 +126,13 @@ impl Device {
 
     /// What its allocator counts. A plugin that does not count answers with `UNIMPLEMENTED`.
     pub fn memory(&self) -> Result<DeviceMemory, PjrtError> {
+        let Some(handle) = &self.handle else {
+            return Err(PjrtError::NotInXlaRs { what: "memory statistics of a device", help: USE_THE_PLUGIN });
+        };
         let mut args = ffi::PJRT_Device_MemoryStats_Args::zeroed();
-        args.device = self.raw;
+        args.device = handle.raw;
         // SAFETY: `raw` is a live device: the client that owns `self` is alive.
-        unsafe { call!(self.plugin, PJRT_Device_MemoryStats, args)? };
+        unsafe { call!(handle.plugin, PJRT_Device_MemoryStats, args)? };
         Ok(DeviceMemory {
             in_use: args.bytes_in_use,
             peak_in_use: args.peak_bytes_in_use_is_set.then_some(args.peak_bytes_in_use),

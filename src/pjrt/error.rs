@@ -81,6 +81,24 @@ impl fmt::Display for Code {
     }
 }
 
+/// What to do where xla-rs cannot.
+pub(super) const USE_THE_PLUGIN: &str = "use the device cpu, the plugin, which has it";
+
+fn excess_precision_remedy(measured: &str) -> &'static str {
+    match measured {
+        "on" => {
+            "unset XLA_FLAGS, or set it to --xla_allow_excess_precision=false; a program that makes xla-rs clients of \
+             its own calls pjrt::prepare_environment first"
+        }
+        _ => "start the process with XLA_FLAGS=--xla_allow_excess_precision=true",
+    }
+}
+
+fn did_you_mean(name: &str) -> String {
+    let near = |candidate: &&str| strsim::damerau_levenshtein(&name.to_lowercase(), candidate) <= 2;
+    super::Platform::names().into_iter().find(near).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+}
+
 /// A failure in loading or driving a plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum PjrtError {
@@ -108,6 +126,50 @@ pub enum PjrtError {
         major: i32,
         /// Its API version, minor part.
         minor: i32,
+    },
+    /// xla-rs, behind the device `xla-cpu`, has no way to say or do this.
+    #[error("xla-cpu: unsupported: xla-rs 0.4.3 has no {what}\nhelp: {help}")]
+    NotInXlaRs {
+        /// What was asked for.
+        what: &'static str,
+        /// What to do instead.
+        help: &'static str,
+    },
+    /// A dtype that xla-rs cannot put on its device.
+    #[error("xla-cpu: unsupported: xla-rs 0.4.3 has no arrays of {dtype}\nhelp: {USE_THE_PLUGIN}")]
+    XlaRsDType {
+        /// Element type.
+        dtype: DType,
+    },
+    /// xla-rs refused a call; the text is XLA's own.
+    #[error("xla-rs: {call}: {text}")]
+    XlaRs {
+        /// What was called.
+        call: &'static str,
+        /// XLA's text.
+        text: String,
+    },
+    /// XLA's process-wide flags are read once, and say otherwise than the options.
+    #[error(
+        "xla-cpu: excess precision is {measured} in this process, the options want it {wanted}, and xla-rs 0.4.3 sets it for whole processes only\nhelp: {}",
+        excess_precision_remedy(measured)
+    )]
+    ExcessPrecision {
+        /// What a probe found: `on` or `off`.
+        measured: &'static str,
+        /// What the compile options say.
+        wanted: &'static str,
+    },
+    /// A device that this build has not.
+    #[error(
+        "device xla-cpu: this bf16scope was built without xla-rs\nhelp: eval \"$(ci/xla-extension)\" && cargo build --features xla"
+    )]
+    NoXlaRs,
+    /// No device has this name.
+    #[error("no device is named `{name}`{}\nhelp: one of {}", did_you_mean(.name), super::Platform::names().join(", "))]
+    NoPlatform {
+        /// What was given.
+        name: String,
     },
     /// No file where one was named.
     #[error("plugin {}: no such file (named by {named_by})\nhelp: correct the path, or leave {named_by} out to use the pinned plugin", path.display())]

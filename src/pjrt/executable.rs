@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use super::buffer::{Buffer, dtype_of};
+use super::backend::{Array, Loaded, Program, Runner, array};
+use super::buffer::{PluginArray, dtype_of};
 use super::client::Shared;
 use super::event::Event;
 use super::live::{HandleKind, Live};
 use super::plugin::{Plugin, call, log_drop};
-use super::{PjrtError, Value, ffi, value};
+use super::{Buffer, Client, PjrtError, Value, ffi, value};
 use crate::hlo::DType;
 use crate::hlo::proto::messages::{ProgramShapeProto, ShapeProto};
 
@@ -18,6 +19,12 @@ use crate::hlo::proto::messages::{ProgramShapeProto, ShapeProto};
 /// [`Topology::compile`](super::Topology::compile).
 #[derive(Debug)]
 pub struct Compiled {
+    pub(super) program: Box<dyn Program>,
+}
+
+/// What a plugin says of a program.
+#[derive(Debug)]
+struct PluginProgram {
     plugin: &'static Plugin,
     raw: *mut ffi::PJRT_Executable,
     /// Keeps the client alive, where the program is loaded on one.
@@ -26,11 +33,11 @@ pub struct Compiled {
 }
 
 // SAFETY: a `PJRT_Executable` is only read; any thread may do so.
-unsafe impl Send for Compiled {}
+unsafe impl Send for PluginProgram {}
 // SAFETY: as above.
-unsafe impl Sync for Compiled {}
+unsafe impl Sync for PluginProgram {}
 
-impl Drop for Compiled {
+impl Drop for PluginProgram {
     fn drop(&mut self) {
         let mut args = ffi::PJRT_Executable_Destroy_Args::zeroed();
         args.executable = self.raw;
@@ -80,11 +87,48 @@ impl Compiled {
         raw: *mut ffi::PJRT_Executable,
         shared: Option<Arc<Shared>>,
     ) -> Compiled {
-        Compiled { plugin, raw, _shared: shared, _live: Live::new(HandleKind::Executable) }
+        let _live = Live::new(HandleKind::Executable);
+        Compiled { program: Box::new(PluginProgram { plugin, raw, _shared: shared, _live }) }
     }
 
     /// The module's name.
     pub fn name(&self) -> Result<String, PjrtError> {
+        self.program.name()
+    }
+
+    /// Outputs for each device; a tuple result counts its elements.
+    pub fn n_outputs(&self) -> Result<usize, PjrtError> {
+        self.program.n_outputs()
+    }
+
+    /// Types of the outputs.
+    pub fn outputs(&self) -> Result<Vec<OutputSpec>, PjrtError> {
+        self.program.outputs()
+    }
+
+    /// Memory it needs.
+    pub fn memory_stats(&self) -> Result<MemoryStats, PjrtError> {
+        self.program.memory_stats()
+    }
+
+    /// The compiler's estimates, such as `flops`, `bytes accessed`, `optimal_seconds`. Only numbers are kept.
+    pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>, PjrtError> {
+        self.program.cost_analysis()
+    }
+
+    /// The program after the compiler's passes: a serialized `HloModuleProto`.
+    pub fn optimized_program(&self) -> Result<Vec<u8>, PjrtError> {
+        self.program.optimized_program()
+    }
+
+    /// The same for the same program, options and compiler version; `UNIMPLEMENTED` where the plugin has none.
+    pub fn fingerprint(&self) -> Result<Vec<u8>, PjrtError> {
+        self.program.fingerprint()
+    }
+}
+
+impl Program for PluginProgram {
+    fn name(&self) -> Result<String, PjrtError> {
         let mut args = ffi::PJRT_Executable_Name_Args::zeroed();
         args.executable = self.raw;
         // SAFETY: a live executable; the text lives as long as it, and is copied.
@@ -94,8 +138,7 @@ impl Compiled {
         }
     }
 
-    /// Outputs for each device; a tuple result counts its elements.
-    pub fn n_outputs(&self) -> Result<usize, PjrtError> {
+    fn n_outputs(&self) -> Result<usize, PjrtError> {
         let mut args = ffi::PJRT_Executable_NumOutputs_Args::zeroed();
         args.executable = self.raw;
         // SAFETY: a live executable.
@@ -103,8 +146,7 @@ impl Compiled {
         Ok(args.num_outputs)
     }
 
-    /// Types of the outputs.
-    pub fn outputs(&self) -> Result<Vec<OutputSpec>, PjrtError> {
+    fn outputs(&self) -> Result<Vec<OutputSpec>, PjrtError> {
         let mut types = ffi::PJRT_Executable_OutputElementTypes_Args::zeroed();
         types.executable = self.raw;
         let mut sizes = ffi::PJRT_Executable_OutputDimensions_Args::zeroed();
@@ -130,8 +172,7 @@ impl Compiled {
         Ok(outputs)
     }
 
-    /// Memory it needs.
-    pub fn memory_stats(&self) -> Result<MemoryStats, PjrtError> {
+    fn memory_stats(&self) -> Result<MemoryStats, PjrtError> {
         let mut args = ffi::PJRT_Executable_GetCompiledMemoryStats_Args::zeroed();
         args.executable = self.raw;
         // SAFETY: a live executable.
@@ -146,8 +187,7 @@ impl Compiled {
         })
     }
 
-    /// The compiler's estimates, such as `flops`, `bytes accessed`, `optimal_seconds`. Only numbers are kept.
-    pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>, PjrtError> {
+    fn cost_analysis(&self) -> Result<BTreeMap<String, f64>, PjrtError> {
         let mut args = ffi::PJRT_Executable_GetCostAnalysis_Args::zeroed();
         args.executable = self.raw;
         // SAFETY: a live executable; the properties live as long as it, and are copied.
@@ -163,8 +203,7 @@ impl Compiled {
         Ok(properties.into_iter().filter_map(|(name, value)| Some((name, number(value)?))).collect())
     }
 
-    /// The program after the compiler's passes: a serialized `HloModuleProto`.
-    pub fn optimized_program(&self) -> Result<Vec<u8>, PjrtError> {
+    fn optimized_program(&self) -> Result<Vec<u8>, PjrtError> {
         let mut program = ffi::PJRT_Program::zeroed();
         let mut args = ffi::PJRT_Executable_OptimizedProgram_Args::zeroed();
         args.executable = self.raw;
@@ -187,8 +226,7 @@ impl Compiled {
         }
     }
 
-    /// The same for the same program, options and compiler version; `UNIMPLEMENTED` where the plugin has none.
-    pub fn fingerprint(&self) -> Result<Vec<u8>, PjrtError> {
+    fn fingerprint(&self) -> Result<Vec<u8>, PjrtError> {
         let mut args = ffi::PJRT_Executable_Fingerprint_Args::zeroed();
         args.executable = self.raw;
         // SAFETY: a live executable; the bytes live as long as it, and are copied.
@@ -210,7 +248,7 @@ pub enum Arg<'a> {
 }
 
 impl Arg<'_> {
-    fn buffer(&self) -> &Buffer {
+    pub(super) fn buffer(&self) -> &Buffer {
         match self {
             Arg::Keep(buffer) => buffer,
             Arg::Donate(buffer) => buffer,
@@ -221,61 +259,25 @@ impl Arg<'_> {
 /// A program loaded on devices of a client.
 #[derive(Debug)]
 pub struct Executable {
-    // Dropped before the loaded executable it was made from, and both before the client.
+    // Dropped before the runner it was made from, and both before the client.
     compiled: Compiled,
-    loaded: Loaded,
+    runner: Box<dyn Runner>,
+    client: Client,
     name: String,
     parameters: Option<Vec<OutputSpec>>,
     n_outputs: usize,
     n_devices: usize,
 }
 
-/// Owns the handle, so that it is freed also when making the rest of an [`Executable`] fails.
-#[derive(Debug)]
-struct Loaded {
-    shared: Arc<Shared>,
-    raw: *mut ffi::PJRT_LoadedExecutable,
-    _live: Live,
-}
-
-// SAFETY: a `PJRT_LoadedExecutable` may be used by many threads at once (XLA documents `PjRtLoadedExecutable` as
-// thread-safe).
-unsafe impl Send for Loaded {}
-// SAFETY: as above.
-unsafe impl Sync for Loaded {}
-
-impl Drop for Loaded {
-    fn drop(&mut self) {
-        let mut args = ffi::PJRT_LoadedExecutable_Destroy_Args::zeroed();
-        args.executable = self.raw;
-        // SAFETY: `raw` is live and not used again. The client outlives it.
-        log_drop(unsafe { call!(self.shared.plugin, PJRT_LoadedExecutable_Destroy, args) });
-    }
-}
-
 impl Executable {
-    /// # Safety
-    /// `raw` is a live loaded executable of this client that nobody else frees.
-    pub(super) unsafe fn new(
-        shared: &Arc<Shared>,
-        raw: *mut ffi::PJRT_LoadedExecutable,
+    pub(super) fn new(
+        client: &Client,
+        loaded: Loaded,
         parameters: Option<Vec<OutputSpec>>,
     ) -> Result<Executable, PjrtError> {
-        let plugin = shared.plugin;
-        let loaded = Loaded { shared: Arc::clone(shared), raw, _live: Live::new(HandleKind::LoadedExecutable) };
-        let mut args = ffi::PJRT_LoadedExecutable_GetExecutable_Args::zeroed();
-        args.loaded_executable = raw;
-        // SAFETY: a live loaded executable; the call returns an executable that we own.
-        let compiled = unsafe {
-            call!(plugin, PJRT_LoadedExecutable_GetExecutable, args)?;
-            Compiled::new(plugin, args.executable, Some(Arc::clone(shared)))
-        };
-        let mut devices = ffi::PJRT_LoadedExecutable_AddressableDevices_Args::zeroed();
-        devices.executable = raw;
-        // SAFETY: a live loaded executable. Only the count is used.
-        unsafe { call!(plugin, PJRT_LoadedExecutable_AddressableDevices, devices)? };
+        let Loaded { compiled, runner, n_devices } = loaded;
         let (name, n_outputs) = (compiled.name()?, compiled.n_outputs()?);
-        Ok(Executable { compiled, loaded, name, parameters, n_outputs, n_devices: devices.num_addressable_devices })
+        Ok(Executable { compiled, runner, client: client.clone(), name, parameters, n_outputs, n_devices })
     }
 
     /// What the compiler says of it.
@@ -306,41 +308,9 @@ impl Executable {
     /// An argument is donated only where every device donates it.
     pub fn execute_sharded(&self, args: Vec<Vec<Arg<'_>>>) -> Result<Vec<Vec<Buffer>>, PjrtError> {
         self.check_args(&args)?;
-        let n_args = args[0].len();
-        let kept = |idx: &i64| args.iter().any(|list| matches!(list[*idx as usize], Arg::Keep(_)));
-        let non_donatable: Vec<i64> = (0..n_args as i64).filter(kept).collect();
-        let raw_args: Vec<Vec<*mut ffi::PJRT_Buffer>> =
-            args.iter().map(|list| list.iter().map(|arg| arg.buffer().raw).collect()).collect();
-        let arg_lists: Vec<*const *mut ffi::PJRT_Buffer> = raw_args.iter().map(|list| list.as_ptr()).collect();
-        let mut raw_outputs = vec![vec![std::ptr::null_mut(); self.n_outputs]; self.n_devices];
-        let output_lists: Vec<*mut *mut ffi::PJRT_Buffer> =
-            raw_outputs.iter_mut().map(|list| list.as_mut_ptr()).collect();
-        let mut events = vec![std::ptr::null_mut(); self.n_devices];
-        let mut options = ffi::PJRT_ExecuteOptions::zeroed();
-        options.non_donatable_input_indices = non_donatable.as_ptr();
-        options.num_non_donatable_input_indices = non_donatable.len();
-        let mut call_args = ffi::PJRT_LoadedExecutable_Execute_Args::zeroed();
-        call_args.executable = self.loaded.raw;
-        call_args.options = &raw mut options;
-        call_args.argument_lists = arg_lists.as_ptr();
-        call_args.num_devices = self.n_devices;
-        call_args.num_args = n_args;
-        call_args.output_lists = output_lists.as_ptr();
-        call_args.device_complete_events = events.as_mut_ptr();
-        let shared = &self.loaded.shared;
-        // SAFETY: live handles of one client, as `check_args` made sure; every list has the length the call reads or
-        // writes (`n_devices` lists of `n_args` and of `n_outputs`), and is alive during it. Arguments that are not
-        // listed as non-donatable are owned by `args`, so nobody else can use them.
-        unsafe { call!(shared.plugin, PJRT_LoadedExecutable_Execute, call_args)? };
-        let events: Vec<Event> = events.into_iter().filter_map(|raw| Event::new(shared.plugin, raw)).collect();
-        // SAFETY: the call succeeded, so each of the lists holds live buffers of this client, which we own.
-        let own = |raw| unsafe { Buffer::new(shared, raw) };
-        let outputs: Vec<Vec<Buffer>> =
-            raw_outputs.into_iter().map(|list| list.into_iter().map(own).collect()).collect();
-        // Every event is awaited, also after one failed: the devices run together.
-        let done: Vec<Result<(), PjrtError>> = events.into_iter().map(Event::wait).collect();
-        done.into_iter().collect::<Result<(), PjrtError>>()?;
-        Ok(outputs)
+        let outputs = self.runner.execute(&args, self.n_outputs)?;
+        let buffers = |list: Vec<Box<dyn Array>>| list.into_iter().map(|array| self.client.buffer(array)).collect();
+        Ok(outputs.into_iter().map(buffers).collect())
     }
 
     /// Counts and types of the arguments, before the plugin sees them.
@@ -355,7 +325,7 @@ impl Executable {
             count("arguments", list.len(), expected)?;
             for (idx, arg) in list.iter().enumerate() {
                 let buffer = arg.buffer();
-                if !Arc::ptr_eq(&buffer.shared, &self.loaded.shared) {
+                if !buffer.client.is(&self.client) {
                     return Err(PjrtError::ForeignBuffer { name: self.name.clone(), idx });
                 }
                 if let Some(parameters) = &self.parameters {
@@ -377,6 +347,93 @@ impl Executable {
             measured: measured.to_string(),
             expected: parameter.to_string(),
         })
+    }
+}
+
+/// A program that a plugin loaded. Owns the handle.
+#[derive(Debug)]
+struct PluginRunner {
+    shared: Arc<Shared>,
+    raw: *mut ffi::PJRT_LoadedExecutable,
+    n_devices: usize,
+    _live: Live,
+}
+
+// SAFETY: a `PJRT_LoadedExecutable` may be used by many threads at once (XLA documents `PjRtLoadedExecutable` as
+// thread-safe).
+unsafe impl Send for PluginRunner {}
+// SAFETY: as above.
+unsafe impl Sync for PluginRunner {}
+
+impl Drop for PluginRunner {
+    fn drop(&mut self) {
+        let mut args = ffi::PJRT_LoadedExecutable_Destroy_Args::zeroed();
+        args.executable = self.raw;
+        // SAFETY: `raw` is live and not used again. The client outlives it.
+        log_drop(unsafe { call!(self.shared.plugin, PJRT_LoadedExecutable_Destroy, args) });
+    }
+}
+
+/// What a plugin loaded, with what it says of it.
+///
+/// # Safety
+/// `raw` is a live loaded executable of this client that nobody else frees.
+pub(super) unsafe fn loaded(shared: &Arc<Shared>, raw: *mut ffi::PJRT_LoadedExecutable) -> Result<Loaded, PjrtError> {
+    let plugin = shared.plugin;
+    // Owns the handle from here on, so that it is freed also when what follows fails.
+    let _live = Live::new(HandleKind::LoadedExecutable);
+    let mut runner = PluginRunner { shared: Arc::clone(shared), raw, n_devices: 0, _live };
+    let mut args = ffi::PJRT_LoadedExecutable_GetExecutable_Args::zeroed();
+    args.loaded_executable = raw;
+    // SAFETY: a live loaded executable; the call returns an executable that we own.
+    let compiled = unsafe {
+        call!(plugin, PJRT_LoadedExecutable_GetExecutable, args)?;
+        Compiled::new(plugin, args.executable, Some(Arc::clone(shared)))
+    };
+    let mut devices = ffi::PJRT_LoadedExecutable_AddressableDevices_Args::zeroed();
+    devices.executable = raw;
+    // SAFETY: a live loaded executable. Only the count is used.
+    unsafe { call!(plugin, PJRT_LoadedExecutable_AddressableDevices, devices)? };
+    runner.n_devices = devices.num_addressable_devices;
+    Ok(Loaded { compiled, n_devices: runner.n_devices, runner: Box::new(runner) })
+}
+
+impl Runner for PluginRunner {
+    fn execute(&self, args: &[Vec<Arg<'_>>], n_outputs: usize) -> Result<Vec<Vec<Box<dyn Array>>>, PjrtError> {
+        let n_args = args[0].len();
+        let kept = |idx: &i64| args.iter().any(|list| matches!(list[*idx as usize], Arg::Keep(_)));
+        let non_donatable: Vec<i64> = (0..n_args as i64).filter(kept).collect();
+        let raw_args: Vec<Vec<*mut ffi::PJRT_Buffer>> =
+            args.iter().map(|list| list.iter().map(|arg| array::<PluginArray>(arg.buffer()).raw).collect()).collect();
+        let arg_lists: Vec<*const *mut ffi::PJRT_Buffer> = raw_args.iter().map(|list| list.as_ptr()).collect();
+        let mut raw_outputs = vec![vec![std::ptr::null_mut(); n_outputs]; self.n_devices];
+        let output_lists: Vec<*mut *mut ffi::PJRT_Buffer> =
+            raw_outputs.iter_mut().map(|list| list.as_mut_ptr()).collect();
+        let mut events = vec![std::ptr::null_mut(); self.n_devices];
+        let mut options = ffi::PJRT_ExecuteOptions::zeroed();
+        options.non_donatable_input_indices = non_donatable.as_ptr();
+        options.num_non_donatable_input_indices = non_donatable.len();
+        let mut call_args = ffi::PJRT_LoadedExecutable_Execute_Args::zeroed();
+        call_args.executable = self.raw;
+        call_args.options = &raw mut options;
+        call_args.argument_lists = arg_lists.as_ptr();
+        call_args.num_devices = self.n_devices;
+        call_args.num_args = n_args;
+        call_args.output_lists = output_lists.as_ptr();
+        call_args.device_complete_events = events.as_mut_ptr();
+        let shared = &self.shared;
+        // SAFETY: live handles of one client, as the caller made sure; every list has the length the call reads or
+        // writes (`n_devices` lists of `n_args` and of `n_outputs`), and is alive during it. Arguments that are not
+        // listed as non-donatable are owned by `args`, so nobody else can use them.
+        unsafe { call!(shared.plugin, PJRT_LoadedExecutable_Execute, call_args)? };
+        let events: Vec<Event> = events.into_iter().filter_map(|raw| Event::new(shared.plugin, raw)).collect();
+        // SAFETY: the call succeeded, so each of the lists holds live buffers of this client, which we own.
+        let own = |raw| Box::new(unsafe { PluginArray::new(shared, raw) }) as Box<dyn Array>;
+        let outputs = raw_outputs.into_iter().map(|list| list.into_iter().map(own).collect()).collect();
+        // Every event is awaited, also after one failed: the devices run together.
+        let done: Vec<Result<(), PjrtError>> = events.into_iter().map(Event::wait).collect();
+        done.into_iter().collect::<Result<(), PjrtError>>()?;
+        Ok(outputs)
     }
 }
 

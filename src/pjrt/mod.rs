@@ -12,6 +12,7 @@
 
 pub mod ffi;
 
+mod backend;
 mod buffer;
 mod client;
 mod device;
@@ -23,9 +24,12 @@ mod install;
 mod live;
 mod locate;
 mod options;
+mod platform;
 mod plugin;
 mod topology;
 mod value;
+#[cfg(feature = "xla")]
+pub mod xla;
 
 pub use buffer::Buffer;
 pub use client::Client;
@@ -36,6 +40,7 @@ pub use install::{InstallError, Progress, install, set_progress};
 pub use live::{LiveHandles, live_handles};
 pub use locate::{Artifact, Kind, Located, Setup, Source, locate};
 pub use options::{CompileOptions, OptionValue};
+pub use platform::Platform;
 pub use plugin::{Plugin, prepare_environment};
 pub use topology::Topology;
 pub use value::Value;

@@ -210,7 +210,22 @@ pub fn prepare_environment() {
                 unsafe { std::env::set_var(name, setting) };
             }
         }
+        #[cfg(feature = "xla")]
+        keep_roundings();
     });
+}
+
+/// Turns XLA's excess precision off for the process, unless the user's `XLA_FLAGS` say what it is to be: xla-rs has no
+/// other way to say it. Plugins are told with each program, whatever these flags are.
+#[cfg(feature = "xla")]
+fn keep_roundings() {
+    const VARIABLE: &str = "XLA_FLAGS";
+    const FLAG: &str = "xla_allow_excess_precision";
+    let flags = std::env::var(VARIABLE).unwrap_or_default();
+    if !flags.contains(FLAG) {
+        // SAFETY: as in `prepare_environment`, which calls this once.
+        unsafe { std::env::set_var(VARIABLE, format!("{flags} --{FLAG}=false").trim_start()) };
+    }
 }
 
 /// Checks and opens a file, and reads its table.

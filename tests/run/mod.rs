@@ -1,4 +1,5 @@
-//! Runs a builder's program on the CPU plugin, for tests that judge what it computes.
+//! Runs a builder's program, for tests that judge what it computes: on the CPU plugin, or on the device that
+//! `BF16SCOPE_TEST_DEVICE` names (`ci/xla-tests` runs these tests on `xla-cpu`).
 
 #![allow(dead_code)] // Each test crate uses its part.
 
@@ -6,13 +7,16 @@ use bf16scope::graph::{Graph, Program, Tensor};
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Element, Literal};
-use bf16scope::pjrt::{Arg, Client, CompileOptions, Executable};
+use bf16scope::pjrt::{Arg, Client, CompileOptions, Executable, Platform, Setup};
 use std::sync::OnceLock;
 
 /// The one client of this process.
 fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
-    CLIENT.get_or_init(|| Client::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
+    CLIENT.get_or_init(|| {
+        let platform = std::env::var("BF16SCOPE_TEST_DEVICE").map_or(Platform::Cpu, |name| name.parse().unwrap());
+        Client::of(platform, &Setup::from_env()).unwrap_or_else(|error| panic!("no client of {platform}: {error}"))
+    })
 }
 
 /// Runs a program on arguments given by name and returns its outputs as literals, in order. Excess precision is off.

@@ -1,0 +1,45 @@
+//! Acts with the feature `xla` only: checks that there is an XLA extension for xla-rs to be built with, and says what to
+//! run if there is none; and tells our programs where its libraries are, which xla-rs's own build script can do for its
+//! own programs only. Without the feature it does nothing.
+
+use std::env;
+use std::path::PathBuf;
+
+/// What xla-rs 0.4.3 includes and links; an XLA of another age lacks some of it.
+const FILES: [&str; 5] = [
+    "include/xla/hlo/builder/xla_builder.h",
+    "include/xla/pjrt/c_api_client/pjrt_c_api_client.h",
+    "include/xla/pjrt/plugin/xla_cpu/xla_cpu_pjrt_client.h",
+    "include/xla/pjrt/plugin/xla_gpu/xla_gpu_client_options.h",
+    "lib/libxla_extension.so",
+];
+
+const HELP: &str =
+    "help: eval \"$(ci/xla-extension)\" makes one and names it; or set XLA_EXTENSION_DIR to an xla_extension 0.10.0";
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    // On docs.rs xla-rs is documented without its library.
+    if env::var_os("CARGO_FEATURE_XLA").is_none() || env::var_os("DOCS_RS").is_some() {
+        return;
+    }
+    println!("cargo:rerun-if-env-changed=XLA_EXTENSION_DIR");
+    match extension() {
+        Ok(dir) => println!("cargo:rustc-link-arg=-Wl,-rpath,{}", dir.join("lib").display()),
+        Err(why) => {
+            println!("cargo::error=feature xla: {why}");
+            println!("cargo::error={HELP}");
+        }
+    }
+}
+
+fn extension() -> Result<PathBuf, String> {
+    let named = env::var_os("XLA_EXTENSION_DIR").filter(|dir| !dir.is_empty());
+    let dir = PathBuf::from(named.ok_or("XLA_EXTENSION_DIR is not set: xla-rs needs XLA's headers and library")?);
+    match FILES.iter().find(|file| !dir.join(file).exists()) {
+        Some(file) => {
+            Err(format!("XLA_EXTENSION_DIR={} is no XLA that xla-rs 0.4.3 can use: {file} is missing", dir.display()))
+        }
+        None => Ok(dir),
+    }
+}

@@ -1,0 +1,34 @@
+//! xla-rs as a back end: `xla::PjRtClient::cpu()`, XLA's CPU client in this process, behind [`Client`].
+//!
+//! Built with the feature `xla` only. What xla-rs 0.4.3 has no call for — several devices, tupled parameters, XLA's
+//! flags, memory statistics, costs, the optimized program, addresses — is refused by name
+//! ([`PjrtError::NotInXlaRs`]). Two things it does otherwise than a plugin are put right here:
+//!
+//! - It compiles with XLA's process-wide flags, so excess precision is a property of the process.
+//!   [`prepare_environment`](super::prepare_environment) turns it off before XLA reads them; what came of it is
+//!   measured when a client is made, and options that want the other are refused.
+//! - It donates every argument that the program aliases or names as a donor. One that the caller keeps is copied first.
+//!
+//! Source: xla-rs 0.4.3, `xla_rs/xla_rs.cc`.
+
+mod arrays;
+mod client;
+mod wire;
+
+pub use arrays::{dtype_of, element_type};
+pub use wire::{from_bytes, to_bytes};
+
+pub use xla;
+
+use super::PjrtError;
+
+/// The error of a call into xla-rs. Its backtrace, which xla-rs puts behind the text, is left out.
+pub(crate) fn failed(call: &'static str) -> impl Fn(xla::Error) -> PjrtError {
+    move |error| {
+        let text = match error {
+            xla::Error::XlaError { msg, .. } => msg,
+            other => other.to_string(),
+        };
+        PjrtError::XlaRs { call, text }
+    }
+}
