@@ -233,6 +233,24 @@ fn an_instruction_is_explained() {
         bf16scope: net.txt: no instruction is named `biasd`; did you mean `biased`?
     "#]],
     );
+    // Names of another framework's dump: by opcode and by number.
+    place.check(
+        &["explain-cast", "net.txt", "%dot.7"],
+        expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: net.txt: no instruction is named `dot.7`; did you mean `hidden` or `logits`?
+    "#]],
+    );
+    place.write("numbered.txt", &MODULE.replace("relu", "max.4"));
+    place.check(
+        &["explain-cast", "numbered.txt", "fusion.4"],
+        expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: numbered.txt: no instruction is named `fusion.4`; did you mean `max.4`?
+    "#]],
+    );
     place.check(
         &["explain-cast", "net.txt", "zero", "--json"],
         expect![[r#"
@@ -370,4 +388,24 @@ fn the_environment_lowers_what_is_run() {
     );
     let (_, stderr) = run(Some("zzz"));
     assert!(stderr.starts_with("bf16scope: BF16SCOPE_AUTO is `zzz`, expected 0, 1, a preset or a file\n"), "{stderr}");
+}
+
+/// What is compiled for a TPU is lowered too: the compiler counts casts that the wide program has not.
+#[test]
+fn the_environment_lowers_what_is_compiled() {
+    let place = Place::new();
+    let compile = |auto: &str| {
+        let mut command = place.command(&["compile", "net.txt", "--target", "tpu-v2", "--json"]);
+        let output = command.env("BF16SCOPE_AUTO", auto).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{stderr}");
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (json["reports"][0]["flops"].as_f64().unwrap(), stderr)
+    };
+    let (wide, quiet) = compile("0");
+    let (narrow, stderr) = compile("1");
+    assert!(!quiet.contains("BF16SCOPE_AUTO"), "{quiet}");
+    let warning = "warning: BF16SCOPE_AUTO is set: 6 instructions of net.txt compute in bf16 now";
+    assert!(stderr.contains(warning), "{stderr}");
+    assert!(narrow > wide, "{narrow} flops lowered, {wide} as given");
 }

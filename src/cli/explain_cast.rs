@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::policy::PolicyArgs;
 use super::{Context, Status, module_file};
-use crate::hlo::Module;
+use crate::hlo::{Instruction, Module};
 use crate::models::yaml::nearest;
 use crate::passes::amp::{self, Cast, Decision, Report};
 
@@ -18,6 +18,9 @@ Examples:
           the rule that decided for %add.65, the instruction it came from, and the casts around it
   bf16scope explain-cast step.txt dot.3 --policy O2 --json
           the same for another policy, as JSON";
+
+/// Names suggested for one that nothing has.
+const MAX_MEANT: usize = 3;
 
 /// Steps shown of the way on which a decision came.
 const MAX_STEPS: usize = 16;
@@ -74,13 +77,32 @@ fn check_name(module: &Module, name: &str, args: &Args) -> anyhow::Result<()> {
     if instructions().any(|instr| instr.name == name) {
         return Ok(());
     }
-    let names: Vec<String> = instructions().map(|instr| instr.name.clone()).collect();
-    match nearest(name, &names) {
-        Some(nearest) => {
-            bail!("{}: no instruction is named `{name}`; did you mean `{nearest}`?", args.module.display())
-        }
-        None => bail!("{}: no instruction is named `{name}`", args.module.display()),
-    }
+    let meant = meant(module, name);
+    let help = match meant.split_last() {
+        Some((last, [])) => format!("; did you mean `{last}`?"),
+        Some((last, others)) => format!("; did you mean `{}` or `{last}`?", others.join("`, `")),
+        None => String::new(),
+    };
+    bail!("{}: no instruction is named `{name}`{help}", args.module.display())
+}
+
+/// Names that may have been meant by one that nothing has, the likeliest first: what is called nearly so, what has its
+/// number (names keep that when a framework renames an op), and what is of the opcode that it begins with.
+fn meant(module: &Module, name: &str) -> Vec<String> {
+    let instructions: Vec<&Instruction> = module.computations.iter().flat_map(|comp| &comp.instructions).collect();
+    let names: Vec<String> = instructions.iter().map(|instr| instr.name.clone()).collect();
+    let (base, number) = match name.rsplit_once('.') {
+        Some((base, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => (base, Some(number)),
+        _ => (name, name.bytes().all(|byte| byte.is_ascii_digit()).then_some(name)),
+    };
+    let has_number = |name: &str| number.is_some_and(|number| name.rsplit_once('.').is_some_and(|(_, n)| n == number));
+    let mut meant: Vec<String> = nearest(name, &names).map(str::to_string).into_iter().collect();
+    meant.extend(names.iter().filter(|name| has_number(name)).cloned());
+    meant.extend(instructions.iter().filter(|instr| instr.op.opcode() == base).map(|instr| instr.name.clone()));
+    let mut seen = BTreeSet::new();
+    meant.retain(|name| seen.insert(name.clone()));
+    meant.truncate(MAX_MEANT);
+    meant
 }
 
 /// The decisions from which others came, nearest first, each once.
