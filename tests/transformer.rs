@@ -99,6 +99,109 @@ fn gradients_of_attention_agree_with_central_differences() {
     }
 }
 
+/// A loss as a function of one f64 input, and its gradient, compiled.
+fn check_gradient(name: &str, dims: &[i64], bound: f64, loss: impl Fn(&Graph, &Tensor) -> Tensor) {
+    const STEP: f64 = 1.0 / 8192.0;
+    let build = |with_gradient: bool| {
+        let g = Graph::new(name);
+        let x = g.input("x", DType::F64, dims);
+        let loss = loss(&g, &x);
+        if !with_gradient {
+            return g.finish(&[("loss", &loss)]).unwrap();
+        }
+        let gradient = g.tensor(gradients(g.emitter(), loss.id, &[x.id]).unwrap()[0]);
+        g.finish(&[("gradient", &gradient)]).unwrap()
+    };
+    let (loss, gradient) = (build(false), build(true));
+    let compiled = run::Compiled::new(&loss);
+    // Up to ±3, where gelu bends.
+    let values: Vec<f64> = numbers(name, dims).into_iter().map(|value| 3.0 * value).collect();
+    let argument = |name: &str, values: &[f64]| match name {
+        "x" => f64s(dims, values),
+        variable => f64s(&dims_of(&loss, variable), &numbers(variable, &dims_of(&loss, variable))),
+    };
+    let at = |values: &[f64]| run::f64s(&compiled.run(|name| argument(name, values))[0])[0];
+    let measured = run::f64s(&run::run(&gradient, |name| argument(name, &values))[0]);
+    for (element, &measured) in measured.iter().enumerate() {
+        let moved = |by: f64| {
+            let mut values = values.clone();
+            values[element] += by;
+            at(&values)
+        };
+        let difference = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
+        assert!(
+            (measured - difference).abs() <= bound,
+            "{name}[{element}]: gradient {measured}, difference {difference}"
+        );
+    }
+}
+
+/// The third derivatives of gelu stay below 3, of a cross-entropy below 1 in one logit: `h² / 6 · 3 = 7.5e-9` with a step
+/// of 2^-13, and rounding of a loss below 32 adds `32 · 100 · 2^-53 / h = 3e-9`.
+#[test]
+fn own_gradients_agree_with_central_differences() {
+    for form in [Gelu::Tanh, Gelu::Erf] {
+        check_gradient("gelu", &[24], 2e-8, |_, x| gelu(x, form).sum(&[0]));
+    }
+    for smoothing in [0.0, 0.1] {
+        check_gradient("token_loss", &[2, 3, 5], 2e-8, |g, x| {
+            let labels = g.iota(DType::S32, &[2, 3], 1);
+            let weight = g.iota(DType::F64, &[2, 3], 0) + 1.0;
+            (token_loss(x, &labels, smoothing).loss * weight).sum(&[0, 1])
+        });
+    }
+    let norm = LayerNorm { variance: Variance::OnePass, ..LayerNorm::default() };
+    // A normalised value y of 6 is at most √5, and with a deviation above 1 its derivatives are below 1, 3 and 15: that of
+    // y³ is below 6 + 18 · √5 · 3 + 3 · 5 · 15 = 352, and `h² / 6 · 352 = 9e-7`.
+    check_gradient("layer_norm", &[4, 6], 1e-6, |g, x| {
+        let y = layer_norm(&g.scope(), x, "norm", &norm);
+        (&y * &y * &y).sum(&[0, 1])
+    });
+}
+
+/// The loss is the other cross-entropy, and hits are those of the other metric: ties, NaN, and labels that are no class
+/// included. Both are f32 sums of 7 terms below 32 after the same differences: within `14 · 32 · 2^-24`.
+#[test]
+fn token_losses_are_the_cross_entropy_and_the_metric() {
+    let logits = [
+        [1.0f32, 3.0, 3.0, 0.0, -2.0, 1.5, 2.0], // a tie: the first of equals is right
+        [1.0, 3.0, 3.0, 0.0, -2.0, 1.5, 2.0],
+        [9.0, 3.0, -30.0, 0.0, -2.0, 1.5, 2.0],
+        [0.0, f32::NAN, 3.0, 0.0, -2.0, 1.5, 2.0],
+        [0.0, 1.0, 3.0, 0.0, f32::NEG_INFINITY, 1.5, 2.0],
+        [5.0, 1.0, 3.0, 0.0, 1.0, 1.5, 2.0],
+        [5.0, 1.0, 3.0, 0.0, 1.0, 1.5, 2.0],
+    ];
+    let labels = [1, 2, 0, 2, 2, 7, -1];
+    for dtype in [DType::F32, DType::BF16] {
+        for smoothing in [0.0, 0.1] {
+            let g = Graph::new("losses");
+            let x = g.input("x", DType::F32, [7, 7]).cast(dtype);
+            let y = g.input("y", DType::S32, [7]);
+            let rows = token_loss(&x, &y, smoothing);
+            let x = x.cast(DType::F32);
+            let expected = sparse_softmax_cross_entropy_per_example(&x, &y, smoothing);
+            let hits = |hits: &Tensor| hits.cast(DType::F32);
+            let (measured_hits, expected_hits) = (hits(&rows.is_correct), hits(&is_correct(&x, &y)));
+            let outputs = [("a", &rows.loss), ("b", &expected), ("c", &measured_hits), ("d", &expected_hits)];
+            let program = g.finish(&outputs).unwrap();
+            let results = run::run(&program, |name| match name {
+                "x" => Literal::from_elements(vec![7, 7], logits.as_flattened()),
+                _ => Literal::from_elements(vec![7], &labels),
+            });
+            let results: Vec<Vec<f32>> = results.iter().map(run::f32s).collect();
+            assert_eq!(results[2], results[3], "{dtype}: hits");
+            assert_eq!(results[2], [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
+            for (row, (measured, expected)) in results[0].iter().zip(&results[1]).enumerate() {
+                let agrees = measured == expected
+                    || (measured.is_nan() && expected.is_nan())
+                    || (measured - expected).abs() <= 14.0 * 32.0 * 2f32.powi(-24);
+                assert!(agrees, "{dtype}, smoothing {smoothing}, row {row}: {measured}, expected {expected}");
+            }
+        }
+    }
+}
+
 /// The definition, in f64 and in plain loops. 12 roundings of values below 10 are below 1e-13.
 #[test]
 fn attention_is_its_definition() {
@@ -237,7 +340,8 @@ fn argument_of(name: &str) -> usize {
 fn encoder(s: &Scope, tokens: &Tensor, dtype: DType) -> Tensor {
     let x = embedding(s, tokens, "tokens", &Embedding { vocabulary: 200, features: 64, dtype, ..Embedding::default() });
     let mut x = position_embedding(s, &x, "positions", &PositionEmbedding { max_length: 16, ..Default::default() });
-    let norm = |x: &Tensor, n: usize| layer_norm(s, x, &format!("norm{n}"), &LayerNorm::default());
+    let config = LayerNorm { variance: Variance::OnePass, ..LayerNorm::default() };
+    let norm = |x: &Tensor, n: usize| layer_norm(s, x, &format!("norm{n}"), &config);
     let dense = |x: &Tensor, name: &str, units: i64| dense(s, x, name, &Dense { units, ..Dense::default() });
     for block in 0..2 {
         let (queries, memory) = (norm(&x, 3 * block), norm(&x, 3 * block + 1));

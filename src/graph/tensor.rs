@@ -5,8 +5,9 @@
 
 use super::Graph;
 use crate::hlo::ops::{BinaryOp, Comparison, DotDims, PadDim, PrecisionConfig, RuleError, SliceDim, UnaryOp};
-use crate::hlo::{DType, Emitter, InstrId, Op, POISON, Shape};
+use crate::hlo::{DType, Emitter, InstrId, Op, OwnGradient, POISON, Shape};
 use std::fmt;
+use std::rc::Rc;
 
 /// A value of a [`Graph`]. Cheap to clone.
 #[derive(Clone)]
@@ -97,6 +98,20 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn emit(&self, leaf: &str, emit: impl FnOnce(&Emitter) -> InstrId) -> Tensor {
         self.graph.emit_with(leaf, emit)
+    }
+
+    /// Gives this array a gradient of its own: reverse mode goes from it to `inputs` by `rule`, which emits the cotangent
+    /// of each from that of this array, and not through the ops that made it.
+    pub fn with_gradient(
+        self,
+        inputs: &[&Tensor],
+        rule: impl Fn(&Emitter, InstrId) -> Vec<InstrId> + 'static,
+    ) -> Tensor {
+        let inputs: Vec<InstrId> = inputs.iter().map(|input| input.id).collect();
+        if !inputs.contains(&POISON) {
+            self.graph.emitter().set_own_gradient(self.id, OwnGradient { inputs, rule: Rc::new(rule) });
+        }
+        self
     }
 
     /// A function of one operand.

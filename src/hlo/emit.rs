@@ -5,11 +5,12 @@
 //! nothing, and [`Emitter::finish`] returns the error. It infers nothing itself: shapes come from
 //! [`ops::infer_shape`](super::ops::infer_shape).
 
-use super::ops::{BatchNorm, BinaryOp, Comparison, PadDim, RuleError, SliceDim, UnaryOp};
+use super::ops::{BatchNorm, BinaryOp, Comparison, DotDims, PadDim, PrecisionConfig, RuleError, SliceDim, UnaryOp};
 use super::{ArrayShape, CompId, DType, InstrId, Literal, Metadata, Module, Op, Shape};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::rc::Rc;
 
 /// The result of an emission that broke a rule. It has no shape, dtype or dims.
 pub const POISON: InstrId = InstrId(u32::MAX);
@@ -23,6 +24,26 @@ pub struct Emitter {
     error: RefCell<Option<EmitError>>,
     /// Scalar constants made so far, by dtype and bits of the f64 value: each is emitted once.
     scalars: RefCell<BTreeMap<(DType, u64), InstrId>>,
+    own_gradients: RefCell<BTreeMap<InstrId, OwnGradient>>,
+}
+
+/// How reverse mode goes through an array, instead of through the instructions that made it: where the chain of their
+/// rules would keep or compute more than the whole function's gradient needs.
+#[derive(Clone)]
+pub struct OwnGradient {
+    /// What the array is a function of.
+    pub inputs: Vec<InstrId>,
+    /// Emits the cotangents of the inputs, in order, from the cotangent of the array.
+    pub rule: Rc<OwnRule>,
+}
+
+/// See [`OwnGradient::rule`].
+pub type OwnRule = dyn Fn(&Emitter, InstrId) -> Vec<InstrId>;
+
+impl fmt::Debug for OwnGradient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnGradient").field("inputs", &self.inputs).finish_non_exhaustive()
+    }
 }
 
 /// A broken rule with where it happened.
@@ -67,6 +88,7 @@ impl Emitter {
             metadata: RefCell::default(),
             error: RefCell::default(),
             scalars: RefCell::default(),
+            own_gradients: RefCell::default(),
         }
     }
 
@@ -84,6 +106,18 @@ impl Emitter {
     /// The first broken rule so far.
     pub fn error(&self) -> Option<EmitError> {
         self.error.borrow().clone()
+    }
+
+    /// Gives the array `id` a gradient of its own.
+    pub fn set_own_gradient(&self, id: InstrId, gradient: OwnGradient) {
+        if id != POISON {
+            self.own_gradients.borrow_mut().insert(id, gradient);
+        }
+    }
+
+    /// The gradient of its own that an array has, if any.
+    pub fn own_gradient(&self, id: InstrId) -> Option<OwnGradient> {
+        self.own_gradients.borrow().get(&id).cloned()
     }
 
     /// The computation written to.
@@ -329,6 +363,18 @@ impl Emitter {
     /// Reverses dimensions.
     pub fn reverse(&self, x: InstrId, dimensions: &[i64]) -> InstrId {
         self.emit(Op::Reverse { dimensions: dimensions.to_vec() }, &[x], None)
+    }
+
+    /// Matrix product over the given dimensions, in the dtype of both.
+    pub fn dot(&self, lhs: InstrId, rhs: InstrId, dims: DotDims) -> InstrId {
+        self.emit(Op::Dot { dims, precision: PrecisionConfig::default() }, &[lhs, rhs], None)
+    }
+
+    /// The same arrays behind an optimization barrier: what is computed from them is not merged with what was computed
+    /// from the arrays themselves, and not before all of them are there.
+    pub fn barrier<const N: usize>(&self, arrays: [InstrId; N]) -> [InstrId; N] {
+        let all = self.emit(Op::OptimizationBarrier, &[self.tuple(&arrays)], None);
+        std::array::from_fn(|index| self.get_tuple_element(all, index))
     }
 
     /// The computation `(x, y) -> op(x, y)` on scalars of `dtype`.

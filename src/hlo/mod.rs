@@ -17,7 +17,7 @@ mod unmodelled;
 pub mod verify;
 
 pub use dtype::{DType, DTypeClass};
-pub use emit::{EmitError, Emitter, POISON};
+pub use emit::{EmitError, Emitter, OwnGradient, OwnRule, POISON};
 pub use literal::{Element, Literal};
 pub use module::{
     Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Unmodelled,

@@ -120,10 +120,14 @@ impl Reads {
 /// The forward part of a program.
 #[derive(Clone, Debug)]
 pub struct Forward {
+    /// What the input is.
+    pub reads: Reads,
     /// The program's input: `images` `[batch, input…]`, already in the dtype the network computes in, or `tokens`
     /// `s32[batch, length]`.
     pub input: Tensor,
-    /// `[batch, n_classes]` or `[batch, length, n_classes]`, f32.
+    /// What the network gave, in the dtype it computes in.
+    pub network: Tensor,
+    /// The same as f32: `[batch, n_classes]` or `[batch, length, n_classes]`.
     pub logits: Tensor,
 }
 
@@ -152,8 +156,9 @@ impl Forward {
 pub fn forward(graph: &Graph, model: &Model, precision: Precision, batch: i64) -> Forward {
     let dims: Vec<i64> = [batch].into_iter().chain(model.input().iter().copied()).collect();
     let input = graph.input(model.reads().name(), model.reads().dtype(precision), dims);
-    let logits = graph.low_precision_scope(precision, |s| model.build(s, &input)).cast(DType::F32);
-    Forward { input, logits }
+    let network = graph.low_precision_scope(precision, |s| model.build(s, &input));
+    let logits = network.cast(DType::F32);
+    Forward { reads: model.reads(), input, network, logits }
 }
 
 impl<'de> Deserialize<'de> for Model {

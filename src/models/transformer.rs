@@ -4,8 +4,8 @@ use super::yaml;
 use crate::graph::{Init, Scope, Tensor};
 use crate::hlo::DType;
 use crate::nn::{
-    Attention, Dense, Embedding, Gelu, LayerNorm, PositionEmbedding, attention, dense, dropout, embedding, gelu,
-    layer_norm, position_embedding,
+    Attention, Dense, Embedding, Gelu, LayerNorm, PositionEmbedding, Variance, attention, dense, dropout, embedding,
+    gelu, layer_norm, position_embedding,
 };
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +73,10 @@ impl Default for Config {
 /// BERT's initial values, without its truncation at two standard deviations.
 const KERNEL_INIT: Init = Init::Normal { stddev: 0.02 };
 
+/// Flax's, whose variance takes one pass.
+const NORM: LayerNorm =
+    LayerNorm { epsilon: 1e-6, variance: Variance::OnePass, gamma_init: Init::Ones, beta_init: Init::Zeros };
+
 /// Tokens `[batch, length]` (any integer dtype) → logits `[batch, length, vocabulary]`, in the dtype of the low-precision
 /// scope that is open, else f32.
 ///
@@ -106,7 +110,7 @@ pub fn build(s: &Scope, tokens: &Tensor, config: &Config) -> Tensor {
         }
         let x = match config.norm {
             Norm::Post => x,
-            Norm::Pre => layer_norm(s, &x, "norm", &LayerNorm::default()),
+            Norm::Pre => layer_norm(s, &x, "norm", &NORM),
         };
         projection(s, &x, "logits", vocabulary)
     })
@@ -115,7 +119,7 @@ pub fn build(s: &Scope, tokens: &Tensor, config: &Config) -> Tensor {
 /// `norm(x + branch(x))` or `x + branch(norm(x))`.
 fn residual(s: &Scope, x: &Tensor, name: &str, config: &Config, branch: impl Fn(&Scope, &Tensor) -> Tensor) -> Tensor {
     s.within(name, |s| {
-        let norm = |x: &Tensor| layer_norm(s, x, "norm", &LayerNorm::default());
+        let norm = |x: &Tensor| layer_norm(s, x, "norm", &NORM);
         let branch = |x: &Tensor| dropout(s, &branch(s, x), "dropout", config.dropout);
         match config.norm {
             Norm::Post => norm(&(x + branch(x)).named("add")),

@@ -4,7 +4,9 @@
 //! network; sums are in f32.
 
 use crate::graph::Tensor;
-use crate::hlo::ops::BinaryOp;
+use crate::hlo::ops::{BinaryOp, UnaryOp};
+use crate::hlo::{DType, Emitter, InstrId};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 /// `max(x, 0)`. Exact in any dtype; NaN stays NaN. Its gradient passes where the result is above 0.
 ///
@@ -42,20 +44,51 @@ pub enum Gelu {
 /// # Types
 /// In the dtype of x. Each operation and each constant is rounded to it.
 ///
+/// # Gradient
+/// `g · dy/dx`, made from x alone, in f32 where its dtype is narrower, and rounded once. With `t` the tanh and `u` its
+/// argument that is `(1 + t) / 2 + x / 2 · (1 - t²) · du/dx`; with erf it is `(1 + erf(x / √2)) / 2 + x e^(-x²/2) / √2π`.
+///
 /// # Source
 /// Hendrycks & Gimpel 2016; TensorFlow's `nn.gelu`.
 #[track_caller]
 pub fn gelu(x: &Tensor, form: Gelu) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
     let inner = match form {
-        Gelu::Erf => (x * std::f64::consts::FRAC_1_SQRT_2).erf(),
+        Gelu::Erf => (x * FRAC_1_SQRT_2).erf(),
+        Gelu::Tanh => ((x + x * x * x * CUBIC) * SQRT_2_OVER_PI).tanh(),
+    };
+    let input = x.id;
+    (x * 0.5 * (inner + 1.0)).with_gradient(&[x], move |e, g| vec![of_gelu(e, g, input, form)])
+}
+
+/// `√(2/π) = 2/√π / √2`.
+const SQRT_2_OVER_PI: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
+/// The factor of the cube in gelu's tanh form; Hendrycks & Gimpel 2016.
+const CUBIC: f64 = 0.044_715;
+
+fn of_gelu(e: &Emitter, g: InstrId, x: InstrId, form: Gelu) -> InstrId {
+    let dtype = e.dtype(x);
+    let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
+    let x = e.convert(x, wide);
+    let square = e.mul(x, x);
+    let half_plus = |inner: InstrId| e.add_scalar(e.mul_scalar(inner, 0.5), 0.5);
+    let slope = match form {
         Gelu::Tanh => {
-            // sqrt(2 / pi) = 2 / sqrt(pi) / sqrt(2).
-            let scale = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
-            let cube = x * x * x;
-            ((x + cube * 0.044_715) * scale).tanh()
+            let factor = e.add_scalar(e.mul_scalar(square, SQRT_2_OVER_PI * CUBIC), SQRT_2_OVER_PI);
+            let t = e.unary(UnaryOp::Tanh, e.mul(x, factor));
+            let du = e.add_scalar(e.mul_scalar(square, 3.0 * SQRT_2_OVER_PI * CUBIC), SQRT_2_OVER_PI);
+            let half_dt = e.mul(e.mul_scalar(e.sub(e.ones_like(t), e.mul(t, t)), 0.5), du);
+            e.add(half_plus(t), e.mul(x, half_dt))
+        }
+        Gelu::Erf => {
+            let density =
+                e.mul_scalar(e.unary(UnaryOp::Exp, e.mul_scalar(square, -0.5)), 0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
+            e.add(half_plus(e.unary(UnaryOp::Erf, e.mul_scalar(x, FRAC_1_SQRT_2))), e.mul(x, density))
         }
     };
-    x * 0.5 * (inner + 1.0)
+    e.convert(e.mul(e.convert(g, wide), slope), dtype)
 }
 
 /// `e^x / Σ e^x` over `axis`, computed as `e^(x - max x)` to stay in range.

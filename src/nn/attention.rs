@@ -1,9 +1,9 @@
 //! Multi-head attention.
 
-use super::{Dense, dense, is_float, of_rank, softmax};
+use super::{Dense, dense, is_float, of_rank};
 use crate::graph::{Init, Scope, Tensor};
-use crate::hlo::DType;
-use crate::hlo::ops::{DotDims, RuleError};
+use crate::hlo::ops::{Comparison, DotDims, RuleError, UnaryOp};
+use crate::hlo::{DType, Emitter, InstrId};
 
 /// Configuration of [`attention`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,7 +32,7 @@ impl Default for Attention {
 /// variables `query`, `key`, `value`, `out`, each a `kernel` `[features, features]` and a `bias` `[features]`.
 ///
 /// # Types
-/// Everything in the dtype of queries, the softmax as well, its sum apart ([`softmax`]); `√size` is rounded to it.
+/// Everything in the dtype of queries, the softmax as well, its sum apart, as [`softmax`](super::softmax); `√size` is rounded to it.
 /// A position that is not seen has a score of minus infinity, and so a weight and a gradient of exactly 0.
 ///
 /// # Errors
@@ -51,46 +51,142 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
             return s.graph().fail("attention", &[queries, memory], error);
         }
         let dims = queries.dims();
-        let (features, size) = (dims[2], dims[2] / config.n_heads);
-        let project = |x: &Tensor, name: &str| {
-            let kernel_init = config.kernel_init;
-            dense(s, x, name, &Dense { units: features, kernel_init, ..Dense::default() })
-        };
-        let heads = |x: &Tensor, name: &str| {
-            let projected = project(x, name);
-            let dims = projected.dims();
-            projected.reshape([dims[0], dims[1], config.n_heads, size])
-        };
+        let features = dims[2];
+        let kernel_init = config.kernel_init;
+        let heads = |x: &Tensor, name: &str| heads(s, x, name, config.n_heads, kernel_init);
         let (q, k, v) = (heads(queries, "query"), heads(memory, "key"), heads(memory, "value"));
-        let mixed = s.within("weights", |_| weights(&q, &k, config.is_causal)).dot(&v, mixing());
-        project(&mixed.transpose(&[0, 2, 1, 3]).reshape(dims), "out")
+        let mixed = mix(s, [&q, &k, &v], config.is_causal);
+        let mixed = mixed.transpose(&[0, 2, 1, 3]).reshape(dims);
+        dense(s, &mixed, "out", &Dense { units: features, kernel_init, ..Dense::default() })
     })
 }
 
-/// `softmax(q · kᵀ / √size)`: q `[batch, positions, heads, size]`, k `[batch, others, heads, size]` →
-/// `[batch, heads, positions, others]`.
+/// A dense layer whose units are heads: x `[batch, positions, features]` → `[batch, positions, n_heads, size]`; variables
+/// as [`dense`]'s.
+///
+/// The kernel is reshaped and not the product, which may then be made in whatever layout attention reads best. The
+/// gradients are those of the dense layer, in which nothing of the kernel's size is reshaped either.
 #[track_caller]
-fn weights(q: &Tensor, k: &Tensor, is_causal: bool) -> Tensor {
-    let size = q.dims()[3];
-    let scaled = q / (size as f64).sqrt();
-    let by_head =
-        DotDims { lhs_batch: vec![0, 2], rhs_batch: vec![0, 2], lhs_contracting: vec![3], rhs_contracting: vec![3] };
-    let scores = scaled.dot(k, by_head);
-    softmax(&if is_causal { without_later(&scores) } else { scores }, -1)
+fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> Tensor {
+    s.layer(name, |s| {
+        let (dims, dtype) = (x.dims(), x.dtype());
+        let features = dims[2];
+        let size = features / n_heads;
+        let kernel = s.variable("kernel", dtype, [features, features], kernel_init).value;
+        let bias = s.variable("bias", dtype, [features], Init::Zeros).value;
+        let by_unit = DotDims { lhs_contracting: vec![2], rhs_contracting: vec![0], ..DotDims::default() };
+        let product = x.dot(&kernel.reshape([features, n_heads, size]), by_unit);
+        let heads = [dims[0], dims[1], n_heads, size];
+        let y = product + bias.reshape([n_heads, size]).broadcast_in_dim(&heads, &[2, 3]);
+        let [x_id, kernel_id] = [x.id, kernel.id];
+        y.with_gradient(&[x, &kernel, &bias], move |e, g| {
+            let g = e.reshape(g, &dims);
+            let contracting = |lhs: &[i64], rhs: &[i64]| DotDims {
+                lhs_contracting: lhs.to_vec(),
+                rhs_contracting: rhs.to_vec(),
+                ..DotDims::default()
+            };
+            let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
+            vec![
+                e.dot(g, kernel_id, contracting(&[2], &[1])),
+                e.dot(x_id, g, contracting(&[0, 1], &[0, 1])),
+                e.convert(e.reduce_sum(e.convert(g, wide), &[0, 1]), dtype),
+            ]
+        })
+    })
+}
+
+/// `softmax(q · kᵀ / √size) · v`: q `[batch, positions, heads, size]`, k and v `[batch, others, heads, size]` →
+/// `[batch, heads, positions, size]`.
+///
+/// Its gradient is its own: it makes the weights again from q, k and two numbers of each row, so that no array of
+/// `positions · others` is kept for it, and takes the sum along a row that a softmax's gradient needs from the result,
+/// `Σ g · weights · dweights = Σ g · result` over the head's features, which are fewer. See [`of_mix`].
+#[track_caller]
+fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], is_causal: bool) -> Tensor {
+    let scaled = q / (q.dims()[3] as f64).sqrt();
+    let scores = without_later(&scaled.dot(k, scoring()), is_causal);
+    let (greatest, sum, weights) = s.within("weights", |_| {
+        let dims = scores.dims();
+        let along = |row: &Tensor| row.broadcast_in_dim(&dims, &[0, 1, 2]);
+        let greatest = scores.max(&[3]);
+        let powers = (&scores - along(&greatest)).exponential();
+        let sum = powers.sum(&[3]);
+        let weights = powers / along(&sum);
+        (greatest, sum, weights)
+    });
+    let mixed = weights.dot(v, mixing());
+    let saved = [&scaled, k, v, &greatest, &sum, &mixed].map(|tensor| tensor.id);
+    mixed.with_gradient(&[&scaled, k, v], move |e, g| of_mix(e, g, saved, is_causal))
+}
+
+/// The cotangents of `q / √size`, k and v.
+///
+/// The weights are made again by the operations that made them, and so are the same bit for bit; `Σ` and the differences
+/// from it are f32 where the dtype is narrower, and what goes into a product is rounded once.
+fn of_mix(
+    e: &Emitter,
+    g: InstrId,
+    [scaled, k, v, greatest, sum, mixed]: [InstrId; 6],
+    is_causal: bool,
+) -> Vec<InstrId> {
+    let dtype = e.dtype(g);
+    let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
+    let total = e.reduce_sum(e.mul(e.convert(g, wide), e.convert(mixed, wide)), &[3]);
+    // Without the barrier the compiler finds that it has made the same weights before, and keeps them.
+    let [scaled, k, greatest, g] = e.barrier([scaled, k, greatest, g]);
+    let mut scores = e.dot(scaled, k, scoring());
+    if is_causal {
+        scores = e.select(is_seen(e, scores), scores, e.full_like(scores, f64::NEG_INFINITY));
+    }
+    let dims = e.dims(scores);
+    let along = |row: InstrId| e.broadcast(row, &[0, 1, 2], &dims);
+    let weights = e.div(e.unary(UnaryOp::Exp, e.sub(scores, along(greatest))), along(sum));
+    let of_weights = e.dot(g, v, dot_dims([0, 1], [0, 2], 3, 3));
+    let difference = e.sub(e.convert(of_weights, wide), along(total));
+    let of_scores = e.convert(e.mul(e.convert(weights, wide), difference), dtype);
+    // [batch, heads, positions, size] and [batch, heads, others, size], with the axes as q, k and v have them.
+    let in_order = |x: InstrId| e.transpose(x, &[0, 2, 1, 3]);
+    vec![
+        in_order(e.dot(of_scores, k, dot_dims([0, 1], [0, 2], 3, 1))),
+        in_order(e.dot(of_scores, scaled, dot_dims([0, 1], [0, 2], 2, 1))),
+        in_order(e.dot(weights, g, dot_dims([0, 1], [0, 1], 2, 2))),
+    ]
+}
+
+/// `[batch, positions, heads, size]` by `[batch, others, heads, size]` → `[batch, heads, positions, others]`.
+fn scoring() -> DotDims {
+    dot_dims([0, 2], [0, 2], 3, 3)
 }
 
 /// `[batch, heads, positions, others]` by `[batch, others, heads, size]` → `[batch, heads, positions, size]`.
 fn mixing() -> DotDims {
-    DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 2], lhs_contracting: vec![3], rhs_contracting: vec![1] }
+    dot_dims([0, 1], [0, 2], 3, 1)
 }
 
-/// Minus infinity where the last axis is past the one before it.
+fn dot_dims(lhs_batch: [i64; 2], rhs_batch: [i64; 2], lhs_contracting: i64, rhs_contracting: i64) -> DotDims {
+    DotDims {
+        lhs_batch: lhs_batch.to_vec(),
+        rhs_batch: rhs_batch.to_vec(),
+        lhs_contracting: vec![lhs_contracting],
+        rhs_contracting: vec![rhs_contracting],
+    }
+}
+
+/// Minus infinity where the last axis is past the one before it, if `is_causal`.
 #[track_caller]
-fn without_later(scores: &Tensor) -> Tensor {
-    let (graph, dims) = (scores.graph(), scores.dims());
+fn without_later(scores: &Tensor, is_causal: bool) -> Tensor {
+    if !is_causal || scores.is_poison() {
+        return scores.clone();
+    }
+    scores.emit("select", |e| e.select(is_seen(e, scores.id), scores.id, e.full_like(scores.id, f64::NEG_INFINITY)))
+}
+
+/// Where the last axis is not past the one before it.
+fn is_seen(e: &Emitter, scores: InstrId) -> InstrId {
+    let dims = e.dims(scores);
     let last = dims.len() as i64 - 1;
-    let is_seen = graph.iota(DType::S32, &dims, last - 1).greater_equal(&graph.iota(DType::S32, &dims, last));
-    is_seen.select(scores, &graph.full(scores.dtype(), &dims, f64::NEG_INFINITY))
+    e.compare(Comparison::Ge, e.iota(DType::S32, &dims, last - 1), e.iota(DType::S32, &dims, last))
 }
 
 fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), RuleError> {

@@ -2,28 +2,41 @@
 
 use super::{is_float, normalising_dtype};
 use crate::graph::{Init, Scope, Tensor};
-use crate::hlo::ops::RuleError;
+use crate::hlo::ops::{BinaryOp, RuleError};
 
 /// Configuration of [`layer_norm`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNorm {
     /// Added to the variance. Default 1e-6, as in Flax; Keras has 1e-3.
     pub epsilon: f64,
+    /// How the variance is found.
+    pub variance: Variance,
     /// How the scale starts.
     pub gamma_init: Init,
     /// How the offset starts.
     pub beta_init: Init,
 }
 
+/// How a variance is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Variance {
+    /// The mean of squared differences from the mean, as Keras: two passes over the data, and no cancellation.
+    #[default]
+    TwoPasses,
+    /// The mean of squares less the square of the mean, and not below 0, as Flax: one pass. Data whose mean is `m` times
+    /// its deviation loses `2 log2 m` bits of the variance.
+    OnePass,
+}
+
 impl Default for LayerNorm {
     fn default() -> LayerNorm {
-        LayerNorm { epsilon: 1e-6, gamma_init: Init::Ones, beta_init: Init::Zeros }
+        LayerNorm { epsilon: 1e-6, variance: Variance::default(), gamma_init: Init::Ones, beta_init: Init::Zeros }
     }
 }
 
 /// `x · r + (beta - mean · r)` over the last axis, with `r = gamma / sqrt(variance + epsilon)`.
 ///
-/// The variance is the biased one: the mean of squared differences from the mean.
+/// The variance is the biased one, found as [`LayerNorm::variance`] says.
 ///
 /// # Shapes
 /// x `[…, features]` → the same; variables `gamma`, `beta` `[features]`.
@@ -55,9 +68,15 @@ pub fn layer_norm(s: &Scope, x: &Tensor, name: &str, config: &LayerNorm) -> Tens
         let over_features = |reduced: &Tensor| reduced.broadcast_in_dim(&dims, &leading);
         let per_feature = |parameter: &Tensor| parameter.broadcast_in_dim(&dims, &[last]);
         let data = x.cast(dtype);
-        let mean = over_features(&data.mean(&[last]));
-        let difference = &data - &mean;
-        let variance = (&difference * &difference).mean(&[last]);
+        let mean = data.mean(&[last]);
+        let variance = match config.variance {
+            Variance::TwoPasses => {
+                let difference = &data - over_features(&mean);
+                (&difference * &difference).mean(&[last])
+            }
+            Variance::OnePass => ((&data * &data).mean(&[last]) - &mean * &mean).binary_scalar(BinaryOp::Maximum, 0.0),
+        };
+        let mean = over_features(&mean);
         let scale = over_features(&(variance + config.epsilon).rsqrt()) * per_feature(&gamma);
         let offset = per_feature(&beta) - mean * &scale;
         (data * scale + offset).cast(x.dtype())

@@ -147,7 +147,7 @@ pub fn l2_penalty(graph: &Graph, weight: f64, counts: impl Fn(&VariableInfo) -> 
 
 /// Runs `body` under the name level `loss`, unless an operand is poison or `check` fails.
 #[track_caller]
-fn loss(
+pub(super) fn loss(
     what: &str,
     operands: [&Tensor; 2],
     check: impl FnOnce() -> Result<(), RuleError>,
@@ -188,7 +188,7 @@ fn mean(values: &Tensor) -> Tensor {
 }
 
 /// logits f32 or f64 and of rank 1 or more.
-fn check_logits(what: &str, logits: &Tensor) -> Result<(), RuleError> {
+pub(super) fn check_logits(what: &str, logits: &Tensor) -> Result<(), RuleError> {
     match logits.dtype() {
         DType::F32 | DType::F64 => Ok(()),
         DType::BF16 | DType::F16 => {
@@ -232,7 +232,7 @@ fn check_dense(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Result
     check_label_smoothing(label_smoothing)
 }
 
-fn check_label_smoothing(label_smoothing: f64) -> Result<(), RuleError> {
+pub(super) fn check_label_smoothing(label_smoothing: f64) -> Result<(), RuleError> {
     if (0.0..1.0).contains(&label_smoothing) {
         return Ok(());
     }

@@ -19,6 +19,7 @@ mod layer_norm;
 mod loss;
 mod metric;
 mod pool;
+mod token_loss;
 mod window;
 
 pub use activation::{Gelu, gelu, log_softmax, relu, sigmoid, softmax, tanh};
@@ -28,13 +29,14 @@ pub use conv::{Conv2d, conv2d};
 pub use dense::{Dense, dense, flatten};
 pub use dropout::dropout;
 pub use embedding::{Embedding, PositionEmbedding, embedding, position_embedding};
-pub use layer_norm::{LayerNorm, layer_norm};
+pub use layer_norm::{LayerNorm, Variance, layer_norm};
 pub use loss::{
     l2_penalty, mean_squared_error, softmax_cross_entropy, softmax_cross_entropy_per_example,
     sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
 };
 pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, top_k_accuracy};
 pub use pool::{Pool, avg_pool, global_avg_pool, max_pool};
+pub use token_loss::{TokenLoss, token_loss};
 pub use window::{Format, Padding};
 
 use crate::graph::Tensor;

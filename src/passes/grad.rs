@@ -4,6 +4,9 @@
 //! entry of a whole module. Which op has which rule is [`ops::grad::gradient`](crate::hlo::ops::grad::gradient)'s
 //! business: this file walks, adds up, and says what stood in the way.
 //!
+//! An array may have a [gradient of its own](crate::hlo::OwnGradient): then the walk goes on at its inputs, and what is
+//! between is not visited.
+//!
 //! Only instructions that lie between a variable and the output are visited: depending on a variable through floating
 //! values, and used by the output. So the cost is linear in the instructions up to the output. Every emitted
 //! instruction carries its primal's source line, and its name under `gradient/`.
@@ -203,16 +206,23 @@ fn reverse(e: &Emitter, output: InstrId, seed: Cotangent, wrt: &[InstrId]) -> Re
         if !active.on_path[id.idx()] || cotangents[id.idx()].is_zero() {
             continue;
         }
-        let (op, operands, metadata) = e.with_module(|module| {
+        let (op, mut operands, metadata) = e.with_module(|module| {
             let instr = module.comp(e.comp()).instr(id);
             (instr.op.clone(), instr.operands.clone(), gradient_metadata(instr))
         });
+        let own = e.own_gradient(id);
+        if let Some(own) = &own {
+            operands.clone_from(&own.inputs);
+        }
         let wanted: Vec<bool> = operands.iter().map(|operand| active.varied[operand.idx()]).collect();
         if !wanted.contains(&true) {
             continue;
         }
         e.set_metadata(metadata);
-        let of_operands = apply_rule(e, id, &op, &operands, &wanted, &cotangents[id.idx()])?;
+        let of_operands = match (own, cotangents[id.idx()].array()) {
+            (Some(own), Some(g)) => (own.rule)(e, g).into_iter().map(Cotangent::Array).collect(),
+            _ => apply_rule(e, id, &op, &operands, &wanted, &cotangents[id.idx()])?,
+        };
         if let Some(error) = e.error() {
             return Err(GradError::Emit(Box::new(error)));
         }
@@ -242,15 +252,19 @@ fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Active 
         for id in wrt.iter().filter(|id| id.idx() < n_instructions) {
             varied[id.idx()] = true;
         }
+        // What an array with a gradient of its own is a function of is what that says.
+        let own = |idx: usize| e.own_gradient(InstrId(idx as u32)).map(|own| own.inputs);
         for (idx, instr) in computation.instructions[..n_instructions].iter().enumerate() {
-            let depends = instr.operands.iter().any(|operand| varied[operand.idx()]);
-            varied[idx] |= depends && passes_variation(instr);
+            varied[idx] |= match own(idx) {
+                Some(inputs) => inputs.iter().any(|input| varied[input.idx()]),
+                None => instr.operands.iter().any(|operand| varied[operand.idx()]) && passes_variation(instr),
+            };
         }
         let mut on_path = vec![false; n_instructions];
         on_path[output.idx()] = varied[output.idx()];
         for idx in (0..n_instructions).rev().filter(|&idx| varied[idx]) {
             if on_path[idx] {
-                for operand in &computation.instructions[idx].operands {
+                for operand in own(idx).as_ref().unwrap_or(&computation.instructions[idx].operands) {
                     on_path[operand.idx()] |= varied[operand.idx()];
                 }
             }

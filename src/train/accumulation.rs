@@ -45,9 +45,9 @@ impl MicroBatch {
             return Err(ProgramError::Accumulate { n, batch });
         }
         let graph = Graph::training("micro_batch");
-        let (logits, labels) = network(&graph, model, precision, batch / i64::from(n));
+        let (forward, labels) = network(&graph, model, precision, batch / i64::from(n));
         let n_split = graph.inputs().len();
-        let (loss, n_correct) = losses(&logits, &labels, objective);
+        let (loss, n_correct) = losses(&forward, &labels, objective);
         let loss_scale = graph.input("loss_scale", DType::F32, []);
         let gradients = differentiate(&graph, &(&loss * &loss_scale))?;
         let mut sums =

@@ -7,7 +7,7 @@
 use super::accumulation::{Accumulated, MicroBatch};
 use crate::graph::{BuildError, Graph, Precision, Program, Tensor};
 use crate::hlo::{Alias, AliasKind, DType};
-use crate::models::{Forward, Model, forward};
+use crate::models::{Forward, Model, Reads, forward};
 use crate::nn;
 use crate::optim::{LossScale, Update};
 use crate::passes::grad::{GradError, gradients};
@@ -82,9 +82,9 @@ pub fn training(
     let graph = Graph::training(&format!("{}_training_step", model.kind()));
     let (loss, n_correct, gradients, scaling);
     if objective.accumulate == NonZeroU32::MIN {
-        let (logits, labels) = network(&graph, model, precision, batch);
+        let (forward, labels) = network(&graph, model, precision, batch);
         let step = graph.input("step", DType::S32, []);
-        (loss, n_correct) = losses(&logits, &labels, objective);
+        (loss, n_correct) = losses(&forward, &labels, objective);
         scaling = objective.loss_scale.begin(&graph, &step);
         gradients = differentiate(&graph, &scaling.scale(&loss))?;
     } else {
@@ -102,17 +102,27 @@ pub fn training(
     finish_with_state(&graph, [(loss_name, &loss), (count_name, &n_correct)])
 }
 
-/// The network in a program, its input and its labels: logits and labels.
-pub(super) fn network(graph: &Graph, model: &Model, precision: Precision, batch: i64) -> (Tensor, Tensor) {
+/// The network in a program with its input, and its labels.
+pub(super) fn network(graph: &Graph, model: &Model, precision: Precision, batch: i64) -> (Forward, Tensor) {
     let forward = forward(graph, model, precision, batch);
     let labels = graph.input("labels", DType::S32, forward.label_dims());
-    (forward.logits, labels)
+    (forward, labels)
 }
 
 /// The mean loss, and how many are classified right.
-pub(super) fn losses(logits: &Tensor, labels: &Tensor, objective: &Objective) -> (Tensor, Tensor) {
-    let loss = nn::sparse_softmax_cross_entropy(logits, labels, objective.label_smoothing);
-    (loss, count(&nn::is_correct(logits, labels)))
+pub(super) fn losses(forward: &Forward, labels: &Tensor, objective: &Objective) -> (Tensor, Tensor) {
+    let smoothing = objective.label_smoothing;
+    match forward.reads {
+        Reads::Images => {
+            let loss = nn::sparse_softmax_cross_entropy(&forward.logits, labels, smoothing);
+            (loss, count(&nn::is_correct(&forward.logits, labels)))
+        }
+        // Logits for a vocabulary at every position are too large for passes that can be spared.
+        Reads::Tokens => {
+            let rows = nn::token_loss(&forward.network, labels, smoothing);
+            (rows.loss.mean(&all_axes(&rows.loss)), count(&rows.is_correct))
+        }
+    }
 }
 
 /// The gradients of `loss` with respect to the variables that train, by their numbers.
@@ -181,7 +191,7 @@ pub fn evaluation(model: &Model, precision: Precision, batch: i64) -> Result<Pro
 pub fn inference(model: &Model, precision: Precision, batch: i64) -> Result<Program, ProgramError> {
     let _span = tracing::info_span!("build", program = "inference", model = model.kind(), batch).entered();
     let graph = Graph::new(&format!("{}_inference", model.kind()));
-    let Forward { logits, .. } = forward(&graph, model, precision, batch);
+    let logits = forward(&graph, model, precision, batch).logits;
     Ok(graph.finish(&[("logits", &logits)])?)
 }
 
