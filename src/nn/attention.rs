@@ -72,15 +72,19 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> 
         let (dims, dtype) = (x.dims(), x.dtype());
         let features = dims[2];
         let size = features / n_heads;
-        let kernel = s.variable("kernel", dtype, [features, features], kernel_init).value;
+        let variable = s.variable("kernel", dtype, [features, features], kernel_init);
+        let (stored, kernel) = (variable.stored.id, variable.value);
         let bias = s.variable("bias", dtype, [features], Init::Zeros).value;
         let by_unit = DotDims { lhs_contracting: vec![2], rhs_contracting: vec![0], ..DotDims::default() };
         let product = x.dot(&kernel.reshape([features, n_heads, size]), by_unit);
         let heads = [dims[0], dims[1], n_heads, size];
         let y = product + bias.reshape([n_heads, size]).broadcast_in_dim(&heads, &[2, 3]);
-        let [x_id, kernel_id] = [x.id, kernel.id];
+        let x_id = x.id;
         y.with_gradient(&[x, &kernel, &bias], move |e, g| {
             let g = e.reshape(g, &dims);
+            // The variable is there anyway; its cast is made again, or the compiler keeps each layer's for this.
+            let [stored] = e.barrier([stored]);
+            let kernel_again = e.convert(stored, dtype);
             let contracting = |lhs: &[i64], rhs: &[i64]| DotDims {
                 lhs_contracting: lhs.to_vec(),
                 rhs_contracting: rhs.to_vec(),
@@ -88,7 +92,7 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> 
             };
             let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
             vec![
-                e.dot(g, kernel_id, contracting(&[2], &[1])),
+                e.dot(g, kernel_again, contracting(&[2], &[1])),
                 e.dot(x_id, g, contracting(&[0, 1], &[0, 1])),
                 e.convert(e.reduce_sum(e.convert(g, wide), &[0, 1]), dtype),
             ]
