@@ -3,11 +3,14 @@
 //! Flops count two for each product of a `dot` or `convolution` (places where a window lies in the padding or between
 //! dilated elements do not count), one for each input of a reduction and each result of an elementwise op; data movement
 //! counts nothing. Bytes are those of operands and results in HBM, tiles filled up: what a step must move at least once,
-//! if it reads everything it is given. Nothing is counted for the loop trips that the text does not tell.
+//! if it reads everything it is given. A loop's body counts
+//! once for each turn where its turns are known ([`turns`]), else once.
 //!
 //! The figures of a chip are Google's: Cloud TPU documentation, pages "TPU v2" (46 TFLOP/s in bf16, 700 GB/s) and "TPU
 //! v3" (123 TFLOP/s, 900 GB/s), sources differ by a tenth; a core has half. Clocks of 700 and 940 MHz follow from them:
 //! 2 flops × 128 × 128 × 2 MXUs × 0.7e9 = 45.9e12, and with 4 MXUs × 0.94e9 = 123.2e12.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
@@ -15,6 +18,7 @@ use super::backend;
 use super::layout::{is_in_hbm, leaves, padded_bytes};
 use super::origin::fused;
 use crate::hlo::ops::{Convolution, WindowDim};
+use crate::hlo::proto::encode;
 use crate::hlo::{Computation, Instruction, Module, Op, Shape};
 use crate::tpu::{Target, Version};
 
@@ -73,6 +77,12 @@ impl Cost {
         self.bytes += other.bytes;
     }
 
+    /// The cost of doing it so many times.
+    pub fn times(self, n_times: u64) -> Cost {
+        let Cost { cycles, flops, bytes } = self;
+        Cost { cycles: cycles.saturating_mul(n_times), flops: flops * n_times as f64, bytes: bytes * n_times as f64 }
+    }
+
     /// What bounds it, by the rates of a core.
     pub fn bound(&self, rates: &Rates) -> Bound {
         if self.flops / rates.flops > self.bytes / rates.bytes { Bound::Compute } else { Bound::Memory }
@@ -84,6 +94,26 @@ impl Cost {
         let least = (self.flops / rates.flops).max(self.bytes / rates.bytes);
         (self.cycles > 0).then(|| least / (self.cycles as f64 / rates.cycles))
     }
+}
+
+/// How often each computation runs in one run of the program, where loops tell; 1 where they do not.
+pub fn turns(module: &Module) -> Vec<u64> {
+    let has_loop =
+        |computation: &Computation| computation.instructions.iter().any(|instr| matches!(instr.op, Op::While { .. }));
+    let mut turns = vec![1; module.computations.len()];
+    if !module.computations.iter().any(has_loop) {
+        return turns;
+    }
+    // Loops are counted on the message, as for the figures of a report; one that cannot be written has no counts.
+    let Ok(proto) = encode::module(module) else { return turns };
+    let by_id = crate::tpu::loops::turns(&proto);
+    let by_name: BTreeMap<&str, u64> = (proto.computations.iter())
+        .filter_map(|computation| Some((computation.name.as_str(), *by_id.get(&computation.id)?)))
+        .collect();
+    for (turns, computation) in turns.iter_mut().zip(&module.computations) {
+        *turns = by_name.get(computation.name.as_str()).copied().unwrap_or(1);
+    }
+    turns
 }
 
 /// What an instruction costs each time it is executed. What only names or holds values costs nothing, and a call what is
@@ -178,4 +208,92 @@ fn pairs(window: &WindowDim, n_in: i64, n_out: i64) -> f64 {
     };
     let count = (0..n_out).map(|out| (0..window.size).filter(|&place| lies_on_element(out, place)).count());
     count.sum::<usize>() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::text::parse;
+
+    /// The cost of the root of an entry, after the computations and instructions given.
+    fn cost(computations: &str, body: &str) -> Cost {
+        let module =
+            parse(&format!("HloModule m, is_scheduled=true\n{computations}\nENTRY m {{\n{body}\n}}"), "m").unwrap();
+        let entry = module.entry();
+        of_instruction(&module, entry, entry.instr(entry.root))
+    }
+
+    #[test]
+    fn products_are_counted_and_padding_is_not() {
+        let dot = "x = f32[4,6] parameter(0)\n y = f32[6,5] parameter(1)\n ROOT d = f32[4,5] dot(x, y), \
+                   lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+        assert_eq!(cost("", dot).flops, 2.0 * 4.0 * 6.0 * 5.0);
+        // 3 places of 8 outputs, but for one at each edge: 22 products.
+        let convolution = "x = f32[2,8,3] parameter(0)\n k = f32[3,3,5] parameter(1)\n ROOT c = f32[2,8,5] convolution(x, k), \
+                           window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f";
+        assert_eq!(cost("", convolution).flops, 2.0 * 22.0 * 2.0 * 3.0 * 5.0);
+        // Operands and result, each filled up to a tile of 4 KiB.
+        let add = "x = f32[8,1]{1,0:T(8,128)} parameter(0)\n ROOT y = f32[8,1]{1,0:T(8,128)} add(x, x)";
+        assert_eq!(cost("", add), Cost { cycles: 0, flops: 8.0, bytes: 3.0 * 4096.0 });
+        // What only names a value costs nothing.
+        let bitcast = "x = f32[8]{0:T(256)} parameter(0)\n ROOT y = f32[8,1]{0,1:T(256)} bitcast(x)";
+        assert_eq!(cost("", bitcast), Cost::default());
+    }
+
+    #[test]
+    fn windows_over_dilated_and_strided_dimensions_count_real_elements() {
+        let window = |size, stride, low, window_dilation, base_dilation| WindowDim {
+            stride,
+            padding_low: low,
+            window_dilation,
+            base_dilation,
+            ..WindowDim::of_size(size)
+        };
+        // Stride 2 without padding: all places lie on elements.
+        assert_eq!(pairs(&window(2, 2, 0, 1, 1), 8, 4), 8.0);
+        // Of a base dilated by 2 every other place is a gap: elements at 0, 2, 4, 6 under windows of 3 at -1 to 6.
+        assert_eq!(pairs(&window(3, 1, 1, 1, 2), 4, 8), 12.0 - 1.0);
+        // A window of -2, 0, 2 around each output: two places lie outside at each end.
+        assert_eq!(pairs(&window(3, 1, 2, 2, 1), 5, 5), 15.0 - 4.0);
+    }
+
+    #[test]
+    fn compute_or_memory_bounds_by_the_rates_of_a_core() {
+        let v3 = Rates::of(&"tpu-v3".parse().unwrap()).unwrap();
+        // A core's ridge is 61.5e12 / 450e9 = 136.7 flops a byte.
+        let cost = |flops| Cost { cycles: 940, flops, bytes: 1e5 };
+        assert_eq!((cost(1.36e7).bound(&v3), cost(1.37e7).bound(&v3)), (Bound::Memory, Bound::Compute));
+        // 1e5 bytes take 0.222 us, and 940 cycles a whole one.
+        assert_eq!((100.0 * cost(0.0).efficiency(&v3).unwrap()).round(), 22.0);
+        assert_eq!(Rates::of(&"tpu-v5e".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn a_loop_that_counts_multiplies_its_body() {
+        let text = "HloModule m, is_scheduled=true
+body {
+  s = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  x = f32[4] get-tuple-element(s), index=1
+  ROOT new = (s32[], f32[4]) tuple(next, x)
+}
+condition {
+  s.1 = (s32[], f32[4]) parameter(0)
+  i.1 = s32[] get-tuple-element(s.1), index=0
+  end = s32[] constant(8)
+  ROOT less = pred[] compare(i.1, end), direction=LT
+}
+ENTRY main {
+  x.1 = f32[4] parameter(0)
+  zero = s32[] constant(0)
+  init = (s32[], f32[4]) tuple(zero, x.1)
+  ROOT last = (s32[], f32[4]) while(init), condition=condition, body=body
+}";
+        let module = parse(text, "m").unwrap();
+        let turns = turns(&module);
+        let of = |name: &str| turns[module.find_computation(name).unwrap().idx()];
+        assert_eq!((of("body"), of("main")), (8, 1));
+    }
 }

@@ -278,10 +278,12 @@ struct Costs {
 impl Costs {
     fn of(module: &Module, liveness: &Liveness) -> Costs {
         let mut costs = Costs::default();
+        let turns = cost::turns(module);
         for (at, step) in liveness.steps.iter().enumerate() {
-            let computation = module.comp(liveness.frames[step.frame].computation);
+            let comp = liveness.frames[step.frame].computation;
+            let computation = module.comp(comp);
             let instruction = computation.instr(step.instruction);
-            let cost = cost::of_instruction(module, computation, instruction);
+            let cost = cost::of_instruction(module, computation, instruction).times(turns[comp.idx()]);
             if cost == Cost::default() {
                 continue;
             }
