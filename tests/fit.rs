@@ -105,6 +105,9 @@ fn the_largest_batch_is_found_between_what_fits_and_what_does_not() {
     assert!(next["out_of_memory"]["needed"].as_u64() > next["out_of_memory"]["available"].as_u64(), "{next}");
     let answer = fit["answers"][0].as_str().unwrap();
     assert!(answer.starts_with("f32: up to 112, best 112 (1.") && answer.ends_with(" examples/Mcycle)."), "{answer}");
+    // A coarser search takes fewer compiles.
+    let coarse = place.json(&["fit", "wide.yaml", "--target", "tpu-v2", "--precision", "f32", "--multiple", "32"]);
+    assert_eq!((batches(&coarse["series"][0]), &coarse["series"][0]["largest"]), (vec![64, 96, 128], &96.into()));
     // An answer that was no is remembered too.
     let again = place.json(&["fit", "wide.yaml", "--target", "tpu-v2", "--precision", "f32"]);
     assert!(rows(&again["series"][0]).iter().all(|row| row["cached"] == true), "{again}");

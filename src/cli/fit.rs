@@ -26,7 +26,7 @@ use crate::hlo::proto::encode;
 use crate::pjrt::PjrtError;
 use crate::report;
 use crate::report::plot::curves;
-use crate::tpu::fit::{Found, Outcome, Row, Step, Summary, Trial, search, search_among, summarize};
+use crate::tpu::fit::{Found, MULTIPLE, Outcome, Row, Step, Summary, Trial, search, search_among, summarize};
 use crate::tpu::{Answer, Compiler, Target, TpuError};
 
 const EXAMPLES: &str = "\
@@ -41,8 +41,8 @@ Examples:
           one batch, compiled with each thing that saves memory or time: what each is worth, beside the plain f32 program
 
 How it searches: from the batch in the file (the power of two at or below it) it doubles until one does not fit, bisects to
-a multiple of 8, and halves from the best until smaller is worse. The best is the one with the most examples in a million
-estimated cycles, of those that were compiled.
+a multiple of 8 (--multiple 64 saves compiles), and halves from the best until smaller is worse. The best is the one with
+the most examples in a million estimated cycles, of those that were compiled.
 
 How long it takes: 6 to 10 compiles for each target and precision. On two cores a compile of a small network takes seconds,
 of ResNet-50 or BERT-base 1 to 2 minutes, more where memory is scarce. Every answer is kept on disk at once: an interrupted
@@ -69,12 +69,15 @@ pub struct Args {
     /// The greatest batch to try
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     max_batch: u32,
+    /// Bisect to a multiple of this: more saves compiles
+    #[arg(long, value_name = "N", default_value_t = MULTIPLE, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    multiple: u32,
     /// Where a module's batch stands: a parameter, by number or name, and an axis of it, such as 0:0 or images:0
     #[arg(long, value_name = "PARAMETER:AXIS")]
     batch_dim: Option<BatchDim>,
     /// Search nothing: compile one batch of a model's training step with each lever (bf16 scope, bf16 moments, …), and
     /// report what each saves beside the plain program; --precision says which that is [default: f32]
-    #[arg(long, conflicts_with_all = ["max_batch", "batch_dim", "program", "svg"])]
+    #[arg(long, conflicts_with_all = ["max_batch", "multiple", "batch_dim", "program", "svg"])]
     levers: bool,
     /// The batch of --levers, if not what the file says
     #[arg(long, value_name = "N", requires = "levers", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
@@ -222,7 +225,7 @@ fn one(
             let allowed: Vec<u32> = batches.into_iter().filter(|batch| *batch <= args.max_batch).collect();
             search_among(&allowed, ask)?
         }
-        None => search_multiples(source, args.max_batch, ask)?,
+        None => search_parts(source, args, ask)?,
     };
     watch.end_series();
     let rows: Vec<Row> = rows.into_values().collect();
@@ -238,15 +241,17 @@ fn one(
 }
 
 /// A search in parts of a batch, of which a model that accumulates gradients has several.
-fn search_multiples(
+fn search_parts(
     source: &Source,
-    max: u32,
+    args: &Args,
     mut ask: impl FnMut(Step) -> anyhow::Result<Trial>,
 ) -> anyhow::Result<Found> {
-    let n_parts = source.multiple();
+    let (n_parts, max) = (source.n_parts(), args.max_batch);
     ensure!(n_parts <= max, "--max-batch {max} is below {n_parts}, of which every batch of this model is a multiple");
     let whole = |part: u32| part * n_parts;
-    let found = search(source.start() / n_parts, max / n_parts, |step| ask(Step { batch: whole(step.batch), ..step }))?;
+    let found = search(source.start() / n_parts, max / n_parts, args.multiple.div_ceil(n_parts), |step| {
+        ask(Step { batch: whole(step.batch), ..step })
+    })?;
     Ok(Found { largest: found.largest.map(whole), best: found.best.map(whole), ..found })
 }
 

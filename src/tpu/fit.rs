@@ -41,20 +41,26 @@ pub struct Found {
     pub best: Option<u32>,
 }
 
-/// Batches between doublings are multiples of this: the TPU's registers hold 8 rows.
-const MULTIPLE: u32 = 8;
+/// Batches between doublings are multiples of this unless told otherwise: the TPU's registers hold 8 rows.
+pub const MULTIPLE: u32 = 8;
 
 /// Finds the largest batch up to `max` that compiles, and the best one.
 ///
 /// From the power of two at or below `start` it doubles until one does not fit, halves if the first does not, bisects
-/// between the largest that fits and the least that does not to a multiple of 8, and halves on from the best until the
+/// between the largest that fits and the least that does not to a `multiple`, and halves on from the best until the
 /// next smaller power of two is worse. A failure for another reason than memory is passed over once, and bounds the
 /// bisection as memory does. The search supposes that a batch fits if a larger one does; where that is not so, it still
-/// returns a batch that fits, and whose next multiple of 8 that was tried does not.
+/// returns a batch that fits, and whose next multiple that was tried does not.
 ///
 /// # Errors
 /// The closure's, at once.
-pub fn search<E>(start: u32, max: u32, mut compile: impl FnMut(Step) -> Result<Trial, E>) -> Result<Found, E> {
+pub fn search<E>(
+    start: u32,
+    max: u32,
+    multiple: u32,
+    mut compile: impl FnMut(Step) -> Result<Trial, E>,
+) -> Result<Found, E> {
+    let multiple = multiple.max(1);
     let mut seen: BTreeMap<u32, Trial> = BTreeMap::new();
     let mut ask = |seen: &mut BTreeMap<u32, Trial>, step: Step| -> Result<Trial, E> {
         let trial = compile(step)?;
@@ -66,7 +72,7 @@ pub fn search<E>(start: u32, max: u32, mut compile: impl FnMut(Step) -> Result<T
     let mut n_failed = 0;
     let mut batch = first;
     loop {
-        let n_more = 2 + n_bisections(batch, batch.saturating_mul(2));
+        let n_more = 2 + n_bisections(batch, batch.saturating_mul(2), multiple);
         match ask(&mut seen, Step { batch, n_more })? {
             Trial::Fits(_) => n_failed = 0,
             Trial::Failed if n_failed == 0 => n_failed = 1,
@@ -80,12 +86,12 @@ pub fn search<E>(start: u32, max: u32, mut compile: impl FnMut(Step) -> Result<T
     let mut batch = first;
     while largest(&seen).is_none() && batch > 1 {
         batch /= 2;
-        ask(&mut seen, Step { batch, n_more: 1 + n_bisections(batch, batch * 2) })?;
+        ask(&mut seen, Step { batch, n_more: 1 + n_bisections(batch, batch * 2, multiple) })?;
     }
     while let Some((low, high)) = bracket(&seen)
-        && let Some(batch) = between(low, high)
+        && let Some(batch) = between(low, high, multiple)
     {
-        ask(&mut seen, Step { batch, n_more: 1 + n_bisections(low, high) / 2 })?;
+        ask(&mut seen, Step { batch, n_more: 1 + n_bisections(low, high, multiple) / 2 })?;
     }
     while let Some(best) = best(&seen)
         && best > 1
@@ -143,16 +149,16 @@ fn bracket(seen: &BTreeMap<u32, Trial>) -> Option<(u32, u32)> {
     seen.range((Bound::Excluded(low), Bound::Unbounded)).next().map(|(high, _)| (low, *high))
 }
 
-/// The multiple of 8 in the middle between two batches; `None` if there is none between them.
-fn between(low: u32, high: u32) -> Option<u32> {
-    let middle = low.midpoint(high) / MULTIPLE * MULTIPLE;
-    let batch = if middle > low { middle } else { middle + MULTIPLE };
+/// The multiple in the middle between two batches; `None` if there is none between them.
+fn between(low: u32, high: u32, multiple: u32) -> Option<u32> {
+    let middle = low.midpoint(high) / multiple * multiple;
+    let batch = if middle > low { middle } else { middle.saturating_add(multiple) };
     (low < batch && batch < high).then_some(batch)
 }
 
 /// Compiles that bisecting between two batches takes.
-fn n_bisections(low: u32, high: u32) -> u32 {
-    ((high - low) / MULTIPLE).checked_ilog2().unwrap_or(0)
+fn n_bisections(low: u32, high: u32, multiple: u32) -> u32 {
+    ((high - low) / multiple).checked_ilog2().unwrap_or(0)
 }
 
 /// What compiling at one batch said.
@@ -256,7 +262,7 @@ mod tests {
     /// Batches asked for, in order, and what was found, of a compiler whose answers are known.
     fn run(start: u32, max: u32, answer: impl Fn(u32) -> Trial) -> (Vec<u32>, Found) {
         let mut asked = Vec::new();
-        let found = search(start, max, |step: Step| -> Result<Trial, String> {
+        let found = search(start, max, MULTIPLE, |step: Step| -> Result<Trial, String> {
             asked.push(step.batch);
             Ok(answer(step.batch))
         });
@@ -289,6 +295,16 @@ mod tests {
         assert_eq!((result, asked), (found(64, 4), vec![64, 128, 96, 80, 72, 32, 16, 8, 4, 2]));
         // The start is no power of two.
         assert_eq!(run(100, 8192, fits_up_to(70, 64)).1, found(64, 64));
+    }
+
+    #[test]
+    fn a_coarser_bisection_takes_fewer_compiles() {
+        let mut asked = Vec::new();
+        let result = search(128, 8192, 64, |step: Step| -> Result<Trial, String> {
+            asked.push(step.batch);
+            Ok(fits_up_to(300, 128)(step.batch))
+        });
+        assert_eq!((result, asked), (Ok(found(256, 128)), vec![128, 256, 512, 384, 320, 64]));
     }
 
     #[test]
@@ -359,7 +375,7 @@ mod tests {
     fn the_least_of_equals_is_best_and_errors_end_the_search() {
         assert_eq!(run(8, 64, |_| Trial::Fits(1.0)).1, Found { is_capped: true, ..found(64, 1) });
         let mut n_asked = 0;
-        let error = search(8, 64, |_| {
+        let error = search(8, 64, MULTIPLE, |_| {
             n_asked += 1;
             Err("no compiler")
         });
@@ -369,7 +385,7 @@ mod tests {
     #[test]
     fn the_compiles_that_follow_are_guessed_within_reason() {
         let mut guesses = Vec::new();
-        search(128, 8192, |step: Step| -> Result<Trial, String> {
+        search(128, 8192, MULTIPLE, |step: Step| -> Result<Trial, String> {
             guesses.push(step.n_more);
             Ok(fits_up_to(300, 128)(step.batch))
         })

@@ -52,6 +52,12 @@ const LEVERS: &[Lever] = &[
         pull: bf16_moments,
     },
     Lever {
+        name: "adafactor for adam",
+        option: "optimizer: {kind: adafactor}",
+        about: "second moments of matrices are kept as means of rows and of columns: the same gradients, another rule of update",
+        pull: adafactor,
+    },
+    Lever {
         name: "accumulate over 4",
         option: "accumulate: 4",
         about: "gradients are summed in f32 over four parts of the batch, one after the other: the same gradients but for \
@@ -99,6 +105,17 @@ fn bf16_moments(setting: &mut Setting) -> Result<(), String> {
             }
         },
         Optimizer::Sgd {} => Err("sgd keeps no moments".to_string()),
+    }
+}
+
+fn adafactor(setting: &mut Setting) -> Result<(), String> {
+    match &mut setting.experiment.train.optimizer {
+        optimizer @ Optimizer::Adam { .. } => {
+            *optimizer = Optimizer::Adafactor(Adafactor::default());
+            Ok(())
+        }
+        Optimizer::Adafactor(_) => Err("the optimizer is adafactor already".to_string()),
+        Optimizer::Momentum { .. } | Optimizer::Sgd {} => Err("the optimizer is not adam".to_string()),
     }
 }
 
@@ -429,6 +446,12 @@ mod tests {
         let adam = &mut setting(Optimizer::ADAM, Precision::F32);
         assert_eq!((bf16_scope(adam), bf16_moments(adam)), (Ok(()), Ok(())));
         assert_eq!(bf16_moments(adam), Err("first moments are bf16 already".to_string()));
+        assert_eq!(adafactor(sgd), Err("the optimizer is not adam".to_string()));
+        assert_eq!((adafactor(adam), accumulate(adam)), (Ok(()), Ok(())));
+        assert_eq!(adafactor(adam), Err("the optimizer is adafactor already".to_string()));
+        assert_eq!(accumulate(adam), Err("gradients are accumulated over 4 parts already".to_string()));
+        sgd.batch = 10;
+        assert_eq!(accumulate(sgd), Err("batch 10 is no multiple of 4".to_string()));
     }
 
     fn pulled(lever: &'static str, n_bytes: Option<i64>, cycles: u64) -> Pulled {

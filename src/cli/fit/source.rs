@@ -99,7 +99,7 @@ impl Source {
     }
 
     /// What every batch is a multiple of.
-    pub(super) fn multiple(&self) -> u32 {
+    pub(super) fn n_parts(&self) -> u32 {
         match self {
             Source::Model { experiment, which: Which::Train, .. } => experiment.train.accumulate.max(1),
             Source::Model { .. } | Source::Modules { .. } => 1,
