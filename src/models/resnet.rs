@@ -6,7 +6,8 @@
 use super::{image_dims, yaml};
 use crate::graph::{Init, Scope, Tensor};
 use crate::nn::{
-    BatchNorm, Conv2d, Dense, Format, Padding, Pool, batch_norm, conv2d, dense, global_avg_pool, max_pool, relu,
+    BatchNorm, Conv2d, Dense, Format, Padding, Pool, batch_norm, conv2d, conv2d_space_to_depth, dense, global_avg_pool,
+    max_pool, relu,
 };
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,8 @@ pub struct Config {
     pub padding: StridedPadding,
     /// Where axes stand inside the network; images come as `[batch, height, width, channels]` either way. Default `nhwc`.
     pub format: Format,
+    /// How the first convolution is computed. Default `plain`.
+    pub stem: Stem,
     /// Whether the last batch norm of each block starts with scale 0, so that blocks start as the identity. Default
     /// true, as TensorFlow's official model and Goyal et al. 2017 have it.
     pub zero_init_residual: bool,
@@ -52,6 +55,7 @@ impl Default for Config {
             width: 64,
             padding: StridedPadding::Same,
             format: Format::Nhwc,
+            stem: Stem::Plain,
             zero_init_residual: true,
             momentum: 0.9,
             epsilon: 1e-5,
@@ -68,6 +72,18 @@ pub enum StridedPadding {
     Same,
     /// `(k - 1) / 2` before and the rest after, whatever the image's size. TensorFlow's official model has it.
     Fixed,
+}
+
+/// How the first convolution, 7×7 of stride 2, is computed. The variables are the same, and so is the function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stem {
+    /// As it is.
+    #[default]
+    Plain,
+    /// As a 4×4 convolution of stride 1 on an image of half the size and four times the channels; height and width must be
+    /// even. See [`conv2d_space_to_depth`].
+    SpaceToDepth,
 }
 
 /// Number of layers.
@@ -174,7 +190,11 @@ pub fn v1(s: &Scope, images: &Tensor, config: &Config) -> Tensor {
             Format::Nchw => images.transpose(&[0, 3, 1, 2]),
         };
         let mut x = s.within("stem", |s| {
-            let x = conv(s, &images, "conv", config.width, 7, 2, config);
+            let shape = strided(config.width, 7, 2, config);
+            let x = match config.stem {
+                Stem::Plain => conv2d(s, &images, "conv", &shape),
+                Stem::SpaceToDepth => conv2d_space_to_depth(s, &images, "conv", &shape),
+            };
             let x = relu(&norm(s, &x, "bn", Init::Ones, config));
             let pool = Pool { window: [3, 3], strides: [2, 2], padding: Padding::Same, format: config.format };
             max_pool(&x, &pool)
@@ -224,11 +244,15 @@ fn residual(s: &Scope, x: &Tensor, filters: i64, stride: i64, config: &Config) -
 
 /// A square convolution without bias.
 fn conv(s: &Scope, x: &Tensor, name: &str, filters: i64, size: i64, stride: i64, config: &Config) -> Tensor {
+    conv2d(s, x, name, &strided(filters, size, stride, config))
+}
+
+fn strided(filters: i64, size: i64, stride: i64, config: &Config) -> Conv2d {
     let padding = match config.padding {
         StridedPadding::Fixed if stride > 1 => Padding::fixed(size),
         StridedPadding::Fixed | StridedPadding::Same => Padding::Same,
     };
-    let conv = Conv2d {
+    Conv2d {
         filters,
         kernel: [size; 2],
         strides: [stride; 2],
@@ -237,8 +261,7 @@ fn conv(s: &Scope, x: &Tensor, name: &str, filters: i64, size: i64, stride: i64,
         use_bias: false,
         kernel_init: Init::VARIANCE_SCALING,
         ..Conv2d::default()
-    };
-    conv2d(s, x, name, &conv)
+    }
 }
 
 fn norm(s: &Scope, x: &Tensor, name: &str, gamma_init: Init, config: &Config) -> Tensor {

@@ -75,27 +75,44 @@ pub fn conv2d(s: &Scope, x: &Tensor, name: &str, config: &Conv2d) -> Tensor {
             Ok(window) => window,
             Err(error) => return s.graph().fail("conv2d", &[x], error),
         };
-        let channels = x.dims()[config.format.channels() as usize];
-        let kernel_dims = [config.kernel[0], config.kernel[1], channels / config.groups, config.filters];
-        let kernel = s.variable("kernel", x.dtype(), kernel_dims, config.kernel_init).value;
-        let op = Op::Convolution(Box::new(Convolution {
-            window: window.to_vec(),
-            dims: dims(config.format),
-            feature_group_count: config.groups,
-            batch_group_count: 1,
-            precision: PrecisionConfig::default(),
-        }));
-        let product = x.emit("convolution", |e| e.emit(op, &[x.id, kernel.id], None));
-        if !config.use_bias {
-            return product;
-        }
-        let bias = s.variable("bias", x.dtype(), [config.filters], config.bias_init).value;
-        let bias = bias.broadcast_in_dim(&product.dims(), &[config.format.channels()]);
-        product + bias
+        let kernel = kernel(s, x, config);
+        add_bias(s, convolution(x, &kernel, window, config), config)
     })
 }
 
-fn check(x: &Tensor, config: &Conv2d) -> Result<[WindowDim; 2], RuleError> {
+/// The variable `kernel`.
+#[track_caller]
+pub(super) fn kernel(s: &Scope, x: &Tensor, config: &Conv2d) -> Tensor {
+    let channels = x.dims()[config.format.channels() as usize];
+    let dims = [config.kernel[0], config.kernel[1], channels / config.groups, config.filters];
+    s.variable("kernel", x.dtype(), dims, config.kernel_init).value
+}
+
+/// The op itself.
+#[track_caller]
+pub(super) fn convolution(x: &Tensor, kernel: &Tensor, window: [WindowDim; 2], config: &Conv2d) -> Tensor {
+    let op = Op::Convolution(Box::new(Convolution {
+        window: window.to_vec(),
+        dims: dims(config.format),
+        feature_group_count: config.groups,
+        batch_group_count: 1,
+        precision: PrecisionConfig::default(),
+    }));
+    x.emit("convolution", |e| e.emit(op, &[x.id, kernel.id], None))
+}
+
+/// The product plus the variable `bias`, if there is one.
+#[track_caller]
+pub(super) fn add_bias(s: &Scope, product: Tensor, config: &Conv2d) -> Tensor {
+    if !config.use_bias {
+        return product;
+    }
+    let bias = s.variable("bias", product.dtype(), [config.filters], config.bias_init).value;
+    let bias = bias.broadcast_in_dim(&product.dims(), &[config.format.channels()]);
+    product + bias
+}
+
+pub(super) fn check(x: &Tensor, config: &Conv2d) -> Result<[WindowDim; 2], RuleError> {
     is_float("conv2d/dtype", "x", x)?;
     of_rank("conv2d/rank", "x", x, 4, config.format.axes())?;
     at_least("conv2d/filters", "filters", config.filters, 1)?;

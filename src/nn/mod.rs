@@ -19,6 +19,7 @@ mod layer_norm;
 mod loss;
 mod metric;
 mod pool;
+mod space_to_depth;
 mod token_loss;
 mod window;
 
@@ -36,6 +37,7 @@ pub use loss::{
 };
 pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, top_k_accuracy};
 pub use pool::{Pool, avg_pool, global_avg_pool, max_pool};
+pub use space_to_depth::conv2d_space_to_depth;
 pub use token_loss::{TokenLoss, token_loss};
 pub use window::{Format, Padding};
 
