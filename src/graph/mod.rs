@@ -36,6 +36,7 @@ use crate::hlo::ops::RuleError;
 use crate::hlo::{DType, EmitError, Emitter, InstrId, Metadata, Module, Op, Shape};
 use names::{Path, Taken};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -55,6 +56,7 @@ struct Inner {
     training: bool,
     inputs: RefCell<Vec<InputInfo>>,
     variables: RefCell<Vec<VariableInfo>>,
+    variable_names: RefCell<BTreeSet<String>>,
     warnings: RefCell<Vec<String>>,
 }
 
@@ -134,6 +136,7 @@ impl Graph {
                 training,
                 inputs: RefCell::default(),
                 variables: RefCell::default(),
+                variable_names: RefCell::default(),
                 warnings: RefCell::default(),
             }),
         }

@@ -96,7 +96,7 @@ impl Scope {
         let graph = &self.graph;
         let full = graph.inner.path.join(name);
         let number = graph.inner.variables.borrow().len();
-        if graph.inner.variables.borrow().iter().any(|variable| variable.name == full) {
+        if !graph.inner.variable_names.borrow_mut().insert(full.clone()) {
             let error = RuleError::new("variable/name", format!("a variable named {full} exists already"))
                 .with_help("give one of them another name, or open a scope with `within` around each layer");
             let poison = graph.fail("variable", &[], error);
