@@ -1,6 +1,6 @@
 //! Losses. All are made in f32 (or f64): logits in bf16 or f16 are an error that says where to cast.
 
-use crate::graph::{Graph, Tensor, VariableInfo};
+use crate::graph::Tensor;
 use crate::hlo::DType;
 use crate::hlo::ops::{BinaryOp, RuleError};
 
@@ -114,34 +114,6 @@ pub fn mean_squared_error(prediction: &Tensor, target: &Tensor) -> Tensor {
         let difference = prediction - target;
         let axes: Vec<i64> = (0..difference.rank() as i64).collect();
         (&difference * &difference).mean(&axes)
-    })
-}
-
-/// `weight · Σ ½ w²` over the trainable variables that `counts`; 0 in f32 if there is none.
-///
-/// TensorFlow's ResNet-50 uses weight 1e-4 and counts all but those of batch norm: the bias of its last layer is decayed.
-///
-/// # Shapes
-/// → `[]`.
-///
-/// # Types
-/// In the dtype variables are stored in, f32: a low-precision scope does not matter here.
-///
-/// # Source
-/// TensorFlow's `nn.l2_loss`.
-#[track_caller]
-pub fn l2_penalty(graph: &Graph, weight: f64, counts: impl Fn(&VariableInfo) -> bool) -> Tensor {
-    graph.scope().layer("l2_penalty", |_| {
-        let half_squares =
-            graph.variables().into_iter().filter(|variable| variable.trainable && counts(variable)).map(|variable| {
-                let w = graph.tensor(variable.instr);
-                let axes: Vec<i64> = (0..variable.dims.len() as i64).collect();
-                (&w * &w).sum(&axes) * 0.5
-            });
-        match half_squares.reduce(|total, half_square| total + half_square) {
-            Some(total) => total * weight,
-            None => graph.scalar(DType::F32, 0.0),
-        }
     })
 }
 

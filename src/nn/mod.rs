@@ -32,8 +32,8 @@ pub use dropout::dropout;
 pub use embedding::{Embedding, PositionEmbedding, embedding, position_embedding};
 pub use layer_norm::{LayerNorm, Variance, layer_norm};
 pub use loss::{
-    l2_penalty, mean_squared_error, softmax_cross_entropy, softmax_cross_entropy_per_example,
-    sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
+    mean_squared_error, softmax_cross_entropy, softmax_cross_entropy_per_example, sparse_softmax_cross_entropy,
+    sparse_softmax_cross_entropy_per_example,
 };
 pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, top_k_accuracy};
 pub use pool::{Pool, avg_pool, global_avg_pool, max_pool};
