@@ -6,7 +6,9 @@ use super::number;
 use crate::graph::Tensor;
 use crate::hlo::DType;
 use crate::hlo::ops::BinaryOp;
+use serde::de::{self, Deserializer, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::num::NonZeroU32;
 
 /// A learning rate.
@@ -60,7 +62,7 @@ pub enum LearningRate {
         /// Steps of the warm-up; 0 is none.
         warm_up: u32,
         /// Multipliers from given steps on, in ascending order.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "ascending")]
         drops: Vec<RateDrop>,
     },
 }
@@ -74,6 +76,29 @@ pub struct RateDrop {
     /// The factor on the schedule's value (not on what the drop before left).
     #[serde(deserialize_with = "number::not_negative")]
     pub multiplier: f64,
+}
+
+/// Drops whose steps ascend: the latest that was passed is the one that counts.
+fn ascending<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RateDrop>, D::Error> {
+    struct Ascending;
+    impl<'de> Visitor<'de> for Ascending {
+        type Value = Vec<RateDrop>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of drops")
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<RateDrop>, A::Error> {
+            let mut drops: Vec<RateDrop> = Vec::new();
+            while let Some(drop) = elements.next_element::<RateDrop>()? {
+                if let Some(last) = drops.last().filter(|last| last.step >= drop.step) {
+                    let found = format!("a drop at step {} after one at step {}", drop.step, last.step);
+                    return Err(de::Error::invalid_value(Unexpected::Other(&found), &"ascending steps"));
+                }
+                drops.push(drop);
+            }
+            Ok(drops)
+        }
+    }
+    deserializer.deserialize_seq(Ascending)
 }
 
 impl Default for LearningRate {

@@ -310,6 +310,13 @@ train:
               help: did you mean `bf16`?"#]],
         );
         check(
+            "  learning_rate:\n    kind: warm_up_step\n    value: 0.1\n    warm_up: 0\n    drops:\n      - {step: 60, multiplier: 0.1}\n      - {step: 30, multiplier: 0.01}\n",
+            expect![[r#"
+                e.yaml:8:7: found a drop at step 30 after one at step 60, expected ascending steps
+                  8 |       - {step: 60, multiplier: 0.1}
+                    |       ^"#]],
+        );
+        check(
             "  accumulate: 0\n",
             expect![[r#"
             e.yaml:3:15: found integer `0`, expected a whole number from 1 to 2147483647
