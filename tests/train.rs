@@ -6,7 +6,7 @@ use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RateDrop, Update, WeightDecay};
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray};
-use bf16scope::train::{Data, Evaluator, Event, Experiment, Objective, Plan, Session, Spec, TrainError, run};
+use bf16scope::train::{Data, Evaluator, Event, Experiment, Objective, Plan, Session, Spec, TrainError, check, run};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -88,6 +88,13 @@ fn the_digits_are_learnt_in_every_precision() {
     assert!(bf16 >= 0.97, "bf16 ended at {bf16}");
     assert!((f32 - bf16).abs() <= 0.01, "f32 ended at {f32}, bf16 at {bf16}");
     assert!(f16 >= 0.97, "f16 ended at {f16}");
+}
+
+#[test]
+fn data_that_do_not_fill_a_batch_are_known_before_anything_is_compiled() {
+    assert!(check(&spec(constant()), data()).is_ok());
+    let message = check(&Spec { batch: 100_000, ..spec(constant()) }, data()).unwrap_err().to_string();
+    assert!(message.contains("100000") && message.contains("1437"), "{message}");
 }
 
 #[test]

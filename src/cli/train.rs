@@ -17,7 +17,9 @@ use crate::hlo::DType;
 use crate::pjrt::{Client, Platform};
 use crate::report::grouped;
 use crate::train::checkpoint::Checkpoint;
-use crate::train::{Data, EpochReport, Event, Experiment, Plan, Session, Summary, default_checkpoint, run as train};
+use crate::train::{
+    Data, EpochReport, Event, Experiment, Plan, Session, Summary, check, default_checkpoint, run as train,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -92,7 +94,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 
     let client = Client::of(args.device, &context.setup())?;
     let platform = client.platform_name()?;
-    let mut session = Session::new(&client, experiment.spec(args.precision))?;
+    let spec = experiment.spec(args.precision);
+    let data = Data { training: &training, test: &test };
+    check(&spec, data)?;
+    let mut session = Session::new(&client, spec)?;
     if let Some((from, checkpoint)) = &resumed {
         session.restore(from, checkpoint)?;
     }
@@ -107,7 +112,6 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         show.say(&format!("{} will be replaced after the first epoch; --resume would go on from it", path.display()));
     }
     let plan = Plan { n_epochs: show.n_epochs, checkpoint: Some(path) };
-    let data = Data { training: &training, test: &test };
     let mut print_error = None;
     let result = train(&mut session, data, &plan, &stop, &mut |event| {
         if let Err(error) = show.event(event) {

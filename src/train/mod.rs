@@ -17,5 +17,5 @@ mod session;
 pub use error::{Kept, TrainError};
 pub use experiment::{DataConfig, Experiment, TrainConfig, default_checkpoint};
 pub use program::{Objective, ProgramError};
-pub use run::{Data, EpochReport, Event, Plan, Summary, run};
+pub use run::{Data, EpochReport, Event, Plan, Summary, check, run};
 pub use session::{Evaluation, Evaluator, Session, Spec, StepReport, check_data, compile};

@@ -7,7 +7,7 @@
 
 use super::checkpoint::{self, HostArray};
 use super::error::{Kept, TrainError};
-use super::session::{Evaluation, Session, check_data};
+use super::session::{Evaluation, Session, Spec, check_data};
 use crate::data::{Batches, Dataset};
 use crate::hlo::DType;
 use half::bf16;
@@ -96,6 +96,21 @@ pub struct Summary {
     pub checkpoint: Option<PathBuf>,
 }
 
+/// Whether `data` are what a session of `spec` can be trained on: better asked before a minute of compiling.
+///
+/// # Errors
+/// Data of other dims or classes; fewer examples than a batch; images to be shifted that are none.
+pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
+    check_data(&spec.model, data.training)?;
+    check_data(&spec.model, data.test)?;
+    batches(spec, data.training).map(drop)
+}
+
+fn batches<'a>(spec: &Spec, training: &'a Dataset) -> Result<Batches<'a>, TrainError> {
+    let batches = Batches::new(training, spec.batch as usize, spec.seed)?;
+    Ok(batches.cast(spec.precision.compute())?.shifted(spec.shift)?)
+}
+
 /// Trains `session` on `data` until `plan` is done, `stop` is set, or the loss is not finite.
 ///
 /// The order of examples depends on the session's seed and the epoch alone, so a session restored from a checkpoint
@@ -112,13 +127,11 @@ pub fn run(
     observe: &mut dyn FnMut(Event<'_>),
 ) -> Result<Summary, TrainError> {
     let spec = session.spec().clone();
-    check_data(&spec.model, data.training)?;
-    check_data(&spec.model, data.test)?;
+    check(&spec, data)?;
     if let Some(path) = &plan.checkpoint {
         checkpoint::check_writable(path)?;
     }
-    let batches = Batches::new(data.training, spec.batch as usize, spec.seed)?;
-    let batches = batches.cast(spec.precision.compute())?.shifted(spec.shift)?;
+    let batches = batches(&spec, data.training)?;
     let steps_per_epoch = batches.n_steps() as u64;
     session.check_resumed(steps_per_epoch)?;
     if plan.n_epochs.checked_mul(steps_per_epoch).is_none_or(|steps| steps > i32::MAX as u64) {
