@@ -7,3 +7,5 @@ mod build;
 mod corpus;
 mod corruption;
 mod xla;
+#[cfg(feature = "xla")]
+mod xla_rs;

@@ -54,7 +54,7 @@ fn applying(op: impl FnOnce(CompId) -> Op, operands: &[&str], result: &str) -> M
 }
 
 /// Corners of the rules: what is unusual and still accepted.
-fn corners() -> Vec<(&'static str, Module)> {
+pub fn corners() -> Vec<(&'static str, Module)> {
     let matmul = || dot(&[], &[], &[1], &[0]);
     let mut window = vec![WindowDim::of_size(2); 2];
     window[0] = WindowDim {

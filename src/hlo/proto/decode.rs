@@ -259,7 +259,11 @@ fn instruction(
     let metadata = metadata(&mut proto);
     let sharding = proto.sharding.take().map(|sharding| sharding::decode(&sharding));
     let frontend_attributes = pairs(&mut proto.frontend_attributes);
-    let attributes = unmodelled::to_text(&op.opcode(), &proto);
+    let mut attributes = unmodelled::to_text(&op.opcode(), &proto);
+    if matches!(op, crate::hlo::Op::AllReduce(_)) {
+        // The op has them; that the message now has none is not said beside it.
+        attributes.retain(|(name, _)| name != "replica_groups");
+    }
     let unmodelled = Unmodelled { attributes, proto: leftover(proto) };
     Ok(Instruction {
         name,

@@ -90,6 +90,28 @@ fn an_opaque_collective_without_groups_gets_no_field_of_them() {
     }
 }
 
+/// XLA's own parser found the groups twice in what was printed of a message.
+#[test]
+fn an_all_reduce_of_a_message_is_printed_with_its_groups_once() {
+    let text = "HloModule m, entry_computation_layout={(f32[2]{0})->f32[2]{0}}
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY e {
+  x = f32[2]{0} parameter(0)
+  ROOT y = f32[2]{0} all-reduce(x), replica_groups={{0}}, to_apply=add
+}
+
+";
+    let of_text = crate::hlo::text::parse(text, "m.hlo").unwrap();
+    let of_proto = module(encode::module(&of_text).unwrap()).unwrap();
+    assert_eq!(crate::hlo::text::print(&of_proto, &Default::default()), text);
+}
+
 #[test]
 fn a_fusion_crosses_text_and_proto() {
     let text = "HloModule m, is_scheduled=true, entry_computation_layout={(f32[2]{0})->f32[2]{0}}
