@@ -11,7 +11,7 @@ use super::program::{Choice, read};
 use super::{Context, Status};
 use crate::hlo::proto::encode;
 use crate::hlo::text::{PrintOptions, print};
-use crate::hlo::{Module, dot};
+use crate::hlo::{Lost, Module, dot, lost_in_text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,10 +82,37 @@ pub(super) fn format_of(path: Option<&Path>) -> Format {
 
 pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> {
     Ok(match format {
-        Format::Text => print(module, &PrintOptions::default()).into_bytes(),
+        Format::Text => {
+            warn_of_loss(&lost_in_text(module));
+            print(module, &PrintOptions::default()).into_bytes()
+        }
         Format::Dot => dot::render(module).into_bytes(),
         Format::Proto => encode::to_bytes(module).context("the module cannot be encoded")?,
     })
+}
+
+/// Says what the text of a module that came as a proto leaves out.
+fn warn_of_loss(lost: &[Lost]) {
+    /// As many instructions are named; the rest are counted.
+    const N_NAMED: usize = 3;
+    if lost.is_empty() {
+        return;
+    }
+    let named: Vec<String> = lost
+        .iter()
+        .take(N_NAMED)
+        .map(|Lost { place, opcode, fields }| {
+            let fields: Vec<String> = fields.iter().map(u32::to_string).collect();
+            format!("{place} ({opcode}: {})", fields.join(", "))
+        })
+        .collect();
+    let rest = lost.len().saturating_sub(N_NAMED);
+    tracing::warn!(
+        "the text leaves out what HLO text here has no words for, by instruction (opcode: fields of \
+         HloInstructionProto): {}{}\nhelp: a proto keeps all of it: -o with a name that ends in .pb",
+        named.join(", "),
+        if rest > 0 { format!(", and {rest} more") } else { String::new() }
+    );
 }
 
 /// Replaces a file whole: written beside it, synced, renamed. What a link leads to is replaced, not the link; what is

@@ -25,4 +25,5 @@ pub use module::{
 pub use ops::Op;
 pub use shape::{ArrayShape, Layout, Shape, Tile};
 pub use sharding::{DeviceOrder, Sharding, TileAssignment};
+pub use unmodelled::{Lost, lost_in_text};
 pub use verify::{MAX_CALL_DEPTH, MAX_TUPLE_DEPTH, VerifyError, VerifyErrors, verify};

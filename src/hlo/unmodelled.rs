@@ -19,6 +19,9 @@ use super::text::print::METADATA;
 use super::text::read::{finished, replica_groups as read_groups};
 
 mod annotations;
+mod lost;
+
+pub use lost::{Lost, lost_in_text};
 
 const EXECUTION_THREAD: &str = "execution_thread";
 const FFT_TYPES: [&str; 4] = ["FFT", "IFFT", "RFFT", "IRFFT"];
