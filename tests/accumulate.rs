@@ -26,7 +26,7 @@ fn spec(model: &Model, precision: Precision, batch: u32, accumulate: u32, rate: 
     let learning_rate = LearningRate::Constant { value: rate };
     let update = Update { optimizer: KEEPS_GRADIENT, learning_rate, weight_decay: WeightDecay::default() };
     let accumulate = NonZeroU32::new(accumulate).unwrap();
-    let objective = Objective { update, label_smoothing: 0.0, loss_scale, accumulate };
+    let objective = Objective { update, label_smoothing: 0.0, loss_scale, accumulate, ..Objective::default() };
     Spec { model: model.clone(), precision, batch, seed: 5, shift: 0, objective }
 }
 

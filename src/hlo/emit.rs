@@ -231,6 +231,11 @@ impl Emitter {
         id
     }
 
+    /// Forgets the scalar constants from instruction `n_kept` on: for who writes those instructions anew.
+    pub fn forget_scalars(&self, n_kept: usize) {
+        self.scalars.borrow_mut().retain(|_, id| id.idx() < n_kept);
+    }
+
     /// An array of `dims` filled with `value`.
     pub fn full(&self, dtype: DType, dims: &[i64], value: f64) -> InstrId {
         let scalar = self.scalar(dtype, value);

@@ -49,7 +49,7 @@ impl MicroBatch {
         let n_split = graph.inputs().len();
         let (loss, n_correct) = losses(&forward, &labels, objective);
         let loss_scale = graph.input("loss_scale", DType::F32, []);
-        let gradients = differentiate(&graph, &(&loss * &loss_scale))?;
+        let gradients = differentiate(&graph, &(&loss * &loss_scale), &objective.remat)?;
         let mut sums =
             vec![graph.input("loss", DType::F32, []) + loss, graph.input("n_correct", DType::S32, []) + n_correct];
         let variables = graph.variables();

@@ -20,6 +20,7 @@ use crate::graph::Precision;
 use crate::models::kind::kind_first;
 use crate::models::{Model, Reads, yaml};
 use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
+use crate::passes::remat;
 use serde::Deserialize;
 use std::fs;
 use std::io::Read;
@@ -83,6 +84,9 @@ pub struct TrainConfig {
     /// In how many micro-batches a batch is gone through before the update; it must divide `batch`. Default 1.
     #[serde(deserialize_with = "count")]
     pub accumulate: u32,
+    /// What the backward pass computes again instead of keeping it: `none`, `elementwise`, or a list of patterns of
+    /// scopes, such as `["block*"]`. Default `none`.
+    pub remat: remat::Config,
 }
 
 fn one() -> f32 {
@@ -113,6 +117,7 @@ impl Default for TrainConfig {
             label_smoothing: 0.0,
             loss_scale: None,
             accumulate: 1,
+            remat: remat::Config::None,
         }
     }
 }
@@ -130,7 +135,7 @@ impl TrainConfig {
             Precision::F32 | Precision::Bf16 => LossScale::None,
         });
         let accumulate = NonZeroU32::new(self.accumulate).unwrap_or(NonZeroU32::MIN);
-        Objective { update, label_smoothing: self.label_smoothing, loss_scale, accumulate }
+        Objective { update, label_smoothing: self.label_smoothing, loss_scale, accumulate, remat: self.remat.clone() }
     }
 }
 
@@ -223,6 +228,7 @@ train:
   label_smoothing: 0.1
   loss_scale: static:128
   accumulate: 4
+  remat: [block*, stem]
 ",
         );
         let drops = vec![RateDrop { step: 20, multiplier: 0.1 }];
@@ -240,6 +246,7 @@ train:
                 label_smoothing: 0.1,
                 loss_scale: Some(LossScale::Static { scale: 128.0 }),
                 accumulate: 4,
+                remat: remat::Config::Scopes(vec!["block*".to_string(), "stem".to_string()]),
             },
         };
         assert_eq!(experiment, Ok(expected));
@@ -355,7 +362,7 @@ train:
         check(
             "  epoch: 3\n",
             expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale, accumulate
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale, accumulate, remat
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],

@@ -11,6 +11,7 @@ use crate::models::{Forward, Model, Reads, forward};
 use crate::nn;
 use crate::optim::{LossScale, Update};
 use crate::passes::grad::{GradError, gradients};
+use crate::passes::remat::{self, RematError, recompute};
 use std::num::NonZeroU32;
 
 /// What a training program minimises, and how.
@@ -24,12 +25,14 @@ pub struct Objective {
     pub loss_scale: LossScale,
     /// In how many micro-batches a batch is gone through, one after the other, before the update. 1 is all at once.
     pub accumulate: NonZeroU32,
+    /// What the backward pass computes again instead of keeping it.
+    pub remat: remat::Config,
 }
 
 impl Default for Objective {
     fn default() -> Self {
         let (update, loss_scale) = (Update::default(), LossScale::default());
-        Objective { update, label_smoothing: 0.0, loss_scale, accumulate: NonZeroU32::MIN }
+        Objective { update, label_smoothing: 0.0, loss_scale, accumulate: NonZeroU32::MIN, remat: remat::Config::None }
     }
 }
 
@@ -50,6 +53,9 @@ pub enum ProgramError {
         /// Examples in the batch.
         batch: i64,
     },
+    /// What was to be computed again is not there.
+    #[error(transparent)]
+    Remat(#[from] RematError),
 }
 
 /// The multiple of `n` nearest to `batch`, but not 0.
@@ -86,7 +92,7 @@ pub fn training(
         let step = graph.input("step", DType::S32, []);
         (loss, n_correct) = losses(&forward, &labels, objective);
         scaling = objective.loss_scale.begin(&graph, &step);
-        gradients = differentiate(&graph, &scaling.scale(&loss))?;
+        gradients = differentiate(&graph, &scaling.scale(&loss), &objective.remat)?;
     } else {
         let micro_batch = MicroBatch::new(model, precision, batch, objective)?;
         let inputs = micro_batch.inputs(&graph);
@@ -125,12 +131,23 @@ pub(super) fn losses(forward: &Forward, labels: &Tensor, objective: &Objective) 
     }
 }
 
-/// The gradients of `loss` with respect to the variables that train, by their numbers.
-pub(super) fn differentiate(graph: &Graph, loss: &Tensor) -> Result<Vec<(usize, Tensor)>, GradError> {
-    let _span = tracing::info_span!("pass", name = "grad").entered();
+/// The gradients of `loss` with respect to the variables that train, by their numbers; what `remat` says is computed
+/// again on the way.
+pub(super) fn differentiate(
+    graph: &Graph,
+    loss: &Tensor,
+    remat: &remat::Config,
+) -> Result<Vec<(usize, Tensor)>, ProgramError> {
     let trainable: Vec<_> = (0..).zip(graph.variables()).filter(|(_, v)| v.trainable).collect();
     let wrt: Vec<_> = trainable.iter().map(|(_, variable)| variable.instr).collect();
-    let gradients = gradients(graph.emitter(), loss.id, &wrt)?;
+    let n_forward = graph.emitter().n_instructions();
+    let gradients = {
+        let _span = tracing::info_span!("pass", name = "grad").entered();
+        gradients(graph.emitter(), loss.id, &wrt)?
+    };
+    let _span = tracing::info_span!("pass", name = "remat").entered();
+    let (gradients, report) = recompute(graph.emitter(), n_forward, &gradients, remat)?;
+    tracing::debug!(n_recomputed = report.recomputed.len(), n_kept = report.kept.len(), "remat");
     Ok(trainable.into_iter().zip(gradients).map(|((number, _), id)| (number, graph.tensor(id))).collect())
 }
 

@@ -1,0 +1,475 @@
+//! Rematerialisation: the backward pass computes again what it would otherwise keep.
+//!
+//! [`recompute`] follows [`gradients`](super::grad::gradients) on the same computation. Instructions before a given
+//! place are the forward pass, those after it the backward pass. Every use that the backward pass makes of a recomputed
+//! value becomes a use of a copy, computed from *kept* values. A kept value goes through an `opt-barrier` first, because
+//! a compiler that sees the same computation twice keeps one of the two; where the copy costs more than reading, the
+//! barrier also takes the last sum or product of the backward pass so far, so that nothing is computed again before it
+//! is needed (as JAX's `checkpoint` does).
+//!
+//! What is computed again:
+//! - functions, element by element, of one or two kept arrays, be it through batch normalisation with given statistics:
+//!   to read those and apply the function costs little more than to read what it gave, and often nothing, as the
+//!   compiler puts it into what reads it, in the forward pass too;
+//! - what has a name that a pattern of the [`Config`] matches, convolutions and products included. A matched scope keeps
+//!   what comes into it.
+//!
+//! What is kept always: parameters, statistics and other results much smaller than what they were computed from, random
+//! bits, and what calls, communicates or has no array as result.
+//!
+//! A copy does what its original does, so gradients keep their bits where the compiler keeps those of each instruction.
+
+use super::glob::matches;
+use crate::hlo::ops::{BatchNorm, UnaryOp};
+use crate::hlo::{CompId, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, Shape};
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// What the backward pass computes again. In YAML `none`, `elementwise`, or a list of patterns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Config {
+    /// Nothing.
+    #[default]
+    None,
+    /// Functions, element by element, of one or two kept arrays.
+    Elementwise,
+    /// Those, and scopes that patterns of one or more levels of a name match: `block*`, `stage1/*/conv3`. `*` is any
+    /// text, `?` any character.
+    Scopes(Vec<String>),
+}
+
+impl Config {
+    fn patterns(&self) -> &[String] {
+        match self {
+            Config::None | Config::Elementwise => &[],
+            Config::Scopes(patterns) => patterns,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Config {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Config, D::Error> {
+        struct Choice;
+        impl<'de> Visitor<'de> for Choice {
+            type Value = Config;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("none, elementwise, or a list of patterns such as [\"block*\"]")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Config, E> {
+                match text {
+                    "none" => Ok(Config::None),
+                    "elementwise" => Ok(Config::Elementwise),
+                    _ => Err(E::unknown_variant(text, &["none", "elementwise"])),
+                }
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Config, A::Error> {
+                let mut patterns = Vec::new();
+                while let Some(pattern) = seq.next_element()? {
+                    patterns.push(pattern);
+                }
+                Ok(Config::Scopes(patterns))
+            }
+        }
+        deserializer.deserialize_any(Choice)
+    }
+}
+
+/// What [`recompute`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Per value computed again its scoped name and shape.
+    pub recomputed: Vec<(String, String)>,
+    /// Per value kept for it, behind a barrier, the same.
+    pub kept: Vec<(String, String)>,
+}
+
+/// Why nothing was recomputed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RematError {
+    /// A pattern that no instruction of the forward pass has.
+    #[error("remat: no scope of the network matches `{pattern}`{}", suggestion(.nearest))]
+    NoMatch {
+        /// The pattern.
+        pattern: String,
+        /// A level of a name that is close to it.
+        nearest: Option<String>,
+    },
+    /// A copy broke a rule, or the emitter had failed before.
+    #[error(transparent)]
+    Emit(#[from] Box<EmitError>),
+}
+
+fn suggestion(nearest: &Option<String>) -> String {
+    match nearest {
+        Some(name) => format!("\nhelp: did you mean `{name}`?"),
+        None => "\nhelp: `bf16scope emit` shows the names, as op_name".to_string(),
+    }
+}
+
+/// From how many kept arrays a function of elements is computed again. Two: of the sums along a chain of residual blocks
+/// the backward pass then keeps every other one, and reads two arrays for one in between.
+const N_SOURCES: usize = 2;
+
+/// An array with this many times fewer elements than what is computed from it, or than it is computed from, is small:
+/// it is kept and read without a thought. Statistics and scales are; a pooled image (4 or 9 times) is not.
+const SMALL: i64 = 16;
+
+/// Makes the backward pass, which is what the emitter's computation holds from instruction `n_forward` on, compute again
+/// what `config` says. Ids below `n_forward` stay; of later ones `results` are given back as they are called now.
+///
+/// # Errors
+/// A pattern that matches nothing; an emitter that had failed. The computation is then unchanged.
+pub fn recompute(
+    e: &Emitter,
+    n_forward: usize,
+    results: &[InstrId],
+    config: &Config,
+) -> Result<(Vec<InstrId>, Report), RematError> {
+    if let Some(error) = e.error() {
+        return Err(Box::new(error).into());
+    }
+    if *config == Config::None {
+        return Ok((results.to_vec(), Report::default()));
+    }
+    let comp = e.comp();
+    let plan = e.with_module(|module| Plan::new(module, comp, n_forward, config))?;
+    if !e.with_module(|module| plan.changes(module, comp)) {
+        return Ok((results.to_vec(), Report::default()));
+    }
+    // The emitter lends its module to another one that writes the backward pass anew.
+    let original = e.with_module_mut(|module| std::mem::replace(module, Module::new("")));
+    let mut copy = original.clone();
+    let backward = copy.computations[comp.idx()].instructions.split_off(n_forward);
+    let mut writer = Writer::new(Emitter::new(copy, comp), &plan, n_forward);
+    for (idx, instr) in backward.iter().enumerate() {
+        writer.rewrite(instr, &plan.scopes[n_forward + idx]);
+    }
+    let Writer { e: inner, renamed, report, .. } = writer;
+    let (module, result) = match inner.finish() {
+        Ok(module) => {
+            let renamed = |id: &InstrId| if id.idx() < n_forward { *id } else { renamed[id.idx() - n_forward] };
+            (module, Ok((results.iter().map(renamed).collect(), report)))
+        }
+        Err(error) => (original, Err(error.into())),
+    };
+    e.with_module_mut(|lent| *lent = module);
+    e.forget_scalars(n_forward);
+    result
+}
+
+/// What becomes of a value of the forward pass that the backward pass uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Used as it is: it is there anyway, small, or no array.
+    Used,
+    /// Kept, and used through a barrier.
+    Kept,
+    /// Computed again.
+    Again,
+}
+
+/// What becomes of each value of the forward pass.
+struct Plan {
+    fates: Vec<Fate>,
+    /// The matched scope that an instruction, of either pass, is in.
+    scopes: Vec<Option<String>>,
+    /// Whether computing a value again runs more than functions of elements.
+    costs: Vec<bool>,
+}
+
+impl Plan {
+    fn new(module: &Module, comp: CompId, n_forward: usize, config: &Config) -> Result<Plan, RematError> {
+        let instructions = &module.comp(comp).instructions;
+        let forward = &instructions[..n_forward];
+        let scopes = matched_scopes(instructions, n_forward, config)?;
+        let mut plan = Plan { fates: Vec::new(), scopes, costs: Vec::new() };
+        // Per value the kept arrays, other than small ones, that it would be computed from.
+        let mut sources: Vec<BTreeSet<InstrId>> = Vec::new();
+        for (idx, instr) in forward.iter().enumerate() {
+            let operands = again_operands(forward, instr);
+            let of_operands = || operands.iter().flat_map(|operand| sources[operand.idx()].iter().copied());
+            let from: BTreeSet<InstrId> = of_operands().filter(|&id| !is_small(&forward[id.idx()], instr)).collect();
+            let in_scope = plan.scopes[idx].is_some();
+            let is_map = is_map(forward, instr);
+            let is_there = matches!(instr.op, Op::Parameter { .. } | Op::Constant(_) | Op::Iota { .. })
+                || instr.shape.as_array().is_none();
+            let is_reduced = operands.iter().any(|operand| is_small(instr, &forward[operand.idx()]));
+            let fate = if is_there || (is_reduced && !in_scope) {
+                Fate::Used
+            } else if (in_scope && (is_map || is_pure(&instr.op)) && !is_reduced)
+                || (is_map && from.len() <= N_SOURCES && !widens(forward, &from, instr))
+            {
+                // What is computed from parameters and constants alone has nothing to be kept for.
+                if from.is_empty() && !in_scope { Fate::Used } else { Fate::Again }
+            } else if is_reduced {
+                Fate::Used
+            } else {
+                Fate::Kept
+            };
+            let again = fate == Fate::Again;
+            plan.costs.push(again && (!is_map || operands.iter().any(|operand| plan.costs[operand.idx()])));
+            sources.push(match fate {
+                Fate::Used => BTreeSet::new(),
+                Fate::Kept => BTreeSet::from([InstrId(idx as u32)]),
+                Fate::Again => from,
+            });
+            plan.fates.push(fate);
+        }
+        Ok(plan)
+    }
+
+    /// Whether the backward pass uses anything that is computed again.
+    fn changes(&self, module: &Module, comp: CompId) -> bool {
+        let n_forward = self.fates.len();
+        let backward = &module.comp(comp).instructions[n_forward..];
+        let mut used = backward.iter().flat_map(|instr| &instr.operands).filter(|id| id.idx() < n_forward);
+        used.any(|id| self.fates[id.idx()] == Fate::Again)
+    }
+}
+
+/// The operands that computing an instruction again takes: its own, or for the normalised result of a batch norm those
+/// of the normalisation.
+fn again_operands(forward: &[Instruction], instr: &Instruction) -> Vec<InstrId> {
+    match normalisation(forward, instr) {
+        Some((norm, _)) => norm.operands.clone(),
+        None => instr.operands.clone(),
+    }
+}
+
+/// The batch norm whose normalised data an instruction takes out.
+fn normalisation<'a>(forward: &'a [Instruction], instr: &Instruction) -> Option<(&'a Instruction, BatchNorm)> {
+    let Op::GetTupleElement { index: 0 } = instr.op else { return None };
+    let norm = &forward[instr.operands[0].idx()];
+    match norm.op {
+        Op::BatchNormTraining(attributes) => Some((norm, attributes)),
+        _ => None,
+    }
+}
+
+/// Whether an instruction is a function of elements, or moves none.
+fn is_map(forward: &[Instruction], instr: &Instruction) -> bool {
+    matches!(
+        instr.op,
+        Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare { .. }
+            | Op::Select
+            | Op::Clamp
+            | Op::Convert
+            | Op::BitcastConvert
+            | Op::ReducePrecision { .. }
+            | Op::Broadcast { .. }
+            | Op::Reshape
+    ) || normalisation(forward, instr).is_some()
+}
+
+/// Whether an op of a matched scope may run twice: its result depends on nothing but its operands, and it calls nothing
+/// that may not.
+fn is_pure(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Transpose { .. }
+            | Op::Slice(_)
+            | Op::Pad(_)
+            | Op::Concatenate { .. }
+            | Op::Reverse { .. }
+            | Op::Gather(_)
+            | Op::Dot { .. }
+            | Op::Convolution(_)
+            | Op::Reduce { .. }
+            | Op::ReduceWindow { .. }
+    )
+}
+
+/// Whether `instr` is much smaller than `other`.
+fn is_small(instr: &Instruction, other: &Instruction) -> bool {
+    match (n_elements(&instr.shape), n_elements(&other.shape)) {
+        (Some(n), Some(n_other)) => n.saturating_mul(SMALL) <= n_other,
+        _ => false,
+    }
+}
+
+/// Elements of an array, or of the largest array of a tuple.
+fn n_elements(shape: &Shape) -> Option<i64> {
+    let n_of = |leaf: &Shape| leaf.dims().iter().fold(1i64, |n, &size| n.saturating_mul(size));
+    shape.leaves().into_iter().map(n_of).max()
+}
+
+/// Whether a value is narrower than random bits it comes from: a dropout's mask is kept, not its bits.
+fn widens(forward: &[Instruction], from: &BTreeSet<InstrId>, instr: &Instruction) -> bool {
+    let n_bits = |instr: &Instruction| instr.shape.dtype().map_or(0, |dtype| dtype.bits());
+    let is_random = |id: &InstrId| {
+        let source = &forward[id.idx()];
+        let of_tuple = matches!(source.op, Op::GetTupleElement { .. });
+        of_tuple && matches!(forward[source.operands[0].idx()].op, Op::RngBitGenerator(_))
+    };
+    from.iter().any(|id| is_random(id) && n_bits(&forward[id.idx()]) > n_bits(instr))
+}
+
+/// Per instruction the scope of its name, up to the last matched level, that a pattern matches. A gradient is in the scope
+/// of its primal.
+fn matched_scopes(
+    instructions: &[Instruction],
+    n_forward: usize,
+    config: &Config,
+) -> Result<Vec<Option<String>>, RematError> {
+    let mut hits = vec![false; config.patterns().len()];
+    let mut cache: BTreeMap<&str, Option<String>> = BTreeMap::new();
+    let mut scopes = Vec::new();
+    for (idx, instr) in instructions.iter().enumerate() {
+        let name = instr.metadata.op_name.as_str();
+        let name = if idx < n_forward { name } else { name.strip_prefix("gradient/").unwrap_or_default() };
+        let scope = cache.entry(name).or_insert_with(|| {
+            let levels: Vec<&str> = name.split('/').collect();
+            let found = config.patterns().iter().zip(&mut hits).filter_map(|(pattern, hit)| {
+                let end = last_level(pattern, &levels)?;
+                *hit = true;
+                Some(end)
+            });
+            // The outermost scope: what is inside it is computed again as one.
+            found.min().map(|end| levels[..end].join("/"))
+        });
+        scopes.push(scope.clone());
+    }
+    match hits.iter().position(|hit| !hit) {
+        None => Ok(scopes),
+        Some(idx) => {
+            let pattern = config.patterns()[idx].clone();
+            let forward = instructions[..n_forward].iter();
+            let levels: BTreeSet<&str> = forward.flat_map(|instr| instr.metadata.op_name.split('/')).collect();
+            let plain = pattern.replace(['*', '?'], "");
+            let near = levels.into_iter().map(|level| (strsim::jaro_winkler(level, &plain), level));
+            let nearest = near.filter(|(likeness, _)| *likeness > 0.8).max_by(|a, b| a.0.total_cmp(&b.0));
+            Err(RematError::NoMatch { pattern, nearest: nearest.map(|(_, level)| level.to_string()) })
+        }
+    }
+}
+
+/// Where the first run of levels that a pattern matches ends.
+fn last_level(pattern: &str, levels: &[&str]) -> Option<usize> {
+    let n_levels = pattern.split('/').count();
+    (n_levels..=levels.len()).find(|&end| {
+        let run = &levels[end - n_levels..end];
+        pattern.split('/').zip(run).all(|(pattern, level)| matches(pattern, level))
+    })
+}
+
+/// Writes the backward pass anew.
+struct Writer<'a> {
+    e: Emitter,
+    plan: &'a Plan,
+    n_forward: usize,
+    /// New ids of the backward pass so far.
+    renamed: Vec<InstrId>,
+    /// Copies so far, by original and the matched scope they are for: scopes are computed again one by one.
+    copies: BTreeMap<(InstrId, Option<String>), InstrId>,
+    /// The last sum or product of the backward pass.
+    latest: Option<InstrId>,
+    report: Report,
+}
+
+impl Writer<'_> {
+    fn new(e: Emitter, plan: &Plan, n_forward: usize) -> Writer<'_> {
+        let (renamed, copies) = (Vec::new(), BTreeMap::new());
+        Writer { e, plan, n_forward, renamed, copies, latest: None, report: Report::default() }
+    }
+
+    /// Appends an instruction of the backward pass, with copies for what it uses that is computed again.
+    fn rewrite(&mut self, instr: &Instruction, scope: &Option<String>) {
+        let operands: Vec<InstrId> = instr.operands.iter().map(|&id| self.operand(id, scope)).collect();
+        let id = self.append(instr, operands, instr.metadata.clone());
+        self.renamed.push(id);
+        if matches!(instr.op, Op::Reduce { .. }) {
+            self.latest = Some(id);
+        }
+    }
+
+    fn operand(&mut self, id: InstrId, scope: &Option<String>) -> InstrId {
+        if id.idx() >= self.n_forward {
+            return self.renamed[id.idx() - self.n_forward];
+        }
+        self.value(id, scope, self.plan.costs[id.idx()])
+    }
+
+    /// A value of the forward pass as the backward pass uses it, on behalf of a scope; `late` if what it is for costs.
+    fn value(&mut self, id: InstrId, scope: &Option<String>, late: bool) -> InstrId {
+        let plan = self.plan;
+        let own = &plan.scopes[id.idx()];
+        let crosses = scope.is_some() && own.is_some() && own != scope;
+        // A scope is computed again once, whoever asks.
+        let scope = if own.is_some() && !crosses { own } else { scope };
+        let key = (id, scope.clone());
+        if let Some(&copy) = self.copies.get(&key) {
+            return copy;
+        }
+        let instr = self.e.with_module(|module| module.comp(self.e.comp()).instr(id).clone());
+        let copy = match plan.fates[id.idx()] {
+            Fate::Used => return id,
+            Fate::Kept => self.keep(&instr, id, late),
+            Fate::Again if crosses && plan.costs[id.idx()] => self.keep(&instr, id, late),
+            Fate::Again => self.again(&instr, scope, late),
+        };
+        self.copies.insert(key, copy);
+        copy
+    }
+
+    /// A kept value behind a barrier.
+    fn keep(&mut self, instr: &Instruction, id: InstrId, late: bool) -> InstrId {
+        self.report.kept.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
+        self.e.set_metadata(copy_metadata(instr));
+        match self.latest.filter(|_| late) {
+            None => self.e.emit(Op::OptimizationBarrier, &[id], None),
+            Some(latest) => {
+                let both = self.e.tuple(&[id, latest]);
+                let both = self.e.emit(Op::OptimizationBarrier, &[both], None);
+                self.e.get_tuple_element(both, 0)
+            }
+        }
+    }
+
+    /// A copy of an instruction.
+    fn again(&mut self, instr: &Instruction, scope: &Option<String>, late: bool) -> InstrId {
+        self.report.recomputed.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
+        let norm = self.e.with_module(|module| {
+            let forward = &module.comp(self.e.comp()).instructions[..self.n_forward];
+            normalisation(forward, instr).map(|(norm, attributes)| (norm.operands.clone(), attributes))
+        });
+        let Some((operands, attributes)) = norm else {
+            let operands: Vec<InstrId> = instr.operands.iter().map(|&id| self.value(id, scope, late)).collect();
+            return self.append(instr, operands, copy_metadata(instr));
+        };
+        let operands: Vec<InstrId> = operands.iter().map(|&id| self.value(id, scope, late)).collect();
+        self.e.set_metadata(copy_metadata(instr));
+        normalise(&self.e, instr.operands[0], &operands, &attributes)
+    }
+
+    fn append(&self, instr: &Instruction, operands: Vec<InstrId>, metadata: Metadata) -> InstrId {
+        self.e.with_module_mut(|module| {
+            let comp = self.e.comp();
+            let id = module.append(comp, instr.op.clone(), operands, instr.shape.clone(), metadata);
+            let copy = &mut module.computations[comp.idx()].instructions[id.idx()];
+            copy.unmodelled = instr.unmodelled.clone();
+            copy.backend_config = instr.backend_config.clone();
+            copy.frontend_attributes = instr.frontend_attributes.clone();
+            id
+        })
+    }
+}
+
+/// `(x - mean) / sqrt(variance + epsilon) scale + offset` with the statistics of `norm`, each step as XLA's expansion of
+/// `batch-norm-training` takes it, so that the bits are those of the original.
+fn normalise(e: &Emitter, norm: InstrId, operands: &[InstrId], attributes: &BatchNorm) -> InstrId {
+    let (x, scale, offset) = (operands[0], operands[1], operands[2]);
+    let [mean, variance] = [1, 2].map(|index| e.get_tuple_element(norm, index));
+    let spread = |values| e.broadcast(values, &[attributes.feature_index], &e.dims(x));
+    let inverse_std = e.unary(UnaryOp::Rsqrt, e.add_scalar(variance, f64::from(attributes.epsilon)));
+    let normalised = e.mul(e.sub(x, spread(mean)), spread(inverse_std));
+    e.add(e.mul(normalised, spread(scale)), spread(offset))
+}
+
+/// The original's place, its name under `remat/`.
+fn copy_metadata(instr: &Instruction) -> Metadata {
+    Metadata { op_name: format!("remat/{}", instr.metadata.op_name), ..instr.metadata.clone() }
+}
