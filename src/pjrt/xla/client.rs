@@ -102,6 +102,7 @@ impl Backend for XlaClient {
         self.check_options(options)?;
         let mut proto = HloModuleProto::decode(program).map_err(PjrtError::Program)?;
         let facts = Facts::read(&proto)?;
+        refuse_what_aborts(&proto)?;
         // Results are read in the order in which the program lays them out, which xla-rs does not tell: it must be
         // row-major. A program that says so, or nothing, goes to XLA untouched.
         let relaid = make_row_major(&mut proto).then(|| proto.encode_to_vec());
@@ -192,6 +193,31 @@ impl Facts {
         let donated = aliases.chain(donors).filter_map(|number| usize::try_from(number).ok()).collect();
         Ok(Facts { name: proto.name.clone(), outputs, donated })
     }
+}
+
+/// Refuses what ends the process in the XLA of TensorFlow 2.21 (`Mismatched ranks of types`, then `LLVM ERROR`): a select
+/// of arrays by one predicate, and a clamp of an array between scalars. Both are valid HLO, and the plugin compiles them.
+fn refuse_what_aborts(proto: &HloModuleProto) -> Result<(), PjrtError> {
+    for computation in &proto.computations {
+        let rank_of: BTreeMap<i64, usize> = computation
+            .instructions
+            .iter()
+            .map(|instr| (instr.id, instr.shape.as_ref().map_or(0, |shape| shape.dimensions.len())))
+            .collect();
+        for instr in &computation.instructions {
+            let (scalars, what): (&[usize], _) = match instr.opcode.as_str() {
+                "select" => (&[0], "select of arrays by one predicate"),
+                "clamp" => (&[0, 2], "clamp of an array between scalars"),
+                _ => continue,
+            };
+            let rank = |id: &i64| rank_of.get(id).copied().unwrap_or(0);
+            let result_rank = instr.shape.as_ref().map_or(0, |shape| shape.dimensions.len());
+            if scalars.iter().any(|&idx| instr.operand_ids.get(idx).is_some_and(|id| rank(id) < result_rank)) {
+                return Err(PjrtError::NotInXlaRs { what, help: USE_THE_PLUGIN });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// XLA's `PrimitiveType` of a tuple.
