@@ -83,9 +83,18 @@ const AS_GIVEN: &str = "as given";
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     ensure!(args.target != Target::Cpu, TpuError::NotATpu(Target::Cpu));
-    let (subjects, batch) = match args.choice.module_by(load)? {
-        Some(module) => (vec![of_module(args, module, context)?], None),
-        None => of_model(args, context)?,
+    let subjects = match args.choice.module_by(load)? {
+        Some(module) => of_module(args, module, context).map(|subject| (vec![subject], None)),
+        None => of_model(args, context),
+    };
+    let (subjects, batch) = match subjects {
+        Ok(subjects) => subjects,
+        // An answer: there is no optimized program, so nothing to explain but that.
+        Err(error) if matches!(error.downcast_ref(), Some(TpuError::OutOfMemory { .. })) => {
+            tracing::error!("{error}\nhelp: `bf16scope fit` finds the batch that fits, and what is largest");
+            return Ok(Status::Failing);
+        }
+        Err(error) => return Err(error),
     };
     if let Some(path) = &args.html {
         emit::replace(path, page::page(&lead(args, batch), &subjects).render().as_bytes())?;
