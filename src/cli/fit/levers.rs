@@ -12,7 +12,10 @@ use super::super::program::{Which, build, read};
 use super::super::{Context, Status, module_file};
 use super::{Args, Watch, compile, keep_what_is_compiled, words};
 use crate::graph::Precision;
+use crate::models::Model;
+use crate::models::resnet::Stem;
 use crate::optim::{Adafactor, MomentumDtype, Optimizer};
+use crate::passes::remat;
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::tpu::fit::{Row, Step};
@@ -64,7 +67,40 @@ const LEVERS: &[Lever] = &[
                 the order of sums; batch norm uses the statistics of each part",
         pull: accumulate,
     },
+    Lever {
+        name: "recompute elementwise",
+        option: "remat: elementwise",
+        about: "the backward pass computes functions of one or two kept arrays again instead of keeping them: the same bits",
+        pull: remat,
+    },
+    Lever {
+        name: "space-to-depth stem",
+        option: "stem: space_to_depth",
+        about: "ResNet's first convolution on squares of four pixels: the same function, summed in another order",
+        pull: space_to_depth,
+    },
 ];
+
+fn remat(setting: &mut Setting) -> Result<(), String> {
+    match &setting.experiment.train.remat {
+        remat::Config::None => setting.experiment.train.remat = remat::Config::Elementwise,
+        remat::Config::Elementwise | remat::Config::Scopes(_) => return Err("the model recomputes already".to_string()),
+    }
+    Ok(())
+}
+
+fn space_to_depth(setting: &mut Setting) -> Result<(), String> {
+    match &mut setting.experiment.model {
+        Model::Resnet(config) if config.stem == Stem::SpaceToDepth => {
+            Err("the stem is space-to-depth already".to_string())
+        }
+        Model::Resnet(config) => {
+            config.stem = Stem::SpaceToDepth;
+            Ok(())
+        }
+        Model::Mlp(_) | Model::Cnn(_) | Model::Transformer(_) => Err("the model is no ResNet".to_string()),
+    }
+}
 
 /// Parts of the batch in the lever of that name: fewer save little, more make each part too small for the TPU's tiles.
 const N_PARTS: u32 = 4;
