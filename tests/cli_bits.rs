@@ -433,16 +433,16 @@ fn bad_arguments() {
     check(
         &["bitz"],
         expect![[r#"
-        exit 2
-        --- stderr
-        error: unrecognized subcommand 'bitz'
+            exit 2
+            --- stderr
+            error: unrecognized subcommand 'bitz'
 
-          tip: a similar subcommand exists: 'bits'
+              tip: some similar subcommands exist: 'fit', 'bits'
 
-        Usage: bf16scope [OPTIONS] <COMMAND>
+            Usage: bf16scope [OPTIONS] <COMMAND>
 
-        For more information, try '--help'.
-    "#]],
+            For more information, try '--help'.
+        "#]],
     );
 }
 
