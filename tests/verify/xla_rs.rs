@@ -83,6 +83,5 @@ fn xla_rs_gives_the_plugins_bits_in_the_corners() {
         }
     }
     assert!(wrong.is_empty(), "{n_same} same, {n_lacking} lacking, {} wrong:\n{}", wrong.len(), wrong.join("\n"));
-    // A select by one predicate and a clamp between scalars would end the process, and are refused.
-    assert_eq!((n_same, n_lacking), (114, 2));
+    assert_eq!((n_same, n_lacking), (116, 0));
 }

@@ -17,7 +17,7 @@ use super::super::{
 use super::arrays::{XlaArray, element_type};
 use super::{failed, wire};
 use crate::hlo::proto::encode;
-use crate::hlo::proto::messages::{HloModuleProto, ShapeProto};
+use crate::hlo::proto::messages::{HloInstructionProto, HloModuleProto, ShapeProto};
 use crate::hlo::{DType, Emitter, Module, Shape};
 
 /// xla-rs's client.
@@ -102,10 +102,10 @@ impl Backend for XlaClient {
         self.check_options(options)?;
         let mut proto = HloModuleProto::decode(program).map_err(PjrtError::Program)?;
         let facts = Facts::read(&proto)?;
-        refuse_what_aborts(&proto)?;
         // Results are read in the order in which the program lays them out, which xla-rs does not tell: it must be
-        // row-major. A program that says so, or nothing, goes to XLA untouched.
-        let relaid = make_row_major(&mut proto).then(|| proto.encode_to_vec());
+        // row-major. A program that says so, or nothing, and has no scalars to widen, goes to XLA untouched.
+        let is_changed = make_row_major(&mut proto) | widen_scalars(&mut proto);
+        let relaid = is_changed.then(|| proto.encode_to_vec());
         let module = wire::from_bytes(relaid.as_deref().unwrap_or(program))?;
         let computation = xla::XlaComputation::from_proto(&module);
         let executable = self.client.compile(&computation).map_err(failed("PjRtClient::compile"))?;
@@ -195,29 +195,51 @@ impl Facts {
     }
 }
 
-/// Refuses what ends the process in the XLA of TensorFlow 2.21 (`Mismatched ranks of types`, then `LLVM ERROR`): a select
-/// of arrays by one predicate, and a clamp of an array between scalars. Both are valid HLO, and the plugin compiles them.
-fn refuse_what_aborts(proto: &HloModuleProto) -> Result<(), PjrtError> {
-    for computation in &proto.computations {
-        let rank_of: BTreeMap<i64, usize> = computation
-            .instructions
-            .iter()
-            .map(|instr| (instr.id, instr.shape.as_ref().map_or(0, |shape| shape.dimensions.len())))
-            .collect();
-        for instr in &computation.instructions {
-            let (scalars, what): (&[usize], _) = match instr.opcode.as_str() {
-                "select" => (&[0], "select of arrays by one predicate"),
-                "clamp" => (&[0, 2], "clamp of an array between scalars"),
-                _ => continue,
+/// Makes what ends the process in the XLA of TensorFlow 2.21 (`Mismatched ranks of types`, then `LLVM ERROR`) into what
+/// does not: a select of arrays by one predicate, and a clamp of an array between scalars, get the scalar as an array.
+/// Returns whether there was any.
+fn widen_scalars(proto: &mut HloModuleProto) -> bool {
+    let ids = proto.computations.iter().flat_map(|computation| &computation.instructions).map(|instr| instr.id);
+    let largest = ids.max().unwrap_or(0);
+    let mut n_new = 0;
+    for computation in &mut proto.computations {
+        let own_largest = computation.instructions.iter().map(|instr| instr.id).max().unwrap_or(0);
+        let shape_of: BTreeMap<i64, ShapeProto> =
+            computation.instructions.iter().filter_map(|instr| Some((instr.id, instr.shape.clone()?))).collect();
+        let mut instructions = Vec::with_capacity(computation.instructions.len());
+        for mut instr in std::mem::take(&mut computation.instructions) {
+            let scalars: &[usize] = match instr.opcode.as_str() {
+                "select" => &[0],
+                "clamp" => &[0, 2],
+                _ => &[],
             };
-            let rank = |id: &i64| rank_of.get(id).copied().unwrap_or(0);
-            let result_rank = instr.shape.as_ref().map_or(0, |shape| shape.dimensions.len());
-            if scalars.iter().any(|&idx| instr.operand_ids.get(idx).is_some_and(|id| rank(id) < result_rank)) {
-                return Err(PjrtError::NotInXlaRs { what, help: USE_THE_PLUGIN });
+            for &idx in scalars {
+                let (Some(result), Some(&operand)) = (instr.shape.as_ref(), instr.operand_ids.get(idx)) else {
+                    continue;
+                };
+                let Some(scalar) = shape_of.get(&operand) else { continue };
+                if !scalar.dimensions.is_empty() || result.dimensions.is_empty() {
+                    continue;
+                }
+                n_new += 1;
+                // Ids that name their computation in the upper half are counted on in it, others in the module.
+                let id = n_new + if own_largest >> 32 > 0 { own_largest } else { largest };
+                let shape = ShapeProto { element_type: scalar.element_type, ..result.clone() };
+                instructions.push(HloInstructionProto {
+                    name: format!("{}.operand{idx}.{n_new}", instr.name),
+                    opcode: "broadcast".to_string(),
+                    shape: Some(shape),
+                    id,
+                    operand_ids: vec![operand],
+                    ..Default::default()
+                });
+                instr.operand_ids[idx] = id;
             }
+            instructions.push(instr);
         }
+        computation.instructions = instructions;
     }
-    Ok(())
+    n_new > 0
 }
 
 /// XLA's `PrimitiveType` of a tuple.
