@@ -1,6 +1,8 @@
 //! Gradient accumulation: k micro-batches in the program's loop, to the bit what k programs of one micro-batch give; and
 //! within a derived bound what one program of the whole batch gives.
 
+mod run;
+
 use bf16scope::data::{Batch, Batches, Dataset};
 use bf16scope::graph::{Graph, Operand, Precision};
 use bf16scope::hlo::proto::encode;
@@ -8,7 +10,6 @@ use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Op};
 use bf16scope::models::{Model, cnn, mlp, yaml};
 use bf16scope::optim::{LearningRate, LossScale, MomentumDtype, Optimizer, Update, WeightDecay};
-use bf16scope::pjrt::Client;
 use bf16scope::tpu::{Target, compile};
 use bf16scope::train::checkpoint::HostArray;
 use bf16scope::train::{Objective, Session, Spec, program};
@@ -54,7 +55,7 @@ fn is_gradient(name: &str) -> bool {
 
 /// The state after one step on the first batch of `data`, and the loss.
 fn one_step(spec: Spec, data: &Dataset) -> (State, f32) {
-    let mut session = Session::new(&Client::cpu().unwrap(), spec.clone()).unwrap();
+    let mut session = Session::new(&run::cpu().unwrap(), spec.clone()).unwrap();
     let loss = session.train(&batches(data, spec.batch, spec.precision)[0]).unwrap().loss;
     (session.state().unwrap(), loss)
 }
@@ -89,8 +90,7 @@ fn one_after_the_other(model: &Model, precision: Precision) -> (u32, u32) {
     let (accumulated, loss) = one_step(spec(model, precision, N * PART, N, 0.0, LossScale::None), &data);
     // At a rate of 0 weights stay, so a session that makes a step for each part has the same weights in all of them,
     // the gradient of each in its slot, and statistics and generators that move on.
-    let mut parts =
-        Session::new(&Client::cpu().unwrap(), spec(model, precision, PART, 1, 0.0, LossScale::None)).unwrap();
+    let mut parts = Session::new(&run::cpu().unwrap(), spec(model, precision, PART, 1, 0.0, LossScale::None)).unwrap();
     let (mut sums, mut sum_of_losses) = (BTreeMap::<String, Vec<f32>>::new(), 0f32);
     for part in &batches(&data, PART, precision) {
         sum_of_losses += parts.train(part).unwrap().loss;
@@ -182,7 +182,7 @@ fn the_gradients_are_those_of_the_whole_batch_but_for_the_order_of_sums() {
     let data = dataset(BATCH as usize, &[16]);
     for precision in [Precision::F32, Precision::Bf16] {
         let low = precision == Precision::Bf16;
-        let start = Session::new(&Client::cpu().unwrap(), spec(&model, precision, BATCH, 1, 0.0, LossScale::None));
+        let start = Session::new(&run::cpu().unwrap(), spec(&model, precision, BATCH, 1, 0.0, LossScale::None));
         let start = start.unwrap().state().unwrap();
         let read = |end: &str| -> Vec<f64> {
             let (_, array) = start.iter().find(|(name, _)| name.ends_with(end)).unwrap();
@@ -223,7 +223,7 @@ fn an_overflow_in_one_micro_batch_skips_the_step_of_all() {
     // Cotangents of a logit are at most 1/8 in a micro-batch of eight: 2^30 times that is beyond f16's 65504.
     let scale = LossScale::Dynamic { initial: 2f64.powi(30), period: 2000, factor: 2.0, minimum: 1.0 };
     let data = dataset(32, &[8, 8, 1]);
-    let mut session = Session::new(&Client::cpu().unwrap(), spec(&cnn(), Precision::F16, 32, 4, 0.1, scale)).unwrap();
+    let mut session = Session::new(&run::cpu().unwrap(), spec(&cnn(), Precision::F16, 32, 4, 0.1, scale)).unwrap();
     let kept = |session: &Session| -> State {
         let state = session.state().unwrap();
         // Generators go on, so that a step that is tried again is not the same one.

@@ -1,5 +1,7 @@
 //! Adafactor against optax's, step by step, and on the digits.
 
+mod run;
+
 use bf16scope::graph::{Graph, Init, Precision};
 use bf16scope::hlo::DType;
 use bf16scope::hlo::proto::encode;
@@ -59,7 +61,7 @@ fn largest(values: impl Iterator<Item = f64>) -> f64 {
 
 /// Values of all variables after each step, beside optax's, and how far apart they may be.
 fn follow(case: &str, optimizer: Adafactor) {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     let mut fixture =
         Fixture(NpzReader::new(File::open(root().join("tests/data/adafactor/optax.npz")).unwrap()).unwrap());
     let graph = Graph::training("adafactor");
@@ -175,7 +177,7 @@ fn the_digits_are_learnt() {
     update.weight_decay = WeightDecay::default();
     let LearningRate::WarmUpStep { value, .. } = &mut update.learning_rate else { panic!("another schedule") };
     *value = 0.03;
-    let mut session = Session::new(&Client::cpu().unwrap(), spec).unwrap();
+    let mut session = Session::new(&run::cpu().unwrap(), spec).unwrap();
     let slots = session.state().unwrap();
     assert!(slots.keys().filter(|name| name.ends_with("adafactor_row")).count() == 2, "{:?}", slots.keys());
     let plan = Plan { n_epochs: u64::from(experiment.train.epochs), checkpoint: None };

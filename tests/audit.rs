@@ -1,5 +1,7 @@
 //! Audits of modules whose born errors are known exactly, of what TensorFlow and JAX made, and of bad input.
 
+mod run;
+
 #[allow(dead_code)] // Written for another test crate.
 #[path = "amp/oracle.rs"]
 mod oracle;
@@ -13,7 +15,7 @@ use std::sync::OnceLock;
 
 fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
-    CLIENT.get_or_init(|| Client::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
+    CLIENT.get_or_init(|| run::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
 }
 
 fn parse(body: &str) -> Module {

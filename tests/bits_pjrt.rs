@@ -1,10 +1,12 @@
 //! The repeated update of `bits --accumulate`, run through PJRT: the same bits at every step as `numerics` and `half`.
 
+mod run;
+
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Emitter, Module, Shape};
 use bf16scope::numerics::{Decimal, Format, Number, accumulate};
-use bf16scope::pjrt::{Arg, Client, CompileOptions};
+use bf16scope::pjrt::{Arg, CompileOptions};
 use half::{bf16, f16};
 
 const N_STEPS: usize = 100;
@@ -31,7 +33,7 @@ fn decimal(text: &str) -> Decimal {
 
 /// The bits after each step, as the CPU plugin computes them: the weight stays on the device.
 fn through_pjrt(dtype: DType, start: u64, update: u64) -> Vec<u64> {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     let executable = client.compile(&addition(dtype), &CompileOptions::default()).unwrap();
     let n_bytes = dtype.n_bytes();
     let buffer = |bits: u64| client.buffer_from_host(&bits.to_le_bytes()[..n_bytes], dtype, &[], 0).unwrap();

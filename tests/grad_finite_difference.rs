@@ -10,6 +10,8 @@
 //! Together under 1e-7; gradients of size g add `g · 1e-7` for the relative accuracy of library functions. A wrong rule
 //! is off by the order of the gradient itself.
 
+mod run;
+
 mod grad_cases;
 
 use bf16scope::hlo::ops::{BinaryOp, Comparison, UnaryOp, WindowDim};
@@ -67,7 +69,7 @@ fn check(client: &Client, case: &Case) -> Result<(), String> {
 
 #[test]
 fn every_rule_agrees_with_central_differences() {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     let failures: Vec<String> = grad_cases::all()
         .iter()
         .filter_map(|case| check(&client, case).err().map(|error| format!("{}:\n  {error}", case.name)))
@@ -178,7 +180,7 @@ fn gradients_of_sum(
 
 #[test]
 fn ties_are_resolved_as_documented() {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     for tie in TIES {
         let arguments: Vec<Vec<f64>> = tie.arguments.iter().map(|values| values.to_vec()).collect();
         assert_eq!(gradients_of_sum(&client, &arguments, tie.build), tie.gradients, "{}", tie.name);
@@ -188,7 +190,7 @@ fn ties_are_resolved_as_documented() {
 /// The plugin has no code for these three functions themselves; their gradients do not need them.
 #[test]
 fn inverse_hyperbolic_functions_agree_with_differences_on_the_host() {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     type OnHost = fn(f64) -> f64;
     let functions: [(UnaryOp, OnHost, [f64; 4]); 3] = [
         (UnaryOp::Acosh, f64::acosh, [1.5, 1.9, 2.2, 3.0]),

@@ -3,6 +3,8 @@
 //! `tests/data/oracle_tf` holds the HLO TensorFlow 2.21 made for logits, loss and gradients of two networks, in f32 and
 //! in a bf16 scope, and what it computed from it. Both sides run through the CPU plugin.
 
+mod run;
+
 use bf16scope::hlo::{DType, Emitter, InstrId, Module, proto, verify};
 use bf16scope::passes::{grad, tidy};
 use bf16scope::pjrt::{Arg, Client, CompileOptions};
@@ -116,7 +118,7 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 
 #[test]
 fn bf16_gradients_are_tensorflows_bit_for_bit() {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     for (name, variables) in CASES {
         let oracle = Oracle { name, variables };
         let pairs = oracle.run_both(&client, "bf16", &CompileOptions::default());
@@ -129,7 +131,7 @@ fn bf16_gradients_are_tensorflows_bit_for_bit() {
 
 #[test]
 fn f32_gradients_are_tensorflows_to_rounding() {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     for (name, variables) in CASES {
         let oracle = Oracle { name, variables };
         let pairs = oracle.run_both(&client, "f32", &CompileOptions::default());
@@ -147,7 +149,7 @@ fn f32_gradients_are_tensorflows_to_rounding() {
 /// must be to compare with the numbers it recorded.
 #[test]
 fn gradients_are_those_tensorflow_recorded() {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     let options = CompileOptions { allow_excess_precision: true, ..CompileOptions::default() };
     for (name, variables) in CASES {
         let oracle = Oracle { name, variables };

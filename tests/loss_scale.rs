@@ -1,12 +1,13 @@
 //! Loss scaling of f16 training programs, on the real CPU plugin: overflow is forced, a step is skipped, the scale
 //! recovers and grows; and small gradients that f16 loses are kept.
 
+mod run;
+
 use bf16scope::data::{Batch, Batches, Dataset};
 use bf16scope::graph::Precision;
 use bf16scope::hlo::DType;
 use bf16scope::models::{Model, mlp};
 use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
-use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::HostArray;
 use bf16scope::train::{Objective, Session, Spec};
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ fn session(precision: Precision, optimizer: Optimizer, loss_scale: LossScale) ->
     let objective = Objective { update, loss_scale, ..Objective::default() };
     let model = Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) });
     let spec = Spec { model, precision, batch: BATCH, seed: 1, shift: 0, objective };
-    Session::new(&Client::cpu().unwrap(), spec).unwrap()
+    Session::new(&run::cpu().unwrap(), spec).unwrap()
 }
 
 type State = BTreeMap<String, HostArray>;

@@ -4,6 +4,8 @@
 //! and Stability of Numerical Algorithms", section 3.3), with half an ulp for each operation. A fused multiply-add
 //! rounds less often than the bound allows for.
 
+mod run;
+
 use bf16scope::graph::{Graph, Init, Program};
 use bf16scope::hlo::{DType, proto, verify};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RateDrop, Update, WeightDecay};
@@ -127,7 +129,7 @@ fn follow(
     weight_decay: WeightDecay,
     reference: impl Fn(Bounded, Bounded, &mut [Bounded], usize) -> Bounded,
 ) {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     let program = quadratic(optimizer, weight_decay.clone());
     let executable = compile(&client, &program);
     let n_slots = program.variables.len() - 1;
@@ -218,7 +220,7 @@ const EVERY: NonZeroU32 = NonZeroU32::new(41).unwrap();
 
 /// The rate at each of `steps`, from the device.
 fn rates(schedule: &LearningRate, steps: &[i32]) -> Vec<f32> {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     let graph = Graph::training("rate");
     let step = graph.input("step", DType::S32, []);
     let rate = schedule.emit(&step);

@@ -1,6 +1,8 @@
 //! Rematerialisation: the same gradients to the last bit, less kept on a TPU, and what is said of patterns that match
 //! nothing.
 
+mod run;
+
 use bf16scope::data::{Batches, CsvSpec, Dataset};
 use bf16scope::graph::Precision;
 use bf16scope::hlo::proto::encode;
@@ -9,7 +11,6 @@ use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{CompId, DType, Emitter, InstrId, Module, Op, Shape};
 use bf16scope::models::{Model, yaml};
 use bf16scope::passes::remat::{Config, recompute};
-use bf16scope::pjrt::Client;
 use bf16scope::tpu::{Report, Target, compile};
 use bf16scope::train::checkpoint::HostArray;
 use bf16scope::train::{Objective, Session, Spec, program};
@@ -48,7 +49,7 @@ fn trained(model: &Model, precision: Precision, remat: &Config) -> BTreeMap<Stri
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
     let dataset = Dataset::read_csv(&path, &CsvSpec::digits()).unwrap();
     let batches = Batches::new(&dataset, 16, 1).unwrap().cast(precision.compute()).unwrap();
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     let spec = Spec { model: model.clone(), precision, batch: 16, seed: 1, shift: 0, objective: objective(remat) };
     let mut session = Session::new(&client, spec).unwrap();
     for batch in batches.epoch(0).take(3) {

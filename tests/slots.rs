@@ -1,6 +1,8 @@
 //! First moments stored in bf16: the stored bits against an emulation on the host, what is and is not changed, what a
 //! second moment would lose, a run that stops and goes on, and the memory a TPU program takes.
 
+mod run;
+
 use bf16scope::data::{Batches, Dataset};
 use bf16scope::graph::{Graph, Init, Precision, Program};
 use bf16scope::hlo::DType;
@@ -8,7 +10,7 @@ use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::models::{Model, mlp};
 use bf16scope::optim::{LearningRate, LossScale, MomentumDtype, Optimizer, Update, WeightDecay};
-use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions};
+use bf16scope::pjrt::{Arg, Buffer, CompileOptions};
 use bf16scope::tpu::{Target, compile};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray};
 use bf16scope::train::{Objective, Session, Spec, program};
@@ -68,7 +70,7 @@ fn bf16s(buffer: &Buffer) -> Vec<bf16> {
 
 /// Runs the update for [`N_STEPS`] and hands every new state to `look`.
 fn follow(optimizer: Optimizer, mut look: impl FnMut(usize, &[f32], &[Buffer])) {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     let program = program_of(optimizer);
     verify(&program.module).unwrap();
     let bytes = encode::to_bytes(&program.module).unwrap();
@@ -184,7 +186,7 @@ fn train(session: &mut Session, steps: std::ops::Range<u64>) {
 
 #[test]
 fn bf16_slots_go_through_a_checkpoint_to_the_bit_and_f32_ones_are_refused() {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
     for optimizer in [momentum(MomentumDtype::Bf16), adam(MomentumDtype::Bf16)] {
@@ -215,7 +217,7 @@ fn a_skipped_step_leaves_bf16_slots_alone() {
     // The scale is far above what f16 cotangents can hold, so the first steps are skipped.
     let scale = LossScale::Dynamic { initial: 2f64.powi(30), period: 2000, factor: 2.0, minimum: 1.0 };
     let optimizer = adam(MomentumDtype::Bf16);
-    let mut session = Session::new(&Client::cpu().unwrap(), spec(optimizer, Precision::F16, scale)).unwrap();
+    let mut session = Session::new(&run::cpu().unwrap(), spec(optimizer, Precision::F16, scale)).unwrap();
     let kept = |session: &Session| -> BTreeMap<String, HostArray> {
         let state = session.state().unwrap();
         state.into_iter().filter(|(name, _)| !name.starts_with("loss_scale/")).collect()
@@ -265,7 +267,7 @@ fn the_digits_are_learnt_with_bf16_momentum() {
         panic!("the example has another optimizer")
     };
     *momentum_dtype = MomentumDtype::Bf16;
-    let mut session = Session::new(&Client::cpu().unwrap(), spec).unwrap();
+    let mut session = Session::new(&run::cpu().unwrap(), spec).unwrap();
     let plan = Plan { n_epochs: u64::from(experiment.train.epochs), checkpoint: None };
     let data = Data { training: &training, test: &test };
     let summary = run(&mut session, data, &plan, &std::sync::atomic::AtomicBool::new(false), &mut |_| {}).unwrap();

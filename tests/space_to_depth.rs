@@ -1,5 +1,7 @@
 //! The space-to-depth stem is the plain stem: to the bit where sums are exact, and in a whole network with one checkpoint.
 
+mod run;
+
 use bf16scope::data::{Batches, Dataset};
 use bf16scope::graph::{Graph, Init, Precision};
 use bf16scope::hlo::proto::encode;
@@ -32,7 +34,7 @@ fn upload(client: &Client, values: &[f64], dtype: DType, dims: &[i64]) -> Buffer
 
 /// The result, and the gradients of its sum weighted by `weights` with respect to image and kernel.
 fn both_forms(dtype: DType, x_dims: &[i64; 4], config: &Conv2d) -> [Vec<Vec<u8>>; 2] {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     [false, true].map(|is_rearranged| {
         let graph = Graph::new("stem");
         let x = graph.input("x", dtype, *x_dims);
@@ -108,7 +110,7 @@ fn session(stem: &str, precision: Precision) -> Session {
     let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
     let objective = Objective { update, ..Objective::default() };
     let spec = Spec { model: model(stem), precision, batch: 8, seed: 2, shift: 0, objective };
-    Session::new(&Client::cpu().unwrap(), spec).unwrap()
+    Session::new(&run::cpu().unwrap(), spec).unwrap()
 }
 
 #[test]

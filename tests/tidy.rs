@@ -1,8 +1,10 @@
 //! Tidying other people's modules: valid, smaller, done at once, and not one bit of a result changed.
 
+mod run;
+
 use bf16scope::hlo::{Module, proto, verify::verify};
 use bf16scope::passes::tidy::{Config, run};
-use bf16scope::pjrt::{Arg, Client, CompileOptions};
+use bf16scope::pjrt::{Arg, CompileOptions};
 use std::path::Path;
 
 fn module(path: &Path) -> Module {
@@ -36,7 +38,7 @@ fn foreign_modules_are_tidied_once_and_for_all() {
 
 #[test]
 fn results_stay_bit_for_bit() {
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/oracle_tf/resnet_block_bf16.hlo.pb");
     let original = module(&path);
     let (tidied, report) = run(&original, &Config::default());

@@ -1,5 +1,7 @@
 //! Training through PJRT: accuracy on the real digits, resumption to the bit, and every way to end badly.
 
+mod run;
+
 use bf16scope::data::Dataset;
 use bf16scope::graph::Precision;
 use bf16scope::models::{Model, cnn};
@@ -14,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
-    CLIENT.get_or_init(|| Client::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
+    CLIENT.get_or_init(|| run::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
 }
 
 fn example() -> std::path::PathBuf {

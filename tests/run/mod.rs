@@ -7,16 +7,19 @@ use bf16scope::graph::{Graph, Program, Tensor};
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Element, Literal};
-use bf16scope::pjrt::{Arg, Client, CompileOptions, Executable, Platform, Setup};
+use bf16scope::pjrt::{Arg, Client, CompileOptions, Executable, PjrtError, Platform, Setup};
 use std::sync::OnceLock;
 
 /// The one client of this process.
 fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
-    CLIENT.get_or_init(|| {
-        let platform = std::env::var("BF16SCOPE_TEST_DEVICE").map_or(Platform::Cpu, |name| name.parse().unwrap());
-        Client::of(platform, &Setup::from_env()).unwrap_or_else(|error| panic!("no client of {platform}: {error}"))
-    })
+    CLIENT.get_or_init(|| cpu().unwrap_or_else(|error| panic!("no client: {error}")))
+}
+
+/// A client of the CPU plugin, or of the device named.
+pub fn cpu() -> Result<Client, PjrtError> {
+    let platform = std::env::var("BF16SCOPE_TEST_DEVICE").map_or(Platform::Cpu, |name| name.parse().unwrap());
+    Client::of(platform, &Setup::from_env())
 }
 
 /// Runs a program on arguments given by name and returns its outputs as literals, in order. Excess precision is off.
