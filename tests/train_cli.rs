@@ -34,8 +34,15 @@ impl Folder {
 
     /// The command, in this directory.
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bf16scope"));
-        command.current_dir(self.folder.path()).args(args);
+        self.command_by(&[], args)
+    }
+
+    /// The command, started by another that becomes it.
+    fn command_by(&self, launcher: &[&str], args: &[&str]) -> Command {
+        let words: Vec<&str> =
+            launcher.iter().copied().chain([env!("CARGO_BIN_EXE_bf16scope")]).chain(args.iter().copied()).collect();
+        let mut command = Command::new(words[0]);
+        command.current_dir(self.folder.path()).args(&words[1..]);
         command
     }
 
@@ -124,8 +131,8 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn interrupt(child: &Child) {
-    let status = Command::new("sh").arg("-c").arg(format!("kill -INT {}", child.id())).status().unwrap();
+fn kill(signal: &str, child: &Child) {
+    let status = Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
     assert!(status.success());
 }
 
@@ -135,7 +142,7 @@ fn ctrl_c_saves_a_checkpoint_from_which_training_goes_on_bitwise() {
     let args = ["train", "mlp.yaml", "--checkpoint", "stopped.safetensors", "--epochs", "1000000"];
     let child = folder.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for("checkpoint", || folder.path("stopped.safetensors").exists());
-    interrupt(&child);
+    kill("INT", &child);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let position = Checkpoint::read(&folder.path("stopped.safetensors")).unwrap().position;
@@ -156,6 +163,42 @@ fn ctrl_c_saves_a_checkpoint_from_which_training_goes_on_bitwise() {
     folder.stdout(&["train", "mlp.yaml", "--checkpoint", "whole.safetensors", "--epochs", &epochs]);
     let [stopped, whole] = ["stopped", "whole"].map(|name| std::fs::read(folder.path(&format!("{name}.safetensors"))));
     assert!(stopped.unwrap() == whole.unwrap(), "the checkpoints differ");
+}
+
+#[test]
+fn a_terminal_that_closes_stops_it_unless_nohup_said_otherwise() {
+    let folder = Folder::new();
+    let spawn = |launcher: &[&str], checkpoint: &str| {
+        let args = ["train", "mlp.yaml", "--checkpoint", checkpoint, "--epochs", "1000000"];
+        let child = folder
+            .command_by(launcher, &args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{launcher:?}: {error}"));
+        wait_for("checkpoint", || folder.path(checkpoint).exists());
+        child
+    };
+    let step = |checkpoint: &str| Checkpoint::read(&folder.path(checkpoint)).unwrap().position.step;
+
+    // Whatever the tests themselves were started by.
+    let child = spawn(&["env", "--default-signal=HUP"], "closed.safetensors");
+    kill("HUP", &child);
+    let output = child.wait_with_output().unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    let expected =
+        format!("as asked\nthe last good checkpoint is closed.safetensors (after step {})", step("closed.safetensors"));
+    assert!(stderr.contains(&expected), "{stderr}");
+
+    let mut child = spawn(&["nohup"], "kept.safetensors");
+    kill("HUP", &child);
+    let before = step("kept.safetensors");
+    wait_for("later checkpoint", || step("kept.safetensors") > before + 100);
+    assert!(child.try_wait().unwrap().is_none(), "it ended though SIGHUP was ignored");
+    kill("INT", &child);
+    let stderr = text(&child.wait_with_output().unwrap().stderr);
+    assert!(stderr.contains("stopping after this step"), "{stderr}");
 }
 
 #[test]

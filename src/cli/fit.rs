@@ -19,7 +19,7 @@ use self::source::{BatchDim, Source};
 use super::compile::compiler;
 use super::emit::replace;
 use super::program::Which;
-use super::{Context, Status, progress};
+use super::{Context, Status, progress, signals};
 use crate::graph::Precision;
 use crate::hlo::Module;
 use crate::hlo::proto::encode;
@@ -186,14 +186,12 @@ fn without_repeats<T: Clone + PartialEq>(items: &[T]) -> Vec<T> {
 
 /// Ctrl-C ends the process at once: a compile cannot be stopped, and what was compiled is on disk already.
 fn keep_what_is_compiled(quiet: bool) -> anyhow::Result<()> {
-    ctrlc::set_handler(move || {
+    signals::on_stop(move |signal| {
         if !quiet {
             progress::say("stopped; what was compiled is kept, and the same command goes on from there");
         }
-        // 128 + SIGINT, as shells have it.
-        std::process::exit(130);
-    })?;
-    Ok(())
+        std::process::exit(signals::exit_code(signal));
+    })
 }
 
 /// The search for one target and precision.

@@ -30,6 +30,7 @@ mod probe;
 mod program;
 mod progress;
 mod run;
+mod signals;
 mod trace;
 mod train;
 

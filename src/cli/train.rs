@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::Context as _;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::progress::{bar, say};
-use super::{Context, Status};
+use super::{Context, Status, signals};
 use crate::graph::Precision;
 use crate::hlo::DType;
 use crate::pjrt::{Client, Platform};
@@ -253,18 +252,16 @@ fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
     )
 }
 
-/// A flag that the first Ctrl-C (or SIGTERM) sets; the second ends the process.
+/// A flag that the first signal to stop sets; the second ends the process.
 fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    ctrlc::set_handler(move || {
+    signals::on_stop(move |signal| {
         if flag.swap(true, Ordering::Relaxed) {
-            // 128 + SIGINT, as shells have it.
-            std::process::exit(130);
+            std::process::exit(signals::exit_code(signal));
         }
         let again = if std::io::stderr().is_terminal() { "; Ctrl-C again leaves at once" } else { "" };
         say(&format!("stopping after this step{again}"));
-    })
-    .context("cannot watch for Ctrl-C")?;
+    })?;
     Ok(stop)
 }

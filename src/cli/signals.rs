@@ -1,0 +1,48 @@
+//! Signals that ask a command to stop: Ctrl-C, `kill`, and the terminal's end.
+
+use std::thread;
+
+use anyhow::Context as _;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Calls `stop` with the number of each signal that asks the process to stop: SIGINT, SIGTERM, and SIGHUP unless it was
+/// ignored when the process began. `nohup` ignores it so that a program outlives its terminal, and so it must stay.
+pub(super) fn on_stop(mut stop: impl FnMut(i32) + Send + 'static) -> anyhow::Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut watched = vec![SIGINT, SIGTERM];
+    // Where the system does not say, SIGHUP does what it did.
+    if is_ignored(&status, SIGHUP) == Some(false) {
+        watched.push(SIGHUP);
+    }
+    let mut signals = Signals::new(watched).context("cannot watch for Ctrl-C")?;
+    thread::spawn(move || signals.forever().for_each(&mut stop));
+    Ok(())
+}
+
+/// The exit status of a process that a signal stopped, as shells have it.
+pub(super) fn exit_code(signal: i32) -> i32 {
+    128 + signal
+}
+
+/// Whether Linux's `/proc/PID/status` says that the process ignores a signal: bit `signal - 1` of `SigIgn`.
+fn is_ignored(status: &str, signal: i32) -> Option<bool> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+    Some(mask >> (signal - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mask_of_ignored_signals_is_read() {
+        // SIGPIPE, as every Rust program; then SIGHUP and SIGPIPE, as under nohup.
+        assert_eq!(is_ignored("Name:\tx\nSigBlk:\tffff\nSigIgn:\t0000000000001000\n", SIGHUP), Some(false));
+        assert_eq!(is_ignored("SigIgn:\t0000000000001001\n", SIGHUP), Some(true));
+        assert_eq!(is_ignored("SigIgn:\t0000000000001001\n", SIGINT), Some(false));
+        assert_eq!(is_ignored("SigIgn:\tnone\n", SIGHUP), None);
+        assert_eq!(is_ignored("", SIGHUP), None);
+    }
+}
