@@ -24,7 +24,7 @@ pub mod why;
 pub use cost::{Bound, Cost, Rates};
 pub use liveness::{Kind, Liveness, analyse};
 pub use moments::{Moment, moments};
-pub use origin::{Origin, Phase};
+pub use origin::{Origin, Origins, Phase};
 pub use why::Why;
 
 /// A module that cannot be explained.
@@ -218,7 +218,8 @@ const MAX_READERS: usize = 4;
 /// As [`analyse`].
 pub fn explain(module: &Module, rates: Option<&Rates>) -> Result<Explanation, ExplainError> {
     let liveness = analyse(module)?;
-    let costs = Costs::of(module, &liveness);
+    let origins = Origins::of(module);
+    let costs = Costs::of(module, &liveness, &origins);
     let bound = |cost: &Cost| rates.filter(|_| cost.bytes > 0.0).map(|rates| cost.bound(rates));
     let efficiency = |cost: &Cost| rates.and_then(|rates| cost.efficiency(rates));
     let mut layers: Vec<LayerCost> = (costs.layers.into_iter())
@@ -240,7 +241,7 @@ pub fn explain(module: &Module, rates: Option<&Rates>) -> Result<Explanation, Ex
         StepCost {
             instruction: instruction.name.clone(),
             op: origin::op_kind(module, instruction),
-            origin: origin::of_instruction(module, instruction),
+            origin: origins.of_step(&liveness, step).clone(),
             cost,
             bound: bound(&cost),
             efficiency: efficiency(&cost),
@@ -248,7 +249,7 @@ pub fn explain(module: &Module, rates: Option<&Rates>) -> Result<Explanation, Ex
     };
     Ok(Explanation {
         module: module.name.clone(),
-        memory: memory(module, &liveness),
+        memory: memory(module, &liveness, &origins),
         total: costs.total,
         layers,
         kinds,
@@ -256,14 +257,20 @@ pub fn explain(module: &Module, rates: Option<&Rates>) -> Result<Explanation, Ex
     })
 }
 
-/// The buffers alive when most is, largest first, `n` at most: what a program that does not fit is too large for.
+/// The buffers in HBM when most is alive, what the caller holds too, largest first, `n` at most: what to look at when a
+/// program is too large.
 ///
 /// # Errors
 /// As [`analyse`].
 pub fn largest_live_buffers(module: &Module, n: usize) -> Result<Vec<LiveBuffer>, ExplainError> {
     let liveness = analyse(module)?;
-    let alive = liveness.alive_at(liveness.peak);
-    Ok(alive.into_iter().take(n).map(|buffer| live_buffer(module, &liveness, buffer, liveness.peak)).collect())
+    let origins = Origins::of(module);
+    let is_held = |kind| matches!(kind, Kind::Argument | Kind::Output | Kind::Constant);
+    let held = (0..liveness.buffers.len()).filter(|&id| is_held(liveness.buffers[id].kind));
+    let mut alive: Vec<usize> = liveness.alive_at(liveness.peak).into_iter().chain(held).collect();
+    alive.sort_by_key(|&id| (std::cmp::Reverse(liveness.buffers[id].n_bytes), id));
+    alive.truncate(n);
+    Ok(alive.into_iter().map(|id| live_buffer(module, &liveness, &origins, id, liveness.peak)).collect())
 }
 
 #[derive(Default)]
@@ -276,7 +283,7 @@ struct Costs {
 }
 
 impl Costs {
-    fn of(module: &Module, liveness: &Liveness) -> Costs {
+    fn of(module: &Module, liveness: &Liveness, origins: &Origins) -> Costs {
         let mut costs = Costs::default();
         let turns = cost::turns(module);
         for (at, step) in liveness.steps.iter().enumerate() {
@@ -287,9 +294,9 @@ impl Costs {
             if cost == Cost::default() {
                 continue;
             }
-            let origin = origin::of_instruction(module, instruction);
+            let origin = origins.of_step(liveness, at);
             costs.total.add(cost);
-            let layer = costs.layers.entry(origin.layer).or_default();
+            let layer = costs.layers.entry(origin.layer.clone()).or_default();
             layer.0.add(cost);
             if origin.phase == Phase::Backward {
                 layer.1 += cost.cycles;
@@ -303,12 +310,12 @@ impl Costs {
     }
 }
 
-fn memory(module: &Module, liveness: &Liveness) -> Memory {
+fn memory(module: &Module, liveness: &Liveness, origins: &Origins) -> Memory {
     let peak_instruction = liveness.instruction(module, liveness.peak);
     let live: Vec<LiveBuffer> = liveness
         .alive_at(liveness.peak)
         .into_iter()
-        .map(|id| live_buffer(module, liveness, id, liveness.peak))
+        .map(|id| live_buffer(module, liveness, origins, id, liveness.peak))
         .collect();
     let mut by_layer: BTreeMap<&str, u64> = BTreeMap::new();
     for buffer in &live {
@@ -333,17 +340,17 @@ fn memory(module: &Module, liveness: &Liveness) -> Memory {
         heap: heap::heap_bytes(module, liveness),
         peak_step: liveness.peak,
         peak_instruction: peak_instruction.name.clone(),
-        peak_origin: origin::of_instruction(module, peak_instruction),
+        peak_origin: origins.of_step(liveness, liveness.peak).clone(),
         timeline: liveness.live.clone(),
         live,
         layers,
-        padding: padded.into_iter().map(|id| live_buffer(module, liveness, id, liveness.peak)).collect(),
-        converts: converts(module, liveness),
+        padding: padded.into_iter().map(|id| live_buffer(module, liveness, origins, id, liveness.peak)).collect(),
+        converts: converts(module, liveness, origins),
     }
 }
 
 /// A buffer as it is at a step.
-fn live_buffer(module: &Module, liveness: &Liveness, id: usize, step: usize) -> LiveBuffer {
+fn live_buffer(module: &Module, liveness: &Liveness, origins: &Origins, id: usize, step: usize) -> LiveBuffer {
     let buffer = &liveness.buffers[id];
     let value = match buffer.kind {
         // What the caller handed in tells more than what is written over it.
@@ -352,14 +359,14 @@ fn live_buffer(module: &Module, liveness: &Liveness, id: usize, step: usize) -> 
     };
     let value = &liveness.values[value];
     let instruction = liveness.instruction(module, value.made_at);
-    let origin = origin::of_leaf(module, instruction, value.leaf);
+    let origin = origins.of_leaf(module, liveness, value.made_at, value.leaf);
     let mut readers: Vec<usize> = buffer.values.iter().flat_map(|&id| &liveness.values[id].read_at).copied().collect();
     readers.retain(|&reader| reader > step);
     readers.sort_unstable();
     readers.dedup();
     let reader = |&step: &usize| {
-        let reader = liveness.instruction(module, step);
-        (reader.name.clone(), origin::of_instruction(module, reader).layer)
+        let layer = origins.of_step(liveness, step).layer.clone();
+        (liveness.instruction(module, step).name.clone(), layer)
     };
     LiveBuffer {
         instruction: instruction.name.clone(),
@@ -393,7 +400,7 @@ fn shape_text(shape: &ArrayShape) -> String {
 }
 
 /// Temporaries that are a convert of another buffer, in HBM as well, that is needed after the convert too.
-fn converts(module: &Module, liveness: &Liveness) -> Vec<Convert> {
+fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> Vec<Convert> {
     let mut found = Vec::new();
     for value in &liveness.values {
         let buffer = &liveness.buffers[value.buffer];
@@ -425,7 +432,7 @@ fn converts(module: &Module, liveness: &Liveness) -> Vec<Convert> {
                 from: source.shape.dtype.to_string(),
                 to: shape_text(&value.shape),
                 n_bytes: buffer.n_bytes,
-                origin: origin::of_leaf(module, instruction, value.leaf),
+                origin: origins.of_leaf(module, liveness, value.made_at, value.leaf),
                 both_alive: (value.made_at, last),
             });
         }

@@ -1,6 +1,6 @@
 //! A program's memory in so many stretches of its schedule: what a plot of it shows, and says on hovering.
 
-use super::origin::{self, Origin};
+use super::origin::{Origin, Origins};
 use super::{ExplainError, analyse, live_buffer};
 use crate::hlo::Module;
 
@@ -27,6 +27,7 @@ pub struct Moment {
 /// As [`analyse`].
 pub fn moments(module: &Module, n_moments: usize, n_largest: usize) -> Result<Vec<Moment>, ExplainError> {
     let liveness = analyse(module)?;
+    let origins = Origins::of(module);
     let n_steps = liveness.steps.len();
     let n_moments = n_moments.min(n_steps);
     let moment = |at: usize| {
@@ -36,14 +37,14 @@ pub fn moments(module: &Module, n_moments: usize, n_largest: usize) -> Result<Ve
         let instruction = liveness.instruction(module, step);
         let alive = liveness.alive_at(step);
         let buffer = |&id: &usize| {
-            let buffer = live_buffer(module, &liveness, id, step);
+            let buffer = live_buffer(module, &liveness, &origins, id, step);
             (buffer.n_bytes, buffer.shape, buffer.origin)
         };
         Moment {
             step,
             n_bytes: most,
             instruction: instruction.name.clone(),
-            origin: origin::of_instruction(module, instruction),
+            origin: origins.of_step(&liveness, step).clone(),
             largest: alive.iter().take(n_largest).map(buffer).collect(),
             n_alive: alive.len(),
         }

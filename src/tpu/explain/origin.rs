@@ -4,11 +4,17 @@
 //! carries those of one instruction that went into it, not always of the one that matters, so here the most telling one
 //! speaks for it: a convolution or product, else a reduction over windows or dimensions, else the fusion itself, else
 //! what makes its largest result. An array of a fusion that makes several has its own root, which speaks for it.
+//!
+//! An optimizer's update is in no scope, and copies that the compiler made have no name at all: an instruction without a
+//! layer is counted to that of its largest operand that has one, so that an update is counted to its variable's layer.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::layout::{leaves, padded_bytes};
-use crate::hlo::{CompId, InstrId, Instruction, Metadata, Module, Op};
+use super::layout::{leaves, padded_bytes, padded_bytes_of_all};
+use super::liveness::Liveness;
+use crate::hlo::{CompId, Computation, InstrId, Instruction, Metadata, Module, Op};
 
 /// Which part of a training step an instruction belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -35,9 +41,109 @@ pub struct Origin {
 
 /// What a layer without a name is called.
 pub const NO_LAYER: &str = "(no layer)";
+/// The layer of the program's parameters that belong to none: images, labels, the number of the step.
+pub const INPUTS: &str = "(inputs)";
+
+/// The origin of every instruction of a module.
+#[derive(Debug)]
+pub struct Origins {
+    /// By computation, then instruction.
+    of: Vec<Vec<Origin>>,
+}
+
+impl Origins {
+    /// Reads a module whose ids hold.
+    pub fn of(module: &Module) -> Origins {
+        let entry = module.entry();
+        let layers_of_variables: BTreeMap<&str, Origin> = (entry.parameters().into_iter())
+            .map(|id| &entry.instr(id).metadata)
+            .map(|metadata| (metadata.op_name.as_str(), of_metadata(metadata)))
+            .collect();
+        let mut origins = Origins { of: Vec::with_capacity(module.computations.len()) };
+        for (at, computation) in module.computations.iter().enumerate() {
+            let is_entry = at == module.entry.idx();
+            let mut done: Vec<Origin> = Vec::with_capacity(computation.instructions.len());
+            for instruction in &computation.instructions {
+                let mut origin = of_metadata(&telling(module, instruction).metadata);
+                match &instruction.op {
+                    Op::Parameter { .. } if is_entry => {
+                        // A slot of the optimizer stands below its variable: `net/dense/kernel/momentum`.
+                        let variable =
+                            origin.op_name.rsplit_once('/').and_then(|(name, _)| layers_of_variables.get(name));
+                        if let Some(variable) = variable {
+                            origin.layer.clone_from(&variable.layer);
+                        } else if origin.layer == NO_LAYER {
+                            origin.layer = INPUTS.to_string();
+                        }
+                    }
+                    _ if origin.layer == NO_LAYER => {
+                        if let Some(from) = of_operands(module, computation, instruction, &done) {
+                            adopt(&mut origin, &from);
+                        }
+                    }
+                    _ => {}
+                }
+                done.push(origin);
+            }
+            origins.of.push(done);
+        }
+        origins
+    }
+
+    /// Of what a step executes.
+    pub fn of_step(&self, liveness: &Liveness, step: usize) -> &Origin {
+        let step = liveness.steps[step];
+        &self.of[liveness.frames[step.frame].computation.idx()][step.instruction.idx()]
+    }
+
+    /// Of one array that a step makes.
+    pub fn of_leaf(&self, module: &Module, liveness: &Liveness, step: usize, leaf: usize) -> Origin {
+        of_leaf(module, liveness.instruction(module, step), leaf, self.of_step(liveness, step))
+    }
+}
+
+/// The origin of the largest operand that has a layer; of those, the first.
+fn of_operands(
+    module: &Module,
+    computation: &Computation,
+    instruction: &Instruction,
+    done: &[Origin],
+) -> Option<Origin> {
+    let mut best: Option<(u64, Origin)> = None;
+    for &id in &instruction.operands {
+        let operand = computation.instr(id);
+        let origin = match instruction.op {
+            Op::GetTupleElement { index } => of_leaf(module, operand, usize::try_from(index).ok()?, &done[id.idx()]),
+            _ => done[id.idx()].clone(),
+        };
+        let n_bytes = padded_bytes_of_all(&operand.shape);
+        // A copy of an input, which has no name or the input's, is the input's; what computes with one is not.
+        let own = instruction.metadata.op_name.as_str();
+        let has_layer = match origin.layer.as_str() {
+            NO_LAYER => false,
+            INPUTS => own.is_empty() || own == origin.op_name,
+            _ => true,
+        };
+        if has_layer && best.as_ref().is_none_or(|(most, _)| n_bytes > *most) {
+            best = Some((n_bytes, origin));
+        }
+    }
+    best.map(|(_, origin)| origin)
+}
+
+/// Gives an origin without a layer another's, and whatever else it lacks.
+fn adopt(origin: &mut Origin, from: &Origin) {
+    origin.layer.clone_from(&from.layer);
+    if origin.op_name.is_empty() {
+        origin.phase = from.phase;
+    }
+    if origin.source.is_empty() {
+        origin.source.clone_from(&from.source);
+    }
+}
 
 /// The origin that metadata tells.
-pub fn of_metadata(metadata: &Metadata) -> Origin {
+fn of_metadata(metadata: &Metadata) -> Origin {
     let (phase, path) = phase(&metadata.op_name);
     let layer = match path.rsplit_once('/') {
         Some((layer, _)) => layer.to_string(),
@@ -79,17 +185,15 @@ fn phase(op_name: &str) -> (Phase, String) {
     (phase, path.join("/"))
 }
 
-/// The origin of an instruction: for a fusion, of the most telling one in it.
-pub fn of_instruction(module: &Module, instruction: &Instruction) -> Origin {
-    of_metadata(&telling(module, instruction).metadata)
-}
-
-/// The origin of one array that an instruction makes.
-pub fn of_leaf(module: &Module, instruction: &Instruction, leaf: usize) -> Origin {
-    let root = leaf_root(module, instruction, leaf);
-    let own = root.map(|(_, root)| root).filter(|root| !root.metadata.op_name.is_empty());
-    let telling = own.unwrap_or_else(|| telling(module, instruction));
-    of_metadata(&telling.metadata)
+/// The origin of one array that an instruction makes, whose own is known.
+fn of_leaf(module: &Module, instruction: &Instruction, leaf: usize, own: &Origin) -> Origin {
+    let root = leaf_root(module, instruction, leaf).map(|(_, root)| root);
+    let Some(root) = root.filter(|root| !root.metadata.op_name.is_empty()) else { return own.clone() };
+    let mut origin = of_metadata(&root.metadata);
+    if origin.layer == NO_LAYER {
+        adopt(&mut origin, own);
+    }
+    origin
 }
 
 /// The computation of a fusion.
@@ -214,11 +318,50 @@ ENTRY m {
 }
 "#;
         let module = crate::hlo::text::parse(text, "m").unwrap();
-        let fusion = module.entry().instr(InstrId(1));
-        let origin = of_instruction(&module, fusion);
+        let liveness = crate::tpu::explain::analyse(&module).unwrap();
+        let origins = Origins::of(&module);
+        let origin = origins.of_step(&liveness, 1);
         assert_eq!((origin.layer.as_str(), origin.source.as_str()), ("net/dense", "net.py:7"));
-        assert_eq!(of_leaf(&module, fusion, 0).layer, "net/act");
-        assert_eq!(of_leaf(&module, fusion, 1).layer, "net/dense");
-        assert_eq!(op_kind(&module, fusion), "dot fusion");
+        assert_eq!(origins.of_leaf(&module, &liveness, 1, 0).layer, "net/act");
+        assert_eq!(origins.of_leaf(&module, &liveness, 1, 1).layer, "net/dense");
+        assert_eq!(op_kind(&module, module.entry().instr(InstrId(1))), "dot fusion");
+    }
+
+    #[test]
+    fn an_update_is_counted_to_its_variable_and_a_copy_to_what_it_copies() {
+        let text = r#"
+HloModule m, is_scheduled=true
+
+fused {
+  w = f32[64] parameter(0)
+  v = f32[64] parameter(1)
+  n = f32[64] negate(v), metadata={op_name="negate"}
+  s = f32[64] subtract(w, n), metadata={op_name="subtract"}
+  ROOT t = (f32[64], f32[64]) tuple(s, n)
+}
+
+ENTRY m {
+  images = f32[4096] parameter(0), metadata={op_name="images"}
+  w = f32[64] parameter(1), metadata={op_name="net/dense/kernel" source_file="net.py" source_line=7}
+  v = f32[64] parameter(2), metadata={op_name="net/dense/kernel/momentum" source_file="slot.rs" source_line=9}
+  c = f32[64] copy(w)
+  f = (f32[64], f32[64]) fusion(c, v), kind=kLoop, calls=fused, metadata={op_name="subtract" source_file="program.rs" source_line=105}
+  e = f32[64] get-tuple-element(f), index=1
+  i = f32[4096] copy(images), metadata={op_name="images"}
+  ROOT t = (f32[64], f32[4096]) tuple(e, i)
+}
+"#;
+        let module = crate::hlo::text::parse(text, "m").unwrap();
+        let liveness = crate::tpu::explain::analyse(&module).unwrap();
+        let origins = Origins::of(&module);
+        let said: Vec<(&str, &str)> = (0..7)
+            .map(|step| origins.of_step(&liveness, step))
+            .map(|origin| (origin.layer.as_str(), origin.source.as_str()))
+            .collect();
+        let dense = |source| ("net/dense", source);
+        assert_eq!(said[..3], [(INPUTS, ""), dense("net.py:7"), dense("slot.rs:9")]);
+        assert_eq!(said[3..], [dense("net.py:7"), dense("program.rs:105"), dense("program.rs:105"), (INPUTS, "")]);
+        let leaf = origins.of_leaf(&module, &liveness, 4, 0);
+        assert_eq!((leaf.layer.as_str(), leaf.op_name.as_str()), ("net/dense", "subtract"));
     }
 }

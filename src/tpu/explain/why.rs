@@ -95,10 +95,10 @@ fn operand_dtype(computation: &Computation, instruction: &Instruction, at: usize
 }
 
 fn parameter(module: &Module, value: &Value, origin: &Origin) -> Option<Why> {
-    const SLOTS: [&str; 4] = ["momentum", "adam_m", "adam_v", "rms"];
-    let name = origin.op_name.rsplit('/').next().unwrap_or("");
-    if SLOTS.contains(&name) {
-        return keep(format!("the optimizer's state ({name}), f32 unless the experiment says otherwise"));
+    if let Some((variable, slot)) = origin.op_name.rsplit_once('/')
+        && is_parameter(module, variable)
+    {
+        return keep(format!("the optimizer's state ({slot}), f32 unless the experiment says otherwise"));
     }
     let is_donated = module.input_output_alias.iter().any(|alias| {
         let entry = module.entry();
@@ -110,6 +110,12 @@ fn parameter(module: &Module, value: &Value, origin: &Origin) -> Option<Why> {
     } else {
         halve("an f32 input of the program")
     }
+}
+
+/// Whether the program has a parameter of this name: a name below it is then that of an optimizer's slot.
+fn is_parameter(module: &Module, name: &str) -> bool {
+    let entry = module.entry();
+    entry.parameters().into_iter().any(|id| entry.instr(id).metadata.op_name == name)
 }
 
 /// An entry parameter in the layer, of the same dims in f32: a variable.
