@@ -1,17 +1,24 @@
 //! `explain`: what it computes of a program's memory is what the TPU compiler says, and its page works in a browser.
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use bf16scope::graph::Precision;
+use bf16scope::hlo::Module;
 use bf16scope::hlo::proto::{decode, encode};
+use bf16scope::hlo::text::parse;
 use bf16scope::hlo::verify::{verify, verify_ids};
 use bf16scope::models::{Model, yaml};
-use bf16scope::pjrt::{CompileOptions, Topology};
-use bf16scope::tpu::explain::{Kind, analyse, explain, heap::heap_bytes, largest_live_buffers};
+use bf16scope::pjrt::{CompileOptions, MemoryStats, Topology};
+use bf16scope::report::{grouped, mib, ratio};
+use bf16scope::tpu::explain::{Kind, analyse, explain, heap::heap_bytes, largest_live_buffers, origin::NO_LAYER};
 use bf16scope::train::{Experiment, Objective, program};
+use support::browser;
+use support::home::cache_dir;
 
 fn example(name: &str) -> Model {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
@@ -24,26 +31,46 @@ fn small_resnet() -> Model {
     yaml::from_str("small_resnet.yaml", text).unwrap()
 }
 
+/// A BERT of two layers: products in batches, softmax, layer norms, a gather and its scatter.
+fn small_transformer() -> Model {
+    let text = "{kind: transformer, vocabulary: 1000, length: 64, max_length: 64, layers: 2, features: 128, heads: 2, hidden: 256}";
+    yaml::from_str("small_transformer.yaml", text).unwrap()
+}
+
+/// What the TPU compiler makes of a module, and its own figures.
+fn compiled(topology: &Topology, module: &Module) -> (Module, MemoryStats) {
+    verify(module).unwrap();
+    let compiled = topology.compile(&encode::to_bytes(module).unwrap(), &CompileOptions::default()).unwrap();
+    let optimized = decode::from_bytes(&compiled.optimized_program().unwrap()).unwrap();
+    verify_ids(&optimized).unwrap();
+    (optimized, compiled.memory_stats().unwrap())
+}
+
+/// What is alive at once is to the byte what the compiler says.
+fn check_peak(case: &str, optimized: &Module, stats: &MemoryStats) {
+    let liveness = analyse(optimized).unwrap();
+    // The compiler's own peak is what the caller holds, constants, and temporaries alive at once.
+    let held = stats.arguments + stats.outputs - stats.aliased;
+    let peak = liveness.peak_bytes() as i64 + liveness.bytes_of(Kind::Constant) as i64;
+    assert_eq!(held + peak, stats.peak, "{case}");
+    assert_eq!(liveness.bytes_of(Kind::Argument) as i64, stats.arguments, "{case}");
+}
+
 #[test]
 fn what_is_alive_at_the_peak_is_what_the_compiler_counts() {
     let topology = Topology::tpu("v3:2x2", &BTreeMap::new()).unwrap();
-    for (name, model, batch) in
-        [("mlp", example("mlp.yaml"), 128), ("digits", example("digits.yaml"), 128), ("resnet", small_resnet(), 64)]
-    {
+    for (name, model, batch) in [
+        ("mlp", example("mlp.yaml"), 128),
+        ("digits", example("digits.yaml"), 128),
+        ("resnet", small_resnet(), 64),
+        ("transformer", small_transformer(), 32),
+    ] {
         for precision in [Precision::F32, Precision::Bf16] {
             let case = format!("{name} in {precision}");
             let module = program::training(&model, precision, batch, &Objective::default()).unwrap().module;
-            verify(&module).unwrap();
-            let compiled = topology.compile(&encode::to_bytes(&module).unwrap(), &CompileOptions::default()).unwrap();
-            let stats = compiled.memory_stats().unwrap();
-            let optimized = decode::from_bytes(&compiled.optimized_program().unwrap()).unwrap();
-            verify_ids(&optimized).unwrap();
+            let (optimized, stats) = compiled(&topology, &module);
+            check_peak(&case, &optimized, &stats);
             let liveness = analyse(&optimized).unwrap();
-            // To the byte: the compiler's own peak is what the caller holds, constants, and temporaries alive at once.
-            let held = stats.arguments + stats.outputs - stats.aliased;
-            let peak = liveness.peak_bytes() as i64 + liveness.bytes_of(Kind::Constant) as i64;
-            assert_eq!(held + peak, stats.peak, "{case}");
-            assert_eq!(liveness.bytes_of(Kind::Argument) as i64, stats.arguments, "{case}");
             // The heap depends on the order of placing within a step too, which the program does not tell: a tenth.
             let (heap, temporaries) = (heap_bytes(&optimized, &liveness) as f64, stats.temporaries as f64);
             assert!((heap / temporaries - 1.0).abs() < 0.1, "{case}: heap {heap}, the compiler's {temporaries}");
@@ -56,8 +83,43 @@ fn what_is_alive_at_the_peak_is_what_the_compiler_counts() {
             assert!(cycles > 0 && cycles == explanation.total.cycles, "{case}");
             let live: u64 = explanation.memory.layers.iter().map(|(_, n_bytes)| n_bytes).sum();
             assert_eq!(live, explanation.memory.peak, "{case}");
+            // What has no scope is counted to a layer by what it works on.
+            let nameless = explanation.layers.iter().find(|layer| layer.layer == NO_LAYER);
+            let nameless = nameless.map_or(0, |layer| layer.cost.cycles);
+            assert!(nameless * 100 <= cycles, "{case}: {nameless} cycles of {cycles} have no layer");
         }
     }
+}
+
+/// A choice between two products, one of which keeps a value of its own.
+const CHOICE: &str = "HloModule choice
+keeps {
+  p = f32[512,512] parameter(0)
+  a = f32[512,512] dot(p, p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  b = f32[512,512] dot(a, p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT c = f32[512,512] dot(b, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+plain {
+  q = f32[512,512] parameter(0)
+  ROOT d = f32[512,512] dot(q, q), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+ENTRY choice {
+  i = s32[] parameter(0)
+  x = f32[512,512] parameter(1)
+  y = f32[512,512] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  z = f32[512,512] conditional(i, y, x), branch_computations={keeps, plain}
+  ROOT w = f32[512,512] dot(z, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+";
+
+#[test]
+fn both_branches_of_a_choice_are_walked() {
+    let module = parse(CHOICE, "choice").unwrap();
+    let topology = Topology::tpu("v2:2x2", &BTreeMap::new()).unwrap();
+    let (optimized, stats) = compiled(&topology, &module);
+    let has_choice = optimized.entry().instructions.iter().any(|instr| instr.op.opcode() == "conditional");
+    assert!(has_choice, "the compiler has made away with the conditional");
+    check_peak("choice", &optimized, &stats);
 }
 
 /// As the TPU compiler leaves modules: scheduled, tiled, with cycles; a column that its tile pads 128 times.
@@ -172,35 +234,6 @@ fn what_cannot_be_explained_is_said() {
     assert!(error.contains("m/%y: takes element 7, which its operand has not"), "{error}");
 }
 
-/// Chromium, which the page is checked in.
-fn chromium() -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    let found = std::env::split_paths(&path).flat_map(|folder| names.map(|name| folder.join(name)));
-    found.into_iter().find(|file| file.is_file()).unwrap_or_else(|| {
-        panic!(
-            "no Chromium on the PATH ({}): the page is checked in it\nhelp: apt-get install chromium",
-            names.join(", ")
-        )
-    })
-}
-
-/// The page's document after its scripts have run.
-fn dom(page: &Path) -> String {
-    let profile = tempfile::tempdir().unwrap();
-    let flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking \
-                 --disable-component-update --disable-sync --disable-dev-shm-usage --dump-dom";
-    let output = Command::new(chromium())
-        .args(flags.split_whitespace())
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .arg(format!("file://{}", page.display()))
-        .output()
-        .unwrap();
-    let dom = stdout(&output);
-    assert!(output.status.success() && dom.contains("</html>"), "{}\n{dom}", stderr(&output));
-    dom
-}
-
 #[test]
 fn the_page_works_in_a_browser() {
     let folder = tempfile::tempdir().unwrap();
@@ -220,7 +253,7 @@ fn the_page_works_in_a_browser() {
     for elsewhere in ["http", "src=", "href=", "@import", "url("] {
         assert!(!html.contains(elsewhere), "the page loads from elsewhere: {elsewhere}");
     }
-    let seen = dom(&page);
+    let seen = browser::dom(&page);
     for figure in [
         "<b>6.0 MiB</b><span>as given: temporaries alive at the peak</span>",
         "<b>45,650</b><span>as given: estimated cycles</span>",
@@ -240,10 +273,61 @@ fn the_page_works_in_a_browser() {
       document.querySelectorAll('.moment')[3].dispatchEvent(new PointerEvent('pointerover', { bubbles: true }));
     </script>\n</body>";
     fs::write(&page, html.replace("</body>", user)).unwrap();
-    let seen = dom(&page);
+    let seen = browser::dom(&page);
     assert!(seen.contains("<title>net/head &lt; net/dense1</title>"), "{seen}");
     assert!(
         seen.contains("<pre class=\"readout\">step 4: %cast (net/dense1, net.py:11)\n2.0 MiB in 1 buffers"),
         "{seen}"
     );
+}
+
+#[test]
+fn a_model_in_two_precisions_stands_side_by_side() {
+    let (folder, cache) = (tempfile::tempdir().unwrap(), cache_dir());
+    let model = folder.path().join("mlp.yaml");
+    fs::write(&model, "model: {kind: mlp, input: [64], n_classes: 16, hidden: [512]}\ntrain: {batch: 512}\n").unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bf16scope"));
+        command.current_dir(folder.path()).args(["explain", "mlp.yaml", "--compare", "--target", "tpu-v3"]).args(args);
+        let output = command.env("BF16SCOPE_CACHE", cache.path()).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let json: serde_json::Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    let programs = json["programs"].as_array().unwrap();
+    let names: Vec<&str> = programs.iter().map(|program| program["precision"].as_str().unwrap()).collect();
+    assert_eq!((names, json["batch"].as_u64()), (vec!["f32", "bf16"], Some(512)));
+    let figures = |program: &serde_json::Value| {
+        let figure = |place: &str| program.pointer(place).and_then(serde_json::Value::as_u64).unwrap();
+        (figure("/total/cycles"), figure("/memory/peak"))
+    };
+    let [(f32_cycles, f32_peak), (bf16_cycles, bf16_peak)] = [&programs[0], &programs[1]].map(figures);
+    assert!(bf16_peak < f32_peak, "{bf16_peak} of {f32_peak}");
+    // The same figures in the table at the end, and on the page.
+    let text = run(&["--html", "page.html"]);
+    let table = text.split("\n== f32 beside bf16\n").nth(1).unwrap();
+    let cells = |line: &str| line.split(['│', '┆']).map(|cell| cell.trim().to_string()).collect::<Vec<String>>();
+    let rows: Vec<Vec<String>> = table.lines().filter(|line| line.starts_with('│')).map(cells).collect();
+    let (of_cycles, of_peak) = (ratio(bf16_cycles as f64, f32_cycles as f64), ratio(bf16_peak as f64, f32_peak as f64));
+    let all = [
+        "all",
+        &grouped(f32_cycles as i64),
+        &grouped(bf16_cycles as i64),
+        &of_cycles,
+        &mib(f32_peak as i64),
+        &mib(bf16_peak as i64),
+        &of_peak,
+    ];
+    assert_eq!(rows[1][1..8], all, "{table}");
+    let layers: Vec<&str> = rows[2..].iter().map(|row| row[1].as_str()).collect();
+    assert!(layers.contains(&"mlp/dense1") && layers.contains(&"mlp/logits"), "{layers:?}");
+    let page = folder.path().join("page.html");
+    let html = fs::read_to_string(&page).unwrap();
+    let user = "<script>
+      const both = [...document.querySelectorAll('section')].find(s => s.querySelector('h2').textContent == 'f32 beside bf16');
+      document.title = [...both.querySelector('tbody tr').cells].map(cell => cell.textContent).join(' | ');
+    </script>\n</body>";
+    fs::write(&page, html.replace("</body>", user)).unwrap();
+    let seen = browser::dom(&page);
+    assert!(seen.contains(&format!("<title>{}</title>", all.join(" | "))), "{seen}");
 }

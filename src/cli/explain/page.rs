@@ -1,7 +1,8 @@
 //! An explanation as a page for the browser: timeline, treemaps, tables that sort and filter.
 
 use super::Subject;
-use super::terminal::{bound, busy, layer, waiting};
+use super::terminal::{Pair, bound, busy, layer, pairs, waiting};
+use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::timeline::{self, timeline};
 use crate::report::plot::treemap::{Part, treemap};
@@ -19,8 +20,41 @@ pub(super) fn page(lead: &str, subjects: &[Subject]) -> Page {
         facts: subjects.iter().flat_map(facts).collect(),
         notes: Vec::new(),
         figures: subjects.iter().flat_map(figures).collect(),
-        tables: subjects.iter().flat_map(tables).collect(),
+        tables: comparison(subjects).into_iter().chain(subjects.iter().flat_map(tables)).collect(),
     }
+}
+
+/// A model in two precisions, layer by layer.
+fn comparison(subjects: &[Subject]) -> Option<Table> {
+    let [one, other] = subjects else { return None };
+    let ratio = |[one, other]: [u64; 2]| match one {
+        0 => number(f64::INFINITY, "-".to_string()),
+        _ => number(other as f64 / one as f64, report::ratio(other as f64, one as f64)),
+    };
+    let count = |n: u64| number(n as f64, grouped(n as i64));
+    let row = |Pair { layer, cycles, bytes }: Pair| {
+        let [cycles_cells, bytes_cells] = [cycles.map(count), bytes.map(n_bytes)];
+        let mut cells = vec![words(layer)];
+        cells.extend(cycles_cells);
+        cells.push(ratio(cycles));
+        cells.extend(bytes_cells);
+        cells.push(ratio(bytes));
+        cells
+    };
+    Some(Table {
+        heading: format!("{} beside {}", one.precision, other.precision),
+        lead: format!("First is {}, second {}.", one.precision, other.precision),
+        columns: columns([
+            ("layer", "by scoped name"),
+            ("cycles, first", "the compiler's estimate"),
+            ("cycles, second", "the compiler's estimate"),
+            ("second / first", "cycles"),
+            ("at the peak, first", "bytes of temporaries"),
+            ("at the peak, second", "bytes of temporaries"),
+            ("second / first", "bytes"),
+        ]),
+        rows: pairs([one, other]).into_iter().map(row).collect(),
+    })
 }
 
 fn bytes(n_bytes: u64) -> String {

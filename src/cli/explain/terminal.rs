@@ -203,7 +203,43 @@ pub(super) fn busy(efficiency: Option<f64>) -> String {
     efficiency.map_or("-".to_string(), |share| format!("{:.0} %", 100.0 * share))
 }
 
-/// Two programs side by side: memory and cycles of each layer.
+/// A layer of two programs: cycles, and bytes alive at the peak.
+pub(super) struct Pair {
+    pub(super) layer: String,
+    pub(super) cycles: [u64; 2],
+    pub(super) bytes: [u64; 2],
+}
+
+/// Two programs side by side: all of them, then layer by layer, most cycles of the first first.
+pub(super) fn pairs(both: [&Subject; 2]) -> Vec<Pair> {
+    let all = Pair {
+        layer: "all".to_string(),
+        cycles: both.map(|subject| subject.explanation.total.cycles),
+        bytes: both.map(|subject| subject.explanation.memory.peak),
+    };
+    let mut layers: Vec<&str> = Vec::new();
+    for subject in both {
+        let with_cycles = subject.explanation.layers.iter().map(|row| row.layer.as_str());
+        for layer in with_cycles.chain(subject.explanation.memory.layers.iter().map(|(layer, _)| layer.as_str())) {
+            if !layers.contains(&layer) {
+                layers.push(layer);
+            }
+        }
+    }
+    let cycles = |subject: &Subject, layer: &str| {
+        subject.explanation.layers.iter().find(|row| row.layer == layer).map_or(0, |row| row.cost.cycles)
+    };
+    let bytes = |subject: &Subject, layer: &str| {
+        subject.explanation.memory.layers.iter().find(|(name, _)| name == layer).map_or(0, |(_, n_bytes)| *n_bytes)
+    };
+    let pair = |layer: &str| Pair {
+        layer: layer.to_string(),
+        cycles: both.map(|subject| cycles(subject, layer)),
+        bytes: both.map(|subject| bytes(subject, layer)),
+    };
+    std::iter::once(all).chain(layers.into_iter().map(pair)).collect()
+}
+
 fn compare(out: &mut String, one: &Subject, other: &Subject, n_rows: usize) {
     let mut table = report::table();
     let titles = |what: &str| [format!("{what} {}", one.precision), format!("{what} {}", other.precision)];
@@ -216,15 +252,10 @@ fn compare(out: &mut String, one: &Subject, other: &Subject, n_rows: usize) {
             .chain(titles("at the peak"))
             .chain([ratio]),
     );
-    let cycles = |subject: &Subject, layer: &str| {
-        subject.explanation.layers.iter().find(|row| row.layer == layer).map_or(0, |row| row.cost.cycles)
-    };
-    let live = |subject: &Subject, layer: &str| {
-        subject.explanation.memory.layers.iter().find(|(name, _)| name == layer).map_or(0, |(_, n_bytes)| *n_bytes)
-    };
-    let mut row = |name: String, cycles: [u64; 2], bytes: [u64; 2]| {
+    let pairs = pairs([one, other]);
+    for Pair { layer, cycles, bytes } in pairs.iter().take(n_rows + 1) {
         table.add_row([
-            name,
+            cut(layer),
             grouped(cycles[0] as i64),
             grouped(cycles[1] as i64),
             report::ratio(cycles[1] as f64, cycles[0] as f64),
@@ -232,18 +263,16 @@ fn compare(out: &mut String, one: &Subject, other: &Subject, n_rows: usize) {
             mib(bytes[1] as i64),
             report::ratio(bytes[1] as f64, bytes[0] as f64),
         ]);
-    };
-    let both = [one, other];
-    row(
-        "all".to_string(),
-        both.map(|subject| subject.explanation.total.cycles),
-        both.map(|subject| subject.explanation.memory.peak),
-    );
-    for layer in one.explanation.layers.iter().take(n_rows).map(|row| row.layer.as_str()) {
-        row(cut(layer), both.map(|subject| cycles(subject, layer)), both.map(|subject| live(subject, layer)));
     }
     align_numbers(&mut table);
-    let _ = writeln!(out, "\n== {} beside {}\n{table}", one.precision, other.precision);
+    let n_layers = pairs.len() - 1;
+    let _ = writeln!(
+        out,
+        "\n== {} beside {}\nLayers: {} of {n_layers}\n{table}",
+        one.precision,
+        other.precision,
+        n_layers.min(n_rows)
+    );
 }
 
 /// `layer (src/models/cnn.rs:64)`.
