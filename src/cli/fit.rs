@@ -105,9 +105,9 @@ struct Series {
     found: Found,
     /// By batch.
     rows: Vec<SeriesRow>,
-    /// What is largest in the program of batch 1, where that does not fit.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    largest_values: Vec<large::Value>,
+    /// What is largest in the program of the least batch, where that does not fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    too_large: Option<large::Large>,
 }
 
 #[derive(Debug, Serialize)]
@@ -225,17 +225,24 @@ fn one(
         }
         None => search_parts(source, args, ask)?,
     };
-    watch.end_series();
     let rows: Vec<Row> = rows.into_values().collect();
     let out_of_memory = rows.iter().find(|row| matches!(row.outcome, Outcome::OutOfMemory { .. }));
-    let largest_values = match (found.largest, out_of_memory) {
-        (None, Some(row)) => large::values(&source.module(precision, row.batch)?),
+    let too_large = match (found.largest, out_of_memory) {
+        (None, Some(row)) => {
+            watch.start(
+                target,
+                &format!("{precision} for a larger TPU, to see what is too large,"),
+                Step { batch: row.batch, n_more: 0 },
+            );
+            Some(large::find(compiler, target, &source.module(precision, row.batch)?))
+        }
         (None, None) => bail!(nothing_compiles(target, precision, &rows)),
-        (Some(_), _) => Vec::new(),
+        (Some(_), _) => None,
     };
+    watch.end_series();
     let summaries = summarize(&rows);
     let rows = rows.into_iter().zip(summaries).map(|(row, summary)| SeriesRow { row, summary }).collect();
-    Ok(Series { target: target.to_string(), precision: precision.to_string(), found, rows, largest_values })
+    Ok(Series { target: target.to_string(), precision: precision.to_string(), found, rows, too_large })
 }
 
 /// A search in parts of a batch, of which a model that accumulates gradients has several.

@@ -1,27 +1,77 @@
-//! The largest values of a program: what to look at when it does not fit at any batch.
+//! What is too large in a program that does not fit at any batch.
+//!
+//! The compiler makes nothing of a program that does not fit, so there is nothing to explain. It does for a TPU with more
+//! memory, whose layouts are alike: [`find`] explains that, and where it does not fit there either, it lists the largest
+//! values of the program itself.
 
 use serde::Serialize;
 
+use crate::hlo::proto::{decode, encode};
+use crate::hlo::verify::verify_ids;
 use crate::hlo::{Module, Op, Shape};
+use crate::tpu::explain::{LiveBuffer, largest_live_buffers};
+use crate::tpu::{Compiler, Target, Version};
 
-/// A value of a program.
+/// What to look at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Large {
+    /// The TPU that the program fits, and whose buffers these are; `None`: values of the program, without padding.
+    pub(super) on: Option<String>,
+    /// Largest first.
+    pub(super) values: Vec<Value>,
+}
+
+/// A buffer, or a value of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Value {
-    /// Bytes, without the padding of a TPU's layout.
-    pub(super) n_bytes: i64,
-    /// Its dtype and dims.
+    /// Bytes; of a buffer, with its tiles filled up.
+    pub(super) n_bytes: u64,
+    /// What it is for: `argument`, `temporary`, …; `value` of a value.
+    pub(super) kind: &'static str,
+    /// Its dtype and dims; of a buffer, its layout.
     pub(super) shape: String,
-    /// The layer it belongs to, else the instruction's name.
+    /// Its scoped name, else the instruction's.
     pub(super) name: String,
     /// The user's file and line, if it is known.
     pub(super) at: Option<String>,
+}
+
+/// The TPU with the most memory.
+fn roomy() -> Target {
+    Target::board(Version::V5p)
+}
+
+/// What is largest in a program that does not fit a target.
+pub(super) fn find(compiler: &Compiler, target: &Target, module: &Module) -> Large {
+    let roomy = roomy();
+    let explained = if *target == roomy { None } else { buffers(compiler, &roomy, module) };
+    match explained {
+        Some(values) => Large { on: Some(roomy.to_string()), values },
+        None => Large { on: None, values: values(module) },
+    }
+}
+
+/// The largest buffers when most is alive; `None` if it cannot be said, and why does not matter: there is another answer.
+fn buffers(compiler: &Compiler, target: &Target, module: &Module) -> Option<Vec<Value>> {
+    let program = encode::to_bytes(module).ok()?;
+    let (_, optimized) = compiler.compile_and_read(target, &program, 1).ok()?;
+    let optimized = decode::from_bytes(&optimized).ok()?;
+    verify_ids(&optimized).ok()?;
+    let value = |LiveBuffer { n_bytes, kind, shape, origin, instruction, .. }: LiveBuffer| Value {
+        n_bytes,
+        kind,
+        shape,
+        name: if origin.op_name.is_empty() { format!("%{instruction}") } else { origin.op_name },
+        at: (!origin.source.is_empty()).then_some(origin.source),
+    };
+    Some(largest_live_buffers(&optimized, N_VALUES).ok()?.into_iter().map(value).collect())
 }
 
 /// How many are worth a look.
 const N_VALUES: usize = 5;
 
 /// The largest arrays that instructions of the entry computation make, largest first; of those of one layer and shape, one.
-pub(super) fn values(module: &Module) -> Vec<Value> {
+fn values(module: &Module) -> Vec<Value> {
     let entry = module.entry();
     let mut values: Vec<Value> = Vec::new();
     // An optimizer's arithmetic has no layer, and as many bytes as the variable, which has.
@@ -42,7 +92,8 @@ pub(super) fn values(module: &Module) -> Vec<Value> {
             (!metadata.source_file.is_empty()).then(|| format!("{}:{}", metadata.source_file, metadata.source_line));
         let dims: Vec<String> = array.dims.iter().map(i64::to_string).collect();
         let shape = format!("{}[{}]", array.dtype, dims.join(","));
-        let value = Value { n_bytes: array.n_bytes(), shape, name: name.clone(), at };
+        let n_bytes = u64::try_from(array.n_bytes()).unwrap_or(u64::MAX);
+        let value = Value { n_bytes, kind: "value", shape, name: name.clone(), at };
         if !values.iter().any(|other| other.name == value.name && other.shape == value.shape) {
             values.push(value);
         }

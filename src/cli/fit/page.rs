@@ -75,6 +75,7 @@ pub(super) fn plots(fit: &Fit) -> String {
 /// A round number on an axis, without digits that say nothing.
 fn speed(value: f64) -> String {
     match value {
+        v if v >= 1e6 => format!("{} M", v / 1e6),
         v if v >= 1000.0 => report::grouped(v as i64),
         v => format!("{v:.4}").trim_end_matches('0').trim_end_matches('.').to_string(),
     }
@@ -117,11 +118,11 @@ fn hover(series: &Series, row: &SeriesRow, unit: &str) -> String {
         (Some(report), Some(summary)) => {
             let remark = if remark.is_empty() { String::new() } else { format!("; {remark}") };
             format!(
-                "{name}: {}, {} of the core's memory; {} {unit}/Mcycle, {:.1} {unit}/s{remark}",
+                "{name}: {}, {} of the core's memory; {} {unit}/Mcycle, {} {unit}/s{remark}",
                 report::mib(report.hbm.total),
                 report::percent(report.hbm.total, report.hbm.limit),
                 words::figure(summary.examples_per_mcycle),
-                report.examples_per_second
+                words::figure(report.examples_per_second)
             )
         }
         _ => format!("{name}: {}", words::outcome(&row.row)),
@@ -164,7 +165,7 @@ fn table(fit: &Fit) -> Table {
                         Cell::Number(each, report::scientific(each)),
                         Cell::Number(summary.flops_ratio, format!("{:.3}", summary.flops_ratio)),
                         Cell::Number(summary.examples_per_mcycle, words::figure(summary.examples_per_mcycle)),
-                        Cell::Number(report.examples_per_second, format!("{:.1}", report.examples_per_second)),
+                        Cell::Number(report.examples_per_second, words::figure(report.examples_per_second)),
                         Cell::Number(report.compile_seconds, report::seconds(report.compile_seconds)),
                     ]);
                 }

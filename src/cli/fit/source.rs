@@ -161,18 +161,10 @@ fn modules(folder: &Path, batch_dim: Option<&BatchDim>) -> anyhow::Result<BTreeM
         !paths.is_empty(),
         "{shown} holds no modules (.pb, .txt or .hlo)\nhelp: export the program at several batches"
     );
+    let Some(batch_dim) = batch_dim else { bail!(no_batch_dim(&shown.to_string(), &paths)?) };
     let mut files: BTreeMap<u32, PathBuf> = BTreeMap::new();
     for path in paths {
         let module = module_file::load(&path)?;
-        let Some(batch_dim) = batch_dim else {
-            bail!(
-                "{shown} holds modules, and which of their axes is the batch must be said\nhelp: use --batch-dim \
-                 PARAMETER:AXIS, such as {}:0; {} has {}",
-                parameters(&module).first().map_or("0", |(name, _)| name.as_str()),
-                path.display(),
-                listed(&module)
-            );
-        };
         let batch = batch_of(&module, batch_dim).with_context(|| format!("{}", path.display()))?;
         if let Some(other) = files.insert(batch, path.clone()) {
             bail!(
@@ -188,6 +180,43 @@ fn modules(folder: &Path, batch_dim: Option<&BatchDim>) -> anyhow::Result<BTreeM
     Ok(files)
 }
 
+/// What to say where it was not said which axis is the batch: one whose size differs from module to module, if there is
+/// one.
+fn no_batch_dim(shown: &str, paths: &[PathBuf]) -> anyhow::Result<String> {
+    let modules = paths.iter().map(|path| module_file::load(path)).collect::<anyhow::Result<Vec<Module>>>()?;
+    let all: Vec<Vec<(String, Vec<i64>)>> = modules.iter().map(parameters).collect();
+    let what = format!("{shown} holds modules, and which of their axes is the batch must be said");
+    let help = match differing(&all) {
+        Some((name, axis, sizes)) => {
+            let sizes: Vec<String> = sizes.iter().map(i64::to_string).collect();
+            format!("use --batch-dim {name}:{axis}, whose size differs from module to module: {}", sizes.join(", "))
+        }
+        None => format!(
+            "use --batch-dim PARAMETER:AXIS; no axis has another size in each module; {} has {}",
+            paths.first().map_or(String::new(), |path| path.display().to_string()),
+            modules.first().map_or(String::new(), listed)
+        ),
+    };
+    Ok(format!("{what}\nhelp: {help}"))
+}
+
+/// The first axis of a parameter that has another size in each of several modules, and its sizes, least first.
+fn differing(all: &[Vec<(String, Vec<i64>)>]) -> Option<(String, usize, Vec<i64>)> {
+    let [first, _, ..] = all else { return None };
+    for (number, (name, dims)) in first.iter().enumerate() {
+        for axis in 0..dims.len() {
+            let size = |parameters: &Vec<(String, Vec<i64>)>| parameters.get(number)?.1.get(axis).copied();
+            let Some(mut sizes) = all.iter().map(size).collect::<Option<Vec<i64>>>() else { continue };
+            sizes.sort_unstable();
+            sizes.dedup();
+            if sizes.len() == all.len() {
+                return Some((name.trim_start_matches('%').to_string(), axis, sizes));
+            }
+        }
+    }
+    None
+}
+
 /// Name and dims of each parameter.
 fn parameters(module: &Module) -> Vec<(String, Vec<i64>)> {
     let entry = module.entry();
@@ -195,19 +224,19 @@ fn parameters(module: &Module) -> Vec<(String, Vec<i64>)> {
     entry.parameters().into_iter().map(parameter).collect()
 }
 
-/// The first parameters, for a message.
+/// Parameters, for a message: of many the first and the last, for inputs often come after variables.
 fn listed(module: &Module) -> String {
     const N_SHOWN: usize = 8;
     let parameters = parameters(module);
-    let shown = parameters.iter().take(N_SHOWN).enumerate().map(|(number, (name, dims))| {
+    let shown = |(number, (name, dims)): (usize, &(String, Vec<i64>))| {
         let dims: Vec<String> = dims.iter().map(i64::to_string).collect();
         format!("{number} `{name}` [{}]", dims.join(","))
-    });
-    let rest = match parameters.len().saturating_sub(N_SHOWN) {
-        0 => String::new(),
-        n => format!(", and {n} more"),
     };
-    format!("parameters {}{rest}", shown.collect::<Vec<String>>().join(", "))
+    let mut texts: Vec<String> = parameters.iter().enumerate().map(shown).collect();
+    if let Some(n_left_out) = texts.len().checked_sub(N_SHOWN).filter(|n| *n > 0) {
+        texts.splice(N_SHOWN / 2..N_SHOWN / 2 + n_left_out, [format!("{n_left_out} more")]);
+    }
+    format!("parameters {}", texts.join(", "))
 }
 
 /// The size of the axis that is the batch.
@@ -231,6 +260,31 @@ fn batch_of(module: &Module, BatchDim { parameter, axis }: &BatchDim) -> anyhow:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_axis_that_differs_from_module_to_module_is_suggested() {
+        let module =
+            |batch: i64, other: i64| vec![("%w".to_string(), vec![other, 8]), ("%x".to_string(), vec![3, batch])];
+        assert_eq!(differing(&[module(16, 8), module(8, 8)]), Some(("x".to_string(), 1, vec![8, 16])));
+        // Nothing differs, or not everywhere; of one module nothing can be said.
+        assert_eq!(differing(&[module(8, 8), module(8, 8)]), None);
+        assert_eq!(differing(&[module(8, 8), module(16, 8), module(16, 8)]), None);
+        assert_eq!(differing(&[module(8, 8)]), None);
+        assert_eq!(differing(&[module(8, 8), Vec::new()]), None);
+    }
+
+    #[test]
+    fn of_many_parameters_the_first_and_the_last_are_listed() {
+        let text = |n: usize| {
+            let mut text = "HloModule m\nENTRY m {\n".to_string();
+            (0..n).for_each(|at| text += &format!("  p{at} = f32[{at},2] parameter({at})\n"));
+            listed(&crate::hlo::text::parse(&format!("{text}  ROOT t = () tuple()\n}}"), "m").unwrap())
+        };
+        assert_eq!(text(2), "parameters 0 `p0` [0,2], 1 `p1` [1,2]");
+        assert!(!text(8).contains("more"), "{}", text(8));
+        let many = text(11);
+        assert!(many.contains("3 `p3` [3,2], 3 more, 7 `p7` [7,2]") && many.ends_with("10 `p10` [10,2]"), "{many}");
+    }
 
     #[test]
     fn a_batch_dim_is_a_parameter_and_an_axis() {

@@ -1,5 +1,6 @@
 //! What was found, in words.
 
+use super::large::{Large, Value};
 use super::{Fit, Series, SeriesRow};
 use crate::report;
 use crate::tpu::Report;
@@ -66,11 +67,7 @@ pub(super) fn answers(fit: &Fit) -> Vec<String> {
         let prefix = if targets.len() > 1 { format!("{target}: ") } else { String::new() };
         answers.push(prefix + &sentences(&series, fit.unit));
     }
-    for series in &fit.series {
-        if !series.largest_values.is_empty() {
-            answers.push(too_large(series));
-        }
-    }
+    answers.extend(fit.series.iter().filter_map(|series| Some(too_large(series, series.too_large.as_ref()?))));
     answers
 }
 
@@ -121,15 +118,19 @@ fn compare(first: &Series, series: &Series) -> Option<String> {
     Some(format!("{speed}, with {memory} at {at}"))
 }
 
-fn too_large(series: &Series) -> String {
+fn too_large(series: &Series, large: &Large) -> String {
     let row = series.rows.first().map(|row| &row.row);
     let batch = row.map_or(1, |row| row.batch);
     let why = row.map_or(String::new(), outcome);
-    let mut text =
-        format!("{}, {} at batch {batch}: {why}. The largest values of the program:", series.target, series.precision);
-    for value in &series.largest_values {
-        let at = value.at.as_ref().map_or(String::new(), |at| format!(" ({at})"));
-        text += &format!("\n  {:>12}  {}  {}{at}", report::mib(value.n_bytes), value.shape, value.name);
+    let which = match &large.on {
+        Some(target) => format!("Its largest buffers, explained on {target}, where it fits:"),
+        None => "The largest values of the program:".to_string(),
+    };
+    let mut text = format!("{}, {} at batch {batch}: {why}. {which}", series.target, series.precision);
+    for Value { n_bytes, kind, shape, name, at } in &large.values {
+        let at = at.as_ref().map_or(String::new(), |at| format!(" ({at})"));
+        let n_bytes = report::mib(i64::try_from(*n_bytes).unwrap_or(i64::MAX));
+        text += &format!("\n  {n_bytes:>12}  {kind:<9}  {shape}  {name}{at}");
     }
     text
 }
