@@ -175,3 +175,41 @@ fn processes_that_compile_the_same_program_at_once_agree() {
     assert!(cache("clear").contains(": forgot 1 compiles, "));
     assert!(cache("show").contains(": 0 compiles, "));
 }
+
+/// Answers on standard output, and warnings, of a fit of eight compiles whose records take some 10 KiB each.
+fn fit(prepare: &str, cache_dir: &Path) -> (String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let model = "model: {kind: mlp, input: [8], n_classes: 2, hidden: [16]}\ntrain: {batch: 8}\n";
+    fs::write(folder.path().join("small.yaml"), model).unwrap();
+    let script = format!("{prepare}; exec \"$0\" fit small.yaml --max-batch 64");
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_bf16scope")]).current_dir(folder.path());
+    let output = command.env("BF16SCOPE_CACHE", cache_dir).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let answer = text(&output.stdout).lines().last().unwrap().to_string();
+    (answer, text(&output.stderr))
+}
+
+#[test]
+fn a_cache_that_has_no_room_costs_only_the_memory() {
+    let (whole, limited) = (cache_dir(), cache_dir());
+    let (answer, warnings) = fit(":", whole.path());
+    assert!(!warnings.contains("warning"), "{warnings}");
+    // No file may take more than 4 KiB: the system would end the process, did it not ask for an error.
+    let (limited_answer, warnings) = fit("ulimit -f 4", limited.path());
+    assert_eq!(limited_answer, answer);
+    assert_eq!(warnings.matches("warning").count(), 1, "{warnings}");
+    let shown = limited.path().join("compiles").display().to_string();
+    for part in [
+        &format!("warning: compile cache {shown}: File too large (os error 27)"),
+        "; this run goes on, and remembers no more\nhelp: make room, or set BF16SCOPE_CACHE to a directory",
+    ] {
+        assert!(warnings.contains(part), "{part} is not in\n{warnings}");
+    }
+    // Nothing half-written is left, and with room again it goes on.
+    assert_eq!(fs::read_dir(limited.path().join("compiles")).unwrap().count(), 0);
+    let (again, warnings) = fit(":", limited.path());
+    assert!(again == answer && !warnings.contains("warning"), "{again}\n{warnings}");
+    assert_eq!(fs::read_dir(limited.path().join("compiles")).unwrap().count(), 8);
+}

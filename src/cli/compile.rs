@@ -175,7 +175,11 @@ fn render(args: &Args, batch: Option<u32>, unit: &str, entries: &[Entry]) -> Str
         (None, _) => String::new(),
     };
     let model = args.choice.model.display();
-    let mut text = format!("{model}: {program}one core of {}\n{table}\n", args.target);
+    let mut text = format!("{model}: {program}one core of {}\n", args.target);
+    // A table of nothing says nothing.
+    if reports.iter().any(Option::is_some) {
+        text += &format!("{table}\n");
+    }
     for entry in entries {
         if let Outcome::DoesNotFit { out_of_memory } = &entry.outcome {
             text += &format!("{}: {}\n", entry.precision, out_of_memory.message);

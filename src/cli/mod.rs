@@ -240,6 +240,7 @@ fn execute(cli: &Cli) -> anyhow::Result<Status> {
     logging::init(logging::Verbosity::new(cli.global.verbose, cli.global.quiet), layer)?;
     let context = Context { offline: cli.global.offline, quiet: cli.global.quiet };
     progress::show_installations(context.quiet);
+    signals::survive_file_limit();
     let result = {
         let _span = tracing::info_span!("command", name = cli.command.name()).entered();
         cli.command.run(&context)

@@ -1,9 +1,10 @@
-//! Signals that ask a command to stop: Ctrl-C, `kill`, and the terminal's end.
+//! Signals: those that ask a command to stop (Ctrl-C, `kill`, and the terminal's end), and one that need not end it.
 
+use std::sync::Arc;
 use std::thread;
 
 use anyhow::Context as _;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 /// Calls `stop` with the number of each signal that asks the process to stop: SIGINT, SIGTERM, and SIGHUP unless it was
@@ -18,6 +19,13 @@ pub(super) fn on_stop(mut stop: impl FnMut(i32) + Send + 'static) -> anyhow::Res
     let mut signals = Signals::new(watched).context("cannot watch for Ctrl-C")?;
     thread::spawn(move || signals.forever().for_each(&mut stop));
     Ok(())
+}
+
+/// Lets a write beyond the limit on files' sizes (`ulimit -f`) fail as on a full disk, with an error that says so, instead
+/// of ending the process.
+pub(super) fn survive_file_limit() {
+    // Where it cannot be had the system does what it did.
+    drop(signal_hook::flag::register(SIGXFSZ, Arc::default()));
 }
 
 /// The exit status of a process that a signal stopped, as shells have it.

@@ -209,6 +209,7 @@ fn no_topology(target: &Target, error: PjrtError) -> TpuError {
 fn classify(target: &Target, limit: i64, error: PjrtError) -> TpuError {
     match error {
         PjrtError::Call { code: Code::ResourceExhausted, message, .. } if message.contains(OUT_OF_MEMORY) => {
+            tracing::debug!("compiler: {message}");
             let (needed, available) = amounts(&message);
             let text = message.lines().next().unwrap_or_default().to_string();
             let available = available.or(u64::try_from(limit).ok());

@@ -169,9 +169,13 @@ pub enum TargetError {
 const MAX_CHIPS: u64 = 16_384;
 
 fn nearest(text: &str) -> String {
+    // `TPU-V2`, and `v2` or `v2-8`, as Google names slices.
+    let text = text.to_lowercase();
+    let whole = format!("tpu-{text}");
+    let distance = |name: &str| [&text, &whole].map(|text| strsim::damerau_levenshtein(name, text)).into_iter().min();
     let mut names = Target::names();
-    names.sort_by_key(|name| strsim::damerau_levenshtein(name, text));
-    match strsim::damerau_levenshtein(&names[0], text) <= 2 {
+    names.sort_by_key(|name| distance(name));
+    match distance(&names[0]) <= Some(2) {
         true => format!("\nhelp: did you mean `{}`?", names[0]),
         false => String::new(),
     }
@@ -233,6 +237,9 @@ mod tests {
         let error = |text: &str| text.parse::<Target>().unwrap_err().to_string();
         let names = "cpu, tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e";
         assert_eq!(error("tpu_v2"), format!("no target `tpu_v2`: expected {names}\nhelp: did you mean `tpu-v2`?"));
+        for text in ["v3", "V3", "TPU-V3", "v3-8"] {
+            assert_eq!(error(text), format!("no target `{text}`: expected {names}\nhelp: did you mean `tpu-v3`?"));
+        }
         assert_eq!(error("gpu-h100"), format!("no target `gpu-h100`: expected {names}"));
         assert_eq!(
             error("tpu-v3:4"),
