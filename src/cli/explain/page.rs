@@ -43,15 +43,16 @@ fn comparison(subjects: &[Subject]) -> Option<Table> {
     };
     Some(Table {
         heading: format!("{} beside {}", one.precision, other.precision),
-        lead: format!("First is {}, second {}.", one.precision, other.precision),
+        lead: String::new(),
+        // These two are what `--compare` compares.
         columns: columns([
             ("layer", "by scoped name"),
-            ("cycles, first", "the compiler's estimate"),
-            ("cycles, second", "the compiler's estimate"),
-            ("second / first", "cycles"),
-            ("at the peak, first", "bytes of temporaries"),
-            ("at the peak, second", "bytes of temporaries"),
-            ("second / first", "bytes"),
+            ("cycles f32", "the compiler's estimate"),
+            ("cycles bf16", "the compiler's estimate"),
+            ("bf16 / f32", "cycles"),
+            ("at the peak f32", "bytes of temporaries"),
+            ("at the peak bf16", "bytes of temporaries"),
+            ("bf16 / f32", "bytes"),
         ]),
         rows: pairs([one, other]).into_iter().map(row).collect(),
     })

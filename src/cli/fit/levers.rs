@@ -74,6 +74,12 @@ const LEVERS: &[Lever] = &[
         pull: remat,
     },
     Lever {
+        name: "recompute blocks",
+        option: "remat: [\"block*\"]",
+        about: "the backward pass computes blocks (a transformer's layers: layer*) again from what goes into them: the same bits",
+        pull: remat_blocks,
+    },
+    Lever {
         name: "space-to-depth stem",
         option: "stem: space_to_depth",
         about: "ResNet's first convolution on squares of four pixels: the same function, summed in another order",
@@ -82,8 +88,21 @@ const LEVERS: &[Lever] = &[
 ];
 
 fn remat(setting: &mut Setting) -> Result<(), String> {
+    recompute(setting, remat::Config::Elementwise)
+}
+
+fn remat_blocks(setting: &mut Setting) -> Result<(), String> {
+    let pattern = match &setting.experiment.model {
+        Model::Cnn(_) | Model::Resnet(_) => "block*",
+        Model::Transformer(_) => "layer*",
+        Model::Mlp(_) => return Err("an mlp has no blocks".to_string()),
+    };
+    recompute(setting, remat::Config::Scopes(vec![pattern.to_string()]))
+}
+
+fn recompute(setting: &mut Setting, what: remat::Config) -> Result<(), String> {
     match &setting.experiment.train.remat {
-        remat::Config::None => setting.experiment.train.remat = remat::Config::Elementwise,
+        remat::Config::None => setting.experiment.train.remat = what,
         remat::Config::Elementwise | remat::Config::Scopes(_) => return Err("the model recomputes already".to_string()),
     }
     Ok(())
@@ -409,7 +428,7 @@ fn page(model: &str, plain: &Setting, all: &[OnTarget], libtpu: &str) -> Page {
             columns: [Column { title: "lever", help: "" }]
                 .into_iter()
                 .chain(figures)
-                .chain([Column { title: "", help: "" }])
+                .chain([Column { title: "what it changes", help: "or why it does not apply" }])
                 .collect(),
             rows: rows.collect(),
         }
@@ -486,8 +505,29 @@ mod tests {
         assert_eq!((adafactor(adam), accumulate(adam)), (Ok(()), Ok(())));
         assert_eq!(adafactor(adam), Err("the optimizer is adafactor already".to_string()));
         assert_eq!(accumulate(adam), Err("gradients are accumulated over 4 parts already".to_string()));
+        assert_eq!(remat_blocks(sgd), Err("an mlp has no blocks".to_string()));
         sgd.batch = 10;
         assert_eq!(accumulate(sgd), Err("batch 10 is no multiple of 4".to_string()));
+    }
+
+    #[test]
+    fn blocks_that_are_recomputed_are_there_in_every_kind_of_model() {
+        for model in [
+            "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [4, 8]}",
+            "{kind: resnet, depth: 18, input: [32, 32, 3], n_classes: 10, width: 4}",
+            "{kind: transformer, vocabulary: 16, length: 8, max_length: 8, layers: 2, features: 8, heads: 2, hidden: 8}",
+        ] {
+            let mut setting = setting(Optimizer::Sgd {}, Precision::F32);
+            setting.experiment.model = crate::models::yaml::from_str("model", model).unwrap();
+            remat_blocks(&mut setting).unwrap();
+            // A pattern that matches nothing is an error.
+            let program = build(&setting.experiment, Which::Train, setting.precision, setting.batch).unwrap();
+            let is_copy = |name: &str| name.contains("remat/");
+            assert!(
+                program.module.entry().instructions.iter().any(|instr| is_copy(&instr.metadata.op_name)),
+                "{model}"
+            );
+        }
     }
 
     fn pulled(lever: &'static str, n_bytes: Option<i64>, cycles: u64) -> Pulled {
