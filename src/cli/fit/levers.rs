@@ -1,178 +1,23 @@
 //! `fit --levers`: what each thing that may save memory or time is worth, compiled beside the plain program.
 //!
-//! A lever is a row of [`LEVERS`]: a name, what it does, and a function that edits the experiment as a user would edit the
-//! YAML, or says why it does not apply. To add one, add a row.
+//! The levers themselves are in [`table`].
+
+mod table;
 
 use anyhow::ensure;
 use serde::Serialize;
 
+use self::table::{LEVERS, Lever, Setting};
 use super::super::compile::compiler;
 use super::super::emit::replace;
 use super::super::program::{Which, build, read};
 use super::super::{Context, Status, module_file};
 use super::{Args, Watch, compile, keep_what_is_compiled, words};
 use crate::graph::Precision;
-use crate::models::Model;
-use crate::models::resnet::Stem;
-use crate::optim::{Adafactor, MomentumDtype, Optimizer};
-use crate::passes::remat;
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::tpu::fit::{Row, Step};
 use crate::tpu::{Compiler, Report, Target};
-use crate::train::Experiment;
-
-/// What a lever edits.
-#[derive(Clone, Debug)]
-struct Setting {
-    experiment: Experiment,
-    precision: Precision,
-    batch: u32,
-}
-
-/// Something that may save memory or time.
-struct Lever {
-    name: &'static str,
-    /// In the YAML or on the command line.
-    option: &'static str,
-    /// What it changes, and whether gradients stay as they are.
-    about: &'static str,
-    /// Edits the setting, or says why it does not apply.
-    pull: fn(&mut Setting) -> Result<(), String>,
-}
-
-const LEVERS: &[Lever] = &[
-    Lever {
-        name: "bf16 scope",
-        option: "--precision bf16",
-        about: "the network computes in bf16, its variables stay f32: gradients are rounded as bf16 rounds",
-        pull: bf16_scope,
-    },
-    Lever {
-        name: "bf16 first moments",
-        option: "momentum_dtype: bf16",
-        about: "the optimizer keeps first moments in bf16: the same gradients, updates rounded",
-        pull: bf16_moments,
-    },
-    Lever {
-        name: "adafactor for adam",
-        option: "optimizer: {kind: adafactor}",
-        about: "second moments of matrices are kept as means of rows and of columns: the same gradients, another rule of update",
-        pull: adafactor,
-    },
-    Lever {
-        name: "accumulate over 4",
-        option: "accumulate: 4",
-        about: "gradients are summed in f32 over four parts of the batch, one after the other: the same gradients but for \
-                the order of sums; batch norm uses the statistics of each part",
-        pull: accumulate,
-    },
-    Lever {
-        name: "recompute elementwise",
-        option: "remat: elementwise",
-        about: "the backward pass computes functions of one or two kept arrays again instead of keeping them: the same bits",
-        pull: remat,
-    },
-    Lever {
-        name: "recompute blocks",
-        option: "remat: [\"block*\"]",
-        about: "the backward pass computes blocks (a transformer's layers: layer*) again from what goes into them: the same bits",
-        pull: remat_blocks,
-    },
-    Lever {
-        name: "space-to-depth stem",
-        option: "stem: space_to_depth",
-        about: "ResNet's first convolution on squares of four pixels: the same function, summed in another order",
-        pull: space_to_depth,
-    },
-];
-
-fn remat(setting: &mut Setting) -> Result<(), String> {
-    recompute(setting, remat::Config::Elementwise)
-}
-
-fn remat_blocks(setting: &mut Setting) -> Result<(), String> {
-    let pattern = match &setting.experiment.model {
-        Model::Cnn(_) | Model::Resnet(_) => "block*",
-        Model::Transformer(_) => "layer*",
-        Model::Mlp(_) => return Err("an mlp has no blocks".to_string()),
-    };
-    recompute(setting, remat::Config::Scopes(vec![pattern.to_string()]))
-}
-
-fn recompute(setting: &mut Setting, what: remat::Config) -> Result<(), String> {
-    match &setting.experiment.train.remat {
-        remat::Config::None => setting.experiment.train.remat = what,
-        remat::Config::Elementwise | remat::Config::Scopes(_) => return Err("the model recomputes already".to_string()),
-    }
-    Ok(())
-}
-
-fn space_to_depth(setting: &mut Setting) -> Result<(), String> {
-    match &mut setting.experiment.model {
-        Model::Resnet(config) if config.stem == Stem::SpaceToDepth => {
-            Err("the stem is space-to-depth already".to_string())
-        }
-        Model::Resnet(config) => {
-            config.stem = Stem::SpaceToDepth;
-            Ok(())
-        }
-        Model::Mlp(_) | Model::Cnn(_) | Model::Transformer(_) => Err("the model is no ResNet".to_string()),
-    }
-}
-
-/// Parts of the batch in the lever of that name: fewer save little, more make each part too small for the TPU's tiles.
-const N_PARTS: u32 = 4;
-
-fn accumulate(setting: &mut Setting) -> Result<(), String> {
-    match setting.experiment.train.accumulate {
-        1 if !setting.batch.is_multiple_of(N_PARTS) => {
-            Err(format!("batch {} is no multiple of {N_PARTS}", setting.batch))
-        }
-        1 => {
-            setting.experiment.train.accumulate = N_PARTS;
-            Ok(())
-        }
-        n => Err(format!("gradients are accumulated over {n} parts already")),
-    }
-}
-
-fn bf16_scope(setting: &mut Setting) -> Result<(), String> {
-    match setting.precision {
-        Precision::F32 => setting.precision = Precision::Bf16,
-        precision => return Err(format!("the network computes in {precision} already")),
-    }
-    Ok(())
-}
-
-fn bf16_moments(setting: &mut Setting) -> Result<(), String> {
-    match &mut setting.experiment.train.optimizer {
-        Optimizer::Adafactor(Adafactor { momentum: None, .. }) => {
-            Err("adafactor without momentum keeps no first moments".to_string())
-        }
-        Optimizer::Momentum { momentum_dtype, .. }
-        | Optimizer::Adam { momentum_dtype, .. }
-        | Optimizer::Adafactor(Adafactor { momentum_dtype, .. }) => match momentum_dtype {
-            MomentumDtype::Bf16 => Err("first moments are bf16 already".to_string()),
-            MomentumDtype::F32 => {
-                *momentum_dtype = MomentumDtype::Bf16;
-                Ok(())
-            }
-        },
-        Optimizer::Sgd {} => Err("sgd keeps no moments".to_string()),
-    }
-}
-
-fn adafactor(setting: &mut Setting) -> Result<(), String> {
-    match &mut setting.experiment.train.optimizer {
-        optimizer @ Optimizer::Adam { .. } => {
-            *optimizer = Optimizer::Adafactor(Adafactor::default());
-            Ok(())
-        }
-        Optimizer::Adafactor(_) => Err("the optimizer is adafactor already".to_string()),
-        Optimizer::Momentum { .. } | Optimizer::Sgd {} => Err("the optimizer is not adam".to_string()),
-    }
-}
 
 /// What one lever did.
 #[derive(Debug, Serialize)]
@@ -458,77 +303,7 @@ fn page(model: &str, plain: &Setting, all: &[OnTarget], libtpu: &str) -> Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::models::{Model, mlp};
     use crate::tpu::fit::Outcome;
-    use crate::train::TrainConfig;
-
-    fn setting(optimizer: Optimizer, precision: Precision) -> Setting {
-        let train = TrainConfig { optimizer, ..TrainConfig::default() };
-        let experiment = Experiment { model: Model::Mlp(mlp::Config::new([4], 2)), data: None, train };
-        Setting { experiment, precision, batch: 8 }
-    }
-
-    #[test]
-    fn every_lever_changes_something_or_says_why_not() {
-        let settings = [
-            setting(Optimizer::default(), Precision::F32),
-            setting(Optimizer::ADAM, Precision::Bf16),
-            setting(Optimizer::Sgd {}, Precision::F32),
-        ];
-        for lever in LEVERS {
-            assert!(!lever.option.is_empty() && !lever.about.is_empty(), "{}", lever.name);
-            for plain in &settings {
-                let mut pulled = plain.clone();
-                match (lever.pull)(&mut pulled) {
-                    Ok(()) => {
-                        let is_same = pulled.experiment == plain.experiment && pulled.precision == plain.precision;
-                        assert!(!is_same, "{} changes nothing", lever.name);
-                        assert!((lever.pull)(&mut pulled).is_err(), "{} applies twice", lever.name);
-                    }
-                    Err(why) => {
-                        assert!(!why.is_empty() && pulled.experiment == plain.experiment, "{}", lever.name);
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn levers_say_why_they_do_not_apply() {
-        let sgd = &mut setting(Optimizer::Sgd {}, Precision::Bf16);
-        assert_eq!(bf16_moments(sgd), Err("sgd keeps no moments".to_string()));
-        assert_eq!(bf16_scope(sgd), Err("the network computes in bf16 already".to_string()));
-        let adam = &mut setting(Optimizer::ADAM, Precision::F32);
-        assert_eq!((bf16_scope(adam), bf16_moments(adam)), (Ok(()), Ok(())));
-        assert_eq!(bf16_moments(adam), Err("first moments are bf16 already".to_string()));
-        assert_eq!(adafactor(sgd), Err("the optimizer is not adam".to_string()));
-        assert_eq!((adafactor(adam), accumulate(adam)), (Ok(()), Ok(())));
-        assert_eq!(adafactor(adam), Err("the optimizer is adafactor already".to_string()));
-        assert_eq!(accumulate(adam), Err("gradients are accumulated over 4 parts already".to_string()));
-        assert_eq!(remat_blocks(sgd), Err("an mlp has no blocks".to_string()));
-        sgd.batch = 10;
-        assert_eq!(accumulate(sgd), Err("batch 10 is no multiple of 4".to_string()));
-    }
-
-    #[test]
-    fn blocks_that_are_recomputed_are_there_in_every_kind_of_model() {
-        for model in [
-            "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [4, 8]}",
-            "{kind: resnet, depth: 18, input: [32, 32, 3], n_classes: 10, width: 4}",
-            "{kind: transformer, vocabulary: 16, length: 8, max_length: 8, layers: 2, features: 8, heads: 2, hidden: 8}",
-        ] {
-            let mut setting = setting(Optimizer::Sgd {}, Precision::F32);
-            setting.experiment.model = crate::models::yaml::from_str("model", model).unwrap();
-            remat_blocks(&mut setting).unwrap();
-            // A pattern that matches nothing is an error.
-            let program = build(&setting.experiment, Which::Train, setting.precision, setting.batch).unwrap();
-            let is_copy = |name: &str| name.contains("remat/");
-            assert!(
-                program.module.entry().instructions.iter().any(|instr| is_copy(&instr.metadata.op_name)),
-                "{model}"
-            );
-        }
-    }
 
     fn pulled(lever: &'static str, n_bytes: Option<i64>, cycles: u64) -> Pulled {
         let hbm = crate::tpu::Hbm {
