@@ -1,14 +1,15 @@
-//! The space-to-depth stem is the plain stem: to the bit where sums are exact, and in a whole network with one checkpoint.
+//! Other forms of a convolution, by space to depth and two columns at a time, are the plain one: to the bit where sums are
+//! exact, and the stem in a whole network with one checkpoint.
 
 mod run;
 
 use bf16scope::data::{Batches, Dataset};
-use bf16scope::graph::{Graph, Init, Precision};
+use bf16scope::graph::{Graph, Init, Precision, Scope, Tensor};
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
-use bf16scope::hlo::{DType, Literal};
+use bf16scope::hlo::{DType, Literal, Op};
 use bf16scope::models::{Model, yaml};
-use bf16scope::nn::{Conv2d, Format, Padding, conv2d, conv2d_space_to_depth};
+use bf16scope::nn::{Conv2d, Format, Padding, conv2d, conv2d_paired, conv2d_space_to_depth};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update, WeightDecay};
 use bf16scope::passes::grad::gradients;
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions};
@@ -32,13 +33,16 @@ fn upload(client: &Client, values: &[f64], dtype: DType, dims: &[i64]) -> Buffer
     client.buffer_from_host(&bytes, dtype, dims, 0).unwrap()
 }
 
-/// The result, and the gradients of its sum weighted by `weights` with respect to image and kernel.
-fn both_forms(dtype: DType, x_dims: &[i64; 4], config: &Conv2d) -> [Vec<Vec<u8>>; 2] {
+type Conv = fn(&Scope, &Tensor, &str, &Conv2d) -> Tensor;
+
+/// Of the plain and another form: the result, and the gradients of its sum weighted by `weights` with respect to image and
+/// kernel.
+fn both_forms(other: Conv, dtype: DType, x_dims: &[i64; 4], config: &Conv2d) -> [Vec<Vec<u8>>; 2] {
     let client = run::cpu().unwrap();
-    [false, true].map(|is_rearranged| {
+    let plain: Conv = conv2d;
+    [plain, other].map(|conv| {
         let graph = Graph::new("stem");
         let x = graph.input("x", dtype, *x_dims);
-        let conv = if is_rearranged { conv2d_space_to_depth } else { conv2d };
         let y = conv(&graph.scope(), &x, "conv", config);
         let weights = graph.input("weights", dtype, y.dims());
         let loss = (&y * &weights).cast(DType::F32).sum(&[0, 1, 2, 3]);
@@ -86,7 +90,7 @@ fn results_and_gradients_are_the_same_bits() {
                     kernel_init: Init::Zeros,
                     ..Conv2d::default()
                 };
-                let [plain, rearranged] = both_forms(dtype, &dims, &config);
+                let [plain, rearranged] = both_forms(conv2d_space_to_depth, dtype, &dims, &config);
                 assert!(plain.iter().all(|array| array.iter().any(|&byte| byte != 0)));
                 for (what, (plain, rearranged)) in
                     ["y", "of_kernel", "of_x"].into_iter().zip(plain.iter().zip(&rearranged))
@@ -95,6 +99,54 @@ fn results_and_gradients_are_the_same_bits() {
                 }
             }
         }
+    }
+}
+
+/// The features of the convolution that a layer of these settings emits; the plain one has `filters`.
+fn features(batch: i64, width: i64, config: &Conv2d) -> i64 {
+    let graph = Graph::new("conv");
+    let x = graph.input("x", DType::F32, [batch, 6, width, 3]);
+    let y = conv2d_paired(&graph.scope(), &x, "conv", config);
+    let module = graph.finish(&[("y", &y)]).unwrap().module;
+    let convolution = module.entry().instructions.iter().find(|instr| matches!(instr.op, Op::Convolution(_))).unwrap();
+    *convolution.shape.dims().last().unwrap()
+}
+
+#[test]
+fn two_columns_at_a_time_are_the_same_bits() {
+    let padded = Padding::Explicit([[0, 3], [1, 2]]);
+    for dtype in [DType::F32, DType::BF16] {
+        for (kernel, strides, padding) in [
+            ([7, 7], [2, 2], Padding::Same),
+            ([3, 3], [1, 1], Padding::Same),
+            ([1, 4], [2, 3], padded),
+            ([3, 2], [1, 2], Padding::Valid),
+        ] {
+            let config = Conv2d { filters: 4, kernel, strides, padding, use_bias: false, ..Conv2d::default() };
+            assert_eq!(features(128, 12, &config), 8, "{config:?}");
+            let [plain, paired] = both_forms(conv2d_paired, dtype, &[128, 6, 12, 3], &config);
+            assert!(plain.iter().all(|array| array.iter().any(|&byte| byte != 0)));
+            for (what, (plain, paired)) in ["y", "of_kernel", "of_x"].into_iter().zip(plain.iter().zip(&paired)) {
+                assert_eq!(plain, paired, "{what}: {dtype}, {config:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_are_paired_only_where_it_saves_work() {
+    let config = Conv2d { filters: 64, kernel: [3, 3], padding: Padding::Same, ..Conv2d::default() };
+    assert_eq!(features(128, 12, &config), 128);
+    for (why, batch, width, other) in [
+        ("a batch that fills half a tile", 64, 12, config),
+        ("an odd number of columns", 128, 11, config),
+        ("more filters", 128, 12, Conv2d { filters: 65, ..config }),
+        ("a kernel of width 1", 128, 12, Conv2d { kernel: [3, 1], ..config }),
+        ("dilation", 128, 12, Conv2d { dilation: [1, 2], ..config }),
+        // 48 numbers of 128 for one column, 384 of 384 for the two.
+        ("a stride wider than the kernel", 128, 24, Conv2d { kernel: [8, 2], strides: [1, 14], ..config }),
+    ] {
+        assert_eq!(features(batch, width, &other), other.filters, "{why}");
     }
 }
 

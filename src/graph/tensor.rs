@@ -107,6 +107,15 @@ impl Tensor {
         inputs: &[&Tensor],
         rule: impl Fn(&Emitter, InstrId) -> Vec<InstrId> + 'static,
     ) -> Tensor {
+        self.with_gradient_of_wanted(inputs, move |e, g, _| rule(e, g))
+    }
+
+    /// The same for a rule that is told which cotangents are wanted; the others it need not emit.
+    pub(crate) fn with_gradient_of_wanted(
+        self,
+        inputs: &[&Tensor],
+        rule: impl Fn(&Emitter, InstrId, &[bool]) -> Vec<InstrId> + 'static,
+    ) -> Tensor {
         let inputs: Vec<InstrId> = inputs.iter().map(|input| input.id).collect();
         if !inputs.contains(&POISON) {
             self.graph.emitter().set_own_gradient(self.id, OwnGradient { inputs, rule: Rc::new(rule) });

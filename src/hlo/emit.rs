@@ -33,12 +33,13 @@ pub struct Emitter {
 pub struct OwnGradient {
     /// What the array is a function of.
     pub inputs: Vec<InstrId>,
-    /// Emits the cotangents of the inputs, in order, from the cotangent of the array.
+    /// Emits the cotangents of the inputs, in order, from the cotangent of the array. It is told which are wanted; what
+    /// it gives for the others is not looked at.
     pub rule: Rc<OwnRule>,
 }
 
 /// See [`OwnGradient::rule`].
-pub type OwnRule = dyn Fn(&Emitter, InstrId) -> Vec<InstrId>;
+pub type OwnRule = dyn Fn(&Emitter, InstrId, &[bool]) -> Vec<InstrId>;
 
 impl fmt::Debug for OwnGradient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

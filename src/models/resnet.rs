@@ -6,8 +6,8 @@
 use super::{image_dims, yaml};
 use crate::graph::{Init, Scope, Tensor};
 use crate::nn::{
-    BatchNorm, Conv2d, Dense, Format, Padding, Pool, batch_norm, conv2d, conv2d_space_to_depth, dense, global_avg_pool,
-    max_pool, relu,
+    BatchNorm, Conv2d, Dense, Format, Padding, Pool, batch_norm, conv2d, conv2d_paired, conv2d_space_to_depth, dense,
+    global_avg_pool, max_pool, relu,
 };
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,9 @@ pub struct Config {
     pub format: Format,
     /// How the first convolution is computed. Default `plain`.
     pub stem: Stem,
+    /// Whether convolutions of at most 64 filters compute two columns at a time where the batch is a multiple of 128, see
+    /// [`conv2d_paired`]. Default false.
+    pub pair_columns: bool,
     /// Whether the last batch norm of each block starts with scale 0, so that blocks start as the identity. Default
     /// true, as TensorFlow's official model and Goyal et al. 2017 have it.
     pub zero_init_residual: bool,
@@ -56,6 +59,7 @@ impl Default for Config {
             padding: StridedPadding::Same,
             format: Format::Nhwc,
             stem: Stem::Plain,
+            pair_columns: false,
             zero_init_residual: true,
             momentum: 0.9,
             epsilon: 1e-5,
@@ -192,6 +196,7 @@ pub fn v1(s: &Scope, images: &Tensor, config: &Config) -> Tensor {
         let mut x = s.within("stem", |s| {
             let shape = strided(config.width, 7, 2, config);
             let x = match config.stem {
+                Stem::Plain if config.pair_columns => conv2d_paired(s, &images, "conv", &shape),
                 Stem::Plain => conv2d(s, &images, "conv", &shape),
                 Stem::SpaceToDepth => conv2d_space_to_depth(s, &images, "conv", &shape),
             };
@@ -244,7 +249,8 @@ fn residual(s: &Scope, x: &Tensor, filters: i64, stride: i64, config: &Config) -
 
 /// A square convolution without bias.
 fn conv(s: &Scope, x: &Tensor, name: &str, filters: i64, size: i64, stride: i64, config: &Config) -> Tensor {
-    conv2d(s, x, name, &strided(filters, size, stride, config))
+    let shape = strided(filters, size, stride, config);
+    if config.pair_columns { conv2d_paired(s, x, name, &shape) } else { conv2d(s, x, name, &shape) }
 }
 
 fn strided(filters: i64, size: i64, stride: i64, config: &Config) -> Conv2d {

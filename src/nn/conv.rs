@@ -91,14 +91,19 @@ pub(super) fn kernel(s: &Scope, x: &Tensor, config: &Conv2d) -> Tensor {
 /// The op itself.
 #[track_caller]
 pub(super) fn convolution(x: &Tensor, kernel: &Tensor, window: [WindowDim; 2], config: &Conv2d) -> Tensor {
-    let op = Op::Convolution(Box::new(Convolution {
+    let op = Op::Convolution(Box::new(attributes(window, config)));
+    x.emit("convolution", |e| e.emit(op, &[x.id, kernel.id], None))
+}
+
+/// What the op says beside its operands.
+pub(super) fn attributes(window: [WindowDim; 2], config: &Conv2d) -> Convolution {
+    Convolution {
         window: window.to_vec(),
         dims: dims(config.format),
         feature_group_count: config.groups,
         batch_group_count: 1,
         precision: PrecisionConfig::default(),
-    }));
-    x.emit("convolution", |e| e.emit(op, &[x.id, kernel.id], None))
+    }
 }
 
 /// The product plus the variable `bias`, if there is one.

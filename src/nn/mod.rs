@@ -18,6 +18,7 @@ mod embedding;
 mod layer_norm;
 mod loss;
 mod metric;
+mod paired;
 mod pool;
 mod space_to_depth;
 mod token_loss;
@@ -36,6 +37,7 @@ pub use loss::{
     sparse_softmax_cross_entropy_per_example,
 };
 pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, top_k_accuracy};
+pub use paired::conv2d_paired;
 pub use pool::{Pool, avg_pool, global_avg_pool, max_pool};
 pub use space_to_depth::conv2d_space_to_depth;
 pub use token_loss::{TokenLoss, token_loss};

@@ -220,7 +220,7 @@ fn reverse(e: &Emitter, output: InstrId, seed: Cotangent, wrt: &[InstrId]) -> Re
         }
         e.set_metadata(metadata);
         let of_operands = match (own, cotangents[id.idx()].array()) {
-            (Some(own), Some(g)) => (own.rule)(e, g).into_iter().map(Cotangent::Array).collect(),
+            (Some(own), Some(g)) => (own.rule)(e, g, &wanted).into_iter().map(Cotangent::Array).collect(),
             _ => apply_rule(e, id, &op, &operands, &wanted, &cotangents[id.idx()])?,
         };
         if let Some(error) = e.error() {

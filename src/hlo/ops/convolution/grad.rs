@@ -15,23 +15,51 @@ use crate::hlo::ops::WindowDim;
 use crate::hlo::ops::dot::grad::to_widest;
 use crate::hlo::ops::grad::{Cotangents, Vjp};
 use crate::hlo::ops::window::grad::{dilated, transposed_padding};
-use crate::hlo::{DType, Emitter, InstrId, Op, Shape};
+use crate::hlo::{DType, Emitter, InstrId, Op, POISON, Shape};
 
 /// See the file's head.
 pub(crate) fn convolution(vjp: &Vjp<'_>, attributes: &Convolution) -> Cotangents {
-    let (e, g) = (vjp.e, vjp.g());
-    if e.dims(g).contains(&0) {
-        // Nothing was summed; a window over nothing would have no positions.
-        return vjp.each(|idx| e.zeros_like(vjp.operand(idx)));
+    let at = At { e: vjp.e, g: vjp.g(), operands: [vjp.operand(0), vjp.operand(1)], result: vjp.result };
+    vjp.each(|idx| at.cotangent(idx, attributes))
+}
+
+/// The cotangents of both operands of a convolution with these attributes, whichever instructions computed its `result`;
+/// [`POISON`] for those not wanted.
+pub(crate) fn cotangents(
+    e: &Emitter,
+    operands: [InstrId; 2],
+    result: InstrId,
+    attributes: &Convolution,
+    g: InstrId,
+    wanted: &[bool],
+) -> Vec<InstrId> {
+    let at = At { e, g, operands, result };
+    (0..2).zip(wanted).map(|(idx, wanted)| if *wanted { at.cotangent(idx, attributes) } else { POISON }).collect()
+}
+
+/// A convolution with the cotangent `g` of its result.
+struct At<'a> {
+    e: &'a Emitter,
+    g: InstrId,
+    operands: [InstrId; 2],
+    result: InstrId,
+}
+
+impl At<'_> {
+    fn cotangent(&self, idx: usize, attributes: &Convolution) -> InstrId {
+        if self.e.dims(self.g).contains(&0) {
+            // Nothing was summed; a window over nothing would have no positions.
+            return self.e.zeros_like(self.operands[idx]);
+        }
+        if idx == 0 { to_input(self, attributes) } else { to_kernel(self, attributes) }
     }
-    vjp.each(|idx| if idx == 0 { to_input(vjp, attributes) } else { to_kernel(vjp, attributes) })
 }
 
 /// The cotangent of the input.
-fn to_input(vjp: &Vjp<'_>, attributes: &Convolution) -> InstrId {
-    let (e, g, input) = (vjp.e, vjp.g(), vjp.operand(0));
+fn to_input(at: &At<'_>, attributes: &Convolution) -> InstrId {
+    let (e, g, input) = (at.e, at.g, at.operands[0]);
     let dims = &attributes.dims;
-    let sizes = Sizes::of(vjp, dims);
+    let sizes = Sizes::of(at, dims);
     let window = (attributes.window.iter().enumerate())
         .map(|(axis, dim)| {
             let (padding_low, padding_high) = transposed_padding(dim, sizes.input[axis], sizes.output[axis]);
@@ -46,7 +74,7 @@ fn to_input(vjp: &Vjp<'_>, attributes: &Convolution) -> InstrId {
         })
         .collect();
     let n_groups = attributes.feature_group_count * attributes.batch_group_count;
-    let kernel = flipped_kernel(e, vjp.operand(1), attributes);
+    let kernel = flipped_kernel(e, at.operands[1], attributes);
     let kernel = move_groups(e, kernel, n_groups, dims.kernel_output_feature, dims.kernel_input_feature);
     let backward = Convolution {
         window,
@@ -71,10 +99,10 @@ fn to_input(vjp: &Vjp<'_>, attributes: &Convolution) -> InstrId {
 }
 
 /// The cotangent of the kernel.
-fn to_kernel(vjp: &Vjp<'_>, attributes: &Convolution) -> InstrId {
-    let (e, g, kernel) = (vjp.e, vjp.g(), vjp.operand(1));
+fn to_kernel(at: &At<'_>, attributes: &Convolution) -> InstrId {
+    let (e, g, kernel) = (at.e, at.g, at.operands[1]);
     let dims = &attributes.dims;
-    let sizes = Sizes::of(vjp, dims);
+    let sizes = Sizes::of(at, dims);
     let window = (attributes.window.iter().enumerate())
         .map(|(axis, dim)| {
             // The last position reads the last element that some window's last element read.
@@ -107,7 +135,7 @@ fn to_kernel(vjp: &Vjp<'_>, attributes: &Convolution) -> InstrId {
         batch_group_count: attributes.feature_group_count,
         precision: attributes.precision.clone(),
     };
-    let cotangent = convolve(e, [vjp.operand(0), g], backward, e.dtype(kernel));
+    let cotangent = convolve(e, [at.operands[0], g], backward, e.dtype(kernel));
     reverse_where(e, cotangent, attributes, |dim| dim.reversal)
 }
 
@@ -118,12 +146,12 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(vjp: &Vjp<'_>, dims: &ConvolutionDims) -> Sizes {
+    fn of(at: &At<'_>, dims: &ConvolutionDims) -> Sizes {
         let sizes = |id: InstrId, axes: &[i64]| {
-            let dims = vjp.e.dims(id);
+            let dims = at.e.dims(id);
             axes.iter().map(|&axis| dims[axis as usize]).collect()
         };
-        Sizes { input: sizes(vjp.operand(0), &dims.input_spatial), output: sizes(vjp.result, &dims.output_spatial) }
+        Sizes { input: sizes(at.operands[0], &dims.input_spatial), output: sizes(at.result, &dims.output_spatial) }
     }
 }
 
