@@ -4,6 +4,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -89,6 +90,17 @@ fn what_is_alive_at_the_peak_is_what_the_compiler_counts() {
             assert!(nameless * 100 <= cycles, "{case}: {nameless} cycles of {cycles} have no layer");
         }
     }
+}
+
+#[test]
+fn a_loop_over_parts_of_a_batch_is_walked() {
+    let objective = Objective { accumulate: NonZeroU32::new(4).unwrap(), ..Objective::default() };
+    let module = program::training(&example("mlp.yaml"), Precision::Bf16, 128, &objective).unwrap().module;
+    let topology = Topology::tpu("v2:2x2", &BTreeMap::new()).unwrap();
+    let (optimized, stats) = compiled(&topology, &module);
+    let has_loop = optimized.entry().instructions.iter().any(|instr| instr.op.opcode() == "while");
+    assert!(has_loop, "the compiler has made away with the loop");
+    check_peak("accumulate", &optimized, &stats);
 }
 
 /// A choice between two products, one of which keeps a value of its own.
