@@ -314,6 +314,39 @@ mod both {
         }
     }
 
+    /// One tuple in place of arrays: its arrays are the arguments, donated by their places in it.
+    #[test]
+    fn a_tuples_arrays_are_passed_one_by_one() {
+        let text = "HloModule m, input_output_alias={ {1}: (0, {0}, may-alias) }\n\nENTRY main {\n  \
+                    state = (f32[2], s32[2]) parameter(0)\n  x = f32[2] get-tuple-element(state), index=0\n  \
+                    n = s32[2] get-tuple-element(state), index=1\n  y = f32[2] convert(n)\n  \
+                    z = f32[2] subtract(y, x)\n  ROOT out = (s32[2], f32[2]) tuple(n, z)\n}\n";
+        let module = parse(text, "m").unwrap();
+        verify(&module).unwrap_or_else(|errors| panic!("{errors}"));
+        let program = encode::to_bytes(&module).unwrap();
+        let options = CompileOptions { parameter_is_tupled: true, ..CompileOptions::default() };
+        for client in clients() {
+            let executable = client.compile(&program, &options).unwrap();
+            let x = upload(&client, &[1.0, 2.0]);
+            let n = Literal::from_elements([2], &[10i32, 20]);
+            let Literal::Array { bytes, .. } = &n else { panic!("{n:?}") };
+            let n = client.buffer_from_host(bytes, DType::S32, &[2], 0).unwrap();
+            let outputs = executable.execute(vec![Arg::Keep(&x), Arg::Keep(&n)]).unwrap();
+            assert_eq!(outputs[0].to_host().unwrap(), *bytes);
+            assert_eq!((f32s(&outputs[1]), f32s(&x)), (vec![9.0, 18.0], vec![1.0, 2.0]));
+            let outputs = executable.execute(vec![Arg::Donate(x), Arg::Keep(&n)]).unwrap();
+            assert_eq!(f32s(&outputs[1]), [9.0, 18.0]);
+            assert_eq!(
+                executable.execute(vec![Arg::Keep(&n), Arg::Keep(&n)]).unwrap_err().to_string(),
+                "m: argument 0: measured s32[2], expected f32[2]"
+            );
+            assert_eq!(
+                executable.execute(vec![Arg::Keep(&n)]).unwrap_err().to_string(),
+                "m: arguments: measured 1, expected 2"
+            );
+        }
+    }
+
     /// Results laid out column by column inside are row-major outside.
     #[test]
     fn layouts_of_results_do_not_show() {
@@ -352,10 +385,6 @@ mod both {
             (x.n_device_bytes().unwrap_err(), "size of a buffer on its device"),
             (compile(CompileOptions { n_replicas: 2, ..default() }), "way to compile for several devices"),
             (compile(CompileOptions { n_partitions: 2, ..default() }), "way to compile for several devices"),
-            (
-                compile(CompileOptions { parameter_is_tupled: true, ..default() }),
-                "way to pass a tuple's elements one by one",
-            ),
             (compile(CompileOptions { flags: [flag].into(), ..default() }), "way to set XLA's flags for one program"),
         ];
         for (error, what) in refusals {

@@ -82,8 +82,8 @@ impl Client {
     ///
     /// The program must have passed `hlo::verify`: XLA aborts the process over some of what the verifier rejects.
     pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Executable, PjrtError> {
-        let parameters = executable::parameter_specs(program)?;
-        Executable::new(self, Arc::clone(&self.backend).compile(program, options)?, parameters)
+        let arguments = executable::argument_specs(program, options.parameter_is_tupled)?;
+        Executable::new(self, Arc::clone(&self.backend).compile(program, options)?, arguments)
     }
 
     /// Copies a dense row-major array to a device. The bytes may be reused when this returns.

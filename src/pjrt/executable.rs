@@ -264,7 +264,7 @@ pub struct Executable {
     runner: Box<dyn Runner>,
     client: Client,
     name: String,
-    parameters: Option<Vec<OutputSpec>>,
+    arguments: Option<Vec<OutputSpec>>,
     n_outputs: usize,
     n_devices: usize,
 }
@@ -273,11 +273,11 @@ impl Executable {
     pub(super) fn new(
         client: &Client,
         loaded: Loaded,
-        parameters: Option<Vec<OutputSpec>>,
+        arguments: Option<Vec<OutputSpec>>,
     ) -> Result<Executable, PjrtError> {
         let Loaded { compiled, runner, n_devices } = loaded;
         let (name, n_outputs) = (compiled.name()?, compiled.n_outputs()?);
-        Ok(Executable { compiled, runner, client: client.clone(), name, parameters, n_outputs, n_devices })
+        Ok(Executable { compiled, runner, client: client.clone(), name, arguments, n_outputs, n_devices })
     }
 
     /// What the compiler says of it.
@@ -321,31 +321,31 @@ impl Executable {
         };
         count("lists of arguments, one for each device", args.len(), self.n_devices)?;
         for list in args {
-            let expected = self.parameters.as_ref().map_or(args[0].len(), Vec::len);
+            let expected = self.arguments.as_ref().map_or(args[0].len(), Vec::len);
             count("arguments", list.len(), expected)?;
             for (idx, arg) in list.iter().enumerate() {
                 let buffer = arg.buffer();
                 if !buffer.client.is(&self.client) {
                     return Err(PjrtError::ForeignBuffer { name: self.name.clone(), idx });
                 }
-                if let Some(parameters) = &self.parameters {
-                    self.check_type(idx, buffer, &parameters[idx])?;
+                if let Some(arguments) = &self.arguments {
+                    self.check_type(idx, buffer, &arguments[idx])?;
                 }
             }
         }
         Ok(())
     }
 
-    fn check_type(&self, idx: usize, buffer: &Buffer, parameter: &OutputSpec) -> Result<(), PjrtError> {
+    fn check_type(&self, idx: usize, buffer: &Buffer, expected: &OutputSpec) -> Result<(), PjrtError> {
         let measured = OutputSpec { dtype: buffer.dtype()?, dims: buffer.dims()? };
-        if measured == *parameter {
+        if measured == *expected {
             return Ok(());
         }
         Err(PjrtError::ArgumentType {
             name: self.name.clone(),
             idx,
             measured: measured.to_string(),
-            expected: parameter.to_string(),
+            expected: expected.to_string(),
         })
     }
 }
@@ -455,12 +455,20 @@ pub(super) fn program(bytes: &[u8]) -> ffi::PJRT_Program {
     program
 }
 
-/// Types of a program's parameters; `None` where it does not say, or one is no array.
-pub(super) fn parameter_specs(program: &[u8]) -> Result<Option<Vec<OutputSpec>>, PjrtError> {
+/// Types of a program's arguments: of its parameters, or of the one parameter's arrays where it `is_tupled`. `None` where
+/// it does not say, or one is no array.
+pub(super) fn argument_specs(program: &[u8], is_tupled: bool) -> Result<Option<Vec<OutputSpec>>, PjrtError> {
     let header = HloModuleHeader::decode(program).map_err(PjrtError::Program)?;
     let spec =
         |shape: ShapeProto| Some(OutputSpec { dtype: DType::from_xla(shape.element_type)?, dims: shape.dimensions });
-    Ok(header.host_program_shape.and_then(|shape| shape.parameters.into_iter().map(spec).collect()))
+    let specs = |shape: ProgramShapeProto| match <[ShapeProto; 1]>::try_from(shape.parameters) {
+        Ok([tuple]) if is_tupled && DType::from_xla(tuple.element_type).is_none() => {
+            tuple.tuple_shapes.into_iter().map(spec).collect()
+        }
+        Ok([parameter]) => Some(vec![spec(parameter)?]),
+        Err(parameters) => parameters.into_iter().map(spec).collect(),
+    };
+    Ok(header.host_program_shape.and_then(specs))
 }
 
 /// The part of `HloModuleProto` that execution needs: decoding it skips the rest of a large module.

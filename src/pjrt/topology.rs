@@ -83,7 +83,7 @@ impl Topology {
     ///
     /// The program must have passed `hlo::verify`: XLA aborts the process over some of what the verifier rejects.
     pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Compiled, PjrtError> {
-        executable::parameter_specs(program)?;
+        executable::argument_specs(program, options.parameter_is_tupled)?;
         let options = options.encode();
         let mut program = executable::program(program);
         let mut args = ffi::PJRT_Compile_Args::zeroed();

@@ -15,9 +15,9 @@ use super::super::{
     Plugin,
 };
 use super::arrays::{XlaArray, element_type};
-use super::{failed, wire};
+use super::{failed, rewrite, wire};
 use crate::hlo::proto::encode;
-use crate::hlo::proto::messages::{HloInstructionProto, HloModuleProto, ShapeProto};
+use crate::hlo::proto::messages::HloModuleProto;
 use crate::hlo::{DType, Emitter, Module, Shape};
 
 /// xla-rs's client.
@@ -101,12 +101,9 @@ impl Backend for XlaClient {
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
         self.check_options(options)?;
         let mut proto = HloModuleProto::decode(program).map_err(PjrtError::Program)?;
+        let rewritten = rewrite::run(&mut proto, options.parameter_is_tupled).then(|| proto.encode_to_vec());
         let facts = Facts::read(&proto)?;
-        // Results are read in the order in which the program lays them out, which xla-rs does not tell: it must be
-        // row-major. A program that says so, or nothing, and has no scalars to widen, goes to XLA untouched.
-        let is_changed = make_row_major(&mut proto) | widen_scalars(&mut proto);
-        let relaid = is_changed.then(|| proto.encode_to_vec());
-        let module = wire::from_bytes(relaid.as_deref().unwrap_or(program))?;
+        let module = wire::from_bytes(rewritten.as_deref().unwrap_or(program))?;
         let computation = xla::XlaComputation::from_proto(&module);
         let executable = self.client.compile(&computation).map_err(failed("PjRtClient::compile"))?;
         let facts = Arc::new(facts);
@@ -142,9 +139,6 @@ impl XlaClient {
         if options.n_replicas != 1 || options.n_partitions != 1 {
             return refuse("way to compile for several devices");
         }
-        if options.parameter_is_tupled {
-            return refuse("way to pass a tuple's elements one by one");
-        }
         if !options.flags.is_empty() {
             return refuse("way to set XLA's flags for one program");
         }
@@ -177,7 +171,8 @@ impl Facts {
             text: "the program says no result type (host_program_shape)".to_string(),
         })?;
         let mut outputs = Vec::new();
-        let leaves = if result.element_type == TUPLE { &result.tuple_shapes[..] } else { std::slice::from_ref(result) };
+        let leaves =
+            if result.element_type == rewrite::TUPLE { &result.tuple_shapes[..] } else { std::slice::from_ref(result) };
         for leaf in leaves {
             let Some(dtype) = DType::from_xla(leaf.element_type) else {
                 return Err(PjrtError::NotInXlaRs {
@@ -193,75 +188,6 @@ impl Facts {
         let donated = aliases.chain(donors).filter_map(|number| usize::try_from(number).ok()).collect();
         Ok(Facts { name: proto.name.clone(), outputs, donated })
     }
-}
-
-/// Makes what ends the process in the XLA of TensorFlow 2.21 (`Mismatched ranks of types`, then `LLVM ERROR`) into what
-/// does not: a select of arrays by one predicate, and a clamp of an array between scalars, get the scalar as an array.
-/// Returns whether there was any.
-fn widen_scalars(proto: &mut HloModuleProto) -> bool {
-    let ids = proto.computations.iter().flat_map(|computation| &computation.instructions).map(|instr| instr.id);
-    let largest = ids.max().unwrap_or(0);
-    let mut n_new = 0;
-    for computation in &mut proto.computations {
-        let own_largest = computation.instructions.iter().map(|instr| instr.id).max().unwrap_or(0);
-        let shape_of: BTreeMap<i64, ShapeProto> =
-            computation.instructions.iter().filter_map(|instr| Some((instr.id, instr.shape.clone()?))).collect();
-        let mut instructions = Vec::with_capacity(computation.instructions.len());
-        for mut instr in std::mem::take(&mut computation.instructions) {
-            let scalars: &[usize] = match instr.opcode.as_str() {
-                "select" => &[0],
-                "clamp" => &[0, 2],
-                _ => &[],
-            };
-            for &idx in scalars {
-                let (Some(result), Some(&operand)) = (instr.shape.as_ref(), instr.operand_ids.get(idx)) else {
-                    continue;
-                };
-                let Some(scalar) = shape_of.get(&operand) else { continue };
-                if !scalar.dimensions.is_empty() || result.dimensions.is_empty() {
-                    continue;
-                }
-                n_new += 1;
-                // Ids that name their computation in the upper half are counted on in it, others in the module.
-                let id = n_new + if own_largest >> 32 > 0 { own_largest } else { largest };
-                let shape = ShapeProto { element_type: scalar.element_type, ..result.clone() };
-                instructions.push(HloInstructionProto {
-                    name: format!("{}.operand{idx}.{n_new}", instr.name),
-                    opcode: "broadcast".to_string(),
-                    shape: Some(shape),
-                    id,
-                    operand_ids: vec![operand],
-                    ..Default::default()
-                });
-                instr.operand_ids[idx] = id;
-            }
-            instructions.push(instr);
-        }
-        computation.instructions = instructions;
-    }
-    n_new > 0
-}
-
-/// XLA's `PrimitiveType` of a tuple.
-const TUPLE: i32 = 13;
-
-/// Makes the layouts of parameters and results row-major; says whether any was not.
-fn make_row_major(proto: &mut HloModuleProto) -> bool {
-    fn relay(shape: &mut ShapeProto) -> bool {
-        let mut changed = shape.tuple_shapes.iter_mut().fold(false, |changed, leaf| relay(leaf) | changed);
-        let row_major: Vec<i64> = (0..shape.dimensions.len() as i64).rev().collect();
-        if let Some(layout) = &mut shape.layout
-            && !layout.minor_to_major.is_empty()
-            && layout.minor_to_major != row_major
-        {
-            layout.minor_to_major = row_major;
-            changed = true;
-        }
-        changed
-    }
-    let Some(shape) = &mut proto.host_program_shape else { return false };
-    let shapes = shape.parameters.iter_mut().chain(&mut shape.result);
-    shapes.fold(false, |changed, shape| relay(shape) | changed)
 }
 
 /// What is known of a program that xla-rs compiled.

@@ -1,8 +1,8 @@
 //! xla-rs as a back end: `xla::PjRtClient::cpu()`, XLA's CPU client in this process, behind [`Client`].
 //!
-//! Built with the feature `xla` only. What xla-rs 0.4.3 has no call for — several devices, tupled parameters, XLA's
-//! flags, memory statistics, costs, the optimized program, addresses — is refused by name
-//! ([`PjrtError::NotInXlaRs`]). Two things it does otherwise than a plugin are put right here:
+//! Built with the feature `xla` only. What xla-rs 0.4.3 has no call for — several devices, XLA's flags, memory
+//! statistics, costs, the optimized program, addresses — is refused by name ([`PjrtError::NotInXlaRs`]). What it does
+//! otherwise than a plugin is put right here, some of it in the program (`rewrite`):
 //!
 //! - It compiles with XLA's process-wide flags, so excess precision is a property of the process.
 //!   [`prepare_environment`](super::prepare_environment) turns it off before XLA reads them; what came of it is
@@ -13,6 +13,7 @@
 
 mod arrays;
 mod client;
+mod rewrite;
 mod wire;
 
 pub use arrays::{dtype_of, element_type};
