@@ -1,11 +1,14 @@
 //! `bf16scope audit` as a user runs it: tables, JSON, the page, the policy it writes, and exit codes.
 
+#[path = "support/binary.rs"]
+mod binary;
+
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn bf16scope(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_bf16scope")).args(args).current_dir(folder).output().unwrap()
+    binary::bf16scope(args).current_dir(folder).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -2,6 +2,9 @@
 //!
 //! `UPDATE_EXPECT=1 cargo test --test lower` rewrites the expectations; read the diff.
 
+#[path = "support/binary.rs"]
+mod binary;
+
 use bf16scope::hlo::proto::decode;
 use bf16scope::hlo::text::parse;
 use bf16scope::passes::amp::{self, Policy};
@@ -54,8 +57,8 @@ impl Place {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bf16scope"));
-        command.args(args).env_remove("RUST_LOG").env_remove("BF16SCOPE_AUTO").env("COLUMNS", "100");
+        let mut command = binary::bf16scope(args);
+        command.env_remove("RUST_LOG").env_remove("BF16SCOPE_AUTO").env("COLUMNS", "100");
         command.stdin(Stdio::null()).current_dir(self.folder.path());
         command
     }

@@ -2,6 +2,9 @@
 //!
 //! Found by hand with wrong and odd input. All go through the binary, as a user's input does.
 
+#[path = "support/binary.rs"]
+mod binary;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -27,7 +30,7 @@ impl Folder {
     }
 
     fn run(&self, args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_bf16scope")).current_dir(self.0.path()).args(args).output().unwrap()
+        binary::bf16scope(args).current_dir(self.0.path()).output().unwrap()
     }
 
     /// Standard error of a command that could not run.

@@ -1,10 +1,12 @@
 //! `bf16scope run`, `emit` and `compile` on modules, as a user runs them.
 
+#[path = "support/binary.rs"]
+mod binary;
 mod support;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use ndarray::{ArrayD, IxDyn, OwnedRepr, arr0, array};
 use ndarray_npy::{NpzReader, NpzWriter};
@@ -25,7 +27,7 @@ impl Folder {
     }
 
     fn command(&self, args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_bf16scope")).current_dir(self.0.path()).args(args).output().unwrap()
+        binary::bf16scope(args).current_dir(self.0.path()).output().unwrap()
     }
 
     /// Standard output of a command that succeeds.
@@ -466,9 +468,8 @@ fn compile_takes_modules_and_compares_only_models() {
         "bf16scope: --compare builds a model twice, and small.txt is one module\nhelp: give the model's YAML file\n"
     );
     let cache_dir = support::home::cache_dir();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bf16scope"));
-    command.current_dir(folder.0.path()).args(["compile", "small.txt", "--target", "tpu-v2", "--json"]);
-    let output = command.env("BF16SCOPE_CACHE", cache_dir.path()).output().unwrap();
+    let mut command = binary::bf16scope(&["compile", "small.txt", "--target", "tpu-v2", "--json"]);
+    let output = command.current_dir(folder.0.path()).env("BF16SCOPE_CACHE", cache_dir.path()).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["batch"], serde_json::Value::Null);
     assert_eq!(json["reports"][0]["precision"], "as given");

@@ -1,5 +1,8 @@
 //! `bf16scope train` and `bf16scope eval` as a user runs them: output, files, Ctrl-C, bad input.
 
+#[path = "support/binary.rs"]
+mod binary;
+
 use bf16scope::train::checkpoint::Checkpoint;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -39,10 +42,8 @@ impl Folder {
 
     /// The command, started by another that becomes it.
     fn command_by(&self, launcher: &[&str], args: &[&str]) -> Command {
-        let words: Vec<&str> =
-            launcher.iter().copied().chain([env!("CARGO_BIN_EXE_bf16scope")]).chain(args.iter().copied()).collect();
-        let mut command = Command::new(words[0]);
-        command.current_dir(self.folder.path()).args(&words[1..]);
+        let mut command = binary::started_by(launcher, args);
+        command.current_dir(self.folder.path());
         command
     }
 
@@ -78,13 +79,10 @@ fn a_run_says_what_it_does_and_leaves_a_checkpoint_to_go_on_from() {
     let folder = Folder::new();
     let out = folder.stdout(&["train", "mlp.yaml"]);
     let lines: Vec<&str> = out.lines().collect();
-    assert_eq!(
-        lines[..2],
-        [
-            "mlp.yaml: mlp with 2,410 parameters (19,280 bytes of state), in a bf16 scope, f32 master weights, on cpu",
-            "1,437 training and 360 test examples, batches of 32",
-        ]
-    );
+    let device = binary::device();
+    let start = "mlp.yaml: mlp with 2,410 parameters (19,280 bytes of state), in a bf16 scope, f32 master weights";
+    let option = if device == "cpu" { String::new() } else { format!(" --device {device}") };
+    assert_eq!(lines[..2], [&format!("{start}, on {device}"), "1,437 training and 360 test examples, batches of 32",]);
     assert!(lines[2].starts_with("epoch 1/2  loss ") && lines[2].ends_with(" examples/s"), "{out}");
     assert!(lines[3].starts_with("epoch 2/2  loss "), "{out}");
     assert!(lines[4].starts_with("test accuracy ") && lines[4].ends_with(" after 88 steps"), "{out}");
@@ -92,7 +90,10 @@ fn a_run_says_what_it_does_and_leaves_a_checkpoint_to_go_on_from() {
         lines[5..],
         [
             "checkpoint checkpoints/mlp-bf16.safetensors",
-            "next: `bf16scope eval mlp.yaml`, or train on with `bf16scope train mlp.yaml --resume --epochs 4`",
+            &format!(
+                "next: `bf16scope eval mlp.yaml{option}`, or train on with `bf16scope train mlp.yaml{option} --resume \
+                 --epochs 4`"
+            ),
         ]
     );
     // What it says next works, and evaluation finds what training found.
@@ -110,9 +111,10 @@ fn a_run_says_what_it_does_and_leaves_a_checkpoint_to_go_on_from() {
 fn json_is_one_object() {
     let folder = Folder::new();
     let train = folder.json(&["train", "mlp.yaml", "--json", "--precision", "f32", "--seed", "5", "--batch", "64"]);
-    for (key, expected) in [("precision", "\"f32\""), ("platform", "\"cpu\""), ("seed", "5"), ("batch", "64")] {
-        assert_eq!(train[key].to_string(), expected, "{key}");
+    for (key, expected) in [("precision", "f32"), ("platform", &binary::device())] {
+        assert_eq!(train[key], expected, "{key}");
     }
+    assert_eq!((&train["seed"], &train["batch"]), (&5.into(), &64.into()));
     assert_eq!(train["epochs"].as_array().unwrap().len(), 2);
     assert_eq!(train["steps"], 2 * (1437 / 64));
     assert_eq!(train["checkpoint"], "checkpoints/mlp-f32.safetensors");
@@ -256,11 +258,8 @@ fn a_full_disk_leaves_the_checkpoint_before() {
     let path = folder.path("checkpoints/mlp-bf16.safetensors");
     let before = std::fs::read(&path).unwrap();
     // A limit on the size of files stands in for the disk: writes beyond it fail, once its signal is ignored.
-    let script = format!(
-        "trap '' XFSZ; ulimit -f 8; exec {} train mlp.yaml --resume --epochs 2",
-        env!("CARGO_BIN_EXE_bf16scope")
-    );
-    let output = Command::new("sh").current_dir(folder.folder.path()).args(["-c", &script]).output().unwrap();
+    let limit = ["sh", "-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh"];
+    let output = folder.command_by(&limit, &["train", "mlp.yaml", "--resume", "--epochs", "2"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let stderr = text(&output.stderr);
     let expected = "bf16scope: going on from checkpoints/mlp-bf16.safetensors after step 44\n\

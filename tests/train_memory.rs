@@ -1,10 +1,12 @@
-//! Ten thousand training steps do not grow the process, and free every plugin handle. Alone in its crate: both counts
+//! Ten thousand training steps do not grow the process, and free every handle. Alone in its crate: both counts
 //! are of the whole process.
+
+mod run;
 
 use bf16scope::data::{Batches, Dataset};
 use bf16scope::graph::Precision;
 use bf16scope::models::{Model, mlp};
-use bf16scope::pjrt::{Client, LiveHandles, live_handles};
+use bf16scope::pjrt::{LiveHandles, live_handles};
 use bf16scope::train::{Objective, Session, Spec};
 
 /// Resident bytes of this process.
@@ -29,7 +31,7 @@ fn ten_thousand_steps_do_not_grow_the_process() {
     const N_STEPS: usize = 10_000;
     const N_WARM_UP: usize = 1_000;
     const BATCH: u32 = 32;
-    let client = Client::cpu().unwrap();
+    let client = run::cpu().unwrap();
     let spec = Spec {
         model: Model::Mlp(mlp::Config::new([64], 10)),
         precision: Precision::Bf16,

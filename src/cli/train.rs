@@ -92,7 +92,6 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let resumed = resumed.map(|from| Ok::<_, anyhow::Error>((from, Checkpoint::read(from)?))).transpose()?;
 
     let client = Client::of(args.device, &context.setup())?;
-    let platform = client.platform_name()?;
     let spec = experiment.spec(args.precision);
     let data = Data { training: &training, test: &test };
     check(&spec, data)?;
@@ -103,7 +102,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let stop = stop_on_signals()?;
     let mut show = Show { context, json: args.json, n_epochs: u64::from(experiment.train.epochs), bar: None };
     if !args.json {
-        context.print(&headline(args, &experiment, &session, &platform, training.n_examples(), test.n_examples())?)?;
+        context.print(&headline(args, &experiment, &session, training.n_examples(), test.n_examples())?)?;
     }
     if let Some((from, _)) = &resumed {
         show.say(&format!("going on from {} after step {}", from.display(), session.step()));
@@ -129,7 +128,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         context.print_json(&Json {
             experiment: &args.experiment,
             precision: args.precision,
-            platform: &platform,
+            platform: args.device.name(),
             seed: config.seed,
             batch: config.batch,
             seconds: began.elapsed().as_secs_f64(),
@@ -146,7 +145,6 @@ fn headline(
     args: &Args,
     experiment: &Experiment,
     session: &Session,
-    platform: &str,
     n_training: usize,
     n_test: usize,
 ) -> anyhow::Result<String> {
@@ -159,12 +157,13 @@ fn headline(
         low => format!("in a {} scope, {} master weights", low, DType::F32),
     };
     Ok(format!(
-        "{}: {} with {} parameters ({} bytes of state), {scope}, on {platform}\n\
+        "{}: {} with {} parameters ({} bytes of state), {scope}, on {}\n\
          {} training and {} test examples, batches of {}\n",
         args.experiment.display(),
         experiment.model.kind(),
         grouped(n_parameters),
         grouped(state),
+        args.device,
         grouped(n_training as i64),
         grouped(n_test as i64),
         session.spec().batch,
@@ -184,11 +183,15 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
             Precision::Bf16 => String::new(),
             other => format!(" --precision {other}"),
         };
+        let device = match args.device {
+            Platform::Cpu => String::new(),
+            other => format!(" --device {other}"),
+        };
         let place = args.checkpoint.as_ref().map_or(String::new(), |path| format!(" --checkpoint {}", path.display()));
         let name = args.experiment.display();
         text += &format!(
-            "checkpoint {}\nnext: `bf16scope eval {name}{precision}{place}`, or train on with \
-             `bf16scope train {name}{precision}{place} --resume --epochs {}`\n",
+            "checkpoint {}\nnext: `bf16scope eval {name}{precision}{device}{place}`, or train on with \
+             `bf16scope train {name}{precision}{device}{place} --resume --epochs {}`\n",
             path.display(),
             2 * experiment.train.epochs
         );

@@ -7,4 +7,6 @@ mod modules;
 mod oracle;
 
 mod random;
+#[path = "../run/mod.rs"]
+mod run;
 mod small;

@@ -1,13 +1,13 @@
 //! The modules that JAX and TensorFlow made, with the arguments and results that they recorded, and runs of them.
 
+use crate::run::run_bytes;
 use bf16scope::hlo::proto::{decode, encode};
-use bf16scope::hlo::{DType, Module, Shape};
-use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions};
+use bf16scope::hlo::{DType, Literal, Module};
+use bf16scope::pjrt::CompileOptions;
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 /// Variables of TensorFlow's networks in the order of the modules' parameters, after input and labels.
 const MLP: [&str; 4] = ["fc1/kernel", "fc1/bias", "fc2/kernel", "fc2/bias"];
@@ -37,11 +37,6 @@ fn path(name: &str) -> PathBuf {
 
 pub fn module(name: &str) -> Module {
     decode::from_bytes(&std::fs::read(path(&format!("{name}.hlo.pb"))).unwrap()).unwrap()
-}
-
-fn client() -> &'static Client {
-    static CLIENT: OnceLock<Client> = OnceLock::new();
-    CLIENT.get_or_init(|| Client::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
 }
 
 /// A recorded run.
@@ -88,23 +83,13 @@ impl Recorded {
 
 /// Runs a module without excess precision; gives its results that are f32, by index.
 pub fn run(module: &Module, arguments: &[Vec<u8>]) -> Vec<(usize, Vec<f32>)> {
-    let client = client();
-    let program = encode::to_bytes(module).unwrap();
-    let executable = client.compile(&program, &CompileOptions::default()).unwrap_or_else(|error| panic!("{error}"));
     let entry = module.entry();
     let shapes = entry.parameters().into_iter().map(|id| entry.instr(id).shape.as_array().unwrap().clone());
-    let buffers: Vec<Buffer> = (shapes.zip(arguments))
-        .map(|(shape, bytes)| client.buffer_from_host(bytes, shape.dtype, &shape.dims, 0).unwrap())
-        .collect();
-    let results = executable.execute(buffers.iter().map(Arg::Keep).collect()).unwrap();
-    let leaves: Vec<Shape> = entry.result_shape().leaves().into_iter().cloned().collect();
-    assert_eq!(results.len(), leaves.len());
-    let floats = results.iter().zip(leaves).enumerate().filter(|(_, (_, shape))| shape.dtype() == Some(DType::F32));
-    let read = |(idx, (buffer, _)): (usize, (&Buffer, Shape))| {
-        let bytes = buffer.to_host().unwrap();
-        (idx, bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect())
-    };
-    floats.map(read).collect()
+    let literals: Vec<Literal> =
+        shapes.zip(arguments).map(|(shape, bytes)| Literal::Array { shape, bytes: bytes.clone() }).collect();
+    let results = run_bytes(&encode::to_bytes(module).unwrap(), &CompileOptions::default(), &literals);
+    assert_eq!(results.len(), entry.result_shape().leaves().len());
+    results.iter().enumerate().filter_map(|(idx, result)| Some((idx, result.elements::<f32>()?))).collect()
 }
 
 /// The greatest difference of two results.
