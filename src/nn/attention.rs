@@ -1,7 +1,7 @@
 //! Multi-head attention.
 
 use super::{Dense, dense, is_float, of_rank};
-use crate::graph::{Init, Scope, Tensor};
+use crate::graph::{FanMode, Init, Scope, Tensor};
 use crate::hlo::ops::{Comparison, DotDims, RuleError, UnaryOp};
 use crate::hlo::{DType, Emitter, InstrId};
 
@@ -29,7 +29,8 @@ impl Default for Attention {
 ///
 /// # Shapes
 /// queries `[batch, positions, features]`, memory `[batch, others, features]` → `[batch, positions, features]`;
-/// variables `query`, `key`, `value`, `out`, each a `kernel` `[features, features]` and a `bias` `[features]`.
+/// variables `query`, `key`, `value`, `out`, each a `kernel` and a `bias` `[features]`. The kernel of `out` is
+/// `[features, features]`, the others are `[features, n_heads, size]`, as Flax's, and start as a matrix would.
 ///
 /// # Types
 /// Everything in the dtype of queries, the softmax as well, its sum apart, as [`softmax`](super::softmax); `√size` is rounded to it.
@@ -61,27 +62,27 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
     })
 }
 
-/// A dense layer whose units are heads: x `[batch, positions, features]` → `[batch, positions, n_heads, size]`; variables
-/// as [`dense`]'s.
+/// A dense layer whose units are heads: x `[batch, positions, features]` → `[batch, positions, n_heads, size]`;
+/// variables `kernel` `[features, n_heads, size]` and `bias` `[features]`.
 ///
-/// The kernel is reshaped and not the product, which may then be made in whatever layout attention reads best. The
-/// gradients are those of the dense layer, in which nothing of the kernel's size is reshaped either.
+/// The kernel has the heads as an axis and the product is not reshaped: it may be made in whatever layout attention reads
+/// best, and the compiler stores the kernel as that product reads it. The gradients are those of the dense layer, in
+/// which nothing of the kernel's size is reshaped either.
 #[track_caller]
 fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> Tensor {
     s.layer(name, |s| {
         let (dims, dtype) = (x.dims(), x.dtype());
         let features = dims[2];
         let size = features / n_heads;
-        let variable = s.variable("kernel", dtype, [features, features], kernel_init);
+        let variable = s.variable("kernel", dtype, [features, n_heads, size], as_matrix(kernel_init, n_heads, size));
         let (stored, kernel) = (variable.stored.id, variable.value);
         let bias = s.variable("bias", dtype, [features], Init::Zeros).value;
         let by_unit = DotDims { lhs_contracting: vec![2], rhs_contracting: vec![0], ..DotDims::default() };
-        let product = x.dot(&kernel.reshape([features, n_heads, size]), by_unit);
+        let product = x.dot(&kernel, by_unit);
         let heads = [dims[0], dims[1], n_heads, size];
         let y = product + bias.reshape([n_heads, size]).broadcast_in_dim(&heads, &[2, 3]);
         let x_id = x.id;
         y.with_gradient(&[x, &kernel, &bias], move |e, g| {
-            let g = e.reshape(g, &dims);
             // The variable is there anyway; its cast is made again, or the compiler keeps each layer's for this.
             let [stored] = e.barrier([stored]);
             let kernel_again = e.convert(stored, dtype);
@@ -92,12 +93,25 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> 
             };
             let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
             vec![
-                e.dot(g, kernel_again, contracting(&[2], &[1])),
+                e.dot(g, kernel_again, contracting(&[2, 3], &[1, 2])),
                 e.dot(x_id, g, contracting(&[0, 1], &[0, 1])),
-                e.convert(e.reduce_sum(e.convert(g, wide), &[0, 1]), dtype),
+                e.reshape(e.convert(e.reduce_sum(e.convert(g, wide), &[0, 1]), dtype), &[features]),
             ]
         })
     })
+}
+
+/// How a kernel `[features, n_heads, size]` starts as `[features, features]` would: fans that are counted from its dims
+/// are `n_heads` times the inputs and `size` times the outputs.
+fn as_matrix(init: Init, n_heads: i64, size: i64) -> Init {
+    let Init::VarianceScaling { scale, mode, distribution } = init else { return init };
+    let (inputs, outputs) = (n_heads as f64, size as f64);
+    let times = match mode {
+        FanMode::FanIn => inputs,
+        FanMode::FanOut => outputs,
+        FanMode::FanAvg => (inputs + outputs) / 2.0,
+    };
+    Init::VarianceScaling { scale: scale * times, mode, distribution }
 }
 
 /// `softmax(q · kᵀ / √size) · v`: q `[batch, positions, heads, size]`, k and v `[batch, others, heads, size]` →
@@ -218,4 +232,20 @@ fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), Ru
         return Err(RuleError::new("attention/causal", message));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Distribution;
+
+    /// The variance of a matrix `[12, 12]` is `scale / 12` by any fan; a kernel `[12, 3, 4]` counts 36 inputs and 48 outputs.
+    #[test]
+    fn kernels_start_as_matrices_do() {
+        for (mode, fan) in [(FanMode::FanIn, 36.0), (FanMode::FanOut, 48.0), (FanMode::FanAvg, 42.0)] {
+            let of = |scale| Init::VarianceScaling { scale, mode, distribution: Distribution::Uniform };
+            assert_eq!(as_matrix(of(2.0), 3, 4), of(2.0 * fan / 12.0));
+        }
+        assert_eq!(as_matrix(Init::Ones, 3, 4), Init::Ones);
+    }
 }
