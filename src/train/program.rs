@@ -6,11 +6,12 @@
 
 use super::accumulation::{Accumulated, MicroBatch};
 use crate::graph::{BuildError, Graph, Precision, Program, Tensor};
-use crate::hlo::{Alias, AliasKind, DType};
+use crate::hlo::{Alias, AliasKind, DType, InstrId};
 use crate::models::{Forward, Model, Reads, forward};
 use crate::nn;
 use crate::optim::{LossScale, Update};
 use crate::passes::grad::{GradError, gradients};
+use crate::passes::pace;
 use crate::passes::remat::{self, RematError, recompute};
 use std::num::NonZeroU32;
 
@@ -167,7 +168,23 @@ fn finish_with_state(graph: &Graph, others: [(&str, &Tensor); 2]) -> Result<Prog
             kind: AliasKind::May,
         })
         .collect();
+    pace(&mut program);
     Ok(program)
+}
+
+/// Makes what is computed again wait for updates in place.
+fn pace(program: &mut Program) {
+    let (module, report) = pace::run(&program.module);
+    program.module = module;
+    let renamed = |id: InstrId| report.renamed.get(&id).copied().unwrap_or(id);
+    for variable in &mut program.variables {
+        variable.instr = renamed(variable.instr);
+        variable.update = variable.update.map(renamed);
+    }
+    for input in &mut program.inputs {
+        input.instr = renamed(input.instr);
+    }
+    tracing::debug!(n_paced = report.paced.len(), "pace");
 }
 
 /// One batch of an evaluation.

@@ -1,0 +1,269 @@
+//! Pace: updates in place do not wait for the end of the program.
+//!
+//! The product that makes a variable's gradient takes what the forward pass kept, and compilers put the optimizer's
+//! arithmetic into it. Nothing else waits for it, so a scheduler may put it off, and what it takes stays alive; one that
+//! counts its results as new memory, though they are written over the old values, likes to. [`run`] makes the
+//! optimization barriers of the backward pass, behind which values are computed again, wait for the updates whose
+//! gradients can be had by then.
+//!
+//! A barrier counts if it takes a parameter and something else, as those do behind which a layer's product is made again.
+//! An update is a result that may alias a parameter. It goes to the first barrier after the last one that it depends on,
+//! so nothing ever waits for itself. No value changes: a barrier hands on what it takes.
+
+use crate::hlo::{InstrId, Instruction, Module, Op, Shape};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What [`run`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Per update that a barrier waits for, by name, the name of the barrier.
+    pub paced: Vec<(String, String)>,
+    /// What instructions of the entry are called now; empty if none moved.
+    pub renamed: BTreeMap<InstrId, InstrId>,
+}
+
+/// The module with barriers that wait for updates. Instructions keep their order but where they must stand before a
+/// barrier. The module must be a verified one.
+pub fn run(module: &Module) -> (Module, Report) {
+    let plan = Plan::new(module);
+    let mut report = Report::default();
+    let mut paced = module.clone();
+    if plan.waits.is_empty() {
+        return (paced, report);
+    }
+    let entry = module.entry();
+    for (&barrier, updates) in &plan.waits {
+        for update in updates {
+            report.paced.push((entry.instr(*update).name.clone(), entry.instr(barrier).name.clone()));
+        }
+    }
+    let computation = &mut paced.computations[module.entry.idx()];
+    computation.instructions.clear();
+    let mut writer =
+        Writer { module: &mut paced, original: &entry.instructions, plan: &plan, renamed: BTreeMap::new() };
+    // A barrier that waits takes a longer tuple, and the old one would be used by nothing.
+    let replaced: BTreeSet<InstrId> = plan.waits.keys().map(|&barrier| entry.instr(barrier).operands[0]).collect();
+    let is_used = |id: InstrId| {
+        let mut users = entry.ids().filter(|&user| entry.instr(user).operands.contains(&id));
+        users.any(|user| !plan.waits.contains_key(&user))
+    };
+    for id in entry.ids().filter(|&id| id != entry.root && (!replaced.contains(&id) || is_used(id))) {
+        writer.write(id);
+    }
+    writer.write_root(entry.root);
+    report.renamed = writer.renamed;
+    (paced, report)
+}
+
+struct Plan {
+    /// Per barrier the updates that it is to wait for, in the order of the results.
+    waits: BTreeMap<InstrId, Vec<InstrId>>,
+    /// Per update its barrier and its place among what the barrier takes.
+    places: BTreeMap<InstrId, (InstrId, usize)>,
+}
+
+impl Plan {
+    fn new(module: &Module) -> Plan {
+        let entry = module.entry();
+        let mut plan = Plan { waits: BTreeMap::new(), places: BTreeMap::new() };
+        let root = entry.instr(entry.root);
+        if !matches!(root.op, Op::Tuple) {
+            return plan;
+        }
+        // Per instruction how many barriers, counted in order, it can depend on: the last one's number.
+        let mut barriers = Vec::new();
+        let mut last = vec![0; entry.instructions.len()];
+        for (idx, instr) in entry.instructions.iter().enumerate() {
+            last[idx] = instr.operands.iter().map(|operand| last[operand.idx()]).max().unwrap_or(0);
+            if n_taken(&entry.instructions, instr) >= 2 {
+                barriers.push(InstrId(idx as u32));
+                last[idx] = barriers.len();
+            }
+        }
+        for alias in &module.input_output_alias {
+            let [index] = alias.output_index[..] else { continue };
+            let Some(&update) = usize::try_from(index).ok().and_then(|index| root.operands.get(index)) else {
+                continue;
+            };
+            let is_new = !matches!(entry.instr(update).op, Op::Parameter { .. }) && !plan.places.contains_key(&update);
+            // An update that depends on no barrier might come before the first one, which may be of the forward pass.
+            if let Some(&barrier) = barriers.get(last[update.idx()]).filter(|_| is_new) {
+                let waits = plan.waits.entry(barrier).or_default();
+                plan.places.insert(update, (barrier, n_taken(&entry.instructions, entry.instr(barrier)) + waits.len()));
+                waits.push(update);
+            }
+        }
+        plan
+    }
+}
+
+/// How many values a barrier takes in a tuple of its own, if one of them is a parameter; else 0.
+fn n_taken(instructions: &[Instruction], instr: &Instruction) -> usize {
+    let taken = match (&instr.op, &instr.operands[..]) {
+        (Op::OptimizationBarrier, &[taken]) if matches!(instructions[taken.idx()].op, Op::Tuple) => taken,
+        _ => return 0,
+    };
+    let taken = &instructions[taken.idx()].operands;
+    let is_parameter = |id: &InstrId| matches!(instructions[id.idx()].op, Op::Parameter { .. });
+    if taken.iter().any(is_parameter) { taken.len() } else { 0 }
+}
+
+struct Writer<'a> {
+    module: &'a mut Module,
+    original: &'a [Instruction],
+    plan: &'a Plan,
+    renamed: BTreeMap<InstrId, InstrId>,
+}
+
+impl Writer<'_> {
+    /// Writes an instruction after all that it takes.
+    fn write(&mut self, id: InstrId) {
+        let mut pending = vec![id];
+        while let Some(&id) = pending.last() {
+            if self.renamed.contains_key(&id) {
+                pending.pop();
+                continue;
+            }
+            let instr = &self.original[id.idx()];
+            let waits = self.plan.waits.get(&id);
+            let taken =
+                if waits.is_some() { &self.original[instr.operands[0].idx()].operands } else { &instr.operands };
+            let needed = taken.iter().chain(&instr.control_predecessors).chain(waits.into_iter().flatten());
+            let missing: Vec<InstrId> = needed.copied().filter(|id| !self.renamed.contains_key(id)).collect();
+            if missing.is_empty() {
+                pending.pop();
+                let new = self.copy(id);
+                self.renamed.insert(id, new);
+            }
+            pending.extend(missing);
+        }
+    }
+
+    fn copy(&mut self, id: InstrId) -> InstrId {
+        let mut instr = self.original[id.idx()].clone();
+        if let Some(waits) = self.plan.waits.get(&id) {
+            let taken = &self.original[instr.operands[0].idx()];
+            let operands = taken.operands.iter().chain(waits).map(|id| self.renamed[id]).collect();
+            let tuple = self.append_tuple(operands, taken);
+            instr.shape = self.module.entry().instr(tuple).shape.clone();
+            instr.operands = vec![tuple];
+        } else {
+            instr.operands = instr.operands.iter().map(|id| self.renamed[id]).collect();
+        }
+        instr.control_predecessors = instr.control_predecessors.iter().map(|id| self.renamed[id]).collect();
+        self.push(instr)
+    }
+
+    fn append_tuple(&mut self, operands: Vec<InstrId>, like: &Instruction) -> InstrId {
+        let entry = self.module.entry();
+        let shape = Shape::Tuple(operands.iter().map(|&id| entry.instr(id).shape.clone()).collect());
+        let comp = self.module.entry;
+        self.module.append(comp, Op::Tuple, operands, shape, like.metadata.clone())
+    }
+
+    fn push(&mut self, instr: Instruction) -> InstrId {
+        let computation = &mut self.module.computations[self.module.entry.idx()];
+        let id = InstrId(computation.instructions.len() as u32);
+        computation.instructions.push(instr);
+        computation.root = id;
+        id
+    }
+
+    /// The results: updates as they come out of their barriers.
+    fn write_root(&mut self, root: InstrId) {
+        let mut instr = self.original[root.idx()].clone();
+        let mut operands = Vec::new();
+        for id in &instr.operands {
+            operands.push(match self.plan.places.get(id) {
+                None => self.renamed[id],
+                Some((barrier, index)) => {
+                    let update = &self.original[id.idx()];
+                    let (op, shape) = (Op::GetTupleElement { index: *index as i64 }, update.shape.clone());
+                    let comp = self.module.entry;
+                    self.module.append(comp, op, vec![self.renamed[barrier]], shape, update.metadata.clone())
+                }
+            });
+        }
+        instr.operands = operands;
+        self.push(instr);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::text::{PrintOptions, parse, print};
+    use crate::hlo::verify::verify;
+
+    /// Two updates: that of `%w`, whose gradient `%gw` is there before the barrier that makes `%again`, and that of `%u`,
+    /// which depends on it.
+    const STEP: &str = "HloModule step, input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }
+
+ENTRY step {
+  %w = f32[4] parameter(0)
+  %u = f32[4] parameter(1)
+  %g = f32[4] parameter(2)
+  %gw = f32[4] multiply(%g, %w)
+  %both = (f32[4], f32[4]) tuple(%u, %g)
+  %barrier = (f32[4], f32[4]) opt-barrier(%both)
+  %u_again = f32[4] get-tuple-element(%barrier), index=0
+  %again = f32[4] exponential(%u_again)
+  %gu = f32[4] multiply(%again, %g)
+  %new_w = f32[4] subtract(%w, %gw)
+  %new_u = f32[4] subtract(%u, %gu)
+  ROOT %results = (f32[4], f32[4], f32[4]) tuple(%new_w, %new_u, %again)
+}
+";
+
+    fn paced(text: &str) -> (Module, Report) {
+        let module = parse(text, "step").unwrap();
+        verify(&module).unwrap();
+        let (paced, report) = run(&module);
+        verify(&paced).unwrap();
+        (paced, report)
+    }
+
+    #[test]
+    fn a_barrier_waits_for_the_update_that_can_be_had_and_for_no_other() {
+        let (module, report) = paced(STEP);
+        let pairs: Vec<_> = report.paced.iter().map(|(update, barrier)| (update.as_str(), barrier.as_str())).collect();
+        assert_eq!(pairs, [("new_w", "barrier")]);
+        let entry = module.entry();
+        let barrier = entry.instructions.iter().find(|instr| instr.name == "barrier").unwrap();
+        let taken = entry.instr(barrier.operands[0]).operands.iter().map(|&id| entry.instr(id).name.as_str());
+        assert_eq!(taken.collect::<Vec<_>>(), ["u", "g", "new_w"]);
+        let results = &entry.instr(entry.root).operands;
+        let result = entry.instr(results[0]);
+        assert_eq!((&result.op, result.operands[0]), (&Op::GetTupleElement { index: 2 }, report.renamed[&InstrId(5)]));
+        assert_eq!(entry.instr(results[1]).name, "new_u");
+        assert_eq!(entry.instr(results[2]).name, "again");
+        // The tuple of two is gone: nothing is left over.
+        assert!(entry.instructions.iter().all(|instr| instr.name != "both"));
+        assert_eq!(entry.instructions.len(), parse(STEP, "step").unwrap().entry().instructions.len() + 1);
+    }
+
+    #[test]
+    fn renamed_says_where_each_instruction_is() {
+        let (module, report) = paced(STEP);
+        let original = parse(STEP, "step").unwrap();
+        for (old, new) in &report.renamed {
+            assert_eq!(original.entry().instr(*old).name, module.entry().instr(*new).name);
+        }
+        assert_eq!(report.renamed.len(), original.entry().instructions.len() - 2);
+    }
+
+    #[test]
+    fn without_such_a_barrier_or_updates_in_place_nothing_changes() {
+        let alone = STEP.replace("tuple(%u, %g)", "tuple(%u)").replace("(f32[4], f32[4]) ", "(f32[4]) ");
+        let computed = STEP.replace("tuple(%u, %g)", "tuple(%gw, %gw)");
+        let elsewhere = STEP.replace(", input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }", "");
+        for text in [alone, computed, elsewhere] {
+            let (module, report) = paced(&text);
+            assert_eq!(report, Report::default());
+            assert_eq!(
+                print(&module, &PrintOptions::default()),
+                print(&parse(&text, "step").unwrap(), &PrintOptions::default())
+            );
+        }
+    }
+}
