@@ -4,8 +4,8 @@ use super::yaml;
 use crate::graph::{Init, Scope, Tensor};
 use crate::hlo::DType;
 use crate::nn::{
-    Attention, Dense, Embedding, Gelu, LayerNorm, PositionEmbedding, Variance, attention, dense, dropout, embedding,
-    gelu, layer_norm, position_embedding,
+    self, Attention, Dense, Embedding, FeedForward, Gelu, LayerNorm, PositionEmbedding, Variance, attention, dense,
+    dropout, embedding, feed_forward, layer_norm, position_embedding,
 };
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,35 @@ pub struct Config {
     /// Dropout rate after the embeddings and before each addition to the residual stream. Default 0.
     #[serde(deserialize_with = "yaml::fraction")]
     pub dropout: f64,
+    /// What the backward pass computes again. Default attention's weights.
+    pub recompute: Recompute,
+}
+
+/// What the backward pass computes again instead of keeping it, and in how many layers, from the first on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Recompute {
+    /// Attention's weights, `[batch, heads, length, length]`, for a product of that size. Default all.
+    pub weights: Option<u32>,
+    /// And what attention mixes, `[batch, length, features]`, for another such product. Default 0.
+    pub attention: u32,
+    /// And the values that it mixes, as large, for a product with their kernel. Default 0.
+    pub values: u32,
+    /// The feed-forward network's hidden layer, `[batch, length, hidden]`, for a product with its kernel. Default 0.
+    pub hidden: u32,
+}
+
+impl Recompute {
+    /// Of attention in the layer of this number, from 1 on.
+    fn of_attention(&self, number: i64) -> nn::Recompute {
+        let levels = [
+            (self.values, nn::Recompute::Values),
+            (self.attention, nn::Recompute::Mixed),
+            (self.weights.unwrap_or(u32::MAX), nn::Recompute::Weights),
+        ];
+        let level = levels.into_iter().find(|(n_layers, _)| number <= i64::from(*n_layers));
+        level.map_or(nn::Recompute::Nothing, |(_, level)| level)
+    }
 }
 
 /// Where layer norms stand.
@@ -66,6 +95,7 @@ impl Default for Config {
             norm: Norm::Post,
             causal: false,
             dropout: 0.0,
+            recompute: Recompute::default(),
         }
     }
 }
@@ -98,13 +128,20 @@ pub fn build(s: &Scope, tokens: &Tensor, config: &Config) -> Tensor {
         for number in 1..=config.layers {
             x = s.within(&format!("layer{number}"), |s| {
                 let x = residual(s, &x, "attention", config, |s, x| {
-                    let config =
-                        Attention { n_heads: config.heads, is_causal: config.causal, kernel_init: KERNEL_INIT };
+                    let config = Attention {
+                        n_heads: config.heads,
+                        is_causal: config.causal,
+                        kernel_init: KERNEL_INIT,
+                        recompute: config.recompute.of_attention(number),
+                    };
                     attention(s, x, x, "heads", &config)
                 });
                 residual(s, &x, "feed_forward", config, |s, x| {
-                    let x = gelu(&projection(s, x, "dense1", config.hidden), Gelu::Tanh);
-                    projection(s, &x, "dense2", features)
+                    let hidden = config.hidden;
+                    let recompute = number <= i64::from(config.recompute.hidden);
+                    let config =
+                        FeedForward { hidden, units: features, gelu: Gelu::Tanh, kernel_init: KERNEL_INIT, recompute };
+                    feed_forward(s, x, &config)
                 })
             });
         }

@@ -68,7 +68,21 @@ const SQRT_2_OVER_PI: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
 /// The factor of the cube in gelu's tanh form; Hendrycks & Gimpel 2016.
 const CUBIC: f64 = 0.044_715;
 
-fn of_gelu(e: &Emitter, g: InstrId, x: InstrId, form: Gelu) -> InstrId {
+/// [`gelu`] by the same operations, for a gradient that computes it again.
+pub(super) fn gelu_again(e: &Emitter, x: InstrId, form: Gelu) -> InstrId {
+    let inner = match form {
+        Gelu::Erf => e.unary(UnaryOp::Erf, e.mul_scalar(x, FRAC_1_SQRT_2)),
+        Gelu::Tanh => {
+            let cube = e.mul(e.mul(x, x), x);
+            let argument = e.mul_scalar(e.add(x, e.mul_scalar(cube, CUBIC)), SQRT_2_OVER_PI);
+            e.unary(UnaryOp::Tanh, argument)
+        }
+    };
+    e.mul(e.mul_scalar(x, 0.5), e.add_scalar(inner, 1.0))
+}
+
+/// The cotangent of gelu's x.
+pub(super) fn of_gelu(e: &Emitter, g: InstrId, x: InstrId, form: Gelu) -> InstrId {
     let dtype = e.dtype(x);
     let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
     let x = e.convert(x, wide);

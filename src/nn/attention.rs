@@ -1,6 +1,7 @@
 //! Multi-head attention.
 
-use super::{Dense, dense, is_float, of_rank};
+use super::dense::{self, Dense};
+use super::{is_float, of_rank};
 use crate::graph::{FanMode, Init, Scope, Tensor};
 use crate::hlo::ops::{Comparison, DotDims, RuleError, UnaryOp};
 use crate::hlo::{DType, Emitter, InstrId};
@@ -14,11 +15,27 @@ pub struct Attention {
     pub is_causal: bool,
     /// How the four kernels start.
     pub kernel_init: Init,
+    /// What the gradient computes again instead of keeping it.
+    pub recompute: Recompute,
+}
+
+/// What the gradient of [`attention`] computes again. Values are the same in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Recompute {
+    /// Nothing: scores `[batch, heads, positions, others]` are kept.
+    Nothing,
+    /// The weights, from q and k.
+    #[default]
+    Weights,
+    /// And what is projected, from the weights and v.
+    Mixed,
+    /// And v, which takes its product with the kernel once more.
+    Values,
 }
 
 impl Default for Attention {
     fn default() -> Attention {
-        Attention { n_heads: 1, is_causal: false, kernel_init: Init::GLOROT_UNIFORM }
+        Attention { n_heads: 1, is_causal: false, kernel_init: Init::GLOROT_UNIFORM, recompute: Recompute::Weights }
     }
 }
 
@@ -56,9 +73,21 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
         let kernel_init = config.kernel_init;
         let heads = |x: &Tensor, name: &str| heads(s, x, name, config.n_heads, kernel_init);
         let (q, k, v) = (heads(queries, "query"), heads(memory, "key"), heads(memory, "value"));
-        let mixed = mix(s, [&q, &k, &v], config.is_causal);
-        let mixed = mixed.transpose(&[0, 2, 1, 3]).reshape(dims);
-        dense(s, &mixed, "out", &Dense { units: features, kernel_init, ..Dense::default() })
+        let (v, values) = v;
+        let (mixed, scaled, kept) = mix(s, [&q.0, &k.0, &v], config);
+        let in_order = mixed.transpose(&[0, 2, 1, 3]).reshape(dims);
+        let out = Dense { units: features, kernel_init, ..Dense::default() };
+        let (result, kernel, bias) = match dense::parts(s, &in_order, "out", &out) {
+            Ok(dense::Parts { result, kernel, bias: Some(bias) }) if config.recompute >= Recompute::Mixed => {
+                (result, kernel, bias)
+            }
+            Ok(parts) => return parts.result,
+            Err(poison) => return poison,
+        };
+        let inputs = [&scaled, &k.0, &v, &kernel.value, &bias.value];
+        let kernel = kernel.value.id;
+        let values = Some(values).filter(|_| config.recompute == Recompute::Values);
+        result.with_gradient(&inputs, move |e, g| of_projected(e, g, (&kept, values.as_ref()), kernel))
     })
 }
 
@@ -67,9 +96,9 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
 ///
 /// The kernel has the heads as an axis and the product is not reshaped: it may be made in whatever layout attention reads
 /// best, and the compiler stores the kernel as that product reads it. The gradients are those of the dense layer, in
-/// which nothing of the kernel's size is reshaped either.
+/// which nothing of the kernel's size is reshaped either. Also what it is computed from.
 #[track_caller]
-fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> Tensor {
+fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> (Tensor, Projection) {
     s.layer(name, |s| {
         let (dims, dtype) = (x.dims(), x.dtype());
         let features = dims[2];
@@ -82,7 +111,8 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> 
         let heads = [dims[0], dims[1], n_heads, size];
         let y = product + bias.reshape([n_heads, size]).broadcast_in_dim(&heads, &[2, 3]);
         let x_id = x.id;
-        y.with_gradient(&[x, &kernel, &bias], move |e, g| {
+        let projection = Projection { x: x_id, stored, bias: bias.id };
+        let y = y.with_gradient(&[x, &kernel, &bias], move |e, g| {
             // The variable is there anyway; its cast is made again, or the compiler keeps each layer's for this.
             let [stored] = e.barrier([stored]);
             let kernel_again = e.convert(stored, dtype);
@@ -97,8 +127,31 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> 
                 e.dot(x_id, g, contracting(&[0, 1], &[0, 1])),
                 e.reshape(e.convert(e.reduce_sum(e.convert(g, wide), &[0, 1]), dtype), &[features]),
             ]
-        })
+        });
+        (y, projection)
     })
+}
+
+/// What [`heads`] computes from.
+#[derive(Clone, Copy, Debug)]
+struct Projection {
+    x: InstrId,
+    /// The kernel as stored.
+    stored: InstrId,
+    bias: InstrId,
+}
+
+impl Projection {
+    /// The same once more, when `late` is there, which comes back from behind the barrier that says so.
+    fn again(self, e: &Emitter, late: InstrId) -> (InstrId, InstrId) {
+        let [stored, late] = e.barrier([self.stored, late]);
+        let kernel = e.convert(stored, e.dtype(self.x));
+        let by_unit = DotDims { lhs_contracting: vec![2], rhs_contracting: vec![0], ..DotDims::default() };
+        let product = e.dot(self.x, kernel, by_unit);
+        let dims = e.dims(product);
+        let bias = e.broadcast(e.reshape(self.bias, &dims[2..]), &[2, 3], &dims);
+        (e.add(product, bias), late)
+    }
 }
 
 /// How a kernel `[features, n_heads, size]` starts as `[features, features]` would: fans that are counted from its dims
@@ -115,13 +168,14 @@ fn as_matrix(init: Init, n_heads: i64, size: i64) -> Init {
 }
 
 /// `softmax(q · kᵀ / √size) · v`: q `[batch, positions, heads, size]`, k and v `[batch, others, heads, size]` →
-/// `[batch, heads, positions, size]`.
+/// `[batch, heads, positions, size]`; also `q / √size`, and what the gradient is computed from.
 ///
 /// Its gradient is its own: it makes the weights again from q, k and two numbers of each row, so that no array of
 /// `positions · others` is kept for it, and takes the sum along a row that a softmax's gradient needs from the result,
 /// `Σ g · weights · dweights = Σ g · result` over the head's features, which are fewer. See [`of_mix`].
 #[track_caller]
-fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], is_causal: bool) -> Tensor {
+fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], config: &Attention) -> (Tensor, Tensor, Kept) {
+    let is_causal = config.is_causal;
     let scaled = q / (q.dims()[3] as f64).sqrt();
     let scores = without_later(&scaled.dot(k, scoring()), is_causal);
     let (greatest, sum, weights) = s.within("weights", |_| {
@@ -134,42 +188,88 @@ fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], is_causal: bool) -> Tensor {
         (greatest, sum, weights)
     });
     let mixed = weights.dot(v, mixing());
-    let saved = [&scaled, k, v, &greatest, &sum, &mixed].map(|tensor| tensor.id);
-    mixed.with_gradient(&[&scaled, k, v], move |e, g| of_mix(e, g, saved, is_causal))
+    let [greatest, sum] = [greatest.id, sum.id];
+    let scores = Some(scores.id).filter(|_| config.recompute == Recompute::Nothing);
+    let kept = Kept { scaled: scaled.id, k: k.id, v: v.id, scores, greatest, sum, is_causal };
+    let result = mixed.id;
+    let mixed = mixed.with_gradient(&[&scaled, k, v], move |e, g| of_mix(e, g, &kept, Some(result)).0.to_vec());
+    (mixed, scaled, kept)
 }
 
-/// The cotangents of `q / √size`, k and v.
+/// What the gradient of [`mix`] is computed from, other than its result.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    scaled: InstrId,
+    k: InstrId,
+    v: InstrId,
+    /// Masked, if they are kept.
+    scores: Option<InstrId>,
+    /// Of each row of scores.
+    greatest: InstrId,
+    /// Of each row of powers.
+    sum: InstrId,
+    is_causal: bool,
+}
+
+/// The cotangents of `q / √size`, k and v, and the result, which is computed again if it is not given.
 ///
 /// The weights are made again by the operations that made them, and so are the same bit for bit; `Σ` and the differences
 /// from it are f32 where the dtype is narrower, and what goes into a product is rounded once.
-fn of_mix(
-    e: &Emitter,
-    g: InstrId,
-    [scaled, k, v, greatest, sum, mixed]: [InstrId; 6],
-    is_causal: bool,
-) -> Vec<InstrId> {
-    let dtype = e.dtype(g);
+fn of_mix(e: &Emitter, g: InstrId, kept: &Kept, mixed: Option<InstrId>) -> ([InstrId; 3], InstrId) {
+    let Kept { mut scaled, mut k, v, mut greatest, sum, is_causal, .. } = *kept;
+    let (mut g, dtype) = (g, e.dtype(g));
     let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
-    let total = e.reduce_sum(e.mul(e.convert(g, wide), e.convert(mixed, wide)), &[3]);
-    // Without the barrier the compiler finds that it has made the same weights before, and keeps them.
-    let [scaled, k, greatest, g] = e.barrier([scaled, k, greatest, g]);
-    let mut scores = e.dot(scaled, k, scoring());
-    if is_causal {
-        scores = e.select(is_seen(e, scores), scores, e.full_like(scores, f64::NEG_INFINITY));
-    }
+    let total_of = |g, mixed| e.reduce_sum(e.mul(e.convert(g, wide), e.convert(mixed, wide)), &[3]);
+    let total = mixed.map(|mixed| total_of(g, mixed));
+    let scores = kept.scores.unwrap_or_else(|| {
+        // Without the barrier the compiler finds that it has made the same weights before, and keeps them.
+        [scaled, k, greatest, g] = e.barrier([scaled, k, greatest, g]);
+        let scores = e.dot(scaled, k, scoring());
+        match is_causal {
+            true => e.select(is_seen(e, scores), scores, e.full_like(scores, f64::NEG_INFINITY)),
+            false => scores,
+        }
+    });
     let dims = e.dims(scores);
     let along = |row: InstrId| e.broadcast(row, &[0, 1, 2], &dims);
     let weights = e.div(e.unary(UnaryOp::Exp, e.sub(scores, along(greatest))), along(sum));
+    let mixed = mixed.unwrap_or_else(|| e.dot(weights, v, mixing()));
+    let total = total.unwrap_or_else(|| total_of(g, mixed));
     let of_weights = e.dot(g, v, dot_dims([0, 1], [0, 2], 3, 3));
     let difference = e.sub(e.convert(of_weights, wide), along(total));
     let of_scores = e.convert(e.mul(e.convert(weights, wide), difference), dtype);
     // [batch, heads, positions, size] and [batch, heads, others, size], with the axes as q, k and v have them.
     let in_order = |x: InstrId| e.transpose(x, &[0, 2, 1, 3]);
-    vec![
+    let cotangents = [
         in_order(e.dot(of_scores, k, dot_dims([0, 1], [0, 2], 3, 1))),
         in_order(e.dot(of_scores, scaled, dot_dims([0, 1], [0, 2], 2, 1))),
         in_order(e.dot(weights, g, dot_dims([0, 1], [0, 1], 2, 2))),
-    ]
+    ];
+    (cotangents, mixed)
+}
+
+/// The cotangents of `q / √size`, k, v, the kernel and the bias of the dense layer that [`mix`]'s result goes into, which
+/// is computed again, after v if a projection is given for it.
+fn of_projected(
+    e: &Emitter,
+    g: InstrId,
+    (kept, values): (&Kept, Option<&Projection>),
+    kernel: InstrId,
+) -> Vec<InstrId> {
+    let dtype = e.dtype(g);
+    let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
+    let dot = |lhs, rhs, lhs_contracting: &[i64], rhs_contracting: &[i64]| {
+        let (lhs_contracting, rhs_contracting) = (lhs_contracting.to_vec(), rhs_contracting.to_vec());
+        e.dot(lhs, rhs, DotDims { lhs_contracting, rhs_contracting, ..DotDims::default() })
+    };
+    let dims = e.dims(g);
+    let of_features = dot(g, kernel, &[2], &[1]);
+    let of_heads = e.transpose(e.reshape(of_features, &e.dims(kept.scaled)), &[0, 2, 1, 3]);
+    let (v, of_heads) = values.map_or((kept.v, of_heads), |values| values.again(e, of_heads));
+    let ([q, k, v], mixed) = of_mix(e, of_heads, &Kept { v, ..*kept }, None);
+    let in_order = e.reshape(e.transpose(mixed, &[0, 2, 1, 3]), &dims);
+    let of_bias = e.convert(e.reduce_sum(e.convert(g, wide), &[0, 1]), dtype);
+    vec![q, k, v, dot(in_order, g, &[0, 1], &[0, 1]), of_bias]
 }
 
 /// `[batch, positions, heads, size]` by `[batch, others, heads, size]` → `[batch, heads, positions, others]`.

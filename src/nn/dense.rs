@@ -1,7 +1,7 @@
 //! The fully connected layer, and flatten, which usually precedes it.
 
 use super::{at_least, is_float};
-use crate::graph::{Init, Scope, Tensor};
+use crate::graph::{Init, Scope, Tensor, Variable};
 use crate::hlo::ops::RuleError;
 
 /// Configuration of [`dense`]. The default is Keras', but for `units`, which must be given.
@@ -39,21 +39,38 @@ impl Default for Dense {
 /// TensorFlow's `MatMul` and `BiasAdd`.
 #[track_caller]
 pub fn dense(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor {
+    match parts(s, x, name, config) {
+        Ok(parts) => parts.result,
+        Err(poison) => poison,
+    }
+}
+
+/// A dense layer's result and variables, for layers whose gradient needs them.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub result: Tensor,
+    pub kernel: Variable,
+    pub bias: Option<Variable>,
+}
+
+/// [`dense`], with its variables; poison after an error.
+#[track_caller]
+pub(super) fn parts(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Result<Parts, Tensor> {
     s.layer(name, |s| {
         if x.is_poison() {
-            return x.clone();
+            return Err(x.clone());
         }
         if let Err(error) = check(x, config) {
-            return s.graph().fail("dense", &[x], error);
+            return Err(s.graph().fail("dense", &[x], error));
         }
         let (dims, dtype) = (x.dims(), x.dtype());
         let kernel = s.variable("kernel", dtype, [dims[dims.len() - 1], config.units], config.kernel_init);
         let product = x.matmul(&kernel.value);
         if !config.use_bias {
-            return product;
+            return Ok(Parts { result: product, kernel, bias: None });
         }
         let bias = s.variable("bias", dtype, [config.units], config.bias_init);
-        product + &bias.value
+        Ok(Parts { result: product + &bias.value, kernel, bias: Some(bias) })
     })
 }
 

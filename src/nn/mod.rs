@@ -15,6 +15,7 @@ mod conv;
 mod dense;
 mod dropout;
 mod embedding;
+mod feed_forward;
 mod layer_norm;
 mod loss;
 mod metric;
@@ -25,12 +26,13 @@ mod token_loss;
 mod window;
 
 pub use activation::{Gelu, gelu, log_softmax, relu, sigmoid, softmax, tanh};
-pub use attention::{Attention, attention};
+pub use attention::{Attention, Recompute, attention};
 pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{Conv2d, conv2d};
 pub use dense::{Dense, dense, flatten};
 pub use dropout::dropout;
 pub use embedding::{Embedding, PositionEmbedding, embedding, position_embedding};
+pub use feed_forward::{FeedForward, feed_forward};
 pub use layer_norm::{LayerNorm, Variance, layer_norm};
 pub use loss::{
     mean_squared_error, softmax_cross_entropy, softmax_cross_entropy_per_example, sparse_softmax_cross_entropy,
