@@ -475,3 +475,16 @@ fn compile_takes_modules_and_compares_only_models() {
     assert_eq!(json["reports"][0]["precision"], "as given");
     assert!(json["reports"][0]["hbm"]["arguments"].as_i64().unwrap() > 0, "{json}");
 }
+
+/// A dump that a compiler has scheduled: the order is no reason for XLA's CPU compiler to end the process.
+#[test]
+fn a_scheduled_module_runs() {
+    let folder = Folder::new();
+    folder.text(
+        "m.hlo",
+        "HloModule m, is_scheduled=true\nENTRY m {\n  x = f32[2]{0} constant({1, 2})\n  y = f32[2]{0} negate(x)\n  \
+         ROOT z = f32[2]{0} subtract(y, x)\n}\n",
+    );
+    folder.stdout(&["run", "m.hlo", "--outputs", "out.npz"]);
+    assert_eq!(f32s(&mut folder.npz("out.npz"), "out0"), [-2.0, -4.0]);
+}

@@ -9,7 +9,7 @@ use super::event::Event;
 use super::executable::{self, Executable};
 use super::live::{HandleKind, Live};
 use super::plugin::{Plugin, call, log_drop};
-use super::{CompileOptions, Device, PjrtError, ffi, value};
+use super::{CompileOptions, Device, PjrtError, ffi, program, value};
 use crate::hlo::DType;
 
 /// Devices of one library. Cloning shares it; buffers and executables keep it alive.
@@ -82,8 +82,9 @@ impl Client {
     ///
     /// The program must have passed `hlo::verify`: XLA aborts the process over some of what the verifier rejects.
     pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Executable, PjrtError> {
-        let arguments = executable::argument_specs(program, options.parameter_is_tupled)?;
-        Executable::new(self, Arc::clone(&self.backend).compile(program, options)?, arguments)
+        let arguments = program::argument_specs(program, options.parameter_is_tupled)?;
+        let program = program::without_schedule(program)?;
+        Executable::new(self, Arc::clone(&self.backend).compile(&program, options)?, arguments)
     }
 
     /// Copies a dense row-major array to a device. The bytes may be reused when this returns.
@@ -149,7 +150,7 @@ impl Backend for Shared {
 
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
         let options = options.encode();
-        let mut program = executable::program(program);
+        let mut program = program::program(program);
         let mut args = ffi::PJRT_Client_Compile_Args::zeroed();
         args.client = self.raw;
         args.program = &raw mut program;

@@ -13,7 +13,6 @@ use super::live::{HandleKind, Live};
 use super::plugin::{Plugin, call, log_drop};
 use super::{Buffer, Client, PjrtError, Value, ffi, value};
 use crate::hlo::DType;
-use crate::hlo::proto::messages::{ProgramShapeProto, ShapeProto};
 
 /// A compiled program: what the compiler says of it. Comes from [`Executable::compiled`] or
 /// [`Topology::compile`](super::Topology::compile).
@@ -442,40 +441,6 @@ impl std::fmt::Display for OutputSpec {
         let dims: Vec<String> = self.dims.iter().map(i64::to_string).collect();
         write!(f, "{}[{}]", self.dtype, dims.join(","))
     }
-}
-
-/// A program in the C API's form. Borrows the bytes, which the plugin does not change.
-pub(super) fn program(bytes: &[u8]) -> ffi::PJRT_Program {
-    const FORMAT: &str = "hlo";
-    let mut program = ffi::PJRT_Program::zeroed();
-    program.code = bytes.as_ptr().cast_mut().cast();
-    program.code_size = bytes.len();
-    program.format = FORMAT.as_ptr().cast();
-    program.format_size = FORMAT.len();
-    program
-}
-
-/// Types of a program's arguments: of its parameters, or of the one parameter's arrays where it `is_tupled`. `None` where
-/// it does not say, or one is no array.
-pub(super) fn argument_specs(program: &[u8], is_tupled: bool) -> Result<Option<Vec<OutputSpec>>, PjrtError> {
-    let header = HloModuleHeader::decode(program).map_err(PjrtError::Program)?;
-    let spec =
-        |shape: ShapeProto| Some(OutputSpec { dtype: DType::from_xla(shape.element_type)?, dims: shape.dimensions });
-    let specs = |shape: ProgramShapeProto| match <[ShapeProto; 1]>::try_from(shape.parameters) {
-        Ok([tuple]) if is_tupled && DType::from_xla(tuple.element_type).is_none() => {
-            tuple.tuple_shapes.into_iter().map(spec).collect()
-        }
-        Ok([parameter]) => Some(vec![spec(parameter)?]),
-        Err(parameters) => parameters.into_iter().map(spec).collect(),
-    };
-    Ok(header.host_program_shape.and_then(specs))
-}
-
-/// The part of `HloModuleProto` that execution needs: decoding it skips the rest of a large module.
-#[derive(Clone, PartialEq, Message)]
-struct HloModuleHeader {
-    #[prost(message, optional, tag = "4")]
-    host_program_shape: Option<ProgramShapeProto>,
 }
 
 /// `HloModuleProtoWithConfig`, whose module stays bytes and whose configuration is left alone.

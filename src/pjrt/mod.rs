@@ -26,6 +26,7 @@ mod locate;
 mod options;
 mod platform;
 mod plugin;
+mod program;
 mod topology;
 mod value;
 #[cfg(feature = "xla")]

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::executable::{self, Compiled};
+use super::executable::Compiled;
 use super::live::{HandleKind, Live};
 use super::plugin::{Plugin, call, log_drop};
-use super::{CompileOptions, DeviceDescription, PjrtError, Value, ffi, value};
+use super::{CompileOptions, DeviceDescription, PjrtError, Value, ffi, program, value};
 
 /// Devices described by a name such as `v2:2x2`.
 #[derive(Debug)]
@@ -83,9 +83,10 @@ impl Topology {
     ///
     /// The program must have passed `hlo::verify`: XLA aborts the process over some of what the verifier rejects.
     pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Compiled, PjrtError> {
-        executable::argument_specs(program, options.parameter_is_tupled)?;
+        program::argument_specs(program, options.parameter_is_tupled)?;
+        let program = program::without_schedule(program)?;
         let options = options.encode();
-        let mut program = executable::program(program);
+        let mut program = program::program(&program);
         let mut args = ffi::PJRT_Compile_Args::zeroed();
         args.topology = self.raw;
         args.program = &raw mut program;
