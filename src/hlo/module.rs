@@ -122,8 +122,8 @@ pub struct Instruction {
     pub operands: Vec<InstrId>,
     /// Where it comes from.
     pub metadata: Metadata,
-    /// How it is laid over devices.
-    pub sharding: Option<Sharding>,
+    /// How it is laid over devices; boxed, as few instructions say.
+    pub sharding: Option<Box<Sharding>>,
     /// `frontend_attributes={…}`.
     pub frontend_attributes: Vec<(String, String)>,
     /// Instructions that must run before this one though it does not read them.

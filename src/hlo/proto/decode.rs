@@ -257,7 +257,7 @@ fn instruction(
         }
     };
     let metadata = metadata(&mut proto);
-    let sharding = proto.sharding.take().map(|sharding| sharding::decode(&sharding));
+    let sharding = proto.sharding.take().map(|sharding| Box::new(sharding::decode(&sharding)));
     let frontend_attributes = pairs(&mut proto.frontend_attributes);
     let mut attributes = unmodelled::to_text(&op.opcode(), &proto);
     if matches!(op, crate::hlo::Op::AllReduce(_)) {

@@ -5,6 +5,8 @@
 
 use super::error::ParseErrorKind;
 use crate::hlo::{ArrayShape, DType, Layout, Shape, Tile};
+use memchr::memchr2;
+use smallvec::SmallVec;
 use std::cell::Cell;
 
 /// Shapes nested deeper than this are refused; real ones are a few deep.
@@ -48,16 +50,25 @@ const fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'+') || byte >= 0x80
 }
 
-/// [`is_word_byte`] of every byte.
-const WORD_BYTES: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut byte = 0;
-    while byte < table.len() {
-        table[byte] = is_word_byte(byte as u8);
-        byte += 1;
-    }
-    table
-};
+/// Whether a value may end, open, close or hide something at this byte.
+const fn is_value_mark(byte: u8) -> bool {
+    matches!(byte, b'"' | b'/' | b'{' | b'(' | b'[' | b'}' | b')' | b']' | b',' | b'\n')
+}
+
+/// One of the two functions above, of every byte.
+macro_rules! table {
+    ($of:ident) => {{
+        let mut table = [false; 256];
+        let mut byte = 0;
+        while byte < table.len() {
+            table[byte] = $of(byte as u8);
+            byte += 1;
+        }
+        table
+    }};
+}
+const WORD_BYTES: [bool; 256] = table!(is_word_byte);
+const VALUE_MARKS: [bool; 256] = table!(is_value_mark);
 
 impl<'a> Cursor<'a> {
     pub(in crate::hlo) fn new(text: &'a str) -> Cursor<'a> {
@@ -223,13 +234,17 @@ impl<'a> Cursor<'a> {
     pub(in crate::hlo) fn int(&mut self) -> Read<i64> {
         self.skip_blank();
         let start = self.pos;
-        let digits = self.rest().iter().skip(usize::from(self.byte(start) == Some(b'-')));
-        let n_digits = digits.take_while(|byte| byte.is_ascii_digit()).count();
-        if n_digits == 1 && self.byte(start) != Some(b'-') {
+        let is_negative = self.byte(start) == Some(b'-');
+        self.pos += usize::from(is_negative);
+        let (digits, mut value) = (self.pos, 0i64);
+        while let Some(digit @ b'0'..=b'9') = self.byte(self.pos) {
+            value = value.wrapping_mul(10).wrapping_add(i64::from(digit - b'0'));
             self.pos += 1;
-            return Ok(i64::from(self.text.as_bytes()[start] - b'0'));
         }
-        self.pos += n_digits + usize::from(self.byte(start) == Some(b'-'));
+        // Eighteen digits always fit.
+        if (1..=18).contains(&(self.pos - digits)) {
+            return Ok(if is_negative { -value } else { value });
+        }
         self.text[start..self.pos].parse().map_err(|_| {
             self.pos = start;
             self.expected("an integer")
@@ -289,9 +304,9 @@ impl<'a> Cursor<'a> {
             return Err(self.expected("a quoted string"));
         }
         let start = self.pos;
-        self.skip_string()?;
+        let has_escapes = self.skip_string()?;
         let raw = &self.text[start + 1..self.pos - 1];
-        if !raw.contains('\\') {
+        if !has_escapes {
             return Ok(raw.to_string());
         }
         let bytes = unescape(raw);
@@ -301,20 +316,18 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Passes a quoted string, the cursor being at its first quote.
-    fn skip_string(&mut self) -> Read<()> {
+    /// Passes a quoted string, the cursor being at its first quote. Returns whether there is a backslash in it.
+    fn skip_string(&mut self) -> Read<bool> {
         let start = self.pos;
-        let bytes = self.text.as_bytes();
+        let mut has_escapes = false;
         self.pos += 1;
-        while self.pos < self.end {
-            match bytes[self.pos] {
-                b'"' => {
-                    self.pos += 1;
-                    return Ok(());
-                }
-                b'\\' => self.pos += 2,
-                _ => self.pos += 1,
+        while let Some(at) = self.text.as_bytes().get(self.pos..self.end).and_then(|rest| memchr2(b'"', b'\\', rest)) {
+            self.pos += at + 1;
+            if self.text.as_bytes()[self.pos - 1] == b'"' {
+                return Ok(has_escapes);
             }
+            has_escapes = true;
+            self.pos += 1;
         }
         self.pos = start;
         Err(self.expected("a closing quote"))
@@ -325,9 +338,12 @@ impl<'a> Cursor<'a> {
         self.skip_blank();
         let start = self.pos;
         let bytes = self.text.as_bytes();
-        let mut open: Vec<u8> = Vec::new();
-        while self.pos < self.end {
-            let byte = bytes[self.pos];
+        // What must close; on the stack, as nearly every value is a few brackets deep.
+        let mut open: SmallVec<[u8; 16]> = SmallVec::new();
+        loop {
+            let rest = &bytes[self.pos..self.end];
+            self.pos += rest.iter().position(|&byte| VALUE_MARKS[usize::from(byte)]).unwrap_or(rest.len());
+            let Some(byte) = self.byte(self.pos) else { break };
             match byte {
                 b'"' => {
                     self.skip_string()?;

@@ -7,19 +7,21 @@
 use super::error::{ParseError, ParseErrorKind};
 use super::lex::{Cursor, Fault, Read, Span, nearest};
 use super::print::METADATA;
-use super::read::{Names, Values};
-use super::syntax::{self, Attribute, RawComputation, RawModule};
+use super::read::{ByName, Names, Values};
+use super::syntax::{self, Attribute, RawComputation, RawInstruction, RawModule};
 use super::{MAX_BYTES, number, read, read_common};
 use crate::hlo::proto::order::dependencies_first;
 use crate::hlo::{
     Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Shape, Unmodelled,
 };
 use std::cell::Cell;
-use std::collections::HashMap;
 
 /// Bytes that an operand takes in [`Edges`], in the order that is made of them, in the instruction, and where its shape
 /// rule makes a tuple of it.
 pub(super) const PER_OPERAND: usize = 4 * size_of::<usize>() + size_of::<Shape>();
+
+/// How many of the instructions just above are looked at first for an operand.
+const N_NEAR: usize = 4;
 
 /// Reads a module. `path` is what errors call the text.
 ///
@@ -39,7 +41,7 @@ pub(super) fn parse_within(text: &str, path: &str, max_bytes: usize) -> Result<M
 }
 
 fn build(cursor: Cursor<'_>, raw: RawModule<'_>) -> Read<Module> {
-    let mut comp_of = HashMap::new();
+    let mut comp_of = ByName::default();
     for (at, computation) in raw.computations.iter().enumerate() {
         if comp_of.insert(computation.name, at).is_some() {
             let kind = ParseErrorKind::DuplicateName { what: "computation", name: computation.name.to_string() };
@@ -177,10 +179,10 @@ fn build_computation<'a>(
     cursor: Cursor<'a>,
     mut raw: RawComputation<'a>,
     all_attributes: &mut [Attribute<'a>],
-    comp_of: &HashMap<&str, usize>,
+    comp_of: &ByName<'_>,
     highest: &mut u32,
 ) -> Read<Computation> {
-    let mut position = HashMap::with_capacity(raw.instructions.len());
+    let mut position = ByName::with_capacity_and_hasher(raw.instructions.len(), Default::default());
     for (at, instr) in raw.instructions.iter().enumerate() {
         *highest = number_at_end(instr.name).unwrap_or(0).max(*highest);
         if position.insert(instr.name, at).is_some() {
@@ -251,16 +253,17 @@ impl Edges {
         names: &Names<'_>,
     ) -> Read<Edges> {
         let mut edges = Edges { list: Vec::new(), starts: Vec::with_capacity(raw.instructions.len() + 1) };
-        for instr in &raw.instructions {
+        for (at, instr) in raw.instructions.iter().enumerate() {
+            let before = &raw.instructions[..at];
             let start = edges.list.len();
-            read::operands(cursor, instr, names, &mut edges.list)?;
+            read::operands(cursor, instr, names, before, &mut edges.list)?;
             edges.starts.push((start, edges.list.len()));
             let attributes = &all_attributes[instr.attributes.clone()];
             if let Some(control) = attributes.iter().find(|attribute| attribute.name == "control-predecessors") {
                 let mut value = cursor.over(control.value);
                 value.sequence("{", "}", |value| {
                     value.spend(PER_OPERAND)?;
-                    edges.list.push(names.instruction(value)?);
+                    edges.list.push(names.instruction(value, before)?);
                     Ok(())
                 })?;
             }
@@ -288,7 +291,7 @@ fn other_attributes(cursor: Cursor<'_>, values: &Values<'_, '_>, instr: &mut Ins
         let mut value = cursor.over(attribute.value);
         match attribute.name {
             "sharding" => {
-                instr.sharding = Some(read_common::sharding(&mut value)?);
+                instr.sharding = Some(Box::new(read_common::sharding(&mut value)?));
             }
             "frontend_attributes" => instr.frontend_attributes = read_common::frontend_attributes(&mut value)?,
             "control-predecessors" => continue,
@@ -315,11 +318,16 @@ fn other_attributes(cursor: Cursor<'_>, values: &Values<'_, '_>, instr: &mut Ins
 }
 
 impl Names<'_> {
-    /// The instruction named here.
-    pub(super) fn instruction(&self, cursor: &mut Cursor<'_>) -> Read<usize> {
+    /// The instruction named here; `before` are those above it.
+    pub(super) fn instruction(&self, cursor: &mut Cursor<'_>, before: &[RawInstruction<'_>]) -> Read<usize> {
         cursor.skip_blank();
         let offset = cursor.pos;
         let name = cursor.name("an instruction's name")?;
+        // Most operands stand a few lines above, and a look there is cheaper than one into a large table.
+        let near = &before[before.len().saturating_sub(N_NEAR)..];
+        if let Some(at) = near.iter().rposition(|instr| instr.name == name) {
+            return Ok(before.len() - near.len() + at);
+        }
         self.position.get(name).copied().ok_or_else(|| {
             let nearest = nearest(name, self.position.keys().copied());
             let what = "instruction of this computation";

@@ -14,12 +14,15 @@ use crate::hlo::ops::{
 use crate::hlo::{CompId, Op, Shape};
 use std::collections::HashMap;
 
+/// Places by name. Every operand is looked up here, so the hash is a fast one.
+pub(super) type ByName<'a> = HashMap<&'a str, usize, foldhash::fast::RandomState>;
+
 /// What names mean where an instruction stands.
 pub(super) struct Names<'a> {
     /// Computations of the module.
-    pub(super) comp_of: &'a HashMap<&'a str, usize>,
+    pub(super) comp_of: &'a ByName<'a>,
     /// Instructions of the computation.
-    pub(super) position: &'a HashMap<&'a str, usize>,
+    pub(super) position: &'a ByName<'a>,
 }
 
 /// The attributes of an instruction. One that was read loses its name, which otherwise is never empty.
@@ -156,11 +159,12 @@ fn named<T: Copy>(value: &mut Cursor<'_>, all: &[T], of: impl Fn(T) -> &'static 
     })
 }
 
-/// Appends the positions of the operands: `x, %y, f32[2]{0} %z`.
+/// Appends the positions of the operands: `x, %y, f32[2]{0} %z`. `before` are the instructions above.
 pub(super) fn operands(
     cursor: Cursor<'_>,
     raw: &RawInstruction<'_>,
     names: &Names<'_>,
+    before: &[RawInstruction<'_>],
     operands: &mut Vec<usize>,
 ) -> Read<()> {
     if matches!(raw.opcode, "parameter" | "constant") {
@@ -170,7 +174,7 @@ pub(super) fn operands(
     while !value.at_end() {
         skip_operand_shape(&mut value)?;
         value.spend(PER_OPERAND)?;
-        operands.push(names.instruction(&mut value)?);
+        operands.push(names.instruction(&mut value, before)?);
         if !value.eat(",") {
             finished(&mut value)?;
         }

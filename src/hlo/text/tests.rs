@@ -87,10 +87,10 @@ fn everything_around_ops_reads_back() {
         Sharding::Raw { text: "devices=[2,2]<=[4] last_tile_dims={manual}".into(), proto: vec![] },
     ];
     for (instr, sharding) in entry.instructions.iter_mut().skip(3).zip(&shardings) {
-        instr.sharding = Some(sharding.clone());
+        instr.sharding = Some(Box::new(sharding.clone()));
     }
     let instr = &mut entry.instructions[20];
-    instr.sharding = Some(Sharding::Tuple(shardings.to_vec()));
+    instr.sharding = Some(Box::new(Sharding::Tuple(shardings.to_vec())));
     instr.shape = odd;
     instr.control_predecessors = vec![InstrId(3), InstrId(5)];
     instr.frontend_attributes = vec![("k".into(), "v".into())];
@@ -273,11 +273,11 @@ fn broken_text_does_not_panic() {
     let mut module = every_op();
     let add =
         module.append(CompId(0), Op::Binary(BinaryOp::Add), vec![], Shape::scalar(DType::F32), Metadata::default());
-    module.computations[0].instructions[add.idx()].sharding = Some(Sharding::Tiled(TileAssignment {
+    module.computations[0].instructions[add.idx()].sharding = Some(Box::new(Sharding::Tiled(TileAssignment {
         dims: vec![1],
         devices: DeviceOrder::List(vec![0]),
         replicate_on_last_dim: false,
-    }));
+    })));
     let text = print(&module, &PrintOptions::long());
     for end in (0..text.len()).step_by(3) {
         let _ = parse(&text[..end], "m.hlo");
