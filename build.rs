@@ -2,8 +2,8 @@
 //! run if there is none; and tells our programs where its libraries are, which xla-rs's own build script can do for its
 //! own programs only. Without the feature it does nothing.
 
-use std::env;
 use std::path::PathBuf;
+use std::{env, fs, io};
 
 /// What xla-rs 0.4.3 includes and links; an XLA of another age lacks some of it.
 const FILES: [&str; 5] = [
@@ -17,6 +17,11 @@ const FILES: [&str; 5] = [
 const HELP: &str =
     "help: eval \"$(ci/xla-extension)\" makes one and names it; or set XLA_EXTENSION_DIR to an xla_extension 0.10.0";
 
+/// The libraries that a program with xla-rs in it needs to start, and a folder whose name the system's loader quotes when
+/// it finds them nowhere else: it speaks before the program can.
+const LIBRARIES: [&str; 3] = ["libtensorflow_cc.so.2", "libtensorflow_framework.so.2", "libxla_extension.so"];
+const STAND_INS: &str = "XLA-IS-MISSING--RUN-ci-xla-extension";
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     // On docs.rs xla-rs is documented without its library.
@@ -25,7 +30,16 @@ fn main() {
     }
     println!("cargo:rerun-if-env-changed=XLA_EXTENSION_DIR");
     match extension() {
-        Ok(dir) => println!("cargo:rustc-link-arg=-Wl,-rpath,{}", dir.join("lib").display()),
+        Ok(dir) => {
+            println!("cargo:rustc-link-arg=-Wl,-rpath,{}", dir.join("lib").display());
+            match stand_ins() {
+                Ok(dir) => {
+                    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", dir.display());
+                    println!("cargo:rustc-env=BF16SCOPE_STAND_INS={}", dir.display());
+                }
+                Err(error) => println!("cargo::error=feature xla: cannot write to OUT_DIR: {error}"),
+            }
+        }
         Err(why) => {
             println!("cargo::error=feature xla: {why}");
             println!("cargo::error={HELP}");
@@ -42,4 +56,14 @@ fn extension() -> Result<PathBuf, String> {
         }
         None => Ok(dir),
     }
+}
+
+/// Empty files in place of the libraries, which the loader tries last and refuses by name.
+fn stand_ins() -> io::Result<PathBuf> {
+    let dir = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join(STAND_INS);
+    fs::create_dir_all(&dir)?;
+    for library in LIBRARIES {
+        fs::write(dir.join(library), [])?;
+    }
+    Ok(dir)
 }

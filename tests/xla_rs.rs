@@ -8,6 +8,7 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use bf16scope::hlo::proto::{decode, encode};
 use bf16scope::hlo::text::{PrintOptions, parse, print};
@@ -16,6 +17,18 @@ use bf16scope::hlo::{ArrayShape, DType, Literal, Module};
 use bf16scope::interop::xla as interop;
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions, OptionValue, Platform, Setup, prepare_environment};
 use support::Program;
+
+/// The loader looks where the library was at build time, then into a folder whose name says what to run.
+#[test]
+fn a_program_whose_library_is_gone_says_what_to_run() {
+    let (program, stand_ins) = (env!("CARGO_BIN_EXE_bf16scope"), env!("BF16SCOPE_STAND_INS"));
+    let folders = format!("/lib:{stand_ins}\0");
+    assert!(memchr::memmem::find(&fs::read(program).unwrap(), folders.as_bytes()).is_some(), "{folders}");
+    // As if there was nothing in the folders before it.
+    let output = Command::new(program).arg("--version").env("LD_LIBRARY_PATH", stand_ins).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("/XLA-IS-MISSING--RUN-ci-xla-extension/lib"), "{said}");
+}
 
 fn clients() -> [Client; 2] {
     [Platform::Cpu, Platform::XlaCpu]
