@@ -46,6 +46,14 @@ pub(in crate::hlo) struct Span {
     pub(in crate::hlo) end: usize,
 }
 
+/// A short list while it is read.
+type Ints = SmallVec<[i64; 8]>;
+
+/// The list as it is kept, with no more memory than it needs.
+fn exact(ints: Ints) -> Vec<i64> {
+    if ints.spilled() { ints.into_vec() } else { ints.to_vec() }
+}
+
 const fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'+') || byte >= 0x80
 }
@@ -145,6 +153,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next byte that is not blank.
+    #[inline]
     pub(in crate::hlo) fn peek(&mut self) -> Option<u8> {
         self.skip_blank();
         self.byte(self.pos)
@@ -253,14 +262,14 @@ impl<'a> Cursor<'a> {
 
     /// `open`, integers with commas between, `close`.
     pub(in crate::hlo) fn ints(&mut self, open: &str, close: &str) -> Read<Vec<i64>> {
-        let mut values = Vec::new();
+        let mut values = Ints::new();
         self.spend(2 * size_of::<Vec<i64>>())?;
         self.sequence(open, close, |cursor| {
             cursor.spend(2 * size_of::<i64>())?;
             values.push(cursor.int()?);
             Ok(())
         })?;
-        Ok(values)
+        Ok(exact(values))
     }
 
     /// `open`, items with commas between, `close`.
@@ -400,20 +409,21 @@ impl<'a> Cursor<'a> {
 
     /// A shape: `f32[2,3]{1,0}`, `(f32[], s32[2])`, `token[]`, `b(f32[2]{0})`.
     pub(in crate::hlo) fn shape(&mut self) -> Read<Shape> {
-        self.shape_at(0)
+        self.shape_at(0, true)
     }
 
     /// Passes a shape that is not kept, and takes no memory for it.
     pub(in crate::hlo) fn pass_shape(&mut self) -> Read<()> {
         let left = self.left.map(Cell::get);
-        self.shape()?;
+        self.shape_at(0, false)?;
         if let (Some(cell), Some(left)) = (self.left, left) {
             cell.set(left);
         }
         Ok(())
     }
 
-    fn shape_at(&mut self, depth: usize) -> Read<Shape> {
+    /// With `keep` false the shape has none of its lists, as nobody will look.
+    fn shape_at(&mut self, depth: usize, keep: bool) -> Read<Shape> {
         if depth > MAX_DEPTH {
             return Err(self.fault(ParseErrorKind::TooDeep { max: MAX_DEPTH }));
         }
@@ -422,7 +432,10 @@ impl<'a> Cursor<'a> {
         if self.peek() == Some(b'(') {
             let mut elements = Vec::new();
             self.sequence("(", ")", |cursor| {
-                elements.push(cursor.shape_at(depth + 1)?);
+                let element = cursor.shape_at(depth + 1, keep)?;
+                if keep {
+                    elements.push(element);
+                }
                 Ok(())
             })?;
             return Ok(Shape::Tuple(elements));
@@ -439,7 +452,7 @@ impl<'a> Cursor<'a> {
             "b" if self.peek() == Some(b'(') => {
                 self.pos += 1;
                 let mut element = *self;
-                let Shape::Array(array) = self.shape_at(depth + 1)? else {
+                let Shape::Array(array) = self.shape_at(depth + 1, keep)? else {
                     return Err(element.expected("an array, which alone a buffer can hold"));
                 };
                 self.expect(")")?;
@@ -449,36 +462,44 @@ impl<'a> Cursor<'a> {
         }
         let Some(dtype) = DType::from_name(name) else { return Err(unknown_dtype(start, name)) };
         let mut array = ArrayShape::new(dtype, Vec::new());
+        let mut dims = Ints::new();
         self.sequence("[", "]", |cursor| {
             let is_unbounded = cursor.eat("?");
             let is_dynamic = is_unbounded || cursor.eat("<=");
             // Flags are kept only once there is one.
             if is_dynamic {
-                array.dynamic.resize(array.dims.len(), false);
+                array.dynamic.resize(dims.len(), false);
             }
             if is_dynamic || !array.dynamic.is_empty() {
                 array.dynamic.push(is_dynamic);
             }
             cursor.spend(4 * size_of::<i64>())?;
-            array.dims.push(if is_unbounded { ArrayShape::UNBOUNDED } else { cursor.int()? });
+            dims.push(if is_unbounded { ArrayShape::UNBOUNDED } else { cursor.int()? });
             Ok(())
         })?;
+        if keep {
+            array.dims = exact(dims);
+        }
         // A brace after a blank opens a computation's body, not a layout.
         if self.byte(self.pos) == Some(b'{') {
-            array.layout = Some(self.layout(depth)?);
+            array.layout = Some(self.layout(depth, keep)?);
         }
         Ok(Shape::Array(array))
     }
 
-    fn layout(&mut self, depth: usize) -> Read<Layout> {
+    fn layout(&mut self, depth: usize, keep: bool) -> Read<Layout> {
         self.expect("{")?;
         let mut layout = Layout::default();
+        let mut minor_to_major = Ints::new();
         while !matches!(self.peek(), Some(b':' | b'}')) {
             self.spend(2 * size_of::<i64>())?;
-            layout.minor_to_major.push(self.int()?);
+            minor_to_major.push(self.int()?);
             if !self.eat(",") {
                 break;
             }
+        }
+        if keep {
+            layout.minor_to_major = exact(minor_to_major);
         }
         if self.eat(":") {
             while self.peek() != Some(b'}') {
@@ -547,7 +568,7 @@ impl<'a> Cursor<'a> {
             }
             "P" => {
                 self.expect("(")?;
-                self.shape_at(depth + 1)?;
+                self.shape_at(depth + 1, false)?;
                 self.expect(")")?;
                 layout.extra.push_str(&self.text[start..self.pos]);
             }

@@ -7,6 +7,7 @@
 //! `ShortParsable` and `Default`, at openxla/xla of November 2025.
 
 pub(super) mod attributes;
+mod computation;
 pub(super) mod error;
 pub(super) mod lex;
 mod literal;

@@ -1,9 +1,9 @@
 //! Operands and attributes of an instruction from text: the inverse of `attributes`.
 
 use super::attributes::API_VERSIONS;
+use super::computation::{Later, PER_OPERAND};
 use super::error::ParseErrorKind;
 use super::lex::{Cursor, Fault, Read, nearest};
-use super::parse::PER_OPERAND;
 use super::read_literal::literal;
 use super::syntax::{Attribute, RawInstruction};
 use crate::hlo::ops::{
@@ -11,7 +11,7 @@ use crate::hlo::ops::{
     DotDims, GatherDims, Opaque, OperandPrecision, PadDim, PrecisionConfig, ReplicaGroups, RngAlgorithm, ScatterDims,
     SliceDim, UnaryOp, Window, WindowDim, opcodes,
 };
-use crate::hlo::{CompId, Op, Shape};
+use crate::hlo::{CompId, DType, Op, Shape};
 use std::collections::HashMap;
 
 /// Places by name. Every operand is looked up here, so the hash is a fast one.
@@ -21,8 +21,12 @@ pub(super) type ByName<'a> = HashMap<&'a str, usize, foldhash::fast::RandomState
 pub(super) struct Names<'a> {
     /// Computations of the module.
     pub(super) comp_of: &'a ByName<'a>,
+    /// Where names go of computations that may begin in a later part; `None` in the last.
+    pub(super) later: Option<&'a Later>,
     /// Instructions of the computation.
     pub(super) position: &'a ByName<'a>,
+    /// How many of them stand in parts of the text before this one.
+    pub(super) base: usize,
 }
 
 /// The attributes of an instruction. One that was read loses its name, which otherwise is never empty.
@@ -197,13 +201,8 @@ fn skip_operand_shape(value: &mut Cursor<'_>) -> Read<()> {
     if is_shape { value.pass_shape() } else { Ok(()) }
 }
 
-/// Reads an op with its attributes. `shape` is its result's, `lhs` that of the first operand.
-pub(super) fn op(
-    values: &mut Values<'_, '_>,
-    raw: &RawInstruction<'_>,
-    shape: &Shape,
-    lhs: Option<&Shape>,
-) -> Read<Op> {
+/// Reads an op with its attributes. `shape` is its result's, `lhs` the dtype of the first operand.
+pub(super) fn op(values: &mut Values<'_, '_>, raw: &RawInstruction<'_>, shape: &Shape, lhs: Option<DType>) -> Read<Op> {
     if let Some(op) = UnaryOp::from_name(raw.opcode) {
         return Ok(Op::Unary(op));
     }
@@ -238,7 +237,7 @@ pub(super) fn op(
         "compare" => {
             let direction = values.need("direction", |value| named(value, Comparison::ALL, |item| item.name()))?;
             let kind = values.maybe("type", |value| named(value, CompareKind::ALL, |item| item.name()))?;
-            let default = lhs.and_then(Shape::dtype).map(CompareKind::default_of);
+            let default = lhs.map(CompareKind::default_of);
             Op::Compare { direction, kind: kind.filter(|&kind| Some(kind) != default) }
         }
         "select" => Op::Select,

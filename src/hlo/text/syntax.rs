@@ -1,5 +1,5 @@
 //! The first pass over HLO text: which computations and instructions there are, their names, shapes and opcodes, and
-//! where their operands and attributes stand. Names are resolved and values read by the second pass (`parse`).
+//! where their operands and attributes stand. Names are resolved and values read by the second pass (`computation`).
 
 use super::lex::{Cursor, Read, Span};
 use crate::hlo::{Computation, Instruction, Shape};
@@ -7,25 +7,48 @@ use crate::hlo::{Computation, Instruction, Shape};
 /// Bytes that a name takes beside itself: in the table of names, and in the order that is made of what has them.
 const PER_NAME: usize = 160;
 
-/// A module's header and computations. Attributes of everything stand in one list, which the [`Listed`] ranges cut up:
-/// a list for each instruction would cost more than all the rest.
-pub(super) struct RawModule<'a> {
+/// What stands before the first computation.
+pub(super) struct Header<'a> {
     pub(super) name: &'a str,
-    pub(super) attributes: Listed,
-    /// Of the module, its computations and their instructions.
-    pub(super) all_attributes: Vec<Attribute<'a>>,
-    pub(super) computations: Vec<RawComputation<'a>>,
+    pub(super) attributes: Vec<Attribute<'a>>,
 }
 
-/// A computation.
-pub(super) struct RawComputation<'a> {
+/// A part of the text: computations that follow each other; the first may begin in the part before, the last end in the next.
+///
+/// Instructions of all of them stand in one list, attributes of everything in another, and [`Listed`] ranges cut them
+/// up: a list for each would cost more than all the rest.
+#[derive(Default)]
+pub(super) struct Part<'a> {
+    pub(super) instructions: Vec<RawInstruction<'a>>,
+    pub(super) attributes: Vec<Attribute<'a>>,
+    pub(super) pieces: Vec<Piece<'a>>,
+}
+
+/// A computation, or what of it stands in one part.
+pub(super) struct Piece<'a> {
+    /// `None` where it began in the part before.
+    pub(super) head: Option<Head<'a>>,
+    /// In [`Part::instructions`].
+    pub(super) instructions: Listed,
+    /// Which of these instructions says `ROOT`.
+    pub(super) root: Option<usize>,
+    /// In [`Part::attributes`]; `None` where it goes on in the next part.
+    pub(super) attributes: Option<Listed>,
+}
+
+impl Piece<'_> {
+    /// Whether all of the computation stands in this part.
+    pub(super) fn is_whole(&self) -> bool {
+        self.head.is_some() && self.attributes.is_some()
+    }
+}
+
+/// What stands before a computation's instructions.
+#[derive(Clone, Copy)]
+pub(super) struct Head<'a> {
     pub(super) name: &'a str,
     pub(super) offset: usize,
     pub(super) is_entry: bool,
-    pub(super) instructions: Vec<RawInstruction<'a>>,
-    /// Which instruction says `ROOT`; without one, the last.
-    pub(super) root: Option<usize>,
-    pub(super) attributes: Listed,
 }
 
 /// An instruction.
@@ -40,7 +63,7 @@ pub(super) struct RawInstruction<'a> {
     pub(super) attributes: Listed,
 }
 
-/// A range of [`RawModule::all_attributes`].
+/// A range of a list of [`Part`].
 pub(super) type Listed = std::ops::Range<usize>;
 
 /// `name=value`.
@@ -50,20 +73,60 @@ pub(super) struct Attribute<'a> {
     pub(super) value: Span,
 }
 
-/// Reads a whole text.
-pub(super) fn module<'a>(cursor: &mut Cursor<'a>) -> Read<RawModule<'a>> {
+/// Reads the module's header.
+pub(super) fn header<'a>(cursor: &mut Cursor<'a>) -> Read<Header<'a>> {
     if cursor.word_or_empty() != "HloModule" {
         cursor.pos = 0;
         return Err(cursor.expected("`HloModule`"));
     }
     let name = cursor.word("the module's name")?;
-    let mut all_attributes = Vec::new();
-    let attributes = attributes(cursor, &mut all_attributes)?;
-    let mut computations = Vec::new();
-    while !cursor.at_end() {
-        computations.push(computation(cursor, &mut all_attributes)?);
+    let mut list = Vec::new();
+    attributes(cursor, &mut list)?;
+    Ok(Header { name, attributes: list })
+}
+
+impl<'a> Part<'a> {
+    /// Reads the next part, in place of this one: to the end of the text, or to where an instruction can begin at `stop`
+    /// or behind it.
+    pub(super) fn read(&mut self, cursor: &mut Cursor<'a>, stop: usize) -> Read<()> {
+        let mut is_inside = self.is_open();
+        self.instructions.clear();
+        self.attributes.clear();
+        self.pieces.clear();
+        let mut head = None;
+        while is_inside || !cursor.at_end() {
+            if !is_inside {
+                head = Some(computation(cursor)?);
+            }
+            is_inside = false;
+            let start = self.instructions.len();
+            let mut root = None;
+            let attributes = loop {
+                if !cursor.at_end() && cursor.pos >= stop {
+                    break None;
+                }
+                if cursor.eat("}") {
+                    break Some(attributes(cursor, &mut self.attributes)?);
+                }
+                let (instruction, is_root) = instruction(cursor, &mut self.attributes)?;
+                if is_root {
+                    root = Some(self.instructions.len() - start);
+                }
+                self.instructions.push(instruction);
+            };
+            let is_open = attributes.is_none();
+            self.pieces.push(Piece { head, instructions: start..self.instructions.len(), root, attributes });
+            if is_open {
+                break;
+            }
+        }
+        Ok(())
     }
-    Ok(RawModule { name, attributes, all_attributes, computations })
+
+    /// Whether the last computation goes on in the next part.
+    pub(super) fn is_open(&self) -> bool {
+        self.pieces.last().is_some_and(|piece| piece.attributes.is_none())
+    }
 }
 
 /// `, name=value` as often as it stands there.
@@ -84,7 +147,7 @@ fn attributes<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read
     Ok(start..all.len())
 }
 
-fn computation<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read<RawComputation<'a>> {
+fn computation<'a>(cursor: &mut Cursor<'a>) -> Read<Head<'a>> {
     cursor.skip_blank();
     let mut offset = cursor.pos;
     let mut name = cursor.name("a computation")?;
@@ -101,17 +164,8 @@ fn computation<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Rea
         cursor.pass_shape()?;
     }
     cursor.expect("{")?;
-    cursor.spend(2 * (size_of::<RawComputation<'_>>() + size_of::<Computation>() + name.len()) + PER_NAME)?;
-    let mut instructions = Vec::new();
-    let mut root = None;
-    while !cursor.eat("}") {
-        let (instruction, is_root) = instruction(cursor, all)?;
-        if is_root {
-            root = Some(instructions.len());
-        }
-        instructions.push(instruction);
-    }
-    Ok(RawComputation { name, offset, is_entry, instructions, root, attributes: attributes(cursor, all)? })
+    cursor.spend(2 * (size_of::<Piece<'_>>() + size_of::<Computation>() + name.len()) + PER_NAME)?;
+    Ok(Head { name, offset, is_entry })
 }
 
 fn instruction<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read<(RawInstruction<'a>, bool)> {

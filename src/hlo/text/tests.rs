@@ -290,3 +290,125 @@ fn broken_text_does_not_panic() {
         }
     }
 }
+
+/// Text in which an instruction seems to begin or a computation to end where none does, and in which names, dtypes and
+/// control predecessors come from far above.
+const TREACHEROUS: &str = r#"HloModule m, frontend_attributes={a="}
+  b = f32[] negate(x)"}
+
+f {
+  ROOT p = f32[] parameter(0)
+}, execution_thread="}"
+
+/* g { x = f32[] parameter(0) } */ ENTRY e {
+  x = f32[2]{0} parameter(0), metadata={op_name="} ROOT y = f32[] add(x"}
+  c = f32[2,2]{1,0} constant({
+    { 1, 2 },
+    { 3, 4 }
+  }) /* ROOT
+  d = f32[] constant(0)
+  */ // } ROOT z = f32[] {
+  y = f32[2]{0} custom-call(x, /*index=1*/ c), custom_call_target="}
+  ROOT w = f32[] negate(x)"
+  ROOT v = pred[2]{0} compare(x, y), direction=LT, type=FLOAT, control-predecessors={c}
+  u = f32[] call(x), to_apply=f
+}
+"#;
+
+fn in_parts(text: &str, n_bytes: usize) -> lex::Read<Module> {
+    parse::read_module(text, MAX_BYTES, n_bytes)
+}
+
+#[test]
+fn parts_of_any_size_give_the_same_module() {
+    let mut texts = vec![TREACHEROUS.to_string()];
+    texts.extend([PrintOptions::default(), PrintOptions::long()].map(|options| print(&every_op(), &options)));
+    for name in ["mlp_training_bf16", "transformer_small_training_f32", "resnet18_small_inference_bf16"] {
+        let path = format!("{}/hlo/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        texts.push(std::fs::read_to_string(path).unwrap());
+    }
+    for text in texts {
+        let whole = in_parts(&text, usize::MAX).unwrap();
+        // Of one byte: each instruction is a part.
+        for n_bytes in [1, 40, 300, 2000, text.len() - 10] {
+            let module = in_parts(&text, n_bytes).unwrap();
+            assert!(module == whole, "parts of {n_bytes} bytes:\n{module:#?}\nwhole:\n{whole:#?}");
+        }
+        // What fits in the memory in parts fits as a whole, but for a shape that is passed and not kept: none takes 4 KiB.
+        let fits = |max_bytes: usize, n_bytes| parse::read_module(&text, max_bytes, n_bytes).is_ok();
+        let (mut too_few, mut enough) = (0, MAX_BYTES);
+        while enough - too_few > 1 {
+            let max_bytes = (too_few + enough) / 2;
+            if fits(max_bytes, 1) { enough = max_bytes } else { too_few = max_bytes }
+        }
+        assert!(fits(enough + 4096, usize::MAX) && !fits(enough / 2, usize::MAX), "{enough}");
+    }
+}
+
+/// What cannot be read as a whole cannot be read in parts, and what can be read in both ways gives the same module.
+#[test]
+fn parts_of_broken_text_are_refused() {
+    let (mut n_good, mut n_bad) = (0, 0);
+    let mut check = |text: &str| match (in_parts(text, usize::MAX), in_parts(text, 1)) {
+        (Ok(whole), Ok(module)) => {
+            assert!(module == whole, "{text}");
+            n_good += 1;
+        }
+        (Err(_), Err(_)) => n_bad += 1,
+        (Err(fault), Ok(_)) => panic!("{fault:?}:\n{text}"),
+        // A name before its definition.
+        (Ok(_), Err(_)) => {}
+    };
+    let text = TREACHEROUS;
+    for end in 0..text.len() {
+        check(&text[..end]);
+        for replacement in ["}", "\"", "\n", "/*", "x", "ROOT ", ""] {
+            check(&format!("{}{replacement}{}", &text[..end], &text[end..]));
+            check(&format!("{}{replacement}{}", &text[..end], &text[end + 1..]));
+        }
+    }
+    assert!(n_good > 1000 && n_bad > 1000, "{n_good} good, {n_bad} bad");
+}
+
+/// A text of several parts, and an instruction at its end.
+fn long_text(last: &str) -> String {
+    let mut text = "HloModule m\n\nENTRY e {\n  x0 = f32[2]{0} parameter(0)\n".to_string();
+    for at in 1..8000 {
+        text += &format!("  x{at} = f32[2]{{0}} negate(x{})\n", at - 1);
+    }
+    assert!(text.len() > 3 * parse::PART);
+    text + "  ROOT y = " + last + "\n}\n"
+}
+
+#[test]
+fn a_text_of_many_parts_is_read() {
+    let module = parse(&long_text("f32[2]{0} add(x7999, x0)"), "m.hlo").unwrap();
+    assert_eq!(module.entry().instructions.len(), 8001);
+    assert_eq!(module.entry().instr(module.entry().root).operands, [InstrId(7999), InstrId(0)]);
+    // Out of order: only as a whole.
+    let text = long_text("f32[2]{0} negate(x0)").replace("x5 = f32[2]{0} negate(x4)", "x5 = f32[2]{0} negate(x7999)");
+    let text = text.replace("x6 = f32[2]{0} negate(x5)", "x6 = f32[2]{0} negate(x0)");
+    assert!(in_parts(&text, parse::PART).is_err());
+    let module = parse(&text, "m.hlo").unwrap();
+    assert_eq!(module.entry().instructions.len(), 8001);
+    assert!(module.entry().instructions.iter().rposition(|instr| instr.name == "x5") > Some(7990));
+    let error = |text: String| parse(&text, "m.hlo").unwrap_err().to_string();
+    assert_eq!(
+        error(long_text("f32[2]{0} negate(x8000)")).lines().next(),
+        Some("m.hlo:8004:29: no instruction of this computation is named `x8000`; help: did you mean `x800`")
+    );
+    assert_eq!(
+        error(long_text("f33[] negate(x1)").replace("x7000 = f32[2]{0} negate", "x7000 = f32[2]{0} negate("))
+            .lines()
+            .next(),
+        Some("m.hlo:8005:1: found `}`, expected `)`")
+    );
+    let called = long_text("f32[2]{0} call(x1), to_apply=g") + "f { ROOT x = f32[2]{0} parameter(0) }";
+    assert_eq!(error(called.clone()).lines().next(), Some("m.hlo:8004:41: no computation is named `g`"));
+    let calling_itself = called.replace("negate(x3)", "call(x3), to_apply=e").replace("=g", "=f");
+    assert_eq!(error(calling_itself).lines().next(), Some("m.hlo:3:7: calls form a cycle through `e`"));
+    assert_eq!(
+        error(text.replace("x4000 =", "x1 =")).lines().next(),
+        Some("m.hlo:4004:3: the instruction `x1` is defined twice")
+    );
+}
