@@ -195,7 +195,8 @@ mod tests {
             "kind: mlp\ninput: [8, 8, 1]\nn_classes: 10\nhidden: [64, 32]\ndropout: 0.25\n",
             "kind: cnn\ninput: [8, 8, 1]\nn_classes: 10\nfilters: [4]\nkernel: 5\nhidden: [64]\ndropout: 0.5\n",
             "kind: resnet\ninput: [32, 32, 3]\nn_classes: 10\ndepth: 18\nwidth: 16\npadding: fixed\nformat: nchw\n\
-             stem: space_to_depth\npair_columns: true\nzero_init_residual: false\nmomentum: 0.99\nepsilon: 0.001\n",
+             stem: space_to_depth\npair_columns: true\nzero_init_residual: false\nmomentum: 0.99\nepsilon: 0.001\n\
+             norm_gradient: per_feature\n",
             "kind: transformer\nvocabulary: 99\nlength: 8\nmax_length: 16\nlayers: 3\nfeatures: 24\nheads: 3\n\
              hidden: 48\nnorm: pre\ncausal: true\ndropout: 0.125\n\
              recompute:\n  weights: 2\n  attention: 1\n  values: 0\n  hidden: 3\n",

@@ -6,8 +6,8 @@
 use super::{image_dims, yaml};
 use crate::graph::{Init, Scope, Tensor};
 use crate::nn::{
-    BatchNorm, Conv2d, Dense, Format, Padding, Pool, batch_norm, conv2d, conv2d_paired, conv2d_space_to_depth, dense,
-    global_avg_pool, max_pool, relu,
+    BatchNorm, Conv2d, ConvNormPool, Dense, Format, NormGradient, Padding, Pool, batch_norm, conv_norm_pool, conv2d,
+    conv2d_paired, conv2d_space_to_depth, dense, global_avg_pool, max_pool, relu,
 };
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub struct Config {
     pub padding: StridedPadding,
     /// Where axes stand inside the network; images come as `[batch, height, width, channels]` either way. Default `nhwc`.
     pub format: Format,
-    /// How the first convolution is computed. Default `plain`.
+    /// How the stem is computed. Default `plain`.
     pub stem: Stem,
     /// Whether convolutions of at most 64 filters compute two columns at a time where the batch is a multiple of 128, see
     /// [`conv2d_paired`]. Default false.
@@ -47,6 +47,8 @@ pub struct Config {
     pub momentum: f64,
     /// Added to variances. Default 1e-5.
     pub epsilon: f32,
+    /// How the gradients of batch norms are computed. Default `per_element`, as TensorFlow's.
+    pub norm_gradient: NormGradient,
 }
 
 impl Default for Config {
@@ -63,6 +65,7 @@ impl Default for Config {
             zero_init_residual: true,
             momentum: 0.9,
             epsilon: 1e-5,
+            norm_gradient: NormGradient::default(),
         }
     }
 }
@@ -78,16 +81,19 @@ pub enum StridedPadding {
     Fixed,
 }
 
-/// How the first convolution, 7×7 of stride 2, is computed. The variables are the same, and so is the function.
+/// How the stem, a 7×7 convolution of stride 2, batch norm, relu and a max pool, is computed. The variables are the same,
+/// and so is the function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stem {
     /// As it is.
     #[default]
     Plain,
-    /// As a 4×4 convolution of stride 1 on an image of half the size and four times the channels; height and width must be
-    /// even. See [`conv2d_space_to_depth`].
+    /// The convolution as a 4×4 one of stride 1 on an image of half the size and four times the channels; height and width
+    /// must be even. See [`conv2d_space_to_depth`].
     SpaceToDepth,
+    /// With the pool before batch norm and relu, which then work on a quarter of the elements. See [`conv_norm_pool`].
+    PoolFirst,
 }
 
 /// Number of layers.
@@ -194,15 +200,18 @@ pub fn v1(s: &Scope, images: &Tensor, config: &Config) -> Tensor {
             Format::Nchw => images.transpose(&[0, 3, 1, 2]),
         };
         let mut x = s.within("stem", |s| {
-            let shape = strided(config.width, 7, 2, config);
-            let x = match config.stem {
-                Stem::Plain if config.pair_columns => conv2d_paired(s, &images, "conv", &shape),
-                Stem::Plain => conv2d(s, &images, "conv", &shape),
-                Stem::SpaceToDepth => conv2d_space_to_depth(s, &images, "conv", &shape),
-            };
-            let x = relu(&norm(s, &x, "bn", Init::Ones, config));
+            let conv = strided(config.width, 7, 2, config);
             let pool = Pool { window: [3, 3], strides: [2, 2], padding: Padding::Same, format: config.format };
-            max_pool(&x, &pool)
+            let x = match config.stem {
+                Stem::Plain if config.pair_columns => conv2d_paired(s, &images, "conv", &conv),
+                Stem::Plain => conv2d(s, &images, "conv", &conv),
+                Stem::SpaceToDepth => conv2d_space_to_depth(s, &images, "conv", &conv),
+                Stem::PoolFirst => {
+                    let (norm, pair_columns) = (norm_config(Init::Ones, config), config.pair_columns);
+                    return conv_norm_pool(s, &images, &ConvNormPool { conv, pair_columns, norm, pool });
+                }
+            };
+            max_pool(&relu(&norm(s, &x, "bn", Init::Ones, config)), &pool)
         });
         for (stage, n_blocks) in config.depth.blocks().into_iter().enumerate() {
             let filters = config.width << stage;
@@ -271,9 +280,12 @@ fn strided(filters: i64, size: i64, stride: i64, config: &Config) -> Conv2d {
 }
 
 fn norm(s: &Scope, x: &Tensor, name: &str, gamma_init: Init, config: &Config) -> Tensor {
-    let Config { momentum, epsilon, .. } = *config;
-    let axis = config.format.channels();
-    batch_norm(s, x, name, &BatchNorm { axis, momentum, epsilon, gamma_init, beta_init: Init::Zeros })
+    batch_norm(s, x, name, &norm_config(gamma_init, config))
+}
+
+fn norm_config(gamma_init: Init, config: &Config) -> BatchNorm {
+    let Config { momentum, epsilon, norm_gradient: gradient, .. } = *config;
+    BatchNorm { axis: config.format.channels(), momentum, epsilon, gamma_init, beta_init: Init::Zeros, gradient }
 }
 
 #[cfg(test)]

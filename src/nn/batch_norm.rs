@@ -2,8 +2,10 @@
 
 use super::{at_least, is_float, normalising_dtype};
 use crate::graph::{Init, Scope, Tensor, Variable};
-use crate::hlo::Op;
+use crate::hlo::ops::batch_norm::Normalisation;
 use crate::hlo::ops::{self, RuleError};
+use crate::hlo::{DType, Op};
+use serde::{Deserialize, Serialize};
 
 /// Configuration of [`batch_norm`]. The default is that of TensorFlow's ResNet-50.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,12 +20,33 @@ pub struct BatchNorm {
     pub gamma_init: Init,
     /// How the offset starts.
     pub beta_init: Init,
+    /// How the gradient is computed.
+    pub gradient: NormGradient,
 }
 
 impl Default for BatchNorm {
     fn default() -> BatchNorm {
-        BatchNorm { axis: -1, momentum: 0.9, epsilon: 1e-5, gamma_init: Init::Ones, beta_init: Init::Zeros }
+        BatchNorm {
+            axis: -1,
+            momentum: 0.9,
+            epsilon: 1e-5,
+            gamma_init: Init::Ones,
+            beta_init: Init::Zeros,
+            gradient: NormGradient::default(),
+        }
     }
+}
+
+/// How the gradient of a batch norm is computed. It is the same function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormGradient {
+    /// By HLO's `batch-norm-grad`, as TensorFlow's: XLA divides by the variance once per element.
+    #[default]
+    PerElement,
+    /// Written out, with what is the same for all elements of a feature computed once. Last bits differ. It is so little
+    /// work that a TPU's compiler does it twice, on the way into two convolutions, instead of writing its result to memory.
+    PerFeature,
 }
 
 /// `gamma · (x - mean) / sqrt(variance + epsilon) + beta`, per feature.
@@ -54,38 +77,87 @@ pub fn batch_norm(s: &Scope, x: &Tensor, name: &str, config: &BatchNorm) -> Tens
         if let Err(error) = check(x, config) {
             return s.graph().fail("batch_norm", &[x], error);
         }
-        let axis = x.axis(config.axis);
-        let (dims, dtype) = (x.dims(), normalising_dtype(x));
-        let features = dims[axis as usize];
-        let gamma = s.variable("gamma", dtype, [features], config.gamma_init).value;
-        let beta = s.variable("beta", dtype, [features], config.beta_init).value;
-        let running_mean = s.state("moving_mean", dtype, [features], Init::Zeros);
-        let running_variance = s.state("moving_variance", dtype, [features], Init::Ones);
+        let (axis, dtype) = (x.axis(config.axis), normalising_dtype(x));
+        let variables = Variables::new(s, dtype, x.dims()[axis as usize], config);
+        let Variables { gamma, beta, running_mean, running_variance } = &variables;
         let attributes = ops::BatchNorm { epsilon: config.epsilon, feature_index: axis };
         let data = x.cast(dtype);
         if !s.is_training() {
-            let op = Op::BatchNormInference(attributes);
-            let operands = [&data, &gamma, &beta, &running_mean.value, &running_variance.value].map(|tensor| tensor.id);
-            return data.emit("batch-norm-inference", |e| e.emit(op, &operands, None)).cast(x.dtype());
+            let y = inference(&data, [gamma, beta, &running_mean.value, &running_variance.value], attributes);
+            return y.cast(x.dtype());
         }
-        let op = Op::BatchNormTraining(attributes);
-        let all = data.emit("batch-norm-training", |e| e.emit(op, &[data.id, gamma.id, beta.id], None));
-        let [mean, variance] = [1, 2].map(|element| all.get_tuple_element(element));
-        let n_elements = dims.iter().product::<i64>() / features.max(1);
-        let unbiased = variance * (n_elements as f64 / (n_elements - 1).max(1) as f64);
-        update(&running_mean, &mean, config.momentum);
-        update(&running_variance, &unbiased, config.momentum);
-        all.get_tuple_element(0).cast(x.dtype())
+        let (all, [mean, variance]) = training(&data, gamma, beta, attributes);
+        variables.update(&mean, &variance, &x.dims(), config);
+        let y = all.get_tuple_element(0);
+        let y = match config.gradient {
+            NormGradient::PerElement => y,
+            NormGradient::PerFeature => {
+                let norm = Normalisation { scale: gamma.id, mean: mean.id, variance: variance.id, attributes };
+                let x = data.id;
+                y.with_gradient(&[&data, gamma, beta], move |e, g| {
+                    let to_parameters = norm.parameter_cotangents(e, x, g);
+                    vec![norm.data_cotangent(e, x, g, to_parameters), to_parameters[0], to_parameters[1]]
+                })
+            }
+        };
+        y.cast(x.dtype())
     })
 }
 
-/// Moves a running statistic towards that of the batch.
-fn update(running: &Variable, batch: &Tensor, momentum: f64) {
-    let step = (&running.value - batch) * (1.0 - momentum);
-    running.value.graph().set_update(running.number, &(&running.value - step));
+/// `batch-norm-training`, and of its results the mean and variance of each feature.
+#[track_caller]
+pub(super) fn training(
+    data: &Tensor,
+    gamma: &Tensor,
+    beta: &Tensor,
+    attributes: ops::BatchNorm,
+) -> (Tensor, [Tensor; 2]) {
+    let op = Op::BatchNormTraining(attributes);
+    let all = data.emit("batch-norm-training", |e| e.emit(op, &[data.id, gamma.id, beta.id], None));
+    let statistics = [1, 2].map(|element| all.get_tuple_element(element));
+    (all, statistics)
 }
 
-fn check(x: &Tensor, config: &BatchNorm) -> Result<(), RuleError> {
+/// `batch-norm-inference` with gamma, beta, mean and variance.
+#[track_caller]
+pub(super) fn inference(data: &Tensor, parameters: [&Tensor; 4], attributes: ops::BatchNorm) -> Tensor {
+    let op = Op::BatchNormInference(attributes);
+    let [gamma, beta, mean, variance] = parameters.map(|tensor| tensor.id);
+    data.emit("batch-norm-inference", |e| e.emit(op, &[data.id, gamma, beta, mean, variance], None))
+}
+
+/// A batch norm's variables, each `[features]`.
+pub(super) struct Variables {
+    pub(super) gamma: Tensor,
+    pub(super) beta: Tensor,
+    pub(super) running_mean: Variable,
+    pub(super) running_variance: Variable,
+}
+
+impl Variables {
+    #[track_caller]
+    pub(super) fn new(s: &Scope, dtype: DType, features: i64, config: &BatchNorm) -> Variables {
+        Variables {
+            gamma: s.variable("gamma", dtype, [features], config.gamma_init).value,
+            beta: s.variable("beta", dtype, [features], config.beta_init).value,
+            running_mean: s.state("moving_mean", dtype, [features], Init::Zeros),
+            running_variance: s.state("moving_variance", dtype, [features], Init::Ones),
+        }
+    }
+
+    /// Moves the running statistics towards those of a batch of these dims.
+    pub(super) fn update(&self, mean: &Tensor, variance: &Tensor, dims: &[i64], config: &BatchNorm) {
+        let n_features = self.gamma.dims().iter().product::<i64>();
+        let n_elements = dims.iter().product::<i64>() / n_features.max(1);
+        let unbiased = variance * (n_elements as f64 / (n_elements - 1).max(1) as f64);
+        for (running, batch) in [(&self.running_mean, mean), (&self.running_variance, &unbiased)] {
+            let step = (&running.value - batch) * (1.0 - config.momentum);
+            running.value.graph().set_update(running.number, &(&running.value - &step));
+        }
+    }
+}
+
+pub(super) fn check(x: &Tensor, config: &BatchNorm) -> Result<(), RuleError> {
     is_float("batch_norm/dtype", "x", x)?;
     at_least("batch_norm/rank", "rank of x", x.rank() as i64, 2)?;
     if !(0..x.rank() as i64).contains(&x.axis(config.axis)) {

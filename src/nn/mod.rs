@@ -21,13 +21,14 @@ mod loss;
 mod metric;
 mod paired;
 mod pool;
+mod pool_first;
 mod space_to_depth;
 mod token_loss;
 mod window;
 
 pub use activation::{Gelu, gelu, log_softmax, relu, sigmoid, softmax, tanh};
 pub use attention::{Attention, Recompute, attention};
-pub use batch_norm::{BatchNorm, batch_norm};
+pub use batch_norm::{BatchNorm, NormGradient, batch_norm};
 pub use conv::{Conv2d, conv2d};
 pub use dense::{Dense, dense, flatten};
 pub use dropout::dropout;
@@ -41,6 +42,7 @@ pub use loss::{
 pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, top_k_accuracy};
 pub use paired::conv2d_paired;
 pub use pool::{Pool, avg_pool, global_avg_pool, max_pool};
+pub use pool_first::{ConvNormPool, conv_norm_pool};
 pub use space_to_depth::conv2d_space_to_depth;
 pub use token_loss::{TokenLoss, token_loss};
 pub use window::{Format, Padding};

@@ -42,12 +42,17 @@ pub fn conv2d_paired(s: &Scope, x: &Tensor, name: &str, config: &Conv2d) -> Tens
             Err(error) => return s.graph().fail("conv2d", &[x], error),
         };
         let kernel = conv::kernel(s, x, config);
-        let product = match pair(&x.dims(), window, config) {
-            Some(paired) => convolution(x, &kernel, window, paired, config),
-            None => conv::convolution(x, &kernel, window, config),
-        };
-        conv::add_bias(s, product, config)
+        conv::add_bias(s, convolution(x, &kernel, window, config), config)
     })
+}
+
+/// The op itself, two columns at a time where that saves work.
+#[track_caller]
+pub(super) fn convolution(x: &Tensor, kernel: &Tensor, window: [WindowDim; 2], config: &Conv2d) -> Tensor {
+    match pair(&x.dims(), window, config) {
+        Some(paired) => of_pairs(x, kernel, window, paired, config),
+        None => conv::convolution(x, kernel, window, config),
+    }
 }
 
 /// The window that sees two columns, where it pays.
@@ -67,7 +72,7 @@ fn pair(x: &[i64], window: [WindowDim; 2], config: &Conv2d) -> Option<WindowDim>
 }
 
 #[track_caller]
-fn convolution(x: &Tensor, kernel: &Tensor, window: [WindowDim; 2], paired: WindowDim, config: &Conv2d) -> Tensor {
+fn of_pairs(x: &Tensor, kernel: &Tensor, window: [WindowDim; 2], paired: WindowDim, config: &Conv2d) -> Tensor {
     let stride = window[1].stride;
     let shifted = |low: i64, high: i64| {
         let columns = PadDim { low, high, interior: 0 };

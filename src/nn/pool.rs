@@ -120,7 +120,7 @@ pub fn global_avg_pool(x: &Tensor, format: Format) -> Tensor {
 }
 
 /// A window for every axis of x.
-fn windows(x: &Tensor, config: &Pool) -> Result<Vec<WindowDim>, RuleError> {
+pub(super) fn windows(x: &Tensor, config: &Pool) -> Result<Vec<WindowDim>, RuleError> {
     is_float("pool/dtype", "x", x)?;
     of_rank("pool/rank", "x", x, 4, config.format.axes())?;
     let sliding = Sliding { size: config.window, strides: config.strides, dilation: [1, 1], padding: config.padding };

@@ -20,7 +20,8 @@
 //! A copy does what its original does, so gradients keep their bits where the compiler keeps those of each instruction.
 
 use super::glob::matches;
-use crate::hlo::ops::{BatchNorm, UnaryOp};
+use crate::hlo::ops::BatchNorm;
+use crate::hlo::ops::batch_norm::Normalisation;
 use crate::hlo::{CompId, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, Shape};
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -442,7 +443,8 @@ impl Writer<'_> {
         };
         let operands: Vec<InstrId> = operands.iter().map(|&id| self.value(id, scope, late)).collect();
         self.e.set_metadata(copy_metadata(instr));
-        normalise(&self.e, instr.operands[0], &operands, &attributes)
+        let [mean, variance] = [1, 2].map(|index| self.e.get_tuple_element(instr.operands[0], index));
+        Normalisation { scale: operands[1], mean, variance, attributes }.apply(&self.e, operands[0], operands[2])
     }
 
     fn append(&self, instr: &Instruction, operands: Vec<InstrId>, metadata: Metadata) -> InstrId {
@@ -456,17 +458,6 @@ impl Writer<'_> {
             id
         })
     }
-}
-
-/// `(x - mean) / sqrt(variance + epsilon) scale + offset` with the statistics of `norm`, each step as XLA's expansion of
-/// `batch-norm-training` takes it, so that the bits are those of the original.
-fn normalise(e: &Emitter, norm: InstrId, operands: &[InstrId], attributes: &BatchNorm) -> InstrId {
-    let (x, scale, offset) = (operands[0], operands[1], operands[2]);
-    let [mean, variance] = [1, 2].map(|index| e.get_tuple_element(norm, index));
-    let spread = |values| e.broadcast(values, &[attributes.feature_index], &e.dims(x));
-    let inverse_std = e.unary(UnaryOp::Rsqrt, e.add_scalar(variance, f64::from(attributes.epsilon)));
-    let normalised = e.mul(e.sub(x, spread(mean)), spread(inverse_std));
-    e.add(e.mul(normalised, spread(scale)), spread(offset))
 }
 
 /// The original's place, its name under `remat/`.

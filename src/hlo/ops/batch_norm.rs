@@ -6,6 +6,9 @@
 //! Source: `ShapeInference::InferBatchNorm{Training,Inference,Grad}Shape`.
 
 pub(crate) mod grad;
+mod normalisation;
+
+pub(crate) use normalisation::Normalisation;
 
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, Shape};

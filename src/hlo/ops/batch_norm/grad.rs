@@ -59,27 +59,27 @@ pub(crate) fn inference(vjp: &Vjp<'_>, attributes: &BatchNorm) -> Cotangents {
 }
 
 /// Moves between the data and one value per feature.
-struct PerFeature<'a> {
-    e: &'a Emitter,
-    x: InstrId,
-    feature_index: i64,
+pub(super) struct PerFeature<'a> {
+    pub(super) e: &'a Emitter,
+    pub(super) x: InstrId,
+    pub(super) feature_index: i64,
 }
 
 impl PerFeature<'_> {
     /// Elements of the data per feature.
-    fn n_elements(&self) -> f64 {
+    pub(super) fn n_elements(&self) -> f64 {
         let dims = self.e.dims(self.x);
         let others = dims.iter().enumerate().filter(|(axis, _)| *axis as i64 != self.feature_index);
         others.map(|(_, &size)| size as f64).product()
     }
 
     /// `[c]` repeated to the dims of the data.
-    fn spread(&self, values: InstrId) -> InstrId {
+    pub(super) fn spread(&self, values: InstrId) -> InstrId {
         self.e.broadcast(values, &[self.feature_index], &self.e.dims(self.x))
     }
 
     /// The data summed to `[c]`.
-    fn sum(&self, values: InstrId) -> InstrId {
+    pub(super) fn sum(&self, values: InstrId) -> InstrId {
         let rank = self.e.dims(self.x).len() as i64;
         let others: Vec<i64> = (0..rank).filter(|&axis| axis != self.feature_index).collect();
         sum(self.e, values, &others)

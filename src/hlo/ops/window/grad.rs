@@ -85,10 +85,22 @@ fn window_extremum(vjp: &Vjp<'_>, window: &[WindowDim], direction: Comparison) -
     if !loses_always {
         return Err("the initial value could win a window; start from the constant -inf (for a minimum, inf)".into());
     }
+    Ok(select_extremum(e, x, g, window, direction))
+}
+
+/// The sum, at each element of x, of the cotangents of the windows whose first greatest (`Ge`) or least (`Le`) it is.
+pub(crate) fn select_extremum(
+    e: &Emitter,
+    x: InstrId,
+    g: InstrId,
+    window: &[WindowDim],
+    direction: Comparison,
+) -> InstrId {
+    let dtype = e.dtype(x);
     let zero = e.scalar(dtype, 0.0);
     let select = e.with_module_mut(|module| comparison_computation(module, direction, dtype));
     let scatter = e.scalar_computation(BinaryOp::Add, dtype);
-    Ok(e.emit(Op::SelectAndScatter { window: window.to_vec(), select, scatter }, &[x, g, zero], None))
+    e.emit(Op::SelectAndScatter { window: window.to_vec(), select, scatter }, &[x, g, zero], None)
 }
 
 /// The lowest finite value of a float type that gradients run in.
