@@ -159,8 +159,8 @@ fn own_gradients_agree_with_central_differences() {
     });
 }
 
-/// The loss is the other cross-entropy, and hits are those of the other metric: ties, NaN, and labels that are no class
-/// included. Both are f32 sums of 7 terms below 32 after the same differences: within `14 · 32 · 2^-24`.
+/// The loss is the other cross-entropy, and hits are those of the other metric: ties, NaN, labels that are no class,
+/// and infinities included. Both are f32 sums of 7 terms below 32: within `14 · 32 · 2^-24`.
 #[test]
 fn token_losses_are_the_cross_entropy_and_the_metric() {
     let logits = [
@@ -171,13 +171,15 @@ fn token_losses_are_the_cross_entropy_and_the_metric() {
         [0.0, 1.0, 3.0, 0.0, f32::NEG_INFINITY, 1.5, 2.0],
         [5.0, 1.0, 3.0, 0.0, 1.0, 1.5, 2.0],
         [5.0, 1.0, 3.0, 0.0, 1.0, 1.5, 2.0],
+        [5.0, 1.0, 3.0, f32::INFINITY, 1.0, 1.5, 2.0],
+        [f32::NEG_INFINITY; 7],
     ];
-    let labels = [1, 2, 0, 2, 2, 7, -1];
+    let labels = [1, 2, 0, 2, 2, 7, -1, 3, 0];
     for dtype in [DType::F32, DType::BF16] {
         for smoothing in [0.0, 0.1] {
             let g = Graph::new("losses");
-            let x = g.input("x", DType::F32, [7, 7]).cast(dtype);
-            let y = g.input("y", DType::S32, [7]);
+            let x = g.input("x", DType::F32, [9, 7]).cast(dtype);
+            let y = g.input("y", DType::S32, [9]);
             let rows = token_loss(&x, &y, smoothing);
             let x = x.cast(DType::F32);
             let expected = sparse_softmax_cross_entropy_per_example(&x, &y, smoothing);
@@ -186,12 +188,13 @@ fn token_losses_are_the_cross_entropy_and_the_metric() {
             let outputs = [("a", &rows.loss), ("b", &expected), ("c", &measured_hits), ("d", &expected_hits)];
             let program = g.finish(&outputs).unwrap();
             let results = run::run(&program, |name| match name {
-                "x" => Literal::from_elements(vec![7, 7], logits.as_flattened()),
-                _ => Literal::from_elements(vec![7], &labels),
+                "x" => Literal::from_elements(vec![9, 7], logits.as_flattened()),
+                _ => Literal::from_elements(vec![9], &labels),
             });
             let results: Vec<Vec<f32>> = results.iter().map(run::f32s).collect();
-            assert_eq!(results[2], results[3], "{dtype}: hits");
-            assert_eq!(results[2], [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
+            // The other counts where there is no sum, in the last two rows.
+            assert_eq!(results[2][..7], results[3][..7], "{dtype}: hits");
+            assert_eq!(results[2], [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
             for (row, (measured, expected)) in results[0].iter().zip(&results[1]).enumerate() {
                 let agrees = measured == expected
                     || (measured.is_nan() && expected.is_nan())
@@ -199,6 +202,35 @@ fn token_losses_are_the_cross_entropy_and_the_metric() {
                 assert!(agrees, "{dtype}, smoothing {smoothing}, row {row}: {measured}, expected {expected}");
             }
         }
+    }
+}
+
+/// A vocabulary's row against its sum in f64: each of 4,096 steps rounds a value that is at most the row's scale and
+/// log 4096 together by 2^-24 of it, and adds what functions in `[0, 1]` are off by, 2^-22 at most.
+#[test]
+fn a_token_loss_sums_a_vocabulary() {
+    const N: i64 = 4096;
+    let g = Graph::new("loss");
+    let (x, y) = (g.input("x", DType::F32, [3, N]), g.input("y", DType::S32, [3]));
+    let program = g.finish(&[("loss", &token_loss(&x, &y, 0.0).loss)]).unwrap();
+    // Small, large, and past where powers are finite.
+    let scales = [0.5, 16.0, 128.0];
+    let values: Vec<f32> = scales
+        .iter()
+        .flat_map(|scale| numbers("x", &[N]).into_iter().map(move |value| (scale * value) as f32))
+        .collect();
+    let results = run::run(&program, |name| match name {
+        "x" => Literal::from_elements(vec![3, N], &values),
+        _ => Literal::from_elements(vec![3], &[5, 6, 7]),
+    });
+    for (idx, &measured) in run::f32s(&results[0]).iter().enumerate() {
+        let row = values[idx * N as usize..][..N as usize].iter().map(|&value| f64::from(value));
+        let greatest = row.clone().fold(f64::MIN, f64::max);
+        let own = f64::from(values[idx * N as usize + 5 + idx]);
+        let expected = greatest + row.map(|value| (value - greatest).exp()).sum::<f64>().ln() - own;
+        let bound = N as f64 * ((scales[idx] + (N as f64).ln()) * 2f64.powi(-24) + 2f64.powi(-22));
+        let error = (f64::from(measured) - expected).abs();
+        assert!(error <= bound, "row {idx}: {measured}, expected {expected}, bound {bound}");
     }
 }
 

@@ -4,8 +4,8 @@ use super::yaml;
 use crate::graph::{Init, Scope, Tensor};
 use crate::hlo::DType;
 use crate::nn::{
-    self, Attention, Dense, Embedding, FeedForward, Gelu, LayerNorm, PositionEmbedding, Variance, attention, dense,
-    dropout, embedding, feed_forward, layer_norm, position_embedding,
+    self, Attention, Dense, Embedding, FeedForward, Gelu, LayerNorm, PositionEmbedding, Variance, attention, dropout,
+    embedding, feed_forward, layer_norm, position_embedding, token_logits,
 };
 use serde::{Deserialize, Serialize};
 
@@ -166,7 +166,7 @@ fn residual(s: &Scope, x: &Tensor, name: &str, config: &Config, branch: impl Fn(
 }
 
 fn projection(s: &Scope, x: &Tensor, name: &str, units: i64) -> Tensor {
-    dense(s, x, name, &Dense { units, kernel_init: KERNEL_INIT, ..Dense::default() })
+    token_logits(s, x, name, &Dense { units, kernel_init: KERNEL_INIT, ..Dense::default() })
 }
 
 #[cfg(test)]

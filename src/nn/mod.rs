@@ -17,6 +17,7 @@ mod dropout;
 mod embedding;
 mod feed_forward;
 mod layer_norm;
+mod log_sum_exp;
 mod loss;
 mod metric;
 mod paired;
@@ -44,7 +45,7 @@ pub use paired::conv2d_paired;
 pub use pool::{Pool, avg_pool, global_avg_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};
 pub use space_to_depth::conv2d_space_to_depth;
-pub use token_loss::{TokenLoss, token_loss};
+pub use token_loss::{TokenLoss, token_logits, token_loss};
 pub use window::{Format, Padding};
 
 use crate::graph::Tensor;

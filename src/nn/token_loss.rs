@@ -1,13 +1,51 @@
 //! Cross-entropy over a large vocabulary, where the logits are the largest array of a program.
 //!
 //! The same function as [`sparse_softmax_cross_entropy`](super::sparse_softmax_cross_entropy), written for few passes
-//! over the logits and for nothing of their size to be kept but themselves: one pass finds the greatest, one makes every
-//! sum, and the gradient, which is its own, makes the probabilities again from the logits and two numbers of each row.
+//! over the logits and for nothing of their size to be kept but themselves: one pass, which a compiler can make where the
+//! logits are made, finds all that is needed of a row, and the gradient, which is its own, makes the probabilities again
+//! from the logits and one number of each row.
 
+use super::dense::{self, Dense};
+use super::log_sum_exp::log_sum_exp;
 use super::loss::{check_label_smoothing, check_labels, check_logits, is_label, loss};
-use crate::graph::Tensor;
-use crate::hlo::ops::{BinaryOp, Comparison, UnaryOp};
+use crate::graph::{Scope, Tensor};
+use crate::hlo::ops::{BinaryOp, Comparison, DotDims, UnaryOp};
 use crate::hlo::{DType, Emitter, InstrId};
+
+/// [`dense`](super::dense) for the logits of [`token_loss`].
+///
+/// # Gradient
+/// That of the layer, but where the dtype is narrower than f32 the bias's, a sum over the rows of the largest array of a
+/// program, is a product with ones: it is rounded once, as the sum, and units for products do it on the way, while those
+/// for elements make the array.
+///
+/// # Shapes, types, errors
+/// As [`dense`](super::dense).
+#[track_caller]
+pub fn token_logits(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor {
+    let (result, kernel, bias) = match dense::parts(s, x, name, config) {
+        Ok(dense::Parts { result, kernel, bias: Some(bias) }) if x.dtype().bits() < 32 => (result, kernel, bias),
+        Ok(parts) => return parts.result,
+        Err(poison) => return poison,
+    };
+    let (x_id, kernel_id) = (x.id, kernel.value.id);
+    result.with_gradient(&[x, &kernel.value, &bias.value], move |e, g| {
+        let (dims, dtype) = (e.dims(g), e.dtype(g));
+        let last = dims.len() as i64 - 1;
+        let dot = |lhs, rhs, lhs_contracting: Vec<i64>, rhs_contracting: Vec<i64>| {
+            e.dot(lhs, rhs, DotDims { lhs_contracting, rhs_contracting, ..DotDims::default() })
+        };
+        let leading = || (0..last).collect::<Vec<i64>>();
+        let mut of_ones = dims.clone();
+        of_ones[last as usize] = 1;
+        let ones = e.full(dtype, &of_ones, 1.0);
+        let of_x = dot(g, kernel_id, vec![last], vec![1]);
+        let of_bias = e.reshape(dot(ones, g, leading(), leading()), &dims[last as usize..]);
+        // Nothing else waits for the bias's, and the logits would be kept until it is made.
+        let [of_x, of_bias] = e.barrier([of_x, of_bias]);
+        vec![of_x, dot(x_id, g, leading(), leading()), of_bias]
+    })
+}
 
 /// What [`token_loss`] gives for each row of logits.
 #[derive(Clone, Debug)]
@@ -21,8 +59,8 @@ pub struct TokenLoss {
 
 /// Cross-entropy of each row's softmax with its class, and whether the class is the row's first greatest.
 ///
-/// `log Σ e^z - (1 - s) z[label] - s / n Σ z` with `z = logits - max logits`, `s` the label smoothing and `n` the number
-/// of classes. A label outside `0..n` gives NaN, and gradients of NaN.
+/// `log Σ e^z - (1 - s) z[label] - s / n Σ z` with `s` the label smoothing and `n` the number of classes. A label outside
+/// `0..n` gives NaN, and gradients of NaN.
 ///
 /// # Shapes
 /// logits `[…, n]`, labels `[…]` → `[…]` each.
@@ -31,8 +69,12 @@ pub struct TokenLoss {
 /// logits any floating dtype, labels any integer dtype. bf16 and f16 logits are cast to f32 before anything else, so
 /// values are those of f32 logits, and only their cotangent is rounded to their dtype; f64 is computed in f64.
 ///
+/// `log Σ e^z` is gathered logit by logit, as `log(e^a + e^b)`, and nothing is taken from the logits first: each of `n`
+/// steps rounds a value that is at most as large as the greatest logit and `log n` together, by 2^-24 of it in f32.
+/// [`sparse_softmax_cross_entropy`](super::sparse_softmax_cross_entropy), which takes the greatest first, is nearer.
+///
 /// # Gradient
-/// `g · (e^z / Σ e^z - (1 - s) [label] - s / n)`, in one expression of the logits, the greatest and the sum.
+/// `g · (e^(z - log Σ e^z) - (1 - s) [label] - s / n)`, in one expression of the logits and `log Σ e^z`.
 ///
 /// # Errors
 /// Logits that are not floating; labels that are not integers or do not have the logits' leading dims; smoothing outside
@@ -60,54 +102,57 @@ pub fn token_loss(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tok
 fn rows(given: &Tensor, logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> TokenLoss {
     let (graph, dtype, dims) = (logits.graph(), logits.dtype(), logits.dims());
     let (last, n_classes) = (dims.len() as i64 - 1, dims[dims.len() - 1]);
-    let leading: Vec<i64> = (0..last).collect();
-    let along = |row: &Tensor| row.broadcast_in_dim(&dims, &leading);
     let is_class = {
         let limit = |value: f64| graph.full(labels.dtype(), &labels.dims(), value);
         labels.greater_equal(&limit(0.0)).binary(BinaryOp::And, &labels.less(&limit(n_classes as f64)))
     };
-    let nan = graph.full(dtype, &labels.dims(), f64::NAN);
-    let zeros = graph.full(dtype, &dims, 0.0);
-    let greatest = logits.max(&[last]);
-    // Three sums over the same differences: the compiler makes one pass of them.
-    let shifted = logits - along(&greatest);
-    let sum = shifted.exponential().sum(&[last]);
-    let own = is_class.select(&is_label(labels, &dims).select(&shifted, &zeros).sum(&[last]), &nan);
-    let n_before = {
-        let is_before = graph.iota(labels.dtype(), &dims, last).less(&along(labels));
-        let is_greatest_before = shifted.equal(&zeros).binary(BinaryOp::And, &is_before);
-        is_greatest_before.select(&graph.full(dtype, &dims, 1.0), &zeros).sum(&[last])
+    // None of these waits for another, so that the compiler can make them all where it makes the logits.
+    let log_sum = {
+        let log_sum = log_sum_exp(logits);
+        // Powers less the greatest have no sum where there is an infinity, or nothing above minus infinity.
+        let is_number = log_sum.abs().less(&graph.full(dtype, &labels.dims(), f64::INFINITY));
+        is_number.select(&log_sum, &graph.full(dtype, &labels.dims(), f64::NAN))
     };
-    let mut loss = sum.log() - &own * (1.0 - label_smoothing);
+    let own = {
+        let nan = graph.full(dtype, &labels.dims(), f64::NAN);
+        let zeros = graph.full(dtype, &dims, 0.0);
+        is_class.select(&is_label(labels, &dims).select(logits, &zeros).sum(&[last]), &nan)
+    };
+    let greatest_where = |direction: Comparison| {
+        let label = labels.broadcast_in_dim(&dims, &(0..last).collect::<Vec<i64>>());
+        let is_there = graph.iota(labels.dtype(), &dims, last).compare(direction, &label);
+        is_there.select(logits, &graph.full(dtype, &dims, f64::NEG_INFINITY)).max(&[last])
+    };
+    let is_first = own
+        .greater(&greatest_where(Comparison::Lt))
+        .binary(BinaryOp::And, &own.greater_equal(&greatest_where(Comparison::Gt)));
+    let mut loss = &log_sum - &own * (1.0 - label_smoothing);
     if label_smoothing > 0.0 {
-        loss = loss - shifted.sum(&[last]) * (label_smoothing / n_classes as f64);
+        loss = loss - logits.sum(&[last]) * (label_smoothing / n_classes as f64);
     }
-    let none = graph.full(dtype, &labels.dims(), 0.0);
-    let is_first = own.equal(&none).binary(BinaryOp::And, &n_before.equal(&none));
-    let is_correct = is_first.binary(BinaryOp::And, &sum.equal(&sum));
+    let is_correct = is_first.binary(BinaryOp::And, &log_sum.equal(&log_sum));
     let own_gradient = {
-        let [labels, is_class, greatest, sum, logits] = [labels, &is_class, &greatest, &sum, logits].map(|t| t.id);
+        let [labels, is_class, log_sum, logits] = [labels, &is_class, &log_sum, logits].map(|t| t.id);
         let dtype = given.dtype();
         move |e: &Emitter, g: InstrId| {
             // A label that is no class takes its row's gradient with it, as TensorFlow's does.
             let g = e.select(is_class, g, e.full_like(g, f64::NAN));
-            vec![e.convert(of_logits(e, g, [logits, labels, greatest, sum], label_smoothing), dtype)]
+            vec![e.convert(of_logits(e, g, [logits, labels, log_sum], label_smoothing), dtype)]
         }
     };
     TokenLoss { loss: loss.with_gradient(&[given], own_gradient), is_correct }
 }
 
 /// The cotangent of the logits.
-fn of_logits(e: &Emitter, g: InstrId, [logits, labels, greatest, sum]: [InstrId; 4], label_smoothing: f64) -> InstrId {
+fn of_logits(e: &Emitter, g: InstrId, [logits, labels, log_sum]: [InstrId; 3], label_smoothing: f64) -> InstrId {
     let dims = e.dims(logits);
     let last = dims.len() as i64 - 1;
     let leading: Vec<i64> = (0..last).collect();
     let along = |row: InstrId| e.broadcast(row, &leading, &dims);
-    let power = e.unary(UnaryOp::Exp, e.sub(logits, along(greatest)));
-    let probability = e.mul(power, along(e.div(g, sum)));
+    let probability = e.unary(UnaryOp::Exp, e.sub(logits, along(log_sum)));
     let is_label = e.compare(Comparison::Eq, along(labels), e.iota(e.dtype(labels), &dims, last));
     let own = e.select(is_label, along(e.mul_scalar(g, 1.0 - label_smoothing)), e.zeros_like(logits));
-    let difference = e.sub(probability, own);
+    let difference = e.sub(e.mul(probability, along(g)), own);
     if label_smoothing == 0.0 {
         return difference;
     }
