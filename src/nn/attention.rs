@@ -1,6 +1,6 @@
 //! Multi-head attention.
 
-use super::dense::{self, Dense};
+use super::log_sum_exp::log_sum_exp;
 use super::{is_float, of_rank};
 use crate::graph::{FanMode, Init, Scope, Tensor};
 use crate::hlo::ops::{Comparison, DotDims, RuleError, UnaryOp};
@@ -47,10 +47,11 @@ impl Default for Attention {
 /// # Shapes
 /// queries `[batch, positions, features]`, memory `[batch, others, features]` → `[batch, positions, features]`;
 /// variables `query`, `key`, `value`, `out`, each a `kernel` and a `bias` `[features]`. The kernel of `out` is
-/// `[features, features]`, the others are `[features, n_heads, size]`, as Flax's, and start as a matrix would.
+/// `[n_heads, size, features]`, the others are `[features, n_heads, size]`, as Flax's, and start as a matrix would.
 ///
 /// # Types
-/// Everything in the dtype of queries, the softmax as well, its sum apart, as [`softmax`](super::softmax); `√size` is rounded to it.
+/// Everything in the dtype of queries, but the softmax of bf16 and f16 scores in f32, rounded once; `√size` is rounded to
+/// the dtype.
 /// A position that is not seen has a score of minus infinity, and so a weight and a gradient of exactly 0.
 ///
 /// # Errors
@@ -68,24 +69,17 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
         if let Err(error) = check(queries, memory, config) {
             return s.graph().fail("attention", &[queries, memory], error);
         }
-        let dims = queries.dims();
-        let features = dims[2];
         let kernel_init = config.kernel_init;
         let heads = |x: &Tensor, name: &str| heads(s, x, name, config.n_heads, kernel_init);
         let (q, k, v) = (heads(queries, "query"), heads(memory, "key"), heads(memory, "value"));
         let (v, values) = v;
         let (mixed, scaled, kept) = mix(s, [&q.0, &k.0, &v], config);
-        let in_order = mixed.transpose(&[0, 2, 1, 3]).reshape(dims);
-        let out = Dense { units: features, kernel_init, ..Dense::default() };
-        let (result, kernel, bias) = match dense::parts(s, &in_order, "out", &out) {
-            Ok(dense::Parts { result, kernel, bias: Some(bias) }) if config.recompute >= Recompute::Mixed => {
-                (result, kernel, bias)
-            }
-            Ok(parts) => return parts.result,
-            Err(poison) => return poison,
-        };
-        let inputs = [&scaled, &k.0, &v, &kernel.value, &bias.value];
-        let kernel = kernel.value.id;
+        let (result, kernel, bias) = out(s, &mixed, kernel_init);
+        if config.recompute < Recompute::Mixed {
+            return result;
+        }
+        let inputs = [&scaled, &k.0, &v, &kernel, &bias];
+        let kernel = kernel.id;
         let values = Some(values).filter(|_| config.recompute == Recompute::Values);
         result.with_gradient(&inputs, move |e, g| of_projected(e, g, (&kept, values.as_ref()), kernel))
     })
@@ -132,6 +126,25 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> 
     })
 }
 
+/// The dense layer after the heads, `out`: x `[batch, n_heads, positions, size]` → `[batch, positions, features]`;
+/// variables `kernel` `[n_heads, size, features]` and `bias` `[features]`. Also both as read.
+///
+/// The heads are axes of the product, so the cotangent of x is made as attention reads it, and with it the sums along its
+/// rows that [`of_mix`] takes.
+#[track_caller]
+fn out(s: &Scope, x: &Tensor, kernel_init: Init) -> (Tensor, Tensor, Tensor) {
+    s.layer("out", |s| {
+        let (dims, dtype) = (x.dims(), x.dtype());
+        let (n_heads, size) = (dims[1], dims[3]);
+        let features = n_heads * size;
+        let init = as_matrix(kernel_init, 1, n_heads);
+        let kernel = s.variable("kernel", dtype, [n_heads, size, features], init).value;
+        let bias = s.variable("bias", dtype, [features], Init::Zeros).value;
+        let by_input = DotDims { lhs_contracting: vec![1, 3], rhs_contracting: vec![0, 1], ..DotDims::default() };
+        (x.dot(&kernel, by_input) + &bias, kernel, bias)
+    })
+}
+
 /// What [`heads`] computes from.
 #[derive(Clone, Copy, Debug)]
 struct Projection {
@@ -154,11 +167,12 @@ impl Projection {
     }
 }
 
-/// How a kernel `[features, n_heads, size]` starts as `[features, features]` would: fans that are counted from its dims
-/// are `n_heads` times the inputs and `size` times the outputs.
-fn as_matrix(init: Init, n_heads: i64, size: i64) -> Init {
+/// How a kernel with the heads as an axis starts as the matrix would: fans that are counted from its dims are `inputs`
+/// times the inputs and `outputs` times the outputs. Of `[features, n_heads, size]` these are `n_heads` and `size`, of
+/// `[n_heads, size, features]` 1 and `n_heads`.
+fn as_matrix(init: Init, inputs: i64, outputs: i64) -> Init {
     let Init::VarianceScaling { scale, mode, distribution } = init else { return init };
-    let (inputs, outputs) = (n_heads as f64, size as f64);
+    let (inputs, outputs) = (inputs as f64, outputs as f64);
     let times = match mode {
         FanMode::FanIn => inputs,
         FanMode::FanOut => outputs,
@@ -170,7 +184,9 @@ fn as_matrix(init: Init, n_heads: i64, size: i64) -> Init {
 /// `softmax(q · kᵀ / √size) · v`: q `[batch, positions, heads, size]`, k and v `[batch, others, heads, size]` →
 /// `[batch, heads, positions, size]`; also `q / √size`, and what the gradient is computed from.
 ///
-/// Its gradient is its own: it makes the weights again from q, k and two numbers of each row, so that no array of
+/// The softmax is `e^(scores - log Σ e^scores)`, whose sum is made where the scores are.
+///
+/// Its gradient is its own: it makes the weights again from q, k and one number of each row, so that no array of
 /// `positions · others` is kept for it, and takes the sum along a row that a softmax's gradient needs from the result,
 /// `Σ g · weights · dweights = Σ g · result` over the head's features, which are fewer. See [`of_mix`].
 #[track_caller]
@@ -178,19 +194,16 @@ fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], config: &Attention) -> (Tensor, Tenso
     let is_causal = config.is_causal;
     let scaled = q / (q.dims()[3] as f64).sqrt();
     let scores = without_later(&scaled.dot(k, scoring()), is_causal);
-    let (greatest, sum, weights) = s.within("weights", |_| {
-        let dims = scores.dims();
-        let along = |row: &Tensor| row.broadcast_in_dim(&dims, &[0, 1, 2]);
-        let greatest = scores.max(&[3]);
-        let powers = (&scores - along(&greatest)).exponential();
-        let sum = powers.sum(&[3]);
-        let weights = powers / along(&sum);
-        (greatest, sum, weights)
+    let (log_sum, weights) = s.within("weights", |_| {
+        let dtype = scores.dtype();
+        let wide = scores.cast(if dtype.bits() < 32 { DType::F32 } else { dtype });
+        let log_sum = log_sum_exp(&wide);
+        let along = log_sum.broadcast_in_dim(&scores.dims(), &[0, 1, 2]);
+        (log_sum, (wide - along).exponential().cast(dtype))
     });
     let mixed = weights.dot(v, mixing());
-    let [greatest, sum] = [greatest.id, sum.id];
     let scores = Some(scores.id).filter(|_| config.recompute == Recompute::Nothing);
-    let kept = Kept { scaled: scaled.id, k: k.id, v: v.id, scores, greatest, sum, is_causal };
+    let kept = Kept { scaled: scaled.id, k: k.id, v: v.id, scores, log_sum: log_sum.id, is_causal };
     let result = mixed.id;
     let mixed = mixed.with_gradient(&[&scaled, k, v], move |e, g| of_mix(e, g, &kept, Some(result)).0.to_vec());
     (mixed, scaled, kept)
@@ -204,10 +217,8 @@ struct Kept {
     v: InstrId,
     /// Masked, if they are kept.
     scores: Option<InstrId>,
-    /// Of each row of scores.
-    greatest: InstrId,
-    /// Of each row of powers.
-    sum: InstrId,
+    /// The logarithm of the sum of powers of each row of scores.
+    log_sum: InstrId,
     is_causal: bool,
 }
 
@@ -216,14 +227,14 @@ struct Kept {
 /// The weights are made again by the operations that made them, and so are the same bit for bit; `Σ` and the differences
 /// from it are f32 where the dtype is narrower, and what goes into a product is rounded once.
 fn of_mix(e: &Emitter, g: InstrId, kept: &Kept, mixed: Option<InstrId>) -> ([InstrId; 3], InstrId) {
-    let Kept { mut scaled, mut k, v, mut greatest, sum, is_causal, .. } = *kept;
+    let Kept { mut scaled, mut k, v, mut log_sum, is_causal, .. } = *kept;
     let (mut g, dtype) = (g, e.dtype(g));
     let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
     let total_of = |g, mixed| e.reduce_sum(e.mul(e.convert(g, wide), e.convert(mixed, wide)), &[3]);
     let total = mixed.map(|mixed| total_of(g, mixed));
     let scores = kept.scores.unwrap_or_else(|| {
         // Without the barrier the compiler finds that it has made the same weights before, and keeps them.
-        [scaled, k, greatest, g] = e.barrier([scaled, k, greatest, g]);
+        [scaled, k, log_sum, g] = e.barrier([scaled, k, log_sum, g]);
         let scores = e.dot(scaled, k, scoring());
         match is_causal {
             true => e.select(is_seen(e, scores), scores, e.full_like(scores, f64::NEG_INFINITY)),
@@ -232,7 +243,7 @@ fn of_mix(e: &Emitter, g: InstrId, kept: &Kept, mixed: Option<InstrId>) -> ([Ins
     });
     let dims = e.dims(scores);
     let along = |row: InstrId| e.broadcast(row, &[0, 1, 2], &dims);
-    let weights = e.div(e.unary(UnaryOp::Exp, e.sub(scores, along(greatest))), along(sum));
+    let weights = e.convert(e.unary(UnaryOp::Exp, e.sub(e.convert(scores, wide), along(log_sum))), dtype);
     let mixed = mixed.unwrap_or_else(|| e.dot(weights, v, mixing()));
     let total = total.unwrap_or_else(|| total_of(g, mixed));
     let of_weights = e.dot(g, v, dot_dims([0, 1], [0, 2], 3, 3));
@@ -262,14 +273,11 @@ fn of_projected(
         let (lhs_contracting, rhs_contracting) = (lhs_contracting.to_vec(), rhs_contracting.to_vec());
         e.dot(lhs, rhs, DotDims { lhs_contracting, rhs_contracting, ..DotDims::default() })
     };
-    let dims = e.dims(g);
-    let of_features = dot(g, kernel, &[2], &[1]);
-    let of_heads = e.transpose(e.reshape(of_features, &e.dims(kept.scaled)), &[0, 2, 1, 3]);
+    let of_heads = e.transpose(dot(g, kernel, &[2], &[2]), &[0, 2, 1, 3]);
     let (v, of_heads) = values.map_or((kept.v, of_heads), |values| values.again(e, of_heads));
     let ([q, k, v], mixed) = of_mix(e, of_heads, &Kept { v, ..*kept }, None);
-    let in_order = e.reshape(e.transpose(mixed, &[0, 2, 1, 3]), &dims);
     let of_bias = e.convert(e.reduce_sum(e.convert(g, wide), &[0, 1]), dtype);
-    vec![q, k, v, dot(in_order, g, &[0, 1], &[0, 1]), of_bias]
+    vec![q, k, v, dot(mixed, g, &[0, 2], &[0, 1]), of_bias]
 }
 
 /// `[batch, positions, heads, size]` by `[batch, others, heads, size]` → `[batch, heads, positions, others]`.
@@ -339,12 +347,15 @@ mod tests {
     use super::*;
     use crate::graph::Distribution;
 
-    /// The variance of a matrix `[12, 12]` is `scale / 12` by any fan; a kernel `[12, 3, 4]` counts 36 inputs and 48 outputs.
+    /// The variance of a matrix `[12, 12]` is `scale / 12` by any fan; a kernel `[12, 3, 4]` counts 36 inputs and 48 outputs,
+    /// one `[3, 4, 12]` 12 and 36.
     #[test]
     fn kernels_start_as_matrices_do() {
-        for (mode, fan) in [(FanMode::FanIn, 36.0), (FanMode::FanOut, 48.0), (FanMode::FanAvg, 42.0)] {
+        let fans = [(FanMode::FanIn, 36.0, 12.0), (FanMode::FanOut, 48.0, 36.0), (FanMode::FanAvg, 42.0, 24.0)];
+        for (mode, before, after) in fans {
             let of = |scale| Init::VarianceScaling { scale, mode, distribution: Distribution::Uniform };
-            assert_eq!(as_matrix(of(2.0), 3, 4), of(2.0 * fan / 12.0));
+            assert_eq!(as_matrix(of(2.0), 3, 4), of(2.0 * before / 12.0));
+            assert_eq!(as_matrix(of(2.0), 1, 3), of(2.0 * after / 12.0));
         }
         assert_eq!(as_matrix(Init::Ones, 3, 4), Init::Ones);
     }
