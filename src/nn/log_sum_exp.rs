@@ -2,7 +2,7 @@
 
 use crate::graph::Tensor;
 use crate::hlo::ops::{BinaryOp, Comparison, UnaryOp};
-use crate::hlo::{CompId, DType, InstrId, Literal, Metadata, Module, Op, Shape};
+use crate::hlo::{CompId, DType, InstrId, Metadata, Module, Op, Shape};
 
 /// `log Σ e^x` over the last axis of f32 or f64 data, as a reduction by [`combination`]: with no greatest to wait for, it
 /// is one pass, which a compiler can make where x itself is made.
@@ -24,7 +24,8 @@ pub(super) fn log_sum_exp(x: &Tensor) -> Tensor {
 
 /// `(a, b) -> log(e^a + e^b)` on scalars of f32 or f64, as `max + log1p(e^-|a - b|)`; made once.
 ///
-/// The difference of equals is 0, infinities included. A NaN comes through it, as it does not through every `max`.
+/// The power is 1 for equals, infinities included. A NaN comes through it, as it does not through every `max`. There is
+/// no constant in it: compilers give one in a reduction a place in memory.
 fn combination(module: &mut Module, dtype: DType) -> CompId {
     let name = format!("log_add_exp_{dtype}");
     if let Some(comp) = module.find_computation(&name) {
@@ -35,14 +36,13 @@ fn combination(module: &mut Module, dtype: DType) -> CompId {
         module.append(comp, op, operands.to_vec(), Shape::scalar(dtype), Metadata::default())
     };
     let [a, b] = [0, 1].map(|number| append(dtype, Op::parameter(number), &[]));
-    let zero = if dtype == DType::F32 { Literal::scalar(0f32) } else { Literal::scalar(0f64) };
-    let zero = append(dtype, Op::Constant(zero), &[]);
-    let is_equal = append(DType::Pred, Op::Compare { direction: Comparison::Eq, kind: None }, &[a, b]);
     let difference = append(dtype, Op::Binary(BinaryOp::Subtract), &[a, b]);
-    let difference = append(dtype, Op::Select, &[is_equal, zero, difference]);
     let size = append(dtype, Op::Unary(UnaryOp::Abs), &[difference]);
     let exponent = append(dtype, Op::Unary(UnaryOp::Negate), &[size]);
-    let ratio = append(dtype, Op::Unary(UnaryOp::Exp), &[exponent]);
+    let power = append(dtype, Op::Unary(UnaryOp::Exp), &[exponent]);
+    let is_equal = append(DType::Pred, Op::Compare { direction: Comparison::Eq, kind: None }, &[a, b]);
+    let one = append(dtype, Op::Convert, &[is_equal]);
+    let ratio = append(dtype, Op::Select, &[is_equal, one, power]);
     let more = append(dtype, Op::Unary(UnaryOp::Log1p), &[ratio]);
     let greater = append(dtype, Op::Binary(BinaryOp::Maximum), &[a, b]);
     append(dtype, Op::Binary(BinaryOp::Add), &[greater, more]);
