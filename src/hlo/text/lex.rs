@@ -214,12 +214,9 @@ impl<'a> Cursor<'a> {
         let start = self.pos;
         let bytes = self.text.as_bytes();
         let rest = &bytes[start..self.end];
-        let mut n_word = 0;
-        while let Some(&byte) = rest.get(n_word) {
-            if !WORD_BYTES[usize::from(byte)] || byte == b'-' && rest.get(n_word + 1) == Some(&b'>') {
-                break;
-            }
-            n_word += 1;
+        let mut n_word = rest.iter().position(|&byte| !WORD_BYTES[usize::from(byte)]).unwrap_or(rest.len());
+        if rest.get(n_word) == Some(&b'>') && rest[..n_word].ends_with(b"-") {
+            n_word -= 1;
         }
         self.pos += n_word;
         &self.text[start..self.pos]
