@@ -28,8 +28,11 @@ const BATCH: i64 = 2;
 const LENGTH: i64 = 3;
 const FEATURES: i64 = 4;
 
+const MASKS_AND_SOFTMAXES: [(bool, Softmax); 3] =
+    [(false, Softmax::OnePass), (true, Softmax::OnePass), (true, Softmax::TwoPasses)];
+
 /// `Σ weight · attention(x + positions, memory)` in f64, and its gradients by every variable and by both inputs.
-fn attention_loss(is_causal: bool) -> (Program, Program) {
+fn attention_loss(is_causal: bool, softmax: Softmax) -> (Program, Program) {
     let build = |with_gradients: bool| {
         let g = Graph::new("attention");
         let dims = [BATCH, LENGTH, FEATURES];
@@ -38,7 +41,7 @@ fn attention_loss(is_causal: bool) -> (Program, Program) {
         let s = g.scope();
         let placed =
             position_embedding(&s, &x, "positions", &PositionEmbedding { max_length: 5, ..Default::default() });
-        let config = Attention { n_heads: 2, is_causal, ..Attention::default() };
+        let config = Attention { n_heads: 2, is_causal, softmax, ..Attention::default() };
         let y = attention(&s, &placed, &memory, "attention", &config);
         let loss = (&y * &weight).sum(&[0, 1, 2]);
         if !with_gradients {
@@ -69,8 +72,8 @@ fn dims_of(program: &Program, name: &str) -> Vec<i64> {
 #[test]
 fn gradients_of_attention_agree_with_central_differences() {
     const STEP: f64 = 1.0 / 8192.0;
-    for is_causal in [false, true] {
-        let (loss, gradients) = attention_loss(is_causal);
+    for (is_causal, softmax) in MASKS_AND_SOFTMAXES {
+        let (loss, gradients) = attention_loss(is_causal, softmax);
         let compiled = run::Compiled::new(&loss);
         let at = |moved: Option<(&str, usize, f64)>| {
             let results = compiled.run(|name| {
@@ -143,11 +146,11 @@ fn own_gradients_agree_with_central_differences() {
     for form in [Gelu::Tanh, Gelu::Erf] {
         check_gradient("gelu", &[24], 2e-8, |_, x| gelu(x, form).sum(&[0]));
     }
-    for smoothing in [0.0, 0.1] {
+    for (smoothing, softmax) in [(0.0, Softmax::TwoPasses), (0.1, Softmax::OnePass), (0.1, Softmax::TwoPasses)] {
         check_gradient("token_loss", &[2, 3, 5], 2e-8, |g, x| {
             let labels = g.iota(DType::S32, &[2, 3], 1);
             let weight = g.iota(DType::F64, &[2, 3], 0) + 1.0;
-            (token_loss(x, &labels, smoothing).loss * weight).sum(&[0, 1])
+            (token_loss(x, &labels, smoothing, softmax).loss * weight).sum(&[0, 1])
         });
     }
     let norm = LayerNorm { variance: Variance::OnePass, ..LayerNorm::default() };
@@ -176,11 +179,11 @@ fn token_losses_are_the_cross_entropy_and_the_metric() {
     ];
     let labels = [1, 2, 0, 2, 2, 7, -1, 3, 0];
     for dtype in [DType::F32, DType::BF16] {
-        for smoothing in [0.0, 0.1] {
+        for (smoothing, softmax) in [(0.0, Softmax::OnePass), (0.1, Softmax::OnePass), (0.1, Softmax::TwoPasses)] {
             let g = Graph::new("losses");
             let x = g.input("x", DType::F32, [9, 7]).cast(dtype);
             let y = g.input("y", DType::S32, [9]);
-            let rows = token_loss(&x, &y, smoothing);
+            let rows = token_loss(&x, &y, smoothing, softmax);
             let x = x.cast(DType::F32);
             let expected = sparse_softmax_cross_entropy_per_example(&x, &y, smoothing);
             let hits = |hits: &Tensor| hits.cast(DType::F32);
@@ -212,7 +215,7 @@ fn a_token_loss_sums_a_vocabulary() {
     const N: i64 = 4096;
     let g = Graph::new("loss");
     let (x, y) = (g.input("x", DType::F32, [3, N]), g.input("y", DType::S32, [3]));
-    let program = g.finish(&[("loss", &token_loss(&x, &y, 0.0).loss)]).unwrap();
+    let program = g.finish(&[("loss", &token_loss(&x, &y, 0.0, Softmax::OnePass).loss)]).unwrap();
     // Small, large, and past where powers are finite.
     let scales = [0.5, 16.0, 128.0];
     let values: Vec<f32> = scales
@@ -237,8 +240,8 @@ fn a_token_loss_sums_a_vocabulary() {
 /// The definition, in f64 and in plain loops. 12 roundings of values below 10 are below 1e-13.
 #[test]
 fn attention_is_its_definition() {
-    for is_causal in [false, true] {
-        let (program, _) = attention_loss(is_causal);
+    for (is_causal, softmax) in MASKS_AND_SOFTMAXES {
+        let (program, _) = attention_loss(is_causal, softmax);
         let value = |name: &str| numbers(name, &dims_of(&program, name));
         let measured = run::run(&program, |name| f64s(&dims_of(&program, name), &value(name)));
         let (length, features, size) = (LENGTH as usize, FEATURES as usize, FEATURES as usize / 2);
@@ -439,10 +442,11 @@ fn wrong_operands_are_named() {
     );
 }
 
-/// The default configuration is what the example says.
+/// The default configuration is what the example says, but for what it says only for a TPU.
 #[test]
 fn the_example_is_the_default() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/bert_base.yaml");
     let experiment = bf16scope::train::Experiment::read(&path).unwrap();
-    assert_eq!(experiment.model, Model::Transformer(transformer::Config::default()));
+    let expected = transformer::Config { softmax: Softmax::OnePass, ..Default::default() };
+    assert_eq!(experiment.model, Model::Transformer(expected));
 }

@@ -16,6 +16,7 @@ pub use yaml::{ConfigError, ConfigProblem};
 
 use crate::graph::{Graph, Precision, Scope, Tensor};
 use crate::hlo::DType;
+use crate::nn::Softmax;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A model of the zoo, as a YAML file describes it: `kind` first, then the keys of that kind's configuration.
@@ -55,6 +56,14 @@ impl Model {
         match self {
             Model::Mlp(_) | Model::Cnn(_) | Model::Resnet(_) => Reads::Images,
             Model::Transformer(_) => Reads::Tokens,
+        }
+    }
+
+    /// How the softmax of its loss finds its sums.
+    fn softmax(&self) -> Softmax {
+        match self {
+            Model::Mlp(_) | Model::Cnn(_) | Model::Resnet(_) => Softmax::default(),
+            Model::Transformer(config) => config.softmax,
         }
     }
 
@@ -129,6 +138,8 @@ pub struct Forward {
     pub network: Tensor,
     /// The same as f32: `[batch, n_classes]` or `[batch, length, n_classes]`.
     pub logits: Tensor,
+    /// How the softmax of a loss over a vocabulary finds its sums.
+    pub softmax: Softmax,
 }
 
 impl Forward {
@@ -158,7 +169,7 @@ pub fn forward(graph: &Graph, model: &Model, precision: Precision, batch: i64) -
     let input = graph.input(model.reads().name(), model.reads().dtype(precision), dims);
     let network = graph.low_precision_scope(precision, |s| model.build(s, &input));
     let logits = network.cast(DType::F32);
-    Forward { reads: model.reads(), input, network, logits }
+    Forward { reads: model.reads(), input, network, logits, softmax: model.softmax() }
 }
 
 impl<'de> Deserialize<'de> for Model {
@@ -199,7 +210,7 @@ mod tests {
              norm_gradient: per_feature\n",
             "kind: transformer\nvocabulary: 99\nlength: 8\nmax_length: 16\nlayers: 3\nfeatures: 24\nheads: 3\n\
              hidden: 48\nnorm: pre\ncausal: true\ndropout: 0.125\n\
-             recompute:\n  weights: 2\n  attention: 1\n  values: 0\n  hidden: 3\n",
+             recompute:\n  weights: 2\n  attention: 1\n  values: 0\n  hidden: 3\nsoftmax: one_pass\n",
         ] {
             let model: Model = yaml::from_str("model.yaml", text).unwrap();
             assert_eq!(serde_yaml::to_string(&model).unwrap().replace("\n- ", ", "), list_form(text), "{text}");

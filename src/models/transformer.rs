@@ -4,8 +4,8 @@ use super::yaml;
 use crate::graph::{Init, Scope, Tensor};
 use crate::hlo::DType;
 use crate::nn::{
-    self, Attention, Dense, Embedding, FeedForward, Gelu, LayerNorm, PositionEmbedding, Variance, attention, dropout,
-    embedding, feed_forward, layer_norm, position_embedding, token_logits,
+    self, Attention, Dense, Embedding, FeedForward, Gelu, LayerNorm, PositionEmbedding, Softmax, Variance, attention,
+    dropout, embedding, feed_forward, layer_norm, position_embedding, token_logits,
 };
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,8 @@ pub struct Config {
     pub dropout: f64,
     /// What the backward pass computes again. Default attention's weights.
     pub recompute: Recompute,
+    /// How softmaxes, attention's and the loss's, find their sums. Default `two_passes`.
+    pub softmax: Softmax,
 }
 
 /// What the backward pass computes again instead of keeping it, and in how many layers, from the first on.
@@ -96,6 +98,7 @@ impl Default for Config {
             causal: false,
             dropout: 0.0,
             recompute: Recompute::default(),
+            softmax: Softmax::default(),
         }
     }
 }
@@ -133,6 +136,7 @@ pub fn build(s: &Scope, tokens: &Tensor, config: &Config) -> Tensor {
                         is_causal: config.causal,
                         kernel_init: KERNEL_INIT,
                         recompute: config.recompute.of_attention(number),
+                        softmax: config.softmax,
                     };
                     attention(s, x, x, "heads", &config)
                 });

@@ -1,6 +1,6 @@
 //! Multi-head attention.
 
-use super::log_sum_exp::log_sum_exp;
+use super::log_sum_exp::{Softmax, log_sum_exp};
 use super::{is_float, of_rank};
 use crate::graph::{FanMode, Init, Scope, Tensor};
 use crate::hlo::ops::{Comparison, DotDims, RuleError, UnaryOp};
@@ -17,6 +17,8 @@ pub struct Attention {
     pub kernel_init: Init,
     /// What the gradient computes again instead of keeping it.
     pub recompute: Recompute,
+    /// How the softmax's sums are found.
+    pub softmax: Softmax,
 }
 
 /// What the gradient of [`attention`] computes again. Values are the same in any case.
@@ -35,7 +37,13 @@ pub enum Recompute {
 
 impl Default for Attention {
     fn default() -> Attention {
-        Attention { n_heads: 1, is_causal: false, kernel_init: Init::GLOROT_UNIFORM, recompute: Recompute::Weights }
+        Attention {
+            n_heads: 1,
+            is_causal: false,
+            kernel_init: Init::GLOROT_UNIFORM,
+            recompute: Recompute::Weights,
+            softmax: Softmax::default(),
+        }
     }
 }
 
@@ -184,7 +192,7 @@ fn as_matrix(init: Init, inputs: i64, outputs: i64) -> Init {
 /// `softmax(q · kᵀ / √size) · v`: q `[batch, positions, heads, size]`, k and v `[batch, others, heads, size]` →
 /// `[batch, heads, positions, size]`; also `q / √size`, and what the gradient is computed from.
 ///
-/// The softmax is `e^(scores - log Σ e^scores)`, whose sum is made where the scores are.
+/// The softmax is `e^(scores - log Σ e^scores)`, whose sum in one pass is made where the scores are.
 ///
 /// Its gradient is its own: it makes the weights again from q, k and one number of each row, so that no array of
 /// `positions · others` is kept for it, and takes the sum along a row that a softmax's gradient needs from the result,
@@ -197,7 +205,7 @@ fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], config: &Attention) -> (Tensor, Tenso
     let (log_sum, weights) = s.within("weights", |_| {
         let dtype = scores.dtype();
         let wide = scores.cast(if dtype.bits() < 32 { DType::F32 } else { dtype });
-        let log_sum = log_sum_exp(&wide);
+        let log_sum = log_sum_exp(&wide, config.softmax);
         let along = log_sum.broadcast_in_dim(&scores.dims(), &[0, 1, 2]);
         (log_sum, (wide - along).exponential().cast(dtype))
     });

@@ -1,25 +1,44 @@
-//! `log Σ e^x` in one pass.
+//! `log Σ e^x`, in two passes or one.
 
 use crate::graph::Tensor;
 use crate::hlo::ops::{BinaryOp, Comparison, UnaryOp};
 use crate::hlo::{CompId, DType, InstrId, Metadata, Module, Op, Shape};
+use serde::{Deserialize, Serialize};
 
-/// `log Σ e^x` over the last axis of f32 or f64 data, as a reduction by [`combination`]: with no greatest to wait for, it
-/// is one pass, which a compiler can make where x itself is made.
+/// How the sum of powers of a softmax is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Softmax {
+    /// The greatest first, then the sum of powers less it: two passes, and the sum rounds as a sum does. Default.
+    #[default]
+    TwoPasses,
+    /// Gathered element by element as `log(e^a + e^b)`: one pass, which a TPU's compiler makes where the elements
+    /// themselves are made. Each step rounds a value of the result's size, and takes a CPU longer than a power.
+    OnePass,
+}
+
+/// `log Σ e^x` over the last axis of f32 or f64 data.
 ///
-/// Minus infinity adds nothing, a row of nothing else gives it. A NaN gives NaN, infinity infinity or NaN.
+/// A NaN gives NaN, infinity infinity or NaN. A row of nothing but minus infinity gives it, or NaN in two passes.
 ///
-/// Every step rounds what is gathered so far, of the size of the result: see [`token_loss`](super::token_loss).
-///
-/// It has no gradient rule: what uses it has a gradient of its own.
+/// It has no gradient rule in one pass: what uses it has a gradient of its own.
 #[track_caller]
-pub(super) fn log_sum_exp(x: &Tensor) -> Tensor {
-    x.emit("log_sum_exp", |e| {
-        let dtype = x.dtype();
-        let init = e.scalar(dtype, f64::NEG_INFINITY);
-        let to_apply = e.with_module_mut(|module| combination(module, dtype));
-        e.emit(Op::Reduce { dimensions: vec![x.rank() as i64 - 1], to_apply }, &[x.id, init], None)
-    })
+pub(super) fn log_sum_exp(x: &Tensor, softmax: Softmax) -> Tensor {
+    let last = x.rank() as i64 - 1;
+    match softmax {
+        Softmax::TwoPasses => {
+            let greatest = x.max(&[last]);
+            let leading: Vec<i64> = (0..last).collect();
+            let powers = (x - greatest.broadcast_in_dim(&x.dims(), &leading)).exponential();
+            powers.sum(&[last]).log() + greatest
+        }
+        Softmax::OnePass => x.emit("log_sum_exp", |e| {
+            let dtype = x.dtype();
+            let init = e.scalar(dtype, f64::NEG_INFINITY);
+            let to_apply = e.with_module_mut(|module| combination(module, dtype));
+            e.emit(Op::Reduce { dimensions: vec![last], to_apply }, &[x.id, init], None)
+        }),
+    }
 }
 
 /// `(a, b) -> log(e^a + e^b)` on scalars of f32 or f64, as `max + log1p(e^-|a - b|)`; made once.

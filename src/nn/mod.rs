@@ -36,6 +36,7 @@ pub use dropout::dropout;
 pub use embedding::{Embedding, PositionEmbedding, embedding, position_embedding};
 pub use feed_forward::{FeedForward, feed_forward};
 pub use layer_norm::{LayerNorm, Variance, layer_norm};
+pub use log_sum_exp::Softmax;
 pub use loss::{
     mean_squared_error, softmax_cross_entropy, softmax_cross_entropy_per_example, sparse_softmax_cross_entropy,
     sparse_softmax_cross_entropy_per_example,

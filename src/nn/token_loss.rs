@@ -1,12 +1,12 @@
 //! Cross-entropy over a large vocabulary, where the logits are the largest array of a program.
 //!
 //! The same function as [`sparse_softmax_cross_entropy`](super::sparse_softmax_cross_entropy), written for few passes
-//! over the logits and for nothing of their size to be kept but themselves: one pass, which a compiler can make where the
-//! logits are made, finds all that is needed of a row, and the gradient, which is its own, makes the probabilities again
+//! over the logits and for nothing of their size to be kept but themselves: one pass, or two, finds all that is needed of a
+//! row, and the gradient, which is its own, makes the probabilities again
 //! from the logits and one number of each row.
 
 use super::dense::{self, Dense};
-use super::log_sum_exp::log_sum_exp;
+use super::log_sum_exp::{Softmax, log_sum_exp};
 use super::loss::{check_label_smoothing, check_labels, check_logits, is_label, loss};
 use crate::graph::{Scope, Tensor};
 use crate::hlo::ops::{BinaryOp, Comparison, DotDims, UnaryOp};
@@ -69,9 +69,8 @@ pub struct TokenLoss {
 /// logits any floating dtype, labels any integer dtype. bf16 and f16 logits are cast to f32 before anything else, so
 /// values are those of f32 logits, and only their cotangent is rounded to their dtype; f64 is computed in f64.
 ///
-/// `log Σ e^z` is gathered logit by logit, as `log(e^a + e^b)`, and nothing is taken from the logits first: each of `n`
-/// steps rounds a value that is at most as large as the greatest logit and `log n` together, by 2^-24 of it in f32.
-/// [`sparse_softmax_cross_entropy`](super::sparse_softmax_cross_entropy), which takes the greatest first, is nearer.
+/// In one pass ([`Softmax::OnePass`]) each of `n` steps rounds a value that is at most as large as the greatest logit and
+/// `log n` together, by 2^-24 of it in f32.
 ///
 /// # Gradient
 /// `g · (e^(z - log Σ e^z) - (1 - s) [label] - s / n)`, in one expression of the logits and `log Σ e^z`.
@@ -80,7 +79,7 @@ pub struct TokenLoss {
 /// Logits that are not floating; labels that are not integers or do not have the logits' leading dims; smoothing outside
 /// `[0, 1)`.
 #[track_caller]
-pub fn token_loss(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> TokenLoss {
+pub fn token_loss(logits: &Tensor, labels: &Tensor, label_smoothing: f64, softmax: Softmax) -> TokenLoss {
     let mut is_correct = None;
     let wide = if logits.dtype().is_float() && logits.dtype().bits() < 32 { DType::F32 } else { logits.dtype() };
     let check = || {
@@ -89,7 +88,7 @@ pub fn token_loss(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tok
         check_label_smoothing(label_smoothing)
     };
     let loss = loss("token_loss", [logits, labels], check, || {
-        let both = rows(logits, &logits.cast(wide), labels, label_smoothing);
+        let both = rows(logits, &logits.cast(wide), labels, (label_smoothing, softmax));
         is_correct = Some(both.is_correct);
         both.loss
     });
@@ -99,16 +98,16 @@ pub fn token_loss(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tok
 }
 
 #[track_caller]
-fn rows(given: &Tensor, logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> TokenLoss {
+fn rows(given: &Tensor, logits: &Tensor, labels: &Tensor, (label_smoothing, softmax): (f64, Softmax)) -> TokenLoss {
     let (graph, dtype, dims) = (logits.graph(), logits.dtype(), logits.dims());
     let (last, n_classes) = (dims.len() as i64 - 1, dims[dims.len() - 1]);
     let is_class = {
         let limit = |value: f64| graph.full(labels.dtype(), &labels.dims(), value);
         labels.greater_equal(&limit(0.0)).binary(BinaryOp::And, &labels.less(&limit(n_classes as f64)))
     };
-    // None of these waits for another, so that the compiler can make them all where it makes the logits.
+    // In one pass none of these waits for another, so that the compiler can make them all where it makes the logits.
     let log_sum = {
-        let log_sum = log_sum_exp(logits);
+        let log_sum = log_sum_exp(logits, softmax);
         // Powers less the greatest have no sum where there is an infinity, or nothing above minus infinity.
         let is_number = log_sum.abs().less(&graph.full(dtype, &labels.dims(), f64::INFINITY));
         is_number.select(&log_sum, &graph.full(dtype, &labels.dims(), f64::NAN))

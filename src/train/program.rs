@@ -126,7 +126,7 @@ pub(super) fn losses(forward: &Forward, labels: &Tensor, objective: &Objective) 
         }
         // Logits for a vocabulary at every position are too large for passes that can be spared.
         Reads::Tokens => {
-            let rows = nn::token_loss(&forward.network, labels, smoothing);
+            let rows = nn::token_loss(&forward.network, labels, smoothing, forward.softmax);
             (rows.loss.mean(&all_axes(&rows.loss)), count(&rows.is_correct))
         }
     }
