@@ -2,8 +2,7 @@
 //!
 //! The same function as [`sparse_softmax_cross_entropy`](super::sparse_softmax_cross_entropy), written for few passes
 //! over the logits and for nothing of their size to be kept but themselves: one pass, or two, finds all that is needed of a
-//! row, and the gradient, which is its own, makes the probabilities again
-//! from the logits and one number of each row.
+//! row, and the gradient, which is its own, makes the probabilities again from the logits and one number of each row.
 
 use super::dense::{self, Dense};
 use super::log_sum_exp::{Softmax, log_sum_exp};
