@@ -76,24 +76,31 @@ fn assert_same_bits(left: &BTreeMap<String, HostArray>, right: &BTreeMap<String,
     assert!(different.is_empty(), "these differ: {different:?}");
 }
 
+/// The accuracy that the example's run ends with.
+fn digits_accuracy(precision: Precision, seed: u64) -> f64 {
+    let mut experiment = Experiment::read(&example()).unwrap();
+    experiment.train.seed = seed;
+    let n_epochs = u64::from(experiment.train.epochs);
+    let summary = finish(&mut session(experiment.spec(precision)), &Plan { n_epochs, checkpoint: None }).unwrap();
+    assert_eq!(summary.epochs.len() as u64, n_epochs);
+    assert!(summary.test_accuracy >= 0.97, "{precision}, seed {seed}: ended at {}", summary.test_accuracy);
+    summary.test_accuracy
+}
+
+#[test]
+fn the_digits_are_learnt_in_16_bits() {
+    for precision in [Precision::F16, Precision::Bf16] {
+        digits_accuracy(precision, 0);
+    }
+}
+
 /// One accuracy on 360 images has a standard deviation of 0.6 points, and other processors sum in another order: single
 /// runs in f32 and bf16 part by more than a point on some. The difference of two means of three has 0.5.
 #[test]
-fn the_digits_are_learnt_in_every_precision() {
+fn the_digits_are_learnt_as_well_in_bf16_as_in_f32() {
     const SEEDS: [u64; 3] = [0, 1, 2];
-    let mut experiment = Experiment::read(&example()).unwrap();
-    let n_epochs = u64::from(experiment.train.epochs);
-    let mut accuracy = |precision, seed| {
-        experiment.train.seed = seed;
-        let mut session = session(experiment.spec(precision));
-        let summary = finish(&mut session, &Plan { n_epochs, checkpoint: None }).unwrap();
-        assert_eq!(summary.epochs.len() as u64, n_epochs);
-        assert!(summary.test_accuracy >= 0.97, "{precision}, seed {seed}: ended at {}", summary.test_accuracy);
-        summary.test_accuracy
-    };
-    accuracy(Precision::F16, 0);
-    let [bf16, f32] = [Precision::Bf16, Precision::F32]
-        .map(|precision| SEEDS.map(|seed| accuracy(precision, seed)).iter().sum::<f64>() / SEEDS.len() as f64);
+    let mean = |precision| SEEDS.map(|seed| digits_accuracy(precision, seed)).iter().sum::<f64>() / SEEDS.len() as f64;
+    let (bf16, f32) = (mean(Precision::Bf16), mean(Precision::F32));
     assert!((f32 - bf16).abs() <= 0.01, "means: f32 ended at {f32}, bf16 at {bf16}");
 }
 
