@@ -14,8 +14,8 @@ use crate::hlo::{Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Mo
 use std::cell::Cell;
 
 /// Bytes of text that are read at a time: what is made of them on the way stays in a core's cache, and its memory is
-/// used again for the next.
-pub(super) const PART: usize = 64 << 10;
+/// used again for the next. A fuzzer's texts are short, and should be read in parts too.
+pub(super) const PART: usize = if cfg!(fuzzing) { 64 } else { 64 << 10 };
 
 /// Reads a module. `path` is what errors call the text.
 ///
