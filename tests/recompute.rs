@@ -2,11 +2,14 @@
 
 mod run;
 
-use bf16scope::graph::{Init, Precision, Program};
+use bf16scope::graph::{Graph, Init, Precision, Program};
 use bf16scope::hlo::verify::verify;
-use bf16scope::hlo::{InstrId, Literal, Op};
-use bf16scope::models::{Model, yaml};
+use bf16scope::hlo::{DType, InstrId, Literal, Op};
+use bf16scope::models::{Model, transformer, yaml};
+use bf16scope::nn::token_loss;
 use bf16scope::optim::{LearningRate, Optimizer, Update, WeightDecay};
+use bf16scope::passes::grad::gradients;
+use bf16scope::passes::residual;
 use bf16scope::train::{Objective, program};
 
 fn model(text: &str) -> Model {
@@ -47,7 +50,12 @@ fn results(program: &Program) -> Vec<(String, Literal)> {
 /// In each of four layers something else: values, mixed, weights, nothing; the hidden layers of the first two.
 #[test]
 fn gradients_keep_their_bits() {
-    for (precision, form) in [(Precision::F32, "causal: false"), (Precision::Bf16, "causal: true, norm: pre")] {
+    let forms = [
+        (Precision::F32, "causal: false"),
+        (Precision::Bf16, "causal: true, norm: pre"),
+        (Precision::Bf16, "causal: false, norm: post"),
+    ];
+    for (precision, form) in forms {
         let expected = results(&step(&model(&format!("{form}, layers: 4")), precision));
         let each = "{values: 1, attention: 2, weights: 3, hidden: 2}";
         let measured = results(&step(&model(&format!("{form}, layers: 4, recompute: {each}")), precision));
@@ -55,6 +63,38 @@ fn gradients_keep_their_bits() {
         for ((name, measured), (_, expected)) in measured.iter().zip(&expected) {
             assert_eq!(measured, expected, "{precision}, {form}: {name}");
         }
+    }
+}
+
+/// The gradients of a post-norm transformer in bf16 before and after [`residual::run`], which `program::training` calls.
+#[test]
+fn a_cotangent_made_again_where_it_is_added_keeps_its_bits() {
+    let g = Graph::training("transformer");
+    let [tokens, labels] = ["tokens", "labels"].map(|name| g.input(name, DType::S32, [2, 8]));
+    let config = transformer::Config {
+        vocabulary: 19,
+        length: 8,
+        max_length: 8,
+        layers: 2,
+        features: 16,
+        heads: 4,
+        hidden: 32,
+        ..transformer::Config::default()
+    };
+    let logits = g.bf16_scope(|s| transformer::build(s, &tokens, &config));
+    let loss = token_loss(&logits, &labels, 0.0, config.softmax).loss.mean(&[0, 1]);
+    let variables = g.variables();
+    let wrt: Vec<_> = variables.iter().map(|variable| variable.instr).collect();
+    let gradients: Vec<_> = gradients(g.emitter(), loss.id, &wrt).unwrap().into_iter().map(|id| g.tensor(id)).collect();
+    let named: Vec<_> = variables.iter().map(|variable| variable.name.as_str()).zip(&gradients).collect();
+    let mut program = g.finish(&named).unwrap();
+    let expected = results(&program);
+    let (module, report) = residual::run(&program.module);
+    assert_eq!(report.made_again.len(), 2, "one in each layer, attention's");
+    verify(&module).unwrap();
+    program.module = module;
+    for ((name, measured), (_, expected)) in results(&program).iter().zip(&expected) {
+        assert_eq!(measured, expected, "{name}");
     }
 }
 

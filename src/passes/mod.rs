@@ -1,15 +1,17 @@
 //! Passes: functions from modules to modules.
 //!
-//! `grad` (reverse mode), `remat` (what the backward pass computes again instead of keeping), `pace` (updates that do not
-//! wait for the end of the program), `amp` (automatic low precision) and `tidy` (dead code, common subexpressions, exact
+//! `grad` (reverse mode), `remat` (what the backward pass computes again instead of keeping), `residual` (cotangents that
+//! are made again where they are added), `pace` (updates that do not wait for the end of the program), `amp` (automatic low precision) and `tidy` (dead code, common subexpressions, exact
 //! conversions). A pass takes a verified module and gives a verified module; the same input gives the same output, byte
 //! for byte. No pass reads files or compiles anything.
 
 pub mod amp;
 mod glob;
 pub mod grad;
+mod order;
 pub mod pace;
 pub mod remat;
+pub mod residual;
 pub mod tidy;
 
 /// Why a pass could not rewrite a module.

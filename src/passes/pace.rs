@@ -10,6 +10,7 @@
 //! An update is a result that may alias a parameter. It goes to the first barrier after the last one that it depends on,
 //! so nothing ever waits for itself. No value changes: a barrier hands on what it takes.
 
+use super::order::in_order;
 use crate::hlo::{InstrId, Instruction, Module, Op, Shape};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,8 +48,10 @@ pub fn run(module: &Module) -> (Module, Report) {
         let mut users = entry.ids().filter(|&user| entry.instr(user).operands.contains(&id));
         users.any(|user| !plan.waits.contains_key(&user))
     };
-    for id in entry.ids().filter(|&id| id != entry.root && (!replaced.contains(&id) || is_used(id))) {
-        writer.write(id);
+    let ids = entry.ids().filter(|&id| id != entry.root && (!replaced.contains(&id) || is_used(id)));
+    for id in in_order(ids, |id| plan.taken(&entry.instructions, id)) {
+        let new = writer.copy(id);
+        writer.renamed.insert(id, new);
     }
     writer.write_root(entry.root);
     report.renamed = writer.renamed;
@@ -95,6 +98,14 @@ impl Plan {
         }
         plan
     }
+
+    /// What an instruction takes, and a barrier that waits has in its tuple.
+    fn taken(&self, instructions: &[Instruction], id: InstrId) -> Vec<InstrId> {
+        let instr = &instructions[id.idx()];
+        let waits = self.waits.get(&id);
+        let operands = if waits.is_some() { &instructions[instr.operands[0].idx()].operands } else { &instr.operands };
+        operands.iter().chain(&instr.control_predecessors).chain(waits.into_iter().flatten()).copied().collect()
+    }
 }
 
 /// How many values a barrier takes in a tuple of its own, if one of them is a parameter; else 0.
@@ -116,29 +127,6 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes an instruction after all that it takes.
-    fn write(&mut self, id: InstrId) {
-        let mut pending = vec![id];
-        while let Some(&id) = pending.last() {
-            if self.renamed.contains_key(&id) {
-                pending.pop();
-                continue;
-            }
-            let instr = &self.original[id.idx()];
-            let waits = self.plan.waits.get(&id);
-            let taken =
-                if waits.is_some() { &self.original[instr.operands[0].idx()].operands } else { &instr.operands };
-            let needed = taken.iter().chain(&instr.control_predecessors).chain(waits.into_iter().flatten());
-            let missing: Vec<InstrId> = needed.copied().filter(|id| !self.renamed.contains_key(id)).collect();
-            if missing.is_empty() {
-                pending.pop();
-                let new = self.copy(id);
-                self.renamed.insert(id, new);
-            }
-            pending.extend(missing);
-        }
-    }
-
     fn copy(&mut self, id: InstrId) -> InstrId {
         let mut instr = self.original[id.idx()].clone();
         if let Some(waits) = self.plan.waits.get(&id) {

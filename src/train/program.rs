@@ -6,13 +6,14 @@
 
 use super::accumulation::{Accumulated, MicroBatch};
 use crate::graph::{BuildError, Graph, Precision, Program, Tensor};
-use crate::hlo::{Alias, AliasKind, DType, InstrId};
+use crate::hlo::{Alias, AliasKind, DType, InstrId, Module};
 use crate::models::{Forward, Model, Reads, forward};
 use crate::nn;
 use crate::optim::{LossScale, Update};
 use crate::passes::grad::{GradError, gradients};
-use crate::passes::pace;
 use crate::passes::remat::{self, RematError, recompute};
+use crate::passes::{pace, residual};
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 /// What a training program minimises, and how.
@@ -168,15 +169,23 @@ fn finish_with_state(graph: &Graph, others: [(&str, &Tensor); 2]) -> Result<Prog
             kind: AliasKind::May,
         })
         .collect();
-    pace(&mut program);
+    rewrite_backward_pass(&mut program);
     Ok(program)
 }
 
-/// Makes what is computed again wait for updates in place.
-fn pace(program: &mut Program) {
+/// What is made again where it is added, and what waits for updates in place.
+fn rewrite_backward_pass(program: &mut Program) {
+    let (module, report) = residual::run(&program.module);
+    replace(program, module, &report.renamed);
+    tracing::debug!(n_made_again = report.made_again.len(), "residual");
     let (module, report) = pace::run(&program.module);
+    replace(program, module, &report.renamed);
+    tracing::debug!(n_paced = report.paced.len(), "pace");
+}
+
+fn replace(program: &mut Program, module: Module, renamed: &BTreeMap<InstrId, InstrId>) {
     program.module = module;
-    let renamed = |id: InstrId| report.renamed.get(&id).copied().unwrap_or(id);
+    let renamed = |id: InstrId| renamed.get(&id).copied().unwrap_or(id);
     for variable in &mut program.variables {
         variable.instr = renamed(variable.instr);
         variable.update = variable.update.map(renamed);
@@ -184,7 +193,6 @@ fn pace(program: &mut Program) {
     for input in &mut program.inputs {
         input.instr = renamed(input.instr);
     }
-    tracing::debug!(n_paced = report.paced.len(), "pace");
 }
 
 /// One batch of an evaluation.

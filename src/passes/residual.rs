@@ -1,0 +1,354 @@
+//! Residual additions of the backward pass: a cotangent that is made again where it is added.
+//!
+//! Behind a residual block with a norm after its addition, `norm(x + branch(x))`, the cotangent of the addition is the
+//! last, element by element, of a layer norm's gradient. Four things read it: the product that takes it back through the
+//! branch, the gradients of the kernel and the bias that the branch ends with, and the addition of what comes out of the
+//! branch, `sum = cotangent + product`. A compiler makes it in a pass of its own. [`run`] writes it so that it costs none:
+//!
+//! - the way back through the branch has the cotangent as it was, now the only one to read it, and makes it on the way
+//!   into its product;
+//! - the addition has a copy, made from the same arrays and from the same numbers of rows, these behind a barrier, so
+//!   that nobody finds out that both are one;
+//! - what the addition does not wait for has the copy as it stands after the addition, `sum = sum ? copy : sum`, so that
+//!   it is written where the product is made; products behind one more barrier, or they would make it themselves.
+//!
+//! Values are the same bit for bit, but where the sum is NaN the copy is too, which is no news: the sum goes on to every
+//! gradient before it.
+//!
+//! It is done where the cotangent is rounded to a narrower dtype, is made from one or two arrays of its size, and where
+//! nothing reads the sum but another addition. The sum of a feed-forward network's block is what the norm before it takes
+//! its statistics from: there compilers for cores with two matrix units make more of the product than the pass cost.
+//! Only the entry is looked at. The benchmarks (`benches/tpu/transformer.md`) say what it is worth.
+
+use super::order::in_order;
+use crate::hlo::ops::{BinaryOp, Comparison};
+use crate::hlo::{Emitter, InstrId, Instruction, Module, Op};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What [`run`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The names of the cotangents that are made again.
+    pub made_again: Vec<String>,
+    /// What instructions of the entry are called now; empty if nothing changed.
+    pub renamed: BTreeMap<InstrId, InstrId>,
+}
+
+/// The module with such cotangents made again. Instructions keep their order but where they must stand before what takes them.
+/// The module must be a verified one.
+pub fn run(module: &Module) -> (Module, Report) {
+    let entry = module.entry();
+    let instructions = &entry.instructions;
+    let sites = find(instructions, entry.root);
+    if sites.is_empty() {
+        return (module.clone(), Report::default());
+    }
+    let late: BTreeMap<InstrId, usize> =
+        sites.iter().enumerate().flat_map(|(idx, site)| site.late.iter().map(move |&id| (id, idx))).collect();
+    let taken = |id: InstrId| {
+        let instr = &instructions[id.idx()];
+        // What reads the copy comes after the sum, which it is made with.
+        let sum = late.get(&id).map(|&idx| sites[idx].sum);
+        instr.operands.iter().chain(&instr.control_predecessors).copied().chain(sum).collect()
+    };
+    let mut copy = module.clone();
+    copy.computations[module.entry.idx()].instructions.clear();
+    let e = Emitter::new(copy, module.entry);
+    let mut report = Report::default();
+    // Per site the copy as it stands after the sum: for products, and for all else.
+    let mut after: BTreeMap<usize, [InstrId; 2]> = BTreeMap::new();
+    for id in in_order(entry.ids(), taken) {
+        let mut instr = instructions[id.idx()].clone();
+        let again = sites.iter().enumerate().find(|(_, site)| site.sum == id).map(|(idx, site)| {
+            e.set_metadata(instructions[site.cotangent.idx()].metadata.clone());
+            report.made_again.push(instructions[site.cotangent.idx()].name.clone());
+            (idx, site, site.again(&e, instructions, &report.renamed))
+        });
+        for operand in &mut instr.operands {
+            let old = *operand;
+            *operand = match (&again, late.get(&id)) {
+                (Some((_, site, again)), _) if site.cotangent == old => *again,
+                (_, Some(idx)) if sites[*idx].cotangent == old => after[idx][usize::from(!is_product(&instr.op))],
+                _ => report.renamed[&old],
+            };
+        }
+        instr.control_predecessors = instr.control_predecessors.iter().map(|id| report.renamed[id]).collect();
+        let new = push(&e, instr);
+        report.renamed.insert(id, new);
+        if let Some((idx, _, again)) = again {
+            let with_sum = e.select(e.compare(Comparison::Eq, new, new), again, new);
+            let [behind] = e.barrier([with_sum]);
+            after.insert(idx, [behind, with_sum]);
+        }
+    }
+    match e.finish() {
+        Ok(mut written) => {
+            written.computations[module.entry.idx()].root = report.renamed[&entry.root];
+            (written, report)
+        }
+        // A verified module's copies break no rule.
+        Err(_) => (module.clone(), Report::default()),
+    }
+}
+
+/// Appends an instruction as it is.
+fn push(e: &Emitter, instr: Instruction) -> InstrId {
+    e.with_module_mut(|module| {
+        let computation = &mut module.computations[e.comp().idx()];
+        computation.instructions.push(instr);
+        InstrId(computation.instructions.len() as u32 - 1)
+    })
+}
+
+/// A cotangent that is to be made again.
+struct Site {
+    cotangent: InstrId,
+    /// The cotangent and a product that depends on it.
+    sum: InstrId,
+    /// What reads the cotangent and is not needed for the sum.
+    late: BTreeSet<InstrId>,
+    /// The numbers of rows it is made from, which come out of reductions.
+    rows: Vec<InstrId>,
+}
+
+impl Site {
+    /// The cotangent once more.
+    fn again(&self, e: &Emitter, instructions: &[Instruction], renamed: &BTreeMap<InstrId, InstrId>) -> InstrId {
+        let rows: Vec<InstrId> = self.rows.iter().map(|id| renamed[id]).collect();
+        let barrier = e.emit(Op::OptimizationBarrier, &[e.tuple(&rows)], None);
+        let behind = (0..).zip(&self.rows).map(|(index, &id)| (id, e.get_tuple_element(barrier, index)));
+        let mut copies: BTreeMap<InstrId, InstrId> = behind.collect();
+        let (functions, _) = made_from(instructions, self.cotangent);
+        // In the order of the original, and so after all that they take.
+        for id in functions {
+            let instr = &instructions[id.idx()];
+            let operands: Vec<InstrId> =
+                instr.operands.iter().map(|id| copies.get(id).copied().unwrap_or(renamed[id])).collect();
+            let copy = e.emit(instr.op.clone(), &operands, instr.shape.as_array().map(|_| &instr.shape));
+            copies.insert(id, copy);
+        }
+        copies[&self.cotangent]
+    }
+}
+
+/// The functions, element by element, that an array is made by, itself included, and what they take: arrays of its size
+/// that are narrower than what is computed from them, and smaller ones that are broadcast.
+fn made_from(instructions: &[Instruction], array: InstrId) -> (BTreeSet<InstrId>, BTreeSet<InstrId>) {
+    let (mut functions, mut sources) = (BTreeSet::from([array]), BTreeSet::new());
+    let mut pending: Vec<InstrId> = instructions[array.idx()].operands.clone();
+    while let Some(id) = pending.pop() {
+        let instr = &instructions[id.idx()];
+        match instr.op {
+            Op::Broadcast { .. } | Op::Convert => sources.extend(&instr.operands),
+            Op::Unary(_) | Op::Binary(_) if !functions.contains(&id) => pending.extend(&instr.operands),
+            Op::Unary(_) | Op::Binary(_) => {}
+            _ => {
+                sources.insert(id);
+                continue;
+            }
+        }
+        functions.insert(id);
+    }
+    (functions, sources)
+}
+
+/// From how many arrays of its size a cotangent is made again: a layer norm's from its data and its cotangent.
+const N_ARRAYS: usize = 2;
+
+fn find(instructions: &[Instruction], root: InstrId) -> Vec<Site> {
+    let mut users: Vec<Vec<InstrId>> = vec![Vec::new(); instructions.len()];
+    for (idx, instr) in instructions.iter().enumerate() {
+        for operand in instr.operands.iter().chain(&instr.control_predecessors) {
+            users[operand.idx()].push(InstrId(idx as u32));
+        }
+    }
+    let mut sites = Vec::new();
+    // What is late waits for its sum: no later site may make the sum wait for that.
+    let mut waits = BTreeMap::new();
+    for id in (0..instructions.len() as u32).map(InstrId).filter(|&id| id != root) {
+        if let Some(site) = site(instructions, &users, &waits, id) {
+            waits.extend(site.late.iter().map(|&late| (late, site.sum)));
+            sites.push(site);
+        }
+    }
+    sites
+}
+
+/// The place where this cotangent is added to a product, if it is to be made again there.
+fn site(
+    instructions: &[Instruction],
+    users: &[Vec<InstrId>],
+    waits: &BTreeMap<InstrId, InstrId>,
+    cotangent: InstrId,
+) -> Option<Site> {
+    let instr = |id: InstrId| &instructions[id.idx()];
+    let n_bits = |id: InstrId| instr(id).shape.dtype().map_or(0, |dtype| dtype.bits());
+    let is_rounded =
+        matches!(instr(cotangent).op, Op::Convert) && n_bits(cotangent) < n_bits(instr(cotangent).operands[0]);
+    if !is_rounded {
+        return None;
+    }
+    let is_sum = |id: &InstrId| matches!(instr(*id).op, Op::Binary(BinaryOp::Add));
+    let of_product = |id: &InstrId| instr(*id).operands.iter().any(|&operand| is_product(&instr(operand).op));
+    let readers = &users[cotangent.idx()];
+    let &sum = readers.iter().find(|id| is_sum(id) && of_product(id))?;
+    let [next] = users[sum.idx()][..] else { return None };
+    if !is_sum(&next) {
+        return None;
+    }
+    let (_, sources) = made_from(instructions, cotangent);
+    let dims = instr(cotangent).shape.dims();
+    let (arrays, smaller): (Vec<InstrId>, Vec<InstrId>) =
+        sources.into_iter().partition(|&id| instr(id).shape.dims() == dims);
+    let is_given = |id: InstrId| matches!(instr(id).op, Op::Parameter { .. } | Op::Constant(_));
+    let rows: Vec<InstrId> = smaller.into_iter().filter(|&id| !is_given(id)).collect();
+    if arrays.len() > N_ARRAYS || rows.is_empty() {
+        return None;
+    }
+    let needed = needed_for(instructions, waits, sum);
+    let (way_back, late): (Vec<InstrId>, Vec<InstrId>) =
+        readers.iter().filter(|&&id| id != sum).partition(|id| needed.contains(id));
+    let has_product = |ids: &[InstrId]| ids.iter().any(|&id| is_product(&instr(id).op));
+    let is_site = has_product(&way_back) && has_product(&late);
+    is_site.then(|| Site { cotangent, sum, late: late.into_iter().collect(), rows })
+}
+
+fn is_product(op: &Op) -> bool {
+    matches!(op, Op::Dot { .. })
+}
+
+/// All that an instruction depends on or waits for.
+fn needed_for(instructions: &[Instruction], waits: &BTreeMap<InstrId, InstrId>, id: InstrId) -> BTreeSet<InstrId> {
+    let (mut needed, mut pending) = (BTreeSet::new(), vec![id]);
+    while let Some(id) = pending.pop() {
+        let instr = &instructions[id.idx()];
+        for &operand in instr.operands.iter().chain(&instr.control_predecessors).chain(waits.get(&id)) {
+            if needed.insert(operand) {
+                pending.push(operand);
+            }
+        }
+    }
+    needed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::text::{PrintOptions, parse, print};
+    use crate::hlo::verify::verify;
+
+    /// Rows less their means are a cotangent, which goes back through `%w` and is added to what comes out of it.
+    const STEP: &str = "HloModule step
+
+add {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %both = f32[] add(%a, %b)
+}
+
+ENTRY step {
+  %g = bf16[8,4] parameter(0)
+  %w = bf16[4,4] parameter(1)
+  %h = bf16[8,4] parameter(2)
+  %wide = f32[8,4] convert(%g)
+  %zero = f32[] constant(0)
+  %mean = f32[8] reduce(%wide, %zero), dimensions={1}, to_apply=%add
+  %means = f32[8,4] broadcast(%mean), dimensions={0}
+  %centred = f32[8,4] subtract(%wide, %means)
+  %cotangent = bf16[8,4] convert(%centred)
+  %kernel = bf16[4,4] dot(%h, %cotangent), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  %of_bias = f32[8,4] convert(%cotangent)
+  %bias = f32[4] reduce(%of_bias, %zero), dimensions={0}, to_apply=%add
+  %back = bf16[8,4] dot(%cotangent, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %sum = bf16[8,4] add(%cotangent, %back)
+  %more = bf16[8,4] dot(%h, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %total = bf16[8,4] add(%sum, %more)
+  ROOT %results = (bf16[4,4], f32[4], bf16[8,4]) tuple(%kernel, %bias, %total)
+}
+";
+
+    fn rewritten(text: &str) -> (Module, Report) {
+        let module = parse(text, "step").unwrap();
+        verify(&module).unwrap();
+        let (rewritten, report) = run(&module);
+        verify(&rewritten).unwrap();
+        (rewritten, report)
+    }
+
+    #[test]
+    fn each_reader_has_the_cotangent_as_it_needs_it() {
+        let (module, report) = rewritten(STEP);
+        assert_eq!(report.made_again, ["cotangent"]);
+        let entry = module.entry();
+        let named = |name: &str| entry.instructions.iter().find(|instr| instr.name == name).unwrap();
+        let operand = |instr: &Instruction, index: usize| entry.instr(instr.operands[index]);
+        assert_eq!(operand(named("back"), 0).name, "cotangent");
+        // The addition: by the same operations from the same array, but from means behind a barrier.
+        let copy = operand(named("sum"), 0);
+        let centred = operand(copy, 0);
+        assert_eq!((&copy.op, &centred.op), (&Op::Convert, &Op::Binary(BinaryOp::Subtract)));
+        assert_eq!(operand(operand(centred, 0), 0).name, "g");
+        let means = operand(operand(centred, 1), 0);
+        assert_eq!((&means.op, &operand(means, 0).op), (&Op::GetTupleElement { index: 0 }, &Op::OptimizationBarrier));
+        assert_eq!(operand(operand(operand(means, 0), 0), 0).name, "mean");
+        // What is late: the copy where the sum is a number, for the product behind a barrier.
+        let with_sum = operand(named("of_bias"), 0);
+        assert_eq!(with_sum.op, Op::Select);
+        assert_eq!([1, 2].map(|index| &operand(with_sum, index).name), [&copy.name, &named("sum").name]);
+        let compare = operand(with_sum, 0);
+        assert_eq!([0, 1].map(|index| operand(compare, index).name.as_str()), ["sum", "sum"]);
+        let behind = operand(named("kernel"), 1);
+        let barrier = operand(behind, 0);
+        assert_eq!((&behind.op, &barrier.op), (&Op::GetTupleElement { index: 0 }, &Op::OptimizationBarrier));
+        assert_eq!(operand(operand(barrier, 0), 0).name, with_sum.name);
+    }
+
+    #[test]
+    fn renamed_says_where_each_instruction_is() {
+        let (module, report) = rewritten(STEP);
+        let original = parse(STEP, "step").unwrap();
+        assert_eq!(report.renamed.len(), original.entry().instructions.len());
+        for (old, new) in &report.renamed {
+            assert_eq!(original.entry().instr(*old).name, module.entry().instr(*new).name);
+        }
+        assert_eq!(module.entry().instr(module.entry().root).name, "results");
+    }
+
+    #[test]
+    fn nothing_changes_elsewhere() {
+        let statistics = STEP.replace("add(%sum, %more)", "multiply(%sum, %more)");
+        let not_rounded = STEP.replace("bf16", "f32");
+        let nothing_late = STEP.replace("dot(%h, %cotangent)", "dot(%h, %g)");
+        let no_product = STEP.replace("dot(%cotangent, %w)", "dot(%g, %w)");
+        let no_rows = STEP.replace("broadcast(%mean), dimensions={0}", "broadcast(%zero), dimensions={}");
+        for text in [statistics, not_rounded, nothing_late, no_product, no_rows] {
+            assert_ne!(text, STEP);
+            let (module, report) = rewritten(&text);
+            assert_eq!(report, Report::default());
+            let text_of = |module: &Module| print(module, &PrintOptions::default());
+            assert_eq!(text_of(&module), text_of(&parse(&text, "step").unwrap()));
+        }
+    }
+
+    /// Two cotangents, each of whose ways back takes the gradient of a kernel made from the other. Both gradients waiting
+    /// for their sums would wait for each other.
+    #[test]
+    fn nothing_waits_for_itself() {
+        let second = "  %again = f32[8,4] multiply(%centred, %means)
+  %other = bf16[8,4] convert(%again)
+  %kernel = bf16[4,4] dot(%h, %cotangent), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  %other_kernel = bf16[4,4] dot(%h, %other), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  %other_back = bf16[8,4] dot(%other, %kernel), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %other_sum = bf16[8,4] add(%other, %other_back)
+";
+        let kernel = STEP.lines().find(|line| line.contains("%kernel = ")).unwrap();
+        let text = STEP
+            .replace(&format!("{kernel}\n"), second)
+            .replace("dot(%cotangent, %w)", "dot(%cotangent, %other_kernel)")
+            .replace(
+                "%more = bf16[8,4] dot(%h, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+                "%more = bf16[8,4] add(%other_sum, %g)",
+            );
+        assert_eq!(rewritten(&text).1.made_again, ["cotangent"]);
+    }
+}
