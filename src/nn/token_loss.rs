@@ -42,7 +42,9 @@ pub fn token_logits(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor
         let of_bias = e.reshape(dot(ones, g, leading(), leading()), &dims[last as usize..]);
         // Nothing else waits for the bias's, and the logits would be kept until it is made.
         let [of_x, of_bias] = e.barrier([of_x, of_bias]);
-        vec![of_x, dot(x_id, g, leading(), leading()), of_bias]
+        // Made once: on the way into this product a norm would be made again for each part of the vocabulary.
+        let [x] = e.barrier([x_id]);
+        vec![of_x, dot(x, g, leading(), leading()), of_bias]
     })
 }
 
