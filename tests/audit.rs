@@ -11,7 +11,7 @@ use bf16scope::hlo::ops::{Opaque, UnaryOp};
 use bf16scope::hlo::{Literal, Module, Op, text};
 use bf16scope::passes::amp::{self, LowDType, Policy, Reach};
 use bf16scope::pjrt::Client;
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
@@ -39,6 +39,15 @@ fn audit_with(module: &Module, inputs: &[Literal], policy: &Policy, config: Conf
 
 fn audit(module: &Module, inputs: &[Literal], policy: &Policy) -> Audit {
     audit_with(module, inputs, policy, Config::default())
+}
+
+/// Of what TensorFlow made by the default policy, which several tests look at.
+static MLP: LazyLock<Audit> = LazyLock::new(|| audit_of("oracle_tf/mlp_f32"));
+static RESNET_BLOCK: LazyLock<Audit> = LazyLock::new(|| audit_of("oracle_tf/resnet_block_f32"));
+
+fn audit_of(name: &str) -> Audit {
+    let (module, inputs) = recorded(name);
+    audit(&module, &inputs, &Policy::default())
 }
 
 fn row<'a>(audit: &'a Audit, name: &str) -> &'a Row {
@@ -172,7 +181,7 @@ fn subnormal_numbers_are_flushed_if_wanted() {
 #[test]
 fn slices_give_the_same_rows() {
     let (module, inputs) = recorded("oracle_tf/mlp_f32");
-    let whole = audit(&module, &inputs, &Policy::default());
+    let whole = &*MLP;
     assert_eq!(whole.n_slices, 1);
     // 3 × 32 KiB: the largest array is `[64,128]`.
     let config = Config { slice_bytes: 3 << 15, ..Config::default() };
@@ -193,9 +202,7 @@ fn slices_give_the_same_rows() {
 /// One rounding of what is read and one of what is given is all that ops can do which only move, compare or add values.
 #[test]
 fn born_errors_of_real_modules_are_those_of_rounding() {
-    for name in ["oracle_tf/mlp_f32", "oracle_tf/resnet_block_f32"] {
-        let (module, inputs) = recorded(name);
-        let found = audit(&module, &inputs, &Policy::default());
+    for (name, found) in [("oracle_tf/mlp_f32", &*MLP), ("oracle_tf/resnet_block_f32", &*RESNET_BLOCK)] {
         assert!(found.skipped.is_empty() && found.first_not_finite.is_none(), "{:?}", found.skipped);
         let lowered = found.rows.iter().filter(|row| row.reference != row.lowered).count();
         assert!(lowered > 15, "{name}: {lowered} rows are lowered");
@@ -214,9 +221,14 @@ fn born_errors_of_real_modules_are_those_of_rounding() {
 /// The results are measured in the modules as they are: what two plain runs differ by.
 #[test]
 fn results_are_those_of_plain_runs() {
-    for name in ["oracle_tf/mlp_f32", "oracle_tf/resnet_block_f32", "oracle_jax/mlp_adam_step"] {
+    let step = audit_of("oracle_jax/mlp_adam_step");
+    let audits = [
+        ("oracle_tf/mlp_f32", &*MLP),
+        ("oracle_tf/resnet_block_f32", &*RESNET_BLOCK),
+        ("oracle_jax/mlp_adam_step", &step),
+    ];
+    for (name, found) in audits {
         let (module, inputs) = recorded(name);
-        let found = audit(&module, &inputs, &Policy::default());
         let arguments: Vec<Vec<u8>> = inputs
             .iter()
             .map(|input| match input {

@@ -60,14 +60,17 @@ fn trained(model: &Model, precision: Precision, remat: &Config) -> BTreeMap<Stri
 
 #[test]
 fn gradients_keep_their_bits() {
-    for (model, patterns) in [(cnn(), &[&["conv*"][..]][..]), (resnet(), &[&["conv2", "stem"], &["stage?/block*"]])] {
-        for precision in [Precision::F32, Precision::Bf16] {
-            let expected = trained(&model, precision, &Config::None);
-            for remat in [Config::Elementwise].into_iter().chain(patterns.iter().map(|patterns| scopes(patterns))) {
-                let actual = trained(&model, precision, &remat);
-                let different: Vec<_> = expected.keys().filter(|name| expected[*name] != actual[*name]).collect();
-                assert!(different.is_empty(), "{} {precision} {remat:?}: these differ: {different:?}", model.kind());
-            }
+    let cases: [(Model, Precision, &[&[&str]]); 3] = [
+        (cnn(), Precision::F32, &[&["conv*"]]),
+        (cnn(), Precision::Bf16, &[&["conv*"]]),
+        (resnet(), Precision::Bf16, &[&["conv2", "stem"], &["stage?/block*"]]),
+    ];
+    for (model, precision, patterns) in cases {
+        let expected = trained(&model, precision, &Config::None);
+        for remat in [Config::Elementwise].into_iter().chain(patterns.iter().map(|patterns| scopes(patterns))) {
+            let actual = trained(&model, precision, &remat);
+            let different: Vec<_> = expected.keys().filter(|name| expected[*name] != actual[*name]).collect();
+            assert!(different.is_empty(), "{} {precision} {remat:?}: these differ: {different:?}", model.kind());
         }
     }
 }
