@@ -2,17 +2,11 @@
 //! run if there is none; and tells our programs where its libraries are, which xla-rs's own build script can do for its
 //! own programs only. Without the feature it does nothing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// What xla-rs 0.4.3 includes and links; an XLA of another age lacks some of it.
-const FILES: [&str; 5] = [
-    "include/xla/hlo/builder/xla_builder.h",
-    "include/xla/pjrt/c_api_client/pjrt_c_api_client.h",
-    "include/xla/pjrt/plugin/xla_cpu/xla_cpu_pjrt_client.h",
-    "include/xla/pjrt/plugin/xla_gpu/xla_gpu_client_options.h",
-    "lib/libxla_extension.so",
-];
+/// Has a file in place of each header that xla-rs 0.4.3 includes, of which an XLA of another age lacks some.
+const HEADERS: &str = "ci/no-xla-extension";
 
 const HELP: &str =
     "help: eval \"$(ci/xla-extension)\" makes one and names it; or set XLA_EXTENSION_DIR to an xla_extension 0.10.0";
@@ -29,6 +23,7 @@ fn main() {
         return;
     }
     println!("cargo:rerun-if-env-changed=XLA_EXTENSION_DIR");
+    println!("cargo:rerun-if-changed={HEADERS}");
     match extension() {
         Ok(dir) => {
             println!("cargo:rustc-link-arg=-Wl,-rpath,{}", dir.join("lib").display());
@@ -50,12 +45,29 @@ fn main() {
 fn extension() -> Result<PathBuf, String> {
     let named = env::var_os("XLA_EXTENSION_DIR").filter(|dir| !dir.is_empty());
     let dir = PathBuf::from(named.ok_or("XLA_EXTENSION_DIR is not set: xla-rs needs XLA's headers and library")?);
-    match FILES.iter().find(|file| !dir.join(file).exists()) {
-        Some(file) => {
-            Err(format!("XLA_EXTENSION_DIR={} is no XLA that xla-rs 0.4.3 can use: {file} is missing", dir.display()))
-        }
+    let mut files = vec![PathBuf::from("lib/libxla_extension.so")];
+    headers(Path::new(HEADERS), &mut files).map_err(|error| format!("cannot read {HEADERS}: {error}"))?;
+    match files.iter().find(|file| !dir.join(file).exists()) {
+        Some(file) => Err(format!(
+            "XLA_EXTENSION_DIR={} is no XLA that xla-rs 0.4.3 can use: {} is missing",
+            dir.display(),
+            file.display()
+        )),
         None => Ok(dir),
     }
+}
+
+/// The paths in an extension of the headers that `dir` has files for.
+fn headers(dir: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            headers(&path, found)?;
+        } else if let Ok(header) = path.strip_prefix(HEADERS) {
+            found.push(Path::new("include").join(header));
+        }
+    }
+    Ok(())
 }
 
 /// Empty files in place of the libraries, which the loader tries last and refuses by name.
