@@ -9,7 +9,7 @@ use std::io;
 use anyhow::Context as _;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::{EnvFilter, Targets};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -74,8 +74,11 @@ pub fn init(verbosity: Verbosity, trace: Option<TraceLayer>) -> anyhow::Result<(
         .context("cannot install the log")
 }
 
-fn filter(verbosity: Verbosity, env: &str) -> anyhow::Result<EnvFilter> {
-    EnvFilter::try_new(format!("{},{env}", verbosity.directives()))
+fn filter(verbosity: Verbosity, env: &str) -> anyhow::Result<Targets> {
+    let directives = env.split(',').map(str::trim).filter(|directive| !directive.is_empty());
+    let all: Vec<&str> = [verbosity.directives()].into_iter().chain(directives).collect();
+    all.join(",")
+        .parse()
         .with_context(|| format!("RUST_LOG: cannot read `{env}`; expected directives such as bf16scope=debug"))
 }
 
@@ -161,6 +164,6 @@ mod tests {
         let elsewhere = "bf16scope: info: noise\n";
         assert!(lines(normal, "elsewhere=info").ends_with(elsewhere));
         assert!(!lines(normal, "").ends_with(elsewhere));
-        assert!(lines(normal, "bf16scope=debug").contains("bf16scope: debug: built n_instrs=3\n"));
+        assert!(lines(normal, " bf16scope=debug,").contains("bf16scope: debug: built n_instrs=3\n"));
     }
 }
