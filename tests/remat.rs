@@ -147,15 +147,15 @@ fn an_earlier_failure_of_the_emitter_comes_back() {
     assert_eq!(error.to_string(), e.error().unwrap().to_string());
 }
 
-/// Images large enough that activations are most of what is kept.
+/// A batch large enough that activations are most of what is kept.
 #[test]
 fn a_tpu_keeps_less() {
-    let model = model("kind: resnet\ndepth: 18\nwidth: 32\ninput: [64, 64, 3]\nn_classes: 10\n");
+    let model = model("kind: resnet\ndepth: 18\nwidth: 16\ninput: [32, 32, 3]\nn_classes: 10\n");
     let target: Target = "tpu-v2".parse().unwrap();
     let report = |remat: &Config| -> Report {
-        let program = program::training(&model, Precision::Bf16, 128, &objective(remat)).unwrap();
+        let program = program::training(&model, Precision::Bf16, 256, &objective(remat)).unwrap();
         verify(&program.module).unwrap();
-        compile(&target, &encode::to_bytes(&program.module).unwrap(), 128).unwrap()
+        compile(&target, &encode::to_bytes(&program.module).unwrap(), 256).unwrap()
     };
     let none = report(&Config::None);
     let elementwise = report(&Config::Elementwise);
