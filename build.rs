@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// Has a file in place of each header that xla-rs 0.4.3 includes, of which an XLA of another age lacks some.
+/// Has a file for each header that xla-rs 0.4.3 includes; an XLA of another age lacks some of them.
 const HEADERS: &str = "ci/no-xla-extension";
 
 const HELP: &str =
