@@ -1,10 +1,13 @@
 //! ResNet-50's configuration → network → gradients → optimizer → `HloModuleProto` bytes, batch 64, bf16.
 //!
 //! `cargo bench --bench build`. The aim is 50 ms; JAX's trace and lowering of the same step takes 1,300 to 2,100 ms.
+//! Perceptrons of 1,000 and 10,000 hidden layers stand side by side: what is linear takes about ten times as long for the
+//! second. The aim for it is 2 s.
 
 use bf16scope::graph::Precision;
 use bf16scope::hlo::proto::encode;
-use bf16scope::models::{Model, resnet};
+use bf16scope::hlo::verify;
+use bf16scope::models::{Model, mlp, resnet};
 use bf16scope::train::{Objective, program};
 use criterion::Criterion;
 use std::hint::black_box;
@@ -27,8 +30,26 @@ fn build(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// What `bf16scope emit` does for a training step: build, verify, encode.
+fn deep(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("mlp");
+    group.sample_size(10);
+    for n_layers in [1_000, 10_000] {
+        let model = Model::Mlp(mlp::Config { hidden: vec![8; n_layers], ..mlp::Config::new([8, 8, 1], 10) });
+        group.bench_function(format!("{n_layers}_layers"), |bencher| {
+            bencher.iter(|| {
+                let built = program::training(&model, Precision::Bf16, 32, &Objective::default()).expect("it is built");
+                verify(&built.module).expect("it verifies");
+                encode::to_bytes(&built.module).expect("a built module has a proto form")
+            });
+        });
+    }
+    group.finish();
+}
+
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     build(&mut criterion);
+    deep(&mut criterion);
     criterion.final_summary();
 }

@@ -2,6 +2,7 @@
 pub mod audit;
 pub mod cli;
 pub mod data;
+pub mod files;
 pub mod graph;
 pub mod hlo;
 pub mod interop;

@@ -1,7 +1,14 @@
-//! The house rules that a machine can check: where things live, which way arrows point, how long files are.
+//! The house rules that a machine can check: where things live, which way arrows point, how long files are. Code is read
+//! as tokens, after `syn` has taken out what is only there for tests.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::spanned::Spanned;
 
 /// Every Rust file below `folder`, with its text, in a stable order.
 fn rust_files(folder: &str) -> Vec<(PathBuf, String)> {
@@ -26,21 +33,190 @@ fn rust_files(folder: &str) -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// The text before a file's own tests, without comment lines.
-fn code(text: &str) -> String {
-    let end = text.find("#[cfg(test)]").unwrap_or(text.len());
-    text[..end].lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+/// What a file's code says, without its comments and its tests.
+#[derive(Debug, Default)]
+struct Code {
+    /// Rooms that it names: the first name below the crate, however it is written.
+    rooms: BTreeSet<String>,
+    /// Names, and the ends of paths (`process::exit`, `exit`); a macro's with its `!`.
+    names: BTreeSet<String>,
+    /// Lines up to the end of the last item that is no test.
+    n_lines: usize,
+}
+
+/// Reads a file of a module so many names below the crate.
+fn read(text: &str, depth: usize) -> Code {
+    let mut file = syn::parse_file(text).unwrap();
+    without_tests(&mut file.items);
+    let n_lines = file.items.last().map_or(0, |last| last.span().end().line);
+    let mut code = Code { n_lines, ..Code::default() };
+    walk(file.into_token_stream(), depth, &mut code);
+    code
+}
+
+/// Takes out what is only there for tests, wherever it stands.
+fn without_tests(items: &mut Vec<syn::Item>) {
+    items.retain(|item| !is_for_tests(attributes(item)));
+    for item in items {
+        match item {
+            syn::Item::Mod(syn::ItemMod { content: Some((_, items)), .. }) => without_tests(items),
+            syn::Item::Impl(implementation) => implementation.items.retain(|item| match item {
+                syn::ImplItem::Fn(function) => !is_for_tests(&function.attrs),
+                _ => true,
+            }),
+            _ => {}
+        }
+    }
+}
+
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    let text = |attribute: &syn::Attribute| attribute.meta.to_token_stream().to_string().replace(' ', "");
+    attributes.iter().any(|attribute| ["test", "cfg(test)"].contains(&text(attribute).as_str()))
+}
+
+fn attributes(item: &syn::Item) -> &[syn::Attribute] {
+    match item {
+        syn::Item::Const(item) => &item.attrs,
+        syn::Item::Enum(item) => &item.attrs,
+        syn::Item::Fn(item) => &item.attrs,
+        syn::Item::Impl(item) => &item.attrs,
+        syn::Item::Macro(item) => &item.attrs,
+        syn::Item::Mod(item) => &item.attrs,
+        syn::Item::Static(item) => &item.attrs,
+        syn::Item::Struct(item) => &item.attrs,
+        syn::Item::Trait(item) => &item.attrs,
+        syn::Item::Type(item) => &item.attrs,
+        syn::Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}
+
+/// Collects what tokens name, those inside macros too, in a module so many names below the crate.
+fn walk(tokens: TokenStream, depth: usize, code: &mut Code) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut i = 0;
+    while i < tokens.len() {
+        match &tokens[i] {
+            TokenTree::Group(group) => {
+                let is_module = i >= 2 && matches!(&tokens[i - 2], TokenTree::Ident(name) if name == "mod");
+                walk(group.stream(), depth + usize::from(is_module), code);
+                i += 1;
+            }
+            TokenTree::Ident(_) => i = path(&tokens, i, depth, code),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => i += 1,
+        }
+    }
+}
+
+/// Collects the path that begins at `tokens[i]`, and returns where it ends.
+fn path(tokens: &[TokenTree], mut i: usize, depth: usize, code: &mut Code) -> usize {
+    let is = |at: usize, c: char| matches!(tokens.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == c);
+    let mut names: Vec<String> = Vec::new();
+    while let Some(TokenTree::Ident(name)) = tokens.get(i) {
+        let mark = if is(i + 1, '!') { "!" } else { "" };
+        names.push(format!("{name}{mark}"));
+        i += 1;
+        if !(is(i, ':') && is(i + 1, ':')) {
+            break;
+        }
+        i += 2;
+    }
+    // How many names lead to the crate itself, if they do.
+    let n_supers = names.iter().take_while(|name| *name == "super").count();
+    let root = match names[0].as_str() {
+        "crate" | "bf16scope" => Some(1),
+        "super" if n_supers >= depth => Some(depth),
+        _ => None,
+    };
+    match (root.map(|root| names.get(root)), tokens.get(i)) {
+        (Some(Some(room)), _) => drop(code.rooms.insert(room.clone())),
+        (Some(None), Some(TokenTree::Group(group))) => code.rooms.extend(first_names(group.stream())),
+        (Some(None) | None, _) => {}
+    }
+    code.names.extend((0..names.len()).map(|start| names[start..].join("::")));
+    i
+}
+
+/// The first name of each part of `a, b::c, {d, e}`.
+fn first_names(tokens: TokenStream) -> Vec<String> {
+    let (mut names, mut is_first) = (Vec::new(), true);
+    for token in tokens {
+        match token {
+            TokenTree::Punct(punct) if punct.as_char() == ',' => is_first = true,
+            TokenTree::Ident(name) if is_first => {
+                names.push(name.to_string());
+                is_first = false;
+            }
+            TokenTree::Group(group) if is_first => names.extend(first_names(group.stream())),
+            _ => {}
+        }
+    }
+    names
 }
 
 /// The room of a source file: `src/pjrt/ffi.rs` is in `pjrt`.
-fn room(path: &Path) -> Option<String> {
-    let below = path.strip_prefix("src").ok()?;
-    let first = below.components().next()?.as_os_str().to_str()?;
-    Some(first.trim_end_matches(".rs").to_string())
+fn room(path: &Path) -> String {
+    let first = path.strip_prefix("src").unwrap().components().next().unwrap();
+    first.as_os_str().to_str().unwrap().trim_end_matches(".rs").to_string()
+}
+
+/// Names of modules from the crate to a file: two for `src/pjrt/ffi.rs`, one for `src/pjrt/mod.rs`, none for `src/lib.rs`.
+fn depth(path: &Path) -> usize {
+    let n_names = path.strip_prefix("src").unwrap().components().count();
+    let is_named_by_folder = ["mod.rs", "lib.rs", "main.rs"].iter().any(|name| path.ends_with(name));
+    n_names - usize::from(is_named_by_folder)
+}
+
+/// Every file below `src`, with its code.
+fn sources() -> &'static [(PathBuf, Code)] {
+    static SOURCES: OnceLock<Vec<(PathBuf, Code)>> = OnceLock::new();
+    let read = |(path, text): (PathBuf, String)| {
+        let code = read(&text, depth(&path));
+        (path, code)
+    };
+    SOURCES.get_or_init(|| rust_files("src").into_iter().map(read).collect())
+}
+
+/// Files outside `rooms` that name one of `names`.
+fn naming(rooms: &[&str], names: &[&str]) -> Vec<String> {
+    let outside = sources().iter().filter(|(path, _)| !rooms.contains(&room(path).as_str()));
+    let named = outside.flat_map(|(path, code)| {
+        let named = names.iter().filter(move |name| code.names.contains(**name));
+        named.map(|name| format!("{}: {name}", path.display())).collect::<Vec<_>>()
+    });
+    named.collect()
 }
 
 fn check(found: Vec<String>, rule: &str) {
     assert!(found.is_empty(), "{rule}:\n{}", found.join("\n"));
+}
+
+#[test]
+fn code_is_read_wherever_it_stands() {
+    let code = read(
+        r##"
+        //! crate::comment
+        use crate::{train::run, cli, nn::{conv, dense}};
+        #[cfg(test)]
+        fn only_for_tests() { crate::tests_only::f() }
+        #[cfg(test)]
+        mod tests { use crate::also_tests; }
+        mod inner {
+            fn f() { super::super::super::optim::g(); super::super::sibling(); println!("{}", crate::tpu::NAME) }
+            #[cfg(test)]
+            mod tests { use crate::tests_again; }
+        }
+        fn after() { r"crate::text"; crate::data::h(); unsafe { std::process::exit(1) } }
+        "##,
+        2,
+    );
+    assert_eq!(
+        code.rooms.iter().map(String::as_str).collect::<Vec<_>>(),
+        ["cli", "data", "nn", "optim", "tpu", "train"]
+    );
+    for name in ["println!", "process::exit", "unsafe"] {
+        assert!(code.names.contains(name), "{name}: {:?}", code.names);
+    }
 }
 
 #[test]
@@ -58,41 +234,47 @@ fn every_file_says_what_it_holds() {
 
 #[test]
 fn files_are_short() {
-    let long = rust_files("src").into_iter().filter_map(|(path, text)| {
-        let end = text.find("#[cfg(test)]").unwrap_or(text.len());
-        let n_lines = text[..end].lines().count();
-        (n_lines > 800).then(|| format!("{}: {n_lines} lines", path.display()))
-    });
+    let long = sources().iter().filter(|(_, code)| code.n_lines > 800);
+    let long = long.map(|(path, code)| format!("{}: {} lines", path.display(), code.n_lines));
     check(long.collect(), "files hold at most 800 lines without their tests");
 }
 
 #[test]
 fn only_pjrt_has_unsafe() {
-    let found = rust_files("src").into_iter().filter(|(path, _)| room(path).as_deref() != Some("pjrt"));
-    let found = found.flat_map(|(path, text)| {
-        let lines: Vec<String> = code(&text)
-            .lines()
-            .filter(|line| line.contains("unsafe ") || line.contains("libloading"))
-            .map(|line| format!("{}: {}", path.display(), line.trim()))
-            .collect();
-        lines
-    });
-    check(found.collect(), "only src/pjrt may hold `unsafe` or load libraries");
+    let found = naming(&["pjrt"], &["unsafe", "libloading"]);
+    check(found, "only src/pjrt may hold `unsafe` or load libraries");
 }
 
 #[test]
 fn only_the_cli_prints_or_exits() {
-    let verbs = ["println!", "eprintln!", "print!(", "eprint!(", "process::exit", "dbg!("];
-    let mut found = Vec::new();
-    for (path, text) in rust_files("src") {
-        if matches!(room(&path).as_deref(), Some("cli" | "main")) {
-            continue;
-        }
-        for line in code(&text).lines().filter(|line| verbs.iter().any(|verb| line.contains(verb))) {
-            found.push(format!("{}: {}", path.display(), line.trim()));
-        }
-    }
-    check(found, "only src/cli prints or exits");
+    let verbs = [
+        "println!",
+        "eprintln!",
+        "print!",
+        "eprint!",
+        "dbg!",
+        "process::exit",
+        "process::abort",
+        "io::stdout",
+        "io::stderr",
+    ];
+    let allowed = [
+        // An output named /dev/stdout goes there.
+        "src/files/replace.rs: io::stdout",
+        // A library caller's first use downloads a plugin too, and a download is never silent.
+        "src/pjrt/install.rs: io::stderr",
+    ];
+    let found = naming(&["cli", "main"], &verbs).into_iter().filter(|found| !allowed.contains(&found.as_str()));
+    check(found.collect(), "only src/cli prints or exits");
+}
+
+#[test]
+fn only_some_rooms_touch_files() {
+    let found = naming(
+        &["files", "data", "train", "pjrt", "cli", "tpu"],
+        &["std::fs", "fs::read", "fs::write", "File::open", "File::create"],
+    );
+    check(found, "only files, data, train, pjrt, cli and the cache of tpu do IO");
 }
 
 #[test]
@@ -117,42 +299,38 @@ fn arrows_point_down() {
         ("hlo", &[]),
         ("numerics", &["hlo"]),
         ("report", &[]),
+        ("files", &[]),
         ("graph", &["hlo"]),
         ("passes", &["hlo"]),
         ("nn", &["graph", "hlo"]),
         ("optim", &["graph", "hlo"]),
         ("models", &["nn", "graph", "hlo"]),
-        ("data", &["hlo", "numerics"]),
-        ("pjrt", &["hlo"]),
+        ("data", &["files", "hlo", "numerics"]),
+        ("pjrt", &["files", "hlo"]),
         ("audit", &["hlo", "passes", "pjrt", "numerics"]),
         ("interop", &["pjrt", "hlo"]),
-        ("tpu", &["pjrt", "hlo"]),
-        ("train", &["models", "nn", "optim", "graph", "passes", "data", "pjrt", "hlo", "numerics"]),
+        ("tpu", &["files", "pjrt", "hlo"]),
+        ("train", &["models", "nn", "optim", "graph", "passes", "data", "pjrt", "hlo", "numerics", "files"]),
         (
             "cli",
             &[
                 "audit", "train", "models", "nn", "optim", "graph", "passes", "data", "tpu", "pjrt", "hlo", "numerics",
-                "report",
+                "report", "files",
             ],
         ),
         ("main", &["cli"]),
         ("lib", &[]),
     ];
     let mut found = Vec::new();
-    for (path, text) in rust_files("src") {
-        let room = room(&path).unwrap();
+    for (path, code) in sources() {
+        let room = room(path);
         let Some((_, may)) = allowed.iter().find(|(name, _)| *name == room) else {
             found.push(format!("{}: the room {room} is not in this test's table", path.display()));
             continue;
         };
-        for (name, _) in allowed.iter().filter(|(name, _)| *name != room && !may.contains(name)) {
-            let named = format!("crate::{name}");
-            for line in code(&text).lines().filter(|line| {
-                line.split(&named).skip(1).any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
-            }) {
-                found.push(format!("{}: {}", path.display(), line.trim()));
-            }
-        }
+        let others = allowed.iter().map(|(name, _)| *name).filter(|name| *name != room && !may.contains(name));
+        let named = others.filter(|name| code.rooms.contains(*name));
+        found.extend(named.map(|name| format!("{}: crate::{name}", path.display())));
     }
     check(found, "a room names only rooms below it");
 }

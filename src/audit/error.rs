@@ -1,6 +1,7 @@
 //! Why an audit could not be made.
 
 use crate::hlo::VerifyErrors;
+use crate::hlo::alone::NotAlone;
 use crate::hlo::proto::ProtoError;
 use crate::passes::PassError;
 use crate::pjrt::PjrtError;
@@ -17,6 +18,9 @@ pub enum AuditError {
     /// A module made for the audit is broken: a bug of this room.
     #[error("the audit made a broken module, which is a bug of bf16scope; please report it with the module:\n{0}")]
     Broken(VerifyErrors),
+    /// It is for several devices, or waits for somebody.
+    #[error(transparent)]
+    NotAlone(#[from] NotAlone),
     /// A module cannot be encoded.
     #[error(transparent)]
     Proto(#[from] ProtoError),

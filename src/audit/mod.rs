@@ -173,6 +173,7 @@ impl<'m> Auditor<'m> {
         config: Config,
     ) -> Result<Auditor<'m>, AuditError> {
         crate::hlo::verify(module).map_err(AuditError::Invalid)?;
+        crate::hlo::alone::runs_alone(module)?;
         refuse_random(module)?;
         device::prove_rounding(client)?;
         let buffers = device::upload(client, module, inputs, false)?;

@@ -12,6 +12,7 @@ use crate::data::npz::{Header, NpzReader, NpzWriter};
 use crate::graph::Init;
 use crate::hlo::{ArrayShape, DType, Literal, Module, Shape};
 use crate::numerics::bf16::{bf16_from_f32, bf16_to_f32, f16_from_f32};
+use crate::pjrt::available_memory;
 
 /// Random integers are below this: small enough to be labels and indices of most programs, and never negative.
 const RANDOM_INTS: u64 = 8;
@@ -120,6 +121,31 @@ impl Inputs {
         Ok(())
     }
 
+    /// Checks that there is memory for `copies` of every array and for making the largest: what is not there ends
+    /// processes, and not always the one that asked.
+    ///
+    /// # Errors
+    /// Less memory than that, with both figures.
+    pub(super) fn check_memory(&self, copies: u64) -> anyhow::Result<()> {
+        let Some(available) = available_memory() else { return Ok(()) };
+        let all = || self.parameters.iter().zip(&self.sources).enumerate();
+        let total = all().fold(0u64, |sum, (_, (parameter, _))| sum.saturating_add(parameter.n_bytes()));
+        let work = all().map(|(_, (parameter, source))| parameter.work_bytes(source)).max().unwrap_or(0);
+        let needed = total.saturating_mul(copies).saturating_add(work);
+        if needed <= available {
+            return Ok(());
+        }
+        let largest = all().max_by_key(|(_, (parameter, _))| parameter.n_bytes());
+        let largest = largest.map_or(String::new(), |(position, (parameter, _))| parameter.describe(position));
+        bail!(
+            "the parameters take {}, the largest of them is {largest}; making and copying them takes {}, and this machine \
+             has {} available\nhelp: run it on a machine with more memory, or make the module for smaller arrays",
+            gib(total),
+            gib(needed),
+            gib(available)
+        )
+    }
+
     /// The array of a parameter.
     ///
     /// # Errors
@@ -142,6 +168,27 @@ impl Inputs {
 }
 
 impl Parameter {
+    /// Bytes of the array.
+    fn n_bytes(&self) -> u64 {
+        self.n_elements().saturating_mul(self.shape.dtype.n_bytes() as u64)
+    }
+
+    fn n_elements(&self) -> u64 {
+        self.shape.dims.iter().fold(1u64, |product, &dim| product.saturating_mul(dim.unsigned_abs()))
+    }
+
+    /// Bytes in use at once while the array is made: its own, with those it is made from or with a copy on its way to
+    /// the device.
+    fn work_bytes(&self, source: &Source) -> u64 {
+        let dtype = self.shape.dtype;
+        let made_from = match source {
+            // Numbers are drawn as 64 bits, normal ones as f32; a file may hold f32 for narrower floats.
+            Source::Random(_) if dtype.is_integer() || dtype == DType::Pred => 8,
+            Source::Random(_) | Source::File(_) => 4.max(dtype.n_bytes() as u64),
+        };
+        self.n_bytes().saturating_add(self.n_elements().saturating_mul(made_from).max(self.n_bytes()))
+    }
+
     /// `in0` (`x`, f32[16,64]).
     fn describe(&self, position: usize) -> String {
         let name = if self.op_name.is_empty() { &self.name } else { &self.op_name };
@@ -203,6 +250,14 @@ fn missing_message(missing: &[String], n_parameters: usize, npz: Option<&NpzRead
         missing.len(),
         few(missing)
     )
+}
+
+/// Bytes, for eyes: small ones as they are.
+fn gib(n_bytes: u64) -> String {
+    match n_bytes {
+        n if n < 1 << 24 => format!("{n} bytes"),
+        n => format!("{:.2} GiB", n as f64 / f64::from(1u32 << 30)),
+    }
 }
 
 /// The first of many names.

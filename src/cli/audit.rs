@@ -10,13 +10,15 @@ use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 
 use super::arrays::Inputs;
+use super::child::LimitArgs;
 use super::policy::PolicyArgs;
 use super::{Context, Status, emit, module_file, progress};
 use crate::audit::{Audit, Auditor, Config, ResultRow, Row, Search};
 use crate::hlo::Literal;
+use crate::hlo::alone::runs_alone;
 use crate::numerics::compare::Errors;
 use crate::passes::amp::Policy;
-use crate::pjrt::{Client, Platform};
+use crate::pjrt::Platform;
 use crate::report;
 
 const EXAMPLES: &str = "\
@@ -72,6 +74,8 @@ pub struct Args {
     /// Where it runs: cpu (the plugin), tpu, or xla-cpu (xla-rs's client, in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -106,13 +110,15 @@ struct Outcome {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
     let module = module_file::load(&args.module)?;
+    let failed = || format!("{} cannot be audited", args.module.display());
+    runs_alone(&module).with_context(failed)?;
     let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
+    inputs.check_memory(2)?;
     let inputs: Vec<Literal> =
         (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
-    let client = Client::of(args.device, &context.setup())?;
+    let client = args.limits.client(args.device, context)?;
     let spinner = progress::spinner(format!("auditing {}", args.module.display()), context.quiet);
     let config = Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals: args.flush_subnormals };
-    let failed = || format!("{} cannot be audited", args.module.display());
     let auditor = Auditor::new(&client, &module, &inputs, config).with_context(failed)?;
     let audit = auditor.audit(&policy).with_context(failed)?;
     let error = audit.error();

@@ -59,6 +59,7 @@ pub struct Args {
         value_name = "N",
         default_value_t = 100,
         requires = "accumulate",
+        conflicts_with = "numbers",
         value_parser = clap::value_parser!(u32).range(1..=100_000)
     )]
     steps: u32,

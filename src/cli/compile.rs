@@ -1,13 +1,17 @@
 //! `bf16scope compile`: what Google's TPU compiler says of a model or of any HLO module, without a TPU.
 
+use std::path::Path;
+
 use anyhow::ensure;
 use serde::Serialize;
 
+use super::child::LimitArgs;
 use super::policy::lower_if_asked;
 use super::program::{Choice, Which, read};
 use super::{Context, Status, progress};
 use crate::graph::Precision;
 use crate::hlo::Module;
+use crate::hlo::alone::{NotAlone, several_devices};
 use crate::hlo::proto::encode;
 use crate::report;
 use crate::tpu::{Answer, Compiled, Compiler, Report, Target, TpuError, Version};
@@ -44,6 +48,8 @@ pub struct Args {
     /// Compile even if the answer is remembered
     #[arg(long)]
     fresh: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -87,7 +93,7 @@ struct OutOfMemory {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let (subjects, batch, unit) = subjects(args)?;
-    let compiler = compiler(args.fresh, context);
+    let compiler = compiler(args.fresh, args.choice.is_module(), &args.limits, context);
     let mut entries = Vec::new();
     for Subject { precision, module } in subjects {
         let bytes = encode::to_bytes(&module)?;
@@ -122,6 +128,7 @@ fn subjects(args: &Args) -> anyhow::Result<(Vec<Subject>, Option<u32>, &'static 
             args.choice.model.display()
         );
         let module = lower_if_asked(module, &args.choice.model)?;
+        warn_of_one_core(&module, &args.choice.model);
         return Ok((vec![Subject { precision: AS_GIVEN.to_string(), module }], None, "runs"));
     }
     let experiment = read(&args.choice.model)?;
@@ -138,9 +145,22 @@ fn subjects(args: &Args) -> anyhow::Result<(Vec<Subject>, Option<u32>, &'static 
     Ok((subjects, Some(args.choice.batch(&experiment)), unit))
 }
 
-/// The compiler with its memory; `fresh`: which it does not ask.
-pub(super) fn compiler(fresh: bool, context: &Context) -> Compiler {
+/// Says that a module for several devices is compiled for one core alone.
+pub(super) fn warn_of_one_core(module: &Module, path: &Path) {
+    if let Some(NotAlone::Devices { wants, by }) = several_devices(module) {
+        tracing::warn!(
+            "{}: {by} for {wants} devices, and it is compiled for one core alone: the figures have no communication in \
+             them, and no sharding",
+            path.display()
+        );
+    }
+}
+
+/// The compiler with its memory; `fresh`: which it does not ask. Modules that bf16scope did not build are compiled in a
+/// child, and whatever is limited.
+pub(super) fn compiler(fresh: bool, is_foreign: bool, limits: &LimitArgs, context: &Context) -> Compiler {
     let compiler = Compiler::new(&context.setup());
+    let compiler = if is_foreign || limits.is_some() { compiler.in_child(&limits.spec()) } else { compiler };
     if fresh { compiler.afresh() } else { compiler }
 }
 

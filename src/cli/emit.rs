@@ -1,14 +1,14 @@
 //! `bf16scope emit`: the HLO of a model's program, or of a module from elsewhere, as text, proto or picture.
 
-use std::fs;
-use std::io::Write;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
 use super::program::{Choice, read};
-use super::{Context, Status};
+use super::{Context, Status, module_file};
+use crate::files;
 use crate::hlo::proto::encode;
 use crate::hlo::text::{PrintOptions, print};
 use crate::hlo::{Lost, Module, dot, lost_in_text};
@@ -62,9 +62,12 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         if format == Format::Proto {
             bail!("a proto is not for the terminal\nhelp: name a file with -o, such as -o model.pb");
         }
-        context.print(&String::from_utf8(write(&module, format)?).expect("text and dot are text"))?;
+        context.print_data(&String::from_utf8(write(&module, format)?).expect("text and dot are text"))?;
         return Ok(Status::Ok);
     };
+    if !module_file::is_module(&args.choice.model) && is_same(path, &args.choice.model) {
+        bail!("-o names the model itself, {}\nhelp: name another file", path.display());
+    }
     let bytes = write(&module, format)?;
     replace(path, &bytes)?;
     let n_instructions = module.entry().instructions.len();
@@ -115,29 +118,26 @@ fn warn_of_loss(lost: &[Lost]) {
     );
 }
 
-/// Replaces a file whole: written beside it, synced, renamed. What a link leads to is replaced, not the link; what is
-/// no file, such as a pipe or `/dev/stdout`, is written to.
+/// Replaces a file whole, as [`files::replace`] does, and names it if that fails.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let failed = || format!("cannot write {}", path.display());
-    let place = match fs::metadata(path) {
-        Ok(found) if found.is_file() => fs::canonicalize(path).with_context(failed)?,
-        Ok(found) if !found.is_dir() => {
-            let file = fs::OpenOptions::new().write(true).open(path);
-            return file.and_then(|mut file| file.write_all(bytes)).with_context(failed);
-        }
-        Ok(_) | Err(_) => path.to_path_buf(),
-    };
-    let directory = match place.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        Some(_) | None => Path::new("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    // As any file a program makes; the umask takes its share. Temporary files are the owner's alone otherwise.
-    #[cfg(unix)]
-    builder.permissions(<fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
-    let mut file = builder.tempfile_in(directory).with_context(failed)?;
-    file.write_all(bytes).with_context(failed)?;
-    file.as_file().sync_all().with_context(failed)?;
-    file.persist(&place).with_context(failed)?;
+    files::replace(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Refuses a path where there is a file of another kind: a module or a model given by mistake would be lost.
+pub(super) fn check_kind(path: &Path, start: &[u8], kind: &str) -> anyhow::Result<()> {
+    let mut found = Vec::new();
+    // Whatever cannot be opened is for the writer to say.
+    if let Ok(file) = files::open(path) {
+        file.take(start.len() as u64)
+            .read_to_end(&mut found)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+    }
+    if !found.is_empty() && found != start {
+        bail!("{} is there, and is no {kind}\nhelp: remove it, or name another file", path.display());
+    }
     Ok(())
 }

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::{Context, Status};
+use crate::data::Fingerprint;
 use crate::graph::Precision;
 use crate::pjrt::{Client, Platform};
 use crate::report::grouped;
 use crate::train::checkpoint::Checkpoint;
+use crate::train::resume::model_changes;
 use crate::train::{Evaluation, Evaluator, Experiment, check_data, default_checkpoint};
 
 const EXAMPLES: &str = "\
@@ -46,6 +48,8 @@ struct Json<'a> {
     checkpoint: &'a Path,
     precision: Precision,
     steps: u64,
+    /// Whether these are the test data of its training, as far as the checkpoint says.
+    same_test_data: Option<bool>,
     accuracy: f64,
     #[serde(flatten)]
     evaluation: Evaluation,
@@ -58,6 +62,16 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let checkpoint = Checkpoint::read(&path)?;
     let (_, test) = experiment.read_data(&args.experiment)?;
     check_data(&experiment.model, &test)?;
+    for change in model_changes(&checkpoint, &experiment.model) {
+        tracing::warn!("{}: {change}: the weights were not trained for this", path.display());
+    }
+    let same_test_data = checkpoint.data.as_ref().map(|data| data.test == Fingerprint::of(&test));
+    if same_test_data == Some(false) {
+        tracing::warn!(
+            "{}: these test data are not those of its training: examples that it was trained on may be among them",
+            path.display()
+        );
+    }
     let client = Client::of(args.device, &context.setup())?;
     let batch = experiment.train.batch.min(test.n_examples() as u32);
     let evaluator = Evaluator::new(&client, &experiment.model, args.precision, batch)?;
@@ -68,6 +82,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             checkpoint: &path,
             precision: args.precision,
             steps: checkpoint.position.step,
+            same_test_data,
             accuracy: evaluation.accuracy(),
             evaluation,
         })?;

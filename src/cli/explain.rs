@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::ensure;
 use serde::Serialize;
 
-use super::compile::compiler;
+use super::child::LimitArgs;
+use super::compile::{compiler, warn_of_one_core};
 use super::policy::lower_if_asked;
 use super::program::{Choice, Which, read};
 use super::{Context, Status, emit, module_file, progress};
@@ -55,6 +56,8 @@ pub struct Args {
     /// Compile even if the answer is remembered
     #[arg(long)]
     fresh: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Write a page for the browser: timeline, treemaps, tables
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -135,6 +138,7 @@ fn of_module(args: &Args, module: Module, context: &Context) -> anyhow::Result<S
         return explained(args, precision, None, &module);
     }
     let module = lower_if_asked(module, &args.choice.model)?;
+    warn_of_one_core(&module, &args.choice.model);
     compiled(args, precision, &module, 1, context)
 }
 
@@ -155,7 +159,7 @@ fn of_model(args: &Args, context: &Context) -> anyhow::Result<(Vec<Subject>, Opt
 /// Compiles a verified module, reads back what the compiler made of it, and explains that.
 fn compiled(args: &Args, precision: String, module: &Module, batch: u32, context: &Context) -> anyhow::Result<Subject> {
     use anyhow::Context as _;
-    let compiler = compiler(args.fresh, context);
+    let compiler = compiler(args.fresh, args.choice.is_module(), &args.limits, context);
     let bytes = encode::to_bytes(module)?;
     let what = format!("compiling {} ({precision}) for {}", args.choice.model.display(), args.target);
     let spinner = progress::spinner(what, context.quiet);

@@ -16,6 +16,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use self::source::{BatchDim, Source};
+use super::child::LimitArgs;
 use super::compile::compiler;
 use super::emit::replace;
 use super::program::Which;
@@ -85,6 +86,8 @@ pub struct Args {
     /// Compile even what is remembered
     #[arg(long)]
     fresh: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -136,11 +139,14 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     for target in &args.target {
         ensure!(target.topology().is_some(), TpuError::NotATpu(target.clone()));
     }
+    if let (Some(html), Some(svg)) = (&args.html, &args.svg) {
+        ensure!(html != svg, "--html and --svg both name {}\nhelp: name two files", html.display());
+    }
     if args.levers {
         return levers::run(args, context);
     }
     let source = Source::open(&args.model, args.program, &args.precision, args.batch_dim.as_ref())?;
-    let compiler = compiler(args.fresh, context);
+    let compiler = compiler(args.fresh, source.is_foreign(), &args.limits, context);
     let targets = without_repeats(&args.target);
     let mut watch = Watch::new(context.quiet, targets.len() * source.precisions().len());
     keep_what_is_compiled(context.quiet)?;
@@ -190,7 +196,7 @@ fn keep_what_is_compiled(quiet: bool) -> anyhow::Result<()> {
         if !quiet {
             progress::say("stopped; what was compiled is kept, and the same command goes on from there");
         }
-        std::process::exit(signals::exit_code(signal));
+        signals::leave(signal);
     })
 }
 
@@ -284,6 +290,10 @@ fn compile(compiler: &Compiler, target: &Target, module: &Module, batch: u32) ->
             return Ok(failed(batch, format!("{code}: {message}")));
         }
         Err(error @ TpuError::NoFigure { .. }) => return Ok(failed(batch, error.to_string())),
+        // The next batch has another child.
+        Err(TpuError::Pjrt(PjrtError::Child(error))) if error.is_of_the_program() => {
+            return Ok(failed(batch, error.to_string()));
+        }
         Err(error) => return Err(error.into()),
     };
     let outcome = match compiled.answer {

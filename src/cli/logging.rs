@@ -16,6 +16,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use super::terminal;
 use super::trace::TraceLayer;
 
 /// How much is said.
@@ -59,7 +60,8 @@ impl Verbosity {
 
 /// Installs the process's subscriber. `RUST_LOG` is added to what the flags say, and wins where both name a target.
 pub fn init(verbosity: Verbosity, trace: Option<TraceLayer>) -> anyhow::Result<()> {
-    let filter = filter(verbosity, &std::env::var("RUST_LOG").unwrap_or_default())?;
+    let env = std::env::var_os("RUST_LOG").unwrap_or_default();
+    let filter = filter(verbosity, &env.to_string_lossy())?;
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines)
         .with_ansi(false)
@@ -92,8 +94,9 @@ where
 {
     fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         write!(writer, "bf16scope: {}: ", word(*event.metadata().level()))?;
-        context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
+        let mut line = String::new();
+        context.format_fields(Writer::new(&mut line), event)?;
+        writeln!(writer, "{}", terminal::message(&line))
     }
 }
 

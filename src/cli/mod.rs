@@ -8,18 +8,20 @@
 //! [`Context::print_json`], never with `println!`, which panics when the reader of a pipe has gone. Warn with
 //! `tracing::warn!`; it reaches standard error as `bf16scope: warning: …`.
 //!
-//! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too).
+//! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too); 128 + n stopped by signal n.
 
 mod arrays;
 mod audit;
 mod bits;
 mod cache;
+mod child;
 mod compile;
 mod doctor;
 mod emit;
 mod eval;
 mod explain;
 mod explain_cast;
+mod failure;
 mod fit;
 mod logging;
 mod lower;
@@ -31,16 +33,18 @@ mod program;
 mod progress;
 mod run;
 mod signals;
+mod terminal;
 mod trace;
 mod train;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use self::signals::Stopped;
 use crate::pjrt::{Setup, prepare_environment};
 
 const EXAMPLES: &str = "\
@@ -54,7 +58,7 @@ Examples:
   bf16scope help <COMMAND>
           all about a command
 
-Exit status: 0 done, 1 checked and found failing, 2 could not run.";
+Exit status: 0 done, 1 checked and found failing, 2 could not run, 128 + n stopped by signal n (130 by Ctrl-C).";
 
 /// A bfloat16 toolkit for XLA: train in bf16 on a CPU, compile for TPUs without one, and see what rounding does.
 #[derive(Debug, Parser)]
@@ -183,8 +187,21 @@ impl Context {
         Setup { offline: setup.offline || self.offline, ..setup }
     }
 
-    /// Writes text to standard output as it is. Progress and warnings go to standard error instead.
+    /// Writes text for eyes to standard output; what it holds of control characters is made visible. Progress and
+    /// warnings go to standard error instead.
     pub fn print(&self, text: &str) -> anyhow::Result<()> {
+        self.write(&terminal::visible(text))
+    }
+
+    /// Writes data for other programs to standard output: as they are, unless a terminal would take them for commands.
+    pub fn print_data(&self, text: &str) -> anyhow::Result<()> {
+        match io::stdout().is_terminal() {
+            true => self.print(text),
+            false => self.write(text),
+        }
+    }
+
+    fn write(&self, text: &str) -> anyhow::Result<()> {
         let mut stdout = io::stdout().lock();
         match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
             Ok(()) => Ok(()),
@@ -197,7 +214,7 @@ impl Context {
     pub fn print_json(&self, value: &impl serde::Serialize) -> anyhow::Result<()> {
         let mut text = serde_json::to_string_pretty(value).context("cannot write the JSON")?;
         text.push('\n');
-        self.print(&text)
+        self.write(&terminal::visible_json(&text))
     }
 }
 
@@ -208,14 +225,21 @@ struct StdoutClosed;
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
+    if let Some(code) = child::serve_if_asked() {
+        return code;
+    }
     // Before any thread starts.
     prepare_environment();
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let parsed = Cli::command().try_get_matches().and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
+        Ok((cli, failure::wants_json(&matches)))
+    });
+    let (cli, in_json) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => {
-            // Help and version come here too, with code 0. Nobody to tell if the terminal is gone.
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            // Help and version come here too, with code 0.
+            failure::report_usage(&error, failure::mentions_json(std::env::args_os().skip(1)));
+            return if error.use_stderr() { ExitCode::from(failure::COULD_NOT_RUN) } else { ExitCode::SUCCESS };
         }
     };
     match execute(&cli) {
@@ -223,8 +247,10 @@ pub fn run() -> ExitCode {
         Ok(Status::Failing) => ExitCode::from(1),
         Err(error) if error.is::<StdoutClosed>() => ExitCode::SUCCESS,
         Err(error) => {
-            report(&error);
-            ExitCode::from(2)
+            let stopped = error.downcast_ref::<Stopped>();
+            let code = stopped.map_or(failure::COULD_NOT_RUN, |stopped| signals::exit_code(stopped.signal));
+            failure::report(&error, code, in_json);
+            ExitCode::from(code)
         }
     }
 }
@@ -249,31 +275,16 @@ fn execute(cli: &Cli) -> anyhow::Result<Status> {
     match (trace.map(trace::TraceFile::finish), result) {
         (Some(Err(error)), Ok(_)) => Err(error),
         (Some(Err(trace_error)), Err(error)) => {
-            report(&trace_error);
+            failure::report(&trace_error, failure::COULD_NOT_RUN, false);
             Err(error)
         }
         (Some(Ok(())) | None, result) => result,
     }
 }
 
-/// `bf16scope: ` and the error, then one indented line for each cause that the line above does not already contain.
-fn report(error: &anyhow::Error) {
-    let mut text = format!("bf16scope: {error}\n");
-    let mut shown = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !shown.contains(&cause) {
-            text += &format!("  caused by: {cause}\n");
-        }
-        shown = cause;
-    }
-    // Standard error may be closed as well; there is nobody left to tell.
-    let _ = io::stderr().lock().write_all(text.as_bytes());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

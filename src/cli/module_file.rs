@@ -2,12 +2,11 @@
 //!
 //! Everything that reads a module a user names comes through [`load`]. It does not read models (YAML): see `program`.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 
+use crate::files;
 use crate::hlo::proto;
 use crate::hlo::verify::verify;
 use crate::hlo::{Module, text};
@@ -45,7 +44,7 @@ pub(super) fn check(module: &Module, path: &Path) -> anyhow::Result<()> {
 pub(super) fn decode(path: &Path) -> anyhow::Result<Module> {
     let shown = path.display();
     let _span = tracing::info_span!("load", path = %shown).entered();
-    let bytes = read(path)?;
+    let bytes = files::read(path, MAX_BYTES).with_context(|| format!("cannot read {shown}"))?;
     let module = if is_text(&bytes) {
         let text = std::str::from_utf8(&bytes)
             .with_context(|| format!("{shown}: the text is not UTF-8\nhelp: the file may be damaged"))?;
@@ -55,18 +54,25 @@ pub(super) fn decode(path: &Path) -> anyhow::Result<Module> {
             format!("{shown} holds no HLO: it neither begins with `HloModule`, as text does, nor is it a proto")
         })?
     };
+    let unknown: Vec<&str> = names_of(&module).filter(|name| !KNOWN.contains(name)).collect();
+    if !unknown.is_empty() {
+        tracing::warn!("{shown}: the module's {} changes nothing here: HLO has no such attribute", unknown.join(", "));
+    }
     Ok(module)
 }
 
-/// The whole file, which may not be larger than [`MAX_BYTES`] whatever the file system says of its size.
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let failed = || format!("cannot read {}", path.display());
-    let mut bytes = Vec::new();
-    File::open(path).with_context(failed)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).with_context(failed)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        bail!("{}: the file is larger than {} MiB, the most a module may have", path.display(), MAX_BYTES >> 20);
-    }
-    Ok(bytes)
+/// Attributes of a module that XLA's text has and the IR does not model. Source: `hlo_parser.cc`.
+const KNOWN: [&str; 6] = [
+    "alias_passthrough_params",
+    "allow_spmd_sharding_propagation_to_output",
+    "allow_spmd_sharding_propagation_to_parameters",
+    "num_partitions",
+    "origin_recovery_table",
+    "replica_count",
+];
+
+fn names_of(module: &Module) -> impl Iterator<Item = &str> {
+    module.unmodelled.attributes.iter().map(|(name, _)| name.as_str())
 }
 
 /// Whether bytes are HLO text: blanks and comments, then the word `HloModule`. A proto of a module of that name begins

@@ -7,7 +7,7 @@ use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 
 use super::{Context, Status};
-use crate::pjrt::{self, Kind, Setup};
+use crate::pjrt::{self, Installed, Kind, Setup};
 use crate::report;
 
 const EXAMPLES: &str = "\
@@ -20,7 +20,7 @@ Examples:
           the path of a library, for other programs
 
 A plugin is looked for in BF16SCOPE_CPU_PLUGIN or TPU_LIBRARY_PATH, then in the cache (BF16SCOPE_CACHE, else
-XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope), and installed on first use with pip: one version, checked by sha256.";
+XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope), and installed on first use with pip: one version, checked by sha256,\nas the library is once after each change of its file.";
 
 /// Arguments of `plugins`.
 #[derive(Debug, clap::Args)]
@@ -104,7 +104,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Action::Where { which } => {
             let kind = which.kind();
             let located = pjrt::locate(kind, &setup).with_context(|| failed(kind))?;
-            context.print(&format!("{}\n", located.path.display()))?;
+            context.print_data(&format!("{}\n", located.path.display()))?;
         }
     }
     Ok(Status::Ok)
@@ -134,12 +134,14 @@ fn row(kind: Kind, setup: &Setup) -> Row {
         Kind::Tpu => &setup.tpu_plugin,
     };
     let in_cache = setup.cache_dir.as_deref().map(|cache_dir| artifact.path_in(cache_dir));
-    let size = |path: &PathBuf| std::fs::metadata(path).ok().map(|metadata| metadata.len());
-    let state = match (named, in_cache.as_ref().and_then(size)) {
+    let state = match (named, &setup.cache_dir) {
         (Some(path), _) if path.exists() => "named",
         (Some(_), _) | (None, None) => "missing",
-        (None, Some(n_bytes)) if n_bytes == artifact.library_bytes => "installed",
-        (None, Some(_)) => "damaged",
+        (None, Some(cache_dir)) => match pjrt::installed(kind, cache_dir) {
+            Installed::Whole => "installed",
+            Installed::Damaged(_) => "damaged",
+            Installed::Absent => "missing",
+        },
     };
     Row {
         plugin: name(kind),

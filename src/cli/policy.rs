@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
+use crate::files;
 use crate::hlo::Module;
 use crate::models::yaml;
 use crate::passes::amp::{self, LowDType, Policy, PolicyDocument};
@@ -51,7 +52,8 @@ pub(super) fn read(name: &str) -> anyhow::Result<Policy> {
     if !is_file && (name.starts_with("jmp:") || path.components().count() < 2) {
         return Ok(Policy::preset(name)?);
     }
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the policy {}", path.display()))?;
+    let text = files::read_text(path, yaml::MAX_BYTES as u64);
+    let text = text.with_context(|| format!("cannot read the policy {}", path.display()))?;
     let document: PolicyDocument = yaml::from_str(name, &text)?;
     Policy::try_from(document).with_context(|| format!("{} is no policy", path.display()))
 }

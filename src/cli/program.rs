@@ -44,6 +44,11 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Experiment> {
 }
 
 impl Choice {
+    /// Whether the file holds a module, not a model.
+    pub(super) fn is_module(&self) -> bool {
+        module_file::is_module(&self.model)
+    }
+
     /// The module, if the file holds one. What only a model has a choice of must then not have been chosen.
     pub(super) fn module(&self) -> anyhow::Result<Option<Module>> {
         self.module_by(module_file::load)
@@ -54,7 +59,7 @@ impl Choice {
         &self,
         load: impl FnOnce(&Path) -> anyhow::Result<Module>,
     ) -> anyhow::Result<Option<Module>> {
-        if !module_file::is_module(&self.model) {
+        if !self.is_module() {
             return Ok(None);
         }
         let chosen = [

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::terminal;
 use crate::pjrt::{Progress, set_progress};
 
 /// Says on standard error what installations of plugins do: a bar for the download on a terminal, lines elsewhere.
@@ -41,7 +42,7 @@ pub(super) fn show_installations(quiet: bool) {
 
 /// A line on standard error. If it is closed there is nobody to tell.
 pub(super) fn say(line: &str) {
-    drop(writeln!(std::io::stderr(), "bf16scope: {line}"));
+    drop(writeln!(std::io::stderr(), "bf16scope: {}", terminal::message(line)));
 }
 
 fn download_bar(n_bytes: u64) -> ProgressBar {
@@ -69,7 +70,7 @@ pub(super) fn spinner(message: String, quiet: bool) -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}")
         .expect("the template is a constant that a test renders");
     spinner.set_style(style);
-    spinner.set_message(message);
+    spinner.set_message(terminal::message(&message));
     spinner.enable_steady_tick(std::time::Duration::from_millis(100));
     spinner
 }

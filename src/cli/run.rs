@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use anyhow::Context as _;
 use serde::Serialize;
 
 use super::arrays::{self, Inputs, Source, Summary};
-use super::{Context, Status, module_file, policy, progress};
+use super::child::LimitArgs;
+use super::{Context, Status, emit, module_file, policy, progress};
 use crate::data::npz::NpzWriter;
+use crate::hlo::alone::runs_alone;
 use crate::hlo::proto::encode;
 use crate::hlo::{ArrayShape, Literal};
 use crate::pjrt::{Arg, Client, CompileOptions, Executable, Platform};
@@ -50,6 +53,8 @@ pub struct Args {
     /// Where it runs: cpu (the plugin), tpu, or xla-cpu (xla-rs's client, in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -87,10 +92,15 @@ struct Output {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let module = policy::lower_if_asked(module_file::load(&args.module)?, &args.module)?;
+    runs_alone(&module).with_context(|| format!("{} cannot be run", args.module.display()))?;
     let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
-    // A path that cannot be written fails before the work, not after it.
+    inputs.check_memory(1)?;
+    // A path that cannot be written fails before the work, not after it; one where the module is, or a model, too.
+    if let Some(path) = &args.outputs {
+        emit::check_kind(path, b"PK", ".npz archive")?;
+    }
     let mut npz = args.outputs.as_deref().map(NpzWriter::create).transpose()?;
-    let client = Client::of(args.device, &context.setup())?;
+    let client = args.limits.client(args.device, context)?;
     let options = CompileOptions {
         allow_excess_precision: args.allow_excess_precision,
         parameter_is_tupled: arrays::is_tupled(&module),
@@ -101,7 +111,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let began = Instant::now();
     let executable = {
         let _span = tracing::info_span!("compile").entered();
-        client.compile(&bytes, &options)?
+        client.compile(&bytes, &options).with_context(|| format!("{} cannot be compiled", args.module.display()))?
     };
     let compile_seconds = began.elapsed().as_secs_f64();
     spinner.finish_and_clear();

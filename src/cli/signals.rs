@@ -29,8 +29,23 @@ pub(super) fn survive_file_limit() {
 }
 
 /// The exit status of a process that a signal stopped, as shells have it.
-pub(super) fn exit_code(signal: i32) -> i32 {
-    128 + signal
+pub(super) fn exit_code(signal: i32) -> u8 {
+    // Signals are numbered up to 64.
+    128 + signal as u8
+}
+
+/// Ends the process at once, as stopped by this signal. Nothing is cleaned up: other threads are at work, a compiler's
+/// among them, and would see their world torn down.
+pub(super) fn leave(signal: i32) -> ! {
+    signal_hook::low_level::exit(i32::from(exit_code(signal)))
+}
+
+/// A command that a signal ended in good order: what it has to say of that.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub(super) struct Stopped {
+    pub signal: i32,
+    pub text: String,
 }
 
 /// Whether Linux's `/proc/PID/status` says that the process ignores a signal: bit `signal - 1` of `SigIgn`.
@@ -43,6 +58,11 @@ fn is_ignored(status: &str, signal: i32) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_shells() {
+        assert_eq!([SIGHUP, SIGINT, SIGTERM].map(exit_code), [129, 130, 143]);
+    }
 
     #[test]
     fn the_mask_of_ignored_signals_is_read() {

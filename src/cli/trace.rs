@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -18,12 +18,14 @@ use std::time::Instant;
 use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::Value;
-use tempfile::NamedTempFile;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
+
+use super::emit;
+use crate::files::Replacement;
 
 /// Events kept at most: some 100 MB. A trace viewer is of no use beyond, and a long training run must not grow.
 const MAX_EVENTS: usize = 500_000;
@@ -63,58 +65,45 @@ pub struct TraceLayer {
 /// The file that the recorded events go to.
 #[derive(Debug)]
 pub struct TraceFile {
-    path: PathBuf,
-    temp: NamedTempFile,
+    file: Replacement,
     events: Arc<Mutex<Events>>,
 }
 
 /// A layer, and the file it will fill. The file is opened (beside `path`, under another name) now, so that a path that
 /// cannot be written fails before hours of work, and not after.
 pub fn create(path: &Path) -> anyhow::Result<(TraceLayer, TraceFile)> {
-    // What a link leads to is replaced, not the link; and nothing but a file, for renaming over `/dev/full` would destroy it.
-    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
     anyhow::ensure!(!is_special, "--trace: `{}` is no regular file; name a file to write", path.display());
-    let folder = match place.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    anyhow::ensure!(
-        folder.is_dir(),
-        "--trace: there is no folder `{}`; make it, or name another file",
-        folder.display()
-    );
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    builder.permissions(<fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
-    let temp = builder
-        .prefix(".trace-")
-        .tempfile_in(folder)
-        .with_context(|| format!("--trace: cannot write in `{}`", folder.display()))?;
     anyhow::ensure!(!path.is_dir(), "--trace: `{}` is a folder; expected a file name", path.display());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
+    if let Some(folder) = folder {
+        anyhow::bail!("--trace: there is no folder `{}`; make it, or name another file", folder.display());
+    }
+    emit::check_kind(path, b"[", "trace").context("--trace")?;
+    let file = Replacement::begin(path).with_context(|| format!("--trace: cannot write `{}`", path.display()))?;
     let events = Arc::<Mutex<Events>>::default();
     let layer = TraceLayer { began: Instant::now(), events: Arc::clone(&events) };
-    Ok((layer, TraceFile { path: place, temp, events }))
+    Ok((layer, TraceFile { file, events }))
 }
 
 impl TraceFile {
     /// Writes everything recorded so far and puts the file in its place.
     pub fn finish(self) -> anyhow::Result<()> {
-        let TraceFile { path, mut temp, events } = self;
+        let TraceFile { mut file, events } = self;
+        let path = file.place().to_path_buf();
         let events = lock(&events);
         if events.n_dropped > 0 {
             tracing::warn!("the trace is full: its last {} events are missing", events.n_dropped);
         }
-        write_events(&mut temp, &events.kept)
-            .and_then(|()| temp.as_file().sync_all())
-            .and_then(|()| temp.persist(&path).map(drop).map_err(|error| error.error))
+        write_events(&mut file, &events.kept)
+            .and_then(|()| file.finish())
             .with_context(|| format!("--trace: cannot write `{}`", path.display()))
     }
 }
 
 /// A JSON array with one event on a line.
-fn write_events(temp: &mut NamedTempFile, events: &[TraceEvent]) -> std::io::Result<()> {
-    let mut out = BufWriter::new(temp);
+fn write_events(file: &mut Replacement, events: &[TraceEvent]) -> std::io::Result<()> {
+    let mut out = BufWriter::new(file);
     out.write_all(b"[")?;
     for (idx, event) in events.iter().enumerate() {
         out.write_all(if idx == 0 { b"\n" } else { b",\n" })?;

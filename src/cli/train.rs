@@ -3,21 +3,22 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Instant;
 
 use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::progress::{bar, say};
-use super::{Context, Status, signals};
+use super::{Context, Status, StdoutClosed, signals};
 use crate::graph::Precision;
 use crate::hlo::DType;
 use crate::pjrt::{Client, Platform};
 use crate::report::grouped;
-use crate::train::checkpoint::Checkpoint;
+use crate::train::checkpoint::{Checkpoint, Place};
+use crate::train::resume::{check_data, check_settings};
 use crate::train::{
-    Data, EpochReport, Event, Experiment, Plan, Session, Summary, check, default_checkpoint, run as train,
+    Data, EpochReport, Event, Experiment, Plan, Session, Summary, TrainError, check, default_checkpoint, run as train,
 };
 
 const EXAMPLES: &str = "\
@@ -29,8 +30,9 @@ Examples:
   bf16scope train examples/digits.yaml --resume --epochs 20
           go on where the checkpoint is, up to epoch 20
 
-The first run installs the CPU plugin (63 MB) with pip. Ctrl-C saves a checkpoint and leaves; --resume goes on from it
-to bitwise the same weights as if the run had not stopped.";
+The first run installs the CPU plugin (63 MB) with pip. Ctrl-C saves a checkpoint and leaves with exit status 130 (SIGTERM:
+143, SIGHUP: 129); --resume goes on from it to bitwise the same weights as if the run had not stopped. A reader of standard
+output that leaves (`| head`) does not end the training.";
 
 /// Arguments of `train`.
 #[derive(Debug, clap::Args)]
@@ -88,6 +90,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     config.seed = args.seed.unwrap_or(config.seed);
     let (training, test) = experiment.read_data(&args.experiment)?;
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
+    // Before anything is read from there: another run could still be replacing it.
+    let existed = path.exists();
+    let place = Place::claim(&path)?;
     let resumed = args.resume.as_ref().map(|from| from.as_ref().unwrap_or(&path));
     let resumed = resumed.map(|from| Ok::<_, anyhow::Error>((from, Checkpoint::read(from)?))).transpose()?;
 
@@ -95,34 +100,45 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let spec = experiment.spec(args.precision);
     let data = Data { training: &training, test: &test };
     check(&spec, data)?;
-    let mut session = Session::new(&client, spec)?;
+    // Before a minute of compiling.
     if let Some((from, checkpoint)) = &resumed {
-        session.restore(from, checkpoint)?;
+        check_settings(from, checkpoint, &spec)?;
+        if let Some(before) = &checkpoint.data {
+            check_data(from, before, &data.identity())?;
+        }
     }
+    let mut session = Session::new(&client, spec)?;
+    let changes = match &resumed {
+        Some((from, checkpoint)) => session.restore(from, checkpoint)?,
+        None => Vec::new(),
+    };
     let stop = stop_on_signals()?;
-    let mut show = Show { context, json: args.json, n_epochs: u64::from(experiment.train.epochs), bar: None };
+    let n_epochs = u64::from(experiment.train.epochs);
+    let mut show = Show { context, json: args.json, n_epochs, bar: None, unwritten: None };
     if !args.json {
-        context.print(&headline(args, &experiment, &session, training.n_examples(), test.n_examples())?)?;
+        show.print(&headline(args, &experiment, &session, training.n_examples(), test.n_examples()));
     }
-    if let Some((from, _)) = &resumed {
-        show.say(&format!("going on from {} after step {}", from.display(), session.step()));
-    } else if path.exists() {
+    if let Some((from, checkpoint)) = &resumed {
+        for change in &changes {
+            show.say(&change.to_string());
+        }
+        let n_done = session.step() / checkpoint.position.steps_per_epoch;
+        show.say(&match n_done < n_epochs {
+            true => format!("going on from {} after step {}", from.display(), session.step()),
+            false => format!("{} has {n_done} epochs, --epochs {n_epochs} asks for no more", from.display()),
+        });
+    } else if existed {
         show.say(&format!("{} will be replaced after the first epoch; --resume would go on from it", path.display()));
     }
-    let plan = Plan { n_epochs: show.n_epochs, checkpoint: Some(path) };
-    let mut print_error = None;
-    let result = train(&mut session, data, &plan, &stop, &mut |event| {
-        if let Err(error) = show.event(event) {
-            // Nobody reads any more, or the disk is full: stop as Ctrl-C would, and say why.
-            stop.store(true, Ordering::Relaxed);
-            print_error.get_or_insert(error);
-        }
-    });
+    let plan = Plan { n_epochs: show.n_epochs, checkpoint: Some(place) };
+    let result = train(&mut session, data, &plan, &stop.asked, &mut |event| show.event(event));
     show.clear();
-    if let Some(error) = print_error {
-        return Err(error);
-    }
-    let summary = result?;
+    let summary = match (result, stop.signal.load(Ordering::Relaxed)) {
+        (Err(error @ TrainError::Interrupted { .. }), signal) if signal != 0 => {
+            return Err(signals::Stopped { signal, text: error.to_string() }.into());
+        }
+        (result, _) => result?,
+    };
     if args.json {
         let config = &experiment.train;
         context.print_json(&Json {
@@ -135,39 +151,29 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             summary: &summary,
         })?;
     } else {
-        context.print(&closing(args, &experiment, &summary))?;
+        show.print(&closing(args, &experiment, &summary));
     }
-    Ok(Status::Ok)
+    show.unwritten.map_or(Ok(Status::Ok), Err)
 }
 
 /// What is trained, on what, where.
-fn headline(
-    args: &Args,
-    experiment: &Experiment,
-    session: &Session,
-    n_training: usize,
-    n_test: usize,
-) -> anyhow::Result<String> {
-    let variables = session.state()?;
-    let trainable = session.trainable();
-    let n_parameters: i64 = trainable.iter().map(|name| variables[*name].shape.n_elements()).sum();
-    let state: i64 = variables.values().map(|array| array.bytes.len() as i64).sum();
+fn headline(args: &Args, experiment: &Experiment, session: &Session, n_training: usize, n_test: usize) -> String {
     let scope = match args.precision {
         Precision::F32 => "in f32".to_string(),
         low => format!("in a {} scope, {} master weights", low, DType::F32),
     };
-    Ok(format!(
+    format!(
         "{}: {} with {} parameters ({} bytes of state), {scope}, on {}\n\
          {} training and {} test examples, batches of {}\n",
         args.experiment.display(),
         experiment.model.kind(),
-        grouped(n_parameters),
-        grouped(state),
+        grouped(session.n_parameters() as i64),
+        grouped(session.n_state_bytes() as i64),
         args.device,
         grouped(n_training as i64),
         grouped(n_test as i64),
         session.spec().batch,
-    ))
+    )
 }
 
 /// How it ended, and how to go on.
@@ -205,10 +211,12 @@ struct Show<'a> {
     json: bool,
     n_epochs: u64,
     bar: Option<ProgressBar>,
+    /// Why standard output takes nothing more.
+    unwritten: Option<anyhow::Error>,
 }
 
 impl Show<'_> {
-    fn event(&mut self, event: Event<'_>) -> anyhow::Result<()> {
+    fn event(&mut self, event: Event<'_>) {
         match event {
             Event::Step { epoch, step, steps_per_epoch, loss, examples_per_second } => {
                 let (quiet, n_epochs) = (self.context.quiet, self.n_epochs);
@@ -216,16 +224,30 @@ impl Show<'_> {
                 bar.set_prefix(format!("epoch {epoch}/{n_epochs}"));
                 bar.set_message(format!("loss {loss:.4} {examples_per_second:.0} examples/s"));
                 bar.set_position(step);
-                Ok(())
             }
             Event::Epoch(report) => {
                 self.clear();
-                if self.json { Ok(()) } else { self.context.print(&epoch_line(report, self.n_epochs)) }
+                if !self.json {
+                    self.print(&epoch_line(report, self.n_epochs));
+                }
             }
             Event::Saved { path, step } => {
                 tracing::info!("{} saved after step {step}", path.display());
-                Ok(())
             }
+        }
+    }
+
+    /// Lines on standard output, as long as it takes them. That nobody reads any more (`| head`) or that a disk is full is
+    /// no wish to end an hour's training: it goes on, and how it ends says so.
+    fn print(&mut self, text: &str) {
+        if self.unwritten.is_some() {
+            return;
+        }
+        if let Err(error) = self.context.print(text) {
+            if !error.is::<StdoutClosed>() {
+                self.say(&format!("{error:#}; the training goes on"));
+            }
+            self.unwritten = Some(error);
         }
     }
 
@@ -255,14 +277,23 @@ fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
     )
 }
 
-/// A flag that the first signal to stop sets; the second ends the process.
-fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stop);
+/// What the first signal to stop leaves.
+struct Stop {
+    asked: AtomicBool,
+    /// Which it was; 0 before.
+    signal: AtomicI32,
+}
+
+/// The first signal to stop is noted for the training loop; the second ends the process.
+fn stop_on_signals() -> anyhow::Result<Arc<Stop>> {
+    let stop = Arc::new(Stop { asked: AtomicBool::new(false), signal: AtomicI32::new(0) });
+    let noted = Arc::clone(&stop);
     signals::on_stop(move |signal| {
-        if flag.swap(true, Ordering::Relaxed) {
-            std::process::exit(signals::exit_code(signal));
+        if noted.asked.load(Ordering::Relaxed) {
+            signals::leave(signal);
         }
+        noted.signal.store(signal, Ordering::Relaxed);
+        noted.asked.store(true, Ordering::Relaxed);
         let again = if std::io::stderr().is_terminal() { "; Ctrl-C again leaves at once" } else { "" };
         say(&format!("stopping after this step{again}"));
     })?;

@@ -25,6 +25,10 @@ pub struct Batches<'a> {
 pub struct Batch {
     /// `[batch, feature_dims...]`, row-major, in the type asked for, in the machine's byte order.
     pub features: Vec<u8>,
+    /// The type asked for.
+    pub dtype: DType,
+    /// `[batch, feature_dims...]`.
+    pub dims: Vec<i64>,
     /// `[batch]`.
     pub labels: Vec<i32>,
     /// How many examples are real; those after them are padding: zeros with label 0, for the caller to leave out.
@@ -55,7 +59,10 @@ impl<'a> Batches<'a> {
             return Ok(Batches { shift: None, ..self });
         }
         let dims: Option<Vec<usize>> = self.dataset.feature_dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
-        match dims.and_then(|dims| dims.try_into().ok()) {
+        match dims.and_then(|dims| <[usize; 3]>::try_from(dims).ok()) {
+            Some([height, width, _]) if n_pixels as usize >= height.min(width) => {
+                Err(DataError::Shift { shift: n_pixels, height, width })
+            }
             Some(dims) => Ok(Batches { shift: Some(Shift { max: n_pixels as usize, dims }), ..self }),
             None => Err(DataError::NotImages { dims: self.dataset.feature_dims.clone() }),
         }
@@ -99,7 +106,9 @@ impl<'a> Batches<'a> {
         }
         features.resize(self.batch * self.dataset.n_features(), 0.0);
         labels.resize(self.batch, 0);
-        Batch { features: to_bytes(&features, self.dtype), labels, n_valid: examples.len() }
+        let dims = [self.batch as i64].into_iter().chain(self.dataset.feature_dims.iter().copied()).collect();
+        let (dtype, n_valid) = (self.dtype, examples.len());
+        Batch { features: to_bytes(&features, dtype), dtype, dims, labels, n_valid }
     }
 }
 

@@ -3,13 +3,13 @@
 //! For data sets that fit in memory, such as the digits in `examples/data`. Larger ones want a reader that streams,
 //! which this is not.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 
 use super::error::DataError;
+use crate::files;
 
 /// Text read from one file at most, in bytes, after decompression: what bounds memory when a small gzip file unpacks
 /// to something huge.
@@ -17,6 +17,9 @@ const MAX_TEXT_BYTES: u64 = 4 << 30;
 
 /// Text in one row at most, in bytes: what bounds memory when a file without line ends is named by mistake.
 const MAX_ROW_BYTES: u64 = 64 << 20;
+
+/// Empty lines after one another at most: a small gzip file may hold billions.
+const MAX_EMPTY_LINES: u64 = 1 << 20;
 
 /// Spreadsheets put one at the start of a CSV file.
 const BYTE_ORDER_MARK: char = '\u{FEFF}';
@@ -98,7 +101,7 @@ impl Dataset {
     /// Reads a CSV file, compressed with gzip or not (told by its first bytes, not by its name).
     pub fn read_csv(path: &Path, spec: &CsvSpec) -> Result<Dataset, DataError> {
         let open_error = |source| DataError::Open { path: path.to_owned(), source };
-        let mut file = BufReader::new(File::open(path).map_err(open_error)?);
+        let mut file = BufReader::new(files::open(path).map_err(open_error)?);
         let is_gzip = file.fill_buf().map_err(open_error)?.starts_with(&[0x1F, 0x8B]);
         if is_gzip {
             read_rows(path, MultiGzDecoder::new(file), spec, MAX_TEXT_BYTES)
@@ -118,6 +121,7 @@ fn read_rows(path: &Path, reader: impl Read, spec: &CsvSpec, limit: u64) -> Resu
         n_classes: spec.n_classes,
     };
     let mut row = String::new();
+    let mut n_empty = 0;
     for line in 1.. {
         row.clear();
         match text.by_ref().take(MAX_ROW_BYTES + 1).read_line(&mut row) {
@@ -128,8 +132,16 @@ fn read_rows(path: &Path, reader: impl Read, spec: &CsvSpec, limit: u64) -> Resu
             Ok(_) if text.get_ref().limit() == 0 => {
                 return Err(DataError::TooLarge { path: path.to_owned(), limit });
             }
-            Ok(_) if row.trim().is_empty() => {}
-            Ok(_) => push_row(path, line, row.trim_start_matches(BYTE_ORDER_MARK), spec.scale, &mut dataset)?,
+            Ok(_) if row.trim().is_empty() => {
+                n_empty += 1;
+                if n_empty > MAX_EMPTY_LINES {
+                    return Err(DataError::EmptyLines { path: path.to_owned(), line, limit: MAX_EMPTY_LINES });
+                }
+            }
+            Ok(_) => {
+                n_empty = 0;
+                push_row(path, line, row.trim_start_matches(BYTE_ORDER_MARK), spec.scale, &mut dataset)?;
+            }
             Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
                 return Err(DataError::TruncatedGzip { path: path.to_owned(), line });
             }
@@ -145,24 +157,30 @@ fn read_rows(path: &Path, reader: impl Read, spec: &CsvSpec, limit: u64) -> Resu
 /// Appends one row to the data set.
 fn push_row(path: &Path, line: u64, row: &str, scale: f32, dataset: &mut Dataset) -> Result<(), DataError> {
     let expected = dataset.n_features() + 1;
-    let columns: Vec<&str> = row.split(',').map(str::trim).collect();
-    if columns.len() != expected {
-        return Err(DataError::ColumnCount { path: path.to_owned(), line, found: columns.len(), expected });
+    // Counted, not kept: a row may be millions of commas.
+    let found = row.split(',').count();
+    if found != expected {
+        return Err(DataError::ColumnCount { path: path.to_owned(), line, found, expected });
     }
-    for (idx, text) in columns[..expected - 1].iter().enumerate() {
+    let mut columns = row.split(',').map(str::trim);
+    for (idx, text) in columns.by_ref().take(expected - 1).enumerate() {
         match text.parse::<f32>() {
-            Ok(value) if value.is_finite() => dataset.features.push(value * scale),
+            Ok(value) if (value * scale).is_finite() => dataset.features.push(value * scale),
+            Ok(value) if value.is_finite() => {
+                let path = path.to_owned();
+                return Err(DataError::Scaled { path, line, column: idx + 1, value, scale });
+            }
             Ok(_) | Err(_) => {
                 return Err(DataError::NotANumber {
                     path: path.to_owned(),
                     line,
                     column: idx + 1,
-                    text: (*text).to_owned(),
+                    text: text.to_owned(),
                 });
             }
         }
     }
-    let text = columns[expected - 1];
+    let text = columns.next().unwrap_or_default();
     let label = text.parse::<i32>().ok();
     match label.filter(|&label| usize::try_from(label).is_ok_and(|class| class < dataset.n_classes)) {
         Some(label) => dataset.labels.push(label),
@@ -228,9 +246,9 @@ mod tests {
         check("1,x,0\n", "rows.csv:1: column 2 is `x`; expected a finite number");
         check("1,2,0\n\n\nnan,2,0\n", "rows.csv:4: column 1 is `nan`; expected a finite number");
         check("1,2,0\n,2,0\n", "rows.csv:2: column 1 is ``; expected a finite number");
-        check("1,2,3\n", "rows.csv:1: the label is `3`; expected a whole number in 0..3");
-        check("1,2,-1\n", "rows.csv:1: the label is `-1`; expected a whole number in 0..3");
-        check("1,2,1.0\n", "rows.csv:1: the label is `1.0`; expected a whole number in 0..3");
+        check("1,2,3\n", "rows.csv:1: the label is `3`; expected a whole number from 0 to 2");
+        check("1,2,-1\n", "rows.csv:1: the label is `-1`; expected a whole number from 0 to 2");
+        check("1,2,1.0\n", "rows.csv:1: the label is `1.0`; expected a whole number from 0 to 2");
         check("", "rows.csv: no rows; expected one example a line: 2 numbers, then a label");
         check("\n\n", "rows.csv: no rows; expected one example a line: 2 numbers, then a label");
         assert_eq!(read(b"1,2,0\n1,\xFF,0\n").unwrap_err(), "rows.csv:2: cannot read on from here");

@@ -67,7 +67,7 @@ pub enum DataError {
         text: String,
     },
     /// A label that is no class.
-    #[error("{}:{line}: the label is `{text}`; expected a whole number in 0..{n_classes}", path.display())]
+    #[error("{}:{line}: the label is `{text}`; expected a whole number from 0 to {}", path.display(), n_classes - 1)]
     Label {
         /// The file.
         path: PathBuf,
@@ -89,6 +89,20 @@ pub enum DataError {
         /// Counted from 1.
         line: u64,
         /// In bytes.
+        limit: u64,
+    },
+    /// Nothing, for too long.
+    #[error(
+        "{}:{line}: more than {limit} empty lines after one another; expected lines of numbers: name a CSV file, plain or \
+         gzip",
+        path.display()
+    )]
+    EmptyLines {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: u64,
+        /// How many are passed over.
         limit: u64,
     },
     /// More than is read into memory.
@@ -134,5 +148,36 @@ pub enum DataError {
     NotImages {
         /// The dims of an example.
         dims: Vec<i64>,
+    },
+    /// Shifts that leave nothing of an image.
+    #[error(
+        "images of {height}×{width} pixels cannot be shifted by up to {shift}: some would be all 0\nhelp: set `shift` to less than \
+         {}, or to 0",
+        height.min(width)
+    )]
+    Shift {
+        /// Pixels asked for.
+        shift: u32,
+        /// Rows of an image.
+        height: usize,
+        /// Columns of an image.
+        width: usize,
+    },
+    /// A feature that f32 cannot hold once it is scaled.
+    #[error(
+        "{}:{line}: column {column} is {value}, which times the scale {scale} is not a finite number\nhelp: make `scale` smaller",
+        path.display()
+    )]
+    Scaled {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u64,
+        /// The column, counted from 1.
+        column: usize,
+        /// What stands there.
+        value: f32,
+        /// What it is multiplied with.
+        scale: f32,
     },
 }

@@ -6,9 +6,11 @@ pub mod batches;
 pub mod cast;
 pub mod dataset;
 pub mod error;
+mod fingerprint;
 pub mod npz;
 mod shift;
 
 pub use batches::{Batch, Batches};
 pub use dataset::{CsvSpec, Dataset};
 pub use error::DataError;
+pub use fingerprint::Fingerprint;

@@ -10,14 +10,15 @@ mod header;
 pub use header::{Header, HeaderError};
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
 use zip::read::ZipFile;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+use crate::files::{self, Replacement};
 
 /// What is wrong with an archive, and where.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +109,7 @@ impl NpzReader {
     /// # Errors
     /// A file that cannot be opened, or that is no archive.
     pub fn open(path: &Path) -> Result<NpzReader, NpzError> {
-        let file = File::open(path).map_err(|source| NpzError::Open { path: path.to_path_buf(), source })?;
+        let file = files::open(path).map_err(|source| NpzError::Open { path: path.to_path_buf(), source })?;
         let zip = ZipArchive::new(BufReader::new(file))
             .map_err(|source| NpzError::Zip { path: path.to_path_buf(), source })?;
         let names = (0..zip.len()).filter_map(|idx| Some((zip.name_for_index(idx)?, idx)));
@@ -173,7 +174,8 @@ impl Entry<'_> {
             let width = if header.kind == 'c' { header.width / 2 } else { header.width };
             bytes.chunks_exact_mut(width).for_each(<[u8]>::reverse);
         }
-        if header.is_fortran && header.dims.len() > 1 {
+        // Of no elements there is no order, and their sizes may be beyond all bounds.
+        if header.is_fortran && header.dims.len() > 1 && !bytes.is_empty() {
             bytes = row_major(&bytes, &header);
         }
         Ok(bytes)
@@ -210,7 +212,7 @@ fn row_major(bytes: &[u8], header: &Header) -> Vec<u8> {
 /// An archive that is being written, beside the file that it will become.
 pub struct NpzWriter {
     path: PathBuf,
-    zip: ZipWriter<BufWriter<NamedTempFile>>,
+    zip: ZipWriter<BufWriter<Replacement>>,
 }
 
 impl NpzWriter {
@@ -219,18 +221,7 @@ impl NpzWriter {
     /// # Errors
     /// A folder that cannot be written to.
     pub fn create(path: &Path) -> Result<NpzWriter, NpzError> {
-        let folder = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            Some(_) | None => Path::new("."),
-        };
-        let mut builder = tempfile::Builder::new();
-        // As any file a program makes; the umask takes its share. Temporary files are the owner's alone otherwise.
-        #[cfg(unix)]
-        builder.permissions(<fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
-        let file = builder
-            .prefix(".npz-")
-            .tempfile_in(folder)
-            .map_err(|source| NpzError::Write { path: path.to_path_buf(), source })?;
+        let file = Replacement::begin(path).map_err(|source| NpzError::Write { path: path.to_path_buf(), source })?;
         Ok(NpzWriter { path: path.to_path_buf(), zip: ZipWriter::new(BufWriter::new(file)) })
     }
 
@@ -258,11 +249,8 @@ impl NpzWriter {
     /// What the system says; then what was at the path is unchanged.
     pub fn finish(self) -> Result<(), NpzError> {
         let NpzWriter { path, zip } = self;
-        let persist = || -> io::Result<()> {
-            let file = zip.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.as_file().sync_all()?;
-            file.persist(&path).map(drop).map_err(|error| error.error)
-        };
+        let persist =
+            || -> io::Result<()> { zip.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?.finish() };
         persist().map_err(|source| NpzError::Write { path: path.clone(), source })
     }
 }
@@ -271,6 +259,7 @@ impl NpzWriter {
 mod tests {
     use super::*;
     use crate::hlo::DType;
+    use std::fs;
 
     fn written(arrays: &[(&str, Header, Vec<u8>)]) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();

@@ -122,9 +122,14 @@ impl Init {
             | Init::Constant(_)
             | Init::Normal { .. }
             | Init::Uniform { .. }
-            | Init::VarianceScaling { .. } => self.values(seed, name, dims).into_iter().map(|v| v as u64).collect(),
+            | Init::VarianceScaling { .. } => self.values(seed, name, dims).into_iter().map(word).collect(),
         }
     }
+}
+
+/// The word of a number: of one below zero, that of the signed integer.
+fn word(value: f32) -> u64 {
+    if value < 0.0 { (value as i64).cast_unsigned() } else { value as u64 }
 }
 
 /// A generator seeded by a hash of seed and name.

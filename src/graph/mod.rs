@@ -21,6 +21,7 @@
 mod init;
 mod names;
 mod operators;
+mod owner;
 mod precision;
 mod scan;
 mod scope;
@@ -33,7 +34,7 @@ pub use scope::{Scope, Variable};
 pub use tensor::Tensor;
 
 use crate::hlo::ops::RuleError;
-use crate::hlo::{DType, EmitError, Emitter, InstrId, Metadata, Module, Op, Shape};
+use crate::hlo::{DType, EmitError, Emitter, InstrId, Metadata, Module, Op, POISON, Shape};
 use names::{Path, Taken};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -113,6 +114,19 @@ pub struct Program {
 #[error("{0}")]
 pub struct BuildError(#[from] pub Box<EmitError>);
 
+/// What speaks against the name of a variable or an input.
+fn name_problem(what: &str, name: &str, is_taken: bool) -> Option<RuleError> {
+    if is_taken {
+        let error = RuleError::new("graph/name", format!("{what} named {name} exists already"));
+        return Some(error.with_help("give one of them another name, or open a scope with `within` around each layer"));
+    }
+    let is_odd = name.is_empty() || name.chars().any(char::is_control);
+    is_odd.then(|| {
+        let message = format!("{name:?} is no name of {what}");
+        RuleError::new("graph/name", message).with_help("a name has at least one character, and no control characters")
+    })
+}
+
 impl Graph {
     /// An empty graph, of a program that infers: dropout is off, batch norm uses its running statistics.
     pub fn new(name: &str) -> Graph {
@@ -152,9 +166,21 @@ impl Graph {
         &self.inner.emitter
     }
 
-    /// A handle on an instruction of the graph.
+    /// A handle on an instruction of the graph. An id that names none is an error of the graph.
+    #[track_caller]
     pub fn tensor(&self, id: InstrId) -> Tensor {
-        Tensor { graph: self.clone(), id }
+        let n_instructions = self.emitter().n_instructions();
+        if id.idx() < n_instructions || self.emitter().error().is_some() {
+            return Tensor { graph: self.clone(), id };
+        }
+        let asked = if id == POISON { "POISON".to_string() } else { format!("instruction {}", id.0) };
+        let message = format!("{asked} was asked for, but the graph has {n_instructions} instructions");
+        self.fail("tensor", &[], RuleError::new("graph/tensor", message))
+    }
+
+    /// The result of an error that is kept.
+    fn poison(&self) -> Tensor {
+        Tensor { graph: self.clone(), id: POISON }
     }
 
     /// The root scope, outside of any low-precision scope.
@@ -166,6 +192,10 @@ impl Graph {
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, dims: impl Into<Vec<i64>>) -> Tensor {
         let dims = dims.into();
+        let is_taken = self.inner.inputs.borrow().iter().any(|input| input.name == name);
+        if let Some(error) = name_problem("an input", name, is_taken) {
+            return self.fail("input", &[], error);
+        }
         let instr = self.parameter(name, dtype, &dims);
         self.inner.inputs.borrow_mut().push(InputInfo { name: name.to_string(), dtype, dims, instr });
         self.tensor(instr)
@@ -208,11 +238,30 @@ impl Graph {
         self.scope().low_precision("", dtype.into(), network)
     }
 
-    /// Sets the value variable number `variable` has after the call.
+    /// Sets the value variable number `variable` has after the call: of its dtype and dims.
+    #[track_caller]
     pub fn set_update(&self, variable: usize, value: &Tensor) {
-        // A variable that could not be made has no entry; `finish` says why.
-        if let Some(variable) = self.inner.variables.borrow_mut().get_mut(variable) {
-            variable.update = Some(value.id);
+        if !self.owns("set_update", &[value]) || value.is_poison() {
+            return;
+        }
+        let expected = self.inner.variables.borrow().get(variable).map(|v| (v.name.clone(), v.dtype, v.dims.clone()));
+        let error = match expected {
+            // Not borrowed any more: an error is described by the graph.
+            Some((_, dtype, dims)) if value.shape() == Shape::array(dtype, &dims[..]) => None,
+            Some((name, dtype, dims)) => {
+                let expected = Shape::array(dtype, dims);
+                let message = format!("{name} is {expected}, but its new value is {}", value.shape());
+                Some(RuleError::new("variable/update", message))
+            }
+            None => {
+                let n_variables = self.inner.variables.borrow().len();
+                let message = format!("variable {variable} was asked for, but there are {n_variables}");
+                Some(RuleError::new("variable/number", message))
+            }
+        };
+        match error {
+            Some(error) => drop(self.fail("set_update", &[value], error)),
+            None => self.inner.variables.borrow_mut()[variable].update = Some(value.id),
         }
     }
 
@@ -241,7 +290,25 @@ impl Graph {
     ///
     /// # Errors
     /// The first error of the building.
+    #[track_caller]
     pub fn finish(&self, outputs: &[(&str, &Tensor)]) -> Result<Program, BuildError> {
+        self.program(outputs, |emitter| emitter.with_module(Module::clone))
+    }
+
+    /// [`Graph::finish`] of a graph that nobody uses after this: its instructions are not copied.
+    #[track_caller]
+    pub(crate) fn finish_for_good(&self, outputs: &[(&str, &Tensor)]) -> Result<Program, BuildError> {
+        self.program(outputs, Emitter::take_module)
+    }
+
+    #[track_caller]
+    fn program(
+        &self,
+        outputs: &[(&str, &Tensor)],
+        module_of: impl FnOnce(&Emitter) -> Module,
+    ) -> Result<Program, BuildError> {
+        let tensors: Vec<&Tensor> = outputs.iter().map(|(_, tensor)| *tensor).collect();
+        self.owns("finish", &tensors);
         let ids: Vec<InstrId> = outputs.iter().map(|(_, tensor)| tensor.id).collect();
         self.inner.emitter.set_metadata(Metadata::default());
         self.inner.emitter.tuple(&ids);
@@ -249,7 +316,7 @@ impl Graph {
             return Err(BuildError(Box::new(error)));
         }
         let (variables, inputs) = (self.variables(), self.inner.inputs.borrow().clone());
-        let mut module = self.inner.emitter.with_module(Module::clone);
+        let mut module = module_of(&self.inner.emitter);
         let entry = module.entry;
         let order = variables.iter().map(|v| v.instr).chain(inputs.iter().map(|i| i.instr));
         for (number, id) in order.enumerate() {
@@ -270,7 +337,7 @@ impl Graph {
         let number = self.inner.variables.borrow().len() + self.inner.inputs.borrow().len();
         let shape = Shape::array(dtype, dims);
         let id = self.emit_with(name, |e| e.parameter(number as i64, &shape)).id;
-        if id != crate::hlo::POISON {
+        if id != POISON {
             let full = self.inner.path.join(name);
             self.inner.emitter.with_module_mut(|module| {
                 let entry = module.entry;
@@ -285,18 +352,27 @@ impl Graph {
     pub(crate) fn emit_with(&self, leaf: &str, emit: impl FnOnce(&Emitter) -> InstrId) -> Tensor {
         let caller = self.inner.layer_caller.get().unwrap_or(Location::caller());
         let emitter = &self.inner.emitter;
-        emitter.set_metadata(Metadata {
+        emitter.set_metadata(self.metadata_at(leaf, caller));
+        let id = emit(emitter);
+        Tensor { graph: self.clone(), id }
+    }
+
+    /// `leaf` under the current path, and a place of the user's.
+    fn metadata_at(&self, leaf: &str, caller: &Location<'_>) -> Metadata {
+        Metadata {
             op_type: String::new(),
             op_name: self.inner.path.join(leaf),
             source_file: caller.file().to_string(),
             source_line: caller.line() as i32,
-        });
-        self.tensor(emit(emitter))
+        }
     }
 
     /// Keeps a broken rule of a layer or operator as the graph's error, unless one is kept already; gives poison.
     #[track_caller]
     pub fn fail(&self, what: &str, operands: &[&Tensor], error: RuleError) -> Tensor {
+        if !self.owns(what, operands) {
+            return self.poison();
+        }
         let ids: Vec<InstrId> = operands.iter().map(|tensor| tensor.id).collect();
         self.emit_with("", |e| e.fail(what, &ids, error))
     }

@@ -6,7 +6,7 @@
 
 use super::{Graph, Tensor};
 use crate::hlo::ops::{BinaryOp, Comparison, RuleError};
-use crate::hlo::{CompId, DType, InstrId, Instruction, Literal, Metadata, Module, Op, POISON, Shape};
+use crate::hlo::{CompId, DType, InstrId, Instruction, Literal, Metadata, Module, Op, Shape};
 
 /// What a loop's body is given.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +53,8 @@ impl Graph {
     pub fn scan(&self, n: u32, body: &Module, operands: &[Operand<'_>]) -> Vec<Tensor> {
         let n_carried = operands.iter().filter(|operand| matches!(operand, Operand::Carried(_))).count();
         let tensors: Vec<&Tensor> = operands.iter().map(|operand| operand.tensor()).collect();
-        let poison = || vec![self.tensor(POISON); n_carried];
-        if tensors.iter().any(|tensor| tensor.is_poison()) {
+        let poison = || vec![self.poison(); n_carried];
+        if !self.owns("scan", &tensors) || tensors.iter().any(|tensor| tensor.is_poison()) {
             return poison();
         }
         if let Err(error) = check(n, body, operands) {
@@ -85,6 +85,10 @@ impl Graph {
 fn check(n: u32, body: &Module, operands: &[Operand<'_>]) -> Result<(), RuleError> {
     if n == 0 {
         return Err(RuleError::new("scan/turns", "a scan has 0 turns, expected at least 1"));
+    }
+    if i32::try_from(n).is_err() {
+        let message = format!("a scan has {n} turns, expected at most {}: they are counted in s32", i32::MAX);
+        return Err(RuleError::new("scan/turns", message));
     }
     let entry = body.entry();
     let parameters: Vec<String> = entry.parameters().iter().map(|&id| entry.instr(id).shape.to_string()).collect();
@@ -235,17 +239,10 @@ fn copy(
     place: &dyn Fn(InstrId) -> InstrId,
     renumbered: &[CompId],
 ) -> InstrId {
-    let mut op = instr.op.clone();
-    op.for_each_called_mut(&mut |called| *called = renumbered[called.idx()]);
-    let operands = instr.operands.iter().map(|&id| place(id)).collect();
-    let id = module.append(comp, op, operands, instr.shape.clone(), instr.metadata.clone());
-    let copied = &mut module.computations[comp.idx()].instructions[id.idx()];
-    copied.sharding = instr.sharding.clone();
-    copied.frontend_attributes = instr.frontend_attributes.clone();
-    copied.control_predecessors = instr.control_predecessors.iter().map(|&id| place(id)).collect();
-    copied.backend_config = instr.backend_config.clone();
-    copied.unmodelled = instr.unmodelled.clone();
-    id
+    let mut copied = instr.clone();
+    copied.op.for_each_called_mut(&mut |called| *called = renumbered[called.idx()]);
+    copied.operands.iter_mut().chain(&mut copied.control_predecessors).for_each(|id| *id = place(*id));
+    module.append_copy(comp, copied)
 }
 
 fn n_elements(state: &Shape) -> i64 {

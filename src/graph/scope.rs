@@ -8,8 +8,7 @@
 //!
 //! Source: `tensorflow/python/tpu/bfloat16.py`.
 
-use super::{Graph, Init, Tensor, VariableInfo};
-use crate::hlo::ops::RuleError;
+use super::{Graph, Init, Tensor, VariableInfo, name_problem};
 use crate::hlo::{DType, InstrId, Op, POISON};
 use std::cell::Cell;
 use std::panic::Location;
@@ -96,9 +95,8 @@ impl Scope {
         let graph = &self.graph;
         let full = graph.inner.path.join(name);
         let number = graph.inner.variables.borrow().len();
-        if !graph.inner.variable_names.borrow_mut().insert(full.clone()) {
-            let error = RuleError::new("variable/name", format!("a variable named {full} exists already"))
-                .with_help("give one of them another name, or open a scope with `within` around each layer");
+        let is_taken = !graph.inner.variable_names.borrow_mut().insert(full.clone());
+        if let Some(error) = name_problem("a variable", &full, is_taken) {
             let poison = graph.fail("variable", &[], error);
             return Variable { number, stored: poison.clone(), value: poison };
         }

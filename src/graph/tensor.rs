@@ -5,7 +5,7 @@
 
 use super::Graph;
 use crate::hlo::ops::{BinaryOp, Comparison, DotDims, PadDim, PrecisionConfig, RuleError, SliceDim, UnaryOp};
-use crate::hlo::{DType, Emitter, InstrId, Op, OwnGradient, POISON, Shape};
+use crate::hlo::{CustomVjp, DType, Emitter, InstrId, Op, POISON, Shape};
 use std::fmt;
 use std::rc::Rc;
 
@@ -94,39 +94,65 @@ impl Tensor {
         self.graph.emitter().with_module(|module| module.entry().instr(self.id).metadata.op_name.clone())
     }
 
-    /// Emits through the graph under the name `leaf`.
+    /// Emits through the graph under the name `leaf`, if the `others` that are read are of this tensor's graph.
     #[track_caller]
-    pub(crate) fn emit(&self, leaf: &str, emit: impl FnOnce(&Emitter) -> InstrId) -> Tensor {
+    pub(crate) fn emit(&self, leaf: &str, others: &[&Tensor], emit: impl FnOnce(&Emitter) -> InstrId) -> Tensor {
+        if !others.iter().all(|other| self.graph.is_of(other)) {
+            self.graph.owns(leaf, &[&[self], others].concat());
+            return self.graph.poison();
+        }
         self.graph.emit_with(leaf, emit)
     }
 
-    /// Gives this array a gradient of its own: reverse mode goes from it to `inputs` by `rule`, which emits the cotangent
-    /// of each from that of this array, and not through the ops that made it.
-    pub fn with_gradient(
-        self,
+    /// This array with a custom VJP: reverse mode goes from the result to `inputs` by `rule`, which emits the cotangent of
+    /// each from that of the result, and not through the ops that made it. The result is a value of its own, a `copy`:
+    /// other readers of this array are not affected, even if it is one of `inputs`.
+    ///
+    /// The rule is not part of the module. Take gradients in the graph ([`gradients`](crate::passes::grad::gradients))
+    /// before [`Graph::finish`]; a finished module refuses to be differentiated through the result.
+    ///
+    /// # Errors
+    /// An array that is not floating; no inputs, inputs that do not feed it, that are no arrays or are of another graph.
+    /// Cotangents of another number, dtype or dims than the inputs are errors when gradients are taken.
+    #[track_caller]
+    pub fn with_custom_vjp(
+        &self,
         inputs: &[&Tensor],
         rule: impl Fn(&Emitter, InstrId) -> Vec<InstrId> + 'static,
     ) -> Tensor {
-        self.with_gradient_of_wanted(inputs, move |e, g, _| rule(e, g))
+        self.attach(inputs, false, move |e, g, _| rule(e, g))
     }
 
-    /// The same for a rule that is told which cotangents are wanted; the others it need not emit.
-    pub(crate) fn with_gradient_of_wanted(
+    /// [`Tensor::with_custom_vjp`] for a layer, which hands out no other handle on its result: nothing is emitted if
+    /// nothing reads this array yet. The rule is told which cotangents are wanted; the others it need not emit.
+    #[track_caller]
+    pub(crate) fn with_layer_vjp(
         self,
         inputs: &[&Tensor],
         rule: impl Fn(&Emitter, InstrId, &[bool]) -> Vec<InstrId> + 'static,
     ) -> Tensor {
-        let inputs: Vec<InstrId> = inputs.iter().map(|input| input.id).collect();
-        if !inputs.contains(&POISON) {
-            self.graph.emitter().set_own_gradient(self.id, OwnGradient { inputs, rule: Rc::new(rule) });
-        }
-        self
+        self.attach(inputs, true, rule)
+    }
+
+    #[track_caller]
+    fn attach(
+        &self,
+        inputs: &[&Tensor],
+        in_place: bool,
+        rule: impl Fn(&Emitter, InstrId, &[bool]) -> Vec<InstrId> + 'static,
+    ) -> Tensor {
+        let ids: Vec<InstrId> = inputs.iter().map(|input| input.id).collect();
+        self.emit("custom_vjp", inputs, |e| {
+            let is_own = in_place && !ids.contains(&self.id) && e.is_unread(self.id);
+            let result = if is_own { self.id } else { e.unary(UnaryOp::Copy, self.id) };
+            e.set_custom_vjp(result, CustomVjp { inputs: ids, rule: Rc::new(rule) })
+        })
     }
 
     /// A function of one operand.
     #[track_caller]
     pub fn unary(&self, op: UnaryOp) -> Tensor {
-        self.emit(op.name(), |e| e.unary(op, self.id))
+        self.emit(op.name(), &[], |e| e.unary(op, self.id))
     }
 
     unary_methods! {
@@ -184,20 +210,20 @@ impl Tensor {
     #[track_caller]
     pub fn binary(&self, op: BinaryOp, rhs: &Tensor) -> Tensor {
         let (lhs, rhs) = self.broadcast_together(rhs, op.name());
-        self.emit(op.name(), |e| e.binary(op, lhs.id, rhs.id))
+        self.emit(op.name(), &[&rhs], |e| e.binary(op, lhs.id, rhs.id))
     }
 
     /// [`Tensor::binary`] with a scalar in this tensor's dtype.
     #[track_caller]
     pub fn binary_scalar(&self, op: BinaryOp, value: f64) -> Tensor {
-        self.emit(op.name(), |e| e.binary(op, self.id, e.full_like(self.id, value)))
+        self.emit(op.name(), &[], |e| e.binary(op, self.id, e.full_like(self.id, value)))
     }
 
     /// Comparison, broadcast as [`Tensor::binary`].
     #[track_caller]
     pub fn compare(&self, direction: Comparison, rhs: &Tensor) -> Tensor {
         let (lhs, rhs) = self.broadcast_together(rhs, "compare");
-        self.emit("compare", |e| e.compare(direction, lhs.id, rhs.id))
+        self.emit("compare", &[&rhs], |e| e.compare(direction, lhs.id, rhs.id))
     }
 
     /// The greater of two, broadcast as [`Tensor::binary`].
@@ -221,33 +247,33 @@ impl Tensor {
     /// `self ? on_true : on_false`; this must be `pred`, all of one shape.
     #[track_caller]
     pub fn select(&self, on_true: &Tensor, on_false: &Tensor) -> Tensor {
-        self.emit("select", |e| e.select(self.id, on_true.id, on_false.id))
+        self.emit("select", &[on_true, on_false], |e| e.select(self.id, on_true.id, on_false.id))
     }
 
     /// To another dtype by value (floats round to nearest even); itself if it has that dtype. Named `Cast`, as
     /// TensorFlow names it.
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> Tensor {
-        self.emit("Cast", |e| e.convert(self.id, dtype))
+        self.emit("Cast", &[], |e| e.convert(self.id, dtype))
     }
 
     /// The same elements in other dims.
     #[track_caller]
     pub fn reshape(&self, dims: impl Into<Vec<i64>>) -> Tensor {
         let dims = dims.into();
-        self.emit("reshape", |e| e.reshape(self.id, &dims))
+        self.emit("reshape", &[], |e| e.reshape(self.id, &dims))
     }
 
     /// Permutes dimensions: result dimension `i` is this one's `permutation[i]`.
     #[track_caller]
     pub fn transpose(&self, permutation: &[i64]) -> Tensor {
-        self.emit("transpose", |e| e.transpose(self.id, permutation))
+        self.emit("transpose", &[], |e| e.transpose(self.id, permutation))
     }
 
     /// HLO's broadcast: this dimension `i` becomes dimension `dimensions[i]` of `dims`.
     #[track_caller]
     pub fn broadcast_in_dim(&self, dims: &[i64], dimensions: &[i64]) -> Tensor {
-        self.emit("broadcast", |e| e.broadcast(self.id, dimensions, dims))
+        self.emit("broadcast", &[], |e| e.broadcast(self.id, dimensions, dims))
     }
 
     /// Repeats to `dims` as NumPy broadcasts: right-aligned, sizes equal or 1.
@@ -268,12 +294,15 @@ impl Tensor {
         let kept: Vec<usize> = (0..own.len()).filter(|&axis| own[axis] == dims[axis + offset]).collect();
         let squeezed: Vec<i64> = kept.iter().map(|&axis| own[axis]).collect();
         let dimensions: Vec<i64> = kept.iter().map(|&axis| (axis + offset) as i64).collect();
-        self.emit("broadcast", |e| e.broadcast(e.reshape(self.id, &squeezed), &dimensions, dims))
+        self.emit("broadcast", &[], |e| e.broadcast(e.reshape(self.id, &squeezed), &dimensions, dims))
     }
 
     /// Both operands broadcast to their common dims, as NumPy does; unchanged where none exist (the op then reports).
     #[track_caller]
     fn broadcast_together(&self, rhs: &Tensor, what: &str) -> (Tensor, Tensor) {
+        if !self.graph.owns(what, &[self, rhs]) {
+            return (self.graph.poison(), self.graph.poison());
+        }
         let (a, b) = (self.dims(), rhs.dims());
         if self.is_poison() || rhs.is_poison() || a == b {
             return (self.clone(), rhs.clone());
@@ -306,13 +335,13 @@ impl Tensor {
     /// A strided box.
     #[track_caller]
     pub fn slice(&self, dims: &[SliceDim]) -> Tensor {
-        self.emit("slice", |e| e.slice(self.id, dims))
+        self.emit("slice", &[], |e| e.slice(self.id, dims))
     }
 
     /// Pads with `value` in this tensor's dtype.
     #[track_caller]
     pub fn pad(&self, value: f64, dims: &[PadDim]) -> Tensor {
-        self.emit("pad", |e| e.pad(self.id, e.scalar(e.dtype(self.id), value), dims))
+        self.emit("pad", &[], |e| e.pad(self.id, e.scalar(e.dtype(self.id), value), dims))
     }
 
     /// Joins `tensors` along `axis`; there must be at least one.
@@ -320,14 +349,14 @@ impl Tensor {
     pub fn concatenate(tensors: &[&Tensor], axis: i64) -> Tensor {
         let ids: Vec<InstrId> = tensors.iter().map(|tensor| tensor.id).collect();
         let axis = tensors[0].axis(axis);
-        tensors[0].emit("concatenate", |e| e.concatenate(&ids, axis))
+        tensors[0].emit("concatenate", &tensors[1..], |e| e.concatenate(&ids, axis))
     }
 
     /// Reduces `axes` with `op`, in this tensor's dtype.
     #[track_caller]
     pub fn reduce(&self, op: BinaryOp, axes: &[i64]) -> Tensor {
         let axes = self.axes(axes);
-        self.emit("reduce", |e| e.reduce(op, self.id, &axes))
+        self.emit("reduce", &[], |e| e.reduce(op, self.id, &axes))
     }
 
     /// Sums over `axes`. bf16 and f16 are summed in f32 and the sum rounded once, as TensorFlow's `reduce_sum` does.
@@ -364,7 +393,7 @@ impl Tensor {
     #[track_caller]
     pub fn dot(&self, rhs: &Tensor, dims: DotDims) -> Tensor {
         let op = Op::Dot { dims, precision: PrecisionConfig::default() };
-        self.emit("dot", |e| e.emit(op, &[self.id, rhs.id], None))
+        self.emit("dot", &[rhs], |e| e.emit(op, &[self.id, rhs.id], None))
     }
 
     /// Matrix product: `[…, k] · [k, n]` → `[…, n]`.
@@ -377,7 +406,7 @@ impl Tensor {
     /// An element of a tuple.
     #[track_caller]
     pub fn get_tuple_element(&self, index: usize) -> Tensor {
-        self.emit("get-tuple-element", |e| e.get_tuple_element(self.id, index))
+        self.emit("get-tuple-element", &[], |e| e.get_tuple_element(self.id, index))
     }
 
     /// `axis` counted from the front.

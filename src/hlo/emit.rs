@@ -6,11 +6,15 @@
 //! [`ops::infer_shape`](super::ops::infer_shape).
 
 use super::ops::{BatchNorm, BinaryOp, Comparison, DotDims, PadDim, PrecisionConfig, RuleError, SliceDim, UnaryOp};
-use super::{ArrayShape, CompId, DType, InstrId, Literal, Metadata, Module, Op, Shape};
+use super::round::{bf16_from_f64, f16_from_f64};
+use super::{ArrayShape, CompId, DType, DTypeClass, InstrId, Literal, Metadata, Module, Op, Shape};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::rc::Rc;
+
+mod custom_vjp;
+
+pub use custom_vjp::{CustomVjp, VjpRule};
 
 /// The result of an emission that broke a rule. It has no shape, dtype or dims.
 pub const POISON: InstrId = InstrId(u32::MAX);
@@ -24,26 +28,27 @@ pub struct Emitter {
     error: RefCell<Option<EmitError>>,
     /// Scalar constants made so far, by dtype and bits of the f64 value: each is emitted once.
     scalars: RefCell<BTreeMap<(DType, u64), InstrId>>,
-    own_gradients: RefCell<BTreeMap<InstrId, OwnGradient>>,
+    custom_vjps: RefCell<BTreeMap<InstrId, CustomVjp>>,
 }
 
-/// How reverse mode goes through an array, instead of through the instructions that made it: where the chain of their
-/// rules would keep or compute more than the whole function's gradient needs.
-#[derive(Clone)]
-pub struct OwnGradient {
-    /// What the array is a function of.
-    pub inputs: Vec<InstrId>,
-    /// Emits the cotangents of the inputs, in order, from the cotangent of the array. It is told which are wanted; what
-    /// it gives for the others is not looked at.
-    pub rule: Rc<OwnRule>,
+/// What names a value of the computation that an [`Emitter`] writes: an id, which is taken at its word, or a handle that
+/// knows where it belongs.
+pub trait Value {
+    /// Its id in the computation of `e`; [`POISON`], and an error that `e` keeps, if it is a value of another one.
+    #[track_caller]
+    fn id_in(&self, e: &Emitter) -> InstrId;
 }
 
-/// See [`OwnGradient::rule`].
-pub type OwnRule = dyn Fn(&Emitter, InstrId, &[bool]) -> Vec<InstrId>;
+impl Value for InstrId {
+    fn id_in(&self, _: &Emitter) -> InstrId {
+        *self
+    }
+}
 
-impl fmt::Debug for OwnGradient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnGradient").field("inputs", &self.inputs).finish_non_exhaustive()
+impl<V: Value> Value for &V {
+    #[track_caller]
+    fn id_in(&self, e: &Emitter) -> InstrId {
+        (*self).id_in(e)
     }
 }
 
@@ -89,7 +94,7 @@ impl Emitter {
             metadata: RefCell::default(),
             error: RefCell::default(),
             scalars: RefCell::default(),
-            own_gradients: RefCell::default(),
+            custom_vjps: RefCell::default(),
         }
     }
 
@@ -107,18 +112,6 @@ impl Emitter {
     /// The first broken rule so far.
     pub fn error(&self) -> Option<EmitError> {
         self.error.borrow().clone()
-    }
-
-    /// Gives the array `id` a gradient of its own.
-    pub fn set_own_gradient(&self, id: InstrId, gradient: OwnGradient) {
-        if id != POISON {
-            self.own_gradients.borrow_mut().insert(id, gradient);
-        }
-    }
-
-    /// The gradient of its own that an array has, if any.
-    pub fn own_gradient(&self, id: InstrId) -> Option<OwnGradient> {
-        self.own_gradients.borrow().get(&id).cloned()
     }
 
     /// The computation written to.
@@ -141,17 +134,30 @@ impl Emitter {
         change(&mut self.module.borrow_mut())
     }
 
+    /// Takes the module, and leaves an empty one.
+    pub(crate) fn take_module(&self) -> Module {
+        let mut module = self.module.borrow_mut();
+        let name = module.name.clone();
+        std::mem::replace(&mut *module, Module::new(name))
+    }
+
     /// Number of instructions in the computation so far; the next one gets this id.
     pub fn n_instructions(&self) -> usize {
         self.module.borrow().comp(self.comp).instructions.len()
     }
 
-    /// Shape of an instruction; [`Shape::Opaque`] for poison.
+    /// Shape of an instruction; [`Shape::Opaque`] for poison and for an id that the computation has not.
     pub fn shape(&self, id: InstrId) -> Shape {
-        if id == POISON {
-            return Shape::Opaque;
-        }
-        self.module.borrow().comp(self.comp).instr(id).shape.clone()
+        let module = self.module.borrow();
+        module.comp(self.comp).instructions.get(id.idx()).map_or(Shape::Opaque, |instr| instr.shape.clone())
+    }
+
+    /// The scoped name of an instruction, or its own if it has none, and its shape; empty for poison.
+    pub fn describe(&self, id: InstrId) -> (String, String) {
+        let module = self.module.borrow();
+        let Some(instr) = module.comp(self.comp).instructions.get(id.idx()) else { return Default::default() };
+        let name = if instr.metadata.op_name.is_empty() { &instr.name } else { &instr.metadata.op_name };
+        (name.clone(), instr.shape.to_string())
     }
 
     /// Array shape of an instruction; `None` for poison, tuples and tokens.
@@ -171,21 +177,16 @@ impl Emitter {
 
     /// Keeps `error` as if an emission of `opcode` had broken a rule, unless an earlier one is kept; gives poison.
     pub fn fail(&self, opcode: &str, operands: &[InstrId], error: RuleError) -> InstrId {
-        if operands.contains(&POISON) || self.error.borrow().is_some() {
+        if operands.contains(&POISON) {
             return POISON;
         }
-        let module = self.module.borrow();
-        let described = operands.iter().map(|&id| {
-            let instr = module.comp(self.comp).instr(id);
-            let name = if instr.metadata.op_name.is_empty() { &instr.name } else { &instr.metadata.op_name };
-            (name.clone(), instr.shape.to_string())
-        });
-        *self.error.borrow_mut() = Some(EmitError {
-            opcode: opcode.to_string(),
-            metadata: self.metadata.borrow().clone(),
-            operands: described.collect(),
-            error,
-        });
+        self.fail_described(opcode, operands.iter().map(|&id| self.describe(id)).collect(), error)
+    }
+
+    /// [`Emitter::fail`] with what [`Emitter::describe`] gave: for operands that are not all of this computation.
+    pub fn fail_described(&self, opcode: &str, operands: Vec<(String, String)>, error: RuleError) -> InstrId {
+        let (opcode, metadata) = (opcode.to_string(), self.metadata.borrow().clone());
+        self.error.borrow_mut().get_or_insert(EmitError { opcode, metadata, operands, error });
         POISON
     }
 
@@ -193,6 +194,13 @@ impl Emitter {
     pub fn emit(&self, op: Op, operands: &[InstrId], declared: Option<&Shape>) -> InstrId {
         if operands.contains(&POISON) || self.error.borrow().is_some() {
             return POISON;
+        }
+        let n_instructions = self.n_instructions();
+        if let Some(idx) = operands.iter().position(|id| id.idx() >= n_instructions) {
+            let message = format!("operand {idx} is instruction {}, but there are {n_instructions}", operands[idx].0);
+            let error =
+                RuleError::new("emit/operand", message).with_help("an id is one of the computation it was made in");
+            return self.fail(&op.opcode(), operands, error);
         }
         let metadata = self.metadata.borrow().clone();
         let opcode = op.opcode();
@@ -213,13 +221,21 @@ impl Emitter {
         self.emit(Op::Constant(literal), &[], None)
     }
 
-    /// The scalar of `dtype` nearest to `value`; emitted once per value and dtype.
+    /// The scalar of `dtype` nearest to `value`; emitted once per value and dtype. Infinities stand for the least and the
+    /// greatest integer.
+    ///
+    /// # Errors
+    /// A number too large for the dtype; a fraction or NaN for an integer, or what is neither 0 nor 1 for `pred`.
     pub fn scalar(&self, dtype: DType, value: f64) -> InstrId {
         let key = (dtype, value.to_bits());
         if let Some(&id) = self.scalars.borrow().get(&key) {
             return id;
         }
         let id = match Literal::scalar_of(dtype, value) {
+            Some(_) if let Some(message) = misfit(dtype, value) => {
+                let error = RuleError::new("constant/value", message);
+                self.fail("constant", &[], error.with_help("use another dtype, or the value that is meant"))
+            }
             Some(literal) => self.constant(literal),
             None => {
                 let message = format!("a constant of {dtype} was asked for, which has no scalar rule");
@@ -232,9 +248,10 @@ impl Emitter {
         id
     }
 
-    /// Forgets the scalar constants from instruction `n_kept` on: for who writes those instructions anew.
-    pub fn forget_scalars(&self, n_kept: usize) {
+    /// Forgets the scalar constants and custom VJPs from instruction `n_kept` on: for who writes those instructions anew.
+    pub fn forget_from(&self, n_kept: usize) {
         self.scalars.borrow_mut().retain(|_, id| id.idx() < n_kept);
+        self.custom_vjps.borrow_mut().retain(|id, _| id.idx() < n_kept);
     }
 
     /// An array of `dims` filled with `value`.
@@ -399,6 +416,8 @@ impl Emitter {
             let message = format!("{} has no neutral element to reduce from", op.name());
             return self.fail("reduce", &[x], RuleError::new("reduce/neutral", message));
         };
+        // The least and greatest of `pred` are false and true.
+        let neutral = if dtype == DType::Pred { f64::from(u8::from(neutral > 0.0)) } else { neutral };
         let init = self.scalar(dtype, neutral);
         let to_apply = self.scalar_computation(op, dtype);
         self.emit(Op::Reduce { dimensions: dimensions.to_vec(), to_apply }, &[x, init], None)
@@ -424,6 +443,30 @@ impl Emitter {
         let tuple = self.emit(Op::BatchNormTraining(attributes), &operands, None);
         [0, 1, 2].map(|index| self.get_tuple_element(tuple, index))
     }
+}
+
+/// Why `value` would be another number in `dtype`, by more than rounding.
+fn misfit(dtype: DType, value: f64) -> Option<String> {
+    let bits = dtype.bits();
+    let fits = match dtype.class() {
+        DTypeClass::Pred => value == 0.0 || value == 1.0,
+        DTypeClass::Float => {
+            let is_lost = match dtype {
+                DType::F16 => f16_from_f64(value) & 0x7FFF == 0x7C00,
+                DType::BF16 => bf16_from_f64(value) & 0x7FFF == 0x7F80,
+                DType::F32 => (value as f32).is_infinite(),
+                _ => false,
+            };
+            !(value.is_finite() && is_lost)
+        }
+        _ if value.is_infinite() => true,
+        DTypeClass::Signed => {
+            value.fract() == 0.0 && value >= -2f64.powi(bits as i32 - 1) && value < 2f64.powi(bits as i32 - 1)
+        }
+        DTypeClass::Unsigned => value.fract() == 0.0 && value >= 0.0 && value < 2f64.powi(bits as i32),
+        _ => true,
+    };
+    (!fits).then(|| format!("{value:?} is no {dtype}"))
 }
 
 /// What `op` does not change a value by; for the ops a reduction may use.

@@ -2,6 +2,7 @@
 //!
 //! `hlo` knows nobody else in the crate. Everything here is public data and functions over it.
 
+pub mod alone;
 pub mod dot;
 pub mod dtype;
 pub mod emit;
@@ -17,10 +18,11 @@ mod unmodelled;
 pub mod verify;
 
 pub use dtype::{DType, DTypeClass};
-pub use emit::{EmitError, Emitter, OwnGradient, OwnRule, POISON};
+pub use emit::{CustomVjp, EmitError, Emitter, POISON, Value, VjpRule};
 pub use literal::{Element, Literal};
 pub use module::{
-    Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Unmodelled,
+    Alias, AliasKind, CompId, Computation, ComputationNames, EntryLayout, InstrId, Instruction, Metadata, Module,
+    Unmodelled,
 };
 pub use ops::Op;
 pub use shape::{ArrayShape, Layout, Shape, Tile};

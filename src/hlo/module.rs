@@ -8,6 +8,7 @@
 
 use super::ops::{self, BinaryOp, Op, RuleError};
 use super::{DType, Shape, Sharding};
+use std::collections::HashMap;
 
 /// An instruction of one computation: its place in [`Computation::instructions`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,6 +55,8 @@ pub struct Module {
     pub unmodelled: Unmodelled,
     /// The next number for a generated instruction name.
     pub next_name: u32,
+    /// Computations by name. Who renames or removes some starts it anew; what is added is found.
+    pub names: ComputationNames,
 }
 
 /// `entry_computation_layout`.
@@ -137,7 +140,7 @@ pub struct Instruction {
 /// `metadata={…}` of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Metadata {
-    /// The framework's op type, such as `Conv2D`.
+    /// The framework's op type, such as `Conv2D`, or [`Metadata::CUSTOM_VJP`].
     pub op_type: String,
     /// The scoped name, such as `resnet/block1/conv2/kernel`.
     pub op_name: String,
@@ -145,6 +148,71 @@ pub struct Metadata {
     pub source_file: String,
     /// The user's line; 0 = unknown.
     pub source_line: i32,
+}
+
+impl Metadata {
+    /// The op type of an array that has a custom VJP, whose rule is not in the module.
+    pub const CUSTOM_VJP: &str = "custom_vjp";
+
+    /// Whether the instruction's array has a custom VJP.
+    pub fn is_custom_vjp(&self) -> bool {
+        self.op_type == Metadata::CUSTOM_VJP
+    }
+}
+
+/// Computations of a module by name, so that adding one does not look at all others.
+#[derive(Clone, Debug, Default)]
+pub struct ComputationNames {
+    comp_of: HashMap<String, CompId>,
+    /// How many of the module's computations are in it.
+    n_known: usize,
+    /// For each name that was asked for again the number to try next.
+    next: HashMap<String, u64>,
+}
+
+/// It says nothing of a module that its computations do not say.
+impl PartialEq for ComputationNames {
+    fn eq(&self, _: &ComputationNames) -> bool {
+        true
+    }
+}
+
+impl ComputationNames {
+    fn catch_up(&mut self, computations: &[Computation]) {
+        let last_is_known = self.n_known.checked_sub(1).is_none_or(|last| {
+            let name = computations.get(last).map(|computation| &computation.name);
+            name.and_then(|name| self.comp_of.get(name)).is_some()
+        });
+        if !last_is_known {
+            *self = ComputationNames::default();
+        }
+        for (idx, computation) in computations.iter().enumerate().skip(self.n_known) {
+            self.comp_of.entry(computation.name.clone()).or_insert(CompId(idx as u32));
+        }
+        self.n_known = computations.len();
+    }
+
+    fn find(&mut self, name: &str, computations: &[Computation]) -> Option<CompId> {
+        self.catch_up(computations);
+        self.comp_of.get(name).copied()
+    }
+
+    /// The name itself, or with the first number that makes it one that nothing has.
+    fn unique(&mut self, name: &str, computations: &[Computation]) -> String {
+        if self.find(name, computations).is_none() {
+            return name.to_string();
+        }
+        let mut number = self.next.get(name).copied().unwrap_or(1);
+        let unique = loop {
+            let candidate = format!("{name}.{number}");
+            if !self.comp_of.contains_key(&candidate) {
+                break candidate;
+            }
+            number += 1;
+        };
+        self.next.insert(name.to_string(), number);
+        unique
+    }
 }
 
 impl Module {
@@ -163,6 +231,7 @@ impl Module {
             frontend_attributes: Vec::new(),
             unmodelled: Unmodelled::default(),
             next_name: 1,
+            names: ComputationNames::default(),
         }
     }
 
@@ -183,30 +252,36 @@ impl Module {
 
     /// Adds an empty computation; `name` gets a number appended if it is taken.
     pub fn add_computation(&mut self, name: &str) -> CompId {
-        let taken = |candidate: &str| self.computations.iter().any(|c| c.name == candidate);
-        let mut unique = name.to_string();
-        let mut suffix = 0;
-        while taken(&unique) {
-            suffix += 1;
-            unique = format!("{name}.{suffix}");
-        }
+        let comp = CompId(self.computations.len() as u32);
+        let unique = self.names.unique(name, &self.computations);
         self.computations.push(Computation::new(unique));
-        CompId(self.computations.len() as u32 - 1)
+        comp
+    }
+
+    /// The computation that `write` writes into an empty one, under `name` or, where that is the name of another one, with
+    /// a number appended; made once.
+    pub fn made_once(&mut self, name: &str, write: impl FnOnce(&mut Module, CompId)) -> CompId {
+        let next_name = self.next_name;
+        let made = self.add_computation(name);
+        write(self, made);
+        let names = std::iter::once(name.to_string()).chain((1u64..).map(|number| format!("{name}.{number}")));
+        // Those from before it.
+        let mut known = names.map_while(|name| self.names.comp_of.get(&name).copied());
+        let Some(known) = known.find(|&known| self.comp(known).computes_as(self.comp(made))) else { return made };
+        self.computations.truncate(made.idx());
+        self.next_name = next_name;
+        known
     }
 
     /// The computation `(x, y) -> op(x, y)` on scalars of `dtype`, such as a reduction applies; made once.
     pub fn scalar_computation(&mut self, op: BinaryOp, dtype: DType) -> CompId {
-        let name = format!("{}_{dtype}", op.name());
-        if let Some(comp) = self.find_computation(&name) {
-            return comp;
-        }
-        let comp = self.add_computation(&name);
-        let scalar = Shape::scalar(dtype);
-        let operands: Vec<InstrId> = (0..2)
-            .map(|number| self.append(comp, Op::parameter(number), Vec::new(), scalar.clone(), Metadata::default()))
-            .collect();
-        self.append(comp, Op::Binary(op), operands, scalar, Metadata::default());
-        comp
+        self.made_once(&format!("{}_{dtype}", op.name()), |module, comp| {
+            let scalar = Shape::scalar(dtype);
+            let [x, y] = [0, 1].map(|number| {
+                module.append(comp, Op::parameter(number), Vec::new(), scalar.clone(), Metadata::default())
+            });
+            module.append(comp, Op::Binary(op), vec![x, y], scalar.clone(), Metadata::default());
+        })
     }
 
     /// Appends an instruction whose shape is what the op's shape rule says, and makes it the root.
@@ -238,12 +313,8 @@ impl Module {
         shape: Shape,
         metadata: Metadata,
     ) -> InstrId {
-        let name = format!("{}.{}", op.opcode(), self.next_name);
-        self.next_name += 1;
-        let computation = &mut self.computations[comp.idx()];
-        let id = InstrId(computation.instructions.len() as u32);
-        computation.instructions.push(Instruction {
-            name,
+        let instr = Instruction {
+            name: String::new(),
             op,
             shape,
             operands,
@@ -253,7 +324,18 @@ impl Module {
             control_predecessors: Vec::new(),
             backend_config: String::new(),
             unmodelled: Unmodelled::default(),
-        });
+        };
+        self.append_copy(comp, instr)
+    }
+
+    /// Appends an instruction as it is, but under a generated name, and makes it the root. Whoever makes an instruction
+    /// again from another one does it through this, so that nothing that was said of that one is lost.
+    pub fn append_copy(&mut self, comp: CompId, instr: Instruction) -> InstrId {
+        let name = format!("{}.{}", instr.op.opcode(), self.next_name);
+        self.next_name += 1;
+        let computation = &mut self.computations[comp.idx()];
+        let id = InstrId(computation.instructions.len() as u32);
+        computation.instructions.push(Instruction { name, ..instr });
         computation.root = id;
         id
     }
@@ -263,6 +345,16 @@ impl Computation {
     /// An empty computation.
     pub fn new(name: impl Into<String>) -> Computation {
         Computation { name: name.into(), instructions: Vec::new(), root: InstrId(0), unmodelled: Unmodelled::default() }
+    }
+
+    /// Whether both hold the same instructions, whatever these are named and wherever they come from.
+    fn computes_as(&self, other: &Computation) -> bool {
+        let same = |a: &Instruction, b: &Instruction| {
+            a.op == b.op && a.shape.is_compatible(&b.shape) && a.operands == b.operands
+        };
+        self.root == other.root
+            && self.instructions.len() == other.instructions.len()
+            && self.instructions.iter().zip(&other.instructions).all(|(a, b)| same(a, b))
     }
 
     /// The instruction with this id.

@@ -1,6 +1,9 @@
-//! Shardings: how a value is laid over devices. Carried, printed and encoded; this crate partitions nothing itself.
+//! Shardings: how a value is laid over devices. Carried, printed and encoded; this crate partitions nothing itself, and
+//! knows of the partitioner's work only what shape a device's part has.
 //!
 //! Source: `OpSharding` in XLA's `xla_data.proto`.
+
+use super::proto;
 
 /// How one value lies over the devices of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,4 +53,78 @@ pub enum DeviceOrder {
         /// The transpose that follows; empty = none.
         transpose_perm: Vec<i64>,
     },
+}
+
+impl Sharding {
+    /// Dims of the part of an array of these dims that one device holds: the last tiles of a dimension may be padded.
+    ///
+    /// `None` for the sharding of a tuple, one that does not fit the array, and one over a mesh of named axes.
+    ///
+    /// # Source
+    /// `HloSharding::TileShape`.
+    pub fn shard_dims(&self, dims: &[i64]) -> Option<Vec<i64>> {
+        match self {
+            Sharding::Replicated | Sharding::Maximal { .. } | Sharding::Manual => Some(dims.to_vec()),
+            Sharding::Tiled(tiles) => split(dims, &tiles.dims, usize::from(tiles.replicate_on_last_dim)),
+            Sharding::Tuple(_) => None,
+            Sharding::Raw { .. } => {
+                let message = proto::sharding::encode(self, "").ok()?;
+                if message.named_sharding.is_some() || !message.tuple_shardings.is_empty() {
+                    return None;
+                }
+                let n_groups = usize::from(message.replicate_on_last_tile_dim) + message.last_tile_dims.len();
+                match message.tile_assignment_dimensions.as_slice() {
+                    // Without tiles (or with the one of `maximal`) it is not split.
+                    [] => Some(dims.to_vec()),
+                    _ if message.r#type != proto::sharding::OTHER => Some(dims.to_vec()),
+                    tiles => split(dims, tiles, n_groups),
+                }
+            }
+        }
+    }
+}
+
+/// Dims over tiles, rounded up; the last `n_groups` of the tiles' dims count groups of devices, not tiles.
+fn split(dims: &[i64], tiles: &[i64], n_groups: usize) -> Option<Vec<i64>> {
+    let fits = tiles.len() == dims.len() + n_groups && tiles.iter().all(|&n| n > 0) && dims.iter().all(|&dim| dim >= 0);
+    fits.then(|| dims.iter().zip(tiles).map(|(&dim, &n)| dim / n + i64::from(dim % n != 0)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::text;
+
+    #[test]
+    fn a_shard_has_the_dims_of_a_tile() {
+        for (sharding, expected) in [
+            ("replicated", Some(vec![5, 4])),
+            ("manual", Some(vec![5, 4])),
+            ("maximal device=1", Some(vec![5, 4])),
+            ("unknown", Some(vec![5, 4])),
+            ("maximal device=1 shard_as 3", Some(vec![5, 4])),
+            ("devices=[2,1]0,1", Some(vec![3, 4])),
+            ("devices=[2,2]<=[4]", Some(vec![3, 2])),
+            ("devices=[2,2]<=[2,2]T(1,0)", Some(vec![3, 2])),
+            ("devices=[8,1]<=[8]", Some(vec![1, 4])),
+            ("devices=[1,2,2]<=[4] last_tile_dim_replicate", Some(vec![5, 2])),
+            ("devices=[2,1,2]<=[4] last_tile_dims={manual}", Some(vec![3, 4])),
+            ("devices=[2,1,2,2]<=[8] last_tile_dims={manual, replicated}", Some(vec![3, 4])),
+            // Not of two dimensions, or of no tiles.
+            ("devices=[2]0,1", None),
+            ("devices=[2,0]0,1", None),
+            ("{replicated}, {manual}", None),
+        ] {
+            let text = format!(
+                "HloModule m\nENTRY m {{\n  ROOT x = f32[5,4]{{1,0}} parameter(0), sharding={{{sharding}}}\n}}\n"
+            );
+            let module = text::parse(&text, "m").unwrap();
+            let sharding_of = |module: &super::super::Module| module.entry().instructions[0].sharding.clone().unwrap();
+            let read = sharding_of(&module);
+            assert_eq!(read.shard_dims(&[5, 4]), expected, "{sharding}");
+            let bytes = proto::encode::to_bytes(&module).unwrap();
+            let decoded = sharding_of(&proto::decode::from_bytes(&bytes).unwrap());
+            assert_eq!(decoded.shard_dims(&[5, 4]), expected, "{sharding}");
+        }
+    }
 }

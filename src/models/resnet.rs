@@ -45,10 +45,17 @@ pub struct Config {
     /// How much of the running statistics a step keeps. Default 0.9.
     #[serde(deserialize_with = "yaml::fraction")]
     pub momentum: f64,
-    /// Added to variances. Default 1e-5.
+    /// Added to variances; above 0. Default 1e-5.
+    #[serde(deserialize_with = "epsilon")]
     pub epsilon: f32,
     /// How the gradients of batch norms are computed. Default `per_element`, as TensorFlow's.
     pub norm_gradient: NormGradient,
+}
+
+/// What is divided by: a number above 0, in f32 too.
+fn epsilon<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+    let is_epsilon = |value: f64| value > 0.0 && (value as f32).is_normal();
+    Ok(yaml::number(deserializer, is_epsilon, "a finite number above 0")? as f32)
 }
 
 impl Default for Config {

@@ -23,7 +23,7 @@ pub struct Config {
     #[serde(deserialize_with = "yaml::positive")]
     pub max_length: i64,
     /// Blocks of attention and a feed-forward network. Default 12.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "layers")]
     pub layers: i64,
     /// Features of a position. Default 768.
     #[serde(deserialize_with = "yaml::positive")]
@@ -59,6 +59,14 @@ pub struct Recompute {
     pub values: u32,
     /// The feed-forward network's hidden layer, `[batch, length, hidden]`, for a product with its kernel. Default 0.
     pub hidden: u32,
+}
+
+/// The deepest transformer published has a thousand layers (Wang et al. 2022, DeepNet). Each becomes hundreds of
+/// instructions, so a number that is far off would fill memory before anything else is asked of it.
+const MAX_LAYERS: i64 = 1000;
+
+fn layers<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    yaml::positive_up_to(deserializer, MAX_LAYERS)
 }
 
 impl Recompute {

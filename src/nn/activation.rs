@@ -60,7 +60,7 @@ pub fn gelu(x: &Tensor, form: Gelu) -> Tensor {
         Gelu::Tanh => ((x + x * x * x * CUBIC) * SQRT_2_OVER_PI).tanh(),
     };
     let input = x.id;
-    (x * 0.5 * (inner + 1.0)).with_gradient(&[x], move |e, g| vec![of_gelu(e, g, input, form)])
+    (x * 0.5 * (inner + 1.0)).with_layer_vjp(&[x], move |e, g, _| vec![of_gelu(e, g, input, form)])
 }
 
 /// `√(2/π) = 2/√π / √2`.

@@ -81,6 +81,9 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
         let heads = |x: &Tensor, name: &str| heads(s, x, name, config.n_heads, kernel_init);
         let (q, k, v) = (heads(queries, "query"), heads(memory, "key"), heads(memory, "value"));
         let (v, values) = v;
+        if let Some(poison) = [&q.0, &k.0, &v].into_iter().find(|tensor| tensor.is_poison()) {
+            return poison.clone();
+        }
         let (mixed, scaled, kept) = mix(s, [&q.0, &k.0, &v], config);
         let (result, kernel, bias) = out(s, &mixed, kernel_init);
         if config.recompute < Recompute::Mixed {
@@ -89,7 +92,7 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
         let inputs = [&scaled, &k.0, &v, &kernel, &bias];
         let kernel = kernel.id;
         let values = Some(values).filter(|_| config.recompute == Recompute::Values);
-        result.with_gradient(&inputs, move |e, g| of_projected(e, g, (&kept, values.as_ref()), kernel))
+        result.with_layer_vjp(&inputs, move |e, g, _| of_projected(e, g, (&kept, values.as_ref()), kernel))
     })
 }
 
@@ -114,7 +117,7 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> 
         let y = product + bias.reshape([n_heads, size]).broadcast_in_dim(&heads, &[2, 3]);
         let x_id = x.id;
         let projection = Projection { x: x_id, stored, bias: bias.id };
-        let y = y.with_gradient(&[x, &kernel, &bias], move |e, g| {
+        let y = y.with_layer_vjp(&[x, &kernel, &bias], move |e, g, _| {
             // The variable is there anyway; its cast is made again, or the compiler keeps each layer's for this.
             let [stored] = e.barrier([stored]);
             let kernel_again = e.convert(stored, dtype);
@@ -194,7 +197,7 @@ fn as_matrix(init: Init, inputs: i64, outputs: i64) -> Init {
 ///
 /// The softmax is `e^(scores - log Σ e^scores)`, whose sum in one pass is made where the scores are.
 ///
-/// Its gradient is its own: it makes the weights again from q, k and one number of each row, so that no array of
+/// It has a custom VJP: it makes the weights again from q, k and one number of each row, so that no array of
 /// `positions · others` is kept for it, and takes the sum along a row that a softmax's gradient needs from the result,
 /// `Σ g · weights · dweights = Σ g · result` over the head's features, which are fewer. See [`of_mix`].
 #[track_caller]
@@ -213,7 +216,7 @@ fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], config: &Attention) -> (Tensor, Tenso
     let scores = Some(scores.id).filter(|_| config.recompute == Recompute::Nothing);
     let kept = Kept { scaled: scaled.id, k: k.id, v: v.id, scores, log_sum: log_sum.id, is_causal };
     let result = mixed.id;
-    let mixed = mixed.with_gradient(&[&scaled, k, v], move |e, g| of_mix(e, g, &kept, Some(result)).0.to_vec());
+    let mixed = mixed.with_layer_vjp(&[&scaled, k, v], move |e, g, _| of_mix(e, g, &kept, Some(result)).0.to_vec());
     (mixed, scaled, kept)
 }
 
@@ -313,7 +316,8 @@ fn without_later(scores: &Tensor, is_causal: bool) -> Tensor {
     if !is_causal || scores.is_poison() {
         return scores.clone();
     }
-    scores.emit("select", |e| e.select(is_seen(e, scores.id), scores.id, e.full_like(scores.id, f64::NEG_INFINITY)))
+    scores
+        .emit("select", &[], |e| e.select(is_seen(e, scores.id), scores.id, e.full_like(scores.id, f64::NEG_INFINITY)))
 }
 
 /// Where the last axis is not past the one before it.

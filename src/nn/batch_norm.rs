@@ -94,7 +94,7 @@ pub fn batch_norm(s: &Scope, x: &Tensor, name: &str, config: &BatchNorm) -> Tens
             NormGradient::PerFeature => {
                 let norm = Normalisation { scale: gamma.id, mean: mean.id, variance: variance.id, attributes };
                 let x = data.id;
-                y.with_gradient(&[&data, gamma, beta], move |e, g| {
+                y.with_layer_vjp(&[&data, gamma, beta], move |e, g, _| {
                     let to_parameters = norm.parameter_cotangents(e, x, g);
                     vec![norm.data_cotangent(e, x, g, to_parameters), to_parameters[0], to_parameters[1]]
                 })
@@ -113,7 +113,7 @@ pub(super) fn training(
     attributes: ops::BatchNorm,
 ) -> (Tensor, [Tensor; 2]) {
     let op = Op::BatchNormTraining(attributes);
-    let all = data.emit("batch-norm-training", |e| e.emit(op, &[data.id, gamma.id, beta.id], None));
+    let all = data.emit("batch-norm-training", &[gamma, beta], |e| e.emit(op, &[data.id, gamma.id, beta.id], None));
     let statistics = [1, 2].map(|element| all.get_tuple_element(element));
     (all, statistics)
 }
@@ -123,7 +123,7 @@ pub(super) fn training(
 pub(super) fn inference(data: &Tensor, parameters: [&Tensor; 4], attributes: ops::BatchNorm) -> Tensor {
     let op = Op::BatchNormInference(attributes);
     let [gamma, beta, mean, variance] = parameters.map(|tensor| tensor.id);
-    data.emit("batch-norm-inference", |e| e.emit(op, &[data.id, gamma, beta, mean, variance], None))
+    data.emit("batch-norm-inference", &parameters, |e| e.emit(op, &[data.id, gamma, beta, mean, variance], None))
 }
 
 /// A batch norm's variables, each `[features]`.

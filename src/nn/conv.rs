@@ -92,7 +92,7 @@ pub(super) fn kernel(s: &Scope, x: &Tensor, config: &Conv2d) -> Tensor {
 #[track_caller]
 pub(super) fn convolution(x: &Tensor, kernel: &Tensor, window: [WindowDim; 2], config: &Conv2d) -> Tensor {
     let op = Op::Convolution(Box::new(attributes(window, config)));
-    x.emit("convolution", |e| e.emit(op, &[x.id, kernel.id], None))
+    x.emit("convolution", &[kernel], |e| e.emit(op, &[x.id, kernel.id], None))
 }
 
 /// What the op says beside its operands.

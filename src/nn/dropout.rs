@@ -38,7 +38,7 @@ pub fn dropout(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
         let state = s.state("state", DType::U64, [2], Init::RandomBits);
         let declared = Shape::Tuple(vec![Shape::array(DType::U64, [2]), Shape::array(DType::U32, x.dims())]);
         let op = Op::RngBitGenerator(RngAlgorithm::ThreeFry);
-        let both = state.value.emit("rng-bit-generator", |e| e.emit(op, &[state.value.id], Some(&declared)));
+        let both = state.value.emit("rng-bit-generator", &[], |e| e.emit(op, &[state.value.id], Some(&declared)));
         s.graph().set_update(state.number, &both.get_tuple_element(0));
         let bits = both.get_tuple_element(1);
         let threshold = s.graph().full(DType::U32, &x.dims(), (rate * 2f64.powi(32)).floor());

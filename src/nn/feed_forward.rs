@@ -51,7 +51,7 @@ pub fn feed_forward(s: &Scope, x: &Tensor, config: &FeedForward) -> Tensor {
     let kernels = [first.kernel.stored.id, first.kernel.value.id, second.kernel.value.id];
     let kept = Kept { x: x.id, kernels, bias1: bias1.value.id, gelu: config.gelu };
     let inputs = [x, &first.kernel.value, &bias1.value, &second.kernel.value, &bias2.value];
-    second.result.with_gradient(&inputs, move |e, g| of_layers(e, g, &kept))
+    second.result.with_layer_vjp(&inputs, move |e, g, _| of_layers(e, g, &kept))
 }
 
 /// What the gradient is computed from.

@@ -21,7 +21,7 @@ pub enum Softmax {
 ///
 /// A NaN gives NaN, infinity infinity or NaN. A row of nothing but minus infinity gives it, or NaN in two passes.
 ///
-/// It has no gradient rule in one pass: what uses it has a gradient of its own.
+/// It has no gradient rule in one pass: what uses it has a custom VJP.
 #[track_caller]
 pub(super) fn log_sum_exp(x: &Tensor, softmax: Softmax) -> Tensor {
     let last = x.rank() as i64 - 1;
@@ -32,7 +32,7 @@ pub(super) fn log_sum_exp(x: &Tensor, softmax: Softmax) -> Tensor {
             let powers = (x - greatest.broadcast_in_dim(&x.dims(), &leading)).exponential();
             powers.sum(&[last]).log() + greatest
         }
-        Softmax::OnePass => x.emit("log_sum_exp", |e| {
+        Softmax::OnePass => x.emit("log_sum_exp", &[], |e| {
             let dtype = x.dtype();
             let init = e.scalar(dtype, f64::NEG_INFINITY);
             let to_apply = e.with_module_mut(|module| combination(module, dtype));
@@ -47,10 +47,10 @@ pub(super) fn log_sum_exp(x: &Tensor, softmax: Softmax) -> Tensor {
 /// no constant in it: compilers give one in a reduction a place in memory.
 fn combination(module: &mut Module, dtype: DType) -> CompId {
     let name = format!("log_add_exp_{dtype}");
-    if let Some(comp) = module.find_computation(&name) {
-        return comp;
-    }
-    let comp = module.add_computation(&name);
+    module.made_once(&name, |module, comp| write_combination(module, comp, dtype))
+}
+
+fn write_combination(module: &mut Module, comp: CompId, dtype: DType) {
     let mut append = |dtype, op, operands: &[InstrId]| {
         module.append(comp, op, operands.to_vec(), Shape::scalar(dtype), Metadata::default())
     };
@@ -65,5 +65,4 @@ fn combination(module: &mut Module, dtype: DType) -> CompId {
     let more = append(dtype, Op::Unary(UnaryOp::Log1p), &[ratio]);
     let greater = append(dtype, Op::Binary(BinaryOp::Maximum), &[a, b]);
     append(dtype, Op::Binary(BinaryOp::Add), &[greater, more]);
-    comp
 }

@@ -87,5 +87,5 @@ fn of_pairs(x: &Tensor, kernel: &Tensor, window: [WindowDim; 2], paired: WindowD
     };
     let (operands, result) = ([x.id, kernel.id], y.id);
     let plain = conv::attributes(window, config);
-    y.with_gradient_of_wanted(&[x, kernel], move |e, g, wanted| cotangents(e, operands, result, &plain, g, wanted))
+    y.with_layer_vjp(&[x, kernel], move |e, g, wanted| cotangents(e, operands, result, &plain, g, wanted))
 }

@@ -134,7 +134,7 @@ pub(super) fn windows(x: &Tensor, config: &Pool) -> Result<Vec<WindowDim>, RuleE
 
 #[track_caller]
 fn reduce_window(x: &Tensor, op: BinaryOp, init: f64, window: Vec<WindowDim>) -> Tensor {
-    x.emit("reduce-window", |e| {
+    x.emit("reduce-window", &[], |e| {
         let dtype = e.dtype(x.id);
         let to_apply = e.scalar_computation(op, dtype);
         let init = e.scalar(dtype, init);

@@ -98,8 +98,8 @@ fn normalise(
     let norm = Normalisation { scale: scale.id, mean: mean.id, variance: variance.id, attributes };
     let window = pool::windows(features, &config.pool).unwrap_or_default();
     let (features_id, data_id, sign_id) = (features.id, data.id, sign.id);
-    let y = data.emit("batch-norm-training", |e| norm.apply(e, data.id, beta.id));
-    let y = y.with_gradient(&[features, gamma, beta], move |e, g| {
+    let y = data.emit("batch-norm-training", &[beta], |e| norm.apply(e, data.id, beta.id));
+    let y = y.with_layer_vjp(&[features, gamma, beta], move |e, g, _| {
         let to_parameters = norm.parameter_cotangents(e, data_id, g);
         // Of all elements only the selected ones have a cotangent through the result; their sums are those above.
         let selected = select_extremum(e, features_id, e.convert(g, low), &window, Comparison::Ge);

@@ -2,7 +2,7 @@
 //!
 //! The same function as [`sparse_softmax_cross_entropy`](super::sparse_softmax_cross_entropy), written for few passes
 //! over the logits and for nothing of their size to be kept but themselves: one pass, or two, finds all that is needed of a
-//! row, and the gradient, which is its own, makes the probabilities again from the logits and one number of each row.
+//! row, and the gradient, a custom VJP, makes the probabilities again from the logits and one number of each row.
 
 use super::dense::{self, Dense};
 use super::log_sum_exp::{Softmax, log_sum_exp};
@@ -28,7 +28,7 @@ pub fn token_logits(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor
         Err(poison) => return poison,
     };
     let (x_id, kernel_id) = (x.id, kernel.value.id);
-    result.with_gradient(&[x, &kernel.value, &bias.value], move |e, g| {
+    result.with_layer_vjp(&[x, &kernel.value, &bias.value], move |e, g, _| {
         let (dims, dtype) = (e.dims(g), e.dtype(g));
         let last = dims.len() as i64 - 1;
         let dot = |lhs, rhs, lhs_contracting: Vec<i64>, rhs_contracting: Vec<i64>| {
@@ -131,16 +131,16 @@ fn rows(given: &Tensor, logits: &Tensor, labels: &Tensor, (label_smoothing, soft
         loss = loss - logits.sum(&[last]) * (label_smoothing / n_classes as f64);
     }
     let is_correct = is_first.binary(BinaryOp::And, &log_sum.equal(&log_sum));
-    let own_gradient = {
+    let custom_vjp = {
         let [labels, is_class, log_sum, logits] = [labels, &is_class, &log_sum, logits].map(|t| t.id);
         let dtype = given.dtype();
-        move |e: &Emitter, g: InstrId| {
+        move |e: &Emitter, g: InstrId, _: &[bool]| {
             // A label that is no class takes its row's gradient with it, as TensorFlow's does.
             let g = e.select(is_class, g, e.full_like(g, f64::NAN));
             vec![e.convert(of_logits(e, g, [logits, labels, log_sum], label_smoothing), dtype)]
         }
     };
-    TokenLoss { loss: loss.with_gradient(&[given], own_gradient), is_correct }
+    TokenLoss { loss: loss.with_layer_vjp(&[given], custom_vjp), is_correct }
 }
 
 /// The cotangent of the logits.

@@ -30,7 +30,7 @@ use std::num::NonZeroU32;
 ///
 /// # Source
 /// Shazeer & Stern 2018, algorithms 4 to 6, with the constants of Mesh TensorFlow and T5; factoring of more than two dims,
-/// the threshold of 128 and the order of the steps as optax's `adafactor` has them, which `tests/adafactor.rs` compares
+/// the threshold of 128 and the order of the steps as optax's `adafactor` has them, which `tests/training/adafactor.rs` compares
 /// with. Weight decay is what it is for the other optimizers, a term of the gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

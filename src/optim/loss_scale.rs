@@ -132,7 +132,7 @@ impl Scaling {
             let zero = graph.scalar(DType::S32, 0.0);
             let one = graph.scalar(DType::S32, 1.0);
             let counted = &n_good + &one;
-            let is_time = counted.greater_equal(&graph.scalar(DType::S32, f64::from(period)));
+            let is_time = counted.greater_equal(&graph.scalar(DType::S32, f64::from(period.min(i32::MAX as u32))));
             let larger = &scale * factor;
             let grown = is_time.binary(BinaryOp::And, &larger.is_finite()).select(&larger, &scale);
             let shrunk = (&scale * (1.0 / factor)).maximum(&graph.scalar(DType::F32, minimum));
@@ -168,7 +168,10 @@ impl FromStr for LossScale {
             None if text == "none" => Ok(LossScale::None),
             None if text == "dynamic" => Ok(LossScale::DYNAMIC),
             Some(("static", number)) => match number.parse::<f64>() {
-                Ok(scale) if scale > 0.0 && scale <= f64::from(f32::MAX) => Ok(LossScale::Static { scale }),
+                // The loss is multiplied by it and gradients by its inverse, both in f32: neither may be 0 there.
+                Ok(scale) if scale > 0.0 && [scale, 1.0 / scale].iter().all(|&factor| (factor as f32).is_normal()) => {
+                    Ok(LossScale::Static { scale })
+                }
                 Ok(_) | Err(_) => Err(unknown()),
             },
             None | Some(_) => Err(unknown()),
@@ -209,7 +212,18 @@ mod tests {
         for text in ["none", "static:1024", "static:0.5", "dynamic"] {
             assert_eq!(text.parse::<LossScale>().unwrap().to_string(), text);
         }
-        for text in ["", "Dynamic", "static", "static:0", "static:-1", "static:inf", "static:nan", "static:x"] {
+        for text in [
+            "",
+            "Dynamic",
+            "static",
+            "static:0",
+            "static:-1",
+            "static:inf",
+            "static:nan",
+            "static:x",
+            "static:1e-60",
+            "static:3e38",
+        ] {
             let expected = format!(
                 "no loss scale `{text}`: expected none, dynamic, or static: and a number above 0 such as static:1024"
             );

@@ -23,6 +23,7 @@ pub use slot::MomentumDtype;
 pub use weight_decay::WeightDecay;
 
 use crate::graph::{Graph, Tensor};
+use crate::hlo::ops::RuleError;
 
 /// How variables change in a step: `gradient` → plus weight decay → optimizer, at the learning rate of the step.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,13 +43,33 @@ impl Update {
     /// Gives the learning rate of the step, an f32 scalar.
     ///
     /// # Errors
-    /// A gradient of another dtype than its variable, or a variable that is not f32, is an error of the graph.
+    /// A gradient of another dtype or other dims than its variable, a second one for a variable, a number that no variable
+    /// has, or a variable that is not f32, is an error of the graph.
     #[track_caller]
     pub fn emit(&self, graph: &Graph, step: &Tensor, gradients: &[(usize, Tensor)]) -> Tensor {
         let learning_rate = self.learning_rate.emit(step);
         let variables = graph.variables();
+        let mut is_given = vec![false; variables.len()];
+        let given = || gradients.iter().filter_map(|(number, _)| variables.get(*number).map(|it| it.name.as_str()));
+        if let Some(part) = self.weight_decay.idle(given) {
+            let message = format!("weight decay excepts `{part}`, and no variable's name holds that");
+            let example = given().next().unwrap_or_default();
+            let error = RuleError::new("optimizer/except", message);
+            graph.fail("optimizer", &[step], error.with_help(format!("name a part of one, such as of `{example}`")));
+            return learning_rate;
+        }
         for (number, gradient) in gradients {
-            let variable = &variables[*number];
+            let Some(variable) = variables.get(*number) else {
+                let message = format!("variable {number} was asked for, but there are {}", variables.len());
+                graph.fail("optimizer", &[gradient], RuleError::new("optimizer/number", message));
+                return learning_rate;
+            };
+            if std::mem::replace(&mut is_given[*number], true) {
+                let message = format!("{} has two gradients, expected one", variable.name);
+                let error = RuleError::new("optimizer/twice", message).with_help("add them up first");
+                graph.fail("optimizer", &[gradient], error);
+                return learning_rate;
+            }
             let value = graph.tensor(variable.instr);
             let gradient = self.weight_decay.emit(&variable.name, &value, gradient);
             self.optimizer.emit(graph, *number, &gradient, &learning_rate, step);

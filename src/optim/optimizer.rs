@@ -7,9 +7,9 @@
 use super::adafactor::Adafactor;
 use super::number;
 use super::slot::{MomentumDtype, Slot};
-use crate::graph::{Graph, Tensor};
-use crate::hlo::DType;
+use crate::graph::{Graph, Tensor, VariableInfo};
 use crate::hlo::ops::RuleError;
+use crate::hlo::{DType, Shape};
 use serde::{Deserialize, Serialize};
 
 /// An optimizer. In the formulas `w` is the variable, `g` its gradient, `lr` the learning rate; slots start at 0.
@@ -89,7 +89,7 @@ impl Optimizer {
     pub(super) fn emit(&self, graph: &Graph, number: usize, gradient: &Tensor, learning_rate: &Tensor, step: &Tensor) {
         let variable = &graph.variable(number);
         let value = graph.tensor(variable.instr);
-        if let Some(error) = check(&variable.name, variable.dtype, gradient) {
+        if let Some(error) = check(variable, gradient) {
             graph.fail("optimizer", &[&value, gradient], error);
             return;
         }
@@ -130,7 +130,9 @@ fn one_minus_power(beta: f64, t: &Tensor) -> Tensor {
 }
 
 /// What speaks against updating a variable with this gradient.
-fn check(name: &str, dtype: DType, gradient: &Tensor) -> Option<RuleError> {
+fn check(variable: &VariableInfo, gradient: &Tensor) -> Option<RuleError> {
+    let VariableInfo { name, dtype, dims, .. } = variable;
+    let dtype = *dtype;
     if !matches!(dtype, DType::F32 | DType::F64) {
         let message = format!("the variable {name} is {dtype}: an update smaller than half its ulp would be lost");
         let help = "keep an f32 master copy: make the variable inside a low-precision scope";
@@ -139,6 +141,12 @@ fn check(name: &str, dtype: DType, gradient: &Tensor) -> Option<RuleError> {
     if gradient.dtype() != dtype && !gradient.is_poison() {
         let message = format!("the gradient of {name} is {}, expected {dtype}", gradient.dtype());
         return Some(RuleError::new("optimizer/gradient", message).with_help("cast the gradient before the update"));
+    }
+    // Broadcast to the variable it would be one number for many weights, without a word.
+    if gradient.dims() != *dims && !gradient.is_poison() {
+        let message =
+            format!("the gradient of {name} is {}, expected {}", gradient.shape(), Shape::array(dtype, &dims[..]));
+        return Some(RuleError::new("optimizer/gradient", message).with_help("is it that of another variable?"));
     }
     None
 }

@@ -143,7 +143,7 @@ impl LearningRate {
             }
             LearningRate::WarmUpStep { value, warm_up, drops } => {
                 let constant = |value: f64| graph.scalar(DType::F32, value);
-                let before = |until: u32| step.less(&graph.scalar(DType::S32, f64::from(until)));
+                let before = |until: u32| step.less(&graph.scalar(DType::S32, f64::from(until.min(i32::MAX as u32))));
                 let mut rate = constant(*value);
                 if *warm_up > 0 {
                     let ramp = step.cast(DType::F32) * (value / f64::from(*warm_up));

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 /// of it (0.002 to 0.004): every such step is rounded away, so a second moment in bf16 never falls, and weights whose
 /// gradients were once large hardly move again. From zero, under equal gradients `g`, it stops rising at 0.20 to 0.34 of
 /// g², and Adam's steps are 1.7 to 2.3 times too long. `numerics::accumulate` is this experiment on a weight;
-/// `tests/slots.rs` has it for the second moment.
+/// `tests/training/slots.rs` has it for the second moment.
 ///
 /// # Source
 /// optax's `accumulator_dtype` of `sgd` and `mu_dtype` of `adam`, which know no dtype of the second moment either.

@@ -28,6 +28,12 @@ impl WeightDecay {
         self.value != 0.0 && !self.except.iter().any(|part| name.contains(part.as_str()))
     }
 
+    /// A part that no variable's name holds: most likely misspelt, and what it was meant to except would decay.
+    pub(super) fn idle<'a, I: Iterator<Item = &'a str>>(&self, names: impl Fn() -> I) -> Option<&str> {
+        let is_idle = |part: &&String| self.value != 0.0 && !names().any(|name| name.contains(part.as_str()));
+        self.except.iter().find(is_idle).map(String::as_str)
+    }
+
     /// The gradient with the term's.
     #[track_caller]
     pub(super) fn emit(&self, name: &str, value: &Tensor, gradient: &Tensor) -> Tensor {
@@ -46,5 +52,13 @@ mod tests {
         assert!(!decay.applies_to("cnn/bn1/scale"));
         assert!(!decay.applies_to("cnn/dense/bias"));
         assert!(!WeightDecay::default().applies_to("cnn/conv1/kernel"));
+    }
+
+    #[test]
+    fn a_part_that_no_name_holds_is_found() {
+        let decay = WeightDecay { value: 1e-4, except: vec!["kernel".to_string(), "bais".to_string()] };
+        let names = || ["dense/kernel", "dense/bias"].into_iter();
+        assert_eq!(decay.idle(names), Some("bais"));
+        assert_eq!(WeightDecay { value: 0.0, ..decay }.idle(names), None);
     }
 }

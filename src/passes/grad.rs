@@ -4,20 +4,24 @@
 //! entry of a whole module. Which op has which rule is [`ops::grad::gradient`](crate::hlo::ops::grad::gradient)'s
 //! business: this file walks, adds up, and says what stood in the way.
 //!
-//! An array may have a [gradient of its own](crate::hlo::OwnGradient): then the walk goes on at its inputs, and what is
-//! between is not visited.
+//! An array may have a [custom VJP](crate::hlo::CustomVjp): then the walk goes on at its inputs, and what is
+//! between is not visited. An array that is marked as having one, in an emitter that has no rule for it, is an error.
 //!
 //! Only instructions that lie between a variable and the output are visited: depending on a variable through floating
 //! values, and used by the output. So the cost is linear in the instructions up to the output. Every emitted
 //! instruction carries its primal's source line, and its name under `gradient/`.
 
 use crate::hlo::ops::grad::{Cotangent, Gradient, Vjp, gradient};
-use crate::hlo::{CompId, DType, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, POISON, Shape};
+use crate::hlo::{CompId, DType, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, POISON, Shape, Value};
+use std::collections::BTreeSet;
 use std::fmt;
 
 mod called;
+mod custom;
 
-use called::Called;
+pub use custom::VjpProblem;
+
+use called::{Called, Written};
 
 /// Why there is no gradient.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +67,13 @@ pub enum GradError {
         at: Box<Place>,
         /// A clause.
         why: String,
+    },
+    /// The custom VJP of an array between variable and output gives no gradient.
+    CustomVjp {
+        /// The array.
+        at: Box<Place>,
+        /// What is wrong.
+        problem: VjpProblem,
     },
     /// A gradient instruction broke a rule, or the emitter had failed before.
     Emit(Box<EmitError>),
@@ -128,6 +139,7 @@ impl fmt::Display for GradError {
                 write!(f, "parameter {number} was asked for, but the entry has {n_parameters}")
             }
             GradError::Undefined { at, why } => write!(f, "{at}: {} has no gradient: {why}", at.opcode),
+            GradError::CustomVjp { at, problem } => write!(f, "{at}: {problem}"),
             GradError::Emit(error) => write!(f, "{error}"),
         }
     }
@@ -142,7 +154,8 @@ impl std::error::Error for GradError {
             | GradError::NoSuchInstruction { .. }
             | GradError::NoSuchResult { .. }
             | GradError::NoSuchParameter { .. }
-            | GradError::Undefined { .. } => None,
+            | GradError::Undefined { .. }
+            | GradError::CustomVjp { .. } => None,
         }
     }
 }
@@ -151,19 +164,27 @@ impl std::error::Error for GradError {
 /// dims of its variable. A variable that the output does not depend on, or only through integers and functions that are
 /// constant almost everywhere, gets zeros.
 ///
-/// `wrt` may be parameters or values computed from them. The metadata of the emitter is left as it was.
+/// Values are named by their ids, or as `Tensor`s: those of another graph are then an error. `wrt` may be parameters or values computed from them. The metadata of the emitter is left as it was.
 ///
 /// # Errors
 /// Where the output is no floating scalar, a variable no floating array, or an instruction between them has no
 /// gradient. Instructions may have been appended by then, none of which anything uses.
-pub fn gradients(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<Vec<InstrId>, GradError> {
+#[track_caller]
+pub fn gradients<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<InstrId>, GradError> {
+    let output = output.id_in(e);
+    let mut wrt_ids = Vec::with_capacity(wrt.len());
+    // Not a closure: an error names the caller's line.
+    for value in wrt {
+        wrt_ids.push(value.id_in(e));
+    }
+    let wrt: &[InstrId] = &wrt_ids;
     if let Some(error) = e.error() {
         return Err(GradError::Emit(Box::new(error)));
     }
     check(e, output, wrt)?;
     let outer_metadata = e.set_metadata(Metadata::default());
     let seed = Cotangent::Array(e.scalar(e.dtype(output), 1.0));
-    let cotangents = reverse(e, output, seed, wrt);
+    let cotangents = reverse(e, output, seed, wrt, &Written::default());
     let result = cotangents.map(|cotangents| {
         let named = wrt.iter().zip(cotangents);
         named.map(|(&variable, cotangent)| cotangent.array().unwrap_or_else(|| e.zeros_like(variable))).collect()
@@ -198,8 +219,14 @@ fn check(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<(), GradError>
 }
 
 /// The cotangents of `wrt`, given that of `output`.
-fn reverse(e: &Emitter, output: InstrId, seed: Cotangent, wrt: &[InstrId]) -> Result<Vec<Cotangent>, GradError> {
-    let active = active_instructions(e, output, wrt);
+fn reverse(
+    e: &Emitter,
+    output: InstrId,
+    seed: Cotangent,
+    wrt: &[InstrId],
+    written: &Written,
+) -> Result<Vec<Cotangent>, GradError> {
+    let active = active_instructions(e, output, wrt)?;
     let mut cotangents = vec![Cotangent::Zero; output.idx() + 1];
     cotangents[output.idx()] = seed;
     for id in (0..=output.0).rev().map(InstrId) {
@@ -210,18 +237,30 @@ fn reverse(e: &Emitter, output: InstrId, seed: Cotangent, wrt: &[InstrId]) -> Re
             let instr = module.comp(e.comp()).instr(id);
             (instr.op.clone(), instr.operands.clone(), gradient_metadata(instr))
         });
-        let own = e.own_gradient(id);
-        if let Some(own) = &own {
-            operands.clone_from(&own.inputs);
+        let custom = e.custom_vjp(id);
+        if let Some(custom) = &custom {
+            operands.clone_from(&custom.inputs);
+        }
+        if active.without_rule.contains(&id) {
+            let at = e.with_module(|module| Place::of(module, e.comp(), id));
+            return Err(GradError::CustomVjp { at, problem: VjpProblem::NoRule });
         }
         let wanted: Vec<bool> = operands.iter().map(|operand| active.varied[operand.idx()]).collect();
         if !wanted.contains(&true) {
             continue;
         }
         e.set_metadata(metadata);
-        let of_operands = match (own, cotangents[id.idx()].array()) {
-            (Some(own), Some(g)) => (own.rule)(e, g, &wanted).into_iter().map(Cotangent::Array).collect(),
-            _ => apply_rule(e, id, &op, &operands, &wanted, &cotangents[id.idx()])?,
+        if let (Op::GetTupleElement { index }, None, None) = (&op, &custom, unsupported_shape(&e.shape(id))) {
+            // Added where it belongs: a cotangent of the whole tuple for each element would be quadratic in them.
+            let (tuple, element) = (operands[0].idx(), cotangents[id.idx()].clone());
+            cotangents[tuple] = std::mem::take(&mut cotangents[tuple]).add_element(*index as usize, element, e);
+            continue;
+        }
+        let of_operands = match (custom, cotangents[id.idx()].array()) {
+            (Some(custom), Some(g)) => {
+                custom::cotangents(e, id, &custom, g, &wanted)?.into_iter().map(Cotangent::Array).collect()
+            }
+            _ => apply_rule(e, id, &op, &operands, &wanted, &cotangents[id.idx()], written)?,
         };
         if let Some(error) = e.error() {
             return Err(GradError::Emit(Box::new(error)));
@@ -242,9 +281,11 @@ struct Active {
     varied: Vec<bool>,
     /// Is `varied`, and the output depends on it so.
     on_path: Vec<bool>,
+    /// Has a custom VJP whose rule is not there.
+    without_rule: BTreeSet<InstrId>,
 }
 
-fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Active {
+fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<Active, GradError> {
     e.with_module(|module| {
         let computation = module.comp(e.comp());
         let n_instructions = output.idx() + 1;
@@ -252,11 +293,23 @@ fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Active 
         for id in wrt.iter().filter(|id| id.idx() < n_instructions) {
             varied[id.idx()] = true;
         }
-        // What an array with a gradient of its own is a function of is what that says.
-        let own = |idx: usize| e.own_gradient(InstrId(idx as u32)).map(|own| own.inputs);
+        // What an array with a custom VJP is a function of is what that says.
+        let inputs = |id: InstrId| e.custom_vjp(id).map(|custom| custom.inputs);
+        // By any way, also those that have no gradient: a custom VJP may have one where its instructions have none.
+        let mut depends = varied.clone();
+        let wrt: BTreeSet<InstrId> = wrt.iter().copied().collect();
+        let (mut without_rule, mut lost) = (BTreeSet::new(), Vec::new());
         for (idx, instr) in computation.instructions[..n_instructions].iter().enumerate() {
-            varied[idx] |= match own(idx) {
-                Some(inputs) => inputs.iter().any(|input| varied[input.idx()]),
+            let id = InstrId(idx as u32);
+            let is_fed = instr.operands.iter().any(|operand| depends[operand.idx()]);
+            depends[idx] |= is_fed;
+            varied[idx] |= match inputs(id) {
+                Some(of) => {
+                    let variable = custom::lost_variable(computation, id, &varied, &wrt, &inputs);
+                    lost.extend(variable.map(|variable| (id, variable)));
+                    variable.is_some() || of.iter().any(|input| varied[input.idx()])
+                }
+                None if instr.metadata.is_custom_vjp() && is_fed => without_rule.insert(id),
                 None => instr.operands.iter().any(|operand| varied[operand.idx()]) && passes_variation(instr),
             };
         }
@@ -264,12 +317,19 @@ fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Active 
         on_path[output.idx()] = varied[output.idx()];
         for idx in (0..n_instructions).rev().filter(|&idx| varied[idx]) {
             if on_path[idx] {
-                for operand in own(idx).as_ref().unwrap_or(&computation.instructions[idx].operands) {
+                for operand in inputs(InstrId(idx as u32)).as_ref().unwrap_or(&computation.instructions[idx].operands) {
                     on_path[operand.idx()] |= varied[operand.idx()];
                 }
             }
         }
-        Active { varied, on_path }
+        match lost.into_iter().find(|(id, _)| on_path[id.idx()]) {
+            Some((id, variable)) => {
+                let at = Place::of(module, e.comp(), id);
+                let problem = VjpProblem::Lost { variable: Place::of(module, e.comp(), variable) };
+                Err(GradError::CustomVjp { at, problem })
+            }
+            None => Ok(Active { varied, on_path, without_rule }),
+        }
     })
 }
 
@@ -288,6 +348,7 @@ fn apply_rule(
     operands: &[InstrId],
     wanted: &[bool],
     cotangent: &Cotangent,
+    written: &Written,
 ) -> Result<Vec<Cotangent>, GradError> {
     let undefined = |why: &str| {
         let at = e.with_module(|module| Place::of(module, e.comp(), id));
@@ -296,7 +357,7 @@ fn apply_rule(
     if let Some(why) = unsupported_shape(&e.shape(id)) {
         return Err(undefined(why));
     }
-    let called = Called { e };
+    let called = Called { e, written };
     let vjp = Vjp { e, operands, result: id, wanted, cotangent, called: &called };
     match gradient(op) {
         Gradient::Vjp(rule) => rule(&vjp).map_err(|why| undefined(&why)),
@@ -320,7 +381,8 @@ fn unsupported_shape(shape: &Shape) -> Option<&'static str> {
 /// The primal's place, its name under `gradient/`.
 fn gradient_metadata(instr: &Instruction) -> Metadata {
     let name = if instr.metadata.op_name.is_empty() { &instr.name } else { &instr.metadata.op_name };
-    Metadata { op_name: format!("gradient/{name}"), ..instr.metadata.clone() }
+    let op_type = if instr.metadata.is_custom_vjp() { String::new() } else { instr.metadata.op_type.clone() };
+    Metadata { op_name: format!("gradient/{name}"), op_type, ..instr.metadata.clone() }
 }
 
 /// What to differentiate in a whole module.

@@ -5,6 +5,8 @@
 //! conversions). A pass takes a verified module and gives a verified module; the same input gives the same output, byte
 //! for byte. No pass reads files or compiles anything.
 
+use crate::hlo::Instruction;
+
 pub mod amp;
 mod glob;
 pub mod grad;
@@ -13,6 +15,15 @@ pub mod pace;
 pub mod remat;
 pub mod residual;
 pub mod tidy;
+
+/// Whether more than a value is tied to an instruction: how it is laid over devices, what a compiler is told of it, what
+/// it waits for. Such an instruction stays, though another one has its value.
+fn is_tied(instr: &Instruction) -> bool {
+    instr.sharding.is_some()
+        || !instr.frontend_attributes.is_empty()
+        || !instr.backend_config.is_empty()
+        || !instr.control_predecessors.is_empty()
+}
 
 /// Why a pass could not rewrite a module.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

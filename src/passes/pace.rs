@@ -8,10 +8,11 @@
 //!
 //! A barrier counts if it takes a parameter and something else, as those do behind which a layer's product is made again.
 //! An update is a result that may alias a parameter. It goes to the first barrier after the last one that it depends on,
-//! so nothing ever waits for itself. No value changes: a barrier hands on what it takes.
+//! so nothing ever waits for itself. No value changes: a barrier hands on what it takes. A barrier or tuple of which the
+//! source says more (a sharding, an attribute) is left as it is, and so is a module whose results something reads.
 
 use super::order::in_order;
-use crate::hlo::{InstrId, Instruction, Module, Op, Shape};
+use crate::hlo::{InstrId, Instruction, Module, Op, Shape, Unmodelled};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What [`run`] did.
@@ -26,36 +27,43 @@ pub struct Report {
 /// The module with barriers that wait for updates. Instructions keep their order but where they must stand before a
 /// barrier. The module must be a verified one.
 pub fn run(module: &Module) -> (Module, Report) {
+    paced(module).unwrap_or_else(|| (module.clone(), Report::default()))
+}
+
+/// [`run`], or none where it changes nothing.
+pub(crate) fn paced(module: &Module) -> Option<(Module, Report)> {
     let plan = Plan::new(module);
-    let mut report = Report::default();
-    let mut paced = module.clone();
     if plan.waits.is_empty() {
-        return (paced, report);
+        return None;
     }
+    let mut report = Report::default();
     let entry = module.entry();
     for (&barrier, updates) in &plan.waits {
         for update in updates {
             report.paced.push((entry.instr(*update).name.clone(), entry.instr(barrier).name.clone()));
         }
     }
+    // A barrier that waits takes a longer tuple, and the old one would be used by nothing.
+    let mut left_over: BTreeSet<InstrId> = plan.waits.keys().map(|&barrier| entry.instr(barrier).operands[0]).collect();
+    for user in entry.ids() {
+        let instr = entry.instr(user);
+        let operands = if plan.waits.contains_key(&user) { &[][..] } else { &instr.operands };
+        operands.iter().chain(&instr.control_predecessors).for_each(|id| _ = left_over.remove(id));
+    }
+    let ids = entry.ids().filter(|&id| id != entry.root && !left_over.contains(&id));
+    let order = in_order(ids, |id| plan.taken(&entry.instructions, id))?;
+    let mut paced = module.clone();
     let computation = &mut paced.computations[module.entry.idx()];
     computation.instructions.clear();
     let mut writer =
         Writer { module: &mut paced, original: &entry.instructions, plan: &plan, renamed: BTreeMap::new() };
-    // A barrier that waits takes a longer tuple, and the old one would be used by nothing.
-    let replaced: BTreeSet<InstrId> = plan.waits.keys().map(|&barrier| entry.instr(barrier).operands[0]).collect();
-    let is_used = |id: InstrId| {
-        let mut users = entry.ids().filter(|&user| entry.instr(user).operands.contains(&id));
-        users.any(|user| !plan.waits.contains_key(&user))
-    };
-    let ids = entry.ids().filter(|&id| id != entry.root && (!replaced.contains(&id) || is_used(id)));
-    for id in in_order(ids, |id| plan.taken(&entry.instructions, id)) {
+    for id in order {
         let new = writer.copy(id);
         writer.renamed.insert(id, new);
     }
     writer.write_root(entry.root);
     report.renamed = writer.renamed;
-    (paced, report)
+    Some((paced, report))
 }
 
 struct Plan {
@@ -70,14 +78,15 @@ impl Plan {
         let entry = module.entry();
         let mut plan = Plan { waits: BTreeMap::new(), places: BTreeMap::new() };
         let root = entry.instr(entry.root);
-        if !matches!(root.op, Op::Tuple) {
+        let waits_for_root = |instr: &Instruction| taken_or_awaited(instr).any(|id| id == entry.root);
+        if !matches!(root.op, Op::Tuple) || entry.instructions.iter().any(waits_for_root) {
             return plan;
         }
         // Per instruction how many barriers, counted in order, it can depend on: the last one's number.
         let mut barriers = Vec::new();
         let mut last = vec![0; entry.instructions.len()];
         for (idx, instr) in entry.instructions.iter().enumerate() {
-            last[idx] = instr.operands.iter().map(|operand| last[operand.idx()]).max().unwrap_or(0);
+            last[idx] = taken_or_awaited(instr).map(|id| last[id.idx()]).max().unwrap_or(0);
             if n_taken(&entry.instructions, instr) >= 2 {
                 barriers.push(InstrId(idx as u32));
                 last[idx] = barriers.len();
@@ -102,19 +111,35 @@ impl Plan {
     /// What an instruction takes, and a barrier that waits has in its tuple.
     fn taken(&self, instructions: &[Instruction], id: InstrId) -> Vec<InstrId> {
         let instr = &instructions[id.idx()];
-        let waits = self.waits.get(&id);
-        let operands = if waits.is_some() { &instructions[instr.operands[0].idx()].operands } else { &instr.operands };
-        operands.iter().chain(&instr.control_predecessors).chain(waits.into_iter().flatten()).copied().collect()
+        let Some(waits) = self.waits.get(&id) else { return taken_or_awaited(instr).collect() };
+        let tuple = &instructions[instr.operands[0].idx()];
+        taken_or_awaited(tuple).chain(instr.control_predecessors.iter().chain(waits).copied()).collect()
     }
 }
 
-/// How many values a barrier takes in a tuple of its own, if one of them is a parameter; else 0.
+/// What an instruction takes, or must come after.
+fn taken_or_awaited(instr: &Instruction) -> impl Iterator<Item = InstrId> + '_ {
+    instr.operands.iter().chain(&instr.control_predecessors).copied()
+}
+
+/// How many values a barrier takes in a tuple of its own, if one of them is a parameter; else 0. A sharding, a layout or
+/// another word on the tuple or the barrier would be wrong of a longer tuple.
 fn n_taken(instructions: &[Instruction], instr: &Instruction) -> usize {
-    let taken = match (&instr.op, &instr.operands[..]) {
-        (Op::OptimizationBarrier, &[taken]) if matches!(instructions[taken.idx()].op, Op::Tuple) => taken,
+    let is_plain = |instr: &Instruction| {
+        let says_more = instr.sharding.is_some()
+            || !instr.frontend_attributes.is_empty()
+            || !instr.backend_config.is_empty()
+            || instr.unmodelled != Unmodelled::default();
+        !says_more && instr.shape == instr.shape.without_layout()
+    };
+    let tuple = match (&instr.op, &instr.operands[..]) {
+        (Op::OptimizationBarrier, &[tuple]) if is_plain(instr) => &instructions[tuple.idx()],
         _ => return 0,
     };
-    let taken = &instructions[taken.idx()].operands;
+    if !matches!(tuple.op, Op::Tuple) || !is_plain(tuple) {
+        return 0;
+    }
+    let taken = &tuple.operands;
     let is_parameter = |id: &InstrId| matches!(instructions[id.idx()].op, Op::Parameter { .. });
     if taken.iter().any(is_parameter) { taken.len() } else { 0 }
 }
@@ -131,22 +156,29 @@ impl Writer<'_> {
         let mut instr = self.original[id.idx()].clone();
         if let Some(waits) = self.plan.waits.get(&id) {
             let taken = &self.original[instr.operands[0].idx()];
-            let operands = taken.operands.iter().chain(waits).map(|id| self.renamed[id]).collect();
-            let tuple = self.append_tuple(operands, taken);
+            let operands = taken.operands.iter().chain(waits).copied().collect();
+            let tuple = self.append_tuple(Instruction { operands, ..taken.clone() });
             instr.shape = self.module.entry().instr(tuple).shape.clone();
             instr.operands = vec![tuple];
         } else {
-            instr.operands = instr.operands.iter().map(|id| self.renamed[id]).collect();
+            self.rename(&mut instr.operands);
         }
-        instr.control_predecessors = instr.control_predecessors.iter().map(|id| self.renamed[id]).collect();
+        self.rename(&mut instr.control_predecessors);
         self.push(instr)
     }
 
-    fn append_tuple(&mut self, operands: Vec<InstrId>, like: &Instruction) -> InstrId {
+    fn rename(&self, ids: &mut [InstrId]) {
+        ids.iter_mut().for_each(|id| *id = self.renamed[id]);
+    }
+
+    /// Appends a tuple of more elements than it had, under a name of its own.
+    fn append_tuple(&mut self, mut tuple: Instruction) -> InstrId {
+        self.rename(&mut tuple.operands);
+        self.rename(&mut tuple.control_predecessors);
         let entry = self.module.entry();
-        let shape = Shape::Tuple(operands.iter().map(|&id| entry.instr(id).shape.clone()).collect());
-        let comp = self.module.entry;
-        self.module.append(comp, Op::Tuple, operands, shape, like.metadata.clone())
+        let shapes = tuple.operands.iter().map(|&id| entry.instr(id).shape.without_layout());
+        tuple.shape = Shape::Tuple(shapes.collect());
+        self.module.append_copy(self.module.entry, tuple)
     }
 
     fn push(&mut self, instr: Instruction) -> InstrId {
@@ -160,15 +192,20 @@ impl Writer<'_> {
     /// The results: updates as they come out of their barriers.
     fn write_root(&mut self, root: InstrId) {
         let mut instr = self.original[root.idx()].clone();
+        self.rename(&mut instr.control_predecessors);
         let mut operands = Vec::new();
         for id in &instr.operands {
             operands.push(match self.plan.places.get(id) {
                 None => self.renamed[id],
                 Some((barrier, index)) => {
                     let update = &self.original[id.idx()];
-                    let (op, shape) = (Op::GetTupleElement { index: *index as i64 }, update.shape.clone());
-                    let comp = self.module.entry;
-                    self.module.append(comp, op, vec![self.renamed[barrier]], shape, update.metadata.clone())
+                    let (op, shape) = (Op::GetTupleElement { index: *index as i64 }, update.shape.without_layout());
+                    let (entry, taken) = (self.module.entry, vec![self.renamed[barrier]]);
+                    let new = self.module.append(entry, op, taken, shape, update.metadata.clone());
+                    // The value is the same, and lies over devices as it did.
+                    let instr = &mut self.module.computations[entry.idx()].instructions[new.idx()];
+                    instr.sharding.clone_from(&update.sharding);
+                    new
                 }
             });
         }

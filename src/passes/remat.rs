@@ -156,7 +156,7 @@ pub fn recompute(
         Err(error) => (original, Err(error.into())),
     };
     e.with_module_mut(|lent| *lent = module);
-    e.forget_scalars(n_forward);
+    e.forget_from(n_forward);
     result
 }
 
@@ -380,7 +380,9 @@ impl Writer<'_> {
     /// Appends an instruction of the backward pass, with copies for what it uses that is computed again.
     fn rewrite(&mut self, instr: &Instruction, scope: &Option<String>) {
         let operands: Vec<InstrId> = instr.operands.iter().map(|&id| self.operand(id, scope)).collect();
-        let id = self.append(instr, operands, instr.metadata.clone());
+        let renamed = |id: &InstrId| id.idx().checked_sub(self.n_forward).map_or(*id, |idx| self.renamed[idx]);
+        let control_predecessors = instr.control_predecessors.iter().map(renamed).collect();
+        let id = self.append(Instruction { operands, control_predecessors, ..instr.clone() });
         self.renamed.push(id);
         if matches!(instr.op, Op::Reduce { .. }) {
             self.latest = Some(id);
@@ -396,67 +398,121 @@ impl Writer<'_> {
 
     /// A value of the forward pass as the backward pass uses it, on behalf of a scope; `late` if what it is for costs.
     fn value(&mut self, id: InstrId, scope: &Option<String>, late: bool) -> InstrId {
-        let plan = self.plan;
-        let own = &plan.scopes[id.idx()];
-        let crosses = scope.is_some() && own.is_some() && own != scope;
-        // A scope is computed again once, whoever asks.
-        let scope = if own.is_some() && !crosses { own } else { scope };
-        let key = (id, scope.clone());
-        if let Some(&copy) = self.copies.get(&key) {
-            return copy;
+        // No recursion: a chain of values that are computed again may be as long as the program.
+        let mut pending = vec![(id, scope.clone(), false)];
+        while let Some((id, scope, was_open)) = pending.pop() {
+            if self.known(id, &scope).is_some() {
+                continue;
+            }
+            let instr = self.e.with_module(|module| module.comp(self.e.comp()).instr(id).clone());
+            let inner = self.scope_of(id, &scope);
+            let copy = if self.is_kept(id, &scope) {
+                self.keep(&instr, id, late)
+            } else {
+                if !was_open {
+                    self.report.recomputed.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
+                }
+                let operands = self.again_operands(&instr);
+                let missing = |&&operand: &&InstrId| self.known(operand, &inner).is_none();
+                let missing = operands.iter().rev().filter(missing).map(|&id| (id, inner.clone(), false));
+                let missing: Vec<_> = missing.collect();
+                if !missing.is_empty() {
+                    pending.push((id, scope, true));
+                    pending.extend(missing);
+                    continue;
+                }
+                let made = |&operand: &InstrId| self.known(operand, &inner).expect("what was missing has been made");
+                let operands = operands.iter().map(made).collect();
+                self.again(&instr, operands)
+            };
+            self.copies.insert((id, inner), copy);
         }
-        let instr = self.e.with_module(|module| module.comp(self.e.comp()).instr(id).clone());
-        let copy = match plan.fates[id.idx()] {
-            Fate::Used => return id,
-            Fate::Kept => self.keep(&instr, id, late),
-            Fate::Again if crosses && plan.costs[id.idx()] => self.keep(&instr, id, late),
-            Fate::Again => self.again(&instr, scope, late),
-        };
-        self.copies.insert(key, copy);
-        copy
+        self.known(id, scope).expect("it was made last")
+    }
+
+    /// For which scope a value is computed again: a scope is computed again once, whoever asks.
+    fn scope_of(&self, id: InstrId, scope: &Option<String>) -> Option<String> {
+        let own = &self.plan.scopes[id.idx()];
+        if own.is_some() && !self.crosses(id, scope) { own.clone() } else { scope.clone() }
+    }
+
+    /// Whether a value is of another scope than the one that asks.
+    fn crosses(&self, id: InstrId, scope: &Option<String>) -> bool {
+        let own = &self.plan.scopes[id.idx()];
+        scope.is_some() && own.is_some() && own != scope
+    }
+
+    fn is_kept(&self, id: InstrId, scope: &Option<String>) -> bool {
+        match self.plan.fates[id.idx()] {
+            Fate::Used => false,
+            Fate::Kept => true,
+            Fate::Again => self.crosses(id, scope) && self.plan.costs[id.idx()],
+        }
+    }
+
+    /// What stands for a value of the forward pass, if that is there already.
+    fn known(&self, id: InstrId, scope: &Option<String>) -> Option<InstrId> {
+        match self.plan.fates[id.idx()] {
+            Fate::Used => Some(id),
+            Fate::Kept | Fate::Again => self.copies.get(&(id, self.scope_of(id, scope))).copied(),
+        }
     }
 
     /// A kept value behind a barrier.
     fn keep(&mut self, instr: &Instruction, id: InstrId, late: bool) -> InstrId {
         self.report.kept.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
         self.e.set_metadata(copy_metadata(instr));
-        match self.latest.filter(|_| late) {
+        let kept = match self.latest.filter(|_| late) {
             None => self.e.emit(Op::OptimizationBarrier, &[id], None),
             Some(latest) => {
                 let both = self.e.tuple(&[id, latest]);
                 let both = self.e.emit(Op::OptimizationBarrier, &[both], None);
                 self.e.get_tuple_element(both, 0)
             }
-        }
+        };
+        self.shard(kept, instr);
+        kept
+    }
+
+    /// What computing an instruction again takes.
+    fn again_operands(&self, instr: &Instruction) -> Vec<InstrId> {
+        self.e.with_module(|module| again_operands(&module.comp(self.e.comp()).instructions[..self.n_forward], instr))
     }
 
     /// A copy of an instruction.
-    fn again(&mut self, instr: &Instruction, scope: &Option<String>, late: bool) -> InstrId {
-        self.report.recomputed.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
-        let norm = self.e.with_module(|module| {
+    fn again(&self, instr: &Instruction, operands: Vec<InstrId>) -> InstrId {
+        let attributes = self.e.with_module(|module| {
             let forward = &module.comp(self.e.comp()).instructions[..self.n_forward];
-            normalisation(forward, instr).map(|(norm, attributes)| (norm.operands.clone(), attributes))
+            normalisation(forward, instr).map(|(_, attributes)| attributes)
         });
-        let Some((operands, attributes)) = norm else {
-            let operands: Vec<InstrId> = instr.operands.iter().map(|&id| self.value(id, scope, late)).collect();
-            return self.append(instr, operands, copy_metadata(instr));
+        let metadata = copy_metadata(instr);
+        let Some(attributes) = attributes else {
+            // What it waited for stands in the forward pass, which stays.
+            return self.append(Instruction { operands, metadata, ..instr.clone() });
         };
-        let operands: Vec<InstrId> = operands.iter().map(|&id| self.value(id, scope, late)).collect();
-        self.e.set_metadata(copy_metadata(instr));
+        self.e.set_metadata(metadata);
         let [mean, variance] = [1, 2].map(|index| self.e.get_tuple_element(instr.operands[0], index));
-        Normalisation { scale: operands[1], mean, variance, attributes }.apply(&self.e, operands[0], operands[2])
+        let n_before = self.e.n_instructions();
+        let norm = Normalisation { scale: operands[1], mean, variance, attributes };
+        let result = norm.apply(&self.e, operands[0], operands[2]);
+        for id in (n_before..self.e.n_instructions()).map(|idx| InstrId(idx as u32)) {
+            self.shard(id, instr);
+        }
+        result
     }
 
-    fn append(&self, instr: &Instruction, operands: Vec<InstrId>, metadata: Metadata) -> InstrId {
+    /// Lays a value over devices as one of the same dims lies.
+    fn shard(&self, id: InstrId, like: &Instruction) {
         self.e.with_module_mut(|module| {
-            let comp = self.e.comp();
-            let id = module.append(comp, instr.op.clone(), operands, instr.shape.clone(), metadata);
-            let copy = &mut module.computations[comp.idx()].instructions[id.idx()];
-            copy.unmodelled = instr.unmodelled.clone();
-            copy.backend_config = instr.backend_config.clone();
-            copy.frontend_attributes = instr.frontend_attributes.clone();
-            id
-        })
+            let instr = module.computations[self.e.comp().idx()].instructions.get_mut(id.idx());
+            if let Some(instr) = instr.filter(|instr| instr.shape.dims() == like.shape.dims()) {
+                instr.sharding.clone_from(&like.sharding);
+            }
+        });
+    }
+
+    fn append(&self, instr: Instruction) -> InstrId {
+        self.e.with_module_mut(|module| module.append_copy(self.e.comp(), instr))
     }
 }
 

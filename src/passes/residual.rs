@@ -37,11 +37,16 @@ pub struct Report {
 /// The module with such cotangents made again. Instructions keep their order but where they must stand before what takes them.
 /// The module must be a verified one.
 pub fn run(module: &Module) -> (Module, Report) {
+    made_again(module).unwrap_or_else(|| (module.clone(), Report::default()))
+}
+
+/// [`run`], or none where it changes nothing.
+pub(crate) fn made_again(module: &Module) -> Option<(Module, Report)> {
     let entry = module.entry();
     let instructions = &entry.instructions;
     let sites = find(instructions, entry.root);
     if sites.is_empty() {
-        return (module.clone(), Report::default());
+        return None;
     }
     let late: BTreeMap<InstrId, usize> =
         sites.iter().enumerate().flat_map(|(idx, site)| site.late.iter().map(move |&id| (id, idx))).collect();
@@ -51,15 +56,19 @@ pub fn run(module: &Module) -> (Module, Report) {
         let sum = late.get(&id).map(|&idx| sites[idx].sum);
         instr.operands.iter().chain(&instr.control_predecessors).copied().chain(sum).collect()
     };
+    // What is late waits for no sum that waits for it, as far as `find` sees; where it is wrong nothing changes.
+    let order = in_order(entry.ids(), taken)?;
+    let by_sum: BTreeMap<InstrId, usize> = sites.iter().enumerate().map(|(idx, site)| (site.sum, idx)).collect();
     let mut copy = module.clone();
     copy.computations[module.entry.idx()].instructions.clear();
     let e = Emitter::new(copy, module.entry);
     let mut report = Report::default();
     // Per site the copy as it stands after the sum: for products, and for all else.
     let mut after: BTreeMap<usize, [InstrId; 2]> = BTreeMap::new();
-    for id in in_order(entry.ids(), taken) {
+    for id in order {
         let mut instr = instructions[id.idx()].clone();
-        let again = sites.iter().enumerate().find(|(_, site)| site.sum == id).map(|(idx, site)| {
+        let again = by_sum.get(&id).map(|&idx| {
+            let site = &sites[idx];
             e.set_metadata(instructions[site.cotangent.idx()].metadata.clone());
             report.made_again.push(instructions[site.cotangent.idx()].name.clone());
             (idx, site, site.again(&e, instructions, &report.renamed))
@@ -75,20 +84,27 @@ pub fn run(module: &Module) -> (Module, Report) {
         instr.control_predecessors = instr.control_predecessors.iter().map(|id| report.renamed[id]).collect();
         let new = push(&e, instr);
         report.renamed.insert(id, new);
-        if let Some((idx, _, again)) = again {
-            let with_sum = e.select(e.compare(Comparison::Eq, new, new), again, new);
+        if let Some((idx, site, again)) = again {
+            let is_number = e.compare(Comparison::Eq, new, new);
+            let with_sum = e.select(is_number, again, new);
             let [behind] = e.barrier([with_sum]);
+            // All of the cotangent's dims, and so laid over devices as it is.
+            for id in [is_number, with_sum, behind] {
+                change(&e, id, |instr| instr.sharding.clone_from(&instructions[site.cotangent.idx()].sharding));
+            }
             after.insert(idx, [behind, with_sum]);
         }
     }
-    match e.finish() {
-        Ok(mut written) => {
-            written.computations[module.entry.idx()].root = report.renamed[&entry.root];
-            (written, report)
-        }
-        // A verified module's copies break no rule.
-        Err(_) => (module.clone(), Report::default()),
-    }
+    // A verified module's copies break no rule.
+    let mut written = e.finish().ok()?;
+    written.computations[module.entry.idx()].root = report.renamed[&entry.root];
+    Some((written, report))
+}
+
+fn change(e: &Emitter, id: InstrId, change: impl FnOnce(&mut Instruction)) {
+    e.with_module_mut(|module| {
+        module.computations[e.comp().idx()].instructions.get_mut(id.idx()).map(change);
+    });
 }
 
 /// Appends an instruction as it is.
@@ -116,16 +132,21 @@ impl Site {
     fn again(&self, e: &Emitter, instructions: &[Instruction], renamed: &BTreeMap<InstrId, InstrId>) -> InstrId {
         let rows: Vec<InstrId> = self.rows.iter().map(|id| renamed[id]).collect();
         let barrier = e.emit(Op::OptimizationBarrier, &[e.tuple(&rows)], None);
-        let behind = (0..).zip(&self.rows).map(|(index, &id)| (id, e.get_tuple_element(barrier, index)));
-        let mut copies: BTreeMap<InstrId, InstrId> = behind.collect();
+        let mut copies: BTreeMap<InstrId, InstrId> = BTreeMap::new();
+        for (index, &id) in self.rows.iter().enumerate() {
+            let behind = e.get_tuple_element(barrier, index);
+            change(e, behind, |instr| instr.sharding.clone_from(&instructions[id.idx()].sharding));
+            copies.insert(id, behind);
+        }
         let (functions, _) = made_from(instructions, self.cotangent);
         // In the order of the original, and so after all that they take.
         for id in functions {
             let instr = &instructions[id.idx()];
-            let operands: Vec<InstrId> =
-                instr.operands.iter().map(|id| copies.get(id).copied().unwrap_or(renamed[id])).collect();
-            let copy = e.emit(instr.op.clone(), &operands, instr.shape.as_array().map(|_| &instr.shape));
-            copies.insert(id, copy);
+            let operands = instr.operands.iter().map(|id| copies.get(id).copied().unwrap_or(renamed[id])).collect();
+            let control_predecessors = instr.control_predecessors.iter().map(|id| renamed[id]).collect();
+            let metadata = instructions[self.cotangent.idx()].metadata.clone();
+            let copy = Instruction { operands, control_predecessors, metadata, ..instr.clone() };
+            copies.insert(id, e.with_module_mut(|module| module.append_copy(e.comp(), copy)));
         }
         copies[&self.cotangent]
     }

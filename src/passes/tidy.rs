@@ -7,8 +7,10 @@
 //!
 //! It does not simplify algebra, fold constants or fuse: compilers do that better.
 
-use crate::hlo::{CompId, Computation, DType, DTypeClass, InstrId, Instruction, Literal, Module, Op};
+use super::is_tied;
+use crate::hlo::{CompId, Computation, ComputationNames, DType, DTypeClass, InstrId, Instruction, Literal, Module, Op};
 use std::collections::BTreeMap;
+use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Which steps run.
@@ -221,7 +223,7 @@ fn fold_converts(computation: &mut Computation, report: &mut Report) {
 
 /// A convert that nothing but its operand ties down.
 fn is_plain_convert(instr: &Instruction) -> bool {
-    matches!(instr.op, Op::Convert) && instr.sharding.is_none() && instr.control_predecessors.is_empty()
+    matches!(instr.op, Op::Convert) && !is_tied(instr) && !instr.metadata.is_custom_vjp()
 }
 
 /// Merges each instruction with the first that has the same op, operands and shape.
@@ -262,25 +264,36 @@ fn computes_the_same(a: &Instruction, b: &Instruction) -> bool {
         && a.frontend_attributes == b.frontend_attributes
         && a.backend_config == b.backend_config
         && a.unmodelled == b.unmodelled
+        // One has a gradient that the other has not.
+        && a.metadata.is_custom_vjp() == b.metadata.is_custom_vjp()
 }
 
-/// Equal for instructions that compute the same, and different for most others: attributes in which many uses of one
-/// operand differ are in it.
+/// Equal for instructions that [`computes_the_same`] says are, and different for nearly all others, whatever they differ
+/// in: a module may hold a hundred thousand that differ in one attribute.
 fn fingerprint(instr: &Instruction) -> u64 {
-    /// Bytes of a constant that are hashed: constants that differ only further on are rare, and only slow.
-    const N_HASHED_BYTES: usize = 1024;
     let mut hasher = DefaultHasher::new();
     instr.op.opcode().hash(&mut hasher);
     instr.operands.hash(&mut hasher);
     instr.shape.hash(&mut hasher);
+    instr.frontend_attributes.hash(&mut hasher);
+    instr.backend_config.hash(&mut hasher);
     match &instr.op {
-        Op::Constant(Literal::Array { bytes, .. }) => bytes[..bytes.len().min(N_HASHED_BYTES)].hash(&mut hasher),
-        Op::GetTupleElement { index } => index.hash(&mut hasher),
-        Op::Slice(dims) => dims.hash(&mut hasher),
-        Op::Pad(dims) => dims.hash(&mut hasher),
-        _ => {}
+        Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Convert | Op::Reshape | Op::Tuple => {}
+        Op::Constant(Literal::Array { bytes, .. }) => bytes.hash(&mut hasher),
+        // All attributes, as they are written for eyes.
+        op => write!(HashedText(&mut hasher), "{op:?}").expect("hashing does not fail"),
     }
     hasher.finish()
+}
+
+/// Text that is hashed as it is written.
+struct HashedText<'a>(&'a mut DefaultHasher);
+
+impl fmt::Write for HashedText<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
 }
 
 /// Keeps what the root needs, parameters, and what has an effect.
@@ -338,6 +351,7 @@ fn remove_uncalled(module: &mut Module, report: &mut Report) {
         }
         keep
     });
+    module.names = ComputationNames::default();
     module.entry = renumbered[module.entry.idx()];
     let instructions = module.computations.iter_mut().flat_map(|computation| &mut computation.instructions);
     instructions.for_each(|instr| instr.op.for_each_called_mut(&mut |comp| *comp = renumbered[comp.idx()]));

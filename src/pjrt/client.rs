@@ -82,7 +82,7 @@ impl Client {
     ///
     /// The program must have passed `hlo::verify`: XLA aborts the process over some of what the verifier rejects.
     pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Executable, PjrtError> {
-        let arguments = program::argument_specs(program, options.parameter_is_tupled)?;
+        let arguments = program::argument_specs(program, options)?;
         let program = program::without_schedule(program)?;
         Executable::new(self, Arc::clone(&self.backend).compile(&program, options)?, arguments)
     }

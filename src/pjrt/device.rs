@@ -1,13 +1,18 @@
 //! Devices: what a plugin says of them. Plain data, copied out of the plugin when the client or topology is made.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
+use super::child;
+#[cfg(feature = "xla")]
 use super::error::USE_THE_PLUGIN;
 use super::plugin::{Plugin, call};
 use super::{PjrtError, Value, ffi, value};
 
 /// What a device is, whether it is here or only described.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceDescription {
     /// Unique among the devices of its client or topology.
     pub id: i32,
@@ -65,7 +70,7 @@ impl DeviceDescription {
 }
 
 /// Memory of a device as its allocator counts it, in bytes. `None`: the plugin does not say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMemory {
     /// Bytes in use now.
     pub in_use: i64,
@@ -78,11 +83,23 @@ pub struct DeviceMemory {
 /// A device that this process can use. Belongs to its [`Client`](super::Client).
 #[derive(Debug)]
 pub struct Device {
-    /// What a plugin knows it by; `None` where no plugin does.
-    handle: Option<Handle>,
+    owner: Owner,
     description: DeviceDescription,
 }
 
+/// Who knows more of a device.
+#[derive(Debug)]
+enum Owner {
+    Plugin(Handle),
+    Child {
+        child: Arc<child::Child>,
+        idx: usize,
+    },
+    #[cfg(feature = "xla")]
+    XlaRs,
+}
+
+/// What a plugin knows a device by.
 #[derive(Debug)]
 struct Handle {
     raw: *mut ffi::PJRT_Device,
@@ -105,18 +122,28 @@ impl Device {
             call!(plugin, PJRT_Device_GetDescription, args)?;
             DeviceDescription::read(plugin, args.device_description)?
         };
-        Ok(Device { handle: Some(Handle { raw, plugin }), description })
+        Ok(Device { owner: Owner::Plugin(Handle { raw, plugin }), description })
     }
 
-    /// A device that is no plugin's.
+    /// A device of a child's client, by its position there.
+    pub(super) fn of_child(child: &Arc<child::Child>, idx: usize, description: DeviceDescription) -> Device {
+        Device { owner: Owner::Child { child: Arc::clone(child), idx }, description }
+    }
+
+    /// A device of xla-rs.
     #[cfg(feature = "xla")]
     pub(super) fn without_plugin(description: DeviceDescription) -> Device {
-        Device { handle: None, description }
+        Device { owner: Owner::XlaRs, description }
     }
 
     /// The plugin's own pointer; null where no plugin has it.
     pub(super) fn raw(&self) -> *mut ffi::PJRT_Device {
-        self.handle.as_ref().map_or(std::ptr::null_mut(), |handle| handle.raw)
+        match &self.owner {
+            Owner::Plugin(handle) => handle.raw,
+            Owner::Child { .. } => std::ptr::null_mut(),
+            #[cfg(feature = "xla")]
+            Owner::XlaRs => std::ptr::null_mut(),
+        }
     }
 
     /// What the device is.
@@ -126,8 +153,13 @@ impl Device {
 
     /// What its allocator counts. A plugin that does not count answers with `UNIMPLEMENTED`.
     pub fn memory(&self) -> Result<DeviceMemory, PjrtError> {
-        let Some(handle) = &self.handle else {
-            return Err(PjrtError::NotInXlaRs { what: "memory statistics of a device", help: USE_THE_PLUGIN });
+        let handle = match &self.owner {
+            Owner::Plugin(handle) => handle,
+            Owner::Child { child, idx } => return child::device_memory(child, *idx),
+            #[cfg(feature = "xla")]
+            Owner::XlaRs => {
+                return Err(PjrtError::NotInXlaRs { what: "memory statistics of a device", help: USE_THE_PLUGIN });
+            }
         };
         let mut args = ffi::PJRT_Device_MemoryStats_Args::zeroed();
         args.device = handle.raw;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::child::ChildError;
 use super::install::InstallError;
 use crate::hlo::DType;
 
@@ -68,6 +69,15 @@ impl Code {
     /// The code with this `PJRT_Error_Code` number.
     pub fn from_number(number: i32) -> Code {
         Code::NAMED.iter().find(|row| row.1 == number).map_or(Code::Other(number), |row| row.0)
+    }
+
+    /// Its `PJRT_Error_Code` number.
+    pub fn number(self) -> i32 {
+        match (self, Code::NAMED.iter().find(|row| row.0 == self)) {
+            (_, Some(row)) => row.1,
+            (Code::Other(number), None) => number,
+            (named, None) => unreachable!("{named:?} is in the table of all that are named"),
+        }
     }
 }
 
@@ -294,6 +304,9 @@ pub enum PjrtError {
         /// The format's name.
         format: String,
     },
+    /// A child process that did not answer.
+    #[error(transparent)]
+    Child(#[from] ChildError),
     /// The plugin could not be installed.
     #[error(transparent)]
     Install(#[from] InstallError),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use prost::Message;
+use serde::{Deserialize, Serialize};
 
 use super::backend::{Array, Loaded, Program, Runner, array};
 use super::buffer::{PluginArray, dtype_of};
@@ -54,8 +55,18 @@ pub struct OutputSpec {
     pub dims: Vec<i64>,
 }
 
+/// Type of one argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ArgumentSpec {
+    /// Of all of it.
+    pub whole: OutputSpec,
+    /// Of what one device takes: all, or a part where the program is partitioned. `None` where this crate cannot say: its
+    /// sharding is one over a mesh of named axes.
+    pub shard: Option<OutputSpec>,
+}
+
 /// Memory that a compiled program needs on its device (HBM on a TPU), in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryStats {
     /// Arguments.
     pub arguments: i64,
@@ -263,7 +274,7 @@ pub struct Executable {
     runner: Box<dyn Runner>,
     client: Client,
     name: String,
-    arguments: Option<Vec<OutputSpec>>,
+    arguments: Option<Vec<ArgumentSpec>>,
     n_outputs: usize,
     n_devices: usize,
 }
@@ -272,7 +283,7 @@ impl Executable {
     pub(super) fn new(
         client: &Client,
         loaded: Loaded,
-        arguments: Option<Vec<OutputSpec>>,
+        arguments: Option<Vec<ArgumentSpec>>,
     ) -> Result<Executable, PjrtError> {
         let Loaded { compiled, runner, n_devices } = loaded;
         let (name, n_outputs) = (compiled.name()?, compiled.n_outputs()?);
@@ -335,17 +346,18 @@ impl Executable {
         Ok(())
     }
 
-    fn check_type(&self, idx: usize, buffer: &Buffer, expected: &OutputSpec) -> Result<(), PjrtError> {
+    fn check_type(&self, idx: usize, buffer: &Buffer, expected: &ArgumentSpec) -> Result<(), PjrtError> {
         let measured = OutputSpec { dtype: buffer.dtype()?, dims: buffer.dims()? };
-        if measured == *expected {
-            return Ok(());
-        }
-        Err(PjrtError::ArgumentType {
-            name: self.name.clone(),
-            idx,
-            measured: measured.to_string(),
-            expected: expected.to_string(),
-        })
+        let ArgumentSpec { whole, shard } = expected;
+        // What is not known here the plugin checks.
+        let Some(shard) = shard.as_ref().filter(|shard| **shard != measured) else { return Ok(()) };
+        let expected = match shard == whole {
+            true => whole.to_string(),
+            false => {
+                format!("{shard}, the part of {whole} that each device holds\nhelp: upload to each device its own")
+            }
+        };
+        Err(PjrtError::ArgumentType { name: self.name.clone(), idx, measured: measured.to_string(), expected })
     }
 }
 

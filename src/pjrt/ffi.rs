@@ -83,9 +83,13 @@ macro_rules! structs {
             }
         )*
 
-        #[cfg(test)]
         const STRUCT_SIZES: &[(&str, usize)] = &[$((stringify!($name), $name::STRUCT_SIZE),)*];
     };
+}
+
+/// A function of the C API by its name; `None` for one that is not called here. Each has a struct for its arguments.
+pub(super) fn function_named(name: &str) -> Option<&'static str> {
+    STRUCT_SIZES.iter().filter_map(|(row, _)| row.strip_suffix("_Args")).find(|function| *function == name)
 }
 
 structs! {

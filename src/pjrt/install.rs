@@ -1,7 +1,7 @@
 //! Installing a pinned plugin from the Python package index, by way of pip, once.
 //!
-//! Nothing is installed that does not match the pinned checksum; a library is whole in its place or absent; processes
-//! that start together wait for one of them. What happens is said through [`set_progress`]; without one it is said on
+//! Nothing is installed that does not match the pinned checksums; a library is whole in its place or absent; processes
+//! that start together wait for one of them, which also removes what killed installations left. What happens is said through [`set_progress`]; without one it is said on
 //! stderr, because a download of 200 MB is never silent.
 
 use std::fmt;
@@ -13,21 +13,20 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use fs4::fs_std::FileExt;
-use sha2::{Digest, Sha256};
 
-use super::locate::{Artifact, Kind, Located, Setup, Source, installed_bytes};
+use super::locate::{Artifact, Kind, Located, Setup, Source};
+use super::whole::{self, Damage, Installed};
+use crate::files;
 
 /// What installation is doing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Progress<'a> {
-    /// An installed file has another size than it must have, and is replaced.
+    /// An installed file is not the pinned library, and is replaced.
     Damaged {
         /// The file.
         path: &'a Path,
-        /// Its bytes.
-        measured: u64,
-        /// The bytes it must have.
-        expected: u64,
+        /// How it differs.
+        damage: &'a Damage,
     },
     /// The download starts.
     Starting(&'a Artifact),
@@ -47,9 +46,7 @@ pub enum Progress<'a> {
 impl fmt::Display for Progress<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Progress::Damaged { path, measured, expected } => {
-                write!(f, "{}: measured {measured} bytes, expected {expected}: installing again", path.display())
-            }
+            Progress::Damaged { path, damage } => write!(f, "{}: {damage}: installing again", path.display()),
             Progress::Starting(artifact) => write!(
                 f,
                 "installing {} {} with pip ({} MB, once; sha256 {})",
@@ -106,6 +103,28 @@ pub enum InstallError {
         cache_dir: PathBuf,
         /// The variable that names another file.
         variable: &'static str,
+    },
+    /// The installed file is not the pinned library, and installing is refused.
+    #[error("{} is damaged: {damage}; and this run is offline\nhelp: run `bf16scope plugins install` without --offline and BF16SCOPE_OFFLINE, or name another library in {variable}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// How it differs.
+        damage: Damage,
+        /// The variable that names another file.
+        variable: &'static str,
+    },
+    /// The disk has less room than the wheel and the library take.
+    #[error("cache {}: no room for {package}: {} MB free, {} MB needed\nhelp: {ROOM}", path.display(), available / 1_000_000, needed.div_ceil(1_000_000))]
+    NoRoom {
+        /// Project.
+        package: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// Bytes free.
+        available: u64,
+        /// Bytes needed.
+        needed: u64,
     },
     /// The wheels are for another machine.
     #[error(
@@ -169,6 +188,18 @@ pub enum InstallError {
         /// Pinned checksum.
         expected: &'static str,
     },
+    /// The library that came out of the right wheel is another one.
+    #[error(
+        "{member}: sha256: measured {measured}, expected {expected}\nhelp: the wheel is right, so memory or disk of this machine may be failing; try again"
+    )]
+    Unpacked {
+        /// The library.
+        member: &'static str,
+        /// Measured checksum.
+        measured: String,
+        /// Pinned checksum.
+        expected: &'static str,
+    },
     /// The wheel cannot be unpacked.
     #[error("{wheel}: {member}: {source}")]
     Wheel {
@@ -193,11 +224,13 @@ pub enum InstallError {
     },
 }
 
+const ROOM: &str =
+    "make room (a plugin takes up to 800 MB while it is installed), or set BF16SCOPE_CACHE to a roomier directory";
+
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "make room (a plugin takes up to 800 MB while it is installed), or set BF16SCOPE_CACHE to a roomier directory"
-        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ROOM,
+        _ if error.get_ref().is_some_and(|inner| inner.is::<files::FileError>()) => "remove the link",
         _ => "set BF16SCOPE_CACHE to a directory that can be written",
     }
 }
@@ -208,11 +241,15 @@ pub fn install(kind: Kind, setup: &Setup) -> Result<Located, InstallError> {
     let cache_dir = setup.cache_dir.as_deref().ok_or(InstallError::NoCacheDir)?;
     let path = artifact.path_in(cache_dir);
     if setup.offline {
-        return Err(InstallError::Offline {
-            package: artifact.package,
-            version: artifact.version,
-            cache_dir: cache_dir.to_path_buf(),
-            variable: kind.variable(),
+        return Err(match whole::installed(artifact, &path) {
+            Installed::Whole => return Ok(Located { path, source: Source::Cache }),
+            Installed::Damaged(damage) => InstallError::Damaged { path, damage, variable: kind.variable() },
+            Installed::Absent => InstallError::Offline {
+                package: artifact.package,
+                version: artifact.version,
+                cache_dir: cache_dir.to_path_buf(),
+                variable: kind.variable(),
+            },
         });
     }
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
@@ -226,18 +263,19 @@ pub fn install(kind: Kind, setup: &Setup) -> Result<Located, InstallError> {
     let dir = path.parent().expect("path_in joins three parts").to_path_buf();
     fs::create_dir_all(&dir).map_err(io_error(&dir, "making it"))?;
     let lock_path = dir.join("lock");
-    let lock = File::create(&lock_path).map_err(io_error(&lock_path, "making the lock file"))?;
+    let lock = files::open_lock(&lock_path).map_err(io_error(&lock_path, "making the lock file"))?;
     lock.lock_exclusive().map_err(io_error(&lock_path, "waiting for the lock"))?;
     // Another process may have installed it while this one waited. The lock goes with `lock`.
-    match installed_bytes(&path) {
-        Some(measured) if measured == artifact.library_bytes => {
-            return Ok(Located { path, source: Source::Cache });
-        }
-        Some(measured) => say(Progress::Damaged { path: &path, measured, expected: artifact.library_bytes }),
-        None => {}
+    match whole::installed(artifact, &path) {
+        Installed::Whole => return Ok(Located { path, source: Source::Cache }),
+        Installed::Damaged(damage) => say(Progress::Damaged { path: &path, damage: &damage }),
+        Installed::Absent => {}
     }
+    remove_left(&dir);
+    let room = fs4::available_space(&dir).map_err(io_error(&dir, "asking for its free space"))?;
+    check_room(artifact, &dir, room)?;
     let staging = tempfile::Builder::new()
-        .prefix("staging-")
+        .prefix(STAGING)
         .tempdir_in(&dir)
         .map_err(io_error(&dir, "making a directory in it"))?;
     say(Progress::Starting(artifact));
@@ -245,8 +283,33 @@ pub fn install(kind: Kind, setup: &Setup) -> Result<Located, InstallError> {
     check_sum(artifact, &wheel)?;
     say(Progress::Unpacking(artifact));
     unpack(artifact, &wheel, staging.path(), &path)?;
+    whole::keep_measured(artifact, &path);
     say(Progress::Installed(&path));
     Ok(Located { path, source: Source::Installed })
+}
+
+/// What directories begin with in which a plugin is being installed.
+const STAGING: &str = "staging-";
+
+/// Removes what killed installations left. The lock is ours, so nobody works there.
+fn remove_left(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(STAGING.as_bytes()) {
+            // What cannot be removed takes room, and harms nothing.
+            if let Err(error) = fs::remove_dir_all(entry.path()) {
+                tracing::debug!("{}: {error}", entry.path().display());
+            }
+        }
+    }
+}
+
+/// Whether wheel and library have room; better asked before a download than found out by it.
+fn check_room(artifact: &'static Artifact, dir: &Path, available: u64) -> Result<(), InstallError> {
+    let needed = artifact.wheel_bytes + artifact.library_bytes;
+    if available >= needed {
+        return Ok(());
+    }
+    Err(InstallError::NoRoom { package: artifact.package, path: dir.to_path_buf(), available, needed })
 }
 
 fn io_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> InstallError {
@@ -254,35 +317,64 @@ fn io_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Insta
     move |source| InstallError::Io { path, doing, source }
 }
 
-/// The ways to start pip, best first.
-const PIPS: &[&[&str]] = &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
+/// A way to start pip.
+struct Pip {
+    /// As it is named in messages.
+    name: &'static str,
+    /// The program.
+    program: &'static str,
+    /// Its arguments before pip's own.
+    args: &'static [&'static str],
+}
 
-fn pip(words: &[&str], setup: &Setup) -> Command {
-    let mut command = Command::new(words[0]);
-    command.args(&words[1..]).stdin(Stdio::null());
-    if let Some(search_path) = &setup.search_path {
-        command.env("PATH", search_path);
+/// Python alone, then pip: nothing of the current directory may be in its place. `python3 -m pip` would run a `pip.py`
+/// that lies there.
+const ISOLATED: &[&str] = &["-I", "-m", "pip"];
+/// As `-m pip`, without the current directory, for a pip that only the user's own site-packages or PYTHONPATH have,
+/// which `-I` leaves out.
+const WITHOUT_CURRENT_DIR: &[&str] = &[
+    "-c",
+    "import sys; sys.path = [place for place in sys.path if place]; import runpy; \
+     runpy.run_module('pip', run_name='__main__', alter_sys=True)",
+];
+
+/// The ways to start pip, best first.
+const PIPS: [Pip; 6] = [
+    Pip { name: "python3 -I -m pip", program: "python3", args: ISOLATED },
+    Pip { name: "python3 -m pip", program: "python3", args: WITHOUT_CURRENT_DIR },
+    Pip { name: "python -I -m pip", program: "python", args: ISOLATED },
+    Pip { name: "python -m pip", program: "python", args: WITHOUT_CURRENT_DIR },
+    Pip { name: "pip3", program: "pip3", args: &[] },
+    Pip { name: "pip", program: "pip", args: &[] },
+];
+
+impl Pip {
+    fn command(&self, setup: &Setup) -> Command {
+        let mut command = Command::new(self.program);
+        command.args(self.args).stdin(Stdio::null());
+        if let Some(search_path) = &setup.search_path {
+            command.env("PATH", search_path);
+        }
+        command
     }
-    command
+
+    fn answers(&self, setup: &Setup) -> bool {
+        let mut command = self.command(setup);
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    }
 }
 
 /// Downloads the wheel with the first pip there is.
 fn download(artifact: &'static Artifact, kind: Kind, staging: &Path, setup: &Setup) -> Result<PathBuf, InstallError> {
-    let answers = |words: &&&[&str]| {
-        let mut command = pip(words, setup);
-        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    };
-    let words = PIPS.iter().find(answers).ok_or_else(|| InstallError::NoPip {
+    let pip = PIPS.iter().find(|pip| pip.answers(setup)).ok_or_else(|| InstallError::NoPip {
         package: artifact.package,
-        tried: PIPS.iter().map(|words| format!("`{}`", words.join(" "))).collect(),
+        tried: PIPS.iter().map(|pip| format!("`{}`", pip.name)).collect(),
         variable: kind.variable(),
     })?;
     let wheels = staging.join("wheels");
     fs::create_dir(&wheels).map_err(io_error(&wheels, "making it"))?;
-    let log_path = staging.join("pip.log");
-    let log = File::create(&log_path).map_err(io_error(&log_path, "making it"))?;
-    let mut command = pip(words, setup);
+    let mut command = pip.command(setup);
     // The tags pin the wheel, so that any Python 3 gets the same one.
     command
         .args(["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"])
@@ -293,24 +385,26 @@ fn download(artifact: &'static Artifact, kind: Kind, staging: &Path, setup: &Set
         // pip writes to its temporary directory first: it must have room too, and be watched.
         .env("TMPDIR", staging)
         .stdout(Stdio::null())
-        .stderr(log);
+        .stderr(Stdio::piped());
     let failed = |status: String, text: String| InstallError::Pip {
         package: artifact.package,
         wheel: artifact.wheel,
-        command: format!("{} download {}=={}", words.join(" "), artifact.package, artifact.version),
+        command: format!("{} download {}=={}", pip.name, artifact.package, artifact.version),
         status,
         text,
     };
     let mut child = command.spawn().map_err(|error| failed("not started".to_string(), error.to_string()))?;
+    // Not through a file, which a full disk would keep empty.
+    let stderr = child.stderr.take();
+    let log = std::thread::spawn(move || stderr.map(end_of).unwrap_or_default());
     let status = watch(&mut child, artifact, staging).map_err(|error| failed("lost".to_string(), error.to_string()))?;
     if !status.success() {
-        let text = fs::read(&log_path).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
+        let log = log.join().unwrap_or_default();
         // pip fails like any other command when the disk is full; the remedy is another one.
-        if text.contains("No space left on device") {
-            return Err(io_error(staging, "downloading the wheel")(io::ErrorKind::StorageFull.into()));
-        }
-        return Err(failed(status.to_string(), last_lines(&text)));
+        return Err(match full(&log) {
+            Some(kind) => io_error(staging, "downloading the wheel")(kind.into()),
+            None => failed(status.to_string(), last_lines(&log)),
+        });
     }
     let wheel = wheels.join(artifact.wheel);
     match wheel.is_file() {
@@ -318,6 +412,29 @@ fn download(artifact: &'static Artifact, kind: Kind, staging: &Path, setup: &Set
         false => {
             Err(InstallError::NoWheel { package: artifact.package, wheel: artifact.wheel, found: file_names(&wheels) })
         }
+    }
+}
+
+/// The end of what comes through a pipe, which is read to its end.
+fn end_of(mut pipe: impl Read) -> String {
+    const KEPT: usize = 64 << 10;
+    let (mut end, mut chunk) = (Vec::new(), vec![0; KEPT]);
+    while let Ok(n_bytes @ 1..) = pipe.read(&mut chunk) {
+        end.extend_from_slice(&chunk[..n_bytes]);
+        end.drain(..end.len().saturating_sub(KEPT));
+    }
+    String::from_utf8_lossy(&end).into_owned()
+}
+
+/// Whether pip's log says that there is no more room: the system's errors 28 and 122.
+fn full(log: &str) -> Option<io::ErrorKind> {
+    let says = |texts: [&str; 2]| texts.iter().any(|text| log.contains(text));
+    if says(["No space left on device", "[Errno 28]"]) {
+        Some(io::ErrorKind::StorageFull)
+    } else if says(["Disk quota exceeded", "[Errno 122]"]) {
+        Some(io::ErrorKind::QuotaExceeded)
+    } else {
+        None
     }
 }
 
@@ -358,20 +475,8 @@ fn last_lines(log: &str) -> String {
 }
 
 fn check_sum(artifact: &'static Artifact, wheel: &Path) -> Result<(), InstallError> {
-    let read = || -> io::Result<String> {
-        let mut file = File::open(wheel)?;
-        let mut hasher = Sha256::new();
-        let mut chunk = vec![0; 1 << 20];
-        loop {
-            match file.read(&mut chunk)? {
-                0 => {
-                    return Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
-                }
-                n_bytes => hasher.update(&chunk[..n_bytes]),
-            }
-        }
-    };
-    let measured = read().map_err(io_error(wheel, "reading it"))?;
+    let read = File::open(wheel).and_then(|file| whole::sha256(file, &mut io::sink()));
+    let measured = read.map_err(io_error(wheel, "reading it"))?;
     match measured == artifact.wheel_sha256 {
         true => Ok(()),
         false => Err(InstallError::Checksum { wheel: artifact.wheel, measured, expected: artifact.wheel_sha256 }),
@@ -386,7 +491,38 @@ fn unpack(artifact: &'static Artifact, wheel: &Path, staging: &Path, path: &Path
     let mut member = archive.by_name(artifact.member).map_err(zip_error)?;
     let unpacked = staging.join("library");
     let mut out = File::create(&unpacked).map_err(io_error(&unpacked, "making it"))?;
-    io::copy(&mut member, &mut out).map_err(io_error(&unpacked, "unpacking the library"))?;
+    let measured = whole::sha256(&mut member, &mut out).map_err(io_error(&unpacked, "unpacking the library"))?;
+    if measured != artifact.library_sha256 {
+        return Err(InstallError::Unpacked { member: artifact.member, measured, expected: artifact.library_sha256 });
+    }
     out.sync_all().map_err(io_error(&unpacked, "writing the library out"))?;
     fs::rename(&unpacked, path).map_err(io_error(path, "moving the library into its place"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_is_said_before_the_download() {
+        let artifact = Kind::Cpu.artifact();
+        let needed = artifact.wheel_bytes + artifact.library_bytes;
+        assert!(check_room(artifact, Path::new("c"), needed).is_ok());
+        assert_eq!(
+            check_room(artifact, Path::new("c"), needed - 1).unwrap_err().to_string(),
+            "cache c: no room for xla-cpu-pjrt: 322 MB free, 323 MB needed\nhelp: make room (a plugin takes up to 800 MB \
+             while it is installed), or set BF16SCOPE_CACHE to a roomier directory"
+        );
+    }
+
+    #[test]
+    fn pip_on_a_full_disk_is_understood() {
+        let said = |log| full(log).map(|kind| io::Error::from(kind).to_string());
+        let no_space = Some("no storage space".to_string());
+        assert_eq!(said("x\nERROR: Could not install packages due to an OSError: [Errno 28] Kein Platz\n"), no_space);
+        assert_eq!(said("OSError: No space left on device"), no_space);
+        assert_eq!(said("OSError: [Errno 122] Disk quota exceeded: 'x'"), Some("quota exceeded".to_string()));
+        assert_eq!(said("ERROR: no route"), None);
+        assert_eq!(end_of([b'x'; 1 << 20].as_slice()).len(), 64 << 10);
+    }
 }

@@ -3,11 +3,11 @@
 //! Holds what is pinned, what the user may say about it, and the search. Nothing is linked at build time.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::PjrtError;
 use super::install::{InstallError, install};
+use super::whole::{self, Installed};
 
 /// Which plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,6 +37,8 @@ pub struct Artifact {
     pub member: &'static str,
     /// Bytes of the library.
     pub library_bytes: u64,
+    /// SHA-256 of the library.
+    pub library_sha256: &'static str,
     /// pip's `--platform` for the wheel.
     pub(super) platform: &'static str,
 }
@@ -50,6 +52,7 @@ const CPU: Artifact = Artifact {
     wheel_bytes: 63_461_052,
     member: "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
     library_bytes: 259_284_552,
+    library_sha256: "88c3f28c5900f48ad4a82cab9e79bba9537809743395e341485f8794268820dc",
     platform: "manylinux_2_27_x86_64",
 };
 
@@ -62,6 +65,7 @@ const TPU: Artifact = Artifact {
     wheel_bytes: 204_805_508,
     member: "libtpu/libtpu.so",
     library_bytes: 574_812_664,
+    library_sha256: "ad0b2a3bc5d4de96f653b3701aaed8769a691776ca0e14c791dcdca785d43e42",
     platform: "manylinux_2_31_x86_64",
 };
 
@@ -168,13 +172,13 @@ pub fn locate(kind: Kind, setup: &Setup) -> Result<Located, PjrtError> {
     }
     let cache_dir = setup.cache_dir.as_deref().ok_or(InstallError::NoCacheDir)?;
     let path = kind.artifact().path_in(cache_dir);
-    if installed_bytes(&path) == Some(kind.artifact().library_bytes) {
+    if whole::installed(kind.artifact(), &path) == Installed::Whole {
         return Ok(Located { path, source: Source::Cache });
     }
     Ok(install(kind, setup)?)
 }
 
-/// Bytes of a file, if it is there.
-pub(super) fn installed_bytes(path: &Path) -> Option<u64> {
-    fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|metadata| metadata.len())
+/// What there is of a plugin in a cache directory. Nothing is installed.
+pub fn installed(kind: Kind, cache_dir: &Path) -> Installed {
+    whole::installed(kind.artifact(), &kind.artifact().path_in(cache_dir))
 }

@@ -2,7 +2,7 @@
 //!
 //! One file per C object. A [`Plugin`] is a shared library found by [`locate`], loaded once per process and never
 //! unloaded. A [`Client`] owns its devices; an [`Executable`] and a [`Buffer`] keep their client alive. A [`Topology`]
-//! describes devices that are not here, and compiles for them. Every handle frees itself, errors are read and freed
+//! describes devices that are not here, and compiles for them. [`Client::in_child`] is all of that in another process. Every handle frees itself, errors are read and freed
 //! on every path, events are awaited, donation is explicit ([`Arg`]). [`live_handles`] counts what is alive.
 //!
 //! This room does not build programs (`graph`), judge them (`hlo::verify`, which must come first: XLA checks some
@@ -14,6 +14,7 @@ pub mod ffi;
 
 mod backend;
 mod buffer;
+mod child;
 mod client;
 mod device;
 mod elf;
@@ -29,19 +30,23 @@ mod plugin;
 mod program;
 mod topology;
 mod value;
+mod whole;
 #[cfg(feature = "xla")]
 pub mod xla;
 
 pub use buffer::Buffer;
+pub use child::memory::available as available_memory;
+pub use child::{ChildCompiler, ChildError, ChildSpec, Doing, Limits, SERVE, serve};
 pub use client::Client;
 pub use device::{Device, DeviceDescription, DeviceMemory};
 pub use error::{Code, PjrtError};
 pub use executable::{Arg, Compiled, Executable, MemoryStats, OutputSpec};
 pub use install::{InstallError, Progress, install, set_progress};
 pub use live::{LiveHandles, live_handles};
-pub use locate::{Artifact, Kind, Located, Setup, Source, locate};
+pub use locate::{Artifact, Kind, Located, Setup, Source, installed, locate};
 pub use options::{CompileOptions, OptionValue};
 pub use platform::Platform;
 pub use plugin::{Plugin, prepare_environment};
 pub use topology::Topology;
 pub use value::Value;
+pub use whole::{Damage, Installed};

@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 
 use prost::Message;
+use serde::{Deserialize, Serialize};
 
 /// How a program is compiled.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompileOptions {
     /// Copies of the program that run at once on different data.
     pub n_replicas: usize,
@@ -38,7 +39,7 @@ impl Default for CompileOptions {
 }
 
 /// Value of one of XLA's flags.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum OptionValue {
     /// Text; also the name of an enum value.
     Str(String),

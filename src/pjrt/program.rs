@@ -1,14 +1,16 @@
 //! A program on its way to a compiler: what is read of it, and the one thing that is taken from it.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use prost::Message;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 
-use super::executable::OutputSpec;
-use super::{PjrtError, ffi};
+use super::executable::{ArgumentSpec, OutputSpec};
+use super::{CompileOptions, PjrtError, ffi};
 use crate::hlo::DType;
-use crate::hlo::proto::messages::{ProgramShapeProto, ShapeProto};
+use crate::hlo::proto::messages::{OpSharding, ProgramShapeProto, ShapeProto};
+use crate::hlo::proto::sharding;
 
 /// Field of `HloModuleProto` that holds the order of execution.
 const SCHEDULE: u32 = 7;
@@ -43,9 +45,10 @@ pub(super) fn program(bytes: &[u8]) -> ffi::PJRT_Program {
     program
 }
 
-/// Types of a program's arguments: of its parameters, or of the one parameter's arrays where it `is_tupled`. `None` where
+/// Types of a program's arguments: of its parameters, or of the one parameter's arrays where that is a tuple. `None` where
 /// it does not say, or one is no array.
-pub(super) fn argument_specs(program: &[u8], is_tupled: bool) -> Result<Option<Vec<OutputSpec>>, PjrtError> {
+pub(super) fn argument_specs(program: &[u8], options: &CompileOptions) -> Result<Option<Vec<ArgumentSpec>>, PjrtError> {
+    let is_tupled = options.parameter_is_tupled;
     let header = HloModuleHeader::decode(program).map_err(PjrtError::Program)?;
     let spec =
         |shape: ShapeProto| Some(OutputSpec { dtype: DType::from_xla(shape.element_type)?, dims: shape.dimensions });
@@ -56,14 +59,85 @@ pub(super) fn argument_specs(program: &[u8], is_tupled: bool) -> Result<Option<V
         Ok([parameter]) => Some(vec![spec(parameter)?]),
         Err(parameters) => parameters.into_iter().map(spec).collect(),
     };
-    Ok(header.host_program_shape.and_then(specs))
+    let Some(wholes) = header.host_program_shape.and_then(specs) else { return Ok(None) };
+    let shardings = if options.n_partitions > 1 { Shardings::read(program, is_tupled)? } else { Shardings::default() };
+    let shard = |number: usize, whole: &OutputSpec| match shardings.of(number) {
+        None => Some(whole.clone()),
+        Some(sharding) => {
+            Some(OutputSpec { dtype: whole.dtype, dims: sharding::decode(sharding).shard_dims(&whole.dims)? })
+        }
+    };
+    let specs = wholes.into_iter().enumerate();
+    Ok(Some(specs.map(|(number, whole)| ArgumentSpec { shard: shard(number, &whole), whole }).collect()))
+}
+
+/// How a program's arguments lie over its partitions.
+#[derive(Default)]
+struct Shardings {
+    /// By the parameter's number.
+    of_parameters: BTreeMap<i64, OpSharding>,
+    is_tupled: bool,
+}
+
+impl Shardings {
+    fn read(program: &[u8], is_tupled: bool) -> Result<Shardings, PjrtError> {
+        let program = ShardedProgram::decode(program).map_err(PjrtError::Program)?;
+        let entry = program.computations.into_iter().find(|computation| computation.id == program.entry_computation_id);
+        let parameters = entry.into_iter().flat_map(|entry| entry.instructions).filter(|it| it.opcode == "parameter");
+        let of_parameters = parameters.filter_map(|it| Some((it.parameter_number, it.sharding?))).collect();
+        Ok(Shardings { of_parameters, is_tupled })
+    }
+
+    /// Of argument `number`; `None` where nothing is said, and every partition takes all of it.
+    fn of(&self, number: usize) -> Option<&OpSharding> {
+        if !self.is_tupled {
+            return self.of_parameters.get(&(number as i64));
+        }
+        let tuple = self.of_parameters.get(&0)?;
+        // One for all, or one for each.
+        Some(if tuple.tuple_shardings.is_empty() { tuple } else { tuple.tuple_shardings.get(number).unwrap_or(tuple) })
+    }
+}
+
+/// The name of a program.
+pub(super) fn name(program: &[u8]) -> Result<String, PjrtError> {
+    Ok(HloModuleHeader::decode(program).map_err(PjrtError::Program)?.name)
 }
 
 /// The part of `HloModuleProto` that execution needs: decoding it skips the rest of a large module.
 #[derive(Clone, PartialEq, Message)]
 struct HloModuleHeader {
+    #[prost(string, tag = "1")]
+    name: String,
     #[prost(message, optional, tag = "4")]
     host_program_shape: Option<ProgramShapeProto>,
+}
+
+/// The part of `HloModuleProto` that says how arguments are split.
+#[derive(Clone, PartialEq, Message)]
+struct ShardedProgram {
+    #[prost(message, repeated, tag = "3")]
+    computations: Vec<ShardedComputation>,
+    #[prost(int64, tag = "6")]
+    entry_computation_id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ShardedComputation {
+    #[prost(message, repeated, tag = "2")]
+    instructions: Vec<ShardedInstruction>,
+    #[prost(int64, tag = "5")]
+    id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ShardedInstruction {
+    #[prost(string, tag = "2")]
+    opcode: String,
+    #[prost(int64, tag = "9")]
+    parameter_number: i64,
+    #[prost(message, optional, tag = "40")]
+    sharding: Option<OpSharding>,
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::ffi::c_char;
 
+use serde::{Deserialize, Serialize};
+
 use super::ffi;
 
 /// The value of an option or attribute.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Value {
     /// Text.
     Str(String),

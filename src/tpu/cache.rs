@@ -9,11 +9,12 @@
 //! time: a record is written beside its place and renamed, checked when it is read, and whatever goes wrong with it is
 //! a warning and costs a compile, never the answer. Records themselves are in [`super::record`].
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
@@ -21,8 +22,10 @@ use sha2::{Digest as _, Sha256};
 use super::record::{self, Answer, Header};
 use super::report::{FIGURES, compile_whole, options};
 use super::{Report, Target, TpuError};
+use crate::files;
+use crate::hlo::Metadata;
 use crate::hlo::proto::messages::HloModuleProto;
-use crate::pjrt::{Kind, Plugin, Setup, Source, locate};
+use crate::pjrt::{ChildCompiler, ChildSpec, Kind, Plugin, Setup, Source, Topology, locate};
 
 /// What the TPU compiler said of a program, and when.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,18 +55,25 @@ pub struct Compiler {
     cache: Option<Cache>,
     /// Whether what is remembered is used; what is compiled is kept either way.
     reuse: bool,
+    /// Where it compiles, if not in this process.
+    child: Option<ChildCompiler>,
 }
 
 impl Compiler {
     /// The compiler that `setup` names, with the memory in its cache directory.
     pub fn new(setup: &Setup) -> Compiler {
         let cache = setup.cache_dir.as_deref().map(Cache::of);
-        Compiler { setup: setup.clone(), cache, reuse: true }
+        Compiler { setup: setup.clone(), cache, reuse: true, child: None }
     }
 
     /// The same, but everything is compiled again, and then remembered.
     pub fn afresh(self) -> Compiler {
         Compiler { reuse: false, ..self }
+    }
+
+    /// The same, but programs are compiled in a child process: for those that bf16scope did not build, and within limits.
+    pub fn in_child(self, spec: &ChildSpec) -> Compiler {
+        Compiler { child: Some(ChildCompiler::new(spec)), ..self }
     }
 
     /// The figures of a verified program (serialized `HloModuleProto`) on one core of the target: what is remembered, or
@@ -183,8 +193,11 @@ impl Compiler {
         program: &[u8],
         batch: usize,
     ) -> Result<(Answer, Option<Vec<u8>>), TpuError> {
-        let plugin = Plugin::of(Kind::Tpu, &self.setup)?;
-        let (answer, optimized) = match compile_whole(plugin, target, program, batch) {
+        let describe = |name: &str| match &self.child {
+            Some(child) => Topology::in_child(child, &self.setup, name, &BTreeMap::new()),
+            None => Topology::new(Plugin::of(Kind::Tpu, &self.setup)?, name, &BTreeMap::new()),
+        };
+        let (answer, optimized) = match compile_whole(describe, target, program, batch) {
             Ok((report, optimized)) => (Answer::Fits(report), Some(optimized)),
             Err(TpuError::OutOfMemory { needed, available, text, .. }) => {
                 (Answer::OutOfMemory { needed, available, text }, None)
@@ -220,7 +233,7 @@ fn identity(path: &Path) -> String {
     format!("{} {n_bytes:?} {changed:?}", path.display())
 }
 
-/// The program without the files and lines that its instructions came from; `None` if it holds anything that this
+/// The program without the files and lines that its instructions came from, and the marks of custom VJPs; `None` if it holds anything that this
 /// crate's messages do not know, for then two programs that differ could look alike.
 fn without_source_lines(program: &[u8]) -> Option<Vec<u8>> {
     let mut module = HloModuleProto::decode(program).ok()?;
@@ -230,6 +243,9 @@ fn without_source_lines(program: &[u8]) -> Option<Vec<u8>> {
     module.stack_frame_index = None;
     let instructions = module.computations.iter_mut().flat_map(|computation| &mut computation.instructions);
     for metadata in instructions.filter_map(|instruction| instruction.metadata.as_mut()) {
+        if metadata.op_type == Metadata::CUSTOM_VJP {
+            metadata.op_type.clear();
+        }
         metadata.source_file.clear();
         metadata.source_line = 0;
         metadata.source_end_line = 0;
@@ -257,8 +273,6 @@ pub struct Cache {
 /// Room for hundreds of compiles of large models, whose records take megabytes.
 const MAX_BYTES: u64 = 2 << 30;
 const ENDING: &str = "compile";
-/// What a killed run left half-written goes once it is this old: no write takes that long.
-const STALE: Duration = Duration::from_secs(3600);
 
 impl Cache {
     /// The records below a cache directory, such as [`Setup::cache_dir`]. Nothing is made before something is kept.
@@ -299,10 +313,7 @@ impl Cache {
     /// Writes a record whole, or warns and goes on without.
     fn keep(&self, header: &Header, optimized: &[u8]) {
         let written = fs::create_dir_all(&self.dir).and_then(|()| {
-            let mut file = tempfile::Builder::new().prefix(".writing-").tempfile_in(&self.dir)?;
-            file.write_all(&record::bytes(header, optimized)?)?;
-            file.as_file().sync_all()?;
-            file.persist(self.path(&header.key)).map_err(|error| error.error)?;
+            files::replace(&self.path(&header.key), &record::bytes(header, optimized)?)?;
             self.prune()
         });
         if let Err(error) = written
@@ -318,16 +329,7 @@ impl Cache {
 
     /// Removes the oldest records while there are too many bytes, and what killed runs left.
     fn prune(&self) -> io::Result<()> {
-        let now = SystemTime::now();
-        for entry in fs::read_dir(&self.dir)? {
-            let entry = entry?;
-            let is_ours = entry.file_name().as_encoded_bytes().starts_with(b".writing-");
-            let changed = entry.metadata().and_then(|metadata| metadata.modified());
-            let age = changed.map(|changed| now.duration_since(changed).unwrap_or_default());
-            if is_ours && age.is_ok_and(|age| age > STALE) {
-                remove(&entry.path())?;
-            }
-        }
+        files::sweep(&self.dir)?;
         let mut entries = self.entries()?;
         entries.sort_by(|a, b| (b.changed, &b.path).cmp(&(a.changed, &a.path)));
         let mut n_bytes = 0;
@@ -379,6 +381,7 @@ mod tests {
     use super::*;
     use crate::hlo::proto::messages::{HloComputationProto, HloInstructionProto, OpMetadata};
     use crate::tpu::Hbm;
+    use std::time::Duration;
 
     fn program(line: i32, op_name: &str) -> Vec<u8> {
         let metadata = OpMetadata {
@@ -471,16 +474,17 @@ mod tests {
         }
         let (n_records, n_bytes) = cache.size().unwrap();
         assert_eq!(n_records, 3);
-        fs::write(cache.dir.join(".writing-abandoned"), b"half").unwrap();
-        age(&cache.dir.join(".writing-abandoned"), 2 * 3600);
-        fs::write(cache.dir.join(".writing-busy"), b"half").unwrap();
+        fs::write(cache.dir.join(".k.compile.writing-dead"), b"half").unwrap();
+        let busy = files::Replacement::begin(&cache.path("busy")).unwrap();
         // Room for three: the fourth pushes out the oldest.
         cache.max_bytes = n_bytes + 8;
         cache.keep(&header("newest"), b"program");
         let kept = ["oldest", "old", "new", "newest"].map(|key| cache.path(key).exists());
         assert_eq!(kept, [false, true, true, true]);
-        assert!(!cache.dir.join(".writing-abandoned").exists() && cache.dir.join(".writing-busy").exists());
-        assert_eq!(cache.clear().unwrap().0, 3);
+        assert!(!cache.dir.join(".k.compile.writing-dead").exists());
+        busy.finish().unwrap();
+        assert!(cache.path("busy").exists(), "what another process writes stays");
+        assert_eq!(cache.clear().unwrap().0, 4);
         assert_eq!(cache.size().unwrap(), (0, 0));
     }
 

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{Report, Target, TpuError};
+use crate::files;
 
 /// What the compiler said of a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -135,7 +136,7 @@ fn sum(bytes: &[u8]) -> String {
 
 /// What a record says; `None` where there is none.
 pub(super) fn read_header(path: &Path, key: &str) -> Result<Option<Header>, Damage> {
-    let file = match File::open(path) {
+    let file = match files::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.into()),
@@ -171,7 +172,7 @@ fn header_of(reader: &mut BufReader<File>) -> Result<(Header, u64), Damage> {
 
 /// The optimized program of a record.
 pub(super) fn read_optimized(path: &Path) -> Result<Vec<u8>, Damage> {
-    let mut reader = BufReader::new(File::open(path)?);
+    let mut reader = BufReader::new(files::open(path)?);
     let (header, _) = header_of(&mut reader)?;
     let mut optimized = Vec::new();
     // At the end of its input the decoder compares checksum and length.

@@ -128,18 +128,20 @@ pub fn compile_with(
     program: &[u8],
     batch: usize,
 ) -> Result<Report, TpuError> {
-    compile_whole(plugin, target, program, batch).map(|(report, _)| report)
+    let describe = |name: &str| Topology::new(plugin, name, &BTreeMap::new());
+    compile_whole(describe, target, program, batch).map(|(report, _)| report)
 }
 
-/// As [`compile_with`], and what the compiler made of the program: a serialized, scheduled `HloModuleProto`.
+/// As [`compile_with`], with a topology that is described some other way; and what the compiler made of the program: a
+/// serialized, scheduled `HloModuleProto`.
 pub(super) fn compile_whole(
-    plugin: &'static Plugin,
+    describe: impl FnOnce(&str) -> Result<Topology, PjrtError>,
     target: &Target,
     program: &[u8],
     batch: usize,
 ) -> Result<(Report, Vec<u8>), TpuError> {
     let name = target.topology().ok_or_else(|| TpuError::NotATpu(target.clone()))?;
-    let topology = Topology::new(plugin, &name, &BTreeMap::new()).map_err(|error| no_topology(target, error))?;
+    let topology = describe(&name).map_err(|error| no_topology(target, error))?;
     let limit = memory_limit(target, &topology)?;
     let start = Instant::now();
     let compiled = topology.compile(program, &options()).map_err(|error| classify(target, limit, error))?;

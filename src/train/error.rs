@@ -2,6 +2,7 @@
 
 use super::checkpoint::CheckpointError;
 use super::program::ProgramError;
+use super::resume::Change;
 use crate::data::DataError;
 use crate::graph::Precision;
 use crate::hlo::DType;
@@ -62,6 +63,30 @@ pub enum TrainError {
         /// How many classes there are.
         n_classes: i64,
     },
+    /// A batch that the program does not take. Nothing was done with it.
+    #[error("step {}: the batch has {measured}, expected {expected}\nhelp: the session is as it was: give it a batch like that", step + 1)]
+    Batch {
+        /// Steps made before.
+        step: u64,
+        /// What the batch has.
+        measured: String,
+        /// What the program takes.
+        expected: String,
+    },
+    /// A session whose state went with a step that failed.
+    #[error("the session has no state: {lost}\nhelp: restore a checkpoint, or make another session; nothing was saved")]
+    Lost {
+        /// The step or restoration that failed, and why.
+        lost: String,
+    },
+    /// A session that has made as many steps as its program can count.
+    #[error(
+        "the session has made {step} steps, and its program counts in 32 bits\nhelp: start again from its weights, with larger batches"
+    )]
+    Counted {
+        /// Steps made.
+        step: u64,
+    },
     /// The model cannot be built or differentiated.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -85,38 +110,27 @@ pub enum TrainError {
     /// A checkpoint cannot be read or written.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A checkpoint of the same model, but of a run with other settings, which could not go on as it began.
-    #[error("{}: the checkpoint was made with {setting} {measured}, this run has {expected}\nhelp: give {flag} {measured}, or leave --resume out to start again", path.display())]
+    /// A checkpoint of a run with other settings or other data, which could not go on as it began.
+    #[error("{}: the checkpoint is of another run:{}\nhelp: {}, or leave --resume out to start again", path.display(), lines(changes), resume_help(changes))]
     Resume {
         /// The checkpoint.
         path: PathBuf,
-        /// Which setting.
-        setting: &'static str,
-        /// What the checkpoint has.
-        measured: String,
-        /// What this run has.
-        expected: String,
-        /// The flag that sets it.
-        flag: &'static str,
-    },
-    /// A checkpoint of a run on other data, whose epochs were cut in other batches.
-    #[error("{}: the checkpoint was made with {measured} steps an epoch, this run has {expected}\nhelp: use the data and `n_test` it was made with, or leave --resume out to start again", path.display())]
-    OtherData {
-        /// The checkpoint.
-        path: PathBuf,
-        /// Its steps in an epoch.
-        measured: u64,
-        /// This run's.
-        expected: u64,
+        /// What has changed and may not.
+        changes: Vec<Change>,
     },
     /// A state that the machine cannot hold.
     #[error(
-        "the model's state is {needed} bytes, needed on the host and on the device, and this machine has {available} bytes of memory; the largest variable is {largest}\nhelp: make the model smaller"
+        "training needs {} bytes: {state} of state on the device, and the larger of {} for a step ({temporaries} of temporaries, {batch} of batch) and {state} for a copy of the state on the host, to save it; there are {available} bytes of memory; the largest variable is {largest}\nhelp: make the model or the batch smaller",
+        state + (temporaries + batch).max(*state), temporaries + batch
     )]
     TooLarge {
         /// Bytes of all variables and slots.
-        needed: u128,
-        /// The machine's memory.
+        state: u128,
+        /// Bytes that a step needs beside them; 0 before the program is compiled.
+        temporaries: u128,
+        /// Bytes of a batch and its labels.
+        batch: u128,
+        /// The machine's memory, or what this process may have of it.
         available: u128,
         /// The largest variable and its shape.
         largest: String,
@@ -172,6 +186,33 @@ impl fmt::Display for Kept {
     }
 }
 
+fn lines(changes: &[Change]) -> String {
+    changes.iter().map(|change| format!("\n  {change}")).collect()
+}
+
+/// How to have a run as it was.
+fn resume_help(changes: &[Change]) -> String {
+    let flag = |change: &Change| ["batch", "seed", "precision"].contains(&change.key.as_str());
+    let flags: Vec<String> = changes
+        .iter()
+        .filter(|change| flag(change))
+        .map(|Change { key, before, .. }| format!("--{key} {before}"))
+        .collect();
+    let of_data = |change: &&Change| change.key.starts_with("data.");
+    let n_data = changes.iter().filter(of_data).count();
+    let mut parts = Vec::new();
+    if !flags.is_empty() {
+        parts.push(format!("give {}", flags.join(" ")));
+    }
+    if flags.len() + n_data < changes.len() {
+        parts.push("set the experiment as it was".to_string());
+    }
+    if n_data > 0 {
+        parts.push("use the data, `scale` and `n_test` it was made with".to_string());
+    }
+    parts.join(", ")
+}
+
 fn diverged_help(precision: Precision) -> &'static str {
     match precision {
         Precision::F32 | Precision::Bf16 => "lower the learning rate, or warm it up",
@@ -210,17 +251,28 @@ mod tests {
             TrainError::Interrupted { step: 5, epoch: 1, kept: Kept::default() }.to_string(),
             "stopped after step 5 (epoch 1), as asked\nthis run has saved no checkpoint"
         );
-        let resume = TrainError::Resume {
-            path: PathBuf::from("a.safetensors"),
-            setting: "batch",
-            measured: "32".to_string(),
-            expected: "64".to_string(),
-            flag: "--batch",
+        let change = |key: &str, before: &str, now: &str| Change {
+            key: key.to_string(),
+            before: before.to_string(),
+            now: now.to_string(),
         };
+        let resume = |changes| TrainError::Resume { path: PathBuf::from("a.safetensors"), changes }.to_string();
         assert_eq!(
-            resume.to_string(),
-            "a.safetensors: the checkpoint was made with batch 32, this run has 64\n\
+            resume(vec![change("batch", "32", "64")]),
+            "a.safetensors: the checkpoint is of another run:\n  batch was 32, is 64 now\n\
              help: give --batch 32, or leave --resume out to start again"
+        );
+        assert_eq!(
+            resume(vec![
+                change("precision", "bf16", "f32"),
+                change("seed", "3", "4"),
+                change("model.hidden", "[8]", "[9]"),
+                change("data.test.labels", "a", "b"),
+            ]),
+            "a.safetensors: the checkpoint is of another run:\n  precision was bf16, is f32 now\n  seed was 3, is 4 now\n  \
+             model.hidden was [8], is [9] now\n  data.test.labels was a, is b now\n\
+             help: give --precision bf16 --seed 3, set the experiment as it was, use the data, `scale` and `n_test` it was \
+             made with, or leave --resume out to start again"
         );
     }
 }

@@ -16,14 +16,13 @@ use super::error::TrainError;
 use super::program::Objective;
 use super::session::Spec;
 use crate::data::{CsvSpec, Dataset};
+use crate::files;
 use crate::graph::Precision;
 use crate::models::kind::kind_first;
 use crate::models::{Model, Reads, yaml};
 use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
 use crate::passes::remat;
 use serde::Deserialize;
-use std::fs;
-use std::io::Read;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
@@ -146,10 +145,7 @@ impl Experiment {
     /// Where the file cannot be read, or is not right: then with the line.
     pub fn read(path: &Path) -> Result<Experiment, TrainError> {
         let failed = |source| TrainError::Read { path: path.to_path_buf(), source };
-        let file = fs::File::open(path).map_err(failed)?;
-        // One byte more than is taken: too large a file is noticed, and not read.
-        let mut text = String::new();
-        file.take(yaml::MAX_BYTES as u64 + 1).read_to_string(&mut text).map_err(failed)?;
+        let text = files::read_text(path, yaml::MAX_BYTES as u64).map_err(failed)?;
         Ok(yaml::from_str(&path.display().to_string(), &text)?)
     }
 

@@ -160,7 +160,7 @@ fn finish_with_state(graph: &Graph, others: [(&str, &Tensor); 2]) -> Result<Prog
     let state: Vec<Tensor> = variables.iter().map(|v| graph.tensor(v.update.unwrap_or(v.instr))).collect();
     let mut results: Vec<(&str, &Tensor)> = variables.iter().map(|v| v.name.as_str()).zip(&state).collect();
     results.extend(others);
-    let mut program = graph.finish(&results)?;
+    let mut program = graph.finish_for_good(&results)?;
     program.module.input_output_alias = (0..variables.len() as i64)
         .map(|number| Alias {
             output_index: vec![number],
@@ -175,12 +175,14 @@ fn finish_with_state(graph: &Graph, others: [(&str, &Tensor); 2]) -> Result<Prog
 
 /// What is made again where it is added, and what waits for updates in place.
 fn rewrite_backward_pass(program: &mut Program) {
-    let (module, report) = residual::run(&program.module);
-    replace(program, module, &report.renamed);
-    tracing::debug!(n_made_again = report.made_again.len(), "residual");
-    let (module, report) = pace::run(&program.module);
-    replace(program, module, &report.renamed);
-    tracing::debug!(n_paced = report.paced.len(), "pace");
+    if let Some((module, report)) = residual::made_again(&program.module) {
+        replace(program, module, &report.renamed);
+        tracing::debug!(n_made_again = report.made_again.len(), "residual");
+    }
+    if let Some((module, report)) = pace::paced(&program.module) {
+        replace(program, module, &report.renamed);
+        tracing::debug!(n_paced = report.paced.len(), "pace");
+    }
 }
 
 fn replace(program: &mut Program, module: Module, renamed: &BTreeMap<InstrId, InstrId>) {

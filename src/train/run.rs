@@ -5,14 +5,11 @@
 //! never holds a NaN, and the one before stays. Nothing is printed here: who wants to show progress is told of
 //! [`Event`]s.
 
-use super::checkpoint::{self, HostArray};
+use super::checkpoint::{DataIdentity, Fault, Place};
 use super::error::{Kept, TrainError};
 use super::session::{Evaluation, Session, Spec, check_data};
-use crate::data::{Batches, Dataset};
-use crate::hlo::DType;
-use half::bf16;
+use crate::data::{Batches, Dataset, Fingerprint};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -26,13 +23,20 @@ pub struct Data<'a> {
     pub test: &'a Dataset,
 }
 
+impl Data<'_> {
+    /// What tells these data from others.
+    pub fn identity(&self) -> DataIdentity {
+        DataIdentity { training: Fingerprint::of(self.training), test: Fingerprint::of(self.test) }
+    }
+}
+
 /// How long a run is, and what it leaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Plan {
     /// Epochs in all, those before a resumption included.
     pub n_epochs: u64,
-    /// Where the checkpoint goes, after each epoch and when the run is stopped.
-    pub checkpoint: Option<PathBuf>,
+    /// Where the checkpoint goes, after each epoch and when the run is stopped. No other run saves there meanwhile.
+    pub checkpoint: Option<Place>,
 }
 
 /// What happens in a run.
@@ -128,17 +132,15 @@ pub fn run(
 ) -> Result<Summary, TrainError> {
     let spec = session.spec().clone();
     check(&spec, data)?;
-    if let Some(path) = &plan.checkpoint {
-        checkpoint::check_writable(path)?;
-    }
     let batches = batches(&spec, data.training)?;
     let steps_per_epoch = batches.n_steps() as u64;
-    session.check_resumed(steps_per_epoch)?;
+    let identity = data.identity();
+    session.check_resumed(steps_per_epoch, &identity)?;
     if plan.n_epochs.checked_mul(steps_per_epoch).is_none_or(|steps| steps > i32::MAX as u64) {
         return Err(TrainError::TooLong { n_epochs: plan.n_epochs, steps_per_epoch });
     }
     let evaluator = session.evaluator(spec.batch.min(data.test.n_examples() as u32))?;
-    let mut run = Run { session, plan, steps_per_epoch, kept: Kept::default(), observe };
+    let mut run = Run { session, plan, steps_per_epoch, identity, kept: Kept::default(), observe };
     let mut epochs = Vec::new();
     let mut last: Option<Evaluation> = None;
     for epoch in run.session.step() / steps_per_epoch..plan.n_epochs {
@@ -173,6 +175,7 @@ struct Run<'a> {
     session: &'a mut Session,
     plan: &'a Plan,
     steps_per_epoch: u64,
+    identity: DataIdentity,
     kept: Kept,
     observe: &'a mut dyn FnMut(Event<'_>),
 }
@@ -216,15 +219,16 @@ impl Run<'_> {
 
     /// Writes a checkpoint of a state that is good.
     fn save(&mut self) -> Result<(), TrainError> {
-        let Some(path) = &self.plan.checkpoint else { return Ok(()) };
+        let Some(place) = &self.plan.checkpoint else { return Ok(()) };
         let _span = tracing::info_span!("checkpoint").entered();
-        let checkpoint = self.session.checkpoint(self.steps_per_epoch)?;
-        if let Some(name) = first_not_finite(&checkpoint.variables) {
-            return Err(self.diverged(name.to_string(), self.session.learning_rate()));
+        let mut checkpoint = self.session.checkpoint(self.steps_per_epoch)?;
+        checkpoint.data = Some(self.identity.clone());
+        if let Err(Fault::NotFinite { name, .. }) = checkpoint.check_finite() {
+            return Err(self.diverged(name, self.session.learning_rate()));
         }
-        checkpoint.write(path)?;
-        let step = self.session.step();
-        self.kept = Kept(Some((path.clone(), step)));
+        place.write(&checkpoint)?;
+        let (path, step) = (place.path(), self.session.step());
+        self.kept = Kept(Some((path.to_path_buf(), step)));
         (self.observe)(Event::Saved { path, step });
         Ok(())
     }
@@ -236,15 +240,4 @@ impl Run<'_> {
         let (precision, kept) = (self.session.spec().precision, self.kept.clone());
         TrainError::Diverged { step, epoch, what, learning_rate, precision, kept }
     }
-}
-
-/// The first floating variable that holds a NaN or an infinity.
-fn first_not_finite(variables: &BTreeMap<String, HostArray>) -> Option<&str> {
-    let finite = |array: &HostArray| match array.shape.dtype {
-        DType::F32 => array.bytes.as_chunks::<4>().0.iter().all(|bytes| f32::from_le_bytes(*bytes).is_finite()),
-        DType::BF16 => array.bytes.as_chunks::<2>().0.iter().all(|bytes| bf16::from_le_bytes(*bytes).is_finite()),
-        // State is f32, or bf16 slots, or integers.
-        _ => true,
-    };
-    variables.iter().find(|(_, array)| !finite(array)).map(|(name, _)| name.as_str())
 }

@@ -3,9 +3,11 @@
 //! A step donates the state and gets the new state back in its place; only the loss and a count come to the host. This
 //! file knows one step and one evaluation; epochs, checkpoints on disk and stopping are [`run`](super::run)'s.
 
-use super::checkpoint::{Checkpoint, HostArray, Position};
+use super::checkpoint::{Checkpoint, CheckpointError, DataIdentity, HostArray, Position};
 use super::error::TrainError;
+use super::memory::memory_of_machine;
 use super::program::{self, Objective};
+use super::resume::{Change, check_data as check_resumed_data, check_settings, settings};
 use crate::data::{Batch, Batches, Dataset};
 use crate::graph::{Precision, Program, VariableInfo};
 use crate::hlo::{ArrayShape, DType, Literal, Module, proto, verify};
@@ -38,9 +40,34 @@ pub struct Session {
     client: Client,
     training: Executable,
     variables: Vec<VariableInfo>,
-    state: Vec<Buffer>,
+    state: State,
     step: u64,
-    resumed: Option<(PathBuf, u64)>,
+    resumed: Option<Resumed>,
+}
+
+/// What the data of a run that goes on must be.
+#[derive(Clone, Debug)]
+struct Resumed {
+    path: PathBuf,
+    steps_per_epoch: u64,
+    data: Option<DataIdentity>,
+}
+
+/// The variables on the device, in the program's order.
+#[derive(Debug)]
+enum State {
+    Held(Vec<Buffer>),
+    /// Given to an execution that failed: which, and why.
+    Lost(String),
+}
+
+impl State {
+    fn buffers(&self) -> Result<&[Buffer], TrainError> {
+        match self {
+            State::Held(buffers) => Ok(buffers),
+            State::Lost(lost) => Err(TrainError::Lost { lost: lost.clone() }),
+        }
+    }
 }
 
 /// What a step says.
@@ -88,11 +115,15 @@ impl Session {
     /// Where the model cannot be built, compiled or held.
     pub fn new(client: &Client, spec: Spec) -> Result<Session, TrainError> {
         let program = program::training(&spec.model, spec.precision, i64::from(spec.batch), &spec.objective)?;
-        check_memory(&program.variables)?;
+        check_memory(&spec, &program.variables, 0)?;
         let training = compile(client, &program.module)?;
+        // A client that does not say has been asked for what is sure.
+        let temporaries = training.compiled().memory_stats().map_or(0, |stats| stats.temporaries.max(0));
+        check_memory(&spec, &program.variables, temporaries as u128)?;
         let _span = tracing::info_span!("initialise", seed = spec.seed).entered();
         let state = initial_state(client, &program.variables, spec.seed)?;
         let Program { variables, .. } = program;
+        let state = State::Held(state);
         Ok(Session { spec, client: client.clone(), training, variables, state, step: 0, resumed: None })
     }
 
@@ -106,6 +137,16 @@ impl Session {
         self.variables.iter().filter(|variable| variable.trainable).map(|variable| variable.name.as_str()).collect()
     }
 
+    /// How many numbers the optimizer updates.
+    pub fn n_parameters(&self) -> u128 {
+        self.variables.iter().filter(|variable| variable.trainable).map(n_elements).sum()
+    }
+
+    /// Bytes of variables and slots.
+    pub fn n_state_bytes(&self) -> u128 {
+        self.variables.iter().map(n_bytes).sum()
+    }
+
     /// Updates made.
     pub fn step(&self) -> u64 {
         self.step
@@ -116,23 +157,62 @@ impl Session {
         self.spec.objective.update.learning_rate.at(u32::try_from(self.step).unwrap_or(u32::MAX))
     }
 
-    /// One update. The batch must have the session's size and dtype.
+    /// One update.
     ///
     /// # Errors
-    /// Where the plugin fails; the state is lost then.
+    /// [`TrainError::Batch`] where the batch is not of the session's size, dims and dtype or a label is no class: the
+    /// session is then as it was. Where the plugin fails, the state is lost, and the session says so from then on.
     pub fn train(&mut self, batch: &Batch) -> Result<StepReport, TrainError> {
         let _span = tracing::debug_span!("step", step = self.step).entered();
+        self.state.buffers()?;
+        self.check_batch(batch)?;
+        let count = i32::try_from(self.step).ok().filter(|&count| count < i32::MAX);
+        let count = count.ok_or(TrainError::Counted { step: self.step })?;
         let images = self.upload_images(batch, i64::from(self.spec.batch))?;
         let labels = upload_i32s(&self.client, &batch.labels, &[batch.labels.len() as i64])?;
-        let step = upload_i32s(&self.client, &[self.step as i32], &[])?;
-        let mut args: Vec<Arg<'_>> = self.state.drain(..).map(Arg::Donate).collect();
+        let step = upload_i32s(&self.client, &[count], &[])?;
+        // From here on the state belongs to the execution, and comes back only if that succeeds.
+        let lost = State::Lost(format!("step {} was interrupted", self.step + 1));
+        let State::Held(state) = std::mem::replace(&mut self.state, lost) else {
+            unreachable!("it was just looked at")
+        };
+        let mut args: Vec<Arg<'_>> = state.into_iter().map(Arg::Donate).collect();
         args.extend([images, labels, step].map(Arg::Donate));
-        let mut results = self.training.execute(args)?;
+        let mut results = self.training.execute(args).map_err(|error| {
+            self.state = State::Lost(format!("step {} failed: {error}", self.step + 1));
+            error
+        })?;
         let others = results.split_off(self.variables.len());
-        self.state = results;
+        self.state = State::Held(results);
         self.step += 1;
         let (loss, n_correct) = read_results(&others)?;
         Ok(StepReport { loss, n_correct })
+    }
+
+    /// Whether the program takes this batch: asked before the state is given to it.
+    fn check_batch(&self, batch: &Batch) -> Result<(), TrainError> {
+        let Spec { model, precision, batch: n, .. } = &self.spec;
+        let n_classes = model.n_classes();
+        let dims: Vec<i64> = [i64::from(*n)].into_iter().chain(model.input().iter().copied()).collect();
+        let n_bytes = dims.iter().product::<i64>() as usize * precision.compute().n_bytes();
+        let same = |measured: String, expected: String| match measured == expected {
+            true => Ok(()),
+            false => Err(TrainError::Batch { step: self.step, measured, expected }),
+        };
+        let features = |dtype: DType, dims: &[i64]| format!("features {}", ArrayShape::new(dtype, dims.to_vec()));
+        same(features(batch.dtype, &batch.dims), features(precision.compute(), &dims))?;
+        same(format!("{} bytes of features", batch.features.len()), format!("{n_bytes} bytes of features"))?;
+        same(format!("{} labels", batch.labels.len()), format!("{n} labels"))?;
+        // Padding is for evaluations: here it would be trained on.
+        same(format!("{} valid examples", batch.n_valid), format!("{n} valid examples"))?;
+        match (0..).zip(&batch.labels).find(|&(_, &label)| !(0..n_classes).contains(&i64::from(label))) {
+            Some((example, label)) => {
+                let measured = format!("label {label} at example {example}");
+                let expected = format!("labels from 0 to {}", n_classes - 1);
+                Err::<(), _>(TrainError::Batch { step: self.step, measured, expected })
+            }
+            None => Ok(()),
+        }
     }
 
     fn upload_images(&self, batch: &Batch, n: i64) -> Result<Buffer, TrainError> {
@@ -148,7 +228,7 @@ impl Session {
             let array = HostArray { shape: shape_of(variable), bytes: buffer.to_host()? };
             Ok((variable.name.clone(), array))
         };
-        self.variables.iter().zip(&self.state).map(download).collect()
+        self.variables.iter().zip(self.state.buffers()?).map(download).collect()
     }
 
     /// A checkpoint of this moment.
@@ -156,43 +236,46 @@ impl Session {
     /// # Errors
     /// Where the plugin fails.
     pub fn checkpoint(&self, steps_per_epoch: u64) -> Result<Checkpoint, TrainError> {
-        let Spec { model, precision, batch, seed, .. } = &self.spec;
+        let Spec { precision, batch, seed, .. } = &self.spec;
         let position = Position { step: self.step, steps_per_epoch, batch: *batch, seed: *seed, precision: *precision };
-        let model = serde_json::to_value(model).expect("a model's configuration has a JSON form");
-        Ok(Checkpoint { position, model, variables: self.state()? })
+        Ok(Checkpoint { position, settings: settings(&self.spec), data: None, variables: self.state()? })
     }
 
-    /// Goes on from a checkpoint, read from `path`.
+    /// Goes on from a checkpoint, read from `path`. Gives the settings that have changed since, and may.
     ///
     /// # Errors
-    /// A checkpoint of another model, or of a run with another seed, batch or precision.
-    pub fn restore(&mut self, path: &Path, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+    /// A checkpoint that no run leaves, of another model, or of a run with other settings that may not change; the session is
+    /// then as it was. Where the plugin fails, the state is lost.
+    pub fn restore(&mut self, path: &Path, checkpoint: &Checkpoint) -> Result<Vec<Change>, TrainError> {
+        checkpoint.check().map_err(|fault| CheckpointError::Unsound { path: path.to_path_buf(), fault })?;
         let wanted = self.variables.iter().map(|variable| (variable.name.as_str(), shape_of(variable)));
         let arrays = checkpoint.select(path, wanted, true)?;
-        let Position { batch, seed, precision, .. } = &checkpoint.position;
-        let same = |setting, flag, measured: String, expected: String| match measured == expected {
-            true => Ok(()),
-            false => Err(TrainError::Resume { path: path.to_path_buf(), setting, measured, expected, flag }),
-        };
-        same("batch", "--batch", batch.to_string(), self.spec.batch.to_string())?;
-        same("seed", "--seed", seed.to_string(), self.spec.seed.to_string())?;
-        same("precision", "--precision", precision.to_string(), self.spec.precision.to_string())?;
-        self.state = upload(&self.client, &arrays)?;
+        let changes = check_settings(path, checkpoint, &self.spec)?;
+        // What was there goes first: there is memory for two states, and the checkpoint is one of them.
+        self.state = State::Lost(format!("restoring {} failed", path.display()));
+        self.state = State::Held(upload(&self.client, &arrays)?);
         self.step = checkpoint.position.step;
-        self.resumed = Some((path.to_path_buf(), checkpoint.position.steps_per_epoch));
-        Ok(())
+        let steps_per_epoch = checkpoint.position.steps_per_epoch;
+        self.resumed = Some(Resumed { path: path.to_path_buf(), steps_per_epoch, data: checkpoint.data.clone() });
+        Ok(changes)
     }
 
-    /// Whether data of so many steps an epoch are those that the checkpoint it goes on from was made with.
+    /// Whether the data of a run are those that the checkpoint it goes on from was made with.
     ///
     /// # Errors
-    /// Other data.
-    pub fn check_resumed(&self, steps_per_epoch: u64) -> Result<(), TrainError> {
-        match &self.resumed {
-            Some((path, measured)) if *measured != steps_per_epoch => {
-                Err(TrainError::OtherData { path: path.clone(), measured: *measured, expected: steps_per_epoch })
+    /// Other data: other examples, the same in another order, or cut in another number of batches.
+    pub fn check_resumed(&self, steps_per_epoch: u64, data: &DataIdentity) -> Result<(), TrainError> {
+        let Some(resumed) = &self.resumed else { return Ok(()) };
+        if let Some(before) = &resumed.data {
+            check_resumed_data(&resumed.path, before, data)?;
+        }
+        match resumed.steps_per_epoch == steps_per_epoch {
+            true => Ok(()),
+            false => {
+                let (before, now) = (resumed.steps_per_epoch.to_string(), steps_per_epoch.to_string());
+                let changes = vec![Change { key: "data.steps_per_epoch".to_string(), before, now }];
+                Err(TrainError::Resume { path: resumed.path.clone(), changes })
             }
-            Some(_) | None => Ok(()),
         }
     }
 
@@ -209,9 +292,10 @@ impl Session {
     /// # Errors
     /// Where the plugin fails.
     pub fn evaluate(&self, evaluator: &Evaluator, dataset: &Dataset) -> Result<Evaluation, TrainError> {
+        let state = self.state.buffers()?;
         let buffer_of = |name: &str| {
             let number = self.variables.iter().position(|variable| variable.name == name);
-            &self.state[number.expect("a training program has its model's variables")]
+            &state[number.expect("a training program has its model's variables")]
         };
         let variables: Vec<&Buffer> = evaluator.variables.iter().map(|variable| buffer_of(&variable.name)).collect();
         evaluator.run(&variables, dataset)
@@ -295,36 +379,38 @@ fn shape_of(variable: &VariableInfo) -> ArrayShape {
     ArrayShape::new(variable.dtype, variable.dims.clone())
 }
 
-/// Whether the state fits in memory twice, as it must when it starts: asked before, because an allocation that fails
-/// ends the process.
-fn check_memory(variables: &[VariableInfo]) -> Result<(), TrainError> {
-    let n_bytes = |variable: &VariableInfo| {
-        let n_elements: u128 = variable.dims.iter().map(|&dim| dim.max(0) as u128).product();
-        n_elements * variable.dtype.n_bytes() as u128
-    };
-    let needed = variables.iter().map(n_bytes).sum();
+fn n_elements(variable: &VariableInfo) -> u128 {
+    variable.dims.iter().map(|&dim| dim.max(0) as u128).product()
+}
+
+fn n_bytes(variable: &VariableInfo) -> u128 {
+    n_elements(variable) * variable.dtype.n_bytes() as u128
+}
+
+/// Whether there is memory for a session: asked before it is made, because an allocation that fails ends the process. The
+/// state is on the device all the time; beside it there is what a step needs, or, while saving and
+/// resuming, a copy of the state on the host.
+fn check_memory(spec: &Spec, variables: &[VariableInfo], temporaries: u128) -> Result<(), TrainError> {
+    let state: u128 = variables.iter().map(n_bytes).sum();
+    let features: u128 = spec.model.input().iter().map(|&dim| dim.max(0) as u128).product();
+    let example = features * spec.precision.compute().n_bytes() as u128 + DType::S32.n_bytes() as u128;
+    let batch = u128::from(spec.batch) * example;
     match (memory_of_machine(), variables.iter().rev().max_by_key(|variable| n_bytes(variable))) {
-        (Some(available), Some(largest)) if 2 * needed > available => {
+        (Some(available), Some(largest)) if state + (temporaries + batch).max(state) > available => {
             let largest = format!("{} {}", largest.name, shape_of(largest));
-            Err(TrainError::TooLarge { needed, available, largest })
+            Err(TrainError::TooLarge { state, temporaries, batch, available, largest })
         }
         (Some(_) | None, _) => Ok(()),
     }
 }
 
-/// In bytes; none where the system does not say it as Linux does.
-fn memory_of_machine() -> Option<u128> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kibibytes = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"))?;
-    Some(kibibytes.trim().parse::<u128>().ok()? * 1024)
-}
-
 fn initial_state(client: &Client, variables: &[VariableInfo], seed: u64) -> Result<Vec<Buffer>, TrainError> {
-    let arrays: Result<Vec<HostArray>, TrainError> = variables
-        .iter()
-        .map(|variable| Ok(HostArray { shape: shape_of(variable), bytes: initial_bytes(variable, seed)? }))
-        .collect();
-    upload(client, &arrays?.iter().collect::<Vec<_>>())
+    // One after the other: no copy of the whole is needed.
+    let upload = |variable: &VariableInfo| {
+        let bytes = initial_bytes(variable, seed)?;
+        Ok(client.buffer_from_host(&bytes, variable.dtype, &variable.dims, 0)?)
+    };
+    variables.iter().map(upload).collect()
 }
 
 /// The start of a variable: floats from its recipe's values, integers from its words.
@@ -379,4 +465,47 @@ fn read_results(results: &[Buffer]) -> Result<(f32, u32), TrainError> {
     let loss = f32::from_le_bytes(word);
     results[1].copy_to_host(&mut word)?;
     Ok((loss, u32::from_le_bytes(word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::mlp;
+    use crate::pjrt::{Platform, Setup};
+
+    #[test]
+    fn a_step_that_fails_loses_the_state_and_says_so_until_it_is_restored() {
+        let client = Client::of(Platform::Cpu, &Setup::from_env()).unwrap();
+        let new = |hidden: i64| {
+            let model = Model::Mlp(mlp::Config { hidden: vec![hidden], ..mlp::Config::new([4], 2) });
+            let objective = Objective::default();
+            let spec = Spec { model, precision: Precision::F32, batch: 2, seed: 0, shift: 0, objective };
+            Session::new(&client, spec).unwrap()
+        };
+        let mut session = new(3);
+        let checkpoint = session.checkpoint(1).unwrap();
+        let (features, dims) = (vec![0; 2 * 4 * 4], vec![2, 4]);
+        let batch = Batch { features, dtype: DType::F32, dims, labels: vec![0, 1], n_valid: 2 };
+        // The program of another model stands in for an execution that fails: it has the state by then.
+        let mut program = new(5).training;
+        std::mem::swap(&mut session.training, &mut program);
+        let failure = session.train(&batch).unwrap_err().to_string();
+        let lost = format!(
+            "the session has no state: step 1 failed: {failure}\n\
+             help: restore a checkpoint, or make another session; nothing was saved"
+        );
+        let evaluator = session.evaluator(2).unwrap();
+        let dataset = Dataset { features: vec![0.0; 8], feature_dims: vec![4], labels: vec![0, 1], n_classes: 2 };
+        let later = [
+            session.train(&batch).map(drop),
+            session.state().map(drop),
+            session.checkpoint(1).map(drop),
+            session.evaluate(&evaluator, &dataset).map(drop),
+        ];
+        assert_eq!(later.map(|result| result.unwrap_err().to_string()), [(); 4].map(|()| lost.clone()));
+        std::mem::swap(&mut session.training, &mut program);
+        session.restore(Path::new("before"), &checkpoint).unwrap();
+        assert_eq!(session.checkpoint(1).unwrap(), checkpoint);
+        session.train(&batch).unwrap();
+    }
 }

@@ -52,19 +52,23 @@ impl<'a> Compiled<'a> {
 
     /// Runs it on arguments given by name.
     pub fn run(&self, argument: impl Fn(&str) -> Literal) -> Vec<Literal> {
-        let variables = self.program.variables.iter().map(|variable| (&variable.name, variable.dtype, &variable.dims));
-        let inputs = self.program.inputs.iter().map(|input| (&input.name, input.dtype, &input.dims));
-        let arguments: Vec<Literal> = variables
-            .chain(inputs)
-            .map(|(name, dtype, dims)| {
-                let literal = argument(name);
-                let Literal::Array { shape, .. } = &literal else { panic!("{name} is no array") };
-                assert_eq!((shape.dtype, &shape.dims), (dtype, dims), "argument {name}");
-                literal
-            })
-            .collect();
-        execute(&self.executable, &arguments)
+        execute(&self.executable, &arguments(self.program, argument))
     }
+}
+
+/// A program's arguments in order, from those given by name.
+pub fn arguments(program: &Program, argument: impl Fn(&str) -> Literal) -> Vec<Literal> {
+    let variables = program.variables.iter().map(|variable| (&variable.name, variable.dtype, &variable.dims));
+    let inputs = program.inputs.iter().map(|input| (&input.name, input.dtype, &input.dims));
+    variables
+        .chain(inputs)
+        .map(|(name, dtype, dims)| {
+            let literal = argument(name);
+            let Literal::Array { shape, .. } = &literal else { panic!("{name} is no array") };
+            assert_eq!((shape.dtype, &shape.dims), (dtype, dims), "argument {name}");
+            literal
+        })
+        .collect()
 }
 
 /// Runs an `HloModuleProto`'s bytes on arguments in order.

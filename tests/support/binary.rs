@@ -29,7 +29,8 @@ pub fn started_by(launcher: &[&str], args: &[&str]) -> Command {
     command.args(&words[1..]);
     // On xla-rs excess precision is the process's, and the option must agree with it.
     if names_it && args.contains(&"--allow-excess-precision") {
-        command.env("XLA_FLAGS", "--xla_allow_excess_precision=true");
+        let flags = std::env::var("XLA_FLAGS").unwrap_or_default();
+        command.env("XLA_FLAGS", format!("{flags} --xla_allow_excess_precision=true"));
     }
     // XLA's library, where one is linked, otherwise says on standard error that it was loaded.
     command.env("TF_ENABLE_ONEDNN_OPTS", "0");

@@ -26,6 +26,8 @@ pub enum Step {
     Call(usize),
     /// Both through a tuple; the second comes out.
     Tuple(usize, usize),
+    /// Behind a barrier, together with a parameter.
+    Barrier(usize),
     /// Rounded to bf16 and back, as the program says.
     Round(usize),
 }
@@ -49,6 +51,7 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => two.clone().prop_map(|(a, b)| Select(a, b)),
         1 => v.clone().prop_map(Call),
         1 => two.prop_map(|(a, b)| Tuple(a, b)),
+        1 => v.clone().prop_map(Barrier),
         1 => v.prop_map(Round),
     ]
 }
@@ -85,6 +88,7 @@ pub fn build(steps: &[Step]) -> Module {
             }
             Step::Call(a) => e.emit(Op::Call { to_apply: called }, &[at(a)], None),
             Step::Tuple(a, b) => e.get_tuple_element(e.tuple(&[at(a), at(b)]), 1),
+            Step::Barrier(a) => e.barrier([values[a % N_PARAMETERS], at(a)])[1],
             Step::Round(a) => e.convert(e.convert(at(a), DType::BF16), DType::F32),
         };
         values.push(value);

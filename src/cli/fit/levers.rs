@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let experiment = read(&args.model)?;
     let batch = args.batch.unwrap_or(experiment.train.batch);
     let plain = Setting { experiment, precision: precisions.first().copied().unwrap_or(Precision::F32), batch };
-    let compiler = compiler(args.fresh, context);
+    let compiler = compiler(args.fresh, false, &args.limits, context);
     let targets = super::without_repeats(&args.target);
     let mut watch = Watch::new(context.quiet, targets.len());
     keep_what_is_compiled(context.quiet)?;

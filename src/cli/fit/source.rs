@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, bail, ensure};
 
+use super::super::compile::warn_of_one_core;
 use super::super::module_file;
 use super::super::policy::lower_if_asked;
 use super::super::program::{Which, build, read};
@@ -83,6 +84,14 @@ impl Source {
         })
     }
 
+    /// Whether its programs are modules that bf16scope did not build.
+    pub(super) fn is_foreign(&self) -> bool {
+        match self {
+            Source::Modules { .. } => true,
+            Source::Model { .. } => false,
+        }
+    }
+
     /// In the order asked for.
     pub(super) fn precisions(&self) -> &[String] {
         match self {
@@ -123,7 +132,9 @@ impl Source {
             }
             Source::Modules { files, .. } => {
                 let path = files.get(&batch).with_context(|| format!("there is no module of batch {batch}"))?;
-                lower_if_asked(module_file::load(path)?, path)
+                let module = lower_if_asked(module_file::load(path)?, path)?;
+                warn_of_one_core(&module, path);
+                Ok(module)
             }
         }
     }

@@ -58,7 +58,7 @@ pub(super) fn all_reduce(module: &Module, all_reduce: &AllReduce, operands: &[&S
     }
     let arrays = operands::arrays(OP, operands)?;
     check_mode(all_reduce)?;
-    check_groups(&all_reduce.replica_groups)?;
+    check_groups("all-reduce/groups", &all_reduce.replica_groups)?;
     let signature = operands::signature(module, OP, "to_apply", all_reduce.to_apply)?;
     let dtype = match signature.result.dtype() {
         Some(dtype) if arrays.iter().all(|array| array.dtype.class() == dtype.class()) => dtype,
@@ -97,8 +97,8 @@ fn check_mode(all_reduce: &AllReduce) -> Result<(), RuleError> {
 }
 
 /// Groups name each of 0, 1, …, n-1 once.
-fn check_groups(groups: &ReplicaGroups) -> Result<(), RuleError> {
-    let error = |message: String| Err(RuleError::new("all-reduce/groups", message));
+pub(in crate::hlo) fn check_groups(rule: &'static str, groups: &ReplicaGroups) -> Result<(), RuleError> {
+    let error = |message: String| Err(RuleError::new(rule, message));
     match groups {
         ReplicaGroups::List(groups) => {
             if let Some(i) = groups.iter().position(Vec::is_empty) {

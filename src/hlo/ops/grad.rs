@@ -10,7 +10,7 @@
 use super::{BinaryOp, Comparison, Op};
 use super::{batch_norm, collective, control, conversion, convolution, dot, elementwise};
 use super::{indexing, movement, reduction, window};
-use crate::hlo::{CompId, DType, Emitter, InstrId, Instruction, Literal, Metadata, Module, Shape};
+use crate::hlo::{CompId, DType, Emitter, InstrId, Literal, Metadata, Module, Shape};
 use std::borrow::Cow;
 
 /// Why something has no gradient: a clause that fits behind "has no gradient: ".
@@ -78,6 +78,19 @@ impl Cotangent {
             Cotangent::Tuple(elements) => elements.get(index).cloned().unwrap_or_default(),
             Cotangent::Zero | Cotangent::Array(_) => Cotangent::Zero,
         }
+    }
+
+    /// A tuple's cotangent with one more of its element `index`: no longer than the elements are far.
+    pub fn add_element(self, index: usize, addend: Cotangent, e: &Emitter) -> Cotangent {
+        let mut elements = match self {
+            Cotangent::Tuple(elements) => elements,
+            Cotangent::Zero | Cotangent::Array(_) => Vec::new(),
+        };
+        if elements.len() <= index {
+            elements.resize(index + 1, Cotangent::Zero);
+        }
+        elements[index] = std::mem::take(&mut elements[index]).add(addend, e);
+        Cotangent::Tuple(elements)
     }
 
     /// The array, if it is one.
@@ -276,16 +289,13 @@ pub(crate) fn combiner(module: &Module, comp: CompId) -> Combiner {
 /// The computation `(x, y) -> x direction y` on scalars of `dtype`; made once.
 pub(crate) fn comparison_computation(module: &mut Module, direction: Comparison, dtype: DType) -> CompId {
     let name = format!("{}_{dtype}", direction.name().to_lowercase());
-    if let Some(comp) = module.find_computation(&name) {
-        return comp;
-    }
-    let comp = module.add_computation(&name);
-    let [lhs, rhs] = [0, 1].map(|number| {
-        module.append(comp, Op::parameter(number), Vec::new(), Shape::scalar(dtype), Metadata::default())
-    });
-    let op = Op::Compare { direction, kind: None };
-    module.append(comp, op, vec![lhs, rhs], Shape::scalar(DType::Pred), Metadata::default());
-    comp
+    module.made_once(&name, |module, comp| {
+        let [lhs, rhs] = [0, 1].map(|number| {
+            module.append(comp, Op::parameter(number), Vec::new(), Shape::scalar(dtype), Metadata::default())
+        });
+        let op = Op::Compare { direction, kind: None };
+        module.append(comp, op, vec![lhs, rhs], Shape::scalar(DType::Pred), Metadata::default());
+    })
 }
 
 /// A copy of a computation, with instructions of fresh names; ids stay. What it calls is shared.
@@ -293,10 +303,7 @@ pub(crate) fn copy_computation(module: &mut Module, comp: CompId, name: &str) ->
     let original = module.comp(comp).clone();
     let copy = module.add_computation(name);
     for instr in original.instructions {
-        let id =
-            module.append(copy, instr.op.clone(), instr.operands.clone(), instr.shape.clone(), instr.metadata.clone());
-        let appended = &mut module.computations[copy.idx()].instructions[id.idx()];
-        *appended = Instruction { name: std::mem::take(&mut appended.name), ..instr };
+        module.append_copy(copy, instr);
     }
     module.computations[copy.idx()].root = original.root;
     copy

@@ -46,8 +46,15 @@ pub(super) fn result(op: &str, dtype: DType, dims: Vec<i64>) -> Result<ArrayShap
 /// one of them overflows (random bits of 2^61 bytes do); below this every op compiles, and no machine holds more.
 const MAX_BYTES: i64 = 1 << 56;
 
-/// No negative dim and at most 2^56 bytes, also without the dims that are 0.
+/// Dimensions that an array may have. HLO has no bound; TensorFlow's is 254, and rules compare each axis with each.
+const MAX_RANK: usize = 256;
+
+/// No negative dim, not too many dims, and at most 2^56 bytes, also without the dims that are 0.
 pub(in crate::hlo) fn check_size(op: &str, role: impl Display, shape: &ArrayShape) -> Result<(), RuleError> {
+    if shape.rank() > MAX_RANK {
+        let message = format!("{op} {role} has {} dimensions, expected at most {MAX_RANK}", shape.rank());
+        return Err(RuleError::new("operands/rank", message));
+    }
     if shape.dims.iter().any(|&dim| dim < 0) {
         let message = format!("{op} {role} is {}, expected dims of 0 or more", show(shape));
         return Err(RuleError::new("operands/negative-dim", message));

@@ -10,7 +10,8 @@ use super::order::dependencies_first;
 use super::{MAX_BYTES, ProtoError, cost, encode, op, shape, sharding};
 use crate::hlo::unmodelled;
 use crate::hlo::{
-    Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Shape, Unmodelled,
+    Alias, AliasKind, CompId, Computation, ComputationNames, EntryLayout, InstrId, Instruction, Metadata, Module,
+    Shape, Unmodelled,
 };
 use prost::Message;
 use std::collections::HashMap;
@@ -76,6 +77,7 @@ pub fn module(mut proto: HloModuleProto) -> Result<Module, ProtoError> {
     let entry_layout = entry_layout(&mut proto, &computations[entry.idx()])?;
     let mut module = Module {
         next_name: next_name(&computations),
+        names: ComputationNames::default(),
         computations,
         entry,
         input_output_alias: aliases(&mut proto, &name)?,

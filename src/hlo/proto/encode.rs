@@ -11,7 +11,9 @@ use super::{ProtoError, op, shape, sharding};
 use crate::hlo::unmodelled;
 use crate::hlo::{AliasKind, CompId, Computation, InstrId, Instruction, Module, Shape};
 use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, message};
 use std::collections::BTreeSet;
+use std::mem::take;
 
 const MAY_ALIAS: i32 = 1;
 const MUST_ALIAS: i32 = 2;
@@ -21,7 +23,45 @@ const MUST_ALIAS: i32 = 2;
 /// # Errors
 /// What [`module`] says.
 pub fn to_bytes(module: &Module) -> Result<Vec<u8>, ProtoError> {
-    Ok(self::module(module)?.encode_to_vec())
+    // As `module(…).encode_to_vec()`, but an instruction's message, which takes many times its encoding, is gone before
+    // the next one is made.
+    let Whole { mut proto, order, ids, fused } = whole(module)?;
+    let (name, entry_name) = (take(&mut proto.name), take(&mut proto.entry_computation_name));
+    let mut out =
+        HloModuleProto { name, entry_computation_name: entry_name, ..HloModuleProto::default() }.encode_to_vec();
+    for &comp in &order {
+        let mut computation_proto = computation(module, comp, &ids)?;
+        computation_proto.is_fusion_computation |= fused.contains(&comp);
+        let name = take(&mut computation_proto.name);
+        let mut bytes = HloComputationProto { name, ..HloComputationProto::default() }.encode_to_vec();
+        for id in module.comp(comp).ids() {
+            instruction_field(&instruction(module.comp(comp), id, comp, &ids)?, &mut bytes);
+        }
+        // The fields after the instructions.
+        bytes.extend(computation_proto.encode_to_vec());
+        encode_key(COMPUTATIONS, WireType::LengthDelimited, &mut out);
+        encode_varint(bytes.len() as u64, &mut out);
+        out.extend(bytes);
+    }
+    out.extend(proto.encode_to_vec());
+    Ok(out)
+}
+
+/// Field of `HloModuleProto` that holds computations.
+const COMPUTATIONS: u32 = 3;
+/// Field of `HloComputationProto` that holds instructions.
+const INSTRUCTIONS: u32 = 2;
+
+fn instruction_field(proto: &HloInstructionProto, out: &mut Vec<u8>) {
+    message::encode(INSTRUCTIONS, proto, out);
+}
+
+/// A module's message without its computations, and what these are made with.
+struct Whole {
+    proto: HloModuleProto,
+    order: Vec<CompId>,
+    ids: Ids,
+    fused: BTreeSet<CompId>,
 }
 
 /// A module as its message.
@@ -29,6 +69,19 @@ pub fn to_bytes(module: &Module) -> Result<Vec<u8>, ProtoError> {
 /// # Errors
 /// Calls that form a cycle, literals that do not fit their shapes, and attributes of foreign text that have no message.
 pub fn module(module: &Module) -> Result<HloModuleProto, ProtoError> {
+    let Whole { mut proto, order, ids, fused } = whole(module)?;
+    let message = |&comp: &CompId| {
+        let mut proto = computation(module, comp, &ids)?;
+        proto.is_fusion_computation |= fused.contains(&comp);
+        let instructions = module.comp(comp).ids().map(|id| instruction(module.comp(comp), id, comp, &ids));
+        proto.instructions = instructions.collect::<Result<_, ProtoError>>()?;
+        Ok(proto)
+    };
+    proto.computations = order.iter().map(message).collect::<Result<_, ProtoError>>()?;
+    Ok(proto)
+}
+
+fn whole(module: &Module) -> Result<Whole, ProtoError> {
     let mut proto = HloModuleProto::decode(module.unmodelled.proto.as_slice())?;
     let order = computation_order(module)?;
     let ids = Ids::new(module, &order);
@@ -40,14 +93,12 @@ pub fn module(module: &Module) -> Result<HloModuleProto, ProtoError> {
     proto.name = module.name.clone();
     proto.entry_computation_name = entry.name.clone();
     proto.entry_computation_id = ids.comp(module.entry);
-    proto.computations =
-        order.iter().map(|&comp| computation(module, comp, &ids)).collect::<Result<_, ProtoError>>()?;
-    for (comp, computation) in order.iter().zip(&mut proto.computations) {
-        computation.is_fusion_computation |= fused.contains(comp);
-    }
     let names = proto.host_program_shape.take().unwrap_or_default().parameter_names;
     proto.host_program_shape = Some(host_program_shape(module, entry, names)?);
-    proto.schedule = module.is_scheduled.then(|| schedule(&proto.computations));
+    proto.schedule = match module.is_scheduled {
+        true => Some(schedule(module, &order, &ids, &fused)?),
+        false => None,
+    };
     let entries = module.input_output_alias.iter().map(|alias| AliasEntryProto {
         output_shape_index: alias.output_index.clone(),
         parameter_number: alias.parameter_number,
@@ -64,7 +115,7 @@ pub fn module(module: &Module) -> Result<HloModuleProto, ProtoError> {
     });
     proto.buffer_donor = Some(HloBufferDonorProto { entries: donors.collect() });
     proto.frontend_attributes = Some(attributes(&module.frontend_attributes));
-    Ok(proto)
+    Ok(Whole { proto, order, ids, fused })
 }
 
 /// Computations inside a fusion. A text does not mark them; a proto does, and leaves them out of the schedule.
@@ -122,6 +173,7 @@ impl Ids {
     }
 }
 
+/// A computation's message without its instructions.
 fn computation(module: &Module, comp: CompId, ids: &Ids) -> Result<HloComputationProto, ProtoError> {
     let computation = module.comp(comp);
     let mut proto = HloComputationProto::decode(computation.unmodelled.proto.as_slice())?;
@@ -136,8 +188,6 @@ fn computation(module: &Module, comp: CompId, ids: &Ids) -> Result<HloComputatio
     proto.root_id = ids.instr(comp, computation.root);
     let names = proto.program_shape.take().unwrap_or_default().parameter_names;
     proto.program_shape = Some(program_shape(computation, names)?);
-    proto.instructions =
-        computation.ids().map(|id| instruction(computation, id, comp, ids)).collect::<Result<Vec<_>, ProtoError>>()?;
     Ok(proto)
 }
 
@@ -223,10 +273,20 @@ pub(super) fn host_names(n: usize) -> Vec<String> {
 }
 
 /// The order in which instructions stand, for every computation that is not inside a fusion.
-fn schedule(computations: &[HloComputationProto]) -> HloScheduleProto {
-    let sequence = |computation: &HloComputationProto| InstructionSequence {
-        instruction_ids: computation.instructions.iter().map(|instr| instr.id).collect(),
-    };
-    let scheduled = computations.iter().filter(|computation| !computation.is_fusion_computation);
-    HloScheduleProto { sequences: scheduled.map(|computation| (computation.id, sequence(computation))).collect() }
+fn schedule(
+    module: &Module,
+    order: &[CompId],
+    ids: &Ids,
+    fused: &BTreeSet<CompId>,
+) -> Result<HloScheduleProto, ProtoError> {
+    let mut schedule = HloScheduleProto::default();
+    for &comp in order {
+        // Of a proto some say themselves that they are.
+        if fused.contains(&comp) || computation(module, comp, ids)?.is_fusion_computation {
+            continue;
+        }
+        let instruction_ids = module.comp(comp).ids().map(|id| ids.instr(comp, id)).collect();
+        schedule.sequences.insert(ids.comp(comp), InstructionSequence { instruction_ids });
+    }
+    Ok(schedule)
 }

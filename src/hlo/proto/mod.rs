@@ -15,7 +15,7 @@ pub mod messages;
 mod op;
 pub(super) mod order;
 mod shape;
-mod sharding;
+pub(crate) mod sharding;
 
 /// Bytes of memory that a module may take while it is read, its message among them: as text may.
 pub const MAX_BYTES: u64 = super::text::MAX_BYTES as u64;

@@ -14,7 +14,7 @@ use prost::Message;
 const REPLICATED: i32 = 0;
 const MAXIMAL: i32 = 1;
 const TUPLE: i32 = 2;
-const OTHER: i32 = 3;
+pub(in crate::hlo) const OTHER: i32 = 3;
 const MANUAL: i32 = 4;
 const UNKNOWN: i32 = 5;
 const UNREDUCED: i32 = 6;

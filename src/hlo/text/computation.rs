@@ -199,6 +199,9 @@ impl Built {
         dtypes: &[Option<DType>],
         names: &Names<'_>,
     ) -> Read<()> {
+        if let (Some(_), Some(second)) = (self.root, piece.root) {
+            return Err(Fault::new(raw[second].offset, ParseErrorKind::SecondRoot));
+        }
         let edges = Edges::read(cursor, raw, all_attributes, names)?;
         let order = edges.order(raw, piece.is_whole(), names.base)?;
         let new_of = order.as_ref().map(|order| {

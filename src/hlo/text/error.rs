@@ -56,6 +56,9 @@ pub enum ParseErrorKind {
         /// The name.
         name: String,
     },
+    /// Another instruction of the computation says `ROOT` already.
+    #[error("a second ROOT, expected one in a computation")]
+    SecondRoot,
     /// An attribute that the op needs is not there.
     #[error("`{opcode}` needs the attribute `{attribute}`")]
     MissingAttribute {

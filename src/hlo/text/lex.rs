@@ -54,7 +54,7 @@ fn exact(ints: Ints) -> Vec<i64> {
     if ints.spilled() { ints.into_vec() } else { ints.to_vec() }
 }
 
-const fn is_word_byte(byte: u8) -> bool {
+pub(super) const fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'+') || byte >= 0x80
 }
 
@@ -362,9 +362,10 @@ impl<'a> Cursor<'a> {
                     self.skip_blank();
                     continue;
                 }
-                b'{' => open.push(b'}'),
-                b'(' => open.push(b')'),
-                b'[' => open.push(b']'),
+                b'{' | b'(' | b'[' => {
+                    self.spend(2)?;
+                    open.push(if byte == b'(' { b')' } else { byte + 2 });
+                }
                 b'}' | b')' | b']' => match open.pop() {
                     None => break,
                     Some(close) if close == byte => {}
@@ -598,9 +599,21 @@ fn unknown_dtype(offset: usize, name: &str) -> Fault {
     Fault::new(offset, ParseErrorKind::UnknownName { what: "dtype", name: name.to_string(), nearest })
 }
 
-/// The name nearest to `name`, if one is near.
+/// The name nearest to `name`, if one is near. Of long names and among very many none is looked for: a comparison takes
+/// the product of two lengths.
 pub(in crate::hlo) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<String> {
-    names
+    const MAX_LEN: usize = 100;
+    const MAX_NAMES: usize = 100_000;
+    if name.len() > MAX_LEN {
+        return None;
+    }
+    let mut candidates: Vec<&str> = names.take(MAX_NAMES + 1).collect();
+    if candidates.len() > MAX_NAMES {
+        return None;
+    }
+    candidates.retain(|candidate| candidate.len() <= MAX_LEN);
+    candidates
+        .into_iter()
         .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
         .filter(|&(similarity, _)| similarity > 0.8)
         // Candidates may come in any order: of equally near ones the first in the alphabet.

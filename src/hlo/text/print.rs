@@ -1,8 +1,10 @@
 //! Modules, computations and instructions as text.
 
 use super::attributes::{Attributes, list};
+use super::lex::is_word_byte;
 use super::{literal, number, sharding};
 use crate::hlo::{AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Op, Shape};
+use std::borrow::Cow;
 use std::fmt::Write;
 
 /// The name under which [`Unmodelled::attributes`](crate::hlo::Unmodelled) keeps metadata fields the IR has not.
@@ -17,7 +19,7 @@ pub struct PrintOptions {
     pub operand_shapes: bool,
     /// `(x: f32[]) -> f32[]` after a computation's name.
     pub program_shapes: bool,
-    /// `metadata={…}`.
+    /// `metadata={…}`, which also says which arrays have custom VJPs: a text without it differentiates as if none had.
     pub metadata: bool,
     /// Constants of more elements than this print as `{...}`, which no parser takes back. `None` prints all whole.
     pub max_constant_elements: Option<i64>,
@@ -61,6 +63,16 @@ pub fn print_instruction(module: &Module, comp: CompId, id: InstrId, options: &P
     printer.out
 }
 
+/// A module's name as one word. Nothing refers to it, so a proto may have any, or none; letters that text has no room for
+/// are `_`.
+fn word(name: &str) -> Cow<'_, str> {
+    match name {
+        "" => Cow::Borrowed("_"),
+        name if name.bytes().all(is_word_byte) => Cow::Borrowed(name),
+        name => name.chars().map(|c| if c.is_ascii() && is_word_byte(c as u8) { c } else { '_' }).collect(),
+    }
+}
+
 struct Printer<'a> {
     module: &'a Module,
     options: &'a PrintOptions,
@@ -74,7 +86,7 @@ impl Printer<'_> {
 
     fn header(&mut self) {
         let module = self.module;
-        self.put(format_args!("HloModule {}", module.name));
+        self.put(format_args!("HloModule {}", word(&module.name)));
         if module.is_scheduled {
             self.out.push_str(", is_scheduled=true");
         }

@@ -1,7 +1,8 @@
 //! The first pass over HLO text: which computations and instructions there are, their names, shapes and opcodes, and
 //! where their operands and attributes stand. Names are resolved and values read by the second pass (`computation`).
 
-use super::lex::{Cursor, Read, Span};
+use super::error::ParseErrorKind;
+use super::lex::{Cursor, Fault, Read, Span};
 use crate::hlo::{Computation, Instruction, Shape};
 
 /// Bytes that a name takes beside itself: in the table of names, and in the order that is made of what has them.
@@ -109,6 +110,9 @@ impl<'a> Part<'a> {
                     break Some(attributes(cursor, &mut self.attributes)?);
                 }
                 let (instruction, is_root) = instruction(cursor, &mut self.attributes)?;
+                if is_root && root.is_some() {
+                    return Err(Fault::new(instruction.offset, ParseErrorKind::SecondRoot));
+                }
                 if is_root {
                     root = Some(self.instructions.len() - start);
                 }

@@ -188,6 +188,10 @@ fn error_of(instruction: &str) -> String {
 fn errors_say_where_and_what() {
     let cases = [
         ("ROOT y = f32[2]{0} add(x, z)", "m.hlo:5:29: no instruction of this computation is named `z`"),
+        (
+            "ROOT y = f32[2]{0} negate(x)\n  ROOT z = f32[2]{0} abs(x)",
+            "m.hlo:6:8: a second ROOT, expected one in a computation",
+        ),
         ("ROOT y = f33[2]{0} negate(x)", "m.hlo:5:12: no dtype is named `f33`; help: did you mean `f32`"),
         ("ROOT y = f32[2]{0} reduce(x), to_apply=f", "m.hlo:5:8: `reduce` needs the attribute `dimensions`"),
         ("ROOT y = f32[2]{0} call(x), to_apply=f", "m.hlo:5:40: no computation is named `f`"),

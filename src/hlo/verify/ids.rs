@@ -21,6 +21,9 @@ pub(super) fn check(module: &Module, errors: &mut Errors<'_>) {
             errors.computation(comp, "ids/root", message);
         }
         for id in computation.ids() {
+            if errors.is_full() {
+                return;
+            }
             let instruction = computation.instr(id);
             for (rule, message) in broken_ids(module, instruction, id.0) {
                 errors.instruction(comp, id, RuleError::new(rule, message));

@@ -15,6 +15,9 @@ fn check_computation(module: &Module, comp: CompId, computation: &Computation, e
     // A rule that reads a shape without a sane size would say again what was said where that shape stands.
     let mut sound = Vec::with_capacity(computation.instructions.len());
     for id in computation.ids() {
+        if errors.is_full() {
+            return;
+        }
         let instruction = computation.instr(id);
         let shape = check_shape(&instruction.op.opcode(), &instruction.shape);
         sound.push(shape.is_ok());

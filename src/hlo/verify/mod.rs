@@ -13,6 +13,7 @@
 //! 3. *Module* (`module_rules`): names are unique and printable; parameters are numbered 0, 1, …; the entry's are
 //!    arrays, or one tuple of arrays; aliases and donors name buffers of equal shapes, none twice; the entry layout fits
 //!    the entry.
+//! 4. *Collectives* (`collectives`): those that the IR does not model have groups and pairs that devices can form.
 //!
 //! It does not check: shardings, metadata, frontend attributes and back ends' configurations; whether a custom call's
 //! target exists; how many replicas there are; what opaque ops mean (their operands and shapes are taken as declared);
@@ -27,6 +28,7 @@ use super::ops::RuleError;
 use super::{CompId, InstrId, Instruction, Module, Op};
 use std::fmt;
 
+mod collectives;
 mod ids;
 mod instructions;
 mod module_rules;
@@ -34,8 +36,9 @@ mod module_rules;
 /// How deep tuples may nest. HLO has no bound; back ends recurse over shapes, and no program comes near this one.
 pub const MAX_TUPLE_DEPTH: usize = 64;
 
-/// How deep calls may nest. HLO has no bound; back ends recurse over the call graph, and no program comes near this one.
-pub const MAX_CALL_DEPTH: usize = 512;
+/// How deep calls may nest. HLO has no bound; back ends and passes recurse over the call graph, these on threads with
+/// stacks of 2 MiB, and no program comes near this one.
+pub const MAX_CALL_DEPTH: usize = 128;
 
 /// Everything that is wrong with a module, in the order of its instructions within each of the verifier's steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,13 +60,14 @@ pub struct VerifyError {
 /// Checks a module; see the module's documentation for what that covers.
 ///
 /// # Errors
-/// Everything that is wrong, never only the first.
+/// Everything that is wrong, never only the first; of what takes more than 64 MiB to say, no more than that.
 pub fn verify(module: &Module) -> Result<(), VerifyErrors> {
-    let mut errors = Errors { module, list: Vec::new() };
+    let mut errors = Errors::new(module);
     ids::check(module, &mut errors);
     if errors.list.is_empty() {
         instructions::check(module, &mut errors);
         module_rules::check(module, &mut errors);
+        collectives::check(module, &mut errors);
     }
     if errors.list.is_empty() { Ok(()) } else { Err(VerifyErrors(errors.list)) }
 }
@@ -74,7 +78,7 @@ pub fn verify(module: &Module) -> Result<(), VerifyErrors> {
 /// # Errors
 /// Everything that is wrong with them.
 pub fn verify_ids(module: &Module) -> Result<(), VerifyErrors> {
-    let mut errors = Errors { module, list: Vec::new() };
+    let mut errors = Errors::new(module);
     ids::check(module, &mut errors);
     if errors.list.is_empty() { Ok(()) } else { Err(VerifyErrors(errors.list)) }
 }
@@ -83,27 +87,61 @@ pub fn verify_ids(module: &Module) -> Result<(), VerifyErrors> {
 struct Errors<'m> {
     module: &'m Module,
     list: Vec<VerifyError>,
+    /// Of text in the list.
+    n_bytes: usize,
 }
 
-impl Errors<'_> {
+/// Bytes of text that errors may take: names and shapes may be long, and each instruction be wrong.
+const MAX_ERROR_BYTES: usize = 64 << 20;
+
+impl<'m> Errors<'m> {
+    fn new(module: &'m Module) -> Errors<'m> {
+        Errors { module, list: Vec::new(), n_bytes: 0 }
+    }
+
+    /// Whether there are so many errors that nothing more is looked at.
+    fn is_full(&self) -> bool {
+        self.n_bytes > MAX_ERROR_BYTES
+    }
+
+    fn push(&mut self, error: VerifyError) {
+        if self.is_full() {
+            return;
+        }
+        let texts = [&error.computation, &error.instruction, &error.printed, &error.error.help];
+        let n_bytes = texts.into_iter().flatten().map(String::len).sum::<usize>() + error.error.message.len();
+        self.n_bytes += size_of::<VerifyError>() + n_bytes;
+        self.list.push(error);
+        if self.is_full() {
+            let n = self.list.len();
+            let message =
+                format!("its first {n} errors take {} MiB of text, and no more were looked for", self.n_bytes >> 20);
+            let error = RuleError::new("verify/many", message);
+            self.list.push(VerifyError { computation: None, instruction: None, printed: None, error });
+        }
+    }
+
     /// Of the module.
     fn module(&mut self, rule: &'static str, message: String) {
         let error = RuleError::new(rule, message);
-        self.list.push(VerifyError { computation: None, instruction: None, printed: None, error });
+        self.push(VerifyError { computation: None, instruction: None, printed: None, error });
     }
 
     /// Of a computation.
     fn computation(&mut self, comp: CompId, rule: &'static str, message: String) {
         let computation = Some(self.name(comp));
         let error = RuleError::new(rule, message);
-        self.list.push(VerifyError { computation, instruction: None, printed: None, error });
+        self.push(VerifyError { computation, instruction: None, printed: None, error });
     }
 
     /// Of an instruction.
     fn instruction(&mut self, comp: CompId, id: InstrId, error: RuleError) {
+        if self.is_full() {
+            return;
+        }
         let instructions = self.module.computations.get(comp.idx()).map_or(&[][..], |c| &c.instructions);
         let instruction = instructions.get(id.idx());
-        self.list.push(VerifyError {
+        self.push(VerifyError {
             computation: Some(self.name(comp)),
             instruction: Some(instruction.map_or_else(|| format!("#{}", id.0), |instruction| instruction.name.clone())),
             printed: instruction.map(|instruction| print_short(instructions, instruction)),

@@ -5,7 +5,7 @@ use super::ids::comps;
 use super::instructions::check_shape;
 use crate::hlo::ops::RuleError;
 use crate::hlo::{CompId, Computation, InstrId, Module, Op, Shape};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 pub(super) fn check(module: &Module, errors: &mut Errors<'_>) {
     check_names(module, errors);
@@ -27,8 +27,10 @@ fn is_printable(name: &str) -> bool {
 }
 
 fn check_names(module: &Module, errors: &mut Errors<'_>) {
-    let mut computations = BTreeSet::new();
-    let mut instructions: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut computations = HashSet::with_capacity(module.computations.len());
+    let n_instructions = module.computations.iter().map(|computation| computation.instructions.len()).sum();
+    let mut instructions: HashMap<&str, &str, foldhash::fast::RandomState> =
+        HashMap::with_capacity_and_hasher(n_instructions, Default::default());
     for (comp, computation) in comps(module) {
         if let Some(error) = name_error(&computation.name) {
             errors.computation(comp, "names/spelling", error);
@@ -62,18 +64,20 @@ fn check_parameters(comp: CompId, computation: &Computation, errors: &mut Errors
     };
     let parameters: Vec<(InstrId, i64)> = computation.ids().filter_map(number).collect();
     let n = parameters.len();
-    let n_errors = errors.list.len();
+    let mut is_numbered = true;
     let mut seen = BTreeSet::new();
     for &(id, number) in &parameters {
         if !(0..n as i64).contains(&number) {
             let message = format!("parameter number is {number}, expected 0 <= number < {n}: there are {n} parameters");
             errors.instruction(comp, id, RuleError::new("parameters/number", message));
+            is_numbered = false;
         } else if !seen.insert(number) {
             let message = format!("two parameters have number {number}, expected each number once");
             errors.instruction(comp, id, RuleError::new("parameters/number-twice", message));
+            is_numbered = false;
         }
     }
-    errors.list.len() == n_errors
+    is_numbered
 }
 
 /// Arrays and tokens, or one tuple of them: PJRT clients abort on any other tuple.
@@ -103,25 +107,24 @@ fn subshape<'a>(shape: &'a Shape, index: &[i64]) -> Option<&'a Shape> {
     index.iter().try_fold(shape, |shape, &i| shape.as_tuple()?.get(usize::try_from(i).ok()?))
 }
 
-/// The shape of a buffer of the entry's parameters.
-fn parameter_buffer<'m>(module: &'m Module, number: i64, index: &[i64]) -> Option<&'m Shape> {
-    let entry = module.entry();
-    let of_number = |id: &InstrId| matches!(&entry.instr(*id).op, Op::Parameter { number: n, .. } if *n == number);
-    let parameter = entry.ids().find(of_number)?;
-    subshape(&entry.instr(parameter).shape, index)
-}
-
 fn check_aliases(module: &Module, errors: &mut Errors<'_>) {
     let mut outputs = BTreeSet::new();
     let mut inputs = BTreeSet::new();
+    let entry = module.entry();
+    // By number: the entry's are 0, 1, …
+    let parameters = entry.parameters();
+    let buffer = |number: i64, index: &[i64]| {
+        let &parameter = parameters.get(usize::try_from(number).ok()?)?;
+        subshape(&entry.instr(parameter).shape, index)
+    };
     for alias in &module.input_output_alias {
         let (output, number, index) = (&alias.output_index, alias.parameter_number, &alias.parameter_index);
         let place = format!("input_output_alias of output {output:?} and parameter {number} {index:?}");
-        let output_shape = subshape(module.entry().result_shape(), output);
-        let parameter_shape = parameter_buffer(module, number, index);
+        let output_shape = subshape(entry.result_shape(), output);
+        let parameter_shape = buffer(number, index);
         match (output_shape, parameter_shape) {
             (None, _) => {
-                let result = module.entry().result_shape().without_layout();
+                let result = entry.result_shape().without_layout();
                 errors
                     .module("alias/output", format!("{place}: the result is {result}, expected one with that output"));
             }
@@ -148,7 +151,7 @@ fn check_aliases(module: &Module, errors: &mut Errors<'_>) {
     }
     for (number, index) in &module.buffer_donors {
         let place = format!("buffer_donor parameter {number} {index:?}");
-        if !matches!(parameter_buffer(module, *number, index), Some(Shape::Array(_))) {
+        if !matches!(buffer(*number, index), Some(Shape::Array(_))) {
             errors.module("donor/parameter", format!("{place}: the entry has no such array, expected one"));
         }
         if inputs.contains(&(*number, index)) {

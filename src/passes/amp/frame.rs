@@ -6,8 +6,10 @@ use super::paint::{Painted, RegionKind};
 use super::policy::Boundary;
 use super::rewrite::{Origin, Rewriter, calls_regions, narrow_shape};
 use crate::hlo::ops::UnaryOp;
-use crate::hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape, Unmodelled};
+use crate::hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape, Sharding, Unmodelled};
+use crate::passes::is_tied;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Broadcasts of broadcasts that are repeated in the other dtype, rather than cast.
 const MAX_REPEATED: u32 = 8;
@@ -117,6 +119,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 .then(|| writer.made[operand.idx()])
         };
         match kind {
+            // To which more is tied than a value is written, though it converts nothing.
+            _ if is_tied(original) => {}
             // A value that is narrow already needs no cast to be so; nor does one that came from the narrow dtype.
             Some(Kind::ToLow) => {
                 if let Some(same) = low_operand(self) {
@@ -132,6 +136,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         }
         let operands: Vec<InstrId> = (original.operands.iter().enumerate())
             .map(|(place, &operand)| {
+                // As made, and not asked of each element of a tuple whose elements are taken out one by one.
+                let Some(node) = node else { return self.made[operand.idx()] };
                 let wants = self.wants(id, node, place, operand);
                 self.operand(operand, &wants)
             })
@@ -141,24 +147,23 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         let shape = self.shape(id);
         let instr = Instruction { op, shape, operands, control_predecessors: predecessors, ..original.clone() };
         let made = self.push(instr, Origin::Original(id));
-        if kind == Some(&Kind::ToLow) {
+        if kind == Some(&Kind::ToLow) && low_operand(self).is_none() {
             self.casts.insert(self.values(original.operands[0])[0], made);
         }
         made
     }
 
     /// In what an instruction wants the values of its operand at `place`.
-    fn wants(&self, id: InstrId, node: Option<NodeId>, place: usize, operand: InstrId) -> Vec<Want> {
+    fn wants(&self, id: InstrId, node: NodeId, place: usize, operand: InstrId) -> Vec<Want> {
         let op = &self.original.instr(id).op;
         let n = self.values(operand).len();
-        let Some(node) = node else { return vec![Want::AsMade; n] };
         let narrow = |is_narrow: bool| if is_narrow { Want::Narrow } else { Want::Wide };
         match (op, &self.graph.node(node).kind) {
             (Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy), _) if place == 0 => {
                 // Each of its values is a node of its own.
                 self.values(id).iter().map(|&value| narrow(self.is_low(value))).collect()
             }
-            (_, Kind::FromF32 | Kind::FromExact | Kind::FromLow) => vec![Want::AsMade; n],
+            (_, Kind::FromF32 | Kind::FromExact | Kind::FromLow | Kind::ToLow) => vec![Want::AsMade; n],
             _ => vec![narrow(self.painted.low[node as usize]); n],
         }
     }
@@ -245,15 +250,21 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 return self.convert(self.original.instr(id), value, made);
             }
         };
+        let sharding = self.out.instr(made).sharding.clone();
         let mut elements = Vec::with_capacity(shapes.len());
+        let mut n_leaves = 0;
         for (index, shape) in shapes.into_iter().enumerate() {
             let op = Op::GetTupleElement { index: index as i64 };
-            let element = Instruction { op, shape, operands: vec![made], ..plain(self.original.instr(id)) };
+            let n = shape.leaves().len();
+            let sharding = sharding.as_deref().and_then(|all| sharding_of_element(all, &shape, n_leaves..n_leaves + n));
+            n_leaves += n;
+            let element = Instruction { op, shape, operands: vec![made], sharding, ..plain(self.original.instr(id)) };
             let element = self.push(element, Origin::Tuple);
             elements.push(self.take_apart(id, element, leaves));
         }
         let shape = Shape::Tuple(elements.iter().map(|e| self.out.instr(*e).shape.clone()).collect());
-        let tuple = Instruction { op: Op::Tuple, shape, operands: elements, ..plain(self.original.instr(id)) };
+        let tuple =
+            Instruction { op: Op::Tuple, shape, operands: elements, sharding, ..plain(self.original.instr(id)) };
         self.push(tuple, Origin::Tuple)
     }
 
@@ -316,7 +327,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     fn repeat(&mut self, instr: &Instruction, op: Op, shape: Shape, operands: Vec<InstrId>) -> InstrId {
         let name = self.cast_name(instr, &shape);
         let origin = self.cast_origin(instr);
-        self.push(Instruction { name, op, shape, operands, ..plain(instr) }, origin)
+        let control_predecessors = instr.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        self.push(Instruction { name, op, shape, operands, control_predecessors, ..instr.clone() }, origin)
     }
 
     /// Converts what instruction `made` has, which is a value of `instr`.
@@ -330,7 +342,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             }
         }
         let name = self.cast_name(instr, &shape);
-        let sharding = instr.sharding.clone().filter(|_| instr.shape.as_array().is_some());
+        let sharding = self.out.instr(made).sharding.clone();
         let origin = self.cast_origin(instr);
         let convert = Instruction { name, op: Op::Convert, shape, operands: vec![made], sharding, ..plain(instr) };
         self.push(convert, origin)
@@ -389,6 +401,18 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         }
         self.out.root = new_ids[self.out.root.idx()];
     }
+}
+
+/// How an element lies over devices, given how its tuple does, of whose arrays it is those numbered `leaves`.
+fn sharding_of_element(tuple: &Sharding, element: &Shape, leaves: Range<usize>) -> Option<Box<Sharding>> {
+    let of_element = match tuple {
+        Sharding::Tuple(all) if element.as_tuple().is_some() => Sharding::Tuple(all.get(leaves)?.to_vec()),
+        Sharding::Tuple(all) => all.get(leaves.start)?.clone(),
+        Sharding::Replicated | Sharding::Maximal { .. } | Sharding::Manual => tuple.clone(),
+        // Of a tuple there is a list; a text that nobody read stays with the tuple.
+        Sharding::Tiled(_) | Sharding::Raw { .. } => return None,
+    };
+    Some(Box::new(of_element))
 }
 
 /// An instruction with the name and metadata of another and nothing else of it.

@@ -11,6 +11,7 @@ use super::policy::{Because, Classes, LowDType};
 use crate::hlo::ops::UnaryOp;
 use crate::hlo::ops::precision::Class;
 use crate::hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
+use std::collections::BTreeMap;
 
 /// A value: an array (or token), by index into [`Graph::values`].
 pub(super) type ValueId = u32;
@@ -19,10 +20,11 @@ pub(super) type NodeId = u32;
 /// A computation at one call site, by index into [`Graph::frames`].
 pub(super) type FrameId = u32;
 
-/// Nodes of one region; calls that would make more are taken as they are. A chain of calls, each twice, has 2^n of them.
-const MAX_NODES: usize = 1_000_000;
-/// Frames of one region, for callees that hold nothing but calls.
-const MAX_FRAMES: usize = 100_000;
+/// How much calls may add to all regions of a module together, in instructions and values of callees; a call that would
+/// add more is taken as it is. A chain of calls, each twice, has 2^n of them.
+pub(super) const CALL_ROOM: usize = 1_000_000;
+/// What a callee takes that holds nothing.
+const EMPTY_CALLEE: usize = 16;
 
 /// A value.
 #[derive(Clone, Debug)]
@@ -115,6 +117,8 @@ pub(super) struct Frame {
     pub nodes: Vec<Option<NodeId>>,
     /// For each call that is followed, the callee's frame.
     pub calls: Vec<(InstrId, FrameId)>,
+    /// For each tuple that something was taken out of, where the values of its elements begin, and the end.
+    starts: BTreeMap<InstrId, Vec<usize>>,
 }
 
 /// A region as values and nodes.
@@ -130,11 +134,19 @@ pub(super) struct Graph<'m> {
     pub frames: Vec<Frame>,
     /// Values of the region's result.
     pub results: Vec<ValueId>,
+    /// What is left of [`CALL_ROOM`].
+    pub call_room: usize,
 }
 
 impl<'m> Graph<'m> {
     /// The graph of the region `comp` of a verified module.
-    pub(super) fn build(module: &'m Module, comp: CompId, classes: &Classes<'_>, low: LowDType) -> Graph<'m> {
+    pub(super) fn build(
+        module: &'m Module,
+        comp: CompId,
+        classes: &Classes<'_>,
+        low: LowDType,
+        call_room: usize,
+    ) -> Graph<'m> {
         let mut graph = Graph {
             module,
             low: low.dtype(),
@@ -143,6 +155,7 @@ impl<'m> Graph<'m> {
             users: Vec::new(),
             frames: Vec::new(),
             results: Vec::new(),
+            call_room,
         };
         graph.results = graph.add_frame(comp, None, classes);
         graph.users = vec![Vec::new(); graph.values.len()];
@@ -181,6 +194,7 @@ impl<'m> Graph<'m> {
             values: Vec::with_capacity(n),
             nodes: Vec::with_capacity(n),
             calls: Vec::new(),
+            starts: BTreeMap::new(),
         });
         for id in self.module.comp(comp).ids() {
             let first_node = self.nodes.len();
@@ -191,6 +205,15 @@ impl<'m> Graph<'m> {
             self.frames[frame as usize].nodes.push(own);
         }
         self.frames[frame as usize].values[self.module.comp(comp).root.idx()].clone()
+    }
+
+    /// Whether a callee may be followed; if so, its room is taken.
+    fn makes_room(&mut self, comp: CompId) -> bool {
+        let size = |instr: &Instruction| 1 + instr.shape.leaves().len();
+        let n_taken: usize = self.module.comp(comp).instructions.iter().map(size).sum();
+        let left = self.call_room.checked_sub(EMPTY_CALLEE + n_taken);
+        self.call_room = left.unwrap_or(self.call_room);
+        left.is_some()
     }
 
     fn add_instruction(
@@ -206,7 +229,7 @@ impl<'m> Graph<'m> {
             (Op::Parameter { number, .. }, Some(arguments)) => return arguments[*number as usize].clone(),
             (Op::Tuple, _) => return instr.operands.iter().flat_map(|&operand| of(self, operand)).collect(),
             (Op::GetTupleElement { index }, _) => return self.element(frame, instr, *index),
-            (Op::Call { to_apply }, _) if self.nodes.len() < MAX_NODES && self.frames.len() < MAX_FRAMES => {
+            (Op::Call { to_apply }, _) if self.makes_room(*to_apply) => {
                 let arguments: Vec<Vec<ValueId>> = instr.operands.iter().map(|&operand| of(self, operand)).collect();
                 let callee = self.frames.len() as FrameId;
                 let result = self.add_frame(*to_apply, Some(&arguments), classes);
@@ -229,13 +252,20 @@ impl<'m> Graph<'m> {
     }
 
     /// The values of element `index` of the tuple an instruction reads.
-    fn element(&self, frame: FrameId, instr: &Instruction, index: i64) -> Vec<ValueId> {
-        let frame = &self.frames[frame as usize];
+    fn element(&mut self, frame: FrameId, instr: &Instruction, index: i64) -> Vec<ValueId> {
+        let frame = &mut self.frames[frame as usize];
         let tuple = instr.operands[0];
-        let elements = self.module.comp(frame.comp).instr(tuple).shape.as_tuple().unwrap_or_default();
-        let start: usize = elements[..index as usize].iter().map(|element| element.leaves().len()).sum();
-        let n = elements[index as usize].leaves().len();
-        frame.values[tuple.idx()][start..start + n].to_vec()
+        let computation = self.module.comp(frame.comp);
+        // Where each element's values begin, once for all that are taken out.
+        let starts = frame.starts.entry(tuple).or_insert_with(|| {
+            let elements = computation.instr(tuple).shape.as_tuple().unwrap_or_default();
+            let ends = elements.iter().scan(0, |end, element| {
+                *end += element.leaves().len();
+                Some(*end)
+            });
+            [0].into_iter().chain(ends).collect()
+        });
+        frame.values[tuple.idx()][starts[index as usize]..starts[index as usize + 1]].to_vec()
     }
 
     fn add_node(

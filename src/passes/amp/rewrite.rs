@@ -7,11 +7,11 @@
 
 use super::called::retyped;
 use super::frame::FrameWriter;
-use super::graph::{FrameId, Graph};
+use super::graph::{CALL_ROOM, FrameId, Graph};
 use super::paint::{Painted, RegionKind, paint};
 use super::policy::{Classes, Policy};
 use super::report::{Decision, decisions};
-use crate::hlo::{CompId, Computation, DType, InstrId, Layout, Module, Op, Shape};
+use crate::hlo::{CompId, Computation, ComputationNames, DType, InstrId, Layout, Module, Op, Shape};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Where an instruction of a written computation comes from.
@@ -50,6 +50,10 @@ pub(super) struct Rewriter<'m> {
     classes: Classes<'m>,
     /// Computations written so far; their ids count on from the original's.
     pub written: Vec<Written>,
+    /// Of those, what became of each computation.
+    copies: BTreeMap<CompId, Vec<usize>>,
+    /// How much calls may still add to regions.
+    call_room: usize,
     /// What became of regions.
     regions: BTreeMap<CompId, CompId>,
     /// What was decided in regions that came out as they went in.
@@ -67,6 +71,8 @@ impl<'m> Rewriter<'m> {
             policy,
             classes: Classes::new(policy),
             written: Vec::new(),
+            copies: BTreeMap::new(),
+            call_room: CALL_ROOM,
             regions: BTreeMap::new(),
             unchanged: BTreeMap::new(),
             reducers: BTreeMap::new(),
@@ -79,7 +85,8 @@ impl<'m> Rewriter<'m> {
         if let Some(&done) = self.regions.get(&comp) {
             return done;
         }
-        let graph = Graph::build(self.module, comp, &self.classes, self.policy.dtype);
+        let graph = Graph::build(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
+        self.call_room = graph.call_room;
         let painted = paint(&graph, self.policy, kind);
         self.differentiates |= painted.differentiates;
         let done = self.frame(&graph, &painted, 0, Some(kind));
@@ -98,8 +105,8 @@ impl<'m> Rewriter<'m> {
             self.unchanged.entry(original).or_insert(decided);
             return original;
         }
-        let same = |written: &Written| written.original == original && written.computation == computation;
-        if let Some(known) = self.written.iter().position(same) {
+        let mut copies = self.copies.get(&original).into_iter().flatten().copied();
+        if let Some(known) = copies.find(|&idx| self.written[idx].computation == computation) {
             return self.id_of_written(known);
         }
         self.add(Written { original, computation, origins, decisions: decided })
@@ -110,6 +117,7 @@ impl<'m> Rewriter<'m> {
     }
 
     fn add(&mut self, written: Written) -> CompId {
+        self.copies.entry(written.original).or_default().push(self.written.len());
         self.written.push(written);
         self.id_of_written(self.written.len() - 1)
     }
@@ -165,6 +173,7 @@ impl<'m> Rewriter<'m> {
             frontend_attributes: self.module.frontend_attributes.clone(),
             unmodelled: self.module.unmodelled.clone(),
             next_name: self.module.next_name,
+            names: ComputationNames::default(),
         };
         for instr in module.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
             instr.op.for_each_called_mut(&mut |callee| *callee = new_ids[callee]);

@@ -40,6 +40,9 @@ pub(crate) fn call(vjp: &Vjp<'_>, to_apply: CompId) -> Cotangents {
     Ok(cotangents.collect())
 }
 
+/// Results of all reversed branches of one conditional together. They grow with the square of the branches.
+const MAX_BRANCH_RESULTS: usize = 1 << 20;
+
 /// A conditional over the branches' reverses: each gives the cotangents of its own argument, and zeros for those of
 /// the others.
 pub(crate) fn conditional(vjp: &Vjp<'_>, attributes: &Conditional) -> Cotangents {
@@ -50,6 +53,15 @@ pub(crate) fn conditional(vjp: &Vjp<'_>, attributes: &Conditional) -> Cotangents
     let leaves: Vec<Vec<Shape>> = (arguments.iter().enumerate())
         .map(|(idx, &argument)| if vjp.wants(idx + 1) { float_leaves(&e.shape(argument)) } else { Vec::new() })
         .collect();
+    let n_results = leaves.iter().map(Vec::len).sum::<usize>().saturating_mul(leaves.len());
+    if n_results > MAX_BRANCH_RESULTS {
+        let message = format!(
+            "each of its {} branches would give cotangents for the arguments of all, {n_results} together, expected at most \
+             {MAX_BRANCH_RESULTS}; give it fewer branches, or select among results",
+            leaves.len()
+        );
+        return Err(message.into());
+    }
     let mut branches = Vec::new();
     let mut operands = vec![vjp.operands[0]];
     for (idx, (&branch, &argument)) in attributes.branches.iter().zip(arguments).enumerate() {

@@ -35,3 +35,18 @@ fn opaque_rejects() {
         Err("operands/size: fusion result is s64[9223372036854775807], expected at most 2^56 bytes"),
     );
 }
+
+/// Found by mutation: XLA ends its process at any other shape.
+#[test]
+fn ids_of_devices_are_u32() {
+    for opcode in ["partition-id", "replica-id"] {
+        let op = Op::Opaque(Box::new(Opaque { opcode: opcode.to_string(), called: Vec::new() }));
+        check(&op, &[], "u32[]", Ok("u32[]"));
+        let refused = |shape: &str, message: &str| {
+            check(&op, &[], shape, Err(&format!("opaque/id: {opcode} declares {message}, expected u32[]")));
+        };
+        refused("s4[]", "s4[]");
+        refused("u32[1]", "u32[1]");
+        refused("(u32[])", "(u32[])");
+    }
+}

@@ -156,19 +156,18 @@ fn select_and_gather(vjp: &Vjp<'_>, window: &[WindowDim], direction: Comparison)
 fn pair_selection(e: &Emitter, direction: Comparison, dtype: DType) -> CompId {
     e.with_module_mut(|module| {
         let name = format!("select_{}_{dtype}", direction.name().to_lowercase());
-        if let Some(comp) = module.find_computation(&name) {
-            return comp;
-        }
-        let comp = module.add_computation(&name);
-        let scalar = Shape::scalar(dtype);
-        let [x, a, y, b] = [0, 1, 2, 3]
-            .map(|number| module.append(comp, Op::parameter(number), Vec::new(), scalar.clone(), Metadata::default()));
-        let mut push =
-            |op, operands: Vec<InstrId>, shape: Shape| module.append(comp, op, operands, shape, Metadata::default());
-        let wins = push(Op::Compare { direction, kind: None }, vec![x, y], Shape::scalar(DType::Pred));
-        let key = push(Op::Select, vec![wins, x, y], scalar.clone());
-        let value = push(Op::Select, vec![wins, a, b], scalar.clone());
-        push(Op::Tuple, vec![key, value], Shape::Tuple(vec![scalar.clone(), scalar.clone()]));
-        comp
+        module.made_once(&name, |module, comp| {
+            let scalar = Shape::scalar(dtype);
+            let [x, a, y, b] = [0, 1, 2, 3].map(|number| {
+                module.append(comp, Op::parameter(number), Vec::new(), scalar.clone(), Metadata::default())
+            });
+            let mut push = |op, operands: Vec<InstrId>, shape: Shape| {
+                module.append(comp, op, operands, shape, Metadata::default())
+            };
+            let wins = push(Op::Compare { direction, kind: None }, vec![x, y], Shape::scalar(DType::Pred));
+            let key = push(Op::Select, vec![wins, x, y], scalar.clone());
+            let value = push(Op::Select, vec![wins, a, b], scalar.clone());
+            push(Op::Tuple, vec![key, value], Shape::Tuple(vec![scalar.clone(), scalar.clone()]));
+        })
     })
 }

@@ -73,6 +73,8 @@ fn unmodelled_ops_and_fields_go_out_as_they_came() {
     let module = module(proto.clone()).unwrap();
     assert_eq!(module.entry().instr(InstrId(2)).op.opcode(), "fusion");
     assert_eq!(module.entry().instr(InstrId(2)).op.called(), [CompId(0)]);
+    // Piece by piece, the fields in the same order.
+    assert_eq!(encode::to_bytes(&module).unwrap(), proto.encode_to_vec());
     assert_eq!(encode::module(&module), Ok(proto));
 }
 

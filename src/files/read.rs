@@ -1,0 +1,95 @@
+//! Reading a regular file, never more than a bound.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use super::{FIFO, FileError, check_name, is_descriptor, not_regular};
+
+/// Opens a regular file for reading. Nothing is opened that could block or never end: a FIFO, a device.
+///
+/// # Errors
+/// What the system says; [`FileError::NotRegular`].
+pub fn open(path: &Path) -> io::Result<File> {
+    check(path, false)?;
+    let file = File::open(path)?;
+    // Somebody may have put another one in its place.
+    match not_regular(file.metadata()?.file_type()) {
+        Some(found) => Err(FileError::NotRegular { found }.into()),
+        None => Ok(file),
+    }
+}
+
+/// Reads a whole file of at most `limit` bytes. A pipe is read as a file where the path names a descriptor that is open
+/// already: `/dev/stdin`, or what a shell makes of `<(…)`. A FIFO with a name of its own is refused: its writer may
+/// never come.
+///
+/// # Errors
+/// What the system says; [`FileError::NotRegular`]; [`FileError::TooLarge`], which costs no more memory than the limit.
+pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let n_bytes = check(path, true)?;
+    if n_bytes > limit {
+        return Err(FileError::TooLarge { limit }.into());
+    }
+    let mut bytes = Vec::with_capacity(n_bytes as usize);
+    // A file may grow, and those of /proc do not say how long they are.
+    File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(FileError::TooLarge { limit }.into());
+    }
+    Ok(bytes)
+}
+
+/// As [`read`], of text.
+///
+/// # Errors
+/// Those of [`read`]; [`FileError::NotText`].
+pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    let text = String::from_utf8(read(path, limit)?);
+    text.map_err(|error| FileError::NotText { at: error.utf8_error().valid_up_to() }.into())
+}
+
+/// Bytes of the file, if it is one that may be read.
+fn check(path: &Path, takes_pipes: bool) -> io::Result<u64> {
+    check_name(path)?;
+    let metadata = fs::metadata(path)?;
+    match not_regular(metadata.file_type()) {
+        None => Ok(metadata.len()),
+        Some(FIFO) if takes_pipes && is_descriptor(path) => Ok(0),
+        Some(found) => Err(FileError::NotRegular { found }.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(result: io::Result<impl std::fmt::Debug>) -> String {
+        result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_said_at_once() {
+        let zero = Path::new("/dev/zero");
+        assert_eq!(text(open(zero)), "not a regular file but a character device\nhelp: name a file");
+        assert_eq!(text(read(zero, 10)), "not a regular file but a character device\nhelp: name a file");
+        assert_eq!(text(read(Path::new("/"), 10)), "not a regular file but a directory\nhelp: name a file");
+        assert_eq!(text(open(Path::new("/nowhere"))), "No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn sizes_are_bounded_whatever_the_system_says_of_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "12345").unwrap();
+        assert_eq!(read(&path, 5).unwrap(), b"12345");
+        assert_eq!(text(read(&path, 4)), "it has more than 4 bytes, the most that is read of it");
+        // The system says that it is empty.
+        assert_eq!(
+            text(read(Path::new("/proc/self/status"), 4)),
+            "it has more than 4 bytes, the most that is read of it"
+        );
+        fs::write(&path, b"ab\xff").unwrap();
+        assert_eq!(text(read_text(&path, 9)), "byte 2 is not UTF-8\nhelp: it may be another kind of file, or damaged");
+    }
+}

@@ -1,0 +1,320 @@
+//! Replacing a file whole: written beside its place, synced, renamed. And lock files, which are never written to.
+//!
+//! What is half-written is called `.NAME.writing-XXXXXX` and locked while its writer lives. So whoever writes the same
+//! file next knows what killed runs left, and removes it. On a file system without locks nothing is removed.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use fs4::fs_std::FileExt as _;
+use tempfile::NamedTempFile;
+
+use super::{CHARACTER_DEVICE, FIFO, FileError, check_name, folder_of, is_descriptor, not_regular};
+
+/// What marks a file as half-written.
+const MARK: &str = ".writing-";
+/// Of a long name so many bytes are kept: with the mark it must still be a name.
+const MAX_NAME: usize = 200;
+/// As many links lead to links; the bound of Linux.
+const MAX_LINKS: usize = 40;
+
+/// A file that is being written, beside the one that it will become.
+#[derive(Debug)]
+pub struct Replacement {
+    place: PathBuf,
+    file: NamedTempFile,
+}
+
+impl Replacement {
+    /// Begins to write the file that will be at `path`, and removes what killed writers of it left. What is there stays
+    /// as it is until [`finish`](Replacement::finish). A symbolic link is kept, and what it leads to is replaced, or made.
+    ///
+    /// # Errors
+    /// What the system says; a path where something other than a regular file is; a read-only file.
+    pub fn begin(path: &Path) -> io::Result<Replacement> {
+        let place = place_of(path)?;
+        let name = place.file_name().ok_or(FileError::Taken { found: "a directory" })?;
+        let mode = match fs::metadata(&place) {
+            Ok(found) => {
+                if let Some(found) = not_regular(found.file_type()) {
+                    return Err(FileError::Taken { found }.into());
+                }
+                // Renaming would go past it.
+                if found.permissions().readonly() {
+                    return Err(FileError::ReadOnly.into());
+                }
+                Some(found.permissions())
+            }
+            Err(_) => None,
+        };
+        let folder = folder_of(&place);
+        let prefix = prefix_of(name);
+        remove_left(folder, |name| name.as_encoded_bytes().starts_with(prefix.as_encoded_bytes()))?;
+        let file = locked(folder, &prefix)?;
+        // A file that only its owner may read stays so.
+        if let Some(mode) = mode {
+            file.as_file().set_permissions(mode)?;
+        }
+        Ok(Replacement { place, file })
+    }
+
+    /// The file that is replaced: the path that was given, or what it links to.
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// Puts the file in its place, once everything is on the disk.
+    ///
+    /// # Errors
+    /// What the system says; then what was there is unchanged.
+    pub fn finish(self) -> io::Result<()> {
+        self.file.as_file().sync_all()?;
+        self.file.persist(&self.place).map_err(|error| error.error)?;
+        // The rename is durable once the directory is; some file systems cannot be asked.
+        if let Ok(folder) = File::open(folder_of(&self.place)) {
+            drop(folder.sync_all());
+        }
+        Ok(())
+    }
+}
+
+impl Write for Replacement {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl io::Seek for Replacement {
+    fn seek(&mut self, position: io::SeekFrom) -> io::Result<u64> {
+        self.file.seek(position)
+    }
+}
+
+/// Replaces a file whole. What has no content to lose, such as `/dev/null` and FIFOs, and descriptors that are open
+/// already, such as `/dev/stdout` and what a shell makes of `>(…)`, are written to.
+///
+/// # Errors
+/// Those of [`Replacement`].
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if path == Path::new("/dev/stdout") {
+        let mut stdout = io::stdout().lock();
+        return stdout.write_all(bytes).and_then(|()| stdout.flush());
+    }
+    if is_descriptor(path) || fs::metadata(path).is_ok_and(|found| is_stream(found.file_type())) {
+        return OpenOptions::new().append(true).open(path)?.write_all(bytes);
+    }
+    let mut file = Replacement::begin(path)?;
+    file.write_all(bytes)?;
+    file.finish()
+}
+
+/// Opens a lock file, made if there is none. What is there is never truncated, and a link is never followed to a file
+/// that it would make.
+///
+/// # Errors
+/// What the system says; [`FileError::Link`].
+pub fn open_lock(path: &Path) -> io::Result<File> {
+    // Twice: between the two another process may remove it.
+    for _ in 0..2 {
+        match OpenOptions::new().read(true).append(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return opened,
+        }
+        match OpenOptions::new().read(true).append(true).create_new(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            opened => return opened,
+        }
+    }
+    Err(FileError::Link.into())
+}
+
+/// Removes from a folder of our own whatever killed writers left there.
+///
+/// # Errors
+/// A folder that cannot be listed.
+pub fn sweep(folder: &Path) -> io::Result<()> {
+    remove_left(folder, |name| {
+        let name = name.as_encoded_bytes();
+        name.starts_with(b".") && name.windows(MARK.len()).any(|part| part == MARK.as_bytes())
+    })
+}
+
+/// The path, or what it links to, which need not be there.
+fn place_of(path: &Path) -> io::Result<PathBuf> {
+    check_name(path)?;
+    let text = path.as_os_str().as_encoded_bytes();
+    if text.ends_with(b"/") || text.ends_with(b"/.") {
+        return Err(FileError::Taken { found: "a directory" }.into());
+    }
+    let mut place = path.to_path_buf();
+    for _ in 0..MAX_LINKS {
+        match fs::symlink_metadata(&place) {
+            Ok(found) if found.is_symlink() => place = folder_of(&place).join(fs::read_link(&place)?),
+            Ok(_) => return Ok(place),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(place),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(FileError::Link.into())
+}
+
+fn is_stream(kind: fs::FileType) -> bool {
+    matches!(not_regular(kind), Some(FIFO | CHARACTER_DEVICE))
+}
+
+fn prefix_of(name: &OsStr) -> OsString {
+    let mut prefix = OsString::from(".");
+    match name.to_str() {
+        Some(text) => {
+            let end = (0..=text.len().min(MAX_NAME)).rev().find(|&at| text.is_char_boundary(at));
+            prefix.push(&text[..end.unwrap_or(0)]);
+        }
+        None if name.len() <= MAX_NAME => prefix.push(name),
+        None => prefix.push("long"),
+    }
+    prefix.push(MARK);
+    prefix
+}
+
+/// A new file that this process has locked.
+fn locked(folder: &Path, prefix: &OsStr) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix);
+    // As any file a program makes; the umask takes its share. Temporary files are the owner's alone otherwise.
+    #[cfg(unix)]
+    builder.permissions(<fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
+    loop {
+        let file = builder.tempfile_in(folder)?;
+        let is_locked = file.as_file().try_lock_exclusive();
+        // Between making and locking it, another process may have taken it for one that was left.
+        match is_locked {
+            Ok(true) if file.path().exists() => return Ok(file),
+            Ok(_) => {}
+            // A file system without locks, where nobody removes it either.
+            Err(_) => return Ok(file),
+        }
+    }
+}
+
+/// Removes files whose writer is no more: nobody holds their lock.
+fn remove_left(folder: &Path, is_ours: impl Fn(&OsStr) -> bool) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if !is_file || !is_ours(&entry.file_name()) {
+            continue;
+        }
+        // Whatever cannot be opened or removed is another user's, or gone.
+        if let Ok(file) = File::open(entry.path())
+            && file.try_lock_exclusive().is_ok_and(|is_locked| is_locked)
+        {
+            drop(fs::remove_file(entry.path()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_link_stays_and_what_it_leads_to_is_replaced_or_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), "old").unwrap();
+        symlink("file", at("link")).unwrap();
+        symlink(at("link"), at("second")).unwrap();
+        symlink("absent", at("dangling")).unwrap();
+        replace(&at("second"), b"new").unwrap();
+        replace(&at("dangling"), b"made").unwrap();
+        assert_eq!(fs::read(at("file")).unwrap(), b"new");
+        assert_eq!(fs::read(at("absent")).unwrap(), b"made");
+        assert_eq!(names(folder.path()), ["absent", "dangling", "file", "link", "second"]);
+        assert!(["link", "second", "dangling"].iter().all(|name| at(name).is_symlink()));
+        symlink("loop", at("loop")).unwrap();
+        assert_eq!(replace(&at("loop"), b"x").unwrap_err().to_string(), "a symbolic link that leads to no file");
+    }
+
+    #[test]
+    fn permissions_are_kept_and_heeded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        fs::write(&path, "old").unwrap();
+        mode(0o600);
+        replace(&path, b"new").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        mode(0o444);
+        assert_eq!(
+            replace(&path, b"newer").unwrap_err().to_string(),
+            "the file is read-only\nhelp: `chmod u+w` it, or name another one"
+        );
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn what_killed_writers_left_goes_and_what_others_write_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for left in [".file.writing-dead00", ".other.writing-dead00"] {
+            fs::write(folder.path().join(left), "half").unwrap();
+        }
+        let first = Replacement::begin(&path).unwrap();
+        let mut second = Replacement::begin(&path).unwrap();
+        assert_eq!(names(folder.path()).len(), 3, "the other file's, and two that are being written");
+        second.write_all(b"second").unwrap();
+        second.finish().unwrap();
+        drop(first);
+        assert_eq!(names(folder.path()), [".other.writing-dead00", "file"]);
+        sweep(folder.path()).unwrap();
+        assert_eq!(names(folder.path()), ["file"]);
+    }
+
+    #[test]
+    fn names_of_any_kind_and_length() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let long = "ä".repeat(127);
+        for name in [OsStr::from_bytes(b"not\xffutf8\n"), OsStr::new(&long), OsStr::from_bytes(&[0xfe; 255])] {
+            replace(&folder.path().join(name), b"new").unwrap();
+            assert_eq!(fs::read(folder.path().join(name)).unwrap(), b"new");
+        }
+        let error = replace(&folder.path().join("x".repeat(256)), b"new").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidFilename);
+        for (path, found) in [("/", "a directory"), ("new/", "a directory"), ("/dev/full", "")] {
+            let error = replace(Path::new(path), b"new").unwrap_err().to_string();
+            assert!(error.contains(found), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_lock_file_is_never_truncated() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("precious"), "content").unwrap();
+        symlink("precious", at("lock")).unwrap();
+        open_lock(&at("lock")).unwrap();
+        assert_eq!(fs::read(at("precious")).unwrap(), b"content");
+        symlink("absent", at("dangling")).unwrap();
+        assert_eq!(open_lock(&at("dangling")).unwrap_err().to_string(), "a symbolic link that leads to no file");
+        assert!(!at("absent").exists());
+        open_lock(&at("new")).unwrap();
+        open_lock(&at("new")).unwrap();
+    }
+}

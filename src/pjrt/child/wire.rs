@@ -1,0 +1,253 @@
+//! Messages over a Unix socket: a header that is checked, JSON, and at most one file, which travels as a descriptor.
+//!
+//! Whatever is large (programs, arrays) is in the file: memory that both processes see, made with `memfd_create`, so it has
+//! no name in any file system and goes with its last descriptor. What is sent is sealed: nobody can change or shorten it.
+//!
+//! Source: `unix(7)` (`SCM_RIGHTS`), `memfd_create(2)`, `fcntl(2)` (seals).
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// How every header begins; the digit is the protocol's version.
+const MAGIC: [u8; 8] = *b"bf16ipc1";
+/// Magic, bytes of JSON.
+const HEADER: usize = 16;
+/// JSON holds names, numbers and error texts: more than this is no message of ours.
+const MAX_JSON: u64 = 256 << 20;
+
+/// What is done each time a socket with a time limit has nothing to say: look at clocks and limits, or give up.
+pub(super) type Tick<'a, E> = &'a mut dyn FnMut() -> Result<(), E>;
+
+/// Sends a message.
+pub(super) fn send<E: From<io::Error>>(
+    socket: &UnixStream,
+    message: &impl Serialize,
+    file: Option<&File>,
+    tick: Tick<'_, E>,
+) -> Result<(), E> {
+    let json = serde_json::to_vec(message).map_err(io::Error::from)?;
+    let mut bytes = Vec::with_capacity(HEADER + json.len());
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&(json.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&json);
+    let mut fds: Vec<BorrowedFd<'_>> = file.iter().map(|file| file.as_fd()).collect();
+    let mut n_sent = 0;
+    while n_sent < bytes.len() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        match rustix::net::sendmsg(socket, &[IoSlice::new(&bytes[n_sent..])], &mut control, SendFlags::NOSIGNAL) {
+            // The descriptor went with the first bytes.
+            Ok(n) => (n_sent, fds) = (n_sent + n, Vec::new()),
+            Err(error) => wait(error.into(), tick)?,
+        }
+    }
+    Ok(())
+}
+
+/// Receives a message, and the file that came with it.
+pub(super) fn receive<T: DeserializeOwned, E: From<io::Error>>(
+    socket: &UnixStream,
+    tick: Tick<'_, E>,
+) -> Result<(T, Option<File>), E> {
+    let mut header = [0; HEADER];
+    let fd = fill(socket, &mut header, tick)?;
+    let (magic, length) = header.split_at(MAGIC.len());
+    let n_json = u64::from_le_bytes(length.try_into().expect("a header is two words of 8 bytes"));
+    if magic != MAGIC || n_json > MAX_JSON {
+        return Err(invalid(format!("a message begins with {header:?}, expected {MAGIC:?} and a length")).into());
+    }
+    let mut json = vec![0; n_json as usize];
+    fill(socket, &mut json, tick)?;
+    let message = serde_json::from_slice(&json).map_err(|error| invalid(error.to_string()))?;
+    Ok((message, fd.map(File::from)))
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// Fills `bytes` from the socket; returns a descriptor that came with them.
+fn fill<E: From<io::Error>>(socket: &UnixStream, bytes: &mut [u8], tick: Tick<'_, E>) -> Result<Option<OwnedFd>, E> {
+    let mut fd = None;
+    let mut n_read = 0;
+    while n_read < bytes.len() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [IoSliceMut::new(&mut bytes[n_read..])];
+        match rustix::net::recvmsg(socket, into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) if received.bytes == 0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Ok(received) => {
+                n_read += received.bytes;
+                for message in control.drain() {
+                    if let RecvAncillaryMessage::ScmRights(fds) = message {
+                        fd = fds.last().or(fd);
+                    }
+                }
+            }
+            Err(error) => wait(error.into(), tick)?,
+        }
+    }
+    Ok(fd)
+}
+
+fn wait<E: From<io::Error>>(error: io::Error, tick: Tick<'_, E>) -> Result<(), E> {
+    match error.kind() {
+        io::ErrorKind::Interrupted => Ok(()),
+        io::ErrorKind::WouldBlock => tick(),
+        _ => Err(error.into()),
+    }
+}
+
+/// What a file must be sealed against before its memory is lent as Rust's: writing, and becoming shorter.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
+
+fn memory_file() -> io::Result<File> {
+    let fd = rustix::fs::memfd_create("bf16scope", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    Ok(File::from(fd))
+}
+
+/// A sealed file of these bytes.
+pub(super) fn file_of(bytes: &[u8]) -> io::Result<File> {
+    let mut file = memory_file()?;
+    file.write_all(bytes)?;
+    rustix::fs::fcntl_add_seals(&file, SEALS)?;
+    Ok(file)
+}
+
+/// A file of `n_bytes` that `write` fills.
+pub(super) fn file_filled_by<E: From<io::Error>>(
+    n_bytes: usize,
+    write: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<File, E> {
+    let file = memory_file()?;
+    file.set_len(n_bytes as u64)?;
+    if n_bytes > 0 {
+        let map = Map::new(&file, n_bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        // SAFETY: the mapping is `n_bytes` long and writable, the file has that length and nobody else has its
+        // descriptor, so nobody reads, writes or shortens it while the slice lives; zeros are valid bytes.
+        write(unsafe { std::slice::from_raw_parts_mut(map.start.cast(), n_bytes) })?;
+    }
+    rustix::fs::fcntl_add_seals(&file, SEALS).map_err(io::Error::from)?;
+    Ok(file)
+}
+
+/// Lends the bytes of a sealed file.
+pub(super) fn with_bytes<R>(file: &File, read: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+    let seals = rustix::fs::fcntl_get_seals(file)?;
+    if !seals.contains(SEALS) {
+        return Err(invalid(format!("a file with seals {seals:?}, expected {SEALS:?}")));
+    }
+    let n_bytes = usize::try_from(file.metadata()?.len()).map_err(|error| invalid(error.to_string()))?;
+    if n_bytes == 0 {
+        return Ok(read(&[]));
+    }
+    let map = Map::new(file, n_bytes, ProtFlags::READ)?;
+    // SAFETY: the mapping is `n_bytes` long and readable; the seals, which nobody can take away, keep the file at that
+    // length and its bytes as they are.
+    Ok(read(unsafe { std::slice::from_raw_parts(map.start.cast(), n_bytes) }))
+}
+
+/// A mapped file.
+struct Map {
+    start: *mut std::ffi::c_void,
+    n_bytes: usize,
+}
+
+impl Map {
+    /// Maps the first `n_bytes` of a file, more than none.
+    fn new(file: &File, n_bytes: usize, prot: ProtFlags) -> io::Result<Map> {
+        // SAFETY: the kernel chooses the address, so no memory in use is replaced.
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), n_bytes, prot, MapFlags::SHARED, file, 0)? };
+        Ok(Map { start, n_bytes })
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: what `new` mapped, and nobody else unmaps; slices over it have ended with the functions that made them.
+        let unmapped = unsafe { rustix::mm::munmap(self.start, self.n_bytes) };
+        unmapped.expect("a whole mapping of this process can be unmapped");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt as _;
+    use std::time::Duration;
+
+    fn never() -> io::Result<()> {
+        Err(io::Error::other("asked to wait"))
+    }
+
+    #[test]
+    fn messages_and_files_arrive_as_they_were_sent() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let file = file_of(b"bulk").unwrap();
+        send::<io::Error>(&here, &("first", 1), Some(&file), &mut never).unwrap();
+        send::<io::Error>(&here, &("second", 2), None, &mut never).unwrap();
+        let (message, received): ((String, i32), _) = receive::<_, io::Error>(&there, &mut never).unwrap();
+        assert_eq!(message, ("first".to_string(), 1));
+        assert_eq!(with_bytes(&received.unwrap(), <[u8]>::to_vec).unwrap(), b"bulk");
+        let (message, received): ((String, i32), _) = receive::<_, io::Error>(&there, &mut never).unwrap();
+        assert_eq!((message, received.is_none()), (("second".to_string(), 2), true));
+        drop(here);
+        let error = receive::<(), io::Error>(&there, &mut never).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        let refused = |bytes: &[u8]| {
+            let (mut here, there) = UnixStream::pair().unwrap();
+            here.write_all(bytes).unwrap();
+            drop(here);
+            receive::<u32, io::Error>(&there, &mut never).unwrap_err().kind()
+        };
+        assert_eq!(refused(b"HTTP/1.1 200 OK\r\n"), io::ErrorKind::InvalidData);
+        assert_eq!(refused(b"bf16ipc1\xff\xff\xff\xff\xff\xff\xff\xff"), io::ErrorKind::InvalidData);
+        assert_eq!(refused(b"bf16ipc1\x01\0\0\0\0\0\0\0x"), io::ErrorKind::InvalidData);
+        assert_eq!(refused(b"bf16ipc1\x01\0\0\0"), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_full_or_silent_socket_asks_whether_to_wait() {
+        let (here, there) = UnixStream::pair().unwrap();
+        here.set_write_timeout(Some(Duration::from_millis(1))).unwrap();
+        there.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let error = receive::<u32, io::Error>(&there, &mut never).unwrap_err();
+        assert_eq!(error.to_string(), "asked to wait");
+        let error = send::<io::Error>(&here, &"x".repeat(16 << 20), None, &mut never).unwrap_err();
+        assert_eq!(error.to_string(), "asked to wait");
+    }
+
+    #[test]
+    fn what_is_sent_can_no_longer_change() {
+        let filled = file_filled_by(3, |bytes| -> io::Result<()> {
+            bytes.copy_from_slice(b"abc");
+            Ok(())
+        });
+        for file in [filled.unwrap(), file_of(b"abc").unwrap()] {
+            assert_eq!(with_bytes(&file, <[u8]>::to_vec).unwrap(), b"abc");
+            assert!(file.write_at(b"x", 0).is_err());
+            assert!(file.set_len(1).is_err());
+        }
+        assert_eq!(with_bytes(&file_of(b"").unwrap(), <[u8]>::len).unwrap(), 0);
+        let unsealed = memory_file().unwrap();
+        assert_eq!(with_bytes(&unsealed, <[u8]>::len).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

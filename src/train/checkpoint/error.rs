@@ -1,0 +1,240 @@
+//! What can be wrong with a checkpoint, or with the place it should go.
+
+use super::VERSION;
+use crate::hlo::DType;
+use std::path::PathBuf;
+use std::{fmt, io};
+
+/// What is wrong with a checkpoint, or with the place it should go.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// There is none.
+    #[error("{}: no such checkpoint\nhelp: train first, or name one with --checkpoint", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system does not give it.
+    #[error("{}: cannot read the checkpoint", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// More bytes than the machine can hold.
+    #[error("{}: cannot read the checkpoint: it is {n_bytes} bytes, and this machine has {available} bytes of memory\nhelp: name a checkpoint that `bf16scope train` wrote", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes.
+        n_bytes: u64,
+        /// The machine's memory.
+        available: u128,
+    },
+    /// Its end is missing.
+    #[error("{}: the checkpoint is cut off: {n_bytes} bytes, {expected}\nhelp: copy it again, or go on from an earlier one; this file is left as it is", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes there are.
+        n_bytes: u64,
+        /// What was expected.
+        expected: String,
+    },
+    /// Another kind of file.
+    #[error("{}: not a safetensors file: {why}\nhelp: name a checkpoint that `bf16scope train` wrote", path.display())]
+    NotSafetensors {
+        /// The file.
+        path: PathBuf,
+        /// What the safetensors reader says.
+        why: String,
+    },
+    /// Arrays, but not of a run of ours.
+    #[error("{}: not a bf16scope checkpoint: {why}\nhelp: name a checkpoint that `bf16scope train` wrote", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its metadata.
+        why: String,
+    },
+    /// Its bytes are not those that were written.
+    #[error("{}: the checkpoint is damaged: its sha256 is {measured}, it was written with {expected}\nhelp: copy it again, or go on from an earlier one; this file is left as it is", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The hash of its bytes.
+        measured: String,
+        /// The hash that it holds.
+        expected: String,
+    },
+    /// As it was written, but no run has such a state.
+    #[error("{}: not the checkpoint of a run: {fault}\nhelp: go on from an earlier one; this file is left as it is", path.display())]
+    Unsound {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// Of another build.
+    #[error("{}: checkpoint format {found}, this build reads format {VERSION}\nhelp: {}", path.display(), version_help(*found))]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// Of another model.
+    #[error("{}: the checkpoint is of another model or optimizer:{mismatch}\nhelp: name the experiment it was made with, or leave --resume out to start again", path.display())]
+    OtherModel {
+        /// The file.
+        path: PathBuf,
+        /// How its variables differ.
+        mismatch: Mismatch,
+    },
+    /// A state that is not worth keeping in the place of the one before.
+    #[error("{}: the checkpoint is not saved: {fault}\nhelp: what was there before is unchanged: go on from it", path.display())]
+    Unsaved {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// An array of a dtype that safetensors has not.
+    #[error("{}: cannot save {name}: safetensors has no {dtype}", path.display())]
+    Unsaveable {
+        /// The file.
+        path: PathBuf,
+        /// The variable.
+        name: String,
+        /// Its dtype.
+        dtype: DType,
+    },
+    /// Another run saves there.
+    #[error("{}: {} saves its checkpoints there\nhelp: wait for it or stop it, or name another place with --checkpoint", path.display(), holder_name(*holder))]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// The other run's process, where its lock says so.
+        holder: Option<u32>,
+    },
+    /// The disk is full, the directory is not writable, …
+    #[error("{}: cannot write the checkpoint: {doing}\nhelp: make room or name another place with --checkpoint; what was there before is unchanged", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What failed.
+        doing: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// What no checkpoint of a run holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A number out of its range.
+    Range {
+        /// Which.
+        what: &'static str,
+        /// It.
+        measured: u64,
+        /// The least it may be.
+        least: u64,
+    },
+    /// A variable that holds a NaN or an infinity.
+    NotFinite {
+        /// The variable.
+        name: String,
+        /// Which element, row-major.
+        idx: usize,
+        /// What it is, as text.
+        value: String,
+    },
+    /// A variable whose bytes are not those of its shape.
+    Bytes {
+        /// The variable.
+        name: String,
+        /// Its bytes.
+        measured: usize,
+        /// The bytes of its shape.
+        expected: u128,
+    },
+    /// A name that the format has for itself.
+    Name,
+    /// Names and settings that are longer than a reader takes.
+    Header {
+        /// Their bytes.
+        measured: usize,
+        /// The most there may be.
+        most: u64,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Range { what, measured, least } => {
+                write!(f, "{what} is {measured}, expected {least} to {}", i32::MAX)
+            }
+            Fault::NotFinite { name, idx, value } => write!(f, "{name} is not finite: element {idx} is {value}"),
+            Fault::Bytes { name, measured, expected } => {
+                write!(f, "{name} has {measured} bytes, its shape has {expected}")
+            }
+            Fault::Name => write!(f, "a variable is called `__metadata__`, which safetensors has for itself"),
+            Fault::Header { measured, most } => {
+                write!(f, "the names of its variables and its settings are {measured} bytes, expected at most {most}")
+            }
+        }
+    }
+}
+
+fn holder_name(holder: Option<u32>) -> String {
+    holder.map_or("another run".to_string(), |process| format!("another run (process {process})"))
+}
+
+/// Format 1 had no hash, no settings and no fingerprint of the data.
+fn version_help(found: u32) -> &'static str {
+    match found < VERSION {
+        true => {
+            "it is of an older build and has no hash that could show damage: go on with that build, or train again; \
+             any reader of safetensors still reads its arrays"
+        }
+        false => "use the build of bf16scope that wrote it",
+    }
+}
+
+/// How the variables of a checkpoint differ from those of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The program has them, the checkpoint has not.
+    pub missing: Vec<String>,
+    /// The checkpoint has them, the program has not.
+    pub unexpected: Vec<String>,
+    /// Name, shape in the checkpoint, shape in the program.
+    pub different: Vec<(String, String, String)>,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let different =
+            self.different.iter().map(|(name, found, expected)| format!("{name} is {found}, not {expected}"));
+        list(f, "different", different.collect())?;
+        list(f, "missing", self.missing.clone())?;
+        list(f, "unexpected", self.unexpected.clone())
+    }
+}
+
+/// Up to this many variables of a kind are named in an error.
+const N_NAMED: usize = 4;
+
+fn list(f: &mut fmt::Formatter<'_>, kind: &str, names: Vec<String>) -> fmt::Result {
+    if names.is_empty() {
+        return Ok(());
+    }
+    write!(f, "\n  {kind}: {}", names[..names.len().min(N_NAMED)].join(", "))?;
+    match names.len().checked_sub(N_NAMED) {
+        Some(n) if n > 0 => write!(f, " and {n} more"),
+        Some(_) | None => Ok(()),
+    }
+}

@@ -1,0 +1,377 @@
+//! Modules that make XLA abort, hang, or take all memory: the process that was asked survives, and says why.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use bf16scope::hlo::proto::encode;
+use bf16scope::hlo::{DType, text};
+use bf16scope::pjrt::{Arg, ChildSpec, Client, CompileOptions, Executable, Limits, PjrtError, Platform, Setup};
+use tempfile::TempDir;
+
+use super::binary::bf16scope;
+
+/// A module in a folder of its own. Nothing of the folder is in a message: commands run inside it.
+fn module(name: &str, text: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    (folder, path)
+}
+
+/// Runs the real binary on a module.
+fn on(text: &str, args: &[&str]) -> Output {
+    let (folder, _path) = module("m.hlo", text);
+    bf16scope(args).current_dir(folder.path()).output().unwrap()
+}
+
+/// Standard error of a command that could not run: exit code 2, nothing on standard output.
+fn refusal(output: &Output) -> String {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(2), &b""[..]), "{text}");
+    text
+}
+
+/// Text with every number as `N`; digits of a word (`bf16`) stay.
+fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        if !c.is_ascii_digit() || out.ends_with(|c: char| c.is_ascii_alphanumeric() && c != 'N') {
+            out.push(c);
+            continue;
+        }
+        while chars.next_if(|c| c.is_ascii_digit() || matches!(c, '.' | ':')).is_some() {}
+        // A log aligns its numbers.
+        while out.ends_with("  ") {
+            out.pop();
+        }
+        out.push('N');
+    }
+    out
+}
+
+const SLICE_TO_DYNAMIC: &str = "\
+HloModule slice
+
+ENTRY main {
+  x = f32[4]{0} parameter(0)
+  ROOT y = f32[4]{0} custom-call(x), custom_call_target=\"SliceToDynamic\"
+}
+";
+
+const FOREVER: &str = "\
+HloModule forever
+
+body {
+  ROOT s = (s32[], f32[4]{0}) parameter(0)
+}
+
+cond {
+  c = (s32[], f32[4]{0}) parameter(0)
+  ROOT t = pred[] constant(true)
+}
+
+ENTRY main {
+  x = f32[4]{0} parameter(0)
+  zero = s32[] constant(0)
+  init = (s32[], f32[4]{0}) tuple(zero, x)
+  ROOT w = (s32[], f32[4]{0}) while(init), condition=cond, body=body
+}
+";
+
+/// 8 GiB of result from one number.
+const GROWS: &str = "\
+HloModule grows
+
+ENTRY main {
+  x = f32[] parameter(0)
+  ROOT y = f32[2147483648]{0} broadcast(x), dimensions={}
+}
+";
+
+#[test]
+fn an_abort_of_xla_is_an_error_with_what_it_wrote() {
+    let text = refusal(&on(SLICE_TO_DYNAMIC, &["run", "m.hlo", "--random", "1"]));
+    assert_eq!(
+        without_numbers(&text),
+        "bf16scope: m.hlo cannot be compiled\n  caused by: compiling `slice`: the child process ended with signal N, SIGABRT. It \
+         wrote:\n  F0000 N N loop_emitter.cc:N] Check failed: dynamic_dims.size() == shape_.dimensions().size() (N vs. N)\nhelp: XLA checks some rules by ending \
+         its process: the text above, if any, names the one that the module breaks\n"
+    );
+}
+
+#[test]
+fn a_loop_without_an_end_is_ended_by_its_time_limit() {
+    let began = Instant::now();
+    let text = refusal(&on(FOREVER, &["run", "m.hlo", "--random", "1", "--timeout", "0.5"]));
+    assert_eq!(
+        without_numbers(&text),
+        "bf16scope: running `forever`: not done after Nms, and the limit is Nms\nhelp: raise the limit (--timeout), if it is \
+         not a loop without an end\n"
+    );
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_run_that_takes_more_memory_than_it_may_is_ended() {
+    let text = refusal(&on(GROWS, &["run", "m.hlo", "--random", "1", "--memory", "1GiB"]));
+    assert_eq!(
+        without_numbers(&text),
+        "bf16scope: running `grows`: N bytes of memory in use (N GiB), and the limit is N (N GiB)\nhelp: raise the limit \
+         (--memory), or make the module's arrays smaller\n"
+    );
+}
+
+#[test]
+fn what_xla_aborts_over_when_it_runs_is_an_error_too() {
+    // A collective over two devices and calls that wait are refused before they run: see `collectives`.
+    let onednn = SLICE_TO_DYNAMIC.replace("SliceToDynamic", "__onednn$matmul");
+    let text = refusal(&on(&onednn, &["run", "m.hlo", "--random", "1"]));
+    let help = "help: XLA checks some rules by ending its process: the text above, if any, names the one that the module \
+                breaks\n";
+    assert_eq!(
+        without_numbers(&text),
+        format!("bf16scope: running `slice`: the child process ended with signal N, SIGSEGV\n{help}")
+    );
+    let topk = SLICE_TO_DYNAMIC.replace("SliceToDynamic", "TopK");
+    let text = refusal(&on(&topk, &["run", "m.hlo", "--random", "1"]));
+    assert_eq!(
+        without_numbers(&text),
+        format!(
+            "bf16scope: m.hlo cannot be compiled\n  caused by: compiling `slice`: the child process ended with signal N, SIGABRT. \
+             It wrote:\n  F0000 N N shape.h:N] Check failed: state Expected a tuple shape. Got f32[N]\n  This is a programmer error. Please read the Shape \
+             object's tuple properties (e.g. tuple_shapes) only when it's a tuple shape.\n{help}"
+        )
+    );
+    let sized = "HloModule sized\n\nENTRY main {\n  x = f32[4]{0} parameter(0)\n  n = s32[] constant(1000000000)\n  ROOT y = \
+                 f32[<=4]{0} set-dimension-size(x, n), dimensions={0}\n}\n";
+    // It writes beyond its memory, so what the child says on its way out is chance.
+    let text = refusal(&on(sized, &["run", "m.hlo", "--random", "1"]));
+    assert!(text.contains("the child process ended with signal "), "{text}");
+}
+
+#[test]
+fn a_parameter_that_no_memory_holds_is_refused_before_anything_is_allocated() {
+    let began = Instant::now();
+    let huge =
+        "HloModule huge\n\nENTRY main {\n  x = f32[17179869184]{0} parameter(0)\n  ROOT y = f32[] constant(0)\n}\n";
+    for subcommand in ["run", "audit"] {
+        let text = refusal(&on(huge, &[subcommand, "m.hlo", "--random", "1"]));
+        assert_eq!(
+            without_numbers(&text),
+            "bf16scope: the parameters take N GiB, the largest of them is in0 (`x`, f32[N]); making and copying them takes N \
+             GiB, and this machine has N GiB available\nhelp: run it on a machine with more memory, or make the module for \
+             smaller arrays\n"
+        );
+    }
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+fn spec() -> ChildSpec {
+    ChildSpec::new(env!("CARGO_BIN_EXE_bf16scope"))
+}
+
+fn client(spec: &ChildSpec) -> Client {
+    Client::in_child(Platform::Cpu, &Setup::from_env(), spec).unwrap()
+}
+
+fn compile(client: &Client, module: &str) -> Result<Executable, PjrtError> {
+    let program = encode::to_bytes(&text::parse(module, "m").unwrap()).unwrap();
+    client.compile(&program, &CompileOptions::default())
+}
+
+const NEGATE: &str =
+    "HloModule negate\n\nENTRY main {\n  x = f32[3]{0} parameter(0)\n  ROOT y = f32[3]{0} negate(x)\n}\n";
+
+fn negate(client: &Client) -> Result<Vec<u8>, PjrtError> {
+    let executable = compile(client, NEGATE)?;
+    let bytes: Vec<u8> = [1f32, -2.0, 0.5].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let x = client.buffer_from_host(&bytes, DType::F32, &[3], 0)?;
+    executable.execute(vec![Arg::Donate(x)])?[0].to_host()
+}
+
+/// Children of this process that run as children of bf16scope, by the pid of this very client.
+fn pids() -> Vec<u32> {
+    let me = std::process::id().to_string();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if parent == Some(&me) && command.ends_with(b"__child\0") {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// The child that `make` started: other tests of this process start theirs at the same time, so a program of another name
+/// tells it apart.
+fn started(name: &str, limits: Limits) -> (Client, u32, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join(name);
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bf16scope"), &program).unwrap();
+    let client = client(&ChildSpec { limits, ..ChildSpec::new(&program) });
+    let is_it = |pid: &u32| {
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        command.starts_with(program.as_os_str().as_encoded_bytes())
+    };
+    let pid = pids().into_iter().find(is_it).unwrap();
+    (client, pid, folder)
+}
+
+fn send(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+/// Whether a process is there; one that was not collected is.
+fn is_there(pid: u32) -> bool {
+    PathBuf::from(format!("/proc/{pid}")).exists()
+}
+
+#[test]
+fn a_library_has_the_same_and_its_own_limits() {
+    let client = client(&spec());
+    assert_eq!(client.platform_name().unwrap(), "cpu");
+    assert_eq!(client.devices().len(), Client::cpu().unwrap().devices().len());
+    let negated: Vec<f32> =
+        negate(&client).unwrap().chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
+    assert_eq!(negated, [-1.0, 2.0, -0.5]);
+    // What a plugin refuses comes back in its own form.
+    let error =
+        compile(&client, &NEGATE.replace("negate(x)", "custom-call(x), custom_call_target=\"nobody\"")).unwrap_err();
+    assert!(matches!(&error, PjrtError::Call { call: "PJRT_Client_Compile", .. }), "{error:?}");
+    // What ends the child is said once, and then that it ended.
+    let error = compile(&client, SLICE_TO_DYNAMIC).unwrap_err();
+    assert!(
+        error.to_string().starts_with("compiling `slice`: the child process ended with signal 6, SIGABRT"),
+        "{error}"
+    );
+    let gone = negate(&client).unwrap_err().to_string();
+    assert_eq!(
+        gone,
+        "compiling `negate`: the child process ended before: compiling `slice`: the child process ended with signal 6, \
+         SIGABRT\nhelp: make another client: arrays and programs are gone with the child"
+    );
+}
+
+#[test]
+fn a_child_that_is_killed_or_stopped_is_an_error_and_leaves_nothing() {
+    let (client, pid, _folder) = started("killed", Limits::default());
+    send("-KILL", pid);
+    let error = negate(&client).unwrap_err().to_string();
+    assert!(error.starts_with("compiling `negate`: the child process ended with signal 9, SIGKILL"), "{error}");
+    assert!(!is_there(pid));
+    let limits = Limits { timeout: Some(Duration::from_secs(10)), memory: None };
+    let (client, pid, _folder) = started("stopped", limits);
+    // Ctrl-C and the like are the parent's to answer.
+    ["-INT", "-TERM", "-HUP", "-QUIT"].iter().for_each(|signal| send(signal, pid));
+    assert_eq!(negate(&client).unwrap().len(), 12);
+    drop(client);
+    assert!(!is_there(pid));
+    let limits = Limits { timeout: Some(Duration::from_millis(1500)), memory: None };
+    let (client, pid, _folder) = started("stopped", limits);
+    send("-STOP", pid);
+    let error = negate(&client).unwrap_err().to_string();
+    assert_eq!(
+        without_numbers(&error),
+        "compiling `negate`: not done after Ns, and the limit is Ns\nhelp: raise the limit (--timeout), if it is not a loop \
+         without an end"
+    );
+    assert!(!is_there(pid));
+}
+
+#[test]
+fn a_child_ends_with_its_parent_in_the_middle_of_a_run() {
+    let (folder, _path) = module("m.hlo", FOREVER);
+    let mut parent = bf16scope(&["run", "m.hlo", "--random", "1"])
+        .current_dir(folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let child_of = |parent: u32| {
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        children.split_whitespace().next().map(|pid| pid.parse::<u32>().unwrap())
+    };
+    let began = Instant::now();
+    let child = loop {
+        match child_of(parent.id()) {
+            Some(child) => break child,
+            None => assert!(began.elapsed() < Duration::from_secs(20)),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    // Long enough to be in the loop, which takes a processor's whole time.
+    let ticks = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        fields.get(11).map_or(0, |ticks| ticks.parse::<u64>().unwrap())
+    };
+    while ticks(child) < 100 {
+        assert!(began.elapsed() < Duration::from_secs(60) && is_there(child));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    let began = Instant::now();
+    while is_there(child) {
+        // Whoever adopts it collects it; until then it has ended all the same.
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        if stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')) {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "{stat}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_program_that_does_not_serve_is_named() {
+    let error = |program: &str, timeout| {
+        let limits = Limits { timeout: Some(timeout), memory: None };
+        let spec = ChildSpec { limits, ..ChildSpec::new(program) };
+        Client::in_child(Platform::Cpu, &Setup::from_env(), &spec).unwrap_err().to_string()
+    };
+    let long = Duration::from_secs(30);
+    assert_eq!(
+        error("/no/such/program", long),
+        "child process: cannot start /no/such/program: No such file or directory (os error 2)\nhelp: name a bf16scope \
+         program, or one that calls pjrt::serve"
+    );
+    let help = "help: name a bf16scope program of this version, or one that calls pjrt::serve";
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        error("/bin/true", long),
+        format!("child process: /bin/true is no bf16scope {version} that serves: it ended with exit status 0\n{help}")
+    );
+    // A program that reads and never answers.
+    let silent = ChildSpec {
+        arguments: Vec::new(),
+        limits: Limits { timeout: Some(Duration::from_millis(300)), memory: None },
+        ..ChildSpec::new("/bin/cat")
+    };
+    let error = Client::in_child(Platform::Cpu, &Setup::from_env(), &silent).unwrap_err().to_string();
+    assert!(error.starts_with("child process: /bin/cat is no bf16scope"), "{error}");
+    assert!(error.contains("that serves: it said nothing for 300ms"), "{error}");
+}
+
+#[test]
+fn children_leave_no_descriptors_and_no_processes() {
+    // Others open files in this process at the same time: sockets and pipes of ours are told apart by their growth.
+    let (first, pid, _folder) = started("first", Limits::default());
+    let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = count();
+    for _ in 0..30 {
+        let (client, pid, _folder) = started("again", Limits::default());
+        drop(client);
+        assert!(!is_there(pid));
+    }
+    let after = count();
+    // 30 children have 60 descriptors here; the tests beside this one have some.
+    assert!(after < before + 30, "{before} descriptors before, {after} after");
+    assert!(is_there(pid));
+    assert_eq!(negate(&first).unwrap().len(), 12);
+}

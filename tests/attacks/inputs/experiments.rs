@@ -1,0 +1,302 @@
+//! Experiments: each value of the examples replaced by what it must not be, and documents that are none.
+
+use std::panic::catch_unwind;
+use std::time::{Duration, Instant};
+
+use bf16scope::graph::Precision;
+use bf16scope::models::{ConfigError, yaml};
+use bf16scope::train::{Experiment, program};
+
+/// What stands where another value is expected.
+const VALUES: [&str; 24] = [
+    "-1",
+    "0",
+    "1",
+    "0.5",
+    "-0.5",
+    "2147483648",
+    "9223372036854775807",
+    "9223372036854775808",
+    "-9223372036854775809",
+    "1.0e+308",
+    "1.0e-300",
+    "1.0e+400",
+    ".nan",
+    ".inf",
+    "-.inf",
+    "~",
+    "\"\"",
+    "\"32\"",
+    "text",
+    "true",
+    "[]",
+    "[1, 2]",
+    "{}",
+    "{kind: none}",
+];
+
+/// A small experiment of every kind, with every key.
+const EXPERIMENTS: [&str; 4] = [
+    "model:
+  kind: mlp
+  input: [4]
+  n_classes: 3
+  hidden: [5]
+  dropout: 0.25
+train:
+  batch: 4
+  epochs: 1
+  seed: 7
+  shift: 0
+  accumulate: 2
+  label_smoothing: 0.1
+  loss_scale: static:1024
+  remat: elementwise
+  optimizer:
+    kind: momentum
+    momentum: 0.9
+    nesterov: true
+    momentum_dtype: bf16
+  learning_rate:
+    kind: warm_up_step
+    value: 0.1
+    warm_up: 2
+    drops:
+      - step: 3
+        multiplier: 0.5
+  weight_decay:
+    value: 1.0e-3
+    except: [bias]
+data:
+  csv: rows.csv
+  scale: 0.5
+  n_test: 2
+",
+    "model:
+  kind: cnn
+  input: [6, 6, 1]
+  n_classes: 3
+  filters: [2]
+  kernel: 3
+  hidden: [2]
+  dropout: 0.25
+train:
+  batch: 2
+  optimizer:
+    kind: adam
+    beta1: 0.9
+    beta2: 0.999
+    epsilon: 1.0e-8
+  learning_rate:
+    kind: exponential_decay
+    value: 0.1
+    rate: 0.5
+    every: 3
+    staircase: true
+",
+    "model:
+  kind: resnet
+  depth: 18
+  width: 2
+  input: [32, 32, 1]
+  n_classes: 3
+  padding: same
+  momentum: 0.9
+  epsilon: 1.0e-5
+",
+    "model:
+  kind: transformer
+  vocabulary: 9
+  length: 4
+  max_length: 8
+  layers: 1
+  features: 4
+  heads: 2
+  hidden: 4
+  causal: true
+  dropout: 0.25
+  recompute:
+    attention: 1
+train:
+  batch: 2
+  optimizer:
+    kind: adafactor
+    decay_exponent: 0.8
+    clipping_threshold: 1.0
+    momentum: 0.9
+    min_dim_size_to_factor: 2
+    epsilon1: 1.0e-30
+    epsilon2: 1.0e-3
+  learning_rate:
+    kind: inverse_sqrt
+    value: 0.1
+    constant_until: 3
+",
+];
+
+/// What is refused, and why, or that a program comes of it.
+fn outcome(text: &str) -> Result<(), String> {
+    let experiment: Experiment =
+        yaml::from_str("e.yaml", text).map_err(|error: ConfigError| format!("read: {error}"))?;
+    let batch = i64::from(experiment.train.batch);
+    let objective = experiment.train.objective(Precision::Bf16);
+    let program = program::training(&experiment.model, Precision::Bf16, batch, &objective);
+    program.map_err(|error| format!("built: {error}"))?;
+    Ok(())
+}
+
+/// Each line `key: value` of a document with each of [`VALUES`].
+fn replaced() -> impl Iterator<Item = String> {
+    EXPERIMENTS.iter().flat_map(|document| {
+        let lines: Vec<&str> = document.lines().collect();
+        let with = |at: usize, line: String| {
+            let mut lines = lines.clone();
+            lines[at] = &line;
+            lines.join("\n") + "\n"
+        };
+        (0..lines.len())
+            .flat_map(|at| {
+                let (key, value) = lines[at].split_once(':').unwrap_or((lines[at], ""));
+                let key = key.to_string();
+                let has_value = !value.trim().is_empty();
+                VALUES.iter().filter(move |_| has_value).map(move |value| (at, format!("{key}: {value}")))
+            })
+            .map(|(at, line)| with(at, line))
+            .collect::<Vec<String>>()
+    })
+}
+
+#[test]
+fn every_value_is_refused_with_its_place_or_makes_a_program() {
+    let (mut n_read, mut n_built, mut n_made) = (0, 0, 0);
+    let mut failures = Vec::new();
+    for text in replaced() {
+        let began = Instant::now();
+        let outcome = catch_unwind(|| outcome(&text));
+        let what = match outcome {
+            Ok(Ok(())) => {
+                n_made += 1;
+                None
+            }
+            Ok(Err(error)) if error.starts_with("read: ") => {
+                n_read += 1;
+                // Either the place, with its line below, or that the whole document lacks something.
+                let has_place = error.starts_with("read: e.yaml:") && error.contains(" | ");
+                (!has_place).then(|| format!("no place: {error}"))
+            }
+            Ok(Err(error)) => {
+                n_built += 1;
+                (error.trim() == "built:").then(|| "no words".to_string())
+            }
+            Err(_) => Some("a panic".to_string()),
+        };
+        failures.extend(what.map(|what| format!("{what}\n{text}")));
+        if began.elapsed() > Duration::from_secs(20) {
+            failures.push(format!("{:?}\n{text}", began.elapsed()));
+        }
+    }
+    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n\n"));
+    println!("{n_read} refused by the reader, {n_built} by the builder, {n_made} make a program");
+    assert!(n_read + n_built > 1000, "{n_read} and {n_built}");
+}
+
+/// The mlp with one text replaced.
+fn with(from: &str, to: &str) -> String {
+    assert!(EXPERIMENTS[0].contains(from));
+    EXPERIMENTS[0].replace(from, to)
+}
+
+#[test]
+fn documents_that_are_none_are_refused_with_their_place() {
+    let mlp = EXPERIMENTS[0];
+    let nested = format!("model: {}1{}", "[".repeat(100), "]".repeat(100));
+    let cases = [
+        ("", "missing key `model`"),
+        ("\n\n# nothing\n", "missing key `model`"),
+        ("~\n", "found nothing"),
+        ("[]\n", "found a list"),
+        ("text\n", "found string \"text\""),
+        ("1\n", "found integer"),
+        ("{}\n", "missing key `model`"),
+        (&format!("{mlp}---\n{mlp}"), "more than one document"),
+        (&nested, "found a list"),
+        (&with("  batch: 4", "\tbatch: 4"), "not valid yaml"),
+        (&with("  batch: 4", "  batch: 4\n  batch: 8"), "key `batch` is given twice"),
+        (&with("  batch: 4", "  batch: 4\n  btach: 8"), "unknown key `btach`"),
+        (&with("  batch: 4", "    batch: 4"), "e.yaml:"),
+        (&with("  batch: 4", "  batch: [4"), "found a list, expected a whole number"),
+        (&with("  batch: 4", "  batch: \"4"), "e.yaml:"),
+        (&with("  batch: 4", "  batch: *four"), "e.yaml:"),
+        (&with("  batch: 4", "  batch: !!float 4"), ""),
+        (&with("  batch: 4", "  batch: 4\0"), "e.yaml:"),
+        (&with("  batch: 4", "  batch: 0x"), "found string"),
+        (&with("kind: mlp", "kind: mlpp"), "unknown value `mlpp`"),
+        (&with("  kind: mlp\n", ""), "expected `kind: …` before it"),
+        (&mlp.replace("data:", "data: {csv: [1]}\nmore:"), "found a list"),
+        (&format!("{mlp}train: {{}}\n"), "key `train` is given twice"),
+        (&mlp[..mlp.len() / 2], ""),
+    ];
+    let mut failures = Vec::new();
+    for (text, expected) in cases {
+        match (outcome(text), expected) {
+            (Ok(()), "") => {}
+            (Err(error), expected) if error.contains(expected) => {}
+            (outcome, expected) => failures.push(format!("{outcome:?}, expected {expected}:\n{text}")),
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn other_ways_to_write_the_same_document_are_read() {
+    let mlp = EXPERIMENTS[0];
+    let read =
+        |text: &str| yaml::from_str::<Experiment>("e.yaml", text).map_err(|error: ConfigError| error.to_string());
+    let expected = read(mlp).unwrap();
+    for text in [
+        format!("\u{FEFF}{mlp}"),
+        mlp.replace('\n', "\r\n"),
+        format!("--- # one document\n{mlp}...\n"),
+        mlp.replace("batch: 4", "batch: &four 4"),
+        mlp.replace("batch: 4", "batch: 0x4"),
+        mlp.replace("hidden: [5]", "hidden:\n    - 5"),
+        mlp.replace("momentum: 0.9", "momentum: 9.0e-1"),
+    ] {
+        assert_eq!(read(&text), Ok(expected.clone()), "{text}");
+    }
+}
+
+/// Whatever would go wrong without a word: refused, with the line and the column.
+#[test]
+fn what_would_train_to_nothing_is_refused() {
+    let refused = |from: &str, to: &str, expected: &str| {
+        let error = outcome(&with(from, to)).expect_err(to);
+        assert!(error.contains(expected), "{to}: expected {expected}, not\n{error}");
+    };
+    refused(
+        "dropout: 0.25",
+        "dropout: .nan",
+        "found floating point `NaN`, expected a number from 0 up to but not including 1",
+    );
+    refused("dropout: 0.25", "dropout: 1", "found floating point `1.0`, expected a number from 0");
+    refused("batch: 4", "batch: 0", "found integer `0`, expected a whole number from 1 to 2147483647");
+    refused("epochs: 1", "epochs: 0", "found integer `0`, expected a whole number from 1 to 2147483647");
+    refused("  value: 0.1", "  value: -1", "expected a finite number of at least 0");
+    refused("  value: 0.1", "  value: .inf", "expected a finite number of at least 0");
+    refused("  value: 0.1", "  value: 1.0e+39", "expected a finite number of at least 0");
+    refused("momentum: 0.9", "momentum: 2", "expected a number from 0 up to but not including 1");
+    refused("momentum: 0.9", "momentum: 1", "expected a number from 0 up to but not including 1");
+    refused("label_smoothing: 0.1", "label_smoothing: 1", "expected a number from 0 up to but not including 1");
+    refused("scale: 0.5", "scale: 0", "expected a number other than 0 that f32 can hold");
+    refused("scale: 0.5", "scale: .nan", "expected a number other than 0 that f32 can hold");
+    refused("scale: 0.5", "scale: 1.0e-40", "expected a number other than 0 that f32 can hold");
+    refused("n_classes: 3", "n_classes: 0", "expected a whole number of at least 1");
+    refused("input: [4]", "input: [4, -1]", "expected a whole number of at least 1");
+    refused("value: 1.0e-3", "value: -1.0e-3", "expected a finite number of at least 0");
+    refused("static:1024", "static:nan", "no loss scale `static:nan`");
+    // Its inverse, or itself, is no number of f32.
+    refused("static:1024", "static:1.0e-60", "no loss scale `static:1.0e-60`");
+    refused("static:1024", "static:3.0e38", "no loss scale `static:3.0e38`");
+    refused("accumulate: 2", "accumulate: 3", "accumulate is 3, which does not divide the batch of 4");
+    refused("remat: elementwise", "remat: [blok*]", "blok*");
+}

@@ -1,0 +1,28 @@
+//! What was found by attacking bf16scope from outside, each attack kept as a test: bad files, killed runs, modules that
+//! make XLA abort, and whatever once went wrong without a word. One file for each thing attacked.
+
+#[path = "../support/binary.rs"]
+mod binary;
+mod door;
+
+mod checkpoints;
+mod children;
+mod collectives;
+mod custom_vjp;
+mod files;
+mod graphs;
+mod inputs;
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "../support/random.rs"]
+mod modules;
+mod mutations;
+mod passes;
+mod places;
+mod plugins;
+mod resumption;
+#[path = "../run/mod.rs"]
+mod run;
+mod scale;
+mod sessions;
+mod streams;
+mod terminal;

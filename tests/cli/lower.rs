@@ -1,0 +1,413 @@
+//! `bf16scope lower`, `bf16scope explain-cast` and `BF16SCOPE_AUTO`, driven as a user would: the real binary.
+//!
+//! `UPDATE_EXPECT=1 cargo test --test lower` rewrites the expectations; read the diff.
+
+use crate::binary;
+
+use bf16scope::hlo::proto::decode;
+use bf16scope::hlo::text::parse;
+use bf16scope::passes::amp::{self, Policy};
+use expect_test::{Expect, expect};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// A dot, a bias, a relu, another dot, and a softmax's beginning.
+const MODULE: &str = "\
+HloModule net
+
+ENTRY main {
+  x = f32[8,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  b = f32[16] parameter(2)
+  hidden = f32[8,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  bias = f32[8,16] broadcast(b), dimensions={1}
+  biased = f32[8,16] add(hidden, bias), metadata={op_name=\"net/layer1/add\"}
+  zero = f32[] constant(0)
+  zeros = f32[8,16] broadcast(zero), dimensions={}
+  relu = f32[8,16] maximum(biased, zeros)
+  logits = f32[8,16] dot(relu, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT exps = f32[8,16] exponential(logits)
+}
+";
+
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    /// A folder with the module in it.
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("net.txt"), MODULE).unwrap();
+        Place { folder }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = binary::bf16scope(args);
+        command.env_remove("RUST_LOG").env_remove("BF16SCOPE_AUTO").env("COLUMNS", "100");
+        command.stdin(Stdio::null()).current_dir(self.folder.path());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the binary runs")
+    }
+
+    /// Exit code, standard output and standard error, as one text.
+    fn check(&self, args: &[&str], expected: Expect) {
+        let output = self.run(args);
+        let mut text = format!("exit {}\n", output.status.code().expect("no signal ended it"));
+        for (name, bytes) in [("stdout", output.stdout), ("stderr", output.stderr)] {
+            if !bytes.is_empty() {
+                text += &format!("--- {name}\n{}", String::from_utf8(bytes).expect("output is UTF-8"));
+            }
+        }
+        expected.assert_eq(&text);
+    }
+}
+
+fn oracle(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+#[test]
+fn a_module_is_lowered_and_what_was_decided_is_shown() {
+    let place = Place::new();
+    place.check(
+        &["lower", "net.txt", "-o", "out.txt"],
+        expect![[r#"
+            exit 0
+            --- stdout
+            ┌─────────────┬──────────┬───────────┐
+            │ op          ┆ now bf16 ┆ as before │
+            ╞═════════════╪══════════╪═══════════╡
+            │ add         ┆        1 ┆         0 │
+            │ broadcast   ┆        2 ┆         0 │
+            │ dot         ┆        2 ┆         0 │
+            │ exponential ┆        0 ┆         1 │
+            │ maximum     ┆        1 ┆         0 │
+            └─────────────┴──────────┴───────────┘
+            6 of 7 instructions with f32 give bf16 now; 4 casts inserted (1,312 bytes)
+            results computed: 3,584 bytes before, 2,048 bytes after (57.1 %)
+        "#]],
+    );
+    expect![[r#"
+        HloModule net, entry_computation_layout={(f32[8,16]{1,0}, f32[16,16]{1,0}, f32[16]{0})->f32[8,16]{1,0}}
+
+        ENTRY main {
+          x = f32[8,16]{1,0} parameter(0)
+          w = f32[16,16]{1,0} parameter(1)
+          b = f32[16]{0} parameter(2)
+          x.bf16 = bf16[8,16]{1,0} convert(x)
+          w.bf16 = bf16[16,16]{1,0} convert(w)
+          hidden = bf16[8,16]{1,0} dot(x.bf16, w.bf16), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+          b.bf16 = bf16[16]{0} convert(b)
+          bias = bf16[8,16]{1,0} broadcast(b.bf16), dimensions={1}
+          biased = bf16[8,16]{1,0} add(hidden, bias), metadata={op_name="net/layer1/add"}
+          zero = bf16[] constant(0)
+          zeros = bf16[8,16]{1,0} broadcast(zero), dimensions={}
+          relu = bf16[8,16]{1,0} maximum(biased, zeros)
+          logits = bf16[8,16]{1,0} dot(relu, w.bf16), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+          logits.f32 = f32[8,16]{1,0} convert(logits)
+          ROOT exps = f32[8,16]{1,0} exponential(logits.f32)
+        }
+
+    "#]]
+    .assert_eq(&place.text("out.txt"));
+    place.check(&["lower", "net.txt", "-o", "out.txt", "--policy", "O0", "--list"], expect![[r#"
+        exit 0
+        --- stdout
+        ┌──────────────┬─────────────┬────────┬─────┬─────┬─────────────────────────────────────────────────────────────────────────────┬──────┐
+        │ instruction  ┆ op          ┆ class  ┆ was ┆ is  ┆ because                                                                     ┆ from │
+        ╞══════════════╪═════════════╪════════╪═════╪═════╪═════════════════════════════════════════════════════════════════════════════╪══════╡
+        │ main/%x      ┆ parameter   ┆ source ┆ f32 ┆ f32 ┆ parameters keep their types, unless the policy lowers those of the entry    ┆      │
+        │ main/%w      ┆ parameter   ┆ source ┆ f32 ┆ f32 ┆ parameters keep their types, unless the policy lowers those of the entry    ┆      │
+        │ main/%b      ┆ parameter   ┆ source ┆ f32 ┆ f32 ┆ parameters keep their types, unless the policy lowers those of the entry    ┆      │
+        │ main/%hidden ┆ dot         ┆ allow  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
+        │ main/%bias   ┆ broadcast   ┆ clear  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
+        │ main/%biased ┆ add         ┆ infer  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
+        │ main/%zero   ┆ constant    ┆ source ┆ f32 ┆ f32 ┆ it is made in the dtype its readers want                                    ┆      │
+        │ main/%zeros  ┆ broadcast   ┆ clear  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
+        │ main/%relu   ┆ maximum     ┆ clear  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
+        │ main/%logits ┆ dot         ┆ allow  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
+        │ main/%exps   ┆ exponential ┆ deny   ┆ f32 ┆ f32 ┆ it turns an absolute error of its operand into a relative one of its result ┆      │
+        └──────────────┴─────────────┴────────┴─────┴─────┴─────────────────────────────────────────────────────────────────────────────┴──────┘
+        ┌─────────────┬──────────┬───────────┐
+        │ op          ┆ now bf16 ┆ as before │
+        ╞═════════════╪══════════╪═══════════╡
+        │ add         ┆        0 ┆         1 │
+        │ broadcast   ┆        0 ┆         2 │
+        │ dot         ┆        0 ┆         2 │
+        │ exponential ┆        0 ┆         1 │
+        │ maximum     ┆        0 ┆         1 │
+        └─────────────┴──────────┴───────────┘
+        0 of 7 instructions with f32 give bf16 now; 0 casts inserted (0 bytes)
+        results computed: 3,584 bytes before, 3,584 bytes after (100.0 %)
+    "#]]);
+}
+
+#[test]
+fn text_and_proto_go_in_and_out() {
+    let place = Place::new();
+    let pb = oracle("oracle_tf/mlp_f32.hlo.pb");
+    let txt = oracle("oracle_tf/mlp_f32.hlo.txt");
+    for (input, output) in [(&pb, "a.pb"), (&pb, "a.txt"), (&txt, "b.pb")] {
+        let output = place.run(&["lower", input.to_str().unwrap(), "-o", output]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let expected = amp::run(&decode::from_bytes(&std::fs::read(&pb).unwrap()).unwrap(), &Policy::default()).unwrap().0;
+    let names = |module: &bf16scope::hlo::Module| -> Vec<String> {
+        let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+        let mut names: Vec<String> =
+            instructions.map(|instr| format!("{} {}", instr.name, instr.shape.without_layout())).collect();
+        names.sort();
+        names
+    };
+    for name in ["a.pb", "b.pb"] {
+        let module = decode::from_bytes(&std::fs::read(place.path(name)).unwrap()).unwrap();
+        assert_eq!(names(&module), names(&expected), "{name}");
+    }
+    assert_eq!(names(&parse(&place.text("a.txt"), "a.txt").unwrap()), names(&expected));
+}
+
+#[test]
+fn the_report_is_json() {
+    let place = Place::new();
+    assert!(place.run(&["lower", "net.txt", "-o", "out.pb", "--report", "r.json"]).status.success());
+    let report: serde_json::Value = serde_json::from_str(&place.text("r.json")).unwrap();
+    assert_eq!(report["policy"]["dtype"], "bf16");
+    assert_eq!(report["totals"]["dot"]["lowered"], 2);
+    let biased = &report["decisions"].as_array().unwrap().iter().find(|d| d["instruction"] == "biased").unwrap();
+    assert_eq!(biased["rule"], "it lies between ops that are lowered");
+    assert_eq!((&biased["from"], &biased["op_name"]), (&"hidden".into(), &"net/layer1/add".into()));
+    assert_eq!((&biased["n_bytes_before"], &biased["n_bytes_after"]), (&512.into(), &256.into()));
+    let casts: Vec<&str> =
+        report["casts"].as_array().unwrap().iter().map(|c| c["instruction"].as_str().unwrap()).collect();
+    assert_eq!(casts, ["x.bf16", "w.bf16", "b.bf16", "logits.f32"]);
+}
+
+#[test]
+fn an_instruction_is_explained() {
+    let place = Place::new();
+    place.check(
+        &["explain-cast", "net.txt", "%biased"],
+        expect![[r#"
+        exit 0
+        --- stdout
+        main/%biased, add of class infer, was f32, is bf16: it lies between ops that are lowered (%hidden)
+          from main/%hidden, dot of class allow, was f32, is bf16: its op is always lowered
+    "#]],
+    );
+    place.check(&["explain-cast", "net.txt", "exps"], expect![[r#"
+        exit 0
+        --- stdout
+        main/%exps, exponential of class deny, stays f32: it turns an absolute error of its operand into a relative one of its result
+          cast %logits.f32 (convert, 128 elements) gives %logits in f32, first wanted by %exps
+    "#]]);
+    place.check(
+        &["explain-cast", "net.txt", "biased", "--keep", "*/layer1/*"],
+        expect![[r#"
+        exit 0
+        --- stdout
+        main/%biased, add of class island, stays f32: the policy keeps names like `*/layer1/*`
+          cast %hidden.f32 (convert, 128 elements) gives %hidden in f32, first wanted by %biased
+          cast %biased.bf16 (convert, 128 elements) gives %biased in bf16, first wanted by %relu
+    "#]],
+    );
+    place.check(
+        &["explain-cast", "net.txt", "biasd"],
+        expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: net.txt: no instruction is named `biasd`; did you mean `biased`?
+    "#]],
+    );
+    // Names of another framework's dump: by opcode and by number.
+    place.check(
+        &["explain-cast", "net.txt", "%dot.7"],
+        expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: net.txt: no instruction is named `dot.7`; did you mean `hidden` or `logits`?
+    "#]],
+    );
+    place.write("numbered.txt", &MODULE.replace("relu", "max.4"));
+    place.check(
+        &["explain-cast", "numbered.txt", "fusion.4"],
+        expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: numbered.txt: no instruction is named `fusion.4`; did you mean `max.4`?
+    "#]],
+    );
+    place.check(
+        &["explain-cast", "net.txt", "zero", "--json"],
+        expect![[r#"
+        exit 0
+        --- stdout
+        {
+          "decisions": [
+            {
+              "computation": "main",
+              "instruction": "zero",
+              "op_name": "",
+              "opcode": "constant",
+              "class": "source",
+              "old": "f32",
+              "new": "bf16",
+              "rule": "it is made in the dtype its readers want",
+              "from": null,
+              "n_bytes_before": 4,
+              "n_bytes_after": 2
+            }
+          ],
+          "from": [],
+          "casts": []
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn policies_come_from_files() {
+    let place = Place::new();
+    place.write("policy.yaml", "preset: O1\nkeep: ['*/layer1/*']\nallow: [add]\n");
+    assert!(place.run(&["lower", "net.txt", "-o", "out.txt", "--policy", "policy.yaml"]).status.success());
+    assert!(place.text("out.txt").contains("biased = f32[8,16]"));
+    place.write("two.yaml", "allow: [dot]\ndeny: [tanh, dot]\n");
+    place.check(
+        &["lower", "net.txt", "-o", "x.pb", "--policy", "two.yaml"],
+        expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: two.yaml is no policy
+          caused by: `dot` is in the lists `allow` and `deny`, expected it in one: take it out of the other
+    "#]],
+    );
+    place.write("key.yaml", "preset: O1\nkepe: [dot]\n");
+    place.check(&["lower", "net.txt", "-o", "x.pb", "--policy", "key.yaml"], expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: key.yaml:2:1: unknown key `kepe`, expected one of preset, dtype, allow, infer, clear, deny, island, keep, min_elements, parameters, results, loss, accumulate, reach, deny_spreads
+          2 | kepe: [dot]
+            | ^^^^
+          help: did you mean `keep`?
+    "#]]);
+    place.write("value.yaml", "min_elements: many\n");
+    place.check(
+        &["lower", "net.txt", "-o", "x.pb", "--policy", "value.yaml"],
+        expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: value.yaml:1:15: found string "many", expected a whole number
+          1 | min_elements: many
+            |               ^^^^
+    "#]],
+    );
+    place.check(
+        &["lower", "net.txt", "-o", "x.pb", "--policy", "none.yaml"],
+        expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: cannot read the policy none.yaml
+          caused by: No such file or directory (os error 2)
+    "#]],
+    );
+    place.check(&["lower", "net.txt", "-o", "x.pb", "--policy", "03"], expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: unknown preset `03`, expected one of default, tf_amp, bf16_scope, O0, O1, O2, O3, mixed_bfloat16, mixed_float16, jmp:params=…,compute=…,output=…
+    "#]]);
+    place.check(&["lower", "net.txt", "-o", "x.pb", "--policy", "jmp:params=f8"], expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: `jmp:params=f8`: `f8` is none of f32, bf16, f16, expected such as `jmp:params=f32,compute=bf16,output=f32`
+    "#]]);
+    assert!(!place.path("x.pb").exists());
+}
+
+#[test]
+fn f16_training_says_what_it_cannot_do() {
+    let place = Place::new();
+    let module = oracle("oracle_jax/mlp_adam_step.hlo.pb");
+    let output = place.run(&["lower", module.to_str().unwrap(), "-o", "out.pb", "--dtype", "f16"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success());
+    assert!(
+        stderr.starts_with("bf16scope: warning: this program differentiates a scalar loss, and in f16"),
+        "{stderr}"
+    );
+}
+
+/// A file that cannot be lowered leaves what was there.
+#[test]
+fn an_output_is_replaced_whole_or_not_at_all() {
+    let place = Place::new();
+    place.write("out.txt", "what was there");
+    place.write("broken.txt", &MODULE.replace("ROOT exps = f32[8,16]", "ROOT exps = f32[8,17]"));
+    let output = place.run(&["lower", "broken.txt", "-o", "out.txt"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("broken.txt: the module is broken"));
+    assert_eq!(place.text("out.txt"), "what was there");
+    assert!(place.run(&["lower", "net.txt", "-o", "out.txt"]).status.success());
+    assert!(place.text("out.txt").starts_with("HloModule net"));
+}
+
+/// `exps` of logits near 1: in f32 they have bits that a bf16 product of the logits does not give.
+#[test]
+fn the_environment_lowers_what_is_run() {
+    let place = Place::new();
+    let run = |auto: Option<&str>| {
+        let mut command = place.command(&["run", "net.txt", "--random", "1", "--json"]);
+        auto.map(|value| command.env("BF16SCOPE_AUTO", value));
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let mut json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (json["outputs"].take(), stderr)
+    };
+    let (wide, _) = run(None);
+    let (off, _) = run(Some("0"));
+    let (narrow, stderr) = run(Some("1"));
+    assert!(wide.is_array());
+    assert_eq!(wide, off);
+    assert_ne!(wide, narrow);
+    assert!(
+        stderr.contains("warning: BF16SCOPE_AUTO is set: 6 instructions of net.txt compute in bf16 now"),
+        "{stderr}"
+    );
+    let (_, stderr) = run(Some("zzz"));
+    assert!(stderr.starts_with("bf16scope: BF16SCOPE_AUTO is `zzz`, expected 0, 1, a preset or a file\n"), "{stderr}");
+}
+
+/// What is compiled for a TPU is lowered too: the compiler counts casts that the wide program has not.
+#[test]
+fn the_environment_lowers_what_is_compiled() {
+    let place = Place::new();
+    let compile = |auto: &str| {
+        let mut command = place.command(&["compile", "net.txt", "--target", "tpu-v2", "--json"]);
+        let output = command.env("BF16SCOPE_AUTO", auto).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{stderr}");
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (json["reports"][0]["flops"].as_f64().unwrap(), stderr)
+    };
+    let (wide, quiet) = compile("0");
+    let (narrow, stderr) = compile("1");
+    assert!(!quiet.contains("BF16SCOPE_AUTO"), "{quiet}");
+    let warning = "warning: BF16SCOPE_AUTO is set: 6 instructions of net.txt compute in bf16 now";
+    assert!(stderr.contains(warning), "{stderr}");
+    assert!(narrow > wide, "{narrow} flops lowered, {wide} as given");
+}

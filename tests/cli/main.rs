@@ -1,0 +1,16 @@
+//! The program as a user runs it.
+
+mod audit_cli;
+#[path = "../support/binary.rs"]
+mod binary;
+mod cli_bits;
+mod lower;
+mod regression;
+#[path = "../run/mod.rs"]
+mod run;
+mod run_cli;
+#[path = "../support/mod.rs"]
+mod support;
+mod train_cli;
+#[path = "../support/wide.rs"]
+mod wide;

@@ -1,0 +1,206 @@
+//! What once broke, and must not again: each case starts with a line that says what happened.
+//!
+//! Found by hand with wrong and odd input. All go through the binary, as a user's input does.
+
+use crate::binary;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A directory with a small experiment.
+struct Folder(tempfile::TempDir);
+
+const MODEL: &str = "model: {kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [8]}";
+const TRAIN: &str = "train: {epochs: 1, learning_rate: {kind: constant, value: 0.05}}";
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder(tempfile::tempdir().unwrap());
+        folder.write("e.yaml", &[MODEL, &data(360), TRAIN]);
+        folder
+    }
+
+    fn write(&self, name: &str, lines: &[&str]) {
+        std::fs::write(self.path(name), lines.join("\n")).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        binary::bf16scope(args).current_dir(self.0.path()).output().unwrap()
+    }
+
+    /// Standard error of a command that could not run.
+    fn stderr(&self, args: &[&str]) -> String {
+        let Output { status, stdout, stderr } = self.run(args);
+        let stderr = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(2), "{args:?}: {stderr}{}", String::from_utf8_lossy(&stdout));
+        stderr
+    }
+
+    fn succeeds(&self, args: &[&str]) {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+fn data(n_test: usize) -> String {
+    let csv = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
+    format!("data: {{csv: {}, scale: 0.0625, n_test: {n_test}}}", csv.display())
+}
+
+/// A pipe of its own, not a device of the system: where this breaks, it destroys what it is given.
+fn pipe(folder: &Folder) {
+    assert!(Command::new("mkfifo").arg(folder.path("pipe")).status().unwrap().success());
+}
+
+fn is_file(folder: &Folder, name: &str) -> bool {
+    std::fs::symlink_metadata(folder.path(name)).unwrap().is_file()
+}
+
+#[test]
+fn what_is_no_file_is_not_replaced() {
+    // As root, `--checkpoint /dev/null`, `--trace /dev/full` and `emit -o /dev/stdout` put a file in the device's place.
+    let folder = Folder::new();
+    pipe(&folder);
+    let error = folder.stderr(&["train", "e.yaml", "--checkpoint", "pipe"]);
+    assert!(error.contains("there is a FIFO, which a file does not replace"), "{error}");
+    let error = folder.stderr(&["bits", "1", "--trace", "pipe"]);
+    assert!(error.contains("--trace: `pipe` is no regular file; name a file to write"), "{error}");
+    assert!(!is_file(&folder, "pipe"));
+    let reader = Command::new("cat").arg(folder.path("pipe")).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    folder.succeeds(&["emit", "e.yaml", "-o", "pipe"]);
+    let read = reader.wait_with_output().unwrap().stdout;
+    assert!(read.starts_with(b"HloModule ") && !is_file(&folder, "pipe"));
+}
+
+#[test]
+#[cfg(unix)]
+fn links_stay_links() {
+    // Output files replaced the link that led to them, and the file itself kept what it held.
+    let folder = Folder::new();
+    for name in ["a", "b", "c"] {
+        std::fs::write(folder.path(&format!("{name}.real")), "").unwrap();
+        std::os::unix::fs::symlink(format!("{name}.real"), folder.path(name)).unwrap();
+    }
+    folder.succeeds(&["train", "e.yaml", "--checkpoint", "a"]);
+    folder.succeeds(&["emit", "e.yaml", "-o", "b"]);
+    folder.succeeds(&["bits", "1", "--trace", "c"]);
+    for name in ["a", "b", "c"] {
+        assert!(!is_file(&folder, name), "{name} is still a link");
+        assert!(std::fs::metadata(folder.path(&format!("{name}.real"))).unwrap().len() > 0, "{name} was written");
+    }
+}
+
+#[test]
+fn an_experiment_is_not_overwritten_by_its_checkpoint() {
+    // `--checkpoint e.yaml` replaced the experiment.
+    let folder = Folder::new();
+    let error = folder.stderr(&["train", "e.yaml", "--checkpoint", "e.yaml"]);
+    assert!(error.contains("e.yaml: cannot write the checkpoint: there is a file that is no checkpoint"), "{error}");
+    assert!(std::fs::read_to_string(folder.path("e.yaml")).unwrap().starts_with("model:"));
+}
+
+#[test]
+fn a_place_that_no_checkpoint_can_have_is_found_out_first() {
+    // A trailing slash or a name too long was found out after the first epoch, and its work was lost.
+    let folder = Folder::new();
+    let long = "x".repeat(300);
+    for (place, what) in
+        [("new/", "there is a directory, which a file does not replace"), (long.as_str(), "File name too long")]
+    {
+        let output = folder.run(&["train", "e.yaml", "--checkpoint", place]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(what), "{error}");
+        assert!(
+            !String::from_utf8(output.stdout).unwrap().contains("epoch 1/1"),
+            "{place} was refused before training"
+        );
+    }
+}
+
+#[test]
+fn a_state_that_no_machine_holds_is_an_error() {
+    // `n_classes: 1000000000000` aborted the process: `memory allocation of 64000000000000 bytes failed`.
+    let folder = Folder::new();
+    for (hidden, largest) in [
+        ("1000000000000", "mlp/dense1/kernel f32[64,1000000000000]"),
+        ("1000000, 1000000", "mlp/dense2/kernel f32[1000000,1000000]"),
+    ] {
+        folder.write("e.yaml", &[&MODEL.replace("[8]}", &format!("[{hidden}]}}")), &data(360), TRAIN]);
+        let error = folder.stderr(&["train", "e.yaml"]);
+        assert!(error.contains(&format!("the largest variable is {largest}")), "{error}");
+    }
+}
+
+#[test]
+fn a_file_without_line_ends_is_an_error() {
+    // `csv: /dev/zero` grew to 8 GB and aborted; as the experiment, it was read until memory ended.
+    let folder = Folder::new();
+    std::fs::File::create(folder.path("zeros")).unwrap().set_len(1 << 30).unwrap();
+    folder.write("e.yaml", &[MODEL, "data: {csv: zeros, n_test: 1}"]);
+    let error = folder.stderr(&["train", "e.yaml"]);
+    assert!(error.contains("zeros:1: a row of more than 67108864 bytes"), "{error}");
+    let error = folder.stderr(&["train", "zeros"]);
+    let expected = "bf16scope: zeros: cannot read the experiment\n  caused by: it has more than 1048576 bytes, the most that \
+                    is read of it\n";
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn a_byte_order_mark_is_passed_over() {
+    // A file saved with one was `not valid yaml: … more than one document`, and its data not finite numbers.
+    let folder = Folder::new();
+    let row = |label: u8| format!("{}{label}", "1,".repeat(64));
+    folder.write("d.csv", &[&format!("\u{FEFF}{}", row(1)), &row(2), &row(3)]);
+    let train = TRAIN.replace("{epochs", "{batch: 2, epochs");
+    folder.write("e.yaml", &[&format!("\u{FEFF}{MODEL}"), "data: {csv: d.csv, n_test: 1}", &train]);
+    folder.succeeds(&["train", "e.yaml"]);
+}
+
+#[test]
+fn settings_that_can_only_fail_are_errors_of_the_file() {
+    // A learning rate of NaN, a momentum of 1.5 or a scale of 0 was trained with; NaN's advice was to lower the rate.
+    let folder = Folder::new();
+    for (train, place, expected) in [
+        (
+            "learning_rate: {kind: constant, value: .nan}",
+            "3:42",
+            "found floating point `NaN`, expected a finite number of at least 0",
+        ),
+        (
+            "learning_rate: {kind: constant, value: -1}",
+            "3:42",
+            "found floating point `-1.0`, expected a finite number of at least 0",
+        ),
+        ("learning_rate: {kind: constant, value: 1.0e39}", "3:42", "expected a finite number of at least 0"),
+        ("optimizer: {kind: momentum, momentum: 1.5}", "3:41", "expected a number from 0 up to but not including 1"),
+        ("optimizer: {kind: adam, beta1: 1}", "3:34", "expected a number from 0 up to but not including 1"),
+        ("optimizer: {kind: adam, epsilon: 0}", "3:36", "expected a finite number above 0"),
+        ("weight_decay: {value: .inf}", "3:25", "expected a finite number of at least 0"),
+        ("epochs: 1000000000000", "3:11", "expected a whole number from 1 to 2147483647"),
+    ] {
+        folder.write("e.yaml", &[MODEL, "train:", &format!("  {train}")]);
+        let error = folder.stderr(&["train", "e.yaml"]);
+        assert!(error.contains(&format!("e.yaml:{place}: ")) && error.contains(expected), "{train}: {error}");
+    }
+    folder.write("e.yaml", &[MODEL, "data: {csv: d.csv, n_test: 1, scale: 0}"]);
+    let error = folder.stderr(&["train", "e.yaml"]);
+    assert!(error.contains("e.yaml:2:38: found floating point `0.0`, expected a number other than 0"), "{error}");
+}
+
+#[test]
+fn a_run_on_other_data_does_not_go_on() {
+    // With another `n_test`, --resume took the step for one of the new data's epochs and went on in the middle of one.
+    let folder = Folder::new();
+    folder.succeeds(&["train", "e.yaml", "--checkpoint", "c"]);
+    folder.write("e.yaml", &[MODEL, &data(500), TRAIN]);
+    let error = folder.stderr(&["train", "e.yaml", "--checkpoint", "c", "--resume", "--epochs", "2"]);
+    assert!(
+        error.contains("c: the checkpoint is of another run:\n  data.training.examples was 1437, is 1297 now"),
+        "{error}"
+    );
+}

@@ -1,0 +1,499 @@
+//! `bf16scope run`, `emit` and `compile` on modules, as a user runs them.
+
+use crate::binary;
+use crate::run;
+use crate::support;
+use crate::wide;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use bf16scope::hlo::proto::{decode, encode};
+use bf16scope::hlo::{Literal, Module};
+use bf16scope::pjrt::CompileOptions;
+use ndarray::{ArrayD, IxDyn, OwnedRepr, arr0, array};
+use ndarray_npy::{NpzReader, NpzWriter};
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Output {
+        binary::bf16scope(args).current_dir(self.0.path()).output().unwrap()
+    }
+
+    /// Standard output of a command that succeeds.
+    fn stdout(&self, args: &[&str]) -> String {
+        let output = self.command(args);
+        assert!(output.status.success(), "{args:?}: {}", utf8(&output.stderr));
+        utf8(&output.stdout)
+    }
+
+    /// Standard error of a command that fails.
+    fn stderr(&self, args: &[&str]) -> String {
+        let output = self.command(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", utf8(&output.stdout));
+        utf8(&output.stderr)
+    }
+
+    fn npz(&self, name: &str) -> NpzReader<File> {
+        NpzReader::new(File::open(self.path(name)).unwrap()).unwrap()
+    }
+}
+
+fn utf8(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn data(folder: &str, name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder).join(name);
+    path.to_str().unwrap().to_string()
+}
+
+fn f32s(npz: &mut NpzReader<File>, name: &str) -> Vec<f32> {
+    let array: ArrayD<f32> = npz.by_name(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    array.iter().copied().collect()
+}
+
+/// Greatest size of an element.
+fn scale(values: &[f64]) -> f64 {
+    values.iter().fold(0f64, |scale, value| scale.max(value.abs()))
+}
+
+/// Whether every element of a result is within its bound of what is expected; a NaN is not.
+fn check(result: usize, values: &[f64], expected: &[f64], bound: impl Fn(usize) -> f64) {
+    assert_eq!(values.len(), expected.len(), "out{result}");
+    for (at, (value, expected)) in values.iter().zip(expected).enumerate() {
+        let (difference, bound) = ((value - expected).abs(), bound(at));
+        assert!(
+            difference <= bound,
+            "out{result}[{at}] is {value:e}, expected {expected:e}: off by {difference:e}, at most {bound:e}"
+        );
+    }
+}
+
+/// The elements of an array as f64, from f32 or s32.
+fn numbers(npz: &mut NpzReader<File>, name: &str) -> Vec<f64> {
+    let integers: Result<ArrayD<i32>, _> = npz.by_name(name);
+    match integers {
+        Ok(integers) => integers.iter().copied().map(f64::from).collect(),
+        Err(_) => f32s(npz, name).into_iter().map(f64::from).collect(),
+    }
+}
+
+/// An array as an argument of a module.
+fn argument(npz: &mut NpzReader<File>, name: &str) -> Literal {
+    let dims = |shape: &[usize]| shape.iter().map(|&n| n as i64).collect::<Vec<i64>>();
+    if let Ok(array) = npz.by_name::<OwnedRepr<i32>, IxDyn>(name) {
+        return Literal::from_elements(dims(array.shape()), &array.iter().copied().collect::<Vec<i32>>());
+    }
+    let array: ArrayD<f32> = npz.by_name(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    Literal::from_elements(dims(array.shape()), &array.iter().copied().collect::<Vec<f32>>())
+}
+
+fn module(folder: &str, name: &str) -> Module {
+    decode::from_bytes(&std::fs::read(data(folder, &format!("{name}.hlo.pb"))).unwrap()).unwrap()
+}
+
+/// Results of a module that is run here, in this process.
+fn results_here(module: &Module, arguments: &[Literal]) -> Vec<Literal> {
+    run::run_bytes(&encode::to_bytes(module).unwrap(), &CompileOptions::default(), arguments)
+}
+
+/// `bf16scope run` of a framework's module, from proto and from text, gives the bits that the module gives when it is run
+/// here: same device, same options. `inputs` holds `in0`, ….
+fn runs_as_here(folder: &str, name: &str, inputs: &Path) {
+    let place = Folder::new();
+    let module = module(folder, name);
+    let mut npz = NpzReader::new(File::open(inputs).unwrap()).unwrap();
+    let n_parameters = module.entry().parameters().len();
+    let arguments: Vec<Literal> = (0..n_parameters).map(|at| argument(&mut npz, &format!("in{at}"))).collect();
+    let expected = results_here(&module, &arguments);
+    for ending in ["pb", "txt"] {
+        let file = data(folder, &format!("{name}.hlo.{ending}"));
+        place.stdout(&["run", &file, "--inputs", inputs.to_str().unwrap(), "--outputs", "out.npz"]);
+        let mut results = place.npz("out.npz");
+        assert_eq!(results.len(), expected.len(), "{file}");
+        for (at, expected) in expected.iter().enumerate() {
+            assert!(argument(&mut results, &format!("out{at}")) == *expected, "{file}: result {at} differs");
+        }
+    }
+}
+
+/// Half an ulp of f32, relative to one. An f32 sum of `k` terms in any order is within `k` times this of the exact one,
+/// relative to the sum of their sizes (Higham 2002, 4.2), which in these networks is about the result's scale. Errors of
+/// stages add, so a result's bound is this times the lengths of all sums it went through.
+const ROUNDING: f64 = 1.0 / (1 << 24) as f64;
+
+/// Hands over what a module of JAX's gives here, in f64, beside what JAX recorded in f32; integers must be equal.
+///
+/// In f32 a relu or a maximum whose inputs are within a rounding of each other falls as the processor's order of sums has
+/// it, and gradients with it; in f64 it falls as in exact arithmetic, on every processor.
+fn beside_jax(name: &str, judge: impl Fn(usize, &[f64], &[f64], &mut NpzReader<File>)) {
+    let inputs = data("oracle_jax", &format!("{name}.npz"));
+    runs_as_here("oracle_jax", name, Path::new(&inputs));
+    let mut recorded = NpzReader::new(File::open(inputs).unwrap()).unwrap();
+    let module = wide::module(&module("oracle_jax", name));
+    let n_parameters = module.entry().parameters().len();
+    let arguments = (0..n_parameters).map(|at| wide::literal(&argument(&mut recorded, &format!("in{at}"))));
+    for (at, result) in results_here(&module, &arguments.collect::<Vec<_>>()).iter().enumerate() {
+        let expected = numbers(&mut recorded, &format!("out{at}"));
+        match result.elements::<i32>() {
+            Some(integers) => assert_eq!(integers.into_iter().map(f64::from).collect::<Vec<_>>(), expected),
+            None => judge(at, &wide::f64s(result), &expected, &mut recorded),
+        }
+    }
+}
+
+/// Sums of 784 and 128 forward, 10 in the softmax, 32 in the mean, 10, 128 and 32 backward.
+///
+/// Adam's first update is `lr g / (|g| + ε)` of the gradient `g`, which it blows up: where `g` is off by `δ`, the
+/// update is off by at most `lr δ ε / (|g| - δ + ε)²`, and never by more than `2 lr`. What `g` was, the first moment
+/// says: it is `(1 - β1) g`.
+#[test]
+fn jaxs_adam_step_gives_jaxs_results() {
+    const N_TERMS: f64 = 784.0 + 128.0 + 10.0 + 32.0 + 10.0 + 128.0 + 32.0;
+    let (learning_rate, epsilon, one_minus_beta1) = (1e-3, 1e-8, 0.1);
+    beside_jax("mlp_adam_step", |number, values, expected, recorded| {
+        let own = N_TERMS * ROUNDING * scale(expected);
+        if number > 3 {
+            return check(number, values, expected, |_| own);
+        }
+        // out0 to out3 are parameters, out5 to out8 their first moments.
+        let moment = numbers(recorded, &format!("out{}", number + 5));
+        let delta = N_TERMS * ROUNDING * scale(&moment) / one_minus_beta1;
+        check(number, values, expected, |at| {
+            let gradient = moment[at].abs() / one_minus_beta1;
+            let slope = epsilon / ((gradient - delta).max(0.0) + epsilon).powi(2);
+            own + learning_rate * (delta * slope).min(2.0)
+        });
+    });
+}
+
+/// Sums of 9, 144 and 288 forward, 10 in the softmax, 10, 288 and, over batch and places, 6272 backward.
+#[test]
+fn jaxs_momentum_step_gives_jaxs_results() {
+    const N_TERMS: f64 = 9.0 + 144.0 + 288.0 + 10.0 + 10.0 + 288.0 + 6272.0;
+    beside_jax("cnn_momentum_step", |number, values, expected, _| {
+        check(number, values, expected, |_| N_TERMS * ROUNDING * scale(expected));
+    });
+}
+
+/// In each of two layers: sums of 64 for the heads, 16 for scores, softmax and values each, 64 and 256 and 64 in the
+/// dense layers, 64 twice in two normalizations; at the end two more of 64, a mean of 16 and a dense layer of 64.
+#[test]
+fn jaxs_encoder_gives_jaxs_results() {
+    const N_TERMS: f64 = 2.0 * (64.0 + 3.0 * 16.0 + 64.0 + 256.0 + 64.0 + 4.0 * 64.0) + 2.0 * 64.0 + 16.0 + 64.0;
+    beside_jax("encoder_forward", |number, values, expected, _| {
+        check(number, values, expected, |_| N_TERMS * ROUNDING * scale(expected));
+    });
+}
+
+/// Variables in the order in which the networks use them first, which is the order of TensorFlow's parameters.
+const MLP: [&str; 4] = ["fc1/kernel", "fc1/bias", "fc2/kernel", "fc2/bias"];
+const RESNET_BLOCK: [&str; 17] = [
+    "conv0/kernel",
+    "bn0/gamma",
+    "bn0/beta",
+    "c1/kernel",
+    "b1/gamma",
+    "b1/beta",
+    "c2/kernel",
+    "b2/gamma",
+    "b2/beta",
+    "c3/kernel",
+    "b3/gamma",
+    "b3/beta",
+    "proj/kernel",
+    "bproj/gamma",
+    "bproj/beta",
+    "fc/kernel",
+    "fc/bias",
+];
+
+/// TensorFlow's modules, which name nothing, on TensorFlow's arrays by position. What the numbers are beside those that
+/// TensorFlow recorded, `tests/networks/oracle_tf.rs` says.
+fn tensorflows_modules_run_as_here(name: &str, variables: &[&str]) {
+    let folder = Folder::new();
+    let mut recorded = NpzReader::new(File::open(data("oracle_tf", &format!("{name}.npz"))).unwrap()).unwrap();
+    let mut inputs = NpzWriter::new(File::create(folder.path("in.npz")).unwrap());
+    inputs.add_array("in0", &recorded.by_name::<OwnedRepr<f32>, IxDyn>("x0").unwrap()).unwrap();
+    inputs.add_array("in1", &recorded.by_name::<OwnedRepr<i32>, IxDyn>("y").unwrap()).unwrap();
+    for (at, variable) in variables.iter().enumerate() {
+        let array: ArrayD<f32> = recorded.by_name(&format!("var/{variable}")).unwrap();
+        inputs.add_array(format!("in{}", at + 2), &array).unwrap();
+    }
+    inputs.finish().unwrap();
+    for precision in ["bf16", "f32"] {
+        runs_as_here("oracle_tf", &format!("{name}_{precision}"), &folder.path("in.npz"));
+    }
+}
+
+#[test]
+fn tensorflows_mlp_gives_what_it_gives_in_process() {
+    tensorflows_modules_run_as_here("mlp", &MLP);
+}
+
+#[test]
+fn tensorflows_resnet_block_gives_what_it_gives_in_process() {
+    tensorflows_modules_run_as_here("resnet_block", &RESNET_BLOCK);
+}
+
+/// Takes one of each kind of parameter: the sum of `x` and of `scale` rounded to bf16, and the labels as they are.
+const SMALL: &str = r#"HloModule small
+
+ENTRY main {
+  x = bf16[2,3] parameter(0), metadata={op_name="images"}
+  scale = f32[] parameter(1)
+  labels = s32[2] parameter(2)
+  low = bf16[] convert(scale)
+  scales = bf16[2,3] broadcast(low), dimensions={}
+  sum = bf16[2,3] add(x, scales)
+  ROOT results = (bf16[2,3], s32[2]) tuple(sum, labels)
+}
+"#;
+
+/// A folder with `small.txt` and `in.npz`: arrays named as the parameter, by its scoped name, and by position.
+fn small() -> Folder {
+    let folder = Folder::new();
+    folder.text("small.txt", SMALL);
+    let mut inputs = NpzWriter::new_compressed(File::create(folder.path("in.npz")).unwrap());
+    inputs.add_array("in2", &array![4i32, 7]).unwrap();
+    inputs.add_array("scale", &arr0(1.0f32)).unwrap();
+    // In Fortran's order, which must not matter; 0.1 is no bf16 value.
+    let images = array![[0.1f32, 2.0], [3.0, 4.0], [5.0, f32::NAN]].reversed_axes();
+    inputs.add_array("images", &images).unwrap();
+    inputs.finish().unwrap();
+    folder
+}
+
+#[test]
+fn arrays_go_by_position_or_name_and_results_come_as_a_table_json_or_file() {
+    let folder = small();
+    let out = folder.stdout(&["run", "small.txt", "-i", "in.npz", "-o", "out.npz", "--offline"]);
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("small.txt: 3 arrays in, 2 out; compiled in "), "{out}");
+    let cells = |line: &str| line.split(['│', '┆']).map(|cell| cell.trim().to_string()).collect::<Vec<_>>();
+    assert_eq!(
+        cells(lines[4])[1..8],
+        ["out0", "bf16[2,3]", "1.101562e0", "6.000000e0", "3.820312e0", "1", "0"].map(String::from)
+    );
+    assert_eq!(
+        cells(lines[5])[1..8],
+        ["out1", "s32[2]", "4.000000e0", "7.000000e0", "5.500000e0", "0", "0"].map(String::from)
+    );
+    let mut results = folder.npz("out.npz");
+    let sum: ArrayD<f32> = results.by_name("out0").unwrap();
+    // 0.1 rounds to 0.10009765625, and the sum to 1.1015625.
+    assert_eq!(sum.as_slice().unwrap()[..5], [1.1015625, 4.0, 6.0, 3.0, 5.0]);
+    assert_eq!(sum.shape(), [2, 3]);
+    assert!(sum[[1, 2]].is_nan());
+    assert_eq!(results.by_name::<OwnedRepr<i32>, IxDyn>("out1").unwrap(), array![4, 7].into_dyn());
+
+    let json = folder.stdout(&["run", "small.txt", "-i", "in.npz", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["inputs"][0]["array"], "images");
+    assert_eq!(json["inputs"][0]["dims"], serde_json::json!([2, 3]));
+    assert_eq!(json["outputs"][0]["n_nan"], 1);
+    assert_eq!(json["outputs"][1]["mean"], 5.5);
+    assert_eq!(json["allow_excess_precision"], false);
+}
+
+#[test]
+fn bf16_goes_out_as_raw_bits_and_comes_back_in_as_them() {
+    let folder = small();
+    folder.stdout(&["run", "small.txt", "-i", "in.npz", "-o", "raw.npz", "--raw-bf16"]);
+    let sum: ArrayD<u16> = folder.npz("raw.npz").by_name("out0").unwrap();
+    assert_eq!(sum.as_slice().unwrap()[..3], [0x3f8d, 0x4080, 0x40c0]);
+    let mut inputs = NpzWriter::new(File::create(folder.path("again.npz")).unwrap());
+    inputs.add_array("in0", &sum).unwrap();
+    inputs.add_array("in1", &arr0(0f32)).unwrap();
+    inputs.add_array("in2", &array![0i32, 0]).unwrap();
+    inputs.finish().unwrap();
+    folder.stdout(&["run", "small.txt", "-i", "again.npz", "-o", "out.npz"]);
+    let sum: ArrayD<f32> = folder.npz("out.npz").by_name("out0").unwrap();
+    assert_eq!(sum.as_slice().unwrap()[..3], [1.1015625, 4.0, 6.0]);
+}
+
+#[test]
+fn what_is_missing_is_drawn_from_the_seed_and_only_that() {
+    let folder = small();
+    let mut inputs = NpzWriter::new(File::create(folder.path("part.npz")).unwrap());
+    inputs.add_array("scale", &arr0(0f32)).unwrap();
+    inputs.finish().unwrap();
+    let drawn = |args: &[&str]| {
+        let out = folder.stdout(&[&["run", "small.txt", "-o", "out.npz"], args].concat());
+        let mut npz = folder.npz("out.npz");
+        let labels: ArrayD<i32> = npz.by_name("out1").unwrap();
+        (out, f32s(&mut npz, "out0"), labels)
+    };
+    let (out, values, labels) = drawn(&["-i", "part.npz", "--random", "1"]);
+    assert!(out.starts_with("small.txt: 3 arrays in (2 drawn at random), 2 out"), "{out}");
+    assert!(values.iter().all(|value| value.abs() < 6.0) && values.iter().any(|value| *value < 0.0), "{values:?}");
+    assert!(labels.iter().all(|label| (0..8).contains(label)), "{labels}");
+    assert_eq!(drawn(&["-i", "part.npz", "--random", "1"]).1, values, "the same seed");
+    assert_ne!(drawn(&["-i", "part.npz", "--random", "2"]).1, values, "another seed");
+    assert_eq!(drawn(&["--random", "1"]).2, labels, "the labels do not depend on what else is drawn");
+}
+
+/// A tuple for a parameter, and layouts in which the first axis varies fastest: neither changes which element is which.
+#[test]
+fn tuples_and_layouts_do_not_show() {
+    let folder = Folder::new();
+    let module = "HloModule m, entry_computation_layout={((f32[2,3]{0,1}, s32[]))->f32[3,2]{0,1}}\n\nENTRY main {\n  \
+                  p = (f32[2,3]{0,1}, s32[]) parameter(0)\n  x = f32[2,3]{0,1} get-tuple-element(p), index=0\n  \
+                  ROOT y = f32[3,2]{0,1} transpose(x), dimensions={1,0}\n}\n";
+    folder.text("m.txt", module);
+    let mut inputs = NpzWriter::new(File::create(folder.path("in.npz")).unwrap());
+    inputs.add_array("p.0", &array![[1f32, 2.0, 3.0], [4.0, 5.0, 6.0]]).unwrap();
+    inputs.add_array("in1", &arr0(9i32)).unwrap();
+    inputs.finish().unwrap();
+    folder.stdout(&["run", "m.txt", "-i", "in.npz", "-o", "out.npz"]);
+    let y: ArrayD<f32> = folder.npz("out.npz").by_name("out0").unwrap();
+    assert_eq!(y, array![[1f32, 4.0], [2.0, 5.0], [3.0, 6.0]].into_dyn());
+}
+
+/// Every rounding is made unless the flag is given; then XLA, which computes bf16 in f32 on a CPU, may leave out the
+/// rounding of a bf16 product that is read as f32.
+#[test]
+fn excess_precision_is_asked_for() {
+    let folder = Folder::new();
+    folder.text(
+        "m.txt",
+        "HloModule m\n\nENTRY main {\n  x = bf16[2] parameter(0)\n  y = bf16[2] multiply(x, x)\n  \
+         ROOT z = f32[2] convert(y)\n}\n",
+    );
+    let mut inputs = NpzWriter::new(File::create(folder.path("in.npz")).unwrap());
+    inputs.add_array("x", &array![1.1015625f32, 1.0]).unwrap();
+    inputs.finish().unwrap();
+    let result = |flags: &[&str]| {
+        folder.stdout(&[&["run", "m.txt", "-i", "in.npz", "-o", "out.npz"], flags].concat());
+        f32s(&mut folder.npz("out.npz"), "out0")
+    };
+    // The exact square is 1.21343994140625; the bf16 values around it are 2^-7 apart.
+    assert_eq!(result(&[]), [1.2109375, 1.0]);
+    assert_eq!(result(&["--allow-excess-precision"]), [1.101_562_5 * 1.101_562_5, 1.0]);
+}
+
+/// An `.npz` of these arrays of f32, and what `run` says of it.
+fn complaint(arrays: &[(&str, ArrayD<f32>)]) -> String {
+    let folder = small();
+    let mut inputs = NpzWriter::new(File::create(folder.path("bad.npz")).unwrap());
+    for (name, array) in arrays {
+        inputs.add_array(*name, array).unwrap();
+    }
+    inputs.finish().unwrap();
+    folder.stderr(&["run", "small.txt", "--inputs", "bad.npz"])
+}
+
+#[test]
+fn wrong_arrays_are_said_by_parameter() {
+    let x = ArrayD::<f32>::zeros(vec![2, 3]);
+    let scale = ArrayD::<f32>::zeros(vec![]);
+    let labels = ArrayD::<f32>::zeros(vec![2]);
+    assert_eq!(
+        complaint(&[("x", x.clone()), ("scale", scale.clone()), ("labels", labels)]),
+        "bf16scope: bad.npz: parameter 2 (`labels`) is given `labels`, which is f32[2], expected s32[2]\n\
+         help: convert it with .astype('i4')\n"
+    );
+    let flat = ArrayD::<f32>::zeros(vec![6]);
+    assert_eq!(
+        complaint(&[("in0", flat), ("scale", scale.clone()), ("labels", scale.clone())]),
+        "bf16scope: bad.npz: parameter 0 (`images`) is given `in0`, which is f32[6], expected bf16[2,3]\n\
+         help: if the order of its elements is right, .reshape(2, 3)\n"
+    );
+    assert_eq!(
+        complaint(&[("in0", x.clone()), ("images", x.clone())]),
+        "bf16scope: bad.npz: parameter 0 has two arrays, `images` and `in0`\nhelp: keep one of them\n"
+    );
+    let error = complaint(&[("X", x), ("out0", scale)]);
+    assert!(error.contains("bad.npz: no parameter is named X; not used\n"), "{error}");
+    assert!(
+        error.ends_with(
+            "bf16scope: 3 of 3 parameters have no array: in0 (`images`, bf16[2,3]), in1 (`scale`, f32[]), in2 (`labels`, \
+             s32[2]); bad.npz holds X, out0\nhelp: give them in an .npz file with --inputs, named in0, in1, ... or as the \
+             parameters are; or draw them with --random SEED\n"
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn files_that_are_not_what_they_should_be() {
+    let folder = small();
+    folder.text("out.npz", "kept");
+    let error = folder.stderr(&["run", "small.txt", "-i", "small.txt", "-o", "out.npz"]);
+    assert!(error.contains("small.txt: no .npz archive, or a damaged one; help: make one with numpy.savez"), "{error}");
+    let bytes = std::fs::read(folder.path("in.npz")).unwrap();
+    std::fs::write(folder.path("half.npz"), &bytes[..bytes.len() / 2]).unwrap();
+    let error = folder.stderr(&["run", "small.txt", "-i", "half.npz", "-o", "out.npz"]);
+    assert!(error.contains("half.npz: no .npz archive, or a damaged one"), "{error}");
+    let error = folder.stderr(&["run", "in.npz", "-i", "in.npz", "-o", "out.npz"]);
+    assert!(error.contains("in.npz holds no HLO"), "{error}");
+    let error = folder.stderr(&["run", "small.txt", "-i", "in.npz", "-o", "no/such/out.npz"]);
+    assert!(error.contains("cannot write no/such/out.npz"), "{error}");
+    // What stood there before is untouched by all that failed, and nothing else was left behind.
+    assert_eq!(std::fs::read_to_string(folder.path("out.npz")).unwrap(), "kept");
+    let mut left: Vec<_> = std::fs::read_dir(folder.path(".")).unwrap().map(|file| file.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["half.npz", "in.npz", "out.npz", "small.txt"]);
+}
+
+#[test]
+fn emit_turns_text_into_proto_and_back_and_draws() {
+    let folder = small();
+    folder.stdout(&["emit", "small.txt", "-o", "small.pb"]);
+    let text = folder.stdout(&["emit", "small.pb"]);
+    assert_eq!(text, folder.stdout(&["emit", "small.txt"]));
+    assert!(text.contains("  sum = bf16[2,3]{1,0} add(x, scales)\n"), "{text}");
+    let dot = folder.stdout(&["emit", "small.pb", "--format", "dot"]);
+    assert!(dot.starts_with("digraph \"small\" {\n") && dot.contains("convert f32 to bf16"), "{dot}");
+    assert_eq!(
+        folder.stderr(&["emit", "small.pb", "--precision", "f32"]),
+        "bf16scope: --precision chooses among a model's programs, and small.pb is one program already\n\
+         help: leave --precision out, or give the model's YAML file\n"
+    );
+    let error = folder.stderr(&["emit", "small.txt", "--format", "proto"]);
+    assert!(error.starts_with("bf16scope: a proto is not for the terminal\n"), "{error}");
+}
+
+#[test]
+fn compile_takes_modules_and_compares_only_models() {
+    let folder = small();
+    assert_eq!(
+        folder.stderr(&["compile", "small.txt", "--compare"]),
+        "bf16scope: --compare builds a model twice, and small.txt is one module\nhelp: give the model's YAML file\n"
+    );
+    let cache_dir = support::home::cache_dir();
+    let mut command = binary::bf16scope(&["compile", "small.txt", "--target", "tpu-v2", "--json"]);
+    let output = command.current_dir(folder.0.path()).env("BF16SCOPE_CACHE", cache_dir.path()).output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["batch"], serde_json::Value::Null);
+    assert_eq!(json["reports"][0]["precision"], "as given");
+    assert!(json["reports"][0]["hbm"]["arguments"].as_i64().unwrap() > 0, "{json}");
+}
+
+/// A dump that a compiler has scheduled: the order is no reason for XLA's CPU compiler to end the process.
+#[test]
+fn a_scheduled_module_runs() {
+    let folder = Folder::new();
+    folder.text(
+        "m.hlo",
+        "HloModule m, is_scheduled=true\nENTRY m {\n  x = f32[2]{0} constant({1, 2})\n  y = f32[2]{0} negate(x)\n  \
+         ROOT z = f32[2]{0} subtract(y, x)\n}\n",
+    );
+    folder.stdout(&["run", "m.hlo", "--outputs", "out.npz"]);
+    assert_eq!(f32s(&mut folder.npz("out.npz"), "out0"), [-2.0, -4.0]);
+}

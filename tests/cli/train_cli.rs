@@ -1,0 +1,314 @@
+//! `bf16scope train` and `bf16scope eval` as a user runs them: output, files, Ctrl-C, bad input.
+
+use crate::binary;
+
+use bf16scope::train::checkpoint::Checkpoint;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A directory with an experiment: a small network on the digits, which trains an epoch in a fraction of a second.
+struct Folder {
+    folder: tempfile::TempDir,
+}
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder { folder: tempfile::tempdir().unwrap() };
+        folder.write("mlp.yaml", "model: {kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [32]}");
+        folder
+    }
+
+    /// Writes an experiment of this model.
+    fn write(&self, name: &str, model: &str) {
+        let csv = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
+        let text = format!(
+            "{model}\ndata: {{csv: {}, scale: 0.0625, n_test: 360}}\n\
+             train: {{epochs: 2, learning_rate: {{kind: constant, value: 0.05}}}}\n",
+            csv.display()
+        );
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The command, in this directory.
+    fn command(&self, args: &[&str]) -> Command {
+        self.command_by(&[], args)
+    }
+
+    /// The command, started by another that becomes it.
+    fn command_by(&self, launcher: &[&str], args: &[&str]) -> Command {
+        let mut command = binary::started_by(launcher, args);
+        command.current_dir(self.folder.path());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Standard output of a command that succeeds.
+    fn stdout(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Standard error of a command that fails.
+    fn stderr(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stdout));
+        text(&output.stderr)
+    }
+
+    fn json(&self, args: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.stdout(args)).unwrap()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn a_run_says_what_it_does_and_leaves_a_checkpoint_to_go_on_from() {
+    let folder = Folder::new();
+    let out = folder.stdout(&["train", "mlp.yaml"]);
+    let lines: Vec<&str> = out.lines().collect();
+    let device = binary::device();
+    let start = "mlp.yaml: mlp with 2,410 parameters (19,280 bytes of state), in a bf16 scope, f32 master weights";
+    let option = if device == "cpu" { String::new() } else { format!(" --device {device}") };
+    assert_eq!(lines[..2], [&format!("{start}, on {device}"), "1,437 training and 360 test examples, batches of 32",]);
+    assert!(lines[2].starts_with("epoch 1/2  loss ") && lines[2].ends_with(" examples/s"), "{out}");
+    assert!(lines[3].starts_with("epoch 2/2  loss "), "{out}");
+    assert!(lines[4].starts_with("test accuracy ") && lines[4].ends_with(" after 88 steps"), "{out}");
+    assert_eq!(
+        lines[5..],
+        [
+            "checkpoint checkpoints/mlp-bf16.safetensors",
+            &format!(
+                "next: `bf16scope eval mlp.yaml{option}`, or train on with `bf16scope train mlp.yaml{option} --resume \
+                 --epochs 4`"
+            ),
+        ]
+    );
+    // What it says next works, and evaluation finds what training found.
+    let accuracy = lines[4].split(' ').nth(2).unwrap();
+    let evaluation = folder.stdout(&["eval", "mlp.yaml"]);
+    let start = format!("checkpoints/mlp-bf16.safetensors in bf16: test accuracy {accuracy} % (");
+    assert!(evaluation.starts_with(&start) && evaluation.ends_with(", after 88 steps\n"), "{evaluation}");
+    let resumed = folder.run(&["train", "mlp.yaml", "--resume", "--epochs", "3"]);
+    assert_eq!(text(&resumed.stderr), "bf16scope: going on from checkpoints/mlp-bf16.safetensors after step 88\n");
+    let resumed = text(&resumed.stdout);
+    assert!(resumed.contains("\nepoch 3/3  loss ") && !resumed.contains("epoch 2/3"), "{resumed}");
+}
+
+#[test]
+fn json_is_one_object() {
+    let folder = Folder::new();
+    let train = folder.json(&["train", "mlp.yaml", "--json", "--precision", "f32", "--seed", "5", "--batch", "64"]);
+    for (key, expected) in [("precision", "f32"), ("platform", &binary::device())] {
+        assert_eq!(train[key], expected, "{key}");
+    }
+    assert_eq!((&train["seed"], &train["batch"]), (&5.into(), &64.into()));
+    assert_eq!(train["epochs"].as_array().unwrap().len(), 2);
+    assert_eq!(train["steps"], 2 * (1437 / 64));
+    assert_eq!(train["checkpoint"], "checkpoints/mlp-f32.safetensors");
+    let eval = folder.json(&["eval", "mlp.yaml", "--json", "--precision", "f32"]);
+    assert_eq!(eval["n_examples"], 360);
+    // The batch of the evaluation is another one, and with it the order of some sums; no example is near a tie.
+    assert_eq!(eval["accuracy"], train["test_accuracy"]);
+}
+
+/// Waits until `done`, for at most a minute.
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(120), "no {what} within two minutes");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn kill(signal: &str, child: &Child) {
+    let status = Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn ctrl_c_saves_a_checkpoint_from_which_training_goes_on_bitwise() {
+    let folder = Folder::new();
+    let args = ["train", "mlp.yaml", "--checkpoint", "stopped.safetensors", "--epochs", "1000000"];
+    let child = folder.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("checkpoint", || folder.path("stopped.safetensors").exists());
+    kill("INT", &child);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let position = Checkpoint::read(&folder.path("stopped.safetensors")).unwrap().position;
+    let (step, epoch) = (position.step, (position.step - 1) / position.steps_per_epoch + 1);
+    let stderr = text(&output.stderr);
+    let expected = format!(
+        "bf16scope: stopping after this step\n\
+         bf16scope: stopped after step {step} (epoch {epoch}), as asked\n\
+         the last good checkpoint is stopped.safetensors (after step {step})\n\
+         help: --resume goes on from there, to the same weights as if it had not stopped\n"
+    );
+    assert_eq!(stderr, expected);
+    assert!(std::fs::read_dir(folder.folder.path()).unwrap().count() == 2, "no temporary file is left");
+
+    // Two epochs further, and as many without a stop.
+    let epochs = (epoch + 2).to_string();
+    folder.stdout(&["train", "mlp.yaml", "--checkpoint", "stopped.safetensors", "--resume", "--epochs", &epochs]);
+    folder.stdout(&["train", "mlp.yaml", "--checkpoint", "whole.safetensors", "--epochs", &epochs]);
+    let [stopped, whole] = ["stopped", "whole"].map(|name| std::fs::read(folder.path(&format!("{name}.safetensors"))));
+    assert!(stopped.unwrap() == whole.unwrap(), "the checkpoints differ");
+}
+
+#[test]
+fn a_terminal_that_closes_stops_it_unless_nohup_said_otherwise() {
+    let folder = Folder::new();
+    let spawn = |launcher: &[&str], checkpoint: &str| {
+        let args = ["train", "mlp.yaml", "--checkpoint", checkpoint, "--epochs", "1000000"];
+        let child = folder
+            .command_by(launcher, &args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{launcher:?}: {error}"));
+        wait_for("checkpoint", || folder.path(checkpoint).exists());
+        child
+    };
+    let step = |checkpoint: &str| Checkpoint::read(&folder.path(checkpoint)).unwrap().position.step;
+
+    // Whatever the tests themselves were started by.
+    let child = spawn(&["env", "--default-signal=HUP"], "closed.safetensors");
+    kill("HUP", &child);
+    let output = child.wait_with_output().unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(129), "{stderr}");
+    let expected =
+        format!("as asked\nthe last good checkpoint is closed.safetensors (after step {})", step("closed.safetensors"));
+    assert!(stderr.contains(&expected), "{stderr}");
+
+    let mut child = spawn(&["nohup"], "kept.safetensors");
+    kill("HUP", &child);
+    let before = step("kept.safetensors");
+    wait_for("later checkpoint", || step("kept.safetensors") > before + 100);
+    assert!(child.try_wait().unwrap().is_none(), "it ended though SIGHUP was ignored");
+    kill("INT", &child);
+    let stderr = text(&child.wait_with_output().unwrap().stderr);
+    assert!(stderr.contains("stopping after this step"), "{stderr}");
+}
+
+#[test]
+fn divergence_ends_with_the_step_and_code_2() {
+    let folder = Folder::new();
+    let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
+    std::fs::write(folder.path("mlp.yaml"), yaml.replace("value: 0.05", "value: 1.0e+38")).unwrap();
+    let stderr = folder.stderr(&["train", "mlp.yaml", "--precision", "f16"]);
+    assert!(stderr.starts_with("bf16scope: step 2 (epoch 1): the loss ("), "{stderr}");
+    assert!(
+        stderr.ends_with("help: f16 ends at 65504: use --precision bf16, or lower the learning rate\n"),
+        "{stderr}"
+    );
+    assert!(!folder.path("checkpoints/mlp-f16.safetensors").exists());
+}
+
+#[test]
+fn bad_checkpoints_are_refused_and_left_as_they_are() {
+    let folder = Folder::new();
+    folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
+    let path = folder.path("checkpoints/mlp-bf16.safetensors");
+    let whole = std::fs::read(&path).unwrap();
+    let cut = &whole[..whole.len() / 2];
+    std::fs::write(&path, cut).unwrap();
+    for args in [&["train", "mlp.yaml", "--resume"][..], &["eval", "mlp.yaml"]] {
+        assert_eq!(
+            folder.stderr(args),
+            format!(
+                "bf16scope: checkpoints/mlp-bf16.safetensors: the checkpoint is cut off: {} bytes, expected {}\n\
+                 help: copy it again, or go on from an earlier one; this file is left as it is\n",
+                cut.len(),
+                whole.len()
+            )
+        );
+        assert_eq!(std::fs::read(&path).unwrap(), cut);
+    }
+
+    std::fs::write(&path, &whole).unwrap();
+    folder.write("wide.yaml", "model: {kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [64]}");
+    let resume = format!("--resume={}", path.display());
+    let stderr = folder.stderr(&["train", "wide.yaml", &resume]);
+    assert_eq!(
+        stderr,
+        format!(
+            "bf16scope: {}: the checkpoint is of another run:\n  model.hidden was [32], is [64] now\n\
+             help: set the experiment as it was, or leave --resume out to start again\n",
+            path.display()
+        )
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), whole);
+    let checkpoint = path.display().to_string();
+    let stderr = folder.stderr(&["eval", "wide.yaml", "--checkpoint", &checkpoint]);
+    let refused = format!("bf16scope: {}: the checkpoint is of another model or optimizer:", path.display());
+    assert!(stderr.contains(&refused), "{stderr}");
+    assert!(stderr.contains("mlp/dense1/kernel is f32[64,32], not f32[64,64]"), "{stderr}");
+}
+
+#[test]
+fn a_full_disk_leaves_the_checkpoint_before() {
+    let folder = Folder::new();
+    folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
+    let path = folder.path("checkpoints/mlp-bf16.safetensors");
+    let before = std::fs::read(&path).unwrap();
+    // A limit on the size of files stands in for the disk: writes beyond it fail, once its signal is ignored.
+    let limit = ["sh", "-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh"];
+    let output = folder.command_by(&limit, &["train", "mlp.yaml", "--resume", "--epochs", "2"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = text(&output.stderr);
+    let expected = "bf16scope: going on from checkpoints/mlp-bf16.safetensors after step 44\n\
+         bf16scope: checkpoints/mlp-bf16.safetensors: cannot write the checkpoint: writing\n\
+         help: make room or name another place with --checkpoint; what was there before is unchanged\n  \
+         caused by: File too large (os error 27)";
+    assert!(stderr.starts_with(expected), "{stderr}");
+    assert!(std::fs::read(&path).unwrap() == before);
+    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file is left");
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let folder = Folder::new();
+    assert_eq!(
+        folder.stderr(&["train", "none.yaml"]),
+        "bf16scope: none.yaml: cannot read the experiment\n  caused by: No such file or directory (os error 2)\n"
+    );
+    assert_eq!(
+        folder.stderr(&["eval", "mlp.yaml"]),
+        "bf16scope: checkpoints/mlp-bf16.safetensors: no such checkpoint\n\
+         help: train first, or name one with --checkpoint\n"
+    );
+    assert_eq!(
+        folder.stderr(&["train", "mlp.yaml", "--resume"]),
+        "bf16scope: checkpoints/mlp-bf16.safetensors: no such checkpoint\n\
+         help: train first, or name one with --checkpoint\n"
+    );
+    std::fs::write(folder.path("file"), "").unwrap();
+    let stderr = folder.stderr(&["train", "mlp.yaml", "--checkpoint", "file/run.safetensors"]);
+    assert!(stderr.starts_with("bf16scope: file/run.safetensors: cannot write the checkpoint: making its"), "{stderr}");
+}
+
+#[test]
+fn a_label_out_of_range_is_named_with_its_line() {
+    let folder = Folder::new();
+    let rows: String =
+        (0..400).map(|row| format!("{}{}\n", "0,".repeat(64), if row == 7 { 10 } else { row % 10 })).collect();
+    std::fs::write(folder.path("bad.csv"), rows).unwrap();
+    let yaml = "model: {kind: mlp, input: [64], n_classes: 10}\ndata: {csv: bad.csv, n_test: 100}\n";
+    std::fs::write(folder.path("bad.yaml"), yaml).unwrap();
+    assert_eq!(
+        folder.stderr(&["train", "bad.yaml"]),
+        "bf16scope: bad.csv:8: the label is `10`; expected a whole number from 0 to 9\n"
+    );
+}

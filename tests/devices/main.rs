@@ -1,0 +1,15 @@
+//! Plugins, clients and buffers: the PJRT layer on real plugins, and on xla-rs.
+
+#[path = "../support/alone.rs"]
+mod alone;
+mod pjrt;
+mod pjrt_handles;
+mod pjrt_plugins;
+#[path = "../run/mod.rs"]
+mod run;
+#[path = "../support/mod.rs"]
+mod support;
+#[cfg(feature = "xla")]
+mod xla_rs;
+#[cfg(feature = "xla")]
+mod xla_rs_digits;

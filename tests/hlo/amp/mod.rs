@@ -1,0 +1,8 @@
+//! Lowering to low precision: on the modules that JAX and TensorFlow made, and on small ones written here.
+
+mod decisions;
+mod foreign;
+pub mod oracle;
+
+mod random;
+mod small;

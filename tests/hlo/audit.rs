@@ -1,0 +1,345 @@
+//! Audits of modules whose born errors are known exactly, of what TensorFlow and JAX made, and of bad input.
+
+use crate::run;
+
+#[allow(dead_code)] // Written for another test crate.
+use crate::amp::oracle;
+
+use bf16scope::audit::{Audit, AuditError, Auditor, Config, Row};
+use bf16scope::hlo::ops::{Opaque, UnaryOp};
+use bf16scope::hlo::{Literal, Module, Op, text};
+use bf16scope::passes::amp::{self, LowDType, Policy, Reach};
+use bf16scope::pjrt::Client;
+use std::sync::{LazyLock, OnceLock};
+
+fn client() -> &'static Client {
+    static CLIENT: OnceLock<Client> = OnceLock::new();
+    CLIENT.get_or_init(|| run::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
+}
+
+fn parse(body: &str) -> Module {
+    let text = format!("HloModule m\n\n{body}");
+    text::parse(&text, "m.txt").unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Lowers these ops, wherever they are.
+fn allow(ops: &[&str]) -> Policy {
+    Policy { allow: ops.iter().map(|op| op.to_string()).collect(), reach: Reach::All, ..Policy::default() }
+}
+
+fn array(values: &[f32]) -> Literal {
+    Literal::from_elements([values.len() as i64], values)
+}
+
+fn audit_with(module: &Module, inputs: &[Literal], policy: &Policy, config: Config) -> Audit {
+    let auditor = Auditor::new(client(), module, inputs, config).unwrap_or_else(|error| panic!("{error}"));
+    auditor.audit(policy).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn audit(module: &Module, inputs: &[Literal], policy: &Policy) -> Audit {
+    audit_with(module, inputs, policy, Config::default())
+}
+
+/// Of what TensorFlow made by the default policy, which several tests look at.
+static MLP: LazyLock<Audit> = LazyLock::new(|| audit_of("oracle_tf/mlp_f32"));
+static RESNET_BLOCK: LazyLock<Audit> = LazyLock::new(|| audit_of("oracle_tf/resnet_block_f32"));
+
+fn audit_of(name: &str) -> Audit {
+    let (module, inputs) = recorded(name);
+    audit(&module, &inputs, &Policy::default())
+}
+
+fn row<'a>(audit: &'a Audit, name: &str) -> &'a Row {
+    audit.rows.iter().find(|row| row.instruction == name).unwrap_or_else(|| panic!("no row {name} in {audit:#?}"))
+}
+
+/// bf16 counts by 2 from 256: 257 lies between two numbers and goes to the even one.
+#[test]
+fn a_sum_that_bf16_does_not_hold() {
+    let module =
+        parse("ENTRY m {\n  x = f32[2] parameter(0)\n  y = f32[2] parameter(1)\n  ROOT sum = f32[2] add(x, y)\n}\n");
+    let found = audit(&module, &[array(&[256.0, 1.0]), array(&[1.0, 2.0])], &allow(&["add"]));
+    let sum = row(&found, "sum");
+    assert_eq!((sum.reference.as_str(), sum.lowered.as_str()), ("f32[2]", "bf16[2]"));
+    assert_eq!(sum.born, sum.errors);
+    assert_eq!((sum.born.max_abs, sum.born.mean_abs), (1.0, 0.5));
+    assert_eq!((sum.born.max_rel, sum.born.scaled), (1.0 / 257.0, 1.0 / 257.0));
+    assert_eq!((sum.born.max_ulp, sum.born.mean_ulp), (0.5, 0.25));
+    assert_eq!((found.error(), found.first_not_finite.as_deref(), found.n_slices), (1.0 / 257.0, None, 1));
+    assert_eq!(found.results[0].instruction, "sum");
+}
+
+/// What a kept instruction hands on was not born at it.
+#[test]
+fn error_is_handed_down_and_stays_where_it_was_born() {
+    let module = parse(
+        "ENTRY m {\n  x = f32[1] parameter(0)\n  y = f32[1] parameter(1)\n  sum = f32[1] add(x, y)\n  \
+         ROOT product = f32[1] multiply(sum, y)\n}\n",
+    );
+    let policy = Policy { keep: vec!["product".to_string()], ..allow(&["add"]) };
+    let found = audit(&module, &[array(&[254.0]), array(&[3.0])], &policy);
+    let (sum, product) = (row(&found, "sum"), row(&found, "product"));
+    assert_eq!((sum.born.max_abs, sum.errors.max_abs), (1.0, 1.0));
+    assert_eq!((product.lowered.as_str(), product.born.max_abs, product.errors.max_abs), ("f32[1]", 0.0, 3.0));
+    assert_eq!(found.by_born()[0].instruction, "sum");
+    assert_eq!(found.error(), 3.0 / 771.0);
+}
+
+/// The difference of two numbers that bf16 does not tell apart is all error, and it is the subtraction's.
+#[test]
+fn catastrophic_cancellation() {
+    let module = parse(
+        "ENTRY m {\n  x = f32[2] parameter(0)\n  y = f32[2] parameter(1)\n  \
+         ROOT difference = f32[2] subtract(x, y)\n}\n",
+    );
+    let inputs = [array(&[1.0 + 1.0 / 512.0, 3.0]), array(&[1.0, 3.0])];
+    let found = audit(&module, &inputs, &allow(&["subtract"]));
+    let born = &row(&found, "difference").born;
+    assert_eq!((born.scaled, born.max_rel, born.flushed, born.cosine), (1.0, 1.0, 0.5, 0.0));
+}
+
+/// exp(12) = 162,754.8 is infinite in f16, whose greatest number is 65,504. The rounding of 12 is exact.
+#[test]
+fn exp_of_large_overflows_and_is_the_first_to() {
+    let module = parse(
+        "ENTRY m {\n  x = f32[4] parameter(0)\n  power = f32[4] exponential(x)\n  \
+         ROOT twice = f32[4] add(power, power)\n}\n",
+    );
+    let policy = Policy { dtype: LowDType::F16, ..allow(&["exponential", "add"]) };
+    let found = audit(&module, &[array(&[0.0, 12.0, 0.0, 0.0])], &policy);
+    let born = &row(&found, "power").born;
+    assert_eq!((born.n_introduced, born.overflowed, born.scaled), (1, 0.25, f64::INFINITY));
+    assert_eq!(found.first_not_finite.as_deref(), Some("power"));
+    assert_eq!(found.error(), f64::INFINITY);
+    // In bf16, whose exponent is f32's, 1 + 1 is exact and exp(12) rounds.
+    let found = audit(&module, &[array(&[0.0, 12.0, 0.0, 0.0])], &allow(&["exponential", "add"]));
+    assert_eq!(found.first_not_finite, None);
+    assert!(row(&found, "power").born.max_ulp <= 0.5 + 1e-3, "{found:#?}");
+}
+
+/// A mapped reduction, a call and a loop are rows, and their bodies are lowered with them.
+#[test]
+fn called_computations_are_one_row() {
+    let module = parse(
+        "inner {\n  a = f32[2] parameter(0)\n  ROOT more = f32[2] add(a, a)\n}\n\n\
+         body {\n  state = (s32[], f32[2]) parameter(0)\n  n = s32[] get-tuple-element(state), index=0\n  \
+         v = f32[2] get-tuple-element(state), index=1\n  one = s32[] constant(1)\n  next = s32[] add(n, one)\n  \
+         grown = f32[2] multiply(v, v)\n  ROOT out = (s32[], f32[2]) tuple(next, grown)\n}\n\n\
+         condition {\n  state.1 = (s32[], f32[2]) parameter(0)\n  n.1 = s32[] get-tuple-element(state.1), index=0\n  \
+         two = s32[] constant(2)\n  ROOT less = pred[] compare(n.1, two), direction=LT\n}\n\n\
+         ENTRY m {\n  x = f32[2] parameter(0)\n  zero = s32[] constant(0)\n  \
+         called = f32[2] call(x), to_apply=inner\n  start = (s32[], f32[2]) tuple(zero, called)\n  \
+         loop = (s32[], f32[2]) while(start), condition=condition, body=body\n  \
+         ROOT end = f32[2] get-tuple-element(loop), index=1\n}\n",
+    );
+    // The call is exact: 258 and 1.0625 are numbers of bf16. The loop squares twice, and rounds twice.
+    let found = audit(&module, &[array(&[129.0, 1.0625 / 2.0])], &allow(&["add", "multiply"]));
+    assert_eq!(row(&found, "called").born.max_abs, 0.0);
+    let looped = row(&found, "loop");
+    let bf16 = |x: f32| half::bf16::from_f32(x).to_f32();
+    let square = bf16(258.0 * 258.0);
+    let lowered = bf16(square * square);
+    assert_eq!(looped.born.max_abs, f64::from(258f32.powi(4) - lowered).abs());
+    assert_eq!(looped.errors, looped.born);
+    let names: Vec<&str> = found.rows.iter().map(|row| row.instruction.as_str()).collect();
+    assert_eq!(names, ["called", "loop"]);
+    assert_eq!(found.skipped, []);
+}
+
+#[test]
+fn a_policy_that_lowers_nothing_makes_no_error() {
+    for name in ["oracle_tf/mlp_f32", "oracle_jax/encoder_forward"] {
+        let (module, inputs) = recorded(name);
+        let found = audit(&module, &inputs, &Policy::preset("O0").unwrap());
+        assert!(found.rows.len() > 50);
+        for row in &found.rows {
+            assert_eq!((row.errors.scaled, row.born.scaled), (0.0, 0.0), "{name}: {row:?}");
+        }
+        assert_eq!(found.error(), 0.0);
+    }
+}
+
+/// A subnormal number that a TPU would flush where f32 becomes bf16: 2^-130 is one in both formats.
+#[test]
+fn subnormal_numbers_are_flushed_if_wanted() {
+    let module = parse("ENTRY m {\n  x = f32[4] parameter(0)\n  ROOT same = f32[4] copy(x)\n}\n");
+    let small = f32::from_bits(1 << 19);
+    let inputs = [array(&[small, -small, f32::MIN_POSITIVE, f32::NAN])];
+    let policy = allow(&["copy"]);
+    let kept = audit(&module, &inputs, &policy);
+    assert_eq!((row(&kept, "same").lowered.as_str(), row(&kept, "same").born.flushed), ("bf16[4]", 0.0));
+    assert_eq!(kept.error(), 0.0);
+    let config = Config { flush_subnormals: true, ..Config::default() };
+    let flushed = audit_with(&module, &inputs, &policy, config);
+    let same = row(&flushed, "same");
+    assert_eq!((same.born.flushed, same.errors.flushed), (0.5, 0.5));
+    assert_eq!((same.errors.max_abs, same.errors.n_introduced), (2f64.powi(-130), 0));
+}
+
+/// Slices bound memory and change nothing.
+#[test]
+fn slices_give_the_same_rows() {
+    let (module, inputs) = recorded("oracle_tf/mlp_f32");
+    let whole = &*MLP;
+    assert_eq!(whole.n_slices, 1);
+    // 3 × 32 KiB: the largest array is `[64,128]`.
+    let config = Config { slice_bytes: 3 << 15, ..Config::default() };
+    let sliced = audit_with(&module, &inputs, &Policy::default(), config);
+    assert!(sliced.n_slices > 4, "{}", sliced.n_slices);
+    assert_eq!(sliced.results, whole.results);
+    assert_eq!(sliced.rows.len(), whole.rows.len());
+    for (sliced, whole) in sliced.rows.iter().zip(&whole.rows) {
+        assert_eq!(sliced.instruction, whole.instruction);
+        assert_eq!(
+            sliced.born.scaled, whole.born.scaled,
+            "{sliced:?}
+{whole:?}"
+        );
+    }
+}
+
+/// One rounding of what is read and one of what is given is all that ops can do which only move, compare or add values.
+#[test]
+fn born_errors_of_real_modules_are_those_of_rounding() {
+    for (name, found) in [("oracle_tf/mlp_f32", &*MLP), ("oracle_tf/resnet_block_f32", &*RESNET_BLOCK)] {
+        assert!(found.skipped.is_empty() && found.first_not_finite.is_none(), "{:?}", found.skipped);
+        let lowered = found.rows.iter().filter(|row| row.reference != row.lowered).count();
+        assert!(lowered > 15, "{name}: {lowered} rows are lowered");
+        for row in &found.rows {
+            let moves = ["transpose", "reshape", "broadcast", "maximum", "copy"].contains(&row.opcode.as_str());
+            if moves {
+                assert!(row.born.max_ulp <= 0.5, "{name}: {row:?}");
+            }
+            if row.reference == row.lowered && row.errors.scaled == 0.0 {
+                assert_eq!(row.born.scaled, 0.0, "{name}: an unlowered row of right operands: {row:?}");
+            }
+        }
+    }
+}
+
+/// The results are measured in the modules as they are: what two plain runs differ by.
+#[test]
+fn results_are_those_of_plain_runs() {
+    let step = audit_of("oracle_jax/mlp_adam_step");
+    let audits = [
+        ("oracle_tf/mlp_f32", &*MLP),
+        ("oracle_tf/resnet_block_f32", &*RESNET_BLOCK),
+        ("oracle_jax/mlp_adam_step", &step),
+    ];
+    for (name, found) in audits {
+        let (module, inputs) = recorded(name);
+        let arguments: Vec<Vec<u8>> = inputs
+            .iter()
+            .map(|input| match input {
+                Literal::Array { bytes, .. } => bytes.clone(),
+                Literal::Tuple(_) | Literal::Token => panic!("{name}: {input:?}"),
+            })
+            .collect();
+        let (lowered, _) = amp::run(&module, &Policy::default()).unwrap();
+        let (reference, measured) = (oracle::run(&module, &arguments), oracle::run(&lowered, &arguments));
+        let floats: Vec<_> = found.results.iter().filter_map(|row| Some((row.index, row.errors?))).collect();
+        assert_eq!(floats.len(), reference.len());
+        for ((index, errors), ((at, r), (_, x))) in floats.into_iter().zip(reference.iter().zip(&measured)) {
+            let greatest = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
+            let error = greatest(&mut r.iter().zip(x).map(|(r, x)| (f64::from(*x) - f64::from(*r)).abs()));
+            let scale = greatest(&mut r.iter().map(|r| f64::from(*r).abs()));
+            assert_eq!((index, errors.max_abs, errors.scaled), (*at, error, error / scale), "{name}");
+        }
+    }
+}
+
+/// 256 + 1 rounds, its difference from 256 cancels, and the product of that with 1.001 rounds by a thousandth: the
+/// difference needs both it and the sum kept, whatever is born where, and the exact sum needs nothing.
+#[test]
+fn a_search_finds_a_minimal_list() {
+    let module = parse(
+        "ENTRY m {\n  x = f32[1] parameter(0)\n  y = f32[1] parameter(1)\n  z = f32[1] parameter(2)\n  \
+         exact = f32[1] add(x, x)\n  sum = f32[1] add(x, y)\n  difference = f32[1] subtract(sum, x)\n  \
+         product = f32[1] multiply(difference, z)\n  ROOT out = (f32[1], f32[1]) tuple(product, exact)\n}\n",
+    );
+    let inputs = [array(&[256.0]), array(&[1.0]), array(&[1.001])];
+    let auditor = Auditor::new(client(), &module, &inputs, Config::default()).unwrap();
+    let policy = allow(&["add", "subtract", "multiply"]);
+    let found = auditor.audit(&policy).unwrap();
+    assert_eq!(found.error(), 1.0);
+    for (budget, expected) in
+        [(1.0, &[][..]), (1e-2, &["difference", "sum"]), (1e-5, &["difference", "sum", "product"])]
+    {
+        let search = auditor.search(&policy, &found, budget).unwrap();
+        let mut keep: Vec<&str> = search.keep.iter().map(String::as_str).collect();
+        let mut expected = expected.to_vec();
+        keep.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(keep, expected, "{search:#?}");
+        assert!(search.is_reached && search.error <= budget, "{search:#?}");
+        assert_eq!(search.policy.keep, search.keep);
+        assert_eq!(auditor.audit(&search.policy).unwrap().error(), search.error);
+        for name in &search.keep {
+            let mut without = search.policy.clone();
+            without.keep.retain(|kept| kept != name);
+            let error = auditor.audit(&without).unwrap().error();
+            assert!(error > budget, "{name} is not needed: {error} without it, budget {budget}");
+        }
+        // The policy as a document is the policy.
+        let yaml = serde_yaml::to_string(&search.policy).unwrap();
+        assert_eq!(serde_yaml::from_str::<Policy>(&yaml).unwrap(), search.policy);
+    }
+}
+
+/// Where the parameters themselves are rounded, keeping instructions does not help, and the search says so.
+#[test]
+fn a_search_says_what_cannot_be_reached() {
+    let module = parse("ENTRY m {\n  x = f32[1] parameter(0)\n  ROOT twice = f32[1] add(x, x)\n}\n");
+    let inputs = [array(&[257.0])];
+    let auditor = Auditor::new(client(), &module, &inputs, Config::default()).unwrap();
+    let policy = Policy::preset("O3").unwrap();
+    let found = auditor.audit(&policy).unwrap();
+    // The parameter is a row, for it is read as bf16.
+    assert_eq!(row(&found, "x").born.max_abs, 1.0);
+    let search = auditor.search(&policy, &found, 1e-4).unwrap();
+    assert!(!search.is_reached && search.error >= 1.0 / 257.0, "{search:#?}");
+}
+
+#[test]
+fn what_cannot_be_audited_is_said() {
+    let module = parse("ENTRY m {\n  x = f32[2] parameter(0)\n  ROOT y = f32[2] negate(x)\n}\n");
+    let error = |module: &Module, inputs: &[Literal]| -> AuditError {
+        Auditor::new(client(), module, inputs, Config::default()).map(|_| ()).unwrap_err()
+    };
+    assert_eq!(
+        error(&module, &[]).to_string(),
+        "0 inputs were given, expected 1: one for each array that the parameters hold, in order"
+    );
+    assert_eq!(error(&module, &[array(&[1.0])]).to_string(), "input 0 is f32[1], expected f32[2] for parameter %x");
+    let mut random = module.clone();
+    let y = &mut random.computations[0].instructions[1];
+    assert_eq!(y.op, Op::Unary(UnaryOp::Negate));
+    y.op = Op::Opaque(Box::new(Opaque { opcode: "rng".to_string(), ..opaque() }));
+    assert_eq!(
+        error(&random, &[array(&[1.0, 2.0])]).to_string(),
+        "%y is an `rng`, which draws other numbers in every run, so that two runs cannot be compared; expected \
+         `rng-bit-generator`, or random numbers as an input"
+    );
+    let mut broken = module.clone();
+    broken.computations[0].instructions[1].operands.clear();
+    assert!(matches!(error(&broken, &[array(&[1.0, 2.0])]), AuditError::Invalid(_)));
+}
+
+fn opaque() -> Opaque {
+    let module = parse("ENTRY m {\n  x = f32[2] parameter(0)\n  ROOT y = f32[2] topk(x)\n}\n");
+    match &module.entry().instructions[1].op {
+        Op::Opaque(opaque) => (**opaque).clone(),
+        op => panic!("{op:?}"),
+    }
+}
+
+/// A module that a framework made, with the inputs on which it was recorded.
+fn recorded(name: &str) -> (Module, Vec<Literal>) {
+    let module = oracle::module(name);
+    let npz = name.trim_end_matches("_f32");
+    let arguments = oracle::Recorded::open(npz).arguments(name, &module);
+    let entry = module.entry();
+    let shapes = entry.parameters().into_iter().map(|id| entry.instr(id).shape.as_array().unwrap().clone());
+    let inputs = shapes.zip(arguments).map(|(shape, bytes)| Literal::Array { shape, bytes }).collect();
+    (module, inputs)
+}

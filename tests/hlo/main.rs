@@ -1,0 +1,15 @@
+//! Modules as data: what is verified, read, written, imported, tidied and lowered is what XLA takes for it.
+
+mod amp;
+mod audit;
+mod bits_pjrt;
+mod carried;
+mod foreign_modules;
+mod import;
+#[path = "../support/random.rs"]
+mod modules;
+mod random_modules;
+#[path = "../run/mod.rs"]
+mod run;
+mod tidy;
+mod verify;

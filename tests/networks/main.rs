@@ -1,0 +1,19 @@
+//! What is built computes what TensorFlow and JAX compute, and so do its gradients.
+
+mod bf16_scope;
+mod grad;
+mod grad_cases;
+mod grad_finite_difference;
+mod grad_oracle;
+mod models;
+mod nn;
+mod nn_errors;
+mod oracle_tf;
+mod pool_first;
+#[path = "../run/mod.rs"]
+mod run;
+mod space_to_depth;
+mod transformer;
+#[path = "../support/wide.rs"]
+mod wide;
+mod zoo;

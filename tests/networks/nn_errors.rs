@@ -1,0 +1,253 @@
+//! What layers say when their arguments are wrong: the whole message, with the layer and the user's line.
+
+use bf16scope::graph::{Graph, Scope, Tensor};
+use bf16scope::hlo::DType;
+use bf16scope::nn::*;
+use expect_test::{Expect, expect};
+
+/// Builds with an image `x` (bf16 `[2,8,8,3]`), labels `y` (s32 `[2]`), and expects the error; the line is left out.
+fn check(build: impl FnOnce(&Scope, &Tensor, &Tensor) -> Tensor, expected: Expect) {
+    let g = Graph::training("test");
+    let x = g.input("x", DType::BF16, [2, 8, 8, 3]);
+    let y = g.input("y", DType::S32, [2]);
+    let result = build(&g.scope(), &x, &y);
+    assert!(result.is_poison());
+    let error = g.finish(&[("result", &result)]).unwrap_err().to_string();
+    let lines: Vec<&str> = error.lines().collect();
+    let (at, rest): (Vec<&str>, Vec<&str>) = lines.iter().partition(|line| line.trim_start().starts_with("at "));
+    assert!(at.len() == 1 && at[0].trim_start().starts_with("at tests/networks/nn_errors.rs:"), "{error}");
+    expected.assert_eq(&rest.join("\n"));
+}
+
+#[test]
+fn dense_says_what_is_wrong() {
+    let units = |units| Dense { units, ..Dense::default() };
+    check(
+        |s, x, _| dense(s, x, "fc", &units(-1)),
+        expect![[r#"
+            fc: dense: units is -1, expected at least 1
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |s, _, y| dense(s, y, "fc", &units(4)),
+        expect![[r#"
+            fc: dense: x is s32[2], expected a floating dtype
+              operand 0: s32[2] y
+              help: cast it with .cast(DType::F32)"#]],
+    );
+    check(
+        |s, x, _| dense(s, &x.reshape([384]), "fc", &units(4)),
+        expect![[r#"
+            fc: dense: x bf16[384] has rank 1, expected at least 2: [batch, inputs]
+              operand 0: bf16[384] reshape"#]],
+    );
+}
+
+#[test]
+fn conv2d_says_what_is_wrong() {
+    let good = Conv2d { filters: 4, kernel: [3, 3], ..Conv2d::default() };
+    let conv = |config: Conv2d| move |s: &Scope, x: &Tensor, _: &Tensor| conv2d(s, x, "conv", &config);
+    check(
+        conv(Conv2d { filters: -4, ..good }),
+        expect![[r#"
+            conv: conv2d: filters is -4, expected at least 1
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        conv(Conv2d { kernel: [3, 0], ..good }),
+        expect![[r#"
+            conv: conv2d: window [3, 0]: one is 0, expected at least 1
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        conv(Conv2d { strides: [0, 1], ..good }),
+        expect![[r#"
+            conv: conv2d: strides [0, 1]: one is 0, expected at least 1
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        conv(Conv2d { groups: 0, ..good }),
+        expect![[r#"
+            conv: conv2d: groups is 0, expected at least 1
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        conv(Conv2d { groups: 2, ..good }),
+        expect![[r#"
+            conv: conv2d: 3 channels do not split in 2 groups, expected a multiple
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        conv(Conv2d { groups: 3, ..good }),
+        expect![[r#"
+            conv: conv2d: 4 filters do not split in 3 groups, expected a multiple
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        conv(Conv2d { kernel: [9, 3], ..good }),
+        expect![[r#"
+            conv: conv2d: window covers 9 along height, which is 8 with padding 0_0
+              operand 0: bf16[2,8,8,3] x
+              help: pad with Padding::Same, or make the window smaller"#]],
+    );
+    check(
+        conv(Conv2d { padding: Padding::Explicit([[0, 0], [-1, 0]]), ..good }),
+        expect![[r#"
+            conv: conv2d: padding [[0, 0], [-1, 0]]: one is -1, expected at least 0
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |s, x, _| conv2d(s, &flatten(x), "conv", &good),
+        expect![[r#"
+            conv: conv2d: x bf16[2,192] has rank 2, expected 4: [batch, height, width, channels]
+              operand 0: bf16[2,192] reshape"#]],
+    );
+}
+
+#[test]
+fn pools_say_what_is_wrong() {
+    check(
+        |_, x, _| max_pool(x, &Pool { window: [0, 2], ..Pool::default() }),
+        expect![[r#"
+            max_pool: window [0, 2]: one is 0, expected at least 1
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |_, x, _| avg_pool(x, &Pool { window: [2, 9], ..Pool::default() }),
+        expect![[r#"
+            avg_pool: window covers 9 along width, which is 8 with padding 0_0
+              operand 0: bf16[2,8,8,3] x
+              help: pad with Padding::Same, or make the window smaller"#]],
+    );
+    check(
+        |_, _, y| global_avg_pool(y, Format::Nhwc),
+        expect![[r#"
+            global_avg_pool: x s32[2] has rank 1, expected 4: [batch, height, width, channels]
+              operand 0: s32[2] y"#]],
+    );
+}
+
+#[test]
+fn normalisations_say_what_is_wrong() {
+    check(
+        |s, x, _| batch_norm(s, x, "bn", &BatchNorm { axis: 4, ..BatchNorm::default() }),
+        expect![[r#"
+            bn: batch_norm: axis is 4, expected one of x bf16[2,8,8,3]
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |s, x, _| batch_norm(s, x, "bn", &BatchNorm { momentum: 1.5, ..BatchNorm::default() }),
+        expect![[r#"
+            bn: batch_norm: momentum is 1.5, expected 0 to 1
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |s, x, _| batch_norm(s, x, "bn", &BatchNorm { epsilon: 0.0, ..BatchNorm::default() }),
+        expect![[r#"
+            bn: batch_norm: epsilon is 0, expected more than 0
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |s, _, y| batch_norm(s, y, "bn", &BatchNorm::default()),
+        expect![[r#"
+            bn: batch_norm: x is s32[2], expected a floating dtype
+              operand 0: s32[2] y
+              help: cast it with .cast(DType::F32)"#]],
+    );
+    check(
+        |s, x, _| layer_norm(s, x, "ln", &LayerNorm { epsilon: f64::NAN, ..LayerNorm::default() }),
+        expect![[r#"
+            ln: layer_norm: epsilon is NaN, expected more than 0
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+}
+
+#[test]
+fn dropout_and_embedding_say_what_is_wrong() {
+    check(
+        |s, x, _| dropout(s, x, "drop", 1.0),
+        expect![[r#"
+            drop: dropout: rate is 1, expected 0 up to but not including 1
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    let config = Embedding { vocabulary: 10, features: 4, ..Embedding::default() };
+    check(
+        |s, x, _| embedding(s, x, "words", &config),
+        expect![[r#"
+            words: embedding: indices are bf16[2,8,8,3], expected an integer dtype
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |s, _, y| embedding(s, y, "words", &Embedding { features: 0, ..config }),
+        expect![[r#"
+            words: embedding: features is 0, expected at least 1
+              operand 0: s32[2] y"#]],
+    );
+}
+
+#[test]
+fn losses_and_metrics_say_what_is_wrong() {
+    let logits = |x: &Tensor| flatten(x).cast(DType::F32);
+    check(
+        |_, x, y| sparse_softmax_cross_entropy(&flatten(x), y, 0.0),
+        expect![[r#"
+            loss: sparse_softmax_cross_entropy: logits bf16[2,192] would lose the loss to rounding, expected f32
+              operand 0: bf16[2,192] reshape
+              operand 1: s32[2] y
+              help: cast them where the low-precision scope ends: logits.cast(DType::F32)"#]],
+    );
+    check(
+        |_, x, _| sparse_softmax_cross_entropy(&logits(x), &logits(x), 0.0),
+        expect![[r#"
+            loss: sparse_softmax_cross_entropy: labels are f32[2,192], expected an integer dtype
+              operand 0: f32[2,192] Cast
+              operand 1: f32[2,192] Cast"#]],
+    );
+    check(
+        |_, x, y| sparse_softmax_cross_entropy(&x.cast(DType::F32), y, 0.0),
+        expect![[r#"
+            loss: sparse_softmax_cross_entropy: labels s32[2] do not fit logits f32[2,8,8,3], expected one label for each row
+              operand 0: f32[2,8,8,3] Cast
+              operand 1: s32[2] y"#]],
+    );
+    check(
+        |_, x, y| sparse_softmax_cross_entropy(&logits(x), y, 1.0),
+        expect![[r#"
+            loss: sparse_softmax_cross_entropy: label_smoothing is 1, expected 0 up to but not including 1
+              operand 0: f32[2,192] Cast
+              operand 1: s32[2] y"#]],
+    );
+    check(
+        |_, x, _| softmax_cross_entropy(&logits(x), &x.cast(DType::F32), 0.0),
+        expect![[r#"
+            loss: softmax_cross_entropy: labels f32[2,8,8,3] differ from logits f32[2,192], expected one shape
+              operand 0: f32[2,192] Cast
+              operand 1: f32[2,8,8,3] Cast"#]],
+    );
+    check(
+        |_, x, _| mean_squared_error(x, x),
+        expect![[r#"
+            loss: mean_squared_error: prediction bf16[2,8,8,3] would lose the loss to rounding, expected f32
+              operand 0: bf16[2,8,8,3] x
+              operand 1: bf16[2,8,8,3] x
+              help: cast them where the low-precision scope ends: prediction.cast(DType::F32)"#]],
+    );
+    check(
+        |_, x, y| accuracy(x, y),
+        expect![[r#"
+            metric: is_correct: labels s32[2] do not fit logits bf16[2,8,8,3], expected one label for each row
+              operand 0: bf16[2,8,8,3] x
+              operand 1: s32[2] y"#]],
+    );
+}
+
+#[test]
+fn two_layers_of_one_name_are_an_error() {
+    let units = Dense { units: 4, ..Dense::default() };
+    check(
+        |s, x, _| dense(s, &dense(s, &flatten(x), "fc", &units), "fc", &units),
+        expect![[r#"
+            fc: variable: a variable named fc/kernel exists already
+              help: give one of them another name, or open a scope with `within` around each layer"#]],
+    );
+}

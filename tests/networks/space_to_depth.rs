@@ -1,0 +1,218 @@
+//! Other forms of a convolution, by space to depth and two columns at a time, are the plain one: to the bit where sums are
+//! exact, and the stem in a whole network with one checkpoint.
+
+use crate::run;
+
+use bf16scope::data::{Batches, Dataset};
+use bf16scope::graph::{Graph, Init, Precision, Scope, Tensor};
+use bf16scope::hlo::proto::encode;
+use bf16scope::hlo::verify::verify;
+use bf16scope::hlo::{DType, Literal, Op};
+use bf16scope::models::{Model, yaml};
+use bf16scope::nn::{Conv2d, Format, Padding, conv2d, conv2d_paired, conv2d_space_to_depth};
+use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update, WeightDecay};
+use bf16scope::passes::grad::gradients;
+use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions};
+use bf16scope::train::checkpoint::HostArray;
+use bf16scope::train::{Objective, Session, Spec};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Multiples of `unit` between ±8·`unit`: sums of thousands of their products are exact in f32, in any order, so two
+/// programs that compute the same function give the same bits.
+fn exact(n: i64, salt: i64, unit: f64) -> Vec<f64> {
+    (0..n).map(|i| ((i * 37 + i / 7 + salt) % 17 - 8) as f64 * unit).collect()
+}
+
+fn upload(client: &Client, values: &[f64], dtype: DType, dims: &[i64]) -> Buffer {
+    let element = |&value: &f64| match Literal::scalar_of(dtype, value) {
+        Some(Literal::Array { bytes, .. }) => bytes,
+        other => panic!("{dtype}: {other:?}"),
+    };
+    let bytes: Vec<u8> = values.iter().flat_map(element).collect();
+    client.buffer_from_host(&bytes, dtype, dims, 0).unwrap()
+}
+
+type Conv = fn(&Scope, &Tensor, &str, &Conv2d) -> Tensor;
+
+/// Of the plain and another form: the result, and the gradients of its sum weighted by `weights` with respect to image and
+/// kernel.
+fn both_forms(other: Conv, dtype: DType, x_dims: &[i64; 4], config: &Conv2d) -> [Vec<Vec<u8>>; 2] {
+    let client = run::cpu().unwrap();
+    let plain: Conv = conv2d;
+    [plain, other].map(|conv| {
+        let graph = Graph::new("stem");
+        let x = graph.input("x", dtype, *x_dims);
+        let y = conv(&graph.scope(), &x, "conv", config);
+        let weights = graph.input("weights", dtype, y.dims());
+        let loss = (&y * &weights).cast(DType::F32).sum(&[0, 1, 2, 3]);
+        let kernel = &graph.variables()[0];
+        let of = gradients(graph.emitter(), loss.id, &[kernel.instr, x.id]).unwrap();
+        let of: Vec<_> = of.into_iter().map(|id| graph.tensor(id)).collect();
+        let program = graph.finish(&[("y", &y), ("of_kernel", &of[0]), ("of_x", &of[1])]).unwrap();
+        verify(&program.module).unwrap();
+        assert_eq!(program.variables.len(), 1);
+        let executable =
+            client.compile(&encode::to_bytes(&program.module).unwrap(), &CompileOptions::default()).unwrap();
+        let n = |dims: &[i64]| dims.iter().product::<i64>();
+        let kernel = &program.variables[0];
+        let args = [
+            upload(&client, &exact(n(&kernel.dims), 3, 1.0 / 64.0), dtype, &kernel.dims),
+            upload(&client, &exact(n(x_dims), 0, 1.0 / 16.0), dtype, x_dims),
+            upload(&client, &exact(n(&program.inputs[1].dims), 5, 0.125), dtype, &program.inputs[1].dims),
+        ];
+        let results = executable.execute(args.iter().map(Arg::Keep).collect()).unwrap();
+        results.iter().map(|result| result.to_host().unwrap()).collect()
+    })
+}
+
+#[test]
+fn results_and_gradients_are_the_same_bits() {
+    let explicit = Padding::Explicit([[0, 3], [1, 2]]);
+    for dtype in [DType::F32, DType::BF16] {
+        for (size, padding) in
+            [(7, Padding::Same), (7, Padding::fixed(7)), (7, explicit), (3, Padding::Same), (4, Padding::Valid)]
+        {
+            // The other order of axes, where it could matter.
+            let formats = if size == 7 { &[Format::Nhwc, Format::Nchw][..] } else { &[Format::Nhwc] };
+            for &format in formats {
+                let dims = match format {
+                    Format::Nhwc => [2, 12, 16, 3],
+                    Format::Nchw => [2, 3, 12, 16],
+                };
+                let config = Conv2d {
+                    filters: 4,
+                    kernel: [size; 2],
+                    strides: [2, 2],
+                    padding,
+                    format,
+                    use_bias: false,
+                    kernel_init: Init::Zeros,
+                    ..Conv2d::default()
+                };
+                let [plain, rearranged] = both_forms(conv2d_space_to_depth, dtype, &dims, &config);
+                assert!(plain.iter().all(|array| array.iter().any(|&byte| byte != 0)));
+                for (what, (plain, rearranged)) in
+                    ["y", "of_kernel", "of_x"].into_iter().zip(plain.iter().zip(&rearranged))
+                {
+                    assert_eq!(plain, rearranged, "{what}: {dtype}, {size}, {padding:?}, {format:?}");
+                }
+            }
+        }
+    }
+}
+
+/// The features of the convolution that a layer of these settings emits; the plain one has `filters`.
+fn features(batch: i64, width: i64, config: &Conv2d) -> i64 {
+    let graph = Graph::new("conv");
+    let x = graph.input("x", DType::F32, [batch, 6, width, 3]);
+    let y = conv2d_paired(&graph.scope(), &x, "conv", config);
+    let module = graph.finish(&[("y", &y)]).unwrap().module;
+    let convolution = module.entry().instructions.iter().find(|instr| matches!(instr.op, Op::Convolution(_))).unwrap();
+    *convolution.shape.dims().last().unwrap()
+}
+
+#[test]
+fn two_columns_at_a_time_are_the_same_bits() {
+    let padded = Padding::Explicit([[0, 3], [1, 2]]);
+    for dtype in [DType::F32, DType::BF16] {
+        for (kernel, strides, padding) in [
+            ([7, 7], [2, 2], Padding::Same),
+            ([3, 3], [1, 1], Padding::Same),
+            ([1, 4], [2, 3], padded),
+            ([3, 2], [1, 2], Padding::Valid),
+        ] {
+            let config = Conv2d { filters: 4, kernel, strides, padding, use_bias: false, ..Conv2d::default() };
+            assert_eq!(features(128, 12, &config), 8, "{config:?}");
+            let [plain, paired] = both_forms(conv2d_paired, dtype, &[128, 6, 12, 3], &config);
+            assert!(plain.iter().all(|array| array.iter().any(|&byte| byte != 0)));
+            for (what, (plain, paired)) in ["y", "of_kernel", "of_x"].into_iter().zip(plain.iter().zip(&paired)) {
+                assert_eq!(plain, paired, "{what}: {dtype}, {config:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_are_paired_only_where_it_saves_work() {
+    let config = Conv2d { filters: 64, kernel: [3, 3], padding: Padding::Same, ..Conv2d::default() };
+    assert_eq!(features(128, 12, &config), 128);
+    for (why, batch, width, other) in [
+        ("a batch that fills half a tile", 64, 12, config),
+        ("an odd number of columns", 128, 11, config),
+        ("more filters", 128, 12, Conv2d { filters: 65, ..config }),
+        ("a kernel of width 1", 128, 12, Conv2d { kernel: [3, 1], ..config }),
+        ("dilation", 128, 12, Conv2d { dilation: [1, 2], ..config }),
+        // 48 numbers of 128 for one column, 384 of 384 for the two.
+        ("a stride wider than the kernel", 128, 24, Conv2d { kernel: [8, 2], strides: [1, 14], ..config }),
+    ] {
+        assert_eq!(features(batch, width, &other), other.filters, "{why}");
+    }
+}
+
+fn model(stem: &str) -> Model {
+    let text = format!("kind: resnet\ndepth: 18\nwidth: 8\ninput: [32, 32, 3]\nn_classes: 10\nstem: {stem}\n");
+    yaml::from_str("resnet.yaml", &text).unwrap()
+}
+
+/// A session whose step keeps gradients in the slots: `0·0 + g`.
+fn session(stem: &str, precision: Precision) -> Session {
+    let optimizer = Optimizer::Momentum { momentum: 0.0, nesterov: false, momentum_dtype: MomentumDtype::F32 };
+    let learning_rate = LearningRate::Constant { value: 0.125 };
+    let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
+    let objective = Objective { update, ..Objective::default() };
+    let spec = Spec { model: model(stem), precision, batch: 8, seed: 2, shift: 0, objective };
+    Session::new(&run::cpu().unwrap(), spec).unwrap()
+}
+
+#[test]
+fn a_network_goes_on_from_the_other_stems_checkpoint_with_the_same_results() {
+    const STEM: &str = "resnet/stem/conv/kernel";
+    let data = Dataset {
+        features: (0..8 * 32 * 32 * 3).map(|i| ((i * 37 + i / 5) % 16) as f32 / 16.0 - 0.5).collect(),
+        feature_dims: vec![32, 32, 3],
+        labels: (0..8).collect(),
+        n_classes: 10,
+    };
+    for precision in [Precision::F32, Precision::Bf16] {
+        let batches = Batches::new(&data, 8, 0).unwrap().cast(precision.compute()).unwrap();
+        let batch = batches.in_order().next().unwrap();
+        let mut plain = session("plain", precision);
+        let mut checkpoint = plain.checkpoint(1).unwrap();
+        // Multiples of 2^-8, images of 2^-4: the stem's sums are exact, and what follows is the same program.
+        let kernel = checkpoint.variables.get_mut(STEM).unwrap();
+        assert_eq!(kernel.shape.dims, [7, 7, 3, 8]);
+        let rounded = kernel.bytes.as_chunks::<4>().0.iter().map(|&bytes| {
+            let value = f32::from_le_bytes(bytes);
+            (value * 256.0).round() / 256.0
+        });
+        kernel.bytes = rounded.collect::<Vec<f32>>().iter().flat_map(|value| value.to_le_bytes()).collect();
+        let step = |session: &mut Session| -> (f32, u32, BTreeMap<String, HostArray>) {
+            session.restore(Path::new("stem"), &checkpoint).unwrap();
+            let report = session.train(&batch).unwrap();
+            (report.loss, report.n_correct, session.state().unwrap())
+        };
+        let (plain, rearranged) = (step(&mut plain), step(&mut session("space_to_depth", precision)));
+        assert_eq!((plain.0, plain.1), (rearranged.0, rearranged.1), "{precision}");
+        let differ: Vec<&String> =
+            plain.2.iter().filter(|(name, array)| rearranged.2[*name] != **array).map(|(name, _)| name).collect();
+        // The gradient of the stem's own kernel sums what is not exact, in another order.
+        assert!(differ.iter().all(|name| name.starts_with(STEM)), "{precision}: {differ:?}");
+    }
+}
+
+#[test]
+fn an_image_of_odd_size_and_other_strides_are_refused() {
+    let error = |dims: [i64; 4], strides: [i64; 2]| {
+        let graph = Graph::new("stem");
+        let x = graph.input("x", DType::F32, dims);
+        let config = Conv2d { filters: 4, kernel: [7, 7], strides, padding: Padding::Same, ..Conv2d::default() };
+        let y = conv2d_space_to_depth(&graph.scope(), &x, "conv", &config);
+        graph.finish(&[("y", &y)]).unwrap_err().to_string()
+    };
+    let odd = error([1, 15, 16, 3], [2, 2]);
+    assert!(odd.contains("the image is 15x16, expected an even height and width"), "{odd}");
+    assert!(odd.contains("help: use the plain convolution"), "{odd}");
+    let stride = error([1, 16, 16, 3], [1, 1]);
+    assert!(stride.contains("strides are [1, 1], dilation [1, 1], groups 1"), "{stride}");
+}

@@ -1,0 +1,10 @@
+//! What the TPU compiler says, and what is made of it.
+
+mod amp_tpu;
+mod explain;
+mod fit;
+#[path = "../support/mod.rs"]
+mod support;
+mod tpu;
+mod tpu_cache;
+mod tpu_models;

@@ -1,0 +1,15 @@
+//! Training programs: optimizers, what a step keeps and makes again, and what a run remembers.
+
+mod accumulate;
+mod adafactor;
+#[path = "../support/alone.rs"]
+mod alone;
+mod loss_scale;
+mod optim;
+mod recompute;
+mod remat;
+#[path = "../run/mod.rs"]
+mod run;
+mod slots;
+mod train;
+mod train_memory;

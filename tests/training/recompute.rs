@@ -1,0 +1,149 @@
+//! What a transformer's layers compute again: the same training step to the last bit, with updates that do not wait.
+
+use crate::run;
+
+use bf16scope::graph::{Graph, Init, Precision, Program};
+use bf16scope::hlo::verify::verify;
+use bf16scope::hlo::{DType, InstrId, Literal, Op};
+use bf16scope::models::{Model, transformer, yaml};
+use bf16scope::nn::token_loss;
+use bf16scope::optim::{LearningRate, Optimizer, Update, WeightDecay};
+use bf16scope::passes::grad::gradients;
+use bf16scope::passes::residual;
+use bf16scope::train::{Objective, program};
+
+fn model(text: &str) -> Model {
+    let text = format!(
+        "{{kind: transformer, vocabulary: 19, length: 8, max_length: 8, features: 16, heads: 4, hidden: 32, {text}}}"
+    );
+    yaml::from_str("small", &text).unwrap()
+}
+
+/// With a rate of 1 and no momentum the new value is the old one less the gradient.
+fn step(model: &Model, precision: Precision) -> Program {
+    let update = Update {
+        optimizer: Optimizer::Sgd {},
+        learning_rate: LearningRate::Constant { value: 1.0 },
+        weight_decay: WeightDecay::default(),
+    };
+    let program = program::training(model, precision, 2, &Objective { update, ..Objective::default() }).unwrap();
+    verify(&program.module).unwrap();
+    program
+}
+
+/// Results of a step from values that depend on names alone, by name.
+fn results(program: &Program) -> Vec<(String, Literal)> {
+    let value = |name: &str| match program.variables.iter().find(|variable| variable.name == name) {
+        Some(variable) => {
+            let n = variable.dims.iter().product();
+            Literal::from_elements(variable.dims.clone(), &Init::Uniform { limit: 0.5 }.values(7, name, &[n]))
+        }
+        None if name == "step" => Literal::from_elements(Vec::new(), &[0i32]),
+        None => {
+            let tokens = Init::Uniform { limit: 9.5 }.values(7, name, &[16]).into_iter();
+            Literal::from_elements(vec![2, 8], &tokens.map(|token| (token + 9.5) as i32).collect::<Vec<_>>())
+        }
+    };
+    program.outputs.iter().cloned().zip(run::run(program, value)).collect()
+}
+
+/// In each of four layers something else: values, mixed, weights, nothing; the hidden layers of the first two.
+#[test]
+fn gradients_keep_their_bits() {
+    for (precision, form) in
+        [(Precision::F32, "causal: false, norm: pre"), (Precision::Bf16, "causal: true, norm: post")]
+    {
+        let expected = results(&step(&model(&format!("{form}, layers: 4")), precision));
+        let each = "{values: 1, attention: 2, weights: 3, hidden: 2}";
+        let measured = results(&step(&model(&format!("{form}, layers: 4, recompute: {each}")), precision));
+        assert_eq!(measured.len(), expected.len());
+        for ((name, measured), (_, expected)) in measured.iter().zip(&expected) {
+            assert_eq!(measured, expected, "{precision}, {form}: {name}");
+        }
+    }
+}
+
+/// The gradients of a post-norm transformer in bf16 before and after [`residual::run`], which `program::training` calls.
+#[test]
+fn a_cotangent_made_again_where_it_is_added_keeps_its_bits() {
+    let g = Graph::training("transformer");
+    let [tokens, labels] = ["tokens", "labels"].map(|name| g.input(name, DType::S32, [2, 8]));
+    let config = transformer::Config {
+        vocabulary: 19,
+        length: 8,
+        max_length: 8,
+        layers: 2,
+        features: 16,
+        heads: 4,
+        hidden: 32,
+        ..transformer::Config::default()
+    };
+    let logits = g.bf16_scope(|s| transformer::build(s, &tokens, &config));
+    let loss = token_loss(&logits, &labels, 0.0, config.softmax).loss.mean(&[0, 1]);
+    let variables = g.variables();
+    let wrt: Vec<_> = variables.iter().map(|variable| variable.instr).collect();
+    let gradients: Vec<_> = gradients(g.emitter(), loss.id, &wrt).unwrap().into_iter().map(|id| g.tensor(id)).collect();
+    let named: Vec<_> = variables.iter().map(|variable| variable.name.as_str()).zip(&gradients).collect();
+    let mut program = g.finish(&named).unwrap();
+    let expected = results(&program);
+    let (module, report) = residual::run(&program.module);
+    assert_eq!(report.made_again.len(), 2, "one in each layer, attention's");
+    verify(&module).unwrap();
+    program.module = module;
+    for ((name, measured), (_, expected)) in results(&program).iter().zip(&expected) {
+        assert_eq!(measured, expected, "{name}");
+    }
+}
+
+/// Products of a step of three layers.
+fn n_products(recompute: &str) -> usize {
+    let program = step(&model(&format!("layers: 3, recompute: {{{recompute}}}")), Precision::Bf16);
+    let entry = program.module.entry();
+    entry.instructions.iter().filter(|instr| matches!(instr.op, Op::Dot { .. })).count()
+}
+
+#[test]
+fn one_product_more_in_as_many_layers_as_asked_for() {
+    let default = n_products("");
+    assert_eq!(n_products("weights: 1"), default - 2);
+    assert_eq!(n_products("attention: 2"), default + 2);
+    assert_eq!(n_products("attention: 2, values: 1"), default + 3);
+    assert_eq!(n_products("hidden: 3"), default + 3);
+    // There are no more layers.
+    assert_eq!(n_products("attention: 7, hidden: 1"), default + 4);
+}
+
+#[test]
+fn what_is_computed_again_waits_for_the_updates_of_later_layers() {
+    let program = step(&model("layers: 3, recompute: {hidden: 3}"), Precision::Bf16);
+    let entry = program.module.entry();
+    let depends_on = |from: InstrId| {
+        let mut needed = vec![false; entry.instructions.len()];
+        needed[from.idx()] = true;
+        for id in entry.ids().rev().filter(|id| id.idx() <= from.idx()) {
+            if needed[id.idx()] {
+                entry.instr(id).operands.iter().for_each(|operand| needed[operand.idx()] = true);
+            }
+        }
+        needed
+    };
+    let update = |name: &str| {
+        let variable = program.variables.iter().position(|variable| variable.name == name).unwrap();
+        entry.instr(entry.root).operands[variable]
+    };
+    // The result is what its barrier hands on; what the optimizer gave is what the barrier takes.
+    let given = |name: &str| match entry.instr(update(name)).op {
+        Op::GetTupleElement { index } => {
+            let barrier = entry.instr(entry.instr(update(name)).operands[0]);
+            assert_eq!(barrier.op, Op::OptimizationBarrier);
+            entry.instr(barrier.operands[0]).operands[index as usize]
+        }
+        _ => update(name),
+    };
+    let first = depends_on(given("transformer/layer1/feed_forward/dense1/kernel"));
+    for later in ["layer2/feed_forward/dense1/kernel", "layer3/feed_forward/dense2/bias", "logits/kernel"] {
+        assert!(first[given(&format!("transformer/{later}")).idx()], "{later}");
+    }
+    let last = depends_on(given("transformer/layer3/feed_forward/dense1/kernel"));
+    assert!(!last[given("transformer/layer2/feed_forward/dense1/kernel").idx()]);
+}

@@ -1,0 +1,166 @@
+//! Rematerialisation: the same gradients to the last bit, less kept on a TPU, and what is said of patterns that match
+//! nothing.
+
+use crate::run;
+
+use bf16scope::data::{Batches, CsvSpec, Dataset};
+use bf16scope::graph::Precision;
+use bf16scope::hlo::proto::encode;
+use bf16scope::hlo::text::{PrintOptions, print};
+use bf16scope::hlo::verify::verify;
+use bf16scope::hlo::{CompId, DType, Emitter, InstrId, Module, Op, Shape};
+use bf16scope::models::{Model, yaml};
+use bf16scope::passes::remat::{Config, recompute};
+use bf16scope::tpu::{Report, Target, compile};
+use bf16scope::train::checkpoint::HostArray;
+use bf16scope::train::{Objective, Session, Spec, program};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+fn model(text: &str) -> Model {
+    yaml::from_str("model.yaml", text).unwrap()
+}
+
+/// Convolutions, batch norms, pooling and dropout.
+fn cnn() -> Model {
+    model("kind: cnn\ninput: [8, 8, 1]\nn_classes: 10\nfilters: [8, 16]\ndropout: 0.25\n")
+}
+
+/// Residual blocks with and without a projection.
+fn resnet() -> Model {
+    model("kind: resnet\ndepth: 18\nwidth: 4\ninput: [8, 8, 1]\nn_classes: 10\n")
+}
+
+/// The same on larger images: no activation is so much smaller than its kernel that it is kept as a matter of course.
+fn larger_resnet() -> Model {
+    model("kind: resnet\ndepth: 18\nwidth: 4\ninput: [64, 64, 3]\nn_classes: 10\n")
+}
+
+fn scopes(patterns: &[&str]) -> Config {
+    Config::Scopes(patterns.iter().map(|pattern| pattern.to_string()).collect())
+}
+
+fn objective(remat: &Config) -> Objective {
+    Objective { remat: remat.clone(), ..Objective::default() }
+}
+
+/// Every variable and slot after three steps on the digits: with momentum, a slot holds the gradients themselves.
+fn trained(model: &Model, precision: Precision, remat: &Config) -> BTreeMap<String, HostArray> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
+    let dataset = Dataset::read_csv(&path, &CsvSpec::digits()).unwrap();
+    let batches = Batches::new(&dataset, 16, 1).unwrap().cast(precision.compute()).unwrap();
+    let client = run::cpu().unwrap();
+    let spec = Spec { model: model.clone(), precision, batch: 16, seed: 1, shift: 0, objective: objective(remat) };
+    let mut session = Session::new(&client, spec).unwrap();
+    for batch in batches.epoch(0).take(3) {
+        session.train(&batch).unwrap();
+    }
+    session.state().unwrap()
+}
+
+#[test]
+fn gradients_keep_their_bits() {
+    let cases: [(Model, Precision, &[&[&str]]); 3] = [
+        (cnn(), Precision::F32, &[&["conv*"]]),
+        (cnn(), Precision::Bf16, &[&["conv*"]]),
+        (resnet(), Precision::Bf16, &[&["conv2", "stem"], &["stage?/block*"]]),
+    ];
+    for (model, precision, patterns) in cases {
+        let expected = trained(&model, precision, &Config::None);
+        for remat in [Config::Elementwise].into_iter().chain(patterns.iter().map(|patterns| scopes(patterns))) {
+            let actual = trained(&model, precision, &remat);
+            let different: Vec<_> = expected.keys().filter(|name| expected[*name] != actual[*name]).collect();
+            assert!(different.is_empty(), "{} {precision} {remat:?}: these differ: {different:?}", model.kind());
+        }
+    }
+}
+
+/// How many convolutions a training program has, and how many barriers.
+fn counts(remat: &Config) -> (usize, usize) {
+    let program = program::training(&larger_resnet(), Precision::Bf16, 8, &objective(remat)).unwrap();
+    verify(&program.module).unwrap();
+    let entry = program.module.entry();
+    let count = |is: fn(&Op) -> bool| entry.instructions.iter().filter(|instr| is(&instr.op)).count();
+    (count(|op| matches!(op, Op::Convolution(_))), count(|op| matches!(op, Op::OptimizationBarrier)))
+}
+
+#[test]
+fn convolutions_run_again_in_matched_scopes_only() {
+    let (n_convolutions, n_barriers) = counts(&Config::None);
+    assert_eq!(n_barriers, 0);
+    let (n, n_barriers) = counts(&Config::Elementwise);
+    assert_eq!(n, n_convolutions);
+    assert!(n_barriers > 0);
+    // One in each of eight blocks.
+    assert_eq!(counts(&scopes(&["conv2"])).0, n_convolutions + 8);
+    assert_eq!(counts(&scopes(&["stage1/block1/conv2"])).0, n_convolutions + 1);
+    // All of a block, its shortcut too.
+    assert_eq!(counts(&scopes(&["stage2/block1"])).0, n_convolutions + 3);
+}
+
+#[test]
+fn every_copy_leads_back_to_a_barrier_and_to_no_value_that_was_to_be_dropped() {
+    let program = program::training(&larger_resnet(), Precision::Bf16, 8, &objective(&scopes(&["conv2"]))).unwrap();
+    let entry = program.module.entry();
+    let is_backward = |id: InstrId| entry.instr(id).metadata.op_name.starts_with("gradient/");
+    for id in entry.ids().filter(|&id| is_backward(id)) {
+        for operand in entry.instr(id).operands.iter().map(|&operand| entry.instr(operand)) {
+            let name = &operand.metadata.op_name;
+            let dropped = name.starts_with("resnet/") && name.ends_with("conv2/convolution");
+            assert!(!dropped, "{} uses {name}", entry.instr(id).name);
+        }
+    }
+}
+
+#[test]
+fn the_same_program_is_written_every_time() {
+    let text = |remat| {
+        let program = program::training(&larger_resnet(), Precision::Bf16, 8, &objective(&remat)).unwrap();
+        print(&program.module, &PrintOptions::default())
+    };
+    assert_eq!(text(scopes(&["block*"])), text(scopes(&["block*"])));
+    assert_ne!(text(scopes(&["block*"])), text(Config::Elementwise));
+}
+
+#[test]
+fn a_pattern_that_matches_nothing_is_an_error() {
+    let error = |patterns: &[&str]| {
+        let result = program::training(&larger_resnet(), Precision::Bf16, 8, &objective(&scopes(patterns)));
+        result.unwrap_err().to_string()
+    };
+    assert_eq!(
+        error(&["conv2", "blok1"]),
+        "remat: no scope of the network matches `blok1`\nhelp: did you mean `block1`?"
+    );
+    assert_eq!(
+        error(&["zzz/*"]),
+        "remat: no scope of the network matches `zzz/*`\nhelp: `bf16scope emit` shows the names, as op_name"
+    );
+}
+
+#[test]
+fn an_earlier_failure_of_the_emitter_comes_back() {
+    let e = Emitter::new(Module::new("broken"), CompId(0));
+    let [x, y] = [2, 3].map(|size| e.parameter(size - 2, &Shape::array(DType::F32, [size])));
+    e.add(x, y);
+    let error = recompute(&e, 2, &[], &Config::Elementwise).unwrap_err();
+    assert_eq!(error.to_string(), e.error().unwrap().to_string());
+}
+
+/// A batch large enough that activations are most of what is kept.
+#[test]
+fn a_tpu_keeps_less() {
+    let model = model("kind: resnet\ndepth: 18\nwidth: 16\ninput: [32, 32, 3]\nn_classes: 10\n");
+    let target: Target = "tpu-v2".parse().unwrap();
+    let report = |remat: &Config| -> Report {
+        let program = program::training(&model, Precision::Bf16, 256, &objective(remat)).unwrap();
+        verify(&program.module).unwrap();
+        compile(&target, &encode::to_bytes(&program.module).unwrap(), 256).unwrap()
+    };
+    let none = report(&Config::None);
+    let elementwise = report(&Config::Elementwise);
+    let convolutions = report(&scopes(&["conv2"]));
+    assert!(elementwise.hbm.temporaries < none.hbm.temporaries, "{none:?}\n{elementwise:?}");
+    assert!(convolutions.hbm.temporaries < elementwise.hbm.temporaries, "{elementwise:?}\n{convolutions:?}");
+    assert!(convolutions.flops > 1.05 * none.flops, "{none:?}\n{convolutions:?}");
+}

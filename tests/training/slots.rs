@@ -1,0 +1,275 @@
+//! First moments stored in bf16: the stored bits against an emulation on the host, what is and is not changed, what a
+//! second moment would lose, a run that stops and goes on, and the memory a TPU program takes.
+
+use crate::run;
+
+use bf16scope::data::{Batches, Dataset};
+use bf16scope::graph::{Graph, Init, Precision, Program};
+use bf16scope::hlo::DType;
+use bf16scope::hlo::proto::encode;
+use bf16scope::hlo::verify::verify;
+use bf16scope::models::{Model, mlp};
+use bf16scope::optim::{LearningRate, LossScale, MomentumDtype, Optimizer, Update, WeightDecay};
+use bf16scope::pjrt::{Arg, Buffer, CompileOptions};
+use bf16scope::tpu::{Target, compile};
+use bf16scope::train::checkpoint::{Checkpoint, HostArray};
+use bf16scope::train::{Objective, Session, Spec, program};
+use half::bf16;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Few bits: a product with it is exact in f32 for a bf16 value, and a sum then rounds once, whether or not the back end
+/// fuses the two. So the host's emulation has one answer.
+const BETA: f32 = 0.875;
+const RATE: f32 = 0.0625;
+const N: usize = 64;
+const N_STEPS: usize = 40;
+
+fn momentum(momentum_dtype: MomentumDtype) -> Optimizer {
+    Optimizer::Momentum { momentum: f64::from(BETA), nesterov: false, momentum_dtype }
+}
+
+fn adam(momentum_dtype: MomentumDtype) -> Optimizer {
+    Optimizer::Adam { beta1: f64::from(BETA), beta2: 0.999, epsilon: 1e-8, momentum_dtype }
+}
+
+/// `w ← update(w, gradient)` with the gradient an input.
+fn program_of(optimizer: Optimizer) -> Program {
+    let graph = Graph::training("update");
+    let w = graph.scope().variable("w", DType::F32, [N as i64], Init::Zeros);
+    let gradient = graph.input("gradient", DType::F32, [N as i64]);
+    let step = graph.input("step", DType::S32, []);
+    let learning_rate = LearningRate::Constant { value: f64::from(RATE) };
+    let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
+    update.emit(&graph, &step, &[(w.number, gradient)]);
+    let results: Vec<_> = graph.variables().iter().map(|v| graph.tensor(v.update.unwrap())).collect();
+    let results: Vec<_> = results.iter().map(|result| ("", result)).collect();
+    graph.finish(&results).unwrap()
+}
+
+/// Gradients of every size and sign, not representable in few bits.
+fn gradient(step: usize) -> Vec<f32> {
+    let of = |lane: usize| {
+        let x = ((lane * 7919 + step * 104_729) % 1009) as f32 / 1009.0 - 0.5;
+        x * 10f32.powi((lane % 9) as i32 - 4)
+    };
+    (0..N).map(of).collect()
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn f32s(buffer: &Buffer) -> Vec<f32> {
+    buffer.to_host().unwrap().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn bf16s(buffer: &Buffer) -> Vec<bf16> {
+    buffer.to_host().unwrap().as_chunks::<2>().0.iter().map(|bytes| bf16::from_le_bytes(*bytes)).collect()
+}
+
+/// Runs the update for [`N_STEPS`] and hands every new state to `look`.
+fn follow(optimizer: Optimizer, mut look: impl FnMut(usize, &[f32], &[Buffer])) {
+    let client = run::cpu().unwrap();
+    let program = program_of(optimizer);
+    verify(&program.module).unwrap();
+    let bytes = encode::to_bytes(&program.module).unwrap();
+    let executable = client.compile(&bytes, &CompileOptions::default()).unwrap();
+    let zeros = |dtype: DType| client.buffer_from_host(&vec![0; N * dtype.n_bytes()], dtype, &[N as i64], 0).unwrap();
+    let mut state: Vec<Buffer> = program.variables.iter().map(|variable| zeros(variable.dtype)).collect();
+    for step in 0..N_STEPS {
+        let gradient = gradient(step);
+        let upload = client.buffer_from_host(&bytes_of(&gradient), DType::F32, &[N as i64], 0).unwrap();
+        let count = client.buffer_from_host(&(step as i32).to_le_bytes(), DType::S32, &[], 0).unwrap();
+        let mut args: Vec<Arg<'_>> = state.drain(..).map(Arg::Donate).collect();
+        args.extend([Arg::Keep(&upload), Arg::Keep(&count)]);
+        state = executable.execute(args).unwrap();
+        look(step, &gradient, &state);
+    }
+}
+
+#[test]
+fn momentum_in_bf16_is_the_f32_update_rounded_once_to_the_bit() {
+    let (mut w, mut slot) = (vec![0f32; N], vec![bf16::ZERO; N]);
+    let mut n_rounded = 0;
+    follow(momentum(MomentumDtype::Bf16), |step, gradient, state| {
+        for lane in 0..N {
+            let accumulated = slot[lane].to_f32() * BETA + gradient[lane];
+            // The weights move by what was not rounded; the rate is a power of two, so the product is exact.
+            w[lane] -= RATE * accumulated;
+            slot[lane] = bf16::from_f32(accumulated);
+            n_rounded += usize::from(slot[lane].to_f32() != accumulated);
+        }
+        assert_eq!(bf16s(&state[1]), slot, "step {step}");
+        assert_eq!(f32s(&state[0]), w, "step {step}");
+    });
+    assert!(n_rounded > N * N_STEPS / 2, "only {n_rounded} values needed rounding");
+}
+
+#[test]
+fn adams_first_moment_in_bf16_is_rounded_once_and_the_second_is_not_touched() {
+    let mut v_in_f32 = Vec::new();
+    let mut w_in_f32 = Vec::new();
+    follow(adam(MomentumDtype::F32), |_, _, state| {
+        w_in_f32.push(f32s(&state[0]));
+        v_in_f32.push(state[2].to_host().unwrap());
+    });
+    let mut m = vec![bf16::ZERO; N];
+    follow(adam(MomentumDtype::Bf16), |step, gradient, state| {
+        for lane in 0..N {
+            m[lane] = bf16::from_f32(m[lane].to_f32() * BETA + gradient[lane] * (1.0 - BETA));
+        }
+        assert_eq!(bf16s(&state[1]), m, "step {step}");
+        assert_eq!(state[2].to_host().unwrap(), v_in_f32[step], "step {step}");
+        // No moment was rounded before the first step, so its weights are those of f32; later ones are near them.
+        if step == 0 {
+            assert_eq!(f32s(&state[0]), w_in_f32[0]);
+        }
+    });
+}
+
+/// What a second moment would do in bf16: `v ← bf16(0.999·v + 0.001·g²)`.
+fn second_moment(mut v: f32, g2: f32, n_steps: usize) -> f32 {
+    for _ in 0..n_steps {
+        v = bf16::from_f32(0.999f32 * v + 0.001f32 * g2).to_f32();
+    }
+    v
+}
+
+#[test]
+fn a_second_moment_in_bf16_would_stall_which_is_why_there_is_none() {
+    for binade in 0..256u32 {
+        let g2 = 1.0 + binade as f32 / 256.0;
+        // From zero it stops at 0.20 to 0.34 of where it should go, and has long stopped after 5,000 steps.
+        let stalled = second_moment(0.0, g2, 5_000);
+        assert_eq!(second_moment(stalled, g2, 1), stalled);
+        assert!((0.2..=0.34).contains(&(stalled / g2)), "{stalled} of {g2}");
+        // Once it is large it never falls: gradients of zero leave it as it is.
+        let large = bf16::from_f32(g2).to_f32();
+        assert_eq!(second_moment(large, 0.0, 5_000), large);
+    }
+    // A first moment does neither. It rises until 0.1·(1 − m) is below half an ulp, 2^-9, which is above 0.98; and it
+    // loses 10 % a step, to 0.9^100 = 3e-5 after a hundred, each off by at most 2^-8: below 1e-4.
+    let mut m = 0f32;
+    for step in 0..200 {
+        let g = if step < 100 { 1.0 } else { 0.0 };
+        m = bf16::from_f32(0.9f32 * m + 0.1f32 * g).to_f32();
+        if step == 99 {
+            assert!((0.98..=1.0).contains(&m), "{m}");
+        }
+    }
+    assert!(m < 1e-4, "{m}");
+}
+
+fn spec(optimizer: Optimizer, precision: Precision, loss_scale: LossScale) -> Spec {
+    let learning_rate = LearningRate::Constant { value: 0.01 };
+    let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
+    let objective = Objective { update, loss_scale, ..Objective::default() };
+    let model = Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) });
+    Spec { model, precision, batch: 8, seed: 1, shift: 0, objective }
+}
+
+fn dataset() -> Dataset {
+    let features = (0..64).map(|i| ((i * 37) % 16) as f32 / 16.0 - 0.5).collect();
+    let labels = (0..16).map(|i| i % 2).collect();
+    Dataset { features, feature_dims: vec![4], labels, n_classes: 2 }
+}
+
+fn train(session: &mut Session, steps: std::ops::Range<u64>) {
+    let dataset = dataset();
+    let dtype = session.spec().precision.compute();
+    let batches = Batches::new(&dataset, 8, 1).unwrap().cast(dtype).unwrap();
+    for epoch in steps {
+        session.train(&batches.epoch(epoch).next().unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn bf16_slots_go_through_a_checkpoint_to_the_bit_and_f32_ones_are_refused() {
+    let client = run::cpu().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    for optimizer in [momentum(MomentumDtype::Bf16), adam(MomentumDtype::Bf16)] {
+        let new = || Session::new(&client, spec(optimizer, Precision::Bf16, LossScale::None)).unwrap();
+        let mut whole = new();
+        train(&mut whole, 0..6);
+        let mut first = new();
+        train(&mut first, 0..3);
+        first.checkpoint(1).unwrap().write(&path).unwrap();
+        let checkpoint = Checkpoint::read(&path).unwrap();
+        let slots =
+            checkpoint.variables.iter().filter(|(name, _)| name.ends_with("/momentum") || name.ends_with("/adam_m"));
+        let dtypes: Vec<DType> = slots.map(|(_, array)| array.shape.dtype).collect();
+        assert_eq!(dtypes, [DType::BF16; 4]);
+        let mut second = new();
+        second.restore(&path, &checkpoint).unwrap();
+        train(&mut second, 3..6);
+        assert_eq!(second.state().unwrap(), whole.state().unwrap());
+    }
+    let in_f32 = spec(adam(MomentumDtype::F32), Precision::Bf16, LossScale::None);
+    let message = Session::new(&client, in_f32).unwrap().restore(&path, &Checkpoint::read(&path).unwrap());
+    let message = message.unwrap_err().to_string();
+    assert!(message.contains("adam_m is bf16[8], not f32[8]"), "{message}");
+}
+
+#[test]
+fn a_skipped_step_leaves_bf16_slots_alone() {
+    // The scale is far above what f16 cotangents can hold, so the first steps are skipped.
+    let scale = LossScale::Dynamic { initial: 2f64.powi(30), period: 2000, factor: 2.0, minimum: 1.0 };
+    let optimizer = adam(MomentumDtype::Bf16);
+    let mut session = Session::new(&run::cpu().unwrap(), spec(optimizer, Precision::F16, scale)).unwrap();
+    let kept = |session: &Session| -> BTreeMap<String, HostArray> {
+        let state = session.state().unwrap();
+        state.into_iter().filter(|(name, _)| !name.starts_with("loss_scale/")).collect()
+    };
+    let before = kept(&session);
+    train(&mut session, 0..3);
+    assert_eq!(kept(&session), before);
+    train(&mut session, 3..40);
+    let after = kept(&session);
+    assert_ne!(after, before);
+    for (name, array) in &after {
+        let values = array.bytes.as_chunks::<2>().0.iter().map(|bytes| bf16::from_le_bytes(*bytes));
+        assert!(array.shape.dtype != DType::BF16 || values.into_iter().all(bf16::is_finite), "{name}");
+    }
+}
+
+#[test]
+fn a_tpu_program_takes_two_bytes_less_for_each_element_of_a_slot() {
+    let arguments = |optimizer: Optimizer| {
+        // Dims that tiles of the TPU divide, so that padding plays no part.
+        let model = Model::Mlp(mlp::Config { hidden: vec![1024], ..mlp::Config::new([1024], 1024) });
+        let update = Update { optimizer, ..Update::default() };
+        let objective = Objective { update, ..Objective::default() };
+        let program = program::training(&model, Precision::Bf16, 8, &objective).unwrap();
+        verify(&program.module).unwrap();
+        let target: Target = "tpu-v2".parse().unwrap();
+        let report = compile(&target, &encode::to_bytes(&program.module).unwrap(), 8).unwrap();
+        assert!(report.hbm.aliased > 0);
+        report.hbm.arguments
+    };
+    let n_parameters = 2 * (1024 * 1024 + 1024);
+    for of in [momentum, adam] {
+        let [f32, bf16] = [MomentumDtype::F32, MomentumDtype::Bf16].map(|dtype| arguments(of(dtype)));
+        assert_eq!(f32 - bf16, 2 * n_parameters, "{f32} and {bf16}");
+    }
+}
+
+/// The digits, end to end: what rounding loses is nothing one would notice.
+#[test]
+fn the_digits_are_learnt_with_bf16_momentum() {
+    use bf16scope::train::{Data, Experiment, Plan, run};
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
+    let experiment = Experiment::read(&path).unwrap();
+    let (training, test) = experiment.read_data(&path).unwrap();
+    let mut spec = experiment.spec(Precision::Bf16);
+    let Optimizer::Momentum { momentum_dtype, .. } = &mut spec.objective.update.optimizer else {
+        panic!("the example has another optimizer")
+    };
+    *momentum_dtype = MomentumDtype::Bf16;
+    let mut session = Session::new(&run::cpu().unwrap(), spec).unwrap();
+    let plan = Plan { n_epochs: u64::from(experiment.train.epochs), checkpoint: None };
+    let data = Data { training: &training, test: &test };
+    let summary = run(&mut session, data, &plan, &std::sync::atomic::AtomicBool::new(false), &mut |_| {}).unwrap();
+    assert!(summary.test_accuracy >= 0.97, "{}", summary.test_accuracy);
+}
