@@ -146,9 +146,23 @@ fn what_xla_aborts_over_when_it_runs_is_an_error_too() {
     );
     let sized = "HloModule sized\n\nENTRY main {\n  x = f32[4]{0} parameter(0)\n  n = s32[] constant(1000000000)\n  ROOT y = \
                  f32[<=4]{0} set-dimension-size(x, n), dimensions={0}\n}\n";
-    // It writes beyond its memory, so what the child says on its way out is chance.
+    // XLA writes such an array beyond its memory; a size that varies is refused before that.
     let text = refusal(&on(sized, &["run", "m.hlo", "--random", "1"]));
-    assert!(text.contains("the child process ended with signal "), "{text}");
+    assert!(text.contains("its result is f32[<=4]{0}: a size that varies cannot be read here"), "{text}");
+    let tuple = sized.replace(
+        "ROOT y = f32[<=4]{0} set-dimension-size(x, n), dimensions={0}",
+        "y = f32[<=4]{0} set-dimension-size(x, n), dimensions={0}\n  ROOT t = (f32[], f32[4]{0}) custom-call(y), \
+         custom_call_target=\"SliceToDynamic\"",
+    );
+    let text = refusal(&on(&tuple, &["run", "m.hlo", "--random", "1"]));
+    assert_eq!(
+        without_numbers(&text),
+        format!(
+            "bf16scope: m.hlo cannot be compiled\n  caused by: compiling `sized`: the child process ended with signal N, \
+             SIGABRT. It wrote:\n  F0000 N N dynamic_dimension_inference.cc:N] Check failed: !subshape.IsTuple() Can't set \
+             a tuple shape to dynamic dimension\n{help}"
+        )
+    );
 }
 
 #[test]
