@@ -3,6 +3,8 @@
 //! `cargo run --example port_bfloat16_scope` builds it in f32 and in bf16 and prints where each dtype lives. Nothing is
 //! compiled or run: this shows what the scope decides.
 
+use std::error::Error;
+
 use bf16scope::graph::{Graph, Precision, Program, Scope, Tensor};
 use bf16scope::hlo::{DType, Op};
 use bf16scope::nn::{self, BatchNorm, Conv2d, Dense, Padding};
@@ -30,7 +32,7 @@ fn network(s: &Scope, images: &Tensor) -> Tensor {
 //   else:
 //     logits = network(features)
 //   loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
-fn model_fn(precision: Precision) -> anyhow::Result<Program> {
+fn model_fn(precision: Precision) -> Result<Program, Box<dyn Error>> {
     let g = Graph::training("port");
     let features = g.input("features", DType::F32, [64, 28, 28, 1]);
     let labels = g.input("labels", DType::S32, [64]);
@@ -40,7 +42,7 @@ fn model_fn(precision: Precision) -> anyhow::Result<Program> {
     Ok(g.finish(&[("logits", &logits), ("loss", &loss)])?)
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> Result<(), Box<dyn Error>> {
     for precision in [Precision::F32, Precision::Bf16] {
         let program = model_fn(precision)?;
         println!("{precision}:");

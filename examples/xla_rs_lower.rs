@@ -3,6 +3,8 @@
 //!
 //! `eval "$(ci/xla-extension)" && cargo run --features xla --example xla_rs_lower`
 
+use std::error::Error;
+
 use bf16scope::hlo::proto::encode;
 use bf16scope::interop::xla as interop;
 use bf16scope::passes::amp;
@@ -25,7 +27,7 @@ fn numbers(dims: &[i64]) -> xla::Result<Literal> {
     Literal::vec1(&(0..dims.iter().product()).map(scrambled).collect::<Vec<f32>>()).reshape(dims)
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> Result<(), Box<dyn Error>> {
     pjrt::prepare_environment(); // Before XLA reads its flags: every rounding to bf16 is kept.
     let f32_network = network()?;
     let (lowered, report) = amp::run(&interop::module(&f32_network)?, &amp::Policy::default())?;

@@ -1,5 +1,6 @@
 //! bf16scope: a bfloat16 toolkit for XLA.
 pub mod audit;
+#[cfg(feature = "cli")]
 pub mod cli;
 pub mod data;
 pub mod files;
@@ -12,6 +13,7 @@ pub mod numerics;
 pub mod optim;
 pub mod passes;
 pub mod pjrt;
+#[cfg(feature = "cli")]
 pub mod report;
 pub mod tpu;
 pub mod train;
