@@ -318,6 +318,7 @@ fn arrows_point_down() {
                 "report", "files",
             ],
         ),
+        ("prelude", &["graph", "hlo", "models", "nn", "optim", "passes"]),
         ("main", &["cli"]),
         ("lib", &[]),
     ];

@@ -1,0 +1,14 @@
+//! What a file that builds a model imports: `use bf16scope::prelude::*;`.
+//!
+//! The builder, the dtypes, layers and their configurations, what trains them, and the modules [`hlo`], [`nn`] and
+//! [`models`] by name for the rest. Nothing that compiles, runs or reads files is here.
+
+pub use crate::graph::{Distribution, FanMode, Graph, Init, Precision, Program, Scope, Tensor, Variable};
+pub use crate::hlo::{self, DType, Literal, Module};
+pub use crate::models::{self, Model};
+pub use crate::nn::{
+    self, Attention, BatchNorm, Conv2d, Dense, Embedding, FeedForward, Gelu, LayerNorm, Padding, Pool,
+    PositionEmbedding,
+};
+pub use crate::optim::{Adafactor, LearningRate, LossScale, Optimizer, Update, WeightDecay};
+pub use crate::passes::grad::gradients;
