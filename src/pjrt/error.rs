@@ -104,6 +104,19 @@ fn excess_precision_remedy(measured: &str) -> &'static str {
     }
 }
 
+/// What to do about a refusal whose text does not say it.
+fn help_for(message: &str) -> &'static str {
+    match message.starts_with("Failed to materialize symbols") {
+        // XLA's CPU plugin lacks the functions that round to f16 where no instruction does.
+        true => {
+            "\nhelp: XLA's code for this processor calls a function that its CPU plugin lacks. Rounding to f16, and f8 by way \
+             of f16, needs F16C, which comes with AVX (`bf16scope doctor` shows it; an --xla_cpu_max_isa in XLA_FLAGS \
+             hides it): use bf16 or f32"
+        }
+        false => "",
+    }
+}
+
 fn did_you_mean(name: &str) -> String {
     let near = |candidate: &&str| strsim::damerau_levenshtein(&name.to_lowercase(), candidate) <= 2;
     super::Platform::names().into_iter().find(near).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
@@ -113,7 +126,7 @@ fn did_you_mean(name: &str) -> String {
 #[derive(Debug, thiserror::Error)]
 pub enum PjrtError {
     /// The plugin refused a call. Code and text are the plugin's own.
-    #[error("{call}: {code}: {message}")]
+    #[error("{call}: {code}: {message}{}", help_for(.message))]
     Call {
         /// The C API function.
         call: &'static str,

@@ -1,6 +1,6 @@
 //! `bf16scope train` and `bf16scope eval` as a user runs them: output, files, Ctrl-C, bad input.
 
-use crate::binary;
+use crate::{binary, run};
 
 use bf16scope::train::checkpoint::Checkpoint;
 use std::path::{Path, PathBuf};
@@ -204,6 +204,9 @@ fn a_terminal_that_closes_stops_it_unless_nohup_said_otherwise() {
 
 #[test]
 fn divergence_ends_with_the_step_and_code_2() {
+    if !run::has_f16() {
+        return;
+    }
     let folder = Folder::new();
     let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
     std::fs::write(folder.path("mlp.yaml"), yaml.replace("value: 0.05", "value: 1.0e+38")).unwrap();
@@ -214,6 +217,19 @@ fn divergence_ends_with_the_step_and_code_2() {
         "{stderr}"
     );
     assert!(!folder.path("checkpoints/mlp-f16.safetensors").exists());
+}
+
+#[test]
+fn a_processor_without_f16c_is_told_what_it_lacks() {
+    let folder = Folder::new();
+    // On the plugin, whichever device the tests name: it is its library that lacks a function.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bf16scope"));
+    command.args(["train", "mlp.yaml", "--precision", "f16"]).current_dir(folder.folder.path());
+    let output = command.env("XLA_FLAGS", "--xla_cpu_max_isa=SSE4_2").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("Failed to materialize symbols"), "{stderr}");
+    assert!(stderr.ends_with("an --xla_cpu_max_isa in XLA_FLAGS hides it): use bf16 or f32\n"), "{stderr}");
 }
 
 #[test]

@@ -106,11 +106,13 @@ fn exp_of_large_overflows_and_is_the_first_to() {
          ROOT twice = f32[4] add(power, power)\n}\n",
     );
     let policy = Policy { dtype: LowDType::F16, ..allow(&["exponential", "add"]) };
-    let found = audit(&module, &[array(&[0.0, 12.0, 0.0, 0.0])], &policy);
-    let born = &row(&found, "power").born;
-    assert_eq!((born.n_introduced, born.overflowed, born.scaled), (1, 0.25, f64::INFINITY));
-    assert_eq!(found.first_not_finite.as_deref(), Some("power"));
-    assert_eq!(found.error(), f64::INFINITY);
+    if run::has_f16() {
+        let found = audit(&module, &[array(&[0.0, 12.0, 0.0, 0.0])], &policy);
+        let born = &row(&found, "power").born;
+        assert_eq!((born.n_introduced, born.overflowed, born.scaled), (1, 0.25, f64::INFINITY));
+        assert_eq!(found.first_not_finite.as_deref(), Some("power"));
+        assert_eq!(found.error(), f64::INFINITY);
+    }
     // In bf16, whose exponent is f32's, 1 + 1 is exact and exp(12) rounds.
     let found = audit(&module, &[array(&[0.0, 12.0, 0.0, 0.0])], &allow(&["exponential", "add"]));
     assert_eq!(found.first_not_finite, None);

@@ -68,6 +68,9 @@ fn updates_lose_the_same_bits_everywhere() {
             let ours = accumulate(format, &decimal(start), &decimal(update), N_STEPS);
             let case = format!("{start} + {update} in {dtype}");
             assert_eq!(ours.steps, through_half(dtype, ours.start, ours.update), "half, {case}");
+            if dtype == DType::F16 && !run::has_f16() {
+                continue;
+            }
             assert_eq!(ours.steps, through_pjrt(dtype, ours.start, ours.update), "PJRT, {case}");
         }
     }

@@ -22,6 +22,25 @@ pub fn cpu() -> Result<Client, PjrtError> {
     Client::of(platform, &Setup::from_env())
 }
 
+/// Whether the device's compiler rounds to f16. XLA's CPU plugin does not where the processor has no F16C, or where
+/// `XLA_FLAGS` hides it (`ci/isa`): what rounds to f16, or to f8 by way of it, has nothing to run there, and the error
+/// says so. Anywhere else a program in f16 that does not compile is a failure.
+pub fn has_f16() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let graph = Graph::new("rounds");
+        let x = graph.input("x", DType::F32, [2]);
+        let program = graph.finish(&[("value", &x.cast(DType::F16))]).unwrap();
+        let bytes = encode::to_bytes(&program.module).unwrap();
+        let Err(error) = client().compile(&bytes, &CompileOptions::default()) else { return true };
+        let hidden = std::env::var("XLA_FLAGS").is_ok_and(|flags| flags.contains("--xla_cpu_max_isa=SSE4_2"));
+        assert!(hidden || !std::arch::is_x86_feature_detected!("f16c"), "{error}");
+        assert!(error.to_string().contains("needs F16C, which comes with AVX"), "{error}");
+        println!("without F16C: what rounds to f16 is not run");
+        false
+    })
+}
+
 /// Runs a program on arguments given by name and returns its outputs as literals, in order. Excess precision is off.
 pub fn run(program: &Program, argument: impl Fn(&str) -> Literal) -> Vec<Literal> {
     run_with(program, &CompileOptions::default(), argument)

@@ -220,6 +220,9 @@ fn a_static_scale_of_a_power_of_two_changes_no_bit() {
 
 #[test]
 fn an_overflow_in_one_micro_batch_skips_the_step_of_all() {
+    if !run::has_f16() {
+        return;
+    }
     // Cotangents of a logit are at most 1/8 in a micro-batch of eight: 2^30 times that is beyond f16's 65504.
     let scale = LossScale::Dynamic { initial: 2f64.powi(30), period: 2000, factor: 2.0, minimum: 1.0 };
     let data = dataset(32, &[8, 8, 1]);

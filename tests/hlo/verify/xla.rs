@@ -298,13 +298,26 @@ fn all_reduce(to_apply: CompId) -> Op {
 
 static CLIENT: LazyLock<Client> = LazyLock::new(|| Client::cpu().unwrap());
 
+/// Whether this module's dtypes keep XLA from compiling it here: it rounds to floats of 16 bits and fewer, other than
+/// bf16, with F16C.
+fn needs_f16c(module: &Module) -> bool {
+    let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+    let narrow = |dtype: DType| dtype.is_float() && dtype.bits() <= 16 && dtype != DType::BF16;
+    let any = |shape: &Shape| {
+        shape.leaves().into_iter().any(|leaf| matches!(leaf, Shape::Array(array) if narrow(array.dtype)))
+    };
+    !crate::run::has_f16() && instructions.into_iter().any(|instruction| any(&instruction.shape))
+}
+
 #[test]
 fn xla_compiles_the_corners() {
     let mut refused = Vec::new();
     for (name, module) in corners() {
         verify(&module).unwrap_or_else(|errors| panic!("{name}:\n{errors}"));
         let program = encode::to_bytes(&module).unwrap();
-        if let Err(error) = CLIENT.compile(&program, &CompileOptions::default()) {
+        if let Err(error) = CLIENT.compile(&program, &CompileOptions::default())
+            && !needs_f16c(&module)
+        {
             refused.push(format!("{name}: {error}"));
         }
     }
@@ -369,7 +382,9 @@ proptest! {
         nudges.into_iter().for_each(|by| nudge(&mut module, by));
         prop_assume!(infer_last(&mut module).is_ok() && verify(&module).is_ok());
         let program = encode::to_bytes(&module).unwrap();
-        if let Err(error) = CLIENT.compile(&program, &CompileOptions::default()) {
+        if let Err(error) = CLIENT.compile(&program, &CompileOptions::default())
+            && !needs_f16c(&module)
+        {
             prop_assert!(false, "{name}: {error}\n{module:?}");
         }
     }
