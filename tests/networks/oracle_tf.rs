@@ -32,12 +32,13 @@ use std::fs::File;
 /// One of the networks.
 struct Network {
     name: &'static str,
-    build: fn(&Scope, &Tensor, Relu) -> Tensor,
+    build: Build,
     /// Lengths of all sums that a logit or the loss goes through, added; for a gradient, as many again.
     n_terms: f64,
     kink: Option<Kink>,
 }
 
+type Build = fn(&Scope, &Tensor, Relu) -> Tensor;
 type Relu<'a> = &'a dyn Fn(&Tensor) -> Tensor;
 
 /// An input of a relu that is so near to zero that TensorFlow's f32 sums put it on the other side than exact ones do.
@@ -74,11 +75,15 @@ fn mlp(s: &Scope, x: &Tensor, relu: Relu) -> Tensor {
 
 /// `[16,32,32,3]` → 7×7/2, batch norm, relu, max pool, one bottleneck block with projection, mean, dense 10.
 fn resnet_block(s: &Scope, x: &Tensor, relu: Relu) -> Tensor {
+    resnet_block_with(s, x, relu, BatchNorm::default())
+}
+
+fn resnet_block_with(s: &Scope, x: &Tensor, relu: Relu, config: BatchNorm) -> Tensor {
     let conv = |x: &Tensor, name: &str, filters: i64, size: i64, stride: i64| {
         let (kernel, strides, padding) = ([size; 2], [stride; 2], Padding::Same);
         conv2d(s, x, name, &Conv2d { filters, kernel, strides, padding, use_bias: false, ..Conv2d::default() })
     };
-    let norm = |x: &Tensor, name: &str| batch_norm(s, x, name, &BatchNorm::default());
+    let norm = |x: &Tensor, name: &str| batch_norm(s, x, name, &config);
     let x = relu(&norm(&conv(x, "conv0", 16, 7, 2), "bn0"));
     let pool = Pool { window: [3, 3], strides: [2, 2], padding: Padding::Same, ..Pool::default() };
     let x = max_pool(&x, &pool);
@@ -364,4 +369,29 @@ fn mlp_in_f32() {
 #[test]
 fn resnet_block_in_f32() {
     check_f32(&RESNET_BLOCK);
+}
+
+/// Bounds are worth what they notice.
+fn check_notices(build: Build, check: fn(&Network), expected: &str) {
+    let wrong = Network { build, ..RESNET_BLOCK };
+    let panic = std::panic::catch_unwind(|| check(&wrong)).expect_err(expected);
+    let message = panic.downcast_ref::<String>().expect("a message");
+    assert!(message.contains(expected), "{message}");
+}
+
+fn resnet_block_of(epsilon: f32, s: &Scope, x: &Tensor, relu: Relu) -> Tensor {
+    resnet_block_with(s, x, relu, BatchNorm { epsilon, ..BatchNorm::default() })
+}
+
+/// By a thousandth of an epsilon in f64, by a quarter of it in bf16.
+#[test]
+fn an_epsilon_that_is_a_little_wrong_is_noticed() {
+    check_notices(|s, x, relu| resnet_block_of(1.001e-5, s, x, relu), check_f32, "off by");
+    check_notices(|s, x, relu| resnet_block_of(1.25e-5, s, x, relu), check_bf16_beside_its_module, "this many differ");
+}
+
+/// What another processor recorded in bf16 cannot tell as much.
+#[test]
+fn an_epsilon_of_a_tenth_is_not_what_tensorflow_recorded() {
+    check_notices(|s, x, relu| resnet_block_of(0.1, s, x, relu), check_bf16_recorded, "expected at most 3 times");
 }
