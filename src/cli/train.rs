@@ -96,17 +96,17 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let resumed = args.resume.as_ref().map(|from| from.as_ref().unwrap_or(&path));
     let resumed = resumed.map(|from| Ok::<_, anyhow::Error>((from, Checkpoint::read(from)?))).transpose()?;
 
-    let client = Client::of(args.device, &context.setup())?;
+    // Whatever can be judged is, before a plugin is installed or a minute spent on compiling.
     let spec = experiment.spec(args.precision);
     let data = Data { training: &training, test: &test };
     check(&spec, data)?;
-    // Before a minute of compiling.
     if let Some((from, checkpoint)) = &resumed {
         check_settings(from, checkpoint, &spec)?;
         if let Some(before) = &checkpoint.data {
             check_data(from, before, &data.identity())?;
         }
     }
+    let client = Client::of(args.device, &context.setup())?;
     let mut session = Session::new(&client, spec)?;
     let changes = match &resumed {
         Some((from, checkpoint)) => session.restore(from, checkpoint)?,

@@ -7,21 +7,25 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use std::fmt;
 
-/// A number of at least 0 that is finite in f32.
+/// A number of at least 0 that is finite in f32, and 0 there only if it is 0.
 pub(super) fn not_negative<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    let accepts = |value: f64| value >= 0.0 && (value as f32).is_finite();
-    number(deserializer, accepts, "a finite number of at least 0")
+    let accepts = |value: f64| value == 0.0 || value as f32 > 0.0 && (value as f32).is_finite();
+    number(deserializer, accepts, "0, or a finite number above 0 in f32")
 }
 
 /// A number above 0, in f32 too, that is finite there.
 pub(super) fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let accepts = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();
-    number(deserializer, accepts, "a finite number above 0")
+    number(deserializer, accepts, "a finite number above 0 in f32")
 }
 
-/// A share that decays: from 0 up to but not including 1.
+/// A share that decays: from 0 up to but not including 1, in f32 too.
 pub(super) fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    number(deserializer, |value| (0.0..1.0).contains(&value), "a number from 0 up to but not including 1")
+    number(
+        deserializer,
+        |value| (0.0..1.0).contains(&value) && (value as f32) < 1.0,
+        "a number from 0 up to but not including 1",
+    )
 }
 
 /// [`positive`], or nothing.

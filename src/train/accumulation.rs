@@ -40,10 +40,8 @@ impl MicroBatch {
         batch: i64,
         objective: &Objective,
     ) -> Result<MicroBatch, ProgramError> {
+        objective.check_batch(batch)?;
         let n = objective.accumulate.get();
-        if batch % i64::from(n) != 0 {
-            return Err(ProgramError::Accumulate { n, batch });
-        }
         let graph = Graph::training("micro_batch");
         let (forward, labels) = network(&graph, model, precision, batch / i64::from(n));
         let n_split = graph.inputs().len();

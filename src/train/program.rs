@@ -38,6 +38,20 @@ impl Default for Objective {
     }
 }
 
+impl Objective {
+    /// Whether a batch of so many examples can be gone through so.
+    ///
+    /// # Errors
+    /// A batch that does not split in equal micro-batches.
+    pub fn check_batch(&self, batch: i64) -> Result<(), ProgramError> {
+        let n = self.accumulate.get();
+        match batch % i64::from(n) {
+            0 => Ok(()),
+            _ => Err(ProgramError::Accumulate { n, batch }),
+        }
+    }
+}
+
 /// Why there is no program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProgramError {

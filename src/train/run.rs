@@ -103,8 +103,10 @@ pub struct Summary {
 /// Whether `data` are what a session of `spec` can be trained on: better asked before a minute of compiling.
 ///
 /// # Errors
-/// Data of other dims or classes; fewer examples than a batch; images to be shifted that are none.
+/// Data of other dims or classes; fewer examples than a batch, or a batch that does not split in equal micro-batches;
+/// images to be shifted that are none.
 pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
+    spec.objective.check_batch(spec.batch.into())?;
     check_data(&spec.model, data.training)?;
     check_data(&spec.model, data.test)?;
     batches(spec, data.training).map(drop)

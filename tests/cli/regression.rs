@@ -169,23 +169,38 @@ fn settings_that_can_only_fail_are_errors_of_the_file() {
         (
             "learning_rate: {kind: constant, value: .nan}",
             "3:42",
-            "found floating point `NaN`, expected a finite number of at least 0",
+            "found floating point `NaN`, expected 0, or a finite number above 0 in f32",
         ),
         (
             "learning_rate: {kind: constant, value: -1}",
             "3:42",
-            "found floating point `-1.0`, expected a finite number of at least 0",
+            "found floating point `-1.0`, expected 0, or a finite number above 0 in f32",
         ),
-        ("learning_rate: {kind: constant, value: 1.0e39}", "3:42", "expected a finite number of at least 0"),
+        ("learning_rate: {kind: constant, value: 1.0e39}", "3:42", "expected 0, or a finite number above 0 in f32"),
         ("optimizer: {kind: momentum, momentum: 1.5}", "3:41", "expected a number from 0 up to but not including 1"),
         ("optimizer: {kind: adam, beta1: 1}", "3:34", "expected a number from 0 up to but not including 1"),
         ("optimizer: {kind: adam, epsilon: 0}", "3:36", "expected a finite number above 0"),
-        ("weight_decay: {value: .inf}", "3:25", "expected a finite number of at least 0"),
+        // In f32 it is 0: every step would leave every variable as it is.
+        ("learning_rate: {kind: constant, value: 1.0e-50}", "3:42", "expected 0, or a finite number above 0 in f32"),
+        // In f32 it is 1: the average would never move.
+        ("optimizer: {kind: adam, beta2: 0.99999999999}", "3:34", "expected a number from 0 up to but not including 1"),
+        ("weight_decay: {value: .inf}", "3:25", "expected 0, or a finite number above 0 in f32"),
         ("epochs: 1000000000000", "3:11", "expected a whole number from 1 to 2147483647"),
     ] {
         folder.write("e.yaml", &[MODEL, "train:", &format!("  {train}")]);
         let error = folder.stderr(&["train", "e.yaml"]);
         assert!(error.contains(&format!("e.yaml:{place}: ")) && error.contains(expected), "{train}: {error}");
+    }
+    // What can be judged without a plugin is judged before one is looked for.
+    for (train, expected) in
+        [("accumulate: 3", "accumulate is 3, which does not divide the batch of 32"), ("batch: 100000", "100000")]
+    {
+        folder.write("e.yaml", &[MODEL, &data(360), "train:", &format!("  {train}")]);
+        let mut command = binary::bf16scope(&["train", "e.yaml", "--offline"]);
+        command.current_dir(folder.0.path()).env("BF16SCOPE_CACHE", folder.0.path()).env_remove("BF16SCOPE_CPU_PLUGIN");
+        let output = command.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && error.contains(expected), "{train}: {error}");
     }
     folder.write("e.yaml", &[MODEL, "data: {csv: d.csv, n_test: 1, scale: 0}"]);
     let error = folder.stderr(&["train", "e.yaml"]);

@@ -281,9 +281,9 @@ fn what_would_train_to_nothing_is_refused() {
     refused("dropout: 0.25", "dropout: 1", "found floating point `1.0`, expected a number from 0");
     refused("batch: 4", "batch: 0", "found integer `0`, expected a whole number from 1 to 2147483647");
     refused("epochs: 1", "epochs: 0", "found integer `0`, expected a whole number from 1 to 2147483647");
-    refused("  value: 0.1", "  value: -1", "expected a finite number of at least 0");
-    refused("  value: 0.1", "  value: .inf", "expected a finite number of at least 0");
-    refused("  value: 0.1", "  value: 1.0e+39", "expected a finite number of at least 0");
+    refused("  value: 0.1", "  value: -1", "expected 0, or a finite number above 0 in f32");
+    refused("  value: 0.1", "  value: .inf", "expected 0, or a finite number above 0 in f32");
+    refused("  value: 0.1", "  value: 1.0e+39", "expected 0, or a finite number above 0 in f32");
     refused("momentum: 0.9", "momentum: 2", "expected a number from 0 up to but not including 1");
     refused("momentum: 0.9", "momentum: 1", "expected a number from 0 up to but not including 1");
     refused("label_smoothing: 0.1", "label_smoothing: 1", "expected a number from 0 up to but not including 1");
@@ -292,7 +292,7 @@ fn what_would_train_to_nothing_is_refused() {
     refused("scale: 0.5", "scale: 1.0e-40", "expected a number other than 0 that f32 can hold");
     refused("n_classes: 3", "n_classes: 0", "expected a whole number of at least 1");
     refused("input: [4]", "input: [4, -1]", "expected a whole number of at least 1");
-    refused("value: 1.0e-3", "value: -1.0e-3", "expected a finite number of at least 0");
+    refused("value: 1.0e-3", "value: -1.0e-3", "expected 0, or a finite number above 0 in f32");
     refused("static:1024", "static:nan", "no loss scale `static:nan`");
     // Its inverse, or itself, is no number of f32.
     refused("static:1024", "static:1.0e-60", "no loss scale `static:1.0e-60`");
