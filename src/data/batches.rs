@@ -295,7 +295,7 @@ mod tests {
         for batch in [0, 11] {
             assert_eq!(
                 Batches::new(&dataset, batch, 0).unwrap_err().to_string(),
-                format!("a batch of {batch} does not fit; expected 1 to 10, the examples there are")
+                format!("a batch of {batch} does not fit: expected 1 to 10, as many as there are examples")
             );
         }
         assert_eq!(

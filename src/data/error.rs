@@ -130,7 +130,7 @@ pub enum DataError {
         n_examples: usize,
     },
     /// A batch of nothing, or of more than there is.
-    #[error("a batch of {batch} does not fit; expected 1 to {n_examples}, the examples there are")]
+    #[error("a batch of {batch} does not fit: expected 1 to {n_examples}, as many as there are examples")]
     BatchSize {
         /// Asked for.
         batch: usize,

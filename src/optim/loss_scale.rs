@@ -18,13 +18,14 @@
 use crate::graph::{Graph, Init, Tensor, VariableInfo};
 use crate::hlo::DType;
 use crate::hlo::ops::BinaryOp;
+use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// How a loss is scaled. As text: `none`, `static:1024`, `dynamic`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(into = "String")]
 pub enum LossScale {
     /// Not at all.
     #[default]
@@ -154,9 +155,11 @@ fn all_finite(graph: &Graph, gradients: &[(usize, Tensor)]) -> Tensor {
     any_bad.not()
 }
 
+const EXPECTED: &str = "none, dynamic, or static: and a number above 0 such as static:1024";
+
 /// A text that is no loss scale.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no loss scale `{0}`: expected none, dynamic, or static: and a number above 0 such as static:1024")]
+#[error("no loss scale `{0}`: expected {EXPECTED}")]
 pub struct UnknownLossScale(pub String);
 
 impl FromStr for LossScale {
@@ -189,11 +192,20 @@ impl fmt::Display for LossScale {
     }
 }
 
-impl TryFrom<String> for LossScale {
-    type Error = UnknownLossScale;
-
-    fn try_from(text: String) -> Result<LossScale, UnknownLossScale> {
-        text.parse()
+/// Refused inside the visitor, so that the error points at the value and not at its block.
+impl<'de> Deserialize<'de> for LossScale {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LossScale, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = LossScale;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(EXPECTED)
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<LossScale, E> {
+                text.parse().map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+            }
+        }
+        deserializer.deserialize_str(Text)
     }
 }
 

@@ -293,10 +293,10 @@ fn what_would_train_to_nothing_is_refused() {
     refused("n_classes: 3", "n_classes: 0", "expected a whole number of at least 1");
     refused("input: [4]", "input: [4, -1]", "expected a whole number of at least 1");
     refused("value: 1.0e-3", "value: -1.0e-3", "expected 0, or a finite number above 0 in f32");
-    refused("static:1024", "static:nan", "no loss scale `static:nan`");
+    refused("static:1024", "static:nan", "found string \"static:nan\", expected none, dynamic");
     // Its inverse, or itself, is no number of f32.
-    refused("static:1024", "static:1.0e-60", "no loss scale `static:1.0e-60`");
-    refused("static:1024", "static:3.0e38", "no loss scale `static:3.0e38`");
+    refused("static:1024", "static:1.0e-60", "found string \"static:1.0e-60\", expected none, dynamic");
+    refused("static:1024", "static:3.0e38", "found string \"static:3.0e38\", expected none, dynamic");
     refused("accumulate: 2", "accumulate: 3", "accumulate is 3, which does not divide the batch of 4");
     refused("remat: elementwise", "remat: [blok*]", "blok*");
 }
