@@ -343,6 +343,17 @@ fn a_child_ends_with_its_parent_in_the_middle_of_a_run() {
 }
 
 #[test]
+fn ctrl_c_on_a_terminal_ends_the_command_and_its_child() {
+    let (folder, _path) = module("m.hlo", FOREVER);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/attacks/ctrl_c.py");
+    let mut command = Command::new("python3");
+    command.args([script, env!("CARGO_BIN_EXE_bf16scope"), "run", "m.hlo", "--random", "1"]);
+    let output = command.current_dir(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "signal 2, 1 child ended\n", "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn a_program_that_does_not_serve_is_named() {
     let error = |program: &str, timeout| {
         let limits = Limits { timeout: Some(timeout), memory: None };

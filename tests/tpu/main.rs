@@ -3,6 +3,7 @@
 mod amp_tpu;
 mod explain;
 mod fit;
+mod modules;
 #[path = "../support/mod.rs"]
 mod support;
 mod tpu;
