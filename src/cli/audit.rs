@@ -2,11 +2,9 @@
 
 mod page;
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 
 use super::arrays::Inputs;
@@ -19,7 +17,7 @@ use crate::hlo::alone::runs_alone;
 use crate::numerics::compare::Errors;
 use crate::passes::amp::Policy;
 use crate::pjrt::Platform;
-use crate::report;
+use crate::report::{Column, Screen, Table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -145,7 +143,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     match args.json {
         true => context.print_json(&outcome)?,
-        false => context.print(&render(&outcome, if args.all { usize::MAX } else { args.top }))?,
+        false => context.print(&render(&outcome, if args.all { usize::MAX } else { args.top }, context.screen))?,
     }
     Ok(if is_right { Status::Ok } else { Status::Failing })
 }
@@ -222,14 +220,23 @@ fn remarks(errors: &Errors) -> String {
 }
 
 /// The tables and what they come to.
-fn render(outcome: &Outcome, n_rows: usize) -> String {
+fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String {
     let audit = &outcome.audit;
     let mut text = String::new();
-    let mut table = report::table();
-    table.set_header(["instruction", "op", "dtype", "born", "born ulp", "error", "ulp", "cosine", "values"]);
+    let mut table = Table::new([
+        Column::name("instruction"),
+        Column::name("op").extra(1),
+        Column::text("dtype"),
+        Column::number("born"),
+        Column::number("born ulp").extra(2),
+        Column::number("error"),
+        Column::number("ulp").extra(4),
+        Column::number("cosine").extra(3),
+        Column::text("values"),
+    ]);
     let rows = audit.by_born();
     for row in rows.iter().take(n_rows) {
-        table.add_row([
+        table.row([
             row.instruction.clone(),
             row.opcode.clone(),
             dtypes(row),
@@ -241,26 +248,32 @@ fn render(outcome: &Outcome, n_rows: usize) -> String {
             remarks(&row.errors),
         ]);
     }
-    align(&mut table, 3..8);
-    text += &format!("{table}\n");
+    text += &table.render(screen);
     if rows.len() > n_rows {
         text += &format!("{} more instructions with less error of their own (--all shows them)\n", rows.len() - n_rows);
     }
-    text += &results(&audit.results, n_rows);
+    text += &results(&audit.results, n_rows, screen);
     text += &summary(outcome);
     text
 }
 
 /// The results; of many, those with the greatest error.
-fn results(rows: &[ResultRow], n_rows: usize) -> String {
+fn results(rows: &[ResultRow], n_rows: usize, screen: Screen) -> String {
     let mut shown: Vec<&ResultRow> = rows.iter().collect();
     if rows.len() > n_rows {
         let error = |row: &ResultRow| row.errors.map_or(row.n_differing as f64, |errors| errors.scaled);
         shown.sort_by(|a, b| error(b).total_cmp(&error(a)));
         shown.truncate(n_rows);
     }
-    let mut table = report::table();
-    table.set_header(["result", "made by", "shape", "error", "max abs", "mean rel", "cosine"]);
+    let mut table = Table::new([
+        Column::name("result"),
+        Column::name("made by"),
+        Column::name("shape"),
+        Column::number("error"),
+        Column::number("max abs").extra(1),
+        Column::number("mean rel").extra(2),
+        Column::number("cosine").extra(3),
+    ]);
     for row in shown {
         let mut cells = vec![format!("out{}", row.index), row.instruction.clone(), row.shape.clone()];
         match &row.errors {
@@ -272,21 +285,13 @@ fn results(rows: &[ResultRow], n_rows: usize) -> String {
             ]),
             None => cells.push(format!("{} differ", row.n_differing)),
         }
-        table.add_row(cells);
+        table.row(cells);
     }
-    align(&mut table, 3..7);
-    let mut text = format!("\n{table}\n");
+    let mut text = format!("\n{}", table.render(screen));
     if rows.len() > n_rows {
         text += &format!("{} more results with less error (--all shows them)\n", rows.len() - n_rows);
     }
     text
-}
-
-/// Aligns some columns at the right.
-fn align(table: &mut Table, columns: Range<usize>) {
-    for column in table.column_iter_mut().skip(columns.start).take(columns.len()) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
 }
 
 /// The verdict, in lines.

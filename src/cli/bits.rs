@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{Context, Status};
 use crate::numerics::accumulate::exact_sum;
 use crate::numerics::{Accumulation, Class, Decimal, Format, Number, ParseNumberError, accumulate};
-use crate::report;
+use crate::report::{Column, Screen, Table};
 
 /// Significant digits of an error in a table.
 const ERROR_DIGITS: usize = 4;
@@ -199,17 +199,18 @@ fn run_numbers(args: &Args, context: &Context) -> anyhow::Result<()> {
     if args.json {
         return context.print_json(&serde_json::json!({ "numbers": reports }));
     }
-    let tables: Vec<String> = reports.iter().map(|report| number_table(report.input, &report.formats)).collect();
+    let tables: Vec<String> =
+        reports.iter().map(|report| number_table(report.input, &report.formats, context.screen)).collect();
     context.print(&tables.join("\n"))
 }
 
 /// One row for each property, one column for each format.
-fn number_table(input: &str, columns: &[Encoded]) -> String {
+fn number_table(input: &str, columns: &[Encoded], screen: Screen) -> String {
     let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let mut table = report::table();
-    table.set_header(std::iter::once(input).chain(columns.iter().map(|column| column.format)));
+    let formats = columns.iter().map(|column| Column::text(column.format));
+    let mut table = Table::new(std::iter::once(Column::name(input)).chain(formats));
     let mut row = |name: &str, cell: &dyn Fn(&Encoded) -> String| {
-        table.add_row(std::iter::once(name.to_owned()).chain(columns.iter().map(cell)));
+        table.row(std::iter::once(name.to_owned()).chain(columns.iter().map(cell)));
     };
     row("bits", &|column| column.bits.clone());
     row("sign", &|column| format!("{} ({})", column.sign, if column.sign == 0 { "+" } else { "-" }));
@@ -228,7 +229,7 @@ fn number_table(input: &str, columns: &[Encoded]) -> String {
         (Some(ulp), Some(exponent)) => format!("2^{exponent} = {ulp}"),
         _ => "-".to_owned(),
     });
-    format!("{table}\n")
+    table.render(screen)
 }
 
 /// How one format fared.
@@ -297,7 +298,7 @@ fn lost_sentence(run: &Accumulation, step: usize) -> String {
 }
 
 const MASTER_COPY: &str = "\
-This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it cast to 16 bits,
+This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it cast to 16 bits, \
 and the update, often thousands of times smaller than the weight, is added in f32, where it is not rounded away.";
 
 fn run_accumulate(args: &Args, operands: &[TypedNumber], context: &Context) -> anyhow::Result<()> {
@@ -318,15 +319,15 @@ fn run_accumulate(args: &Args, operands: &[TypedNumber], context: &Context) -> a
             "formats": kept,
         }));
     }
-    let mut table = report::table();
-    let last = format!("after {n_steps}");
-    table.set_header(["kept in", "start", "update", "update lost from", last.as_str(), "error"]);
+    let titles = ["kept in", "start", "update", "update lost from"].map(Column::text);
+    let mut table =
+        Table::new(titles.into_iter().chain([Column::text(format!("after {n_steps}")), Column::text("error")]));
     for row in &kept {
         let lost = row.first_lost_step.map_or("never".to_owned(), |step| format!("step {step}"));
         let error = row.short_error.as_deref().unwrap_or("-");
-        table.add_row([row.format, &row.start, &row.update, &lost, &row.last, error]);
+        table.row([row.format, &row.start, &row.update, &lost, &row.last, error]);
     }
-    let mut text = format!("{start} + {n_steps} * {update} = {exact} exactly\n{table}\n");
+    let mut text = format!("{start} + {n_steps} * {update} = {exact} exactly\n{}", table.render(context.screen));
     for sentence in kept.iter().filter_map(|row| row.sentence.as_deref()) {
         text += sentence;
         text.push('\n');

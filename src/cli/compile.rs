@@ -13,7 +13,7 @@ use crate::graph::Precision;
 use crate::hlo::Module;
 use crate::hlo::alone::{NotAlone, several_devices};
 use crate::hlo::proto::encode;
-use crate::report;
+use crate::report::{self, Column, Screen, Table};
 use crate::tpu::{Answer, Compiled, Compiler, Report, Target, TpuError, Version};
 
 const EXAMPLES: &str = "\
@@ -113,7 +113,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             &serde_json::json!({ "target": target, "batch": batch, "libtpu": libtpu, "reports": entries }),
         )?;
     } else {
-        context.print(&render(args, batch, unit, &entries))?;
+        context.print(&render(args, batch, unit, &entries, context.screen))?;
     }
     let fits = entries.iter().all(|entry| matches!(entry.outcome, Outcome::Fits(_)));
     Ok(if fits { Status::Ok } else { Status::Failing })
@@ -165,11 +165,10 @@ pub(super) fn compiler(fresh: bool, is_foreign: bool, limits: &LimitArgs, contex
 }
 
 /// A table: a row for each figure, a column for each precision, and the last over the first.
-fn render(args: &Args, batch: Option<u32>, unit: &str, entries: &[Entry]) -> String {
-    let mut table = report::table();
+fn render(args: &Args, batch: Option<u32>, unit: &str, entries: &[Entry], screen: Screen) -> String {
     let ratio = if entries.len() > 1 { Some("bf16 / f32") } else { None };
     let names = entries.iter().map(|entry| entry.precision.as_str());
-    table.set_header(std::iter::once("figure").chain(names).chain(ratio));
+    let mut table = Table::new([Column::name("figure")].into_iter().chain(names.chain(ratio).map(Column::number)));
     let reports: Vec<Option<&Report>> = entries.iter().map(|entry| entry.outcome.report()).collect();
     for row in rows(&args.target, unit) {
         let mut cells = vec![row.name.clone()];
@@ -180,15 +179,14 @@ fn render(args: &Args, batch: Option<u32>, unit: &str, entries: &[Entry]) -> Str
                 _ => String::new(),
             });
         }
-        table.add_row(cells);
+        table.row(cells);
     }
     let times = entries.iter().map(|entry| match (&entry.outcome, entry.cached) {
         (_, true) => "cached".to_string(),
         (Outcome::Fits(report), false) => report::seconds(report.compile_seconds),
         (Outcome::DoesNotFit { .. }, false) => "-".to_string(),
     });
-    table.add_row(std::iter::once("compile time here".to_string()).chain(times));
-    report::align_numbers(&mut table);
+    table.row(std::iter::once("compile time here".to_string()).chain(times));
     let program = match (batch, args.choice.program()) {
         (Some(batch), Which::Train) => format!("training step, batch {batch}, "),
         (Some(batch), Which::Infer) => format!("inference, batch {batch}, "),
@@ -198,7 +196,7 @@ fn render(args: &Args, batch: Option<u32>, unit: &str, entries: &[Entry]) -> Str
     let mut text = format!("{model}: {program}one core of {}\n", args.target);
     // A table of nothing says nothing.
     if reports.iter().any(Option::is_some) {
-        text += &format!("{table}\n");
+        text += &table.render(screen);
     }
     for entry in entries {
         if let Outcome::DoesNotFit { out_of_memory } = &entry.outcome {
@@ -274,4 +272,70 @@ fn rows(target: &Target, unit: &str) -> Vec<Row> {
             value: Some(|r| r.examples_per_second),
         },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::terminal::check_screen;
+    use crate::tpu::Hbm;
+    use clap::Parser;
+    use expect_test::expect_file;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// ResNet-50 in a batch of 64, as the compiler reports it.
+    fn report(bf16: bool) -> Report {
+        let choose = |f32: f64, low: f64| if bf16 { low } else { f32 };
+        let mib = |f32: f64, low: f64| (choose(f32, low) * f64::from(1 << 20)) as i64;
+        let hbm = Hbm {
+            arguments: mib(238.2, 217.2),
+            outputs: mib(196.2, 196.2),
+            aliased: mib(196.2, 196.2),
+            temporaries: mib(3953.3, 2008.3),
+            code: mib(43.6, 67.4),
+            total: mib(4235.1, 2292.9),
+            limit: mib(7662.0, 7662.0),
+        };
+        Report {
+            hbm,
+            flops: choose(1.526e12, 1.545e12),
+            bytes_accessed: choose(3.748e10, 1.915e10),
+            cycles: choose(108_425_942.0, 88_811_993.0) as u64,
+            seconds: choose(0.1371, 0.0908),
+            examples_per_second: choose(466.7, 704.7),
+            compile_seconds: choose(94.1, 120.5),
+        }
+    }
+
+    #[test]
+    fn two_precisions_and_what_does_not_fit_on_80_columns() {
+        let line = ["compile", "examples/resnet50.yaml", "--batch", "64", "--compare"];
+        let args = Line::parse_from(line).args;
+        let entry = |precision: &str, cached, outcome| Entry { precision: precision.to_string(), cached, outcome };
+        let fits = |bf16: bool| entry(if bf16 { "bf16" } else { "f32" }, bf16, Outcome::Fits(report(bf16)));
+        let error = TpuError::OutOfMemory {
+            target: args.target.clone(),
+            needed: Some(11_435_000_000),
+            available: Some(8_031_000_000),
+            text: "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm."
+                .to_string(),
+        };
+        let message = error.to_string();
+        let too_large = OutOfMemory { needed: None, available: None, message };
+        let entries = [fits(false), fits(true)];
+        check_screen(
+            |screen| render(&args, Some(64), "images", &entries, screen),
+            &expect_file!["../../tests/cli/screens/compile.txt"],
+        );
+        let entries = [entry("f32", false, Outcome::DoesNotFit { out_of_memory: too_large }), fits(true)];
+        check_screen(
+            |screen| render(&args, Some(192), "images", &entries, screen),
+            &expect_file!["../../tests/cli/screens/compile-does-not-fit.txt"],
+        );
+    }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::probe::{Answer, Question, answer, questions};
 use super::{Context, Status, plugins, progress};
 use crate::pjrt::{Kind, Platform, locate};
-use crate::report;
+use crate::report::{Column, Screen, Table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -93,7 +93,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.json {
         context.print_json(&findings)?;
     } else {
-        context.print(&render(&findings))?;
+        context.print(&render(&findings, context.screen))?;
     }
     let works = |answers: &[Answer]| answers.iter().any(|a| a.question == Question::Plugin && a.works);
     let all_work = match args.device {
@@ -109,7 +109,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 fn serve(probe: Platform, skip: usize, context: &Context) -> anyhow::Result<Status> {
     for question in questions(probe).iter().skip(skip) {
         let line = serde_json::to_string(&answer(probe, &context.setup(), question))?;
-        context.print(&format!("{line}\n"))?;
+        context.print_data(&format!("{line}\n"))?;
     }
     Ok(Status::Ok)
 }
@@ -166,20 +166,19 @@ fn instructions() -> Vec<Instruction> {
     MATTERS.map(|(name, what)| Instruction { name, present: has(name), what }).into()
 }
 
-fn render(findings: &Findings) -> String {
-    let mut text = plugins::render(&findings.plugins);
+fn render(findings: &Findings, screen: Screen) -> String {
+    let mut text = plugins::render(&findings.plugins, screen);
     let devices =
         [(Platform::Cpu, &findings.cpu), (Platform::Tpu, &findings.tpu), (Platform::XlaCpu, &findings.xla_cpu)];
     // xla-rs is in some builds only; the plugins always have their place.
     let devices = || devices.iter().filter(|(platform, answers)| *platform != Platform::XlaCpu || !answers.is_empty());
-    let mut dtypes = report::table();
-    dtypes.set_header(std::iter::once("dtype").chain(devices().map(|(platform, _)| platform.name())));
+    let columns = devices().map(|(platform, _)| Column::text(platform.name()));
+    let mut dtypes = Table::new(std::iter::once(Column::name("dtype")).chain(columns));
     for question in questions(Platform::Cpu).iter().filter(|question| matches!(question, Question::Dtype(_))) {
         let cells = devices().map(|(_, answers)| cell(answers, question));
-        dtypes.add_row(std::iter::once(question.to_string()).chain(cells));
+        dtypes.row(std::iter::once(question.to_string()).chain(cells));
     }
-    let mut machines = report::table();
-    machines.set_header(["what", "works", "found"]);
+    let mut machines = Table::new([Column::name("what"), Column::text("works"), Column::text("found")]);
     for (platform, answers) in devices() {
         for answer in answers.iter().filter(|answer| !matches!(answer.question, Question::Dtype(_))) {
             let name = match &answer.question {
@@ -187,15 +186,16 @@ fn render(findings: &Findings) -> String {
                 Question::Plugin if *platform == Platform::XlaCpu => "xla-cpu library".to_string(),
                 Question::Plugin | Question::Devices | Question::Dtype(_) => format!("{platform} {}", answer.question),
             };
-            machines.add_row([&name, yes_no(answer.works), &answer.detail]);
+            machines.row([&name, yes_no(answer.works), &answer.detail]);
         }
     }
-    let mut instructions = report::table();
-    instructions.set_header(["instructions", "here", "for"]);
+    let mut instructions = Table::new([Column::name("instructions"), Column::text("here"), Column::text("for")]);
     for instruction in &findings.instructions {
-        instructions.add_row([instruction.name, yes_no(instruction.present), instruction.what]);
+        instructions.row([instruction.name, yes_no(instruction.present), instruction.what]);
     }
-    text += &format!("{machines}\n{dtypes}\n{instructions}\n");
+    for table in [machines, dtypes, instructions] {
+        text += &table.render(screen);
+    }
     text
 }
 
@@ -208,5 +208,62 @@ fn cell(answers: &[Answer], question: &Question) -> String {
         Some(Answer { works: true, detail, .. }) => detail.clone(),
         Some(Answer { works: false, detail, .. }) => format!("no: {detail}"),
         None => "-".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::terminal::check_screen;
+    use crate::hlo::DType;
+    use expect_test::expect_file;
+
+    #[test]
+    fn everything_on_80_columns() {
+        let answer =
+            |question: Question, works: bool, detail: &str| Answer { question, works, detail: detail.to_string() };
+        let dtypes = |of: fn(DType) -> (bool, &'static str)| {
+            DType::ALL.iter().map(move |&dtype| {
+                let (works, detail) = of(dtype);
+                answer(Question::Dtype(dtype.name().to_string()), works, detail)
+            })
+        };
+        let cpu = [
+            answer(Question::Plugin, true, "cpu, PJRT API 0.71, made for 0.72"),
+            answer(Question::Devices, true, "1: TFRT_CPU_0"),
+        ];
+        let tpu = [
+            answer(
+                Question::Plugin,
+                true,
+                "libtpu 0.0.51, PJRT API 0.75: compiles for TPUs that are not here, and runs nothing",
+            ),
+            answer(Question::Target("tpu-v2".to_string()), true, "compiles; 7662.0 MiB of HBM a core"),
+            answer(
+                Question::Target("tpu-v4".to_string()),
+                false,
+                "ends the process (signal: 6 (SIGABRT) (core dumped))",
+            ),
+        ];
+        let on_cpu = |dtype| match dtype {
+            DType::F8E4M3B11FNUZ | DType::F4E2M1FN => (false, "gives 1.5 for 0.1 + 0.2, and 0.3 was expected"),
+            _ => (true, "runs"),
+        };
+        let on_tpu = |dtype| match dtype {
+            DType::F64 => (false, "UNIMPLEMENTED: While rewriting computation to not contain X64 element types"),
+            _ => (true, "compiles"),
+        };
+        let instruction = |name, present, what| Instruction { name, present, what };
+        let findings = Findings {
+            plugins: plugins::examples(),
+            cpu: cpu.into_iter().chain(dtypes(on_cpu)).collect(),
+            tpu: tpu.into_iter().chain(dtypes(on_tpu)).collect(),
+            xla_cpu: Vec::new(),
+            instructions: vec![
+                instruction("avx2", true, "casts f32 to bf16 eight at a time"),
+                instruction("avx512_bf16", false, "bf16 dot products of pairs, f32 sums"),
+            ],
+        };
+        check_screen(|screen| render(&findings, screen), &expect_file!["../../tests/cli/screens/doctor.txt"]);
     }
 }

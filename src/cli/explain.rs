@@ -110,7 +110,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         )?;
     } else {
         let lead = lead(args, batch);
-        context.print(&terminal::render(&lead, &subjects, usize::from(args.top)))?;
+        context.print(&terminal::render(&lead, &subjects, usize::from(args.top), context.screen))?;
     }
     Ok(Status::Ok)
 }

@@ -70,7 +70,10 @@ pub(super) fn report(error: &anyhow::Error, exit_code: u8, in_json: bool) {
 pub(super) fn report_usage(error: &clap::Error, in_json: bool) {
     let text = error.render().to_string();
     let said = terminal::message(&text);
-    if !error.use_stderr() || said == text {
+    if !error.use_stderr() {
+        let shown = terminal::shown(&text);
+        drop(if shown == text { error.print() } else { io::stdout().lock().write_all(shown.as_bytes()) });
+    } else if said == text {
         // With the terminal's colours. Nobody to tell if it is gone.
         drop(error.print());
     } else {

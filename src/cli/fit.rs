@@ -4,11 +4,12 @@
 mod large;
 mod levers;
 mod page;
+#[cfg(test)]
+mod screens;
 mod source;
 mod words;
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use anyhow::{bail, ensure};
@@ -25,8 +26,8 @@ use crate::graph::Precision;
 use crate::hlo::Module;
 use crate::hlo::proto::encode;
 use crate::pjrt::PjrtError;
-use crate::report;
 use crate::report::plot::curves;
+use crate::report::{self, Column, Screen, Table};
 use crate::tpu::fit::{Found, MULTIPLE, Outcome, Row, Step, Summary, Trial, search, search_among, summarize};
 use crate::tpu::{Answer, Compiler, Target, TpuError};
 
@@ -168,7 +169,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.json {
         context.print_json(&json(&fit))?;
     } else {
-        context.print(&render(&fit))?;
+        context.print(&render(&fit, context.screen))?;
     }
     if let Some(path) = &args.svg {
         replace(path, curves::standalone(&page::plots(&fit)).as_bytes())?;
@@ -306,7 +307,7 @@ fn compile(compiler: &Compiler, target: &Target, module: &Module, batch: u32) ->
 /// What is being compiled, and how long the rest may take.
 struct Watch {
     bar: ProgressBar,
-    /// Lines in place of the bar, where there is no terminal to draw it on.
+    /// Lines in place of the bar, where there is no terminal to draw it on, or a dumb one.
     has_lines: bool,
     /// Searches that have not begun, and compiles that the first one took.
     n_series_left: u32,
@@ -319,11 +320,11 @@ struct Watch {
 
 impl Watch {
     fn new(quiet: bool, n_series: usize) -> Watch {
-        let has_lines = !quiet && !std::io::stderr().is_terminal();
+        let bar = progress::steps(quiet);
         let n_series_left = n_series.saturating_sub(1) as u32;
         Watch {
-            bar: progress::steps(quiet),
-            has_lines,
+            has_lines: !quiet && bar.is_hidden(),
+            bar,
             n_series_left,
             n_per_series: 0,
             n_done: 0,
@@ -378,22 +379,23 @@ fn json(fit: &Fit) -> serde_json::Value {
 }
 
 /// A table, what failed, and the answers in words.
-fn render(fit: &Fit) -> String {
-    let mut table = report::table();
+fn render(fit: &Fit, screen: Screen) -> String {
     let unit = fit.unit;
     let one = unit.trim_end_matches('s');
-    table.set_header([
-        "target".to_string(),
-        "precision".to_string(),
-        "batch".to_string(),
-        "HBM".to_string(),
-        "share".to_string(),
-        "temporaries".to_string(),
-        format!("flops/{one}"),
-        format!("{unit}/Mcycle"),
-        format!("{unit}/s"),
-        "compile".to_string(),
-        String::new(),
+    // The same on all rows it says little; with others beside it, all.
+    let is_one = fit.series.windows(2).all(|two| two[0].target == two[1].target);
+    let mut table = Table::new([
+        Column::text("target").extra(if is_one { 1 } else { 0 }),
+        Column::text("precision"),
+        Column::number("batch"),
+        Column::number("HBM"),
+        Column::number("share"),
+        Column::number("temporaries").extra(3),
+        Column::number(format!("flops/{one}")).extra(4),
+        Column::number(format!("{unit}/Mcycle")),
+        Column::number(format!("{unit}/s")).extra(2),
+        Column::number("compile").extra(5),
+        Column::text(""),
     ]);
     let mut failures = String::new();
     for series in &fit.series {
@@ -412,18 +414,15 @@ fn render(fit: &Fit) -> String {
                 _ => cells.extend((0..7).map(|_| "-".to_string())),
             }
             cells.push(words::remark(series, row, summary.as_ref(), one));
-            table.add_row(cells);
+            table.row(cells);
             if let Outcome::Failed { message } = &row.outcome {
                 let line = message.lines().next().unwrap_or_default();
                 failures += &format!("{}, {}, batch {}: {line}\n", series.target, series.precision, row.batch);
             }
         }
     }
-    for column in table.column_iter_mut().skip(2).take(8) {
-        column.set_cell_alignment(comfy_table::CellAlignment::Right);
-    }
     let program = if fit.program.is_empty() { String::new() } else { format!("{}, ", fit.program) };
-    let mut text = format!("{}: {program}one core\n{table}\n{failures}", fit.model);
+    let mut text = format!("{}: {program}one core\n{}{failures}", fit.model, table.render(screen));
     for answer in words::answers(fit) {
         text += &format!("{answer}\n");
     }

@@ -8,7 +8,7 @@ use super::emit::{self, Format};
 use super::policy::PolicyArgs;
 use super::{Context, Status, module_file};
 use crate::passes::amp::{self, Report};
-use crate::report;
+use crate::report::{self, Column, Screen, Table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,25 +62,24 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     report.notes.iter().for_each(|note| tracing::warn!("{note}"));
     if args.list {
-        context.print(&list(&report))?;
+        context.print(&list(&report, context.screen))?;
     }
-    context.print(&totals(&report))?;
+    context.print(&totals(&report, context.screen))?;
     Ok(Status::Ok)
 }
 
 /// A row for each op, and what it comes to.
-fn totals(report: &Report) -> String {
+fn totals(report: &Report, screen: Screen) -> String {
     let low = report.policy.dtype.dtype();
-    let mut table = report::table();
-    table.set_header(["op".to_string(), format!("now {low}"), "as before".to_string()]);
+    let mut table = Table::new([Column::name("op"), Column::number(format!("now {low}")), Column::number("as before")]);
     for (opcode, total) in &report.totals {
-        table.add_row([opcode.clone(), total.lowered.to_string(), total.kept.to_string()]);
+        table.row([opcode.clone(), total.lowered.to_string(), total.kept.to_string()]);
     }
-    report::align_numbers(&mut table);
     let (before, after) = (report.n_activation_bytes_before, report.n_activation_bytes_after);
     format!(
-        "{table}\n{} of {} instructions with f32 give {low} now; {} casts inserted ({})\nresults computed: {} before, {} \
+        "{}{} of {} instructions with f32 give {low} now; {} casts inserted ({})\nresults computed: {} before, {} \
          after ({})\n",
+        table.render(screen),
         report.n_lowered(),
         report.totals.values().map(|total| total.lowered + total.kept).sum::<usize>(),
         report.casts.len(),
@@ -97,11 +96,18 @@ fn n_bytes(n: i64) -> String {
 }
 
 /// A row for each instruction.
-fn list(report: &Report) -> String {
-    let mut table = report::table();
-    table.set_header(["instruction", "op", "class", "was", "is", "because", "from"]);
+fn list(report: &Report, screen: Screen) -> String {
+    let mut table = Table::new([
+        Column::name("instruction"),
+        Column::name("op").extra(1),
+        Column::text("class").extra(2),
+        Column::text("was"),
+        Column::text("is"),
+        Column::text("because"),
+        Column::name("from").extra(3),
+    ]);
     for decision in &report.decisions {
-        table.add_row([
+        table.row([
             &format!("{}/%{}", decision.computation, decision.instruction),
             &decision.opcode,
             decision.class,
@@ -111,5 +117,5 @@ fn list(report: &Report) -> String {
             &decision.from.as_ref().map(|from| format!("%{from}")).unwrap_or_default(),
         ]);
     }
-    format!("{table}\n")
+    table.render(screen)
 }

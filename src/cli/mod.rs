@@ -5,7 +5,9 @@
 //! To add a subcommand `foo`: write `foo.rs` with a `#[derive(clap::Args)] pub struct Args` and a
 //! `pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status>`; add `mod foo`, a variant of `Command`
 //! with its one-line help, and an arm in `Command::name` and `Command::run`. Print through [`Context::print`] and
-//! [`Context::print_json`], never with `println!`, which panics when the reader of a pipe has gone. Warn with
+//! [`Context::print_json`], never with `println!`, which panics when the reader of a pipe has gone. Tables are
+//! `report::Table`s, rendered for [`Context::screen`]; `--wide`, the terminal and the environment are asked nowhere else,
+//! and `tests/cli/screens` shows each command's output on 80 columns. Warn with
 //! `tracing::warn!`; it reaches standard error as `bf16scope: warning: …`.
 //!
 //! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too); 128 + n stopped by signal n.
@@ -46,6 +48,7 @@ use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcomma
 
 use self::signals::Stopped;
 use crate::pjrt::{Setup, prepare_environment};
+use crate::report::Screen;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,7 +65,7 @@ Exit status: 0 done, 1 checked and found failing, 2 could not run, 128 + n stopp
 
 /// A bfloat16 toolkit for XLA: train in bf16 on a CPU, compile for TPUs without one, and see what rounding does.
 #[derive(Debug, Parser)]
-#[command(name = "bf16scope", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "bf16scope", version, after_help = EXAMPLES)]
 struct Cli {
     #[command(flatten)]
     global: GlobalArgs,
@@ -83,6 +86,9 @@ struct GlobalArgs {
     /// Install and download nothing; fail where that would be needed
     #[arg(long, global = true)]
     offline: bool,
+    /// Show all columns and whole names, however long the lines
+    #[arg(long, global = true)]
+    wide: bool,
     /// Write a Chrome trace of what took how long (open it in ui.perfetto.dev)
     #[arg(long, global = true, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -178,6 +184,8 @@ pub struct Context {
     pub offline: bool,
     /// The user wants no progress on standard error.
     pub quiet: bool,
+    /// What standard output shows.
+    pub screen: Screen,
 }
 
 impl Context {
@@ -187,16 +195,17 @@ impl Context {
         Setup { offline: setup.offline || self.offline, ..setup }
     }
 
-    /// Writes text for eyes to standard output; what it holds of control characters is made visible. Progress and
-    /// warnings go to standard error instead.
+    /// Writes text for eyes to standard output: its lines are broken where they are longer than the screen, and what it
+    /// holds of control characters is made visible. Progress and warnings go to standard error instead.
     pub fn print(&self, text: &str) -> anyhow::Result<()> {
-        self.write(&terminal::visible(text))
+        let text = terminal::visible(text);
+        self.write(&self.screen.folded(&self.screen.shown(&text), 2))
     }
 
     /// Writes data for other programs to standard output: as they are, unless a terminal would take them for commands.
     pub fn print_data(&self, text: &str) -> anyhow::Result<()> {
         match io::stdout().is_terminal() {
-            true => self.print(text),
+            true => self.write(&terminal::visible(text)),
             false => self.write(text),
         }
     }
@@ -230,7 +239,7 @@ pub fn run() -> ExitCode {
     }
     // Before any thread starts.
     prepare_environment();
-    let parsed = Cli::command().try_get_matches().and_then(|matches| {
+    let parsed = terminal::help(Cli::command()).try_get_matches().and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
         Ok((cli, failure::wants_json(&matches)))
     });
@@ -264,7 +273,8 @@ fn execute(cli: &Cli) -> anyhow::Result<Status> {
         None => (None, None),
     };
     logging::init(logging::Verbosity::new(cli.global.verbose, cli.global.quiet), layer)?;
-    let context = Context { offline: cli.global.offline, quiet: cli.global.quiet };
+    let screen = terminal::screen(cli.global.wide);
+    let context = Context { offline: cli.global.offline, quiet: cli.global.quiet, screen };
     progress::show_installations(context.quiet);
     signals::survive_file_limit();
     let result = {

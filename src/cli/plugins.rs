@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Context, Status};
 use crate::pjrt::{self, Installed, Kind, Setup};
-use crate::report;
+use crate::report::{Column, Screen, Table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -157,20 +157,54 @@ fn list(setup: &Setup, json: bool, context: &Context) -> anyhow::Result<()> {
     if json {
         return context.print_json(&serde_json::json!({ "plugins": rows }));
     }
-    context.print(&render(&rows))
+    context.print(&render(&rows, context.screen))
 }
 
 /// A table, and what to do about what is missing.
-pub(super) fn render(rows: &[Row]) -> String {
-    let mut table = report::table();
-    table.set_header(["plugin", "package", "version", "state", "library"]);
+pub(super) fn render(rows: &[Row], screen: Screen) -> String {
+    let mut table = Table::new([
+        Column::text("plugin"),
+        Column::text("package"),
+        Column::text("version"),
+        Column::text("state"),
+        Column::path("library"),
+    ]);
     for row in rows {
         let path = row.path.as_ref().map_or("-".to_string(), |path| path.display().to_string());
-        table.add_row([row.plugin, row.package, row.version, row.state, &path]);
+        table.row([row.plugin, row.package, row.version, row.state, &path]);
     }
-    let mut text = format!("{table}\n");
+    let mut text = table.render(screen);
     if !rows.iter().all(Row::is_there) {
         text += "what is missing is installed on first use, or now with `bf16scope plugins install`\n";
     }
     text
+}
+
+/// One that is there, at a path of a usual length, and one that is not.
+#[cfg(test)]
+pub(super) fn examples() -> Vec<Row> {
+    let row = |plugin, package, version, state, path: &str| Row {
+        plugin,
+        package,
+        version,
+        state,
+        path: Some(PathBuf::from(path)),
+    };
+    let cache = "/home/somebody/.cache/bf16scope/plugins";
+    vec![
+        row("cpu", "xla-cpu-pjrt", "0.0.1", "installed", &format!("{cache}/xla-cpu-pjrt-0.0.1/xla_cpu_pjrt.so")),
+        row("tpu", "libtpu", "0.0.51", "missing", &format!("{cache}/libtpu-0.0.51/libtpu.so")),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::terminal::check_screen;
+    use expect_test::expect_file;
+
+    #[test]
+    fn plugins_on_80_columns() {
+        check_screen(|screen| render(&examples(), screen), &expect_file!["../../tests/cli/screens/plugins.txt"]);
+    }
 }

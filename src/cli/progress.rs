@@ -49,8 +49,16 @@ fn download_bar(n_bytes: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(n_bytes), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
         .expect("the template is a constant that a test renders");
-    bar.set_style(style);
+    bar.set_style(drawable(style));
     bar
+}
+
+/// The style in characters that the terminal shows. On a dumb one nothing is drawn.
+fn drawable(style: ProgressStyle) -> ProgressStyle {
+    match terminal::is_ascii() {
+        true => style.progress_chars("#>-").tick_chars("|/-\\ "),
+        false => style,
+    }
 }
 
 /// A bar on standard error that counts `n` things, with a message; hidden if `quiet` or if it is no terminal.
@@ -59,7 +67,7 @@ pub(super) fn bar(n: u64, quiet: bool) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(n), target);
     let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg} {eta}")
         .expect("the template is a constant that a test renders");
-    bar.set_style(style);
+    bar.set_style(drawable(style));
     bar
 }
 
@@ -69,7 +77,7 @@ pub(super) fn spinner(message: String, quiet: bool) -> ProgressBar {
     let spinner = ProgressBar::with_draw_target(None, target);
     let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}")
         .expect("the template is a constant that a test renders");
-    spinner.set_style(style);
+    spinner.set_style(drawable(style));
     spinner.set_message(terminal::message(&message));
     spinner.enable_steady_tick(std::time::Duration::from_millis(100));
     spinner
@@ -82,7 +90,7 @@ pub(super) fn steps(quiet: bool) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(1), target);
     let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {wide_msg} {elapsed}")
         .expect("the template is a constant that a test renders");
-    bar.set_style(style);
+    bar.set_style(drawable(style));
     bar.enable_steady_tick(std::time::Duration::from_millis(500));
     bar
 }

@@ -14,7 +14,7 @@ use crate::hlo::alone::runs_alone;
 use crate::hlo::proto::encode;
 use crate::hlo::{ArrayShape, Literal};
 use crate::pjrt::{Arg, Client, CompileOptions, Executable, Platform};
-use crate::report;
+use crate::report::{self, Column, Screen, Table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -140,7 +140,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     };
     match args.json {
         true => context.print_json(&outcome)?,
-        false => context.print(&render(args, &outcome))?,
+        false => context.print(&render(args, &outcome, context.screen))?,
     }
     Ok(Status::Ok)
 }
@@ -180,15 +180,15 @@ fn described(inputs: &Inputs) -> Vec<Input> {
 }
 
 /// A line about the run, and a row for each result.
-fn render(args: &Args, outcome: &Outcome) -> String {
+fn render(args: &Args, outcome: &Outcome, screen: Screen) -> String {
     let n_drawn = outcome.inputs.iter().filter(|input| input.array.is_none()).count();
     let drawn = if n_drawn > 0 { format!(" ({n_drawn} drawn at random)") } else { String::new() };
-    let mut table = report::table();
-    table.set_header(["result", "type", "min", "max", "mean", "NaN", "infinite"]);
+    let numbers = ["type", "min", "max", "mean", "NaN", "infinite"].map(Column::number);
+    let mut table = Table::new(std::iter::once(Column::name("result")).chain(numbers));
     for Output { name, dtype, dims, summary } in &outcome.outputs {
         let dims: Vec<String> = dims.iter().map(i64::to_string).collect();
         let number = |value: Option<f64>| value.map_or("-".to_string(), |value| format!("{value:.6e}"));
-        table.add_row([
+        table.row([
             name.clone(),
             format!("{dtype}[{}]", dims.join(",")),
             number(summary.min),
@@ -198,13 +198,13 @@ fn render(args: &Args, outcome: &Outcome) -> String {
             summary.n_infinite.to_string(),
         ]);
     }
-    report::align_numbers(&mut table);
     format!(
-        "{}: {} arrays in{drawn}, {} out; compiled in {}, ran in {}\n{table}\n",
+        "{}: {} arrays in{drawn}, {} out; compiled in {}, ran in {}\n{}",
         args.module.display(),
         outcome.inputs.len(),
         outcome.outputs.len(),
         report::seconds(outcome.compile_seconds),
         report::seconds(outcome.run_seconds),
+        table.render(screen),
     )
 }

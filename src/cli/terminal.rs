@@ -1,10 +1,94 @@
-//! Text on its way to a terminal: what could steer it is made visible, and what is endless is cut.
+//! Text on its way to a terminal: how wide it may be, and in which characters. What could steer the terminal is made
+//! visible, and what is endless is cut.
 //!
 //! Names in modules, fields of data, what a plugin says: all of it may hold escape sequences, or ten megabytes. Everything
-//! that this program prints for eyes passes here once, on its way out, so that no place has to think of it.
+//! that this program prints for eyes passes here once, on its way out, so that no place has to think of it. And no place
+//! but this asks the environment what there is to print on: see [`screen`].
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::io;
+use std::sync::OnceLock;
+
+use crate::report::Screen;
+
+/// Columns of a table where nobody says how many there are: in a pipe or a file.
+const IN_A_PIPE: usize = 100;
+/// Of a terminal that does not say its own.
+const UNKNOWN: usize = 80;
+/// Columns of a help at most: longer lines are hard to read.
+const HELP: usize = 100;
+
+/// What standard output is. `COLUMNS` says how wide, else the terminal does. A pipe or a file takes tables of
+/// [`IN_A_PIPE`] columns and sentences that are not broken, so that `grep` finds them. `wide` is without bounds.
+pub(super) fn screen(wide: bool) -> Screen {
+    let terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    let columns = std::env::var("COLUMNS").ok();
+    Screen { is_ascii: is_ascii(), ..bounds(wide, columns.as_deref(), terminal) }
+}
+
+fn bounds(wide: bool, columns: Option<&str>, terminal: Option<usize>) -> Screen {
+    let said = columns.and_then(|columns| columns.trim().parse().ok()).filter(|columns| *columns > 0);
+    match (wide, said, terminal) {
+        (true, ..) => Screen::WIDE,
+        (false, Some(columns), _) => Screen::of(columns),
+        (false, None, Some(0)) => Screen::of(UNKNOWN),
+        (false, None, Some(columns)) => Screen::of(columns),
+        (false, None, None) => Screen { line: None, ..Screen::of(IN_A_PIPE) },
+    }
+}
+
+/// Whether nothing but ASCII is shown: on a dumb terminal, and where the locale has another character set than UTF-8.
+pub(super) fn is_ascii() -> bool {
+    static IS_ASCII: OnceLock<bool> = OnceLock::new();
+    *IS_ASCII.get_or_init(|| shows_ascii(|name| std::env::var(name).ok()))
+}
+
+/// By the variables that POSIX names, the first that is set. Where none is, the locale is unknown, not ASCII: containers
+/// set none, and terminals of today show UTF-8.
+fn shows_ascii(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let set = |name: &&str| variable(name).filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set).map(|locale| locale.to_ascii_lowercase());
+    let is_other = locale.is_some_and(|locale| !locale.contains("utf-8") && !locale.contains("utf8"));
+    is_other || set(&"TERM").is_some_and(|term| term == "dumb")
+}
+
+/// A help's width, and its text in lines that fit: its paragraphs are filled, its examples stay lines of their own.
+pub(super) fn help(command: clap::Command) -> clap::Command {
+    let width = screen(false).line.map_or(HELP, |width| width.min(HELP));
+    let filled = |command: clap::Command| match command.get_after_help().map(ToString::to_string) {
+        Some(text) => {
+            // What continues an example hangs.
+            let hang = |line: &str| if line.starts_with("  ") && !line.starts_with("   ") { 4 } else { 0 };
+            let text = paragraphs(&text);
+            let lines = text.split('\n').map(|line| Screen::of(width).folded(line, hang(line)).into_owned());
+            command.after_help(lines.collect::<Vec<String>>().join("\n"))
+        }
+        None => command,
+    };
+    filled(command).mut_subcommands(filled).term_width(width)
+}
+
+/// The text with each paragraph on a line: lines that begin at the margin belong together, up to a colon at an end.
+fn paragraphs(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.split('\n') {
+        let is_words = |line: &str| !line.is_empty() && !line.starts_with(' ');
+        let above = out.rsplit('\n').next().unwrap_or_default();
+        match is_words(line) && is_words(above) && !above.ends_with(':') {
+            true => out.push(' '),
+            false => out.push('\n'),
+        }
+        out.push_str(line);
+    }
+    out.remove(0);
+    out
+}
+
+/// The text in characters that are shown here.
+pub(super) fn shown(text: &str) -> Cow<'_, str> {
+    Screen { is_ascii: is_ascii(), ..Screen::WIDE }.shown(text)
+}
 
 /// Of a longer line so many bytes are kept at the beginning and at the end.
 const LINE: (usize, usize) = (1500, 500);
@@ -36,7 +120,7 @@ pub(super) fn visible_json(text: &str) -> Cow<'_, str> {
 
 /// A message as it is said: both ends of lines and texts that are too long to be read, everything visible.
 pub(super) fn message(text: &str) -> String {
-    visible(&both_ends_of_message(text)).into_owned()
+    shown(&visible(&both_ends_of_message(text))).into_owned()
 }
 
 /// A message of a length that can be read: both ends of its lines, and of itself.
@@ -80,6 +164,16 @@ fn both_ends(text: &str, (first, last): (usize, usize)) -> Cow<'_, str> {
     Cow::Owned(format!("{} …({} bytes left out)… {}", &text[..start], end - start, &text[end..]))
 }
 
+/// A screen of 80 columns as it is kept in `tests/cli/screens`, made of what a command renders.
+#[cfg(test)]
+pub(super) fn check_screen(render: impl Fn(Screen) -> String, expected: &expect_test::ExpectFile) {
+    use unicode_width::UnicodeWidthStr as _;
+    let screen = Screen::of(80);
+    let text = screen.folded(&render(screen), 2).into_owned();
+    assert!(text.lines().all(|line| line.width() <= 80), "{text}");
+    expected.assert_eq(&text);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +185,39 @@ mod tests {
         for text in ["", "naïve ∑ 日本語 👩‍🔬\n\ttab", "│ a ┆ b │"] {
             assert!(matches!(visible(text), Cow::Borrowed(same) if same == text));
         }
+    }
+
+    #[test]
+    fn columns_says_how_wide_and_else_the_terminal() {
+        let of = |columns, terminal| bounds(false, columns, terminal);
+        assert_eq!(of(Some("40"), Some(120)), Screen::of(40));
+        assert_eq!(of(None, Some(120)), Screen::of(120));
+        assert_eq!(of(None, Some(0)), Screen::of(80));
+        for none in ["", "0", "many", "-80"] {
+            assert_eq!(of(Some(none), Some(120)), Screen::of(120), "{none}");
+        }
+        // A pipe's sentences stay whole, unless somebody says how wide it is.
+        assert_eq!(of(None, None), Screen { table: Some(100), line: None, is_ascii: false });
+        assert_eq!(of(Some("80"), None), Screen::of(80));
+        assert_eq!(bounds(true, Some("40"), Some(120)), Screen::WIDE);
+    }
+
+    #[test]
+    fn other_locales_than_utf_8_and_dumb_terminals_are_shown_ascii() {
+        let ascii = |set: &[(&str, &str)]| {
+            shows_ascii(|name| set.iter().find(|(own, _)| *own == name).map(|(_, value)| value.to_string()))
+        };
+        assert!(!ascii(&[]) && !ascii(&[("LANG", "en_US.UTF-8"), ("TERM", "xterm")]));
+        assert!(!ascii(&[("LC_ALL", ""), ("LANG", "C.utf8")]));
+        assert!(ascii(&[("LANG", "C")]) && ascii(&[("LC_ALL", "POSIX"), ("LANG", "C.UTF-8")]));
+        assert!(ascii(&[("LC_CTYPE", "de_DE.ISO-8859-1")]) && ascii(&[("LANG", "C.UTF-8"), ("TERM", "dumb")]));
+        assert!(!ascii(&[("LC_CTYPE", "C.UTF-8"), ("LANG", "C")]));
+    }
+
+    #[test]
+    fn a_help_has_paragraphs() {
+        let text = "Examples:\n  bits 1\n          one\n\nIt is\nlong.\n\nAnd:\nshort";
+        assert_eq!(paragraphs(text), "Examples:\n  bits 1\n          one\n\nIt is long.\n\nAnd:\nshort");
     }
 
     #[test]

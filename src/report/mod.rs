@@ -1,25 +1,14 @@
 //! How quantities are written for eyes: tables, bytes, counts, ratios. Knows nothing of what they measure.
 //!
-//! Pages for a browser are in [`html`], their plots in [`plot`].
+//! Tables fit a [`Screen`]. Pages for a browser are in [`html`], their plots in [`plot`].
 
 pub mod html;
 pub mod plot;
+pub mod screen;
+mod table;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-
-/// An empty table in the house's style. Wraps to the terminal's width; whole lines where there is none.
-pub fn table() -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
-    table
-}
-
-/// Aligns every column but the first at the right: numbers.
-pub fn align_numbers(table: &mut Table) {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-}
+pub use screen::Screen;
+pub use table::{Column, Table};
 
 /// Bytes in MiB, one decimal: `2594.0 MiB`; under a MiB in KiB.
 pub fn mib(n_bytes: i64) -> String {

@@ -113,7 +113,7 @@ fn numbers_at_the_edges() {
     "#]],
     );
     check(
-        &["bits", "--as", "bf16", "--", "-1e-40", "-inf"],
+        &["bits", "--as", "bf16", "--wide", "--", "-1e-40", "-inf"],
         expect![[r#"
             exit 0
             --- stdout
@@ -223,7 +223,7 @@ fn json() {
 #[test]
 fn a_lost_update() {
     check(
-        &["bits", "--accumulate", "1.125", "0.00041999", "--steps", "100", "--as", "f32,bf16,f16"],
+        &["bits", "--accumulate", "1.125", "0.00041999", "--steps", "100", "--wide", "--as", "f32,bf16,f16"],
         expect![[r#"
             exit 0
             --- stdout
@@ -237,8 +237,7 @@ fn a_lost_update() {
             └─────────┴───────┴───────────────────────────────────────┴──────────────────┴─────────────────────────┴──────────┘
             bf16 loses the update from step 1 on: the next number is 0.0078125 away from 1.125, and the update (0.00041961669921875) is no more than half of that, so the sum rounds back.
             f16 loses the update from step 1 on: the next number is 0.0009765625 away from 1.125, and the update (0.000420093536376953125) is no more than half of that, so the sum rounds back.
-            This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it cast to 16 bits,
-            and the update, often thousands of times smaller than the weight, is added in f32, where it is not rounded away.
+            This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it cast to 16 bits, and the update, often thousands of times smaller than the weight, is added in f32, where it is not rounded away.
         "#]],
     );
 }
@@ -257,8 +256,9 @@ fn one_update() {
             │ f16     ┆ 1.125 ┆ 0.12457275390625 ┆ never            ┆ 1.25             ┆ 4.272e-4 │
             │ f32     ┆ 1.125 ┆ 0.12457275390625 ┆ never            ┆ 1.24957275390625 ┆ 0        │
             └─────────┴───────┴──────────────────┴──────────────────┴──────────────────┴──────────┘
-            This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it cast to 16 bits,
-            and the update, often thousands of times smaller than the weight, is added in f32, where it is not rounded away.
+            This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it
+              cast to 16 bits, and the update, often thousands of times smaller than the weight, is added in
+              f32, where it is not rounded away.
         "#]],
     );
 }
@@ -276,9 +276,11 @@ fn a_negative_update_that_is_lost_later() {
             ╞═════════╪═══════╪════════╪══════════════════╪══════════╪═══════╡
             │ f16     ┆ -4090 ┆ -1     ┆ step 2           ┆ -4092    ┆ 1.8e1 │
             └─────────┴───────┴────────┴──────────────────┴──────────┴───────┘
-            f16 loses the update from step 2 on: the next number is 2 away from -4092, and the update (-1) is no more than half of that, so the sum rounds back.
-            This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it cast to 16 bits,
-            and the update, often thousands of times smaller than the weight, is added in f32, where it is not rounded away.
+            f16 loses the update from step 2 on: the next number is 2 away from -4092, and the update (-1) is no
+              more than half of that, so the sum rounds back.
+            This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it
+              cast to 16 bits, and the update, often thousands of times smaller than the weight, is added in
+              f32, where it is not rounded away.
         "#]],
     );
 }
@@ -297,8 +299,9 @@ fn an_overflow() {
             │ f16     ┆ 60000 ┆ 3000   ┆ step 3           ┆ inf     ┆ -     │
             └─────────┴───────┴────────┴──────────────────┴─────────┴───────┘
             f16 has overflowed to inf before step 3, and no update brings it back.
-            This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it cast to 16 bits,
-            and the update, often thousands of times smaller than the weight, is added in f32, where it is not rounded away.
+            This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it
+              cast to 16 bits, and the update, often thousands of times smaller than the weight, is added in
+              f32, where it is not rounded away.
         "#]],
     );
 }
@@ -317,8 +320,9 @@ fn an_update_below_every_number() {
             │ f16     ┆ 0.5   ┆ 0      ┆ step 1           ┆ 0.5     ┆ 5e-9  │
             └─────────┴───────┴────────┴──────────────────┴─────────┴───────┘
             f16 has no number as small as the update: it is rounded to 0.
-            This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it cast to 16 bits,
-            and the update, often thousands of times smaller than the weight, is added in f32, where it is not rounded away.
+            This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it
+              cast to 16 bits, and the update, often thousands of times smaller than the weight, is added in
+              f32, where it is not rounded away.
         "#]],
     );
 }
@@ -462,42 +466,43 @@ fn help() {
     check(
         &["bits", "--help"],
         expect![[r#"
-        exit 0
-        --- stdout
-        Show a number's bits, exact value and rounding error in each format, or where updates are lost
+            exit 0
+            --- stdout
+            Show a number's bits, exact value and rounding error in each format, or where updates are lost
 
-        Usage: bf16scope bits [OPTIONS] [NUMBER]...
+            Usage: bf16scope bits [OPTIONS] [NUMBER]...
 
-        Arguments:
-          [NUMBER]...  Decimal numbers of any length, inf or nan
+            Arguments:
+              [NUMBER]...  Decimal numbers of any length, inf or nan
 
-        Options:
-              --as <FORMATS>                 Formats to show, separated by commas [default: f32,bf16,f16]
-                                             [possible values: f16, bf16, f32, f64]
-              --accumulate <START> <UPDATE>  Add UPDATE to START again and again, in each format, and show
-                                             where the update is lost
-              --steps <N>                    How many times the update is added [default: 100]
-              --json                         Print one JSON object
-          -h, --help                         Print help
+            Options:
+                  --as <FORMATS>                 Formats to show, separated by commas [default: f32,bf16,f16]
+                                                 [possible values: f16, bf16, f32, f64]
+                  --accumulate <START> <UPDATE>  Add UPDATE to START again and again, in each format, and show
+                                                 where the update is lost
+                  --steps <N>                    How many times the update is added [default: 100]
+                  --json                         Print one JSON object
+              -h, --help                         Print help
 
-        Global options:
-          -v, --verbose...    Say more on standard error; -vv for debugging. RUST_LOG, if set, is the basis
-          -q, --quiet         Say nothing but errors on standard error
-              --offline       Install and download nothing; fail where that would be needed
-              --trace <FILE>  Write a Chrome trace of what took how long (open it in ui.perfetto.dev)
+            Global options:
+              -v, --verbose...    Say more on standard error; -vv for debugging. RUST_LOG, if set, is the basis
+              -q, --quiet         Say nothing but errors on standard error
+                  --offline       Install and download nothing; fail where that would be needed
+                  --wide          Show all columns and whole names, however long the lines
+                  --trace <FILE>  Write a Chrome trace of what took how long (open it in ui.perfetto.dev)
 
-        Examples:
-          bf16scope bits 1.12156456132
-                  bits, exact value, rounding error, neighbours and ulp in f32, bf16 and f16
-          bf16scope bits 0.1 -2.5 --as bf16,f64 --json
-                  two numbers, two formats, one JSON object
-          bf16scope bits --as f16 -- -2.5e-8 -inf
-                  after --, anything that starts with a dash is a number too
-          bf16scope bits --accumulate 1.125 0.00041999 --steps 100 --as f32,bf16,f16
-                  a weight that takes the same update 100 times, kept in each format
+            Examples:
+              bf16scope bits 1.12156456132
+                      bits, exact value, rounding error, neighbours and ulp in f32, bf16 and f16
+              bf16scope bits 0.1 -2.5 --as bf16,f64 --json
+                      two numbers, two formats, one JSON object
+              bf16scope bits --as f16 -- -2.5e-8 -inf
+                      after --, anything that starts with a dash is a number too
+              bf16scope bits --accumulate 1.125 0.00041999 --steps 100 --as f32,bf16,f16
+                      a weight that takes the same update 100 times, kept in each format
 
-        Numbers are read exactly and rounded once, to nearest, ties to even.
-    "#]],
+            Numbers are read exactly and rounded once, to nearest, ties to even.
+        "#]],
     );
 }
 

@@ -127,7 +127,7 @@ fn a_module_is_lowered_and_what_was_decided_is_shown() {
 
     "#]]
     .assert_eq(&place.text("out.txt"));
-    place.check(&["lower", "net.txt", "-o", "out.txt", "--policy", "O0", "--list"], expect![[r#"
+    place.check(&["lower", "net.txt", "-o", "out.txt", "--policy", "O0", "--list", "--wide"], expect![[r#"
         exit 0
         --- stdout
         ┌──────────────┬─────────────┬────────┬─────┬─────┬─────────────────────────────────────────────────────────────────────────────┬──────┐
@@ -211,12 +211,16 @@ fn an_instruction_is_explained() {
           from main/%hidden, dot of class allow, was f32, is bf16: its op is always lowered
     "#]],
     );
-    place.check(&["explain-cast", "net.txt", "exps"], expect![[r#"
+    place.check(
+        &["explain-cast", "net.txt", "exps"],
+        expect![[r#"
         exit 0
         --- stdout
-        main/%exps, exponential of class deny, stays f32: it turns an absolute error of its operand into a relative one of its result
+        main/%exps, exponential of class deny, stays f32: it turns an absolute error of its operand into a
+          relative one of its result
           cast %logits.f32 (convert, 128 elements) gives %logits in f32, first wanted by %exps
-    "#]]);
+    "#]],
+    );
     place.check(
         &["explain-cast", "net.txt", "biased", "--keep", "*/layer1/*"],
         expect![[r#"

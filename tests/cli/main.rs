@@ -9,6 +9,7 @@ mod regression;
 #[path = "../run/mod.rs"]
 mod run;
 mod run_cli;
+mod screens;
 #[path = "../support/mod.rs"]
 mod support;
 mod train_cli;

@@ -135,32 +135,7 @@ fn both_branches_of_a_choice_are_walked() {
 }
 
 /// As the TPU compiler leaves modules: scheduled, tiled, with cycles; a column that its tile pads 128 times.
-const OPTIMIZED: &str = r#"HloModule step, is_scheduled=true
-
-fused_dot {
-  x = bf16[1024,1024]{1,0:T(8,128)(2,1)} parameter(0)
-  w = bf16[1024,1024]{1,0:T(8,128)(2,1)} parameter(1)
-  ROOT d = f32[1024,1024]{1,0:T(8,128)} dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="net/dense1/dot" source_file="net.py" source_line=12}
-}
-
-add {
-  a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT c = f32[] add(a, b)
-}
-
-ENTRY step {
-  images = bf16[1024,1024]{1,0:T(8,128)(2,1)} parameter(0), metadata={op_name="images"}
-  kernel = f32[1024,1024]{1,0:T(8,128)} parameter(1), metadata={op_name="net/dense1/kernel"}
-  zero = f32[]{:T(256)} constant(0)
-  cast = bf16[1024,1024]{1,0:T(8,128)(2,1)} convert(kernel), metadata={op_name="net/dense1/Cast" source_file="net.py" source_line=11}, backend_config={"window_config":{"estimated_cycles":"2000"}}
-  dense = f32[1024,1024]{1,0:T(8,128)} fusion(images, cast), kind=kOutput, calls=fused_dot, metadata={op_name="net/dense1/dot" source_file="net.py" source_line=12}, backend_config={"window_config":{"estimated_cycles":"40000"}}
-  column = f32[1024,1]{1,0:T(8,128)} slice(dense), slice={[0:1024], [0:1]}, metadata={op_name="net/head/slice" source_file="net.py" source_line=20}, backend_config={"window_config":{"estimated_cycles":"500"}}
-  sums = f32[1024]{0:T(256)} reduce(dense, zero), dimensions={1}, to_apply=add, metadata={op_name="net/head/reduce" source_file="net.py" source_line=21}, backend_config={"window_config":{"estimated_cycles":"3000"}}
-  flat = f32[1024]{0:T(256)} reshape(column), metadata={op_name="net/head/reshape" source_file="net.py" source_line=22}, backend_config={"window_config":{"estimated_cycles":"100"}}
-  ROOT out = f32[1024]{0:T(256)} add(sums, flat), metadata={op_name="net/head/add" source_file="net.py" source_line=23}, backend_config={"window_config":{"estimated_cycles":"50"}}
-}
-"#;
+const OPTIMIZED: &str = include_str!("optimized.hlo");
 
 fn run(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bf16scope")).args(args).output().unwrap()

@@ -3,29 +3,30 @@
 use std::fmt::Write as _;
 
 use super::Subject;
-use crate::report::{self, align_numbers, grouped, mib, percent, scientific};
+use crate::report::screen::shortened;
+use crate::report::{self, Column, Screen, Table, grouped, mib, percent, scientific};
 use crate::tpu::explain::{Bound, Cost, LiveBuffer, Memory, Origin, Phase};
 
 /// Columns of the sparkline.
 const WIDTH: usize = 72;
-/// Characters of an array's shape or a layer in a table; more are left out.
+/// Of an array's shape or a layer in a line; its middle is left out, except on a screen without bounds.
 const MAX_TEXT: usize = 48;
 
 /// Everything, `n_rows` to a table.
-pub(super) fn render(lead: &str, subjects: &[Subject], n_rows: usize) -> String {
+pub(super) fn render(lead: &str, subjects: &[Subject], n_rows: usize, screen: Screen) -> String {
     let mut out = format!("{lead}\n");
     for subject in subjects {
         let _ = writeln!(out, "\n== {}", subject.precision);
-        memory(&mut out, subject, n_rows);
-        costs(&mut out, subject, n_rows);
+        memory(&mut out, subject, n_rows, screen);
+        costs(&mut out, subject, n_rows, screen);
     }
     if let [one, other] = subjects {
-        compare(&mut out, one, other, n_rows);
+        compare(&mut out, one, other, n_rows, screen);
     }
     out
 }
 
-fn memory(out: &mut String, subject: &Subject, n_rows: usize) {
+fn memory(out: &mut String, subject: &Subject, n_rows: usize, screen: Screen) {
     let memory = &subject.explanation.memory;
     let Memory { arguments, outputs, constants, peak, .. } = *memory;
     let bytes = |n: u64| mib(n as i64);
@@ -47,19 +48,28 @@ fn memory(out: &mut String, subject: &Subject, n_rows: usize) {
         memory.peak_step + 1,
         memory.timeline.len(),
         memory.peak_instruction,
-        origin(&memory.peak_origin)
+        origin(&memory.peak_origin, screen)
     );
-    let _ = writeln!(out, "{}\n", sparkline(&memory.timeline, WIDTH));
+    let _ = writeln!(out, "{}\n", sparkline(&memory.timeline, screen));
     let alive = memory.live.len();
     let _ = writeln!(out, "Alive at the peak: {} of {alive} buffers", alive.min(n_rows));
-    let mut table = report::table();
-    table.set_header(["bytes", "share", "padding", "array", "layer", "source", "made by", "waited for by", "why f32"]);
+    let mut table = Table::new([
+        Column::number("bytes"),
+        Column::number("share").extra(2),
+        Column::number("padding").extra(5),
+        Column::name("array"),
+        Column::name("layer"),
+        Column::name("source").extra(1),
+        Column::name("made by").extra(3),
+        Column::name("waited for by").extra(4),
+        Column::text("why f32"),
+    ]);
     for buffer in memory.live.iter().take(n_rows) {
-        table.add_row([
+        table.row([
             bytes(buffer.n_bytes),
             percent(buffer.n_bytes as i64, peak as i64),
             percent(buffer.n_wasted() as i64, buffer.n_bytes as i64),
-            cut(&buffer.shape),
+            buffer.shape.clone(),
             layer(&buffer.origin),
             buffer.origin.source.clone(),
             format!("%{}", buffer.instruction),
@@ -67,22 +77,22 @@ fn memory(out: &mut String, subject: &Subject, n_rows: usize) {
             buffer.why_f32.as_ref().map_or(String::new(), |why| why.reason.clone()),
         ]);
     }
-    let _ = writeln!(out, "{table}");
-    by_layer(out, memory, n_rows);
-    findings(out, memory, n_rows);
+    out.push_str(&table.render(screen));
+    by_layer(out, memory, n_rows, screen);
+    findings(out, memory, n_rows, screen);
 }
 
-fn by_layer(out: &mut String, memory: &Memory, n_rows: usize) {
-    let mut table = report::table();
-    table.set_header(["layer", "bytes alive at the peak", "share"]);
+fn by_layer(out: &mut String, memory: &Memory, n_rows: usize, screen: Screen) {
+    let mut table =
+        Table::new([Column::name("layer"), Column::number("bytes alive at the peak"), Column::number("share")]);
     for (layer, n_bytes) in memory.layers.iter().take(n_rows) {
-        table.add_row([cut(layer), mib(*n_bytes as i64), percent(*n_bytes as i64, memory.peak as i64)]);
+        table.row([layer.clone(), mib(*n_bytes as i64), percent(*n_bytes as i64, memory.peak as i64)]);
     }
-    align_numbers(&mut table);
-    let _ = writeln!(out, "\nBy layer: {} of {}\n{table}", memory.layers.len().min(n_rows), memory.layers.len());
+    let _ = writeln!(out, "\nBy layer: {} of {}", memory.layers.len().min(n_rows), memory.layers.len());
+    out.push_str(&table.render(screen));
 }
 
-fn findings(out: &mut String, memory: &Memory, n_rows: usize) {
+fn findings(out: &mut String, memory: &Memory, n_rows: usize, screen: Screen) {
     let sum = |buffers: &[LiveBuffer], of: fn(&LiveBuffer) -> u64| buffers.iter().map(of).sum::<u64>();
     let wasted = sum(&memory.live, LiveBuffer::n_wasted);
     let _ = writeln!(
@@ -92,19 +102,25 @@ fn findings(out: &mut String, memory: &Memory, n_rows: usize) {
         percent(wasted as i64, memory.peak as i64)
     );
     if !memory.padding.is_empty() {
-        let mut table = report::table();
-        table.set_header(["wasted", "bytes", "array", "kind", "layer", "source"]);
+        let mut table = Table::new([
+            Column::number("wasted"),
+            Column::number("bytes").extra(2),
+            Column::name("array"),
+            Column::text("kind").extra(1),
+            Column::name("layer"),
+            Column::name("source").extra(3),
+        ]);
         for buffer in memory.padding.iter().take(n_rows.min(6)) {
-            table.add_row([
+            table.row([
                 mib(buffer.n_wasted() as i64),
                 mib(buffer.n_bytes as i64),
-                cut(&buffer.shape),
+                buffer.shape.clone(),
                 buffer.kind.to_string(),
                 layer(&buffer.origin),
                 buffer.origin.source.clone(),
             ]);
         }
-        let _ = writeln!(out, "{table}");
+        out.push_str(&table.render(screen));
     }
     let halvable = |buffer: &LiveBuffer| buffer.why_f32.as_ref().is_some_and(|why| why.could_be_bf16);
     let wide: u64 = memory.live.iter().filter(|buffer| halvable(buffer)).map(|buffer| buffer.n_bytes).sum();
@@ -131,14 +147,14 @@ fn findings(out: &mut String, memory: &Memory, n_rows: usize) {
             "  %{}: {} to {}, {}, {}",
             convert.instruction,
             convert.from,
-            cut(&convert.to),
+            cut(&convert.to, screen),
             mib(convert.n_bytes as i64),
-            origin(&convert.origin)
+            origin(&convert.origin, screen)
         );
     }
 }
 
-fn costs(out: &mut String, subject: &Subject, n_rows: usize) {
+fn costs(out: &mut String, subject: &Subject, n_rows: usize, screen: Screen) {
     let explanation = &subject.explanation;
     let all = explanation.total.cycles;
     let _ = writeln!(
@@ -148,25 +164,31 @@ fn costs(out: &mut String, subject: &Subject, n_rows: usize) {
         scientific(explanation.total.flops),
         scientific(explanation.total.bytes)
     );
-    let header = |first: &'static str| [first, "cycles", "share", "backward", "flops", "bytes", "bound by", "busy"];
-    let mut table = report::table();
-    table.set_header(header("layer"));
+    let columns = |first: &'static str, fourth: &'static str| {
+        [
+            Column::name(first),
+            Column::number("cycles"),
+            Column::number("share"),
+            Column::number(fourth).extra(1),
+            Column::number("flops").extra(2),
+            Column::number("bytes").extra(3),
+            Column::number("bound by"),
+            Column::number("busy"),
+        ]
+    };
+    let mut table = Table::new(columns("layer", "backward"));
     for row in explanation.layers.iter().take(n_rows) {
         let backward = percent(row.backward_cycles as i64, row.cost.cycles as i64);
-        table.add_row(cost_row(cut(&row.layer), &row.cost, all, backward, row.bound, row.efficiency));
+        table.row(cost_row(row.layer.clone(), &row.cost, all, backward, row.bound, row.efficiency));
     }
-    align_numbers(&mut table);
-    let _ = writeln!(out, "Layers: {} of {}\n{table}", explanation.layers.len().min(n_rows), explanation.layers.len());
-    let mut table = report::table();
-    let mut titles = header("op");
-    titles[3] = "steps";
-    table.set_header(titles);
+    let _ = writeln!(out, "Layers: {} of {}", explanation.layers.len().min(n_rows), explanation.layers.len());
+    out.push_str(&table.render(screen));
+    let mut table = Table::new(columns("op", "steps"));
     for row in explanation.kinds.iter().take(n_rows) {
-        table.add_row(cost_row(row.op.clone(), &row.cost, all, row.n_steps.to_string(), row.bound, row.efficiency));
+        table.row(cost_row(row.op.clone(), &row.cost, all, row.n_steps.to_string(), row.bound, row.efficiency));
     }
-    align_numbers(&mut table);
-    let _ =
-        writeln!(out, "\nKinds of op: {} of {}\n{table}", explanation.kinds.len().min(n_rows), explanation.kinds.len());
+    let _ = writeln!(out, "\nKinds of op: {} of {}", explanation.kinds.len().min(n_rows), explanation.kinds.len());
+    out.push_str(&table.render(screen));
 }
 
 fn cost_row(
@@ -240,22 +262,15 @@ pub(super) fn pairs(both: [&Subject; 2]) -> Vec<Pair> {
     std::iter::once(all).chain(layers.into_iter().map(pair)).collect()
 }
 
-fn compare(out: &mut String, one: &Subject, other: &Subject, n_rows: usize) {
-    let mut table = report::table();
+fn compare(out: &mut String, one: &Subject, other: &Subject, n_rows: usize, screen: Screen) {
     let titles = |what: &str| [format!("{what} {}", one.precision), format!("{what} {}", other.precision)];
     let ratio = format!("{} / {}", other.precision, one.precision);
-    table.set_header(
-        ["layer".to_string()]
-            .into_iter()
-            .chain(titles("cycles"))
-            .chain([ratio.clone()])
-            .chain(titles("at the peak"))
-            .chain([ratio]),
-    );
+    let numbers = titles("cycles").into_iter().chain([ratio.clone()]).chain(titles("at the peak")).chain([ratio]);
+    let mut table = Table::new([Column::name("layer")].into_iter().chain(numbers.map(Column::number)));
     let pairs = pairs([one, other]);
     for Pair { layer, cycles, bytes } in pairs.iter().take(n_rows + 1) {
-        table.add_row([
-            cut(layer),
+        table.row([
+            layer.clone(),
             grouped(cycles[0] as i64),
             grouped(cycles[1] as i64),
             report::ratio(cycles[1] as f64, cycles[0] as f64),
@@ -264,30 +279,26 @@ fn compare(out: &mut String, one: &Subject, other: &Subject, n_rows: usize) {
             report::ratio(bytes[1] as f64, bytes[0] as f64),
         ]);
     }
-    align_numbers(&mut table);
     let n_layers = pairs.len() - 1;
-    let _ = writeln!(
-        out,
-        "\n== {} beside {}\nLayers: {} of {n_layers}\n{table}",
-        one.precision,
-        other.precision,
-        n_layers.min(n_rows)
-    );
+    let (one, other) = (&one.precision, &other.precision);
+    let _ = writeln!(out, "\n== {one} beside {other}\nLayers: {} of {n_layers}", n_layers.min(n_rows));
+    out.push_str(&table.render(screen));
 }
 
 /// `layer (src/models/cnn.rs:64)`.
-fn origin(origin: &Origin) -> String {
+fn origin(origin: &Origin, screen: Screen) -> String {
+    let layer = layer(&Origin { layer: cut(&origin.layer, screen), ..origin.clone() });
     match origin.source.as_str() {
-        "" => layer(origin),
-        source => format!("{}, {source}", layer(origin)),
+        "" => layer,
+        source => format!("{layer}, {source}"),
     }
 }
 
 /// A layer, and whether it is its backward pass.
 pub(super) fn layer(origin: &Origin) -> String {
     match origin.phase {
-        Phase::Forward => cut(&origin.layer),
-        Phase::Backward => format!("{} (backward)", cut(&origin.layer)),
+        Phase::Forward => origin.layer.clone(),
+        Phase::Backward => format!("{} (backward)", origin.layer),
     }
 }
 
@@ -300,23 +311,24 @@ pub(super) fn waiting(buffer: &LiveBuffer) -> String {
     }
 }
 
-/// A text, its end left out where it is long.
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(MAX_TEXT) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_string(),
-    }
+/// A name in a line, where long ones hide the others.
+fn cut(name: &str, screen: Screen) -> String {
+    let max = if screen.table.is_some() { MAX_TEXT } else { usize::MAX };
+    shortened(name, max, screen.ellipsis()).into_owned()
 }
 
-/// Bars for the greatest value in each of `width` stretches.
-fn sparkline(values: &[u64], width: usize) -> String {
+/// Bars for the greatest value in each of as many stretches as there are columns for.
+fn sparkline(values: &[u64], screen: Screen) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    const ASCII_BARS: [char; 8] = ['_', '.', ':', '-', '=', '+', '*', '#'];
+    let bars = if screen.is_ascii { ASCII_BARS } else { BARS };
+    let width = screen.table.map_or(WIDTH, |width| width.min(WIDTH));
     let most = values.iter().copied().max().unwrap_or(0).max(1);
     let n_columns = width.min(values.len());
     let column = |at: usize| {
         let (from, to) = (at * values.len() / n_columns, (at + 1) * values.len() / n_columns);
         let greatest = values[from..to].iter().copied().max().unwrap_or(0);
-        BARS[(greatest as f64 / most as f64 * 7.0).round() as usize]
+        bars[(greatest as f64 / most as f64 * 7.0).round() as usize]
     };
     (0..n_columns).map(column).collect()
 }
@@ -327,9 +339,11 @@ mod tests {
 
     #[test]
     fn a_sparkline_shows_the_greatest_of_each_stretch() {
-        assert_eq!(sparkline(&[0, 7, 0, 14], 4), "▁▅▁█");
-        assert_eq!(sparkline(&[0, 7, 0, 14], 2), "▅█");
-        assert_eq!(sparkline(&[5], 72), "█");
-        assert_eq!(sparkline(&[], 72), "");
+        let of = |width| Screen { table: Some(width), ..Screen::WIDE };
+        assert_eq!(sparkline(&[0, 7, 0, 14], of(4)), "▁▅▁█");
+        assert_eq!(sparkline(&[0, 7, 0, 14], of(2)), "▅█");
+        assert_eq!(sparkline(&[5], Screen::WIDE), "█");
+        assert_eq!(sparkline(&[], of(72)), "");
+        assert_eq!(sparkline(&[0, 7, 0, 14], Screen { is_ascii: true, ..of(80) }), "_=_#");
     }
 }

@@ -14,8 +14,8 @@ use super::super::program::{Which, build, read};
 use super::super::{Context, Status, module_file};
 use super::{Args, Watch, compile, keep_what_is_compiled, words};
 use crate::graph::Precision;
-use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
+use crate::report::{self, Screen};
 use crate::tpu::fit::{Row, Step};
 use crate::tpu::{Compiler, Report, Target};
 
@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             "targets": all,
         }))?;
     } else {
-        context.print(&render(&model, &plain, &all))?;
+        context.print(&render(&model, &plain, &all, context.screen))?;
     }
     if let Some(path) = &args.html {
         replace(path, page(&model, &plain, &all, &compiler.libtpu()?).render().as_bytes())?;
@@ -144,6 +144,8 @@ impl Pulled {
 struct Figure {
     title: &'static str,
     help: &'static str,
+    /// Of its columns in the terminal; see [`report::Column::extra`].
+    rank: u8,
     value: fn(&Report) -> f64,
     shown: fn(f64) -> String,
 }
@@ -152,24 +154,28 @@ const FIGURES: [Figure; 4] = [
     Figure {
         title: "HBM",
         help: "arguments + outputs - aliased + temporaries + code, and its share of the plain program's",
+        rank: 0,
         value: |report| report.hbm.total as f64,
         shown: |n_bytes| report::mib(n_bytes as i64),
     },
     Figure {
         title: "temporaries",
         help: "what lives between arguments and outputs, and its share of the plain program's",
+        rank: 1,
         value: |report| report.hbm.temporaries as f64,
         shown: |n_bytes| report::mib(n_bytes as i64),
     },
     Figure {
         title: "cycles",
         help: "estimated cycles, and their share of the plain program's",
+        rank: 0,
         value: |report| report.cycles as f64,
         shown: |n| report::grouped(n as i64),
     },
     Figure {
         title: "flops",
         help: "operations of the optimized program, and their share of the plain program's",
+        rank: 2,
         value: |report| report.flops,
         shown: report::scientific,
     },
@@ -179,12 +185,15 @@ fn heading(plain: &Setting) -> String {
     format!("training step, batch {}, plain in {}, one core", plain.batch, plain.precision)
 }
 
-fn render(model: &str, plain: &Setting, all: &[OnTarget]) -> String {
+fn render(model: &str, plain: &Setting, all: &[OnTarget], screen: Screen) -> String {
     let mut text = String::new();
     for OnTarget { target, levers } in all {
-        let mut table = report::table();
-        let titles = FIGURES.iter().flat_map(|figure| [figure.title, "×"]);
-        table.set_header(["lever"].into_iter().chain(titles).chain([""]));
+        let figures = FIGURES
+            .iter()
+            .flat_map(|figure| [figure.title, "×"].map(|title| report::Column::number(title).extra(figure.rank)));
+        let ends = ["lever", ""].map(report::Column::text);
+        let [lever, remark] = ends;
+        let mut table = report::Table::new([lever].into_iter().chain(figures).chain([remark]));
         let base = levers.first().and_then(Pulled::report);
         for pulled in levers {
             let mut cells = vec![pulled.lever.to_string()];
@@ -199,12 +208,9 @@ fn render(model: &str, plain: &Setting, all: &[OnTarget]) -> String {
                 });
             }
             cells.push(pulled.remark());
-            table.add_row(cells);
+            table.row(cells);
         }
-        for column in table.column_iter_mut().skip(1).take(2 * FIGURES.len()) {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
-        text += &format!("{model}: {} of {target}\n{table}\n", heading(plain));
+        text += &format!("{model}: {} of {target}\n{}", heading(plain), table.render(screen));
     }
     for Lever { name, option, about, .. } in LEVERS {
         text += &format!("{name} (`{option}`): {about}\n");
@@ -342,5 +348,28 @@ mod tests {
         let levers = [pulled("plain", None, 1), pulled("a", Some(60), 1), pulled("b", None, 1)];
         assert_eq!(answer(&levers), "plain does not fit; it does with a.");
         assert_eq!(answer(&levers[..1]), "plain does not fit, and no lever makes it fit.");
+    }
+
+    #[test]
+    fn levers_on_80_columns() {
+        use crate::models::{Model, mlp};
+        use crate::train::{Experiment, TrainConfig};
+
+        let model = Model::Mlp(mlp::Config::new([4], 2));
+        let experiment = Experiment { model, data: None, train: TrainConfig::default() };
+        let plain = Setting { experiment, precision: Precision::F32, batch: 128 };
+        let mut levers = vec![
+            pulled("plain", Some(7_335_000_000), 188_200_000),
+            pulled("bf16 scope", Some(3_860_000_000), 152_400_000),
+            pulled("adafactor", None, 1),
+            pulled("recompute elementwise", None, 1),
+        ];
+        levers[2].row = None;
+        levers[2].not_applicable = Some("the optimizer is not adam".to_string());
+        let all = [OnTarget { target: "tpu-v2".to_string(), levers }];
+        crate::cli::terminal::check_screen(
+            |screen| render("examples/resnet50.yaml", &plain, &all, screen),
+            &expect_test::expect_file!["../../../tests/cli/screens/fit-levers.txt"],
+        );
     }
 }

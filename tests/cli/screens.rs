@@ -1,0 +1,217 @@
+//! Every command on 80 columns, whole, in `tests/cli/screens`; on narrower screens, in ASCII, and without bounds.
+//!
+//! `UPDATE_EXPECT=1 cargo test --locked screens` rewrites the files; look at them. What needs the TPU compiler (`compile`,
+//! `fit`) or says what one machine has (`doctor`, `plugins`) is rendered by unit tests of `src/cli` from figures that are
+//! kept there. Digits that depend on the processor or its speed are shown as 9.
+
+use std::path::Path;
+use std::process::Command;
+
+use expect_test::{ExpectFile, expect_file};
+use unicode_width::UnicodeWidthStr as _;
+
+use crate::binary;
+
+const OPTIMIZED: &str = include_str!("../tpu/optimized.hlo");
+
+/// Names as frameworks write them.
+const MODULE: &str = "HloModule step
+
+ENTRY step {
+  x = f32[8,16] parameter(0), metadata={op_name=\"inputs/features\"}
+  w = f32[16,16] parameter(1), metadata={op_name=\"transformer/layer11/attention/output/dense/kernel\"}
+  b = f32[16] parameter(2)
+  transformer_layer11_attention_output_dense.42 = f32[8,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  broadcast.43 = f32[8,16] broadcast(b), dimensions={1}
+  add.44 = f32[8,16] add(transformer_layer11_attention_output_dense.42, broadcast.43)
+  ROOT exponential.45 = f32[8,16] exponential(add.44)
+}
+";
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let csv = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
+        let model = format!(
+            "model: {{kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [32]}}\n\
+             data: {{csv: {}, scale: 0.0625, n_test: 360}}\n\
+             train: {{epochs: 2, learning_rate: {{kind: constant, value: 0.05}}}}\n",
+            csv.display()
+        );
+        for (name, text) in [("step.hlo", MODULE), ("optimized.hlo", OPTIMIZED), ("mlp.yaml", &model)] {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        Place(folder)
+    }
+
+    fn command(&self, args: &[&str], set: &[(&str, &str)]) -> Command {
+        let mut command = binary::bf16scope(args);
+        command.current_dir(self.0.path()).env("LC_ALL", "C.UTF-8").env("TERM", "xterm").env("COLUMNS", "80");
+        command.env_remove("BF16SCOPE_AUTO").envs(set.iter().copied());
+        command
+    }
+
+    /// Standard output of a command that succeeds.
+    fn text(&self, args: &[&str], set: &[(&str, &str)]) -> String {
+        let output = self.command(args, set).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A screen of 80 columns.
+    fn check(&self, args: &[&str], normal: fn(&str) -> String, expected: &ExpectFile) {
+        let text = self.text(args, &[]);
+        fits(&text, 80);
+        expected.assert_eq(&format!("$ bf16scope {}\n{}", args.join(" "), normal(&text)));
+    }
+}
+
+#[track_caller]
+fn fits(text: &str, width: usize) {
+    let wide: Vec<&str> = text.lines().filter(|line| line.width() > width).collect();
+    assert!(wide.is_empty(), "wider than {width}: {wide:#?}\n{text}");
+}
+
+fn as_it_is(text: &str) -> String {
+    text.to_string()
+}
+
+/// Digits as nines, their places kept.
+fn all_nines(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect()
+}
+
+/// The same for numbers that the processor has a say in: those with a point, and those behind a `(`. Rates are all alike.
+fn nines(text: &str) -> String {
+    let is_number = |word: &str| word.trim_start_matches(['-', '(']).starts_with(|c: char| c.is_ascii_digit());
+    let is_measured = |word: &str| is_number(word) && (word.contains('.') || word.starts_with('('));
+    let words = text.split(' ').map(|word| if is_measured(word) { all_nines(word) } else { word.to_string() });
+    let text = words.collect::<Vec<String>>().join(" ");
+    let line = |line: &str| match (line.ends_with(" examples/s"), line.rsplit_once('%')) {
+        (true, Some((before, _))) => format!("{before}%    9,999 examples/s\n"),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
+/// Without how long it took.
+fn without_times(text: &str) -> String {
+    let Some((before, after)) = text.split_once("; compiled in").or(text.split_once(";\n  compiled in")) else {
+        panic!("{text}")
+    };
+    let table = after.find("\n┌").or(after.find("\nresult")).unwrap_or_else(|| panic!("{text}"));
+    format!("{before}; compiled in …{}", &after[table..])
+}
+
+#[test]
+fn commands_on_modules() {
+    let place = Place::new();
+    let check = |args: &[&str], normal, expected| place.check(args, normal, &expected);
+    check(&["run", "step.hlo", "--random", "1"], |text| nines(&without_times(text)), expect_file!["screens/run.txt"]);
+    check(&["lower", "step.hlo", "-o", "low.hlo"], as_it_is, expect_file!["screens/lower.txt"]);
+    check(&["lower", "step.hlo", "-o", "low.hlo", "--list"], as_it_is, expect_file!["screens/lower-list.txt"]);
+    check(&["explain-cast", "step.hlo", "add.44"], as_it_is, expect_file!["screens/explain-cast.txt"]);
+    check(&["audit", "step.hlo", "--random", "1"], nines, expect_file!["screens/audit.txt"]);
+    check(&["emit", "mlp.yaml", "-o", "mlp.hlo"], all_nines, expect_file!["screens/emit.txt"]);
+    let explain = ["explain", "optimized.hlo", "--target", "tpu-v3", "--offline"];
+    check(&explain, as_it_is, expect_file!["screens/explain.txt"]);
+}
+
+#[test]
+fn commands_on_models() {
+    let place = Place::new();
+    place.check(&["train", "mlp.yaml"], nines, &expect_file!["screens/train.txt"]);
+    place.check(&["eval", "mlp.yaml"], nines, &expect_file!["screens/eval.txt"]);
+}
+
+#[test]
+fn numbers() {
+    let place = Place::new();
+    let numbers = ["bits", "1.12156456132", "0.1"];
+    place.check(&numbers, as_it_is, &expect_file!["screens/bits.txt"]);
+    let sum = ["bits", "--accumulate", "1.125", "0.00041999", "--steps", "100"];
+    place.check(&sum, as_it_is, &expect_file!["screens/bits-accumulate.txt"]);
+    let cache = place.text(&["cache", "show"], &[("BF16SCOPE_CACHE", "/nonexistent/bf16scope")]);
+    assert_eq!(cache, "/nonexistent/bf16scope/compiles: 0 compiles, 0.0 MiB\n");
+}
+
+#[test]
+fn helps() {
+    let place = Place::new();
+    place.check(&["--help"], as_it_is, &expect_file!["screens/help.txt"]);
+    place.check(&["fit", "--help"], as_it_is, &expect_file!["screens/help-fit.txt"]);
+    for command in [
+        "audit",
+        "bits",
+        "cache",
+        "compile",
+        "doctor",
+        "emit",
+        "eval",
+        "explain",
+        "explain-cast",
+        "fit",
+        "lower",
+        "plugins",
+        "run",
+        "train",
+    ] {
+        fits(&place.text(&[command, "--help"], &[]), 80);
+        // Usage is a line of its own to clap.
+        let narrow = place.text(&[command, "-h"], &[("COLUMNS", "60")]);
+        fits(&narrow.lines().filter(|line| !line.starts_with("Usage: ")).collect::<Vec<&str>>().join("\n"), 60);
+    }
+}
+
+#[test]
+fn narrow_screens_ascii_and_no_bounds() {
+    let place = Place::new();
+    let explain = ["explain", "optimized.hlo", "--target", "tpu-v3", "--offline"];
+    // A terminal of half the width, and one that shows ASCII.
+    let narrow = place.text(&["run", "step.hlo", "--random", "1"], &[("COLUMNS", "40")]);
+    fits(&narrow, 40);
+    expect_file!["screens/run-40.txt"].assert_eq(&nines(&without_times(&narrow)));
+    for set in [("LC_ALL", "C"), ("LC_ALL", "de_DE.ISO-8859-1"), ("TERM", "dumb")] {
+        let text = place.text(&explain, &[set]);
+        assert!(text.is_ascii() && text.contains("+--") && text.contains("| layer"), "{set:?}: {text}");
+        fits(&text, 80);
+        if set == ("LC_ALL", "C") {
+            expect_file!["screens/explain-ascii.txt"].assert_eq(&text);
+        }
+        // Errors too, and helps.
+        let output = place.command(&["emit", "naïve.yaml"], &[set]).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.is_ascii() && error.contains("na\\u{ef}ve.yaml"), "{set:?}: {error}");
+        assert!(place.text(&["fit", "--help"], &[set]).is_ascii());
+    }
+    // No bounds: every column, whole names, whole sentences.
+    let wide = place.text(&[&explain[..], &["--wide"]].concat(), &[]);
+    for column in ["share", "padding", "source", "made by", "waited for by", "why f32"] {
+        assert!(wide.contains(&format!(" {column} ")), "{column}: {wide}");
+    }
+    assert!(!wide.contains("left out") && !wide.contains('…'), "{wide}");
+    assert!(wide.contains(" f32[1024,1024]{1,0:T(8,128)} ") && wide.contains(" %column (net/head), 1 more "), "{wide}");
+    // A pipe without COLUMNS: a hundred columns to a table, and sentences that a search finds whole.
+    let mut piped = place.command(&explain, &[]);
+    let piped = String::from_utf8(piped.env_remove("COLUMNS").output().unwrap().stdout).unwrap();
+    let tables: String =
+        piped.lines().filter(|line| line.starts_with(['│', '┌', '╞', '└'])).map(|l| format!("{l}\n")).collect();
+    fits(&tables, 100);
+    assert!(
+        piped.lines().any(|line| line.starts_with("HBM: ") && line.contains("temporaries alive at once")),
+        "{piped}"
+    );
+}
+
+#[test]
+fn no_colours_where_nobody_wants_them() {
+    let place = Place::new();
+    for set in [&[("NO_COLOR", "1")][..], &[("TERM", "dumb")], &[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "0")]] {
+        for args in [&["--help"][..], &["bitz"], &["bits", "1"]] {
+            let output = place.command(args, set).output().unwrap();
+            assert!(!output.stdout.contains(&0x1b) && !output.stderr.contains(&0x1b), "{args:?} {set:?}");
+        }
+    }
+}
