@@ -240,13 +240,21 @@ fn the_page_works_in_a_browser() {
     for elsewhere in ["http", "src=", "href=", "@import", "url("] {
         assert!(!html.contains(elsewhere), "the page loads from elsewhere: {elsewhere}");
     }
-    let seen = browser::dom(&page);
-    for figure in [
+    let figures = [
         "<b>6.0 MiB</b><span>as given: temporaries alive at the peak</span>",
         "<b>45,650</b><span>as given: estimated cycles</span>",
         "<pre class=\"readout\">step 5: %dense (net/dense1, net.py:12)\n6.0 MiB in 2 buffers\n   4.0 MiB",
         "data-name=\"net/dense1\"",
-    ] {
+    ];
+    // The page is whole without its script. A strip for each step, and what sorting goes by, are there for it.
+    for figure in figures {
+        assert!(html.contains(figure), "{figure} is not in\n{html}");
+    }
+    assert_eq!(html.matches("class=\"moment\"").count(), 9, "{html}");
+    assert!(html.contains("<title>step 4: %cast (net/dense1, net.py:11)\n2.0 MiB in 1 buffers"), "{html}");
+    assert!(html.contains("<td class=\"n\" data-v=\"42000\">42,000</td>"), "{html}");
+    let Some(seen) = browser::dom(&page) else { return };
+    for figure in figures {
         assert!(seen.contains(figure), "{figure} is not in\n{seen}");
     }
     // The search fields are shown by the script: it ran.
@@ -260,7 +268,7 @@ fn the_page_works_in_a_browser() {
       document.querySelectorAll('.moment')[3].dispatchEvent(new PointerEvent('pointerover', { bubbles: true }));
     </script>\n</body>";
     fs::write(&page, html.replace("</body>", user)).unwrap();
-    let seen = browser::dom(&page);
+    let seen = browser::dom(&page).expect("asked for, as above");
     assert!(seen.contains("<title>net/head &lt; net/dense1</title>"), "{seen}");
     assert!(
         seen.contains("<pre class=\"readout\">step 4: %cast (net/dense1, net.py:11)\n2.0 MiB in 1 buffers"),
@@ -269,7 +277,7 @@ fn the_page_works_in_a_browser() {
 }
 
 #[test]
-fn a_model_in_two_precisions_stands_side_by_side() {
+fn a_model_in_two_precisions_stands_side_by_side_in_a_browser_too() {
     let (folder, cache) = (tempfile::tempdir().unwrap(), cache_dir());
     let model = folder.path().join("mlp.yaml");
     fs::write(&model, "model: {kind: mlp, input: [64], n_classes: 16, hidden: [512]}\ntrain: {batch: 512}\n").unwrap();
@@ -291,7 +299,7 @@ fn a_model_in_two_precisions_stands_side_by_side() {
     let [(f32_cycles, f32_peak), (bf16_cycles, bf16_peak)] = [&programs[0], &programs[1]].map(figures);
     assert!(bf16_peak < f32_peak, "{bf16_peak} of {f32_peak}");
     // The same figures in the table at the end, and on the page.
-    let text = run(&["--html", "page.html"]);
+    let text = run(&["--wide", "--html", "page.html"]);
     let table = text.split("\n== f32 beside bf16\n").nth(1).unwrap();
     let cells = |line: &str| line.split(['│', '┆']).map(|cell| cell.trim().to_string()).collect::<Vec<String>>();
     let rows: Vec<Vec<String>> = table.lines().filter(|line| line.starts_with('│')).map(cells).collect();
@@ -310,11 +318,16 @@ fn a_model_in_two_precisions_stands_side_by_side() {
     assert!(layers.contains(&"mlp/dense1") && layers.contains(&"mlp/logits"), "{layers:?}");
     let page = folder.path().join("page.html");
     let html = fs::read_to_string(&page).unwrap();
+    // The row of that table, cell by cell.
+    let both = html.split("<h2>f32 beside bf16</h2>").nth(1).unwrap();
+    let row = both.split("<tbody>").nth(1).unwrap().split("</tr>").next().unwrap();
+    let cells: Vec<&str> = row.split("</td>").filter_map(|cell| Some(cell.rsplit_once('>')?.1)).collect();
+    assert_eq!(cells, all, "{row}");
     let user = "<script>
       const both = [...document.querySelectorAll('section')].find(s => s.querySelector('h2').textContent == 'f32 beside bf16');
       document.title = [...both.querySelector('tbody tr').cells].map(cell => cell.textContent).join(' | ');
     </script>\n</body>";
     fs::write(&page, html.replace("</body>", user)).unwrap();
-    let seen = browser::dom(&page);
+    let Some(seen) = browser::dom(&page) else { return };
     assert!(seen.contains(&format!("<title>{}</title>", all.join(" | "))), "{seen}");
 }

@@ -183,7 +183,6 @@ fn the_page_works_in_a_browser() {
       ].join(' / ');
     </script>\n</body>";
     fs::write(place.path("fit.html"), html.replace("</body>", user)).unwrap();
-    let seen = browser::dom(&place.path("fit.html"));
     let all: Vec<u64> = fit["series"].as_array().unwrap().iter().flat_map(batches).collect();
     let best = [0, 1].map(|at| fit["series"][at]["best"].as_u64().unwrap());
     // Once in the plot of memory, and once in that of speed.
@@ -192,15 +191,28 @@ fn the_page_works_in_a_browser() {
     let join = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<String>>().join(" ");
     // f32 does not fit at 128: a cross in each plot.
     let expected = format!("{} / {} / {} / 2 / 1", join(&all), join(&best), marked.join(", "));
-    assert!(seen.contains(&format!("<title>{expected}</title>")), "{expected}\n{seen}");
-    for fact in [
+    let answer = support::escape(fit["answers"][0].as_str().unwrap());
+    let said = [
         "<b>96</b><span>tpu-v2, f32: largest batch</span>",
         "<b>128 or more</b><span>tpu-v2, bf16: largest batch</span>",
-    ] {
-        assert!(seen.contains(fact), "{fact} is not in\n{seen}");
+        &answer,
+    ];
+    // The same in the markup, which is whole without its script.
+    for text in said {
+        assert!(html.contains(text), "{text} is not in\n{html}");
     }
-    let answer = fit["answers"][0].as_str().unwrap();
-    assert!(seen.contains(&support::escape(answer)), "{answer} is not in\n{seen}");
+    let points: Vec<&str> = html.split("<circle ").skip(1).filter(|point| point.contains(" r=\"6\"")).collect();
+    let names: Vec<&str> = points.iter().map(|point| point.split(['>', ':']).nth(2).unwrap()).collect();
+    assert_eq!(names, marked, "{points:?}");
+    assert_eq!((html.matches("class=\"cross\"").count(), html.matches("<line class=\"limit\"").count()), (2, 1));
+    for batch in &all {
+        assert!(html.contains(&format!("data-v=\"{batch}\">{batch}</td>")), "{batch}: {html}");
+    }
+    let Some(seen) = browser::dom(&place.path("fit.html")) else { return };
+    assert!(seen.contains(&format!("<title>{expected}</title>")), "{expected}\n{seen}");
+    for text in said {
+        assert!(seen.contains(text), "{text} is not in\n{seen}");
+    }
 }
 
 #[test]
