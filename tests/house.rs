@@ -335,3 +335,18 @@ fn arrows_point_down() {
     }
     check(found, "a room names only rooms below it");
 }
+
+/// An op is known by its variant of `Op`, which every match without a wildcard names, and by the function of its family.
+#[test]
+fn an_op_is_added_in_the_six_files_that_the_guide_names() {
+    let guide = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ADDING_AN_OP.md")).unwrap();
+    let steps = guide.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
+    let linked =
+        steps.map(|line| line.split_once("](../").expect("a step links its file").1.split_once(')').unwrap().0);
+    let named: BTreeSet<PathBuf> = linked.map(PathBuf::from).collect();
+    assert_eq!(named.len(), 6, "{named:?}");
+    let is_of_tests = |path: &Path| path.ends_with("tests.rs") || path.ends_with("samples.rs");
+    let knows = |code: &Code| ["ReducePrecision", "reduce_precision"].iter().any(|name| code.names.contains(*name));
+    let found = sources().iter().filter(|(path, code)| !is_of_tests(path) && knows(code));
+    assert_eq!(found.map(|(path, _)| path.clone()).collect::<BTreeSet<_>>(), named);
+}

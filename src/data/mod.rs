@@ -8,6 +8,7 @@ pub mod dataset;
 pub mod error;
 mod fingerprint;
 pub mod npz;
+mod random;
 mod shift;
 
 pub use batches::{Batch, Batches};

@@ -2,7 +2,7 @@
 //!
 //! Which way an example is shifted is a function of seed, epoch and the example's number alone, as the order is.
 
-use super::batches::SplitMix64;
+use super::random::SplitMix64;
 
 /// Random shifts of images `[height, width, channels]` by up to `max` pixels each way, in half of all cases; what
 /// comes in at the border is 0.

@@ -12,11 +12,10 @@ use super::proto::messages::{
     CholeskyOptions, HloComputationProto, HloInstructionProto, OpMetadata, OutputOperandAliasing, SourceTarget,
     TriangularSolveOptions,
 };
-use super::text::attributes::{list, replica_groups as groups_text};
+use super::text::forms::{finished, groups_text, list, replica_groups as read_groups};
 use super::text::lex::{Cursor, Read};
 use super::text::number::escape;
 use super::text::print::METADATA;
-use super::text::read::{finished, replica_groups as read_groups};
 
 mod annotations;
 mod lost;

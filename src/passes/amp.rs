@@ -13,10 +13,9 @@
 
 use crate::hlo::{Module, VerifyErrors, verify};
 
-mod called;
 mod frame;
 mod graph;
-mod literal;
+mod narrow;
 mod paint;
 mod policy;
 pub mod presets;
@@ -52,10 +51,11 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, Report), super::
     verify(module).map_err(AmpError::Invalid)?;
     let mut rewriter = Rewriter::new(module, policy);
     let entry = rewriter.region(module.entry, RegionKind::Entry);
-    let (lowered, order) = rewriter.finish(entry);
+    let differentiates = rewriter.differentiates;
+    let (lowered, parts) = rewriter.finish(entry);
     verify(&lowered).map_err(AmpError::Broken)?;
-    let mut report = report::report(&mut rewriter, &lowered, &order);
-    if policy.dtype == LowDType::F16 && rewriter.differentiates {
+    let mut report = report::report(policy, &lowered, parts);
+    if policy.dtype == LowDType::F16 && differentiates {
         report.notes.push(F16_NOTE.to_string());
     }
     Ok((lowered, report))

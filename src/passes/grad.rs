@@ -1,7 +1,7 @@
 //! Reverse-mode differentiation of HLO.
 //!
 //! [`gradients`] appends the gradients of a scalar to the computation an [`Emitter`] writes; [`run`] does so for the
-//! entry of a whole module. Which op has which rule is [`ops::grad::gradient`](crate::hlo::ops::grad::gradient)'s
+//! entry of a whole module. Which op has which rule is [`ops::decisions::gradient`](crate::hlo::ops::decisions::gradient)'s
 //! business: this file walks, adds up, and says what stood in the way.
 //!
 //! An array may have a [custom VJP](crate::hlo::CustomVjp): then the walk goes on at its inputs, and what is
@@ -11,7 +11,8 @@
 //! values, and used by the output. So the cost is linear in the instructions up to the output. Every emitted
 //! instruction carries its primal's source line, and its name under `gradient/`.
 
-use crate::hlo::ops::grad::{Cotangent, Gradient, Vjp, gradient};
+use crate::hlo::ops::decisions::gradient;
+use crate::hlo::ops::grad::{Cotangent, Gradient, Vjp};
 use crate::hlo::{CompId, DType, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, POISON, Shape, Value};
 use std::collections::BTreeSet;
 use std::fmt;

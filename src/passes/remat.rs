@@ -20,8 +20,8 @@
 //! A copy does what its original does, so gradients keep their bits where the compiler keeps those of each instruction.
 
 use super::glob::matches;
-use crate::hlo::ops::BatchNorm;
 use crate::hlo::ops::batch_norm::Normalisation;
+use crate::hlo::ops::{BatchNorm, decisions};
 use crate::hlo::{CompId, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, Shape};
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -199,7 +199,7 @@ impl Plan {
             let is_reduced = operands.iter().any(|operand| is_small(instr, &forward[operand.idx()]));
             let fate = if is_there || (is_reduced && !in_scope) {
                 Fate::Used
-            } else if (in_scope && (is_map || is_pure(&instr.op)) && !is_reduced)
+            } else if (in_scope && (is_map || decisions::is_repeatable(&instr.op)) && !is_reduced)
                 || (is_map && from.len() <= N_SOURCES && !widens(forward, &from, instr))
             {
                 // What is computed from parameters and constants alone has nothing to be kept for.
@@ -251,37 +251,7 @@ fn normalisation<'a>(forward: &'a [Instruction], instr: &Instruction) -> Option<
 
 /// Whether an instruction is a function of elements, or moves none.
 fn is_map(forward: &[Instruction], instr: &Instruction) -> bool {
-    matches!(
-        instr.op,
-        Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Compare { .. }
-            | Op::Select
-            | Op::Clamp
-            | Op::Convert
-            | Op::BitcastConvert
-            | Op::ReducePrecision { .. }
-            | Op::Broadcast { .. }
-            | Op::Reshape
-    ) || normalisation(forward, instr).is_some()
-}
-
-/// Whether an op of a matched scope may run twice: its result depends on nothing but its operands, and it calls nothing
-/// that may not.
-fn is_pure(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Transpose { .. }
-            | Op::Slice(_)
-            | Op::Pad(_)
-            | Op::Concatenate { .. }
-            | Op::Reverse { .. }
-            | Op::Gather(_)
-            | Op::Dot { .. }
-            | Op::Convolution(_)
-            | Op::Reduce { .. }
-            | Op::ReduceWindow { .. }
-    )
+    decisions::is_map(&instr.op) || normalisation(forward, instr).is_some()
 }
 
 /// Whether `instr` is much smaller than `other`.

@@ -8,6 +8,7 @@
 //! It does not simplify algebra, fold constants or fuse: compilers do that better.
 
 use super::is_tied;
+use crate::hlo::ops::decisions;
 use crate::hlo::{CompId, Computation, ComputationNames, DType, DTypeClass, InstrId, Instruction, Literal, Module, Op};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -99,7 +100,7 @@ fn side_effects(module: &Module) -> Vec<bool> {
         known[comp.idx()] = Some(false);
         let mut effect = false;
         for instr in &module.comp(comp).instructions {
-            effect |= op_has_side_effect(&instr.op);
+            effect |= decisions::has_side_effect(&instr.op);
             for called in instr.op.called() {
                 effect |= visit(module, called, known);
             }
@@ -111,56 +112,8 @@ fn side_effects(module: &Module) -> Vec<bool> {
     (0..module.computations.len() as u32).map(|idx| visit(module, CompId(idx), &mut known)).collect()
 }
 
-/// Whether an op itself, leaving aside what it calls, does more than compute its result. What is not modelled may.
-fn op_has_side_effect(op: &Op) -> bool {
-    match op {
-        Op::CustomCall(call) => call.has_side_effect,
-        Op::Opaque(_) => true,
-        // Devices that were told to keep a layout meet here.
-        Op::AllReduce(all_reduce) => all_reduce.constrain_layout,
-        Op::Parameter { .. }
-        | Op::Constant(_)
-        | Op::Iota { .. }
-        | Op::RngBitGenerator(_)
-        | Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare { .. }
-        | Op::Select
-        | Op::Clamp
-        | Op::Convert
-        | Op::BitcastConvert
-        | Op::ReducePrecision { .. }
-        | Op::Broadcast { .. }
-        | Op::Reshape
-        | Op::Transpose { .. }
-        | Op::Slice(_)
-        | Op::Pad(_)
-        | Op::Concatenate { .. }
-        | Op::Reverse { .. }
-        | Op::DynamicSlice { .. }
-        | Op::DynamicUpdateSlice
-        | Op::Gather(_)
-        | Op::Scatter { .. }
-        | Op::Dot { .. }
-        | Op::Convolution(_)
-        | Op::Reduce { .. }
-        | Op::ReduceWindow { .. }
-        | Op::SelectAndScatter { .. }
-        | Op::BatchNormTraining(_)
-        | Op::BatchNormInference(_)
-        | Op::BatchNormGrad(_)
-        | Op::Sort { .. }
-        | Op::Tuple
-        | Op::GetTupleElement { .. }
-        | Op::Call { .. }
-        | Op::While { .. }
-        | Op::Conditional(_)
-        | Op::OptimizationBarrier => false,
-    }
-}
-
 fn has_side_effect(instr: &Instruction, of_computations: &[bool]) -> bool {
-    op_has_side_effect(&instr.op) || instr.op.called().iter().any(|comp| of_computations[comp.idx()])
+    decisions::has_side_effect(&instr.op) || instr.op.called().iter().any(|comp| of_computations[comp.idx()])
 }
 
 /// Replaces every use, also by the root and by control edges, of `id` by `replacement[id]`.

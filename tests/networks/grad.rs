@@ -2,7 +2,8 @@
 
 use crate::grad_cases;
 
-use bf16scope::hlo::ops::grad::{Gradient, gradient};
+use bf16scope::hlo::ops::decisions::gradient;
+use bf16scope::hlo::ops::grad::Gradient;
 use bf16scope::hlo::ops::{
     AllReduce, BatchNorm, BinaryOp, Comparison, Conditional, CustomCall, DotDims, GatherDims, Opaque, PrecisionConfig,
     ReplicaGroups, RngAlgorithm, ScatterDims, UnaryOp, WindowDim,

@@ -1,15 +1,13 @@
-//! Gradients of ops: the decision for every op, and what a gradient rule sees.
+//! What a gradient rule sees and gives, and the pieces that rules share.
 //!
 //! Rules are vector-Jacobian products: from the cotangent of a result to those of the operands, emitted as HLO. A
-//! family's rules stand in `<family>/grad.rs`; this file holds the one exhaustive table that finds them, and the few
-//! shared pieces. It does not walk computations: that is `passes::grad`.
+//! family's rules stand in `<family>/grad.rs`; which op has which is in [`decisions`](super::decisions::gradient). Nothing
+//! here walks computations: that is `passes::grad`.
 //!
 //! A cotangent has the dtype and dims of its primal value. Sums that a rule adds (over broadcast dimensions, windows,
 //! gathered rows) run in f32 where the dtype is narrower and round once at the end, as TensorFlow's `BiasAddGrad` does.
 
 use super::{BinaryOp, Comparison, Op};
-use super::{batch_norm, collective, control, conversion, convolution, dot, elementwise};
-use super::{indexing, movement, reduction, window};
 use crate::hlo::{CompId, DType, Emitter, InstrId, Literal, Metadata, Module, Shape};
 use std::borrow::Cow;
 
@@ -169,67 +167,6 @@ impl Vjp<'_> {
     pub fn each(&self, mut rule: impl FnMut(usize) -> InstrId) -> Cotangents {
         let one = |idx| if self.wants(idx) { Cotangent::Array(rule(idx)) } else { Cotangent::Zero };
         Ok((0..self.operands.len()).map(one).collect())
-    }
-}
-
-/// What reverse mode does with `op`.
-pub fn gradient(op: &Op) -> Gradient<'_> {
-    match op {
-        Op::Parameter { .. } | Op::Constant(_) | Op::Iota { .. } => Gradient::Zero { why: "it has no operands" },
-        Op::RngBitGenerator(_) => Gradient::Zero { why: "random bits are integers" },
-        Op::Unary(op) => elementwise::grad::unary(*op),
-        Op::Binary(op) => elementwise::grad::binary(*op),
-        Op::Compare { .. } => Gradient::Zero { why: "a comparison is constant almost everywhere" },
-        Op::Select => Gradient::vjp(elementwise::grad::select),
-        Op::Clamp => Gradient::vjp(elementwise::grad::clamp),
-        Op::Convert => Gradient::vjp(conversion::grad::convert),
-        Op::BitcastConvert => Gradient::vjp(conversion::grad::bitcast_convert),
-        Op::ReducePrecision { .. } => Gradient::vjp(conversion::grad::reduce_precision),
-        Op::Broadcast { dimensions } => Gradient::vjp(|vjp| movement::grad::broadcast(vjp, dimensions)),
-        Op::Reshape => Gradient::vjp(movement::grad::reshape),
-        Op::Transpose { permutation } => Gradient::vjp(|vjp| movement::grad::transpose(vjp, permutation)),
-        Op::Slice(dims) => Gradient::vjp(|vjp| movement::grad::slice(vjp, dims)),
-        Op::Pad(dims) => Gradient::vjp(|vjp| movement::grad::pad(vjp, dims)),
-        Op::Concatenate { dimension } => Gradient::vjp(|vjp| movement::grad::concatenate(vjp, *dimension)),
-        Op::Reverse { dimensions } => Gradient::vjp(|vjp| movement::grad::reverse(vjp, dimensions)),
-        Op::DynamicSlice { .. } => Gradient::vjp(indexing::grad::dynamic_slice),
-        Op::DynamicUpdateSlice => Gradient::vjp(indexing::grad::dynamic_update_slice),
-        Op::Gather(dims) => Gradient::vjp(|vjp| indexing::grad::gather(vjp, dims)),
-        Op::Scatter { dims, to_apply } => Gradient::vjp(|vjp| indexing::grad::scatter(vjp, dims, *to_apply)),
-        Op::Dot { dims, precision } => Gradient::vjp(|vjp| dot::grad::dot(vjp, dims, precision)),
-        Op::Convolution(attributes) => Gradient::vjp(|vjp| convolution::grad::convolution(vjp, attributes)),
-        Op::Reduce { dimensions, to_apply } => Gradient::vjp(|vjp| reduction::grad::reduce(vjp, dimensions, *to_apply)),
-        Op::ReduceWindow { window, to_apply } => {
-            Gradient::vjp(|vjp| window::grad::reduce_window(vjp, window, *to_apply))
-        }
-        Op::SelectAndScatter { window, select, scatter } => {
-            Gradient::vjp(|vjp| window::grad::select_and_scatter(vjp, window, *select, *scatter))
-        }
-        Op::BatchNormTraining(attributes) => Gradient::vjp(|vjp| batch_norm::grad::training(vjp, attributes)),
-        Op::BatchNormInference(attributes) => Gradient::vjp(|vjp| batch_norm::grad::inference(vjp, attributes)),
-        Op::BatchNormGrad(_) => Gradient::undefined(
-            "second derivatives through batch-norm-grad have no rule; write the normalisation out of elementwise ops \
-             and reductions",
-        ),
-        Op::Sort { dimension, is_stable, to_apply } => {
-            Gradient::vjp(|vjp| reduction::grad::sort(vjp, *dimension, *is_stable, *to_apply))
-        }
-        Op::Tuple => Gradient::vjp(control::grad::tuple),
-        Op::GetTupleElement { index } => Gradient::vjp(|vjp| control::grad::get_tuple_element(vjp, *index)),
-        Op::Call { to_apply } => Gradient::vjp(|vjp| control::grad::call(vjp, *to_apply)),
-        Op::While { .. } => Gradient::undefined(
-            "reverse mode needs the state of every iteration, and a loop of unknown length has no place to keep them; \
-             unroll it",
-        ),
-        Op::Conditional(attributes) => Gradient::vjp(|vjp| control::grad::conditional(vjp, attributes)),
-        Op::CustomCall(call) => Gradient::Undefined {
-            why: format!("what the custom call {:?} computes is known to its back end only", call.target).into(),
-        },
-        Op::AllReduce(attributes) => Gradient::vjp(|vjp| collective::grad::all_reduce(vjp, attributes)),
-        Op::OptimizationBarrier => Gradient::vjp(control::grad::optimization_barrier),
-        Op::Opaque(opaque) => {
-            Gradient::Undefined { why: format!("the meaning of opcode {:?} is not modelled", opaque.opcode).into() }
-        }
     }
 }
 

@@ -14,6 +14,7 @@ pub mod collective;
 pub mod control;
 pub mod conversion;
 pub mod convolution;
+pub mod decisions;
 pub mod dot;
 pub mod elementwise;
 pub mod error;

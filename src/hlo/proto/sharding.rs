@@ -4,10 +4,8 @@
 
 use super::ProtoError;
 use super::messages::OpSharding;
-use crate::hlo::text::attributes::list;
+use crate::hlo::text::forms::{iota, list, write_iota};
 use crate::hlo::text::lex::{Cursor, Read};
-use crate::hlo::text::read::iota;
-use crate::hlo::text::sharding::write_iota;
 use crate::hlo::{DeviceOrder, Sharding, TileAssignment};
 use prost::Message;
 

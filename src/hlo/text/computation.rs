@@ -4,21 +4,14 @@
 //! may instructions be out of order: they are put in one in which operands come first.
 
 use super::error::ParseErrorKind;
-use super::lex::{Cursor, Fault, Read, Span, nearest};
+use super::forms::finished;
+use super::lex::{Cursor, Fault, Read, Span};
 use super::print::METADATA;
-use super::read::{ByName, Names, Values};
 use super::syntax::{Attribute, Head, Part, Piece, RawInstruction};
-use super::{number, read, read_common};
+use super::values::{ByName, Later, Names, PER_OPERAND, Values, operands};
+use super::{number, op, read_common, sharding};
 use crate::hlo::proto::order::dependencies_first;
 use crate::hlo::{CompId, Computation, DType, InstrId, Instruction, Metadata, Shape, Unmodelled};
-use std::cell::RefCell;
-
-/// Bytes that an operand takes in [`Edges`], in the order that is made of them, in the instruction, and where its shape
-/// rule makes a tuple of it.
-pub(super) const PER_OPERAND: usize = 4 * size_of::<usize>() + size_of::<Shape>();
-
-/// How many of the instructions just above are looked at first for an operand.
-const N_NEAR: usize = 4;
 
 /// The instructions of a computation so far, by name, and the dtypes of their results.
 #[derive(Default)]
@@ -220,7 +213,7 @@ impl Built {
             let operands = edges.operands(old);
             let lhs = operands.first().and_then(|&lhs| dtypes[lhs]);
             let mut values = Values::new(cursor, instr, &mut all_attributes[instr.attributes.clone()], names);
-            let op = read::op(&mut values, instr, &shape, lhs)?;
+            let op = op::op(&mut values, instr, &shape, lhs)?;
             let calls = op.called();
             if calls.iter().any(|comp| comp.0 >= Later::FIRST) {
                 self.call_later.push(self.instructions.len());
@@ -276,7 +269,7 @@ impl Edges {
         for (at, instr) in raw.iter().enumerate() {
             let before = &raw[..at];
             let start = edges.list.len();
-            read::operands(cursor, instr, names, before, &mut edges.list)?;
+            operands(cursor, instr, names, before, &mut edges.list)?;
             edges.starts.push((start, edges.list.len()));
             let attributes = &all_attributes[instr.attributes.clone()];
             if let Some(control) = attributes.iter().find(|attribute| attribute.name == "control-predecessors") {
@@ -325,7 +318,7 @@ fn other_attributes(cursor: Cursor<'_>, values: &Values<'_, '_>, instr: &mut Ins
         let mut value = cursor.over(attribute.value);
         match attribute.name {
             "sharding" => {
-                instr.sharding = Some(Box::new(read_common::sharding(&mut value)?));
+                instr.sharding = Some(Box::new(sharding::read(&mut value)?));
             }
             "frontend_attributes" => instr.frontend_attributes = read_common::frontend_attributes(&mut value)?,
             "control-predecessors" => continue,
@@ -346,73 +339,7 @@ fn other_attributes(cursor: Cursor<'_>, values: &Values<'_, '_>, instr: &mut Ins
                 continue;
             }
         }
-        read::finished(&mut value)?;
+        finished(&mut value)?;
     }
     Ok(())
-}
-
-impl Names<'_> {
-    /// The instruction named here; `before` are those above it.
-    pub(super) fn instruction(&self, cursor: &mut Cursor<'_>, before: &[RawInstruction<'_>]) -> Read<usize> {
-        cursor.skip_blank();
-        let offset = cursor.pos;
-        let name = cursor.name("an instruction's name")?;
-        // Most operands stand a few lines above, and a look there is cheaper than one into a large table.
-        let near = &before[before.len().saturating_sub(N_NEAR)..];
-        if let Some(at) = near.iter().rposition(|instr| instr.name == name) {
-            return Ok(self.base + before.len() - near.len() + at);
-        }
-        self.position.get(name).copied().ok_or_else(|| {
-            let nearest = nearest(name, self.position.keys().copied());
-            let what = "instruction of this computation";
-            Fault::new(offset, ParseErrorKind::UnknownName { what, name: name.to_string(), nearest })
-        })
-    }
-
-    /// The computation named here.
-    pub(super) fn computation(&self, cursor: &mut Cursor<'_>) -> Read<CompId> {
-        cursor.skip_blank();
-        let offset = cursor.pos;
-        let name = cursor.name("a computation's name")?;
-        match (self.comp_of.get(name), self.later) {
-            (Some(&at), _) => Ok(CompId(at as u32)),
-            (None, Some(later)) => {
-                cursor.spend(2 * size_of::<Span>())?;
-                Ok(later.add(Span { start: cursor.pos - name.len(), end: cursor.pos }))
-            }
-            (None, None) => Err(unknown_computation(self.comp_of, name, offset)),
-        }
-    }
-}
-
-fn unknown_computation(comp_of: &ByName<'_>, name: &str, offset: usize) -> Fault {
-    let nearest = nearest(name, comp_of.keys().copied());
-    Fault::new(offset, ParseErrorKind::UnknownName { what: "computation", name: name.to_string(), nearest })
-}
-
-/// Computations that were named in the parts so far, and that begin in none of them. Each naming gets an id of its own
-/// until all parts are read.
-#[derive(Default)]
-pub(super) struct Later(RefCell<Vec<Span>>);
-
-impl Later {
-    /// The first of these ids; memory is bounded, so that no module has as many computations.
-    const FIRST: u32 = 1 << 31;
-
-    fn add(&self, name: Span) -> CompId {
-        let mut names = self.0.borrow_mut();
-        names.push(name);
-        CompId(Later::FIRST + (names.len() - 1) as u32)
-    }
-
-    /// The id that it has now.
-    fn resolve(&self, cursor: Cursor<'_>, comp_of: &ByName<'_>, comp: CompId) -> Read<CompId> {
-        let Some(at) = comp.0.checked_sub(Later::FIRST) else { return Ok(comp) };
-        let span = self.0.borrow()[at as usize];
-        let name = cursor.slice(span);
-        match comp_of.get(name) {
-            Some(&at) => Ok(CompId(at as u32)),
-            None => Err(unknown_computation(comp_of, name, span.start)),
-        }
-    }
 }

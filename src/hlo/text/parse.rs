@@ -7,9 +7,10 @@
 
 use super::computation::Computations;
 use super::error::ParseError;
+use super::forms::finished;
 use super::lex::{Cursor, Fault, Read};
 use super::syntax::{self, Attribute, Part};
-use super::{MAX_BYTES, read, read_common};
+use super::{MAX_BYTES, read_common};
 use crate::hlo::{Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Module, Shape};
 use std::cell::Cell;
 
@@ -92,7 +93,7 @@ fn module_attribute(module: &mut Module, cursor: Cursor<'_>, attribute: &Attribu
             return Ok(());
         }
     }
-    read::finished(&mut value)
+    finished(&mut value)
 }
 
 /// `{0}: (1, {}, may-alias)`.

@@ -1,7 +1,8 @@
 //! Modules, computations and instructions as text.
 
-use super::attributes::{Attributes, list};
+use super::forms::list;
 use super::lex::is_word_byte;
+use super::op::Attributes;
 use super::{literal, number, sharding};
 use crate::hlo::{AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Op, Shape};
 use std::borrow::Cow;

@@ -1,73 +1,8 @@
-//! What any instruction may carry beside its op, from text: sharding, frontend attributes, metadata.
+//! What any instruction may carry beside its op, from text: frontend attributes and metadata.
 
-use super::error::ParseErrorKind;
-use super::lex::{Cursor, MAX_DEPTH, Read};
-use super::read::{iota, small_int};
-use crate::hlo::{DeviceOrder, Metadata, Sharding, TileAssignment};
-
-/// `{replicated}`, `{devices=[2,1]<=[2]}`, `{{…}, {…}}`; other forms come through as they are.
-pub(super) fn sharding(value: &mut Cursor<'_>) -> Read<Sharding> {
-    sharding_at(value, 0)
-}
-
-fn sharding_at(value: &mut Cursor<'_>, depth: usize) -> Read<Sharding> {
-    if depth > MAX_DEPTH {
-        return Err(value.fault(ParseErrorKind::TooDeep { max: MAX_DEPTH }));
-    }
-    value.expect("{")?;
-    if value.peek() == Some(b'{') {
-        let mut elements = Vec::new();
-        while !value.eat("}") {
-            // Encoded, it takes several times what it takes here.
-            value.spend(8 * size_of::<Sharding>())?;
-            elements.push(sharding_at(value, depth + 1)?);
-            value.eat(",");
-        }
-        return Ok(Sharding::Tuple(elements));
-    }
-    let mut plain = *value;
-    if let Ok(Some(sharding)) = plain_sharding(&mut plain) {
-        *value = plain;
-        return Ok(sharding);
-    }
-    let span = value.until_closed("}")?;
-    Ok(Sharding::Raw { text: value.slice(span).to_string(), proto: Vec::new() })
-}
-
-/// A sharding that the IR models, up to and including its brace.
-fn plain_sharding(value: &mut Cursor<'_>) -> Read<Option<Sharding>> {
-    let sharding = match value.word_or_empty() {
-        "replicated" => Sharding::Replicated,
-        "manual" => Sharding::Manual,
-        "maximal" if value.word_or_empty() == "device" => {
-            value.expect("=")?;
-            Sharding::Maximal { device: value.int()? }
-        }
-        "devices" => {
-            value.expect("=")?;
-            let dims = value.ints("[", "]")?;
-            let devices = if value.peek() == Some(b'<') {
-                let (reshape_dims, transpose_perm) = iota(value)?;
-                DeviceOrder::Iota { reshape_dims, transpose_perm }
-            } else {
-                let mut devices = vec![value.int()?];
-                while value.eat(",") {
-                    value.spend(2 * size_of::<i64>())?;
-                    devices.push(value.int()?);
-                }
-                DeviceOrder::List(devices)
-            };
-            let replicate_on_last_dim = match value.word_or_empty() {
-                "last_tile_dim_replicate" => true,
-                "" => false,
-                _ => return Ok(None),
-            };
-            Sharding::Tiled(TileAssignment { dims, devices, replicate_on_last_dim })
-        }
-        _ => return Ok(None),
-    };
-    Ok(value.eat("}").then_some(sharding))
-}
+use super::forms::small_int;
+use super::lex::{Cursor, Read};
+use crate::hlo::Metadata;
 
 /// `{a="b",c={"d":1}}`.
 pub(super) fn frontend_attributes(value: &mut Cursor<'_>) -> Read<Vec<(String, String)>> {

@@ -9,11 +9,10 @@ use crate::hlo::proto::messages::{
     HloInstructionProto, OriginalArrayProto, OriginalValueElementProto, OriginalValueProto, ResultAccuracy, Statistic,
     StatisticsViz, Tolerance,
 };
-use crate::hlo::text::attributes::list;
 use crate::hlo::text::error::ParseErrorKind;
+use crate::hlo::text::forms::{finished, list};
 use crate::hlo::text::lex::{Cursor, MAX_DEPTH, Read};
 use crate::hlo::text::number::{escape, f64_text};
-use crate::hlo::text::read::finished;
 
 pub(super) const STATISTICS: &str = "statistics";
 pub(super) const ORIGIN: &str = "origin";

@@ -1,10 +1,9 @@
 //! Writes one computation at one call site.
 
 use super::graph::{FrameId, Graph, Kind, NodeId, ValueId};
-use super::literal;
+use super::narrow;
 use super::paint::{Painted, RegionKind};
 use super::policy::Boundary;
-use super::rewrite::{Origin, Rewriter, calls_regions, narrow_shape};
 use crate::hlo::ops::UnaryOp;
 use crate::hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape, Sharding, Unmodelled};
 use crate::passes::is_tied;
@@ -28,13 +27,31 @@ enum Want {
     Narrow,
 }
 
+/// Where an instruction of a written computation comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Origin {
+    /// The original's instruction.
+    Original(InstrId),
+    /// A cast, or a copy of a constant or broadcast in the other dtype.
+    Cast {
+        /// Name of the instruction whose value it is.
+        of: String,
+        /// Name of the first instruction that wanted it.
+        wanted_by: String,
+    },
+    /// A tuple taken apart and put together again.
+    Tuple,
+}
+
+/// For an instruction that calls, what it calls now, in the order of its attributes; others call what they did.
+pub(super) type Callees = BTreeMap<InstrId, Vec<CompId>>;
+
 pub(super) struct FrameWriter<'a, 'm> {
-    rewriter: &'a mut Rewriter<'m>,
     graph: &'a Graph<'m>,
     painted: &'a Painted,
     frame: FrameId,
     original: &'m Computation,
-    calls: BTreeMap<InstrId, CompId>,
+    callees: Callees,
     out: Computation,
     origins: Vec<Origin>,
     /// For each original instruction the one that has its value, as made.
@@ -47,11 +64,10 @@ pub(super) struct FrameWriter<'a, 'm> {
 
 impl<'a, 'm> FrameWriter<'a, 'm> {
     pub(super) fn new(
-        rewriter: &'a mut Rewriter<'m>,
         graph: &'a Graph<'m>,
         painted: &'a Painted,
         frame: FrameId,
-        calls: BTreeMap<InstrId, CompId>,
+        callees: Callees,
     ) -> FrameWriter<'a, 'm> {
         let original = graph.module.comp(graph.frames[frame as usize].comp);
         let out = Computation {
@@ -61,11 +77,12 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             unmodelled: original.unmodelled.clone(),
         };
         let (origins, made, casts) = (Vec::new(), Vec::new(), BTreeMap::new());
-        FrameWriter { rewriter, graph, painted, frame, original, calls, out, origins, made, casts, reader: None }
+        FrameWriter { graph, painted, frame, original, callees, out, origins, made, casts, reader: None }
     }
 
-    /// The computation and where its instructions come from. A region's result has the types that its caller expects.
-    pub(super) fn write(mut self, region: Option<RegionKind>) -> (Computation, Vec<Origin>) {
+    /// The computation and where its instructions come from. A region's result has the types that its caller expects, or
+    /// of an entry those that `results` says.
+    pub(super) fn write(mut self, region: Option<RegionKind>, results: Boundary) -> (Computation, Vec<Origin>) {
         for id in self.original.ids() {
             self.reader = Some(id);
             let made = self.instruction(id);
@@ -73,7 +90,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         }
         let want = match region {
             None => Want::AsMade,
-            Some(RegionKind::Entry) if self.rewriter.policy.results == Boundary::Lower => Want::Narrow,
+            Some(RegionKind::Entry) if results == Boundary::Lower => Want::Narrow,
             Some(RegionKind::Entry | RegionKind::Body) => Want::Wide,
         };
         self.reader = None;
@@ -94,7 +111,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     /// The shape of an original instruction with its values as made.
     fn shape(&self, id: InstrId) -> Shape {
         let values = self.values(id);
-        narrow_shape(&self.original.instr(id).shape, self.graph.low, &mut |leaf| {
+        narrow::shape(&self.original.instr(id).shape, self.graph.low, &mut |leaf| {
             values.get(leaf).is_some_and(|&value| self.is_low(value))
         })
     }
@@ -143,7 +160,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             })
             .collect();
         let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
-        let op = self.op(id, node);
+        let op = self.op(id);
         let shape = self.shape(id);
         let instr = Instruction { op, shape, operands, control_predecessors: predecessors, ..original.clone() };
         let made = self.push(instr, Origin::Original(id));
@@ -169,24 +186,17 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     }
 
     /// The op with what it calls, in the dtype it computes in.
-    fn op(&mut self, id: InstrId, node: Option<NodeId>) -> Op {
+    fn op(&self, id: InstrId) -> Op {
         let mut op = self.original.instr(id).op.clone();
-        if let (Op::Call { to_apply }, Some(&callee)) = (&mut op, self.calls.get(&id)) {
-            *to_apply = callee;
-            return op;
+        if let Op::Constant(constant) = &mut op
+            && self.values(id).first().is_some_and(|&value| self.is_low(value))
+            && let Some(narrow) = narrow::literal(constant, self.graph.low)
+        {
+            *constant = narrow;
         }
-        if let Op::Constant(constant) = &mut op {
-            if self.values(id).first().is_some_and(|&value| self.is_low(value))
-                && let Some(narrow) = literal::narrow(constant, self.graph.low)
-            {
-                *constant = narrow;
-            }
-            return op;
-        }
-        if calls_regions(&op) {
-            op.for_each_called_mut(&mut |callee| *callee = self.rewriter.region(*callee, RegionKind::Body));
-        } else if node.is_some_and(|node| self.painted.low[node as usize]) {
-            op.for_each_called_mut(&mut |callee| *callee = self.rewriter.reducer(*callee));
+        if let Some(callees) = self.callees.get(&id) {
+            let mut callees = callees.iter();
+            op.for_each_called_mut(&mut |callee| *callee = callees.next().copied().unwrap_or(*callee));
         }
         op
     }
@@ -230,7 +240,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             })
             .collect();
         let low = self.graph.low;
-        let shape = narrow_shape(&original.shape, low, &mut |leaf| leaves[leaf] == Some(low));
+        let shape = narrow::shape(&original.shape, low, &mut |leaf| leaves[leaf] == Some(low));
         let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
         let instr = Instruction { shape, operands: elements, control_predecessors: predecessors, ..original.clone() };
         self.push(instr, Origin::Original(id))
@@ -281,7 +291,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         let to_low = !self.is_low(value);
         let cast = match (&instr.op, &node.kind) {
             (Op::Constant(constant), _) if is_here && self.repeats_constant(value, constant, to_low) => {
-                let op = match literal::narrow(constant, self.graph.low).filter(|_| to_low) {
+                let op = match narrow::literal(constant, self.graph.low).filter(|_| to_low) {
                     Some(narrow) => Op::Constant(narrow),
                     None => instr.op.clone(),
                 };
@@ -316,12 +326,12 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     /// Whether a constant is rather there twice than cast: a small one, or where a cast would lose what it rounds.
     fn repeats_constant(&self, value: ValueId, constant: &crate::hlo::Literal, to_low: bool) -> bool {
         let n = self.graph.value(value).n_elements;
-        n <= MAX_REPEATED_CONSTANT || !to_low && !literal::is_exact(constant, self.graph.low)
+        n <= MAX_REPEATED_CONSTANT || !to_low && !narrow::is_exact(constant, self.graph.low)
     }
 
     /// The shape of an original array in the narrow dtype, or its own.
     fn other_shape(&self, instr: &Instruction, to_low: bool) -> Shape {
-        narrow_shape(&instr.shape, self.graph.low, &mut |_| to_low)
+        narrow::shape(&instr.shape, self.graph.low, &mut |_| to_low)
     }
 
     fn repeat(&mut self, instr: &Instruction, op: Op, shape: Shape, operands: Vec<InstrId>) -> InstrId {
@@ -338,7 +348,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             if self.is_low(value) {
                 array.dtype = DType::F32;
             } else {
-                shape = narrow_shape(&shape, self.graph.low, &mut |_| true);
+                shape = narrow::shape(&shape, self.graph.low, &mut |_| true);
             }
         }
         let name = self.cast_name(instr, &shape);

@@ -5,10 +5,10 @@
 //! callers; tuples, their elements and the callees' parameters are only other names of values. What an op does to a value
 //! is a [`Node`]; nodes stand in an order in which operands come first.
 
-use super::called::is_retypable;
-use super::literal;
+use super::narrow;
 use super::policy::{Because, Classes, LowDType};
 use crate::hlo::ops::UnaryOp;
+use crate::hlo::ops::decisions::{is_retypable, keeps_dtypes};
 use crate::hlo::ops::precision::Class;
 use crate::hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
 use std::collections::BTreeMap;
@@ -283,7 +283,7 @@ impl<'m> Graph<'m> {
             floats.peek().is_some() && floats.all(property)
         };
         let (is_exact, is_zero) = match (&kind, &instr.op) {
-            (Kind::Constant, Op::Constant(value)) => (literal::is_exact(value, self.low), literal::is_zero(value)),
+            (Kind::Constant, Op::Constant(value)) => (narrow::is_exact(value, self.low), narrow::is_zero(value)),
             (Kind::FromLow | Kind::FromExact, _) => (true, false),
             (Kind::Op(Class::Clear), _) => (of_all(|value| value.is_exact), of_all(|value| value.is_zero)),
             _ => (false, false),
@@ -340,8 +340,9 @@ impl<'m> Graph<'m> {
         let arrays = arrays.chain(results.iter().map(|r| (is_f32(r), r.as_array().map_or(0, |a| a.n_elements()))));
         let n_elements = arrays.filter(|(is_f32, _)| *is_f32).map(|(_, n)| n).max().unwrap_or(0);
         let (class, because) = classes.of(self.module, instr, n_elements);
-        let is_lowerable = || instr.op.called().iter().all(|&comp| is_retypable(self.module, comp));
-        if matches!(class, Class::Allow | Class::Infer | Class::Clear) && !is_lowerable() {
+        let is_lowerable =
+            |comp: &CompId| self.module.comp(*comp).instructions.iter().all(|instr| is_retypable(&instr.op));
+        if matches!(class, Class::Allow | Class::Infer | Class::Clear) && !instr.op.called().iter().all(is_lowerable) {
             let why = "the computation it applies holds ops that cannot be retyped";
             return of_op(Kind::Op(Class::Deny { why, spreads: true }));
         }
@@ -355,13 +356,6 @@ impl<'m> Graph<'m> {
         };
         let mixes = operands.iter().any(|&v| is_other(self.value(v).dtype))
             || results.iter().any(|shape| is_other(shape.dtype()));
-        match &instr.op {
-            Op::While { .. } => Some("what a loop carries keeps its type"),
-            Op::Conditional(_) => Some("what branches take and give keeps its type"),
-            Op::CustomCall(_) => Some("what a custom call computes is known to its back end only"),
-            Op::Opaque(_) => Some("the meaning of this opcode is not modelled"),
-            _ if mixes => Some("it mixes f32 with another dtype"),
-            _ => None,
-        }
+        keeps_dtypes(&instr.op).or(mixes.then_some("it mixes f32 with another dtype"))
     }
 }

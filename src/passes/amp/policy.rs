@@ -20,9 +20,9 @@
 //! deny_spreads: true       # whether what is computed from a denied op stays f32
 //! ```
 
-use super::presets;
 use crate::hlo::DType;
-use crate::hlo::ops::precision::{Class, all_list_names, list_names, precision_class};
+use crate::hlo::ops::decisions::{all_list_names, list_names, precision_class};
+use crate::hlo::ops::precision::Class;
 use crate::hlo::{Instruction, Module};
 use crate::passes::glob::matches;
 use serde::{Deserialize, Serialize};
@@ -165,7 +165,7 @@ pub enum PolicyError {
         nearest: Option<String>,
     },
     /// No preset has this name.
-    #[error("unknown preset `{name}`, expected one of {}{}", presets::names(), did_you_mean(nearest))]
+    #[error("unknown preset `{name}`, expected one of {}{}", preset_names(), did_you_mean(nearest))]
     UnknownPreset {
         /// The name.
         name: String,
@@ -183,6 +183,15 @@ pub enum PolicyError {
     /// A floor under zero.
     #[error("min_elements is {0}, expected 0 or more")]
     NegativeFloor(i64),
+}
+
+/// The fixed names of [presets](super::presets), in the order of its table.
+pub const PRESETS: [&str; 9] =
+    ["default", "tf_amp", "bf16_scope", "O0", "O1", "O2", "O3", "mixed_bfloat16", "mixed_float16"];
+
+/// All names of presets for a message.
+fn preset_names() -> String {
+    format!("{}, jmp:params=…,compute=…,output=…", PRESETS.join(", "))
 }
 
 fn did_you_mean(nearest: &Option<String>) -> String {
@@ -256,14 +265,6 @@ impl TryFrom<PolicyDocument> for Policy {
 }
 
 impl Policy {
-    /// The policy of this name: see [`presets`].
-    ///
-    /// # Errors
-    /// No preset has that name.
-    pub fn preset(name: &str) -> Result<Policy, PolicyError> {
-        presets::preset(name)
-    }
-
     /// The lists with their names and the class each gives.
     fn lists(&self) -> [(&'static str, &[String], Class); 5] {
         let deny = |spreads| Class::Deny { why: "the policy lists it", spreads };

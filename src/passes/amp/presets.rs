@@ -20,17 +20,20 @@
 
 use super::policy::{Accumulate, Boundary, LowDType, Policy, PolicyError, Reach, nearest};
 
-/// The fixed names, in the order of the table.
-pub const NAMES: [&str; 9] =
-    ["default", "tf_amp", "bf16_scope", "O0", "O1", "O2", "O3", "mixed_bfloat16", "mixed_float16"];
+pub use super::policy::PRESETS as NAMES;
 
-/// All names for a message.
-pub(super) fn names() -> String {
-    format!("{}, jmp:params=…,compute=…,output=…", NAMES.join(", "))
+impl Policy {
+    /// The policy of this name: see [the table](self).
+    ///
+    /// # Errors
+    /// No preset has that name.
+    pub fn preset(name: &str) -> Result<Policy, PolicyError> {
+        preset(name)
+    }
 }
 
 /// The policy of this name.
-pub(super) fn preset(name: &str) -> Result<Policy, PolicyError> {
+fn preset(name: &str) -> Result<Policy, PolicyError> {
     let default = Policy::default();
     let scope = Policy { deny_spreads: false, ..Policy::default() };
     let whole = Policy { reach: Reach::All, ..scope.clone() };
@@ -62,7 +65,7 @@ fn strings(names: &[&str]) -> Vec<String> {
 
 /// Everything that has a low-precision form in HLO.
 fn everything() -> Policy {
-    use crate::hlo::ops::precision::all_list_names;
+    use crate::hlo::ops::decisions::all_list_names;
     let fixed = ["dot", "convolution"];
     let clear = [
         "abs",

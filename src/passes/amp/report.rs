@@ -1,11 +1,12 @@
 //! What lowering decided, instruction by instruction, and what it inserted: for eyes elsewhere, and for programs as JSON.
 
+use super::frame::Origin;
 use super::graph::{FrameId, Graph, Kind, NodeId};
+use super::narrow;
 use super::paint::{Painted, Rule};
 use super::policy::{Because, Policy};
-use super::rewrite::{Origin, Rewriter};
 use crate::hlo::ops::precision::Class;
-use crate::hlo::{CompId, DType, InstrId, Module, Op, Shape};
+use crate::hlo::{DType, InstrId, Module, Op, Shape};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -122,7 +123,7 @@ fn decision(graph: &Graph<'_>, painted: &Painted, frame: FrameId, id: InstrId, n
     let instr = graph.instr(of);
     let values = &graph.frames[frame as usize].values[id.idx()];
     let is_low = |leaf: usize| values.get(leaf).is_some_and(|&value| painted.value_low[value as usize]);
-    let new = super::rewrite::narrow_shape(&instr.shape, graph.low, &mut |leaf| is_low(leaf));
+    let new = narrow::shape(&instr.shape, graph.low, &mut |leaf| is_low(leaf));
     let dtype = |shape: &Shape| {
         let old_leaves = instr.shape.leaves();
         let place = old_leaves.iter().position(|leaf| leaf.dtype() == Some(DType::F32)).unwrap_or(0);
@@ -191,10 +192,19 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
     }
 }
 
-/// The report on a finished module; `order` says for each of its computations where it comes from.
-pub(super) fn report(rewriter: &mut Rewriter<'_>, module: &Module, order: &[CompId]) -> Report {
+/// What the report says of one computation of the lowered module.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    /// What was decided for the instructions of the original.
+    pub decisions: Vec<Decision>,
+    /// For each instruction where it comes from; none for a computation that came out as it went in.
+    pub origins: Vec<Origin>,
+}
+
+/// The report on a finished module, of each of whose computations `parts` speaks.
+pub(super) fn report(policy: &Policy, module: &Module, parts: Vec<Part>) -> Report {
     let mut report = Report {
-        policy: rewriter.policy.clone(),
+        policy: policy.clone(),
         decisions: Vec::new(),
         casts: Vec::new(),
         totals: BTreeMap::new(),
@@ -203,18 +213,11 @@ pub(super) fn report(rewriter: &mut Rewriter<'_>, module: &Module, order: &[Comp
         n_cast_bytes: 0,
         notes: Vec::new(),
     };
-    let n_original = rewriter.module.computations.len();
-    for (computation, id) in module.computations.iter().zip(order) {
-        let written = id.idx().checked_sub(n_original);
-        let decisions = match written {
-            Some(idx) => std::mem::take(&mut rewriter.written[idx].decisions),
-            None => rewriter.unchanged.remove(id).unwrap_or_default(),
-        };
-        for decision in decisions {
+    for (computation, part) in module.computations.iter().zip(parts) {
+        for decision in part.decisions {
             report.add(Decision { computation: computation.name.clone(), ..decision });
         }
-        let written = written.map(|idx| &rewriter.written[idx]);
-        for (instr, origin) in computation.instructions.iter().zip(written.map_or(&[][..], |w| &w.origins)) {
+        for (instr, origin) in computation.instructions.iter().zip(part.origins) {
             let Origin::Cast { of, wanted_by } = origin else { continue };
             let shape = instr.shape.as_array();
             if !matches!(instr.op, Op::Constant(_)) {
@@ -224,10 +227,10 @@ pub(super) fn report(rewriter: &mut Rewriter<'_>, module: &Module, order: &[Comp
                 computation: computation.name.clone(),
                 instruction: instr.name.clone(),
                 opcode: instr.op.opcode().into_owned(),
-                of: of.clone(),
+                of,
                 to: shape.map(|array| array.dtype.to_string()).unwrap_or_default(),
                 n_elements: shape.map_or(0, |array| array.n_elements()),
-                wanted_by: wanted_by.clone(),
+                wanted_by,
             });
         }
     }

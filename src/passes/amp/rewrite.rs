@@ -5,51 +5,34 @@
 //! value and direction in a computation. A computation that comes out as it went in stays shared with whoever else
 //! calls it; one that comes out otherwise is a copy. In the end what nothing calls is dropped, and names are made unique.
 
-use super::called::retyped;
-use super::frame::FrameWriter;
+use super::frame::{Callees, FrameWriter, Origin};
 use super::graph::{CALL_ROOM, FrameId, Graph};
+use super::narrow;
 use super::paint::{Painted, RegionKind, paint};
 use super::policy::{Classes, Policy};
-use super::report::{Decision, decisions};
-use crate::hlo::{CompId, Computation, ComputationNames, DType, InstrId, Layout, Module, Op, Shape};
+use super::report::{Decision, Part, decisions};
+use crate::hlo::ops::decisions::calls_regions;
+use crate::hlo::{CompId, Computation, ComputationNames, DType, Module, Shape};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-
-/// Where an instruction of a written computation comes from.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Origin {
-    /// The original's instruction.
-    Original(InstrId),
-    /// A cast, or a copy of a constant or broadcast in the other dtype.
-    Cast {
-        /// Name of the instruction whose value it is.
-        of: String,
-        /// Name of the first instruction that wanted it.
-        wanted_by: String,
-    },
-    /// A tuple taken apart and put together again.
-    Tuple,
-}
 
 /// A computation that was written.
 #[derive(Debug)]
-pub(super) struct Written {
+struct Written {
     /// What it was made of.
-    pub original: CompId,
+    original: CompId,
     /// What became of it.
-    pub computation: Computation,
-    /// For each instruction where it comes from.
-    pub origins: Vec<Origin>,
-    /// What was decided for the instructions of the original.
-    pub decisions: Vec<Decision>,
+    computation: Computation,
+    /// Of what the report speaks.
+    part: Part,
 }
 
 /// Rewrites regions of one module.
 pub(super) struct Rewriter<'m> {
-    pub module: &'m Module,
-    pub policy: &'m Policy,
+    module: &'m Module,
+    policy: &'m Policy,
     classes: Classes<'m>,
     /// Computations written so far; their ids count on from the original's.
-    pub written: Vec<Written>,
+    written: Vec<Written>,
     /// Of those, what became of each computation.
     copies: BTreeMap<CompId, Vec<usize>>,
     /// How much calls may still add to regions.
@@ -57,7 +40,7 @@ pub(super) struct Rewriter<'m> {
     /// What became of regions.
     regions: BTreeMap<CompId, CompId>,
     /// What was decided in regions that came out as they went in.
-    pub unchanged: BTreeMap<CompId, Vec<Decision>>,
+    unchanged: BTreeMap<CompId, Vec<Decision>>,
     /// Retyped reductions.
     reducers: BTreeMap<CompId, CompId>,
     /// Whether the entry has a backward pass.
@@ -96,10 +79,10 @@ impl<'m> Rewriter<'m> {
 
     /// Writes a frame; gives its computation.
     fn frame(&mut self, graph: &Graph<'m>, painted: &Painted, frame: FrameId, region: Option<RegionKind>) -> CompId {
-        let calls = graph.frames[frame as usize].calls.clone();
-        let calls = calls.into_iter().map(|(call, callee)| (call, self.frame(graph, painted, callee, None))).collect();
         let original = graph.frames[frame as usize].comp;
-        let (computation, origins) = FrameWriter::new(self, graph, painted, frame, calls).write(region);
+        let callees = self.callees(graph, painted, frame);
+        let writer = FrameWriter::new(graph, painted, frame, callees);
+        let (computation, origins) = writer.write(region, self.policy.results);
         let decided = decisions(graph, painted, frame);
         if computation == *self.module.comp(original) {
             self.unchanged.entry(original).or_insert(decided);
@@ -109,7 +92,30 @@ impl<'m> Rewriter<'m> {
         if let Some(known) = copies.find(|&idx| self.written[idx].computation == computation) {
             return self.id_of_written(known);
         }
-        self.add(Written { original, computation, origins, decisions: decided })
+        self.add(Written { original, computation, part: Part { decisions: decided, origins } })
+    }
+
+    /// Writes what a frame calls: first the calls that are followed, then regions and reductions.
+    fn callees(&mut self, graph: &Graph<'m>, painted: &Painted, frame: FrameId) -> Callees {
+        let of = &graph.frames[frame as usize];
+        let mut callees = Callees::new();
+        for &(call, callee) in &of.calls {
+            callees.insert(call, vec![self.frame(graph, painted, callee, None)]);
+        }
+        let module = self.module;
+        for (id, node) in module.comp(of.comp).ids().zip(&of.nodes) {
+            let op = &module.comp(of.comp).instr(id).op;
+            let called = op.called();
+            if called.is_empty() || callees.contains_key(&id) {
+                continue;
+            }
+            if calls_regions(op) {
+                callees.insert(id, called.into_iter().map(|comp| self.region(comp, RegionKind::Body)).collect());
+            } else if node.is_some_and(|node| painted.low[node as usize]) {
+                callees.insert(id, called.into_iter().map(|comp| self.reducer(comp)).collect());
+            }
+        }
+        callees
     }
 
     fn id_of_written(&self, idx: usize) -> CompId {
@@ -127,16 +133,16 @@ impl<'m> Rewriter<'m> {
         if let Some(&done) = self.reducers.get(&comp) {
             return done;
         }
-        let computation = retyped(self.module.comp(comp), self.policy.dtype.dtype());
+        let computation = narrow::computation(self.module.comp(comp), self.policy.dtype.dtype());
         let origins = computation.ids().map(Origin::Original).collect();
-        let done = self.add(Written { original: comp, computation, origins, decisions: Vec::new() });
+        let done = self.add(Written { original: comp, computation, part: Part { decisions: Vec::new(), origins } });
         self.reducers.insert(comp, done);
         done
     }
 
-    /// The module with its entry replaced, without what nothing calls, and where each computation of it comes from:
-    /// an index into [`Rewriter::written`], or the original's id.
-    pub(super) fn finish(&mut self, entry: CompId) -> (Module, Vec<CompId>) {
+    /// The module with its entry replaced, without what nothing calls, and for each of its computations what the report
+    /// says of it.
+    pub(super) fn finish(mut self, entry: CompId) -> (Module, Vec<Part>) {
         let comp = |id: CompId| match id.idx().checked_sub(self.module.computations.len()) {
             Some(idx) => &self.written[idx].computation,
             None => self.module.comp(id),
@@ -180,7 +186,12 @@ impl<'m> Rewriter<'m> {
         }
         make_names_unique(&mut module);
         fit_boundary(&mut module);
-        (module, order)
+        let part = |id: &CompId| match id.idx().checked_sub(n_original) {
+            Some(idx) => std::mem::take(&mut self.written[idx].part),
+            None => Part { decisions: self.unchanged.remove(id).unwrap_or_default(), origins: Vec::new() },
+        };
+        let parts = order.iter().map(part).collect();
+        (module, parts)
     }
 }
 
@@ -249,44 +260,11 @@ fn fit_boundary(module: &mut Module) {
 fn with_dtypes_of(shape: &Shape, other: &Shape) -> Shape {
     match (shape, other) {
         (Shape::Array(array), Shape::Array(other)) if array.dtype == DType::F32 && array.dtype != other.dtype => {
-            narrow_shape(shape, other.dtype, &mut |_| true)
+            narrow::shape(shape, other.dtype, &mut |_| true)
         }
         (Shape::Tuple(elements), Shape::Tuple(others)) => {
             Shape::Tuple(elements.iter().zip(others).map(|(shape, other)| with_dtypes_of(shape, other)).collect())
         }
         _ => shape.clone(),
     }
-}
-
-/// A shape with `low` in the f32 leaves for whose place, depth first, `is_low` says so. Their layout keeps its order of
-/// dimensions; tiles are those of another width and go.
-pub(super) fn narrow_shape(shape: &Shape, low: DType, is_low: &mut dyn FnMut(usize) -> bool) -> Shape {
-    fn walk(shape: &Shape, low: DType, place: &mut usize, is_low: &mut dyn FnMut(usize) -> bool) -> Shape {
-        match shape {
-            Shape::Tuple(elements) => {
-                Shape::Tuple(elements.iter().map(|element| walk(element, low, place, is_low)).collect())
-            }
-            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => {
-                *place += 1;
-                let mut leaf = shape.clone();
-                if let Shape::Array(array) = &mut leaf
-                    && array.dtype == DType::F32
-                    && is_low(*place - 1)
-                {
-                    array.dtype = low;
-                    if let Some(layout) = &mut array.layout {
-                        let minor_to_major = std::mem::take(&mut layout.minor_to_major);
-                        *layout = Layout { minor_to_major, ..Layout::default() };
-                    }
-                }
-                leaf
-            }
-        }
-    }
-    walk(shape, low, &mut 0, is_low)
-}
-
-/// Whether an op calls regions, whose types are its own affair.
-pub(super) fn calls_regions(op: &Op) -> bool {
-    matches!(op, Op::While { .. } | Op::Conditional(_))
 }

@@ -1,0 +1,479 @@
+//! What is decided for every op: its gradient, its precision class, and what passes ask of it.
+//!
+//! One function for each question, each over all ops. Where nothing may be implied by absence there is no wildcard arm,
+//! so the compiler asks for the answer of an op that is added. The rules themselves stand in the families.
+
+use super::grad::{Combiner, Gradient, combiner};
+use super::precision::Class;
+use super::{BinaryOp, Op, UnaryOp};
+use super::{batch_norm, collective, control, conversion, convolution, dot, elementwise};
+use super::{indexing, movement, reduction, window};
+use crate::hlo::{CompId, Literal, Module};
+
+/// What reverse mode does with `op`.
+pub fn gradient(op: &Op) -> Gradient<'_> {
+    match op {
+        Op::Parameter { .. } | Op::Constant(_) | Op::Iota { .. } => Gradient::Zero { why: "it has no operands" },
+        Op::RngBitGenerator(_) => Gradient::Zero { why: "random bits are integers" },
+        Op::Unary(op) => elementwise::grad::unary(*op),
+        Op::Binary(op) => elementwise::grad::binary(*op),
+        Op::Compare { .. } => Gradient::Zero { why: "a comparison is constant almost everywhere" },
+        Op::Select => Gradient::vjp(elementwise::grad::select),
+        Op::Clamp => Gradient::vjp(elementwise::grad::clamp),
+        Op::Convert => Gradient::vjp(conversion::grad::convert),
+        Op::BitcastConvert => Gradient::vjp(conversion::grad::bitcast_convert),
+        Op::ReducePrecision { .. } => Gradient::vjp(conversion::grad::reduce_precision),
+        Op::Broadcast { dimensions } => Gradient::vjp(|vjp| movement::grad::broadcast(vjp, dimensions)),
+        Op::Reshape => Gradient::vjp(movement::grad::reshape),
+        Op::Transpose { permutation } => Gradient::vjp(|vjp| movement::grad::transpose(vjp, permutation)),
+        Op::Slice(dims) => Gradient::vjp(|vjp| movement::grad::slice(vjp, dims)),
+        Op::Pad(dims) => Gradient::vjp(|vjp| movement::grad::pad(vjp, dims)),
+        Op::Concatenate { dimension } => Gradient::vjp(|vjp| movement::grad::concatenate(vjp, *dimension)),
+        Op::Reverse { dimensions } => Gradient::vjp(|vjp| movement::grad::reverse(vjp, dimensions)),
+        Op::DynamicSlice { .. } => Gradient::vjp(indexing::grad::dynamic_slice),
+        Op::DynamicUpdateSlice => Gradient::vjp(indexing::grad::dynamic_update_slice),
+        Op::Gather(dims) => Gradient::vjp(|vjp| indexing::grad::gather(vjp, dims)),
+        Op::Scatter { dims, to_apply } => Gradient::vjp(|vjp| indexing::grad::scatter(vjp, dims, *to_apply)),
+        Op::Dot { dims, precision } => Gradient::vjp(|vjp| dot::grad::dot(vjp, dims, precision)),
+        Op::Convolution(attributes) => Gradient::vjp(|vjp| convolution::grad::convolution(vjp, attributes)),
+        Op::Reduce { dimensions, to_apply } => Gradient::vjp(|vjp| reduction::grad::reduce(vjp, dimensions, *to_apply)),
+        Op::ReduceWindow { window, to_apply } => {
+            Gradient::vjp(|vjp| window::grad::reduce_window(vjp, window, *to_apply))
+        }
+        Op::SelectAndScatter { window, select, scatter } => {
+            Gradient::vjp(|vjp| window::grad::select_and_scatter(vjp, window, *select, *scatter))
+        }
+        Op::BatchNormTraining(attributes) => Gradient::vjp(|vjp| batch_norm::grad::training(vjp, attributes)),
+        Op::BatchNormInference(attributes) => Gradient::vjp(|vjp| batch_norm::grad::inference(vjp, attributes)),
+        Op::BatchNormGrad(_) => Gradient::undefined(
+            "second derivatives through batch-norm-grad have no rule; write the normalisation out of elementwise ops \
+             and reductions",
+        ),
+        Op::Sort { dimension, is_stable, to_apply } => {
+            Gradient::vjp(|vjp| reduction::grad::sort(vjp, *dimension, *is_stable, *to_apply))
+        }
+        Op::Tuple => Gradient::vjp(control::grad::tuple),
+        Op::GetTupleElement { index } => Gradient::vjp(|vjp| control::grad::get_tuple_element(vjp, *index)),
+        Op::Call { to_apply } => Gradient::vjp(|vjp| control::grad::call(vjp, *to_apply)),
+        Op::While { .. } => Gradient::undefined(
+            "reverse mode needs the state of every iteration, and a loop of unknown length has no place to keep them; \
+             unroll it",
+        ),
+        Op::Conditional(attributes) => Gradient::vjp(|vjp| control::grad::conditional(vjp, attributes)),
+        Op::CustomCall(call) => Gradient::Undefined {
+            why: format!("what the custom call {:?} computes is known to its back end only", call.target).into(),
+        },
+        Op::AllReduce(attributes) => Gradient::vjp(|vjp| collective::grad::all_reduce(vjp, attributes)),
+        Op::OptimizationBarrier => Gradient::vjp(control::grad::optimization_barrier),
+        Op::Opaque(opaque) => {
+            Gradient::Undefined { why: format!("the meaning of opcode {:?} is not modelled", opaque.opcode).into() }
+        }
+    }
+}
+
+/// The class of an op of `module`, with the reason where it is denied.
+///
+/// | class | ops |
+/// | --- | --- |
+/// | allow | `dot`, `convolution`, unless they ask for more precision than the operands would have |
+/// | infer | arithmetic and functions whose result is as accurate as their operands: `add`, `multiply`, `tanh`, …; `select-and-scatter` (few values meet in one) |
+/// | clear | data movement, `select`, `clamp`, `maximum`, `compare`, reductions by `maximum`; sources and tuples |
+/// | deny | `exponential`, `log`, `power`, … (magnify relative or absolute errors), sums and products over many values, `all-reduce`, opaque ops |
+/// | deny, not spreading | `batch-norm-*` (statistics), `sort`, loops and branches (what they carry keeps its type), `reduce-precision` and bit casts |
+pub fn precision_class(module: &Module, op: &Op) -> Class {
+    match op {
+        Op::Parameter { .. } | Op::Constant(_) | Op::Iota { .. } => Class::Clear,
+        Op::Tuple | Op::GetTupleElement { .. } | Op::Call { .. } | Op::OptimizationBarrier => Class::Clear,
+        Op::RngBitGenerator(_) => Class::NotFloat,
+        Op::Unary(op) => elementwise::precision::unary(*op),
+        Op::Binary(op) => elementwise::precision::binary(*op),
+        Op::Compare { .. } | Op::Select | Op::Clamp => Class::Clear,
+        Op::Convert => Class::Clear,
+        Op::BitcastConvert => Class::island("it reads bits, which rounding changes"),
+        Op::ReducePrecision { .. } => Class::island("the program rounds here on purpose, and rounding twice differs"),
+        Op::Broadcast { .. }
+        | Op::Reshape
+        | Op::Transpose { .. }
+        | Op::Slice(_)
+        | Op::Pad(_)
+        | Op::Concatenate { .. }
+        | Op::Reverse { .. }
+        | Op::DynamicSlice { .. }
+        | Op::DynamicUpdateSlice
+        | Op::Gather(_) => Class::Clear,
+        Op::Scatter { to_apply, .. } => reduction::precision::scatter(module, *to_apply),
+        Op::Dot { precision, .. } => product(precision),
+        Op::Convolution(convolution) => product(&convolution.precision),
+        Op::Reduce { to_apply, .. } | Op::ReduceWindow { to_apply, .. } => {
+            reduction::precision::reduce(module, *to_apply)
+        }
+        Op::SelectAndScatter { .. } => Class::Infer,
+        Op::BatchNormTraining(_) | Op::BatchNormInference(_) | Op::BatchNormGrad(_) => {
+            Class::island("batch statistics are sums over the batch, and its operands have one dtype")
+        }
+        Op::Sort { .. } => Class::island("rounding makes ties, which move what is sorted along"),
+        Op::While { .. } => Class::island("what a loop carries keeps its type"),
+        Op::Conditional(_) => Class::island("what branches take and give keeps its type"),
+        Op::CustomCall(_) => Class::deny("what a custom call computes is known to its back end only"),
+        Op::AllReduce(_) => Class::deny("it sums over devices"),
+        Op::Opaque(_) => Class::deny("the meaning of this opcode is not modelled"),
+    }
+}
+
+/// Of a dot or convolution.
+fn product(precision: &super::PrecisionConfig) -> Class {
+    let asks = |p: &super::OperandPrecision| *p != super::OperandPrecision::Default;
+    if precision.algorithm.is_some() {
+        Class::island("its algorithm fixes the dtypes")
+    } else if precision.operand_precision.iter().any(asks) {
+        Class::island("its operand_precision asks for more than one low-precision product")
+    } else {
+        Class::Allow
+    }
+}
+
+/// Whether an op itself, leaving aside what it calls, does more than compute its result. What is not modelled may.
+pub fn has_side_effect(op: &Op) -> bool {
+    match op {
+        Op::CustomCall(call) => call.has_side_effect,
+        Op::Opaque(_) => true,
+        // Devices that were told to keep a layout meet here.
+        Op::AllReduce(all_reduce) => all_reduce.constrain_layout,
+        Op::Parameter { .. }
+        | Op::Constant(_)
+        | Op::Iota { .. }
+        | Op::RngBitGenerator(_)
+        | Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare { .. }
+        | Op::Select
+        | Op::Clamp
+        | Op::Convert
+        | Op::BitcastConvert
+        | Op::ReducePrecision { .. }
+        | Op::Broadcast { .. }
+        | Op::Reshape
+        | Op::Transpose { .. }
+        | Op::Slice(_)
+        | Op::Pad(_)
+        | Op::Concatenate { .. }
+        | Op::Reverse { .. }
+        | Op::DynamicSlice { .. }
+        | Op::DynamicUpdateSlice
+        | Op::Gather(_)
+        | Op::Scatter { .. }
+        | Op::Dot { .. }
+        | Op::Convolution(_)
+        | Op::Reduce { .. }
+        | Op::ReduceWindow { .. }
+        | Op::SelectAndScatter { .. }
+        | Op::BatchNormTraining(_)
+        | Op::BatchNormInference(_)
+        | Op::BatchNormGrad(_)
+        | Op::Sort { .. }
+        | Op::Tuple
+        | Op::GetTupleElement { .. }
+        | Op::Call { .. }
+        | Op::While { .. }
+        | Op::Conditional(_)
+        | Op::OptimizationBarrier => false,
+    }
+}
+
+/// Why whatever an op takes and gives keeps its dtype, whatever its class: where that is no matter of precision.
+pub fn keeps_dtypes(op: &Op) -> Option<&'static str> {
+    match op {
+        Op::While { .. } => Some("what a loop carries keeps its type"),
+        Op::Conditional(_) => Some("what branches take and give keeps its type"),
+        Op::CustomCall(_) => Some("what a custom call computes is known to its back end only"),
+        Op::Opaque(_) => Some("the meaning of this opcode is not modelled"),
+        Op::Parameter { .. }
+        | Op::Constant(_)
+        | Op::Iota { .. }
+        | Op::RngBitGenerator(_)
+        | Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare { .. }
+        | Op::Select
+        | Op::Clamp
+        | Op::Convert
+        | Op::BitcastConvert
+        | Op::ReducePrecision { .. }
+        | Op::Broadcast { .. }
+        | Op::Reshape
+        | Op::Transpose { .. }
+        | Op::Slice(_)
+        | Op::Pad(_)
+        | Op::Concatenate { .. }
+        | Op::Reverse { .. }
+        | Op::DynamicSlice { .. }
+        | Op::DynamicUpdateSlice
+        | Op::Gather(_)
+        | Op::Scatter { .. }
+        | Op::Dot { .. }
+        | Op::Convolution(_)
+        | Op::Reduce { .. }
+        | Op::ReduceWindow { .. }
+        | Op::SelectAndScatter { .. }
+        | Op::BatchNormTraining(_)
+        | Op::BatchNormInference(_)
+        | Op::BatchNormGrad(_)
+        | Op::Sort { .. }
+        | Op::Tuple
+        | Op::GetTupleElement { .. }
+        | Op::Call { .. }
+        | Op::AllReduce(_)
+        | Op::OptimizationBarrier => None,
+    }
+}
+
+/// Whether an op calls regions, whose parameters and results keep their dtypes: the bodies of loops, the branches of
+/// conditionals.
+pub fn calls_regions(op: &Op) -> bool {
+    matches!(op, Op::While { .. } | Op::Conditional(_))
+}
+
+/// Whether an op may be retyped inside a computation that a reduction, scatter or sort applies to scalars: it only moves,
+/// combines, compares and selects them. Such a computation is retyped as a whole or not at all.
+pub fn is_retypable(op: &Op) -> bool {
+    match op {
+        Op::Parameter { .. } | Op::Unary(_) | Op::Binary(_) | Op::Compare { .. } | Op::Select | Op::Clamp => true,
+        Op::Constant(literal) => matches!(literal, Literal::Array { .. }),
+        Op::Tuple | Op::GetTupleElement { .. } => true,
+        Op::Iota { .. }
+        | Op::RngBitGenerator(_)
+        | Op::Convert
+        | Op::BitcastConvert
+        | Op::ReducePrecision { .. }
+        | Op::Broadcast { .. }
+        | Op::Reshape
+        | Op::Transpose { .. }
+        | Op::Slice(_)
+        | Op::Pad(_)
+        | Op::Concatenate { .. }
+        | Op::Reverse { .. }
+        | Op::DynamicSlice { .. }
+        | Op::DynamicUpdateSlice
+        | Op::Gather(_)
+        | Op::Scatter { .. }
+        | Op::Dot { .. }
+        | Op::Convolution(_)
+        | Op::Reduce { .. }
+        | Op::ReduceWindow { .. }
+        | Op::SelectAndScatter { .. }
+        | Op::BatchNormTraining(_)
+        | Op::BatchNormInference(_)
+        | Op::BatchNormGrad(_)
+        | Op::Sort { .. }
+        | Op::Call { .. }
+        | Op::While { .. }
+        | Op::Conditional(_)
+        | Op::CustomCall(_)
+        | Op::AllReduce(_)
+        | Op::OptimizationBarrier
+        | Op::Opaque(_) => false,
+    }
+}
+
+/// Whether an op computes each element of its result from one element of each operand: functions of elements, and
+/// broadcasts and reshapes, which only place them.
+pub fn is_map(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare { .. }
+            | Op::Select
+            | Op::Clamp
+            | Op::Convert
+            | Op::BitcastConvert
+            | Op::ReducePrecision { .. }
+            | Op::Broadcast { .. }
+            | Op::Reshape
+    )
+}
+
+/// Whether an op that is no map may run twice, where rematerialisation asks for it: its result depends on nothing but its
+/// operands, and it calls nothing that may not.
+pub fn is_repeatable(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Transpose { .. }
+            | Op::Slice(_)
+            | Op::Pad(_)
+            | Op::Concatenate { .. }
+            | Op::Reverse { .. }
+            | Op::Gather(_)
+            | Op::Dot { .. }
+            | Op::Convolution(_)
+            | Op::Reduce { .. }
+            | Op::ReduceWindow { .. }
+    )
+}
+
+/// The names by which a list may mean an op, the general one first: `reduce`, `reduce:add`.
+pub fn list_names(module: &Module, op: &Op) -> Vec<String> {
+    let opcode = op.opcode().into_owned();
+    let combined = match op {
+        Op::Reduce { to_apply, .. } | Op::ReduceWindow { to_apply, .. } | Op::Scatter { to_apply, .. } => {
+            combiner_name(module, *to_apply)
+        }
+        _ => None,
+    };
+    let specific = combined.map(|name| format!("{opcode}:{name}"));
+    [Some(opcode), specific].into_iter().flatten().collect()
+}
+
+fn combiner_name(module: &Module, comp: CompId) -> Option<&'static str> {
+    match combiner(module, comp) {
+        Combiner::Binary(op) => COMBINERS.contains(&op).then(|| op.name()),
+        Combiner::Compare(_) | Combiner::Second | Combiner::Other => None,
+    }
+}
+
+/// Combiners that have a name of their own in lists.
+const COMBINERS: [BinaryOp; 4] = [BinaryOp::Add, BinaryOp::Multiply, BinaryOp::Maximum, BinaryOp::Minimum];
+
+/// Every name that a list may hold. What is not here (loops, sorts, bit casts, calls to what nobody knows, …) cannot be
+/// typed otherwise, or would not mean the same.
+pub fn all_list_names() -> Vec<String> {
+    let fixed = [
+        "all-reduce",
+        "batch-norm-grad",
+        "batch-norm-inference",
+        "batch-norm-training",
+        "broadcast",
+        "clamp",
+        "compare",
+        "concatenate",
+        "convolution",
+        "dot",
+        "dynamic-slice",
+        "dynamic-update-slice",
+        "gather",
+        "pad",
+        "reduce",
+        "reduce-window",
+        "reshape",
+        "reverse",
+        "scatter",
+        "select",
+        "select-and-scatter",
+        "slice",
+        "transpose",
+    ];
+    // Of complex values there is no narrow dtype.
+    let is_unary = |op: &&UnaryOp| {
+        elementwise::precision::unary(**op) != Class::NotFloat && !matches!(op, UnaryOp::Real | UnaryOp::Imag)
+    };
+    let is_binary =
+        |op: &&BinaryOp| elementwise::precision::binary(**op) != Class::NotFloat && !matches!(op, BinaryOp::Complex);
+    let float_unary = UnaryOp::ALL.iter().filter(is_unary);
+    let float_binary = BinaryOp::ALL.iter().filter(is_binary);
+    let combined = ["reduce", "reduce-window", "scatter"]
+        .into_iter()
+        .flat_map(|opcode| COMBINERS.iter().map(move |combiner| format!("{opcode}:{}", combiner.name())));
+    let mut names: Vec<String> = fixed.into_iter().map(str::to_string).chain(combined).collect();
+    names.extend(float_unary.map(|op| op.name().to_string()));
+    names.extend(float_binary.map(|op| op.name().to_string()));
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::DType;
+    use crate::hlo::ops::{DotDims, OperandPrecision, PrecisionConfig, samples};
+
+    #[test]
+    fn sums_are_denied_and_maxima_are_clear() {
+        let mut module = Module::new("test");
+        let class = |module: &mut Module, op: BinaryOp| {
+            let to_apply = module.scalar_computation(op, DType::F32);
+            precision_class(module, &Op::Reduce { dimensions: vec![0], to_apply }).name()
+        };
+        assert_eq!(class(&mut module, BinaryOp::Add), "deny");
+        assert_eq!(class(&mut module, BinaryOp::Maximum), "clear");
+        let to_apply = module.scalar_computation(BinaryOp::Add, DType::F32);
+        let op = Op::Reduce { dimensions: vec![0], to_apply };
+        assert_eq!(list_names(&module, &op), ["reduce", "reduce:add"]);
+    }
+
+    #[test]
+    fn products_that_ask_for_precision_are_not_lowered() {
+        let module = Module::new("test");
+        let dot = |precision| Op::Dot { dims: DotDims::default(), precision };
+        assert_eq!(precision_class(&module, &dot(PrecisionConfig::default())), Class::Allow);
+        let highest = PrecisionConfig { operand_precision: vec![OperandPrecision::Highest; 2], algorithm: None };
+        assert_eq!(precision_class(&module, &dot(highest)).name(), "island");
+        let algorithm = PrecisionConfig { algorithm: Some("dot_f32_f32_f32".into()), ..Default::default() };
+        assert_eq!(precision_class(&module, &dot(algorithm)).name(), "island");
+    }
+
+    /// Every op with no attribute that asks for precision; what it applies is `maximum`, or what its name says.
+    fn every_op(module: &mut Module) -> Vec<(String, Op)> {
+        let mut of = |op: BinaryOp| module.scalar_computation(op, DType::F32);
+        let combiners = [BinaryOp::Maximum, BinaryOp::Add, BinaryOp::Multiply].map(|op| (op, of(op)));
+        let mut ops = Vec::new();
+        for mut op in samples::all_ops() {
+            match &mut op {
+                Op::Dot { precision, .. } => *precision = PrecisionConfig::default(),
+                Op::Convolution(convolution) => convolution.precision = PrecisionConfig::default(),
+                _ => {}
+            }
+            let combines = matches!(op, Op::Reduce { .. } | Op::ReduceWindow { .. } | Op::Scatter { .. });
+            for (combiner, comp) in combiners.iter().take(if combines { 3 } else { 1 }) {
+                op.for_each_called_mut(&mut |callee| *callee = *comp);
+                let by = if combines { format!(":{}", combiner.name()) } else { String::new() };
+                ops.push((format!("{}{by}", op.opcode()), op.clone()));
+            }
+        }
+        ops
+    }
+
+    #[test]
+    fn every_op_has_a_class_and_it_is_written_down() {
+        let mut module = Module::new("test");
+        let ops = every_op(&mut module);
+        let mut rows: Vec<String> = (ops.iter())
+            .map(|(name, op)| {
+                let class = precision_class(&module, op);
+                let why = if let Class::Deny { why, .. } = class { why } else { "" };
+                format!("| `{name}` | {} | {why} |\n", class.name())
+            })
+            .collect();
+        rows.sort();
+        rows.dedup();
+        let table = format!(
+            "# Precision classes by op\n\nWritten by `BF16SCOPE_BLESS=1 cargo test --lib precision`; the rules stand in \
+             `src/hlo/ops/decisions.rs` and `src/hlo/ops/*/precision.rs`.\n`allow`: always lowered. `infer`: lowered \
+             among lowered ops. `clear`: commutes with rounding, lowered wherever that adds no error. `deny`: f32, and \
+             what is computed from it too. `island`: f32 itself.\nA policy can change the class of most.\n\n| op | class \
+             | why |\n| --- | --- | --- |\n{}",
+            rows.concat()
+        );
+        let path = format!("{}/docs/PRECISION.md", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("BF16SCOPE_BLESS").is_some() {
+            std::fs::write(&path, &table).unwrap();
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            written == table,
+            "docs/PRECISION.md is stale: run BF16SCOPE_BLESS=1 cargo test --lib precision\n{table}"
+        );
+    }
+
+    #[test]
+    fn list_names_are_unique_and_name_what_is_lowered_by_default() {
+        let names = all_list_names();
+        let unique: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!(unique.len(), names.len());
+        for name in ["dot", "exponential", "reduce:add", "batch-norm-training", "tanh", "maximum"] {
+            assert!(names.iter().any(|n| n == name), "{name}");
+        }
+        for name in ["while", "sort", "complex", "popcnt", "xor", "custom-call"] {
+            assert!(!names.iter().any(|n| n == name), "{name}");
+        }
+    }
+}
