@@ -14,6 +14,7 @@ use super::{Context, Status, emit, module_file, progress};
 use crate::audit::{Audit, Auditor, Config, ResultRow, Row, Search};
 use crate::hlo::Literal;
 use crate::hlo::alone::runs_alone;
+use crate::models::yaml;
 use crate::numerics::compare::Errors;
 use crate::passes::amp::Policy;
 use crate::pjrt::Platform;
@@ -160,7 +161,7 @@ fn save(args: &Args, search: &Search) -> anyhow::Result<Option<PathBuf>> {
         search.budget,
         search.error
     );
-    text += &serde_yaml::to_string(&search.policy).context("cannot write the policy as YAML")?;
+    text += &yaml::to_string(&search.policy).context("cannot write the policy as YAML")?;
     emit::replace(&path, text.as_bytes())?;
     Ok(Some(path))
 }

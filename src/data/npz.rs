@@ -18,7 +18,7 @@ use zip::read::ZipFile;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-use crate::files::{self, Replacement};
+use crate::files::{self, Replacement, ZipError};
 
 /// What is wrong with an archive, and where.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ pub enum NpzError {
         /// The file.
         path: PathBuf,
         /// What the zip reader says.
-        source: zip::result::ZipError,
+        source: ZipError,
     },
     /// An array's header is broken.
     #[error("{}: array `{name}`: {source}", path.display())]
@@ -111,7 +111,7 @@ impl NpzReader {
     pub fn open(path: &Path) -> Result<NpzReader, NpzError> {
         let file = files::open(path).map_err(|source| NpzError::Open { path: path.to_path_buf(), source })?;
         let zip = ZipArchive::new(BufReader::new(file))
-            .map_err(|source| NpzError::Zip { path: path.to_path_buf(), source })?;
+            .map_err(|error| NpzError::Zip { path: path.to_path_buf(), source: ZipError::new(error) })?;
         let names = (0..zip.len()).filter_map(|idx| Some((zip.name_for_index(idx)?, idx)));
         let index = names.map(|(name, idx)| (name.strip_suffix(".npy").unwrap_or(name).to_string(), idx)).collect();
         Ok(NpzReader { path: path.to_path_buf(), zip, index })
@@ -139,7 +139,10 @@ impl NpzReader {
     pub fn entry<'a>(&'a mut self, name: &'a str) -> Result<Option<Entry<'a>>, NpzError> {
         let Some(&idx) = self.index.get(name) else { return Ok(None) };
         let path = self.path.as_path();
-        let mut file = self.zip.by_index(idx).map_err(|source| NpzError::Zip { path: path.to_path_buf(), source })?;
+        let mut file = self
+            .zip
+            .by_index(idx)
+            .map_err(|error| NpzError::Zip { path: path.to_path_buf(), source: ZipError::new(error) })?;
         let header = Header::read(&mut file).map_err(|source| NpzError::Header {
             path: path.to_path_buf(),
             name: name.to_string(),

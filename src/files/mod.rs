@@ -4,9 +4,11 @@
 //! leaves no half file, and what a link points at is never lost. What the bytes mean is the caller's business.
 //! Errors are [`std::io::Error`]s; where the system has no word for what is wrong, they hold a [`FileError`].
 
+mod archive;
 mod read;
 mod replace;
 
+pub use archive::ZipError;
 pub use read::{open, read, read_text};
 pub use replace::{Replacement, open_lock, replace, sweep};
 

@@ -1,12 +1,14 @@
 //! YAML to configuration types, with errors that a person can act on: they point at line and column, quote the line,
 //! list the valid keys or values and suggest the nearest.
 //!
+//! This is the one file that names the YAML crate, which is archived upstream: who changes it, changes it here.
+//!
 //! No IO: the caller reads the file. serde says what it found wrong in one line of English and where; this file takes
 //! that line apart. For places to be right, configuration types must not use `#[serde(flatten)]`, `untagged` or
 //! `tag = …`, which read a map before they look at it (see [`Model`](super::Model) for how to do without).
 
-use serde::Deserialize;
 use serde::de::{self, DeserializeOwned, Deserializer, Unexpected, Visitor};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Largest document taken, in bytes. A model is a page of text; serde_yaml bounds aliases and nesting itself, and this
@@ -122,6 +124,19 @@ pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, Config
         ConfigError { path: path.to_string(), place, problem }
     })
 }
+
+/// Writes a configuration, such as [`from_str`] reads.
+///
+/// # Errors
+/// A value that YAML has no form for, such as a map whose keys are maps; in the writer's words.
+pub fn to_string<T: Serialize>(value: &T) -> Result<String, WriteError> {
+    serde_yaml::to_string(value).map_err(WriteError)
+}
+
+/// A value that YAML has no form for.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct WriteError(serde_yaml::Error);
 
 /// Where more brackets than [`MAX_OPEN`] are open, counting those in text and comments too.
 fn too_deep(text: &str) -> Option<Place> {

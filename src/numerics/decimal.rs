@@ -64,7 +64,7 @@ pub enum ParseNumberError {
 
 impl Decimal {
     /// `(-1)^negative * digits * 10^exponent`.
-    pub fn new(negative: bool, digits: BigUint, exponent: i64) -> Decimal {
+    pub(super) fn new(negative: bool, digits: BigUint, exponent: i64) -> Decimal {
         let mut decimal = Decimal { negative, digits, exponent };
         decimal.strip_zeros();
         decimal
@@ -94,7 +94,7 @@ impl Decimal {
     /// The value as a fraction of whole numbers (numerator, denominator), without its sign.
     ///
     /// The size of both grows with the exponent: ask [`Decimal::magnitude`] first.
-    pub fn to_ratio(&self) -> (BigUint, BigUint) {
+    pub(super) fn to_ratio(&self) -> (BigUint, BigUint) {
         let power = pow10(self.exponent.unsigned_abs());
         if self.exponent >= 0 { (&self.digits * power, BigUint::from(1u32)) } else { (self.digits.clone(), power) }
     }

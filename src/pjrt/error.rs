@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::child::ChildError;
 use super::install::InstallError;
 use crate::hlo::DType;
+use crate::hlo::proto::WireError;
 
 /// Status code of a failed plugin call: the gRPC codes, numbered as `PJRT_Error_Code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -310,7 +311,7 @@ pub enum PjrtError {
     },
     /// A program that is no `HloModuleProto`.
     #[error("the program is not an HloModuleProto: {0}")]
-    Program(#[source] prost::DecodeError),
+    Program(#[source] WireError),
     /// An optimized program that is no HLO.
     #[error("the plugin returned an optimized program in format `{format}`, expected `hlo` or `hlo_with_config`")]
     ProgramFormat {
@@ -326,6 +327,11 @@ pub enum PjrtError {
 }
 
 impl PjrtError {
+    /// Of bytes that are no program.
+    pub(super) fn program(error: prost::DecodeError) -> PjrtError {
+        PjrtError::Program(WireError::new(error))
+    }
+
     /// The plugin's code, where the plugin refused a call.
     pub fn code(&self) -> Option<Code> {
         match self {

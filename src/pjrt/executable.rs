@@ -231,7 +231,7 @@ impl Program for PluginProgram {
             "hlo" => Ok(code),
             "hlo_with_config" => HloModuleProtoWithConfig::decode(code.as_slice())
                 .map(|with| with.hlo_module)
-                .map_err(PjrtError::Program),
+                .map_err(PjrtError::program),
             _ => Err(PjrtError::ProgramFormat { format }),
         }
     }

@@ -16,7 +16,7 @@ use fs4::fs_std::FileExt;
 
 use super::locate::{Artifact, Kind, Located, Setup, Source};
 use super::whole::{self, Damage, Installed};
-use crate::files;
+use crate::files::{self, ZipError};
 
 /// What installation is doing.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -209,7 +209,7 @@ pub enum InstallError {
         member: &'static str,
         /// Why.
         #[source]
-        source: zip::result::ZipError,
+        source: ZipError,
     },
     /// The cache directory is full, read-only, or no directory.
     #[error("cache {}: {doing}: {source}\nhelp: {}", path.display(), remedy(.source))]
@@ -485,7 +485,8 @@ fn check_sum(artifact: &'static Artifact, wheel: &Path) -> Result<(), InstallErr
 
 /// Unpacks the library beside its place, then moves it there: it is whole or absent.
 fn unpack(artifact: &'static Artifact, wheel: &Path, staging: &Path, path: &Path) -> Result<(), InstallError> {
-    let zip_error = |source| InstallError::Wheel { wheel: artifact.wheel, member: artifact.member, source };
+    let zip_error =
+        |error| InstallError::Wheel { wheel: artifact.wheel, member: artifact.member, source: ZipError::new(error) };
     let file = File::open(wheel).map_err(io_error(wheel, "reading it"))?;
     let mut archive = zip::ZipArchive::new(io::BufReader::new(file)).map_err(zip_error)?;
     let mut member = archive.by_name(artifact.member).map_err(zip_error)?;

@@ -22,8 +22,8 @@ pub(super) fn without_schedule(program: &[u8]) -> Result<Cow<'_, [u8]>, PjrtErro
     let mut rest = program;
     while !rest.is_empty() {
         let field = rest;
-        let (tag, wire_type) = decode_key(&mut rest).map_err(PjrtError::Program)?;
-        skip_field(wire_type, tag, &mut rest, DecodeContext::default()).map_err(PjrtError::Program)?;
+        let (tag, wire_type) = decode_key(&mut rest).map_err(PjrtError::program)?;
+        skip_field(wire_type, tag, &mut rest, DecodeContext::default()).map_err(PjrtError::program)?;
         let (start, end) = (program.len() - field.len(), program.len() - rest.len());
         match &mut without {
             Cow::Borrowed(_) if tag == SCHEDULE => without = Cow::Owned(program[..start].to_vec()),
@@ -49,7 +49,7 @@ pub(super) fn program(bytes: &[u8]) -> ffi::PJRT_Program {
 /// it does not say, or one is no array.
 pub(super) fn argument_specs(program: &[u8], options: &CompileOptions) -> Result<Option<Vec<ArgumentSpec>>, PjrtError> {
     let is_tupled = options.parameter_is_tupled;
-    let header = HloModuleHeader::decode(program).map_err(PjrtError::Program)?;
+    let header = HloModuleHeader::decode(program).map_err(PjrtError::program)?;
     let spec =
         |shape: ShapeProto| Some(OutputSpec { dtype: DType::from_xla(shape.element_type)?, dims: shape.dimensions });
     let specs = |shape: ProgramShapeProto| match <[ShapeProto; 1]>::try_from(shape.parameters) {
@@ -81,7 +81,7 @@ struct Shardings {
 
 impl Shardings {
     fn read(program: &[u8], is_tupled: bool) -> Result<Shardings, PjrtError> {
-        let program = ShardedProgram::decode(program).map_err(PjrtError::Program)?;
+        let program = ShardedProgram::decode(program).map_err(PjrtError::program)?;
         let entry = program.computations.into_iter().find(|computation| computation.id == program.entry_computation_id);
         let parameters = entry.into_iter().flat_map(|entry| entry.instructions).filter(|it| it.opcode == "parameter");
         let of_parameters = parameters.filter_map(|it| Some((it.parameter_number, it.sharding?))).collect();
@@ -101,7 +101,7 @@ impl Shardings {
 
 /// The name of a program.
 pub(super) fn name(program: &[u8]) -> Result<String, PjrtError> {
-    Ok(HloModuleHeader::decode(program).map_err(PjrtError::Program)?.name)
+    Ok(HloModuleHeader::decode(program).map_err(PjrtError::program)?.name)
 }
 
 /// The part of `HloModuleProto` that execution needs: decoding it skips the rest of a large module.

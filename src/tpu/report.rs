@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Target;
 use super::loops::turns;
+use crate::hlo::proto::WireError;
 use crate::hlo::proto::messages::{HloInstructionProto, HloModuleProto};
 use crate::pjrt::{Code, CompileOptions, MemoryStats, PjrtError, Plugin, Topology, Value};
 
@@ -98,7 +99,7 @@ pub enum TpuError {
         target: Target,
         /// Why.
         #[source]
-        source: prost::DecodeError,
+        source: WireError,
     },
     /// Anything else that the compiler, or installing it, refused.
     #[error(transparent)]
@@ -155,7 +156,7 @@ pub(super) fn compile_whole(
     };
     let optimized_bytes = compiled.optimized_program()?;
     let optimized = HloModuleProto::decode(optimized_bytes.as_slice())
-        .map_err(|source| TpuError::Program { target: target.clone(), source })?;
+        .map_err(|error| TpuError::Program { target: target.clone(), source: WireError::new(error) })?;
     let n_unknown = n_custom_calls(&optimized) as f64;
     let cycles = cycles(&optimized);
     let seconds = (cost("optimal_seconds")? + n_unknown) * cycles.share();

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::str::FromStr;
 
 /// The version this build writes, and the only one it reads. Version 1 had no hash.
 pub const VERSION: u32 = 2;
@@ -64,13 +65,32 @@ pub struct HostArray {
     pub bytes: Vec<u8>,
 }
 
+/// The settings of a run, by the keys of its experiment. [`resume::settings`](super::resume::settings) takes them from a
+/// run; JSON text, which is how a checkpoint has them, is parsed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Settings(pub(in crate::train) serde_json::Value);
+
+/// Text that is no JSON: the reader's words.
+#[derive(Debug, thiserror::Error)]
+#[error("settings: {0}")]
+pub struct SettingsError(#[source] serde_json::Error);
+
+impl FromStr for Settings {
+    type Err = SettingsError;
+
+    fn from_str(json: &str) -> Result<Settings, SettingsError> {
+        serde_json::from_str(json).map(Settings).map_err(SettingsError)
+    }
+}
+
 /// What a checkpoint holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     /// The position in training.
     pub position: Position,
-    /// The settings that it was made with ([`resume::settings`](super::resume::settings)).
-    pub settings: serde_json::Value,
+    /// The settings that it was made with.
+    pub settings: Settings,
     /// The data that it was made with, where a run made it. Who trains step by step knows them, and says them or not.
     pub data: Option<DataIdentity>,
     /// Variables and slots by name.
@@ -234,7 +254,7 @@ mod tests {
             ("scalar", array(DType::BF16, &[])),
         ];
         let variables = variables.map(|(name, value)| (name.to_string(), value)).into();
-        let settings = serde_json::json!({"model": {"kind": "mlp", "hidden": [2]}});
+        let settings = Settings(serde_json::json!({"model": {"kind": "mlp", "hidden": [2]}}));
         let print =
             |features: &str| Fingerprint { n_examples: 9, features: features.to_string(), labels: "l".to_string() };
         let data = Some(DataIdentity { training: print("f"), test: print("g") });

@@ -5,7 +5,7 @@
 //! been trained on. How it is learnt may change, as one lowers a learning rate that was too high, and so may how it is
 //! computed, which changes at most the order of sums. Every such change is said.
 
-use super::checkpoint::{Checkpoint, DataIdentity};
+use super::checkpoint::{Checkpoint, DataIdentity, Settings};
 use super::error::TrainError;
 use super::session::Spec;
 use crate::passes::remat;
@@ -54,7 +54,11 @@ const MAY_CHANGE: &[&str] = &[
 ];
 
 /// The settings of a run, as an experiment has them: what a checkpoint keeps of them.
-pub fn settings(spec: &Spec) -> Value {
+pub fn settings(spec: &Spec) -> Settings {
+    Settings(as_json(spec))
+}
+
+fn as_json(spec: &Spec) -> Value {
     let json = |value: serde_json::Result<Value>| value.expect("settings are numbers, texts and lists");
     let objective = &spec.objective;
     let remat = match &objective.remat {
@@ -102,7 +106,7 @@ pub fn check_settings(path: &Path, checkpoint: &Checkpoint, spec: &Spec) -> Resu
     let of_spec = json!({"batch": spec.batch, "seed": spec.seed, "precision": spec.precision.to_string()});
     let mut changes = Vec::new();
     compare("", &of_position, &of_spec, &mut changes);
-    compare("", &checkpoint.settings, &settings(spec), &mut changes);
+    compare("", &checkpoint.settings.0, &as_json(spec), &mut changes);
     let (allowed, refused): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(may_change);
     match refused.is_empty() {
         true => Ok(allowed),
@@ -118,7 +122,7 @@ fn may_change(change: &Change) -> bool {
 pub fn model_changes(checkpoint: &Checkpoint, model: &crate::models::Model) -> Vec<Change> {
     let mut changes = Vec::new();
     let now = serde_json::to_value(model).expect("a model's configuration has a JSON form");
-    compare("model", checkpoint.settings.get("model").unwrap_or(&Value::Null), &now, &mut changes);
+    compare("model", checkpoint.settings.0.get("model").unwrap_or(&Value::Null), &now, &mut changes);
     // Those are about training, or about how the same is computed.
     changes.retain(|change| !may_change(change));
     changes

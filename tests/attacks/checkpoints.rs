@@ -22,7 +22,7 @@ fn checkpoint() -> Checkpoint {
     let values: Vec<f32> = (0..2000).map(|i| (i as f32).sin()).collect();
     let variables = [("dense/kernel", &values[..]), ("dense/kernel/momentum", &values[500..]), ("bias", &values[..3])];
     let variables = variables.map(|(name, values)| (name.to_string(), array(values))).into();
-    let settings = serde_json::json!({"model": {"kind": "mlp", "hidden": [2]}});
+    let settings = r#"{"model": {"kind": "mlp", "hidden": [2]}}"#.parse().unwrap();
     Checkpoint { position, settings, data: None, variables }
 }
 

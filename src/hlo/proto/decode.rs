@@ -7,7 +7,7 @@
 
 use super::messages::*;
 use super::order::dependencies_first;
-use super::{MAX_BYTES, ProtoError, cost, encode, op, shape, sharding};
+use super::{MAX_BYTES, ProtoError, WireError, cost, encode, op, shape, sharding};
 use crate::hlo::unmodelled;
 use crate::hlo::{
     Alias, AliasKind, CompId, Computation, ComputationNames, EntryLayout, InstrId, Instruction, Metadata, Module,
@@ -28,7 +28,7 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Module, ProtoError> {
         let n_bytes = cost::bytes_needed(bytes, is_wrapped).saturating_add(bytes.len() as u64);
         if n_bytes > MAX_BYTES { Err(ProtoError::TooLarge { n_bytes }) } else { Ok(()) }
     };
-    let bare = fits(false).and_then(|()| Ok(HloModuleProto::decode(bytes)?));
+    let bare = fits(false).and_then(|()| Ok(HloModuleProto::decode(bytes).map_err(WireError::new)?));
     match bare {
         Ok(proto) if !proto.computations.is_empty() => module(proto),
         bare => {

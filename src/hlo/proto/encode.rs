@@ -7,7 +7,7 @@
 
 use super::messages::*;
 use super::order::dependencies_first;
-use super::{ProtoError, op, shape, sharding};
+use super::{ProtoError, WireError, op, shape, sharding};
 use crate::hlo::unmodelled;
 use crate::hlo::{AliasKind, CompId, Computation, InstrId, Instruction, Module, Shape};
 use prost::Message;
@@ -82,7 +82,7 @@ pub fn module(module: &Module) -> Result<HloModuleProto, ProtoError> {
 }
 
 fn whole(module: &Module) -> Result<Whole, ProtoError> {
-    let mut proto = HloModuleProto::decode(module.unmodelled.proto.as_slice())?;
+    let mut proto = HloModuleProto::decode(module.unmodelled.proto.as_slice()).map_err(WireError::new)?;
     let order = computation_order(module)?;
     let ids = Ids::new(module, &order);
     let fused = fused_computations(module);
@@ -176,7 +176,7 @@ impl Ids {
 /// A computation's message without its instructions.
 fn computation(module: &Module, comp: CompId, ids: &Ids) -> Result<HloComputationProto, ProtoError> {
     let computation = module.comp(comp);
-    let mut proto = HloComputationProto::decode(computation.unmodelled.proto.as_slice())?;
+    let mut proto = HloComputationProto::decode(computation.unmodelled.proto.as_slice()).map_err(WireError::new)?;
     proto.name = computation.name.clone();
     if computation.unmodelled.proto.is_empty() {
         unmodelled::computation_to_proto(&computation.unmodelled.attributes, &mut proto).map_err(|name| {
@@ -199,7 +199,7 @@ fn instruction(
 ) -> Result<HloInstructionProto, ProtoError> {
     let instr = computation.instr(id);
     let place = format!("{}/{}", computation.name, instr.name);
-    let mut proto = HloInstructionProto::decode(instr.unmodelled.proto.as_slice())?;
+    let mut proto = HloInstructionProto::decode(instr.unmodelled.proto.as_slice()).map_err(WireError::new)?;
     if instr.unmodelled.proto.is_empty() {
         unmodelled::to_proto(&instr.op.opcode(), &instr.unmodelled.attributes, &mut proto).map_err(|name| {
             ProtoError::Unsupported { place: place.clone(), what: format!("a proto for the text attribute {name}") }

@@ -2,12 +2,23 @@
 
 use crate::hlo::DType;
 
+/// Why bytes are no message of a schema: the decoder's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct WireError(prost::DecodeError);
+
+impl WireError {
+    pub(crate) fn new(error: prost::DecodeError) -> WireError {
+        WireError(error)
+    }
+}
+
 /// A module that is not one, or that holds what this crate cannot represent.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProtoError {
     /// The bytes are not protocol buffers of this schema.
     #[error("not an HloModuleProto: {0}; help: the file may be truncated, or text where a proto was expected")]
-    Wire(#[from] prost::DecodeError),
+    Wire(#[from] WireError),
     /// More than a machine should hold for one module.
     #[error("the module takes about {} MiB of memory, at most {} may be taken for one", n_bytes >> 20, super::MAX_BYTES >> 20)]
     TooLarge {

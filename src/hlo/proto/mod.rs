@@ -20,4 +20,4 @@ pub(crate) mod sharding;
 /// Bytes of memory that a module may take while it is read, its message among them: as text may.
 pub const MAX_BYTES: u64 = super::text::MAX_BYTES as u64;
 
-pub use error::ProtoError;
+pub use error::{ProtoError, WireError};

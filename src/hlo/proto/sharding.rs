@@ -2,8 +2,8 @@
 //!
 //! A message that a structured [`Sharding`] would not give back exactly becomes [`Sharding::Raw`].
 
-use super::ProtoError;
 use super::messages::OpSharding;
+use super::{ProtoError, WireError};
 use crate::hlo::text::forms::{iota, list, write_iota};
 use crate::hlo::text::lex::{Cursor, Read};
 use crate::hlo::{DeviceOrder, Sharding, TileAssignment};
@@ -57,7 +57,7 @@ pub fn encode(sharding: &Sharding, place: &str) -> Result<OpSharding, ProtoError
                 return Err(ProtoError::Unsupported { place: place.to_string(), what });
             }
         },
-        Sharding::Raw { proto, .. } => OpSharding::decode(proto.as_slice())?,
+        Sharding::Raw { proto, .. } => OpSharding::decode(proto.as_slice()).map_err(WireError::new)?,
     })
 }
 

@@ -100,7 +100,7 @@ impl Backend for XlaClient {
 
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
         self.check_options(options)?;
-        let mut proto = HloModuleProto::decode(program).map_err(PjrtError::Program)?;
+        let mut proto = HloModuleProto::decode(program).map_err(PjrtError::program)?;
         let rewritten = rewrite::run(&mut proto, options.parameter_is_tupled).then(|| proto.encode_to_vec());
         let facts = Facts::read(&proto)?;
         let module = wire::from_bytes(rewritten.as_deref().unwrap_or(program))?;

@@ -10,7 +10,7 @@
 //! SHA-256, because the crate is a dependency already, because CPUs have instructions for it, so that a disk is slower, and
 //! because anyone can check it with `sha256sum`.
 
-use super::{Checkpoint, CheckpointError, DataIdentity, Fault, HostArray, Position, VERSION};
+use super::{Checkpoint, CheckpointError, DataIdentity, Fault, HostArray, Position, Settings, VERSION};
 use crate::hlo::{ArrayShape, DType};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ struct Header {
     sha256: String,
     version: u32,
     position: Position,
-    settings: serde_json::Value,
+    settings: Settings,
     data: Option<DataIdentity>,
 }
 
