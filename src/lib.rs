@@ -192,7 +192,11 @@
 //! help: transpose rhs or set rhs_contracting=[1]
 //! ```
 //!
-//! Error enums may gain variants; end a `match` on one with `_`. What is logged goes through `tracing`; no function
+//! Errors and reports are `#[non_exhaustive]`: they gain variants and fields without a new major version. Configurations
+//! are not, so that they are written `Dense { units: 10, ..Dense::default() }`. Nor is [`hlo::Op`]: whoever matches on it
+//! should hear of an op that is added.
+//!
+//! What is logged goes through `tracing`; no function
 //! prints, but that a download of a plugin is announced on standard error.
 //!
 //! # Features

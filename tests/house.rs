@@ -545,3 +545,21 @@ fn one_file_names_the_yaml_reader() {
         "serde_yaml is archived upstream: one file names it, so that it can be changed there"
     );
 }
+
+#[test]
+fn public_errors_may_gain_variants() {
+    let mut found = Vec::new();
+    for (path, text) in rust_files("src") {
+        if ["cli", "main", "report"].contains(&room(&path).as_str()) {
+            continue;
+        }
+        for item in syn::parse_file(&text).unwrap().items {
+            let syn::Item::Enum(item) = item else { continue };
+            let is_marked = item.attrs.iter().any(|attribute| attribute.path().is_ident("non_exhaustive"));
+            if is_public(&item.vis) && item.ident.to_string().ends_with("Error") && !is_marked {
+                found.push(format!("{}: {}", path.display(), item.ident));
+            }
+        }
+    }
+    check(found, "public enums of errors are #[non_exhaustive]");
+}

@@ -8,6 +8,7 @@ use crate::pjrt::PjrtError;
 
 /// Why an audit could not be made.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AuditError {
     /// The module was broken before.
     #[error("the module does not verify, so it was not audited:\n{0}")]

@@ -66,6 +66,7 @@ impl Default for Config {
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Audit {
     /// The module's name.
     pub module: String,
@@ -83,6 +84,7 @@ pub struct Audit {
 
 /// One instruction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Row {
     /// Its place among the f32 module's instructions.
     pub position: usize,
@@ -104,6 +106,7 @@ pub struct Row {
 
 /// One array of the module's result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ResultRow {
     /// Its place among the arrays of the result, depth first.
     pub index: usize,

@@ -20,6 +20,7 @@ use crate::passes::amp::{self, Policy};
 
 /// What a search found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Search {
     /// What was to be reached.
     pub budget: f64,

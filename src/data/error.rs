@@ -7,6 +7,7 @@ use crate::hlo::DType;
 
 /// What is wrong with the data, where, and what was expected.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DataError {
     /// The file cannot be opened.
     #[error("{}: cannot open the data file", path.display())]

@@ -22,6 +22,7 @@ use crate::files::{self, Replacement, ZipError};
 
 /// What is wrong with an archive, and where.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum NpzError {
     /// The file cannot be opened.
     #[error("cannot open {}", path.display())]

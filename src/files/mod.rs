@@ -17,6 +17,7 @@ use std::path::Path;
 
 /// What is wrong with a file that the system itself would open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FileError {
     /// A device, a FIFO or a directory in a file's place.
     #[error("not a regular file but {found}\nhelp: {}", remedy(found))]

@@ -54,6 +54,7 @@ impl<V: Value> Value for &V {
 
 /// A broken rule with where it happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub struct EmitError {
     /// The opcode.
     pub opcode: String,

@@ -15,6 +15,7 @@ use crate::pjrt::xla::{dtype_of, element_type, from_bytes, to_bytes, xla};
 
 /// What cannot cross.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum InteropError {
     /// A module that breaks HLO's rules: XLA might abort the process over it.
     #[error("the module is not given to xla-rs: {0}")]

@@ -24,6 +24,7 @@ const MAX_SHOWN: usize = 100;
 
 /// What is wrong with a document, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub struct ConfigError {
     /// The file, as the caller named it.
     pub path: String,
@@ -46,6 +47,7 @@ pub struct Place {
 
 /// What is wrong with a document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigProblem {
     /// A key nobody reads.
     #[error("unknown key `{key}`, {}", expected("key", valid))]

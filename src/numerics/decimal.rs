@@ -41,6 +41,7 @@ pub enum Number {
 
 /// Why a text is not a [`Number`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseNumberError {
     /// Not a decimal number, `inf` or `nan`.
     #[error("`{text}` is not a number; expected a decimal such as 1.125, -3e-5, inf or nan")]

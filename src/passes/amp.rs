@@ -30,6 +30,7 @@ use rewrite::Rewriter;
 
 /// Why a module could not be lowered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AmpError {
     /// The policy contradicts itself.
     #[error(transparent)]

@@ -26,6 +26,7 @@ use called::{Called, Written};
 
 /// Why there is no gradient.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum GradError {
     /// The output is not a scalar of a floating dtype.
     OutputNotScalar {

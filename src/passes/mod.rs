@@ -27,6 +27,7 @@ fn is_tied(instr: &Instruction) -> bool {
 
 /// Why a pass could not rewrite a module.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PassError {
     /// From [`grad`].
     #[error(transparent)]

@@ -79,6 +79,7 @@ impl<'de> Deserialize<'de> for Config {
 
 /// What [`recompute`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Report {
     /// Per value computed again its scoped name and shape.
     pub recomputed: Vec<(String, String)>,
@@ -88,6 +89,7 @@ pub struct Report {
 
 /// Why nothing was recomputed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RematError {
     /// A pattern that no instruction of the forward pass has.
     #[error("remat: no scope of the network matches `{pattern}`{}", suggestion(.nearest))]

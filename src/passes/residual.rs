@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What [`run`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// The names of the cotangents that are made again.
     pub made_again: Vec<String>,

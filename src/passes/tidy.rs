@@ -33,6 +33,7 @@ impl Default for Config {
 
 /// What changed, in the order it was found.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Report {
     /// One per instruction or computation.
     pub changes: Vec<Change>,

@@ -125,6 +125,7 @@ fn did_you_mean(name: &str) -> String {
 
 /// A failure in loading or driving a plugin.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PjrtError {
     /// The plugin refused a call. Code and text are the plugin's own.
     #[error("{call}: {code}: {message}{}", help_for(.message))]

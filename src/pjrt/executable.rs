@@ -67,6 +67,7 @@ pub(super) struct ArgumentSpec {
 
 /// Memory that a compiled program needs on its device (HBM on a TPU), in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct MemoryStats {
     /// Arguments.
     pub arguments: i64,

@@ -86,6 +86,7 @@ fn say(progress: Progress<'_>) {
 
 /// A failure to install.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum InstallError {
     /// No variable says where caches are.
     #[error(

@@ -28,6 +28,7 @@ pub enum Installed {
 
 /// How an installed file differs from the pinned library.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Damage {
     /// In size.
     #[error("measured {measured} bytes, expected {expected}")]

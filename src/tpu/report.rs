@@ -14,6 +14,7 @@ use crate::pjrt::{Code, CompileOptions, MemoryStats, PjrtError, Plugin, Topology
 
 /// Device memory a program needs on one core, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Hbm {
     /// Arguments.
     pub arguments: i64,
@@ -33,6 +34,7 @@ pub struct Hbm {
 
 /// The compiler's figures for one program on one core of a target. Serializes under the names of `compile --json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Report {
     /// Device memory, in bytes.
     pub hbm: Hbm,
@@ -54,6 +56,7 @@ pub struct Report {
 
 /// A program that could not be compiled for a TPU.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TpuError {
     /// The target is no TPU.
     #[error("target {0}: the report needs the TPU compiler, and this is no TPU\nhelp: use a target such as tpu-v2")]

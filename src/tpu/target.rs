@@ -128,6 +128,7 @@ impl fmt::Display for Target {
 
 /// A text that names no target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TargetError {
     /// No such name.
     #[error("no target `{text}`: expected {}{}", Target::names().join(", "), nearest(text))]

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 /// Why training stopped, or did not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TrainError {
     /// The experiment's file cannot be read.
     #[error("{}: cannot read the experiment", path.display())]

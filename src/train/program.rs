@@ -54,6 +54,7 @@ impl Objective {
 
 /// Why there is no program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProgramError {
     /// The model cannot be built.
     #[error(transparent)]

@@ -41,6 +41,7 @@ pub struct Plan {
 
 /// What happens in a run.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Event<'a> {
     /// A step was made.
     Step {
@@ -68,6 +69,7 @@ pub enum Event<'a> {
 
 /// What an epoch brought.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct EpochReport {
     /// Counted from 1.
     pub epoch: u64,
@@ -87,6 +89,7 @@ pub struct EpochReport {
 
 /// What a run brought.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Summary {
     /// Its epochs, those before a resumption not included.
     pub epochs: Vec<EpochReport>,

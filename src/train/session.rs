@@ -72,6 +72,7 @@ impl State {
 
 /// What a step says.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct StepReport {
     /// The mean loss of the batch, before the update.
     pub loss: f32,
@@ -81,6 +82,7 @@ pub struct StepReport {
 
 /// What an evaluation says.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Evaluation {
     /// The mean loss, without label smoothing.
     pub loss: f64,

@@ -66,9 +66,10 @@ fn a_program_is_compiled_once_and_its_lines_are_its_own() {
 
     // The same figures to the last bit, in another process's compiler too; the batch is the caller's.
     let again = Compiler::new(&setup(dir.path())).compile(&v2(), &product(256, 1), 8).unwrap();
-    let Compiled { answer: Answer::Fits(again), is_cached: true } = again else { panic!("{again:?}") };
+    let Compiled { answer: Answer::Fits(mut again), is_cached: true } = again else { panic!("{again:?}") };
     assert_eq!(again.examples_per_second, 8.0 / report.seconds);
-    assert_eq!(bf16scope::tpu::Report { examples_per_second: report.examples_per_second, ..again }, report);
+    again.examples_per_second = report.examples_per_second;
+    assert_eq!(again, report);
 
     // Moving a line costs no compile, but whoever reads the program is given its own lines.
     assert!(compiler.compile(&v2(), &product(256, 7), 4).unwrap().is_cached);

@@ -32,6 +32,7 @@ pub struct Header {
 
 /// What is wrong with a header.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum HeaderError {
     /// It could not be read.
     #[error("the array ends within its header, or is damaged")]

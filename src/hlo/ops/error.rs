@@ -4,6 +4,7 @@ use std::fmt;
 
 /// A broken rule of an op: which one, what was measured and expected, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub struct RuleError {
     /// A stable name of the rule: `dot/contracting-sizes`.
     pub rule: &'static str,

@@ -15,6 +15,7 @@ impl WireError {
 
 /// A module that is not one, or that holds what this crate cannot represent.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProtoError {
     /// The bytes are not protocol buffers of this schema.
     #[error("not an HloModuleProto: {0}; help: the file may be truncated, or text where a proto was expected")]

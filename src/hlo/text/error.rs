@@ -4,6 +4,7 @@ use std::fmt;
 
 /// Text that is not a module: where, what stands there, what was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ParseError {
     /// The file, as the caller named it.
     pub path: String,
@@ -21,6 +22,7 @@ pub struct ParseError {
 
 /// What is wrong with the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseErrorKind {
     /// Something else had to stand there.
     #[error("found {found}, expected {expected}")]

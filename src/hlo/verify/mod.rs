@@ -46,6 +46,7 @@ pub struct VerifyErrors(pub Vec<VerifyError>);
 
 /// One thing that is wrong: where, and what.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifyError {
     /// The computation's name, unless it is about the module.
     pub computation: Option<String>,

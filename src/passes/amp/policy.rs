@@ -143,6 +143,7 @@ impl Default for Policy {
 
 /// What is wrong with a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PolicyError {
     /// An op stands in two lists.
     #[error("`{op}` is in the lists `{first}` and `{second}`, expected it in one: take it out of the other")]

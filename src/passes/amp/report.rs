@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 /// What was decided for one instruction of the original, at one place of it in the lowered module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Decision {
     /// The computation of the lowered module in which it is now.
     pub computation: String,
@@ -40,6 +41,7 @@ pub struct Decision {
 
 /// A conversion that lowering inserted, or a constant or broadcast that it repeated in another dtype.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Cast {
     /// Its computation.
     pub computation: String,
@@ -59,6 +61,7 @@ pub struct Cast {
 
 /// Instructions of one opcode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Total {
     /// How many compute in the narrow dtype now.
     pub lowered: usize,
@@ -68,6 +71,7 @@ pub struct Total {
 
 /// What lowering did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Report {
     /// The policy.
     pub policy: Policy,

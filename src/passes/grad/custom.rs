@@ -7,6 +7,7 @@ use std::fmt;
 
 /// Why a custom VJP gives no gradient.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum VjpProblem {
     /// The rule gave more or fewer cotangents than there are inputs.
     Count {

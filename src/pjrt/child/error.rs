@@ -25,6 +25,7 @@ impl fmt::Display for Doing {
 
 /// A child that did not answer.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ChildError {
     /// The program cannot be started.
     #[error("child process: cannot start {}: {source}\nhelp: name a bf16scope program, or one that calls pjrt::serve", program.display())]

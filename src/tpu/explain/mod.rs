@@ -29,6 +29,7 @@ pub use why::Why;
 
 /// A module that cannot be explained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ExplainError {
     /// The order of execution is not known.
     #[error(

@@ -7,6 +7,7 @@ use std::{fmt, io};
 
 /// What is wrong with a checkpoint, or with the place it should go.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CheckpointError {
     /// There is none.
     #[error("{}: no such checkpoint\nhelp: train first, or name one with --checkpoint", path.display())]
@@ -132,6 +133,7 @@ pub enum CheckpointError {
 
 /// What no checkpoint of a run holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fault {
     /// A number out of its range.
     Range {
@@ -206,6 +208,7 @@ fn version_help(found: u32) -> &'static str {
 
 /// How the variables of a checkpoint differ from those of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Mismatch {
     /// The program has them, the checkpoint has not.
     pub missing: Vec<String>,
