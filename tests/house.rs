@@ -563,3 +563,35 @@ fn public_errors_may_gain_variants() {
     }
     check(found, "public enums of errors are #[non_exhaustive]");
 }
+
+/// All crates that `Cargo.toml` asks for, for tests too.
+fn all_dependencies() -> Vec<String> {
+    let cargo = fs::read_to_string("Cargo.toml").unwrap();
+    let mut is_inside = false;
+    let mut names = Vec::new();
+    for line in cargo.lines() {
+        if line.starts_with('[') {
+            is_inside = line.ends_with("dependencies]");
+        } else if let Some((name, _)) = line.split_once(" = ")
+            && is_inside
+            && !line.starts_with('#')
+        {
+            names.push(name.to_string());
+        }
+    }
+    names
+}
+
+#[test]
+fn every_dependency_says_what_it_is_for() {
+    let page = fs::read_to_string("docs/DEPENDENCIES.md").unwrap();
+    let rows: Vec<&str> = page.split("\n## By hand").next().unwrap().lines().filter(|l| l.starts_with("| `")).collect();
+    let named = |row: &str| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2).map(str::to_string).collect();
+    let said: Vec<String> = rows.into_iter().flat_map(|row| -> Vec<String> { named(row) }).collect();
+    let names = all_dependencies();
+    assert!(names.len() > 20, "{names:?}");
+    let missing: Vec<String> = names.iter().filter(|name| !said.contains(name)).cloned().collect();
+    check(missing, "docs/DEPENDENCIES.md has a line for each crate of Cargo.toml");
+    let gone: Vec<String> = said.into_iter().filter(|name| !names.contains(name)).collect();
+    check(gone, "docs/DEPENDENCIES.md has no line for a crate that Cargo.toml has not");
+}

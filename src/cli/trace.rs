@@ -4,6 +4,8 @@
 //! which appears whole at the end of the run or not at all. It does not measure anything of its own: what is in the
 //! trace is what the crate has spans for.
 //!
+//! By hand, and not by `tracing-chrome`: docs/DEPENDENCIES.md says why.
+//!
 //! Source: "Trace Event Format" of the Chromium project: JSON array form, complete events (`X`) and instants (`i`).
 
 use std::collections::BTreeMap;

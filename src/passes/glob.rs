@@ -1,4 +1,5 @@
-//! Patterns of names: `*` is any text, `?` any character.
+//! Patterns of names: `*` is any text, `?` any character, and nothing else has a meaning. By hand, and not by `globset`:
+//! docs/DEPENDENCIES.md says why.
 
 /// Whether a pattern with `*` and `?` matches all of a text. Linear in text times stars: no pattern hangs.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {

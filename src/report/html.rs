@@ -1,9 +1,12 @@
 //! A report as one HTML page: facts, notes, plots and tables that sort and filter, with nothing loaded from elsewhere.
 //!
 //! The page follows the reader's light or dark scheme, and is whole without its script: rows stand in the order given.
-//! It knows nothing of what it shows. Plots are in [`super::plot`].
+//! It knows nothing of what it shows. Markup is `maud`'s, so every text is escaped unless it says `PreEscaped`: the style,
+//! the script, and plots, which are in [`super::plot`].
 
 use std::fmt::Write as _;
+
+use maud::{DOCTYPE, Escaper, Markup, PreEscaped, html};
 
 /// A page.
 #[derive(Clone, Debug, Default)]
@@ -64,19 +67,10 @@ pub enum Cell {
     Number(f64, String),
 }
 
-/// Text for HTML, in content and in quoted attributes.
+/// Text for HTML, in content and in attributes between `"`, as a page has it.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
+    Escaper::new(&mut out).write_str(text).expect("a string takes everything");
     out
 }
 
@@ -157,64 +151,90 @@ for (const readout of document.querySelectorAll('.readout')) {
 impl Page {
     /// The page's text.
     pub fn render(&self) -> String {
-        let title = escape(&self.title);
-        let mut out = format!(
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-             content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n\
-             <body>\n<h1>{title}</h1>\n<p>{}</p>\n<div class=\"facts\">\n",
-            escape(&self.lead)
-        );
-        for Fact { label, value, is_bad } in &self.facts {
-            let class = if *is_bad { "fact bad" } else { "fact" };
-            let (label, value) = (escape(label), escape(value));
-            let _ = writeln!(out, "<div class=\"{class}\"><b>{value}</b><span>{label}</span></div>");
-        }
-        out.push_str("</div>\n");
-        for note in &self.notes {
-            let _ = writeln!(out, "<p class=\"note\">{}</p>", escape(note));
-        }
-        for (caption, svg) in &self.figures {
-            let _ = writeln!(out, "<figure><figcaption>{}</figcaption>{svg}</figure>", escape(caption));
-        }
-        self.tables.iter().for_each(|table| table.render(&mut out));
-        let _ = write!(out, "<script>{SCRIPT}</script>\n</body>\n</html>\n");
-        out
+        let page = html! {
+            (DOCTYPE) "\n"
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    title { (self.title) }
+                    style { (PreEscaped(STYLE)) }
+                }
+                "\n"
+                body {
+                    h1 { (self.title) }
+                    p { (self.lead) }
+                    div.facts {
+                        @for fact in &self.facts {
+                            div.fact.bad[fact.is_bad] { b { (fact.value) } span { (fact.label) } }
+                        }
+                    }
+                    @for note in &self.notes {
+                        p.note { (note) }
+                    }
+                    @for (caption, svg) in &self.figures {
+                        figure { figcaption { (caption) } (PreEscaped(svg)) }
+                    }
+                    @for table in &self.tables {
+                        (table.markup())
+                    }
+                    script { (PreEscaped(SCRIPT)) }
+                }
+            }
+            "\n"
+        };
+        page.into_string()
     }
 }
 
 impl Table {
-    fn render(&self, out: &mut String) {
-        let (heading, lead) = (escape(&self.heading), escape(&self.lead));
-        let _ = write!(
-            out,
-            "<section>\n<h2>{heading}</h2>\n<p>{lead}</p>\n<input type=\"search\" placeholder=\"show rows with …\" \
-             aria-label=\"show rows with\" hidden>\n<div class=\"scroll\"><table>\n<thead><tr>"
-        );
+    fn markup(&self) -> Markup {
         let is_number = |place: usize| matches!(self.rows.first().map(|row| &row[place]), Some(Cell::Number(..)));
-        for (place, Column { title, help }) in self.columns.iter().enumerate() {
-            let class = if is_number(place) { " class=\"n\"" } else { "" };
-            let (title, help) = (escape(title), escape(help));
-            let _ = write!(out, "<th{class} title=\"{help}\"><button>{title}</button></th>");
-        }
-        out.push_str("</tr></thead>\n<tbody>\n");
-        for row in &self.rows {
-            out.push_str("<tr>");
-            for cell in row {
-                let _ = match cell {
-                    // A long text is cut to its column; hovering says it all.
-                    Cell::Text(text) if text.chars().count() > 40 => {
-                        write!(out, "<td title=\"{0}\">{0}</td>", escape(text))
+        html! {
+            "\n"
+            section {
+                h2 { (self.heading) }
+                p { (self.lead) }
+                input type="search" placeholder="show rows with …" aria-label="show rows with" hidden;
+                div.scroll {
+                    table {
+                        thead {
+                            tr {
+                                @for (place, column) in self.columns.iter().enumerate() {
+                                    th class=[is_number(place).then_some("n")] title=(column.help) {
+                                        button { (column.title) }
+                                    }
+                                }
+                            }
+                        }
+                        tbody {
+                            @for row in &self.rows {
+                                "\n"
+                                tr { @for cell in row { (cell.markup()) } }
+                            }
+                        }
                     }
-                    Cell::Text(text) => write!(out, "<td>{}</td>", escape(text)),
-                    Cell::Number(value, shown) => {
-                        let value = if value.is_infinite() { "Infinity".to_string() } else { value.to_string() };
-                        write!(out, "<td class=\"n\" data-v=\"{value}\">{}</td>", escape(shown))
-                    }
-                };
+                }
             }
-            out.push_str("</tr>\n");
         }
-        out.push_str("</tbody></table></div>\n</section>\n");
+    }
+}
+
+/// A text of more characters is cut to its column; hovering says it all.
+const MAX_TEXT: usize = 40;
+
+impl Cell {
+    fn markup(&self) -> Markup {
+        match self {
+            Cell::Text(text) => {
+                let is_long = text.chars().count() > MAX_TEXT;
+                html! { td title=[is_long.then_some(text)] { (text) } }
+            }
+            Cell::Number(value, shown) => {
+                let value = if value.is_infinite() { "Infinity".to_string() } else { value.to_string() };
+                html! { td.n data-v=(value) { (shown) } }
+            }
+        }
     }
 }
 
@@ -243,10 +263,16 @@ mod tests {
             "<div class=\"fact bad\"><b>1e-3</b><span>error</span></div>",
             "title=\"its &quot;name&quot;\"",
             "<td>&lt;x&gt;</td><td class=\"n\" data-v=\"Infinity\">inf</td>",
+            "<th title=\"its &quot;name&quot;\"><button>name</button></th><th class=\"n\" title=\"\">",
+            "aria-label=\"show rows with\" hidden>",
+            "<figcaption>figure</figcaption><svg></svg></figure>",
             "</html>\n",
         ] {
             assert!(html.contains(expected), "{expected} is not in\n{html}");
         }
+        // The script and the style are as they are written, and a text ends neither.
+        assert!(html.contains("querySelectorAll('section')") && html.contains("th button:focus-visible"), "{html}");
+        assert_eq!((html.matches("<script>").count(), html.matches("</style>").count()), (1, 1));
         for elsewhere in ["http", "src=", "href=", "@import", "url("] {
             assert!(!html.contains(elsewhere), "{elsewhere} in\n{html}");
         }

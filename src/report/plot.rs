@@ -2,7 +2,7 @@
 //!
 //! Written by hand: an audit's plots need a logarithmic axis with a place for zero and for infinity, names on hovering
 //! and colours that follow the page's light or dark scheme (CSS variables). That is less code than teaching it to a
-//! plotting crate, none of which does the latter two. Holds no HTML and knows nothing of what is plotted.
+//! plotting crate, none of which does the latter two (docs/DEPENDENCIES.md). Holds no HTML and knows nothing of what is plotted.
 
 pub mod curves;
 pub mod timeline;
