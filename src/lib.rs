@@ -162,6 +162,7 @@
 //! | [`audit`] | where a module and its lowered form part |
 //! | [`tpu`] | targets, what the TPU compiler reports, the batch that fits |
 //! | [`train`] | experiments, training programs, the loop, checkpoints |
+//! | [`tuning`] | what makes a program cheaper on its target |
 //! | [`prelude`] | what a file that builds a model imports |
 //! | `report`, `cli` | the program `bf16scope` (feature `cli`) |
 //!
@@ -231,6 +232,7 @@ pub mod prelude;
 pub mod report;
 pub mod tpu;
 pub mod train;
+pub mod tuning;
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,7 @@ use crate::hlo::alone::{NotAlone, several_devices};
 use crate::hlo::proto::encode;
 use crate::report::{self, Column, Screen, Table};
 use crate::tpu::{Answer, Compiled, Compiler, Report, Target, TpuError, Version};
+use crate::tuning::Tuning;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -92,7 +93,7 @@ struct OutOfMemory {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let (subjects, batch, unit) = subjects(args)?;
+    let Programs { subjects, batch, unit, tuning } = programs(args)?;
     let compiler = compiler(args.fresh, args.choice.is_module(), &args.limits, context);
     let mut entries = Vec::new();
     for Subject { precision, module } in subjects {
@@ -109,18 +110,31 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.json {
         let libtpu = compiler.libtpu()?;
         let target = args.target.to_string();
-        context.print_json(
-            &serde_json::json!({ "target": target, "batch": batch, "libtpu": libtpu, "reports": entries }),
-        )?;
+        context.print_json(&serde_json::json!({
+            "target": target, "batch": batch, "tune": tuning, "libtpu": libtpu, "reports": entries,
+        }))?;
     } else {
         context.print(&render(args, batch, unit, &entries, context.screen))?;
+        if let Some(tuning) = &tuning {
+            context.print(&format!("{}\n", tuned(tuning, &args.target)))?;
+        }
     }
     let fits = entries.iter().all(|entry| matches!(entry.outcome, Outcome::Fits(_)));
     Ok(if fits { Status::Ok } else { Status::Failing })
 }
 
-/// What to compile; how many examples are in a batch of it, which only a model says; what a second does some of.
-fn subjects(args: &Args) -> anyhow::Result<(Vec<Subject>, Option<u32>, &'static str)> {
+/// What to compile.
+struct Programs {
+    subjects: Vec<Subject>,
+    /// Examples in a batch, which only a model says.
+    batch: Option<u32>,
+    /// What a second does some of.
+    unit: &'static str,
+    /// How a model's programs are tuned.
+    tuning: Option<Tuning>,
+}
+
+fn programs(args: &Args) -> anyhow::Result<Programs> {
     if let Some(module) = args.choice.module()? {
         ensure!(
             !args.compare,
@@ -129,7 +143,8 @@ fn subjects(args: &Args) -> anyhow::Result<(Vec<Subject>, Option<u32>, &'static 
         );
         let module = lower_if_asked(module, &args.choice.model)?;
         warn_of_one_core(&module, &args.choice.model);
-        return Ok((vec![Subject { precision: AS_GIVEN.to_string(), module }], None, "runs"));
+        let subjects = vec![Subject { precision: AS_GIVEN.to_string(), module }];
+        return Ok(Programs { subjects, batch: None, unit: "runs", tuning: None });
     }
     let experiment = read(&args.choice.model)?;
     let precisions = match args.compare {
@@ -137,12 +152,24 @@ fn subjects(args: &Args) -> anyhow::Result<(Vec<Subject>, Option<u32>, &'static 
         false => vec![args.choice.precision()],
     };
     let build = |precision: Precision| -> anyhow::Result<Subject> {
-        let module = args.choice.build(&experiment, precision)?.module;
+        let module = args.choice.build(&experiment, precision, &args.target)?.module;
         Ok(Subject { precision: precision.to_string(), module })
     };
     let subjects = precisions.into_iter().map(build).collect::<anyhow::Result<Vec<Subject>>>()?;
     let unit = if experiment.model.input().len() == 3 { "images" } else { "examples" };
-    Ok((subjects, Some(args.choice.batch(&experiment)), unit))
+    let (batch, tuning) = (args.choice.batch(&experiment), args.choice.tune.tuning(&experiment, &args.target));
+    Ok(Programs { subjects, batch: Some(batch), unit, tuning: Some(tuning) })
+}
+
+/// How programs for a target are tuned, in a line.
+pub(super) fn tuned(tuning: &Tuning, target: &Target) -> String {
+    if *tuning == Tuning::none() {
+        return "not tuned: the program as TensorFlow writes it".to_string();
+    }
+    match *tuning == target.tuning() {
+        true => format!("tuned for {target}; with --tune none it is the program as TensorFlow writes it"),
+        false => "tuned as the file says; --tune auto is what pays on the target".to_string(),
+    }
 }
 
 /// Says that a module for several devices is compiled for one core alone.

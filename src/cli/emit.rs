@@ -12,6 +12,7 @@ use crate::files;
 use crate::hlo::proto::encode;
 use crate::hlo::text::{PrintOptions, print};
 use crate::hlo::{Lost, Module, dot, lost_in_text};
+use crate::tpu::Target;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,6 +22,8 @@ Examples:
           an f32 inference program as a serialized HloModuleProto
   diff <(bf16scope emit examples/digits.yaml --precision f32) <(bf16scope emit examples/digits.yaml)
           what a bf16 scope does, line by line
+  bf16scope emit examples/resnet50.yaml --tune tpu-v2 -o resnet50.txt
+          the program that `compile --target tpu-v2` compiles; without --tune, the one that runs on a CPU
   bf16scope emit step.hlo.pb -o step.txt
           a module from JAX or TensorFlow as text (and back: emit step.txt -o step.pb)
   bf16scope emit step.hlo.pb --format dot | dot -Tsvg > step.svg
@@ -55,7 +58,7 @@ pub(super) enum Format {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let module = match args.choice.module()? {
         Some(module) => module,
-        None => args.choice.build(&read(&args.choice.model)?, args.choice.precision())?.module,
+        None => args.choice.build(&read(&args.choice.model)?, args.choice.precision(), &Target::Cpu)?.module,
     };
     let format = args.format.unwrap_or_else(|| format_of(args.output.as_deref()));
     let Some(path) = &args.output else {

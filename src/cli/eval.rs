@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::tune::{TuneArg, target_of};
 use super::{Context, Status};
 use crate::data::Fingerprint;
 use crate::graph::Precision;
@@ -36,6 +37,8 @@ pub struct Args {
     /// Where it runs: cpu (the plugin), tpu, or xla-cpu (xla-rs's client, in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
+    #[command(flatten)]
+    tune: TuneArg,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -73,8 +76,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         );
     }
     let client = Client::of(args.device, &context.setup())?;
+    let tuning = args.tune.tuning(&experiment, &target_of(args.device));
     let batch = experiment.train.batch.min(test.n_examples() as u32);
-    let evaluator = Evaluator::new(&client, &experiment.model, args.precision, batch)?;
+    let evaluator = Evaluator::new(&client, &experiment.model, args.precision, batch, &tuning)?;
     let evaluation = evaluator.evaluate(&path, &checkpoint, &test)?;
     if args.json {
         context.print_json(&Json {

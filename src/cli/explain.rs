@@ -150,7 +150,7 @@ fn of_model(args: &Args, context: &Context) -> anyhow::Result<(Vec<Subject>, Opt
         false => vec![args.choice.precision()],
     };
     let subject = |precision: Precision| {
-        let program = args.choice.build(&experiment, precision)?;
+        let program = args.choice.build(&experiment, precision, &args.target)?;
         compiled(args, precision.to_string(), &program.module, batch, context)
     };
     Ok((precisions.into_iter().map(subject).collect::<anyhow::Result<Vec<Subject>>>()?, Some(batch)))

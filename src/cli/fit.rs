@@ -21,6 +21,7 @@ use super::child::LimitArgs;
 use super::compile::compiler;
 use super::emit::replace;
 use super::program::Which;
+use super::tune::TuneArg;
 use super::{Context, Status, progress, signals};
 use crate::graph::Precision;
 use crate::hlo::Module;
@@ -68,6 +69,8 @@ pub struct Args {
     /// Which program of a model [default: train]
     #[arg(long, value_enum)]
     program: Option<Which>,
+    #[command(flatten)]
+    tune: TuneArg,
     /// The greatest batch to try
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     max_batch: u32,
@@ -79,7 +82,7 @@ pub struct Args {
     batch_dim: Option<BatchDim>,
     /// Search nothing: compile one batch of a model's training step with each lever (bf16 scope, bf16 moments, …), and
     /// report what each saves beside the plain program; --precision says which that is [default: f32]
-    #[arg(long, conflicts_with_all = ["max_batch", "multiple", "batch_dim", "program", "svg"])]
+    #[arg(long, conflicts_with_all = ["max_batch", "multiple", "batch_dim", "program", "tune", "svg"])]
     levers: bool,
     /// The batch of --levers, if not what the file says
     #[arg(long, value_name = "N", requires = "levers", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
@@ -147,6 +150,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         return levers::run(args, context);
     }
     let source = Source::open(&args.model, args.program, &args.precision, args.batch_dim.as_ref())?;
+    ensure!(
+        !(source.is_foreign() && args.tune.is_some()),
+        "--tune chooses among a model's programs, and {} holds modules",
+        args.model.display()
+    );
     let compiler = compiler(args.fresh, source.is_foreign(), &args.limits, context);
     let targets = without_repeats(&args.target);
     let mut watch = Watch::new(context.quiet, targets.len() * source.precisions().len());
@@ -212,7 +220,7 @@ fn one(
 ) -> anyhow::Result<Series> {
     let mut rows: BTreeMap<u32, Row> = BTreeMap::new();
     let ask = |step: Step| -> anyhow::Result<_> {
-        let row = match source.module(precision, step.batch) {
+        let row = match source.module(precision, step.batch, target, &args.tune) {
             Ok(module) => {
                 watch.start(target, precision, step);
                 let row = compile(compiler, target, &module, step.batch)?;
@@ -241,7 +249,7 @@ fn one(
                 &format!("{precision} for a larger TPU, to see what is too large,"),
                 Step { batch: row.batch, n_more: 0 },
             );
-            Some(large::find(compiler, target, &source.module(precision, row.batch)?))
+            Some(large::find(compiler, target, &source.module(precision, row.batch, target, &args.tune)?))
         }
         (None, None) => bail!(nothing_compiles(target, precision, &rows)),
         (Some(_), _) => None,

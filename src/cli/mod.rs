@@ -38,6 +38,7 @@ mod signals;
 mod terminal;
 mod trace;
 mod train;
+mod tune;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;

@@ -6,11 +6,14 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
 use super::module_file;
+use super::tune::TuneArg;
 
 use crate::graph::{Precision, Program};
 use crate::hlo::Module;
 use crate::hlo::verify::verify;
-use crate::train::{Experiment, program};
+use crate::tpu::Target;
+use crate::train::{Experiment, Objective, program};
+use crate::tuning::Tuning;
 
 /// Which program of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,6 +39,8 @@ pub(super) struct Choice {
     /// What a model's network computes in: f32, bf16 or f16 [default: bf16]
     #[arg(long)]
     precision: Option<Precision>,
+    #[command(flatten)]
+    pub(super) tune: TuneArg,
 }
 
 /// Reads a model file, and names it if that fails.
@@ -66,6 +71,7 @@ impl Choice {
             ("--program", self.program.is_some()),
             ("--batch", self.batch.is_some()),
             ("--precision", self.precision.is_some()),
+            ("--tune", self.tune.is_some()),
         ];
         if let Some((flag, _)) = chosen.iter().find(|(_, is_chosen)| *is_chosen) {
             bail!(
@@ -92,24 +98,33 @@ impl Choice {
         self.batch.unwrap_or(experiment.train.batch)
     }
 
-    /// Builds and verifies the program.
-    pub(super) fn build(&self, experiment: &Experiment, precision: Precision) -> anyhow::Result<Program> {
-        build(experiment, self.program(), precision, self.batch(experiment))
+    /// Builds and verifies the program, for a target.
+    pub(super) fn build(
+        &self,
+        experiment: &Experiment,
+        precision: Precision,
+        target: &Target,
+    ) -> anyhow::Result<Program> {
+        build(experiment, self.program(), precision, self.batch(experiment), self.tune.tuning(experiment, target))
             .with_context(|| format!("{} cannot be built", self.model.display()))
     }
 }
 
-/// Builds and verifies a program of a model.
+/// Builds and verifies a program of a model, tuned as said.
 pub(super) fn build(
     experiment: &Experiment,
     which: Which,
     precision: Precision,
     batch: u32,
+    tuning: Tuning,
 ) -> anyhow::Result<Program> {
     let batch = i64::from(batch);
     let program = match which {
-        Which::Train => program::training(&experiment.model, precision, batch, &experiment.train.objective(precision))?,
-        Which::Infer => program::inference(&experiment.model, precision, batch)?,
+        Which::Train => {
+            let objective = Objective { tuning, ..experiment.train.objective(precision) };
+            program::training(&experiment.model, precision, batch, &objective)?
+        }
+        Which::Infer => program::inference(&experiment.model, precision, batch, &tuning)?,
     };
     let _span = tracing::info_span!("verify").entered();
     verify(&program.module).context("the emitted module is broken: this is a bug of bf16scope, please report it")?;

@@ -10,6 +10,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::progress::{bar, say};
+use super::tune::{TuneArg, target_of};
 use super::{Context, Status, StdoutClosed, signals};
 use crate::graph::Precision;
 use crate::hlo::DType;
@@ -20,6 +21,7 @@ use crate::train::resume::{check_data, check_settings};
 use crate::train::{
     Data, EpochReport, Event, Experiment, Plan, Session, Summary, TrainError, check, default_checkpoint, run as train,
 };
+use crate::tuning::Tuning;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,6 +31,8 @@ Examples:
           the same network through the same code, in f32
   bf16scope train examples/digits.yaml --resume --epochs 20
           go on where the checkpoint is, up to epoch 20
+  bf16scope train examples/digits.yaml --tune tpu-v2
+          on this CPU, the program that `compile --target tpu-v2` compiles
 
 The first run installs the CPU plugin (63 MB) with pip. Ctrl-C saves a checkpoint and leaves with exit status 130 (SIGTERM:
 143, SIGHUP: 129); --resume goes on from it to bitwise the same weights as if the run had not stopped. A reader of standard
@@ -62,6 +66,8 @@ pub struct Args {
     /// Where it runs: cpu (the plugin), tpu, or xla-cpu (xla-rs's client, in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
+    #[command(flatten)]
+    tune: TuneArg,
     /// Print one JSON object at the end, and no lines before
     #[arg(long)]
     json: bool,
@@ -97,7 +103,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let resumed = resumed.map(|from| Ok::<_, anyhow::Error>((from, Checkpoint::read(from)?))).transpose()?;
 
     // Whatever can be judged is, before a plugin is installed or a minute spent on compiling.
-    let spec = experiment.spec(args.precision);
+    let mut spec = experiment.spec(args.precision, &Tuning::none());
+    spec.objective.tuning = args.tune.tuning(&experiment, &target_of(args.device));
     let data = Data { training: &training, test: &test };
     check(&spec, data)?;
     if let Some((from, checkpoint)) = &resumed {
@@ -194,10 +201,10 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
             other => format!(" --device {other}"),
         };
         let place = args.checkpoint.as_ref().map_or(String::new(), |path| format!(" --checkpoint {}", path.display()));
-        let name = args.experiment.display();
+        let (name, tune) = (args.experiment.display(), args.tune.again());
         text += &format!(
-            "checkpoint {}\nnext: `bf16scope eval {name}{precision}{device}{place}`, or train on with \
-             `bf16scope train {name}{precision}{device}{place} --resume --epochs {}`\n",
+            "checkpoint {}\nnext: `bf16scope eval {name}{precision}{device}{tune}{place}`, or train on with \
+             `bf16scope train {name}{precision}{device}{tune}{place} --resume --epochs {}`\n",
             path.display(),
             2 * experiment.train.epochs
         );

@@ -35,6 +35,7 @@ pub use tensor::Tensor;
 
 use crate::hlo::ops::RuleError;
 use crate::hlo::{DType, EmitError, Emitter, InstrId, Metadata, Module, Op, POISON, Shape};
+use crate::tuning::Tuning;
 use names::{Path, Taken};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -55,6 +56,7 @@ struct Inner {
     /// Who called the layer that is open, if one is.
     layer_caller: Cell<Option<&'static Location<'static>>>,
     training: bool,
+    tuning: RefCell<Rc<Tuning>>,
     inputs: RefCell<Vec<InputInfo>>,
     variables: RefCell<Vec<VariableInfo>>,
     variable_names: RefCell<BTreeSet<String>>,
@@ -148,12 +150,25 @@ impl Graph {
                 taken: Taken::default(),
                 layer_caller: Cell::default(),
                 training,
+                tuning: RefCell::default(),
                 inputs: RefCell::default(),
                 variables: RefCell::default(),
                 variable_names: RefCell::default(),
                 warnings: RefCell::default(),
             }),
         }
+    }
+
+    /// The graph with this tuning, which layers read from now on; before, it is [`Tuning::none`].
+    #[must_use]
+    pub fn tuned(self, tuning: &Tuning) -> Graph {
+        self.inner.tuning.replace(Rc::new(tuning.clone()));
+        self
+    }
+
+    /// How the program is made cheaper on its target.
+    pub fn tuning(&self) -> Rc<Tuning> {
+        Rc::clone(&self.inner.tuning.borrow())
     }
 
     /// Whether the program trains.

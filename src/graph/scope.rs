@@ -10,6 +10,7 @@
 
 use super::{Graph, Init, Tensor, VariableInfo, name_problem};
 use crate::hlo::{DType, InstrId, Op, POISON};
+use crate::tuning::Tuning;
 use std::cell::Cell;
 use std::panic::Location;
 use std::rc::Rc;
@@ -53,6 +54,11 @@ impl Scope {
     /// Whether the program trains.
     pub fn is_training(&self) -> bool {
         self.graph.is_training()
+    }
+
+    /// How the program is made cheaper on its target.
+    pub fn tuning(&self) -> Rc<Tuning> {
+        self.graph.tuning()
     }
 
     /// The dtype whose requests are stored as f32 here, if a low-precision scope is open.

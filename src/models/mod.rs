@@ -16,7 +16,7 @@ pub use yaml::{ConfigError, ConfigProblem};
 
 use crate::graph::{Graph, Precision, Scope, Tensor};
 use crate::hlo::DType;
-use crate::nn::Softmax;
+use crate::tuning::Softmax;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A model of the zoo, as a YAML file describes it: `kind` first, then the keys of that kind's configuration.
@@ -56,14 +56,6 @@ impl Model {
         match self {
             Model::Mlp(_) | Model::Cnn(_) | Model::Resnet(_) => Reads::Images,
             Model::Transformer(_) => Reads::Tokens,
-        }
-    }
-
-    /// How the softmax of its loss finds its sums.
-    fn softmax(&self) -> Softmax {
-        match self {
-            Model::Mlp(_) | Model::Cnn(_) | Model::Resnet(_) => Softmax::default(),
-            Model::Transformer(config) => config.softmax,
         }
     }
 
@@ -169,7 +161,7 @@ pub fn forward(graph: &Graph, model: &Model, precision: Precision, batch: i64) -
     let input = graph.input(model.reads().name(), model.reads().dtype(precision), dims);
     let network = graph.low_precision_scope(precision, |s| model.build(s, &input));
     let logits = network.cast(DType::F32);
-    Forward { reads: model.reads(), input, network, logits, softmax: model.softmax() }
+    Forward { reads: model.reads(), input, network, logits, softmax: graph.tuning().softmax }
 }
 
 impl<'de> Deserialize<'de> for Model {
@@ -206,11 +198,9 @@ mod tests {
             "kind: mlp\ninput: [8, 8, 1]\nn_classes: 10\nhidden: [64, 32]\ndropout: 0.25\n",
             "kind: cnn\ninput: [8, 8, 1]\nn_classes: 10\nfilters: [4]\nkernel: 5\nhidden: [64]\ndropout: 0.5\n",
             "kind: resnet\ninput: [32, 32, 3]\nn_classes: 10\ndepth: 18\nwidth: 16\npadding: fixed\nformat: nchw\n\
-             stem: space_to_depth\npair_columns: true\nzero_init_residual: false\nmomentum: 0.99\nepsilon: 0.001\n\
-             norm_gradient: per_feature\n",
+             zero_init_residual: false\nmomentum: 0.99\nepsilon: 0.001\n",
             "kind: transformer\nvocabulary: 99\nlength: 8\nmax_length: 16\nlayers: 3\nfeatures: 24\nheads: 3\n\
-             hidden: 48\nnorm: pre\ncausal: true\ndropout: 0.125\n\
-             recompute:\n  weights: 2\n  attention: 1\n  values: 0\n  hidden: 3\nsoftmax: one_pass\n",
+             hidden: 48\nnorm: pre\ncausal: true\ndropout: 0.125\n",
         ] {
             let model: Model = yaml::from_str("model.yaml", text).unwrap();
             assert_eq!(serde_yaml::to_string(&model).unwrap().replace("\n- ", ", "), list_form(text), "{text}");

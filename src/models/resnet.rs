@@ -6,9 +6,10 @@
 use super::{image_dims, yaml};
 use crate::graph::{Init, Scope, Tensor};
 use crate::nn::{
-    BatchNorm, Conv2d, ConvNormPool, Dense, Format, NormGradient, Padding, Pool, batch_norm, conv_norm_pool, conv2d,
-    conv2d_paired, conv2d_space_to_depth, dense, global_avg_pool, max_pool, relu,
+    BatchNorm, Conv2d, ConvNormPool, Dense, Format, Padding, Pool, batch_norm, conv_norm_pool, conv2d, conv2d_paired,
+    conv2d_space_to_depth, dense, global_avg_pool, max_pool, relu,
 };
+use crate::tuning::Stem;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -34,11 +35,6 @@ pub struct Config {
     pub padding: StridedPadding,
     /// Where axes stand inside the network; images come as `[batch, height, width, channels]` either way. Default `nhwc`.
     pub format: Format,
-    /// How the stem is computed. Default `plain`.
-    pub stem: Stem,
-    /// Whether convolutions of at most 64 filters compute two columns at a time where the batch is a multiple of 128, see
-    /// [`conv2d_paired`]. Default false.
-    pub pair_columns: bool,
     /// Whether the last batch norm of each block starts with scale 0, so that blocks start as the identity. Default
     /// true, as TensorFlow's official model and Goyal et al. 2017 have it.
     pub zero_init_residual: bool,
@@ -48,8 +44,6 @@ pub struct Config {
     /// Added to variances; above 0. Default 1e-5.
     #[serde(deserialize_with = "epsilon")]
     pub epsilon: f32,
-    /// How the gradients of batch norms are computed. Default `per_element`, as TensorFlow's.
-    pub norm_gradient: NormGradient,
 }
 
 /// What is divided by: a number above 0, in f32 too.
@@ -67,12 +61,9 @@ impl Default for Config {
             width: 64,
             padding: StridedPadding::Same,
             format: Format::Nhwc,
-            stem: Stem::Plain,
-            pair_columns: false,
             zero_init_residual: true,
             momentum: 0.9,
             epsilon: 1e-5,
-            norm_gradient: NormGradient::default(),
         }
     }
 }
@@ -86,21 +77,6 @@ pub enum StridedPadding {
     Same,
     /// `(k - 1) / 2` before and the rest after, whatever the image's size. TensorFlow's official model has it.
     Fixed,
-}
-
-/// How the stem, a 7×7 convolution of stride 2, batch norm, relu and a max pool, is computed. The variables are the same,
-/// and so is the function.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stem {
-    /// As it is.
-    #[default]
-    Plain,
-    /// The convolution as a 4×4 one of stride 1 on an image of half the size and four times the channels; height and width
-    /// must be even. See [`conv2d_space_to_depth`].
-    SpaceToDepth,
-    /// With the pool before batch norm and relu, which then work on a quarter of the elements. See [`conv_norm_pool`].
-    PoolFirst,
 }
 
 /// Number of layers.
@@ -209,12 +185,13 @@ pub fn v1(s: &Scope, images: &Tensor, config: &Config) -> Tensor {
         let mut x = s.within("stem", |s| {
             let conv = strided(config.width, 7, 2, config);
             let pool = Pool { window: [3, 3], strides: [2, 2], padding: Padding::Same, format: config.format };
-            let x = match config.stem {
-                Stem::Plain if config.pair_columns => conv2d_paired(s, &images, "conv", &conv),
+            let tuning = s.tuning();
+            let x = match tuning.stem {
+                Stem::Plain if tuning.pair_columns => conv2d_paired(s, &images, "conv", &conv),
                 Stem::Plain => conv2d(s, &images, "conv", &conv),
                 Stem::SpaceToDepth => conv2d_space_to_depth(s, &images, "conv", &conv),
                 Stem::PoolFirst => {
-                    let (norm, pair_columns) = (norm_config(Init::Ones, config), config.pair_columns);
+                    let (norm, pair_columns) = (norm_config(s, Init::Ones, config), tuning.pair_columns);
                     return conv_norm_pool(s, &images, &ConvNormPool { conv, pair_columns, norm, pool });
                 }
             };
@@ -266,7 +243,7 @@ fn residual(s: &Scope, x: &Tensor, filters: i64, stride: i64, config: &Config) -
 /// A square convolution without bias.
 fn conv(s: &Scope, x: &Tensor, name: &str, filters: i64, size: i64, stride: i64, config: &Config) -> Tensor {
     let shape = strided(filters, size, stride, config);
-    if config.pair_columns { conv2d_paired(s, x, name, &shape) } else { conv2d(s, x, name, &shape) }
+    if s.tuning().pair_columns { conv2d_paired(s, x, name, &shape) } else { conv2d(s, x, name, &shape) }
 }
 
 fn strided(filters: i64, size: i64, stride: i64, config: &Config) -> Conv2d {
@@ -287,11 +264,12 @@ fn strided(filters: i64, size: i64, stride: i64, config: &Config) -> Conv2d {
 }
 
 fn norm(s: &Scope, x: &Tensor, name: &str, gamma_init: Init, config: &Config) -> Tensor {
-    batch_norm(s, x, name, &norm_config(gamma_init, config))
+    batch_norm(s, x, name, &norm_config(s, gamma_init, config))
 }
 
-fn norm_config(gamma_init: Init, config: &Config) -> BatchNorm {
-    let Config { momentum, epsilon, norm_gradient: gradient, .. } = *config;
+fn norm_config(s: &Scope, gamma_init: Init, config: &Config) -> BatchNorm {
+    let Config { momentum, epsilon, .. } = *config;
+    let gradient = s.tuning().norm_gradient;
     BatchNorm { axis: config.format.channels(), momentum, epsilon, gamma_init, beta_init: Init::Zeros, gradient }
 }
 

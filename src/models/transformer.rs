@@ -4,9 +4,10 @@ use super::yaml;
 use crate::graph::{Init, Scope, Tensor};
 use crate::hlo::DType;
 use crate::nn::{
-    self, Attention, Dense, Embedding, FeedForward, Gelu, LayerNorm, PositionEmbedding, Softmax, Variance, attention,
-    dropout, embedding, feed_forward, layer_norm, position_embedding, token_logits,
+    self, Attention, Dense, Embedding, FeedForward, Gelu, LayerNorm, PositionEmbedding, Variance, attention, dropout,
+    embedding, feed_forward, layer_norm, position_embedding, token_logits,
 };
+use crate::tuning::Recompute;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of [`build`]. The default is BERT-base.
@@ -41,24 +42,6 @@ pub struct Config {
     /// Dropout rate after the embeddings and before each addition to the residual stream. Default 0.
     #[serde(deserialize_with = "yaml::fraction")]
     pub dropout: f64,
-    /// What the backward pass computes again. Default attention's weights.
-    pub recompute: Recompute,
-    /// How softmaxes, attention's and the loss's, find their sums. Default `two_passes`.
-    pub softmax: Softmax,
-}
-
-/// What the backward pass computes again instead of keeping it, and in how many layers, from the first on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Recompute {
-    /// Attention's weights, `[batch, heads, length, length]`, for a product of that size. Default all.
-    pub weights: Option<u32>,
-    /// And what attention mixes, `[batch, length, features]`, for another such product. Default 0.
-    pub attention: u32,
-    /// And the values that it mixes, as large, for a product with their kernel. Default 0.
-    pub values: u32,
-    /// The feed-forward network's hidden layer, `[batch, length, hidden]`, for a product with its kernel. Default 0.
-    pub hidden: u32,
 }
 
 /// The deepest transformer published has a thousand layers (Wang et al. 2022, DeepNet). Each becomes hundreds of
@@ -69,17 +52,15 @@ fn layers<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<i64, D::E
     yaml::positive_up_to(deserializer, MAX_LAYERS)
 }
 
-impl Recompute {
-    /// Of attention in the layer of this number, from 1 on.
-    fn of_attention(&self, number: i64) -> nn::Recompute {
-        let levels = [
-            (self.values, nn::Recompute::Values),
-            (self.attention, nn::Recompute::Mixed),
-            (self.weights.unwrap_or(u32::MAX), nn::Recompute::Weights),
-        ];
-        let level = levels.into_iter().find(|(n_layers, _)| number <= i64::from(*n_layers));
-        level.map_or(nn::Recompute::Nothing, |(_, level)| level)
-    }
+/// What the gradient of attention rematerialises in the layer of this number, from 1 on.
+fn of_attention(recompute: &Recompute, number: i64) -> nn::Recompute {
+    let levels = [
+        (recompute.values, nn::Recompute::Values),
+        (recompute.attention, nn::Recompute::Mixed),
+        (recompute.weights, nn::Recompute::Weights),
+    ];
+    let level = levels.into_iter().find(|(layers, _)| layers.covers(number));
+    level.map_or(nn::Recompute::Nothing, |(_, level)| level)
 }
 
 /// Where layer norms stand.
@@ -105,8 +86,6 @@ impl Default for Config {
             norm: Norm::Post,
             causal: false,
             dropout: 0.0,
-            recompute: Recompute::default(),
-            softmax: Softmax::default(),
         }
     }
 }
@@ -130,7 +109,7 @@ const NORM: LayerNorm =
 /// embeddings, and the dense layer before the logits.
 pub fn build(s: &Scope, tokens: &Tensor, config: &Config) -> Tensor {
     s.within("transformer", |s| {
-        let dtype = s.low_precision_dtype().unwrap_or(DType::F32);
+        let (dtype, tuning) = (s.low_precision_dtype().unwrap_or(DType::F32), s.tuning());
         let Config { vocabulary, features, max_length, .. } = *config;
         let table = Embedding { vocabulary, features, dtype, init: KERNEL_INIT };
         let x = embedding(s, tokens, "tokens", &table);
@@ -143,14 +122,14 @@ pub fn build(s: &Scope, tokens: &Tensor, config: &Config) -> Tensor {
                         n_heads: config.heads,
                         is_causal: config.causal,
                         kernel_init: KERNEL_INIT,
-                        recompute: config.recompute.of_attention(number),
-                        softmax: config.softmax,
+                        recompute: of_attention(&tuning.recompute, number),
+                        softmax: tuning.softmax,
                     };
                     attention(s, x, x, "heads", &config)
                 });
                 residual(s, &x, "feed_forward", config, |s, x| {
                     let hidden = config.hidden;
-                    let recompute = number <= i64::from(config.recompute.hidden);
+                    let recompute = tuning.recompute.hidden.covers(number);
                     let config =
                         FeedForward { hidden, units: features, gelu: Gelu::Tanh, kernel_init: KERNEL_INIT, recompute };
                     feed_forward(s, x, &config)

@@ -7,6 +7,7 @@
 //! that line apart. For places to be right, configuration types must not use `#[serde(flatten)]`, `untagged` or
 //! `tag = …`, which read a map before they look at it (see [`Model`](super::Model) for how to do without).
 
+use crate::tuning::{CHOICES, Choice};
 use serde::de::{self, DeserializeOwned, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -56,6 +57,14 @@ pub enum ConfigProblem {
         key: String,
         /// The keys that are read there.
         valid: Vec<String>,
+    },
+    /// A key of a [`Tuning`](crate::tuning::Tuning) where it is none, as earlier versions had it.
+    #[error("`{key}` is a choice for a target, expected under `tune`")]
+    OfTuning {
+        /// The key.
+        key: String,
+        /// What to write instead.
+        line: String,
     },
     /// A value that is none of the valid ones.
     #[error("unknown value `{value}`, {}", expected("value", valid))]
@@ -114,7 +123,12 @@ pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, Config
         return Err(ConfigError { path: path.to_string(), place: Some(place), problem: ConfigProblem::TooDeep });
     }
     serde_yaml::from_str(text).map_err(|error| {
-        let problem = problem(&error.to_string());
+        let problem = match problem(&error.to_string()) {
+            ConfigProblem::UnknownKey { key, .. } if Choice::of(&key).is_some() => {
+                ConfigProblem::OfTuning { line: tune_line(text, &key), key }
+            }
+            problem => problem,
+        };
         let place = error.location().map(|location| {
             let (line, column) = (location.line(), location.column());
             let line = match &problem {
@@ -125,6 +139,39 @@ pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, Config
         });
         ConfigError { path: path.to_string(), place, problem }
     })
+}
+
+/// The line that says under `tune` what a document says elsewhere.
+fn tune_line(text: &str, key: &str) -> String {
+    let document: serde_yaml::Value = serde_yaml::from_str(text).unwrap_or_default();
+    // A model may stand alone.
+    let blocks = [Some(&document), document.get("model"), document.get("train")];
+    let given = |key: &str| {
+        let value = blocks.into_iter().flatten().find_map(|block| block.get(key))?;
+        Some(format!("{key}: {}", in_one_line(value)))
+    };
+    let given: Vec<String> = CHOICES.iter().filter_map(|choice| given(choice.key)).collect();
+    match given.is_empty() {
+        true => format!("tune: {{{key}: …}}"),
+        false => format!("tune: {{{}}}", given.join(", ")),
+    }
+}
+
+/// A value as YAML writes it between brackets.
+fn in_one_line(value: &serde_yaml::Value) -> String {
+    use serde_yaml::Value;
+    match value {
+        Value::Sequence(items) => format!("[{}]", items.iter().map(in_one_line).collect::<Vec<_>>().join(", ")),
+        Value::Mapping(map) => {
+            let pairs = map.iter().map(|(key, value)| format!("{}: {}", in_one_line(key), in_one_line(value)));
+            format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
+        }
+        Value::String(text) if text.chars().all(|c| c.is_alphanumeric() || c == '_') => text.clone(),
+        Value::String(text) => format!("{text:?}"),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(value) => value.to_string(),
+        Value::Null | Value::Tagged(_) => "…".to_string(),
+    }
 }
 
 /// Writes a configuration, such as [`from_str`] reads.
@@ -200,6 +247,9 @@ impl ConfigProblem {
             ConfigProblem::UnknownKey { key: given, valid } | ConfigProblem::UnknownValue { value: given, valid } => {
                 nearest(given, valid).map(|name| format!("did you mean `{name}`?"))
             }
+            ConfigProblem::OfTuning { line, .. } => Some(format!(
+                "write `{line}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"
+            )),
             ConfigProblem::MissingKey { key } => Some(format!("add `{key}: …` to the block that starts here")),
             ConfigProblem::DuplicateKey { key } => Some(format!("keep one `{key}`")),
             ConfigProblem::Syntax(_) => {

@@ -1,10 +1,11 @@
 //! Multi-head attention.
 
-use super::log_sum_exp::{Softmax, log_sum_exp};
+use super::log_sum_exp::log_sum_exp;
 use super::{is_float, of_rank};
 use crate::graph::{FanMode, Init, Scope, Tensor};
 use crate::hlo::ops::{Comparison, DotDims, RuleError, UnaryOp};
 use crate::hlo::{DType, Emitter, InstrId};
+use crate::tuning::Softmax;
 
 /// Configuration of [`attention`].
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,7 +5,7 @@ use crate::graph::{Init, Scope, Tensor, Variable};
 use crate::hlo::ops::batch_norm::Normalisation;
 use crate::hlo::ops::{self, RuleError};
 use crate::hlo::{DType, Op};
-use serde::{Deserialize, Serialize};
+use crate::tuning::NormGradient;
 
 /// Configuration of [`batch_norm`]. The default is that of TensorFlow's ResNet-50.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,18 +35,6 @@ impl Default for BatchNorm {
             gradient: NormGradient::default(),
         }
     }
-}
-
-/// How the gradient of a batch norm is computed. It is the same function.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NormGradient {
-    /// By HLO's `batch-norm-grad`, as TensorFlow's: XLA divides by the variance once per element.
-    #[default]
-    PerElement,
-    /// Written out, with what is the same for all elements of a feature computed once. Last bits differ. It is so little
-    /// work that a TPU's compiler does it twice, on the way into two convolutions, instead of writing its result to memory.
-    PerFeature,
 }
 
 /// `gamma · (x - mean) / sqrt(variance + epsilon) + beta`, per feature.

@@ -3,19 +3,7 @@
 use crate::graph::Tensor;
 use crate::hlo::ops::{BinaryOp, Comparison, UnaryOp};
 use crate::hlo::{CompId, DType, InstrId, Metadata, Module, Op, Shape};
-use serde::{Deserialize, Serialize};
-
-/// How the sum of powers of a softmax is found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Softmax {
-    /// The greatest first, then the sum of powers less it: two passes, and the sum rounds as a sum does. Default.
-    #[default]
-    TwoPasses,
-    /// Gathered element by element as `log(e^a + e^b)`: one pass, which a TPU's compiler makes where the elements
-    /// themselves are made. Each step rounds a value of the result's size, and takes a CPU longer than a power.
-    OnePass,
-}
+use crate::tuning::Softmax;
 
 /// `log Σ e^x` over the last axis of f32 or f64 data.
 ///

@@ -29,14 +29,13 @@ mod window;
 
 pub use activation::{Gelu, gelu, log_softmax, relu, sigmoid, softmax, tanh};
 pub use attention::{Attention, Recompute, attention};
-pub use batch_norm::{BatchNorm, NormGradient, batch_norm};
+pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{Conv2d, conv2d};
 pub use dense::{Dense, dense, flatten};
 pub use dropout::dropout;
 pub use embedding::{Embedding, PositionEmbedding, embedding, position_embedding};
 pub use feed_forward::{FeedForward, feed_forward};
 pub use layer_norm::{LayerNorm, Variance, layer_norm};
-pub use log_sum_exp::Softmax;
 pub use loss::{
     mean_squared_error, softmax_cross_entropy, softmax_cross_entropy_per_example, sparse_softmax_cross_entropy,
     sparse_softmax_cross_entropy_per_example,
@@ -48,6 +47,8 @@ pub use pool_first::{ConvNormPool, conv_norm_pool};
 pub use space_to_depth::conv2d_space_to_depth;
 pub use token_loss::{TokenLoss, token_logits, token_loss};
 pub use window::{Format, Padding};
+
+pub use crate::tuning::{NormGradient, Softmax};
 
 use crate::graph::Tensor;
 use crate::hlo::DType;

@@ -5,11 +5,12 @@
 //! row, and the gradient, a custom VJP, makes the probabilities again from the logits and one number of each row.
 
 use super::dense::{self, Dense};
-use super::log_sum_exp::{Softmax, log_sum_exp};
+use super::log_sum_exp::log_sum_exp;
 use super::loss::{check_label_smoothing, check_labels, check_logits, is_label, loss};
 use crate::graph::{Scope, Tensor};
 use crate::hlo::ops::{BinaryOp, Comparison, DotDims, UnaryOp};
 use crate::hlo::{DType, Emitter, InstrId};
+use crate::tuning::Softmax;
 
 /// [`dense`](super::dense) for the logits of [`token_loss`].
 ///

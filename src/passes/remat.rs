@@ -11,7 +11,7 @@
 //! - functions, element by element, of one or two kept arrays, be it through batch normalisation with given statistics:
 //!   to read those and apply the function costs little more than to read what it gave, and often nothing, as the
 //!   compiler puts it into what reads it, in the forward pass too;
-//! - what has a name that a pattern of the [`Config`] matches, convolutions and products included. A matched scope keeps
+//! - what has a name that a pattern of the [`Remat`] matches, convolutions and products included. A matched scope keeps
 //!   what comes into it.
 //!
 //! What is kept always: parameters, statistics and other results much smaller than what they were computed from, random
@@ -23,59 +23,9 @@ use super::glob::matches;
 use crate::hlo::ops::batch_norm::Normalisation;
 use crate::hlo::ops::{BatchNorm, decisions};
 use crate::hlo::{CompId, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, Shape};
-use serde::de::{self, Deserializer, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize};
+use crate::tuning::Remat;
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-
-/// What the backward pass computes again. In YAML `none`, `elementwise`, or a list of patterns.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Config {
-    /// Nothing.
-    #[default]
-    None,
-    /// Functions, element by element, of one or two kept arrays.
-    Elementwise,
-    /// Those, and scopes that patterns of one or more levels of a name match: `block*`, `stage1/*/conv3`. `*` is any
-    /// text, `?` any character.
-    Scopes(Vec<String>),
-}
-
-impl Config {
-    fn patterns(&self) -> &[String] {
-        match self {
-            Config::None | Config::Elementwise => &[],
-            Config::Scopes(patterns) => patterns,
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Config {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Config, D::Error> {
-        struct Choice;
-        impl<'de> Visitor<'de> for Choice {
-            type Value = Config;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("none, elementwise, or a list of patterns such as [\"block*\"]")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Config, E> {
-                match text {
-                    "none" => Ok(Config::None),
-                    "elementwise" => Ok(Config::Elementwise),
-                    _ => Err(E::unknown_variant(text, &["none", "elementwise"])),
-                }
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Config, A::Error> {
-                let mut patterns = Vec::new();
-                while let Some(pattern) = seq.next_element()? {
-                    patterns.push(pattern);
-                }
-                Ok(Config::Scopes(patterns))
-            }
-        }
-        deserializer.deserialize_any(Choice)
-    }
-}
 
 /// What [`recompute`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -128,15 +78,15 @@ pub fn recompute(
     e: &Emitter,
     n_forward: usize,
     results: &[InstrId],
-    config: &Config,
+    config: &Remat,
 ) -> Result<(Vec<InstrId>, Report), RematError> {
     if let Some(error) = e.error() {
         return Err(Box::new(error).into());
     }
-    if *config == Config::None {
+    let comp = e.comp();
+    if !e.with_module(|module| applies(config, &module.comp(comp).instructions[..n_forward])) {
         return Ok((results.to_vec(), Report::default()));
     }
-    let comp = e.comp();
     let plan = e.with_module(|module| Plan::new(module, comp, n_forward, config))?;
     if !e.with_module(|module| plan.changes(module, comp)) {
         return Ok((results.to_vec(), Report::default()));
@@ -162,6 +112,15 @@ pub fn recompute(
     result
 }
 
+/// Whether there is anything to do after this forward pass.
+fn applies(config: &Remat, forward: &[Instruction]) -> bool {
+    match config {
+        Remat::None => false,
+        Remat::Elementwise | Remat::Scopes(_) => true,
+        Remat::Convolutional => forward.iter().any(|instr| matches!(instr.op, Op::Convolution(_))),
+    }
+}
+
 /// What becomes of a value of the forward pass that the backward pass uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
@@ -183,7 +142,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(module: &Module, comp: CompId, n_forward: usize, config: &Config) -> Result<Plan, RematError> {
+    fn new(module: &Module, comp: CompId, n_forward: usize, config: &Remat) -> Result<Plan, RematError> {
         let instructions = &module.comp(comp).instructions;
         let forward = &instructions[..n_forward];
         let scopes = matched_scopes(instructions, n_forward, config)?;
@@ -286,7 +245,7 @@ fn widens(forward: &[Instruction], from: &BTreeSet<InstrId>, instr: &Instruction
 fn matched_scopes(
     instructions: &[Instruction],
     n_forward: usize,
-    config: &Config,
+    config: &Remat,
 ) -> Result<Vec<Option<String>>, RematError> {
     let mut hits = vec![false; config.patterns().len()];
     let mut cache: BTreeMap<&str, Option<String>> = BTreeMap::new();

@@ -2,6 +2,7 @@
 //!
 //! Names and grids were found by asking `libtpu` 0.0.51; a grid that it cannot divide into hosts it refuses itself.
 
+use crate::tuning::Tuning;
 use std::fmt;
 use std::str::FromStr;
 
@@ -102,6 +103,14 @@ impl Target {
         match self {
             Target::Cpu => None,
             Target::Tpu { version, grid } => Some(format!("{}:{}", version.name(), grid_text(grid))),
+        }
+    }
+
+    /// What pays on it: `tune: auto`.
+    pub fn tuning(&self) -> Tuning {
+        match self {
+            Target::Cpu => Tuning::none(),
+            Target::Tpu { .. } => Tuning::tpu(),
         }
     }
 

@@ -42,12 +42,12 @@ impl MicroBatch {
     ) -> Result<MicroBatch, ProgramError> {
         objective.check_batch(batch)?;
         let n = objective.accumulate.get();
-        let graph = Graph::training("micro_batch");
+        let graph = Graph::training("micro_batch").tuned(&objective.tuning);
         let (forward, labels) = network(&graph, model, precision, batch / i64::from(n));
         let n_split = graph.inputs().len();
         let (loss, n_correct) = losses(&forward, &labels, objective);
         let loss_scale = graph.input("loss_scale", DType::F32, []);
-        let gradients = differentiate(&graph, &(&loss * &loss_scale), &objective.remat)?;
+        let gradients = differentiate(&graph, &(&loss * &loss_scale))?;
         let mut sums =
             vec![graph.input("loss", DType::F32, []) + loss, graph.input("n_correct", DType::S32, []) + n_correct];
         let variables = graph.variables();

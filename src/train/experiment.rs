@@ -21,7 +21,7 @@ use crate::graph::Precision;
 use crate::models::kind::kind_first;
 use crate::models::{Model, Reads, yaml};
 use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
-use crate::passes::remat;
+use crate::tuning::{Tune, Tuning};
 use serde::Deserialize;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -37,6 +37,9 @@ pub struct Experiment {
     /// How it is trained.
     #[serde(default)]
     pub train: TrainConfig,
+    /// How its programs are made cheaper on their target. Default `auto`.
+    #[serde(default)]
+    pub tune: Tune,
 }
 
 /// A data set: a CSV file, one example a line, its features and then its label. Dims and classes are the model's.
@@ -83,9 +86,6 @@ pub struct TrainConfig {
     /// In how many micro-batches a batch is gone through before the update; it must divide `batch`. Default 1.
     #[serde(deserialize_with = "count")]
     pub accumulate: u32,
-    /// What the backward pass computes again instead of keeping it: `none`, `elementwise`, or a list of patterns of
-    /// scopes, such as `["block*"]`. Default `none`.
-    pub remat: remat::Config,
 }
 
 fn one() -> f32 {
@@ -116,13 +116,12 @@ impl Default for TrainConfig {
             label_smoothing: 0.0,
             loss_scale: None,
             accumulate: 1,
-            remat: remat::Config::None,
         }
     }
 }
 
 impl TrainConfig {
-    /// What the training program minimises in this precision, and how.
+    /// What the training program minimises in this precision, and how; not tuned.
     pub fn objective(&self, precision: Precision) -> Objective {
         let update = Update {
             optimizer: self.optimizer,
@@ -134,7 +133,7 @@ impl TrainConfig {
             Precision::F32 | Precision::Bf16 => LossScale::None,
         });
         let accumulate = NonZeroU32::new(self.accumulate).unwrap_or(NonZeroU32::MIN);
-        Objective { update, label_smoothing: self.label_smoothing, loss_scale, accumulate, remat: self.remat.clone() }
+        Objective { update, label_smoothing: self.label_smoothing, loss_scale, accumulate, tuning: Tuning::none() }
     }
 }
 
@@ -168,15 +167,20 @@ impl Experiment {
         Ok(Dataset::read_csv(&csv, &spec)?.split_tail(data.n_test)?)
     }
 
-    /// What a session trains.
-    pub fn spec(&self, precision: Precision) -> Spec {
+    /// What the training program minimises in this precision, and how, for a target on which `auto` pays.
+    pub fn objective(&self, precision: Precision, auto: &Tuning) -> Objective {
+        Objective { tuning: self.tune.tuning(auto), ..self.train.objective(precision) }
+    }
+
+    /// What a session trains on a device for which `auto` pays: of a CPU [`Tuning::none`].
+    pub fn spec(&self, precision: Precision, auto: &Tuning) -> Spec {
         Spec {
             model: self.model.clone(),
             precision,
             batch: self.train.batch,
             seed: self.train.seed,
             shift: self.train.shift,
-            objective: self.train.objective(precision),
+            objective: self.objective(precision, auto),
         }
     }
 }
@@ -193,6 +197,7 @@ mod tests {
     use super::*;
     use crate::models::mlp;
     use crate::optim::{MomentumDtype, RateDrop};
+    use crate::tuning::{Keys, Remat};
     use expect_test::{Expect, expect};
 
     fn parse(text: &str) -> Result<Experiment, String> {
@@ -224,7 +229,7 @@ train:
   label_smoothing: 0.1
   loss_scale: static:128
   accumulate: 4
-  remat: [block*, stem]
+tune: {remat: [block*, stem]}
 ",
         );
         let drops = vec![RateDrop { step: 20, multiplier: 0.1 }];
@@ -242,8 +247,12 @@ train:
                 label_smoothing: 0.1,
                 loss_scale: Some(LossScale::Static { scale: 128.0 }),
                 accumulate: 4,
-                remat: remat::Config::Scopes(vec!["block*".to_string(), "stem".to_string()]),
             },
+            tune: Keys {
+                remat: Some(Remat::Scopes(vec!["block*".to_string(), "stem".to_string()])),
+                ..Keys::default()
+            }
+            .into(),
         };
         assert_eq!(experiment, Ok(expected));
     }
@@ -252,7 +261,7 @@ train:
     fn everything_but_the_model_has_a_default() {
         let experiment = parse("model: {kind: mlp, input: [4], n_classes: 2}\n").unwrap();
         assert_eq!(experiment.data, None);
-        assert_eq!(experiment.train, TrainConfig::default());
+        assert_eq!((experiment.train, experiment.tune), (TrainConfig::default(), Tune::Auto));
         let kinds = "model: {kind: mlp, input: [4], n_classes: 2}\ntrain: {optimizer: {kind: adam}}\n";
         assert_eq!(parse(kinds).unwrap().train.optimizer, Optimizer::ADAM);
     }
@@ -358,10 +367,111 @@ train:
         check(
             "  epoch: 3\n",
             expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale, accumulate, remat
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale, accumulate
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],
+        );
+    }
+
+    #[test]
+    fn what_is_tuned_is_said_beside_model_and_train() {
+        let tune = |text: &str| parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntune: {text}\n"));
+        assert_eq!(tune("auto").unwrap().tune, Tune::Auto);
+        assert_eq!(tune("none").unwrap().tune, Tune::None);
+        let check = |text: &str, expected: Expect| expected.assert_eq(&tune(text).unwrap_err());
+        check(
+            "all",
+            expect![[r#"
+            e.yaml:2:7: unknown value `all`, expected one of auto, none
+              2 | tune: all
+                |       ^^^"#]],
+        );
+        check(
+            "[remat]",
+            expect![[r#"
+            e.yaml:2:7: found a list, expected auto, none, or keys such as {remat: elementwise}
+              2 | tune: [remat]
+                |       ^"#]],
+        );
+        check(
+            "{remt: none}",
+            expect![[r#"
+            e.yaml:2:8: unknown key `remt`, expected one of base, stem, pair_columns, norm_gradient, softmax, recompute, remat, residual, pace
+              2 | tune: {remt: none}
+                |        ^^^^
+              help: did you mean `remat`?"#]],
+        );
+        check(
+            "{remat: everything}",
+            expect![[r#"
+            e.yaml:2:15: unknown value `everything`, expected one of none, elementwise, convolutional
+              2 | tune: {remat: everything}
+                |               ^^^^^^^^^^"#]],
+        );
+        check(
+            "{recompute: {weights: some}}",
+            expect![[r#"
+            e.yaml:2:29: found string "some", expected a number of layers, or all
+              2 | tune: {recompute: {weights: some}}
+                |                             ^^^^"#]],
+        );
+        check(
+            "{base: tpu-v2}",
+            expect![[r#"
+            e.yaml:2:14: unknown value `tpu-v2`, expected one of auto, none
+              2 | tune: {base: tpu-v2}
+                |              ^^^^^^"#]],
+        );
+    }
+
+    /// Earlier versions read these keys there.
+    #[test]
+    fn a_choice_that_stands_elsewhere_is_quoted_as_it_is_written_now() {
+        check(
+            "  remat: [\"*/conv3\", block1]\n",
+            expect![[r#"
+            e.yaml:3:3: `remat` is a choice for a target, expected under `tune`
+              3 |   remat: ["*/conv3", block1]
+                |   ^^^^^
+              help: write `tune: {remat: ["*/conv3", block1]}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
+        );
+        let check = |text: &str, expected: Expect| expected.assert_eq(&parse(text).unwrap_err());
+        check(
+            "model:
+  kind: resnet
+  stem: pool_first # as it was
+  norm_gradient: per_feature
+  pair_columns: true
+train: {remat: elementwise}
+",
+            expect![[r#"
+                e.yaml:3:3: `stem` is a choice for a target, expected under `tune`
+                  3 |   stem: pool_first # as it was
+                    |   ^^^^
+                  help: write `tune: {stem: pool_first, pair_columns: true, norm_gradient: per_feature, remat: elementwise}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
+        );
+        check(
+            "model:
+  kind: transformer
+  layers: 2
+  recompute:
+    weights: 0
+  softmax: one_pass
+",
+            expect![[r#"
+                e.yaml:4:3: `recompute` is a choice for a target, expected under `tune`
+                  4 |   recompute:
+                    |   ^^^^^^^^^
+                  help: write `tune: {softmax: one_pass, recompute: {weights: 0}}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
+        );
+        check(
+            "model: {kind: mlp, input: [4], n_classes: 2}\nresidual: false\n",
+            expect![[r#"
+            e.yaml:2:1: `residual` is a choice for a target, expected under `tune`
+              2 | residual: false
+                | ^^^^^^^^
+              help: write `tune: {residual: false}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
         );
     }
 

@@ -11,8 +11,9 @@ use crate::models::{Forward, Model, Reads, forward};
 use crate::nn;
 use crate::optim::{LossScale, Update};
 use crate::passes::grad::{GradError, gradients};
-use crate::passes::remat::{self, RematError, recompute};
+use crate::passes::remat::{RematError, recompute};
 use crate::passes::{pace, residual};
+use crate::tuning::Tuning;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
@@ -27,14 +28,14 @@ pub struct Objective {
     pub loss_scale: LossScale,
     /// In how many micro-batches a batch is gone through, one after the other, before the update. 1 is all at once.
     pub accumulate: NonZeroU32,
-    /// What the backward pass computes again instead of keeping it.
-    pub remat: remat::Config,
+    /// How the program is made cheaper on its target.
+    pub tuning: Tuning,
 }
 
 impl Default for Objective {
     fn default() -> Self {
         let (update, loss_scale) = (Update::default(), LossScale::default());
-        Objective { update, label_smoothing: 0.0, loss_scale, accumulate: NonZeroU32::MIN, remat: remat::Config::None }
+        Objective { update, label_smoothing: 0.0, loss_scale, accumulate: NonZeroU32::MIN, tuning: Tuning::none() }
     }
 }
 
@@ -102,14 +103,14 @@ pub fn training(
     objective: &Objective,
 ) -> Result<Program, ProgramError> {
     let _span = tracing::info_span!("build", program = "training", model = model.kind(), batch).entered();
-    let graph = Graph::training(&format!("{}_training_step", model.kind()));
+    let graph = Graph::training(&format!("{}_training_step", model.kind())).tuned(&objective.tuning);
     let (loss, n_correct, gradients, scaling);
     if objective.accumulate == NonZeroU32::MIN {
         let (forward, labels) = network(&graph, model, precision, batch);
         let step = graph.input("step", DType::S32, []);
         (loss, n_correct) = losses(&forward, &labels, objective);
         scaling = objective.loss_scale.begin(&graph, &step);
-        gradients = differentiate(&graph, &scaling.scale(&loss), &objective.remat)?;
+        gradients = differentiate(&graph, &scaling.scale(&loss))?;
     } else {
         let micro_batch = MicroBatch::new(model, precision, batch, objective)?;
         let inputs = micro_batch.inputs(&graph);
@@ -148,13 +149,9 @@ pub(super) fn losses(forward: &Forward, labels: &Tensor, objective: &Objective) 
     }
 }
 
-/// The gradients of `loss` with respect to the variables that train, by their numbers; what `remat` says is computed
-/// again on the way.
-pub(super) fn differentiate(
-    graph: &Graph,
-    loss: &Tensor,
-    remat: &remat::Config,
-) -> Result<Vec<(usize, Tensor)>, ProgramError> {
+/// The gradients of `loss` with respect to the variables that train, by their numbers, with the rematerialisation that the
+/// graph's tuning asks for.
+pub(super) fn differentiate(graph: &Graph, loss: &Tensor) -> Result<Vec<(usize, Tensor)>, ProgramError> {
     let trainable: Vec<_> = (0..).zip(graph.variables()).filter(|(_, v)| v.trainable).collect();
     let wrt: Vec<_> = trainable.iter().map(|(_, variable)| variable.instr).collect();
     let n_forward = graph.emitter().n_instructions();
@@ -163,7 +160,7 @@ pub(super) fn differentiate(
         gradients(graph.emitter(), loss.id, &wrt)?
     };
     let _span = tracing::info_span!("pass", name = "remat").entered();
-    let (gradients, report) = recompute(graph.emitter(), n_forward, &gradients, remat)?;
+    let (gradients, report) = recompute(graph.emitter(), n_forward, &gradients, &graph.tuning().remat)?;
     tracing::debug!(n_recomputed = report.recomputed.len(), n_kept = report.kept.len(), "remat");
     Ok(trainable.into_iter().zip(gradients).map(|((number, _), id)| (number, graph.tensor(id))).collect())
 }
@@ -184,17 +181,19 @@ fn finish_with_state(graph: &Graph, others: [(&str, &Tensor); 2]) -> Result<Prog
             kind: AliasKind::May,
         })
         .collect();
-    rewrite_backward_pass(&mut program);
+    rewrite_backward_pass(&mut program, &graph.tuning());
     Ok(program)
 }
 
-/// What is made again where it is added, and what waits for updates in place.
-fn rewrite_backward_pass(program: &mut Program) {
-    if let Some((module, report)) = residual::made_again(&program.module) {
+/// The passes over the whole program that its tuning asks for.
+fn rewrite_backward_pass(program: &mut Program, tuning: &Tuning) {
+    let made_again = if tuning.residual { residual::made_again(&program.module) } else { None };
+    if let Some((module, report)) = made_again {
         replace(program, module, &report.renamed);
         tracing::debug!(n_made_again = report.made_again.len(), "residual");
     }
-    if let Some((module, report)) = pace::paced(&program.module) {
+    let paced = if tuning.pace { pace::paced(&program.module) } else { None };
+    if let Some((module, report)) = paced {
         replace(program, module, &report.renamed);
         tracing::debug!(n_paced = report.paced.len(), "pace");
     }
@@ -221,9 +220,9 @@ fn replace(program: &mut Program, module: Module, renamed: &BTreeMap<InstrId, In
 ///
 /// # Errors
 /// A model that does not fit its input.
-pub fn evaluation(model: &Model, precision: Precision, batch: i64) -> Result<Program, ProgramError> {
+pub fn evaluation(model: &Model, precision: Precision, batch: i64, tuning: &Tuning) -> Result<Program, ProgramError> {
     let _span = tracing::info_span!("build", program = "evaluation", model = model.kind(), batch).entered();
-    let graph = Graph::new(&format!("{}_evaluation", model.kind()));
+    let graph = Graph::new(&format!("{}_evaluation", model.kind())).tuned(tuning);
     let forward = forward(&graph, model, precision, batch);
     let label_dims = forward.label_dims();
     let labels = graph.input("labels", DType::S32, label_dims.clone());
@@ -247,9 +246,9 @@ pub fn evaluation(model: &Model, precision: Precision, batch: i64) -> Result<Pro
 ///
 /// # Errors
 /// A model that does not fit its input.
-pub fn inference(model: &Model, precision: Precision, batch: i64) -> Result<Program, ProgramError> {
+pub fn inference(model: &Model, precision: Precision, batch: i64, tuning: &Tuning) -> Result<Program, ProgramError> {
     let _span = tracing::info_span!("build", program = "inference", model = model.kind(), batch).entered();
-    let graph = Graph::new(&format!("{}_inference", model.kind()));
+    let graph = Graph::new(&format!("{}_inference", model.kind())).tuned(tuning);
     let logits = forward(&graph, model, precision, batch).logits;
     Ok(graph.finish(&[("logits", &logits)])?)
 }
@@ -341,7 +340,9 @@ mod tests {
     fn evaluation_and_inference_want_the_training_programs_variables() {
         for model in models() {
             let training = training(&model, Precision::Bf16, 4, &objective()).unwrap();
-            for program in [evaluation(&model, Precision::F16, 6), inference(&model, Precision::F32, 1)] {
+            let tuning = Tuning::none();
+            let evaluation = evaluation(&model, Precision::F16, 6, &tuning);
+            for program in [evaluation, inference(&model, Precision::F32, 1, &tuning)] {
                 let program = program.unwrap();
                 verify(&program.module).unwrap();
                 for variable in &program.variables {

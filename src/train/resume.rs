@@ -3,12 +3,13 @@
 //! What decides what is learnt, from what and in which order, must be as it was: the model, the precision, the batch, the
 //! seed, the optimizer's kind, and the data. Else the run would be another one from here on, or test examples would have
 //! been trained on. How it is learnt may change, as one lowers a learning rate that was too high, and so may how it is
-//! computed, which changes at most the order of sums. Every such change is said.
+//! computed, which changes at most the order of sums: the variables are the same under every
+//! [`Tuning`](crate::tuning::Tuning). Every such change is said, and of one of the tuning whether bits stay.
 
 use super::checkpoint::{Checkpoint, DataIdentity, Settings};
 use super::error::TrainError;
 use super::session::Spec;
-use crate::passes::remat;
+use crate::tuning::{CHOICES, Choice, Effect, Tuning};
 use serde_json::{Map, Value, json};
 use std::fmt;
 use std::path::Path;
@@ -27,7 +28,13 @@ pub struct Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Change { key, before, now } = self;
-        write!(f, "{key} was {before}, is {now} now")
+        write!(f, "{key} was {before}, is {now} now")?;
+        let choice = key.strip_prefix("tune.").and_then(|key| Choice::of(key.split('.').next()?));
+        match choice.map(|choice| choice.effect) {
+            Some(Effect::Exact) => f.write_str(": the same bits"),
+            Some(Effect::Reassociating) => f.write_str(": the same function, with other last bits from here on"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -44,13 +51,8 @@ const MAY_CHANGE: &[&str] = &[
     "train.weight_decay.",
     // How it is computed.
     "model.format",
-    "model.norm_gradient",
-    "model.pair_columns",
-    "model.recompute.",
-    "model.softmax",
-    "model.stem",
     "train.accumulate",
-    "train.remat",
+    "tune.",
 ];
 
 /// The settings of a run, as an experiment has them: what a checkpoint keeps of them.
@@ -61,11 +63,6 @@ pub fn settings(spec: &Spec) -> Settings {
 fn as_json(spec: &Spec) -> Value {
     let json = |value: serde_json::Result<Value>| value.expect("settings are numbers, texts and lists");
     let objective = &spec.objective;
-    let remat = match &objective.remat {
-        remat::Config::None => json!("none"),
-        remat::Config::Elementwise => json!("elementwise"),
-        remat::Config::Scopes(scopes) => json!(scopes),
-    };
     json!({
         "model": json(serde_json::to_value(&spec.model)),
         "train": {
@@ -76,9 +73,37 @@ fn as_json(spec: &Spec) -> Value {
             "label_smoothing": objective.label_smoothing,
             "loss_scale": json(serde_json::to_value(objective.loss_scale)),
             "accumulate": objective.accumulate,
-            "remat": remat,
         },
+        "tune": json(serde_json::to_value(&objective.tuning)),
     })
+}
+
+/// Settings as [`settings`] writes them, of a checkpoint from before there was `tune`: what is there now was said of the
+/// model and of the training.
+fn with_tune(settings: &Value) -> Value {
+    let mut settings = settings.clone();
+    if settings.get("tune").is_some() {
+        return settings;
+    }
+    let mut tune = serde_json::to_value(Tuning::none()).expect("a tuning has a JSON form");
+    // Those were no choices: every program had them.
+    (tune["residual"], tune["pace"]) = (json!(true), json!(true));
+    for block in ["model", "train"] {
+        let Some(Value::Object(block)) = settings.get_mut(block) else { continue };
+        for choice in &CHOICES {
+            if let Some(value) = block.remove(choice.key) {
+                tune[choice.key] = value;
+            }
+        }
+    }
+    // All layers were what a number was missing for.
+    if let Some(weights @ Value::Null) = tune.pointer_mut("/recompute/weights") {
+        *weights = json!("all");
+    }
+    if let Value::Object(settings) = &mut settings {
+        settings.insert("tune".to_string(), tune);
+    }
+    settings
 }
 
 /// serde's `{"sgd": {…}}` as experiments have it: `{"kind": "sgd", …}`.
@@ -106,7 +131,7 @@ pub fn check_settings(path: &Path, checkpoint: &Checkpoint, spec: &Spec) -> Resu
     let of_spec = json!({"batch": spec.batch, "seed": spec.seed, "precision": spec.precision.to_string()});
     let mut changes = Vec::new();
     compare("", &of_position, &of_spec, &mut changes);
-    compare("", &checkpoint.settings.0, &as_json(spec), &mut changes);
+    compare("", &with_tune(&checkpoint.settings.0), &as_json(spec), &mut changes);
     let (allowed, refused): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(may_change);
     match refused.is_empty() {
         true => Ok(allowed),
@@ -122,7 +147,8 @@ fn may_change(change: &Change) -> bool {
 pub fn model_changes(checkpoint: &Checkpoint, model: &crate::models::Model) -> Vec<Change> {
     let mut changes = Vec::new();
     let now = serde_json::to_value(model).expect("a model's configuration has a JSON form");
-    compare("model", checkpoint.settings.0.get("model").unwrap_or(&Value::Null), &now, &mut changes);
+    let before = with_tune(&checkpoint.settings.0);
+    compare("model", before.get("model").unwrap_or(&Value::Null), &now, &mut changes);
     // Those are about training, or about how the same is computed.
     changes.retain(|change| !may_change(change));
     changes

@@ -13,6 +13,7 @@ use crate::graph::{Precision, Program, VariableInfo};
 use crate::hlo::{ArrayShape, DType, Literal, Module, proto, verify};
 use crate::models::Model;
 use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
+use crate::tuning::Tuning;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -286,7 +287,7 @@ impl Session {
     /// # Errors
     /// Where the program cannot be built or compiled.
     pub fn evaluator(&self, batch: u32) -> Result<Evaluator, TrainError> {
-        Evaluator::new(&self.client, &self.spec.model, self.spec.precision, batch)
+        Evaluator::new(&self.client, &self.spec.model, self.spec.precision, batch, &self.spec.objective.tuning)
     }
 
     /// Evaluates the state of this moment.
@@ -320,8 +321,14 @@ impl Evaluator {
     ///
     /// # Errors
     /// Where the program cannot be built or compiled.
-    pub fn new(client: &Client, model: &Model, precision: Precision, batch: u32) -> Result<Evaluator, TrainError> {
-        let program = program::evaluation(model, precision, i64::from(batch))?;
+    pub fn new(
+        client: &Client,
+        model: &Model,
+        precision: Precision,
+        batch: u32,
+        tuning: &Tuning,
+    ) -> Result<Evaluator, TrainError> {
+        let program = program::evaluation(model, precision, i64::from(batch), tuning)?;
         let executable = compile(client, &program.module)?;
         let (client, model, variables) = (client.clone(), model.clone(), program.variables);
         Ok(Evaluator { client, executable, model, precision, batch, variables })

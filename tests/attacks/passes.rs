@@ -8,8 +8,9 @@ use bf16scope::hlo::{
     Alias, AliasKind, Computation, DType, Emitter, InstrId, Instruction, Metadata, Module, Op, Sharding, Unmodelled,
 };
 use bf16scope::passes::grad::gradients;
-use bf16scope::passes::remat::{self, recompute};
+use bf16scope::passes::remat::recompute;
 use bf16scope::passes::{amp, grad, pace, residual, tidy};
+use bf16scope::tuning::Remat;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::collections::{BTreeMap, BTreeSet};
@@ -225,7 +226,7 @@ fn all_passes(steps: &[Step], disorder: &Disorder) -> usize {
     let of_parameters = gradients(&e, loss, &wrt).unwrap();
     e.with_module_mut(|module| wait(&mut module.computations[0], n_forward, &disorder.waits));
     let kept = e.with_module(Module::clone);
-    let (again, _) = recompute(&e, n_forward, &of_parameters, &remat::Config::Elementwise).unwrap();
+    let (again, _) = recompute(&e, n_forward, &of_parameters, &Remat::Elementwise).unwrap();
     let finish = |module: Module, results: &[InstrId]| {
         let e = Emitter::new(module, kept.entry);
         e.tuple(results);
@@ -395,7 +396,7 @@ fn nothing_that_was_said_of_an_instruction_is_lost_where_it_is_made_again() {
     let loss = module.entry().instr(module.entry().root).operands[4];
     let e = Emitter::new(module.clone(), module.entry);
     let of_p = gradients(&e, loss, &[InstrId(3)]).unwrap();
-    let (of_p, report) = recompute(&e, n_forward, &of_p, &remat::Config::Elementwise).unwrap();
+    let (of_p, report) = recompute(&e, n_forward, &of_p, &Remat::Elementwise).unwrap();
     assert!(!report.recomputed.is_empty());
     e.tuple(&of_p);
     let again = Module { input_output_alias: Vec::new(), ..e.finish().unwrap() };

@@ -7,8 +7,9 @@ use bf16scope::hlo::text::{PrintOptions, parse, print};
 use bf16scope::hlo::verify::{MAX_CALL_DEPTH, verify};
 use bf16scope::hlo::{Alias, AliasKind, CompId, DType, Emitter, InstrId, Metadata, Module, Op, Shape};
 use bf16scope::models::{Model, mlp};
-use bf16scope::passes::{amp, grad, pace, remat, residual, tidy};
+use bf16scope::passes::{amp, grad, pace, residual, tidy};
 use bf16scope::train::{Objective, program};
+use bf16scope::tuning::{Remat, Tuning};
 
 /// As small as the stacks of threads are, and half of a main thread's on some systems.
 const STACK: usize = 2 << 20;
@@ -225,22 +226,23 @@ fn instructions_that_are_nearly_alike_are_told_apart() {
 /// again. `cargo bench --bench build` has the times of 1,000 and 10,000.
 #[test]
 fn a_deep_network_is_built_on_a_small_stack() {
-    let build = |n: usize, remat: remat::Config| {
+    let build = |n: usize, remat: Remat| {
         let model = Model::Mlp(mlp::Config { hidden: vec![4; n], ..mlp::Config::new([4], 2) });
-        let objective = Objective { remat, ..Objective::default() };
+        let tuning = Tuning::none().with(|tuning| tuning.remat = remat);
+        let objective = Objective { tuning, ..Objective::default() };
         let module = program::training(&model, Precision::Bf16, 2, &objective).unwrap().module;
         verify(&module).unwrap();
         module
     };
     on_a_small_stack(move || {
-        let of_ten = n_instructions(&build(10, remat::Config::None));
-        let of_twenty = n_instructions(&build(20, remat::Config::None));
-        let module = build(2_000, remat::Config::None);
+        let of_ten = n_instructions(&build(10, Remat::None));
+        let of_twenty = n_instructions(&build(20, Remat::None));
+        let module = build(2_000, Remat::None);
         // So many more for each layer, from the first to the last.
         assert_eq!(n_instructions(&module), of_ten + (of_twenty - of_ten) * 199);
         assert!(!encode::to_bytes(&module).unwrap().is_empty());
         assert!(!print(&module, &PrintOptions::default()).is_empty());
-        build(1_500, remat::Config::Scopes(vec!["mlp".to_string()]));
+        build(1_500, Remat::Scopes(vec!["mlp".to_string()]));
     });
 }
 

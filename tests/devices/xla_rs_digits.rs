@@ -4,6 +4,7 @@ use bf16scope::graph::Precision;
 use bf16scope::models::Model;
 use bf16scope::pjrt::{Client, Platform, Setup};
 use bf16scope::train::{Experiment, Session};
+use bf16scope::tuning::Tuning;
 use std::path::Path;
 
 const EPOCHS: u64 = 8;
@@ -36,7 +37,7 @@ fn ordered(batch: &Batch, order: Order) -> Batch {
 
 /// The mean training loss of each epoch, and the share of the test set that is right at the end.
 fn learn(client: &Client, experiment: &Experiment, data: &(Dataset, Dataset), order: Order) -> (Vec<f64>, f64) {
-    let spec = experiment.spec(Precision::F32);
+    let spec = experiment.spec(Precision::F32, &Tuning::none());
     let mut session = Session::new(client, spec.clone()).unwrap();
     let batches = Batches::new(&data.0, spec.batch as usize, spec.seed).unwrap().shifted(spec.shift).unwrap();
     let mut losses = Vec::new();

@@ -15,6 +15,7 @@ use bf16scope::passes::grad::gradients;
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions};
 use bf16scope::train::checkpoint::HostArray;
 use bf16scope::train::{Objective, Session, Spec};
+use bf16scope::tuning::{Stem, Tuning};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -150,18 +151,19 @@ fn columns_are_paired_only_where_it_saves_work() {
     }
 }
 
-fn model(stem: &str) -> Model {
-    let text = format!("kind: resnet\ndepth: 18\nwidth: 8\ninput: [32, 32, 3]\nn_classes: 10\nstem: {stem}\n");
-    yaml::from_str("resnet.yaml", &text).unwrap()
+fn model() -> Model {
+    let text = "kind: resnet\ndepth: 18\nwidth: 8\ninput: [32, 32, 3]\nn_classes: 10\n";
+    yaml::from_str("resnet.yaml", text).unwrap()
 }
 
 /// A session whose step keeps gradients in the slots: `0·0 + g`.
-fn session(stem: &str, precision: Precision) -> Session {
+fn session(stem: Stem, precision: Precision) -> Session {
     let optimizer = Optimizer::Momentum { momentum: 0.0, nesterov: false, momentum_dtype: MomentumDtype::F32 };
     let learning_rate = LearningRate::Constant { value: 0.125 };
     let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
-    let objective = Objective { update, ..Objective::default() };
-    let spec = Spec { model: model(stem), precision, batch: 8, seed: 2, shift: 0, objective };
+    let tuning = Tuning::none().with(|tuning| tuning.stem = stem);
+    let objective = Objective { update, tuning, ..Objective::default() };
+    let spec = Spec { model: model(), precision, batch: 8, seed: 2, shift: 0, objective };
     Session::new(&run::cpu().unwrap(), spec).unwrap()
 }
 
@@ -177,7 +179,7 @@ fn a_network_goes_on_from_the_other_stems_checkpoint_with_the_same_results() {
     for precision in [Precision::F32, Precision::Bf16] {
         let batches = Batches::new(&data, 8, 0).unwrap().cast(precision.compute()).unwrap();
         let batch = batches.in_order().next().unwrap();
-        let mut plain = session("plain", precision);
+        let mut plain = session(Stem::Plain, precision);
         let mut checkpoint = plain.checkpoint(1).unwrap();
         // Multiples of 2^-8, images of 2^-4: the stem's sums are exact, and what follows is the same program.
         let kernel = checkpoint.variables.get_mut(STEM).unwrap();
@@ -192,7 +194,7 @@ fn a_network_goes_on_from_the_other_stems_checkpoint_with_the_same_results() {
             let report = session.train(&batch).unwrap();
             (report.loss, report.n_correct, session.state().unwrap())
         };
-        let (plain, rearranged) = (step(&mut plain), step(&mut session("space_to_depth", precision)));
+        let (plain, rearranged) = (step(&mut plain), step(&mut session(Stem::SpaceToDepth, precision)));
         assert_eq!((plain.0, plain.1), (rearranged.0, rearranged.1), "{precision}");
         let differ: Vec<&String> =
             plain.2.iter().filter(|(name, array)| rearranged.2[*name] != **array).map(|(name, _)| name).collect();

@@ -9,6 +9,7 @@ use bf16scope::models::{Model, transformer, yaml};
 use bf16scope::nn::*;
 use bf16scope::passes::grad::gradients;
 use bf16scope::train::program::inference;
+use bf16scope::tuning::Tuning;
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
 use std::fs::File;
@@ -294,7 +295,7 @@ fn small(text: &str) -> Model {
 
 /// Logits of each example, `[length, vocabulary]` as the bits of f32.
 fn logits(model: &Model, precision: Precision, examples: &[[i32; 8]]) -> Vec<Vec<u32>> {
-    let program = inference(model, precision, 1).unwrap();
+    let program = inference(model, precision, 1, &Tuning::none()).unwrap();
     let compiled = run::Compiled::new(&program);
     let of = |tokens: &[i32; 8]| {
         let results = compiled.run(|name| match program.variables.iter().find(|variable| variable.name == name) {
@@ -442,11 +443,10 @@ fn wrong_operands_are_named() {
     );
 }
 
-/// The default configuration is what the example says, but for what it says only for a TPU.
+/// The default configuration is what the example says.
 #[test]
 fn the_example_is_the_default() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/bert_base.yaml");
     let experiment = bf16scope::train::Experiment::read(&path).unwrap();
-    let expected = transformer::Config { softmax: Softmax::OnePass, ..Default::default() };
-    assert_eq!(experiment.model, Model::Transformer(expected));
+    assert_eq!(experiment.model, Model::Transformer(transformer::Config::default()));
 }

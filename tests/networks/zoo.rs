@@ -11,6 +11,7 @@ use bf16scope::models::{Model, yaml};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
 use bf16scope::train::Experiment;
 use bf16scope::train::program::{Objective, inference, training};
+use bf16scope::tuning::Tuning;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -44,7 +45,10 @@ fn programs() -> BTreeMap<String, Program> {
         for precision in [Precision::F32, Precision::Bf16] {
             let step = training(&model, precision, batch, &sgd_with_momentum()).unwrap();
             programs.insert(format!("{name}_training_{precision}.txt"), step);
-            programs.insert(format!("{name}_inference_{precision}.txt"), inference(&model, precision, batch).unwrap());
+            programs.insert(
+                format!("{name}_inference_{precision}.txt"),
+                inference(&model, precision, batch, &Tuning::none()).unwrap(),
+            );
         }
     }
     programs
@@ -219,10 +223,12 @@ fn examples_build() {
         }
         let experiment = Experiment::read(&path).unwrap_or_else(|error| panic!("{error}"));
         for precision in Precision::ALL {
-            let step = training(&experiment.model, precision, 2, &experiment.train.objective(precision));
-            let step = step.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            verify(&step.module).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
-            assert_eq!(step.warnings, [""; 0], "{}", path.display());
+            for auto in [Tuning::none(), Tuning::tpu()] {
+                let step = training(&experiment.model, precision, 2, &experiment.objective(precision, &auto));
+                let step = step.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                verify(&step.module).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
+                assert_eq!(step.warnings, [""; 0], "{}", path.display());
+            }
         }
         n_built += 1;
     }

@@ -9,6 +9,7 @@ use bf16scope::hlo::verify::verify;
 use bf16scope::optim::{Adafactor, LearningRate, Optimizer, Update, WeightDecay};
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions};
 use bf16scope::train::{Data, Experiment, Plan, Session, run};
+use bf16scope::tuning::Tuning;
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
 use std::fs::File;
@@ -169,7 +170,7 @@ fn the_digits_are_learnt() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
     let experiment = Experiment::read(&path).unwrap();
     let (training, test) = experiment.read_data(&path).unwrap();
-    let mut spec = experiment.spec(Precision::Bf16);
+    let mut spec = experiment.spec(Precision::Bf16, &Tuning::none());
     // The network's dims are below 128: with this threshold most of its weights are in factored kernels.
     let adafactor = Adafactor { min_dim_size_to_factor: NonZeroU32::new(16).unwrap(), ..Adafactor::default() };
     let update = &mut spec.objective.update;

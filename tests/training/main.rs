@@ -13,3 +13,4 @@ mod run;
 mod slots;
 mod train;
 mod train_memory;
+mod tuning;

@@ -6,11 +6,12 @@ use bf16scope::graph::{Graph, Init, Precision, Program};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, InstrId, Literal, Op};
 use bf16scope::models::{Model, transformer, yaml};
-use bf16scope::nn::token_loss;
+use bf16scope::nn::{Softmax, token_loss};
 use bf16scope::optim::{LearningRate, Optimizer, Update, WeightDecay};
 use bf16scope::passes::grad::gradients;
 use bf16scope::passes::residual;
 use bf16scope::train::{Objective, program};
+use bf16scope::tuning::{Tune, Tuning};
 
 fn model(text: &str) -> Model {
     let text = format!(
@@ -19,14 +20,21 @@ fn model(text: &str) -> Model {
     yaml::from_str("small", &text).unwrap()
 }
 
+/// Tuned as for a TPU, but for what is computed again: attention's weights in all layers, and what `keys` say.
+fn tuning(keys: &str) -> Tuning {
+    let tune: Tune = yaml::from_str("tune", &format!("recompute: {{{keys}}}")).unwrap();
+    tune.tuning(&Tuning::tpu().with(|tuning| tuning.softmax = Softmax::TwoPasses))
+}
+
 /// With a rate of 1 and no momentum the new value is the old one less the gradient.
-fn step(model: &Model, precision: Precision) -> Program {
+fn step(model: &Model, precision: Precision, tuning: Tuning) -> Program {
     let update = Update {
         optimizer: Optimizer::Sgd {},
         learning_rate: LearningRate::Constant { value: 1.0 },
         weight_decay: WeightDecay::default(),
     };
-    let program = program::training(model, precision, 2, &Objective { update, ..Objective::default() }).unwrap();
+    let program =
+        program::training(model, precision, 2, &Objective { update, tuning, ..Objective::default() }).unwrap();
     verify(&program.module).unwrap();
     program
 }
@@ -53,20 +61,23 @@ fn gradients_keep_their_bits() {
     for (precision, form) in
         [(Precision::F32, "causal: false, norm: pre"), (Precision::Bf16, "causal: true, norm: post")]
     {
-        let expected = results(&step(&model(&format!("{form}, layers: 4")), precision));
-        let each = "{values: 1, attention: 2, weights: 3, hidden: 2}";
-        let measured = results(&step(&model(&format!("{form}, layers: 4, recompute: {each}")), precision));
-        assert_eq!(measured.len(), expected.len());
-        for ((name, measured), (_, expected)) in measured.iter().zip(&expected) {
-            assert_eq!(measured, expected, "{precision}, {form}: {name}");
+        let model = model(&format!("{form}, layers: 4"));
+        let expected = results(&step(&model, precision, tuning("")));
+        let each = tuning("values: 1, attention: 2, weights: 3, hidden: 2");
+        for tuning in [each, Tuning::none()] {
+            let measured = results(&step(&model, precision, tuning));
+            assert_eq!(measured.len(), expected.len());
+            for ((name, measured), (_, expected)) in measured.iter().zip(&expected) {
+                assert_eq!(measured, expected, "{precision}, {form}: {name}");
+            }
         }
     }
 }
 
-/// The gradients of a post-norm transformer in bf16 before and after [`residual::run`], which `program::training` calls.
+/// The gradients of a post-norm transformer in bf16 before and after [`residual::run`], which `program::training` calls where the tuning says so.
 #[test]
 fn a_cotangent_made_again_where_it_is_added_keeps_its_bits() {
-    let g = Graph::training("transformer");
+    let g = Graph::training("transformer").tuned(&tuning(""));
     let [tokens, labels] = ["tokens", "labels"].map(|name| g.input(name, DType::S32, [2, 8]));
     let config = transformer::Config {
         vocabulary: 19,
@@ -79,7 +90,7 @@ fn a_cotangent_made_again_where_it_is_added_keeps_its_bits() {
         ..transformer::Config::default()
     };
     let logits = g.bf16_scope(|s| transformer::build(s, &tokens, &config));
-    let loss = token_loss(&logits, &labels, 0.0, config.softmax).loss.mean(&[0, 1]);
+    let loss = token_loss(&logits, &labels, 0.0, Softmax::TwoPasses).loss.mean(&[0, 1]);
     let variables = g.variables();
     let wrt: Vec<_> = variables.iter().map(|variable| variable.instr).collect();
     let gradients: Vec<_> = gradients(g.emitter(), loss.id, &wrt).unwrap().into_iter().map(|id| g.tensor(id)).collect();
@@ -97,7 +108,7 @@ fn a_cotangent_made_again_where_it_is_added_keeps_its_bits() {
 
 /// Products of a step of three layers.
 fn n_products(recompute: &str) -> usize {
-    let program = step(&model(&format!("layers: 3, recompute: {{{recompute}}}")), Precision::Bf16);
+    let program = step(&model("layers: 3"), Precision::Bf16, tuning(recompute));
     let entry = program.module.entry();
     entry.instructions.iter().filter(|instr| matches!(instr.op, Op::Dot { .. })).count()
 }
@@ -115,7 +126,7 @@ fn one_product_more_in_as_many_layers_as_asked_for() {
 
 #[test]
 fn what_is_computed_again_waits_for_the_updates_of_later_layers() {
-    let program = step(&model("layers: 3, recompute: {hidden: 3}"), Precision::Bf16);
+    let program = step(&model("layers: 3"), Precision::Bf16, tuning("hidden: 3"));
     let entry = program.module.entry();
     let depends_on = |from: InstrId| {
         let mut needed = vec![false; entry.instructions.len()];

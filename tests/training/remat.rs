@@ -10,10 +10,11 @@ use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{CompId, DType, Emitter, InstrId, Module, Op, Shape};
 use bf16scope::models::{Model, yaml};
-use bf16scope::passes::remat::{Config, recompute};
+use bf16scope::passes::remat::recompute;
 use bf16scope::tpu::{Report, Target, compile};
 use bf16scope::train::checkpoint::HostArray;
 use bf16scope::train::{Objective, Session, Spec, program};
+use bf16scope::tuning::{Remat, Tuning};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -36,16 +37,16 @@ fn larger_resnet() -> Model {
     model("kind: resnet\ndepth: 18\nwidth: 4\ninput: [64, 64, 3]\nn_classes: 10\n")
 }
 
-fn scopes(patterns: &[&str]) -> Config {
-    Config::Scopes(patterns.iter().map(|pattern| pattern.to_string()).collect())
+fn scopes(patterns: &[&str]) -> Remat {
+    Remat::Scopes(patterns.iter().map(|pattern| pattern.to_string()).collect())
 }
 
-fn objective(remat: &Config) -> Objective {
-    Objective { remat: remat.clone(), ..Objective::default() }
+fn objective(remat: &Remat) -> Objective {
+    Objective { tuning: Tuning::none().with(|tuning| tuning.remat = remat.clone()), ..Objective::default() }
 }
 
 /// Every variable and slot after three steps on the digits: with momentum, a slot holds the gradients themselves.
-fn trained(model: &Model, precision: Precision, remat: &Config) -> BTreeMap<String, HostArray> {
+fn trained(model: &Model, precision: Precision, remat: &Remat) -> BTreeMap<String, HostArray> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
     let dataset = Dataset::read_csv(&path, &CsvSpec::digits()).unwrap();
     let batches = Batches::new(&dataset, 16, 1).unwrap().cast(precision.compute()).unwrap();
@@ -66,8 +67,8 @@ fn gradients_keep_their_bits() {
         (resnet(), Precision::Bf16, &[&["conv2", "stem"], &["stage?/block*"]]),
     ];
     for (model, precision, patterns) in cases {
-        let expected = trained(&model, precision, &Config::None);
-        for remat in [Config::Elementwise].into_iter().chain(patterns.iter().map(|patterns| scopes(patterns))) {
+        let expected = trained(&model, precision, &Remat::None);
+        for remat in [Remat::Elementwise].into_iter().chain(patterns.iter().map(|patterns| scopes(patterns))) {
             let actual = trained(&model, precision, &remat);
             let different: Vec<_> = expected.keys().filter(|name| expected[*name] != actual[*name]).collect();
             assert!(different.is_empty(), "{} {precision} {remat:?}: these differ: {different:?}", model.kind());
@@ -76,7 +77,7 @@ fn gradients_keep_their_bits() {
 }
 
 /// How many convolutions a training program has, and how many barriers.
-fn counts(remat: &Config) -> (usize, usize) {
+fn counts(remat: &Remat) -> (usize, usize) {
     let program = program::training(&larger_resnet(), Precision::Bf16, 8, &objective(remat)).unwrap();
     verify(&program.module).unwrap();
     let entry = program.module.entry();
@@ -86,9 +87,9 @@ fn counts(remat: &Config) -> (usize, usize) {
 
 #[test]
 fn convolutions_run_again_in_matched_scopes_only() {
-    let (n_convolutions, n_barriers) = counts(&Config::None);
+    let (n_convolutions, n_barriers) = counts(&Remat::None);
     assert_eq!(n_barriers, 0);
-    let (n, n_barriers) = counts(&Config::Elementwise);
+    let (n, n_barriers) = counts(&Remat::Elementwise);
     assert_eq!(n, n_convolutions);
     assert!(n_barriers > 0);
     // One in each of eight blocks.
@@ -119,7 +120,7 @@ fn the_same_program_is_written_every_time() {
         print(&program.module, &PrintOptions::default())
     };
     assert_eq!(text(scopes(&["block*"])), text(scopes(&["block*"])));
-    assert_ne!(text(scopes(&["block*"])), text(Config::Elementwise));
+    assert_ne!(text(scopes(&["block*"])), text(Remat::Elementwise));
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn an_earlier_failure_of_the_emitter_comes_back() {
     let e = Emitter::new(Module::new("broken"), CompId(0));
     let [x, y] = [2, 3].map(|size| e.parameter(size - 2, &Shape::array(DType::F32, [size])));
     e.add(x, y);
-    let error = recompute(&e, 2, &[], &Config::Elementwise).unwrap_err();
+    let error = recompute(&e, 2, &[], &Remat::Elementwise).unwrap_err();
     assert_eq!(error.to_string(), e.error().unwrap().to_string());
 }
 
@@ -152,13 +153,13 @@ fn an_earlier_failure_of_the_emitter_comes_back() {
 fn a_tpu_keeps_less() {
     let model = model("kind: resnet\ndepth: 18\nwidth: 16\ninput: [32, 32, 3]\nn_classes: 10\n");
     let target: Target = "tpu-v2".parse().unwrap();
-    let report = |remat: &Config| -> Report {
+    let report = |remat: &Remat| -> Report {
         let program = program::training(&model, Precision::Bf16, 256, &objective(remat)).unwrap();
         verify(&program.module).unwrap();
         compile(&target, &encode::to_bytes(&program.module).unwrap(), 256).unwrap()
     };
-    let none = report(&Config::None);
-    let elementwise = report(&Config::Elementwise);
+    let none = report(&Remat::None);
+    let elementwise = report(&Remat::Elementwise);
     let convolutions = report(&scopes(&["conv2"]));
     assert!(elementwise.hbm.temporaries < none.hbm.temporaries, "{none:?}\n{elementwise:?}");
     assert!(convolutions.hbm.temporaries < elementwise.hbm.temporaries, "{elementwise:?}\n{convolutions:?}");

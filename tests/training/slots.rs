@@ -14,6 +14,7 @@ use bf16scope::pjrt::{Arg, Buffer, CompileOptions};
 use bf16scope::tpu::{Target, compile};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray};
 use bf16scope::train::{Objective, Session, Spec, program};
+use bf16scope::tuning::Tuning;
 use half::bf16;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -265,7 +266,7 @@ fn the_digits_are_learnt_with_bf16_momentum() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
     let experiment = Experiment::read(&path).unwrap();
     let (training, test) = experiment.read_data(&path).unwrap();
-    let mut spec = experiment.spec(Precision::Bf16);
+    let mut spec = experiment.spec(Precision::Bf16, &Tuning::none());
     let Optimizer::Momentum { momentum_dtype, .. } = &mut spec.objective.update.optimizer else {
         panic!("the example has another optimizer")
     };

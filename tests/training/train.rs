@@ -9,6 +9,7 @@ use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RateDrop, Update,
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray, Place};
 use bf16scope::train::{Data, Evaluator, Event, Experiment, Objective, Plan, Session, Spec, TrainError, check, run};
+use bf16scope::tuning::Tuning;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,7 +82,9 @@ fn digits_accuracy(precision: Precision, seed: u64) -> f64 {
     let mut experiment = Experiment::read(&example()).unwrap();
     experiment.train.seed = seed;
     let n_epochs = u64::from(experiment.train.epochs);
-    let summary = finish(&mut session(experiment.spec(precision)), &Plan { n_epochs, checkpoint: None }).unwrap();
+    let summary =
+        finish(&mut session(experiment.spec(precision, &Tuning::none())), &Plan { n_epochs, checkpoint: None })
+            .unwrap();
     assert_eq!(summary.epochs.len() as u64, n_epochs);
     assert!(summary.test_accuracy >= 0.97, "{precision}, seed {seed}: ended at {}", summary.test_accuracy);
     summary.test_accuracy
@@ -304,7 +307,7 @@ fn padding_counts_for_nothing_in_an_evaluation() {
     let precision = if run::has_f16() { Precision::F16 } else { Precision::Bf16 };
     for batch in [7, 32, 360] {
         let model = spec(constant()).model;
-        let evaluator = Evaluator::new(client(), &model, precision, batch).unwrap();
+        let evaluator = Evaluator::new(client(), &model, precision, batch, &Tuning::none()).unwrap();
         let evaluation = evaluator.evaluate(Path::new("zeros"), &checkpoint, test).unwrap();
         assert_eq!((evaluation.n_correct, evaluation.n_examples), (n_zeros, 360), "batch {batch}");
         // ln 10 to 4 ulp, and a sum of up to 360 equal terms, each addition to half an ulp.

@@ -18,6 +18,7 @@ use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::{self, Screen};
 use crate::tpu::fit::{Row, Step};
 use crate::tpu::{Compiler, Report, Target};
+use crate::tuning::Tune;
 
 /// What one lever did.
 #[derive(Debug, Serialize)]
@@ -54,7 +55,11 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         "--levers compiles beside one plain program, and {} precisions were named\nhelp: name one, such as --precision f32",
         precisions.len()
     );
-    let experiment = read(&args.model)?;
+    let mut experiment = read(&args.model)?;
+    // What is tuned for the target is a lever, and beside it each choice.
+    if experiment.tune == Tune::Auto {
+        experiment.tune = Tune::None;
+    }
     let batch = args.batch.unwrap_or(experiment.train.batch);
     let plain = Setting { experiment, precision: precisions.first().copied().unwrap_or(Precision::F32), batch };
     let compiler = compiler(args.fresh, false, &args.limits, context);
@@ -86,7 +91,9 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 /// The plain program, each lever alone, and those that apply together.
 fn pull_all(compiler: &Compiler, target: &Target, plain: &Setting, watch: &mut Watch) -> anyhow::Result<Vec<Pulled>> {
     let mut together = plain.clone();
-    let mut settings = vec![("plain", "", format!("the program as it is, in {}", plain.precision), Ok(plain.clone()))];
+    let tuned = if plain.experiment.tune == Tune::None { ", not tuned" } else { "" };
+    let about = format!("the program as it is, in {}{tuned}", plain.precision);
+    let mut settings = vec![("plain", "", about, Ok(plain.clone()))];
     for lever in LEVERS {
         let mut setting = plain.clone();
         let pulled = (lever.pull)(&mut setting);
@@ -109,7 +116,8 @@ fn pull_all(compiler: &Compiler, target: &Target, plain: &Setting, watch: &mut W
             Ok(setting) => {
                 n_more -= 1;
                 watch.start(target, &format!("{lever} ({})", setting.precision), Step { batch: setting.batch, n_more });
-                let row = match build(&setting.experiment, Which::Train, setting.precision, setting.batch) {
+                let tuning = setting.experiment.tune.tuning(&target.tuning());
+                let row = match build(&setting.experiment, Which::Train, setting.precision, setting.batch, tuning) {
                     Ok(program) => compile(compiler, target, &program.module, setting.batch)?,
                     // A plain program that cannot be built is the user's mistake; a lever that does not work here is not.
                     Err(error) if lever == "plain" => return Err(error),
@@ -356,7 +364,7 @@ mod tests {
         use crate::train::{Experiment, TrainConfig};
 
         let model = Model::Mlp(mlp::Config::new([4], 2));
-        let experiment = Experiment { model, data: None, train: TrainConfig::default() };
+        let experiment = Experiment { model, data: None, train: TrainConfig::default(), tune: Tune::Auto };
         let plain = Setting { experiment, precision: Precision::F32, batch: 128 };
         let mut levers = vec![
             pulled("plain", Some(7_335_000_000), 188_200_000),

@@ -11,8 +11,10 @@ use super::super::compile::warn_of_one_core;
 use super::super::module_file;
 use super::super::policy::lower_if_asked;
 use super::super::program::{Which, build, read};
+use super::super::tune::TuneArg;
 use crate::graph::Precision;
 use crate::hlo::Module;
+use crate::tpu::Target;
 use crate::train::Experiment;
 
 /// `--batch-dim`: which axis of which parameter is the batch.
@@ -123,12 +125,18 @@ impl Source {
         }
     }
 
-    /// The verified program of a precision and batch.
-    pub(super) fn module(&self, precision: &str, batch: u32) -> anyhow::Result<Module> {
+    /// The verified program of a precision and batch, tuned for a target.
+    pub(super) fn module(
+        &self,
+        precision: &str,
+        batch: u32,
+        target: &Target,
+        tune: &TuneArg,
+    ) -> anyhow::Result<Module> {
         match self {
             Source::Model { experiment, which, .. } => {
                 let precision = precision.parse().map_err(anyhow::Error::msg)?;
-                Ok(build(experiment, *which, precision, batch)?.module)
+                Ok(build(experiment, *which, precision, batch, tune.tuning(experiment, target))?.module)
             }
             Source::Modules { files, .. } => {
                 let path = files.get(&batch).with_context(|| format!("there is no module of batch {batch}"))?;

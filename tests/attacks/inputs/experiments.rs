@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bf16scope::graph::Precision;
 use bf16scope::models::{ConfigError, yaml};
 use bf16scope::train::{Experiment, program};
+use bf16scope::tuning::Tuning;
 
 /// What stands where another value is expected.
 const VALUES: [&str; 24] = [
@@ -43,6 +44,8 @@ const EXPERIMENTS: [&str; 4] = [
   n_classes: 3
   hidden: [5]
   dropout: 0.25
+tune:
+  remat: elementwise
 train:
   batch: 4
   epochs: 1
@@ -51,7 +54,6 @@ train:
   accumulate: 2
   label_smoothing: 0.1
   loss_scale: static:1024
-  remat: elementwise
   optimizer:
     kind: momentum
     momentum: 0.9
@@ -103,6 +105,12 @@ train:
   padding: same
   momentum: 0.9
   epsilon: 1.0e-5
+tune:
+  base: auto
+  stem: space_to_depth
+  pair_columns: true
+  norm_gradient: per_feature
+  remat: elementwise
 ",
     "model:
   kind: transformer
@@ -115,8 +123,16 @@ train:
   hidden: 4
   causal: true
   dropout: 0.25
+tune:
+  base: none
+  softmax: one_pass
   recompute:
+    weights: all
     attention: 1
+    values: 1
+    hidden: 0
+  residual: true
+  pace: false
 train:
   batch: 2
   optimizer:
@@ -139,7 +155,7 @@ fn outcome(text: &str) -> Result<(), String> {
     let experiment: Experiment =
         yaml::from_str("e.yaml", text).map_err(|error: ConfigError| format!("read: {error}"))?;
     let batch = i64::from(experiment.train.batch);
-    let objective = experiment.train.objective(Precision::Bf16);
+    let objective = experiment.objective(Precision::Bf16, &Tuning::none());
     let program = program::training(&experiment.model, Precision::Bf16, batch, &objective);
     program.map_err(|error| format!("built: {error}"))?;
     Ok(())

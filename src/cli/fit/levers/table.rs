@@ -3,10 +3,9 @@
 
 use crate::graph::Precision;
 use crate::models::Model;
-use crate::models::resnet::Stem;
 use crate::optim::{Adafactor, MomentumDtype, Optimizer};
-use crate::passes::remat;
 use crate::train::Experiment;
+use crate::tuning::{Remat, Stem, Tune, Tuning};
 
 /// What a lever edits.
 #[derive(Clone, Debug)]
@@ -54,27 +53,47 @@ pub(super) const LEVERS: &[Lever] = &[
         pull: accumulate,
     },
     Lever {
+        name: "tuned for the target",
+        option: "tune: auto",
+        about: "all that pays on the target: the same function; gradients differ in their last bits",
+        pull: auto,
+    },
+    Lever {
         name: "recompute elementwise",
-        option: "remat: elementwise",
+        option: "tune: {remat: elementwise}",
         about: "the backward pass computes functions of one or two kept arrays again instead of keeping them: the same bits",
         pull: remat,
     },
     Lever {
         name: "recompute blocks",
-        option: "remat: [\"block*\"]",
+        option: "tune: {remat: [\"block*\"]}",
         about: "the backward pass computes blocks (a transformer's layers: layer*) again from what goes into them: the same bits",
         pull: remat_blocks,
     },
     Lever {
         name: "space-to-depth stem",
-        option: "stem: space_to_depth",
+        option: "tune: {stem: space_to_depth}",
         about: "ResNet's first convolution on squares of four pixels: the same function, summed in another order",
         pull: space_to_depth,
     },
 ];
 
+/// What is tuned now; levers are pulled for TPUs alone.
+fn now(setting: &Setting) -> Tuning {
+    setting.experiment.tune.tuning(&Tuning::tpu())
+}
+
+fn auto(setting: &mut Setting) -> Result<(), String> {
+    match &setting.experiment.tune {
+        Tune::None => setting.experiment.tune = Tune::Auto,
+        Tune::Auto => return Err("it is tuned for the target already".to_string()),
+        Tune::Keys(_) => return Err("the file says what is tuned".to_string()),
+    }
+    Ok(())
+}
+
 fn remat(setting: &mut Setting) -> Result<(), String> {
-    recompute(setting, remat::Config::Elementwise)
+    recompute(setting, Remat::Elementwise)
 }
 
 fn remat_blocks(setting: &mut Setting) -> Result<(), String> {
@@ -83,27 +102,30 @@ fn remat_blocks(setting: &mut Setting) -> Result<(), String> {
         Model::Transformer(_) => "layer*",
         Model::Mlp(_) => return Err("an mlp has no blocks".to_string()),
     };
-    recompute(setting, remat::Config::Scopes(vec![pattern.to_string()]))
+    recompute(setting, Remat::Scopes(vec![pattern.to_string()]))
 }
 
-fn recompute(setting: &mut Setting, what: remat::Config) -> Result<(), String> {
-    match &setting.experiment.train.remat {
-        remat::Config::None => setting.experiment.train.remat = what,
-        remat::Config::Elementwise | remat::Config::Scopes(_) => return Err("the model recomputes already".to_string()),
+fn recompute(setting: &mut Setting, what: Remat) -> Result<(), String> {
+    if now(setting).remat != Remat::None {
+        return Err("the model recomputes already".to_string());
     }
+    let mut keys = setting.experiment.tune.keys();
+    keys.remat = Some(what);
+    setting.experiment.tune = keys.into();
     Ok(())
 }
 
 fn space_to_depth(setting: &mut Setting) -> Result<(), String> {
-    match &mut setting.experiment.model {
-        Model::Resnet(config) if config.stem == Stem::SpaceToDepth => {
-            Err("the stem is space-to-depth already".to_string())
-        }
-        Model::Resnet(config) => {
-            config.stem = Stem::SpaceToDepth;
+    match (&setting.experiment.model, now(setting).stem) {
+        (Model::Resnet(_), Stem::Plain) => {
+            let mut keys = setting.experiment.tune.keys();
+            keys.stem = Some(Stem::SpaceToDepth);
+            setting.experiment.tune = keys.into();
             Ok(())
         }
-        Model::Mlp(_) | Model::Cnn(_) | Model::Transformer(_) => Err("the model is no ResNet".to_string()),
+        (Model::Resnet(_), Stem::SpaceToDepth) => Err("the stem is space-to-depth already".to_string()),
+        (Model::Resnet(_), Stem::PoolFirst) => Err("the stem pools first".to_string()),
+        (Model::Mlp(_) | Model::Cnn(_) | Model::Transformer(_), _) => Err("the model is no ResNet".to_string()),
     }
 }
 
@@ -169,7 +191,8 @@ mod tests {
 
     fn setting(optimizer: Optimizer, precision: Precision) -> Setting {
         let train = TrainConfig { optimizer, ..TrainConfig::default() };
-        let experiment = Experiment { model: Model::Mlp(mlp::Config::new([4], 2)), data: None, train };
+        let experiment =
+            Experiment { model: Model::Mlp(mlp::Config::new([4], 2)), data: None, train, tune: Tune::None };
         Setting { experiment, precision, batch: 8 }
     }
 
@@ -226,7 +249,8 @@ mod tests {
             setting.experiment.model = crate::models::yaml::from_str("model", model).unwrap();
             remat_blocks(&mut setting).unwrap();
             // A pattern that matches nothing is an error.
-            let program = build(&setting.experiment, Which::Train, setting.precision, setting.batch).unwrap();
+            let tuning = now(&setting);
+            let program = build(&setting.experiment, Which::Train, setting.precision, setting.batch, tuning).unwrap();
             let is_copy = |name: &str| name.contains("remat/");
             assert!(
                 program.module.entry().instructions.iter().any(|instr| is_copy(&instr.metadata.op_name)),

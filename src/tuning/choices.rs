@@ -1,0 +1,74 @@
+//! What each choice of a tuning is worth, and what it does to the bits of a result.
+
+/// What a choice does to the bits of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The same operations on the same values: every bit stays, where the compiler keeps those of each instruction.
+    Exact,
+    /// The same terms, added in another order or rounded in between: last bits differ.
+    Reassociating,
+}
+
+/// A choice that a [`Tuning`](super::Tuning) makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Its key under `tune`, and its field.
+    pub key: &'static str,
+    /// What it does to the bits.
+    pub effect: Effect,
+    /// What differs, and by how much.
+    pub about: &'static str,
+}
+
+const fn exact(key: &'static str, about: &'static str) -> Choice {
+    Choice { key, effect: Effect::Exact, about }
+}
+
+const fn reassociating(key: &'static str, about: &'static str) -> Choice {
+    Choice { key, effect: Effect::Reassociating, about }
+}
+
+/// Every choice, in the order of [`Tuning`](super::Tuning)'s fields.
+pub const CHOICES: [Choice; 8] = [
+    reassociating(
+        "stem",
+        "the convolution's sums have zeros among their terms (`space_to_depth`), the norm's gradient sums fewer terms \
+         (`pool_first`): a sum of n terms differs by at most n roundings of its dtype",
+    ),
+    reassociating(
+        "pair_columns",
+        "zeros are among the terms of the convolution's sums: at most n roundings for n terms",
+    ),
+    reassociating(
+        "norm_gradient",
+        "products and quotients of the same numbers in another order: a few roundings in f32",
+    ),
+    reassociating("softmax", "each of n terms rounds a value of the result's size by 2^-24 of it, in f32"),
+    exact("recompute", "products run twice, on the same values"),
+    exact("remat", "instructions run twice, on the same values"),
+    exact("residual", "a cotangent is made twice, from the same values; where a sum is NaN it is NaN too"),
+    exact("pace", "no value changes: barriers wait for more"),
+];
+
+impl Choice {
+    /// The choice of this key.
+    pub fn of(key: &str) -> Option<&'static Choice> {
+        CHOICES.iter().find(|choice| choice.key == key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Tuning;
+    use super::*;
+
+    #[test]
+    fn every_field_is_a_choice() {
+        let serde_json::Value::Object(fields) = serde_json::to_value(Tuning::none()).unwrap() else { panic!() };
+        let keys: Vec<&str> = CHOICES.iter().map(|choice| choice.key).collect();
+        assert_eq!(
+            fields.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(),
+            keys.into_iter().collect()
+        );
+    }
+}

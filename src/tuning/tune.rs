@@ -1,0 +1,155 @@
+//! `tune` of an experiment: what its user says of the tuning, before there is a target.
+
+use super::{Layers, NormGradient, Remat, Softmax, Stem, Tuning};
+use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// `auto`, `none`, or some keys.
+///
+/// ```
+/// use bf16scope::models::yaml;
+/// use bf16scope::tuning::{Layers, Tune, Tuning};
+///
+/// let tune: Tune = yaml::from_str("tune.yaml", "recompute: {weights: 0}\n").unwrap();
+/// let on_a_tpu = tune.tuning(&Tuning::tpu());
+/// assert_eq!(on_a_tpu.recompute.weights, Layers::First(0));
+/// assert_eq!(on_a_tpu.softmax, Tuning::tpu().softmax);
+/// assert_eq!(Tune::Auto.tuning(&Tuning::none()), Tuning::none());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Tune {
+    /// What pays on the target.
+    #[default]
+    Auto,
+    /// Nothing, on any target.
+    None,
+    /// The base, but for these.
+    Keys(Box<Keys>),
+}
+
+/// The keys of `tune`: those of a [`Tuning`], and where the rest comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Keys {
+    /// What keys that are not given are. Default `auto`.
+    pub base: Base,
+    /// [`Tuning::stem`].
+    pub stem: Option<Stem>,
+    /// [`Tuning::pair_columns`].
+    pub pair_columns: Option<bool>,
+    /// [`Tuning::norm_gradient`].
+    pub norm_gradient: Option<NormGradient>,
+    /// [`Tuning::softmax`].
+    pub softmax: Option<Softmax>,
+    /// [`Tuning::recompute`].
+    pub recompute: RecomputeKeys,
+    /// [`Tuning::remat`].
+    pub remat: Option<Remat>,
+    /// [`Tuning::residual`].
+    pub residual: Option<bool>,
+    /// [`Tuning::pace`].
+    pub pace: Option<bool>,
+}
+
+/// The keys of `recompute`: those of a [`Recompute`](super::Recompute).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RecomputeKeys {
+    /// [`Recompute::weights`](super::Recompute::weights).
+    pub weights: Option<Layers>,
+    /// [`Recompute::attention`](super::Recompute::attention).
+    pub attention: Option<Layers>,
+    /// [`Recompute::values`](super::Recompute::values).
+    pub values: Option<Layers>,
+    /// [`Recompute::hidden`](super::Recompute::hidden).
+    pub hidden: Option<Layers>,
+}
+
+/// What the keys of a [`Tuning`] are before any is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Base {
+    /// What pays on the target.
+    #[default]
+    Auto,
+    /// [`Tuning::none`].
+    None,
+}
+
+impl Tune {
+    /// The tuning for a target on which `auto` pays.
+    pub fn tuning(&self, auto: &Tuning) -> Tuning {
+        match self {
+            Tune::Auto => auto.clone(),
+            Tune::None => Tuning::none(),
+            Tune::Keys(keys) => keys.tuning(auto),
+        }
+    }
+
+    /// The keys to add to: of `auto` and `none` none but their base.
+    pub fn keys(&self) -> Keys {
+        match self {
+            Tune::Auto => Keys::default(),
+            Tune::None => Keys { base: Base::None, ..Keys::default() },
+            Tune::Keys(keys) => (**keys).clone(),
+        }
+    }
+}
+
+impl From<Keys> for Tune {
+    fn from(keys: Keys) -> Tune {
+        Tune::Keys(Box::new(keys))
+    }
+}
+
+impl Keys {
+    fn tuning(&self, auto: &Tuning) -> Tuning {
+        fn set<T: Clone>(value: &mut T, given: &Option<T>) {
+            if let Some(given) = given {
+                *value = given.clone();
+            }
+        }
+        let Keys { base, stem, pair_columns, norm_gradient, softmax, recompute, remat, residual, pace } = self;
+        let mut tuning = match base {
+            Base::Auto => auto.clone(),
+            Base::None => Tuning::none(),
+        };
+        set(&mut tuning.stem, stem);
+        set(&mut tuning.pair_columns, pair_columns);
+        set(&mut tuning.norm_gradient, norm_gradient);
+        set(&mut tuning.softmax, softmax);
+        set(&mut tuning.recompute.weights, &recompute.weights);
+        set(&mut tuning.recompute.attention, &recompute.attention);
+        set(&mut tuning.recompute.values, &recompute.values);
+        set(&mut tuning.recompute.hidden, &recompute.hidden);
+        set(&mut tuning.remat, remat);
+        set(&mut tuning.residual, residual);
+        set(&mut tuning.pace, pace);
+        tuning
+    }
+}
+
+impl<'de> Deserialize<'de> for Tune {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Tune, D::Error> {
+        struct Value;
+        impl<'de> Visitor<'de> for Value {
+            type Value = Tune;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("auto, none, or keys such as {remat: elementwise}")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Tune, E> {
+                match text {
+                    "auto" => Ok(Tune::Auto),
+                    "none" => Ok(Tune::None),
+                    _ => Err(E::unknown_variant(text, &["auto", "none"])),
+                }
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Tune, A::Error> {
+                Keys::deserialize(MapAccessDeserializer::new(map)).map(Tune::from)
+            }
+        }
+        deserializer.deserialize_any(Value)
+    }
+}

@@ -1,0 +1,187 @@
+//! Tunings: the same variables under each, the same bits under those that say so, and a checkpoint that goes from one to
+//! another.
+
+use crate::run;
+
+use bf16scope::data::{Batches, Dataset};
+use bf16scope::graph::{Init, Precision, Program};
+use bf16scope::hlo::{DType, Literal};
+use bf16scope::models::{Model, yaml};
+use bf16scope::optim::{LearningRate, Optimizer, Update, WeightDecay};
+use bf16scope::train::resume::check_settings;
+use bf16scope::train::{Objective, Session, Spec, program};
+use bf16scope::tuning::{CHOICES, Choice, Effect, Remat, Tune, Tuning};
+use serde_json::json;
+use std::path::Path;
+
+fn resnet() -> Model {
+    yaml::from_str("resnet", "{kind: resnet, depth: 18, width: 4, input: [16, 16, 3], n_classes: 5}").unwrap()
+}
+
+fn transformer() -> Model {
+    let text =
+        "{kind: transformer, vocabulary: 5, length: 8, max_length: 8, layers: 2, features: 16, heads: 4, hidden: 32}";
+    yaml::from_str("transformer", text).unwrap()
+}
+
+/// With a rate of 1 and no momentum the new value is the old one less the gradient.
+fn objective(tuning: &Tuning) -> Objective {
+    let update = Update {
+        optimizer: Optimizer::Sgd {},
+        learning_rate: LearningRate::Constant { value: 1.0 },
+        weight_decay: WeightDecay::default(),
+    };
+    Objective { update, tuning: tuning.clone(), ..Objective::default() }
+}
+
+/// Names, dtypes and dims of the variables.
+fn variables(program: &Program) -> Vec<(String, DType, Vec<i64>)> {
+    program.variables.iter().map(|v| (v.name.clone(), v.dtype, v.dims.clone())).collect()
+}
+
+/// Results of a step from values that depend on names alone, by name.
+fn results(program: &Program) -> Vec<(String, Literal)> {
+    let value = |name: &str| {
+        if let Some(variable) = program.variables.iter().find(|variable| variable.name == name) {
+            return Literal::from_elements(variable.dims.clone(), &variable.init.values(7, name, &variable.dims));
+        }
+        let input = program.inputs.iter().find(|input| input.name == name).unwrap();
+        let n = input.dims.iter().product();
+        let values = Init::Uniform { limit: 2.49 }.values(7, name, &[n]);
+        match input.dtype {
+            DType::S32 if input.dims.is_empty() => Literal::from_elements(Vec::new(), &[0i32]),
+            DType::S32 => {
+                let classes: Vec<i32> = values.into_iter().map(|value| (value + 2.49) as i32).collect();
+                Literal::from_elements(input.dims.clone(), &classes)
+            }
+            DType::BF16 => {
+                let values: Vec<half::bf16> = values.into_iter().map(half::bf16::from_f32).collect();
+                Literal::from_elements(input.dims.clone(), &values)
+            }
+            _ => Literal::from_elements(input.dims.clone(), &values),
+        }
+    };
+    program.outputs.iter().cloned().zip(run::run(program, value)).collect()
+}
+
+/// Each choice, made alone, as YAML has it; `BLOCK` is a pattern of the model's blocks.
+const MADE: [(&str, &str); 12] = [
+    ("stem", "space_to_depth"),
+    ("stem", "pool_first"),
+    ("pair_columns", "true"),
+    ("norm_gradient", "per_feature"),
+    ("softmax", "one_pass"),
+    ("recompute", "{weights: all}"),
+    ("recompute", "{attention: 1, values: 1, hidden: all}"),
+    ("remat", "elementwise"),
+    ("remat", "convolutional"),
+    ("remat", "[BLOCK]"),
+    ("residual", "true"),
+    ("pace", "true"),
+];
+
+/// `pair_columns` wants a batch of 128. What a model has no use for changes nothing. [`super::remat`] compares what a
+/// network of convolutions rematerialises; here it is the transformer that runs.
+#[test]
+fn choices_keep_the_variables_and_exact_ones_every_bit() {
+    let mut n_changed = 0;
+    for (model, precision, batch) in [(resnet(), Precision::F32, 128), (transformer(), Precision::Bf16, 2)] {
+        let step = |tuning: &Tuning| program::training(&model, precision, batch, &objective(tuning));
+        let untuned = step(&Tuning::none()).unwrap();
+        let runs = model.kind() == "transformer";
+        let expected = if runs { results(&untuned) } else { Vec::new() };
+        for (key, value) in MADE {
+            let case = format!("{}, {key}: {value}", model.kind());
+            let value = value.replace("BLOCK", if model.kind() == "resnet" { "block*" } else { "layer*" });
+            let tune: Tune = yaml::from_str("tune", &format!("{{base: none, {key}: {value}}}")).unwrap();
+            let tuning = tune.tuning(&Tuning::tpu());
+            let tuned = step(&tuning).unwrap_or_else(|error| panic!("{case}: {error}"));
+            assert_eq!(variables(&tuned), variables(&untuned), "{case}");
+            if tuned.module == untuned.module {
+                continue;
+            }
+            n_changed += 1;
+            if runs && Choice::of(key).unwrap().effect == Effect::Exact {
+                for ((name, measured), (_, expected)) in results(&tuned).iter().zip(&expected) {
+                    assert_eq!(measured, expected, "{case}: {name}");
+                }
+            }
+        }
+        let all = step(&Tuning::tpu()).unwrap();
+        assert_eq!(variables(&all), variables(&untuned), "{}", model.kind());
+    }
+    // Of ResNet two stems, pairs, the norm and three remats; of the transformer the softmax, both recomputes, two remats
+    // and residual. Pace has nothing to wait for where nothing large is rematerialised.
+    assert_eq!(n_changed, 13);
+    assert!(CHOICES.iter().all(|choice| MADE.iter().any(|(key, _)| *key == choice.key)));
+}
+
+fn spec(model: Model, tuning: &Tuning) -> Spec {
+    Spec { model, precision: Precision::F32, batch: 8, seed: 2, shift: 0, objective: objective(tuning) }
+}
+
+#[test]
+fn a_checkpoint_goes_from_one_tuning_to_another_and_what_it_does_to_bits_is_said() {
+    let data = Dataset {
+        features: (0..8 * 16 * 16 * 3).map(|i| ((i * 37 + i / 5) % 16) as f32 / 16.0 - 0.5).collect(),
+        feature_dims: vec![16, 16, 3],
+        labels: (0..8).map(|label| label % 5).collect(),
+        n_classes: 5,
+    };
+    let batches = Batches::new(&data, 8, 0).unwrap().cast(DType::F32).unwrap();
+    let batch = batches.in_order().next().unwrap();
+    let client = run::cpu().unwrap();
+    let tpu = Tuning::tpu();
+    let [mut none, mut tuned] =
+        [&Tuning::none(), &tpu].map(|tuning| Session::new(&client, spec(resnet(), tuning)).unwrap());
+    none.train(&batch).unwrap();
+    let checkpoint = none.checkpoint(1).unwrap();
+    let changes = tuned.restore(Path::new("run"), &checkpoint).unwrap();
+    let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        changes,
+        [
+            "tune.norm_gradient was per_element, is per_feature now: the same function, with other last bits from here on",
+            "tune.pace was false, is true now: the same bits",
+            "tune.pair_columns was false, is true now: the same function, with other last bits from here on",
+            "tune.recompute.weights was 0, is all now: the same bits",
+            "tune.remat was none, is convolutional now: the same bits",
+            "tune.residual was false, is true now: the same bits",
+            "tune.softmax was two_passes, is one_pass now: the same function, with other last bits from here on",
+            "tune.stem was plain, is pool_first now: the same function, with other last bits from here on",
+        ]
+    );
+    // It holds what the other held, and both go on.
+    assert_eq!(tuned.state().unwrap(), none.state().unwrap());
+    let reports = [&mut none, &mut tuned].map(|session| session.train(&batch).unwrap());
+    assert!(reports.iter().all(|report| report.loss.is_finite()), "{reports:?}");
+    assert_eq!(none.restore(Path::new("run"), &tuned.checkpoint(1).unwrap()).unwrap().len(), 8);
+    assert_eq!(tuned.restore(Path::new("run"), &tuned.checkpoint(1).unwrap()).unwrap(), []);
+}
+
+/// What versions before `tune` wrote of the same choices.
+#[test]
+fn a_checkpoint_from_before_there_was_tune_goes_on() {
+    let client = run::cpu().unwrap();
+    let model: Model = yaml::from_str("mlp", "{kind: mlp, input: [4], n_classes: 2}").unwrap();
+    let mut checkpoint = Session::new(&client, spec(model.clone(), &Tuning::none())).unwrap().checkpoint(1).unwrap();
+    let mut settings = serde_json::to_value(&checkpoint.settings).unwrap();
+    settings.as_object_mut().unwrap().remove("tune").unwrap();
+    settings["train"]["remat"] = json!("elementwise");
+    for (key, value) in
+        [("stem", json!("pool_first")), ("pair_columns", json!(true)), ("norm_gradient", json!("per_feature"))]
+    {
+        settings["model"][key] = value;
+    }
+    checkpoint.settings = settings.to_string().parse().unwrap();
+    let before = Tuning::none().with(|tuning| {
+        (tuning.residual, tuning.pace, tuning.pair_columns) = (true, true, true);
+        tuning.remat = Remat::Elementwise;
+        tuning.stem = Tuning::tpu().stem;
+        tuning.norm_gradient = Tuning::tpu().norm_gradient;
+    });
+    let changes =
+        |tuning: &Tuning| check_settings(Path::new("run"), &checkpoint, &spec(model.clone(), tuning)).unwrap();
+    assert_eq!(changes(&before), []);
+    assert_eq!(changes(&Tuning::none()).len(), 6);
+}
