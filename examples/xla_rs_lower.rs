@@ -28,7 +28,7 @@ fn numbers(dims: &[i64]) -> xla::Result<Literal> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    pjrt::prepare_environment(); // Before XLA reads its flags: every rounding to bf16 is kept.
+    pjrt::prepare_environment(pjrt::Purpose::Compile)?; // Before XLA reads its flags: every rounding to bf16 is kept.
     let f32_network = network()?;
     let (lowered, report) = amp::run(&interop::module(&f32_network)?, &amp::Policy::default())?;
     println!("{} of {} instructions lowered", report.n_lowered(), report.decisions.len());

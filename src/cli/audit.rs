@@ -70,7 +70,7 @@ pub struct Args {
     /// Values held at once for comparison, in MiB; a smaller limit means more compilations
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     slice_mib: u32,
-    /// Where it runs: cpu (the plugin), tpu, or xla-cpu (xla-rs's client, in builds with the feature xla)
+    /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
     #[command(flatten)]
@@ -115,7 +115,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     inputs.check_memory(2)?;
     let inputs: Vec<Literal> =
         (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
-    let client = args.limits.client(args.device, context)?;
+    let client = args.limits.client(&args.device, context)?;
     let spinner = progress::spinner(format!("auditing {}", args.module.display()), context.quiet);
     let config = Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals: args.flush_subnormals };
     let auditor = Auditor::new(&client, &module, &inputs, config).with_context(failed)?;

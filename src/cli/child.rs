@@ -1,13 +1,14 @@
 //! Where modules from files run and compile: in a child process, with limits of time and memory.
 //!
-//! What bf16scope built itself (models from YAML) stays in this process, unless a limit is given.
+//! What bf16scope built itself (models from YAML) stays in this process, unless a limit is given, or the device is a
+//! plugin in a file of the user's.
 
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use super::Context;
-use crate::pjrt::{ChildSpec, Client, Limits, PjrtError, Platform, SERVE, serve};
+use crate::pjrt::{ChildSpec, Client, Limits, PjrtError, Platform, SERVE, Setup, serve};
 
 /// Arguments that limit what a module may take.
 #[derive(Clone, Debug, clap::Args)]
@@ -34,8 +35,16 @@ impl LimitArgs {
     }
 
     /// A client for a module from a file.
-    pub(super) fn client(&self, platform: Platform, context: &Context) -> Result<Client, PjrtError> {
+    pub(super) fn client(&self, platform: &Platform, context: &Context) -> Result<Client, PjrtError> {
         Client::in_child(platform, &context.setup(), &self.spec())
+    }
+}
+
+/// A client for what bf16scope built: in this process, or, of a plugin that bf16scope knows nothing of, in a child.
+pub(super) fn client(platform: &Platform, setup: &Setup) -> Result<Client, PjrtError> {
+    match platform.spec().is_some_and(|spec| spec.path.is_some()) {
+        true => Client::in_child(platform, setup, &ChildSpec::new(THIS_PROGRAM)),
+        false => Client::of(platform, setup),
     }
 }
 

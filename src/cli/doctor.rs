@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::probe::{Answer, Question, answer, questions};
 use super::{Context, Status, plugins, progress};
-use crate::pjrt::{Kind, Platform, locate};
+use crate::pjrt::{Platform, PluginSpec, Purpose, Setup, locate};
 use crate::report::{Column, Screen, Table};
 
 const EXAMPLES: &str = "\
@@ -22,6 +22,8 @@ Examples:
           everything about what is installed; installs nothing
   bf16scope doctor --install
           installs what is missing first
+  bf16scope doctor --device plugin:/opt/vendor/pjrt_plugin.so
+          only about the plugin in this file
   bf16scope doctor --device xla-cpu
           only about xla-rs's client (in builds with the feature xla)
   bf16scope doctor --json
@@ -40,7 +42,7 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Ask about this device only: cpu, tpu or xla-cpu
+    /// Ask about this device only: cpu, tpu, plugin:PATH or xla-cpu
     #[arg(long, value_name = "DEVICE")]
     device: Option<Platform>,
     /// Answer the questions about one device, a line each; `doctor` runs this for itself
@@ -51,16 +53,37 @@ pub struct Args {
     skip: usize,
 }
 
+impl Args {
+    /// A device whose hardware need not be here is asked to compile.
+    pub(super) fn purpose(&self) -> Purpose {
+        match self.device.as_ref().or(self.probe.as_ref()).and_then(Platform::spec) {
+            Some(spec) if spec.hardware.is_none() => Purpose::Run,
+            Some(_) | None => Purpose::Compile,
+        }
+    }
+}
+
 /// What the command found.
 #[derive(Debug, Serialize)]
 struct Findings {
     plugins: Vec<plugins::Row>,
-    cpu: Vec<Answer>,
-    tpu: Vec<Answer>,
-    /// Empty where this build has no xla-rs and was not asked about it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    xla_cpu: Vec<Answer>,
+    /// A field for each device.
+    #[serde(flatten, serialize_with = "by_device")]
+    devices: Vec<Asked>,
     instructions: Vec<Instruction>,
+}
+
+/// A device, and what it answered: nothing if it was not asked.
+#[derive(Debug)]
+struct Asked {
+    platform: Platform,
+    answers: Vec<Answer>,
+}
+
+/// `cpu`, `tpu`, `xla_cpu`, … as fields.
+fn by_device<S: serde::Serializer>(devices: &[Asked], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer
+        .collect_map(devices.iter().map(|asked| (asked.platform.name().replace("xla-cpu", "xla_cpu"), &asked.answers)))
 }
 
 /// An extension of the CPU's instruction set that matters here.
@@ -73,40 +96,66 @@ struct Instruction {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    if let Some(probe) = args.probe {
+    if let Some(probe) = &args.probe {
         return serve(probe, args.skip, context);
     }
     let setup = context.setup();
     if args.install {
-        for kind in Kind::ALL {
-            locate(kind, &setup)?;
+        for spec in PluginSpec::pinned() {
+            locate(spec, &setup)?;
         }
     }
-    let rows = plugins::rows(&setup);
-    let is_there = |kind: Kind| rows.iter().any(|row| row.plugin == plugins::name(kind) && row.is_there());
-    let asked = |platform| args.device.is_none_or(|device| device == platform);
-    let ask_if = |there: bool, platform| if there && asked(platform) { ask(platform, context) } else { Ok(Vec::new()) };
-    let cpu = ask_if(is_there(Kind::Cpu), Platform::Cpu)?;
-    let tpu = ask_if(is_there(Kind::Tpu), Platform::Tpu)?;
-    let xla_cpu = ask_if(cfg!(feature = "xla") || args.device.is_some(), Platform::XlaCpu)?;
-    let findings = Findings { plugins: rows, cpu, tpu, xla_cpu, instructions: instructions() };
+    let rows = rows(args.device.as_ref(), &setup);
+    let mut devices = Vec::new();
+    for platform in platforms(args.device.as_ref()) {
+        let answers = match args.device.as_ref().is_none_or(|device| *device == platform) && is_there(&platform, &rows)
+        {
+            true => ask(&platform, context)?,
+            false => Vec::new(),
+        };
+        devices.push(Asked { platform, answers });
+    }
+    let works = |asked: &Asked| asked.answers.iter().any(|a| a.question == Question::Plugin && a.works);
+    // xla-rs is in some builds only; the plugins always have their place.
+    let all_work = match &args.device {
+        Some(device) => devices.iter().any(|asked| asked.platform == *device && works(asked)),
+        None => devices.iter().filter(|asked| asked.platform.spec().is_some()).all(works),
+    };
+    let findings = Findings { plugins: rows, devices, instructions: instructions() };
     if args.json {
         context.print_json(&findings)?;
     } else {
         context.print(&render(&findings, context.screen))?;
     }
-    let works = |answers: &[Answer]| answers.iter().any(|a| a.question == Question::Plugin && a.works);
-    let all_work = match args.device {
-        Some(Platform::Cpu) => works(&findings.cpu),
-        Some(Platform::Tpu) => works(&findings.tpu),
-        Some(Platform::XlaCpu) => works(&findings.xla_cpu),
-        None => works(&findings.cpu) && works(&findings.tpu),
-    };
     Ok(if all_work { Status::Ok } else { Status::Failing })
 }
 
+/// The devices that have a place in the report.
+fn platforms(asked: Option<&Platform>) -> Vec<Platform> {
+    let is_listed = |platform: &Platform| platform.spec().is_some() || cfg!(feature = "xla") || asked == Some(platform);
+    let mut platforms: Vec<Platform> = Platform::named().into_iter().filter(is_listed).collect();
+    platforms.extend(asked.filter(|asked| !platforms.contains(asked)).cloned());
+    platforms
+}
+
+/// The pinned plugins, and the one that was asked about.
+fn rows(asked: Option<&Platform>, setup: &Setup) -> Vec<plugins::Row> {
+    let mut rows = plugins::rows(setup);
+    if let Some(spec) = asked.and_then(Platform::spec)
+        && !rows.iter().any(|row| row.plugin == spec.name)
+    {
+        rows.push(plugins::row(spec, setup));
+    }
+    rows
+}
+
+/// Whether there is a library to load.
+fn is_there(platform: &Platform, rows: &[plugins::Row]) -> bool {
+    platform.spec().is_none_or(|spec| rows.iter().any(|row| row.plugin == spec.name && row.is_there()))
+}
+
 /// The child's side: an answer a line, as JSON.
-fn serve(probe: Platform, skip: usize, context: &Context) -> anyhow::Result<Status> {
+fn serve(probe: &Platform, skip: usize, context: &Context) -> anyhow::Result<Status> {
     for question in questions(probe).iter().skip(skip) {
         let line = serde_json::to_string(&answer(probe, &context.setup(), question))?;
         context.print_data(&format!("{line}\n"))?;
@@ -115,10 +164,10 @@ fn serve(probe: Platform, skip: usize, context: &Context) -> anyhow::Result<Stat
 }
 
 /// The parent's side: asks until every question has an answer, with a new child behind each that dies.
-fn ask(platform: Platform, context: &Context) -> anyhow::Result<Vec<Answer>> {
+fn ask(platform: &Platform, context: &Context) -> anyhow::Result<Vec<Answer>> {
     let questions = questions(platform);
     let bar = progress::bar(questions.len() as u64, context.quiet);
-    bar.set_prefix(platform.name());
+    bar.set_prefix(platform.name().to_string());
     let mut answers: Vec<Answer> = Vec::new();
     while answers.len() < questions.len() {
         let n_before = answers.len();
@@ -168,18 +217,15 @@ fn instructions() -> Vec<Instruction> {
 
 fn render(findings: &Findings, screen: Screen) -> String {
     let mut text = plugins::render(&findings.plugins, screen);
-    let devices =
-        [(Platform::Cpu, &findings.cpu), (Platform::Tpu, &findings.tpu), (Platform::XlaCpu, &findings.xla_cpu)];
-    // xla-rs is in some builds only; the plugins always have their place.
-    let devices = || devices.iter().filter(|(platform, answers)| *platform != Platform::XlaCpu || !answers.is_empty());
-    let columns = devices().map(|(platform, _)| Column::text(platform.name()));
+    let devices = &findings.devices;
+    let columns = devices.iter().map(|asked| Column::text(asked.platform.name()));
     let mut dtypes = Table::new(std::iter::once(Column::name("dtype")).chain(columns));
-    for question in questions(Platform::Cpu).iter().filter(|question| matches!(question, Question::Dtype(_))) {
-        let cells = devices().map(|(_, answers)| cell(answers, question));
+    for question in questions(&Platform::cpu()).iter().filter(|question| matches!(question, Question::Dtype(_))) {
+        let cells = devices.iter().map(|asked| cell(&asked.answers, question));
         dtypes.row(std::iter::once(question.to_string()).chain(cells));
     }
     let mut machines = Table::new([Column::name("what"), Column::text("works"), Column::text("found")]);
-    for (platform, answers) in devices() {
+    for Asked { platform, answers } in devices {
         for answer in answers.iter().filter(|answer| !matches!(answer.question, Question::Dtype(_))) {
             let name = match &answer.question {
                 Question::Target(target) => target.clone(),
@@ -256,9 +302,10 @@ mod tests {
         let instruction = |name, present, what| Instruction { name, present, what };
         let findings = Findings {
             plugins: plugins::examples(),
-            cpu: cpu.into_iter().chain(dtypes(on_cpu)).collect(),
-            tpu: tpu.into_iter().chain(dtypes(on_tpu)).collect(),
-            xla_cpu: Vec::new(),
+            devices: vec![
+                Asked { platform: Platform::cpu(), answers: cpu.into_iter().chain(dtypes(on_cpu)).collect() },
+                Asked { platform: Platform::tpu(), answers: tpu.into_iter().chain(dtypes(on_tpu)).collect() },
+            ],
             instructions: vec![
                 instruction("avx2", true, "casts f32 to bf16 eight at a time"),
                 instruction("avx512_bf16", false, "bf16 dot products of pairs, f32 sums"),

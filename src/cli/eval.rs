@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::child::client;
 use super::tune::{TuneArg, target_of};
 use super::{Context, Status};
 use crate::data::Fingerprint;
 use crate::graph::Precision;
-use crate::pjrt::{Client, Platform};
+use crate::pjrt::Platform;
 use crate::report::grouped;
 use crate::train::checkpoint::Checkpoint;
 use crate::train::resume::model_changes;
@@ -34,7 +35,7 @@ pub struct Args {
     /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
-    /// Where it runs: cpu (the plugin), tpu, or xla-cpu (xla-rs's client, in builds with the feature xla)
+    /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
     #[command(flatten)]
@@ -75,8 +76,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             path.display()
         );
     }
-    let client = Client::of(args.device, &context.setup())?;
-    let tuning = args.tune.tuning(&experiment, &target_of(args.device));
+    let client = client(&args.device, &context.setup())?;
+    let tuning = args.tune.tuning(&experiment, &target_of(&args.device));
     let batch = experiment.train.batch.min(test.n_examples() as u32);
     let evaluator = Evaluator::new(&client, &experiment.model, args.precision, batch, &tuning)?;
     let evaluation = evaluator.evaluate(&path, &checkpoint, &test)?;

@@ -48,7 +48,7 @@ use anyhow::Context as _;
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::signals::Stopped;
-use crate::pjrt::{Setup, prepare_environment};
+use crate::pjrt::{Purpose, Setup, prepare_environment};
 use crate::report::Screen;
 
 const EXAMPLES: &str = "\
@@ -149,6 +149,24 @@ impl Command {
         }
     }
 
+    /// What it loads plugins for, if it loads one.
+    fn purpose(&self) -> Purpose {
+        match self {
+            Command::Compile(_) | Command::Explain(_) | Command::Fit(_) => Purpose::Compile,
+            Command::Doctor(args) => args.purpose(),
+            Command::Train(_)
+            | Command::Eval(_)
+            | Command::Bits(_)
+            | Command::Emit(_)
+            | Command::Run(_)
+            | Command::Lower(_)
+            | Command::ExplainCast(_)
+            | Command::Audit(_)
+            | Command::Plugins(_)
+            | Command::Cache(_) => Purpose::Run,
+        }
+    }
+
     fn run(&self, context: &Context) -> anyhow::Result<Status> {
         match self {
             Command::Train(args) => train::run(args, context),
@@ -238,8 +256,6 @@ pub fn run() -> ExitCode {
     if let Some(code) = child::serve_if_asked() {
         return code;
     }
-    // Before any thread starts.
-    prepare_environment();
     let parsed = terminal::help(Cli::command()).try_get_matches().and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
         Ok((cli, failure::wants_json(&matches)))
@@ -266,6 +282,8 @@ pub fn run() -> ExitCode {
 }
 
 fn execute(cli: &Cli) -> anyhow::Result<Status> {
+    // Before any thread starts.
+    prepare_environment(cli.command.purpose())?;
     let (layer, trace) = match &cli.global.trace {
         Some(path) => {
             let (layer, file) = trace::create(path)?;

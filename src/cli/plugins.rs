@@ -7,7 +7,7 @@ use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 
 use super::{Context, Status};
-use crate::pjrt::{self, Installed, Kind, Setup};
+use crate::pjrt::{self, Installed, PluginSpec, Setup};
 use crate::report::{Column, Screen, Table};
 
 const EXAMPLES: &str = "\
@@ -62,10 +62,10 @@ enum Which {
 }
 
 impl Which {
-    fn kind(self) -> Kind {
+    fn spec(self) -> &'static PluginSpec {
         match self {
-            Which::Cpu => Kind::Cpu,
-            Which::Tpu => Kind::Tpu,
+            Which::Cpu => PluginSpec::cpu(),
+            Which::Tpu => PluginSpec::tpu(),
         }
     }
 }
@@ -74,7 +74,7 @@ impl Which {
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     /// As typed on the command line.
-    pub(super) plugin: &'static str,
+    pub(super) plugin: String,
     package: &'static str,
     version: &'static str,
     /// `named` by the environment, `installed`, `damaged` or `missing`.
@@ -96,59 +96,48 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Action::List { json } => list(&setup, *json, context)?,
         Action::Install { which } => {
             for which in which {
-                let kind = which.kind();
-                let located = pjrt::locate(kind, &setup).with_context(|| failed(kind))?;
-                context.print(&format!("{}: {}\n", name(kind), located.path.display()))?;
+                let spec = which.spec();
+                let located = pjrt::locate(spec, &setup).with_context(|| failed(spec))?;
+                context.print(&format!("{}: {}\n", spec.name, located.path.display()))?;
             }
         }
         Action::Where { which } => {
-            let kind = which.kind();
-            let located = pjrt::locate(kind, &setup).with_context(|| failed(kind))?;
+            let spec = which.spec();
+            let located = pjrt::locate(spec, &setup).with_context(|| failed(spec))?;
             context.print_data(&format!("{}\n", located.path.display()))?;
         }
     }
     Ok(Status::Ok)
 }
 
-fn failed(kind: Kind) -> String {
-    format!("the {} plugin could not be installed", name(kind))
+fn failed(spec: &PluginSpec) -> String {
+    format!("the {} plugin could not be installed", spec.name)
 }
 
-/// As typed on the command line.
-pub(super) fn name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Cpu => "cpu",
-        Kind::Tpu => "tpu",
-    }
-}
-
-/// Each plugin's state, without installing or loading anything.
+/// Each pinned plugin's state, without installing or loading anything.
 pub(super) fn rows(setup: &Setup) -> Vec<Row> {
-    Kind::ALL.map(|kind| row(kind, setup)).into()
+    PluginSpec::pinned().map(|spec| row(spec, setup)).into()
 }
 
-fn row(kind: Kind, setup: &Setup) -> Row {
-    let artifact = kind.artifact();
-    let named = match kind {
-        Kind::Cpu => &setup.cpu_plugin,
-        Kind::Tpu => &setup.tpu_plugin,
-    };
-    let in_cache = setup.cache_dir.as_deref().map(|cache_dir| artifact.path_in(cache_dir));
-    let state = match (named, &setup.cache_dir) {
+/// A plugin's state, without installing or loading anything.
+pub(super) fn row(spec: &PluginSpec, setup: &Setup) -> Row {
+    let named = pjrt::named(spec, setup).map(|(path, _)| path);
+    let cached = spec.artifact.as_ref().zip(setup.cache_dir.as_deref());
+    let state = match (&named, cached) {
         (Some(path), _) if path.exists() => "named",
         (Some(_), _) | (None, None) => "missing",
-        (None, Some(cache_dir)) => match pjrt::installed(kind, cache_dir) {
+        (None, Some((artifact, cache_dir))) => match pjrt::installed(artifact, cache_dir) {
             Installed::Whole => "installed",
             Installed::Damaged(_) => "damaged",
             Installed::Absent => "missing",
         },
     };
     Row {
-        plugin: name(kind),
-        package: artifact.package,
-        version: artifact.version,
+        plugin: spec.name.to_string(),
+        package: spec.artifact.map_or("-", |artifact| artifact.package),
+        version: spec.artifact.map_or("-", |artifact| artifact.version),
         state,
-        path: named.clone().or(in_cache),
+        path: named.or_else(|| cached.map(|(artifact, cache_dir)| artifact.path_in(cache_dir))),
     }
 }
 
@@ -171,7 +160,7 @@ pub(super) fn render(rows: &[Row], screen: Screen) -> String {
     ]);
     for row in rows {
         let path = row.path.as_ref().map_or("-".to_string(), |path| path.display().to_string());
-        table.row([row.plugin, row.package, row.version, row.state, &path]);
+        table.row([row.plugin.as_str(), row.package, row.version, row.state, &path]);
     }
     let mut text = table.render(screen);
     if !rows.iter().all(Row::is_there) {
@@ -183,8 +172,8 @@ pub(super) fn render(rows: &[Row], screen: Screen) -> String {
 /// One that is there, at a path of a usual length, and one that is not.
 #[cfg(test)]
 pub(super) fn examples() -> Vec<Row> {
-    let row = |plugin, package, version, state, path: &str| Row {
-        plugin,
+    let row = |plugin: &str, package, version, state, path: &str| Row {
+        plugin: plugin.to_string(),
         package,
         version,
         state,

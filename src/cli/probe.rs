@@ -4,11 +4,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::child;
 use crate::hlo::ops::{BinaryOp, UnaryOp};
 use crate::hlo::proto::encode;
 use crate::hlo::verify::verify;
 use crate::hlo::{DType, Emitter, Module, Shape};
-use crate::pjrt::{Arg, Client, CompileOptions, Kind, Platform, Plugin, Setup, Topology};
+use crate::pjrt::{Arg, CompileOptions, Platform, Plugin, PluginSpec, Purpose, Setup, Topology};
 use crate::tpu::{Target, Version, compile_with};
 
 /// A question.
@@ -47,21 +48,23 @@ impl fmt::Display for Question {
     }
 }
 
+/// The plugin of a device that is asked as a compiler: its hardware need not be here.
+fn compiler(platform: &Platform) -> Option<&PluginSpec> {
+    platform.spec().filter(|spec| spec.hardware.is_some())
+}
+
 /// The questions for a device, in order.
-pub(super) fn questions(platform: Platform) -> Vec<Question> {
+pub(super) fn questions(platform: &Platform) -> Vec<Question> {
     let mut questions = vec![Question::Plugin, Question::Devices];
     questions.extend(DType::ALL.iter().map(|dtype| Question::Dtype(dtype.name().to_string())));
-    match platform {
-        Platform::Cpu | Platform::XlaCpu => {}
-        Platform::Tpu => {
-            questions.extend(Version::ALL.map(|version| Question::Target(Target::board(version).to_string())))
-        }
+    if compiler(platform).is_some() {
+        questions.extend(Version::ALL.map(|version| Question::Target(Target::board(version).to_string())));
     }
     questions
 }
 
 /// Answers one question. The library stays loaded for the next.
-pub(super) fn answer(platform: Platform, setup: &Setup, question: &Question) -> Answer {
+pub(super) fn answer(platform: &Platform, setup: &Setup, question: &Question) -> Answer {
     let (works, detail) = match found(platform, setup, question) {
         Ok(detail) => (true, detail),
         // A compiler's message can be long; its first line says what it is about.
@@ -70,7 +73,7 @@ pub(super) fn answer(platform: Platform, setup: &Setup, question: &Question) -> 
     Answer { question: question.clone(), works, detail }
 }
 
-fn found(platform: Platform, setup: &Setup, question: &Question) -> anyhow::Result<String> {
+fn found(platform: &Platform, setup: &Setup, question: &Question) -> anyhow::Result<String> {
     match question {
         Question::Plugin => identity(platform, setup),
         Question::Devices => devices(platform, setup),
@@ -79,7 +82,7 @@ fn found(platform: Platform, setup: &Setup, question: &Question) -> anyhow::Resu
             dtype_works(platform, setup, dtype)
         }
         Question::Target(name) => {
-            let plugin = Plugin::of(Kind::Tpu, setup)?;
+            let plugin = Plugin::of(PluginSpec::tpu(), setup, Purpose::Compile)?;
             let report = compile_with(plugin, &name.parse()?, &encode::to_bytes(&module(DType::BF16)?)?, 1)?;
             Ok(format!("compiles; {} of HBM a core", crate::report::mib(report.hbm.limit)))
         }
@@ -87,28 +90,30 @@ fn found(platform: Platform, setup: &Setup, question: &Question) -> anyhow::Resu
 }
 
 /// Which library it is, of which version.
-fn identity(platform: Platform, setup: &Setup) -> anyhow::Result<String> {
-    let kind = match platform {
-        Platform::Cpu => Kind::Cpu,
-        Platform::Tpu => Kind::Tpu,
-        Platform::XlaCpu => {
-            let client = Client::of(platform, setup)?;
-            return Ok(format!("xla-rs 0.4.3, platform {}", client.platform_version()?));
-        }
+fn identity(platform: &Platform, setup: &Setup) -> anyhow::Result<String> {
+    let Some(spec) = platform.spec() else {
+        let client = child::client(platform, setup)?;
+        return Ok(format!("xla-rs 0.4.3, platform {}", client.platform_version()?));
     };
-    let plugin = Plugin::of(kind, setup)?;
+    if let Some(path) = &spec.path {
+        let client = child::client(platform, setup)?;
+        let (name, version) = (client.platform_name()?, client.platform_version()?);
+        return Ok(format!("{}, platform {name}, {version}", path.display()));
+    }
+    let purpose = if compiler(platform).is_some() { Purpose::Compile } else { Purpose::Run };
+    let plugin = Plugin::of(spec, setup, purpose)?;
     let (major, minor) = plugin.api_version();
     Ok(format!("{}, PJRT C API {major}.{minor}", plugin.path().display()))
 }
 
-fn devices(platform: Platform, setup: &Setup) -> anyhow::Result<String> {
-    let (kinds, remark): (Vec<String>, _) = match platform {
-        Platform::Cpu | Platform::XlaCpu => {
-            let client = Client::of(platform, setup)?;
+fn devices(platform: &Platform, setup: &Setup) -> anyhow::Result<String> {
+    let (kinds, remark): (Vec<String>, _) = match compiler(platform) {
+        None => {
+            let client = child::client(platform, setup)?;
             (client.devices().iter().map(|device| device.description().kind.clone()).collect(), "")
         }
-        Platform::Tpu => {
-            let topology = board(Plugin::of(Kind::Tpu, setup)?)?;
+        Some(spec) => {
+            let topology = board(Plugin::of(spec, setup, Purpose::Compile)?)?;
             (topology.devices().iter().map(|device| device.kind.clone()).collect(), ", described for compiling")
         }
     };
@@ -143,16 +148,16 @@ fn numbers(dtype: DType) -> [f32; 2] {
     if dtype == DType::F8E8M0FNU { [1.0, 2.0] } else { [0.0, 1.0] }
 }
 
-fn dtype_works(platform: Platform, setup: &Setup, dtype: DType) -> anyhow::Result<String> {
+fn dtype_works(platform: &Platform, setup: &Setup, dtype: DType) -> anyhow::Result<String> {
     let program = encode::to_bytes(&module(dtype)?)?;
     let options = CompileOptions::default();
-    match platform {
-        Platform::Tpu => {
-            board(Plugin::of(Kind::Tpu, setup)?)?.compile(&program, &options)?;
+    match compiler(platform) {
+        Some(spec) => {
+            board(Plugin::of(spec, setup, Purpose::Compile)?)?.compile(&program, &options)?;
             Ok("compiles for TPU v2".to_string())
         }
-        Platform::Cpu | Platform::XlaCpu => {
-            let client = Client::of(platform, setup)?;
+        None => {
+            let client = child::client(platform, setup)?;
             let input = numbers(dtype);
             let bytes: Vec<u8> = input.iter().flat_map(|value| value.to_le_bytes()).collect();
             let buffer = client.buffer_from_host(&bytes, DType::F32, &[2], 0)?;

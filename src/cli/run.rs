@@ -50,7 +50,7 @@ pub struct Args {
     /// Let XLA drop roundings to bf16 and f16 that stand between wider computations, as it does by default elsewhere
     #[arg(long)]
     allow_excess_precision: bool,
-    /// Where it runs: cpu (the plugin), tpu, or xla-cpu (xla-rs's client, in builds with the feature xla)
+    /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
     #[command(flatten)]
@@ -100,7 +100,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         emit::check_kind(path, b"PK", ".npz archive")?;
     }
     let mut npz = args.outputs.as_deref().map(NpzWriter::create).transpose()?;
-    let client = args.limits.client(args.device, context)?;
+    let client = args.limits.client(&args.device, context)?;
     let options = CompileOptions {
         allow_excess_precision: args.allow_excess_precision,
         parameter_is_tupled: arrays::is_tupled(&module),

@@ -9,12 +9,13 @@ use std::time::Instant;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+use super::child::client;
 use super::progress::{bar, say};
 use super::tune::{TuneArg, target_of};
 use super::{Context, Status, StdoutClosed, signals};
 use crate::graph::Precision;
 use crate::hlo::DType;
-use crate::pjrt::{Client, Platform};
+use crate::pjrt::Platform;
 use crate::report::grouped;
 use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::{check_data, check_settings};
@@ -63,7 +64,7 @@ pub struct Args {
     /// Go on from the checkpoint at its place, or from FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     resume: Option<Option<PathBuf>>,
-    /// Where it runs: cpu (the plugin), tpu, or xla-cpu (xla-rs's client, in builds with the feature xla)
+    /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
     #[command(flatten)]
@@ -104,7 +105,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 
     // Whatever can be judged is, before a plugin is installed or a minute spent on compiling.
     let mut spec = experiment.spec(args.precision, &Tuning::none());
-    spec.objective.tuning = args.tune.tuning(&experiment, &target_of(args.device));
+    spec.objective.tuning = args.tune.tuning(&experiment, &target_of(&args.device));
     let data = Data { training: &training, test: &test };
     check(&spec, data)?;
     if let Some((from, checkpoint)) = &resumed {
@@ -113,7 +114,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             check_data(from, before, &data.identity())?;
         }
     }
-    let client = Client::of(args.device, &context.setup())?;
+    let client = client(&args.device, &context.setup())?;
     let mut session = Session::new(&client, spec)?;
     let changes = match &resumed {
         Some((from, checkpoint)) => session.restore(from, checkpoint)?,
@@ -196,9 +197,9 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
             Precision::Bf16 => String::new(),
             other => format!(" --precision {other}"),
         };
-        let device = match args.device {
-            Platform::Cpu => String::new(),
-            other => format!(" --device {other}"),
+        let device = match args.device == Platform::default() {
+            true => String::new(),
+            false => format!(" --device {}", args.device),
         };
         let place = args.checkpoint.as_ref().map_or(String::new(), |path| format!(" --checkpoint {}", path.display()));
         let (name, tune) = (args.experiment.display(), args.tune.again());

@@ -72,12 +72,12 @@ impl TuneArg {
     }
 }
 
-/// The target that a device is.
-pub(super) fn target_of(device: Platform) -> Target {
-    match device {
-        Platform::Cpu | Platform::XlaCpu => Target::Cpu,
+/// The target that a device is. A plugin in a file may be anything, and is not tuned for.
+pub(super) fn target_of(device: &Platform) -> Target {
+    match *device == Platform::tpu() {
         // All TPUs are tuned alike.
-        Platform::Tpu => Target::board(Version::V2),
+        true => Target::board(Version::V2),
+        false => Target::Cpu,
     }
 }
 

@@ -1,5 +1,6 @@
 //! A client: devices, and what can be done with them. [`Client`] is one of any kind, `Shared` a plugin's.
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::event::Event;
 use super::executable::{self, Executable};
 use super::live::{HandleKind, Live};
 use super::plugin::{Plugin, call, log_drop};
-use super::{CompileOptions, Device, PjrtError, ffi, program, value};
+use super::{CompileOptions, Device, PjrtError, Value, ffi, program, value};
 use crate::hlo::DType;
 
 /// Devices of one library. Cloning shares it; buffers and executables keep it alive.
@@ -48,10 +49,19 @@ impl Client {
         Client::new(Plugin::cpu()?)
     }
 
-    /// A client of this plugin.
+    /// A client of this plugin, made without options.
     pub fn new(plugin: &'static Plugin) -> Result<Client, PjrtError> {
+        Client::with_options(plugin, &BTreeMap::new())
+    }
+
+    /// A client of this plugin, made with options of the plugin's own, such as `cpu_device_count`.
+    pub fn with_options(plugin: &'static Plugin, options: &BTreeMap<String, Value>) -> Result<Client, PjrtError> {
+        let options = value::encode(options);
         let mut args = ffi::PJRT_Client_Create_Args::zeroed();
-        // SAFETY: no handles, no options; the key-value callbacks may be null in a single process.
+        args.create_options = options.as_ptr();
+        args.num_options = options.len();
+        // SAFETY: no handles; the options are alive during the call; the key-value callbacks may be null in a single
+        // process.
         unsafe { call!(plugin, PJRT_Client_Create, args)? };
         let mut shared = Shared { plugin, raw: args.client, devices: Vec::new(), _live: Live::new(HandleKind::Client) };
         shared.devices = read_devices(&shared)?;

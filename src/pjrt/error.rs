@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::child::ChildError;
 use super::install::InstallError;
+use super::{Hardware, Platform, Purpose, Setting};
 use crate::hlo::DType;
 use crate::hlo::proto::WireError;
 
@@ -99,7 +100,7 @@ fn excess_precision_remedy(measured: &str) -> &'static str {
     match measured {
         "on" => {
             "unset XLA_FLAGS, or set it to --xla_allow_excess_precision=false; a program that makes xla-rs clients of \
-             its own calls pjrt::prepare_environment first"
+             its own calls pjrt::prepare_environment first in main"
         }
         _ => "start the process with XLA_FLAGS=--xla_allow_excess_precision=true",
     }
@@ -119,8 +120,8 @@ fn help_for(message: &str) -> &'static str {
 }
 
 fn did_you_mean(name: &str) -> String {
-    let near = |candidate: &&str| strsim::damerau_levenshtein(&name.to_lowercase(), candidate) <= 2;
-    super::Platform::names().into_iter().find(near).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+    let near = |candidate: &String| strsim::damerau_levenshtein(&name.to_lowercase(), candidate) <= 2;
+    Platform::names().into_iter().find(near).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }
 
 /// A failure in loading or driving a plugin.
@@ -191,10 +192,88 @@ pub enum PjrtError {
     )]
     NoXlaRs,
     /// No device has this name.
-    #[error("no device is named `{name}`{}\nhelp: one of {}", did_you_mean(.name), super::Platform::names().join(", "))]
+    #[error("no device is named `{name}`{}\nhelp: one of {}, plugin:PATH", did_you_mean(.name), Platform::names().join(", "))]
     NoPlatform {
         /// What was given.
         name: String,
+    },
+    /// `plugin:` without a file.
+    #[error("device {name} names no file\nhelp: write plugin:/path/to/a_pjrt_plugin.so")]
+    NoPath {
+        /// What was given.
+        name: String,
+    },
+    /// `cpu:` without a number of devices that could be.
+    #[error("device {name}: expected a number of devices after `cpu:`\nhelp: use cpu or cpu:1")]
+    DeviceCount {
+        /// What was given.
+        name: String,
+    },
+    /// More devices than a command uses.
+    #[error(
+        "device {name}: a command runs its program on one device today, not on {n_devices}\nhelp: use cpu; a Rust program can make a client of {n_devices} devices (PluginSpec::create_options, cpu_device_count) and run a module on them that it compiled for replicas or partitions"
+    )]
+    ManyDevices {
+        /// What was given.
+        name: String,
+        /// Devices asked for.
+        n_devices: i64,
+    },
+    /// Nothing says where a plugin is.
+    #[error("plugin {plugin}: no file and no wheel is named for it\nhelp: name its library in {variable}")]
+    Nowhere {
+        /// The plugin's name.
+        plugin: String,
+        /// What could name a file.
+        variable: &'static str,
+    },
+    /// A file that nobody answers for.
+    #[error(
+        "plugin {}: not loaded into this process: it is no pinned plugin, and nobody answers for what it does\nhelp: use it in a child process (Client::in_child), or give a ForeignCode in the Setup",
+        path.display()
+    )]
+    ForeignCode {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Hardware that this machine has not.
+    #[error(
+        "device {device}: this machine has no {0}: none of its PCI devices is one\nhelp: run where there is one, or set {1}=1 for the plugin to look for itself",
+        hardware.name, hardware.variable
+    )]
+    NoHardware {
+        /// The device's name.
+        device: String,
+        /// What was looked for.
+        hardware: Hardware,
+    },
+    /// Variables that a plugin needs, which cannot be set while other threads may read the environment.
+    #[error(
+        "plugin {plugin}: {0} is unset, and cannot be set safely in a process of {1}\nhelp: call pjrt::prepare_environment(Purpose::{purpose:?}) first in main, or start the process with {0}={2}",
+        needed.first().map_or("nothing", |setting| setting.variable),
+        n_threads.map_or("threads that cannot be counted".to_string(), |n| format!("{n} threads")),
+        needed.first().map_or("", |setting| setting.value)
+    )]
+    Environment {
+        /// The plugin's name.
+        plugin: String,
+        /// What must be set.
+        needed: Vec<Setting>,
+        /// What the plugin is loaded for.
+        purpose: Purpose,
+        /// Threads of this process, where they can be counted.
+        n_threads: Option<usize>,
+    },
+    /// Variables that this process set to compile, in the way of a plugin that is to run.
+    #[error(
+        "plugin {plugin}: it is to run on devices that are here, and this process set {} to compile for devices that are not\nhelp: run in another process, or in a child (Client::in_child)",
+        variables.join(", ")
+    )]
+    SetToCompile {
+        /// The plugin's name.
+        plugin: String,
+        /// The variables.
+        variables: Vec<&'static str>,
     },
     /// No file where one was named.
     #[error("plugin {}: no such file (named by {named_by})\nhelp: correct the path, or leave {named_by} out to use the pinned plugin", path.display())]

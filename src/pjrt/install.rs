@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use fs4::fs_std::FileExt;
 
-use super::locate::{Artifact, Kind, Located, Setup, Source};
+use super::Pinned;
+use super::locate::{Located, Setup, Source};
 use super::whole::{self, Damage, Installed};
 use crate::files::{self, ZipError};
 
@@ -29,16 +30,16 @@ pub enum Progress<'a> {
         damage: &'a Damage,
     },
     /// The download starts.
-    Starting(&'a Artifact),
+    Starting(&'a Pinned),
     /// Bytes of the wheel that are here.
     Downloading {
         /// What is downloaded.
-        artifact: &'a Artifact,
+        artifact: &'a Pinned,
         /// Bytes so far.
         n_bytes: u64,
     },
     /// The wheel is here and its checksum is right; the library is unpacked.
-    Unpacking(&'a Artifact),
+    Unpacking(&'a Pinned),
     /// The library is in its place.
     Installed(&'a Path),
 }
@@ -236,20 +237,20 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Installs the pinned plugin into the cache directory, unless it is there. One process does it, others wait.
-pub fn install(kind: Kind, setup: &Setup) -> Result<Located, InstallError> {
-    let artifact = kind.artifact();
+/// Installs a pinned library into the cache directory, unless it is there. One process does it, others wait. `variable`
+/// names another library, for who cannot install this one.
+pub(super) fn install(artifact: &Pinned, variable: &'static str, setup: &Setup) -> Result<Located, InstallError> {
     let cache_dir = setup.cache_dir.as_deref().ok_or(InstallError::NoCacheDir)?;
     let path = artifact.path_in(cache_dir);
     if setup.offline {
         return Err(match whole::installed(artifact, &path) {
             Installed::Whole => return Ok(Located { path, source: Source::Cache }),
-            Installed::Damaged(damage) => InstallError::Damaged { path, damage, variable: kind.variable() },
+            Installed::Damaged(damage) => InstallError::Damaged { path, damage, variable },
             Installed::Absent => InstallError::Offline {
                 package: artifact.package,
                 version: artifact.version,
                 cache_dir: cache_dir.to_path_buf(),
-                variable: kind.variable(),
+                variable,
             },
         });
     }
@@ -258,7 +259,7 @@ pub fn install(kind: Kind, setup: &Setup) -> Result<Located, InstallError> {
             package: artifact.package,
             os: std::env::consts::OS,
             arch: std::env::consts::ARCH,
-            variable: kind.variable(),
+            variable,
         });
     }
     let dir = path.parent().expect("path_in joins three parts").to_path_buf();
@@ -280,7 +281,7 @@ pub fn install(kind: Kind, setup: &Setup) -> Result<Located, InstallError> {
         .tempdir_in(&dir)
         .map_err(io_error(&dir, "making a directory in it"))?;
     say(Progress::Starting(artifact));
-    let wheel = download(artifact, kind, staging.path(), setup)?;
+    let wheel = download(artifact, variable, staging.path(), setup)?;
     check_sum(artifact, &wheel)?;
     say(Progress::Unpacking(artifact));
     unpack(artifact, &wheel, staging.path(), &path)?;
@@ -305,7 +306,7 @@ fn remove_left(dir: &Path) {
 }
 
 /// Whether wheel and library have room; better asked before a download than found out by it.
-fn check_room(artifact: &'static Artifact, dir: &Path, available: u64) -> Result<(), InstallError> {
+fn check_room(artifact: &Pinned, dir: &Path, available: u64) -> Result<(), InstallError> {
     let needed = artifact.wheel_bytes + artifact.library_bytes;
     if available >= needed {
         return Ok(());
@@ -367,11 +368,11 @@ impl Pip {
 }
 
 /// Downloads the wheel with the first pip there is.
-fn download(artifact: &'static Artifact, kind: Kind, staging: &Path, setup: &Setup) -> Result<PathBuf, InstallError> {
+fn download(artifact: &Pinned, variable: &'static str, staging: &Path, setup: &Setup) -> Result<PathBuf, InstallError> {
     let pip = PIPS.iter().find(|pip| pip.answers(setup)).ok_or_else(|| InstallError::NoPip {
         package: artifact.package,
         tried: PIPS.iter().map(|pip| format!("`{}`", pip.name)).collect(),
-        variable: kind.variable(),
+        variable,
     })?;
     let wheels = staging.join("wheels");
     fs::create_dir(&wheels).map_err(io_error(&wheels, "making it"))?;
@@ -440,7 +441,7 @@ fn full(log: &str) -> Option<io::ErrorKind> {
 }
 
 /// Waits for pip, and says how many bytes have come.
-fn watch(child: &mut Child, artifact: &Artifact, staging: &Path) -> io::Result<std::process::ExitStatus> {
+fn watch(child: &mut Child, artifact: &Pinned, staging: &Path) -> io::Result<std::process::ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
@@ -475,7 +476,7 @@ fn last_lines(log: &str) -> String {
     lines[lines.len().saturating_sub(2)..].join(" / ")
 }
 
-fn check_sum(artifact: &'static Artifact, wheel: &Path) -> Result<(), InstallError> {
+fn check_sum(artifact: &Pinned, wheel: &Path) -> Result<(), InstallError> {
     let read = File::open(wheel).and_then(|file| whole::sha256(file, &mut io::sink()));
     let measured = read.map_err(io_error(wheel, "reading it"))?;
     match measured == artifact.wheel_sha256 {
@@ -485,7 +486,7 @@ fn check_sum(artifact: &'static Artifact, wheel: &Path) -> Result<(), InstallErr
 }
 
 /// Unpacks the library beside its place, then moves it there: it is whole or absent.
-fn unpack(artifact: &'static Artifact, wheel: &Path, staging: &Path, path: &Path) -> Result<(), InstallError> {
+fn unpack(artifact: &Pinned, wheel: &Path, staging: &Path, path: &Path) -> Result<(), InstallError> {
     let zip_error =
         |error| InstallError::Wheel { wheel: artifact.wheel, member: artifact.member, source: ZipError::new(error) };
     let file = File::open(wheel).map_err(io_error(wheel, "reading it"))?;
@@ -507,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_disk_without_room_is_said_before_the_download() {
-        let artifact = Kind::Cpu.artifact();
+        let artifact = &Pinned::CPU;
         let needed = artifact.wheel_bytes + artifact.library_bytes;
         assert!(check_room(artifact, Path::new("c"), needed).is_ok());
         assert_eq!(

@@ -3,36 +3,68 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Client, Kind, PjrtError, Plugin, Setup};
+use super::spec::PLUGIN;
+use super::{Client, PjrtError, Plugin, PluginSpec, Purpose, Setup, Value};
 
-/// A kind of device that programs run on, by the name users give it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// What programs run on, by the name users give it: `cpu`, `cpu:1`, `tpu`, `plugin:PATH`, `xla-cpu`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Platform {
-    /// `cpu`: the CPU plugin.
-    #[default]
-    Cpu,
-    /// `tpu`: the TPU plugin, on a machine that has a TPU.
-    Tpu,
+    /// The devices of a plugin.
+    Plugin(PluginSpec),
     /// `xla-cpu`: xla-rs's client in this process, in builds with the feature `xla`.
     XlaCpu,
 }
 
+const XLA_CPU: &str = "xla-cpu";
+
 impl Platform {
-    /// Every platform.
-    pub const ALL: [Platform; 3] = [Platform::Cpu, Platform::Tpu, Platform::XlaCpu];
+    /// `cpu`: the CPU plugin.
+    pub fn cpu() -> Platform {
+        Platform::Plugin(PluginSpec::cpu().clone())
+    }
+
+    /// `tpu`: the TPU plugin, on a machine that has a TPU.
+    pub fn tpu() -> Platform {
+        Platform::Plugin(PluginSpec::tpu().clone())
+    }
+
+    /// Every platform that has a name of its own.
+    pub fn named() -> [Platform; 3] {
+        [Platform::cpu(), Platform::tpu(), Platform::XlaCpu]
+    }
 
     /// Its name.
-    pub const fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
-            Platform::Cpu => "cpu",
-            Platform::Tpu => "tpu",
-            Platform::XlaCpu => "xla-cpu",
+            Platform::Plugin(spec) => &spec.name,
+            Platform::XlaCpu => XLA_CPU,
         }
     }
 
-    /// Every name.
-    pub(super) fn names() -> Vec<&'static str> {
-        Platform::ALL.map(Platform::name).to_vec()
+    /// Its plugin, where it has one.
+    pub fn spec(&self) -> Option<&PluginSpec> {
+        match self {
+            Platform::Plugin(spec) => Some(spec),
+            Platform::XlaCpu => None,
+        }
+    }
+
+    /// Every name, for messages.
+    pub(super) fn names() -> Vec<String> {
+        Platform::named().iter().map(|platform| platform.name().to_string()).collect()
+    }
+}
+
+impl Default for Platform {
+    fn default() -> Platform {
+        Platform::cpu()
+    }
+}
+
+impl From<PluginSpec> for Platform {
+    fn from(spec: PluginSpec) -> Platform {
+        Platform::Plugin(spec)
     }
 }
 
@@ -42,21 +74,48 @@ impl fmt::Display for Platform {
     }
 }
 
+/// `cpu:N`: the CPU plugin, with so many devices.
+const CPU: &str = "cpu:";
+/// The CPU plugin's option for their number.
+const CPU_DEVICE_COUNT: &str = "cpu_device_count";
+
 impl FromStr for Platform {
     type Err = PjrtError;
 
     fn from_str(name: &str) -> Result<Platform, PjrtError> {
-        let found = Platform::ALL.into_iter().find(|platform| platform.name() == name);
+        if let Some(path) = name.strip_prefix(PLUGIN) {
+            return match path.is_empty() {
+                true => Err(PjrtError::NoPath { name: name.to_string() }),
+                false => Ok(PluginSpec::at(path).into()),
+            };
+        }
+        if let Some(count) = name.strip_prefix(CPU) {
+            let n_devices = match count.parse::<i64>() {
+                Ok(n_devices @ 1..) => n_devices,
+                Ok(_) | Err(_) => return Err(PjrtError::DeviceCount { name: name.to_string() }),
+            };
+            if n_devices > 1 {
+                return Err(PjrtError::ManyDevices { name: name.to_string(), n_devices });
+            }
+            let mut spec = PluginSpec { name: name.to_string().into(), ..PluginSpec::cpu().clone() };
+            spec.create_options.insert(CPU_DEVICE_COUNT.to_string(), Value::Int(n_devices));
+            return Ok(spec.into());
+        }
+        let found = Platform::named().into_iter().find(|platform| platform.name() == name);
         found.ok_or_else(|| PjrtError::NoPlatform { name: name.to_string() })
     }
 }
 
 impl Client {
-    /// A client of this platform. A plugin is found, and installed on first use, as `setup` says.
-    pub fn of(platform: Platform, setup: &Setup) -> Result<Client, PjrtError> {
+    /// A client of this platform, in this process. A plugin is found, and installed on first use, as `setup` says.
+    ///
+    /// # Errors
+    /// [`PjrtError::ForeignCode`] for a file that `setup` gives no leave to load; [`Client::in_child`] needs none.
+    pub fn of(platform: &Platform, setup: &Setup) -> Result<Client, PjrtError> {
         match platform {
-            Platform::Cpu => Client::new(Plugin::of(Kind::Cpu, setup)?),
-            Platform::Tpu => Client::new(Plugin::of(Kind::Tpu, setup)?),
+            Platform::Plugin(spec) => {
+                Client::with_options(Plugin::of(spec, setup, Purpose::Run)?, &spec.create_options)
+            }
             #[cfg(feature = "xla")]
             Platform::XlaCpu => Client::xla_cpu(),
             #[cfg(not(feature = "xla"))]
@@ -69,23 +128,53 @@ impl Client {
 mod tests {
     use super::*;
 
+    fn error(name: &str) -> String {
+        name.parse::<Platform>().unwrap_err().to_string()
+    }
+
     #[test]
     fn platforms_are_named_and_near_misses_suggested() {
-        for platform in Platform::ALL {
+        for platform in Platform::named() {
             assert_eq!(platform.to_string().parse::<Platform>().unwrap(), platform);
         }
-        let error = |name: &str| name.parse::<Platform>().unwrap_err().to_string();
         assert_eq!(
             error("xla_cpu"),
-            "no device is named `xla_cpu`; did you mean `xla-cpu`?\nhelp: one of cpu, tpu, xla-cpu"
+            "no device is named `xla_cpu`; did you mean `xla-cpu`?\nhelp: one of cpu, tpu, xla-cpu, plugin:PATH"
         );
-        assert_eq!(error("cuda:0"), "no device is named `cuda:0`\nhelp: one of cpu, tpu, xla-cpu");
+        assert_eq!(error("cuda:0"), "no device is named `cuda:0`\nhelp: one of cpu, tpu, xla-cpu, plugin:PATH");
+    }
+
+    #[test]
+    fn a_plugin_is_named_by_its_file() {
+        let platform = "plugin:/opt/some where/pjrt.so".parse::<Platform>().unwrap();
+        assert_eq!(platform, PluginSpec::at("/opt/some where/pjrt.so").into());
+        assert_eq!(platform.to_string(), "plugin:/opt/some where/pjrt.so");
+        assert_eq!(error("plugin:"), "device plugin: names no file\nhelp: write plugin:/path/to/a_pjrt_plugin.so");
+    }
+
+    #[test]
+    fn a_number_of_cpu_devices_is_one_today() {
+        let one = "cpu:1".parse::<Platform>().unwrap();
+        assert_eq!(one.to_string(), "cpu:1");
+        assert_eq!(one.spec().unwrap().create_options[CPU_DEVICE_COUNT], Value::Int(1));
+        assert_eq!(
+            error("cpu:8"),
+            "device cpu:8: a command runs its program on one device today, not on 8\nhelp: use cpu; a Rust program can make \
+             a client of 8 devices (PluginSpec::create_options, cpu_device_count) and run a module on them that it compiled \
+             for replicas or partitions"
+        );
+        for name in ["cpu:", "cpu:0", "cpu:-1", "cpu:two", "cpu:1.5", "cpu:99999999999999999999"] {
+            assert_eq!(
+                error(name),
+                format!("device {name}: expected a number of devices after `cpu:`\nhelp: use cpu or cpu:1")
+            );
+        }
     }
 
     #[cfg(not(feature = "xla"))]
     #[test]
     fn a_build_without_xla_rs_says_how_to_make_one_with_it() {
-        let error = Client::of(Platform::XlaCpu, &Setup::default()).unwrap_err();
+        let error = Client::of(&Platform::XlaCpu, &Setup::default()).unwrap_err();
         assert_eq!(
             error.to_string(),
             "device xla-cpu: this bf16scope was built without xla-rs\nhelp: eval \"$(ci/xla-extension)\" && cargo build \

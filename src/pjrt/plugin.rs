@@ -1,17 +1,17 @@
 //! A plugin: a shared library that exports `GetPjrtApi`, loaded once per process and never unloaded.
 //!
 //! Holds loading, the checks before it (the file is a whole ELF library for this machine) and after it (symbol, API
-//! version), the table lookup with its `struct_size` check, and the reading of errors. Finding and installing a
-//! plugin is `install`'s.
+//! version), the table lookup with its `struct_size` check, and the reading of errors. What a plugin is called and wants
+//! is in `spec`, finding and installing it in `locate` and `install`.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use super::live::{HandleKind, Live};
-use super::locate::{Kind, Setup, locate};
-use super::{Code, PjrtError, Value, elf, ffi, value};
+use super::locate::{Setup, locate};
+use super::{Code, PjrtError, PluginSpec, Purpose, Value, elf, environment, ffi, value};
 
 /// Reads a table entry, with its type: see [`Plugin::entry`], whose `unsafe` it passes on.
 macro_rules! entry {
@@ -59,31 +59,51 @@ static LOADED: Mutex<BTreeMap<PathBuf, &'static Plugin>> = Mutex::new(BTreeMap::
 impl Plugin {
     /// The CPU plugin: located, installed on first use, loaded once.
     pub fn cpu() -> Result<&'static Plugin, PjrtError> {
-        Plugin::of(Kind::Cpu, &Setup::from_env())
+        Plugin::of(PluginSpec::cpu(), &Setup::from_env(), Purpose::Run)
     }
 
-    /// The TPU compiler: located, installed on first use, loaded once.
+    /// The TPU compiler, for machines without a TPU: located, installed on first use, loaded once.
     pub fn tpu() -> Result<&'static Plugin, PjrtError> {
-        Plugin::of(Kind::Tpu, &Setup::from_env())
+        Plugin::of(PluginSpec::tpu(), &Setup::from_env(), Purpose::Compile)
     }
 
-    /// The plugin of a kind, found as `setup` says.
-    pub fn of(kind: Kind, setup: &Setup) -> Result<&'static Plugin, PjrtError> {
-        Plugin::load(&locate(kind, setup)?.path)
+    /// A plugin, found as `setup` says, and loaded for a purpose: which variables are set before it is loaded depends on
+    /// it. One that is loaded stays as it is.
+    ///
+    /// # Errors
+    /// A plugin that cannot be found, installed or loaded; one that `setup` gives no leave to load; hardware that is not
+    /// here; variables that cannot be set (see [`prepare_environment`](super::prepare_environment)).
+    pub fn of(spec: &PluginSpec, setup: &Setup, purpose: Purpose) -> Result<&'static Plugin, PjrtError> {
+        let located = locate(spec, setup)?;
+        if !spec.is_pinned() && setup.foreign.is_none() {
+            return Err(PjrtError::ForeignCode { path: located.path });
+        }
+        // SAFETY: a library whose sha256 is that of a tested plugin, or one that the user of this process named in an
+        // environment variable of his own (as he might in `LD_PRELOAD`), or one that the caller answers for, by
+        // `ForeignCode::allow`.
+        unsafe { Plugin::load(&located.path, spec, purpose) }
     }
 
     /// Loads the plugin in this file, or returns it if it is loaded.
-    pub fn load(path: &Path) -> Result<&'static Plugin, PjrtError> {
+    ///
+    /// # Safety
+    /// As [`ForeignCode::allow`](super::ForeignCode::allow), for this file.
+    pub(super) unsafe fn load(path: &Path, spec: &PluginSpec, purpose: Purpose) -> Result<&'static Plugin, PjrtError> {
         let canonical = path.canonicalize().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => PjrtError::Missing { path: path.to_path_buf(), named_by: "the caller" },
             _ => PjrtError::NotALibrary { path: path.to_path_buf(), why: error.to_string() },
         })?;
         // The lock is held while loading: two threads must not run a plugin's one-time setup twice.
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        environment::check(spec, purpose)?;
         if let Some(plugin) = loaded.get(&canonical) {
             return Ok(plugin);
         }
-        let plugin = open(&canonical)?;
+        elf::check(&canonical).map_err(|why| PjrtError::NotALibrary { path: canonical.clone(), why })?;
+        spec.check_hardware(purpose)?;
+        environment::prepare(spec, purpose)?;
+        // SAFETY: the caller's promise.
+        let plugin = unsafe { open(&canonical) }?;
         loaded.insert(canonical, plugin);
         Ok(plugin)
     }
@@ -179,61 +199,12 @@ pub(super) fn log_drop(freed: Result<(), PjrtError>) {
     }
 }
 
-/// Environment variables that let `libtpu` compile quietly where there is no TPU. Only unset ones are set.
-const SURROUNDINGS: &[(&str, &str)] = &[
-    // Without a TPU there is no metadata server to ask; asking costs seconds.
-    ("TPU_SKIP_MDS_QUERY", "1"),
-    // Else a second process that loads libtpu aborts on its lock file.
-    ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
-    // Both are looked for when libtpu loads, and missed on stderr. They describe a host, not the compiler's target:
-    // device limits and memory figures of every target are the same with and without them.
-    ("TPU_ACCELERATOR_TYPE", "v2-8"),
-    ("TPU_WORKER_HOSTNAMES", "localhost"),
-    // Errors come back through the API.
-    ("TPU_STDERR_LOG_LEVEL", "3"),
-    ("TPU_MIN_LOG_LEVEL", "3"),
-    ("TF_CPP_MIN_LOG_LEVEL", "3"),
-];
-
-/// Sets the environment variables that plugins read when they are loaded, once per process, unless they are set.
+/// Opens a file that was checked, and reads its table.
 ///
-/// Loading a plugin calls this. A program with threads that read the environment from C (`getenv`) while the first
-/// plugin is loaded calls it itself, before it starts them: Rust's own environment functions are safe from each other,
-/// C's are not.
-pub fn prepare_environment() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        for (name, setting) in SURROUNDINGS {
-            if std::env::var_os(name).is_none() {
-                // SAFETY: Rust's readers of the environment take a lock. C's do not: this runs once, before the first
-                // plugin, hence before any thread that a plugin starts; the doc above hands the rest to the caller.
-                unsafe { std::env::set_var(name, setting) };
-            }
-        }
-        #[cfg(feature = "xla")]
-        keep_roundings();
-    });
-}
-
-/// Turns XLA's excess precision off for the process, unless the user's `XLA_FLAGS` say what it is to be: xla-rs has no
-/// other way to say it. Plugins are told with each program, whatever these flags are.
-#[cfg(feature = "xla")]
-fn keep_roundings() {
-    const VARIABLE: &str = "XLA_FLAGS";
-    const FLAG: &str = "xla_allow_excess_precision";
-    let flags = std::env::var(VARIABLE).unwrap_or_default();
-    if !flags.contains(FLAG) {
-        // SAFETY: as in `prepare_environment`, which calls this once.
-        unsafe { std::env::set_var(VARIABLE, format!("{flags} --{FLAG}=false").trim_start()) };
-    }
-}
-
-/// Checks and opens a file, and reads its table.
-fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
-    elf::check(path).map_err(|why| PjrtError::NotALibrary { path: path.to_path_buf(), why })?;
-    prepare_environment();
-    // SAFETY: loading runs the library's initialisers. The file is a whole ELF library for this machine, which its
-    // owner named as a plugin or which was installed by its checksum; nothing more can be checked before running it.
+/// # Safety
+/// As [`Plugin::load`].
+unsafe fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
+    // SAFETY: loading runs the library's initialisers, which the caller promises may run here.
     let library = unsafe { libloading::Library::new(path) }
         .map_err(|error| PjrtError::Load { path: path.to_path_buf(), text: error.to_string() })?;
     // SAFETY: `GetPjrtApi` has this type in every version of the C API.

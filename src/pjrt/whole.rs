@@ -12,7 +12,7 @@ use std::time::UNIX_EPOCH;
 
 use sha2::{Digest, Sha256};
 
-use super::locate::Artifact;
+use super::Pinned;
 use crate::files;
 
 /// What is in the place of an installed library.
@@ -55,7 +55,7 @@ pub enum Damage {
 }
 
 /// Looks at an installed library; reads it whole if it was not measured in its present state.
-pub(super) fn installed(artifact: &Artifact, path: &Path) -> Installed {
+pub(super) fn installed(artifact: &Pinned, path: &Path) -> Installed {
     let Some(metadata) = fs::metadata(path).ok().filter(Metadata::is_file) else { return Installed::Absent };
     let (measured, expected) = (metadata.len(), artifact.library_bytes);
     if measured != expected {
@@ -81,7 +81,7 @@ pub(super) fn installed(artifact: &Artifact, path: &Path) -> Installed {
 }
 
 /// Keeps that the library at `path`, as it is now, was just measured and is the pinned one.
-pub(super) fn keep_measured(artifact: &Artifact, path: &Path) {
+pub(super) fn keep_measured(artifact: &Pinned, path: &Path) {
     if let Ok(metadata) = fs::metadata(path) {
         keep(path, &stamp(artifact, &metadata));
     }
@@ -101,7 +101,7 @@ fn stamp_path(path: &Path) -> PathBuf {
 }
 
 /// What says that a file in this state is the pinned library.
-fn stamp(artifact: &Artifact, metadata: &Metadata) -> String {
+fn stamp(artifact: &Pinned, metadata: &Metadata) -> String {
     let nanos =
         metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|age| age.as_nanos());
     let mut text =
@@ -136,15 +136,14 @@ pub(super) fn sha256(mut from: impl Read, to: &mut impl io::Write) -> io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pjrt::Kind;
 
     /// A pinned library of a few bytes.
-    fn pinned(bytes: &[u8]) -> (tempfile::TempDir, PathBuf, Artifact) {
+    fn pinned(bytes: &[u8]) -> (tempfile::TempDir, PathBuf, Pinned) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("plugin.so");
         fs::write(&path, bytes).unwrap();
         let sum: &'static str = Box::leak(sha256(bytes, &mut io::sink()).unwrap().into_boxed_str());
-        let artifact = Artifact { library_sha256: sum, library_bytes: bytes.len() as u64, ..*Kind::Cpu.artifact() };
+        let artifact = Pinned { library_sha256: sum, library_bytes: bytes.len() as u64, ..Pinned::CPU };
         (folder, path, artifact)
     }
 

@@ -25,7 +25,7 @@ use super::{Report, Target, TpuError};
 use crate::files;
 use crate::hlo::Metadata;
 use crate::hlo::proto::messages::HloModuleProto;
-use crate::pjrt::{ChildCompiler, ChildSpec, Kind, Plugin, Setup, Source, Topology, locate};
+use crate::pjrt::{ChildCompiler, ChildSpec, Pinned, Plugin, PluginSpec, Purpose, Setup, Source, Topology, locate};
 
 /// What the TPU compiler said of a program, and when.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,21 +138,21 @@ impl Compiler {
     /// # Errors
     /// A compiler that is not there and cannot be installed.
     pub fn libtpu(&self) -> Result<String, TpuError> {
-        let artifact = Kind::Tpu.artifact();
-        let located = locate(Kind::Tpu, &self.setup)?;
+        let artifact = Pinned::TPU;
+        let located = locate(PluginSpec::tpu(), &self.setup)?;
         // A pinned library that is named by its path is the pinned library.
         let pinned = artifact.path_in(Path::new(""));
-        let is_pinned = located.source != Source::Named || located.path.ends_with(pinned);
+        let is_pinned = matches!(located.source, Source::Cache | Source::Installed) || located.path.ends_with(pinned);
         Ok(if is_pinned { artifact.version.to_string() } else { located.path.display().to_string() })
     }
 
     /// Everything that decides the answer.
     fn key(&self, target: &Target, program: &[u8]) -> Result<String, TpuError> {
         let topology = target.topology().ok_or_else(|| TpuError::NotATpu(target.clone()))?;
-        let located = locate(Kind::Tpu, &self.setup)?;
+        let located = locate(PluginSpec::tpu(), &self.setup)?;
         let libtpu = match located.source {
-            Source::Cache | Source::Installed => Kind::Tpu.artifact().wheel_sha256.to_string(),
-            Source::Named => identity(&located.path),
+            Source::Cache | Source::Installed => Pinned::TPU.wheel_sha256.to_string(),
+            Source::Named | Source::Given => identity(&located.path),
         };
         let mut sha = Sha256::new();
         let mut add = |part: &[u8]| {
@@ -195,7 +195,9 @@ impl Compiler {
     ) -> Result<(Answer, Option<Vec<u8>>), TpuError> {
         let describe = |name: &str| match &self.child {
             Some(child) => Topology::in_child(child, &self.setup, name, &BTreeMap::new()),
-            None => Topology::new(Plugin::of(Kind::Tpu, &self.setup)?, name, &BTreeMap::new()),
+            None => {
+                Topology::new(Plugin::of(PluginSpec::tpu(), &self.setup, Purpose::Compile)?, name, &BTreeMap::new())
+            }
         };
         let (answer, optimized) = match compile_whole(describe, target, program, batch) {
             Ok((report, optimized)) => (Answer::Fits(report), Some(optimized)),

@@ -187,7 +187,7 @@ fn spec() -> ChildSpec {
 }
 
 fn client(spec: &ChildSpec) -> Client {
-    Client::in_child(Platform::Cpu, &Setup::from_env(), spec).unwrap()
+    Client::in_child(&Platform::cpu(), &Setup::from_env(), spec).unwrap()
 }
 
 fn compile(client: &Client, module: &str) -> Result<Executable, PjrtError> {
@@ -358,7 +358,7 @@ fn a_program_that_does_not_serve_is_named() {
     let error = |program: &str, timeout| {
         let limits = Limits { timeout: Some(timeout), memory: None };
         let spec = ChildSpec { limits, ..ChildSpec::new(program) };
-        Client::in_child(Platform::Cpu, &Setup::from_env(), &spec).unwrap_err().to_string()
+        Client::in_child(&Platform::cpu(), &Setup::from_env(), &spec).unwrap_err().to_string()
     };
     let long = Duration::from_secs(30);
     assert_eq!(
@@ -378,7 +378,7 @@ fn a_program_that_does_not_serve_is_named() {
         limits: Limits { timeout: Some(Duration::from_millis(300)), memory: None },
         ..ChildSpec::new("/bin/cat")
     };
-    let error = Client::in_child(Platform::Cpu, &Setup::from_env(), &silent).unwrap_err().to_string();
+    let error = Client::in_child(&Platform::cpu(), &Setup::from_env(), &silent).unwrap_err().to_string();
     assert!(error.starts_with("child process: /bin/cat is no bf16scope"), "{error}");
     assert!(error.contains("that serves: it said nothing for 300ms"), "{error}");
 }

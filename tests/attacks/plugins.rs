@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bf16scope::pjrt::{Kind, Setup, locate};
+use bf16scope::pjrt::{Pinned, PluginSpec, Setup, locate};
 
 use crate::door::{Ended, Folder, names};
 
@@ -15,7 +15,7 @@ const SHA256: &str = "88c3f28c5900f48ad4a82cab9e79bba9537809743395e341485f879426
 /// A folder whose `cache` is the cache directory, and where the CPU plugin's directory is there.
 fn cache() -> (Folder, PathBuf) {
     let folder = Folder::new();
-    let path = Kind::Cpu.artifact().path_in(&folder.path("cache"));
+    let path = Pinned::CPU.path_in(&folder.path("cache"));
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     (folder, path)
 }
@@ -58,10 +58,10 @@ fn flip(path: &Path, at: u64, bit: u8) {
 #[test]
 fn a_flipped_bit_in_an_installed_plugin_is_noticed_and_the_plugin_installed_again() {
     let (folder, path) = cache();
-    fs::copy(locate(Kind::Cpu, &Setup::from_env()).unwrap().path, &path).unwrap();
+    fs::copy(locate(PluginSpec::cpu(), &Setup::from_env()).unwrap().path, &path).unwrap();
     let located = run(&folder, None, &["plugins", "where", "cpu", "--offline"]);
     assert_eq!((located.code, located.stdout), (Some(0), format!("{}\n", path.display())), "{}", located.stderr);
-    let n_bytes = Kind::Cpu.artifact().library_bytes;
+    let n_bytes = Pinned::CPU.library_bytes;
     let error = |at, bit| {
         flip(&path, at, bit);
         let Ended { code, stderr, .. } = run(&folder, None, &["plugins", "where", "cpu", "--offline"]);

@@ -1,7 +1,12 @@
 //! Plugins, clients and buffers: the PJRT layer on real plugins, and on xla-rs.
 
+#[path = "../support/first.rs"]
+mod first;
+
 #[path = "../support/alone.rs"]
 mod alone;
+#[path = "../support/binary.rs"]
+mod binary;
 mod pjrt;
 mod pjrt_handles;
 mod pjrt_plugins;

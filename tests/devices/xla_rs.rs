@@ -13,7 +13,9 @@ use bf16scope::hlo::text::{PrintOptions, parse, print};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{ArrayShape, DType, Literal, Module};
 use bf16scope::interop::xla as interop;
-use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions, OptionValue, Platform, Setup, prepare_environment};
+use bf16scope::pjrt::{
+    Arg, Buffer, Client, CompileOptions, OptionValue, Platform, Purpose, Setup, prepare_environment,
+};
 use support::Program;
 
 /// The loader looks where the library was at build time, then into a folder whose name says what to run.
@@ -29,12 +31,12 @@ fn a_program_whose_library_is_gone_says_what_to_run() {
 }
 
 fn clients() -> [Client; 2] {
-    [Platform::Cpu, Platform::XlaCpu]
-        .map(|platform| Client::of(platform, &Setup::from_env()).unwrap_or_else(|error| panic!("{platform}: {error}")))
+    [Platform::cpu(), Platform::XlaCpu]
+        .map(|platform| Client::of(&platform, &Setup::from_env()).unwrap_or_else(|error| panic!("{platform}: {error}")))
 }
 
 fn xla_cpu() -> Client {
-    Client::of(Platform::XlaCpu, &Setup::from_env()).unwrap()
+    Client::of(&Platform::XlaCpu, &Setup::from_env()).unwrap()
 }
 
 /// Files of this folder whose names end so, at least `at_least` of them.
@@ -128,7 +130,7 @@ fn we_read_what_xla_printed_as_xla_reads_it() {
 
 #[test]
 fn a_graph_of_xla_builder_becomes_ours_and_goes_back() {
-    prepare_environment();
+    prepare_environment(Purpose::Run).unwrap();
     let builder = xla::XlaBuilder::new("graph");
     let x = builder.parameter(0, xla::ElementType::F32, &[2, 3], "x").unwrap();
     let half = x.convert(xla::PrimitiveType::Bf16).unwrap();

@@ -1,5 +1,8 @@
 //! Modules as data: what is verified, read, written, imported, tidied and lowered is what XLA takes for it.
 
+#[path = "../support/first.rs"]
+mod first;
+
 mod amp;
 mod audit;
 mod bits_pjrt;

@@ -1,5 +1,8 @@
 //! What is built computes what TensorFlow and JAX compute, and so do its gradients.
 
+#[path = "../support/first.rs"]
+mod first;
+
 mod bf16_scope;
 mod grad;
 mod grad_cases;

@@ -18,8 +18,8 @@ fn client() -> &'static Client {
 
 /// A client of the CPU plugin, or of the device named.
 pub fn cpu() -> Result<Client, PjrtError> {
-    let platform = std::env::var("BF16SCOPE_TEST_DEVICE").map_or(Platform::Cpu, |name| name.parse().unwrap());
-    Client::of(platform, &Setup::from_env())
+    let platform = std::env::var("BF16SCOPE_TEST_DEVICE").map_or(Platform::cpu(), |name| name.parse().unwrap());
+    Client::of(&platform, &Setup::from_env())
 }
 
 /// Whether the device's compiler rounds to f16. XLA's CPU plugin does not where the processor has no F16C, or where

@@ -4,14 +4,14 @@
 
 use std::path::Path;
 
-use bf16scope::pjrt::{Kind, Setup, locate};
+use bf16scope::pjrt::{PluginSpec, Setup, locate};
 use tempfile::TempDir;
 
 /// A cache directory whose plugins are the machine's, installed if they were not.
 pub fn cache_dir() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let setup = Setup::from_env();
-    locate(Kind::Tpu, &setup).unwrap();
+    locate(PluginSpec::tpu(), &setup).unwrap();
     let plugins = setup.cache_dir.unwrap().join("plugins");
     std::os::unix::fs::symlink(plugins, dir.path().join("plugins")).unwrap();
     dir

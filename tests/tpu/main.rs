@@ -1,5 +1,8 @@
 //! What the TPU compiler says, and what is made of it.
 
+#[path = "../support/first.rs"]
+mod first;
+
 mod amp_tpu;
 mod explain;
 mod fit;

@@ -1,5 +1,8 @@
 //! Training programs: optimizers, what a step keeps and makes again, and what a run remembers.
 
+#[path = "../support/first.rs"]
+mod first;
+
 mod accumulate;
 mod adafactor;
 #[path = "../support/alone.rs"]

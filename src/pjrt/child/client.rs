@@ -14,8 +14,8 @@ use crate::hlo::DType;
 use crate::pjrt::backend::{Array, Backend, Loaded, Program, Runner, array};
 use crate::pjrt::locate::locate;
 use crate::pjrt::{
-    Arg, Client, CompileOptions, Compiled, Device, DeviceDescription, DeviceMemory, Kind, MemoryStats, OutputSpec,
-    PjrtError, Platform, Plugin, Setup, program,
+    Arg, Client, CompileOptions, Compiled, Device, DeviceDescription, DeviceMemory, MemoryStats, OutputSpec, PjrtError,
+    Platform, Plugin, Purpose, Setup, environment, program,
 };
 
 /// The client of a child.
@@ -28,17 +28,20 @@ struct ChildClient {
 }
 
 /// Starts a child, and opens the platform in it.
-pub(super) fn open(platform: Platform, setup: &Setup, spec: &ChildSpec) -> Result<Client, PjrtError> {
-    // Found, and installed, here: the child has no way to say how that goes.
-    let library = match platform {
-        Platform::Cpu => Some(locate(Kind::Cpu, setup)?.path),
-        Platform::Tpu => Some(locate(Kind::Tpu, setup)?.path),
-        Platform::XlaCpu => None,
+pub(super) fn open(platform: &Platform, setup: &Setup, spec: &ChildSpec) -> Result<Client, PjrtError> {
+    let (library, environment, create_options) = match platform.spec() {
+        Some(plugin) => {
+            // Found, and installed, here: the child has no way to say how that goes.
+            let library = locate(plugin, setup)?.path;
+            plugin.check_hardware(Purpose::Run)?;
+            (Some(library), environment::of_child(plugin, Purpose::Run), plugin.create_options.clone())
+        }
+        None => (None, Vec::new(), BTreeMap::new()),
     };
-    let child = Arc::new(Child::start(spec)?);
+    let child = Arc::new(Child::start(spec, &environment)?);
     let doing = Doing { what: "opening device", of: Some(platform.to_string()) };
     let library = library.map(|path| path.as_os_str().as_bytes().to_vec());
-    let request = Request::Client { platform: platform.to_string(), library };
+    let request = Request::Client { platform: platform.to_string(), library, create_options };
     let (_, platform_name, platform_version, descriptions) = opened(&child, doing, request)?;
     let device = |(idx, description)| Device::of_child(&child, idx, description);
     let devices = descriptions.into_iter().enumerate().map(device).collect();

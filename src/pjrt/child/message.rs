@@ -27,7 +27,7 @@ pub(super) enum Request {
     /// First of all: does this process serve?
     Hello { version: String },
     /// Opens a client; a child has one.
-    Client { platform: String, library: Option<Vec<u8>> },
+    Client { platform: String, library: Option<Vec<u8>>, create_options: BTreeMap<String, Value> },
     /// Describes devices that are not here, and becomes the compiler for them.
     Topology { library: Vec<u8>, name: String, options: BTreeMap<String, Value> },
     /// Compiles the program in the file, for the client or for the topology of this number.

@@ -77,10 +77,10 @@ impl Client {
     ///     limits: Limits { timeout: Some(Duration::from_secs(60)), memory: Some(8 << 30) },
     ///     ..ChildSpec::new("/usr/local/bin/bf16scope")
     /// };
-    /// let client = Client::in_child(Platform::Cpu, &Setup::from_env(), &spec)?;
+    /// let client = Client::in_child(&Platform::cpu(), &Setup::from_env(), &spec)?;
     /// # Ok::<(), bf16scope::pjrt::PjrtError>(())
     /// ```
-    pub fn in_child(platform: Platform, setup: &Setup, spec: &ChildSpec) -> Result<Client, PjrtError> {
+    pub fn in_child(platform: &Platform, setup: &Setup, spec: &ChildSpec) -> Result<Client, PjrtError> {
         client::open(platform, setup, spec)
     }
 }

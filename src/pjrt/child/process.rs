@@ -24,6 +24,9 @@ const GREETING: Duration = Duration::from_secs(60);
 /// How long an ended child's last words, and its exit status, are waited for.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
+/// An environment variable, and the value it is to have, if any.
+type Variable = (&'static str, Option<&'static str>);
+
 /// A child process that answers one request at a time. Dropping it ends it.
 #[derive(Debug)]
 pub(in crate::pjrt) struct Child {
@@ -60,10 +63,10 @@ impl From<io::Error> for Interruption {
 }
 
 impl Child {
-    /// Starts a child, and makes sure that it serves.
-    pub(super) fn start(spec: &ChildSpec) -> Result<Child, ChildError> {
+    /// Starts a child whose environment is this process's but for these variables, and makes sure that it serves.
+    pub(super) fn start(spec: &ChildSpec, environment: &[Variable]) -> Result<Child, ChildError> {
         let failed = |source| ChildError::Start { program: spec.program.clone(), source };
-        let line = Line::open(spec).map_err(failed)?;
+        let line = Line::open(spec, environment).map_err(failed)?;
         let max_bytes = spec.limits.memory.or_else(|| memory::available().map(memory::most));
         let unneeded = Mutex::default();
         let child = Child { spec: spec.clone(), max_bytes, line: Mutex::new(line), unneeded };
@@ -177,20 +180,28 @@ fn is_hang_up(error: &io::Error) -> bool {
 }
 
 impl Line {
-    fn open(spec: &ChildSpec) -> io::Result<Line> {
+    fn open(spec: &ChildSpec, environment: &[Variable]) -> io::Result<Line> {
         let (socket, theirs) = UnixStream::pair()?;
         let tick = spec.limits.timeout.map_or(TICK, |timeout| timeout.clamp(Duration::from_millis(1), TICK));
         socket.set_read_timeout(Some(tick))?;
         socket.set_write_timeout(Some(tick))?;
         let (words, mouth) = io::pipe()?;
-        // The child's end is its standard input: no other descriptor is inherited. XLA prints on both outputs. The
-        // command, and with it our copies of what is the child's, goes at the end of the statement.
-        let process = Command::new(&spec.program)
+        // The child's end is its standard input: no other descriptor is inherited. XLA prints on both outputs.
+        let mut command = Command::new(&spec.program);
+        for (name, value) in environment {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let process = command
             .args(&spec.arguments)
             .stdin(OwnedFd::from(theirs))
             .stdout(mouth.try_clone()?)
             .stderr(mouth)
             .spawn()?;
+        // And with it our copies of what is the child's.
+        drop(command);
         let said = Arc::new(Mutex::new(Said::default()));
         let (sender, has_read) = channel();
         let heard = Arc::clone(&said);

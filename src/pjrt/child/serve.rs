@@ -19,8 +19,8 @@ use super::error::{ChildError, gib};
 use super::message::{AskArray, AskProgram, Envelope, Failure, Id, Output, Reply, Request, dtype};
 use super::{memory, wire};
 use crate::pjrt::{
-    Arg, Buffer, Client, Compiled, DeviceDescription, Executable, PjrtError, Platform, Plugin, Setup, Topology,
-    prepare_environment,
+    Arg, Buffer, Client, Compiled, DeviceDescription, Executable, PjrtError, Platform, Plugin, PluginSpec, Purpose,
+    Setup, Topology, Value, prepare_environment,
 };
 
 /// Serves a parent over standard input, which must be its socket, until the parent hangs up or dies.
@@ -31,7 +31,8 @@ use crate::pjrt::{
 /// # Errors
 /// A standard input that is no socket, or brings something else than requests.
 pub fn serve() -> io::Result<()> {
-    prepare_environment();
+    // What a plugin needs the parent has set.
+    prepare_environment(Purpose::Run).map_err(io::Error::other)?;
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     // Whatever a library does with standard input, it does not read our requests.
     let null = OpenOptions::new().read(true).open("/dev/null")?;
@@ -115,9 +116,11 @@ impl Server {
     fn answer(&mut self, request: Request, file: Option<File>) -> Answer {
         let reply = match request {
             Request::Hello { .. } => Reply::Hello { version: env!("CARGO_PKG_VERSION").to_string() },
-            Request::Client { platform, library } => self.open_client(&platform, library)?,
+            Request::Client { platform, library, create_options } => {
+                self.open_client(&platform, library, &create_options)?
+            }
             Request::Topology { library, name, options } => {
-                let topology = Topology::new(Plugin::load(path(&library))?, &name, &options)?;
+                let topology = Topology::new(load(&library)?, &name, &options)?;
                 let id = self.next();
                 let (name, version) = (topology.platform_name()?, topology.platform_version()?);
                 let devices = topology.devices().to_vec();
@@ -172,10 +175,15 @@ impl Server {
         Ok((reply, None))
     }
 
-    fn open_client(&mut self, platform: &str, library: Option<Vec<u8>>) -> Result<Reply, PjrtError> {
+    fn open_client(
+        &mut self,
+        platform: &str,
+        library: Option<Vec<u8>>,
+        create_options: &BTreeMap<String, Value>,
+    ) -> Result<Reply, PjrtError> {
         let client = match library {
-            Some(library) => Client::new(Plugin::load(path(&library))?)?,
-            None => Client::of(platform.parse::<Platform>()?, &Setup::from_env())?,
+            Some(library) => Client::with_options(load(&library)?, create_options)?,
+            None => Client::of(&platform.parse::<Platform>()?, &Setup::from_env())?,
         };
         let devices = client.devices().iter().map(|device| device.description().clone()).collect();
         let reply = opened(0, client.platform_name()?, client.platform_version()?, devices);
@@ -231,8 +239,12 @@ fn opened(id: Id, platform_name: String, platform_version: String, devices: Vec<
     Reply::Opened { id, platform_name, platform_version, devices }
 }
 
-fn path(bytes: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(bytes))
+/// Loads the library that the parent found.
+fn load(path: &[u8]) -> Result<&'static Plugin, PjrtError> {
+    let path = Path::new(OsStr::from_bytes(path));
+    // SAFETY: this process was started to run this library, and holds nothing else. The parent believes nothing of what
+    // comes from here: answers are parsed, and what is written in shared memory are numbers.
+    unsafe { Plugin::load(path, &PluginSpec::at(path), Purpose::Run) }
 }
 
 /// A parent that asks for what it has not been given.

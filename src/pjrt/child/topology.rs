@@ -11,7 +11,7 @@ use super::message::{Id, Request};
 use super::process::Child;
 use crate::pjrt::locate::locate;
 use crate::pjrt::topology::Describes;
-use crate::pjrt::{CompileOptions, Compiled, Kind, PjrtError, Setup, Topology, Value};
+use crate::pjrt::{CompileOptions, Compiled, PjrtError, PluginSpec, Purpose, Setup, Topology, Value, environment};
 
 #[derive(Debug)]
 struct ChildTopology {
@@ -28,12 +28,16 @@ pub(super) fn open(
     name: &str,
     options: &BTreeMap<String, Value>,
 ) -> Result<Topology, PjrtError> {
-    let library = locate(Kind::Tpu, setup)?.path.as_os_str().as_bytes().to_vec();
+    let plugin = PluginSpec::tpu();
+    let library = locate(plugin, setup)?.path.as_os_str().as_bytes().to_vec();
     let child = {
         let mut slot = compiler.child.lock().unwrap_or_else(PoisonError::into_inner);
         match slot.as_ref().filter(|child| !child.has_ended()) {
             Some(child) => Arc::clone(child),
-            None => Arc::clone(slot.insert(Arc::new(Child::start(&compiler.spec)?))),
+            None => {
+                let environment = environment::of_child(plugin, Purpose::Compile);
+                Arc::clone(slot.insert(Arc::new(Child::start(&compiler.spec, &environment)?)))
+            }
         }
     };
     let doing = Doing { what: "describing", of: Some(name.to_string()) };

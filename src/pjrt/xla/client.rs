@@ -7,12 +7,12 @@ use std::sync::Arc;
 use prost::Message;
 
 use super::super::backend::{Array, Backend, Loaded, Program, Runner, array};
+use super::super::environment::prepare_environment;
 use super::super::error::USE_THE_PLUGIN;
 use super::super::live::{HandleKind, Live};
-use super::super::plugin::prepare_environment;
 use super::super::{
     Arg, Buffer, Client, CompileOptions, Compiled, Device, DeviceDescription, MemoryStats, OutputSpec, PjrtError,
-    Plugin,
+    Plugin, Purpose,
 };
 use super::arrays::{XlaArray, element_type};
 use super::{failed, rewrite, wire};
@@ -38,7 +38,7 @@ impl fmt::Debug for XlaClient {
 impl Client {
     /// A client of xla-rs's CPU device, `xla::PjRtClient::cpu()`.
     pub fn xla_cpu() -> Result<Client, PjrtError> {
-        prepare_environment();
+        prepare_environment(Purpose::Run)?;
         Client::from_xla(xla::PjRtClient::cpu().map_err(failed("PjRtClient::cpu"))?)
     }
 

@@ -89,7 +89,7 @@ impl Road {
             None => {
                 self.n_children += 1;
                 let spec = ChildSpec { limits: LIMITS, ..ChildSpec::new(env!("CARGO_BIN_EXE_bf16scope")) };
-                self.client.insert(Client::in_child(Platform::Cpu, &self.setup, &spec)?)
+                self.client.insert(Client::in_child(&Platform::cpu(), &self.setup, &spec)?)
             }
         };
         self.compiled = encode::to_bytes(module).expect("it was encoded before");
