@@ -121,7 +121,7 @@ impl Array for PluginArray {
         // SAFETY: a live buffer; the dimensions live as long as it, and are copied.
         unsafe {
             call!(self.shared.plugin, PJRT_Buffer_Dimensions, args)?;
-            Ok(value::list(args.dims, args.num_dims).to_vec())
+            Ok(value::whole_list("PJRT_Buffer_Dimensions", args.dims, args.num_dims)?.to_vec())
         }
     }
 

@@ -9,7 +9,7 @@ use super::buffer::{Buffer, PluginArray, type_number};
 use super::event::Event;
 use super::executable::{self, Executable};
 use super::live::{HandleKind, Live};
-use super::plugin::{Plugin, call, log_drop};
+use super::plugin::{Plugin, call, given, log_drop};
 use super::{CompileOptions, Device, PjrtError, Value, ffi, program, value};
 use crate::hlo::DType;
 
@@ -63,8 +63,12 @@ impl Client {
         // SAFETY: no handles; the options are alive during the call; the key-value callbacks may be null in a single
         // process.
         unsafe { call!(plugin, PJRT_Client_Create, args)? };
-        let mut shared = Shared { plugin, raw: args.client, devices: Vec::new(), _live: Live::new(HandleKind::Client) };
+        let raw = given("PJRT_Client_Create", "client", args.client)?;
+        let mut shared = Shared { plugin, raw, devices: Vec::new(), _live: Live::new(HandleKind::Client) };
         shared.devices = read_devices(&shared)?;
+        if shared.devices.is_empty() {
+            return Err(PjrtError::NoDevices);
+        }
         Ok(Client { backend: Arc::new(shared) })
     }
 
@@ -168,8 +172,9 @@ impl Backend for Shared {
         args.compile_options_size = options.len();
         // SAFETY: a live client; program and options are alive during the call, which is as long as they are needed.
         unsafe { call!(self.plugin, PJRT_Client_Compile, args)? };
+        let raw = given("PJRT_Client_Compile", "executable", args.executable)?;
         // SAFETY: the call returned an executable of this client, which we own.
-        unsafe { executable::loaded(&self, args.executable) }
+        unsafe { executable::loaded(&self, raw) }
     }
 
     fn upload(
@@ -191,12 +196,13 @@ impl Backend for Shared {
         // the plugin may not keep a reference to it after the call under these semantics.
         unsafe { call!(self.plugin, PJRT_Client_BufferFromHostBuffer, args)? };
         let done = Event::new(self.plugin, args.done_with_host_buffer);
+        let raw = given("PJRT_Client_BufferFromHostBuffer", "buffer", args.buffer);
         // SAFETY: the call returned a buffer of this client, which we own.
-        let array = unsafe { PluginArray::new(&self, args.buffer) };
+        let array = raw.map(|raw| unsafe { PluginArray::new(&self, raw) });
         if let Some(done) = done {
             done.wait()?;
         }
-        Ok(Box::new(array))
+        Ok(Box::new(array?))
     }
 }
 
@@ -207,9 +213,9 @@ fn read_devices(shared: &Shared) -> Result<Vec<Device>, PjrtError> {
     // SAFETY: a live client; its devices live as long as it, and `Shared` drops them before it frees the client.
     unsafe {
         call!(shared.plugin, PJRT_Client_AddressableDevices, args)?;
-        value::list(args.addressable_devices, args.num_addressable_devices)
+        value::whole_list("PJRT_Client_AddressableDevices", args.addressable_devices, args.num_addressable_devices)?
             .iter()
-            .map(|&raw| Device::read(shared.plugin, raw))
+            .map(|&raw| Device::read(shared.plugin, given("PJRT_Client_AddressableDevices", "device", raw)?))
             .collect()
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::child;
 #[cfg(feature = "xla")]
 use super::error::USE_THE_PLUGIN;
-use super::plugin::{Plugin, call};
+use super::plugin::{Plugin, call, given};
 use super::{PjrtError, Value, ffi, value};
 
 /// What a device is, whether it is here or only described.
@@ -63,7 +63,11 @@ impl DeviceDescription {
                 kind: value::text(kind.device_kind, kind.device_kind_size),
                 name: value::text(name.to_string, name.to_string_size),
                 debug_name: value::text(debug_name.debug_string, debug_name.debug_string_size),
-                attributes: value::decode(attributes.attributes, attributes.num_attributes),
+                attributes: value::decode(
+                    "PJRT_DeviceDescription_Attributes",
+                    attributes.attributes,
+                    attributes.num_attributes,
+                )?,
             })
         }
     }
@@ -120,7 +124,8 @@ impl Device {
         // SAFETY: `raw` is live by the caller's promise, and the description lives as long as it.
         let description = unsafe {
             call!(plugin, PJRT_Device_GetDescription, args)?;
-            DeviceDescription::read(plugin, args.device_description)?
+            let raw = given("PJRT_Device_GetDescription", "description", args.device_description)?;
+            DeviceDescription::read(plugin, raw)?
         };
         Ok(Device { owner: Owner::Plugin(Handle { raw, plugin }), description })
     }

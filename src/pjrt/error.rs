@@ -93,6 +93,13 @@ impl fmt::Display for Code {
     }
 }
 
+const PLUGIN_BUG: &str = "this is a bug of the plugin";
+
+/// A plugin's text, where it gave one.
+fn or_none(message: &str) -> &str {
+    if message.is_empty() { "the plugin gave no text" } else { message }
+}
+
 /// What to do where xla-rs cannot.
 pub(super) const USE_THE_PLUGIN: &str = "use the device cpu, the plugin, which has it";
 
@@ -129,7 +136,7 @@ fn did_you_mean(name: &str) -> String {
 #[non_exhaustive]
 pub enum PjrtError {
     /// The plugin refused a call. Code and text are the plugin's own.
-    #[error("{call}: {code}: {message}{}", help_for(.message))]
+    #[error("{call}: {code}: {}{}", or_none(message), help_for(message))]
     Call {
         /// The C API function.
         call: &'static str,
@@ -299,11 +306,32 @@ pub enum PjrtError {
         /// The loader's text.
         text: String,
     },
+    /// A call that succeeded, by its own account, and has nothing to show for it.
+    #[error("{call}: the plugin reports success and gives no {what}\nhelp: {PLUGIN_BUG}")]
+    Nothing {
+        /// The C API function.
+        call: &'static str,
+        /// What it should have given.
+        what: &'static str,
+    },
+    /// A number from a plugin that cannot be.
+    #[error("{call}: the plugin gives {measured}, which cannot be\nhelp: {PLUGIN_BUG}")]
+    Impossible {
+        /// The C API function.
+        call: &'static str,
+        /// What it gave.
+        measured: String,
+    },
+    /// A client without a device.
+    #[error("the client has no devices that this process can use\nhelp: name another device")]
+    NoDevices,
     /// A shared library, but no plugin.
-    #[error("plugin {}: not a PJRT plugin: it exports no GetPjrtApi\nhelp: name a PJRT plugin, such as the one in the xla-cpu-pjrt wheel", path.display())]
+    #[error("plugin {}: not a PJRT plugin: {why}\nhelp: name a PJRT plugin, such as the one in the xla-cpu-pjrt wheel", path.display())]
     NotPjrt {
         /// The file.
         path: PathBuf,
+        /// What it lacks.
+        why: String,
     },
     /// A plugin whose ABI is another one.
     #[error("plugin {}: PJRT C API {major}.{minor}, this build speaks {}.x (since {}.{})\nhelp: use a plugin of that major version", path.display(), super::ffi::API_MAJOR, super::ffi::API_MAJOR, super::ffi::API_MINOR)]

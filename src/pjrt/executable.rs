@@ -11,7 +11,7 @@ use super::buffer::{PluginArray, dtype_of};
 use super::client::Shared;
 use super::event::Event;
 use super::live::{HandleKind, Live};
-use super::plugin::{Plugin, call, log_drop};
+use super::plugin::{Plugin, call, given, log_drop};
 use super::{Buffer, Client, PjrtError, Value, ffi, value};
 use crate::hlo::DType;
 
@@ -154,7 +154,19 @@ impl Program for PluginProgram {
         args.executable = self.raw;
         // SAFETY: a live executable.
         unsafe { call!(self.plugin, PJRT_Executable_NumOutputs, args)? };
-        Ok(args.num_outputs)
+        let n_outputs = args.num_outputs;
+        if n_outputs > MOST {
+            return Err(impossible("PJRT_Executable_NumOutputs", format!("{n_outputs} outputs")));
+        }
+        // An execution writes so many handles into our memory: better asked twice.
+        let mut types = ffi::PJRT_Executable_OutputElementTypes_Args::zeroed();
+        types.executable = self.raw;
+        // SAFETY: a live executable. Only the count is used.
+        let counted = unsafe { call!(self.plugin, PJRT_Executable_OutputElementTypes, types) };
+        match counted.is_ok() && types.num_output_types != n_outputs {
+            true => Err(unlike(types.num_output_types, n_outputs)),
+            false => Ok(n_outputs),
+        }
     }
 
     fn outputs(&self) -> Result<Vec<OutputSpec>, PjrtError> {
@@ -166,12 +178,17 @@ impl Program for PluginProgram {
         let (types, ranks, dims) = unsafe {
             call!(self.plugin, PJRT_Executable_OutputElementTypes, types)?;
             call!(self.plugin, PJRT_Executable_OutputDimensions, sizes)?;
-            let ranks = value::list(sizes.dim_sizes, sizes.num_outputs);
-            (
-                value::list(types.output_types, types.num_output_types),
-                ranks,
-                value::list(sizes.dims, ranks.iter().sum()),
-            )
+            const DIMS: &str = "PJRT_Executable_OutputDimensions";
+            let ranks = value::whole_list(DIMS, sizes.dim_sizes, sizes.num_outputs)?;
+            let n_dims = ranks.iter().fold(0usize, |sum, &rank| sum.saturating_add(rank));
+            if n_dims > MOST {
+                return Err(impossible(DIMS, format!("{n_dims} dimensions")));
+            }
+            if types.num_output_types != ranks.len() {
+                return Err(unlike(types.num_output_types, ranks.len()));
+            }
+            let types = value::whole_list(TYPES, types.output_types, types.num_output_types)?;
+            (types, ranks, value::whole_list(DIMS, sizes.dims, n_dims)?)
         };
         let mut rest = dims;
         let mut outputs = Vec::with_capacity(types.len());
@@ -204,7 +221,7 @@ impl Program for PluginProgram {
         // SAFETY: a live executable; the properties live as long as it, and are copied.
         let properties = unsafe {
             call!(self.plugin, PJRT_Executable_GetCostAnalysis, args)?;
-            value::decode(args.properties, args.num_properties)
+            value::decode("PJRT_Executable_GetCostAnalysis", args.properties, args.num_properties)?
         };
         let number = |value| match value {
             Value::Int(int) => Some(int as f64),
@@ -221,13 +238,23 @@ impl Program for PluginProgram {
         args.program = &raw mut program;
         // SAFETY: a live executable; a null `code` asks for the size.
         unsafe { call!(self.plugin, PJRT_Executable_OptimizedProgram, args)? };
-        let mut code = vec![0u8; program.code_size];
+        const CALL: &str = "PJRT_Executable_OptimizedProgram";
+        let n_bytes = program.code_size;
+        let mut code = Vec::new();
+        if code.try_reserve_exact(n_bytes).is_err() {
+            return Err(impossible(CALL, format!("a program of {n_bytes} bytes")));
+        }
+        code.resize(n_bytes, 0u8);
         program.code = code.as_mut_ptr().cast();
         // SAFETY: as above; `code` has the size that the plugin asked for. The format's name is the plugin's own.
         let format = unsafe {
             call!(self.plugin, PJRT_Executable_OptimizedProgram, args)?;
             value::text(program.format, program.format_size)
         };
+        if program.code_size > n_bytes {
+            return Err(impossible(CALL, format!("a program of {} bytes in place of {n_bytes}", program.code_size)));
+        }
+        code.truncate(program.code_size);
         match format.as_str() {
             "hlo" => Ok(code),
             "hlo_with_config" => HloModuleProtoWithConfig::decode(code.as_slice())
@@ -243,7 +270,8 @@ impl Program for PluginProgram {
         // SAFETY: a live executable; the bytes live as long as it, and are copied.
         unsafe {
             call!(self.plugin, PJRT_Executable_Fingerprint, args)?;
-            Ok(value::list(args.executable_fingerprint.cast::<u8>(), args.executable_fingerprint_size).to_vec())
+            let (start, len) = (args.executable_fingerprint.cast::<u8>(), args.executable_fingerprint_size);
+            Ok(value::whole_list("PJRT_Executable_Fingerprint", start, len)?.to_vec())
         }
     }
 }
@@ -400,18 +428,38 @@ pub(super) unsafe fn loaded(shared: &Arc<Shared>, raw: *mut ffi::PJRT_LoadedExec
     // SAFETY: a live loaded executable; the call returns an executable that we own.
     let compiled = unsafe {
         call!(plugin, PJRT_LoadedExecutable_GetExecutable, args)?;
-        Compiled::new(plugin, args.executable, Some(Arc::clone(shared)))
+        let raw = given("PJRT_LoadedExecutable_GetExecutable", "executable", args.executable)?;
+        Compiled::new(plugin, raw, Some(Arc::clone(shared)))
     };
     let mut devices = ffi::PJRT_LoadedExecutable_AddressableDevices_Args::zeroed();
     devices.executable = raw;
     // SAFETY: a live loaded executable. Only the count is used.
     unsafe { call!(plugin, PJRT_LoadedExecutable_AddressableDevices, devices)? };
-    runner.n_devices = devices.num_addressable_devices;
+    runner.n_devices = match devices.num_addressable_devices {
+        n_devices @ 1..=MOST => n_devices,
+        n_devices => {
+            return Err(impossible("PJRT_LoadedExecutable_AddressableDevices", format!("{n_devices} devices")));
+        }
+    };
     Ok(Loaded { compiled, n_devices: runner.n_devices, runner: Box::new(runner) })
+}
+
+/// More outputs, dimensions or devices than a program has anywhere; a plugin that gives more is not believed.
+const MOST: usize = 1 << 24;
+
+fn impossible(call: &'static str, measured: String) -> PjrtError {
+    PjrtError::Impossible { call, measured }
+}
+
+const TYPES: &str = "PJRT_Executable_OutputElementTypes";
+
+fn unlike(n_types: usize, n_outputs: usize) -> PjrtError {
+    impossible(TYPES, format!("{n_types} types of {n_outputs} outputs"))
 }
 
 impl Runner for PluginRunner {
     fn execute(&self, args: &[Vec<Arg<'_>>], n_outputs: usize) -> Result<Vec<Vec<Box<dyn Array>>>, PjrtError> {
+        const CALL: &str = "PJRT_LoadedExecutable_Execute";
         let n_args = args[0].len();
         let kept = |idx: &i64| args.iter().any(|list| matches!(list[*idx as usize], Arg::Keep(_)));
         let non_donatable: Vec<i64> = (0..n_args as i64).filter(kept).collect();
@@ -439,13 +487,18 @@ impl Runner for PluginRunner {
         // listed as non-donatable are owned by `args`, so nobody else can use them.
         unsafe { call!(shared.plugin, PJRT_LoadedExecutable_Execute, call_args)? };
         let events: Vec<Event> = events.into_iter().filter_map(|raw| Event::new(shared.plugin, raw)).collect();
-        // SAFETY: the call succeeded, so each of the lists holds live buffers of this client, which we own.
-        let own = |raw| Box::new(unsafe { PluginArray::new(shared, raw) }) as Box<dyn Array>;
-        let outputs = raw_outputs.into_iter().map(|list| list.into_iter().map(own).collect()).collect();
+        let own = |raw| -> Result<Box<dyn Array>, PjrtError> {
+            let raw = given(CALL, "output", raw)?;
+            // SAFETY: the call succeeded and gave a buffer of this client, which we own.
+            Ok(Box::new(unsafe { PluginArray::new(shared, raw) }))
+        };
+        // What is there is owned before what is not is looked for, so that all of it is freed.
+        let outputs: Vec<Vec<Result<Box<dyn Array>, PjrtError>>> =
+            raw_outputs.into_iter().map(|list| list.into_iter().map(own).collect()).collect();
         // Every event is awaited, also after one failed: the devices run together.
         let done: Vec<Result<(), PjrtError>> = events.into_iter().map(Event::wait).collect();
         done.into_iter().collect::<Result<(), PjrtError>>()?;
-        Ok(outputs)
+        outputs.into_iter().map(|list| list.into_iter().collect()).collect()
     }
 }
 

@@ -87,9 +87,14 @@ macro_rules! structs {
     };
 }
 
-/// A function of the C API by its name; `None` for one that is not called here. Each has a struct for its arguments.
+/// Names of the functions of the C API that this crate calls. Each has a struct for its arguments.
+pub fn functions() -> impl Iterator<Item = &'static str> {
+    STRUCT_SIZES.iter().filter_map(|(row, _)| row.strip_suffix("_Args"))
+}
+
+/// A function of the C API by its name; `None` for one that is not called here.
 pub(super) fn function_named(name: &str) -> Option<&'static str> {
-    STRUCT_SIZES.iter().filter_map(|(row, _)| row.strip_suffix("_Args")).find(|function| *function == name)
+    functions().find(|function| *function == name)
 }
 
 structs! {

@@ -11,7 +11,7 @@ use super::{Client, PjrtError, Plugin, PluginSpec, Purpose, Setup, Value};
 #[non_exhaustive]
 pub enum Platform {
     /// The devices of a plugin.
-    Plugin(PluginSpec),
+    Plugin(Box<PluginSpec>),
     /// `xla-cpu`: xla-rs's client in this process, in builds with the feature `xla`.
     XlaCpu,
 }
@@ -21,12 +21,12 @@ const XLA_CPU: &str = "xla-cpu";
 impl Platform {
     /// `cpu`: the CPU plugin.
     pub fn cpu() -> Platform {
-        Platform::Plugin(PluginSpec::cpu().clone())
+        PluginSpec::cpu().clone().into()
     }
 
     /// `tpu`: the TPU plugin, on a machine that has a TPU.
     pub fn tpu() -> Platform {
-        Platform::Plugin(PluginSpec::tpu().clone())
+        PluginSpec::tpu().clone().into()
     }
 
     /// Every platform that has a name of its own.
@@ -64,7 +64,7 @@ impl Default for Platform {
 
 impl From<PluginSpec> for Platform {
     fn from(spec: PluginSpec) -> Platform {
-        Platform::Plugin(spec)
+        Platform::Plugin(Box::new(spec))
     }
 }
 

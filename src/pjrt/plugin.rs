@@ -38,6 +38,11 @@ macro_rules! call {
 
 pub(super) use {call, entry};
 
+/// A handle that a call was to give; the error of a plugin that gave null and reports success.
+pub(super) fn given<T>(call: &'static str, what: &'static str, raw: *mut T) -> Result<*mut T, PjrtError> {
+    if raw.is_null() { Err(PjrtError::Nothing { call, what }) } else { Ok(raw) }
+}
+
 /// A loaded plugin. Lives as long as the process, so everything may refer to it.
 #[derive(Debug)]
 pub struct Plugin {
@@ -124,7 +129,7 @@ impl Plugin {
         // SAFETY: no handles; the attributes returned live as long as the process.
         unsafe {
             call!(self, PJRT_Plugin_Attributes, args)?;
-            Ok(value::decode(args.attributes, args.num_attributes))
+            value::decode("PJRT_Plugin_Attributes", args.attributes, args.num_attributes)
         }
     }
 
@@ -146,6 +151,20 @@ impl Plugin {
             false => None,
         };
         entry.ok_or_else(|| self.unsupported(function))
+    }
+
+    /// Looks for the entries without which nothing can be done: an error could not be read and freed, nor could be waited
+    /// for what still writes to our memory.
+    fn check_needed(&self) -> Result<(), PjrtError> {
+        // SAFETY: each entry's offset and type are those of one field; the macro takes both from its name.
+        unsafe {
+            entry!(self, PJRT_Error_Destroy)?;
+            entry!(self, PJRT_Error_Message)?;
+            entry!(self, PJRT_Error_GetCode)?;
+            entry!(self, PJRT_Event_Destroy)?;
+            entry!(self, PJRT_Event_Await)?;
+        }
+        Ok(())
     }
 
     fn unsupported(&self, function: &'static str) -> PjrtError {
@@ -171,8 +190,8 @@ impl Plugin {
         code_args.error = error;
         let mut destroy_args = ffi::PJRT_Error_Destroy_Args::zeroed();
         destroy_args.error = error;
-        // SAFETY: `error` is live by the caller's promise, and freed last. The text is copied before that. An error
-        // returned by `PJRT_Error_GetCode` itself would mean a null argument, which this is not.
+        // SAFETY: `error` is live by the caller's promise, and freed last. The text is copied before that. So is the error
+        // that `PJRT_Error_GetCode` may return of itself.
         unsafe {
             let message = match entry!(self, PJRT_Error_Message) {
                 Ok(function) => {
@@ -181,11 +200,17 @@ impl Plugin {
                 }
                 Err(_) => String::new(),
             };
-            if let Ok(function) = entry!(self, PJRT_Error_GetCode) {
-                function(&raw mut code_args);
-            }
+            let no_code = match entry!(self, PJRT_Error_GetCode) {
+                Ok(function) => function(&raw mut code_args),
+                Err(_) => std::ptr::null_mut(),
+            };
             if let Ok(function) = entry!(self, PJRT_Error_Destroy) {
                 function(&raw mut destroy_args);
+                if !no_code.is_null() {
+                    code_args.code = Code::Unknown.number();
+                    destroy_args.error = no_code;
+                    function(&raw mut destroy_args);
+                }
             }
             Err(PjrtError::Call { call, code: Code::from_number(code_args.code), message })
         }
@@ -204,6 +229,7 @@ pub(super) fn log_drop(freed: Result<(), PjrtError>) {
 /// # Safety
 /// As [`Plugin::load`].
 unsafe fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
+    let not_pjrt = |why| PjrtError::NotPjrt { path: path.to_path_buf(), why };
     // SAFETY: loading runs the library's initialisers, which the caller promises may run here.
     let library = unsafe { libloading::Library::new(path) }
         .map_err(|error| PjrtError::Load { path: path.to_path_buf(), text: error.to_string() })?;
@@ -211,25 +237,29 @@ unsafe fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
     let api = match unsafe { library.get::<ffi::GetPjrtApi>(GET_PJRT_API.to_bytes_with_nul()) } {
         // SAFETY: takes nothing, returns the table or null.
         Ok(get_pjrt_api) => unsafe { get_pjrt_api() },
-        Err(_) => {
-            return Err(PjrtError::NotPjrt { path: path.to_path_buf() });
-        }
+        Err(_) => return Err(not_pjrt("it exports no GetPjrtApi".to_string())),
     };
     if api.is_null() {
-        return Err(PjrtError::NotPjrt { path: path.to_path_buf() });
+        return Err(not_pjrt("its GetPjrtApi gives no table".to_string()));
     }
     // The table points into the library, so it stays for good.
     std::mem::forget(library);
-    // SAFETY: size and version are at the start of the table in every version.
-    let (table_size, version) = unsafe {
+    // SAFETY: the size is at the start of the table in every version.
+    let table_size = unsafe { (&raw const (*api).struct_size).read() };
+    if table_size < HEAD_BYTES {
+        return Err(not_pjrt(format!("its table has {table_size} bytes, less than its head's {HEAD_BYTES}")));
+    }
+    // SAFETY: the version follows the size in every version, and the table reaches its end, as just checked.
+    let version = unsafe {
         let version = &raw const (*api).pjrt_api_version;
-        ((&raw const (*api).struct_size).read(), ((*version).major_version, (*version).minor_version))
+        ((*version).major_version, (*version).minor_version)
     };
     let plugin = Plugin { api, table_size, version, path: path.to_path_buf() };
     if version.0 != ffi::API_MAJOR {
         return Err(PjrtError::ApiVersion { path: plugin.path, major: version.0, minor: version.1 });
     }
     let plugin: &'static Plugin = Box::leak(Box::new(plugin));
+    plugin.check_needed()?;
     let mut args = ffi::PJRT_Plugin_Initialize_Args::zeroed();
     // SAFETY: no handles; called once for each library, under the lock of `LOADED`.
     unsafe { call!(plugin, PJRT_Plugin_Initialize, args)? };
@@ -238,3 +268,5 @@ unsafe fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
 }
 
 const GET_PJRT_API: &CStr = c"GetPjrtApi";
+/// Where the first function stands in the table, behind size and version.
+const HEAD_BYTES: usize = std::mem::offset_of!(ffi::PJRT_Api, PJRT_Error_Destroy);

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use super::executable::Compiled;
 use super::live::{HandleKind, Live};
-use super::plugin::{Plugin, call, log_drop};
+use super::plugin::{Plugin, call, given, log_drop};
 use super::{CompileOptions, DeviceDescription, PjrtError, Value, ffi, program, value};
 
 /// Devices described by a name such as `v2:2x2`.
@@ -103,7 +103,8 @@ impl PluginTopology {
         args.num_options = options.len();
         // SAFETY: no handles; name and options are alive during the call.
         unsafe { call!(plugin, PJRT_TopologyDescription_Create, args)? };
-        Ok(PluginTopology { plugin, raw: args.topology, _live: Live::new(HandleKind::Topology) })
+        let raw = given("PJRT_TopologyDescription_Create", "topology", args.topology)?;
+        Ok(PluginTopology { plugin, raw, _live: Live::new(HandleKind::Topology) })
     }
 
     fn read_devices(&self) -> Result<Vec<DeviceDescription>, PjrtError> {
@@ -112,9 +113,10 @@ impl PluginTopology {
         // SAFETY: a live topology; the descriptions live as long as it, and are copied.
         unsafe {
             call!(self.plugin, PJRT_TopologyDescription_GetDeviceDescriptions, args)?;
-            value::list(args.descriptions, args.num_descriptions)
+            const CALL: &str = "PJRT_TopologyDescription_GetDeviceDescriptions";
+            value::whole_list(CALL, args.descriptions, args.num_descriptions)?
                 .iter()
-                .map(|&raw| DeviceDescription::read(self.plugin, raw))
+                .map(|&raw| DeviceDescription::read(self.plugin, given(CALL, "description", raw)?))
                 .collect()
         }
     }
@@ -153,7 +155,7 @@ impl Describes for PluginTopology {
         // needed; the client is optional. The executable returned is ours.
         unsafe {
             call!(self.plugin, PJRT_Compile, args)?;
-            Ok(Compiled::new(self.plugin, args.executable, None))
+            Ok(Compiled::new(self.plugin, given("PJRT_Compile", "executable", args.executable)?, None))
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::c_char;
 
 use serde::{Deserialize, Serialize};
 
-use super::ffi;
+use super::{PjrtError, ffi};
 
 /// The value of an option or attribute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,13 +52,16 @@ pub(super) fn encode(options: &BTreeMap<String, Value>) -> Vec<ffi::PJRT_NamedVa
 /// Copies named values out of the plugin. Values of a type this header does not know are left out.
 ///
 /// # Safety
-/// `values` points to `len` named values that the plugin filled in and that are alive during the call.
-pub(super) unsafe fn decode(values: *const ffi::PJRT_NamedValue, len: usize) -> BTreeMap<String, Value> {
+/// `values` is null, or points to `len` named values that the plugin filled in and that are alive during the call.
+pub(super) unsafe fn decode(
+    call: &'static str,
+    values: *const ffi::PJRT_NamedValue,
+    len: usize,
+) -> Result<BTreeMap<String, Value>, PjrtError> {
     let mut decoded = BTreeMap::new();
-    for idx in 0..len {
-        // SAFETY: `idx < len`, and the caller promises `len` live values. Plugins lay them out as an array of the
-        // struct they were built with; `PJRT_NamedValue` has not grown since the API's first version.
-        let named = unsafe { &*values.add(idx) };
+    // SAFETY: the caller's promise. Plugins lay the values out as an array of the struct they were built with;
+    // `PJRT_NamedValue` has not grown since the API's first version.
+    for named in unsafe { whole_list(call, values, len)? } {
         // SAFETY: the union member read is the one that `value_type` names; text and list have `value_size` elements.
         let value = unsafe {
             match named.value_type {
@@ -73,7 +76,7 @@ pub(super) unsafe fn decode(values: *const ffi::PJRT_NamedValue, len: usize) -> 
         // SAFETY: a name of `name_size` bytes, alive as long as the value.
         decoded.insert(unsafe { text(named.name, named.name_size) }, value);
     }
-    decoded
+    Ok(decoded)
 }
 
 /// Copies text out of the plugin; bytes that are not UTF-8 are replaced.
@@ -85,16 +88,34 @@ pub(super) unsafe fn text(start: *const c_char, len: usize) -> String {
     String::from_utf8_lossy(unsafe { list(start.cast::<u8>(), len) }).into_owned()
 }
 
-/// A slice over an array in the plugin; empty where the plugin gave null.
+/// A slice over an array in the plugin; empty where the plugin gave null, or a length that no array has.
 ///
 /// # Safety
-/// `start` points to `len` initialized elements that outlive `'a`, or `len` is 0, or `start` is null.
+/// `start` points to `len` initialized elements that outlive `'a`, or `len` is 0 or more than fit into the address space,
+/// or `start` is null.
 pub(super) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
-    if len == 0 || start.is_null() {
+    if start.is_null() || !can_be::<T>(len) {
         return &[];
     }
-    // SAFETY: not null, and `len` elements by the caller's promise.
+    // SAFETY: not null, not too many, and `len` elements by the caller's promise.
     unsafe { std::slice::from_raw_parts(start, len) }
+}
+
+/// As [`list`], where a list that is not there is an error of this call.
+///
+/// # Safety
+/// As [`list`].
+pub(super) unsafe fn whole_list<'a, T>(call: &'static str, start: *const T, len: usize) -> Result<&'a [T], PjrtError> {
+    match len > 0 && (start.is_null() || !can_be::<T>(len)) {
+        true => Err(PjrtError::Impossible { call, measured: format!("{len} elements without a list") }),
+        // SAFETY: the caller's promise.
+        false => Ok(unsafe { list(start, len) }),
+    }
+}
+
+/// Whether memory can hold so many.
+fn can_be<T>(len: usize) -> bool {
+    len.checked_mul(size_of::<T>()).is_some_and(|n_bytes| n_bytes <= isize::MAX as usize)
 }
 
 #[cfg(test)]
@@ -113,6 +134,6 @@ mod tests {
         ]);
         let encoded = encode(&options);
         // SAFETY: an array of `encoded.len()` values that borrows from `options`, alive here.
-        assert_eq!(unsafe { decode(encoded.as_ptr(), encoded.len()) }, options);
+        assert_eq!(unsafe { decode("options", encoded.as_ptr(), encoded.len()) }.unwrap(), options);
     }
 }

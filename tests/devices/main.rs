@@ -7,6 +7,7 @@ mod first;
 mod alone;
 #[path = "../support/binary.rs"]
 mod binary;
+mod faults;
 mod pjrt;
 mod pjrt_handles;
 mod pjrt_plugins;
