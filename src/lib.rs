@@ -149,6 +149,7 @@
 //! | module | what it is for |
 //! | --- | --- |
 //! | [`hlo`] | the IR: dtypes, shapes, literals, ops; the verifier; text and proto |
+//! | [`tuning`] | what makes a program cheaper on its target |
 //! | [`numerics`] | float formats to the last bit; lost updates; how far arrays are apart |
 //! | [`graph`] | the builder: [`Graph`](graph::Graph), [`Tensor`](graph::Tensor), [`Scope`](graph::Scope) |
 //! | [`nn`] | layers, losses and metrics |
@@ -162,7 +163,6 @@
 //! | [`audit`] | where a module and its lowered form part |
 //! | [`tpu`] | targets, what the TPU compiler reports, the batch that fits |
 //! | [`train`] | experiments, training programs, the loop, checkpoints |
-//! | [`tuning`] | what makes a program cheaper on its target |
 //! | [`prelude`] | what a file that builds a model imports |
 //! | `report`, `cli` | the program `bf16scope` (feature `cli`) |
 //!
@@ -204,7 +204,7 @@
 //!
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
-//! | `cli` | yes | the program, and what only it needs: clap, indicatif, comfy-table, tracing-subscriber, anyhow |
+//! | `cli` | yes | the program, and what only it needs: clap, indicatif, comfy-table, unicode-width, tracing-subscriber, anyhow |
 //! | `xla` | no | [xla-rs](https://crates.io/crates/xla) 0.4.3: `interop::xla`, and its client as the device `xla-cpu`; links C++ |
 //!
 //! A library leaves the program out:
