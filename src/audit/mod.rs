@@ -135,6 +135,13 @@ impl Audit {
         worst(&self.results)
     }
 
+    /// How many elements of the floating results are a NaN or an infinity in f32 itself, which no error counts, and how
+    /// many there are.
+    pub fn n_not_finite(&self) -> (u64, u64) {
+        let errors = self.results.iter().filter_map(|row| row.errors);
+        errors.fold((0, 0), |(n_not_finite, n), errors| (n_not_finite + errors.n_not_finite, n + errors.n_elements))
+    }
+
     /// Rows, those where most error is born first: by scaled error, then by mean error in bf16 ulp, then by place.
     pub fn by_born(&self) -> Vec<&Row> {
         let mut rows: Vec<&Row> = self.rows.iter().collect();

@@ -108,6 +108,8 @@ struct Outcome {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
+    let outputs = [("--save-policy", args.save_policy.as_deref()), ("--html", args.html.as_deref())];
+    emit::check_names(&outputs, &[Some(&args.module), args.inputs.as_deref()])?;
     let module = module_file::load(&args.module)?;
     let failed = || format!("{} cannot be audited", args.module.display());
     runs_alone(&module).with_context(failed)?;
@@ -118,6 +120,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let client = args.limits.client(&args.device, context)?;
     let spinner = progress::spinner(format!("auditing {}", args.module.display()), context.quiet);
     let config = Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals: args.flush_subnormals };
+    policy.idle_patterns(&module).iter().for_each(|note| tracing::warn!("{note}"));
     let auditor = Auditor::new(&client, &module, &inputs, config).with_context(failed)?;
     let audit = auditor.audit(&policy).with_context(failed)?;
     let error = audit.error();
@@ -126,7 +129,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Some(_) | None => None,
     };
     spinner.finish_and_clear();
-    let is_right = audit.first_not_finite.is_none() && args.budget.is_none_or(|budget| error <= budget);
+    let (n_not_finite, n_elements) = audit.n_not_finite();
+    let has_numbers = n_not_finite < n_elements || n_elements == 0;
+    let is_right = has_numbers && audit.first_not_finite.is_none() && args.budget.is_none_or(|budget| error <= budget);
     let saved_policy = search.as_ref().map(|search| save(args, search)).transpose()?.flatten();
     let outcome = Outcome {
         file: args.module.clone(),
@@ -305,6 +310,17 @@ fn summary(outcome: &Outcome) -> String {
         if audit.n_slices > 1 { format!(" in {} slices", audit.n_slices) } else { String::new() },
         number(outcome.error)
     )];
+    match audit.n_not_finite() {
+        (0, _) => {}
+        (n, n_elements) if n == n_elements => lines.push(
+            "FAILS: every element of the results is a NaN or an infinity in f32 itself, so nothing was compared; give \
+             inputs that the module computes numbers from"
+                .to_string(),
+        ),
+        (n, n_elements) => lines.push(format!(
+            "{n} of the results' {n_elements} elements are a NaN or an infinity in f32 itself: the figures are of the others"
+        )),
+    }
     if !audit.skipped.is_empty() {
         let first = &audit.skipped[0];
         lines.push(format!("{} not compared, such as %{}: {}", audit.skipped.len(), first.instruction, first.why));
@@ -314,7 +330,10 @@ fn summary(outcome: &Outcome) -> String {
     }
     match (outcome.budget, &outcome.search) {
         (None, _) => {}
-        (Some(budget), None) => lines.push(format!("within the budget of {}", number(budget))),
+        (Some(budget), None) if audit.n_not_finite().0 == 0 || outcome.is_right => {
+            lines.push(format!("within the budget of {}", number(budget)));
+        }
+        (Some(_), None) => {}
         (Some(budget), Some(search)) => {
             lines.push(format!("FAILS: over the budget of {}", number(budget)));
             lines.push(found(search, outcome.saved_policy.as_deref()));

@@ -126,8 +126,30 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     files::replace(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Refuses an output that another output, or a file that the command reads, would be lost to.
+pub(super) fn check_names(outputs: &[(&str, Option<&Path>)], inputs: &[Option<&Path>]) -> anyhow::Result<()> {
+    let named = || outputs.iter().filter_map(|(flag, path)| Some((*flag, (*path)?)));
+    for (nth, (flag, path)) in named().enumerate() {
+        if inputs.iter().flatten().any(|input| is_same(path, input)) {
+            bail!("{flag} names {}, which is read, and would be lost\nhelp: name another file", path.display());
+        }
+        if let Some((other, _)) = named().take(nth).find(|(_, before)| is_same(path, before)) {
+            bail!("{other} and {flag} name one file, {}\nhelp: name two", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// Whether two paths name one file, which need not be there; what is no file can be written to twice.
 fn is_same(one: &Path, other: &Path) -> bool {
-    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+    let place = |path: &Path| {
+        if let Ok(place) = path.canonicalize() {
+            return place.is_file().then_some(place);
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(folder.canonicalize().ok()?.join(path.file_name()?))
+    };
+    matches!((place(one), place(other)), (Some(one), Some(other)) if one == other)
 }
 
 /// Refuses a path where there is a file of another kind: a module or a model given by mistake would be lost.

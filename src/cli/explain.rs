@@ -86,6 +86,7 @@ const AS_GIVEN: &str = "as given";
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     ensure!(args.target != Target::Cpu, TpuError::NotATpu(Target::Cpu));
+    emit::check_names(&[("--html", args.html.as_deref())], &[Some(&args.choice.model)])?;
     let subjects = match args.choice.module_by(load)? {
         Some(module) => of_module(args, module, context).map(|subject| (vec![subject], None)),
         None => of_model(args, context),

@@ -19,7 +19,7 @@ use serde::Serialize;
 use self::source::{BatchDim, Source};
 use super::child::LimitArgs;
 use super::compile::compiler;
-use super::emit::replace;
+use super::emit::{check_names, replace};
 use super::program::Which;
 use super::tune::TuneArg;
 use super::{Context, Status, progress, signals};
@@ -143,9 +143,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     for target in &args.target {
         ensure!(target.topology().is_some(), TpuError::NotATpu(target.clone()));
     }
-    if let (Some(html), Some(svg)) = (&args.html, &args.svg) {
-        ensure!(html != svg, "--html and --svg both name {}\nhelp: name two files", html.display());
-    }
+    check_names(&[("--html", args.html.as_deref()), ("--svg", args.svg.as_deref())], &[Some(&args.model)])?;
     if args.levers {
         return levers::run(args, context);
     }

@@ -49,6 +49,9 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
+    // The module itself may be replaced by its lowered form, and by nothing else.
+    emit::check_names(&[("-o", Some(&args.output)), ("--report", args.report.as_deref())], &[])?;
+    emit::check_names(&[("--report", args.report.as_deref())], &[Some(&args.module)])?;
     let module = module_file::load(&args.module)?;
     let _span = tracing::info_span!("lower").entered();
     let lowered = amp::run(&module, &policy);

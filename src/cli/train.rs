@@ -136,7 +136,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             false => format!("{} has {n_done} epochs, --epochs {n_epochs} asks for no more", from.display()),
         });
     } else if existed {
-        show.say(&format!("{} will be replaced after the first epoch; --resume would go on from it", path.display()));
+        show.say(&format!(
+            "{} will be replaced after the first epoch; --resume goes on from it instead, if it is whole",
+            path.display()
+        ));
     }
     let plan = Plan { n_epochs: show.n_epochs, checkpoint: Some(place) };
     let result = train(&mut session, data, &plan, &stop.asked, &mut |event| show.event(event));

@@ -46,9 +46,15 @@ impl<'a> Batches<'a> {
     }
 
     /// The same batches with features cast to `dtype` on the host: f32, bf16 or f16.
+    ///
+    /// # Errors
+    /// Another dtype; a feature that this one has only an infinity for.
     pub fn cast(self, dtype: DType) -> Result<Batches<'a>, DataError> {
         match dtype {
-            DType::F32 | DType::BF16 | DType::F16 => Ok(Batches { dtype, ..self }),
+            DType::F32 | DType::BF16 | DType::F16 => {
+                self.dataset.check_range(dtype)?;
+                Ok(Batches { dtype, ..self })
+            }
             dtype => Err(DataError::FeatureType { dtype }),
         }
     }

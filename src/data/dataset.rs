@@ -10,6 +10,8 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::error::DataError;
 use crate::files;
+use crate::hlo::DType;
+use half::{bf16, f16};
 
 /// Text read from one file at most, in bytes, after decompression: what bounds memory when a small gzip file unpacks
 /// to something huge.
@@ -74,6 +76,23 @@ impl Dataset {
     /// How many numbers one example's features are.
     pub fn n_features(&self) -> usize {
         self.feature_dims.iter().map(|&dim| usize::try_from(dim).expect("dimensions are not negative")).product()
+    }
+
+    /// Whether a cast to `dtype` keeps every feature a number.
+    ///
+    /// # Errors
+    /// The first that becomes infinite in bf16 or f16.
+    pub fn check_range(&self, dtype: DType) -> Result<(), DataError> {
+        let (greatest, becomes_infinite): (f32, fn(f32) -> bool) = match dtype {
+            DType::BF16 => (bf16::MAX.to_f32(), |value| bf16::from_f32(value).is_infinite()),
+            DType::F16 => (f16::MAX.to_f32(), |value| f16::from_f32(value).is_infinite()),
+            _ => return Ok(()),
+        };
+        // Only what is beyond the greatest can round to an infinity.
+        let is_lost = |&value: &f32| value.is_finite() && value.abs() > greatest && becomes_infinite(value);
+        let Some(at) = self.features.iter().position(is_lost) else { return Ok(()) };
+        let (n, value) = (self.n_features().max(1), self.features[at]);
+        Err(DataError::Overflows { example: at / n, feature: at % n, value, dtype, greatest })
     }
 
     /// The features of one example.

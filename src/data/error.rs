@@ -130,6 +130,22 @@ pub enum DataError {
         /// There are.
         n_examples: usize,
     },
+    /// A feature that is a number in f32, and an infinity in what the network reads.
+    #[error(
+        "example {example}: feature {feature} is {value:e}, which the cast to {dtype} makes infinite: expected at most {greatest:e}\nhelp: scale the features (`scale` under `data`), or train in f32 (--precision f32)"
+    )]
+    Overflows {
+        /// The example, from 0, of its part of the data.
+        example: usize,
+        /// The feature, from 0.
+        feature: usize,
+        /// What it is.
+        value: f32,
+        /// What it is cast to.
+        dtype: DType,
+        /// The greatest number of that dtype.
+        greatest: f32,
+    },
     /// A batch of nothing, or of more than there is.
     #[error("a batch of {batch} does not fit: expected 1 to {n_examples}, as many as there are examples")]
     BatchSize {

@@ -29,6 +29,7 @@ const SCHEDULES: [&str; 3] = ["SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARL
 const PADDING_TYPES: [&str; 3] = ["PADDING_INVALID", "PADDING_VALID", "PADDING_SAME"];
 const TRANSPOSES: [&str; 4] = ["TRANSPOSE_INVALID", "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"];
 
+/// The name of a number, or nothing.
 fn name_of(names: &'static [&'static str], number: i32) -> &'static str {
     names.get(number as usize).copied().unwrap_or("")
 }
@@ -36,7 +37,12 @@ fn name_of(names: &'static [&'static str], number: i32) -> &'static str {
 /// The text attributes of a message in which only unmodelled fields are set, in XLA's order.
 pub(super) fn to_text(opcode: &str, proto: &HloInstructionProto) -> Vec<(String, String)> {
     let mut out = Vec::new();
-    let mut put = |name: &str, value: String| out.push((name.to_string(), value));
+    // A number that is newer than the table of its names has no text; what is left out is `lost_in_text`.
+    let mut put = |name: &str, value: String| {
+        if !value.is_empty() {
+            out.push((name.to_string(), value));
+        }
+    };
     let braced = |values: &[i64]| format!("{{{}}}", list(values));
     if proto.channel_id > 0 {
         put("channel_id", proto.channel_id.to_string());

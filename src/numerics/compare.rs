@@ -21,6 +21,9 @@ use half::{bf16, f16};
 pub struct Errors {
     /// Elements compared; a complex one counts twice.
     pub n_elements: u64,
+    /// Elements of the reference that are a NaN or an infinity: where the other array has the same one, no figure below
+    /// counts them.
+    pub n_not_finite: u64,
     /// Greatest `|x − r|`.
     pub max_abs: f64,
     /// Mean `|x − r|`.
@@ -53,6 +56,7 @@ pub struct Errors {
 pub struct Comparison {
     n: u64,
     n_finite: u64,
+    n_not_finite: u64,
     n_nonzero: u64,
     n_introduced: u64,
     n_lost: u64,
@@ -119,6 +123,7 @@ impl Comparison {
 
     fn element(&mut self, r: f64, x: f64, r_normal: f64, x_normal: f64) {
         self.n += 1;
+        self.n_not_finite += u64::from(!r.is_finite());
         if !(r.is_finite() && x.is_finite()) {
             let same = r == x || r.is_nan() && x.is_nan();
             self.n_introduced += u64::from(!same && !x.is_finite());
@@ -165,6 +170,7 @@ impl Comparison {
         };
         Errors {
             n_elements: self.n,
+            n_not_finite: self.n_not_finite,
             max_abs: self.max_abs,
             mean_abs: per(self.sum_abs, self.n_finite),
             max_rel: self.max_rel,

@@ -59,6 +59,7 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, Report), super::
     if policy.dtype == LowDType::F16 && differentiates {
         report.notes.push(F16_NOTE.to_string());
     }
+    report.notes.extend(policy.idle_patterns(module));
     Ok((lowered, report))
 }
 

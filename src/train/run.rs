@@ -107,11 +107,12 @@ pub struct Summary {
 ///
 /// # Errors
 /// Data of other dims or classes; fewer examples than a batch, or a batch that does not split in equal micro-batches;
-/// images to be shifted that are none.
+/// images to be shifted that are none; a feature that the cast to bf16 or f16 makes infinite.
 pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
     spec.objective.check_batch(spec.batch.into())?;
     check_data(&spec.model, data.training)?;
     check_data(&spec.model, data.test)?;
+    data.test.check_range(spec.precision.compute())?;
     batches(spec, data.training).map(drop)
 }
 

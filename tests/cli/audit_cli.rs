@@ -88,6 +88,52 @@ fn a_nan_of_its_own_fails_without_a_budget() {
     assert!(stdout.contains("100.0 % not finite, 100.0 % overflowed"), "{stdout}");
 }
 
+/// All of it was "within 0 of f32", and within every budget.
+#[test]
+fn what_is_no_number_in_f32_either_is_not_called_right() {
+    let folder = folder();
+    let module = "HloModule logs\n\nENTRY logs {\n  x = f32[4] constant({-1, -2, START})\n  y = f32[4] add(x, x)\n  ROOT z = \
+                  f32[4] log(y)\n}\n";
+    let audit = |start: &str| {
+        std::fs::write(folder.path().join("logs.txt"), module.replace("START", start)).unwrap();
+        let output = bf16scope(folder.path(), &["audit", "logs.txt", "--random", "1", "--budget", "1e-1"]);
+        (output.status.code(), text(&output.stdout))
+    };
+    let (code, said) = audit("-3, -4");
+    assert!(code == Some(1) && said.contains("FAILS: every element of the results is a NaN or an infinity"), "{said}");
+    assert!(!said.contains("within the budget"), "{said}");
+    let (code, said) = audit("3, 4");
+    assert!(code == Some(0) && said.contains("2 of the results' 4 elements are a NaN or an infinity in f32"), "{said}");
+    assert!(said.contains("within the budget"), "{said}");
+}
+
+#[test]
+fn a_pattern_that_keeps_nothing_and_an_output_that_is_read_are_said() {
+    let folder = folder();
+    let stderr = |args: &[&str]| text(&bf16scope(folder.path(), args).stderr);
+    let idle = "keep: `zzz*` matches no instruction's name or scoped name in cancels, and keeps nothing in f32";
+    for args in [
+        &["lower", "cancels.txt", "-o", "o.txt", "--keep", "zzz*"][..],
+        &["explain-cast", "cancels.txt", "exact", "--keep", "zzz*"],
+        &["audit", "cancels.txt", "--random", "1", "--keep", "zzz*"],
+    ] {
+        let said = stderr(args);
+        assert!(said.contains(idle), "{args:?}: {said}");
+        assert!(!stderr(&[&args[..args.len() - 1], &["diff*"]].concat()).contains("keeps nothing"), "{args:?}");
+    }
+    for args in [
+        &["lower", "cancels.txt", "-o", "n.txt", "--report", "./n.txt"][..],
+        &["lower", "cancels.txt", "-o", "n.txt", "--report", "cancels.txt"],
+        &["audit", "cancels.txt", "--random", "1", "--html", "cancels.txt"],
+        &["run", "cancels.txt", "--random", "1", "-o", "cancels.txt"],
+    ] {
+        let said = stderr(args);
+        assert!(said.contains("name one file, ") || said.contains(", which is read, and would be lost"), "{said}");
+        assert_eq!(std::fs::read_to_string(folder.path().join("cancels.txt")).unwrap(), MODULE);
+        assert!(!folder.path().join("n.txt").exists());
+    }
+}
+
 #[test]
 fn what_cannot_run_is_exit_2() {
     let folder = folder();

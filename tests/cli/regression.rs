@@ -208,6 +208,28 @@ fn settings_that_can_only_fail_are_errors_of_the_file() {
 }
 
 #[test]
+fn a_feature_that_the_cast_makes_infinite_is_named() {
+    // The loss became NaN: in training the advice was to lower the learning rate, in the test data nothing was said.
+    let folder = Folder::new();
+    let row = |feature: &str, label: usize| format!("{feature}{},{label}\n", ",1".repeat(63));
+    let csv = |odd: usize, value: &str| -> String {
+        (0..20).map(|example| row(if example == odd { value } else { "2" }, example % 10)).collect()
+    };
+    folder.write("e.yaml", &[MODEL, "data: {csv: d.csv, n_test: 4}", "train: {epochs: 1, batch: 4}"]);
+    for (odd, value, precision, example, dtype) in
+        [(3, "3.4e38", "bf16", 3, "bf16"), (17, "3.4e38", "bf16", 1, "bf16"), (17, "70000", "f16", 1, "f16")]
+    {
+        std::fs::write(folder.path("d.csv"), csv(odd, value)).unwrap();
+        let error = folder.stderr(&["train", "e.yaml", "--precision", precision]);
+        let expected = format!("example {example}: feature 0 is ");
+        assert!(error.contains(&expected) && error.contains(&format!("the cast to {dtype} makes infinite")), "{error}");
+    }
+    std::fs::write(folder.path("d.csv"), csv(3, "3.38e38")).unwrap();
+    let error = folder.run(&["train", "e.yaml"]).stderr;
+    assert!(!String::from_utf8_lossy(&error).contains("makes infinite"));
+}
+
+#[test]
 fn a_run_on_other_data_does_not_go_on() {
     // With another `n_test`, --resume took the step for one of the new data's epochs and went on in the middle of one.
     let folder = Folder::new();

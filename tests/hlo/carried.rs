@@ -122,4 +122,17 @@ fn what_text_leaves_out_is_known() {
     let lost = Lost { place: "m/%y".to_string(), opcode: "custom-call".to_string(), fields: vec![15] };
     assert_eq!(lost_in_text(&module), [lost]);
     assert_eq!(encode::to_bytes(&module).unwrap(), proto.encode_to_vec());
+    // A kind of transform that this build has no name for was printed as `fft_type=`, which no reader takes.
+    let (_, _, mut proto) = through_proto(
+        "HloModule m\n\nENTRY m {\n  x = c64[8]{0} parameter(0)\n  ROOT y = c64[8]{0} fft(x), fft_type=FFT, fft_length={8}\n}\n",
+    );
+    proto.computations[0].instructions[1].fft_type = 9;
+    let module = decode::from_bytes(&proto.encode_to_vec()).unwrap();
+    assert!(!printed(&module).contains("fft_type") && text::parse(&printed(&module), "m.hlo").is_ok());
+    assert_eq!(lost_in_text(&module)[0].opcode, "fft");
+    // A proto carries an op that is newer than this build; what is printed of it is not read back.
+    let (_, _, mut proto) = through_proto(&custom_call("f32[3]{0}", ""));
+    proto.computations[0].instructions[1].opcode = "frobnicate".to_string();
+    let lost = &lost_in_text(&decode::from_bytes(&proto.encode_to_vec()).unwrap())[0];
+    assert_eq!((lost.opcode.as_str(), lost.fields[0]), ("frobnicate", 2));
 }

@@ -241,6 +241,10 @@ fn instruction(
     if proto.opcode.is_empty() {
         return Err(ProtoError::missing(&place, "opcode"));
     }
+    // One that is newer than this build is carried; what no opcode can be is damage.
+    if !proto.opcode.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-') {
+        return Err(ProtoError::NoOpcode { place, opcode: take(&mut proto.opcode) });
+    }
     let shape = proto.shape.take().ok_or_else(|| ProtoError::missing(&place, "shape"))?;
     let shape = shape::decode(&shape, &place)?;
     // Ids were resolved when the order was found.

@@ -34,6 +34,14 @@ pub enum ProtoError {
         /// The schema's name of the field.
         field: &'static str,
     },
+    /// An opcode that is no word.
+    #[error("{place}: `{}` is no opcode: expected lower-case letters, digits and `-`", opcode.escape_debug())]
+    NoOpcode {
+        /// Computation and instruction.
+        place: String,
+        /// What the message says.
+        opcode: String,
+    },
     /// A number that the schema (as far as this crate knows it) does not give a meaning.
     #[error("{place}: {field} is {number}, expected {expected}")]
     Unknown {

@@ -172,10 +172,10 @@ fn write_number(out: &mut Vec<u8>, dtype: DType, token: &str, codes: &Codes) -> 
         DType::U16 => token.parse::<u16>().ok()?.write(out),
         DType::U32 => token.parse::<u32>().ok()?.write(out),
         DType::U64 => token.parse::<u64>().ok()?.write(out),
-        DType::F16 => f16::from_f64(token.parse().ok()?).write(out),
-        DType::BF16 => bf16::from_f64(token.parse().ok()?).write(out),
-        DType::F32 => token.parse::<f32>().ok()?.write(out),
-        DType::F64 => token.parse::<f64>().ok()?.write(out),
+        DType::F16 => in_range(f16::from_f64(token.parse().ok()?), token, f16::is_infinite)?.write(out),
+        DType::BF16 => in_range(bf16::from_f64(token.parse().ok()?), token, bf16::is_infinite)?.write(out),
+        DType::F32 => in_range(token.parse().ok()?, token, f32::is_infinite)?.write(out),
+        DType::F64 => in_range(token.parse().ok()?, token, f64::is_infinite)?.write(out),
         DType::F8E5M2
         | DType::F8E4M3FN
         | DType::F8E4M3B11FNUZ
@@ -193,6 +193,12 @@ fn write_number(out: &mut Vec<u8>, dtype: DType, token: &str, codes: &Codes) -> 
     Some(())
 }
 
+/// The value, unless it is an infinity of which the token does not speak: a number beyond the dtype's greatest.
+fn in_range<T: Copy>(value: T, token: &str, is_infinite: fn(T) -> bool) -> Option<T> {
+    let is_named = token.trim_start_matches(['-', '+']).starts_with(['i', 'I']);
+    (is_named || !is_infinite(value)).then_some(value)
+}
+
 /// The values of all bit patterns of a small float; empty for other dtypes.
 struct Codes(Vec<(f64, u8)>);
 
@@ -207,7 +213,8 @@ impl Codes {
         }
     }
 
-    /// The pattern nearest to a value; of two equally near the even one. `None` for a NaN or infinity it has not.
+    /// The pattern nearest to a value; of two equally near the even one. `None` for a NaN or infinity it has not, and
+    /// for what is beyond the greatest.
     fn nearest(&self, value: f64) -> Option<u8> {
         if value.is_nan() {
             let sign_matches = |bits: u8| (bits >> 7 == 1) == value.is_sign_negative();
@@ -215,6 +222,10 @@ impl Codes {
             // The quiet NaN without payload is the middle one of its sign.
             let own: Vec<u8> = nans().filter(|&bits| sign_matches(bits)).collect();
             return own.get(own.len() / 2).copied().or_else(|| nans().next());
+        }
+        let finite = self.0.iter().map(|&(candidate, _)| candidate.abs()).filter(|candidate| candidate.is_finite());
+        if value.is_finite() && value.abs() > finite.fold(0.0, f64::max) {
+            return None;
         }
         let distance = |candidate: f64| if candidate == value { 0.0 } else { (candidate - value).abs() };
         self.0

@@ -300,6 +300,26 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// A line for each pattern of `keep` that keeps nothing of a module, as a typing error does.
+    pub fn idle_patterns(&self, module: &Module) -> Vec<String> {
+        let instructions = || module.computations.iter().flat_map(|computation| &computation.instructions);
+        let idle = self.keep.iter().filter(|pattern| !instructions().any(|instr| keeps(pattern, instr)));
+        let line = |pattern| {
+            let name = &module.name;
+            format!(
+                "keep: `{pattern}` matches no instruction's name or scoped name in {name}, and keeps nothing in f32"
+            )
+        };
+        idle.map(line).collect()
+    }
+}
+
+/// Whether a pattern of `keep` is for this instruction.
+fn keeps(pattern: &str, instr: &Instruction) -> bool {
+    matches(pattern, &instr.name) || (!instr.metadata.op_name.is_empty() && matches(pattern, &instr.metadata.op_name))
+}
+
 /// A policy ready to be asked.
 pub(super) struct Classes<'p> {
     policy: &'p Policy,
@@ -327,15 +347,11 @@ impl<'p> Classes<'p> {
 
     /// The class of an instruction whose largest f32 array has `n_elements`.
     pub(super) fn of(&self, module: &Module, instr: &Instruction, n_elements: i64) -> (Class, Because) {
-        let keep = |pattern: &&String| {
-            matches(pattern, &instr.name)
-                || (!instr.metadata.op_name.is_empty() && matches(pattern, &instr.metadata.op_name))
-        };
         let own = precision_class(module, &instr.op);
         if own == Class::NotFloat {
             return (own, Because::Op);
         }
-        if let Some(pattern) = self.policy.keep.iter().find(keep) {
+        if let Some(pattern) = self.policy.keep.iter().find(|pattern| keeps(pattern, instr)) {
             return (Class::Deny { why: "its name", spreads: false }, Because::Pattern(pattern.clone()));
         }
         // The specific name of an op decides before the general one.

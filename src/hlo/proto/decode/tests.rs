@@ -211,6 +211,10 @@ fn broken_modules_say_where() {
     assert_eq!(error(|m| m.computations[0].instructions[0].shape = None), "f/parameter.1: shape is missing");
     assert_eq!(error(|m| m.computations[0].instructions[0].opcode.clear()), "f/parameter.1: opcode is missing");
     assert_eq!(
+        error(|m| m.computations[0].instructions[0].opcode = "batch-norm%\n".to_string()),
+        "f/parameter.1: `batch-norm%\\n` is no opcode: expected lower-case letters, digits and `-`"
+    );
+    assert_eq!(
         error(|m| {
             m.entry_computation_id = 9;
             m.entry_computation_name.clear();
