@@ -91,7 +91,7 @@ struct Output {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    emit::check_names(&[("-o", args.outputs.as_deref())], &[Some(&args.module), args.inputs.as_deref()])?;
+    emit::check_names(&[("--outputs", args.outputs.as_deref())], &[Some(&args.module), args.inputs.as_deref()])?;
     let module = policy::lower_if_asked(module_file::load(&args.module)?, &args.module)?;
     runs_alone(&module).with_context(|| format!("{} cannot be run", args.module.display()))?;
     let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;

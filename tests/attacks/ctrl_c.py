@@ -2,11 +2,14 @@
 
 import os
 import pty
+import signal
 import sys
 import time
 
 parent, terminal = pty.fork()
 if parent == 0:
+    # Where the tests run in the background of a script, SIGINT is ignored, and would stay so.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execv(sys.argv[1], sys.argv[1:])
 
 

@@ -234,7 +234,11 @@ fn outputs_do_not_destroy_inputs_of_another_kind() {
     for (args, expected) in [
         (
             vec!["run", "m.txt", "--random", "1", "--outputs", "m.txt"],
-            "m.txt is there, and is no .npz archive\nhelp: remove it, or name another file\n",
+            "--outputs names m.txt, which is read, and would be lost\nhelp: name another file\n",
+        ),
+        (
+            vec!["run", "m.txt", "--random", "1", "--outputs", "m.yaml"],
+            "m.yaml is there, and is no .npz archive\nhelp: remove it, or name another file\n",
         ),
         (
             vec!["bits", "1", "--trace", "m.txt"],
