@@ -167,12 +167,14 @@ impl<'a> Computations<'a> {
             let Head { offset, name, .. } = self.heads[member];
             Fault::new(offset, ParseErrorKind::Cycle { what: "calls", name: name.to_string() })
         })?;
+        for (head, built) in self.heads.iter().zip(&self.built) {
+            built.check_result(cursor, head)?;
+        }
         let finish = |(head, mut built): (Head<'_>, Built)| {
             built.instructions.shrink_to_fit();
             Computation {
                 name: head.name.to_string(),
-                // Without a mark, the last in the text.
-                root: built.root.or(built.last).unwrap_or(InstrId(0)),
+                root: built.root(),
                 instructions: built.instructions,
                 unmodelled: Unmodelled { attributes: built.attributes, ..Unmodelled::default() },
             }
@@ -182,6 +184,23 @@ impl<'a> Computations<'a> {
 }
 
 impl Built {
+    /// The one that is marked; without a mark, the last in the text.
+    fn root(&self) -> InstrId {
+        self.root.or(self.last).unwrap_or(InstrId(0))
+    }
+
+    /// Whether the shape after `->` is the root's.
+    fn check_result(&self, cursor: Cursor<'_>, head: &Head<'_>) -> Read<()> {
+        let (Some(span), Some(root)) = (head.result, self.instructions.get(self.root().idx())) else { return Ok(()) };
+        let said = cursor.over(span).shape()?;
+        if said.is_compatible(&root.shape) {
+            return Ok(());
+        }
+        let expected = format!("the shape of its root %{}, {}", root.name, root.shape.without_layout());
+        let found = said.without_layout().to_string();
+        Err(Fault::new(span.start, ParseErrorKind::Expected { found, expected }))
+    }
+
     /// Adds the next instructions: `raw`, the computation's piece in a part. `dtypes` are those of the results of all so far.
     fn add<'a>(
         &mut self,

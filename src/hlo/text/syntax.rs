@@ -50,6 +50,8 @@ pub(super) struct Head<'a> {
     pub(super) name: &'a str,
     pub(super) offset: usize,
     pub(super) is_entry: bool,
+    /// The shape after `->`, which repeats the root's.
+    pub(super) result: Option<Span>,
 }
 
 /// An instruction.
@@ -161,15 +163,19 @@ fn computation<'a>(cursor: &mut Cursor<'a>) -> Read<Head<'a>> {
         offset = cursor.pos;
         name = cursor.name("the entry computation's name")?;
     }
+    let mut result = None;
     if cursor.eat("(") {
-        // The program shape repeats what the instructions say.
+        // The parameters repeat what the instructions say.
         cursor.until_closed(")")?;
         cursor.expect("->")?;
+        cursor.skip_blank();
+        let start = cursor.pos;
         cursor.pass_shape()?;
+        result = Some(Span { start, end: cursor.pos });
     }
     cursor.expect("{")?;
     cursor.spend(2 * (size_of::<Piece<'_>>() + size_of::<Computation>() + name.len()) + PER_NAME)?;
-    Ok(Head { name, offset, is_entry })
+    Ok(Head { name, offset, is_entry, result })
 }
 
 fn instruction<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read<(RawInstruction<'a>, bool)> {
