@@ -173,6 +173,7 @@ fn an_optimized_module_is_explained_as_it_is() {
     assert_eq!(memory["padding"][0]["n_bytes"], 512 << 10);
     assert_eq!(memory["padding"][0]["n_unpadded"], 4 << 10);
     assert_eq!(memory["converts"][0]["instruction"], "cast");
+    assert_eq!(memory["copies_of_arguments"], serde_json::json!({"n": 1, "n_bytes": 2 << 20}));
     assert_eq!(program["total"]["cycles"], 45_650);
     assert_eq!(program["layers"][0]["layer"], "net/dense1");
     assert_eq!(program["layers"][0]["cost"]["cycles"], 42_000);
@@ -181,8 +182,12 @@ fn an_optimized_module_is_explained_as_it_is() {
     assert_eq!(program["layers"][0]["cost"]["bytes"], f64::from(14 << 20));
     assert_eq!(program["layers"][0]["bound"], "compute");
     let text = stdout(&run(&["explain", path, "--target", "tpu-v3", "--offline"]));
-    for expected in ["temporaries alive at once 6.0 MiB", "peak: step 5 of 9, %dense (net/dense1, net.py:12)", "45,650"]
-    {
+    for expected in [
+        "Copies of variables at the peak: 1, 2.0 MiB, beside the variables themselves",
+        "temporaries alive at once 6.0 MiB",
+        "peak: step 5 of 9, %dense (net/dense1, net.py:12)",
+        "45,650",
+    ] {
         assert!(text.contains(expected), "{expected} is not in\n{text}");
     }
     // Rates are known for v2 and v3 only.

@@ -134,6 +134,15 @@ fn findings(out: &mut String, memory: &Memory, n_rows: usize, screen: Screen) {
         mib(wide as i64),
         mib(kept as i64)
     );
+    let copies = memory.copies_of_arguments;
+    if copies.n > 0 {
+        let _ = writeln!(
+            out,
+            "Copies of variables at the peak: {}, {}, beside the variables themselves",
+            copies.n,
+            mib(copies.n_bytes as i64)
+        );
+    }
     let converted: u64 = memory.converts.iter().map(|convert| convert.n_bytes).sum();
     let _ = writeln!(
         out,

@@ -187,7 +187,8 @@ fn error_of(instruction: &str) -> String {
 #[test]
 fn the_shape_after_the_arrow_is_the_roots() {
     let of = |result: &str| {
-        let text = format!("HloModule m\n\nENTRY e (x: f32[2]) -> {result} {{\n  ROOT x = f32[2]{{0}} parameter(0)\n}}\n");
+        let text =
+            format!("HloModule m\n\nENTRY e (x: f32[2]) -> {result} {{\n  ROOT x = f32[2]{{0}} parameter(0)\n}}\n");
         parse(&text, "m.hlo").map(drop).map_err(|error| error.to_string())
     };
     assert_eq!(of("f32[2]"), Ok(()));

@@ -104,6 +104,18 @@ pub struct Memory {
     pub padding: Vec<LiveBuffer>,
     /// Copies in another dtype that were alive beside what they are copies of, largest first.
     pub converts: Vec<Convert>,
+    /// Copies of arguments in another dtype that are alive at the peak, beside the arguments themselves.
+    pub copies_of_arguments: Copies,
+}
+
+/// Buffers that are copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Copies {
+    /// How many.
+    pub n: usize,
+    /// Their bytes.
+    pub n_bytes: u64,
 }
 
 /// A buffer.
@@ -333,6 +345,7 @@ fn memory(module: &Module, liveness: &Liveness, origins: &Origins) -> Memory {
         .collect();
     padded.sort_by_key(|id| std::cmp::Reverse(wasted(id)));
     padded.truncate(MAX_LISTED);
+    let (converts, copies_of_arguments) = converts(module, liveness, origins);
     Memory {
         arguments: liveness.bytes_of(Kind::Argument),
         outputs: liveness.bytes_of(Kind::Output),
@@ -346,7 +359,8 @@ fn memory(module: &Module, liveness: &Liveness, origins: &Origins) -> Memory {
         live,
         layers,
         padding: padded.into_iter().map(|id| live_buffer(module, liveness, origins, id, liveness.peak)).collect(),
-        converts: converts(module, liveness, origins),
+        converts,
+        copies_of_arguments,
     }
 }
 
@@ -401,8 +415,9 @@ fn shape_text(shape: &ArrayShape) -> String {
 }
 
 /// Temporaries that are a convert of another buffer, in HBM as well, that is needed after the convert too.
-fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> Vec<Convert> {
-    let mut found = Vec::new();
+/// Also those that are copies of arguments and alive at the peak.
+fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> (Vec<Convert>, Copies) {
+    let (mut found, mut copies) = (Vec::new(), Copies::default());
     for value in &liveness.values {
         let buffer = &liveness.buffers[value.buffer];
         let step = liveness.steps[value.made_at];
@@ -428,6 +443,11 @@ fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> Vec<Conv
         let Some(source) = source.map(|&source| &liveness.values[source]) else { continue };
         let last = liveness.buffers[source.buffer].last.min(buffer.last);
         if source.buffer != value.buffer && last > value.made_at {
+            let is_argument = liveness.buffers[source.buffer].kind == Kind::Argument;
+            if is_argument && (value.made_at..=buffer.last).contains(&liveness.peak) {
+                copies.n += 1;
+                copies.n_bytes += buffer.n_bytes;
+            }
             found.push(Convert {
                 instruction: instruction.name.clone(),
                 from: source.shape.dtype.to_string(),
@@ -440,5 +460,5 @@ fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> Vec<Conv
     }
     found.sort_by_key(|convert| std::cmp::Reverse(convert.n_bytes));
     found.truncate(MAX_LISTED);
-    found
+    (found, copies)
 }
