@@ -4,6 +4,8 @@ mod audit_cli;
 #[path = "../support/binary.rs"]
 mod binary;
 mod cli_bits;
+#[path = "../support/first.rs"]
+mod first;
 mod lower;
 mod regression;
 #[path = "../run/mod.rs"]
