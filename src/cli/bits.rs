@@ -184,23 +184,23 @@ fn value_text(format: Format, bits: u64) -> String {
 
 fn run_numbers(args: &Args, context: &Context) -> anyhow::Result<()> {
     #[derive(Serialize)]
-    struct Report<'a> {
+    struct InFormats<'a> {
         input: &'a str,
         formats: Vec<Encoded>,
     }
-    let reports: Vec<Report<'_>> = args
+    let numbers: Vec<InFormats<'_>> = args
         .numbers
         .iter()
-        .map(|typed| Report {
+        .map(|typed| InFormats {
             input: &typed.text,
             formats: args.formats.iter().map(|&format| Encoded::new(&typed.number, format)).collect(),
         })
         .collect();
     if args.json {
-        return context.print_json(&serde_json::json!({ "numbers": reports }));
+        return context.print_json(&serde_json::json!({ "numbers": numbers }));
     }
     let tables: Vec<String> =
-        reports.iter().map(|report| number_table(report.input, &report.formats, context.screen)).collect();
+        numbers.iter().map(|number| number_table(number.input, &number.formats, context.screen)).collect();
     context.print(&tables.join("\n"))
 }
 
@@ -234,7 +234,7 @@ fn number_table(input: &str, columns: &[Encoded], screen: Screen) -> String {
 
 /// How one format fared.
 #[derive(Debug, Serialize)]
-struct Kept {
+struct Accumulated {
     format: &'static str,
     /// As rounded to the format, exactly.
     start: String,
@@ -253,11 +253,11 @@ struct Kept {
     sentence: Option<String>,
 }
 
-impl Kept {
-    fn new(run: &Accumulation, exact: &Decimal) -> Kept {
+impl Accumulated {
+    fn new(run: &Accumulation, exact: &Decimal) -> Accumulated {
         let format = run.format;
         let error = format.exact(run.last()).map(|last| last.subtract(exact).abs());
-        Kept {
+        Accumulated {
             format: format.name(),
             start: value_text(format, run.start),
             update: value_text(format, run.update),
@@ -308,27 +308,30 @@ fn run_accumulate(args: &Args, operands: &[TypedNumber], context: &Context) -> a
     let (start, update) = (finite(start)?, finite(update)?);
     let n_steps = args.steps as usize;
     let exact = exact_sum(start, update, n_steps);
-    let kept: Vec<Kept> =
-        args.formats.iter().map(|&format| Kept::new(&accumulate(format, start, update, n_steps), &exact)).collect();
+    let rows: Vec<Accumulated> = args
+        .formats
+        .iter()
+        .map(|&format| Accumulated::new(&accumulate(format, start, update, n_steps), &exact))
+        .collect();
     if args.json {
         return context.print_json(&serde_json::json!({
             "start": start.to_string(),
             "update": update.to_string(),
             "steps": n_steps,
             "exact": exact.to_string(),
-            "formats": kept,
+            "formats": rows,
         }));
     }
     let titles = ["kept in", "start", "update", "update lost from"].map(Column::text);
     let mut table =
         Table::new(titles.into_iter().chain([Column::text(format!("after {n_steps}")), Column::text("error")]));
-    for row in &kept {
+    for row in &rows {
         let lost = row.first_lost_step.map_or("never".to_owned(), |step| format!("step {step}"));
         let error = row.short_error.as_deref().unwrap_or("-");
         table.row([row.format, &row.start, &row.update, &lost, &row.last, error]);
     }
     let mut text = format!("{start} + {n_steps} * {update} = {exact} exactly\n{}", table.render(context.screen));
-    for sentence in kept.iter().filter_map(|row| row.sentence.as_deref()) {
+    for sentence in rows.iter().filter_map(|row| row.sentence.as_deref()) {
         text += sentence;
         text.push('\n');
     }

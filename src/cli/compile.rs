@@ -14,7 +14,7 @@ use crate::hlo::Module;
 use crate::hlo::alone::{NotAlone, several_devices};
 use crate::hlo::proto::encode;
 use crate::report::{self, Column, Screen, Table};
-use crate::tpu::{Answer, Compiled, Compiler, Report, Target, TpuError, Version};
+use crate::tpu::{Answer, CompileReport, Compiled, Compiler, Target, TpuError, Version};
 use crate::tuning::Tuning;
 
 const EXAMPLES: &str = "\
@@ -79,7 +79,7 @@ struct Entry {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Outcome {
-    Fits(Report),
+    Fits(CompileReport),
     DoesNotFit { out_of_memory: OutOfMemory },
 }
 
@@ -196,7 +196,7 @@ fn render(args: &Args, batch: Option<u32>, unit: &str, entries: &[Entry], screen
     let ratio = if entries.len() > 1 { Some("bf16 / f32") } else { None };
     let names = entries.iter().map(|entry| entry.precision.as_str());
     let mut table = Table::new([Column::name("figure")].into_iter().chain(names.chain(ratio).map(Column::number)));
-    let reports: Vec<Option<&Report>> = entries.iter().map(|entry| entry.outcome.report()).collect();
+    let reports: Vec<Option<&CompileReport>> = entries.iter().map(|entry| entry.outcome.report()).collect();
     for row in rows(&args.target, unit) {
         let mut cells = vec![row.name.clone()];
         cells.extend(reports.iter().map(|report| report.map_or("-".to_string(), |report| (row.cell)(report))));
@@ -245,7 +245,7 @@ impl Outcome {
         }
     }
 
-    fn report(&self) -> Option<&Report> {
+    fn report(&self) -> Option<&CompileReport> {
         match self {
             Outcome::Fits(report) => Some(report),
             Outcome::DoesNotFit { .. } => None,
@@ -256,9 +256,9 @@ impl Outcome {
 /// A row of the table.
 struct Row {
     name: String,
-    cell: Box<dyn Fn(&Report) -> String>,
+    cell: Box<dyn Fn(&CompileReport) -> String>,
     /// What the ratio is of; none for a share.
-    value: Option<fn(&Report) -> f64>,
+    value: Option<fn(&CompileReport) -> f64>,
 }
 
 fn rows(target: &Target, unit: &str) -> Vec<Row> {
@@ -266,13 +266,13 @@ fn rows(target: &Target, unit: &str) -> Vec<Row> {
         Target::Tpu { version, .. } => version.cores_per_board(),
         Target::Cpu => Version::V2.cores_per_board(),
     };
-    let row = |name: &str, cell: Box<dyn Fn(&Report) -> String>, value| Row {
+    let row = |name: &str, cell: Box<dyn Fn(&CompileReport) -> String>, value| Row {
         name: name.to_string(),
         cell,
         value: Some(value),
     };
-    let bytes = |name: &str, n_bytes: fn(&Report) -> i64, value: fn(&Report) -> f64| {
-        row(name, Box::new(move |report: &Report| report::mib(n_bytes(report))), value)
+    let bytes = |name: &str, n_bytes: fn(&CompileReport) -> i64, value: fn(&CompileReport) -> f64| {
+        row(name, Box::new(move |report: &CompileReport| report::mib(n_bytes(report))), value)
     };
     vec![
         bytes("HBM arguments", |r| r.hbm.arguments, |r| r.hbm.arguments as f64),
@@ -316,7 +316,7 @@ mod tests {
     }
 
     /// ResNet-50 in a batch of 64, as the compiler reports it.
-    fn report(bf16: bool) -> Report {
+    fn report(bf16: bool) -> CompileReport {
         let choose = |f32: f64, low: f64| if bf16 { low } else { f32 };
         let mib = |f32: f64, low: f64| (choose(f32, low) * f64::from(1 << 20)) as i64;
         let hbm = Hbm {
@@ -328,7 +328,7 @@ mod tests {
             total: mib(4235.1, 2292.9),
             limit: mib(7662.0, 7662.0),
         };
-        Report {
+        CompileReport {
             hbm,
             flops: choose(1.526e12, 1.545e12),
             bytes_accessed: choose(3.748e10, 1.915e10),

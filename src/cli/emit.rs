@@ -11,7 +11,7 @@ use super::{Context, Status, module_file};
 use crate::files;
 use crate::hlo::proto::encode;
 use crate::hlo::text::{PrintOptions, print};
-use crate::hlo::{Lost, Module, dot, lost_in_text};
+use crate::hlo::{Lost, Module, graphviz, lost_in_text};
 use crate::tpu::Target;
 
 const EXAMPLES: &str = "\
@@ -51,7 +51,8 @@ pub(super) enum Format {
     /// Serialized HloModuleProto
     Proto,
     /// A picture for Graphviz, coloured by dtype: where bf16 begins and ends
-    Dot,
+    #[value(name = "dot")]
+    Graphviz,
 }
 
 /// Runs the command.
@@ -81,7 +82,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 pub(super) fn format_of(path: Option<&Path>) -> Format {
     match path.and_then(Path::extension) {
         Some(extension) if extension == "pb" => Format::Proto,
-        Some(extension) if extension == "dot" || extension == "gv" => Format::Dot,
+        Some(extension) if extension == "dot" || extension == "gv" => Format::Graphviz,
         Some(_) | None => Format::Text,
     }
 }
@@ -92,7 +93,7 @@ pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> 
             warn_of_loss(&lost_in_text(module));
             print(module, &PrintOptions::default()).into_bytes()
         }
-        Format::Dot => dot::render(module).into_bytes(),
+        Format::Graphviz => graphviz::render(module).into_bytes(),
         Format::Proto => encode::to_bytes(module).context("the module cannot be encoded")?,
     })
 }

@@ -15,7 +15,7 @@ use crate::hlo::Module;
 use crate::hlo::proto::{decode, encode};
 use crate::hlo::verify::verify_ids;
 use crate::tpu::explain::{Explanation, Moment, Rates, explain, moments};
-use crate::tpu::{Report, Target, TpuError};
+use crate::tpu::{CompileReport, Target, TpuError};
 
 mod page;
 mod terminal;
@@ -72,7 +72,7 @@ struct Subject {
     /// The model's precision, or [`AS_GIVEN`].
     precision: String,
     /// The compiler's figures; a module that came optimized has none.
-    report: Option<Report>,
+    report: Option<CompileReport>,
     #[serde(flatten)]
     explanation: Explanation,
     /// For the page.
@@ -178,7 +178,12 @@ fn compiled(args: &Args, precision: String, module: &Module, batch: u32, context
 const PAGE: (usize, usize) = (480, 8);
 
 /// Explains a scheduled module whose ids hold.
-fn explained(args: &Args, precision: String, report: Option<Report>, module: &Module) -> anyhow::Result<Subject> {
+fn explained(
+    args: &Args,
+    precision: String,
+    report: Option<CompileReport>,
+    module: &Module,
+) -> anyhow::Result<Subject> {
     let explanation = explain(module, Rates::of(&args.target).as_ref())?;
     let moments = if args.html.is_some() { moments(module, PAGE.0, PAGE.1)? } else { Vec::new() };
     Ok(Subject { precision, report, explanation, moments })

@@ -10,7 +10,7 @@ use super::policy::PolicyArgs;
 use super::{Context, Status, module_file};
 use crate::hlo::{Instruction, Module};
 use crate::models::yaml::nearest;
-use crate::passes::amp::{self, Cast, Decision, Report};
+use crate::passes::amp::{self, Cast, Decision, LoweringReport};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -107,7 +107,7 @@ fn meant(module: &Module, name: &str) -> Vec<String> {
 }
 
 /// The decisions from which others came, nearest first, each once.
-fn way<'r>(report: &'r Report, decisions: &[&'r Decision]) -> Vec<&'r Decision> {
+fn way<'r>(report: &'r LoweringReport, decisions: &[&'r Decision]) -> Vec<&'r Decision> {
     let mut seen: BTreeSet<&str> = decisions.iter().map(|decision| &decision.instruction[..]).collect();
     let mut way = Vec::new();
     let mut next: Vec<&str> = decisions.iter().filter_map(|decision| decision.from.as_deref()).collect();

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use super::emit::{self, Format};
 use super::policy::PolicyArgs;
 use super::{Context, Status, module_file};
-use crate::passes::amp::{self, Report};
+use crate::passes::amp::{self, LoweringReport};
 use crate::report::{self, Column, Screen, Table};
 
 const EXAMPLES: &str = "\
@@ -72,7 +72,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 }
 
 /// A row for each op, and what it comes to.
-fn totals(report: &Report, screen: Screen) -> String {
+fn totals(report: &LoweringReport, screen: Screen) -> String {
     let low = report.policy.dtype.dtype();
     let mut table = Table::new([Column::name("op"), Column::number(format!("now {low}")), Column::number("as before")]);
     for (opcode, total) in &report.totals {
@@ -99,7 +99,7 @@ fn n_bytes(n: i64) -> String {
 }
 
 /// A row for each instruction.
-fn list(report: &Report, screen: Screen) -> String {
+fn list(report: &LoweringReport, screen: Screen) -> String {
     let mut table = Table::new([
         Column::name("instruction"),
         Column::name("op").extra(1),

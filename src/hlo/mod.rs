@@ -3,9 +3,9 @@
 //! `hlo` knows nobody else in the crate. Everything here is public data and functions over it.
 
 pub mod alone;
-pub mod dot;
 pub mod dtype;
 pub mod emit;
+pub mod graphviz;
 pub mod literal;
 pub mod module;
 pub mod ops;

@@ -4,10 +4,10 @@ use super::yaml;
 use crate::graph::{Init, Scope, Tensor};
 use crate::hlo::DType;
 use crate::nn::{
-    self, Attention, Dense, Embedding, FeedForward, Gelu, LayerNorm, PositionEmbedding, Variance, attention, dropout,
-    embedding, feed_forward, layer_norm, position_embedding, token_logits,
+    Attention, AttentionRemat, Dense, Embedding, FeedForward, Gelu, LayerNorm, PositionEmbedding, Variance, attention,
+    dropout, embedding, feed_forward, layer_norm, position_embedding, token_logits,
 };
-use crate::tuning::Recompute;
+use crate::tuning::LayerRemat;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of [`build`]. The default is BERT-base.
@@ -53,14 +53,14 @@ fn layers<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<i64, D::E
 }
 
 /// What the gradient of attention rematerialises in the layer of this number, from 1 on.
-fn of_attention(recompute: &Recompute, number: i64) -> nn::Recompute {
+fn of_attention(remat: &LayerRemat, number: i64) -> AttentionRemat {
     let levels = [
-        (recompute.values, nn::Recompute::Values),
-        (recompute.attention, nn::Recompute::Mixed),
-        (recompute.weights, nn::Recompute::Weights),
+        (remat.values, AttentionRemat::Values),
+        (remat.attention, AttentionRemat::Mixed),
+        (remat.weights, AttentionRemat::Weights),
     ];
     let level = levels.into_iter().find(|(layers, _)| layers.covers(number));
-    level.map_or(nn::Recompute::Nothing, |(_, level)| level)
+    level.map_or(AttentionRemat::Nothing, |(_, level)| level)
 }
 
 /// Where layer norms stand.
@@ -117,21 +117,26 @@ pub fn build(s: &Scope, tokens: &Tensor, config: &Config) -> Tensor {
         let mut x = dropout(s, &x, "dropout", config.dropout);
         for number in 1..=config.layers {
             x = s.within(&format!("layer{number}"), |s| {
-                let x = residual(s, &x, "attention", config, |s, x| {
+                let x = residual_connection(s, &x, "attention", config, |s, x| {
                     let config = Attention {
                         n_heads: config.heads,
                         is_causal: config.causal,
                         kernel_init: KERNEL_INIT,
-                        recompute: of_attention(&tuning.recompute, number),
+                        remat: of_attention(&tuning.layer_remat, number),
                         softmax: tuning.softmax,
                     };
                     attention(s, x, x, "heads", &config)
                 });
-                residual(s, &x, "feed_forward", config, |s, x| {
+                residual_connection(s, &x, "feed_forward", config, |s, x| {
                     let hidden = config.hidden;
-                    let recompute = tuning.recompute.hidden.covers(number);
-                    let config =
-                        FeedForward { hidden, units: features, gelu: Gelu::Tanh, kernel_init: KERNEL_INIT, recompute };
+                    let remat_hidden = tuning.layer_remat.hidden.covers(number);
+                    let config = FeedForward {
+                        hidden,
+                        units: features,
+                        gelu: Gelu::Tanh,
+                        kernel_init: KERNEL_INIT,
+                        remat_hidden,
+                    };
                     feed_forward(s, x, &config)
                 })
             });
@@ -145,7 +150,13 @@ pub fn build(s: &Scope, tokens: &Tensor, config: &Config) -> Tensor {
 }
 
 /// `norm(x + branch(x))` or `x + branch(norm(x))`.
-fn residual(s: &Scope, x: &Tensor, name: &str, config: &Config, branch: impl Fn(&Scope, &Tensor) -> Tensor) -> Tensor {
+fn residual_connection(
+    s: &Scope,
+    x: &Tensor,
+    name: &str,
+    config: &Config,
+    branch: impl Fn(&Scope, &Tensor) -> Tensor,
+) -> Tensor {
     s.within(name, |s| {
         let norm = |x: &Tensor| layer_norm(s, x, "norm", &NORM);
         let branch = |x: &Tensor| dropout(s, &branch(s, x), "dropout", config.dropout);

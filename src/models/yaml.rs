@@ -66,6 +66,16 @@ pub enum ConfigProblem {
         /// What to write instead.
         line: String,
     },
+    /// A key of a [`Tuning`](crate::tuning::Tuning) by the name that earlier versions read.
+    #[error("`{key}` is called `{now}`")]
+    Renamed {
+        /// The key.
+        key: String,
+        /// Its name.
+        now: &'static str,
+        /// What to write instead.
+        line: String,
+    },
     /// A value that is none of the valid ones.
     #[error("unknown value `{value}`, {}", expected("value", valid))]
     UnknownValue {
@@ -124,9 +134,14 @@ pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, Config
     }
     serde_yaml::from_str(text).map_err(|error| {
         let problem = match problem(&error.to_string()) {
-            ConfigProblem::UnknownKey { key, .. } if Choice::of(&key).is_some() => {
-                ConfigProblem::OfTuning { line: tune_line(text, &key), key }
-            }
+            ConfigProblem::UnknownKey { key, valid } => match Choice::of(&key) {
+                // `tune` itself reads the new name.
+                Some(choice) if valid.iter().any(|name| name == choice.key) => {
+                    ConfigProblem::Renamed { now: choice.key, line: renamed_line(text, &key), key }
+                }
+                Some(_) => ConfigProblem::OfTuning { line: tune_line(text, &key), key },
+                None => ConfigProblem::UnknownKey { key, valid },
+            },
             problem => problem,
         };
         let place = error.location().map(|location| {
@@ -146,14 +161,28 @@ fn tune_line(text: &str, key: &str) -> String {
     let document: serde_yaml::Value = serde_yaml::from_str(text).unwrap_or_default();
     // A model may stand alone.
     let blocks = [Some(&document), document.get("model"), document.get("train")];
-    let given = |key: &str| {
-        let value = blocks.into_iter().flatten().find_map(|block| block.get(key))?;
-        Some(format!("{key}: {}", in_one_line(value)))
+    let given = |choice: &Choice| {
+        let of_block = |block: &&serde_yaml::Value| block.get(choice.key).or_else(|| block.get(choice.was?)).cloned();
+        let value = blocks.iter().flatten().find_map(of_block)?;
+        Some(format!("{}: {}", choice.key, in_one_line(&value)))
     };
-    let given: Vec<String> = CHOICES.iter().filter_map(|choice| given(choice.key)).collect();
+    let given: Vec<String> = CHOICES.iter().filter_map(given).collect();
     match given.is_empty() {
-        true => format!("tune: {{{key}: …}}"),
+        true => format!("tune: {{{}: …}}", Choice::of(key).map_or(key, |choice| choice.key)),
         false => format!("tune: {{{}}}", given.join(", ")),
+    }
+}
+
+/// The line that says what `tune` says, with the names that its keys have.
+fn renamed_line(text: &str, key: &str) -> String {
+    let now = |key: &str| Choice::of(key).map_or(key.to_string(), |choice| choice.key.to_string());
+    let document: serde_yaml::Value = serde_yaml::from_str(text).unwrap_or_default();
+    match document.get("tune").unwrap_or(&document) {
+        serde_yaml::Value::Mapping(map) => {
+            let pairs = map.iter().map(|(key, value)| format!("{}: {}", now(&in_one_line(key)), in_one_line(value)));
+            format!("tune: {{{}}}", pairs.collect::<Vec<_>>().join(", "))
+        }
+        _ => format!("tune: {{{}: …}}", now(key)),
     }
 }
 
@@ -250,6 +279,7 @@ impl ConfigProblem {
             ConfigProblem::OfTuning { line, .. } => Some(format!(
                 "write `{line}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"
             )),
+            ConfigProblem::Renamed { line, .. } => Some(format!("write `{line}`")),
             ConfigProblem::MissingKey { key } => Some(format!("add `{key}: …` to the block that starts here")),
             ConfigProblem::DuplicateKey { key } => Some(format!("keep one `{key}`")),
             ConfigProblem::Syntax(_) => {

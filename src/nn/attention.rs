@@ -16,16 +16,16 @@ pub struct Attention {
     pub is_causal: bool,
     /// How the four kernels start.
     pub kernel_init: Init,
-    /// What the gradient computes again instead of keeping it.
-    pub recompute: Recompute,
+    /// What the backward pass rematerialises.
+    pub remat: AttentionRemat,
     /// How the softmax's sums are found.
     pub softmax: Softmax,
 }
 
-/// What the gradient of [`attention`] computes again. Values are the same in any case.
+/// What the backward pass of [`attention`] rematerialises. Values are the same in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Recompute {
-    /// Nothing: scores `[batch, heads, positions, others]` are kept.
+pub enum AttentionRemat {
+    /// Nothing: scores `[batch, heads, positions, others]` are residuals.
     Nothing,
     /// The weights, from q and k.
     #[default]
@@ -42,7 +42,7 @@ impl Default for Attention {
             n_heads: 1,
             is_causal: false,
             kernel_init: Init::GLOROT_UNIFORM,
-            recompute: Recompute::Weights,
+            remat: AttentionRemat::Weights,
             softmax: Softmax::default(),
         }
     }
@@ -85,15 +85,15 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
         if let Some(poison) = [&q.0, &k.0, &v].into_iter().find(|tensor| tensor.is_poison()) {
             return poison.clone();
         }
-        let (mixed, scaled, kept) = mix(s, [&q.0, &k.0, &v], config);
+        let (mixed, scaled, residuals) = mix(s, [&q.0, &k.0, &v], config);
         let (result, kernel, bias) = out(s, &mixed, kernel_init);
-        if config.recompute < Recompute::Mixed {
+        if config.remat < AttentionRemat::Mixed {
             return result;
         }
         let inputs = [&scaled, &k.0, &v, &kernel, &bias];
         let kernel = kernel.id;
-        let values = Some(values).filter(|_| config.recompute == Recompute::Values);
-        result.with_layer_vjp(&inputs, move |e, g, _| of_projected(e, g, (&kept, values.as_ref()), kernel))
+        let values = Some(values).filter(|_| config.remat == AttentionRemat::Values);
+        result.with_layer_vjp(&inputs, move |e, g, _| of_projected(e, g, (&residuals, values.as_ref()), kernel))
     })
 }
 
@@ -199,10 +199,10 @@ fn as_matrix(init: Init, inputs: i64, outputs: i64) -> Init {
 /// The softmax is `e^(scores - log Σ e^scores)`, whose sum in one pass is made where the scores are.
 ///
 /// It has a custom VJP: it makes the weights again from q, k and one number of each row, so that no array of
-/// `positions · others` is kept for it, and takes the sum along a row that a softmax's gradient needs from the result,
+/// `positions · others` is a residual of it, and takes the sum along a row that a softmax's gradient needs from the result,
 /// `Σ g · weights · dweights = Σ g · result` over the head's features, which are fewer. See [`of_mix`].
 #[track_caller]
-fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], config: &Attention) -> (Tensor, Tensor, Kept) {
+fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], config: &Attention) -> (Tensor, Tensor, AttentionResiduals) {
     let is_causal = config.is_causal;
     let scaled = q / (q.dims()[3] as f64).sqrt();
     let scores = without_later(&scaled.dot(k, scoring()), is_causal);
@@ -214,20 +214,21 @@ fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], config: &Attention) -> (Tensor, Tenso
         (log_sum, (wide - along).exponential().cast(dtype))
     });
     let mixed = weights.dot(v, mixing());
-    let scores = Some(scores.id).filter(|_| config.recompute == Recompute::Nothing);
-    let kept = Kept { scaled: scaled.id, k: k.id, v: v.id, scores, log_sum: log_sum.id, is_causal };
+    let scores = Some(scores.id).filter(|_| config.remat == AttentionRemat::Nothing);
+    let residuals = AttentionResiduals { scaled: scaled.id, k: k.id, v: v.id, scores, log_sum: log_sum.id, is_causal };
     let result = mixed.id;
-    let mixed = mixed.with_layer_vjp(&[&scaled, k, v], move |e, g, _| of_mix(e, g, &kept, Some(result)).0.to_vec());
-    (mixed, scaled, kept)
+    let mixed =
+        mixed.with_layer_vjp(&[&scaled, k, v], move |e, g, _| of_mix(e, g, &residuals, Some(result)).0.to_vec());
+    (mixed, scaled, residuals)
 }
 
-/// What the gradient of [`mix`] is computed from, other than its result.
+/// The residuals of [`mix`], other than its result.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct AttentionResiduals {
     scaled: InstrId,
     k: InstrId,
     v: InstrId,
-    /// Masked, if they are kept.
+    /// Masked, unless they are rematerialised.
     scores: Option<InstrId>,
     /// The logarithm of the sum of powers of each row of scores.
     log_sum: InstrId,
@@ -238,13 +239,13 @@ struct Kept {
 ///
 /// The weights are made again by the operations that made them, and so are the same bit for bit; `Σ` and the differences
 /// from it are f32 where the dtype is narrower, and what goes into a product is rounded once.
-fn of_mix(e: &Emitter, g: InstrId, kept: &Kept, mixed: Option<InstrId>) -> ([InstrId; 3], InstrId) {
-    let Kept { mut scaled, mut k, v, mut log_sum, is_causal, .. } = *kept;
+fn of_mix(e: &Emitter, g: InstrId, residuals: &AttentionResiduals, mixed: Option<InstrId>) -> ([InstrId; 3], InstrId) {
+    let AttentionResiduals { mut scaled, mut k, v, mut log_sum, is_causal, .. } = *residuals;
     let (mut g, dtype) = (g, e.dtype(g));
     let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
     let total_of = |g, mixed| e.reduce_sum(e.mul(e.convert(g, wide), e.convert(mixed, wide)), &[3]);
     let total = mixed.map(|mixed| total_of(g, mixed));
-    let scores = kept.scores.unwrap_or_else(|| {
+    let scores = residuals.scores.unwrap_or_else(|| {
         // Without the barrier the compiler finds that it has made the same weights before, and keeps them.
         [scaled, k, log_sum, g] = e.barrier([scaled, k, log_sum, g]);
         let scores = e.dot(scaled, k, scoring());
@@ -276,7 +277,7 @@ fn of_mix(e: &Emitter, g: InstrId, kept: &Kept, mixed: Option<InstrId>) -> ([Ins
 fn of_projected(
     e: &Emitter,
     g: InstrId,
-    (kept, values): (&Kept, Option<&Projection>),
+    (residuals, values): (&AttentionResiduals, Option<&Projection>),
     kernel: InstrId,
 ) -> Vec<InstrId> {
     let dtype = e.dtype(g);
@@ -286,8 +287,8 @@ fn of_projected(
         e.dot(lhs, rhs, DotDims { lhs_contracting, rhs_contracting, ..DotDims::default() })
     };
     let of_heads = e.transpose(dot(g, kernel, &[2], &[2]), &[0, 2, 1, 3]);
-    let (v, of_heads) = values.map_or((kept.v, of_heads), |values| values.again(e, of_heads));
-    let ([q, k, v], mixed) = of_mix(e, of_heads, &Kept { v, ..*kept }, None);
+    let (v, of_heads) = values.map_or((residuals.v, of_heads), |values| values.again(e, of_heads));
+    let ([q, k, v], mixed) = of_mix(e, of_heads, &AttentionResiduals { v, ..*residuals }, None);
     let of_bias = e.convert(e.reduce_sum(e.convert(g, wide), &[0, 1]), dtype);
     vec![q, k, v, dot(mixed, g, &[0, 2], &[0, 1]), of_bias]
 }

@@ -18,8 +18,8 @@ pub struct FeedForward {
     pub gelu: Gelu,
     /// How the kernels start.
     pub kernel_init: Init,
-    /// Whether the gradient computes the hidden layer again, which takes its product once more, instead of keeping it.
-    pub recompute: bool,
+    /// Whether the backward pass rematerialises the hidden layer, which takes its product once more.
+    pub remat_hidden: bool,
 }
 
 /// `gelu(x · kernel1 + bias1) · kernel2 + bias2`: [`dense`](super::dense), [`gelu`], [`dense`](super::dense).
@@ -31,8 +31,8 @@ pub struct FeedForward {
 /// As the layers it is made of.
 ///
 /// # Gradient
-/// That of the layers. With [`FeedForward::recompute`] the hidden layer is made again, by the operations that made it,
-/// once the cotangent is there: the values are the same, `[…, hidden]` is not kept.
+/// That of the layers. With [`FeedForward::remat_hidden`] the hidden layer is rematerialised, by the same operations,
+/// once the cotangent is there: the values are the same, `[…, hidden]` is no residual.
 ///
 /// # Errors
 /// As [`dense`](super::dense).
@@ -47,15 +47,15 @@ pub fn feed_forward(s: &Scope, x: &Tensor, config: &FeedForward) -> Tensor {
         Ok(layers) => layers,
         Err(poison) => return poison,
     };
-    let (Some(bias1), Some(bias2), true) = (first.bias, second.bias, config.recompute) else { return second.result };
+    let (Some(bias1), Some(bias2), true) = (first.bias, second.bias, config.remat_hidden) else { return second.result };
     let kernels = [first.kernel.stored.id, first.kernel.value.id, second.kernel.value.id];
-    let kept = Kept { x: x.id, kernels, bias1: bias1.value.id, gelu: config.gelu };
+    let residuals = FeedForwardResiduals { x: x.id, kernels, bias1: bias1.value.id, gelu: config.gelu };
     let inputs = [x, &first.kernel.value, &bias1.value, &second.kernel.value, &bias2.value];
-    second.result.with_layer_vjp(&inputs, move |e, g, _| of_layers(e, g, &kept))
+    second.result.with_layer_vjp(&inputs, move |e, g, _| of_layers(e, g, &residuals))
 }
 
-/// What the gradient is computed from.
-struct Kept {
+/// The residuals of [`feed_forward`].
+struct FeedForwardResiduals {
     x: InstrId,
     /// The first as stored and as read, the second as read.
     kernels: [InstrId; 3],
@@ -64,8 +64,8 @@ struct Kept {
 }
 
 /// The cotangents of x, and of the kernel and the bias of each layer.
-fn of_layers(e: &Emitter, g: InstrId, kept: &Kept) -> Vec<InstrId> {
-    let Kept { x, kernels: [stored, kernel1, kernel2], bias1, gelu } = *kept;
+fn of_layers(e: &Emitter, g: InstrId, residuals: &FeedForwardResiduals) -> Vec<InstrId> {
+    let FeedForwardResiduals { x, kernels: [stored, kernel1, kernel2], bias1, gelu } = *residuals;
     let dtype = e.dtype(g);
     let last = e.dims(g).len() as i64 - 1;
     let leading: Vec<i64> = (0..last).collect();

@@ -28,7 +28,7 @@ mod token_loss;
 mod window;
 
 pub use activation::{Gelu, gelu, log_softmax, relu, sigmoid, softmax, tanh};
-pub use attention::{Attention, Recompute, attention};
+pub use attention::{Attention, AttentionRemat, attention};
 pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{Conv2d, conv2d};
 pub use dense::{Dense, dense, flatten};

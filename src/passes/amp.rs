@@ -23,7 +23,7 @@ mod report;
 mod rewrite;
 
 pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach};
-pub use report::{Cast, Decision, Report, Total};
+pub use report::{Cast, Decision, LoweringReport, Total};
 
 use paint::RegionKind;
 use rewrite::Rewriter;
@@ -47,7 +47,7 @@ pub enum AmpError {
 ///
 /// # Errors
 /// A module that does not verify, or a policy that contradicts itself.
-pub fn run(module: &Module, policy: &Policy) -> Result<(Module, Report), super::PassError> {
+pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport), super::PassError> {
     policy.check().map_err(AmpError::Policy)?;
     verify(module).map_err(AmpError::Invalid)?;
     let mut rewriter = Rewriter::new(module, policy);

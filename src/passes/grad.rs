@@ -398,7 +398,7 @@ pub struct Config {
 
 /// What [`run`] did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct GradReport {
     /// Per parameter of [`Config::wrt`] its number and the index of its gradient in the result tuple.
     pub gradients: Vec<(i64, usize)>,
     /// Instructions of the entry before.
@@ -412,7 +412,7 @@ pub struct Report {
 ///
 /// # Errors
 /// As [`gradients`]; and where a result or parameter does not exist.
-pub fn run(module: &Module, config: &Config) -> Result<(Module, Report), super::PassError> {
+pub fn run(module: &Module, config: &Config) -> Result<(Module, GradReport), super::PassError> {
     let entry = module.entry();
     let root = entry.root;
     let is_tuple = entry.result_shape().as_tuple().is_some();
@@ -444,7 +444,7 @@ pub fn run(module: &Module, config: &Config) -> Result<(Module, Report), super::
     let gradients = gradients(&e, results[config.loss], &wrt)?;
     e.tuple(&[results.as_slice(), &gradients].concat());
     let module = e.finish().map_err(GradError::Emit)?;
-    let report = Report {
+    let report = GradReport {
         gradients: config.wrt.iter().enumerate().map(|(idx, &number)| (number, n_results + idx)).collect(),
         n_instructions_before,
         n_instructions_after: module.entry().instructions.len(),

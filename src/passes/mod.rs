@@ -1,19 +1,21 @@
 //! Passes: functions from modules to modules.
 //!
-//! `grad` (reverse mode), `remat` (what the backward pass computes again instead of keeping), `residual` (cotangents that
-//! are made again where they are added), `pace` (updates that do not wait for the end of the program), `amp` (automatic low precision) and `tidy` (dead code, common subexpressions, exact
-//! conversions). A pass takes a verified module and gives a verified module; the same input gives the same output, byte
-//! for byte. No pass reads files or compiles anything.
+//! `grad` is reverse mode; `remat` makes the backward pass rematerialise values instead of keeping them, `cotangent_remat`
+//! does so for cotangents where they are added; `pace` keeps updates from waiting for the end of the program; `amp` is
+//! automatic mixed precision; `tidy` removes dead code, common subexpressions and exact conversions.
+//!
+//! A pass takes a verified module and returns a verified module. The same input gives the same output, byte for byte. No
+//! pass reads files or compiles anything.
 
 use crate::hlo::Instruction;
 
 pub mod amp;
+pub mod cotangent_remat;
 mod glob;
 pub mod grad;
 mod order;
 pub mod pace;
 pub mod remat;
-pub mod residual;
 pub mod tidy;
 
 /// Whether more than a value is tied to an instruction: how it is laid over devices, what a compiler is told of it, what

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What [`run`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Report {
+pub struct PaceReport {
     /// Per update that a barrier waits for, by name, the name of the barrier.
     pub paced: Vec<(String, String)>,
     /// What instructions of the entry are called now; empty if none moved.
@@ -27,17 +27,17 @@ pub struct Report {
 
 /// The module with barriers that wait for updates. Instructions keep their order but where they must stand before a
 /// barrier. The module must be a verified one.
-pub fn run(module: &Module) -> (Module, Report) {
-    paced(module).unwrap_or_else(|| (module.clone(), Report::default()))
+pub fn run(module: &Module) -> (Module, PaceReport) {
+    paced(module).unwrap_or_else(|| (module.clone(), PaceReport::default()))
 }
 
 /// [`run`], or none where it changes nothing.
-pub(crate) fn paced(module: &Module) -> Option<(Module, Report)> {
+pub(crate) fn paced(module: &Module) -> Option<(Module, PaceReport)> {
     let plan = Plan::new(module);
     if plan.waits.is_empty() {
         return None;
     }
-    let mut report = Report::default();
+    let mut report = PaceReport::default();
     let entry = module.entry();
     for (&barrier, updates) in &plan.waits {
         for update in updates {
@@ -241,7 +241,7 @@ ENTRY step {
 }
 ";
 
-    fn paced(text: &str) -> (Module, Report) {
+    fn paced(text: &str) -> (Module, PaceReport) {
         let module = parse(text, "step").unwrap();
         verify(&module).unwrap();
         let (paced, report) = run(&module);
@@ -285,7 +285,7 @@ ENTRY step {
         let elsewhere = STEP.replace(", input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }", "");
         for text in [alone, computed, elsewhere] {
             let (module, report) = paced(&text);
-            assert_eq!(report, Report::default());
+            assert_eq!(report, PaceReport::default());
             assert_eq!(
                 print(&module, &PrintOptions::default()),
                 print(&parse(&text, "step").unwrap(), &PrintOptions::default())

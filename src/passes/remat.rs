@@ -1,7 +1,7 @@
-//! Rematerialisation: the backward pass computes again what it would otherwise keep.
+//! Rematerialisation: the backward pass computes values of the forward pass once more instead of keeping them.
 //!
-//! [`recompute`] follows [`gradients`](super::grad::gradients) on the same computation. Instructions before a given
-//! place are the forward pass, those after it the backward pass. Every use that the backward pass makes of a recomputed
+//! [`remat`] follows [`gradients`](super::grad::gradients) on the same computation. Instructions before a given
+//! place are the forward pass, those after it the backward pass. Every use that the backward pass makes of a rematerialised
 //! value becomes a use of a copy, computed from *kept* values. A kept value goes through an `opt-barrier` first, because
 //! a compiler that sees the same computation twice keeps one of the two; where the copy costs more than reading, the
 //! barrier also takes the last sum or product of the backward pass so far, so that nothing is computed again before it
@@ -27,17 +27,17 @@ use crate::tuning::Remat;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What [`recompute`] did.
+/// What [`remat`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Report {
+pub struct RematReport {
     /// Per value computed again its scoped name and shape.
-    pub recomputed: Vec<(String, String)>,
+    pub rematerialised: Vec<(String, String)>,
     /// Per value kept for it, behind a barrier, the same.
-    pub kept: Vec<(String, String)>,
+    pub residuals: Vec<(String, String)>,
 }
 
-/// Why nothing was recomputed.
+/// Why nothing was rematerialised.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RematError {
@@ -74,22 +74,22 @@ const SMALL: i64 = 16;
 ///
 /// # Errors
 /// A pattern that matches nothing; an emitter that had failed. The computation is then unchanged.
-pub fn recompute(
+pub fn remat(
     e: &Emitter,
     n_forward: usize,
     results: &[InstrId],
     config: &Remat,
-) -> Result<(Vec<InstrId>, Report), RematError> {
+) -> Result<(Vec<InstrId>, RematReport), RematError> {
     if let Some(error) = e.error() {
         return Err(Box::new(error).into());
     }
     let comp = e.comp();
     if !e.with_module(|module| applies(config, &module.comp(comp).instructions[..n_forward])) {
-        return Ok((results.to_vec(), Report::default()));
+        return Ok((results.to_vec(), RematReport::default()));
     }
     let plan = e.with_module(|module| Plan::new(module, comp, n_forward, config))?;
     if !e.with_module(|module| plan.changes(module, comp)) {
-        return Ok((results.to_vec(), Report::default()));
+        return Ok((results.to_vec(), RematReport::default()));
     }
     // The emitter lends its module to another one that writes the backward pass anew.
     let original = e.with_module_mut(|module| std::mem::replace(module, Module::new("")));
@@ -127,9 +127,9 @@ enum Fate {
     /// Used as it is: it is there anyway, small, or no array.
     Used,
     /// Kept, and used through a barrier.
-    Kept,
+    Residual,
     /// Computed again.
-    Again,
+    Rematerialised,
 }
 
 /// What becomes of each value of the forward pass.
@@ -150,7 +150,7 @@ impl Plan {
         // Per value the kept arrays, other than small ones, that it would be computed from.
         let mut sources: Vec<BTreeSet<InstrId>> = Vec::new();
         for (idx, instr) in forward.iter().enumerate() {
-            let operands = again_operands(forward, instr);
+            let operands = remat_operands(forward, instr);
             let of_operands = || operands.iter().flat_map(|operand| sources[operand.idx()].iter().copied());
             let from: BTreeSet<InstrId> = of_operands().filter(|&id| !is_small(&forward[id.idx()], instr)).collect();
             let in_scope = plan.scopes[idx].is_some();
@@ -164,18 +164,18 @@ impl Plan {
                 || (is_map && from.len() <= N_SOURCES && !widens(forward, &from, instr))
             {
                 // What is computed from parameters and constants alone has nothing to be kept for.
-                if from.is_empty() && !in_scope { Fate::Used } else { Fate::Again }
+                if from.is_empty() && !in_scope { Fate::Used } else { Fate::Rematerialised }
             } else if is_reduced {
                 Fate::Used
             } else {
-                Fate::Kept
+                Fate::Residual
             };
-            let again = fate == Fate::Again;
+            let again = fate == Fate::Rematerialised;
             plan.costs.push(again && (!is_map || operands.iter().any(|operand| plan.costs[operand.idx()])));
             sources.push(match fate {
                 Fate::Used => BTreeSet::new(),
-                Fate::Kept => BTreeSet::from([InstrId(idx as u32)]),
-                Fate::Again => from,
+                Fate::Residual => BTreeSet::from([InstrId(idx as u32)]),
+                Fate::Rematerialised => from,
             });
             plan.fates.push(fate);
         }
@@ -187,13 +187,13 @@ impl Plan {
         let n_forward = self.fates.len();
         let backward = &module.comp(comp).instructions[n_forward..];
         let mut used = backward.iter().flat_map(|instr| &instr.operands).filter(|id| id.idx() < n_forward);
-        used.any(|id| self.fates[id.idx()] == Fate::Again)
+        used.any(|id| self.fates[id.idx()] == Fate::Rematerialised)
     }
 }
 
 /// The operands that computing an instruction again takes: its own, or for the normalised result of a batch norm those
 /// of the normalisation.
-fn again_operands(forward: &[Instruction], instr: &Instruction) -> Vec<InstrId> {
+fn remat_operands(forward: &[Instruction], instr: &Instruction) -> Vec<InstrId> {
     match normalisation(forward, instr) {
         Some((norm, _)) => norm.operands.clone(),
         None => instr.operands.clone(),
@@ -299,13 +299,13 @@ struct Writer<'a> {
     copies: BTreeMap<(InstrId, Option<String>), InstrId>,
     /// The last sum or product of the backward pass.
     latest: Option<InstrId>,
-    report: Report,
+    report: RematReport,
 }
 
 impl Writer<'_> {
     fn new(e: Emitter, plan: &Plan, n_forward: usize) -> Writer<'_> {
         let (renamed, copies) = (Vec::new(), BTreeMap::new());
-        Writer { e, plan, n_forward, renamed, copies, latest: None, report: Report::default() }
+        Writer { e, plan, n_forward, renamed, copies, latest: None, report: RematReport::default() }
     }
 
     /// Appends an instruction of the backward pass, with copies for what it uses that is computed again.
@@ -341,9 +341,9 @@ impl Writer<'_> {
                 self.keep(&instr, id, late)
             } else {
                 if !was_open {
-                    self.report.recomputed.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
+                    self.report.rematerialised.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
                 }
-                let operands = self.again_operands(&instr);
+                let operands = self.remat_operands(&instr);
                 let missing = |&&operand: &&InstrId| self.known(operand, &inner).is_none();
                 let missing = operands.iter().rev().filter(missing).map(|&id| (id, inner.clone(), false));
                 let missing: Vec<_> = missing.collect();
@@ -354,7 +354,7 @@ impl Writer<'_> {
                 }
                 let made = |&operand: &InstrId| self.known(operand, &inner).expect("what was missing has been made");
                 let operands = operands.iter().map(made).collect();
-                self.again(&instr, operands)
+                self.copy_of(&instr, operands)
             };
             self.copies.insert((id, inner), copy);
         }
@@ -376,8 +376,8 @@ impl Writer<'_> {
     fn is_kept(&self, id: InstrId, scope: &Option<String>) -> bool {
         match self.plan.fates[id.idx()] {
             Fate::Used => false,
-            Fate::Kept => true,
-            Fate::Again => self.crosses(id, scope) && self.plan.costs[id.idx()],
+            Fate::Residual => true,
+            Fate::Rematerialised => self.crosses(id, scope) && self.plan.costs[id.idx()],
         }
     }
 
@@ -385,13 +385,13 @@ impl Writer<'_> {
     fn known(&self, id: InstrId, scope: &Option<String>) -> Option<InstrId> {
         match self.plan.fates[id.idx()] {
             Fate::Used => Some(id),
-            Fate::Kept | Fate::Again => self.copies.get(&(id, self.scope_of(id, scope))).copied(),
+            Fate::Residual | Fate::Rematerialised => self.copies.get(&(id, self.scope_of(id, scope))).copied(),
         }
     }
 
     /// A kept value behind a barrier.
     fn keep(&mut self, instr: &Instruction, id: InstrId, late: bool) -> InstrId {
-        self.report.kept.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
+        self.report.residuals.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
         self.e.set_metadata(copy_metadata(instr));
         let kept = match self.latest.filter(|_| late) {
             None => self.e.emit(Op::OptimizationBarrier, &[id], None),
@@ -406,12 +406,12 @@ impl Writer<'_> {
     }
 
     /// What computing an instruction again takes.
-    fn again_operands(&self, instr: &Instruction) -> Vec<InstrId> {
-        self.e.with_module(|module| again_operands(&module.comp(self.e.comp()).instructions[..self.n_forward], instr))
+    fn remat_operands(&self, instr: &Instruction) -> Vec<InstrId> {
+        self.e.with_module(|module| remat_operands(&module.comp(self.e.comp()).instructions[..self.n_forward], instr))
     }
 
     /// A copy of an instruction.
-    fn again(&self, instr: &Instruction, operands: Vec<InstrId>) -> InstrId {
+    fn copy_of(&self, instr: &Instruction, operands: Vec<InstrId>) -> InstrId {
         let attributes = self.e.with_module(|module| {
             let forward = &module.comp(self.e.comp()).instructions[..self.n_forward];
             normalisation(forward, instr).map(|(_, attributes)| attributes)

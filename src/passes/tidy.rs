@@ -34,7 +34,7 @@ impl Default for Config {
 /// What changed, in the order it was found.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Report {
+pub struct TidyReport {
     /// One per instruction or computation.
     pub changes: Vec<Change>,
 }
@@ -69,9 +69,9 @@ pub enum Change {
 }
 
 /// A tidied copy, and what was done. The module must be a verified one.
-pub fn run(module: &Module, config: &Config) -> (Module, Report) {
+pub fn run(module: &Module, config: &Config) -> (Module, TidyReport) {
     let mut module = module.clone();
-    let mut report = Report::default();
+    let mut report = TidyReport::default();
     let has_side_effect = side_effects(&module);
     for idx in 0..module.computations.len() {
         let computation = &mut module.computations[idx];
@@ -141,7 +141,7 @@ fn is_exact(from: DType, to: DType) -> bool {
 }
 
 /// `convert(convert(x))`, the inner one exact, is `convert(x)`; a convert to the dtype a value has is the value.
-fn fold_converts(computation: &mut Computation, report: &mut Report) {
+fn fold_converts(computation: &mut Computation, report: &mut TidyReport) {
     let mut replacement: Vec<InstrId> = computation.ids().collect();
     for id in computation.ids() {
         let instr = computation.instr(id);
@@ -181,7 +181,7 @@ fn is_plain_convert(instr: &Instruction) -> bool {
 }
 
 /// Merges each instruction with the first that has the same op, operands and shape.
-fn merge_common(computation: &mut Computation, of_computations: &[bool], report: &mut Report) {
+fn merge_common(computation: &mut Computation, of_computations: &[bool], report: &mut TidyReport) {
     let mut replacement: Vec<InstrId> = computation.ids().collect();
     let mut seen: BTreeMap<u64, Vec<InstrId>> = BTreeMap::new();
     for id in computation.ids() {
@@ -251,7 +251,7 @@ impl fmt::Write for HashedText<'_> {
 }
 
 /// Keeps what the root needs, parameters, and what has an effect.
-fn remove_dead(computation: &mut Computation, of_computations: &[bool], report: &mut Report) {
+fn remove_dead(computation: &mut Computation, of_computations: &[bool], report: &mut TidyReport) {
     let mut live = vec![false; computation.instructions.len()];
     live[computation.root.idx()] = true;
     for id in computation.ids().rev() {
@@ -283,7 +283,7 @@ fn remove_dead(computation: &mut Computation, of_computations: &[bool], report: 
 }
 
 /// Keeps the entry and what it calls, directly or not.
-fn remove_uncalled(module: &mut Module, report: &mut Report) {
+fn remove_uncalled(module: &mut Module, report: &mut TidyReport) {
     let mut is_called = vec![false; module.computations.len()];
     let mut pending = vec![module.entry];
     while let Some(comp) = pending.pop() {
@@ -319,7 +319,7 @@ mod tests {
     use crate::hlo::{Emitter, Shape};
 
     /// Builds, tidies twice, and gives the opcodes left in the entry.
-    fn check(build: impl Fn(&Emitter)) -> (Vec<String>, Report) {
+    fn check(build: impl Fn(&Emitter)) -> (Vec<String>, TidyReport) {
         let module = Module::new("tidy");
         let e = Emitter::new(module.clone(), module.entry);
         build(&e);
@@ -329,7 +329,7 @@ mod tests {
         verify(&tidied).unwrap();
         let (again, nothing) = run(&tidied, &Config::default());
         assert_eq!(again, tidied, "tidying twice is tidying once");
-        assert_eq!(nothing, Report::default());
+        assert_eq!(nothing, TidyReport::default());
         let opcodes = tidied.entry().instructions.iter().map(|instr| instr.op.opcode().into_owned());
         (opcodes.collect(), report)
     }
@@ -345,7 +345,7 @@ mod tests {
             e.convert(e.convert(x, DType::BF16), DType::F32);
         });
         assert_eq!(opcodes, ["parameter", "convert", "convert"]);
-        assert_eq!(report, Report::default());
+        assert_eq!(report, TidyReport::default());
     }
 
     #[test]
@@ -434,7 +434,7 @@ mod tests {
         e.convert(e.convert(x, DType::F32), DType::BF16);
         let module = e.finish().unwrap();
         let none = Config { fold_converts: false, merge_common: false, remove_dead: false };
-        assert_eq!(run(&module, &none), (module.clone(), Report::default()));
+        assert_eq!(run(&module, &none), (module.clone(), TidyReport::default()));
         let (folded, _) = run(&module, &Config { fold_converts: true, ..none });
         assert_eq!(folded.entry().root, x);
         assert_eq!(folded.entry().instructions.len(), 3);

@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::record::{self, Answer, Header};
 use super::report::{FIGURES, compile_whole, options};
-use super::{Report, Target, TpuError};
+use super::{CompileReport, Target, TpuError};
 use crate::files;
 use crate::hlo::Metadata;
 use crate::hlo::proto::messages::HloModuleProto;
@@ -41,7 +41,7 @@ impl Compiled {
     ///
     /// # Errors
     /// [`TpuError::OutOfMemory`], if the program does not fit.
-    pub fn report(self, target: &Target) -> Result<Report, TpuError> {
+    pub fn report(self, target: &Target) -> Result<CompileReport, TpuError> {
         self.answer.report(target)
     }
 }
@@ -400,7 +400,7 @@ mod tests {
     fn header(key: &str) -> Header {
         let hbm = Hbm { arguments: 1, outputs: 2, aliased: 3, temporaries: 4, code: 5, total: 6, limit: 7 };
         // Figures with many digits: reading them back must give the same bits.
-        let report = Report {
+        let report = CompileReport {
             hbm,
             flops: 1.544e12,
             bytes_accessed: 2.003e10 + 0.1,

@@ -8,7 +8,7 @@ use std::ops::Bound;
 
 use serde::Serialize;
 
-use super::Report;
+use super::CompileReport;
 
 /// What compiling at one batch said, as far as the search goes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -178,7 +178,7 @@ pub struct Row {
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It fits: its figures.
-    Fits(Report),
+    Fits(CompileReport),
     /// It does not fit.
     OutOfMemory {
         /// Bytes needed, where the compiler says so.
@@ -195,7 +195,7 @@ pub enum Outcome {
 
 impl Row {
     /// The figures, if it fits.
-    pub fn report(&self) -> Option<&Report> {
+    pub fn report(&self) -> Option<&CompileReport> {
         match &self.outcome {
             Outcome::Fits(report) => Some(report),
             Outcome::OutOfMemory { .. } | Outcome::Failed { .. } => None,
@@ -213,7 +213,7 @@ impl Row {
 }
 
 /// Examples in a million estimated cycles. A program of no cycles has no such figure, and counts as 0.
-pub fn per_mcycle(batch: u32, report: &Report) -> f64 {
+pub fn per_mcycle(batch: u32, report: &CompileReport) -> f64 {
     match report.cycles {
         0 => 0.0,
         n_cycles => f64::from(batch) * 1e6 / n_cycles as f64,
@@ -414,7 +414,7 @@ mod tests {
     fn resnet() -> Vec<Row> {
         let hbm = Hbm { arguments: 0, outputs: 0, aliased: 0, temporaries: 0, code: 0, total: 0, limit: 0 };
         let row = |batch, flops, cycles| {
-            let report = Report {
+            let report = CompileReport {
                 hbm,
                 flops,
                 bytes_accessed: 0.0,

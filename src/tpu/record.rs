@@ -17,7 +17,7 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{Report, Target, TpuError};
+use super::{CompileReport, Target, TpuError};
 use crate::files;
 
 /// What the compiler said of a program.
@@ -25,7 +25,7 @@ use crate::files;
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// It compiles: its figures.
-    Fits(Report),
+    Fits(CompileReport),
     /// It does not fit in device memory.
     OutOfMemory {
         /// Bytes needed, where the compiler's text says so.
@@ -42,7 +42,7 @@ impl Answer {
     ///
     /// # Errors
     /// [`TpuError::OutOfMemory`], if the program does not fit.
-    pub fn report(self, target: &Target) -> Result<Report, TpuError> {
+    pub fn report(self, target: &Target) -> Result<CompileReport, TpuError> {
         match self {
             Answer::Fits(report) => Ok(report),
             Answer::OutOfMemory { needed, available, text } => {
@@ -55,7 +55,7 @@ impl Answer {
     pub(super) fn of_batch(self, batch: usize) -> Answer {
         match self {
             Answer::Fits(report) => {
-                Answer::Fits(Report { examples_per_second: batch as f64 / report.seconds, ..report })
+                Answer::Fits(CompileReport { examples_per_second: batch as f64 / report.seconds, ..report })
             }
             Answer::OutOfMemory { .. } => self,
         }

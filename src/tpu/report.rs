@@ -35,7 +35,7 @@ pub struct Hbm {
 /// The compiler's figures for one program on one core of a target. Serializes under the names of `compile --json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Report {
+pub struct CompileReport {
     /// Device memory, in bytes.
     pub hbm: Hbm,
     /// Floating-point operations of one run (`flops`). As for bytes and seconds, the compiler counts a loop's body once;
@@ -118,7 +118,7 @@ fn amount(n_bytes: Option<u64>) -> String {
 
 /// Compiles a verified program (serialized `HloModuleProto`) for one core of the target, and reports. The compiler is
 /// installed on first use.
-pub fn compile(target: &Target, program: &[u8], batch: usize) -> Result<Report, TpuError> {
+pub fn compile(target: &Target, program: &[u8], batch: usize) -> Result<CompileReport, TpuError> {
     match target {
         Target::Cpu => Err(TpuError::NotATpu(target.clone())),
         Target::Tpu { .. } => compile_with(Plugin::tpu()?, target, program, batch),
@@ -131,7 +131,7 @@ pub fn compile_with(
     target: &Target,
     program: &[u8],
     batch: usize,
-) -> Result<Report, TpuError> {
+) -> Result<CompileReport, TpuError> {
     let describe = |name: &str| Topology::new(plugin, name, &BTreeMap::new());
     compile_whole(describe, target, program, batch).map(|(report, _)| report)
 }
@@ -143,7 +143,7 @@ pub(super) fn compile_whole(
     target: &Target,
     program: &[u8],
     batch: usize,
-) -> Result<(Report, Vec<u8>), TpuError> {
+) -> Result<(CompileReport, Vec<u8>), TpuError> {
     let name = target.topology().ok_or_else(|| TpuError::NotATpu(target.clone()))?;
     let topology = describe(&name).map_err(|error| no_topology(target, error))?;
     let limit = memory_limit(target, &topology)?;
@@ -167,7 +167,7 @@ pub(super) fn compile_whole(
     if seconds <= 0.0 {
         return Err(TpuError::NoFigure { target: target.clone(), figure: "optimal_seconds" });
     }
-    let report = Report {
+    let report = CompileReport {
         hbm: Hbm { arguments, outputs, aliased, temporaries, code, total, limit },
         flops: (cost("flops")? + n_unknown) * cycles.share(),
         bytes_accessed: cost("bytes accessed")? * cycles.share(),

@@ -397,7 +397,7 @@ tune: {remat: [block*, stem]}
         check(
             "{remt: none}",
             expect![[r#"
-            e.yaml:2:8: unknown key `remt`, expected one of base, stem, pair_columns, norm_gradient, softmax, recompute, remat, residual, pace
+            e.yaml:2:8: unknown key `remt`, expected one of base, stem, pair_columns, norm_gradient, softmax, layer_remat, remat, cotangent_remat, pace
               2 | tune: {remt: none}
                 |        ^^^^
               help: did you mean `remat`?"#]],
@@ -410,11 +410,19 @@ tune: {remat: [block*, stem]}
                 |               ^^^^^^^^^^"#]],
         );
         check(
-            "{recompute: {weights: some}}",
+            "{layer_remat: {weights: some}}",
             expect![[r#"
-            e.yaml:2:29: found string "some", expected a number of layers, or all
-              2 | tune: {recompute: {weights: some}}
-                |                             ^^^^"#]],
+            e.yaml:2:31: found string "some", expected a number of layers, or all
+              2 | tune: {layer_remat: {weights: some}}
+                |                               ^^^^"#]],
+        );
+        check(
+            "{base: none, recompute: {weights: 0}, residual: true}",
+            expect![[r#"
+            e.yaml:2:20: `recompute` is called `layer_remat`
+              2 | tune: {base: none, recompute: {weights: 0}, residual: true}
+                |                    ^^^^^^^^^
+              help: write `tune: {base: none, layer_remat: {weights: 0}, cotangent_remat: true}`"#]],
         );
         check(
             "{base: tpu-v2}",
@@ -463,7 +471,7 @@ train: {remat: elementwise}
                 e.yaml:4:3: `recompute` is a choice for a target, expected under `tune`
                   4 |   recompute:
                     |   ^^^^^^^^^
-                  help: write `tune: {softmax: one_pass, recompute: {weights: 0}}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
+                  help: write `tune: {softmax: one_pass, layer_remat: {weights: 0}}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
         );
         check(
             "model: {kind: mlp, input: [4], n_classes: 2}\nresidual: false\n",
@@ -471,7 +479,7 @@ train: {remat: elementwise}
             e.yaml:2:1: `residual` is a choice for a target, expected under `tune`
               2 | residual: false
                 | ^^^^^^^^
-              help: write `tune: {residual: false}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
+              help: write `tune: {cotangent_remat: false}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
         );
     }
 

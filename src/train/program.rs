@@ -11,8 +11,8 @@ use crate::models::{Forward, Model, Reads, forward};
 use crate::nn;
 use crate::optim::{LossScale, Update};
 use crate::passes::grad::{GradError, gradients};
-use crate::passes::remat::{RematError, recompute};
-use crate::passes::{pace, residual};
+use crate::passes::remat::{RematError, remat};
+use crate::passes::{cotangent_remat, pace};
 use crate::tuning::Tuning;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -160,8 +160,8 @@ pub(super) fn differentiate(graph: &Graph, loss: &Tensor) -> Result<Vec<(usize, 
         gradients(graph.emitter(), loss.id, &wrt)?
     };
     let _span = tracing::info_span!("pass", name = "remat").entered();
-    let (gradients, report) = recompute(graph.emitter(), n_forward, &gradients, &graph.tuning().remat)?;
-    tracing::debug!(n_recomputed = report.recomputed.len(), n_kept = report.kept.len(), "remat");
+    let (gradients, report) = remat(graph.emitter(), n_forward, &gradients, &graph.tuning().remat)?;
+    tracing::debug!(n_rematerialised = report.rematerialised.len(), n_residuals = report.residuals.len(), "remat");
     Ok(trainable.into_iter().zip(gradients).map(|((number, _), id)| (number, graph.tensor(id))).collect())
 }
 
@@ -187,10 +187,10 @@ fn finish_with_state(graph: &Graph, others: [(&str, &Tensor); 2]) -> Result<Prog
 
 /// The passes over the whole program that its tuning asks for.
 fn rewrite_backward_pass(program: &mut Program, tuning: &Tuning) {
-    let made_again = if tuning.residual { residual::made_again(&program.module) } else { None };
-    if let Some((module, report)) = made_again {
+    let rematerialised = if tuning.cotangent_remat { cotangent_remat::rematerialised(&program.module) } else { None };
+    if let Some((module, report)) = rematerialised {
         replace(program, module, &report.renamed);
-        tracing::debug!(n_made_again = report.made_again.len(), "residual");
+        tracing::debug!(n_rematerialised = report.rematerialised.len(), "cotangent_remat");
     }
     let paced = if tuning.pace { pace::paced(&program.module) } else { None };
     if let Some((module, report)) = paced {

@@ -78,26 +78,32 @@ fn as_json(spec: &Spec) -> Value {
     })
 }
 
-/// Settings as [`settings`] writes them, of a checkpoint from before there was `tune`: what is there now was said of the
-/// model and of the training.
+/// Settings as [`settings`] writes them, of a checkpoint from before there was `tune`, when its keys stood under the model
+/// and the training, or from before some of its keys were renamed.
 fn with_tune(settings: &Value) -> Value {
     let mut settings = settings.clone();
-    if settings.get("tune").is_some() {
+    if let Some(Value::Object(tune)) = settings.get_mut("tune") {
+        for choice in &CHOICES {
+            if let Some(value) = choice.was.and_then(|was| tune.remove(was)) {
+                tune.insert(choice.key.to_string(), value);
+            }
+        }
         return settings;
     }
     let mut tune = serde_json::to_value(Tuning::none()).expect("a tuning has a JSON form");
     // Those were no choices: every program had them.
-    (tune["residual"], tune["pace"]) = (json!(true), json!(true));
+    (tune["cotangent_remat"], tune["pace"]) = (json!(true), json!(true));
     for block in ["model", "train"] {
         let Some(Value::Object(block)) = settings.get_mut(block) else { continue };
         for choice in &CHOICES {
-            if let Some(value) = block.remove(choice.key) {
+            let key = if block.contains_key(choice.key) { choice.key } else { choice.was.unwrap_or(choice.key) };
+            if let Some(value) = block.remove(key) {
                 tune[choice.key] = value;
             }
         }
     }
     // All layers were what a number was missing for.
-    if let Some(weights @ Value::Null) = tune.pointer_mut("/recompute/weights") {
+    if let Some(weights @ Value::Null) = tune.pointer_mut("/layer_remat/weights") {
         *weights = json!("all");
     }
     if let Value::Object(settings) = &mut settings {

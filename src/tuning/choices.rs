@@ -14,6 +14,8 @@ pub enum Effect {
 pub struct Choice {
     /// Its key under `tune`, and its field.
     pub key: &'static str,
+    /// The key that earlier versions read, if it was another. Checkpoints may have it; a document is refused with the new one.
+    pub was: Option<&'static str>,
     /// What it does to the bits.
     pub effect: Effect,
     /// What differs, and by how much.
@@ -21,11 +23,11 @@ pub struct Choice {
 }
 
 const fn exact(key: &'static str, about: &'static str) -> Choice {
-    Choice { key, effect: Effect::Exact, about }
+    Choice { key, was: None, effect: Effect::Exact, about }
 }
 
 const fn reassociating(key: &'static str, about: &'static str) -> Choice {
-    Choice { key, effect: Effect::Reassociating, about }
+    Choice { key, was: None, effect: Effect::Reassociating, about }
 }
 
 /// Every choice, in the order of [`Tuning`](super::Tuning)'s fields.
@@ -44,16 +46,21 @@ pub const CHOICES: [Choice; 8] = [
         "products and quotients of the same numbers in another order: a few roundings in f32",
     ),
     reassociating("softmax", "each of n terms rounds a value of the result's size by 2^-24 of it, in f32"),
-    exact("recompute", "products run twice, on the same values"),
+    exact("layer_remat", "products run twice, on the same values").was("recompute"),
     exact("remat", "instructions run twice, on the same values"),
-    exact("residual", "a cotangent is made twice, from the same values; where a sum is NaN it is NaN too"),
+    exact("cotangent_remat", "a cotangent is computed twice, from the same values; where a sum is NaN it is NaN too")
+        .was("residual"),
     exact("pace", "no value changes: barriers wait for more"),
 ];
 
 impl Choice {
-    /// The choice of this key.
+    /// The choice of this key, or of this key in earlier versions.
     pub fn of(key: &str) -> Option<&'static Choice> {
-        CHOICES.iter().find(|choice| choice.key == key)
+        CHOICES.iter().find(|choice| choice.key == key || choice.was == Some(key))
+    }
+
+    const fn was(self, key: &'static str) -> Choice {
+        Choice { was: Some(key), ..self }
     }
 }
 

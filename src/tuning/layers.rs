@@ -7,7 +7,7 @@ use std::fmt;
 /// What the gradients of a transformer's layers rematerialise instead of keeping it, each in so many layers, from the first
 /// on. The default is nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Recompute {
+pub struct LayerRemat {
     /// Attention's weights, `[batch, heads, length, length]`, for a product of that size.
     pub weights: Layers,
     /// And what attention mixes, `[batch, length, features]`, for another such product.

@@ -5,7 +5,7 @@
 //! the TPU compiler. A user's `tune: auto | none | {…}` is a [`Tune`]; together with a target it makes a `Tuning`.
 //!
 //! A [`Graph`](crate::graph::Graph) carries its tuning, and layers read it from their scope; reverse mode and the passes
-//! after it (`passes::{remat, residual, pace}`) do what it says of them. Variables and their names are the same under
+//! after it (`passes::{remat, cotangent_remat, pace}`) do what it says of them. Variables and their names are the same under
 //! every tuning, so a checkpoint made under one goes on under another.
 //!
 //! [`CHOICES`] says of each choice whether it keeps every bit ([`Effect::Exact`]) or adds the same terms in another order
@@ -17,9 +17,9 @@ mod remat;
 mod tune;
 
 pub use choices::{CHOICES, Choice, Effect};
-pub use layers::{Layers, Recompute};
+pub use layers::{LayerRemat, Layers};
 pub use remat::Remat;
-pub use tune::{Base, Keys, RecomputeKeys, Tune};
+pub use tune::{Base, Keys, LayerRematKeys, Tune};
 
 use serde::{Deserialize, Serialize};
 
@@ -45,12 +45,12 @@ pub struct Tuning {
     /// How softmaxes, attention's and the loss's, find their sums. Reassociating.
     pub softmax: Softmax,
     /// What the gradients of a transformer's layers rematerialise. Exact.
-    pub recompute: Recompute,
+    pub layer_remat: LayerRemat,
     /// What the backward pass rematerialises instead of keeping it. Exact.
     pub remat: Remat,
-    /// Whether a cotangent is made again where a residual branch is added, see
-    /// [`passes::residual`](crate::passes::residual). Exact.
-    pub residual: bool,
+    /// Whether a cotangent of the residual stream is rematerialised where it is added, see
+    /// [`passes::cotangent_remat`](crate::passes::cotangent_remat). Exact.
+    pub cotangent_remat: bool,
     /// Whether rematerialisation waits for the updates whose gradients are there, see
     /// [`passes::pace`](crate::passes::pace). Exact.
     pub pace: bool,
@@ -70,9 +70,9 @@ impl Tuning {
             pair_columns: true,
             norm_gradient: NormGradient::PerFeature,
             softmax: Softmax::OnePass,
-            recompute: Recompute { weights: Layers::All, ..Recompute::default() },
+            layer_remat: LayerRemat { weights: Layers::All, ..LayerRemat::default() },
             remat: Remat::Convolutional,
-            residual: true,
+            cotangent_remat: true,
             pace: true,
         }
     }

@@ -11,9 +11,9 @@ use std::fmt;
 /// use bf16scope::models::yaml;
 /// use bf16scope::tuning::{Layers, Tune, Tuning};
 ///
-/// let tune: Tune = yaml::from_str("tune.yaml", "recompute: {weights: 0}\n").unwrap();
+/// let tune: Tune = yaml::from_str("tune.yaml", "layer_remat: {weights: 0}\n").unwrap();
 /// let on_a_tpu = tune.tuning(&Tuning::tpu());
-/// assert_eq!(on_a_tpu.recompute.weights, Layers::First(0));
+/// assert_eq!(on_a_tpu.layer_remat.weights, Layers::First(0));
 /// assert_eq!(on_a_tpu.softmax, Tuning::tpu().softmax);
 /// assert_eq!(Tune::Auto.tuning(&Tuning::none()), Tuning::none());
 /// ```
@@ -43,27 +43,27 @@ pub struct Keys {
     pub norm_gradient: Option<NormGradient>,
     /// [`Tuning::softmax`].
     pub softmax: Option<Softmax>,
-    /// [`Tuning::recompute`].
-    pub recompute: RecomputeKeys,
+    /// [`Tuning::layer_remat`].
+    pub layer_remat: LayerRematKeys,
     /// [`Tuning::remat`].
     pub remat: Option<Remat>,
-    /// [`Tuning::residual`].
-    pub residual: Option<bool>,
+    /// [`Tuning::cotangent_remat`].
+    pub cotangent_remat: Option<bool>,
     /// [`Tuning::pace`].
     pub pace: Option<bool>,
 }
 
-/// The keys of `recompute`: those of a [`Recompute`](super::Recompute).
+/// The keys of `layer_remat`: those of a [`LayerRemat`](super::LayerRemat).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct RecomputeKeys {
-    /// [`Recompute::weights`](super::Recompute::weights).
+pub struct LayerRematKeys {
+    /// [`LayerRemat::weights`](super::LayerRemat::weights).
     pub weights: Option<Layers>,
-    /// [`Recompute::attention`](super::Recompute::attention).
+    /// [`LayerRemat::attention`](super::LayerRemat::attention).
     pub attention: Option<Layers>,
-    /// [`Recompute::values`](super::Recompute::values).
+    /// [`LayerRemat::values`](super::LayerRemat::values).
     pub values: Option<Layers>,
-    /// [`Recompute::hidden`](super::Recompute::hidden).
+    /// [`LayerRemat::hidden`](super::LayerRemat::hidden).
     pub hidden: Option<Layers>,
 }
 
@@ -111,7 +111,7 @@ impl Keys {
                 *value = given.clone();
             }
         }
-        let Keys { base, stem, pair_columns, norm_gradient, softmax, recompute, remat, residual, pace } = self;
+        let Keys { base, stem, pair_columns, norm_gradient, softmax, layer_remat, remat, cotangent_remat, pace } = self;
         let mut tuning = match base {
             Base::Auto => auto.clone(),
             Base::None => Tuning::none(),
@@ -120,12 +120,12 @@ impl Keys {
         set(&mut tuning.pair_columns, pair_columns);
         set(&mut tuning.norm_gradient, norm_gradient);
         set(&mut tuning.softmax, softmax);
-        set(&mut tuning.recompute.weights, &recompute.weights);
-        set(&mut tuning.recompute.attention, &recompute.attention);
-        set(&mut tuning.recompute.values, &recompute.values);
-        set(&mut tuning.recompute.hidden, &recompute.hidden);
+        set(&mut tuning.layer_remat.weights, &layer_remat.weights);
+        set(&mut tuning.layer_remat.attention, &layer_remat.attention);
+        set(&mut tuning.layer_remat.values, &layer_remat.values);
+        set(&mut tuning.layer_remat.hidden, &layer_remat.hidden);
         set(&mut tuning.remat, remat);
-        set(&mut tuning.residual, residual);
+        set(&mut tuning.cotangent_remat, cotangent_remat);
         set(&mut tuning.pace, pace);
         tuning
     }

@@ -8,8 +8,8 @@ use bf16scope::hlo::{
     Alias, AliasKind, Computation, DType, Emitter, InstrId, Instruction, Metadata, Module, Op, Sharding, Unmodelled,
 };
 use bf16scope::passes::grad::gradients;
-use bf16scope::passes::remat::recompute;
-use bf16scope::passes::{amp, grad, pace, residual, tidy};
+use bf16scope::passes::remat::remat;
+use bf16scope::passes::{amp, cotangent_remat, grad, pace, tidy};
 use bf16scope::tuning::Remat;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -40,7 +40,7 @@ fn read(text: &str) -> Module {
     module
 }
 
-fn paced(text: &str) -> (Module, pace::Report) {
+fn paced(text: &str) -> (Module, pace::PaceReport) {
     let (paced, report) = pace::run(&read(text));
     verify(&paced).unwrap_or_else(|errors| panic!("{errors}"));
     (paced, report)
@@ -55,7 +55,7 @@ fn an_update_that_waits_for_what_comes_after_a_barrier_is_not_put_before_it() {
     assert_eq!(paced(STEP).1.paced, [("new_w".to_string(), "barrier".to_string())]);
     let waits = STEP.replace("subtract(%w, %gw)", "subtract(%w, %gw), control-predecessors={%gu}");
     let (module, report) = paced(&waits);
-    assert_eq!((module, report), (read(&waits), pace::Report::default()));
+    assert_eq!((module, report), (read(&waits), pace::PaceReport::default()));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn results_that_something_reads_are_left_as_they_are() {
     let later = "  %dead = f32[4] negate(%g), control-predecessors={%results}\n}";
     for end in [dead, later] {
         let text = format!("{}{end}\n", STEP.strip_suffix("}\n").unwrap());
-        assert_eq!(paced(&text), (read(&text), pace::Report::default()));
+        assert_eq!(paced(&text), (read(&text), pace::PaceReport::default()));
     }
 }
 
@@ -92,7 +92,7 @@ fn a_barrier_or_tuple_with_a_sharding_is_not_made_longer() {
     for (plain, rest) in [("tuple(%u, %g)", ""), ("opt-barrier(%both)", "")] {
         let text = STEP.replacen(plain, &format!("{plain}{sharding}{rest}"), 1);
         assert_ne!(text, STEP);
-        assert_eq!(paced(&text), (read(&text), pace::Report::default()));
+        assert_eq!(paced(&text), (read(&text), pace::PaceReport::default()));
     }
 }
 
@@ -205,9 +205,9 @@ fn all_passes(steps: &[Step], disorder: &Disorder) -> usize {
         verify(given).unwrap_or_else(|errors| panic!("{pass}: {errors}"));
         assert_eq!(values(given, numbers), expected, "{pass}");
     };
-    let (made_again, _) = residual::run(&module);
-    check("residual", &made_again);
-    let (paced, report) = pace::run(&made_again);
+    let (rematerialised, _) = cotangent_remat::run(&module);
+    check("cotangent_remat", &rematerialised);
+    let (paced, report) = pace::run(&rematerialised);
     n_paced += report.paced.len();
     check("pace", &paced);
     let (twice, report) = pace::run(&paced);
@@ -226,7 +226,7 @@ fn all_passes(steps: &[Step], disorder: &Disorder) -> usize {
     let of_parameters = gradients(&e, loss, &wrt).unwrap();
     e.with_module_mut(|module| wait(&mut module.computations[0], n_forward, &disorder.waits));
     let kept = e.with_module(Module::clone);
-    let (again, _) = recompute(&e, n_forward, &of_parameters, &Remat::Elementwise).unwrap();
+    let (again, _) = remat(&e, n_forward, &of_parameters, &Remat::Elementwise).unwrap();
     let finish = |module: Module, results: &[InstrId]| {
         let e = Emitter::new(module, kept.entry);
         e.tuple(results);
@@ -254,7 +254,7 @@ fn every_pass_ends_on_whatever_verifies() {
     assert!(n_paced.get() >= 10, "{} updates were paced, expected enough to judge", n_paced.get());
 }
 
-/// Rows less their means are a cotangent that `residual` makes again; the barrier is one that `pace` looks at; what is
+/// Rows less their means are a cotangent that `cotangent_remat` makes again; the barrier is one that `pace` looks at; what is
 /// called and looped over is copied by `grad` and `amp`; the conversions are some that `tidy` and `amp` would fold.
 const ANNOTATED: &str = "HloModule step, input_output_alias={ {3}: (3, {}, may-alias) }
 
@@ -360,7 +360,7 @@ fn check_copies(pass: &str, original: &Module, given: &Module, expected: &[(&str
 }
 
 #[test]
-fn nothing_that_was_said_of_an_instruction_is_lost_where_it_is_made_again() {
+fn nothing_that_was_said_of_an_instruction_is_lost_where_it_is_rematerialised() {
     let mut module = read(ANNOTATED);
     annotate(&mut module);
     let everything: BTreeSet<String> = (module.computations.iter())
@@ -376,12 +376,12 @@ fn nothing_that_was_said_of_an_instruction_is_lost_where_it_is_made_again() {
     let (tidied, _) = tidy::run(&module, &tidy::Config::default());
     check_copies("tidy", &module, &tidied, &each_once);
 
-    let (made_again, report) = residual::run(&module);
-    assert_eq!(report.made_again, ["cotangent"]);
+    let (rematerialised, report) = cotangent_remat::run(&module);
+    assert_eq!(report.rematerialised, ["cotangent"]);
     check_copies(
-        "residual",
+        "cotangent_remat",
         &module,
-        &made_again,
+        &rematerialised,
         &with(&[("cotangent", 2), ("centred", 2), ("means", 2), ("wide", 2)]),
     );
     check_copies("pace", &module, &pace::run(&module).0, &each_once);
@@ -396,8 +396,8 @@ fn nothing_that_was_said_of_an_instruction_is_lost_where_it_is_made_again() {
     let loss = module.entry().instr(module.entry().root).operands[4];
     let e = Emitter::new(module.clone(), module.entry);
     let of_p = gradients(&e, loss, &[InstrId(3)]).unwrap();
-    let (of_p, report) = recompute(&e, n_forward, &of_p, &Remat::Elementwise).unwrap();
-    assert!(!report.recomputed.is_empty());
+    let (of_p, report) = remat(&e, n_forward, &of_p, &Remat::Elementwise).unwrap();
+    assert!(!report.rematerialised.is_empty());
     e.tuple(&of_p);
     let again = Module { input_output_alias: Vec::new(), ..e.finish().unwrap() };
     check_copies("remat", &module, &again, &with(&[("tanh", 2), ("s", 2), ("s2", 2), ("s3", 2)]));

@@ -7,7 +7,7 @@ use bf16scope::hlo::text::{PrintOptions, parse, print};
 use bf16scope::hlo::verify::{MAX_CALL_DEPTH, verify};
 use bf16scope::hlo::{Alias, AliasKind, CompId, DType, Emitter, InstrId, Metadata, Module, Op, Shape};
 use bf16scope::models::{Model, mlp};
-use bf16scope::passes::{amp, grad, pace, residual, tidy};
+use bf16scope::passes::{amp, cotangent_remat, grad, pace, tidy};
 use bf16scope::train::{Objective, program};
 use bf16scope::tuning::{Remat, Tuning};
 
@@ -50,7 +50,7 @@ fn through_everything(module: &Module) -> Module {
     verify(&tidied).unwrap();
     amp::run(module, &amp::Policy::default()).unwrap();
     verify(&pace::run(module).0).unwrap();
-    verify(&residual::run(module).0).unwrap();
+    verify(&cotangent_remat::run(module).0).unwrap();
     let (differentiated, _) = grad::run(module, &grad::Config { loss: 0, wrt: vec![0] }).unwrap();
     verify(&differentiated).unwrap();
     differentiated
@@ -219,7 +219,7 @@ fn instructions_that_are_nearly_alike_are_told_apart() {
         e.tuple(&slices);
     });
     let (tidied, report) = tidy::run(&module, &tidy::Config { remove_dead: false, ..tidy::Config::default() });
-    assert_eq!((n_instructions(&tidied), report), (n_instructions(&module), tidy::Report::default()));
+    assert_eq!((n_instructions(&tidied), report), (n_instructions(&module), tidy::TidyReport::default()));
 }
 
 /// Hidden layers by the thousand, built as a training step, printed and encoded; and a scope of all of them computed

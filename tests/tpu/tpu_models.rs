@@ -7,7 +7,7 @@ use bf16scope::graph::Precision;
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::models::{Model, yaml};
-use bf16scope::tpu::{Report, Target, TpuError, compile};
+use bf16scope::tpu::{CompileReport, Target, TpuError, compile};
 use bf16scope::train::{Experiment, Objective, program};
 
 /// The training step of `model`, verified and encoded.
@@ -17,7 +17,7 @@ fn training_step(model: &Model, precision: Precision, batch: i64) -> Vec<u8> {
     encode::to_bytes(&program.module).unwrap()
 }
 
-fn report(model: &Model, target: &str, precision: Precision, batch: i64) -> Report {
+fn report(model: &Model, target: &str, precision: Precision, batch: i64) -> CompileReport {
     let target: Target = target.parse().unwrap();
     compile(&target, &training_step(model, precision, batch), batch as usize).unwrap()
 }

@@ -7,9 +7,9 @@ mod accumulate;
 mod adafactor;
 #[path = "../support/alone.rs"]
 mod alone;
+mod layer_remat;
 mod loss_scale;
 mod optim;
-mod recompute;
 mod remat;
 #[path = "../run/mod.rs"]
 mod run;

@@ -10,8 +10,8 @@ use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{CompId, DType, Emitter, InstrId, Module, Op, Shape};
 use bf16scope::models::{Model, yaml};
-use bf16scope::passes::remat::recompute;
-use bf16scope::tpu::{Report, Target, compile};
+use bf16scope::passes::remat::remat;
+use bf16scope::tpu::{CompileReport, Target, compile};
 use bf16scope::train::checkpoint::HostArray;
 use bf16scope::train::{Objective, Session, Spec, program};
 use bf16scope::tuning::{Remat, Tuning};
@@ -144,7 +144,7 @@ fn an_earlier_failure_of_the_emitter_comes_back() {
     let e = Emitter::new(Module::new("broken"), CompId(0));
     let [x, y] = [2, 3].map(|size| e.parameter(size - 2, &Shape::array(DType::F32, [size])));
     e.add(x, y);
-    let error = recompute(&e, 2, &[], &Remat::Elementwise).unwrap_err();
+    let error = remat(&e, 2, &[], &Remat::Elementwise).unwrap_err();
     assert_eq!(error.to_string(), e.error().unwrap().to_string());
 }
 
@@ -153,7 +153,7 @@ fn an_earlier_failure_of_the_emitter_comes_back() {
 fn a_tpu_keeps_less() {
     let model = model("kind: resnet\ndepth: 18\nwidth: 16\ninput: [32, 32, 3]\nn_classes: 10\n");
     let target: Target = "tpu-v2".parse().unwrap();
-    let report = |remat: &Remat| -> Report {
+    let report = |remat: &Remat| -> CompileReport {
         let program = program::training(&model, Precision::Bf16, 256, &objective(remat)).unwrap();
         verify(&program.module).unwrap();
         compile(&target, &encode::to_bytes(&program.module).unwrap(), 256).unwrap()

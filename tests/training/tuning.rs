@@ -71,12 +71,12 @@ const MADE: [(&str, &str); 12] = [
     ("pair_columns", "true"),
     ("norm_gradient", "per_feature"),
     ("softmax", "one_pass"),
-    ("recompute", "{weights: all}"),
-    ("recompute", "{attention: 1, values: 1, hidden: all}"),
+    ("layer_remat", "{weights: all}"),
+    ("layer_remat", "{attention: 1, values: 1, hidden: all}"),
     ("remat", "elementwise"),
     ("remat", "convolutional"),
     ("remat", "[BLOCK]"),
-    ("residual", "true"),
+    ("cotangent_remat", "true"),
     ("pace", "true"),
 ];
 
@@ -110,8 +110,8 @@ fn choices_keep_the_variables_and_exact_ones_every_bit() {
         let all = step(&Tuning::tpu()).unwrap();
         assert_eq!(variables(&all), variables(&untuned), "{}", model.kind());
     }
-    // Of ResNet two stems, pairs, the norm and three remats; of the transformer the softmax, both recomputes, two remats
-    // and residual. Pace has nothing to wait for where nothing large is rematerialised.
+    // Of ResNet two stems, pairs, the norm and three remats; of the transformer the softmax, both layer remats, two
+    // remats and the cotangent remat. Pace has nothing to wait for where nothing large is rematerialised.
     assert_eq!(n_changed, 13);
     assert!(CHOICES.iter().all(|choice| MADE.iter().any(|(key, _)| *key == choice.key)));
 }
@@ -141,12 +141,12 @@ fn a_checkpoint_goes_from_one_tuning_to_another_and_what_it_does_to_bits_is_said
     assert_eq!(
         changes,
         [
+            "tune.cotangent_remat was false, is true now: the same bits",
+            "tune.layer_remat.weights was 0, is all now: the same bits",
             "tune.norm_gradient was per_element, is per_feature now: the same function, with other last bits from here on",
             "tune.pace was false, is true now: the same bits",
             "tune.pair_columns was false, is true now: the same function, with other last bits from here on",
-            "tune.recompute.weights was 0, is all now: the same bits",
             "tune.remat was none, is convolutional now: the same bits",
-            "tune.residual was false, is true now: the same bits",
             "tune.softmax was two_passes, is one_pass now: the same function, with other last bits from here on",
             "tune.stem was plain, is pool_first now: the same function, with other last bits from here on",
         ]
@@ -175,7 +175,7 @@ fn a_checkpoint_from_before_there_was_tune_goes_on() {
     }
     checkpoint.settings = settings.to_string().parse().unwrap();
     let before = Tuning::none().with(|tuning| {
-        (tuning.residual, tuning.pace, tuning.pair_columns) = (true, true, true);
+        (tuning.cotangent_remat, tuning.pace, tuning.pair_columns) = (true, true, true);
         tuning.remat = Remat::Elementwise;
         tuning.stem = Tuning::tpu().stem;
         tuning.norm_gradient = Tuning::tpu().norm_gradient;
@@ -184,4 +184,20 @@ fn a_checkpoint_from_before_there_was_tune_goes_on() {
         |tuning: &Tuning| check_settings(Path::new("run"), &checkpoint, &spec(model.clone(), tuning)).unwrap();
     assert_eq!(changes(&before), []);
     assert_eq!(changes(&Tuning::none()).len(), 6);
+}
+
+#[test]
+fn a_checkpoint_from_before_keys_were_renamed_goes_on() {
+    let client = run::cpu().unwrap();
+    let model: Model = yaml::from_str("mlp", "{kind: mlp, input: [4], n_classes: 2}").unwrap();
+    let tpu = Tuning::tpu();
+    let mut checkpoint = Session::new(&client, spec(model.clone(), &tpu)).unwrap().checkpoint(1).unwrap();
+    let settings = serde_json::to_value(&checkpoint.settings).unwrap().to_string();
+    let before = settings.replace("layer_remat", "recompute").replace("cotangent_remat", "residual");
+    assert_ne!(before, settings);
+    checkpoint.settings = before.parse().unwrap();
+    let changes =
+        |tuning: &Tuning| check_settings(Path::new("run"), &checkpoint, &spec(model.clone(), tuning)).unwrap();
+    assert_eq!(changes(&tpu), []);
+    assert_eq!(changes(&Tuning::none()).len(), 8);
 }

@@ -17,7 +17,7 @@ use crate::graph::Precision;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::{self, Screen};
 use crate::tpu::fit::{Row, Step};
-use crate::tpu::{Compiler, Report, Target};
+use crate::tpu::{CompileReport, Compiler, Target};
 use crate::tuning::Tune;
 
 /// What one lever did.
@@ -134,7 +134,7 @@ fn pull_all(compiler: &Compiler, target: &Target, plain: &Setting, watch: &mut W
 }
 
 impl Pulled {
-    fn report(&self) -> Option<&Report> {
+    fn report(&self) -> Option<&CompileReport> {
         self.row.as_ref().and_then(Row::report)
     }
 
@@ -154,7 +154,7 @@ struct Figure {
     help: &'static str,
     /// Of its columns in the terminal; see [`report::Column::extra`].
     rank: u8,
-    value: fn(&Report) -> f64,
+    value: fn(&CompileReport) -> f64,
     shown: fn(f64) -> String,
 }
 
@@ -329,7 +329,7 @@ mod tests {
             total: n_bytes.unwrap_or(0),
             limit: 1000,
         };
-        let report = Report {
+        let report = CompileReport {
             hbm,
             flops: 1.0,
             bytes_accessed: 1.0,
@@ -370,7 +370,7 @@ mod tests {
             pulled("plain", Some(7_335_000_000), 188_200_000),
             pulled("bf16 scope", Some(3_860_000_000), 152_400_000),
             pulled("adafactor", None, 1),
-            pulled("recompute elementwise", None, 1),
+            pulled("remat elementwise", None, 1),
         ];
         levers[2].row = None;
         levers[2].not_applicable = Some("the optimizer is not adam".to_string());

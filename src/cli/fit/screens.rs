@@ -6,7 +6,7 @@ use super::large::{Large, Value};
 use super::*;
 use crate::cli::terminal::check_screen;
 use crate::tpu::fit::summarize;
-use crate::tpu::{Hbm, Report};
+use crate::tpu::{CompileReport, Hbm};
 
 /// Batch, MiB in all and of temporaries, flops and cycles of the batch, examples a second.
 type Figures = (u32, f64, f64, f64, f64, f64);
@@ -15,7 +15,7 @@ fn fits((batch, total, temporaries, flops, cycles, examples_per_second): Figures
     let mib = |n: f64| (n * f64::from(1 << 20)) as i64;
     let (total, temporaries, limit) = (mib(total), mib(temporaries), mib(7662.0));
     let hbm = Hbm { arguments: 0, outputs: 0, aliased: 0, temporaries, code: 0, total, limit };
-    let report = Report {
+    let report = CompileReport {
         hbm,
         flops,
         bytes_accessed: 0.0,

@@ -3,7 +3,7 @@
 use super::large::{Large, Value};
 use super::{Fit, Series, SeriesRow};
 use crate::report;
-use crate::tpu::Report;
+use crate::tpu::CompileReport;
 use crate::tpu::fit::{Outcome, Row, Summary};
 
 /// A figure with as many digits as matter: `0.63`, `12.3`, `1,234`.
@@ -137,7 +137,7 @@ fn too_large(series: &Series, large: &Large) -> String {
 
 impl Series {
     /// The figures of a batch that fits.
-    pub(super) fn at(&self, batch: u32) -> Option<(&Report, &Summary)> {
+    pub(super) fn at(&self, batch: u32) -> Option<(&CompileReport, &Summary)> {
         let SeriesRow { row, summary } = self.rows.iter().find(|row| row.row.batch == batch)?;
         Some((row.report()?, summary.as_ref()?))
     }

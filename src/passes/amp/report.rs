@@ -72,7 +72,7 @@ pub struct Total {
 /// What lowering did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Report {
+pub struct LoweringReport {
     /// The policy.
     pub policy: Policy,
     /// Every instruction that has to do with f32.
@@ -91,7 +91,7 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-impl Report {
+impl LoweringReport {
     /// What was decided for the instruction of this name, in every copy of its computation.
     pub fn explain(&self, instruction: &str) -> Vec<&Decision> {
         let name = instruction.trim_start_matches('%');
@@ -206,8 +206,8 @@ pub(super) struct Part {
 }
 
 /// The report on a finished module, of each of whose computations `parts` speaks.
-pub(super) fn report(policy: &Policy, module: &Module, parts: Vec<Part>) -> Report {
-    let mut report = Report {
+pub(super) fn report(policy: &Policy, module: &Module, parts: Vec<Part>) -> LoweringReport {
+    let mut report = LoweringReport {
         policy: policy.clone(),
         decisions: Vec::new(),
         casts: Vec::new(),
@@ -241,7 +241,7 @@ pub(super) fn report(policy: &Policy, module: &Module, parts: Vec<Part>) -> Repo
     report
 }
 
-impl Report {
+impl LoweringReport {
     fn add(&mut self, decision: Decision) {
         let is_source = matches!(decision.opcode.as_str(), "parameter" | "constant");
         if !is_source {

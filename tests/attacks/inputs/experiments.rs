@@ -126,12 +126,12 @@ tune:
 tune:
   base: none
   softmax: one_pass
-  recompute:
+  layer_remat:
     weights: all
     attention: 1
     values: 1
     hidden: 0
-  residual: true
+  cotangent_remat: true
   pace: false
 train:
   batch: 2

@@ -3,7 +3,7 @@
 use crate::amp::decisions::with_decisions_of;
 use crate::amp::oracle::{self, Recorded};
 use bf16scope::hlo::{DType, Module, Op};
-use bf16scope::passes::amp::{self, Accumulate, Policy, Report};
+use bf16scope::passes::amp::{self, Accumulate, LoweringReport, Policy};
 
 const ALL: [&str; 7] = [
     "oracle_jax/cnn_momentum_step",
@@ -15,14 +15,14 @@ const ALL: [&str; 7] = [
     "oracle_tf/resnet_block_f32",
 ];
 
-fn lower(name: &str, preset: &str) -> (Module, Module, Report) {
+fn lower(name: &str, preset: &str) -> (Module, Module, LoweringReport) {
     let module = oracle::module(name);
     let (lowered, report) = amp::run(&module, &Policy::preset(preset).unwrap()).unwrap();
     (module, lowered, report)
 }
 
 /// Names of instructions in the narrow dtype, by opcode.
-fn named<'r>(report: &'r Report, opcode: &str, dtype: &str) -> Vec<&'r str> {
+fn named<'r>(report: &'r LoweringReport, opcode: &str, dtype: &str) -> Vec<&'r str> {
     let found = report.decisions.iter().filter(|d| d.opcode == opcode && d.new == dtype);
     found.map(|d| &d.instruction[..]).collect()
 }

@@ -4,7 +4,7 @@ use bf16scope::hlo::ops::{
     BinaryOp, Comparison, Conditional, CustomCall, DotDims, PadDim, PrecisionConfig, SliceDim, UnaryOp,
 };
 use bf16scope::hlo::{CompId, DType, Emitter, InstrId, Literal, Metadata, Module, Op, Shape, verify};
-use bf16scope::passes::amp::{self, Accumulate, Boundary, LowDType, Policy, Report};
+use bf16scope::passes::amp::{self, Accumulate, Boundary, LowDType, LoweringReport, Policy};
 use expect_test::{Expect, expect};
 
 /// A module's computations, an instruction a line.
@@ -26,7 +26,7 @@ fn show(module: &Module) -> String {
 }
 
 /// Emits a module, lowers it, and compares it whole.
-fn check(policy: &Policy, emit: impl Fn(&Emitter), expected: Expect) -> Report {
+fn check(policy: &Policy, emit: impl Fn(&Emitter), expected: Expect) -> LoweringReport {
     let module = build(emit);
     let (lowered, report) = amp::run(&module, policy).unwrap_or_else(|error| panic!("{error}"));
     expected.assert_eq(&show(&lowered));

@@ -59,15 +59,15 @@ pub(super) const LEVERS: &[Lever] = &[
         pull: auto,
     },
     Lever {
-        name: "recompute elementwise",
+        name: "remat elementwise",
         option: "tune: {remat: elementwise}",
-        about: "the backward pass computes functions of one or two kept arrays again instead of keeping them: the same bits",
-        pull: remat,
+        about: "the backward pass rematerialises functions of one or two kept arrays: the same bits",
+        pull: remat_elementwise,
     },
     Lever {
-        name: "recompute blocks",
+        name: "remat blocks",
         option: "tune: {remat: [\"block*\"]}",
-        about: "the backward pass computes blocks (a transformer's layers: layer*) again from what goes into them: the same bits",
+        about: "the backward pass rematerialises blocks (a transformer's layers: layer*) from their inputs: the same bits",
         pull: remat_blocks,
     },
     Lever {
@@ -92,8 +92,8 @@ fn auto(setting: &mut Setting) -> Result<(), String> {
     Ok(())
 }
 
-fn remat(setting: &mut Setting) -> Result<(), String> {
-    recompute(setting, Remat::Elementwise)
+fn remat_elementwise(setting: &mut Setting) -> Result<(), String> {
+    pull_remat(setting, Remat::Elementwise)
 }
 
 fn remat_blocks(setting: &mut Setting) -> Result<(), String> {
@@ -102,12 +102,12 @@ fn remat_blocks(setting: &mut Setting) -> Result<(), String> {
         Model::Transformer(_) => "layer*",
         Model::Mlp(_) => return Err("an mlp has no blocks".to_string()),
     };
-    recompute(setting, Remat::Scopes(vec![pattern.to_string()]))
+    pull_remat(setting, Remat::Scopes(vec![pattern.to_string()]))
 }
 
-fn recompute(setting: &mut Setting, what: Remat) -> Result<(), String> {
+fn pull_remat(setting: &mut Setting, what: Remat) -> Result<(), String> {
     if now(setting).remat != Remat::None {
-        return Err("the model recomputes already".to_string());
+        return Err("the model rematerialises already".to_string());
     }
     let mut keys = setting.experiment.tune.keys();
     keys.remat = Some(what);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_are_recomputed_are_there_in_every_kind_of_model() {
+    fn blocks_that_are_rematerialised_are_there_in_every_kind_of_model() {
         for model in [
             "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [4, 8]}",
             "{kind: resnet, depth: 18, input: [32, 32, 3], n_classes: 10, width: 4}",

@@ -28,21 +28,21 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What [`run`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Report {
+pub struct CotangentRematReport {
     /// The names of the cotangents that are made again.
-    pub made_again: Vec<String>,
+    pub rematerialised: Vec<String>,
     /// What instructions of the entry are called now; empty if nothing changed.
     pub renamed: BTreeMap<InstrId, InstrId>,
 }
 
 /// The module with such cotangents made again. Instructions keep their order but where they must stand before what takes them.
 /// The module must be a verified one.
-pub fn run(module: &Module) -> (Module, Report) {
-    made_again(module).unwrap_or_else(|| (module.clone(), Report::default()))
+pub fn run(module: &Module) -> (Module, CotangentRematReport) {
+    rematerialised(module).unwrap_or_else(|| (module.clone(), CotangentRematReport::default()))
 }
 
 /// [`run`], or none where it changes nothing.
-pub(crate) fn made_again(module: &Module) -> Option<(Module, Report)> {
+pub(crate) fn rematerialised(module: &Module) -> Option<(Module, CotangentRematReport)> {
     let entry = module.entry();
     let instructions = &entry.instructions;
     let sites = find(instructions, entry.root);
@@ -63,7 +63,7 @@ pub(crate) fn made_again(module: &Module) -> Option<(Module, Report)> {
     let mut copy = module.clone();
     copy.computations[module.entry.idx()].instructions.clear();
     let e = Emitter::new(copy, module.entry);
-    let mut report = Report::default();
+    let mut report = CotangentRematReport::default();
     // Per site the copy as it stands after the sum: for products, and for all else.
     let mut after: BTreeMap<usize, [InstrId; 2]> = BTreeMap::new();
     for id in order {
@@ -71,8 +71,8 @@ pub(crate) fn made_again(module: &Module) -> Option<(Module, Report)> {
         let again = by_sum.get(&id).map(|&idx| {
             let site = &sites[idx];
             e.set_metadata(instructions[site.cotangent.idx()].metadata.clone());
-            report.made_again.push(instructions[site.cotangent.idx()].name.clone());
-            (idx, site, site.again(&e, instructions, &report.renamed))
+            report.rematerialised.push(instructions[site.cotangent.idx()].name.clone());
+            (idx, site, site.rematerialise(&e, instructions, &report.renamed))
         });
         for operand in &mut instr.operands {
             let old = *operand;
@@ -130,7 +130,12 @@ struct Site {
 
 impl Site {
     /// The cotangent once more.
-    fn again(&self, e: &Emitter, instructions: &[Instruction], renamed: &BTreeMap<InstrId, InstrId>) -> InstrId {
+    fn rematerialise(
+        &self,
+        e: &Emitter,
+        instructions: &[Instruction],
+        renamed: &BTreeMap<InstrId, InstrId>,
+    ) -> InstrId {
         let rows: Vec<InstrId> = self.rows.iter().map(|id| renamed[id]).collect();
         let barrier = e.emit(Op::OptimizationBarrier, &[e.tuple(&rows)], None);
         let mut copies: BTreeMap<InstrId, InstrId> = BTreeMap::new();
@@ -289,7 +294,7 @@ ENTRY step {
 }
 ";
 
-    fn rewritten(text: &str) -> (Module, Report) {
+    fn rewritten(text: &str) -> (Module, CotangentRematReport) {
         let module = parse(text, "step").unwrap();
         verify(&module).unwrap();
         let (rewritten, report) = run(&module);
@@ -300,7 +305,7 @@ ENTRY step {
     #[test]
     fn each_reader_has_the_cotangent_as_it_needs_it() {
         let (module, report) = rewritten(STEP);
-        assert_eq!(report.made_again, ["cotangent"]);
+        assert_eq!(report.rematerialised, ["cotangent"]);
         let entry = module.entry();
         let named = |name: &str| entry.instructions.iter().find(|instr| instr.name == name).unwrap();
         let operand = |instr: &Instruction, index: usize| entry.instr(instr.operands[index]);
@@ -346,7 +351,7 @@ ENTRY step {
         for text in [statistics, not_rounded, nothing_late, no_product, no_rows] {
             assert_ne!(text, STEP);
             let (module, report) = rewritten(&text);
-            assert_eq!(report, Report::default());
+            assert_eq!(report, CotangentRematReport::default());
             let text_of = |module: &Module| print(module, &PrintOptions::default());
             assert_eq!(text_of(&module), text_of(&parse(&text, "step").unwrap()));
         }
@@ -371,6 +376,6 @@ ENTRY step {
                 "%more = bf16[8,4] dot(%h, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
                 "%more = bf16[8,4] add(%other_sum, %g)",
             );
-        assert_eq!(rewritten(&text).1.made_again, ["cotangent"]);
+        assert_eq!(rewritten(&text).1.rematerialised, ["cotangent"]);
     }
 }

@@ -4,7 +4,7 @@
 //! Converts between float dtypes stand out: red, and filled from the colour of what comes in to that of what goes out.
 //! Computations that are called are clusters, joined to their callers by dashed edges, but for those that apply one op to
 //! scalars: their callers name the op. Scalar constants are written where they are used. This file does not lay anything
-//! out: that is `dot`'s work.
+//! out: that is Graphviz's work.
 //!
 //! Source: Graphviz's DOT language; the idea of one colour for each kind of thing is XLA's `hlo_graph_dumper`.
 
@@ -373,8 +373,8 @@ ENTRY main {
 
     #[test]
     fn dtypes_have_colours_and_converts_stand_out() {
-        let dot = rendered(MODULE);
-        let has = |part: &str| assert!(dot.contains(part), "no {part} in\n{dot}");
+        let picture = rendered(MODULE);
+        let has = |part: &str| assert!(picture.contains(part), "no {part} in\n{picture}");
         has(r#"label="ENTRY main""#);
         // bf16 comes from f32: the fill goes from one colour to the other.
         has(
@@ -383,7 +383,7 @@ ENTRY main {
         has(r##"n2_1 -> n2_2 [label="bf16[4]", color="#b35900", fontcolor="#b35900"]"##);
         // The scalar is in its user, and no node; so is the computation of one op.
         has(r#"label="reduce\nf32[]\nadd in f32\noperand 1 = f32 0.5""#);
-        assert!(!dot.contains("n2_4 ") && !dot.contains("cluster_0"), "{dot}");
+        assert!(!picture.contains("n2_4 ") && !picture.contains("cluster_0"), "{picture}");
         // Any other is a cluster, joined to its caller.
         has(r#"subgraph "cluster_1""#);
         has(r##"n1_1 -> n2_3 [style=dashed, color="#909090", constraint=false, ltail="cluster_1", tooltip="twice"]"##);
@@ -393,8 +393,8 @@ ENTRY main {
 
     #[test]
     fn names_are_escaped() {
-        let dot = rendered(MODULE);
-        assert!(dot.contains(r#"tooltip="p\na \"quoted\" \\N name""#), "{dot}");
+        let picture = rendered(MODULE);
+        assert!(picture.contains(r#"tooltip="p\na \"quoted\" \\N name""#), "{picture}");
         assert_eq!(quote("a\tb\r\u{7}"), "\"a b  \"");
     }
 }

@@ -8,8 +8,8 @@ use bf16scope::hlo::{DType, InstrId, Literal, Op};
 use bf16scope::models::{Model, transformer, yaml};
 use bf16scope::nn::{Softmax, token_loss};
 use bf16scope::optim::{LearningRate, Optimizer, Update, WeightDecay};
+use bf16scope::passes::cotangent_remat;
 use bf16scope::passes::grad::gradients;
-use bf16scope::passes::residual;
 use bf16scope::train::{Objective, program};
 use bf16scope::tuning::{Tune, Tuning};
 
@@ -22,7 +22,7 @@ fn model(text: &str) -> Model {
 
 /// Tuned as for a TPU, but for what is computed again: attention's weights in all layers, and what `keys` say.
 fn tuning(keys: &str) -> Tuning {
-    let tune: Tune = yaml::from_str("tune", &format!("recompute: {{{keys}}}")).unwrap();
+    let tune: Tune = yaml::from_str("tune", &format!("layer_remat: {{{keys}}}")).unwrap();
     tune.tuning(&Tuning::tpu().with(|tuning| tuning.softmax = Softmax::TwoPasses))
 }
 
@@ -74,7 +74,7 @@ fn gradients_keep_their_bits() {
     }
 }
 
-/// The gradients of a post-norm transformer in bf16 before and after [`residual::run`], which `program::training` calls where the tuning says so.
+/// The gradients of a post-norm transformer in bf16 before and after [`cotangent_remat::run`], which `program::training` calls where the tuning says so.
 #[test]
 fn a_cotangent_made_again_where_it_is_added_keeps_its_bits() {
     let g = Graph::training("transformer").tuned(&tuning(""));
@@ -97,8 +97,8 @@ fn a_cotangent_made_again_where_it_is_added_keeps_its_bits() {
     let named: Vec<_> = variables.iter().map(|variable| variable.name.as_str()).zip(&gradients).collect();
     let mut program = g.finish(&named).unwrap();
     let expected = results(&program);
-    let (module, report) = residual::run(&program.module);
-    assert_eq!(report.made_again.len(), 2, "one in each layer, attention's");
+    let (module, report) = cotangent_remat::run(&program.module);
+    assert_eq!(report.rematerialised.len(), 2, "one in each layer, attention's");
     verify(&module).unwrap();
     program.module = module;
     for ((name, measured), (_, expected)) in results(&program).iter().zip(&expected) {
@@ -107,8 +107,8 @@ fn a_cotangent_made_again_where_it_is_added_keeps_its_bits() {
 }
 
 /// Products of a step of three layers.
-fn n_products(recompute: &str) -> usize {
-    let program = step(&model("layers: 3"), Precision::Bf16, tuning(recompute));
+fn n_products(keys: &str) -> usize {
+    let program = step(&model("layers: 3"), Precision::Bf16, tuning(keys));
     let entry = program.module.entry();
     entry.instructions.iter().filter(|instr| matches!(instr.op, Op::Dot { .. })).count()
 }
