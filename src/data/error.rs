@@ -197,4 +197,408 @@ pub enum DataError {
         /// What it is multiplied with.
         scale: f32,
     },
+    /// Reading binary data failed on the way: a disk error or a damaged gzip stream.
+    #[error("{}: cannot read on from byte {at}; copy or download the file again", path.display())]
+    ReadByte {
+        /// The file.
+        path: PathBuf,
+        /// Bytes before it, after decompression.
+        at: u64,
+        /// What the reader says.
+        source: io::Error,
+    },
+    /// A file that is not IDX.
+    #[error(
+        "{}: begins with {found:02x?}; expected an IDX file: 00 00, then 08 (u8), 09 (s8), 0b (s16), 0c (s32), 0d (f32) or \
+         0e (f64), then how many axes it has",
+        path.display()
+    )]
+    IdxMagic {
+        /// The file.
+        path: PathBuf,
+        /// Its first bytes, four at most.
+        found: Vec<u8>,
+    },
+    /// An IDX file that ends within its header.
+    #[error(
+        "{}: ends after {measured} bytes, within the sizes of its {n_dims} axes; expected {} bytes before the first element",
+        path.display(),
+        4 + 4 * usize::from(*n_dims)
+    )]
+    IdxHeader {
+        /// The file.
+        path: PathBuf,
+        /// Axes that it claims.
+        n_dims: u8,
+        /// Bytes that it has.
+        measured: usize,
+    },
+    /// An IDX file with fewer or more elements than it says.
+    #[error(
+        "{}: {} bytes of elements; expected {expected}: {dtype} {dims:?}, as its header says\nhelp: copy or download the file \
+         again",
+        path.display(),
+        if measured > expected { format!("more than {expected}") } else { measured.to_string() }
+    )]
+    IdxSize {
+        /// The file.
+        path: PathBuf,
+        /// Its elements.
+        dtype: DType,
+        /// Its dims, examples first.
+        dims: Vec<i64>,
+        /// Bytes found; when there are too many, one more than expected.
+        measured: u64,
+        /// Bytes expected.
+        expected: u64,
+    },
+    /// An array that is not read into memory.
+    #[error(
+        "{}: array `{name}` has {expected} bytes; expected at most {limit}: a data set that fits in memory",
+        path.display()
+    )]
+    ArrayTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The array.
+        name: String,
+        /// Bytes that its header claims.
+        expected: u64,
+        /// Bytes that are read.
+        limit: u64,
+    },
+    /// A first row that is no numbers.
+    #[error(
+        "{}:1: a header, which begins with `{text}`; expected numbers from the first line on\nhelp: remove it: tail -n +2",
+        path.display()
+    )]
+    HeaderRow {
+        /// The file.
+        path: PathBuf,
+        /// What stands in the first column.
+        text: String,
+    },
+    /// No rows at all, where features say what a row holds.
+    #[error("{}: no rows; expected one example a line: {layout}", path.display())]
+    NoRows {
+        /// The file.
+        path: PathBuf,
+        /// What a row holds, in words.
+        layout: String,
+    },
+    /// A row with too many or too few columns.
+    #[error("{}:{line}: {found} columns; expected {expected}: {layout}", path.display())]
+    Columns {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: u64,
+        /// Columns found; where there are far too many, as many as were counted.
+        found: usize,
+        /// Columns expected.
+        expected: usize,
+        /// What a row holds, in words.
+        layout: String,
+    },
+    /// A column that is not what its feature takes.
+    #[error("{}:{line}: column {column}, of `{feature}`, is `{text}`; expected {expected}", path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: u64,
+        /// Counted from 1.
+        column: usize,
+        /// The feature.
+        feature: String,
+        /// What stands there.
+        text: String,
+        /// What may.
+        expected: String,
+    },
+    /// A dtype whose numbers are not read from text.
+    #[error("{}: `{feature}` is {dtype}, which is not read from text; expected a float for the network, f32, f64, pred or integers of 8 to 64 bits", path.display())]
+    TextType {
+        /// The file.
+        path: PathBuf,
+        /// The feature.
+        feature: String,
+        /// Its dtype.
+        dtype: DType,
+    },
+    /// Two arrays of one name.
+    #[error("{}: two arrays are named `{name}`; expected a name for each", file.display())]
+    TwoArrays {
+        /// The file.
+        file: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// Bytes that are not whole examples.
+    #[error(
+        "{}: array `{name}` has {measured} bytes, which are not whole examples; expected a multiple of {example}",
+        file.display()
+    )]
+    PartOfExample {
+        /// The file.
+        file: PathBuf,
+        /// The array.
+        name: String,
+        /// Its bytes.
+        measured: usize,
+        /// Bytes of an example.
+        example: usize,
+    },
+    /// Arrays of different numbers of examples.
+    #[error(
+        "{}: array `{name}` has {measured} examples, `{other}` has {expected}; expected as many of each",
+        file.display()
+    )]
+    Unequal {
+        /// The file.
+        file: PathBuf,
+        /// The array.
+        name: String,
+        /// Its examples.
+        measured: u64,
+        /// An array before it.
+        other: String,
+        /// That one's examples.
+        expected: u64,
+    },
+    /// No examples at all.
+    #[error("{}: no examples; expected one at least", file.display())]
+    NoExamples {
+        /// The file.
+        file: PathBuf,
+    },
+    /// An index beyond the last example.
+    #[error("{place}: there is no such example; expected one of {n_examples}, from 0")]
+    NoExample {
+        /// Where it would stand.
+        place: String,
+        /// There are.
+        n_examples: u64,
+    },
+    /// An array that a source does not have.
+    #[error("{place}: there is no array `{name}`; it has {}\nhelp: {}", listed(names), remedy(nearest.as_deref()))]
+    NoArray {
+        /// The source.
+        place: String,
+        /// Asked for.
+        name: String,
+        /// What there is.
+        names: Vec<String>,
+        /// The one that may be meant.
+        nearest: Option<String>,
+    },
+    /// An array of other dims than the feature's.
+    #[error("{place}: array `{name}` has dims {measured:?} in each example; expected {expected:?}")]
+    Dims {
+        /// The source.
+        place: String,
+        /// The array.
+        name: String,
+        /// Its dims.
+        measured: Vec<i64>,
+        /// The feature's.
+        expected: Vec<i64>,
+    },
+    /// An array whose dtype does not become the feature's.
+    #[error("{place}: array `{name}` is {dtype}, which does not become {wanted}; expected {expected}")]
+    Cast {
+        /// The source.
+        place: String,
+        /// The array.
+        name: String,
+        /// Its dtype.
+        dtype: DType,
+        /// The feature's dtype.
+        wanted: DType,
+        /// Dtypes that do.
+        expected: &'static str,
+    },
+    /// A scale that makes nothing of numbers.
+    #[error("{}: array `{name}` cannot be multiplied with {scale}; expected a finite scale other than 0", file.display())]
+    Scale {
+        /// The file.
+        file: PathBuf,
+        /// The array.
+        name: String,
+        /// Asked for.
+        scale: f32,
+    },
+    /// A scale where nothing is multiplied.
+    #[error(
+        "{place}: array `{name}` is multiplied with {scale} where it is cast, and its feature is {dtype} as it stands; \
+         expected a feature that is cast, or no scale"
+    )]
+    ScaledExact {
+        /// The source.
+        place: String,
+        /// The array.
+        name: String,
+        /// Its scale.
+        scale: f32,
+        /// The feature's dtype.
+        dtype: DType,
+    },
+    /// Shifts asked for where nothing is an image.
+    #[error(
+        "no feature can be shifted: {}; expected an image that is cast: [height, width, channels]",
+        if features.is_empty() { "there is none" } else { features }
+    )]
+    NoImages {
+        /// Names and dims of the features that are cast.
+        features: String,
+    },
+    /// Two features of one name.
+    #[error("two features are named `{name}`; expected a name for each")]
+    TwoFeatures {
+        /// The name.
+        name: String,
+    },
+    /// A range that no integers have.
+    #[error("feature `{feature}` is {dtype} below {n}; expected integers of 8 to 64 bits, and a positive bound")]
+    Range {
+        /// The feature.
+        feature: String,
+        /// Its dtype.
+        dtype: DType,
+        /// The bound.
+        n: i64,
+    },
+    /// A batch that no memory holds.
+    #[error("{batch} examples of `{feature}`, {dims:?} each, are more than memory holds; expected a smaller batch")]
+    BatchBytes {
+        /// Examples asked for.
+        batch: usize,
+        /// The feature.
+        feature: String,
+        /// Dims of an example.
+        dims: Vec<i64>,
+    },
+    /// A batch of nothing, or of more than there is, from a source.
+    #[error("a batch of {batch} does not fit: expected 1 to {n_examples}, as many as there are examples")]
+    Batch {
+        /// Asked for.
+        batch: usize,
+        /// There are.
+        n_examples: u64,
+    },
+    /// An integer beyond its range or its dtype.
+    #[error("{place}: number {element} of `{feature}` is {value}; expected a whole number from {least} to {greatest}")]
+    Integer {
+        /// The example.
+        place: String,
+        /// The feature.
+        feature: String,
+        /// Which number of it, from 0, row-major.
+        element: usize,
+        /// What it is.
+        value: i128,
+        /// The least that it may be.
+        least: i128,
+        /// The greatest.
+        greatest: i128,
+    },
+    /// A float that is no finite number.
+    #[error("{place}: number {element} of `{feature}` is {value}; expected a finite number")]
+    NotFinite {
+        /// The example.
+        place: String,
+        /// The feature.
+        feature: String,
+        /// Which number of it, from 0, row-major.
+        element: usize,
+        /// What it is.
+        value: f64,
+    },
+    /// A number that the cast makes infinite.
+    #[error(
+        "{place}: number {element} of `{feature}` is {value:e}, which {}the cast to {dtype} makes infinite: expected at most \
+         {greatest:e}\nhelp: scale the features (`scale` under `data`){}",
+        scaled(*scale),
+        if *dtype == DType::F32 { "" } else { ", or train in f32 (--precision f32)" }
+    )]
+    BeyondRange {
+        /// The example.
+        place: String,
+        /// The feature.
+        feature: String,
+        /// Which number of it, from 0, row-major.
+        element: usize,
+        /// What it is.
+        value: f64,
+        /// What it is multiplied with.
+        scale: f32,
+        /// What it is cast to.
+        dtype: DType,
+        /// The greatest number of that dtype.
+        greatest: f32,
+    },
+    /// A byte of `pred` other than 0 and 1.
+    #[error("{place}: number {element} of `{feature}` is {value}; expected 0 or 1, which `pred` has")]
+    NotPred {
+        /// The example.
+        place: String,
+        /// The feature.
+        feature: String,
+        /// Which number of it, from 0, row-major.
+        element: usize,
+        /// What it is.
+        value: u8,
+    },
+    /// A source that returned other bytes than its arrays say.
+    #[error("{place}: array `{name}` came with {measured} bytes; expected {expected}, as its dims and dtype say")]
+    ExampleBytes {
+        /// The example.
+        place: String,
+        /// The array.
+        name: String,
+        /// Bytes that came; 0 where the array did not.
+        measured: usize,
+        /// Bytes of an example.
+        expected: usize,
+    },
+    /// An example that its source could not read.
+    #[error("{place}: the example cannot be read")]
+    Unreadable {
+        /// The example.
+        place: String,
+        /// What the source says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl DataError {
+    /// That there is no array `name` at `place`, with what there is and what may be meant.
+    pub(super) fn no_array(place: String, name: &str, names: Vec<String>) -> DataError {
+        let score = |other: &String| strsim::jaro_winkler(&name.to_lowercase(), &other.to_lowercase());
+        let nearest = names.iter().max_by(|a, b| score(a).total_cmp(&score(b))).filter(|other| score(other) > 0.7);
+        DataError::NoArray { place, name: name.to_string(), nearest: nearest.cloned(), names }
+    }
+}
+
+/// Names listed at most: an archive may have thousands.
+const MAX_LISTED: usize = 20;
+
+fn listed(names: &[String]) -> String {
+    let shown = names.iter().take(MAX_LISTED).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(MAX_LISTED) {
+        _ if names.is_empty() => "none".to_string(),
+        Some(n_more) if n_more > 0 => format!("{shown} and {n_more} more"),
+        Some(_) | None => shown,
+    }
+}
+
+fn remedy(nearest: Option<&str>) -> String {
+    match nearest {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => "name one of these".to_string(),
+    }
+}
+
+fn scaled(scale: f32) -> String {
+    if scale == 1.0 { String::new() } else { format!("times the scale {scale} ") }
 }

@@ -15,16 +15,10 @@ pub(super) struct Shift {
 impl Shift {
     /// Appends `image`, shifted as it is in this epoch.
     pub(super) fn push(&self, seed: u64, epoch: u64, example: usize, image: &[f32], out: &mut Vec<f32>) {
-        // Mixed at each stage, so that neighbouring numbers give unrelated streams.
-        let stream = SplitMix64(SplitMix64(seed).next() ^ SplitMix64(!epoch).next()).next();
-        let mut random = SplitMix64(stream ^ example as u64);
-        if self.max == 0 || random.below(2) == 0 {
-            out.extend_from_slice(image);
-            return;
+        match offset(self.max, seed, epoch, example as u64) {
+            Some((down, right)) => self.push_moved(image, down, right, out),
+            None => out.extend_from_slice(image),
         }
-        let mut offset = || random.below(2 * self.max as u64 + 1) as isize - self.max as isize;
-        let (down, right) = (offset(), offset());
-        self.push_moved(image, down, right, out);
     }
 
     fn push_moved(&self, image: &[f32], down: isize, right: isize, out: &mut Vec<f32>) {
@@ -44,6 +38,34 @@ impl Shift {
     }
 }
 
+/// How far the images of an example are moved in this epoch, by up to `max` pixels down and right; `None` for half of
+/// them, which stay.
+pub(super) fn offset(max: usize, seed: u64, epoch: u64, example: u64) -> Option<(isize, isize)> {
+    // Mixed at each stage, so that neighbouring numbers give unrelated streams.
+    let stream = SplitMix64(SplitMix64(seed).next() ^ SplitMix64(!epoch).next()).next();
+    let mut random = SplitMix64(stream ^ example);
+    if max == 0 || random.below(2) == 0 {
+        return None;
+    }
+    let mut one = || random.below(2 * max as u64 + 1) as isize - max as isize;
+    Some((one(), one()))
+}
+
+/// What moving an image `[height, width, channels]` copies: runs of elements, each with its start in the image, its
+/// start in the result and its length. What no run comes to is 0.
+pub(super) fn runs(
+    [height, width, channels]: [usize; 3],
+    (down, right): (isize, isize),
+) -> impl Iterator<Item = (usize, usize, usize)> {
+    let n_columns = width.saturating_sub(right.unsigned_abs());
+    let (from_column, to_column) = (right.min(0).unsigned_abs(), right.max(0).unsigned_abs());
+    let start = move |row: usize, column: usize| (row * width + column) * channels;
+    (0..height).filter(move |_| n_columns > 0).filter_map(move |row| {
+        let from_row = row.checked_add_signed(-down).filter(|&from_row| from_row < height)?;
+        Some((start(from_row, from_column), start(row, to_column), n_columns * channels))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +82,11 @@ mod tests {
         let moved = |down, right| {
             let mut out = Vec::new();
             shift(1).push_moved(&IMAGE, down, right, &mut out);
+            let mut copied = vec![0.0; out.len()];
+            for (from, to, len) in runs([2, 3, 2], (down, right)) {
+                copied[to..to + len].copy_from_slice(&IMAGE[from..from + len]);
+            }
+            assert_eq!(copied, out, "in runs and pixel by pixel");
             out
         };
         assert_eq!(moved(0, 0), IMAGE);

@@ -1,0 +1,452 @@
+//! The loader on small sources, and beside an implementation that does one number after another.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::data::Arrays;
+use crate::data::source::Fingerprint;
+use crate::numerics::bf16::{bf16_from_f32, f16_from_f32};
+
+/// Ten examples: `x` is `[idx, -idx / 3]` in f32, `label` `idx % 5` as a byte, `image` 3×4 intensities as bytes.
+fn source() -> Arrays {
+    let x = (0..10).flat_map(|idx| [idx as f32, -(idx as f32) / 3.0]).flat_map(f32::to_le_bytes).collect();
+    let labels = (0..10).map(|idx| idx % 5).collect();
+    let images = (0..120).map(|idx| idx + 1).collect();
+    let arrays = vec![
+        (ArrayInfo::new("x", DType::F32, [2]), x),
+        (ArrayInfo::new("label", DType::U8, []), labels),
+        (ArrayInfo::new("image", DType::U8, [3, 4, 1]), images),
+    ];
+    Arrays::new(Path::new("a.npz"), arrays).unwrap()
+}
+
+fn x() -> Feature {
+    Feature::compute("x", [2])
+}
+
+fn label() -> Feature {
+    Feature::exact("label", DType::S32, []).label().below(5)
+}
+
+fn image() -> Feature {
+    Feature::compute("image", [3, 4, 1])
+}
+
+fn loader<'a>(source: &'a Arrays, features: &[Feature], batch: usize, seed: u64) -> Loader<'a> {
+    Loader::new(source, features, DType::F32, batch, seed).unwrap()
+}
+
+fn floats(array: &NamedArray) -> Vec<f32> {
+    assert_eq!(array.dtype, DType::F32);
+    array.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn integers(array: &NamedArray) -> Vec<i32> {
+    assert_eq!(array.dtype, DType::S32);
+    array.bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect()
+}
+
+fn all(batches: impl Iterator<Item = Result<Batch, DataError>>) -> Vec<Batch> {
+    batches.collect::<Result<_, _>>().unwrap()
+}
+
+fn message<T: std::fmt::Debug>(result: Result<T, DataError>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn arrays_come_in_the_order_of_the_features() {
+    let source = source();
+    let batch = loader(&source, &[label(), x()], 4, 0).in_order().nth(1).unwrap().unwrap();
+    let [label, x] = batch.arrays.as_slice() else { panic!("{batch:?}") };
+    assert_eq!(
+        (label.name.as_str(), label.dims.as_slice(), x.name.as_str(), x.dims.as_slice()),
+        ("label", &[4i64][..], "x", &[4i64, 2][..])
+    );
+    assert_eq!(integers(label), [4, 0, 1, 2]);
+    assert_eq!(floats(x)[..4], [4.0, -4.0 / 3.0, 5.0, -5.0 / 3.0]);
+}
+
+#[test]
+fn an_epoch_is_its_order_without_the_remainder() {
+    let source = source();
+    let loader = loader(&source, &[x(), label()], 3, 7);
+    assert_eq!((loader.n_steps(), loader.epoch(0).len()), (3, 3));
+    let mut left_out = [0; 10];
+    for epoch in 0..200 {
+        let batches = all(loader.epoch(epoch));
+        let order = Order::new(10, 7, epoch);
+        let seen: Vec<u64> =
+            batches.iter().flat_map(|batch| floats(&batch.arrays[0])).step_by(2).map(|value| value as u64).collect();
+        assert_eq!(seen, (0..9).map(|position| order.at(position)).collect::<Vec<_>>());
+        for batch in &batches {
+            assert_eq!(batch.n_valid, 3);
+            for (x, label) in floats(&batch.arrays[0]).as_chunks::<2>().0.iter().zip(integers(&batch.arrays[1])) {
+                assert_eq!((x[1], x[0] as i32 % 5), (-x[0] / 3.0, label));
+            }
+        }
+        left_out[order.at(9) as usize] += 1;
+    }
+    assert!(left_out.iter().all(|&n| n > 0), "every example is left out at times: {left_out:?}");
+}
+
+#[test]
+fn evaluation_pads_its_last_batch() {
+    let source = source();
+    let batches = all(loader(&source, &[x(), label()], 4, 0).in_order());
+    assert_eq!(batches.iter().map(|batch| batch.n_valid).collect::<Vec<_>>(), [4, 4, 2]);
+    assert_eq!(floats(&batches[2].arrays[0])[4..], [0.0; 4]);
+    assert_eq!(integers(&batches[2].arrays[1]), [3, 4, 0, 0]);
+    let whole = all(loader(&source, &[x()], 5, 0).in_order());
+    assert_eq!(whole.iter().map(|batch| batch.n_valid).collect::<Vec<_>>(), [5, 5]);
+}
+
+/// Counts what is read of it.
+#[derive(Debug)]
+struct Counted(Arrays, AtomicU64);
+
+impl Source for Counted {
+    fn n_examples(&self) -> u64 {
+        self.0.n_examples()
+    }
+
+    fn arrays(&self) -> &[ArrayInfo] {
+        self.0.arrays()
+    }
+
+    fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        match index {
+            // What a source of somebody else's may do wrong.
+            9 => Ok(vec![Cow::Owned(vec![0; 3])]),
+            8 => Err(DataError::Unreadable { place: self.place(8), source: "the disk is on fire".into() }),
+            index => self.0.read(index),
+        }
+    }
+
+    fn place(&self, index: u64) -> String {
+        self.0.place(index)
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        self.0.fingerprint()
+    }
+}
+
+#[test]
+fn nothing_is_read_for_what_is_skipped() {
+    let source = Counted(source(), AtomicU64::new(0));
+    let loader = Loader::new(&source, &[x(), label()], DType::BF16, 2, 3).unwrap();
+    let mut rest = loader.in_order().skip(2);
+    assert_eq!(rest.len(), 3);
+    rest.next().unwrap().unwrap();
+    assert_eq!(source.1.load(Ordering::Relaxed), 2);
+    loader.epoch(4).nth(4).unwrap().ok();
+    assert!(source.1.load(Ordering::Relaxed) <= 4);
+
+    let loader = Loader::new(&source.0, &[x(), label()], DType::BF16, 2, 3).unwrap();
+    let (whole, rest) = (all(loader.epoch(9)), all(loader.epoch(9).skip(3)));
+    assert_eq!(whole[3..], rest);
+}
+
+#[test]
+fn what_a_source_does_wrong_is_said() {
+    let source = Counted(source(), AtomicU64::new(0));
+    let one = |idx| Loader::new(&source, &[x(), label()], DType::BF16, 1, 3).unwrap().in_order().nth(idx).unwrap();
+    let error = one(8).unwrap_err();
+    assert_eq!(error.to_string(), "a.npz, example 8: the example cannot be read");
+    assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "the disk is on fire");
+    assert_eq!(message(one(9)), "a.npz, example 9: array `x` came with 3 bytes; expected 8, as its dims and dtype say");
+    let label = Loader::new(&source, &[label()], DType::BF16, 1, 3).unwrap();
+    assert_eq!(
+        message(label.in_order().nth(9).unwrap()),
+        "a.npz, example 9: array `label` came with 0 bytes; expected 1, as its dims and dtype say"
+    );
+}
+
+#[test]
+fn epochs_are_shifted_and_evaluations_are_not() {
+    let source = source();
+    let plain = loader(&source, &[image(), x(), label()], 2, 3);
+    let shifted = plain.clone().shifted(1).unwrap();
+    let (before, after) = (all(plain.epoch(0)), all(shifted.epoch(0)));
+    assert_ne!(before, after);
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(before.arrays[1..], after.arrays[1..], "only images move");
+    }
+    assert_eq!(all(shifted.epoch(1))[2..], all(shifted.epoch(1).skip(2)));
+    assert_eq!(all(plain.in_order()), all(shifted.in_order()));
+    assert_eq!(before, all(shifted.shifted(0).unwrap().epoch(0)));
+}
+
+/// The old way of doing it, pixel by pixel on f32 that are cast afterwards, gives the same images.
+#[test]
+fn images_are_shifted_as_they_were() {
+    let source = source().scaled("image", 1.0 / 16.0).unwrap();
+    for (seed, epoch) in [(0, 0), (0, 1), (5, 9)] {
+        let loader = Loader::new(&source, &[image()], DType::BF16, 10, seed).unwrap().shifted(2).unwrap();
+        let batch = loader.epoch(epoch).next().unwrap().unwrap();
+        let order = Order::new(10, seed, epoch);
+        let mut expected = Vec::new();
+        for position in 0..10 {
+            let index = order.at(position) as usize;
+            let image: Vec<f32> = (0..12).map(|pixel| (index * 12 + pixel + 1) as f32 / 16.0).collect();
+            shift::Shift { max: 2, dims: [3, 4, 1] }.push(seed, epoch, index, &image, &mut expected);
+        }
+        let expected: Vec<u8> = expected.iter().flat_map(|&value| bf16_from_f32(value).to_le_bytes()).collect();
+        assert_eq!(batch.arrays[0].bytes, expected);
+    }
+}
+
+#[test]
+fn all_images_of_an_example_move_alike() {
+    let pair = source();
+    let twin = |info: &ArrayInfo| (ArrayInfo { name: "twin".to_string(), ..info.clone() }, (1..=120).collect());
+    let pair = pair.clone().join(Arrays::new(Path::new("b.npz"), vec![twin(&pair.arrays()[2])]).unwrap()).unwrap();
+    let features = [image(), Feature::compute("twin", [3, 4, 1]).label()];
+    for batch in all(loader(&pair, &features, 2, 3).shifted(1).unwrap().epoch(0)) {
+        assert_eq!(batch.arrays[0].bytes, batch.arrays[1].bytes);
+    }
+}
+
+#[test]
+fn only_images_can_be_shifted() {
+    let source = source();
+    assert_eq!(
+        message(loader(&source, &[x(), label()], 1, 0).shifted(1)),
+        "no feature can be shifted: `x` has dims [2]; expected an image that is cast: [height, width, channels]"
+    );
+    assert_eq!(
+        message(loader(&source, &[label()], 1, 0).shifted(1)),
+        "no feature can be shifted: there is none; expected an image that is cast: [height, width, channels]"
+    );
+    assert_eq!(
+        message(loader(&source, &[image()], 1, 0).shifted(3)),
+        "images of 3×4 pixels cannot be shifted by up to 3: some would be all 0\nhelp: set `shift` to less than 3, or to 0"
+    );
+}
+
+#[test]
+fn features_that_do_not_fit_are_refused() {
+    let source = source();
+    let new = |feature: Feature| message(Loader::new(&source, &[feature], DType::BF16, 1, 0));
+    assert_eq!(
+        new(Feature::compute("imagE", [3, 4, 1])),
+        "a.npz, example 0: there is no array `imagE`; it has `x`, `label`, `image`\nhelp: did you mean `image`?"
+    );
+    assert_eq!(
+        new(Feature::compute("tokens", [3])),
+        "a.npz, example 0: there is no array `tokens`; it has `x`, `label`, `image`\nhelp: name one of these"
+    );
+    assert_eq!(
+        new(Feature::compute("image", [12])),
+        "a.npz, example 0: array `image` has dims [3, 4, 1] in each example; expected [12]"
+    );
+    assert_eq!(
+        new(Feature::compute("x", [0])),
+        "feature dimensions [0] do not make an example; expected positive ones"
+    );
+    assert_eq!(
+        new(Feature::exact("x", DType::S32, [2])),
+        "a.npz, example 0: array `x` is f32, which does not become s32; expected integers of 8 to 64 bits"
+    );
+    assert_eq!(
+        new(Feature::exact("x", DType::BF16, [2])),
+        "a.npz, example 0: array `x` is f32, which does not become bf16; expected bf16"
+    );
+    assert_eq!(
+        new(Feature::compute("x", [2]).below(3)),
+        "feature `x` is bf16 below 3; expected integers of 8 to 64 bits, and a positive bound"
+    );
+    assert_eq!(
+        new(label().below(0)),
+        "feature `label` is s32 below 0; expected integers of 8 to 64 bits, and a positive bound"
+    );
+    assert_eq!(
+        message(Loader::new(&source, &[x(), x()], DType::F32, 1, 0)),
+        "two features are named `x`; expected a name for each"
+    );
+    for batch in [0, 11] {
+        assert_eq!(
+            message(Loader::new(&source, &[x()], DType::F32, batch, 0)),
+            format!("a batch of {batch} does not fit: expected 1 to 10, as many as there are examples")
+        );
+    }
+    assert_eq!(
+        message(Loader::new(&source, &[x()], DType::S32, 1, 0)),
+        "features cannot be cast to s32 on the host; expected f32, bf16 or f16"
+    );
+    let scaled = source.clone().scaled("label", 0.5).unwrap();
+    assert_eq!(
+        message(Loader::new(&scaled, &[label()], DType::F32, 1, 0)),
+        "a.npz, example 0: array `label` is multiplied with 0.5 where it is cast, and its feature is s32 as it stands; \
+         expected a feature that is cast, or no scale"
+    );
+    let masks = Arrays::new(Path::new("m.npz"), vec![(ArrayInfo::new("m", DType::Pred, []), vec![0, 2])]).unwrap();
+    assert_eq!(
+        message(Loader::new(&masks, &[Feature::compute("m", [])], DType::F32, 1, 0)),
+        "m.npz, example 0: array `m` is pred, which does not become f32; expected integers of 8 to 64 bits, f16, bf16, \
+         f32 or f64"
+    );
+}
+
+/// One example in `place`s of each of `values`.
+fn one<const N: usize>(dtype: DType, values: &[[u8; N]]) -> Arrays {
+    let bytes = values.as_flattened().to_vec();
+    Arrays::new(Path::new("a.npz"), vec![(ArrayInfo::new("x", dtype, [2]), bytes)]).unwrap()
+}
+
+#[test]
+fn numbers_that_are_wrong_are_named() {
+    let check = |source: &Arrays, feature: Feature, compute: DType| {
+        Loader::new(source, &[feature], compute, 1, 0).unwrap().check().map_err(|error| error.to_string())
+    };
+    let x = || Feature::compute("x", [2]);
+    // Between the greatest bf16 and half an ulp above it f32 still rounds down.
+    let below = f32::from_bits(bf16::MAX.to_f32().to_bits() + 0x7FFF);
+    let large = one(DType::F32, &[1.0, 2.0, below, f32::MAX].map(f32::to_le_bytes));
+    assert_eq!(check(&large, x(), DType::F32), Ok(()));
+    assert_eq!(check(&large, Feature::exact("x", DType::F32, [2]), DType::BF16), Ok(()));
+    assert_eq!(
+        check(&large, x(), DType::BF16).unwrap_err(),
+        "a.npz, example 1: number 1 of `x` is 3.4028234663852886e38, which the cast to bf16 makes infinite: expected at \
+         most 3.3895314e38\nhelp: scale the features (`scale` under `data`), or train in f32 (--precision f32)"
+    );
+    assert!(check(&large, x(), DType::F16).unwrap_err().contains("number 0 of `x`"));
+    assert_eq!(check(&large.clone().scaled("x", 0.5).unwrap(), x(), DType::BF16), Ok(()));
+    assert_eq!(
+        check(&large.scaled("x", 2.0).unwrap(), x(), DType::F32).unwrap_err(),
+        "a.npz, example 1: number 0 of `x` is 3.396177326406364e38, which times the scale 2 the cast to f32 makes \
+         infinite: expected at most 3.4028235e38\nhelp: scale the features (`scale` under `data`)"
+    );
+    for dtype in [DType::F32, DType::BF16] {
+        let nan = one(DType::F32, &[1.0, f32::NAN].map(f32::to_le_bytes));
+        let expected = "a.npz, example 0: number 1 of `x` is NaN; expected a finite number";
+        assert_eq!(check(&nan, x(), dtype).unwrap_err(), expected);
+        assert_eq!(check(&nan, Feature::exact("x", DType::F32, [2]), dtype).unwrap_err(), expected);
+    }
+    let double = one(DType::F64, &[1.0, 1e300, f64::INFINITY, 0.0].map(f64::to_le_bytes));
+    assert_eq!(
+        check(&double, x(), DType::F32).unwrap_err(),
+        "a.npz, example 0: number 1 of `x` is 1e300, which the cast to f32 makes infinite: expected at most \
+         3.4028235e38\nhelp: scale the features (`scale` under `data`)"
+    );
+    assert_eq!(
+        check(&double, Feature::exact("x", DType::F64, [2]), DType::F32).unwrap_err(),
+        "a.npz, example 1: number 0 of `x` is inf; expected a finite number"
+    );
+    let half = one(DType::BF16, &[0x3F80u16, 0x7F80].map(u16::to_le_bytes));
+    assert!(check(&half, Feature::exact("x", DType::BF16, [2]), DType::F32).unwrap_err().contains("is inf"));
+    let wide = one(DType::S32, &[65_519, 65_520].map(i32::to_le_bytes));
+    assert!(check(&wide, x(), DType::F16).unwrap_err().contains("number 1 of `x` is 6.552e4"));
+    let masks = one(DType::Pred, &[[0u8], [2]]);
+    assert_eq!(
+        check(&masks, Feature::exact("x", DType::Pred, [2]), DType::F32).unwrap_err(),
+        "a.npz, example 0: number 1 of `x` is 2; expected 0 or 1, which `pred` has"
+    );
+}
+
+/// Integers beyond their range are errors in every batch too: a program would gather the last row instead.
+#[test]
+fn integers_stay_in_their_range() {
+    let tokens = one(DType::S64, &[0i64, 4, -1, 1 << 40].map(i64::to_le_bytes));
+    let expect = |feature: Feature, idx: usize, expected: &str| {
+        let loader = Loader::new(&tokens, &[feature], DType::F32, 1, 0).unwrap();
+        assert_eq!(message(loader.in_order().nth(idx).unwrap()), expected);
+        assert!(message(loader.check()).starts_with("a.npz, example"));
+    };
+    let exact = |dtype| Feature::exact("x", dtype, [2]);
+    let place = "a.npz, example 1: number";
+    expect(exact(DType::S64).below(5), 1, &format!("{place} 0 of `x` is -1; expected a whole number from 0 to 4"));
+    expect(exact(DType::U8), 1, &format!("{place} 0 of `x` is -1; expected a whole number from 0 to 255"));
+    expect(
+        exact(DType::S32),
+        1,
+        &format!("{place} 1 of `x` is 1099511627776; expected a whole number from -2147483648 to 2147483647"),
+    );
+    expect(
+        exact(DType::S64).below(4),
+        0,
+        "a.npz, example 0: number 1 of `x` is 4; expected a whole number from 0 to 3",
+    );
+    let same = Loader::new(&tokens, &[exact(DType::S64)], DType::F32, 2, 0).unwrap();
+    assert_eq!(same.check().map_err(|error| error.to_string()), Ok(()));
+}
+
+/// What a batch should be, number by number.
+fn naive(source: &Arrays, features: &[Feature], compute: DType, indices: &[u64], batch: usize) -> Vec<NamedArray> {
+    let array = |feature: &Feature| {
+        let at = source.arrays().iter().position(|info| info.name == feature.name).unwrap();
+        let info = &source.arrays()[at];
+        let to = feature.dtype_in(compute);
+        let mut bytes = Vec::new();
+        for &index in indices {
+            let example = source.read(index).unwrap();
+            for element in example[at].chunks(info.dtype.n_bytes()) {
+                let value = number(info.dtype, element, 0).unwrap();
+                match to {
+                    DType::F32 => bytes.extend((value as f32 * info.scale).to_le_bytes()),
+                    DType::BF16 => bytes.extend(bf16_from_f32(value as f32 * info.scale).to_le_bytes()),
+                    DType::F16 => bytes.extend(f16_from_f32(value as f32 * info.scale).to_le_bytes()),
+                    DType::S32 => bytes.extend((value as i32).to_le_bytes()),
+                    DType::S64 => bytes.extend((value as i64).to_le_bytes()),
+                    dtype => panic!("{dtype}"),
+                }
+            }
+        }
+        let dims: Vec<i64> = [batch as i64].into_iter().chain(feature.dims.iter().copied()).collect();
+        bytes.resize(dims.iter().product::<i64>() as usize * to.n_bytes(), 0);
+        NamedArray { name: feature.name.clone(), dtype: to, dims, bytes }
+    };
+    features.iter().map(array).collect()
+}
+
+proptest! {
+    #[test]
+    fn batches_are_those_of_the_naive_way(
+        n in 1usize..40,
+        dims in prop::collection::vec(1i64..5, 0..4),
+        from in prop::sample::select(&[DType::U8, DType::S8, DType::S16, DType::U16, DType::S32, DType::F16, DType::BF16, DType::F32, DType::F64][..]),
+        compute in prop::sample::select(&[DType::F32, DType::BF16, DType::F16][..]),
+        scale in prop::sample::select(&[1.0f32, 1.0 / 255.0, -2.5][..]),
+        share in 0.0f64..1.0,
+        seed: u64,
+        epoch: u64,
+        noise: [u8; 32],
+    ) {
+        let n_bytes = n * dims.iter().product::<i64>() as usize * from.n_bytes();
+        // Every other byte of floats is below 0x40, so that none is NaN: its payload is anybody's.
+        let byte = |idx: usize| {
+            let byte = noise[idx % 32] ^ (idx as u8).wrapping_mul(37);
+            if from.is_float() && idx % from.n_bytes() == from.n_bytes() - 1 { byte & 0xBF } else { byte }
+        };
+        let labels: Vec<u8> = (0..n).map(|idx| noise[idx % 32] % 10).collect();
+        let source = Arrays::new(Path::new("a.npz"), vec![
+            (ArrayInfo::new("y", DType::U8, []), labels),
+            (ArrayInfo::new("x", from, dims.clone()), (0..n_bytes).map(byte).collect()),
+        ]).unwrap().scaled("x", scale).unwrap();
+        let features = [Feature::compute("x", dims), Feature::exact("y", DType::S64, []).below(10)];
+        let batch = 1 + ((n - 1) as f64 * share) as usize;
+        let loader = Loader::new(&source, &features, compute, batch, seed).unwrap();
+        let order = Order::new(n as u64, seed, epoch);
+        let mut n_steps = 0;
+        for (step, found) in loader.epoch(epoch).enumerate() {
+            let indices: Vec<u64> = (step * batch..(step + 1) * batch).map(|at| order.at(at as u64)).collect();
+            let arrays = naive(&source, &features, compute, &indices, batch);
+            prop_assert_eq!(found.unwrap(), Batch { arrays, n_valid: batch });
+            n_steps += 1;
+        }
+        prop_assert_eq!(n_steps, loader.n_steps());
+        let mut seen = 0;
+        for found in loader.in_order() {
+            let indices: Vec<u64> = (seen..(seen + batch).min(n)).map(|at| at as u64).collect();
+            let arrays = naive(&source, &features, compute, &indices, batch);
+            prop_assert_eq!(found.unwrap(), Batch { arrays, n_valid: indices.len() });
+            seen += indices.len();
+        }
+        prop_assert_eq!(seen, n);
+    }
+}
