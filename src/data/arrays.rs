@@ -12,6 +12,10 @@ use super::error::DataError;
 use super::feature::n_elements;
 use super::source::{ArrayInfo, Fingerprint, Source};
 
+/// Bytes of one array at most that a reader takes into memory: what bounds it when a small compressed file unpacks to
+/// something huge.
+pub(super) const MAX_BYTES: u64 = 16 << 30;
+
 /// Named arrays of the same number of examples.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrays {

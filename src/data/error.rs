@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::npz::NpzError;
 use crate::hlo::DType;
 
 /// What is wrong with the data, where, and what was expected.
@@ -196,6 +197,23 @@ pub enum DataError {
         value: f32,
         /// What it is multiplied with.
         scale: f32,
+    },
+    /// An archive that cannot be read.
+    #[error(transparent)]
+    Npz(#[from] NpzError),
+    /// An array of an archive that is not examples.
+    #[error(
+        "{}: array `{name}` is {found}; expected examples along its first axis, of NumPy's bool, integers, floats of 16 to \
+         64 bits or complex numbers",
+        path.display()
+    )]
+    NpzArray {
+        /// The file.
+        path: PathBuf,
+        /// The array.
+        name: String,
+        /// Its type and dims.
+        found: String,
     },
     /// Reading binary data failed on the way: a disk error or a damaged gzip stream.
     #[error("{}: cannot read on from byte {at}; copy or download the file again", path.display())]

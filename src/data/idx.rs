@@ -9,14 +9,11 @@ use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::arrays::Arrays;
+use super::arrays::{Arrays, MAX_BYTES};
 use super::error::DataError;
 use super::source::ArrayInfo;
 use crate::files;
 use crate::hlo::DType;
-
-/// Elements of one file at most, in bytes: what bounds memory when a small gzip file unpacks to something huge.
-const MAX_BYTES: u64 = 16 << 30;
 
 /// Reads one array from each file: the feature that it is for, and its path.
 ///

@@ -1,12 +1,15 @@
 //! `.npz` archives: named arrays, as `numpy.savez` and `numpy.savez_compressed` write them.
 //!
 //! An [`Entry`] shows its [`Header`] before any element is read, so that a caller who knows what must come never
-//! allocates what a damaged file claims. What an array's elements mean to a program is the caller's business.
+//! allocates what a damaged file claims. What an array's elements mean to a program is the caller's business; [`read`]
+//! takes whole arrays as examples.
 //!
 //! Source: NumPy's `numpy.savez`: a zip archive with one `.npy` file for each array.
 
+mod arrays;
 mod header;
 
+pub use arrays::read;
 pub use header::{Header, HeaderError};
 
 use std::collections::BTreeMap;
