@@ -11,6 +11,9 @@
 //! - functions, element by element, of one or two kept arrays, be it through batch normalisation with given statistics:
 //!   to read those and apply the function costs little more than to read what it gave, and often nothing, as the
 //!   compiler puts it into what reads it, in the forward pass too;
+//! - a variable's cast to fewer bits that a convolution takes as its kernel, where the kernel is much larger than the
+//!   image that comes out: the variable is there anyway, and the copies of a network's last layers would be alive together
+//!   where the backward pass begins;
 //! - what has a name that a pattern of the [`Remat`] matches, convolutions and products included. A matched scope keeps
 //!   what comes into it.
 //!
@@ -68,6 +71,9 @@ const N_SOURCES: usize = 2;
 /// An array with this many times fewer elements than what is computed from it, or than it is computed from, is small:
 /// it is kept and read without a thought. Statistics and scales are; a pooled image (4 or 9 times) is not.
 const SMALL: i64 = 16;
+
+/// A kernel with more than this many times the elements of the image that its convolution gives is cast again.
+const LARGE: i64 = 2;
 
 /// Makes the backward pass, which is what the emitter's computation holds from instruction `n_forward` on, compute again
 /// what `config` says. Ids below `n_forward` stay; of later ones `results` are given back as they are called now.
@@ -146,6 +152,7 @@ impl Plan {
         let instructions = &module.comp(comp).instructions;
         let forward = &instructions[..n_forward];
         let scopes = matched_scopes(instructions, n_forward, config)?;
+        let casts = large_casts(forward);
         let mut plan = Plan { fates: Vec::new(), scopes, costs: Vec::new() };
         // Per value the kept arrays, other than small ones, that it would be computed from.
         let mut sources: Vec<BTreeSet<InstrId>> = Vec::new();
@@ -169,6 +176,13 @@ impl Plan {
                 Fate::Used
             } else {
                 Fate::Residual
+            };
+            let fate = if casts.contains(&InstrId(idx as u32)) {
+                // The variable is there anyway, but without a barrier the compiler keeps the forward pass's cast.
+                plan.fates[instr.operands[0].idx()] = Fate::Residual;
+                Fate::Rematerialised
+            } else {
+                fate
             };
             let again = fate == Fate::Rematerialised;
             plan.costs.push(again && (!is_map || operands.iter().any(|operand| plan.costs[operand.idx()])));
@@ -208,6 +222,23 @@ fn normalisation<'a>(forward: &'a [Instruction], instr: &Instruction) -> Option<
         Op::BatchNormTraining(attributes) => Some((norm, attributes)),
         _ => None,
     }
+}
+
+/// The casts of variables to fewer bits that convolutions take as kernels much larger than the images they give.
+fn large_casts(forward: &[Instruction]) -> BTreeSet<InstrId> {
+    let n_bits = |instr: &Instruction| instr.shape.dtype().map_or(0, |dtype| dtype.bits());
+    let is_cast_of_variable = |instr: &Instruction| {
+        let of = |id: &InstrId| &forward[id.idx()];
+        let is_wider = |operand: &Instruction| n_bits(operand) > n_bits(instr);
+        matches!(instr.op, Op::Convert)
+            && instr.operands.iter().map(of).all(|it| matches!(it.op, Op::Parameter { .. }) && is_wider(it))
+    };
+    let kernels = forward.iter().filter(|instr| matches!(instr.op, Op::Convolution(_))).filter_map(|convolution| {
+        let kernel = *convolution.operands.get(1)?;
+        let (n, n_results) = (n_elements(&forward[kernel.idx()].shape)?, n_elements(&convolution.shape)?);
+        (n > n_results.saturating_mul(LARGE)).then_some(kernel)
+    });
+    kernels.filter(|id| is_cast_of_variable(&forward[id.idx()])).collect()
 }
 
 /// Whether an instruction is a function of elements, or moves none.

@@ -11,7 +11,7 @@ pub enum Remat {
     /// Nothing.
     #[default]
     None,
-    /// Functions, element by element, of one or two kept arrays.
+    /// Functions, element by element, of one or two kept arrays, and casts of large kernels.
     Elementwise,
     /// Those in programs that convolve, else nothing. Behind convolutions stand norms, relus and sums of whole images, and
     /// ResNet-50 takes less memory and fewer cycles for it; BERT-base would take more cycles for next to no memory.

@@ -113,6 +113,47 @@ fn every_copy_leads_back_to_a_barrier_and_to_no_value_that_was_to_be_dropped() {
     }
 }
 
+/// A kernel is large or not beside the image that its convolution gives; the variable is there anyway, so the backward
+/// pass casts the large ones again, and the forward pass's casts need not live until then.
+#[test]
+fn large_kernels_are_cast_again() {
+    let program = |remat: &Remat| {
+        let program = program::training(&resnet(), Precision::Bf16, 8, &objective(remat)).unwrap();
+        verify(&program.module).unwrap();
+        program
+    };
+    // Per convolution of the forward pass whether its kernel is large, and whether the backward pass reads that cast.
+    let kernels = |remat: &Remat| -> Vec<(bool, bool)> {
+        let program = program(remat);
+        let entry = program.module.entry();
+        let is_backward = |name: &str| name.starts_with("gradient/") || name.starts_with("remat/");
+        let of_backward = |id: &InstrId| is_backward(&entry.instr(*id).metadata.op_name);
+        let n = |id: InstrId| entry.instr(id).shape.dims().iter().product::<i64>();
+        let is_convolution = |id: &InstrId| matches!(entry.instr(*id).op, Op::Convolution(_));
+        let forward = entry.ids().filter(|id| is_convolution(id) && !of_backward(id));
+        let of = |id: InstrId| {
+            let kernel = entry.instr(id).operands[1];
+            let is_read = entry.ids().any(|id| of_backward(&id) && entry.instr(id).operands.contains(&kernel));
+            (n(kernel) > 2 * n(id), is_read)
+        };
+        forward.map(of).collect()
+    };
+    let (kept, again) = (kernels(&Remat::None), kernels(&Remat::Convolutional));
+    // The stem's kernel goes into no gradient: images have none.
+    assert!(kept[1..].iter().all(|(_, is_read)| *is_read), "{kept:?}");
+    assert!(again[1..].iter().all(|(is_large, is_read)| is_large != is_read), "{again:?}");
+    assert!(again.iter().any(|(is_large, _)| *is_large) && again[1..].iter().any(|(is_large, _)| !is_large));
+    // Each is the variable behind a barrier, cast as it was.
+    let program = program(&Remat::Convolutional);
+    let entry = program.module.entry();
+    let is_again = |name: &str| name.starts_with("remat/") && name.ends_with("conv2/Cast");
+    for id in entry.ids().filter(|&id| is_again(&entry.instr(id).metadata.op_name)) {
+        let barrier = entry.instr(entry.instr(id).operands[0]);
+        assert_eq!(barrier.op, Op::OptimizationBarrier);
+        assert!(matches!(entry.instr(barrier.operands[0]).op, Op::Parameter { .. }));
+    }
+}
+
 #[test]
 fn the_same_program_is_written_every_time() {
     let text = |remat| {
