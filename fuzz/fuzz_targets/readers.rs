@@ -1,11 +1,12 @@
 //! Any bytes as each of the files that users write or that other tools make: a policy and an experiment (YAML), data
-//! (CSV), arrays (.npz). An error, or a value; an error prints.
+//! (CSV, IDX), arrays (.npz). An error, or a value; an error prints.
 #![no_main]
 
 use std::path::Path;
 
 use bf16scope::data::npz::NpzReader;
-use bf16scope::data::{CsvSpec, Dataset};
+use bf16scope::data::{Arrays, CsvSpec, DataError, Dataset, Feature, Loader, Source as _, csv, idx, npz};
+use bf16scope::hlo::DType;
 use bf16scope::models::yaml;
 use bf16scope::passes::amp::Policy;
 use bf16scope::train::Experiment;
@@ -18,8 +19,22 @@ fn read_arrays(path: &Path) -> Result<(), String> {
         if let Some(entry) = reader.entry(&name).map_err(|error| error.to_string())? {
             entry.read().map_err(|error| error.to_string())?;
         }
+        check(npz::read(path, &[("x", &name)]));
     }
     Ok(())
+}
+
+/// Batches of whatever a source holds: an error, or every example once.
+fn check(source: Result<Arrays, DataError>) {
+    let Ok(source) = source.map_err(|error| error.to_string()) else { return };
+    let features = source.arrays().iter().map(|info| match info.dtype.is_float() {
+        true => Feature::compute(&info.name, info.dims.clone()),
+        false => Feature::exact(&info.name, info.dtype, info.dims.clone()),
+    });
+    let features: Vec<Feature> = features.collect();
+    let loader = Loader::new(&source, &features, DType::BF16, 1, 7).expect("these are its arrays");
+    let _ = loader.check().map_err(|error| error.to_string());
+    assert!(loader.in_order().chain(loader.epoch(0)).take(8).all(|batch| batch.is_ok()));
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -32,4 +47,7 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = read_arrays(file.path());
     let spec = CsvSpec { feature_dims: vec![2], n_classes: 3, scale: 1.0 };
     let _ = Dataset::read_csv(file.path(), &spec).map_err(|error| error.to_string());
+    let features = [Feature::compute("x", [2]), Feature::exact("y", DType::S8, []).label().below(3)];
+    check(csv::read(file.path(), &features, 1.0));
+    check(idx::read(&[("x", file.path())]));
 });

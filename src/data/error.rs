@@ -534,7 +534,7 @@ pub enum DataError {
     },
     /// A number that the cast makes infinite.
     #[error(
-        "{place}: number {element} of `{feature}` is {value:e}, which {}the cast to {dtype} makes infinite: expected at most \
+        "{place}: number {element} of `{feature}` is {value:e}, which{} the cast to {dtype} makes infinite: expected at most \
          {greatest:e}\nhelp: scale the features (`scale` under `data`){}",
         scaled(*scale),
         if *dtype == DType::F32 { "" } else { ", or train in f32 (--precision f32)" }
@@ -618,5 +618,5 @@ fn remedy(nearest: Option<&str>) -> String {
 }
 
 fn scaled(scale: f32) -> String {
-    if scale == 1.0 { String::new() } else { format!("times the scale {scale} ") }
+    if scale == 1.0 { String::new() } else { format!(", times the scale {scale},") }
 }

@@ -314,13 +314,18 @@ impl Column {
                 None => Ok(()),
             };
         }
-        scratch.resize(4 * self.n_elements, 0);
-        Conversion::Cast { from: self.from, scale: self.scale, to: DType::F32 }.run(src, scratch);
         let (greatest, is_finite): (f32, fn(f32) -> bool) = match self.to {
             DType::BF16 => (bf16::MAX.to_f32(), |value| bf16::from_f32(value).is_finite()),
             DType::F16 => (f16::MAX.to_f32(), |value| f16::from_f32(value).is_finite()),
             _ => (f32::MAX, f32::is_finite),
         };
+        // Rounding is monotone: where the outermost integers stay, all do.
+        let (least, most) = bounds(self.from);
+        if is_whole(self.from) && [least, most].iter().all(|&value| (value as f32 * self.scale).abs() <= greatest) {
+            return Ok(());
+        }
+        scratch.resize(4 * self.n_elements, 0);
+        Conversion::Cast { from: self.from, scale: self.scale, to: DType::F32 }.run(src, scratch);
         // Only what is beyond the greatest can round to an infinity.
         let is_lost = |bytes: &[u8; 4]| {
             let value = f32::from_le_bytes(*bytes);

@@ -4,6 +4,28 @@
 //! [`Loader`] makes batches of the two, in the order of an [`Order`]. [`csv`], [`idx`] and [`npz`] read files into
 //! [`Arrays`], the source in memory.
 //!
+//! ```
+//! use bf16scope::data::{ArrayInfo, Arrays, Feature, Loader};
+//! use bf16scope::hlo::DType;
+//!
+//! # fn main() -> Result<(), bf16scope::data::DataError> {
+//! // Three images of 2×2 bytes and their classes; `idx::read`, `csv::read` and `npz::read` read such from files.
+//! let images = (ArrayInfo::new("image", DType::U8, [2, 2, 1]), vec![0, 51, 102, 153, 204, 255, 0, 51, 102, 153, 204, 255]);
+//! let classes = (ArrayInfo::new("label", DType::U8, []), vec![0, 1, 1]);
+//! let source = Arrays::new("images".as_ref(), vec![images, classes])?.scaled("image", 1.0 / 255.0)?;
+//!
+//! let features = [Feature::compute("image", [2, 2, 1]), Feature::exact("label", DType::S32, []).label().below(2)];
+//! let loader = Loader::new(&source, &features, DType::BF16, 2, 42)?;
+//! loader.check()?;
+//! for batch in loader.epoch(0) {
+//!     let batch = batch?;
+//!     assert_eq!((batch.arrays[0].dtype, &batch.arrays[0].dims[..]), (DType::BF16, &[2, 2, 2, 1][..]));
+//!     assert_eq!((batch.arrays[1].name.as_str(), batch.arrays[1].bytes.len()), ("label", 2 * 4));
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Knows [`crate::hlo::DType`] and the conversions of [`crate::numerics`]; knows nothing of graphs, devices or training.
 
 mod arrays;

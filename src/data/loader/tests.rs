@@ -104,6 +104,46 @@ fn evaluation_pads_its_last_batch() {
     assert_eq!(whole.iter().map(|batch| batch.n_valid).collect::<Vec<_>>(), [5, 5]);
 }
 
+/// Examples that are too many and too large to be.
+#[derive(Debug)]
+struct Huge(Vec<ArrayInfo>);
+
+impl Source for Huge {
+    fn n_examples(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn arrays(&self) -> &[ArrayInfo] {
+        &self.0
+    }
+
+    fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        Err(DataError::NoExample { place: self.place(index), n_examples: 0 })
+    }
+
+    fn place(&self, index: u64) -> String {
+        format!("huge, example {index}")
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        Fingerprint { n_examples: u64::MAX, arrays: [].into() }
+    }
+}
+
+#[test]
+fn sizes_beyond_memory_are_refused() {
+    let source = Huge((0..25).map(|idx| ArrayInfo::new(&format!("array{idx}"), DType::U8, [1i64 << 40])).collect());
+    let loader =
+        |name: &str, batch| Loader::new(&source, &[Feature::compute(name, [1i64 << 40])], DType::F32, batch, 0);
+    assert_eq!(
+        message(loader("array3", 1 << 30)),
+        "1073741824 examples of `array3`, [1099511627776] each, are more than memory holds; expected a smaller batch"
+    );
+    assert_eq!(loader("array3", 1).unwrap().n_steps(), u64::MAX);
+    let error = message(loader("x", 1));
+    assert!(error.ends_with(", `array19` and 5 more\nhelp: name one of these"), "{error}");
+}
+
 /// Counts what is read of it.
 #[derive(Debug)]
 struct Counted(Arrays, AtomicU64);
@@ -319,7 +359,7 @@ fn numbers_that_are_wrong_are_named() {
     assert_eq!(check(&large.clone().scaled("x", 0.5).unwrap(), x(), DType::BF16), Ok(()));
     assert_eq!(
         check(&large.scaled("x", 2.0).unwrap(), x(), DType::F32).unwrap_err(),
-        "a.npz, example 1: number 0 of `x` is 3.396177326406364e38, which times the scale 2 the cast to f32 makes \
+        "a.npz, example 1: number 0 of `x` is 3.396177326406364e38, which, times the scale 2, the cast to f32 makes \
          infinite: expected at most 3.4028235e38\nhelp: scale the features (`scale` under `data`)"
     );
     for dtype in [DType::F32, DType::BF16] {
