@@ -15,9 +15,9 @@ use std::hint::black_box;
 const BATCH: i64 = 64;
 
 fn build(criterion: &mut Criterion) {
-    let model = Model::Resnet(resnet::Config::default());
+    let task = Model::Resnet(resnet::Config::default()).task(0.0);
     let objective = Objective::default();
-    let program = || program::training(&model, Precision::Bf16, BATCH, &objective).expect("ResNet-50 is built");
+    let program = || program::training(&*task, Precision::Bf16, BATCH, &objective).expect("ResNet-50 is built").program;
     let built = program();
     let mut group = criterion.benchmark_group("resnet50");
     group.sample_size(30);
@@ -36,9 +36,11 @@ fn deep(criterion: &mut Criterion) {
     group.sample_size(10);
     for n_layers in [1_000, 10_000] {
         let model = Model::Mlp(mlp::Config { hidden: vec![8; n_layers], ..mlp::Config::new([8, 8, 1], 10) });
+        let task = model.task(0.0);
         group.bench_function(format!("{n_layers}_layers"), |bencher| {
             bencher.iter(|| {
-                let built = program::training(&model, Precision::Bf16, 32, &Objective::default()).expect("it is built");
+                let built = program::training(&*task, Precision::Bf16, 32, &Objective::default());
+                let built = built.expect("it is built").program;
                 verify(&built.module).expect("it verifies");
                 encode::to_bytes(&built.module).expect("a built module has a proto form")
             });

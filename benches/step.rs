@@ -2,27 +2,27 @@
 //!
 //! `cargo bench --bench step`. Under `f32` and `bf16` the state is donated and comes back, as in training.
 
-use bf16scope::data::{Batch, Batches, Dataset};
+use bf16scope::data::{ArrayInfo, Arrays, Batch, Loader};
 use bf16scope::graph::Precision;
+use bf16scope::hlo::DType;
 use bf16scope::models::{Model, mlp};
 use bf16scope::pjrt::Client;
-use bf16scope::train::{Objective, Session, Spec};
+use bf16scope::train::{Session, Spec};
 use criterion::{Criterion, Throughput};
+use std::path::Path;
 
 const BATCH: u32 = 32;
 
 /// A batch of digits' dims.
-fn batch(precision: Precision) -> Batch {
+fn batch(spec: &Spec) -> Batch {
     let n = BATCH as usize;
-    let dataset = Dataset {
-        features: (0..n * 64).map(|i| (i * 37 % 101) as f32 / 101.0).collect(),
-        feature_dims: vec![64],
-        labels: (0..n as i32).map(|i| i % 10).collect(),
-        n_classes: 10,
-    };
-    let batches = Batches::new(&dataset, n, 0).expect("the batch is the data set");
-    let batches = batches.cast(precision.compute()).expect("f32, bf16 and f16 are what batches are cast to");
-    batches.in_order().next().expect("there is one batch")
+    let images = (0..n * 64).flat_map(|i| ((i * 37 % 101) as f32 / 101.0).to_le_bytes()).collect();
+    let labels = (0..n as i32).flat_map(|i| (i % 10).to_le_bytes()).collect();
+    let arrays =
+        vec![(ArrayInfo::new("images", DType::F32, [64]), images), (ArrayInfo::new("labels", DType::S32, []), labels)];
+    let source = Arrays::new(Path::new("examples"), arrays).expect("both hold as many examples");
+    let loader = Loader::new(&source, &spec.task.features(), spec.precision.compute(), n, 0);
+    loader.expect("the arrays are what the task reads").in_order().next().expect("there is one").expect("it is cast")
 }
 
 fn step(criterion: &mut Criterion) {
@@ -31,9 +31,9 @@ fn step(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(u64::from(BATCH)));
     for precision in [Precision::F32, Precision::Bf16] {
         let model = Model::Mlp(mlp::Config::new([64], 10));
-        let spec = Spec { model, precision, batch: BATCH, seed: 0, shift: 0, objective: Objective::default() };
-        let mut session = Session::new(&client, spec).expect("the MLP compiles");
-        let batch = batch(precision);
+        let spec = Spec { precision, batch: BATCH, ..Spec::new(model.task(0.0)) };
+        let mut session = Session::new(&client, spec.clone()).expect("the MLP compiles");
+        let batch = batch(&spec);
         group.bench_function(precision.name(), |bencher| {
             bencher.iter(|| session.train(&batch).expect("a step runs"));
         });

@@ -61,9 +61,9 @@
 //! [`finish`](graph::Graph::finish) returns it with the layer, the operands and your file and line. Dtypes never promote:
 //! mixed operands are an error that names both tensors.
 //!
-//! [`train::program`] makes the training, evaluation and inference programs of a model from [`models`] in one call, with
-//! loss scaling, micro-batches and rematerialisation; [`train::Session`] drives them on a device; [`train::run`] is the
-//! whole loop, with checkpoints.
+//! A [`Task`](task::Task) says what is learnt: TensorFlow's `model_fn` as a trait. [`train::program`] makes its training,
+//! evaluation and prediction programs, with loss scaling, micro-batches and rematerialisation; [`train::Session`] drives
+//! them on a device; [`train::run`] is the whole loop, with checkpoints. [`models`] is a zoo of tasks.
 //!
 //! # Bring a program
 //!
@@ -155,7 +155,8 @@
 //! | [`nn`] | layers, losses and metrics |
 //! | [`optim`] | optimizers, learning-rate schedules and loss scaling, emitted into the program |
 //! | [`passes`] | module to module: reverse mode, rematerialisation, low precision, dead code |
-//! | [`models`] | a small zoo, each model a serde configuration and a function |
+//! | [`task`] | [`Task`](task::Task): what an example holds, and one function from it to loss, metrics and predictions |
+//! | [`models`] | a small zoo of tasks, each network a serde configuration and a function |
 //! | [`files`] | reading a file up to a bound, replacing one whole |
 //! | [`data`] | data sets, `.npz` arrays, batches, the cast to bf16 on the host |
 //! | [`pjrt`] | plugins, clients, buffers, executables, topologies |
@@ -230,6 +231,7 @@ pub mod pjrt;
 pub mod prelude;
 #[cfg(feature = "cli")]
 pub mod report;
+pub mod task;
 pub mod tpu;
 pub mod train;
 pub mod tuning;

@@ -12,3 +12,4 @@ pub use crate::nn::{
 };
 pub use crate::optim::{Adafactor, LearningRate, LossScale, Optimizer, Update, WeightDecay};
 pub use crate::passes::grad::gradients;
+pub use crate::task::{Feature, Features, Identity, Loss, Metric, Mode, Outputs, Task};

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::child::LimitArgs;
 use super::policy::lower_if_asked;
-use super::program::{Choice, Which, read};
+use super::program::{Choice, Which, read, unit};
 use super::{Context, Status, progress};
 use crate::graph::Precision;
 use crate::hlo::Module;
@@ -156,7 +156,7 @@ fn programs(args: &Args) -> anyhow::Result<Programs> {
         Ok(Subject { precision: precision.to_string(), module })
     };
     let subjects = precisions.into_iter().map(build).collect::<anyhow::Result<Vec<Subject>>>()?;
-    let unit = if experiment.model.input().len() == 3 { "images" } else { "examples" };
+    let unit = unit(&experiment);
     let (batch, tuning) = (args.choice.batch(&experiment), args.choice.tune.tuning(&experiment, &args.target));
     Ok(Programs { subjects, batch: Some(batch), unit, tuning: Some(tuning) })
 }

@@ -1,19 +1,17 @@
 //! `bf16scope eval`: a checkpoint on its experiment's test data.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::child::client;
 use super::tune::{TuneArg, target_of};
-use super::{Context, Status};
-use crate::data::Fingerprint;
+use super::{Context, Status, values};
 use crate::graph::Precision;
 use crate::pjrt::Platform;
 use crate::report::grouped;
 use crate::train::checkpoint::Checkpoint;
-use crate::train::resume::model_changes;
-use crate::train::{Evaluation, Evaluator, Experiment, check_data, default_checkpoint};
+use crate::train::{Evaluator, Experiment, Resumption, default_checkpoint};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,6 +33,9 @@ pub struct Args {
     /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
+    /// Evaluate although the checkpoint is of a network that computes something else, as long as its variables fit
+    #[arg(long)]
+    other_function: bool,
     /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
@@ -45,31 +46,17 @@ pub struct Args {
     json: bool,
 }
 
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Json<'a> {
-    experiment: &'a Path,
-    checkpoint: &'a Path,
-    precision: Precision,
-    steps: u64,
-    /// Whether these are the test data of its training, as far as the checkpoint says.
-    same_test_data: Option<bool>,
-    accuracy: f64,
-    #[serde(flatten)]
-    evaluation: Evaluation,
-}
-
 /// Evaluates.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let experiment = Experiment::read(&args.experiment)?;
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
     let checkpoint = Checkpoint::read(&path)?;
-    let (_, test) = experiment.read_data(&args.experiment)?;
-    check_data(&experiment.model, &test)?;
-    for change in model_changes(&checkpoint, &experiment.model) {
-        tracing::warn!("{}: {change}: the weights were not trained for this", path.display());
+    let (task, test) = (experiment.task(), experiment.read_data(&args.experiment)?.test);
+    let resumption = Resumption { other_function: args.other_function };
+    for change in resumption.check_task(&path, &checkpoint, &*task)? {
+        tracing::warn!("{}: {change}", path.display());
     }
-    let same_test_data = checkpoint.data.as_ref().map(|data| data.test == Fingerprint::of(&test));
+    let same_test_data = checkpoint.data.as_ref().map(|data| data.test == test.fingerprint());
     if same_test_data == Some(false) {
         tracing::warn!(
             "{}: these test data are not those of its training: examples that it was trained on may be among them",
@@ -78,28 +65,28 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     let client = client(&args.device, &context.setup())?;
     let tuning = args.tune.tuning(&experiment, &target_of(&args.device));
-    let batch = experiment.train.batch.min(test.n_examples() as u32);
-    let evaluator = Evaluator::new(&client, &experiment.model, args.precision, batch, &tuning)?;
-    let evaluation = evaluator.evaluate(&path, &checkpoint, &test)?;
+    let batch = u32::try_from(test.n_examples()).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
+    let evaluator = Evaluator::new(&client, &task, args.precision, batch, &tuning)?;
+    let evaluation = evaluator.evaluate(&path, &checkpoint, &*test)?;
+    let values = evaluation.totals.to_values();
     if args.json {
-        context.print_json(&Json {
-            experiment: &args.experiment,
-            checkpoint: &path,
-            precision: args.precision,
-            steps: checkpoint.position.step,
-            same_test_data,
-            accuracy: evaluation.accuracy(),
-            evaluation,
-        })?;
+        let mut object = json!({
+            "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(),
+            "steps": checkpoint.position.step,
+            // Whether these are the test data of its training, as far as the checkpoint says.
+            "same_test_data": same_test_data, "n_examples": evaluation.n_examples,
+        });
+        for (name, value) in values {
+            object[name] = json!(value);
+        }
+        context.print_json(&object)?;
     } else {
         context.print(&format!(
-            "{} in {}: test accuracy {:.2} % ({} of {}), loss {:.4}, after {} steps\n",
+            "{} in {}: test {} over {} examples, after {} steps\n",
             path.display(),
             args.precision,
-            100.0 * evaluation.accuracy(),
-            grouped(evaluation.n_correct as i64),
+            values::list(&values),
             grouped(evaluation.n_examples as i64),
-            evaluation.loss,
             grouped(checkpoint.position.step as i64)
         ))?;
     }

@@ -39,6 +39,7 @@ mod terminal;
 mod trace;
 mod train;
 mod tune;
+mod values;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;

@@ -11,6 +11,7 @@ use super::tune::TuneArg;
 use crate::graph::{Precision, Program};
 use crate::hlo::Module;
 use crate::hlo::verify::verify;
+use crate::task::{Feature, FeatureDType};
 use crate::tpu::Target;
 use crate::train::{Experiment, Objective, program};
 use crate::tuning::Tuning;
@@ -20,7 +21,7 @@ use crate::tuning::Tuning;
 pub(super) enum Which {
     /// One training step: state and a batch in, new state and loss out
     Train,
-    /// Logits of a batch
+    /// Predictions for a batch
     Infer,
 }
 
@@ -118,15 +119,22 @@ pub(super) fn build(
     batch: u32,
     tuning: Tuning,
 ) -> anyhow::Result<Program> {
-    let batch = i64::from(batch);
+    let (task, batch) = (experiment.task(), i64::from(batch));
     let program = match which {
         Which::Train => {
             let objective = Objective { tuning, ..experiment.train.objective(precision) };
-            program::training(&experiment.model, precision, batch, &objective)?
+            program::training(&*task, precision, batch, &objective)?
         }
-        Which::Infer => program::inference(&experiment.model, precision, batch, &tuning)?,
+        Which::Infer => program::prediction(&*task, precision, batch, &tuning)?,
     };
+    let program = program.program;
     let _span = tracing::info_span!("verify").entered();
     verify(&program.module).context("the emitted module is broken: this is a bug of bf16scope, please report it")?;
     Ok(program)
+}
+
+/// What a batch of a model is of.
+pub(super) fn unit(experiment: &Experiment) -> &'static str {
+    let is_image = |feature: &Feature| feature.dtype == FeatureDType::Compute && feature.dims.len() == 3;
+    if experiment.task().features().iter().any(is_image) { "images" } else { "examples" }
 }

@@ -12,15 +12,16 @@ use serde::Serialize;
 use super::child::client;
 use super::progress::{bar, say};
 use super::tune::{TuneArg, target_of};
-use super::{Context, Status, StdoutClosed, signals};
+use super::{Context, Status, StdoutClosed, signals, values};
 use crate::graph::Precision;
 use crate::hlo::DType;
 use crate::pjrt::Platform;
 use crate::report::grouped;
 use crate::train::checkpoint::{Checkpoint, Place};
-use crate::train::resume::{check_data, check_settings};
+use crate::train::resume::check_data;
 use crate::train::{
-    Data, EpochReport, Event, Experiment, Plan, Session, Summary, TrainError, check, default_checkpoint, run as train,
+    Data, EpochReport, Event, Experiment, Plan, Resumption, Session, Summary, TrainError, check, default_checkpoint,
+    run as train,
 };
 use crate::tuning::Tuning;
 
@@ -64,6 +65,9 @@ pub struct Args {
     /// Go on from the checkpoint at its place, or from FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     resume: Option<Option<PathBuf>>,
+    /// Go on although the checkpoint is of a network that computes something else, as long as its variables fit
+    #[arg(long, requires = "resume")]
+    other_function: bool,
     /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
@@ -95,7 +99,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     config.epochs = args.epochs.unwrap_or(config.epochs);
     config.batch = args.batch.unwrap_or(config.batch);
     config.seed = args.seed.unwrap_or(config.seed);
-    let (training, test) = experiment.read_data(&args.experiment)?;
+    let examples = experiment.read_data(&args.experiment)?;
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
     // Before anything is read from there: another run could still be replacing it.
     let existed = path.exists();
@@ -106,10 +110,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     // Whatever can be judged is, before a plugin is installed or a minute spent on compiling.
     let mut spec = experiment.spec(args.precision, &Tuning::none());
     spec.objective.tuning = args.tune.tuning(&experiment, &target_of(&args.device));
-    let data = Data { training: &training, test: &test };
+    let data = examples.data();
+    let resumption = Resumption { other_function: args.other_function };
     check(&spec, data)?;
     if let Some((from, checkpoint)) = &resumed {
-        check_settings(from, checkpoint, &spec)?;
+        resumption.check(from, checkpoint, &spec)?;
         if let Some(before) = &checkpoint.data {
             check_data(from, before, &data.identity())?;
         }
@@ -117,14 +122,14 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let client = client(&args.device, &context.setup())?;
     let mut session = Session::new(&client, spec)?;
     let changes = match &resumed {
-        Some((from, checkpoint)) => session.restore(from, checkpoint)?,
+        Some((from, checkpoint)) => session.restore(from, checkpoint, resumption)?,
         None => Vec::new(),
     };
     let stop = stop_on_signals()?;
     let n_epochs = u64::from(experiment.train.epochs);
     let mut show = Show { context, json: args.json, n_epochs, bar: None, unwritten: None };
     if !args.json {
-        show.print(&headline(args, &experiment, &session, training.n_examples(), test.n_examples()));
+        show.print(&headline(args, &experiment, &session, data));
     }
     if let Some((from, checkpoint)) = &resumed {
         for change in &changes {
@@ -168,7 +173,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 }
 
 /// What is trained, on what, where.
-fn headline(args: &Args, experiment: &Experiment, session: &Session, n_training: usize, n_test: usize) -> String {
+fn headline(args: &Args, experiment: &Experiment, session: &Session, data: Data<'_>) -> String {
     let scope = match args.precision {
         Precision::F32 => "in f32".to_string(),
         low => format!("in a {} scope, {} master weights", low, DType::F32),
@@ -181,20 +186,15 @@ fn headline(args: &Args, experiment: &Experiment, session: &Session, n_training:
         grouped(session.n_parameters() as i64),
         grouped(session.n_state_bytes() as i64),
         args.device,
-        grouped(n_training as i64),
-        grouped(n_test as i64),
+        grouped(data.training.n_examples() as i64),
+        grouped(data.test.n_examples() as i64),
         session.spec().batch,
     )
 }
 
 /// How it ended, and how to go on.
 fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
-    let mut text = format!(
-        "test accuracy {:.2} % (loss {:.4}) after {} steps\n",
-        100.0 * summary.test_accuracy,
-        summary.test_loss,
-        grouped(summary.steps as i64)
-    );
+    let mut text = format!("test {} after {} steps\n", values::list(&summary.test), grouped(summary.steps as i64));
     if let Some(path) = &summary.checkpoint {
         let precision = match args.precision {
             Precision::Bf16 => String::new(),
@@ -229,10 +229,11 @@ struct Show<'a> {
 impl Show<'_> {
     fn event(&mut self, event: Event<'_>) {
         match event {
-            Event::Step { epoch, step, steps_per_epoch, loss, examples_per_second } => {
+            Event::Step { epoch, step, steps_per_epoch, totals, examples_per_second, .. } => {
                 let (quiet, n_epochs) = (self.context.quiet, self.n_epochs);
                 let bar = self.bar.get_or_insert_with(|| bar(steps_per_epoch, quiet));
                 bar.set_prefix(format!("epoch {epoch}/{n_epochs}"));
+                let loss = totals.loss().unwrap_or(f64::NAN);
                 bar.set_message(format!("loss {loss:.4} {examples_per_second:.0} examples/s"));
                 bar.set_position(step);
             }
@@ -276,14 +277,22 @@ impl Show<'_> {
     }
 }
 
+/// The training loss, and of the first metric, or else of the loss, what it is in training and on the test data.
 fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
     let width = n_epochs.to_string().len();
+    let value = |values: &[(String, f64)], name: &str| values.iter().find(|(other, _)| other == name).map(|it| it.1);
+    let is_metric = |name: &&String| *name != "loss" && value(&report.train, name).is_some();
+    let metric = report.test.iter().map(|(name, _)| name).find(is_metric).map_or("loss", String::as_str);
+    let loss = value(&report.train, "loss").filter(|_| metric != "loss");
+    let loss = loss.map_or(String::new(), |loss| format!("  {}", values::named("loss", loss)));
+    let shown = |values| value(values, metric).map(|value| values::shown(metric, value));
+    let of_test = shown(&report.test).map(|test| format!("(test {test})"));
+    let both: Vec<String> = shown(&report.train).into_iter().chain(of_test).collect();
     format!(
-        "epoch {:>width$}/{n_epochs}  loss {:.4}  train {:>6.2} %  test {:>6.2} %  {:>7} examples/s\n",
+        "epoch {:>width$}/{n_epochs}{loss}  {} {}  {} examples/s\n",
         report.epoch,
-        report.train_loss,
-        100.0 * report.train_accuracy,
-        100.0 * report.test_accuracy,
+        metric.replace('_', " "),
+        both.join(" "),
         grouped(report.examples_per_second as i64)
     )
 }

@@ -305,7 +305,7 @@ pub enum DataError {
         layout: String,
     },
     /// A row with too many or too few columns.
-    #[error("{}:{line}: {found} columns; expected {expected}: {layout}", path.display())]
+    #[error("{}:{line}: {}{found} columns; expected {expected}: {layout}", path.display(), if *is_all { "" } else { "at least " })]
     Columns {
         /// The file.
         path: PathBuf,
@@ -313,6 +313,8 @@ pub enum DataError {
         line: u64,
         /// Columns found; where there are far too many, as many as were counted.
         found: usize,
+        /// Whether all were counted.
+        is_all: bool,
         /// Columns expected.
         expected: usize,
         /// What a row holds, in words.

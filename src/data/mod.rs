@@ -29,16 +29,14 @@
 //! Knows [`crate::hlo::DType`] and the conversions of [`crate::numerics`]; knows nothing of graphs, devices or training.
 
 mod arrays;
-pub mod batches;
 pub mod cast;
 mod convert;
 pub mod csv;
-pub mod dataset;
 pub mod error;
 pub mod feature;
-mod fingerprint;
 pub mod idx;
 pub mod loader;
+pub mod mnist;
 pub mod npz;
 mod order;
 mod random;
@@ -46,11 +44,8 @@ mod shift;
 pub mod source;
 
 pub use arrays::Arrays;
-pub use batches::{Batch, Batches};
-pub use dataset::{CsvSpec, Dataset};
 pub use error::DataError;
 pub use feature::{Feature, FeatureDType};
-pub use fingerprint::Fingerprint;
-pub use loader::{Loader, NamedArray};
+pub use loader::{Batch, Loader, NamedArray};
 pub use order::{ORDER_VERSION, Order};
-pub use source::{ArrayInfo, Source};
+pub use source::{ArrayInfo, Fingerprint, Source};

@@ -4,40 +4,6 @@
 
 use super::random::SplitMix64;
 
-/// Random shifts of images `[height, width, channels]` by up to `max` pixels each way, in half of all cases; what
-/// comes in at the border is 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shift {
-    pub(super) max: usize,
-    pub(super) dims: [usize; 3],
-}
-
-impl Shift {
-    /// Appends `image`, shifted as it is in this epoch.
-    pub(super) fn push(&self, seed: u64, epoch: u64, example: usize, image: &[f32], out: &mut Vec<f32>) {
-        match offset(self.max, seed, epoch, example as u64) {
-            Some((down, right)) => self.push_moved(image, down, right, out),
-            None => out.extend_from_slice(image),
-        }
-    }
-
-    fn push_moved(&self, image: &[f32], down: isize, right: isize, out: &mut Vec<f32>) {
-        let [height, width, channels] = self.dims;
-        for row in 0..height {
-            for column in 0..width {
-                let source = row.checked_add_signed(-down).zip(column.checked_add_signed(-right));
-                match source.filter(|&(row, column)| row < height && column < width) {
-                    Some((row, column)) => {
-                        let start = (row * width + column) * channels;
-                        out.extend_from_slice(&image[start..start + channels]);
-                    }
-                    None => out.resize(out.len() + channels, 0.0),
-                }
-            }
-        }
-    }
-}
-
 /// How far the images of an example are moved in this epoch, by up to `max` pixels down and right; `None` for half of
 /// them, which stay.
 pub(super) fn offset(max: usize, seed: u64, epoch: u64, example: u64) -> Option<(isize, isize)> {
@@ -73,34 +39,27 @@ mod tests {
 
     const IMAGE: [f32; 12] = [1.0, 10.0, 2.0, 20.0, 3.0, 30.0, 4.0, 40.0, 5.0, 50.0, 6.0, 60.0];
 
-    fn shift(max: usize) -> Shift {
-        Shift { max, dims: [2, 3, 2] }
+    fn moved(by: (isize, isize)) -> [f32; 12] {
+        let mut out = [0.0; 12];
+        for (from, to, len) in runs([2, 3, 2], by) {
+            out[to..to + len].copy_from_slice(&IMAGE[from..from + len]);
+        }
+        out
     }
 
     #[test]
     fn pixels_move_with_their_channels_and_zeros_come_in() {
-        let moved = |down, right| {
-            let mut out = Vec::new();
-            shift(1).push_moved(&IMAGE, down, right, &mut out);
-            let mut copied = vec![0.0; out.len()];
-            for (from, to, len) in runs([2, 3, 2], (down, right)) {
-                copied[to..to + len].copy_from_slice(&IMAGE[from..from + len]);
-            }
-            assert_eq!(copied, out, "in runs and pixel by pixel");
-            out
-        };
-        assert_eq!(moved(0, 0), IMAGE);
-        assert_eq!(moved(1, 0), [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 10.0, 2.0, 20.0, 3.0, 30.0]);
-        assert_eq!(moved(-1, 1), [0.0, 0.0, 4.0, 40.0, 5.0, 50.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
-        assert_eq!(moved(0, -5), [0.0; 12]);
+        assert_eq!(moved((0, 0)), IMAGE);
+        assert_eq!(moved((1, 0)), [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 10.0, 2.0, 20.0, 3.0, 30.0]);
+        assert_eq!(moved((-1, 1)), [0.0, 0.0, 4.0, 40.0, 5.0, 50.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        assert_eq!(moved((0, -5)), [0.0; 12]);
     }
 
     #[test]
     fn every_way_is_taken_and_half_stay() {
         let images = |seed, epoch| -> Vec<Vec<u32>> {
             let one = |example| {
-                let mut out = Vec::new();
-                shift(1).push(seed, epoch, example, &IMAGE, &mut out);
+                let out = offset(1, seed, epoch, example).map_or(IMAGE, moved);
                 out.iter().map(|value| value.to_bits()).collect()
             };
             (0..900).map(one).collect()

@@ -57,6 +57,7 @@ struct Inner {
     layer_caller: Cell<Option<&'static Location<'static>>>,
     training: bool,
     tuning: RefCell<Rc<Tuning>>,
+    precision: Cell<Precision>,
     inputs: RefCell<Vec<InputInfo>>,
     variables: RefCell<Vec<VariableInfo>>,
     variable_names: RefCell<BTreeSet<String>>,
@@ -151,6 +152,7 @@ impl Graph {
                 layer_caller: Cell::default(),
                 training,
                 tuning: RefCell::default(),
+                precision: Cell::new(Precision::F32),
                 inputs: RefCell::default(),
                 variables: RefCell::default(),
                 variable_names: RefCell::default(),
@@ -169,6 +171,18 @@ impl Graph {
     /// How the program is made cheaper on its target.
     pub fn tuning(&self) -> Rc<Tuning> {
         Rc::clone(&self.inner.tuning.borrow())
+    }
+
+    /// The graph whose network computes in this precision, which [`Scope::low_precision`] reads; before, it is f32.
+    #[must_use]
+    pub fn computing_in(self, precision: Precision) -> Graph {
+        self.inner.precision.set(precision);
+        self
+    }
+
+    /// What the network computes in.
+    pub fn precision(&self) -> Precision {
+        self.inner.precision.get()
     }
 
     /// Whether the program trains.
@@ -238,19 +252,19 @@ impl Graph {
     /// No name level is added, as with TensorFlow's `bfloat16_scope()`.
     #[track_caller]
     pub fn bf16_scope<R>(&self, network: impl FnOnce(&Scope) -> R) -> R {
-        self.scope().low_precision("", DType::BF16, network)
+        self.scope().low_precision_named("", DType::BF16, network)
     }
 
     /// [`Graph::bf16_scope`] with a name level, as with TensorFlow's `bfloat16_scope("name")`.
     #[track_caller]
     pub fn bf16_scope_named<R>(&self, name: &str, network: impl FnOnce(&Scope) -> R) -> R {
-        self.scope().low_precision(name, DType::BF16, network)
+        self.scope().low_precision_named(name, DType::BF16, network)
     }
 
     /// [`Graph::bf16_scope`] for any low dtype or [`Precision`]; with f32 it is [`Graph::scope`].
     #[track_caller]
     pub fn low_precision_scope<R>(&self, dtype: impl Into<DType>, network: impl FnOnce(&Scope) -> R) -> R {
-        self.scope().low_precision("", dtype.into(), network)
+        self.scope().low_precision_named("", dtype.into(), network)
     }
 
     /// Sets the value variable number `variable` has after the call: of its dtype and dims.
@@ -288,6 +302,12 @@ impl Graph {
     /// The inputs so far, in the order they were made.
     pub fn inputs(&self) -> Vec<InputInfo> {
         self.inner.inputs.borrow().clone()
+    }
+
+    /// Puts the inputs in the order of `names`; those that are not among them follow, in the order they were made.
+    pub fn order_inputs(&self, names: &[&str]) {
+        let place = |input: &InputInfo| names.iter().position(|name| *name == input.name).unwrap_or(names.len());
+        self.inner.inputs.borrow_mut().sort_by_key(place);
     }
 
     /// Variable `number` of them.

@@ -129,9 +129,16 @@ impl Scope {
         Variable { number, stored, value }
     }
 
+    /// The low-precision scope of the graph's [`precision`](Graph::precision), nested here; in f32 nothing changes. No name
+    /// level is added.
+    #[track_caller]
+    pub fn low_precision<R>(&self, network: impl FnOnce(&Scope) -> R) -> R {
+        self.low_precision_named("", self.graph.precision().compute(), network)
+    }
+
     /// [`Graph::low_precision_scope`], nested here.
     #[track_caller]
-    pub(super) fn low_precision<R>(&self, name: &str, dtype: DType, network: impl FnOnce(&Scope) -> R) -> R {
+    pub(super) fn low_precision_named<R>(&self, name: &str, dtype: DType, network: impl FnOnce(&Scope) -> R) -> R {
         if dtype == DType::F32 {
             return self.within(name, network);
         }

@@ -1,8 +1,9 @@
 //! A small convolutional network: blocks of convolution, batch norm, relu and max pool, then dense layers.
 
-use super::{image_dims, yaml};
+use super::{Classifier, image_dims, yaml};
 use crate::graph::{Init, Scope, Tensor};
 use crate::nn::{BatchNorm, Conv2d, Dense, Padding, Pool, batch_norm, conv2d, dense, dropout, flatten, max_pool, relu};
+use crate::task::Identity;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of [`build`].
@@ -42,6 +43,28 @@ impl Config {
     pub fn new(input: [i64; 3], n_classes: i64) -> Config {
         let (filters, kernel) = (filters(), kernel());
         Config { input: input.to_vec(), n_classes, filters, kernel, hidden: Vec::new(), dropout: 0.0 }
+    }
+}
+
+impl Classifier for Config {
+    fn kind(&self) -> &str {
+        "cnn"
+    }
+
+    fn input(&self) -> &[i64] {
+        &self.input
+    }
+
+    fn n_classes(&self) -> i64 {
+        self.n_classes
+    }
+
+    fn build(&self, s: &Scope, images: &Tensor) -> Tensor {
+        build(s, images, self)
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::new("cnn").of(self).changeable(&["dropout"])
     }
 }
 

@@ -1,8 +1,9 @@
 //! A multi-layer perceptron: dense layers with relu between them.
 
-use super::yaml;
+use super::{Classifier, yaml};
 use crate::graph::{Scope, Tensor};
 use crate::nn::{Dense, dense, dropout, flatten, relu};
+use crate::task::Identity;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of [`build`].
@@ -31,6 +32,28 @@ impl Config {
     /// The default for examples of dims `input` in `n_classes` classes.
     pub fn new(input: impl Into<Vec<i64>>, n_classes: i64) -> Config {
         Config { input: input.into(), n_classes, hidden: hidden(), dropout: 0.0 }
+    }
+}
+
+impl Classifier for Config {
+    fn kind(&self) -> &str {
+        "mlp"
+    }
+
+    fn input(&self) -> &[i64] {
+        &self.input
+    }
+
+    fn n_classes(&self) -> i64 {
+        self.n_classes
+    }
+
+    fn build(&self, s: &Scope, images: &Tensor) -> Tensor {
+        build(s, images, self)
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::new("mlp").of(self).changeable(&["dropout"])
     }
 }
 

@@ -1,23 +1,26 @@
-//! Models: a configuration (serde) and a function that builds it on a scope.
+//! The zoo: configurations (serde), functions that build them on a scope, and the [`Task`]s they are.
 //!
-//! Every `build` takes the input in whatever dtype it is to compute in, and gives logits in that dtype; where the
-//! low-precision scope opens and where logits become f32 is up to the caller, who is most often [`forward`].
+//! Every `build` takes the input in whatever dtype it is to compute in, and gives logits in that dtype; a task opens the
+//! low-precision scope around it and casts logits to f32.
 
+mod classification;
 pub mod cnn;
 pub mod kind;
 mod layout;
 pub mod mlp;
 pub mod resnet;
+mod tokens;
 pub mod transformer;
 pub mod yaml;
 
+pub use classification::{Classification, Classifier};
 pub use layout::image_dims;
+pub use tokens::Tokens;
 pub use yaml::{ConfigError, ConfigProblem};
 
-use crate::graph::{Graph, Precision, Scope, Tensor};
-use crate::hlo::DType;
-use crate::tuning::Softmax;
+use crate::task::Task;
 use serde::{Deserialize, Deserializer, Serialize};
+use std::sync::Arc;
 
 /// A model of the zoo, as a YAML file describes it: `kind` first, then the keys of that kind's configuration.
 ///
@@ -25,7 +28,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// use bf16scope::models::{Model, yaml};
 ///
 /// let model: Model = yaml::from_str("mlp.yaml", "kind: mlp\ninput: [64]\nn_classes: 10\n").unwrap();
-/// assert_eq!(model.n_classes(), 10);
+/// assert_eq!(model.task(0.0).name(), "mlp");
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
@@ -51,117 +54,15 @@ impl Model {
         }
     }
 
-    /// What it reads.
-    pub fn reads(&self) -> Reads {
-        match self {
-            Model::Mlp(_) | Model::Cnn(_) | Model::Resnet(_) => Reads::Images,
-            Model::Transformer(_) => Reads::Tokens,
+    /// What is learnt, with label smoothing in `[0, 1)` in training.
+    pub fn task(&self, label_smoothing: f64) -> Arc<dyn Task> {
+        match self.clone() {
+            Model::Mlp(network) => Arc::new(Classification { network, label_smoothing }),
+            Model::Cnn(network) => Arc::new(Classification { network, label_smoothing }),
+            Model::Resnet(network) => Arc::new(Classification { network, label_smoothing }),
+            Model::Transformer(network) => Arc::new(Tokens { network, label_smoothing }),
         }
     }
-
-    /// Dims of one example: for images `[height, width, channels]`, for tokens `[length]`.
-    pub fn input(&self) -> &[i64] {
-        match self {
-            Model::Mlp(config) => &config.input,
-            Model::Cnn(config) => &config.input,
-            Model::Resnet(config) => &config.input,
-            Model::Transformer(config) => std::slice::from_ref(&config.length),
-        }
-    }
-
-    /// Number of classes: of an image, or of the token at each position.
-    pub fn n_classes(&self) -> i64 {
-        match self {
-            Model::Mlp(config) => config.n_classes,
-            Model::Cnn(config) => config.n_classes,
-            Model::Resnet(config) => config.n_classes,
-            Model::Transformer(config) => config.vocabulary,
-        }
-    }
-
-    /// Builds it: images `[batch, input…]` → logits `[batch, n_classes]` in the dtype of the images; tokens
-    /// `[batch, length]` → logits `[batch, length, n_classes]` in the dtype of the scope.
-    pub fn build(&self, s: &Scope, inputs: &Tensor) -> Tensor {
-        match self {
-            Model::Mlp(config) => mlp::build(s, inputs, config),
-            Model::Cnn(config) => cnn::build(s, inputs, config),
-            Model::Resnet(config) => resnet::v1(s, inputs, config),
-            Model::Transformer(config) => transformer::build(s, inputs, config),
-        }
-    }
-}
-
-/// What a model reads, and so what its programs' input is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reads {
-    /// Numbers, `images` in programs, cast on the host to the dtype the network computes in.
-    Images,
-    /// Indices of a vocabulary, `tokens` in programs, s32 in every precision.
-    Tokens,
-}
-
-impl Reads {
-    /// The name of the programs' input.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reads::Images => "images",
-            Reads::Tokens => "tokens",
-        }
-    }
-
-    /// The dtype of the programs' input.
-    pub fn dtype(self, precision: Precision) -> DType {
-        match self {
-            Reads::Images => precision.compute(),
-            Reads::Tokens => DType::S32,
-        }
-    }
-}
-
-/// The forward part of a program.
-#[derive(Clone, Debug)]
-pub struct Forward {
-    /// What the input is.
-    pub reads: Reads,
-    /// The program's input: `images` `[batch, input…]`, already in the dtype the network computes in, or `tokens`
-    /// `s32[batch, length]`.
-    pub input: Tensor,
-    /// What the network gave, in the dtype it computes in.
-    pub network: Tensor,
-    /// The same as f32: `[batch, n_classes]` or `[batch, length, n_classes]`.
-    pub logits: Tensor,
-    /// How the softmax of a loss over a vocabulary finds its sums.
-    pub softmax: Softmax,
-}
-
-impl Forward {
-    /// Dims of the labels: one for each row of logits.
-    pub fn label_dims(&self) -> Vec<i64> {
-        let dims = self.logits.dims();
-        dims.split_last().map(|(_, leading)| leading.to_vec()).unwrap_or_default()
-    }
-}
-
-/// The forward part of a program in `graph`: an input that the host has cast, the network in a low-precision scope, and
-/// logits cast to f32 right after it.
-///
-/// ```
-/// use bf16scope::graph::{Graph, Precision};
-/// use bf16scope::hlo::DType;
-/// use bf16scope::models::{Model, forward, mlp};
-///
-/// let model = Model::Mlp(mlp::Config::new([64], 10));
-/// let g = Graph::new("mlp");
-/// let forward = forward(&g, &model, Precision::Bf16, 32);
-/// assert_eq!((forward.input.dtype(), forward.logits.dtype()), (DType::BF16, DType::F32));
-/// ```
-#[track_caller]
-pub fn forward(graph: &Graph, model: &Model, precision: Precision, batch: i64) -> Forward {
-    let dims: Vec<i64> = [batch].into_iter().chain(model.input().iter().copied()).collect();
-    let input = graph.input(model.reads().name(), model.reads().dtype(precision), dims);
-    let network = graph.low_precision_scope(precision, |s| model.build(s, &input));
-    let logits = network.cast(DType::F32);
-    Forward { reads: model.reads(), input, network, logits, softmax: graph.tuning().softmax }
 }
 
 impl<'de> Deserialize<'de> for Model {

@@ -3,12 +3,13 @@
 //! Source: He et al. 2015 (v1), with the stride on the 3×3 convolution of a bottleneck (v1.5), as TensorFlow's official
 //! TPU model and Flax's ImageNet example have it.
 
-use super::{image_dims, yaml};
+use super::{Classifier, image_dims, yaml};
 use crate::graph::{Init, Scope, Tensor};
 use crate::nn::{
     BatchNorm, Conv2d, ConvNormPool, Dense, Format, Padding, Pool, batch_norm, conv_norm_pool, conv2d, conv2d_paired,
     conv2d_space_to_depth, dense, global_avg_pool, max_pool, relu,
 };
+use crate::task::Identity;
 use crate::tuning::Stem;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
@@ -148,6 +149,28 @@ impl<'de> Deserialize<'de> for Depth {
             }
         }
         deserializer.deserialize_u64(Layers)
+    }
+}
+
+impl Classifier for Config {
+    fn kind(&self) -> &str {
+        "resnet"
+    }
+
+    fn input(&self) -> &[i64] {
+        &self.input
+    }
+
+    fn n_classes(&self) -> i64 {
+        self.n_classes
+    }
+
+    fn build(&self, s: &Scope, images: &Tensor) -> Tensor {
+        v1(s, images, self)
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::new("resnet").of(self).changeable(&["format"])
     }
 }
 

@@ -5,23 +5,22 @@
 //! the whole batch, with sums in another order; but whatever looks at a batch as a whole sees micro-batches: batch norm
 //! normalises by the statistics of each, and moves the running ones once for each.
 
-use super::program::{Objective, ProgramError, differentiate, losses, network};
+use super::forward::{Sums, call, differentiate, safe};
+use super::objective::{Objective, ProgramError};
 use crate::graph::{Graph, Operand, Precision, Program, Tensor, VariableInfo};
 use crate::hlo::DType;
-use crate::models::Model;
 use crate::optim::Scaling;
+use crate::task::{Loss, Mode, Task};
 
 /// What the micro-batches of a batch bring together.
 pub(super) struct Accumulated {
-    /// The mean over the batch, f32.
-    pub loss: Tensor,
-    /// Over the batch, s32.
-    pub n_correct: Tensor,
+    /// Over the batch.
+    pub sums: Sums,
     /// Of the scaled loss, by variable number.
     pub gradients: Vec<(usize, Tensor)>,
 }
 
-/// The network's step on a micro-batch, before there is a graph for the whole batch.
+/// A task's step on a micro-batch, before there is a graph for the whole batch.
 pub(super) struct MicroBatch {
     program: Program,
     n: u32,
@@ -29,41 +28,52 @@ pub(super) struct MicroBatch {
     trainable: Vec<usize>,
     /// How many of the inputs are parts of the batch; they come first.
     n_split: usize,
+    /// What one micro-batch reports; the tensors are of another graph.
+    sums: Sums,
+    /// Which of the sums the gradients are divided by; without one, by the number of micro-batches.
+    weight: Option<usize>,
 }
 
 impl MicroBatch {
-    /// The step of one of `n` parts. Its parameters: the model's variables, the inputs of the batch, then `loss_scale` and
+    /// The step of one of `n` parts. Its parameters: the task's variables, the inputs of the batch, then `loss_scale` and
     /// the sums so far; results: all but the inputs of the batch.
     pub fn new(
-        model: &Model,
+        task: &dyn Task,
         precision: Precision,
         batch: i64,
         objective: &Objective,
     ) -> Result<MicroBatch, ProgramError> {
         objective.check_batch(batch)?;
         let n = objective.accumulate.get();
-        let graph = Graph::training("micro_batch").tuned(&objective.tuning);
-        let (forward, labels) = network(&graph, model, precision, batch / i64::from(n));
+        let graph = Graph::training("micro_batch").tuned(&objective.tuning).computing_in(precision);
+        let called = call(&graph, task, batch / i64::from(n), Mode::Train);
         let n_split = graph.inputs().len();
-        let (loss, n_correct) = losses(&forward, &labels, objective);
+        let sums = Sums::of(&called, Mode::Train);
         let loss_scale = graph.input("loss_scale", DType::F32, []);
-        let gradients = differentiate(&graph, &(&loss * &loss_scale))?;
-        let mut sums =
-            vec![graph.input("loss", DType::F32, []) + loss, graph.input("n_correct", DType::S32, []) + n_correct];
+        let (target, weight) = match &called.loss {
+            Some(Loss::Mean(mean)) => (mean, None),
+            Some(Loss::Weighted { sum, .. }) => (sum, Some(1)),
+            None => return Err(missing_loss(&graph)),
+        };
+        let gradients = differentiate(&graph, &(target * &loss_scale))?;
+        let mut totals = Vec::new();
+        for (name, tensor) in &sums.tensors {
+            totals.push(graph.input(&format!("sum/{name}"), tensor.dtype(), []) + tensor);
+        }
         let variables = graph.variables();
         for (number, gradient) in &gradients {
             let VariableInfo { name, dtype, dims, .. } = &variables[*number];
-            sums.push(graph.input(&format!("gradient/{name}"), *dtype, dims.clone()) + gradient);
+            totals.push(graph.input(&format!("gradient/{name}"), *dtype, dims.clone()) + gradient);
         }
         let state: Vec<Tensor> = variables.iter().map(|v| graph.tensor(v.update.unwrap_or(v.instr))).collect();
         let results: Vec<(&str, &Tensor)> =
-            state.iter().chain([&loss_scale]).chain(&sums).map(|tensor| ("", tensor)).collect();
+            state.iter().chain([&loss_scale]).chain(&totals).map(|tensor| ("", tensor)).collect();
         let program = graph.finish(&results)?;
         let trainable = gradients.into_iter().map(|(number, _)| number).collect();
-        Ok(MicroBatch { program, n, trainable, n_split })
+        Ok(MicroBatch { program, n, trainable, n_split, sums, weight })
     }
 
-    /// Makes the model's variables and the whole batch's inputs in `graph`, as a step without micro-batches has them.
+    /// Makes the task's variables and the whole batch's inputs in `graph`, as a step without micro-batches has them.
     pub fn inputs(&self, graph: &Graph) -> Vec<Tensor> {
         for VariableInfo { name, dtype, dims, init, trainable, instr, .. } in &self.program.variables {
             let variable = match trainable {
@@ -86,7 +96,8 @@ impl MicroBatch {
         let variables = &graph.variables()[..self.program.variables.len()];
         let values: Vec<Tensor> = variables.iter().map(|variable| graph.tensor(variable.instr)).collect();
         let scale = scaling.scale(&graph.scalar(DType::F32, 1.0));
-        let mut zeros = vec![graph.scalar(DType::F32, 0.0), graph.scalar(DType::S32, 0.0)];
+        let zero = |(_, tensor): &(String, Tensor)| graph.scalar(tensor.dtype(), 0.0);
+        let mut zeros: Vec<Tensor> = self.sums.tensors.iter().map(zero).collect();
         zeros.extend(self.trainable.iter().map(|&number| {
             let VariableInfo { dtype, dims, .. } = &variables[number];
             graph.full(*dtype, dims, 0.0)
@@ -106,9 +117,22 @@ impl MicroBatch {
             }
         }
         // After the loss scale, which comes back as it went in.
+        let (totals, gradients) = sums[1..].split_at(self.sums.tensors.len());
         let n = f64::from(self.n);
-        let gradients = self.trainable.iter().zip(&sums[3..]).map(|(&number, sum)| (number, sum / n)).collect();
-        Accumulated { loss: &sums[1] / n, n_correct: sums[2].clone(), gradients }
+        let gradient = |sum: &Tensor| match self.weight {
+            None => sum / n,
+            Some(weight) => sum / safe(&totals[weight]).broadcast_in_dim(&sum.dims(), &[]),
+        };
+        let gradients = self.trainable.iter().zip(gradients).map(|(&number, sum)| (number, gradient(sum))).collect();
+        Accumulated { sums: self.sums.clone().over(self.n, totals), gradients }
+    }
+}
+
+/// Why a task that gives no loss has no program: the graph kept it.
+pub(super) fn missing_loss(graph: &Graph) -> ProgramError {
+    match graph.finish(&[]) {
+        Err(error) => error.into(),
+        Ok(_) => unreachable!("a call that gives no loss is an error of the graph"),
     }
 }
 

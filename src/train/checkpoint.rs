@@ -29,8 +29,9 @@ use std::io;
 use std::path::Path;
 use std::str::FromStr;
 
-/// The version this build writes, and the only one it reads. Version 1 had no hash.
-pub const VERSION: u32 = 2;
+/// The version this build writes, and the only one it reads. Version 1 had no hash; version 2 was of four models, not of
+/// tasks, and had another order of examples.
+pub const VERSION: u32 = 3;
 
 /// Where a run is and how it was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +46,17 @@ pub struct Position {
     pub seed: u64,
     /// What the network computed in. The variables are f32 in any case.
     pub precision: Precision,
+    /// The version of the order of examples: [`ORDER_VERSION`](crate::data::ORDER_VERSION) of the build that wrote it.
+    pub order: u32,
+}
+
+/// What tells the function of a task from others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionHash {
+    /// Of its prediction module, not tuned, without names and places in source.
+    pub sha256: String,
+    /// The version of bf16scope that emitted it: another one may emit the same function in another way.
+    pub version: String,
 }
 
 /// The data of a run.
@@ -91,6 +103,8 @@ pub struct Checkpoint {
     pub position: Position,
     /// The settings that it was made with.
     pub settings: Settings,
+    /// The function that it was made with, where the task predicts something.
+    pub function: Option<FunctionHash>,
     /// The data that it was made with, where a run made it. Who trains step by step knows them, and says them or not.
     pub data: Option<DataIdentity>,
     /// Variables and slots by name.
@@ -245,8 +259,13 @@ mod tests {
         HostArray { shape, bytes }
     }
 
+    fn owned((name, hash): (&str, &str)) -> (String, String) {
+        (name.to_string(), hash.to_string())
+    }
+
     fn checkpoint() -> Checkpoint {
-        let position = Position { step: 1234, steps_per_epoch: 100, batch: 32, seed: 7, precision: Precision::F16 };
+        let (step, steps_per_epoch, precision) = (1234, 100, Precision::F16);
+        let position = Position { step, steps_per_epoch, batch: 32, seed: 7, precision, order: 2 };
         let variables = [
             ("dense/kernel", array(DType::F32, &[2, 3])),
             ("dense/kernel/momentum", array(DType::F32, &[2, 3])),
@@ -255,10 +274,10 @@ mod tests {
         ];
         let variables = variables.map(|(name, value)| (name.to_string(), value)).into();
         let settings = Settings(serde_json::json!({"model": {"kind": "mlp", "hidden": [2]}}));
-        let print =
-            |features: &str| Fingerprint { n_examples: 9, features: features.to_string(), labels: "l".to_string() };
+        let print = |hash: &str| Fingerprint { n_examples: 9, arrays: [("images", hash)].map(owned).into() };
         let data = Some(DataIdentity { training: print("f"), test: print("g") });
-        Checkpoint { position, settings, data, variables }
+        let function = Some(FunctionHash { sha256: "h".to_string(), version: "0".to_string() });
+        Checkpoint { position, settings, function, data, variables }
     }
 
     fn path() -> &'static Path {
@@ -312,18 +331,18 @@ mod tests {
             error(&safetensors::serialize([] as [(&str, TensorView<'_>); 0], Some(metadata)).unwrap())
         };
         assert_eq!(
-            of_format(r#"{"version": 3, "future": true}"#),
-            "runs/mlp.safetensors: checkpoint format 3, this build reads format 2\n\
+            of_format(r#"{"version": 4, "future": true}"#),
+            "runs/mlp.safetensors: checkpoint format 4, this build reads format 3\n\
              help: use the build of bf16scope that wrote it"
         );
         assert_eq!(
             of_format(r#"{"version": 1, "position": {}}"#),
-            "runs/mlp.safetensors: checkpoint format 1, this build reads format 2\n\
-             help: it is of an older build and has no hash that could show damage: go on with that build, or train \
-             again; any reader of safetensors still reads its arrays"
+            "runs/mlp.safetensors: checkpoint format 1, this build reads format 3\n\
+             help: it is of an older build, with other settings and another order of examples: go on with that build, \
+             or train again; any reader of safetensors still reads its arrays"
         );
         assert_eq!(
-            of_format(r#"{"version": 2}"#),
+            of_format(r#"{"version": 3}"#),
             "runs/mlp.safetensors: not a bf16scope checkpoint: its metadata has no sha256\n\
              help: name a checkpoint that `bf16scope train` wrote"
         );

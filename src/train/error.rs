@@ -1,8 +1,8 @@
 //! What can go wrong in training.
 
+use super::change::Change;
 use super::checkpoint::CheckpointError;
 use super::program::ProgramError;
-use super::resume::Change;
 use crate::data::DataError;
 use crate::graph::Precision;
 use crate::hlo::DType;
@@ -35,34 +35,28 @@ pub enum TrainError {
         /// The file.
         path: PathBuf,
     },
-    /// A model of tokens, which data sets of one class an example cannot train.
-    #[error("{}: the model reads tokens and names one at each position, and `data` holds one class for each example\nhelp: it can be compiled, emitted, lowered and audited; to train it, drive `train::program::training` with batches of your own", path.display())]
-    Tokens {
-        /// The file.
+    /// Keys of `data` that do not go together.
+    #[error("{}: `data` has {measured}, expected {expected}\nhelp: `bf16scope train --help` shows what `data` may be", path.display())]
+    DataKeys {
+        /// The experiment's file.
         path: PathBuf,
+        /// What there is.
+        measured: String,
+        /// What should be.
+        expected: String,
     },
     /// The data are not right.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// Examples of other dims, or with other classes, than the model takes.
-    #[error(
-        "the data have {measured}, but the model takes {expected}\nhelp: change `input` or `n_classes` of the model, or name other data"
-    )]
-    Fit {
-        /// What the data have.
-        measured: String,
-        /// What the model takes.
-        expected: String,
-    },
-    /// A label that is no class.
-    #[error("example {example}: its label is {label}, expected 0 to {}", n_classes - 1)]
-    Label {
-        /// The example's index.
-        example: usize,
-        /// The label.
-        label: i32,
-        /// How many classes there are.
-        n_classes: i64,
+    /// A loss or a metric that is not a number.
+    #[error("{name} over {over} is {value}, which is not a number\nhelp: {}", metric_help(*value))]
+    Metric {
+        /// The metric.
+        name: String,
+        /// What it is.
+        value: f64,
+        /// `360 test examples`, `the batch of step 12`.
+        over: String,
     },
     /// A batch that the program does not take. Nothing was done with it.
     #[error("step {}: the batch has {measured}, expected {expected}\nhelp: the session is as it was: give it a batch like that", step + 1)]
@@ -117,6 +111,14 @@ pub enum TrainError {
         /// The checkpoint.
         path: PathBuf,
         /// What has changed and may not.
+        changes: Vec<Change>,
+    },
+    /// A checkpoint of a task that computes something else.
+    #[error("{}: the checkpoint is of another function:{}\nhelp: set `model` as it was, or give --other-function where its variables fit", path.display(), lines(changes))]
+    OtherFunction {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What has changed.
         changes: Vec<Change>,
     },
     /// A state that the machine cannot hold.
@@ -212,6 +214,13 @@ fn resume_help(changes: &[Change]) -> String {
         parts.push("use the data, `scale` and `n_test` it was made with".to_string());
     }
     parts.join(", ")
+}
+
+fn metric_help(value: f64) -> &'static str {
+    match value.is_nan() {
+        true => "its weights may add up to 0, or one of its terms be 0/0: leave such examples out by their weight",
+        false => "one of its terms is infinite, such as a logarithm of 0: bound it in the task",
+    }
 }
 
 fn diverged_help(precision: Precision) -> &'static str {

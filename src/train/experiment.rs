@@ -10,21 +10,23 @@
 //!   learning_rate: {kind: constant, value: 0.1}
 //! ```
 //!
-//! Paths in the file are relative to the file. Precision is not in it: it is a switch of the run.
+//! [`DataConfig`] says what `data` may be. Paths in the file are relative to the file. Precision is not in it: it is a switch of the run.
 
+use super::data_config::{DataConfig, Examples};
 use super::error::TrainError;
-use super::program::Objective;
-use super::session::Spec;
-use crate::data::{CsvSpec, Dataset};
+use super::objective::Objective;
+use super::spec::Spec;
 use crate::files;
 use crate::graph::Precision;
 use crate::models::kind::kind_first;
-use crate::models::{Model, Reads, yaml};
+use crate::models::{Model, yaml};
 use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
+use crate::task::Task;
 use crate::tuning::{Tune, Tuning};
 use serde::Deserialize;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// An experiment.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -40,19 +42,6 @@ pub struct Experiment {
     /// How its programs are made cheaper on their target. Default `auto`.
     #[serde(default)]
     pub tune: Tune,
-}
-
-/// A data set: a CSV file, one example a line, its features and then its label. Dims and classes are the model's.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DataConfig {
-    /// The file; plain or gzip.
-    pub csv: PathBuf,
-    /// What each feature is multiplied with. Default 1.
-    #[serde(default = "one", deserialize_with = "scale")]
-    pub scale: f32,
-    /// How many examples at the end are for testing.
-    pub n_test: usize,
 }
 
 /// How a network is trained.
@@ -88,19 +77,9 @@ pub struct TrainConfig {
     pub accumulate: u32,
 }
 
-fn one() -> f32 {
-    1.0
-}
-
 /// A whole number from 1 up to what fits in an `i32`.
 fn count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     Ok(yaml::positive_up_to(deserializer, i64::from(i32::MAX))? as u32)
-}
-
-/// A factor of features, in f32.
-fn scale<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
-    let is_scale = |value: f64| (value as f32).is_normal();
-    Ok(yaml::number(deserializer, is_scale, "a number other than 0 that f32 can hold")? as f32)
 }
 
 impl Default for TrainConfig {
@@ -133,7 +112,7 @@ impl TrainConfig {
             Precision::F32 | Precision::Bf16 => LossScale::None,
         });
         let accumulate = NonZeroU32::new(self.accumulate).unwrap_or(NonZeroU32::MIN);
-        Objective { update, label_smoothing: self.label_smoothing, loss_scale, accumulate, tuning: Tuning::none() }
+        Objective { update, loss_scale, accumulate, tuning: Tuning::none() }
     }
 }
 
@@ -148,23 +127,20 @@ impl Experiment {
         Ok(yaml::from_str(&path.display().to_string(), &text)?)
     }
 
+    /// What is learnt.
+    pub fn task(&self) -> Arc<dyn Task> {
+        self.model.task(self.train.label_smoothing)
+    }
+
     /// Reads the data of the experiment that was read from `path`: for training, and for testing.
     ///
     /// # Errors
-    /// Where there are none, or the model reads tokens, or the file is not right: then with the line.
-    pub fn read_data(&self, path: &Path) -> Result<(Dataset, Dataset), TrainError> {
-        if self.model.reads() == Reads::Tokens {
-            return Err(TrainError::Tokens { path: path.to_path_buf() });
+    /// Where there are none, or a file is not right: then with its place.
+    pub fn read_data(&self, path: &Path) -> Result<Examples, TrainError> {
+        match &self.data {
+            Some(data) => data.read(path, &self.task().features()),
+            None => Err(TrainError::NoData { path: path.to_path_buf() }),
         }
-        let Some(data) = &self.data else { return Err(TrainError::NoData { path: path.to_path_buf() }) };
-        let _span = tracing::info_span!("data").entered();
-        let spec = CsvSpec {
-            feature_dims: self.model.input().to_vec(),
-            n_classes: usize::try_from(self.model.n_classes()).expect("a model has at least one class"),
-            scale: data.scale,
-        };
-        let csv = path.parent().unwrap_or(Path::new("")).join(&data.csv);
-        Ok(Dataset::read_csv(&csv, &spec)?.split_tail(data.n_test)?)
     }
 
     /// What the training program minimises in this precision, and how, for a target on which `auto` pays.
@@ -175,7 +151,7 @@ impl Experiment {
     /// What a session trains on a device for which `auto` pays: of a CPU [`Tuning::none`].
     pub fn spec(&self, precision: Precision, auto: &Tuning) -> Spec {
         Spec {
-            model: self.model.clone(),
+            task: self.task(),
             precision,
             batch: self.train.batch,
             seed: self.train.seed,
@@ -197,6 +173,7 @@ mod tests {
     use super::*;
     use crate::models::mlp;
     use crate::optim::{MomentumDtype, RateDrop};
+    use crate::train::data_config::Scale;
     use crate::tuning::{Keys, Remat};
     use expect_test::{Expect, expect};
 
@@ -235,7 +212,12 @@ tune: {remat: [block*, stem]}
         let drops = vec![RateDrop { step: 20, multiplier: 0.1 }];
         let expected = Experiment {
             model: Model::Mlp(mlp::Config::new([4], 2)),
-            data: Some(DataConfig { csv: PathBuf::from("data/x.csv"), scale: 0.5, n_test: 3 }),
+            data: Some(DataConfig {
+                csv: Some(PathBuf::from("data/x.csv")),
+                scale: Some(Scale::All(0.5)),
+                n_test: Some(3),
+                ..DataConfig::default()
+            }),
             train: TrainConfig {
                 batch: 8,
                 epochs: 7,
@@ -497,17 +479,6 @@ train: {remat: elementwise}
             experiment.read_data(Path::new("e.yaml")).unwrap_err().to_string(),
             "e.yaml: the experiment has no `data`, which training and evaluation need\n\
              help: add a `data:` block with `csv` and `n_test`, as in examples/digits.yaml"
-        );
-    }
-
-    #[test]
-    fn a_model_of_tokens_says_what_can_be_done_with_it() {
-        let experiment = parse("model: {kind: transformer}\n").unwrap();
-        assert_eq!(
-            experiment.read_data(Path::new("e.yaml")).unwrap_err().to_string(),
-            "e.yaml: the model reads tokens and names one at each position, and `data` holds one class for each example\n\
-             help: it can be compiled, emitted, lowered and audited; to train it, drive `train::program::training` with \
-             batches of your own"
         );
     }
 

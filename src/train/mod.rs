@@ -1,23 +1,39 @@
 //! Training: experiments, programs, the loop, checkpoints.
 //!
-//! An [`Experiment`] (a YAML file) says what is trained. [`program`] makes the programs, [`Session`] holds a model on a
-//! device and makes steps, [`run`] trains it over epochs and ends well whatever happens, [`checkpoint`] keeps its state.
+//! An [`Experiment`] (a YAML file) or a [`Spec`] says what is trained: any [`Task`](crate::task::Task). [`program`] makes its
+//! programs, [`Session`] holds it on a device and makes steps, [`run`] trains it over epochs of a
+//! [`Source`](crate::data::Source) and ends well whatever happens, [`checkpoint`] keeps its state.
 //!
 //! Everything is a function of the experiment, the precision and the data: on one processor the same run gives bitwise
 //! the same weights, also across a stop and a resumption. This room does IO but prints nothing.
 
 mod accumulation;
+mod change;
 pub mod checkpoint;
+mod data_config;
+mod device;
 mod error;
+mod evaluation;
 mod experiment;
+mod forward;
 mod memory;
+mod objective;
 pub mod program;
 pub mod resume;
 mod run;
 mod session;
+mod spec;
+mod totals;
 
+pub use change::Change;
+pub use data_config::{DataConfig, Examples, Scale, TestConfig};
+pub use device::compile;
 pub use error::{Kept, TrainError};
-pub use experiment::{DataConfig, Experiment, TrainConfig, default_checkpoint};
-pub use program::{Objective, ProgramError};
+pub use evaluation::{Evaluation, Evaluator, Predictor};
+pub use experiment::{Experiment, TrainConfig, default_checkpoint};
+pub use objective::{Objective, ProgramError};
+pub use resume::Resumption;
 pub use run::{Data, EpochReport, Event, Plan, Summary, check, run};
-pub use session::{Evaluation, Evaluator, Session, Spec, StepReport, check_data, compile};
+pub use session::Session;
+pub use spec::Spec;
+pub use totals::Totals;

@@ -1,48 +1,33 @@
 //! Whether a run may go on from a checkpoint: what must be as it was, and what may have changed.
 //!
-//! What decides what is learnt, from what and in which order, must be as it was: the model, the precision, the batch, the
+//! What decides what is learnt, from what and in which order, must be as it was: the task, the precision, the batch, the
 //! seed, the optimizer's kind, and the data. Else the run would be another one from here on, or test examples would have
 //! been trained on. How it is learnt may change, as one lowers a learning rate that was too high, and so may how it is
 //! computed, which changes at most the order of sums: the variables are the same under every
-//! [`Tuning`]. Every such change is said, and of one of the tuning whether bits stay.
+//! [`Tuning`](crate::tuning::Tuning). Every such change is said, and of one of the tuning whether bits stay.
+//!
+//! A task says by its [`Identity`](crate::task::Identity) what it is. What it does not say, such as a closure that computes
+//! something else now, shows in a hash of its prediction module.
 
-use super::checkpoint::{Checkpoint, DataIdentity, Settings};
+use super::change::Change;
+use super::checkpoint::{Checkpoint, DataIdentity, FunctionHash, Settings};
 use super::error::TrainError;
-use super::session::Spec;
-use crate::tuning::{CHOICES, Choice, Effect, Tuning};
+use super::program;
+use super::spec::Spec;
+use crate::data::ORDER_VERSION;
+use crate::graph::Precision;
+use crate::hlo::text::{PrintOptions, print};
+use crate::hlo::{Metadata, Module};
+use crate::task::Task;
+use crate::tuning::Tuning;
 use serde_json::{Map, Value, json};
-use std::fmt;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A setting that differs between a checkpoint and the run that goes on from it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// Its key, as in an experiment.
-    pub key: String,
-    /// What the checkpoint has.
-    pub before: String,
-    /// What this run has.
-    pub now: String,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Change { key, before, now } = self;
-        write!(f, "{key} was {before}, is {now} now")?;
-        let choice = key.strip_prefix("tune.").and_then(|key| Choice::of(key.split('.').next()?));
-        match choice.map(|choice| choice.effect) {
-            Some(Effect::Exact) => f.write_str(": the same bits"),
-            Some(Effect::Reassociating) => f.write_str(": the same function, with other last bits from here on"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// What may change: keys, and beginnings of keys that end in a dot.
+/// What may change beside what the task lets change: keys, and beginnings of keys that end in a dot.
 const MAY_CHANGE: &[&str] = &[
     // How it is learnt.
-    "model.dropout",
-    "train.label_smoothing",
     "train.learning_rate",
     "train.learning_rate.",
     "train.loss_scale",
@@ -50,7 +35,6 @@ const MAY_CHANGE: &[&str] = &[
     "train.shift",
     "train.weight_decay.",
     // How it is computed.
-    "model.format",
     "train.accumulate",
     "tune.",
 ];
@@ -64,52 +48,17 @@ fn as_json(spec: &Spec) -> Value {
     let json = |value: serde_json::Result<Value>| value.expect("settings are numbers, texts and lists");
     let objective = &spec.objective;
     json!({
-        "model": json(serde_json::to_value(&spec.model)),
+        "model": spec.task.identity().settings(),
         "train": {
             "shift": spec.shift,
             "optimizer": kind_first(json(serde_json::to_value(objective.update.optimizer))),
             "learning_rate": kind_first(json(serde_json::to_value(&objective.update.learning_rate))),
             "weight_decay": json(serde_json::to_value(&objective.update.weight_decay)),
-            "label_smoothing": objective.label_smoothing,
             "loss_scale": json(serde_json::to_value(objective.loss_scale)),
             "accumulate": objective.accumulate,
         },
         "tune": json(serde_json::to_value(&objective.tuning)),
     })
-}
-
-/// Settings as [`settings`] writes them, of a checkpoint from before there was `tune`, when its keys stood under the model
-/// and the training, or from before some of its keys were renamed.
-fn with_tune(settings: &Value) -> Value {
-    let mut settings = settings.clone();
-    if let Some(Value::Object(tune)) = settings.get_mut("tune") {
-        for choice in &CHOICES {
-            if let Some(value) = choice.was.and_then(|was| tune.remove(was)) {
-                tune.insert(choice.key.to_string(), value);
-            }
-        }
-        return settings;
-    }
-    let mut tune = serde_json::to_value(Tuning::none()).expect("a tuning has a JSON form");
-    // Those were no choices: every program had them.
-    (tune["cotangent_remat"], tune["pace"]) = (json!(true), json!(true));
-    for block in ["model", "train"] {
-        let Some(Value::Object(block)) = settings.get_mut(block) else { continue };
-        for choice in &CHOICES {
-            let key = if block.contains_key(choice.key) { choice.key } else { choice.was.unwrap_or(choice.key) };
-            if let Some(value) = block.remove(key) {
-                tune[choice.key] = value;
-            }
-        }
-    }
-    // All layers were what a number was missing for.
-    if let Some(weights @ Value::Null) = tune.pointer_mut("/layer_remat/weights") {
-        *weights = json!("all");
-    }
-    if let Value::Object(settings) = &mut settings {
-        settings.insert("tune".to_string(), tune);
-    }
-    settings
 }
 
 /// serde's `{"sgd": {…}}` as experiments have it: `{"kind": "sgd", …}`.
@@ -126,38 +75,111 @@ fn kind_first(value: Value) -> Value {
     }
 }
 
-/// What has changed and may, for a run of `spec` that goes on from `checkpoint`, read from `path`.
-///
-/// # Errors
-/// [`TrainError::Resume`] with whatever has changed and may not.
-pub fn check_settings(path: &Path, checkpoint: &Checkpoint, spec: &Spec) -> Result<Vec<Change>, TrainError> {
-    let position = &checkpoint.position;
-    let of_position =
-        json!({"batch": position.batch, "seed": position.seed, "precision": position.precision.to_string()});
-    let of_spec = json!({"batch": spec.batch, "seed": spec.seed, "precision": spec.precision.to_string()});
-    let mut changes = Vec::new();
-    compare("", &of_position, &of_spec, &mut changes);
-    compare("", &with_tune(&checkpoint.settings.0), &as_json(spec), &mut changes);
-    let (allowed, refused): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(may_change);
-    match refused.is_empty() {
-        true => Ok(allowed),
-        false => Err(TrainError::Resume { path: path.to_path_buf(), changes: refused }),
+/// What tells the function of a task from others: a hash of its prediction module in f32, for one example, not tuned, without
+/// names and places in source. Nothing of a task that predicts nothing.
+pub fn function_of(task: &dyn Task) -> Option<FunctionHash> {
+    let program = program::prediction(task, Precision::F32, 1, &Tuning::none()).ok()?;
+    let text = print(&without_names(program.program.module), &PrintOptions::default());
+    let sha256 = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(FunctionHash { sha256, version: env!("CARGO_PKG_VERSION").to_string() })
+}
+
+/// The module with instructions named by their numbers.
+fn without_names(mut module: Module) -> Module {
+    module.name = "function".to_string();
+    for (number, computation) in module.computations.iter_mut().enumerate() {
+        computation.name = format!("c{number}");
+        for (at, instr) in computation.instructions.iter_mut().enumerate() {
+            instr.name = format!("c{number}.{at}");
+            instr.metadata = Metadata::default();
+        }
+    }
+    module
+}
+
+/// How strictly a checkpoint must be of the task that goes on from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resumption {
+    /// Whether it may be of a task with other settings, or another function, as long as the variables fit.
+    pub other_function: bool,
+}
+
+impl Resumption {
+    /// What has changed and may, for a run of `spec` that goes on from `checkpoint`, read from `path`.
+    ///
+    /// # Errors
+    /// [`TrainError::Resume`] with whatever has changed and may not.
+    pub fn check(self, path: &Path, checkpoint: &Checkpoint, spec: &Spec) -> Result<Vec<Change>, TrainError> {
+        let position = &checkpoint.position;
+        let of_position = json!({
+            "batch": position.batch, "seed": position.seed, "precision": position.precision.to_string(),
+        });
+        let of_spec = json!({"batch": spec.batch, "seed": spec.seed, "precision": spec.precision.to_string()});
+        let mut changes = Vec::new();
+        compare("", &of_position, &of_spec, &mut changes);
+        // Between epochs another order is as good as the one before; within one, examples would come twice.
+        if position.order != ORDER_VERSION && !position.step.is_multiple_of(position.steps_per_epoch) {
+            changes.push(Change::new("data.order", position.order.to_string(), ORDER_VERSION.to_string()));
+        }
+        let (mut before, mut now) = (checkpoint.settings.0.clone(), as_json(spec));
+        for settings in [&mut before, &mut now] {
+            settings.as_object_mut().map(|settings| settings.remove("model"));
+        }
+        compare("", &before, &now, &mut changes);
+        let (mut allowed, refused): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(may_change);
+        if !refused.is_empty() {
+            let (_, of_task) = self.task_changes(checkpoint, &*spec.task);
+            let changes = refused.into_iter().chain(of_task).collect();
+            return Err(TrainError::Resume { path: path.to_path_buf(), changes });
+        }
+        let (mut changes, refused) = self.task_changes(checkpoint, &*spec.task);
+        if !refused.is_empty() {
+            return Err(TrainError::Resume { path: path.to_path_buf(), changes: refused });
+        }
+        changes.append(&mut allowed);
+        Ok(changes)
+    }
+
+    /// What has changed in the task and may, for whoever evaluates or predicts with `checkpoint`, read from `path`.
+    ///
+    /// # Errors
+    /// [`TrainError::OtherFunction`] with whatever has changed and may not.
+    pub fn check_task(self, path: &Path, checkpoint: &Checkpoint, task: &dyn Task) -> Result<Vec<Change>, TrainError> {
+        let (allowed, refused) = self.task_changes(checkpoint, task);
+        match refused.is_empty() {
+            true => Ok(allowed),
+            false => Err(TrainError::OtherFunction { path: path.to_path_buf(), changes: refused }),
+        }
+    }
+
+    /// Changes of the task that are allowed, and those that are not.
+    fn task_changes(self, checkpoint: &Checkpoint, task: &dyn Task) -> (Vec<Change>, Vec<Change>) {
+        let identity = task.identity();
+        let mut changes = Vec::new();
+        let before = checkpoint.settings.0.get("model").unwrap_or(&Value::Null);
+        compare("model", before, &identity.settings(), &mut changes);
+        let is_changeable = |change: &Change| {
+            let setting = change.key.strip_prefix("model.").and_then(|key| key.split('.').next());
+            setting.is_some_and(|setting| identity.may_change(setting))
+        };
+        let (mut allowed, mut refused): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(is_changeable);
+        // A setting that differs explains another function.
+        let functions = checkpoint.function.as_ref().filter(|_| refused.is_empty()).zip(function_of(task));
+        if let Some((before, now)) = functions.filter(|(before, now)| before.sha256 != now.sha256) {
+            let short = |function: &FunctionHash| function.sha256.get(..12).unwrap_or_default().to_string();
+            let change = Change::new("function", short(before), short(&now));
+            // Another version may emit the same function in another way.
+            if before.version == now.version { &mut refused } else { &mut allowed }.push(change);
+        }
+        if self.other_function {
+            allowed.append(&mut refused);
+        }
+        (allowed, refused)
     }
 }
 
 fn may_change(change: &Change) -> bool {
     MAY_CHANGE.iter().any(|key| change.key == *key || (key.ends_with('.') && change.key.starts_with(key)))
-}
-
-/// How the settings of the model differ from those of a checkpoint: what an evaluation should know.
-pub fn model_changes(checkpoint: &Checkpoint, model: &crate::models::Model) -> Vec<Change> {
-    let mut changes = Vec::new();
-    let now = serde_json::to_value(model).expect("a model's configuration has a JSON form");
-    let before = with_tune(&checkpoint.settings.0);
-    compare("model", before.get("model").unwrap_or(&Value::Null), &now, &mut changes);
-    // Those are about training, or about how the same is computed.
-    changes.retain(|change| !may_change(change));
-    changes
 }
 
 /// Whether data are those that a checkpoint was made with.
@@ -177,16 +199,20 @@ pub fn data_changes(before: &DataIdentity, now: &DataIdentity) -> Vec<Change> {
     let mut changes = Vec::new();
     for (name, before, now) in [("training", &before.training, &now.training), ("test", &before.test, &now.test)] {
         // What is hashed differs where the number does: one line says it.
-        let rows: [(&str, String, String); 3] = [
-            ("examples", before.n_examples.to_string(), now.n_examples.to_string()),
-            ("features", before.features.clone(), now.features.clone()),
-            ("labels", before.labels.clone(), now.labels.clone()),
-        ];
-        let n_rows = if before.n_examples == now.n_examples { 3 } else { 1 };
-        for (what, before, now) in rows.into_iter().take(n_rows).filter(|(_, before, now)| before != now) {
-            // Of a hash, what is enough to compare.
-            let start = |text: String| text.get(..12).map_or(text.clone(), |start| format!("{start}…"));
-            changes.push(Change { key: format!("data.{name}.{what}"), before: start(before), now: start(now) });
+        if before.n_examples != now.n_examples {
+            let (before, now) = (before.n_examples.to_string(), now.n_examples.to_string());
+            changes.push(Change::new(&format!("data.{name}.examples"), before, now));
+            continue;
+        }
+        // Of a hash, what is enough to compare.
+        let start = |arrays: &BTreeMap<String, String>, array: &String| {
+            let hash = arrays.get(array).map_or("not there", String::as_str);
+            hash.get(..12).map_or(hash.to_string(), |start| format!("{start}…"))
+        };
+        let names = before.arrays.keys().chain(now.arrays.keys().filter(|array| !before.arrays.contains_key(*array)));
+        for array in names.filter(|array| before.arrays.get(*array) != now.arrays.get(*array)) {
+            let key = format!("data.{name}.{array}");
+            changes.push(Change::new(&key, start(&before.arrays, array), start(&now.arrays, array)));
         }
     }
     changes
@@ -204,7 +230,7 @@ fn compare(key: &str, before: &Value, now: &Value, changes: &mut Vec<Change>) {
             }
         }
         _ if before == now => {}
-        _ => changes.push(Change { key: key.to_string(), before: shown(before), now: shown(now) }),
+        _ => changes.push(Change::new(key, shown(before), shown(now))),
     }
 }
 

@@ -7,9 +7,12 @@
 
 use super::checkpoint::{DataIdentity, Fault, Place};
 use super::error::{Kept, TrainError};
-use super::session::{Evaluation, Session, Spec, check_data};
-use crate::data::{Batches, Dataset, Fingerprint};
-use serde::Serialize;
+use super::evaluation::Evaluation;
+use super::session::Session;
+use super::spec::Spec;
+use super::totals::Totals;
+use crate::data::{Loader, Source};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -18,15 +21,15 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub struct Data<'a> {
     /// What is trained on.
-    pub training: &'a Dataset,
+    pub training: &'a dyn Source,
     /// What is evaluated on after each epoch.
-    pub test: &'a Dataset,
+    pub test: &'a dyn Source,
 }
 
 impl Data<'_> {
     /// What tells these data from others.
     pub fn identity(&self) -> DataIdentity {
-        DataIdentity { training: Fingerprint::of(self.training), test: Fingerprint::of(self.test) }
+        DataIdentity { training: self.training.fingerprint(), test: self.test.fingerprint() }
     }
 }
 
@@ -40,19 +43,23 @@ pub struct Plan {
 }
 
 /// What happens in a run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A step was made.
+    /// A step was made; `session` is as it left it.
     Step {
+        /// After the step.
+        session: &'a Session,
         /// The epoch, counted from 1.
         epoch: u64,
         /// The step within the epoch, counted from 1.
         step: u64,
         /// Steps in an epoch.
         steps_per_epoch: u64,
-        /// The mean loss of the batch.
-        loss: f32,
+        /// The loss and the metrics of the batch, before the update.
+        totals: &'a Totals,
+        /// The learning rate of the update.
+        learning_rate: f64,
         /// Training examples a second, in this epoch so far.
         examples_per_second: f64,
     },
@@ -68,57 +75,90 @@ pub enum Event<'a> {
 }
 
 /// What an epoch brought.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+///
+/// As JSON `train_NAME` and `test_NAME` for each value.
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EpochReport {
     /// Counted from 1.
     pub epoch: u64,
     /// Updates made in all.
     pub step: u64,
-    /// Mean loss over the epoch's batches (those since a resumption), each before its update.
-    pub train_loss: f64,
-    /// Part of them classified right.
-    pub train_accuracy: f64,
-    /// Mean loss on the test data.
-    pub test_loss: f64,
-    /// Part of the test data classified right.
-    pub test_accuracy: f64,
+    /// The loss and the metrics over the epoch's batches (those since a resumption), each before its update.
+    pub train: Vec<(String, f64)>,
+    /// The same on the test data.
+    pub test: Vec<(String, f64)>,
     /// Training examples a second, without the evaluation.
     pub examples_per_second: f64,
 }
 
+impl Serialize for EpochReport {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("epoch", &self.epoch)?;
+        map.serialize_entry("step", &self.step)?;
+        entries(&mut map, "train", &self.train)?;
+        entries(&mut map, "test", &self.test)?;
+        map.serialize_entry("examples_per_second", &self.examples_per_second)?;
+        map.end()
+    }
+}
+
 /// What a run brought.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+///
+/// As JSON `test_NAME` for each value.
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Summary {
     /// Its epochs, those before a resumption not included.
     pub epochs: Vec<EpochReport>,
-    /// The state at the end, on the test data.
-    pub test_loss: f64,
-    /// Part of the test data classified right at the end.
-    pub test_accuracy: f64,
+    /// The loss and the metrics of the state at the end, on the test data.
+    pub test: Vec<(String, f64)>,
     /// Updates made in all.
     pub steps: u64,
     /// The last checkpoint.
     pub checkpoint: Option<PathBuf>,
 }
 
-/// Whether `data` are what a session of `spec` can be trained on: better asked before a minute of compiling.
-///
-/// # Errors
-/// Data of other dims or classes; fewer examples than a batch, or a batch that does not split in equal micro-batches;
-/// images to be shifted that are none; a feature that the cast to bf16 or f16 makes infinite.
-pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
-    spec.objective.check_batch(spec.batch.into())?;
-    check_data(&spec.model, data.training)?;
-    check_data(&spec.model, data.test)?;
-    data.test.check_range(spec.precision.compute())?;
-    batches(spec, data.training).map(drop)
+impl Summary {
+    /// The test data's value of this name, if it is reported.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.test.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
+    }
 }
 
-fn batches<'a>(spec: &Spec, training: &'a Dataset) -> Result<Batches<'a>, TrainError> {
-    let batches = Batches::new(training, spec.batch as usize, spec.seed)?;
-    Ok(batches.cast(spec.precision.compute())?.shifted(spec.shift)?)
+impl Serialize for Summary {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("epochs", &self.epochs)?;
+        entries(&mut map, "test", &self.test)?;
+        map.serialize_entry("steps", &self.steps)?;
+        map.serialize_entry("checkpoint", &self.checkpoint)?;
+        map.end()
+    }
+}
+
+fn entries<M: SerializeMap>(map: &mut M, prefix: &str, values: &[(String, f64)]) -> Result<(), M::Error> {
+    values.iter().try_for_each(|(name, value)| map.serialize_entry(&format!("{prefix}_{name}"), value))
+}
+
+/// Whether `data` are what a session of `spec` can be trained on: better asked before a minute of compiling. Every example is
+/// read once.
+///
+/// # Errors
+/// Features that the data lack, or have in other dims or dtypes; fewer examples than a batch, or a batch that does not split
+/// in equal micro-batches; integers out of their range; a feature that the cast to bf16 or f16 makes infinite; a shift
+/// where there are no images.
+pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
+    spec.objective.check_batch(spec.batch.into())?;
+    let (features, compute) = (spec.task.features(), spec.precision.compute());
+    loader(spec, data.training)?.check()?;
+    Ok(Loader::new(data.test, &features, compute, 1, 0)?.check()?)
+}
+
+fn loader<'a>(spec: &Spec, training: &'a dyn Source) -> Result<Loader<'a>, TrainError> {
+    let (features, compute) = (spec.task.features(), spec.precision.compute());
+    Ok(Loader::new(training, &features, compute, spec.batch as usize, spec.seed)?.shifted(spec.shift)?)
 }
 
 /// Trains `session` on `data` until `plan` is done, `stop` is set, or the loss is not finite.
@@ -138,33 +178,32 @@ pub fn run(
 ) -> Result<Summary, TrainError> {
     let spec = session.spec().clone();
     check(&spec, data)?;
-    let batches = batches(&spec, data.training)?;
-    let steps_per_epoch = batches.n_steps() as u64;
+    let loader = loader(&spec, data.training)?;
+    let steps_per_epoch = loader.n_steps();
     let identity = data.identity();
     session.check_resumed(steps_per_epoch, &identity)?;
     if plan.n_epochs.checked_mul(steps_per_epoch).is_none_or(|steps| steps > i32::MAX as u64) {
         return Err(TrainError::TooLong { n_epochs: plan.n_epochs, steps_per_epoch });
     }
-    let evaluator = session.evaluator(spec.batch.min(data.test.n_examples() as u32))?;
+    let evaluator = session.evaluator(test_batch(&spec, data.test))?;
     let mut run = Run { session, plan, steps_per_epoch, identity, kept: Kept::default(), observe };
     let mut epochs = Vec::new();
     let mut last: Option<Evaluation> = None;
     for epoch in run.session.step() / steps_per_epoch..plan.n_epochs {
-        let training = run.epoch(epoch, &batches, stop)?;
+        let training = run.epoch(epoch, &loader, stop)?;
+        // Before the evaluation: whatever it meets, this is not lost.
+        run.save()?;
         let test = run.session.evaluate(&evaluator, data.test)?;
         let report = EpochReport {
             epoch: epoch + 1,
             step: run.session.step(),
-            train_loss: training.loss,
-            train_accuracy: training.accuracy,
-            test_loss: test.loss,
-            test_accuracy: test.accuracy(),
+            train: training.totals.to_values(),
+            test: test.totals.to_values(),
             examples_per_second: training.examples_per_second,
         };
         (run.observe)(Event::Epoch(&report));
         epochs.push(report);
         last = Some(test);
-        run.save()?;
     }
     let end = match last {
         Some(evaluation) => evaluation,
@@ -173,7 +212,12 @@ pub fn run(
     };
     let steps = run.session.step();
     let checkpoint = run.kept.0.map(|(path, _)| path);
-    Ok(Summary { epochs, test_loss: end.loss, test_accuracy: end.accuracy(), steps, checkpoint })
+    Ok(Summary { epochs, test: end.totals.to_values(), steps, checkpoint })
+}
+
+/// Examples in a batch of an evaluation: as in training, or all there are.
+fn test_batch(spec: &Spec, test: &dyn Source) -> u32 {
+    u32::try_from(test.n_examples()).map_or(spec.batch, |n| spec.batch.min(n))
 }
 
 /// A run under way.
@@ -188,39 +232,53 @@ struct Run<'a> {
 
 /// An epoch's training.
 struct Trained {
-    loss: f64,
-    accuracy: f64,
+    totals: Totals,
     examples_per_second: f64,
 }
 
 impl Run<'_> {
     /// Trains the rest of an epoch, which a resumption may have begun in its middle.
-    fn epoch(&mut self, epoch: u64, batches: &Batches<'_>, stop: &AtomicBool) -> Result<Trained, TrainError> {
+    fn epoch(&mut self, epoch: u64, loader: &Loader<'_>, stop: &AtomicBool) -> Result<Trained, TrainError> {
         let _span = tracing::info_span!("epoch", epoch = epoch + 1).entered();
         let batch_size = f64::from(self.session.spec().batch);
         let start = self.session.step() % self.steps_per_epoch;
         let began = Instant::now();
-        let (mut loss, mut n_correct, mut n_steps) = (0.0, 0u64, 0.0);
-        for (step, batch) in (start + 1..).zip(batches.epoch(epoch).skip(start as usize)) {
+        let (mut totals, mut n_steps) = (self.session.no_totals(), 0.0);
+        for (step, batch) in (start + 1..).zip(loader.epoch(epoch).skip(start as usize)) {
+            let batch = batch?;
             let learning_rate = self.session.learning_rate();
-            let report = self.session.train(&batch)?;
-            if !report.loss.is_finite() {
-                return Err(self.diverged(format!("the loss ({})", report.loss), learning_rate));
+            let of_step = self.session.train(&batch)?;
+            match of_step.not_finite() {
+                Some(("loss", loss)) => return Err(self.diverged(format!("the loss ({loss})"), learning_rate)),
+                Some((name, value)) => {
+                    let name = name.to_string();
+                    self.save()?;
+                    let over = format!("the batch of step {}", self.session.step());
+                    return Err(TrainError::Metric { name, value, over });
+                }
+                None => {}
             }
-            loss += f64::from(report.loss);
-            n_correct += u64::from(report.n_correct);
+            totals.merge(&of_step);
             n_steps += 1.0;
             let examples_per_second = n_steps * batch_size / began.elapsed().as_secs_f64();
-            let (epoch, steps_per_epoch) = (epoch + 1, self.steps_per_epoch);
-            (self.observe)(Event::Step { epoch, step, steps_per_epoch, loss: report.loss, examples_per_second });
+            let (epoch, steps_per_epoch, session) = (epoch + 1, self.steps_per_epoch, &*self.session);
+            let totals = &of_step;
+            (self.observe)(Event::Step {
+                session,
+                epoch,
+                step,
+                steps_per_epoch,
+                totals,
+                learning_rate,
+                examples_per_second,
+            });
             if stop.load(Ordering::Relaxed) {
                 self.save()?;
                 return Err(TrainError::Interrupted { step: self.session.step(), epoch, kept: self.kept.clone() });
             }
         }
         let examples_per_second = n_steps * batch_size / began.elapsed().as_secs_f64();
-        let accuracy = n_correct as f64 / (n_steps * batch_size);
-        Ok(Trained { loss: loss / n_steps, accuracy, examples_per_second })
+        Ok(Trained { totals, examples_per_second })
     }
 
     /// Writes a checkpoint of a state that is good.

@@ -206,7 +206,7 @@ fn data_that_unpack_to_nothing_much_end_soon() {
         gzip(&[b'0'; 1 << 20], 65),
         ":1: a row of more than 67108864 bytes; expected lines of numbers: name a CSV file, plain or gzip",
     );
-    refused([b','; 10_000_000].to_vec(), ":1: 10000001 columns; expected 3: 2 features and a label");
+    refused([b','; 10_000_000].to_vec(), ":1: at least 73729 columns; expected 3: 2 of `images`, 1 of `labels`");
 }
 
 #[test]

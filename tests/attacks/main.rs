@@ -9,6 +9,8 @@ mod checkpoints;
 mod children;
 mod collectives;
 mod custom_vjp;
+#[path = "../support/examples.rs"]
+mod examples;
 mod files;
 mod graphs;
 mod inputs;

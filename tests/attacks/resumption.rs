@@ -44,7 +44,7 @@ fn what_may_change_is_said_with_both_values() {
     assert_eq!(
         text(&output.stderr),
         "bf16scope: model.dropout was 0.1, is 0.2 now\n\
-         bf16scope: train.label_smoothing was 0.0, is 0.1 now\n\
+         bf16scope: model.label_smoothing was 0.0, is 0.1 now\n\
          bf16scope: train.learning_rate.value was 0.05, is 0.01 now\n\
          bf16scope: train.optimizer.momentum was 0.9, is 0.8 now\n\
          bf16scope: train.weight_decay.value was 0.0, is 0.001 now\n\
@@ -90,7 +90,7 @@ fn other_data_are_refused_and_evaluated_with_a_warning() {
     let output = resume(&tiny, &[]);
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    for key in ["data.training.features", "data.training.labels", "data.test.features"] {
+    for key in ["data.training.images", "data.training.labels", "data.test.images"] {
         hash(&stderr, key);
     }
     assert!(stderr.ends_with(help), "{stderr}");
@@ -110,7 +110,7 @@ fn other_data_are_refused_and_evaluated_with_a_warning() {
     tiny.write_data(|row| row);
     tiny.write_all("{kind: mlp, input: [4], n_classes: 2, hidden: [8], dropout: 0.1}", "0.2", TRAIN);
     let stderr = text(&resume(&tiny, &[]).stderr);
-    assert!(stderr.contains("data.training.features was ") && !stderr.contains("labels"), "{stderr}");
+    assert!(stderr.contains("data.training.images was ") && !stderr.contains("labels"), "{stderr}");
     assert!(stderr.ends_with(help), "{stderr}");
     // And as it was again, it goes on, and is evaluated in silence.
     tiny.write(TRAIN);

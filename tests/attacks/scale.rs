@@ -230,7 +230,7 @@ fn a_deep_network_is_built_on_a_small_stack() {
         let model = Model::Mlp(mlp::Config { hidden: vec![4; n], ..mlp::Config::new([4], 2) });
         let tuning = Tuning::none().with(|tuning| tuning.remat = remat);
         let objective = Objective { tuning, ..Objective::default() };
-        let module = program::training(&model, Precision::Bf16, 2, &objective).unwrap().module;
+        let module = program::training(&*model.task(0.0), Precision::Bf16, 2, &objective).unwrap().program.module;
         verify(&module).unwrap();
         module
     };

@@ -1,16 +1,16 @@
 //! A session given what it does not take, and what it says after a step that failed.
 
-use super::run;
-use bf16scope::data::{Batch, Batches, Dataset};
+use super::{examples, run};
+use bf16scope::data::Batch;
 use bf16scope::graph::Precision;
 use bf16scope::hlo::DType;
 use bf16scope::models::{Model, mlp};
-use bf16scope::train::{Objective, Session, Spec};
+use bf16scope::train::{Objective, Resumption, Session, Spec};
 use std::path::Path;
 
 fn spec() -> Spec {
     Spec {
-        model: Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) }),
+        task: Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) }).task(0.0),
         precision: Precision::Bf16,
         batch: 8,
         seed: 1,
@@ -20,13 +20,9 @@ fn spec() -> Spec {
 }
 
 fn batch() -> Batch {
-    let dataset = Dataset {
-        features: (0..32).map(|i| ((i * 37) % 16) as f32 / 16.0 - 0.5).collect(),
-        feature_dims: vec![4],
-        labels: (0..8).map(|i| i % 2).collect(),
-        n_classes: 2,
-    };
-    Batches::new(&dataset, 8, 1).unwrap().cast(DType::BF16).unwrap().in_order().next().unwrap()
+    let features = (0..32).map(|i| ((i * 37) % 16) as f32 / 16.0 - 0.5).collect();
+    let source = examples::images(features, &[4], (0..8).map(|i| i % 2).collect());
+    examples::batches(&source, &spec()).remove(0)
 }
 
 #[test]
@@ -47,16 +43,17 @@ fn a_wrong_batch_is_named_and_changes_nothing() {
         assert_eq!((session.step(), &session.state().unwrap()), (1, &before));
         assert_eq!(session.checkpoint(1).unwrap().variables, before);
     };
-    refused(&|batch| batch.dtype = DType::F16, "features f16[8,4]", "features bf16[8,4]");
-    refused(&|batch| batch.dims = vec![8, 2, 2], "features bf16[8,2,2]", "features bf16[8,4]");
-    refused(&|batch| batch.dims = vec![7, 4], "features bf16[7,4]", "features bf16[8,4]");
-    refused(&|batch| batch.features.truncate(60), "60 bytes of features", "64 bytes of features");
-    refused(&|batch| batch.labels.truncate(7), "7 labels", "8 labels");
-    refused(&|batch| batch.labels.push(0), "9 labels", "8 labels");
+    refused(&|batch| batch.arrays[0].dtype = DType::F16, "images f16[8,4]", "images bf16[8,4]");
+    refused(&|batch| batch.arrays[0].dims = vec![8, 2, 2], "images bf16[8,2,2]", "images bf16[8,4]");
+    refused(&|batch| batch.arrays[0].dims = vec![7, 4], "images bf16[7,4]", "images bf16[8,4]");
+    refused(&|batch| batch.arrays[0].bytes.truncate(60), "60 bytes of images", "64 bytes of images");
+    refused(&|batch| batch.arrays[1].bytes.truncate(28), "28 bytes of labels", "32 bytes of labels");
+    refused(&|batch| batch.arrays[1].bytes.push(0), "33 bytes of labels", "32 bytes of labels");
     refused(&|batch| batch.n_valid = 5, "5 valid examples", "8 valid examples");
-    refused(&|batch| batch.labels[3] = 2, "label 2 at example 3", "labels from 0 to 1");
-    refused(&|batch| batch.labels[0] = -1, "label -1 at example 0", "labels from 0 to 1");
-    assert!(session.train(&batch()).unwrap().loss.is_finite());
+    refused(&|batch| batch.arrays[1].bytes[12] = 2, "labels 2 at example 3", "labels from 0 to 1");
+    refused(&|batch| batch.arrays[1].bytes[..4].fill(0xFF), "labels -1 at example 0", "labels from 0 to 1");
+    refused(&|batch| drop(batch.arrays.remove(1)), "only images", "labels s32[8]");
+    assert!(session.train(&batch()).unwrap().loss().unwrap().is_finite());
 }
 
 #[test]
@@ -64,7 +61,7 @@ fn steps_end_where_the_program_stops_counting() {
     let mut session = Session::new(&run::cpu().unwrap(), spec()).unwrap();
     let mut checkpoint = session.checkpoint(1).unwrap();
     checkpoint.position.step = i32::MAX as u64 - 1;
-    session.restore(Path::new("late"), &checkpoint).unwrap();
+    session.restore(Path::new("late"), &checkpoint, Resumption::default()).unwrap();
     session.train(&batch()).unwrap();
     assert_eq!(
         session.train(&batch()).unwrap_err().to_string(),
@@ -75,7 +72,7 @@ fn steps_end_where_the_program_stops_counting() {
     assert_eq!(session.checkpoint(1).unwrap().variables.len(), checkpoint.variables.len());
     checkpoint.position.step = 1 << 32;
     assert_eq!(
-        session.restore(Path::new("later"), &checkpoint).unwrap_err().to_string(),
+        session.restore(Path::new("later"), &checkpoint, Resumption::default()).unwrap_err().to_string(),
         "later: not the checkpoint of a run: step is 4294967296, expected 0 to 2147483647\n\
          help: go on from an earlier one; this file is left as it is"
     );
@@ -85,7 +82,8 @@ fn steps_end_where_the_program_stops_counting() {
 fn more_than_the_memory_there_is_is_refused_with_the_sum() {
     // 4 TiB in one kernel.
     let wide = mlp::Config { hidden: vec![1 << 20, 1 << 20], ..mlp::Config::new([4], 2) };
-    let error = Session::new(&run::cpu().unwrap(), Spec { model: Model::Mlp(wide), ..spec() }).unwrap_err().to_string();
+    let wide = Spec { task: Model::Mlp(wide).task(0.0), ..spec() };
+    let error = Session::new(&run::cpu().unwrap(), wide).unwrap_err().to_string();
     let state = "8796160131088";
     assert!(error.starts_with("training needs 17592320262176 bytes: "), "{error}");
     assert!(

@@ -89,8 +89,8 @@ fn nines(text: &str) -> String {
     let is_measured = |word: &str| is_number(word) && (word.contains('.') || word.starts_with('('));
     let words = text.split(' ').map(|word| if is_measured(word) { all_nines(word) } else { word.to_string() });
     let text = words.collect::<Vec<String>>().join(" ");
-    let line = |line: &str| match (line.ends_with(" examples/s"), line.rsplit_once('%')) {
-        (true, Some((before, _))) => format!("{before}%    9,999 examples/s\n"),
+    let line = |line: &str| match (line.ends_with(" examples/s"), line.rsplit_once(')')) {
+        (true, Some((before, _))) => format!("{before})  9,999 examples/s\n"),
         _ => format!("{line}\n"),
     };
     text.lines().map(line).collect()

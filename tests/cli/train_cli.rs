@@ -98,7 +98,7 @@ fn a_run_says_what_it_does_and_leaves_a_checkpoint_to_go_on_from() {
     // What it says next works, and evaluation finds what training found.
     let accuracy = lines[4].split(' ').nth(2).unwrap();
     let evaluation = folder.stdout(&["eval", "mlp.yaml"]);
-    let start = format!("checkpoints/mlp-bf16.safetensors in bf16: test accuracy {accuracy} % (");
+    let start = format!("checkpoints/mlp-bf16.safetensors in bf16: test accuracy {accuracy} %, ");
     assert!(evaluation.starts_with(&start) && evaluation.ends_with(", after 88 steps\n"), "{evaluation}");
     let resumed = folder.run(&["train", "mlp.yaml", "--resume", "--epochs", "3"]);
     assert_eq!(text(&resumed.stderr), "bf16scope: going on from checkpoints/mlp-bf16.safetensors after step 88\n");
@@ -268,6 +268,13 @@ fn bad_checkpoints_are_refused_and_left_as_they_are() {
     assert_eq!(std::fs::read(&path).unwrap(), whole);
     let checkpoint = path.display().to_string();
     let stderr = folder.stderr(&["eval", "wide.yaml", "--checkpoint", &checkpoint]);
+    let refused = format!(
+        "bf16scope: {}: the checkpoint is of another function:\n  model.hidden was [32], is [64] now\n\
+         help: set `model` as it was, or give --other-function where its variables fit\n",
+        path.display()
+    );
+    assert_eq!(stderr, refused);
+    let stderr = folder.stderr(&["eval", "wide.yaml", "--checkpoint", &checkpoint, "--other-function"]);
     let refused = format!("bf16scope: {}: the checkpoint is of another model or optimizer:", path.display());
     assert!(stderr.contains(&refused), "{stderr}");
     assert!(stderr.contains("mlp/dense1/kernel is f32[64,32], not f32[64,64]"), "{stderr}");
@@ -325,6 +332,6 @@ fn a_label_out_of_range_is_named_with_its_line() {
     std::fs::write(folder.path("bad.yaml"), yaml).unwrap();
     assert_eq!(
         folder.stderr(&["train", "bad.yaml"]),
-        "bf16scope: bad.csv:8: the label is `10`; expected a whole number from 0 to 9\n"
+        "bf16scope: bad.csv:8: column 65, of `labels`, is `10`; expected a whole number from 0 to 9\n"
     );
 }

@@ -1,5 +1,7 @@
 //! Plugins, clients and buffers: the PJRT layer on real plugins, and on xla-rs.
 
+#[path = "../support/examples.rs"]
+mod examples;
 #[path = "../support/first.rs"]
 mod first;
 

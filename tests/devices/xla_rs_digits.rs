@@ -1,9 +1,10 @@
 //! The digits learnt on xla-rs's client as on the plugin, but for the order of sums. With the feature `xla` only.
-use bf16scope::data::{Batch, Batches, Dataset};
+use crate::examples;
+use bf16scope::data::{Batch, NamedArray};
 use bf16scope::graph::Precision;
 use bf16scope::models::Model;
 use bf16scope::pjrt::{Client, Platform, Setup};
-use bf16scope::train::{Experiment, Session};
+use bf16scope::train::{Examples, Experiment, Session};
 use bf16scope::tuning::Tuning;
 use std::path::Path;
 
@@ -25,31 +26,30 @@ const ORDERS: [Order; 4] = [
 ];
 
 fn ordered(batch: &Batch, order: Order) -> Batch {
-    let order = order(batch.labels.len());
-    let n_bytes = batch.features.len() / order.len();
-    let example = |&idx: &usize| batch.features[idx * n_bytes..][..n_bytes].iter().copied();
-    Batch {
-        features: order.iter().flat_map(example).collect(),
-        labels: order.iter().map(|&idx| batch.labels[idx]).collect(),
-        ..batch.clone()
-    }
+    let reordered = |array: &NamedArray| {
+        let order = order(array.dims[0] as usize);
+        let n_bytes = array.bytes.len() / order.len();
+        let bytes = order.iter().flat_map(|&idx| array.bytes[idx * n_bytes..][..n_bytes].iter().copied()).collect();
+        NamedArray { bytes, ..array.clone() }
+    };
+    Batch { arrays: batch.arrays.iter().map(reordered).collect(), ..batch.clone() }
 }
 
 /// The mean training loss of each epoch, and the share of the test set that is right at the end.
-fn learn(client: &Client, experiment: &Experiment, data: &(Dataset, Dataset), order: Order) -> (Vec<f64>, f64) {
+fn learn(client: &Client, experiment: &Experiment, data: &Examples, order: Order) -> (Vec<f64>, f64) {
     let spec = experiment.spec(Precision::F32, &Tuning::none());
     let mut session = Session::new(client, spec.clone()).unwrap();
-    let batches = Batches::new(&data.0, spec.batch as usize, spec.seed).unwrap().shifted(spec.shift).unwrap();
+    let loader = examples::loader(&*data.training, &spec).shifted(spec.shift).unwrap();
     let mut losses = Vec::new();
     for epoch in 0..EPOCHS {
-        let mut sum = 0.0;
-        for batch in batches.epoch(epoch) {
-            sum += f64::from(session.train(&ordered(&batch, order)).unwrap().loss);
+        let mut totals = session.no_totals();
+        for batch in loader.epoch(epoch) {
+            totals.merge(&session.train(&ordered(&batch.unwrap(), order)).unwrap());
         }
-        losses.push(sum / batches.n_steps() as f64);
+        losses.push(totals.loss().unwrap());
     }
     let evaluator = session.evaluator(spec.batch).unwrap();
-    (losses, session.evaluate(&evaluator, &data.1).unwrap().accuracy())
+    (losses, session.evaluate(&evaluator, &*data.test).unwrap().totals.value("accuracy").unwrap())
 }
 
 /// What reordering sums does to a curve is measured: the plugin learns from the same batches with their examples in other
@@ -81,5 +81,5 @@ fn the_digits_are_learnt_as_on_the_plugin_but_for_the_order_of_sums() {
     }
     let spread = others.iter().map(|(_, accuracy)| (accuracy - plain_accuracy).abs()).fold(0.0, f64::max);
     println!("accuracies: reordered {spread}, xla-rs {}", (accuracy - plain_accuracy).abs());
-    assert!((accuracy - plain_accuracy).abs() <= 2.0 * spread.max(1.0 / data.1.n_examples() as f64));
+    assert!((accuracy - plain_accuracy).abs() <= 2.0 * spread.max(1.0 / data.test.n_examples() as f64));
 }

@@ -1,5 +1,7 @@
 //! What is built computes what TensorFlow and JAX compute, and so do its gradients.
 
+#[path = "../support/examples.rs"]
+mod examples;
 #[path = "../support/first.rs"]
 mod first;
 

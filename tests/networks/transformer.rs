@@ -8,7 +8,7 @@ use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::{Model, transformer, yaml};
 use bf16scope::nn::*;
 use bf16scope::passes::grad::gradients;
-use bf16scope::train::program::inference;
+use bf16scope::train::program::prediction;
 use bf16scope::tuning::Tuning;
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
@@ -295,7 +295,7 @@ fn small(text: &str) -> Model {
 
 /// Logits of each example, `[length, vocabulary]` as the bits of f32.
 fn logits(model: &Model, precision: Precision, examples: &[[i32; 8]]) -> Vec<Vec<u32>> {
-    let program = inference(model, precision, 1, &Tuning::none()).unwrap();
+    let program = prediction(&*model.task(0.0), precision, 1, &Tuning::none()).unwrap().program;
     let compiled = run::Compiled::new(&program);
     let of = |tokens: &[i32; 8]| {
         let results = compiled.run(|name| match program.variables.iter().find(|variable| variable.name == name) {

@@ -10,7 +10,7 @@ use bf16scope::hlo::{ArrayShape, Computation, DType, InstrId, Module, Op};
 use bf16scope::models::{Model, yaml};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
 use bf16scope::train::Experiment;
-use bf16scope::train::program::{Objective, inference, training};
+use bf16scope::train::program::{Objective, prediction, training};
 use bf16scope::tuning::Tuning;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -41,13 +41,13 @@ fn sgd_with_momentum() -> Objective {
 fn programs() -> BTreeMap<String, Program> {
     let mut programs = BTreeMap::new();
     for (name, text, batch) in ZOO {
-        let model = model(text);
+        let task = model(text).task(0.0);
         for precision in [Precision::F32, Precision::Bf16] {
-            let step = training(&model, precision, batch, &sgd_with_momentum()).unwrap();
+            let step = training(&*task, precision, batch, &sgd_with_momentum()).unwrap().program;
             programs.insert(format!("{name}_training_{precision}.txt"), step);
             programs.insert(
                 format!("{name}_inference_{precision}.txt"),
-                inference(&model, precision, batch, &Tuning::none()).unwrap(),
+                prediction(&*task, precision, batch, &Tuning::none()).unwrap().program,
             );
         }
     }
@@ -129,7 +129,7 @@ fn users(entry: &Computation) -> Vec<Vec<InstrId>> {
 
 /// ResNet-50's training step in bf16, batch 4: only dims depend on the batch.
 fn resnet50_in_bf16() -> Program {
-    training(&model("{kind: resnet}"), Precision::Bf16, 4, &sgd_with_momentum()).unwrap()
+    training(&*model("{kind: resnet}").task(0.0), Precision::Bf16, 4, &sgd_with_momentum()).unwrap().program
 }
 
 /// Whether it is a batch of feature maps.
@@ -224,8 +224,8 @@ fn examples_build() {
         let experiment = Experiment::read(&path).unwrap_or_else(|error| panic!("{error}"));
         for precision in Precision::ALL {
             for auto in [Tuning::none(), Tuning::tpu()] {
-                let step = training(&experiment.model, precision, 2, &experiment.objective(precision, &auto));
-                let step = step.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                let step = training(&*experiment.task(), precision, 2, &experiment.objective(precision, &auto));
+                let step = step.unwrap_or_else(|error| panic!("{}: {error}", path.display())).program;
                 verify(&step.module).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
                 assert_eq!(step.warnings, [""; 0], "{}", path.display());
             }

@@ -68,7 +68,8 @@ fn what_is_alive_at_the_peak_is_what_the_compiler_counts() {
     ] {
         for precision in [Precision::F32, Precision::Bf16] {
             let case = format!("{name} in {precision}");
-            let module = program::training(&model, precision, batch, &Objective::default()).unwrap().module;
+            let module =
+                program::training(&*model.task(0.0), precision, batch, &Objective::default()).unwrap().program.module;
             let (optimized, stats) = compiled(&topology, &module);
             check_peak(&case, &optimized, &stats);
             let liveness = analyse(&optimized).unwrap();
@@ -95,7 +96,8 @@ fn what_is_alive_at_the_peak_is_what_the_compiler_counts() {
 #[test]
 fn a_loop_over_parts_of_a_batch_is_walked() {
     let objective = Objective { accumulate: NonZeroU32::new(4).unwrap(), ..Objective::default() };
-    let module = program::training(&example("mlp.yaml"), Precision::Bf16, 128, &objective).unwrap().module;
+    let module =
+        program::training(&*example("mlp.yaml").task(0.0), Precision::Bf16, 128, &objective).unwrap().program.module;
     let topology = Topology::tpu("v2:2x2", &BTreeMap::new()).unwrap();
     let (optimized, stats) = compiled(&topology, &module);
     let has_loop = optimized.entry().instructions.iter().any(|instr| instr.op.opcode() == "while");

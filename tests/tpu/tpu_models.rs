@@ -12,7 +12,7 @@ use bf16scope::train::{Experiment, Objective, program};
 
 /// The training step of `model`, verified and encoded.
 fn training_step(model: &Model, precision: Precision, batch: i64) -> Vec<u8> {
-    let program = program::training(model, precision, batch, &Objective::default()).unwrap();
+    let program = program::training(&*model.task(0.0), precision, batch, &Objective::default()).unwrap().program;
     verify(&program.module).unwrap();
     encode::to_bytes(&program.module).unwrap()
 }

@@ -1,9 +1,9 @@
 //! Gradient accumulation: k micro-batches in the program's loop, to the bit what k programs of one micro-batch give; and
 //! within a derived bound what one program of the whole batch gives.
 
-use crate::run;
+use crate::{examples, run};
 
-use bf16scope::data::{Batch, Batches, Dataset};
+use bf16scope::data::{Arrays, Source};
 use bf16scope::graph::{Graph, Operand, Precision};
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
@@ -27,22 +27,16 @@ fn spec(model: &Model, precision: Precision, batch: u32, accumulate: u32, rate: 
     let learning_rate = LearningRate::Constant { value: rate };
     let update = Update { optimizer: KEEPS_GRADIENT, learning_rate, weight_decay: WeightDecay::default() };
     let accumulate = NonZeroU32::new(accumulate).unwrap();
-    let objective = Objective { update, label_smoothing: 0.0, loss_scale, accumulate, ..Objective::default() };
-    Spec { model: model.clone(), precision, batch, seed: 5, shift: 0, objective }
+    let objective = Objective { update, loss_scale, accumulate, ..Objective::default() };
+    Spec { task: model.task(0.0), precision, batch, seed: 5, shift: 0, objective }
 }
 
 /// `n` examples of small exact features, in ten classes.
-fn dataset(n: usize, dims: &[i64]) -> Dataset {
+fn dataset(n: usize, dims: &[i64]) -> Arrays {
     let n_features: usize = dims.iter().product::<i64>() as usize;
     let features = (0..n * n_features).map(|i| ((i * 37 + i / 11) % 16) as f32 / 16.0 - 0.5).collect();
     let labels = (0..n as i32).map(|i| i * 7 % 10).collect();
-    Dataset { features, feature_dims: dims.to_vec(), labels, n_classes: 10 }
-}
-
-/// Batches in the order of the data.
-fn batches(data: &Dataset, batch: u32, precision: Precision) -> Vec<Batch> {
-    let batches = Batches::new(data, batch as usize, 0).unwrap().cast(precision.compute()).unwrap();
-    batches.in_order().collect()
+    examples::images(features, dims, labels)
 }
 
 fn f32s(array: &HostArray) -> Vec<f32> {
@@ -54,9 +48,9 @@ fn is_gradient(name: &str) -> bool {
 }
 
 /// The state after one step on the first batch of `data`, and the loss.
-fn one_step(spec: Spec, data: &Dataset) -> (State, f32) {
+fn one_step(spec: Spec, data: &Arrays) -> (State, f64) {
     let mut session = Session::new(&run::cpu().unwrap(), spec.clone()).unwrap();
-    let loss = session.train(&batches(data, spec.batch, spec.precision)[0]).unwrap().loss;
+    let loss = session.train(&examples::batches(data, &spec)[0]).unwrap().loss().unwrap();
     (session.state().unwrap(), loss)
 }
 
@@ -77,7 +71,7 @@ fn the_loop_does_what_its_micro_batches_do_one_after_the_other_to_the_bit() {
 }
 
 fn cnn_state() -> Vec<String> {
-    let program = program::training(&cnn(), Precision::F32, 8, &Objective::default()).unwrap();
+    let program = program::training(&*cnn().task(0.0), Precision::F32, 8, &Objective::default()).unwrap().program;
     program.variables.into_iter().map(|variable| variable.name).collect()
 }
 
@@ -92,14 +86,14 @@ fn one_after_the_other(model: &Model, precision: Precision) -> (u32, u32) {
     // the gradient of each in its slot, and statistics and generators that move on.
     let mut parts = Session::new(&run::cpu().unwrap(), spec(model, precision, PART, 1, 0.0, LossScale::None)).unwrap();
     let (mut sums, mut sum_of_losses) = (BTreeMap::<String, Vec<f32>>::new(), 0f32);
-    for part in &batches(&data, PART, precision) {
-        sum_of_losses += parts.train(part).unwrap().loss;
+    for part in &examples::batches(&data, &parts.spec().clone()) {
+        sum_of_losses += parts.train(part).unwrap().loss().unwrap() as f32;
         for (name, array) in parts.state().unwrap().into_iter().filter(|(name, _)| is_gradient(name)) {
             let sum = sums.entry(name).or_insert_with(|| vec![0.0; f32s(&array).len()]);
             sum.iter_mut().zip(f32s(&array)).for_each(|(sum, value)| *sum += value);
         }
     }
-    assert_eq!(loss, sum_of_losses / N as f32, "{precision}");
+    assert_eq!(loss as f32, sum_of_losses / N as f32, "{precision}");
     let parts = parts.state().unwrap();
     assert_eq!(accumulated.keys().collect::<Vec<_>>(), parts.keys().collect::<Vec<_>>());
     for (name, array) in &accumulated {
@@ -130,16 +124,23 @@ fn gamma(n: usize) -> f64 {
     n as f64 * U / (1.0 - n as f64 * U)
 }
 
+/// The features of an example.
+fn image(data: &Arrays, index: u64) -> Vec<f64> {
+    let bytes = &data.read(index).unwrap()[0];
+    bytes.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
+}
+
 /// The gradient of the mean cross-entropy of `x·w + b` with respect to `w`, in f64, and how far from it a program may be
 /// that sums in f32 in any order and, in bf16, rounds every product, sum and cotangent to bf16 once.
-fn reference(data: &Dataset, w: &[f64], b: &[f64], low: bool) -> (Vec<f64>, Vec<f64>) {
-    let (n, n_classes) = (data.labels.len(), data.n_classes);
-    let n_features = data.features.len() / n;
+fn reference(data: &Arrays, w: &[f64], b: &[f64], low: bool) -> (Vec<f64>, Vec<f64>) {
+    let labels = examples::labels(data);
+    let (n, n_classes) = (labels.len(), b.len());
+    let images: Vec<Vec<f64>> = (0..n as u64).map(|index| image(data, index)).collect();
+    let n_features = images[0].len();
     let rounding = if low { U_BF16 } else { U };
     let (mut gradient, mut magnitude) = (vec![0.0; w.len()], vec![0.0; w.len()]);
     let mut error = vec![0.0; w.len()];
-    for (row, &label) in data.features.chunks(n_features).zip(&data.labels) {
-        let x: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
+    for (x, &label) in images.iter().zip(&labels) {
         let (mut z, mut z_error) = (b.to_vec(), 0f64);
         for (class, z) in z.iter_mut().enumerate() {
             let products = (0..n_features).map(|feature| x[feature] * w[feature * n_classes + class]);
@@ -233,8 +234,8 @@ fn an_overflow_in_one_micro_batch_skips_the_step_of_all() {
         state.into_iter().filter(|(name, _)| !name.starts_with("loss_scale/") && !name.contains("dropout")).collect()
     };
     let before = kept(&session);
-    let batch = &batches(&data, 32, Precision::F16)[0];
-    let loss = session.train(batch).unwrap().loss;
+    let batch = &examples::batches(&data, &session.spec().clone())[0];
+    let loss = session.train(batch).unwrap().loss().unwrap();
     assert!(loss.is_finite(), "the loss that is reported is not scaled");
     assert_eq!(kept(&session), before);
     for _ in 0..40 {
@@ -247,7 +248,8 @@ fn an_overflow_in_one_micro_batch_skips_the_step_of_all() {
 #[test]
 fn a_batch_that_does_not_split_is_refused_with_one_that_does() {
     let objective = |n| Objective { accumulate: NonZeroU32::new(n).unwrap(), ..Objective::default() };
-    let message = |batch, n| program::training(&cnn(), Precision::F32, batch, &objective(n)).unwrap_err().to_string();
+    let message =
+        |batch, n| program::training(&*cnn().task(0.0), Precision::F32, batch, &objective(n)).unwrap_err().to_string();
     assert_eq!(
         message(32, 3),
         "accumulate is 3, which does not divide the batch of 32\nhelp: make the batch a multiple of it, such as 33"
@@ -261,7 +263,9 @@ fn a_batch_that_does_not_split_is_refused_with_one_that_does() {
 #[test]
 fn a_program_that_accumulates_has_the_same_signature_and_one_loop() {
     let objective = |n| Objective { accumulate: NonZeroU32::new(n).unwrap(), ..Objective::default() };
-    let [plain, accumulated] = [1, 4].map(|n| program::training(&cnn(), Precision::Bf16, 32, &objective(n)).unwrap());
+    let task = cnn().task(0.0);
+    let [plain, accumulated] =
+        [1, 4].map(|n| program::training(&*task, Precision::Bf16, 32, &objective(n)).unwrap().program);
     verify(&accumulated.module).unwrap();
     let names = |program: &bf16scope::graph::Program| {
         let variables = program.variables.iter().map(|v| (v.name.clone(), v.dtype, v.dims.clone(), v.init));
@@ -308,7 +312,7 @@ fn a_tpu_program_holds_the_activations_of_one_micro_batch() {
     let model: Model = yaml::from_str("small_resnet.yaml", text).unwrap();
     let report = |batch: i64, n: u32| {
         let objective = Objective { accumulate: NonZeroU32::new(n).unwrap(), ..Objective::default() };
-        let program = program::training(&model, Precision::Bf16, batch, &objective).unwrap();
+        let program = program::training(&*model.task(0.0), Precision::Bf16, batch, &objective).unwrap().program;
         verify(&program.module).unwrap();
         let target: Target = "tpu-v2".parse().unwrap();
         compile(&target, &encode::to_bytes(&program.module).unwrap(), batch as usize).unwrap()

@@ -34,7 +34,8 @@ fn step(model: &Model, precision: Precision, tuning: Tuning) -> Program {
         weight_decay: WeightDecay::default(),
     };
     let program =
-        program::training(model, precision, 2, &Objective { update, tuning, ..Objective::default() }).unwrap();
+        program::training(&*model.task(0.0), precision, 2, &Objective { update, tuning, ..Objective::default() });
+    let program = program.unwrap().program;
     verify(&program.module).unwrap();
     program
 }

@@ -1,11 +1,10 @@
 //! Loss scaling of f16 training programs, on the real CPU plugin: overflow is forced, a step is skipped, the scale
 //! recovers and grows; and small gradients that f16 loses are kept.
 
-use crate::run;
+use crate::{examples, run};
 
-use bf16scope::data::{Batch, Batches, Dataset};
+use bf16scope::data::{Arrays, Batch};
 use bf16scope::graph::Precision;
-use bf16scope::hlo::DType;
 use bf16scope::models::{Model, mlp};
 use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
 use bf16scope::train::checkpoint::HostArray;
@@ -15,17 +14,15 @@ use std::collections::BTreeMap;
 const BATCH: u32 = 8;
 
 /// Sixteen examples of four features, in two classes.
-fn dataset() -> Dataset {
+fn dataset() -> Arrays {
     let features = (0..64).map(|i| ((i * 37) % 16) as f32 / 16.0 - 0.5).collect();
     let labels = (0..16).map(|i| i % 2).collect();
-    Dataset { features, feature_dims: vec![4], labels, n_classes: 2 }
+    examples::images(features, &[4], labels)
 }
 
 /// The same first batch at every step.
-fn batch(dtype: DType) -> Batch {
-    let dataset = dataset();
-    let batches = Batches::new(&dataset, BATCH as usize, 0).unwrap().cast(dtype).unwrap();
-    batches.epoch(0).next().unwrap()
+fn batch(session: &Session) -> Batch {
+    examples::loader(&dataset(), session.spec()).epoch(0).next().unwrap().unwrap()
 }
 
 fn session(precision: Precision, optimizer: Optimizer, loss_scale: LossScale) -> Session {
@@ -33,7 +30,7 @@ fn session(precision: Precision, optimizer: Optimizer, loss_scale: LossScale) ->
     let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
     let objective = Objective { update, loss_scale, ..Objective::default() };
     let model = Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) });
-    let spec = Spec { model, precision, batch: BATCH, seed: 1, shift: 0, objective };
+    let spec = Spec { task: model.task(0.0), precision, batch: BATCH, seed: 1, shift: 0, objective };
     Session::new(&run::cpu().unwrap(), spec).unwrap()
 }
 
@@ -63,13 +60,13 @@ fn an_overflow_skips_the_step_to_the_bit_and_the_scale_recovers_and_grows() {
     let period = 4;
     let rule = LossScale::Dynamic { initial, period, factor: 2.0, minimum: 1.0 };
     let mut session = session(Precision::F16, Optimizer::ADAM, rule);
-    let batch = batch(DType::F16);
+    let batch = batch(&session);
     let mut before = session.state().unwrap();
     assert_eq!(f32_of(&before, "loss_scale/scale"), initial as f32);
     let (mut n_skipped, mut n_good, mut n_grown, mut n_updates) = (0, 0, 0, 0);
     for step in 0..60 {
         let report = session.train(&batch).unwrap();
-        assert!(report.loss.is_finite(), "the loss that is reported is not scaled");
+        assert!(report.loss().unwrap().is_finite(), "the loss that is reported is not scaled");
         let after = session.state().unwrap();
         let scale = f32_of(&before, "loss_scale/scale");
         let kept = weights_and_slots(&before) == weights_and_slots(&after);
@@ -106,7 +103,7 @@ fn skipped_steps_do_not_count_for_adam() {
     // After k skipped steps and one update, the weights are those of one update from the start with the scale it had.
     let rule = |initial| LossScale::Dynamic { initial, period: 2000, factor: 2.0, minimum: 1.0 };
     let mut late = session(Precision::F16, Optimizer::ADAM, rule(2f64.powi(30)));
-    let batch = batch(DType::F16);
+    let batch = batch(&late);
     let start = weights_and_slots(&late.state().unwrap());
     let scale = loop {
         let scale = f32_of(&late.state().unwrap(), "loss_scale/scale");
@@ -127,7 +124,7 @@ fn a_power_of_two_changes_no_bit_in_f32() {
     let sgd = Optimizer::Sgd {};
     let run = |loss_scale| {
         let mut session = session(Precision::F32, sgd, loss_scale);
-        let batch = batch(DType::F32);
+        let batch = batch(&session);
         for _ in 0..5 {
             session.train(&batch).unwrap();
         }
@@ -148,7 +145,8 @@ fn gradients_too_small_for_f16_are_kept_by_a_scale() {
     let change = |loss_scale| {
         let mut session = session(Precision::F16, Optimizer::Sgd {}, loss_scale);
         let before = session.state().unwrap();
-        session.train(&batch(DType::F16)).unwrap();
+        let batch = batch(&session);
+        session.train(&batch).unwrap();
         weights_and_slots(&before) != weights_and_slots(&session.state().unwrap())
     };
     assert!(!change(LossScale::Static { scale: 2f64.powi(-24) }));

@@ -7,6 +7,8 @@ mod accumulate;
 mod adafactor;
 #[path = "../support/alone.rs"]
 mod alone;
+#[path = "../support/examples.rs"]
+mod examples;
 mod layer_remat;
 mod loss_scale;
 mod optim;

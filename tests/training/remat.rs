@@ -1,9 +1,9 @@
 //! Rematerialisation: the same gradients to the last bit, less kept on a TPU, and what is said of patterns that match
 //! nothing.
 
-use crate::run;
+use crate::{examples, run};
 
-use bf16scope::data::{Batches, CsvSpec, Dataset};
+use bf16scope::data::csv;
 use bf16scope::graph::Precision;
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::text::{PrintOptions, print};
@@ -48,13 +48,13 @@ fn objective(remat: &Remat) -> Objective {
 /// Every variable and slot after three steps on the digits: with momentum, a slot holds the gradients themselves.
 fn trained(model: &Model, precision: Precision, remat: &Remat) -> BTreeMap<String, HostArray> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
-    let dataset = Dataset::read_csv(&path, &CsvSpec::digits()).unwrap();
-    let batches = Batches::new(&dataset, 16, 1).unwrap().cast(precision.compute()).unwrap();
     let client = run::cpu().unwrap();
-    let spec = Spec { model: model.clone(), precision, batch: 16, seed: 1, shift: 0, objective: objective(remat) };
-    let mut session = Session::new(&client, spec).unwrap();
-    for batch in batches.epoch(0).take(3) {
-        session.train(&batch).unwrap();
+    let task = model.task(0.0);
+    let digits = csv::read(&path, &task.features(), 1.0 / 16.0).unwrap();
+    let spec = Spec { task, precision, batch: 16, seed: 1, shift: 0, objective: objective(remat) };
+    let mut session = Session::new(&client, spec.clone()).unwrap();
+    for batch in examples::loader(&digits, &spec).epoch(0).take(3) {
+        session.train(&batch.unwrap()).unwrap();
     }
     session.state().unwrap()
 }
@@ -78,7 +78,8 @@ fn gradients_keep_their_bits() {
 
 /// How many convolutions a training program has, and how many barriers.
 fn counts(remat: &Remat) -> (usize, usize) {
-    let program = program::training(&larger_resnet(), Precision::Bf16, 8, &objective(remat)).unwrap();
+    let program =
+        program::training(&*larger_resnet().task(0.0), Precision::Bf16, 8, &objective(remat)).unwrap().program;
     verify(&program.module).unwrap();
     let entry = program.module.entry();
     let count = |is: fn(&Op) -> bool| entry.instructions.iter().filter(|instr| is(&instr.op)).count();
@@ -101,7 +102,8 @@ fn convolutions_run_again_in_matched_scopes_only() {
 
 #[test]
 fn every_copy_leads_back_to_a_barrier_and_to_no_value_that_was_to_be_dropped() {
-    let program = program::training(&larger_resnet(), Precision::Bf16, 8, &objective(&scopes(&["conv2"]))).unwrap();
+    let program = program::training(&*larger_resnet().task(0.0), Precision::Bf16, 8, &objective(&scopes(&["conv2"])));
+    let program = program.unwrap().program;
     let entry = program.module.entry();
     let is_backward = |id: InstrId| entry.instr(id).metadata.op_name.starts_with("gradient/");
     for id in entry.ids().filter(|&id| is_backward(id)) {
@@ -118,7 +120,7 @@ fn every_copy_leads_back_to_a_barrier_and_to_no_value_that_was_to_be_dropped() {
 #[test]
 fn large_kernels_are_cast_again() {
     let program = |remat: &Remat| {
-        let program = program::training(&resnet(), Precision::Bf16, 8, &objective(remat)).unwrap();
+        let program = program::training(&*resnet().task(0.0), Precision::Bf16, 8, &objective(remat)).unwrap().program;
         verify(&program.module).unwrap();
         program
     };
@@ -157,7 +159,8 @@ fn large_kernels_are_cast_again() {
 #[test]
 fn the_same_program_is_written_every_time() {
     let text = |remat| {
-        let program = program::training(&larger_resnet(), Precision::Bf16, 8, &objective(&remat)).unwrap();
+        let program =
+            program::training(&*larger_resnet().task(0.0), Precision::Bf16, 8, &objective(&remat)).unwrap().program;
         print(&program.module, &PrintOptions::default())
     };
     assert_eq!(text(scopes(&["block*"])), text(scopes(&["block*"])));
@@ -167,7 +170,7 @@ fn the_same_program_is_written_every_time() {
 #[test]
 fn a_pattern_that_matches_nothing_is_an_error() {
     let error = |patterns: &[&str]| {
-        let result = program::training(&larger_resnet(), Precision::Bf16, 8, &objective(&scopes(patterns)));
+        let result = program::training(&*larger_resnet().task(0.0), Precision::Bf16, 8, &objective(&scopes(patterns)));
         result.unwrap_err().to_string()
     };
     assert_eq!(
@@ -195,7 +198,7 @@ fn a_tpu_keeps_less() {
     let model = model("kind: resnet\ndepth: 18\nwidth: 16\ninput: [32, 32, 3]\nn_classes: 10\n");
     let target: Target = "tpu-v2".parse().unwrap();
     let report = |remat: &Remat| -> CompileReport {
-        let program = program::training(&model, Precision::Bf16, 256, &objective(remat)).unwrap();
+        let program = program::training(&*model.task(0.0), Precision::Bf16, 256, &objective(remat)).unwrap().program;
         verify(&program.module).unwrap();
         compile(&target, &encode::to_bytes(&program.module).unwrap(), 256).unwrap()
     };

@@ -1,14 +1,15 @@
 //! Training through PJRT: accuracy on the real digits, resumption to the bit, and every way to end badly.
 
-use crate::run;
+use crate::{examples, run};
 
-use bf16scope::data::Dataset;
 use bf16scope::graph::Precision;
 use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RateDrop, Update, WeightDecay};
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray, Place};
-use bf16scope::train::{Data, Evaluator, Event, Experiment, Objective, Plan, Session, Spec, TrainError, check, run};
+use bf16scope::train::{
+    Data, Evaluator, Event, Examples, Experiment, Objective, Plan, Resumption, Session, Spec, TrainError, check, run,
+};
 use bf16scope::tuning::Tuning;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,13 +26,13 @@ fn example() -> std::path::PathBuf {
 }
 
 /// The digits: training and test.
-fn digits() -> &'static (Dataset, Dataset) {
-    static DIGITS: OnceLock<(Dataset, Dataset)> = OnceLock::new();
+fn digits() -> &'static Examples {
+    static DIGITS: OnceLock<Examples> = OnceLock::new();
     DIGITS.get_or_init(|| Experiment::read(&example()).unwrap().read_data(&example()).unwrap())
 }
 
 fn data() -> Data<'static> {
-    Data { training: &digits().0, test: &digits().1 }
+    digits().data()
 }
 
 /// Steps in an epoch of the digits at batch 32.
@@ -44,7 +45,7 @@ fn spec(learning_rate: LearningRate) -> Spec {
     let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: true, momentum_dtype: MomentumDtype::F32 };
     let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
     let objective = Objective { update, ..Objective::default() };
-    Spec { model: Model::Cnn(model), precision: Precision::Bf16, batch: 32, seed: 3, shift: 1, objective }
+    Spec { task: Model::Cnn(model).task(0.0), precision: Precision::Bf16, batch: 32, seed: 3, shift: 1, objective }
 }
 
 fn constant() -> LearningRate {
@@ -86,8 +87,9 @@ fn digits_accuracy(precision: Precision, seed: u64) -> f64 {
         finish(&mut session(experiment.spec(precision, &Tuning::none())), &Plan { n_epochs, checkpoint: None })
             .unwrap();
     assert_eq!(summary.epochs.len() as u64, n_epochs);
-    assert!(summary.test_accuracy >= 0.97, "{precision}, seed {seed}: ended at {}", summary.test_accuracy);
-    summary.test_accuracy
+    let accuracy = summary.value("accuracy").unwrap();
+    assert!(accuracy >= 0.97, "{precision}, seed {seed}: ended at {accuracy}");
+    accuracy
 }
 
 /// In bf16 with seed 0, which two tests want.
@@ -146,7 +148,7 @@ fn a_resumed_run_ends_with_the_same_weights() {
     assert_eq!(checkpoint.position.step, STEPS_PER_EPOCH);
     // The resumed session begins with other values, all of which the checkpoint must replace.
     let mut resumed = session(spec(constant()));
-    resumed.restore(&path, &checkpoint).unwrap();
+    resumed.restore(&path, &checkpoint, Resumption::default()).unwrap();
     let summary = finish(&mut resumed, &plan(2, &path)).unwrap();
     assert_eq!((summary.epochs.len(), summary.steps), (1, 2 * STEPS_PER_EPOCH));
     assert_same_bits(&whole, &resumed.state().unwrap());
@@ -181,7 +183,7 @@ fn a_run_stopped_within_an_epoch_resumes_there() {
         )
     );
     let mut resumed = session(spec(constant()));
-    resumed.restore(&path, &Checkpoint::read(&path).unwrap()).unwrap();
+    resumed.restore(&path, &Checkpoint::read(&path).unwrap(), Resumption::default()).unwrap();
     assert_eq!(resumed.step(), stop_at);
     finish(&mut resumed, &plan(2, &path)).unwrap();
     assert_same_bits(&whole.state().unwrap(), &resumed.state().unwrap());
@@ -233,26 +235,25 @@ fn a_state_that_is_not_finite_is_not_saved() {
 
 #[test]
 fn a_label_out_of_range_is_named() {
-    let mut training = digits().0.clone();
-    training.labels[17] = 10;
-    let data = Data { training: &training, test: &digits().1 };
+    let mut labels = vec![0; 40];
+    labels[17] = 10;
+    let training = examples::images(vec![0.5; 40 * 64], &[8, 8, 1], labels);
+    let data = Data { training: &training, ..data() };
     let plan = Plan { n_epochs: 1, checkpoint: None };
     let error = run(&mut session(spec(constant())), data, &plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
-    assert_eq!(error.to_string(), "example 17: its label is 10, expected 0 to 9");
+    let error = error.to_string();
+    assert!(error.starts_with("examples, example 17: ") && error.contains("`labels`"), "{error}");
+    assert!(error.contains("10") && error.contains("0 to 9"), "{error}");
 }
 
 #[test]
 fn data_of_another_shape_are_refused() {
-    let mut training = digits().0.clone();
-    training.feature_dims = vec![64];
-    let data = Data { training: &training, test: &digits().1 };
+    let training = examples::images(vec![0.5; 40 * 64], &[64], vec![0; 40]);
+    let data = Data { training: &training, ..data() };
     let plan = Plan { n_epochs: 1, checkpoint: None };
     let error = run(&mut session(spec(constant())), data, &plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the data have examples of [64] in 10 classes, but the model takes [8, 8, 1] in 10\n\
-         help: change `input` or `n_classes` of the model, or name other data"
-    );
+    let error = error.to_string();
+    assert!(error.contains("images") && error.contains("[64]") && error.contains("[8, 8, 1]"), "{error}");
 }
 
 #[test]
@@ -270,7 +271,7 @@ fn more_steps_than_the_program_counts_are_refused() {
 fn a_checkpoint_of_another_run_is_refused() {
     let path = Path::new("run.safetensors");
     let checkpoint = session(spec(constant())).checkpoint(STEPS_PER_EPOCH).unwrap();
-    let restore = |spec: Spec| session(spec).restore(path, &checkpoint);
+    let restore = |spec: Spec| session(spec).restore(path, &checkpoint, Resumption::default());
     let changed: Vec<String> = restore(spec(explodes_at(1, 1.0))).unwrap().iter().map(ToString::to_string).collect();
     let now = r#"{"drops":[{"multiplier":1.0,"step":1}],"kind":"warm_up_step","value":0.05,"warm_up":0}"#;
     let before = r#"{"kind":"constant","value":0.05}"#;
@@ -287,8 +288,8 @@ fn a_checkpoint_of_another_run_is_refused() {
     let f32 = Spec { precision: Precision::F32, ..spec(constant()) };
     assert_eq!(refused(f32), other_setting("precision", "bf16", "f32"));
 
-    let model = Model::Cnn(cnn::Config::new([8, 8, 1], 10));
-    let error = session(Spec { model, ..spec(constant()) }).restore(path, &checkpoint).unwrap_err();
+    let task = Model::Cnn(cnn::Config::new([8, 8, 1], 10)).task(0.0);
+    let error = restore(Spec { task, ..spec(constant()) }).unwrap_err();
     let TrainError::Checkpoint(CheckpointError::OtherModel { mismatch, .. }) = &error else { panic!("{error}") };
     assert!(
         mismatch.different.iter().any(|(name, ..)| name == "cnn/block1/conv/kernel"),
@@ -302,16 +303,18 @@ fn padding_counts_for_nothing_in_an_evaluation() {
     // has label 0, so it would be counted as right.
     let mut checkpoint = session(spec(constant())).checkpoint(1).unwrap();
     checkpoint.variables.values_mut().for_each(|array| array.bytes.fill(0));
-    let test = &digits().1;
-    let n_zeros = test.labels.iter().filter(|&&label| label == 0).count() as u64;
+    let test = &digits().test;
+    let n_zeros = examples::labels(&**test).iter().filter(|&&label| label == 0).count();
     let precision = if run::has_f16() { Precision::F16 } else { Precision::Bf16 };
     for batch in [7, 32, 360] {
-        let model = spec(constant()).model;
-        let evaluator = Evaluator::new(client(), &model, precision, batch, &Tuning::none()).unwrap();
-        let evaluation = evaluator.evaluate(Path::new("zeros"), &checkpoint, test).unwrap();
-        assert_eq!((evaluation.n_correct, evaluation.n_examples), (n_zeros, 360), "batch {batch}");
+        let task = spec(constant()).task;
+        let evaluator = Evaluator::new(client(), &task, precision, batch, &Tuning::none()).unwrap();
+        let evaluation = evaluator.evaluate(Path::new("zeros"), &checkpoint, &**test).unwrap();
+        let accuracy = evaluation.totals.value("accuracy");
+        assert_eq!((accuracy, evaluation.n_examples), (Some(n_zeros as f64 / 360.0), 360), "batch {batch}");
         // ln 10 to 4 ulp, and a sum of up to 360 equal terms, each addition to half an ulp.
         let bound = 10f64.ln() * f64::from(f32::EPSILON) * (4.0 + 360.0 / 2.0);
-        assert!((evaluation.loss - 10f64.ln()).abs() <= bound, "batch {batch}: {}", evaluation.loss);
+        let loss = evaluation.totals.loss().unwrap();
+        assert!((loss - 10f64.ln()).abs() <= bound, "batch {batch}: {loss}");
     }
 }

@@ -2,9 +2,9 @@
 //! both counts are.
 
 use crate::alone::alone;
-use crate::run;
+use crate::{examples, run};
 
-use bf16scope::data::{Batches, Dataset};
+use bf16scope::data::Arrays;
 use bf16scope::graph::Precision;
 use bf16scope::models::{Model, mlp};
 use bf16scope::pjrt::{LiveHandles, live_handles};
@@ -18,13 +18,9 @@ fn resident_bytes() -> u64 {
 }
 
 /// 64 examples of 64 features.
-fn dataset() -> Dataset {
-    Dataset {
-        features: (0..64 * 64).map(|i| (i * 37 % 101) as f32 / 101.0).collect(),
-        feature_dims: vec![64],
-        labels: (0..64).map(|i| i % 10).collect(),
-        n_classes: 10,
-    }
+fn dataset() -> Arrays {
+    let features = (0..64 * 64).map(|i| (i * 37 % 101) as f32 / 101.0).collect();
+    examples::images(features, &[64], (0..64).map(|i| i % 10).collect())
 }
 
 #[test]
@@ -38,21 +34,21 @@ fn ten_thousand_steps() {
     const BATCH: u32 = 32;
     let client = run::cpu().unwrap();
     let spec = Spec {
-        model: Model::Mlp(mlp::Config::new([64], 10)),
+        task: Model::Mlp(mlp::Config::new([64], 10)).task(0.0),
         precision: Precision::Bf16,
         batch: BATCH,
         seed: 0,
         shift: 0,
         objective: Objective::default(),
     };
-    let mut session = Session::new(&client, spec).unwrap();
+    let mut session = Session::new(&client, spec.clone()).unwrap();
     let state_bytes: usize = session.state().unwrap().values().map(|array| array.bytes.len()).sum();
     let dataset = dataset();
-    let batches = Batches::new(&dataset, BATCH as usize, 0).unwrap().cast(Precision::Bf16.compute()).unwrap();
-    let mut stream = (0..).flat_map(|epoch| batches.epoch(epoch).collect::<Vec<_>>());
+    let loader = examples::loader(&dataset, &spec);
+    let mut stream = (0..).flat_map(|epoch| loader.epoch(epoch).map(Result::unwrap).collect::<Vec<_>>());
     let mut steps = |n: usize| {
         for batch in stream.by_ref().take(n) {
-            assert!(session.train(&batch).unwrap().loss.is_finite());
+            assert!(session.train(&batch).unwrap().loss().unwrap().is_finite());
         }
         (resident_bytes(), live_handles())
     };

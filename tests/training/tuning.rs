@@ -1,17 +1,14 @@
 //! Tunings: the same variables under each, the same bits under those that say so, and a checkpoint that goes from one to
 //! another.
 
-use crate::run;
+use crate::{examples, run};
 
-use bf16scope::data::{Batches, Dataset};
 use bf16scope::graph::{Init, Precision, Program};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::{Model, yaml};
 use bf16scope::optim::{LearningRate, Optimizer, Update, WeightDecay};
-use bf16scope::train::resume::check_settings;
-use bf16scope::train::{Objective, Session, Spec, program};
-use bf16scope::tuning::{CHOICES, Choice, Effect, Remat, Tune, Tuning};
-use serde_json::json;
+use bf16scope::train::{Objective, Resumption, Session, Spec, program};
+use bf16scope::tuning::{CHOICES, Choice, Effect, Tune, Tuning};
 use std::path::Path;
 
 fn resnet() -> Model {
@@ -86,7 +83,9 @@ const MADE: [(&str, &str); 12] = [
 fn choices_keep_the_variables_and_exact_ones_every_bit() {
     let mut n_changed = 0;
     for (model, precision, batch) in [(resnet(), Precision::F32, 128), (transformer(), Precision::Bf16, 2)] {
-        let step = |tuning: &Tuning| program::training(&model, precision, batch, &objective(tuning));
+        let step = |tuning: &Tuning| {
+            program::training(&*model.task(0.0), precision, batch, &objective(tuning)).map(|step| step.program)
+        };
         let untuned = step(&Tuning::none()).unwrap();
         let runs = model.kind() == "transformer";
         let expected = if runs { results(&untuned) } else { Vec::new() };
@@ -117,26 +116,21 @@ fn choices_keep_the_variables_and_exact_ones_every_bit() {
 }
 
 fn spec(model: Model, tuning: &Tuning) -> Spec {
-    Spec { model, precision: Precision::F32, batch: 8, seed: 2, shift: 0, objective: objective(tuning) }
+    Spec { task: model.task(0.0), precision: Precision::F32, batch: 8, seed: 2, shift: 0, objective: objective(tuning) }
 }
 
 #[test]
 fn a_checkpoint_goes_from_one_tuning_to_another_and_what_it_does_to_bits_is_said() {
-    let data = Dataset {
-        features: (0..8 * 16 * 16 * 3).map(|i| ((i * 37 + i / 5) % 16) as f32 / 16.0 - 0.5).collect(),
-        feature_dims: vec![16, 16, 3],
-        labels: (0..8).map(|label| label % 5).collect(),
-        n_classes: 5,
-    };
-    let batches = Batches::new(&data, 8, 0).unwrap().cast(DType::F32).unwrap();
-    let batch = batches.in_order().next().unwrap();
+    let pixels = (0..8 * 16 * 16 * 3).map(|i| ((i * 37 + i / 5) % 16) as f32 / 16.0 - 0.5).collect();
+    let data = examples::images(pixels, &[16, 16, 3], (0..8).map(|label| label % 5).collect());
     let client = run::cpu().unwrap();
     let tpu = Tuning::tpu();
     let [mut none, mut tuned] =
         [&Tuning::none(), &tpu].map(|tuning| Session::new(&client, spec(resnet(), tuning)).unwrap());
+    let batch = examples::batches(&data, none.spec()).remove(0);
     none.train(&batch).unwrap();
     let checkpoint = none.checkpoint(1).unwrap();
-    let changes = tuned.restore(Path::new("run"), &checkpoint).unwrap();
+    let changes = tuned.restore(Path::new("run"), &checkpoint, Resumption::default()).unwrap();
     let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
     assert_eq!(
         changes,
@@ -154,50 +148,7 @@ fn a_checkpoint_goes_from_one_tuning_to_another_and_what_it_does_to_bits_is_said
     // It holds what the other held, and both go on.
     assert_eq!(tuned.state().unwrap(), none.state().unwrap());
     let reports = [&mut none, &mut tuned].map(|session| session.train(&batch).unwrap());
-    assert!(reports.iter().all(|report| report.loss.is_finite()), "{reports:?}");
-    assert_eq!(none.restore(Path::new("run"), &tuned.checkpoint(1).unwrap()).unwrap().len(), 8);
-    assert_eq!(tuned.restore(Path::new("run"), &tuned.checkpoint(1).unwrap()).unwrap(), []);
-}
-
-/// What versions before `tune` wrote of the same choices.
-#[test]
-fn a_checkpoint_from_before_there_was_tune_goes_on() {
-    let client = run::cpu().unwrap();
-    let model: Model = yaml::from_str("mlp", "{kind: mlp, input: [4], n_classes: 2}").unwrap();
-    let mut checkpoint = Session::new(&client, spec(model.clone(), &Tuning::none())).unwrap().checkpoint(1).unwrap();
-    let mut settings = serde_json::to_value(&checkpoint.settings).unwrap();
-    settings.as_object_mut().unwrap().remove("tune").unwrap();
-    settings["train"]["remat"] = json!("elementwise");
-    for (key, value) in
-        [("stem", json!("pool_first")), ("pair_columns", json!(true)), ("norm_gradient", json!("per_feature"))]
-    {
-        settings["model"][key] = value;
-    }
-    checkpoint.settings = settings.to_string().parse().unwrap();
-    let before = Tuning::none().with(|tuning| {
-        (tuning.cotangent_remat, tuning.pace, tuning.pair_columns) = (true, true, true);
-        tuning.remat = Remat::Elementwise;
-        tuning.stem = Tuning::tpu().stem;
-        tuning.norm_gradient = Tuning::tpu().norm_gradient;
-    });
-    let changes =
-        |tuning: &Tuning| check_settings(Path::new("run"), &checkpoint, &spec(model.clone(), tuning)).unwrap();
-    assert_eq!(changes(&before), []);
-    assert_eq!(changes(&Tuning::none()).len(), 6);
-}
-
-#[test]
-fn a_checkpoint_from_before_keys_were_renamed_goes_on() {
-    let client = run::cpu().unwrap();
-    let model: Model = yaml::from_str("mlp", "{kind: mlp, input: [4], n_classes: 2}").unwrap();
-    let tpu = Tuning::tpu();
-    let mut checkpoint = Session::new(&client, spec(model.clone(), &tpu)).unwrap().checkpoint(1).unwrap();
-    let settings = serde_json::to_value(&checkpoint.settings).unwrap().to_string();
-    let before = settings.replace("layer_remat", "recompute").replace("cotangent_remat", "residual");
-    assert_ne!(before, settings);
-    checkpoint.settings = before.parse().unwrap();
-    let changes =
-        |tuning: &Tuning| check_settings(Path::new("run"), &checkpoint, &spec(model.clone(), tuning)).unwrap();
-    assert_eq!(changes(&tpu), []);
-    assert_eq!(changes(&Tuning::none()).len(), 8);
+    assert!(reports.iter().all(|report| report.loss().unwrap().is_finite()), "{reports:?}");
+    assert_eq!(none.restore(Path::new("run"), &tuned.checkpoint(1).unwrap(), Resumption::default()).unwrap().len(), 8);
+    assert_eq!(tuned.restore(Path::new("run"), &tuned.checkpoint(1).unwrap(), Resumption::default()).unwrap(), []);
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail, ensure};
 use super::super::compile::warn_of_one_core;
 use super::super::module_file;
 use super::super::policy::lower_if_asked;
-use super::super::program::{Which, build, read};
+use super::super::program::{Which, build, read, unit};
 use super::super::tune::TuneArg;
 use crate::graph::Precision;
 use crate::hlo::Module;
@@ -159,8 +159,8 @@ impl Source {
     /// What a batch is of.
     pub(super) fn unit(&self) -> &'static str {
         match self {
-            Source::Model { experiment, .. } if experiment.model.input().len() == 3 => "images",
-            Source::Model { .. } | Source::Modules { .. } => "examples",
+            Source::Model { experiment, .. } => unit(experiment),
+            Source::Modules { .. } => "examples",
         }
     }
 }

@@ -195,12 +195,12 @@ fn holder_name(holder: Option<u32>) -> String {
     holder.map_or("another run".to_string(), |process| format!("another run (process {process})"))
 }
 
-/// Format 1 had no hash, no settings and no fingerprint of the data.
+/// Format 1 had no hash, no settings and no fingerprint of the data; format 2 no task.
 fn version_help(found: u32) -> &'static str {
     match found < VERSION {
         true => {
-            "it is of an older build and has no hash that could show damage: go on with that build, or train again; \
-             any reader of safetensors still reads its arrays"
+            "it is of an older build, with other settings and another order of examples: go on with that build, or \
+             train again; any reader of safetensors still reads its arrays"
         }
         false => "use the build of bf16scope that wrote it",
     }

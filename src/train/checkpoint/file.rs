@@ -10,7 +10,7 @@
 //! SHA-256, because the crate is a dependency already, because CPUs have instructions for it, so that a disk is slower, and
 //! because anyone can check it with `sha256sum`.
 
-use super::{Checkpoint, CheckpointError, DataIdentity, Fault, HostArray, Position, Settings, VERSION};
+use super::{Checkpoint, CheckpointError, DataIdentity, Fault, FunctionHash, HostArray, Position, Settings, VERSION};
 use crate::hlo::{ArrayShape, DType};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,7 @@ struct Header {
     version: u32,
     position: Position,
     settings: Settings,
+    function: Option<FunctionHash>,
     data: Option<DataIdentity>,
 }
 
@@ -94,6 +95,7 @@ pub(super) fn encode<'a>(path: &Path, checkpoint: &'a Checkpoint) -> Result<Enco
         version: VERSION,
         position: checkpoint.position.clone(),
         settings: checkpoint.settings.clone(),
+        function: checkpoint.function.clone(),
         data: checkpoint.data.clone(),
     };
     let text = serde_json::to_string(&header).expect("numbers and text have a JSON form");
@@ -164,8 +166,8 @@ pub(super) fn read(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<
         return other_version();
     }
     let header: Header = serde_json::from_str(text).map_err(|error| foreign(error.to_string()))?;
-    let Header { position, settings, data, .. } = header;
-    let checkpoint = Checkpoint { position, settings, data, variables };
+    let Header { position, settings, function, data, .. } = header;
+    let checkpoint = Checkpoint { position, settings, function, data, variables };
     checkpoint.check().map_err(|fault| CheckpointError::Unsound { path: path_buf(), fault })?;
     Ok(checkpoint)
 }

@@ -32,14 +32,18 @@ fn what_is_wrong_in_a_file_is_named_before_anything_is_trained() {
     refused(&with("value: 0.1", "value: -1"), ROWS, "e.yaml:6:42: found floating point `-1.0`, expected ");
     refused(&with("hidden: [2]", "hidden: [4611686018427387904]"), ROWS, "bf16scope: ");
     refused(&with("batch: 2", "batch: 2147483647"), ROWS, "bf16scope: ");
-    refused(&with("epochs: 1", "epochs: 1\n  shift: 1"), ROWS, "examples of dims [2] cannot be shifted");
+    refused(&with("epochs: 1", "epochs: 1\n  shift: 1"), ROWS, "no feature can be shifted: `images` has dims [2]");
     refused(&with("n_test: 2", "n_test: 6"), ROWS, "cannot keep 6 examples for testing");
     refused(
         EXPERIMENT,
         &ROWS.replace("5,6,2", "5,6,3"),
-        "rows.csv:3: the label is `3`; expected a whole number from 0 to 2",
+        "rows.csv:3: column 3, of `labels`, is `3`; expected a whole number from 0 to 2",
     );
-    refused(EXPERIMENT, &ROWS.replace("7,8", "7,inf"), "rows.csv:4: column 2 is `inf`; expected a finite number");
+    refused(
+        EXPERIMENT,
+        &ROWS.replace("7,8", "7,inf"),
+        "rows.csv:4: column 2, of `images`, is `inf`; expected a finite number",
+    );
     refused(EXPERIMENT, "", "rows.csv: no rows");
 }
 

@@ -1,11 +1,12 @@
 //! The levers: a row of [`LEVERS`] each, with a name, what it does, and a function that edits the experiment as a user
 //! would edit the YAML, or says why it does not apply. To add one, add a row.
 
-use crate::graph::Precision;
-use crate::models::Model;
+use crate::cli::program::{Which, build};
+use crate::graph::{Precision, Program};
 use crate::optim::{Adafactor, MomentumDtype, Optimizer};
 use crate::train::Experiment;
 use crate::tuning::{Remat, Stem, Tune, Tuning};
+use std::collections::BTreeMap;
 
 /// What a lever edits.
 #[derive(Clone, Debug)]
@@ -97,12 +98,10 @@ fn remat_elementwise(setting: &mut Setting) -> Result<(), String> {
 }
 
 fn remat_blocks(setting: &mut Setting) -> Result<(), String> {
-    let pattern = match &setting.experiment.model {
-        Model::Cnn(_) | Model::Resnet(_) => "block*",
-        Model::Transformer(_) => "layer*",
-        Model::Mlp(_) => return Err("an mlp has no blocks".to_string()),
-    };
-    pull_remat(setting, Remat::Scopes(vec![pattern.to_string()]))
+    let program = plain_program(setting)?;
+    let names: Vec<&str> = program.variables.iter().map(|variable| variable.name.as_str()).collect();
+    let pattern = blocks(&names).ok_or("the model has no numbered blocks, such as block1 and block2")?;
+    pull_remat(setting, Remat::Scopes(vec![format!("{pattern}*")]))
 }
 
 fn pull_remat(setting: &mut Setting, what: Remat) -> Result<(), String> {
@@ -116,17 +115,45 @@ fn pull_remat(setting: &mut Setting, what: Remat) -> Result<(), String> {
 }
 
 fn space_to_depth(setting: &mut Setting) -> Result<(), String> {
-    match (&setting.experiment.model, now(setting).stem) {
-        (Model::Resnet(_), Stem::Plain) => {
-            let mut keys = setting.experiment.tune.keys();
-            keys.stem = Some(Stem::SpaceToDepth);
-            setting.experiment.tune = keys.into();
-            Ok(())
-        }
-        (Model::Resnet(_), Stem::SpaceToDepth) => Err("the stem is space-to-depth already".to_string()),
-        (Model::Resnet(_), Stem::PoolFirst) => Err("the stem pools first".to_string()),
-        (Model::Mlp(_) | Model::Cnn(_) | Model::Transformer(_), _) => Err("the model is no ResNet".to_string()),
+    match now(setting).stem {
+        Stem::Plain => {}
+        Stem::SpaceToDepth => return Err("the stem is space-to-depth already".to_string()),
+        Stem::PoolFirst => return Err("the stem pools first".to_string()),
     }
+    let plain = plain_program(setting)?;
+    let mut pulled = setting.clone();
+    let mut keys = pulled.experiment.tune.keys();
+    keys.stem = Some(Stem::SpaceToDepth);
+    pulled.experiment.tune = keys.into();
+    if plain_program(&pulled)?.module == plain.module {
+        return Err("the model has no stem that this changes".to_string());
+    }
+    *setting = pulled;
+    Ok(())
+}
+
+/// The prediction of one example: small, and it has the model's scopes.
+fn plain_program(setting: &Setting) -> Result<Program, String> {
+    let Setting { experiment, precision, .. } = setting;
+    let tuning = now(setting);
+    build(experiment, Which::Infer, *precision, 1, tuning).map_err(|error| format!("{error:#}"))
+}
+
+/// The name of scopes that are numbered, with something in common inside: `block` of `cnn/block1/conv/kernel` and
+/// `cnn/block2/conv/kernel`. Scopes that hold more than one variable each count; of several, the outermost.
+fn blocks(variables: &[&str]) -> Option<String> {
+    let mut found: BTreeMap<(usize, &str), BTreeMap<&str, usize>> = BTreeMap::new();
+    for variable in variables {
+        let levels: Vec<&str> = variable.split('/').collect();
+        for (depth, level) in levels[..levels.len() - 1].iter().enumerate() {
+            let name = level.trim_end_matches(|c: char| c.is_ascii_digit());
+            if name.len() < level.len() && !name.is_empty() {
+                *found.entry((depth, name)).or_default().entry(level).or_default() += 1;
+            }
+        }
+    }
+    let is_block = |scopes: &BTreeMap<&str, usize>| scopes.len() > 1 && scopes.values().all(|&n| n > 2);
+    found.into_iter().find(|(_, scopes)| is_block(scopes)).map(|((_, name), _)| name.to_string())
 }
 
 /// Parts of the batch in the lever of that name: fewer save little, more make each part too small for the TPU's tiles.
@@ -185,8 +212,7 @@ fn adafactor(setting: &mut Setting) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::program::{Which, build};
-    use crate::models::mlp;
+    use crate::models::{Model, mlp};
     use crate::train::TrainConfig;
 
     fn setting(optimizer: Optimizer, precision: Precision) -> Setting {
@@ -233,7 +259,7 @@ mod tests {
         assert_eq!((adafactor(adam), accumulate(adam)), (Ok(()), Ok(())));
         assert_eq!(adafactor(adam), Err("the optimizer is adafactor already".to_string()));
         assert_eq!(accumulate(adam), Err("gradients are accumulated over 4 parts already".to_string()));
-        assert_eq!(remat_blocks(sgd), Err("an mlp has no blocks".to_string()));
+        assert_eq!(remat_blocks(sgd), Err("the model has no numbered blocks, such as block1 and block2".to_string()));
         sgd.batch = 10;
         assert_eq!(accumulate(sgd), Err("batch 10 is no multiple of 4".to_string()));
     }

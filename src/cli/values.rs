@@ -1,0 +1,30 @@
+//! Losses and metrics for eyes.
+
+/// `accuracy 97.50 %`, `loss 0.1234`.
+pub(super) fn named(name: &str, value: f64) -> String {
+    format!("{} {}", name.replace('_', " "), shown(name, value))
+}
+
+/// A part as a percentage, anything else with four decimals.
+pub(super) fn shown(name: &str, value: f64) -> String {
+    if name.contains("accuracy") { format!("{:.2} %", 100.0 * value) } else { format!("{value:.4}") }
+}
+
+/// Metrics, then the loss.
+pub(super) fn list(values: &[(String, f64)]) -> String {
+    let (loss, metrics): (Vec<_>, Vec<_>) = values.iter().partition(|(name, _)| name == "loss");
+    let named: Vec<String> = metrics.into_iter().chain(loss).map(|(name, value)| named(name, *value)).collect();
+    named.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accuracies_are_percentages_and_the_loss_is_last() {
+        let values = [("loss", 0.12345), ("top_5_accuracy", 0.975), ("mean_error", 2.0)];
+        let values = values.map(|(name, value)| (name.to_string(), value));
+        assert_eq!(list(&values), "top 5 accuracy 97.50 %, mean error 2.0000, loss 0.1235");
+    }
+}

@@ -1,0 +1,34 @@
+//! A setting that has changed.
+
+use crate::tuning::{Choice, Effect};
+use std::fmt;
+
+/// A setting that differs between a checkpoint and the run that goes on from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its key, as in an experiment.
+    pub key: String,
+    /// What the checkpoint has.
+    pub before: String,
+    /// What this run has.
+    pub now: String,
+}
+
+impl Change {
+    pub(super) fn new(key: &str, before: String, now: String) -> Change {
+        Change { key: key.to_string(), before, now }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Change { key, before, now } = self;
+        write!(f, "{key} was {before}, is {now} now")?;
+        let choice = key.strip_prefix("tune.").and_then(|key| Choice::of(key.split('.').next()?));
+        match choice.map(|choice| choice.effect) {
+            Some(Effect::Exact) => f.write_str(": the same bits"),
+            Some(Effect::Reassociating) => f.write_str(": the same function, with other last bits from here on"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The `data` block of an experiment: which files hold the examples, and which of them are for testing.
+
+use super::error::TrainError;
+use super::run::Data;
+use crate::data::{Arrays, Source, csv, idx, mnist, npz};
+use crate::models::yaml;
+use crate::task::{Feature, FeatureDType};
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Which files hold the examples: one of `csv`, `npz`, `idx` and `mnist`; and which of them are for testing: the last
+/// `n_test`, or those of `test`. Names, dims and ranges are those of the task's features.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataConfig {
+    /// One example a line: its features in the task's order, then its labels; plain or gzip.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub csv: Option<PathBuf>,
+    /// Arrays by name, as `numpy.savez` writes them; the first dim is the example.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub npz: Option<PathBuf>,
+    /// A file of MNIST's format for each feature; plain or gzip.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idx: Option<BTreeMap<String, PathBuf>>,
+    /// The directory of MNIST's four files, with `images` (scaled by 1/255 unless said otherwise) and `labels`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mnist: Option<PathBuf>,
+    /// Of `npz`: the array of a feature, where it is not called like it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub arrays: BTreeMap<String, String>,
+    /// What features that the network computes with are multiplied by: a number for all of them, or one by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale: Option<Scale>,
+    /// How many examples at the end are for testing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_test: Option<u64>,
+    /// The files of those that are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test: Option<TestConfig>,
+}
+
+/// The files of the examples for testing, of the same format.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TestConfig {
+    /// As [`DataConfig::csv`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub csv: Option<PathBuf>,
+    /// As [`DataConfig::npz`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub npz: Option<PathBuf>,
+    /// As [`DataConfig::idx`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idx: Option<BTreeMap<String, PathBuf>>,
+}
+
+/// What features are multiplied by.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Scale {
+    /// All that the network computes with.
+    All(f32),
+    /// Those of these names.
+    Of(BTreeMap<String, f32>),
+}
+
+/// Both kinds of number that YAML has.
+#[derive(Clone, Copy, Deserialize)]
+struct Factor(#[serde(deserialize_with = "factor")] f32);
+
+fn factor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+    Ok(yaml::number(deserializer, is_factor, FACTOR)? as f32)
+}
+
+fn is_factor(value: f64) -> bool {
+    (value as f32).is_normal()
+}
+
+const FACTOR: &str = "a number other than 0 that f32 can hold";
+
+impl<'de> Deserialize<'de> for Scale {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Scale, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Scale;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{FACTOR}, or one for each feature")
+            }
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Scale, E> {
+                match is_factor(value) {
+                    true => Ok(Scale::All(value as f32)),
+                    false => Err(E::invalid_value(de::Unexpected::Float(value), &self)),
+                }
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Scale, E> {
+                match is_factor(value as f64) {
+                    true => Ok(Scale::All(value as f32)),
+                    false => Err(E::invalid_value(de::Unexpected::Unsigned(value), &self)),
+                }
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Scale, E> {
+                Ok(Scale::All(value as f32))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scale, A::Error> {
+                let mut factors = BTreeMap::new();
+                while let Some((name, Factor(value))) = map.next_entry::<String, Factor>()? {
+                    factors.insert(name, value);
+                }
+                Ok(Scale::Of(factors))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// The examples of an experiment.
+#[derive(Debug)]
+pub struct Examples {
+    /// What is trained on.
+    pub training: Box<dyn Source>,
+    /// What is evaluated on.
+    pub test: Box<dyn Source>,
+}
+
+impl Examples {
+    /// The same, borrowed.
+    pub fn data(&self) -> Data<'_> {
+        Data { training: &*self.training, test: &*self.test }
+    }
+}
+
+/// Where examples are.
+enum Place<'a> {
+    Csv(&'a Path),
+    Npz(&'a Path),
+    Idx(&'a BTreeMap<String, PathBuf>),
+}
+
+impl DataConfig {
+    /// Reads the examples for training and for testing of an experiment that was read from `path`, for a task with these
+    /// features.
+    ///
+    /// # Errors
+    /// Keys that do not go together; a file that is not right: then with its place.
+    pub fn read(&self, path: &Path, features: &[Feature]) -> Result<Examples, TrainError> {
+        let _span = tracing::info_span!("data").entered();
+        let wrong = |measured: String, expected: &str| {
+            let (path, expected) = (path.to_path_buf(), expected.to_string());
+            TrainError::DataKeys { path, measured, expected }
+        };
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let factors = self.factors(path, features)?;
+        let places = places(self.csv.as_deref(), self.npz.as_deref(), self.idx.as_ref());
+        let (training, test) = match (&places[..], &self.mnist) {
+            ([], Some(directory)) => {
+                if self.n_test.is_some() || self.test.is_some() {
+                    return Err(wrong(
+                        "`mnist` and what is for testing".to_string(),
+                        "neither `n_test` nor `test`: MNIST has a test set",
+                    ));
+                }
+                mnist::read(&folder.join(directory))?
+            }
+            ([place], None) => {
+                let of_test = self.test.as_ref();
+                let of_test = of_test.map(places_of);
+                let training = self.arrays(folder, place, features)?;
+                match (self.n_test, of_test.as_deref()) {
+                    (Some(n_test), None) => training.split_tail(n_test)?,
+                    (None, Some([test])) => (training, self.arrays(folder, test, features)?),
+                    (None, Some(_)) => {
+                        return Err(wrong(
+                            "`test` without one file".to_string(),
+                            "`test: {csv: FILE}`, `{npz: FILE}` or `{idx: {NAME: FILE}}`",
+                        ));
+                    }
+                    (None, None) => {
+                        return Err(wrong("nothing for testing".to_string(), "`n_test: N`, or `test: {npz: FILE}`"));
+                    }
+                    (Some(_), Some(_)) => return Err(wrong("both `n_test` and `test`".to_string(), "one of them")),
+                }
+            }
+            (found, mnist) => {
+                let n = found.len() + usize::from(mnist.is_some());
+                return Err(wrong(format!("{n} of `csv`, `npz`, `idx` and `mnist`"), "one of them"));
+            }
+        };
+        // A CSV file is scaled as it is read.
+        let factors =
+            if self.csv.is_some() && matches!(self.scale, Some(Scale::All(_))) { Vec::new() } else { factors };
+        let ready = |arrays: Arrays| {
+            let mut arrays = fit(arrays, features)?;
+            for (name, factor) in &factors {
+                arrays = arrays.scaled(name, *factor)?;
+            }
+            Ok::<Box<dyn Source>, TrainError>(Box::new(arrays))
+        };
+        Ok(Examples { training: ready(training)?, test: ready(test)? })
+    }
+
+    /// What each feature is multiplied by, where it is.
+    fn factors(&self, path: &Path, features: &[Feature]) -> Result<Vec<(String, f32)>, TrainError> {
+        let computed = |feature: &&Feature| feature.dtype == FeatureDType::Compute;
+        let names = || features.iter().filter(computed).map(|feature| feature.name.clone());
+        match &self.scale {
+            None if self.mnist.is_some() => Ok(names().map(|name| (name, 1.0 / 255.0)).collect()),
+            None => Ok(Vec::new()),
+            Some(Scale::All(factor)) => Ok(names().map(|name| (name, *factor)).collect()),
+            Some(Scale::Of(factors)) => {
+                if let Some(other) = factors.keys().find(|name| !names().any(|own| own == **name)) {
+                    let (measured, known) = (format!("`scale` of {other}"), names().collect::<Vec<_>>().join(", "));
+                    let expected = format!("a feature that the network computes with: {known}");
+                    return Err(TrainError::DataKeys { path: path.to_path_buf(), measured, expected });
+                }
+                Ok(factors.clone().into_iter().collect())
+            }
+        }
+    }
+
+    fn arrays<'a>(&'a self, folder: &Path, place: &Place<'_>, features: &'a [Feature]) -> Result<Arrays, TrainError> {
+        Ok(match place {
+            Place::Csv(file) => {
+                let scale = if let Some(Scale::All(factor)) = self.scale { factor } else { 1.0 };
+                csv::read(&folder.join(file), features, scale)?
+            }
+            Place::Npz(file) => {
+                let array = |name: &'a String| (name.as_str(), self.arrays.get(name).unwrap_or(name).as_str());
+                let arrays: Vec<(&str, &str)> = features.iter().map(|feature| array(&feature.name)).collect();
+                npz::read(&folder.join(file), &arrays)?
+            }
+            Place::Idx(files) => {
+                let files: Vec<(&str, PathBuf)> =
+                    files.iter().map(|(name, file)| (name.as_str(), folder.join(file))).collect();
+                let files: Vec<(&str, &Path)> = files.iter().map(|(name, file)| (*name, file.as_path())).collect();
+                idx::read(&files)?
+            }
+        })
+    }
+}
+
+fn places_of(test: &TestConfig) -> Vec<Place<'_>> {
+    places(test.csv.as_deref(), test.npz.as_deref(), test.idx.as_ref())
+}
+
+fn places<'a>(
+    csv: Option<&'a Path>,
+    npz: Option<&'a Path>,
+    idx: Option<&'a BTreeMap<String, PathBuf>>,
+) -> Vec<Place<'a>> {
+    [csv.map(Place::Csv), npz.map(Place::Npz), idx.map(Place::Idx)].into_iter().flatten().collect()
+}
+
+/// The arrays with the dims of features where only axes of size 1 differ, or where one of the two is flat: pictures that have
+/// no axis of channels, or that the network reads as a row. All else is for the loader to refuse.
+fn fit(mut arrays: Arrays, features: &[Feature]) -> Result<Arrays, TrainError> {
+    let without_ones = |dims: &[i64]| dims.iter().copied().filter(|&dim| dim != 1).collect::<Vec<_>>();
+    for feature in features {
+        let Some(info) = arrays.arrays().iter().find(|info| info.name == feature.name) else { continue };
+        let (found, wanted) = (without_ones(&info.dims), without_ones(&feature.dims));
+        let is_flat = found.len() == 1 || wanted.len() == 1;
+        let is_same = found == wanted || (is_flat && found.iter().product::<i64>() == wanted.iter().product::<i64>());
+        if is_same && info.dims != feature.dims {
+            arrays = arrays.reshaped(&feature.name, feature.dims.clone())?;
+        }
+    }
+    Ok(arrays)
+}

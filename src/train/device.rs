@@ -1,0 +1,277 @@
+//! What every program of a session asks of a device: compiling, uploading, running on a batch, reading results.
+
+use super::checkpoint::HostArray;
+use super::error::TrainError;
+use super::memory::memory_of_machine;
+use super::program::{Reported, TaskProgram, Weighting};
+use super::spec::Spec;
+use super::totals::Totals;
+use crate::data::{Batch, Feature, NamedArray};
+use crate::graph::{InputInfo, VariableInfo};
+use crate::hlo::{ArrayShape, DType, Literal, Module, proto, verify};
+use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
+use std::sync::Arc;
+
+/// Verifies, encodes and compiles a module for the first device of `client`.
+///
+/// # Errors
+/// Where the module does not verify, or the plugin refuses it.
+pub fn compile(client: &Client, module: &Module) -> Result<Executable, TrainError> {
+    let _span = tracing::info_span!("compile", module = module.name).entered();
+    verify::verify(module)?;
+    let bytes = proto::encode::to_bytes(module)?;
+    Ok(client.compile(&bytes, &CompileOptions::default())?)
+}
+
+/// A compiled program of a task, that is fed batches.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub client: Client,
+    pub executable: Executable,
+    /// Its variables, in the program's order.
+    pub variables: Vec<VariableInfo>,
+    inputs: Vec<InputInfo>,
+    /// Of its results after the state: name and shape.
+    results: Vec<(String, ArrayShape)>,
+    reported: Vec<Reported>,
+    scalars: Vec<(String, usize)>,
+    names: Arc<[String]>,
+    features: Vec<Feature>,
+    batch: u32,
+}
+
+impl Loaded {
+    /// Compiles a program, `n_state` of whose results are state, for batches of `batch` examples.
+    pub fn new(
+        client: &Client,
+        program: TaskProgram,
+        n_state: usize,
+        features: Vec<Feature>,
+        batch: u32,
+    ) -> Result<Loaded, TrainError> {
+        let executable = compile(client, &program.program.module)?;
+        let TaskProgram { program, reported, scalars } = program;
+        let entry = program.module.entry();
+        let shapes = entry.instr(entry.root).operands.iter().map(|&id| entry.instr(id).shape.clone());
+        let shapes = shapes.map(|shape| ArrayShape::new(shape.dtype().unwrap_or(DType::F32), shape.dims().to_vec()));
+        let results = program.outputs.iter().cloned().zip(shapes).skip(n_state).collect();
+        let names = reported.iter().map(|reported| reported.name.clone()).collect();
+        let (client, variables, inputs) = (client.clone(), program.variables, program.inputs);
+        Ok(Loaded { client, executable, variables, inputs, results, reported, scalars, names, features, batch })
+    }
+
+    /// Totals of nothing, by the names that this program reports.
+    pub fn no_totals(&self) -> Totals {
+        Totals::new(Arc::clone(&self.names))
+    }
+
+    /// Whether the program takes this batch. `is_padded` may be: what is trained on may not.
+    pub fn check(&self, batch: &Batch, step: u64, is_padded: bool) -> Result<(), TrainError> {
+        let same = |measured: String, expected: String| match measured == expected {
+            true => Ok(()),
+            false => Err(TrainError::Batch { step, measured, expected }),
+        };
+        let n = self.batch as usize;
+        match is_padded {
+            true if (1..=n).contains(&batch.n_valid) => {}
+            true => same(format!("{} valid examples", batch.n_valid), format!("1 to {n} valid examples"))?,
+            false => same(format!("{} valid examples", batch.n_valid), format!("{n} valid examples"))?,
+        }
+        for input in self.inputs.iter().filter(|input| !is_ours(input)) {
+            let shape = ArrayShape::new(input.dtype, input.dims.clone());
+            let expected = format!("{} {shape}", input.name);
+            let Some(array) = find(batch, &input.name) else {
+                let names: Vec<&str> = batch.arrays.iter().map(|array| array.name.as_str()).collect();
+                return same(format!("only {}", names.join(", ")), expected);
+            };
+            same(format!("{} {}", array.name, ArrayShape::new(array.dtype, array.dims.clone())), expected)?;
+            let n_bytes = shape.n_elements() as usize * shape.dtype.n_bytes();
+            same(
+                format!("{} bytes of {}", array.bytes.len(), input.name),
+                format!("{n_bytes} bytes of {}", input.name),
+            )?;
+            let feature = self.features.iter().find(|feature| feature.name == input.name);
+            if let Some(n_values) = feature.and_then(|feature| feature.n_values) {
+                check_range(array, n_values, n).map_or(Ok(()), |measured| {
+                    Err(TrainError::Batch {
+                        step,
+                        measured,
+                        expected: format!("{} from 0 to {}", input.name, n_values - 1),
+                    })
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The batch on the device, in the order of the program's inputs; `step` is what it counts.
+    pub fn upload(&self, batch: &Batch, step: i32) -> Result<Vec<Buffer>, TrainError> {
+        let upload = |input: &InputInfo| {
+            let ours;
+            let bytes: &[u8] = match input.name.as_str() {
+                "step" => {
+                    ours = step.to_le_bytes().to_vec();
+                    &ours
+                }
+                "weight" => {
+                    let weight = |example| if example < batch.n_valid { 1.0f32 } else { 0.0 };
+                    ours = (0..self.batch as usize).flat_map(|example| weight(example).to_le_bytes()).collect();
+                    &ours
+                }
+                name => &find(batch, name).expect("a batch that was checked has it").bytes,
+            };
+            Ok(self.client.buffer_from_host(bytes, input.dtype, &input.dims, 0)?)
+        };
+        self.inputs.iter().map(upload).collect()
+    }
+
+    /// Runs on a batch, with variables that stay.
+    pub fn run(&self, variables: &[&Buffer], batch: &Batch) -> Result<Vec<Buffer>, TrainError> {
+        self.check(batch, 0, true)?;
+        let mut args: Vec<Arg<'_>> = variables.iter().map(|&buffer| Arg::Keep(buffer)).collect();
+        args.extend(self.upload(batch, 0)?.into_iter().map(Arg::Donate));
+        Ok(self.executable.execute(args)?)
+    }
+
+    /// What results, those after the state, say of a batch with so many examples that are no padding.
+    pub fn read(&self, results: &[Buffer], n_valid: usize) -> Result<Totals, TrainError> {
+        let mut sums = Vec::with_capacity(self.reported.len());
+        for Reported { sum, weight, .. } in &self.reported {
+            let value = self.scalar(results, *sum)?;
+            sums.push(match weight {
+                Weighting::Constant(n) => (value, *n),
+                Weighting::Result(weight) => (value, self.scalar(results, *weight)?),
+                Weighting::Valid => (value * n_valid as f64, n_valid as f64),
+            });
+        }
+        let mut totals = self.no_totals();
+        totals.add(sums);
+        Ok(totals)
+    }
+
+    /// The scalars of results.
+    pub fn scalars(&self, results: &[Buffer]) -> Result<Vec<(String, f64)>, TrainError> {
+        self.scalars.iter().map(|(name, number)| Ok((name.clone(), self.scalar(results, *number)?))).collect()
+    }
+
+    fn scalar(&self, results: &[Buffer], number: usize) -> Result<f64, TrainError> {
+        let mut word = [0; 4];
+        results[number].copy_to_host(&mut word)?;
+        Ok(match self.results[number].1.dtype {
+            DType::S32 => f64::from(i32::from_le_bytes(word)),
+            _ => f64::from(f32::from_le_bytes(word)),
+        })
+    }
+
+    /// Results as arrays on the host, by name.
+    pub fn arrays(&self, results: &[Buffer]) -> Result<Vec<NamedArray>, TrainError> {
+        let array = |((name, shape), buffer): (&(String, ArrayShape), &Buffer)| {
+            let (name, dtype, dims) = (name.clone(), shape.dtype, shape.dims.clone());
+            Ok(NamedArray { name, dtype, dims, bytes: buffer.to_host()? })
+        };
+        self.results.iter().zip(results).map(array).collect()
+    }
+
+    /// The state's variables that this program reads, by name.
+    pub fn pick<'a>(&self, variables: &[VariableInfo], state: &'a [Buffer]) -> Vec<&'a Buffer> {
+        let buffer_of = |name: &str| {
+            let number = variables.iter().position(|variable| variable.name == name);
+            &state[number.expect("a training program has its task's variables")]
+        };
+        self.variables.iter().map(|variable| buffer_of(&variable.name)).collect()
+    }
+
+    /// Names and shapes of its variables.
+    pub fn wanted(&self) -> impl Iterator<Item = (&str, ArrayShape)> {
+        self.variables.iter().map(|variable| (variable.name.as_str(), shape_of(variable)))
+    }
+}
+
+/// Whether an input is made here, not by the task.
+fn is_ours(input: &InputInfo) -> bool {
+    crate::task::RESERVED.contains(&input.name.as_str())
+}
+
+fn find<'a>(batch: &'a Batch, name: &str) -> Option<&'a NamedArray> {
+    batch.arrays.iter().find(|array| array.name == name)
+}
+
+/// The first integer outside `0..n_values`, and its example of `n`.
+fn check_range(array: &NamedArray, n_values: i64, n: usize) -> Option<String> {
+    let per_example = (array.bytes.len() / n.max(1)).max(1);
+    let width = array.dtype.n_bytes();
+    let is_signed = matches!(array.dtype, DType::S8 | DType::S16 | DType::S32 | DType::S64);
+    array.bytes.chunks_exact(width).enumerate().find_map(|(number, bytes)| {
+        let fill = if is_signed && bytes[width - 1] >= 0x80 { 0xFF } else { 0 };
+        let mut word = [fill; 8];
+        word[..width].copy_from_slice(bytes);
+        let value = i64::from_le_bytes(word);
+        let is_in = (0..n_values).contains(&value);
+        (!is_in).then(|| format!("{} {value} at example {}", array.name, number * width / per_example))
+    })
+}
+
+pub(super) fn shape_of(variable: &VariableInfo) -> ArrayShape {
+    ArrayShape::new(variable.dtype, variable.dims.clone())
+}
+
+pub(super) fn n_elements(variable: &VariableInfo) -> u128 {
+    variable.dims.iter().map(|&dim| dim.max(0) as u128).product()
+}
+
+pub(super) fn n_bytes(variable: &VariableInfo) -> u128 {
+    n_elements(variable) * variable.dtype.n_bytes() as u128
+}
+
+/// Whether there is memory for a session: asked before it is made, because an allocation that fails ends the process. The
+/// state is on the device all the time; beside it there is what a step needs, or, while saving and
+/// resuming, a copy of the state on the host.
+pub(super) fn check_memory(spec: &Spec, variables: &[VariableInfo], temporaries: u128) -> Result<(), TrainError> {
+    let state: u128 = variables.iter().map(n_bytes).sum();
+    let batch = u128::from(spec.batch) * spec.n_example_bytes();
+    match (memory_of_machine(), variables.iter().rev().max_by_key(|variable| n_bytes(variable))) {
+        (Some(available), Some(largest)) if state + (temporaries + batch).max(state) > available => {
+            let largest = format!("{} {}", largest.name, shape_of(largest));
+            Err(TrainError::TooLarge { state, temporaries, batch, available, largest })
+        }
+        (Some(_) | None, _) => Ok(()),
+    }
+}
+
+pub(super) fn initial_state(client: &Client, variables: &[VariableInfo], seed: u64) -> Result<Vec<Buffer>, TrainError> {
+    // One after the other: no copy of the whole is needed.
+    let upload = |variable: &VariableInfo| {
+        let bytes = initial_bytes(variable, seed)?;
+        Ok(client.buffer_from_host(&bytes, variable.dtype, &variable.dims, 0)?)
+    };
+    variables.iter().map(upload).collect()
+}
+
+/// The start of a variable: floats from its recipe's values, integers from its words.
+fn initial_bytes(variable: &VariableInfo, seed: u64) -> Result<Vec<u8>, TrainError> {
+    let VariableInfo { name, dtype, dims, init, .. } = variable;
+    if dtype.is_integer() {
+        let words = init.words(seed, name, dims);
+        return Ok(words.iter().flat_map(|word| word.to_le_bytes().into_iter().take(dtype.n_bytes())).collect());
+    }
+    let values = init.values(seed, name, dims);
+    if *dtype == DType::F32 {
+        return Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect());
+    }
+    let mut bytes = Vec::new();
+    for value in values {
+        match Literal::scalar_of(*dtype, f64::from(value)) {
+            Some(Literal::Array { bytes: element, .. }) => bytes.extend(element),
+            Some(Literal::Tuple(_) | Literal::Token) | None => {
+                return Err(TrainError::Variable { name: name.clone(), dtype: *dtype });
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+pub(super) fn upload(client: &Client, arrays: &[&HostArray]) -> Result<Vec<Buffer>, TrainError> {
+    let upload =
+        |array: &&HostArray| Ok(client.buffer_from_host(&array.bytes, array.shape.dtype, &array.shape.dims, 0)?);
+    arrays.iter().map(upload).collect()
+}

@@ -1,0 +1,174 @@
+//! Evaluating and predicting: programs that read variables and leave them as they are.
+
+use super::checkpoint::Checkpoint;
+use super::device::{Loaded, upload};
+use super::error::TrainError;
+use super::program;
+use super::totals::Totals;
+use crate::data::{Loader, NamedArray, Source};
+use crate::graph::{Precision, VariableInfo};
+use crate::pjrt::{Buffer, Client};
+use crate::task::{Feature, Task};
+use crate::tuning::Tuning;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What an evaluation says.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Evaluation {
+    /// The loss, without label smoothing, and the metrics.
+    pub totals: Totals,
+    /// Examples.
+    pub n_examples: u64,
+}
+
+/// The compiled evaluation of a task.
+#[derive(Debug)]
+pub struct Evaluator {
+    loaded: Loaded,
+    task: Arc<dyn Task>,
+    precision: Precision,
+    batch: u32,
+}
+
+impl Evaluator {
+    /// Builds and compiles the evaluation program.
+    ///
+    /// # Errors
+    /// Where the program cannot be built or compiled.
+    pub fn new(
+        client: &Client,
+        task: &Arc<dyn Task>,
+        precision: Precision,
+        batch: u32,
+        tuning: &Tuning,
+    ) -> Result<Evaluator, TrainError> {
+        let program = program::evaluation(&**task, precision, i64::from(batch), tuning)?;
+        let loaded = Loaded::new(client, program, 0, task.features(), batch)?;
+        Ok(Evaluator { loaded, task: Arc::clone(task), precision, batch })
+    }
+
+    /// Evaluates a checkpoint, read from `path`. Its precision may be another: variables are f32 in all of them.
+    ///
+    /// # Errors
+    /// A checkpoint of another task; examples that it does not take; [`TrainError::Metric`].
+    pub fn evaluate(
+        &self,
+        path: &Path,
+        checkpoint: &Checkpoint,
+        source: &dyn Source,
+    ) -> Result<Evaluation, TrainError> {
+        let arrays = checkpoint.select(path, self.loaded.wanted(), false)?;
+        let buffers = upload(&self.loaded.client, &arrays)?;
+        self.run(&buffers.iter().collect::<Vec<_>>(), source)
+    }
+
+    pub(super) fn of_state(
+        &self,
+        variables: &[VariableInfo],
+        state: &[Buffer],
+        source: &dyn Source,
+    ) -> Result<Evaluation, TrainError> {
+        self.run(&self.loaded.pick(variables, state), source)
+    }
+
+    fn run(&self, variables: &[&Buffer], source: &dyn Source) -> Result<Evaluation, TrainError> {
+        let _span = tracing::info_span!("evaluate").entered();
+        let features = self.task.features();
+        let loader = Loader::new(source, &features, self.precision.compute(), self.batch as usize, 0)?;
+        let mut evaluation = Evaluation { totals: self.loaded.no_totals(), n_examples: 0 };
+        for batch in loader.in_order() {
+            let batch = batch?;
+            let results = self.loaded.run(variables, &batch)?;
+            evaluation.totals.merge(&self.loaded.read(&results, batch.n_valid)?);
+            evaluation.n_examples += batch.n_valid as u64;
+        }
+        match evaluation.totals.not_finite() {
+            Some((name, value)) => {
+                let (name, n_examples) = (name.to_string(), evaluation.n_examples);
+                Err(TrainError::Metric { name, value, over: format!("{n_examples} test examples") })
+            }
+            None => Ok(evaluation),
+        }
+    }
+}
+
+/// The compiled prediction of a task.
+#[derive(Debug)]
+pub struct Predictor {
+    loaded: Loaded,
+    features: Vec<Feature>,
+    precision: Precision,
+    batch: u32,
+}
+
+impl Predictor {
+    /// Builds and compiles the prediction program.
+    ///
+    /// # Errors
+    /// Where the program cannot be built or compiled.
+    pub fn new(
+        client: &Client,
+        task: &dyn Task,
+        precision: Precision,
+        batch: u32,
+        tuning: &Tuning,
+    ) -> Result<Predictor, TrainError> {
+        let program = program::prediction(task, precision, i64::from(batch), tuning)?;
+        let mut features = task.features();
+        features.retain(|feature| !feature.is_label);
+        let loaded = Loaded::new(client, program, 0, features.clone(), batch)?;
+        Ok(Predictor { loaded, features, precision, batch })
+    }
+
+    /// Predicts all examples of `source` in order, from a checkpoint that was read from `path`, and hands `take` the
+    /// predictions for each batch, without padding: `[n, …]` each, in the task's order. Labels need not be there.
+    ///
+    /// # Errors
+    /// A checkpoint of another task; examples that it does not take; whatever `take` gives.
+    pub fn predict<E: From<TrainError>>(
+        &self,
+        path: &Path,
+        checkpoint: &Checkpoint,
+        source: &dyn Source,
+        take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let arrays = checkpoint.select(path, self.loaded.wanted(), false).map_err(TrainError::from)?;
+        let buffers = upload(&self.loaded.client, &arrays)?;
+        self.run(&buffers.iter().collect::<Vec<_>>(), source, take)
+    }
+
+    pub(super) fn of_state<E: From<TrainError>>(
+        &self,
+        variables: &[VariableInfo],
+        state: &[Buffer],
+        source: &dyn Source,
+        take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.run(&self.loaded.pick(variables, state), source, take)
+    }
+
+    fn run<E: From<TrainError>>(
+        &self,
+        variables: &[&Buffer],
+        source: &dyn Source,
+        mut take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let _span = tracing::info_span!("predict").entered();
+        let compute = self.precision.compute();
+        let loader = Loader::new(source, &self.features, compute, self.batch as usize, 0).map_err(TrainError::from)?;
+        for batch in loader.in_order() {
+            let batch = batch.map_err(TrainError::from)?;
+            let results = self.loaded.run(variables, &batch)?;
+            let mut arrays = self.loaded.arrays(&results)?;
+            for array in &mut arrays {
+                let n_bytes = array.bytes.len() / self.batch as usize;
+                array.bytes.truncate(batch.n_valid * n_bytes);
+                array.dims[0] = batch.n_valid as i64;
+            }
+            take(arrays)?;
+        }
+        Ok(())
+    }
+}

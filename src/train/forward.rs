@@ -1,0 +1,236 @@
+//! A task called in a graph: its inputs, what it gives, and what of it is reported.
+
+use super::objective::ProgramError;
+use crate::graph::{Graph, Tensor};
+use crate::hlo::DType;
+use crate::hlo::ops::RuleError;
+use crate::passes::grad::gradients;
+use crate::passes::remat::remat;
+use crate::task::{Feature, Features, Loss, Metric, Mode, Outputs, RESERVED, Task, Weight};
+use std::collections::BTreeSet;
+
+/// What the host makes of a program's results: `Σ sum / Σ weight` over batches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reported {
+    /// `loss`, or a metric's name.
+    pub name: String,
+    /// Which result is the sum, those of the state not counted.
+    pub sum: usize,
+    /// What it is divided by.
+    pub weight: Weighting,
+}
+
+/// What a sum is divided by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Weighting {
+    /// The same number for every batch.
+    Constant(f64),
+    /// A result, those of the state not counted.
+    Result(usize),
+    /// How many examples of the batch are no padding; the result is a mean over them, not a sum.
+    Valid,
+}
+
+/// What a task gave, checked.
+#[derive(Debug)]
+pub(super) struct Called {
+    /// Gives nothing where the graph has an error.
+    pub loss: Option<Loss>,
+    pub metrics: Vec<(String, Metric)>,
+    pub predictions: Vec<(String, Tensor)>,
+    pub scalars: Vec<(String, Tensor)>,
+}
+
+/// Calls the task for a batch in `graph`, whose precision, mode and tuning are set; inputs end up in the task's order.
+#[track_caller]
+pub(super) fn call(graph: &Graph, task: &dyn Task, batch: i64, mode: Mode) -> Called {
+    let described = task.features();
+    called(graph, task, &Features::new(graph, &described, batch, mode), mode)
+}
+
+/// As [`call`], in a training step, which counts steps; also gives the count, `s32[]`.
+#[track_caller]
+pub(super) fn call_step(graph: &Graph, task: &dyn Task, batch: i64) -> (Called, Tensor) {
+    let described = task.features();
+    let features = Features::new(graph, &described, batch, Mode::Train).counting_steps();
+    let called = called(graph, task, &features, Mode::Train);
+    let step = features.step();
+    graph.order_inputs(&names(&described));
+    (called, step)
+}
+
+fn names(features: &[Feature]) -> Vec<&str> {
+    features.iter().map(|feature| feature.name.as_str()).chain(["weight"]).collect()
+}
+
+#[track_caller]
+fn called(graph: &Graph, task: &dyn Task, features: &Features<'_>, mode: Mode) -> Called {
+    let described = features.described();
+    for feature in described {
+        if RESERVED.contains(&feature.name.as_str()) {
+            let message = format!("a feature is called {}, which programs call an input of their own", feature.name);
+            drop(graph.fail(
+                "features",
+                &[],
+                RuleError::new("task/feature", message).with_help("give it another name"),
+            ));
+        }
+    }
+    let outputs = task.call(&graph.scope(), features, mode);
+    graph.order_inputs(&names(described));
+    check(graph, task, &outputs, features.batch(), mode);
+    let Outputs { loss, metrics, predictions, scalars } = outputs;
+    Called { loss, metrics, predictions, scalars }
+}
+
+/// Keeps as the graph's error what a task gives and no program can have.
+#[track_caller]
+fn check(graph: &Graph, task: &dyn Task, outputs: &Outputs, batch: i64, mode: Mode) {
+    let fail = |operands: &[&Tensor], message: String, help: &str| {
+        drop(graph.fail("task", operands, RuleError::new("task/outputs", message).with_help(help)));
+    };
+    let (name, missing) = (task.name(), "return it from `Task::call` in this mode");
+    match mode {
+        Mode::Train if outputs.loss.is_none() => fail(&[], format!("{name} gives no loss in Mode::Train"), missing),
+        Mode::Evaluate if outputs.loss.is_none() && outputs.metrics.is_empty() => {
+            fail(&[], format!("{name} gives neither a loss nor a metric in Mode::Evaluate"), missing);
+        }
+        Mode::Predict if outputs.predictions.is_empty() => {
+            fail(&[], format!("{name} gives no predictions in Mode::Predict"), missing);
+        }
+        _ => {}
+    }
+    let scalar = |what: &str, tensor: &Tensor, dtypes: &[DType]| {
+        let is_right = tensor.rank() == 0 && dtypes.contains(&tensor.dtype());
+        if !is_right && !tensor.is_poison() {
+            let dtypes: Vec<String> = dtypes.iter().map(|dtype| format!("{dtype}[]")).collect();
+            let message = format!("{what} is {}, expected {}", tensor.shape(), dtypes.join(" or "));
+            fail(&[tensor], message, "cast it to f32, and take its mean or its sum");
+        }
+    };
+    let counts = [DType::F32, DType::S32];
+    match &outputs.loss {
+        Some(Loss::Mean(mean)) => scalar("the loss", mean, &[DType::F32]),
+        Some(Loss::Weighted { sum, weight }) => {
+            scalar("the sum of the loss", sum, &[DType::F32]);
+            scalar("the weight of the loss", weight, &[DType::F32]);
+        }
+        None => {}
+    }
+    for (name, Metric { sum, weight }) in &outputs.metrics {
+        scalar(&format!("the sum of metric {name}"), sum, &counts);
+        if let Weight::Tensor(weight) = weight {
+            scalar(&format!("the weight of metric {name}"), weight, &counts);
+        }
+    }
+    for (name, value) in &outputs.scalars {
+        scalar(&format!("scalar {name}"), value, &[DType::F32]);
+    }
+    for (name, value) in &outputs.predictions {
+        if !value.is_poison() && value.dims().first() != Some(&batch) {
+            let message = format!("prediction {name} is {}, expected [{batch}, …], the batch first", value.shape());
+            fail(&[value], message, "give one row for each example");
+        }
+    }
+    let mut taken = BTreeSet::from(["loss"]);
+    let metrics = outputs.metrics.iter().map(|(name, _)| ("metric", name));
+    for (what, name) in metrics.chain(outputs.scalars.iter().map(|(name, _)| ("scalar", name))) {
+        if !taken.insert(name) || name.is_empty() {
+            fail(&[], format!("{what} {name:?} has no name of its own"), "give each metric and scalar another name");
+        }
+    }
+}
+
+/// Tensors that add up over micro-batches, and what the host makes of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sums {
+    /// Names and tensors, `f32[]` or `s32[]`, in the order of the program's results.
+    pub tensors: Vec<(String, Tensor)>,
+    pub reported: Vec<Reported>,
+    /// Names of scalars and which results they are.
+    pub scalars: Vec<(String, usize)>,
+    /// Which are means, not sums.
+    pub means: Vec<usize>,
+}
+
+impl Sums {
+    /// What is reported of one (micro-)batch.
+    pub fn of(called: &Called, mode: Mode) -> Sums {
+        let mut sums = Sums::default();
+        match &called.loss {
+            Some(Loss::Mean(mean)) => {
+                let sum = sums.push("loss", mean);
+                sums.means.push(sum);
+                let weight = if mode == Mode::Train { Weighting::Constant(1.0) } else { Weighting::Valid };
+                sums.reported.push(Reported { name: "loss".to_string(), sum, weight });
+            }
+            Some(Loss::Weighted { sum, weight }) => {
+                let sum = sums.push("loss", sum);
+                let weight = Weighting::Result(sums.push("loss/weight", weight));
+                sums.reported.push(Reported { name: "loss".to_string(), sum, weight });
+            }
+            None => {}
+        }
+        for (name, metric) in &called.metrics {
+            let sum = sums.push(name, &metric.sum);
+            let weight = match &metric.weight {
+                Weight::Constant(n) => Weighting::Constant(*n),
+                Weight::Tensor(weight) => Weighting::Result(sums.push(&format!("{name}/weight"), weight)),
+            };
+            sums.reported.push(Reported { name: name.clone(), sum, weight });
+        }
+        for (name, value) in &called.scalars {
+            let result = sums.push(name, value);
+            sums.means.push(result);
+            sums.scalars.push((name.clone(), result));
+        }
+        sums
+    }
+
+    fn push(&mut self, name: &str, tensor: &Tensor) -> usize {
+        self.tensors.push((name.to_string(), tensor.clone()));
+        self.tensors.len() - 1
+    }
+
+    /// The same of `n` micro-batches, whose tensors were added to `totals`.
+    pub fn over(mut self, n: u32, totals: &[Tensor]) -> Sums {
+        let n = f64::from(n);
+        for (number, ((_, tensor), total)) in self.tensors.iter_mut().zip(totals).enumerate() {
+            *tensor = if self.means.contains(&number) { total / n } else { total.clone() };
+        }
+        for Reported { sum, weight, .. } in &mut self.reported {
+            match weight {
+                Weighting::Constant(constant) if !self.means.contains(sum) => *constant *= n,
+                Weighting::Constant(_) | Weighting::Result(_) | Weighting::Valid => {}
+            }
+        }
+        self
+    }
+}
+
+/// `sum / weight`, and 0 where the weight is 0.
+pub(super) fn quotient(sum: &Tensor, weight: &Tensor) -> Tensor {
+    sum / safe(weight)
+}
+
+/// The weight, and 1 where it is 0, as is the sum then.
+pub(super) fn safe(weight: &Tensor) -> Tensor {
+    let full = |value| weight.graph().full(DType::F32, &[], value);
+    weight.equal(&full(0.0)).select(&full(1.0), weight)
+}
+
+/// The gradients of `loss` with respect to the variables that train, by their numbers, with the rematerialisation that the
+/// graph's tuning asks for.
+pub(super) fn differentiate(graph: &Graph, loss: &Tensor) -> Result<Vec<(usize, Tensor)>, ProgramError> {
+    let trainable: Vec<_> = (0..).zip(graph.variables()).filter(|(_, v)| v.trainable).collect();
+    let wrt: Vec<_> = trainable.iter().map(|(_, variable)| variable.instr).collect();
+    let n_forward = graph.emitter().n_instructions();
+    let gradients = {
+        let _span = tracing::info_span!("pass", name = "grad").entered();
+        gradients(graph.emitter(), loss.id, &wrt)?
+    };
+    let _span = tracing::info_span!("pass", name = "remat").entered();
+    let (gradients, report) = remat(graph.emitter(), n_forward, &gradients, &graph.tuning().remat)?;
+    tracing::debug!(n_rematerialised = report.rematerialised.len(), n_residuals = report.residuals.len(), "remat");
+    Ok(trainable.into_iter().zip(gradients).map(|((number, _), id)| (number, graph.tensor(id))).collect())
+}

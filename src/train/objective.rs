@@ -1,0 +1,71 @@
+//! What a training program minimises, and how; and why there may be no program.
+
+use crate::graph::BuildError;
+use crate::optim::{LossScale, Update};
+use crate::passes::grad::GradError;
+use crate::passes::remat::RematError;
+use crate::tuning::Tuning;
+use std::num::NonZeroU32;
+
+/// How a training program minimises the loss of its task.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Objective {
+    /// How variables change.
+    pub update: Update,
+    /// How the loss is scaled before it is differentiated; the loss reported is not.
+    pub loss_scale: LossScale,
+    /// In how many micro-batches a batch is gone through, one after the other, before the update. 1 is all at once.
+    pub accumulate: NonZeroU32,
+    /// How the program is made cheaper on its target.
+    pub tuning: Tuning,
+}
+
+impl Default for Objective {
+    fn default() -> Self {
+        let (update, loss_scale) = (Update::default(), LossScale::default());
+        Objective { update, loss_scale, accumulate: NonZeroU32::MIN, tuning: Tuning::none() }
+    }
+}
+
+impl Objective {
+    /// Whether a batch of so many examples can be gone through so.
+    ///
+    /// # Errors
+    /// A batch that does not split in equal micro-batches.
+    pub fn check_batch(&self, batch: i64) -> Result<(), ProgramError> {
+        let n = self.accumulate.get();
+        match batch % i64::from(n) {
+            0 => Ok(()),
+            _ => Err(ProgramError::Accumulate { n, batch }),
+        }
+    }
+}
+
+/// Why there is no program.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// The task cannot be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The loss has no gradient.
+    #[error(transparent)]
+    Grad(#[from] GradError),
+    /// Micro-batches would differ in size.
+    #[error("accumulate is {n}, which does not divide the batch of {batch}\nhelp: make the batch a multiple of it, such as {}", nearest_multiple(*.n, *.batch))]
+    Accumulate {
+        /// How many micro-batches were asked for.
+        n: u32,
+        /// Examples in the batch.
+        batch: i64,
+    },
+    /// What was to be computed again is not there.
+    #[error(transparent)]
+    Remat(#[from] RematError),
+}
+
+/// The multiple of `n` nearest to `batch`, but not 0.
+fn nearest_multiple(n: u32, batch: i64) -> i64 {
+    let n = i64::from(n);
+    ((batch + n / 2) / n).max(1).saturating_mul(n)
+}

@@ -1,0 +1,41 @@
+//! What a session trains, and how.
+
+use super::objective::Objective;
+use crate::data::Feature;
+use crate::graph::Precision;
+use crate::task::Task;
+use std::sync::Arc;
+
+/// What a session trains, and how: everything its numbers depend on but the data.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// What is learnt.
+    pub task: Arc<dyn Task>,
+    /// What it computes in.
+    pub precision: Precision,
+    /// Examples in a batch.
+    pub batch: u32,
+    /// Of initial values and of the order of examples.
+    pub seed: u64,
+    /// How many pixels training images are shifted by at most, at random.
+    pub shift: u32,
+    /// How the loss is minimised.
+    pub objective: Objective,
+}
+
+impl Spec {
+    /// A task in bf16, in batches of 32, with seed 0 and the default objective.
+    pub fn new(task: Arc<dyn Task>) -> Spec {
+        Spec { task, precision: Precision::Bf16, batch: 32, seed: 0, shift: 0, objective: Objective::default() }
+    }
+
+    /// Bytes of one example in the program.
+    pub(super) fn n_example_bytes(&self) -> u128 {
+        self.task.features().iter().map(|feature| n_bytes(feature, self.precision)).sum()
+    }
+}
+
+fn n_bytes(feature: &Feature, precision: Precision) -> u128 {
+    let n_elements: u128 = feature.dims.iter().map(|&dim| dim.max(0) as u128).product();
+    n_elements * feature.dtype_in(precision.compute()).n_bytes() as u128
+}
