@@ -4,7 +4,7 @@
 //! seed, the optimizer's kind, and the data. Else the run would be another one from here on, or test examples would have
 //! been trained on. How it is learnt may change, as one lowers a learning rate that was too high, and so may how it is
 //! computed, which changes at most the order of sums: the variables are the same under every
-//! [`Tuning`](crate::tuning::Tuning). Every such change is said, and of one of the tuning whether bits stay.
+//! [`Tuning`]. Every such change is said, and of one of the tuning whether bits stay.
 //!
 //! A task says by its [`Identity`](crate::task::Identity) what it is. What it does not say, such as a closure that computes
 //! something else now, shows in a hash of its prediction module.
