@@ -100,7 +100,7 @@
 //!
 //! A [`pjrt::Client`] compiles a serialized module and runs it on buffers. [`tpu::Compiler`] asks Google's TPU compiler
 //! what the same module costs on a TPU, and remembers the answer on disk. Both install their plugin on first use (63 and
-//! 205 MB), so these lines are compiled here but not run:
+//! 137 MB), so these lines are compiled here but not run:
 //!
 //! ```no_run
 //! # use bf16scope::prelude::*;

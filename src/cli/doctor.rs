@@ -282,7 +282,7 @@ mod tests {
             answer(
                 Question::Plugin,
                 true,
-                "libtpu 0.0.51, PJRT API 0.75: compiles for TPUs that are not here, and runs nothing",
+                "libtpu 0.0.52, PJRT API 0.75: compiles for TPUs that are not here, and runs nothing",
             ),
             answer(Question::Target("tpu-v2".to_string()), true, "compiles; 7662.0 MiB of HBM a core"),
             answer(

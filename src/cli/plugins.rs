@@ -182,7 +182,7 @@ pub(super) fn examples() -> Vec<Row> {
     let cache = "/home/somebody/.cache/bf16scope/plugins";
     vec![
         row("cpu", "xla-cpu-pjrt", "0.0.1", "installed", &format!("{cache}/xla-cpu-pjrt-0.0.1/xla_cpu_pjrt.so")),
-        row("tpu", "libtpu", "0.0.51", "missing", &format!("{cache}/libtpu-0.0.51/libtpu.so")),
+        row("tpu", "libtpu", "0.0.52", "missing", &format!("{cache}/libtpu-0.0.52/libtpu.so")),
     ]
 }
 

@@ -109,13 +109,13 @@ impl Pinned {
     /// Google's TPU compiler, `libtpu`.
     pub const TPU: Pinned = Pinned {
         package: "libtpu",
-        version: "0.0.51",
-        wheel: "libtpu-0.0.51-cp311-cp311-manylinux_2_31_x86_64.whl",
-        wheel_sha256: "ba67ddbfdbac61c8da1fafc26cd51b93e9fe4d298016e2882eb986b1718cba34",
-        wheel_bytes: 204_805_508,
+        version: "0.0.52",
+        wheel: "libtpu-0.0.52-cp311-cp311-manylinux_2_31_x86_64.whl",
+        wheel_sha256: "f5e2e596eaea9357fbb5a6755a7a9007c6ab75bfde4a55191b03eff402971140",
+        wheel_bytes: 137_064_406,
         member: "libtpu/libtpu.so",
-        library_bytes: 574_812_664,
-        library_sha256: "ad0b2a3bc5d4de96f653b3701aaed8769a691776ca0e14c791dcdca785d43e42",
+        library_bytes: 467_479_448,
+        library_sha256: "f86de4d04a058e6b5101f73e0824b95f27e2cec996d2b9191d9cffda75c03077",
         platform: "manylinux_2_31_x86_64",
     };
 

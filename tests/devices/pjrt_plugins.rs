@@ -349,7 +349,7 @@ fn offline_refuses_to_install() {
         locate(PluginSpec::tpu(), &setup).unwrap_err().to_string().replace(dir.path().to_str().unwrap(), "CACHE");
     assert_eq!(
         text,
-        "libtpu 0.0.51 is not installed in CACHE, and this run is offline\n\
+        "libtpu 0.0.52 is not installed in CACHE, and this run is offline\n\
          help: run `bf16scope plugins install` without --offline and BF16SCOPE_OFFLINE, or name the library in \
          TPU_LIBRARY_PATH"
     );
