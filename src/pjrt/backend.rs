@@ -1,16 +1,19 @@
 //! What a client is made of, whichever library runs the programs: the traits behind [`Client`](super::Client),
 //! [`Buffer`](super::Buffer), [`Executable`](super::Executable) and [`Compiled`](super::Compiled).
 //!
-//! [`Backend`] is the door; the objects it makes answer for themselves. Plugins implement them over the C API (in
-//! `client`, `buffer`, `executable`), xla-rs over its own objects (in `xla`, with the feature of that name). What
-//! holds for all of them is checked above, once: sizes of host arrays, device numbers, counts and types of arguments.
+//! [`Backend`] is the door; the objects it makes answer for themselves. `capi` implements them over a plugin's C API,
+//! `child` over another process, `xla` over xla-rs's objects (with the feature of that name). `client`, `buffer` and
+//! `executable` check once what holds for all: sizes of host arrays, device numbers, counts and types of arguments.
 
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::{Arg, Buffer, CompileOptions, Compiled, Device, MemoryStats, OutputSpec, PjrtError, Plugin};
+use serde::{Deserialize, Serialize};
+
+use super::array_type::OutputSpec;
+use super::{CompileOptions, Device, PjrtError, Plugin};
 use crate::hlo::DType;
 
 /// A client of some library.
@@ -37,7 +40,7 @@ pub(super) trait Backend: Debug + Send + Sync {
 
 /// A loaded program, as it comes out of [`Backend::compile`].
 pub(super) struct Loaded {
-    pub(super) compiled: Compiled,
+    pub(super) program: Box<dyn Program>,
     pub(super) runner: Box<dyn Runner>,
     pub(super) n_devices: usize,
 }
@@ -58,11 +61,44 @@ pub(super) trait Array: Any + Debug + Send + Sync {
     fn copy_to_host(&self, bytes: &mut [u8], dims: &[i64]) -> Result<(), PjrtError>;
 }
 
+/// An argument of an execution, of the program's client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given<'a> {
+    pub(super) array: &'a dyn Array,
+    /// Whether its owner gives it up.
+    pub(super) is_donated: bool,
+}
+
 /// Runs a loaded program.
 pub(super) trait Runner: Debug + Send + Sync {
     /// Runs it once on each device; returns when the outputs are there. Counts and types of the arguments are right,
     /// and they are of the program's client.
-    fn execute(&self, args: &[Vec<Arg<'_>>], n_outputs: usize) -> Result<Vec<Vec<Box<dyn Array>>>, PjrtError>;
+    fn execute(&self, args: &[Vec<Given<'_>>], n_outputs: usize) -> Result<Vec<Vec<Box<dyn Array>>>, PjrtError>;
+}
+
+/// Memory that a compiled program needs on its device (HBM on a TPU), in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MemoryStats {
+    /// Arguments.
+    pub arguments: i64,
+    /// Outputs, those that reuse an argument's memory included.
+    pub outputs: i64,
+    /// Outputs that reuse an argument's memory.
+    pub aliased: i64,
+    /// Everything in between.
+    pub temporaries: i64,
+    /// The program.
+    pub code: i64,
+    /// The most in use at once, as the compiler counts it; 0 where it does not.
+    pub peak: i64,
+}
+
+impl MemoryStats {
+    /// Bytes needed: arguments + outputs − aliased + temporaries + code.
+    pub fn total(&self) -> i64 {
+        self.arguments + self.outputs - self.aliased + self.temporaries + self.code
+    }
 }
 
 /// What a compiler says of a program.
@@ -83,8 +119,8 @@ pub(super) trait Program: Debug + Send + Sync {
     fn fingerprint(&self) -> Result<Vec<u8>, PjrtError>;
 }
 
-/// The array behind a buffer, as its own back end made it.
-pub(super) fn array<T: Array>(buffer: &Buffer) -> &T {
-    let array: &dyn Any = &*buffer.array;
+/// An array as its own back end made it.
+pub(super) fn array<T: Array>(array: &dyn Array) -> &T {
+    let array: &dyn Any = array;
     array.downcast_ref().expect("buffers of one client are made by its back end, and arguments are of one client")
 }

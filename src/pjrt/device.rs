@@ -1,14 +1,11 @@
-//! Devices: what a plugin says of them. Plain data, copied out of the plugin when the client or topology is made.
+//! Devices: what a library says of them. Descriptions are plain data, made with the client or topology.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
-use super::child;
-#[cfg(feature = "xla")]
-use super::error::USE_THE_PLUGIN;
-use super::plugin::{Plugin, call, given};
+use super::plugin::{Plugin, call};
 use super::{PjrtError, Value, ffi, value};
 
 /// What a device is, whether it is here or only described.
@@ -87,68 +84,19 @@ pub struct DeviceMemory {
 /// A device that this process can use. Belongs to its [`Client`](super::Client).
 #[derive(Debug)]
 pub struct Device {
-    owner: Owner,
+    counter: Box<dyn CountsMemory>,
     description: DeviceDescription,
 }
 
-/// Who knows more of a device.
-#[derive(Debug)]
-enum Owner {
-    Plugin(Handle),
-    Child {
-        child: Arc<child::Child>,
-        idx: usize,
-    },
-    #[cfg(feature = "xla")]
-    XlaRs,
+/// What counts a device's memory: the back end that has it.
+pub(super) trait CountsMemory: Debug + Send + Sync {
+    /// What its allocator counts.
+    fn memory(&self) -> Result<DeviceMemory, PjrtError>;
 }
-
-/// What a plugin knows a device by.
-#[derive(Debug)]
-struct Handle {
-    raw: *mut ffi::PJRT_Device,
-    plugin: &'static Plugin,
-}
-
-// SAFETY: the C API lets any thread ask a device; the device lives as long as its client, which owns this struct.
-unsafe impl Send for Handle {}
-// SAFETY: as above.
-unsafe impl Sync for Handle {}
 
 impl Device {
-    /// # Safety
-    /// `raw` is a live device of this plugin, and the struct is dropped before its client.
-    pub(super) unsafe fn read(plugin: &'static Plugin, raw: *mut ffi::PJRT_Device) -> Result<Device, PjrtError> {
-        let mut args = ffi::PJRT_Device_GetDescription_Args::zeroed();
-        args.device = raw;
-        // SAFETY: `raw` is live by the caller's promise, and the description lives as long as it.
-        let description = unsafe {
-            call!(plugin, PJRT_Device_GetDescription, args)?;
-            let raw = given("PJRT_Device_GetDescription", "description", args.device_description)?;
-            DeviceDescription::read(plugin, raw)?
-        };
-        Ok(Device { owner: Owner::Plugin(Handle { raw, plugin }), description })
-    }
-
-    /// A device of a child's client, by its position there.
-    pub(super) fn of_child(child: &Arc<child::Child>, idx: usize, description: DeviceDescription) -> Device {
-        Device { owner: Owner::Child { child: Arc::clone(child), idx }, description }
-    }
-
-    /// A device of xla-rs.
-    #[cfg(feature = "xla")]
-    pub(super) fn without_plugin(description: DeviceDescription) -> Device {
-        Device { owner: Owner::XlaRs, description }
-    }
-
-    /// The plugin's own pointer; null where no plugin has it.
-    pub(super) fn raw(&self) -> *mut ffi::PJRT_Device {
-        match &self.owner {
-            Owner::Plugin(handle) => handle.raw,
-            Owner::Child { .. } => std::ptr::null_mut(),
-            #[cfg(feature = "xla")]
-            Owner::XlaRs => std::ptr::null_mut(),
-        }
+    pub(super) fn new(description: DeviceDescription, counter: Box<dyn CountsMemory>) -> Device {
+        Device { counter, description }
     }
 
     /// What the device is.
@@ -158,22 +106,6 @@ impl Device {
 
     /// What its allocator counts. A plugin that does not count answers with `UNIMPLEMENTED`.
     pub fn memory(&self) -> Result<DeviceMemory, PjrtError> {
-        let handle = match &self.owner {
-            Owner::Plugin(handle) => handle,
-            Owner::Child { child, idx } => return child::device_memory(child, *idx),
-            #[cfg(feature = "xla")]
-            Owner::XlaRs => {
-                return Err(PjrtError::NotInXlaRs { what: "memory statistics of a device", help: USE_THE_PLUGIN });
-            }
-        };
-        let mut args = ffi::PJRT_Device_MemoryStats_Args::zeroed();
-        args.device = handle.raw;
-        // SAFETY: `raw` is a live device: the client that owns `self` is alive.
-        unsafe { call!(handle.plugin, PJRT_Device_MemoryStats, args)? };
-        Ok(DeviceMemory {
-            in_use: args.bytes_in_use,
-            peak_in_use: args.peak_bytes_in_use_is_set.then_some(args.peak_bytes_in_use),
-            limit: args.bytes_limit_is_set.then_some(args.bytes_limit),
-        })
+        self.counter.memory()
     }
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use super::child::ChildError;
 use super::install::InstallError;
-use super::{Hardware, Platform, Purpose, Setting};
+use super::spec::platform_names;
+use super::{Hardware, Purpose, Setting};
 use crate::hlo::DType;
 use crate::hlo::proto::WireError;
 
@@ -127,8 +128,8 @@ fn help_for(message: &str) -> &'static str {
 }
 
 fn did_you_mean(name: &str) -> String {
-    let near = |candidate: &String| strsim::damerau_levenshtein(&name.to_lowercase(), candidate) <= 2;
-    Platform::names().into_iter().find(near).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+    let near = |candidate: &&str| strsim::damerau_levenshtein(&name.to_lowercase(), candidate) <= 2;
+    platform_names().into_iter().find(near).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }
 
 /// A failure in loading or driving a plugin.
@@ -199,7 +200,7 @@ pub enum PjrtError {
     )]
     NoXlaRs,
     /// No device has this name.
-    #[error("no device is named `{name}`{}\nhelp: one of {}, plugin:PATH", did_you_mean(.name), Platform::names().join(", "))]
+    #[error("no device is named `{name}`{}\nhelp: one of {}, plugin:PATH", did_you_mean(.name), platform_names().join(", "))]
     NoPlatform {
         /// What was given.
         name: String,

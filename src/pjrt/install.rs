@@ -15,7 +15,7 @@ use std::time::Duration;
 use fs4::fs_std::FileExt;
 
 use super::Pinned;
-use super::locate::{Located, Setup, Source};
+use super::setup::{Located, Setup, Source};
 use super::whole::{self, Damage, Installed};
 use crate::files::{self, ZipError};
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::spec::PLUGIN;
+use super::spec::{PLUGIN, XLA_CPU};
 use super::{Client, PjrtError, Plugin, PluginSpec, Purpose, Setup, Value};
 
 /// What programs run on, by the name users give it: `cpu`, `cpu:1`, `tpu`, `plugin:PATH`, `xla-cpu`.
@@ -15,8 +15,6 @@ pub enum Platform {
     /// `xla-cpu`: xla-rs's client in this process, in builds with the feature `xla`.
     XlaCpu,
 }
-
-const XLA_CPU: &str = "xla-cpu";
 
 impl Platform {
     /// `cpu`: the CPU plugin.
@@ -48,11 +46,6 @@ impl Platform {
             Platform::Plugin(spec) => Some(spec),
             Platform::XlaCpu => None,
         }
-    }
-
-    /// Every name, for messages.
-    pub(super) fn names() -> Vec<String> {
-        Platform::named().iter().map(|platform| platform.name().to_string()).collect()
     }
 }
 

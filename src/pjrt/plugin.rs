@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::live::{HandleKind, Live};
-use super::locate::{Setup, locate};
-use super::{Code, PjrtError, PluginSpec, Purpose, Value, elf, environment, ffi, value};
+use super::locate::locate;
+use super::{Code, PjrtError, PluginSpec, Purpose, Setup, Value, elf, environment, ffi, value};
 
 /// Reads a table entry, with its type: see [`Plugin::entry`], whose `unsafe` it passes on.
 macro_rules! entry {
@@ -57,6 +57,18 @@ pub struct Plugin {
 unsafe impl Send for Plugin {}
 // SAFETY: as above.
 unsafe impl Sync for Plugin {}
+
+impl PluginSpec {
+    /// Ok, or that nothing can run here on this plugin.
+    pub(super) fn check_hardware(&self, purpose: Purpose) -> Result<(), PjrtError> {
+        match &self.hardware {
+            Some(hardware) if purpose == Purpose::Run && !hardware.is_here() => {
+                Err(PjrtError::NoHardware { device: self.name.to_string(), hardware: *hardware })
+            }
+            _ => Ok(()),
+        }
+    }
+}
 
 /// Plugins loaded so far, by canonical path.
 static LOADED: Mutex<BTreeMap<PathBuf, &'static Plugin>> = Mutex::new(BTreeMap::new());

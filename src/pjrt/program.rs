@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 
-use super::executable::{ArgumentSpec, OutputSpec};
+use super::array_type::{ArgumentSpec, OutputSpec};
 use super::{CompileOptions, PjrtError, ffi};
 use crate::hlo::DType;
 use crate::hlo::proto::messages::{OpSharding, ProgramShapeProto, ShapeProto};

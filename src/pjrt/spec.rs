@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{PjrtError, Value};
+use serde::{Deserialize, Serialize};
 
 /// A plugin: everything that this crate knows of one before it is loaded.
 ///
@@ -221,20 +221,33 @@ impl PluginSpec {
         self.path.is_none() && PluginSpec::pinned().into_iter().any(is)
     }
 
-    /// Ok, or that nothing can run here on this plugin.
-    pub(super) fn check_hardware(&self, purpose: Purpose) -> Result<(), PjrtError> {
-        match &self.hardware {
-            Some(hardware) if purpose == Purpose::Run && !hardware.is_here(Path::new(PCI)) => {
-                Err(PjrtError::NoHardware { device: self.name.to_string(), hardware: *hardware })
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// The variable that names another library, for messages.
     pub(super) fn variable_or_path(&self) -> &'static str {
         self.variable.unwrap_or("PluginSpec::path")
     }
+}
+
+/// The value of an option or attribute.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Value {
+    /// Text.
+    Str(String),
+    /// An integer.
+    Int(i64),
+    /// Integers.
+    Ints(Vec<i64>),
+    /// A float.
+    Float(f32),
+    /// A boolean.
+    Bool(bool),
+}
+
+/// The platform that is no plugin: xla-rs's client.
+pub(super) const XLA_CPU: &str = "xla-cpu";
+
+/// Every platform that has a name of its own, for messages.
+pub(super) fn platform_names() -> Vec<&'static str> {
+    PluginSpec::pinned().into_iter().map(|spec| spec.name.as_ref()).chain([XLA_CPU]).collect()
 }
 
 /// What the name of a plugin in a file begins with.
@@ -244,8 +257,13 @@ pub(super) const PLUGIN: &str = "plugin:";
 const PCI: &str = "/sys/bus/pci/devices";
 
 impl Hardware {
+    /// Whether this machine has it, or it is vouched for.
+    pub(super) fn is_here(&self) -> bool {
+        self.is_among(Path::new(PCI))
+    }
+
     /// Whether it is among the devices listed there, or vouched for.
-    fn is_here(&self, devices: &Path) -> bool {
+    fn is_among(&self, devices: &Path) -> bool {
         if std::env::var_os(self.variable).is_some() {
             return true;
         }
@@ -298,14 +316,14 @@ mod tests {
             std::fs::write(path.join("vendor"), vendor).unwrap();
             std::fs::write(path.join("device"), device).unwrap();
         };
-        assert!(!hardware.is_here(&folder.path().join("nowhere")));
+        assert!(!hardware.is_among(&folder.path().join("nowhere")));
         // Google's network card, which every one of its virtual machines has; a file that is no device.
         add("0000:00:04.0", "0x1ae0\n", "0x0042\n");
         std::fs::write(folder.path().join("file"), "0x1ae0").unwrap();
-        assert!(!hardware.is_here(folder.path()));
+        assert!(!hardware.is_among(folder.path()));
         add("0000:00:05.0", "0x1ae0\n", "0x0027\n");
-        assert!(hardware.is_here(folder.path()));
+        assert!(hardware.is_among(folder.path()));
         // PATH is set everywhere.
-        assert!(Hardware { pci: &[], variable: "PATH", ..hardware }.is_here(folder.path()));
+        assert!(Hardware { pci: &[], variable: "PATH", ..hardware }.is_among(folder.path()));
     }
 }

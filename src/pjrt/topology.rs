@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use super::executable::Compiled;
 use super::live::{HandleKind, Live};
 use super::plugin::{Plugin, call, given, log_drop};
-use super::{CompileOptions, DeviceDescription, PjrtError, Value, ffi, program, value};
+use super::{CompileOptions, DeviceDescription, PjrtError, Value, capi, ffi, program, value};
 
 /// Devices described by a name such as `v2:2x2`.
 #[derive(Debug)]
@@ -155,7 +155,8 @@ impl Describes for PluginTopology {
         // needed; the client is optional. The executable returned is ours.
         unsafe {
             call!(self.plugin, PJRT_Compile, args)?;
-            Ok(Compiled::new(self.plugin, given("PJRT_Compile", "executable", args.executable)?, None))
+            let raw = given("PJRT_Compile", "executable", args.executable)?;
+            Ok(Compiled { program: capi::executable::compiled(self.plugin, raw, None) })
         }
     }
 }

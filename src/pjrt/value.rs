@@ -3,24 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_char;
 
-use serde::{Deserialize, Serialize};
-
-use super::{PjrtError, ffi};
-
-/// The value of an option or attribute.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Value {
-    /// Text.
-    Str(String),
-    /// An integer.
-    Int(i64),
-    /// Integers.
-    Ints(Vec<i64>),
-    /// A float.
-    Float(f32),
-    /// A boolean.
-    Bool(bool),
-}
+use super::{PjrtError, Value, ffi};
 
 /// Options in the C API's form. Borrows the names and values.
 pub(super) fn encode(options: &BTreeMap<String, Value>) -> Vec<ffi::PJRT_NamedValue> {

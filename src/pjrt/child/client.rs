@@ -5,17 +5,18 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-use super::ChildSpec;
 use super::error::{ChildError, Doing};
 use super::message::{AskArray, AskProgram, Id, Reply, Request, dtype, output_specs};
 use super::process::Child;
+use super::spec::ChildSpec;
 use super::wire;
 use crate::hlo::DType;
-use crate::pjrt::backend::{Array, Backend, Loaded, Program, Runner, array};
+use crate::pjrt::backend::{Array, Backend, Given, Loaded, Program, Runner, array};
+use crate::pjrt::device::CountsMemory;
 use crate::pjrt::locate::locate;
 use crate::pjrt::{
-    Arg, Client, CompileOptions, Compiled, Device, DeviceDescription, DeviceMemory, MemoryStats, OutputSpec, PjrtError,
-    Platform, Plugin, Purpose, Setup, environment, program,
+    Client, CompileOptions, Device, DeviceDescription, DeviceMemory, MemoryStats, OutputSpec, PjrtError, Platform,
+    Plugin, Purpose, Setup, environment, program,
 };
 
 /// The client of a child.
@@ -43,7 +44,8 @@ pub(super) fn open(platform: &Platform, setup: &Setup, spec: &ChildSpec) -> Resu
     let library = library.map(|path| path.as_os_str().as_bytes().to_vec());
     let request = Request::Client { platform: platform.to_string(), library, create_options };
     let (_, platform_name, platform_version, descriptions) = opened(&child, doing, request)?;
-    let device = |(idx, description)| Device::of_child(&child, idx, description);
+    let device =
+        |(idx, description)| Device::new(description, Box::new(ChildDevice { child: Arc::clone(&child), idx }));
     let devices = descriptions.into_iter().enumerate().map(device).collect();
     Ok(Client { backend: Arc::new(ChildClient { child, platform_name, platform_version, devices }) })
 }
@@ -68,12 +70,21 @@ pub(super) fn unexpected(doing: Doing, reply: &Reply) -> PjrtError {
     ChildError::Answer { doing, measured }.into()
 }
 
-/// What a device's allocator counts.
-pub(in crate::pjrt) fn device_memory(child: &Child, idx: usize) -> Result<DeviceMemory, PjrtError> {
-    let doing = Doing { what: "asking about device", of: Some(idx.to_string()) };
-    match child.request(doing.clone(), Request::DeviceMemory { idx }, None)? {
-        (Reply::DeviceMemory(memory), _) => Ok(memory),
-        (reply, _) => Err(unexpected(doing, &reply)),
+/// A device of a child's client, by its position there.
+#[derive(Debug)]
+struct ChildDevice {
+    child: Arc<Child>,
+    idx: usize,
+}
+
+impl CountsMemory for ChildDevice {
+    fn memory(&self) -> Result<DeviceMemory, PjrtError> {
+        let ChildDevice { child, idx } = self;
+        let doing = Doing { what: "asking about device", of: Some(idx.to_string()) };
+        match child.request(doing.clone(), Request::DeviceMemory { idx: *idx }, None)? {
+            (Reply::DeviceMemory(memory), _) => Ok(memory),
+            (reply, _) => Err(unexpected(doing, &reply)),
+        }
     }
 }
 
@@ -115,7 +126,7 @@ impl Backend for ChildClient {
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
         let (program, n_devices) = compile(&self.child, None, program, options)?;
         let runner = ChildRunner { program: Arc::clone(&program.0) };
-        Ok(Loaded { compiled: Compiled { program: Box::new(program) }, runner: Box::new(runner), n_devices })
+        Ok(Loaded { program: Box::new(program), runner: Box::new(runner), n_devices })
     }
 
     fn upload(
@@ -291,9 +302,9 @@ struct ChildRunner {
 }
 
 impl Runner for ChildRunner {
-    fn execute(&self, args: &[Vec<Arg<'_>>], n_outputs: usize) -> Result<Vec<Vec<Box<dyn Array>>>, PjrtError> {
+    fn execute(&self, args: &[Vec<Given<'_>>], n_outputs: usize) -> Result<Vec<Vec<Box<dyn Array>>>, PjrtError> {
         let ProgramId { child, id, name } = &*self.program;
-        let id_of = |arg: &Arg<'_>| (array::<ChildArray>(arg.buffer()).id, matches!(arg, Arg::Donate(_)));
+        let id_of = |arg: &Given<'_>| (array::<ChildArray>(arg.array).id, arg.is_donated);
         let args = args.iter().map(|list| list.iter().map(id_of).collect()).collect();
         let doing = Doing { what: "running", of: Some(name.clone()) };
         let outputs = match child.request(doing.clone(), Request::Execute { program: *id, args }, None)? {

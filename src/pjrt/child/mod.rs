@@ -18,53 +18,18 @@ mod message;
 mod process;
 mod said;
 mod serve;
+mod spec;
 mod topology;
 mod wire;
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
-
-pub(super) use client::device_memory;
-pub use error::{ChildError, Doing};
-pub(super) use process::Child;
-pub use serve::serve;
-
-use super::{Client, PjrtError, Platform, Setup, Topology};
-use crate::pjrt::Value;
 use std::collections::BTreeMap;
 
-/// What bf16scope is called with to be a child.
-pub const SERVE: &str = "__child";
+pub use error::{ChildError, Doing};
+pub use serve::serve;
+pub use spec::{ChildSpec, Limits, SERVE};
+pub use topology::ChildCompiler;
 
-/// Which program is the child, and what it may take.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChildSpec {
-    /// A bf16scope program of this version, or one that calls [`serve`] when it is given `arguments`.
-    pub program: PathBuf,
-    /// What it is called with.
-    pub arguments: Vec<OsString>,
-    /// What it may take.
-    pub limits: Limits,
-}
-
-/// What a child may take before it is ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Longest that one call may take: a compile, a run, a copy. `None`: as long as it takes.
-    pub timeout: Option<Duration>,
-    /// Most bytes it may have in memory (resident: what is only reserved does not count). `None`: all but a sixteenth of
-    /// what the machine, or the container, has available when the child starts.
-    pub memory: Option<u64>,
-}
-
-impl ChildSpec {
-    /// A bf16scope program, with no limits but the machine's.
-    pub fn new(program: impl Into<PathBuf>) -> ChildSpec {
-        ChildSpec { program: program.into(), arguments: vec![SERVE.into()], limits: Limits::default() }
-    }
-}
+use super::{Client, PjrtError, Platform, Setup, Topology, Value};
 
 impl Client {
     /// A client of this platform in a child process. A plugin is found, and installed on first use, as `setup` says.
@@ -82,20 +47,6 @@ impl Client {
     /// ```
     pub fn in_child(platform: &Platform, setup: &Setup, spec: &ChildSpec) -> Result<Client, PjrtError> {
         client::open(platform, setup, spec)
-    }
-}
-
-/// A child that compiles for devices which are not here. It is started when it is first asked, and again after it ended.
-#[derive(Debug)]
-pub struct ChildCompiler {
-    spec: ChildSpec,
-    child: std::sync::Mutex<Option<Arc<process::Child>>>,
-}
-
-impl ChildCompiler {
-    /// A compiler in a child; nothing is started yet.
-    pub fn new(spec: &ChildSpec) -> ChildCompiler {
-        ChildCompiler { spec: spec.clone(), child: std::sync::Mutex::default() }
     }
 }
 

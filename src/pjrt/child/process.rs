@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use super::error::{ChildError, Doing};
 use super::message::{Envelope, Id, Reply, Request};
 use super::said::Said;
-use super::{ChildSpec, memory, wire};
+use super::spec::ChildSpec;
+use super::{memory, wire};
 use crate::pjrt::PjrtError;
 
 /// How often a child that computes is looked at. A process that fills memory takes about 5 GB/s, so 0.1 GB between looks.

@@ -258,7 +258,7 @@ fn failed(error: io::Error) -> PjrtError {
 
 /// Copies an array into a file.
 fn download(buffer: &Buffer) -> Answer {
-    let n_bytes = crate::pjrt::client::n_host_bytes(buffer.dtype()?, &buffer.dims()?)?;
+    let n_bytes = crate::pjrt::array_type::n_host_bytes(buffer.dtype()?, &buffer.dims()?)?;
     // The file, and the parent's copy of it. Memory that is not there ends processes, and not always the right one.
     let wanted = 2 * n_bytes as u64;
     if let Some(available) = memory::available().filter(|&available| available < wanted) {

@@ -2,16 +2,30 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::ChildCompiler;
 use super::client::{compile, opened};
 use super::error::Doing;
 use super::message::{Id, Request};
 use super::process::Child;
+use super::spec::ChildSpec;
 use crate::pjrt::locate::locate;
 use crate::pjrt::topology::Describes;
 use crate::pjrt::{CompileOptions, Compiled, PjrtError, PluginSpec, Purpose, Setup, Topology, Value, environment};
+
+/// A child that compiles for devices which are not here. It is started when it is first asked, and again after it ended.
+#[derive(Debug)]
+pub struct ChildCompiler {
+    spec: ChildSpec,
+    child: Mutex<Option<Arc<Child>>>,
+}
+
+impl ChildCompiler {
+    /// A compiler in a child; nothing is started yet.
+    pub fn new(spec: &ChildSpec) -> ChildCompiler {
+        ChildCompiler { spec: spec.clone(), child: Mutex::default() }
+    }
+}
 
 #[derive(Debug)]
 struct ChildTopology {

@@ -1,8 +1,9 @@
-//! xla-rs as a back end: `xla::PjRtClient::cpu()`, XLA's CPU client in this process, behind [`Client`].
+//! xla-rs as a back end: `xla::PjRtClient::cpu()`, XLA's CPU client in this process, behind [`Client`](super::Client).
 //!
-//! Built with the feature `xla` only. What xla-rs 0.4.3 has no call for — several devices, XLA's flags, memory
-//! statistics, costs, the optimized program, addresses — is refused by name ([`PjrtError::NotInXlaRs`]). What it does
-//! otherwise than a plugin is put right here, some of it in the program (`rewrite`):
+//! Built with the feature `xla` only. What xla-rs 0.4.3 has no call for (several devices, XLA's flags, memory
+//! statistics, costs, the optimized program, addresses) is refused by name
+//! ([`PjrtError::NotInXlaRs`](super::PjrtError::NotInXlaRs)). What it does differently from a plugin is put right here,
+//! some of it in the program (`rewrite`):
 //!
 //! - It compiles with XLA's process-wide flags, so excess precision is a property of the process.
 //!   [`prepare_environment`](super::prepare_environment) turns it off before XLA reads them; what came of it is
@@ -12,24 +13,16 @@
 //! Source: xla-rs 0.4.3, `xla_rs/xla_rs.cc`.
 
 mod arrays;
+mod backend;
 mod client;
+mod dtypes;
+mod error;
 mod rewrite;
 mod wire;
 
-pub use arrays::{dtype_of, element_type};
+pub use dtypes::{dtype_of, element_type};
 pub use wire::{from_bytes, to_bytes};
 
+pub(crate) use error::failed;
+
 pub use xla;
-
-use super::PjrtError;
-
-/// The error of a call into xla-rs. Its backtrace, which xla-rs puts behind the text, is left out.
-pub(crate) fn failed(call: &'static str) -> impl Fn(xla::Error) -> PjrtError {
-    move |error| {
-        let text = match error {
-            xla::Error::XlaError { msg, .. } => msg,
-            other => other.to_string(),
-        };
-        PjrtError::XlaRs { call, text }
-    }
-}

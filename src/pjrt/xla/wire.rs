@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use prost::Message;
 
 use super::super::PjrtError;
-use super::failed;
+use super::error::failed;
 
 /// `HloSnapshot`, whose field 1 is a `HloProto`.
 #[derive(Clone, PartialEq, Message)]
