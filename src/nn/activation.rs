@@ -1,7 +1,7 @@
 //! Activations: elementwise functions, and softmax.
 //!
-//! All compute in the dtype of their input, each elementary operation rounding to it, as TensorFlow's do in a bf16
-//! network; sums are in f32.
+//! All compute in the dtype of their input and round to it after each elementary operation, as TensorFlow's do in a
+//! bf16 network. Sums are f32.
 
 use crate::graph::Tensor;
 use crate::hlo::ops::{BinaryOp, UnaryOp};
@@ -68,7 +68,7 @@ const SQRT_2_OVER_PI: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
 /// The factor of the cube in gelu's tanh form; Hendrycks & Gimpel 2016.
 const CUBIC: f64 = 0.044_715;
 
-/// [`gelu`] by the same operations, for a gradient that computes it again.
+/// [`gelu`] by the same operations, for a gradient that rematerialises it.
 pub(super) fn gelu_again(e: &Emitter, x: InstrId, form: Gelu) -> InstrId {
     let inner = match form {
         Gelu::Erf => e.unary(UnaryOp::Erf, e.mul_scalar(x, FRAC_1_SQRT_2)),

@@ -119,7 +119,7 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> 
         let x_id = x.id;
         let projection = Projection { x: x_id, stored, bias: bias.id };
         let y = y.with_layer_vjp(&[x, &kernel, &bias], move |e, g, _| {
-            // The variable is there anyway; its cast is made again, or the compiler keeps each layer's for this.
+            // The variable exists anyway; its cast is rematerialised, or the compiler would keep each layer's for this.
             let [stored] = e.barrier([stored]);
             let kernel_again = e.convert(stored, dtype);
             let contracting = |lhs: &[i64], rhs: &[i64]| DotDims {
@@ -167,7 +167,7 @@ struct Projection {
 }
 
 impl Projection {
-    /// The same once more, when `late` is there, which comes back from behind the barrier that says so.
+    /// Rematerialises the projection once `late` is available; returns it with `late` from behind the barrier.
     fn again(self, e: &Emitter, late: InstrId) -> (InstrId, InstrId) {
         let [stored, late] = e.barrier([self.stored, late]);
         let kernel = e.convert(stored, e.dtype(self.x));
@@ -198,8 +198,8 @@ fn as_matrix(init: Init, inputs: i64, outputs: i64) -> Init {
 ///
 /// The softmax is `e^(scores - log Σ e^scores)`, whose sum in one pass is made where the scores are.
 ///
-/// It has a custom VJP: it makes the weights again from q, k and one number of each row, so that no array of
-/// `positions · others` is a residual of it, and takes the sum along a row that a softmax's gradient needs from the result,
+/// Its custom VJP rematerialises the weights from q, k and one number per row, so that no array of `positions · others` is
+/// a residual, and takes the sum along a row that a softmax's gradient needs from the result,
 /// `Σ g · weights · dweights = Σ g · result` over the head's features, which are fewer. See [`of_mix`].
 #[track_caller]
 fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], config: &Attention) -> (Tensor, Tensor, AttentionResiduals) {
@@ -235,9 +235,9 @@ struct AttentionResiduals {
     is_causal: bool,
 }
 
-/// The cotangents of `q / √size`, k and v, and the result, which is computed again if it is not given.
+/// The cotangents of `q / √size`, k and v, and the result, which is rematerialised if it is not given.
 ///
-/// The weights are made again by the operations that made them, and so are the same bit for bit; `Σ` and the differences
+/// The weights are rematerialised by the same operations, and so are the same bit for bit; `Σ` and the differences
 /// from it are f32 where the dtype is narrower, and what goes into a product is rounded once.
 fn of_mix(e: &Emitter, g: InstrId, residuals: &AttentionResiduals, mixed: Option<InstrId>) -> ([InstrId; 3], InstrId) {
     let AttentionResiduals { mut scaled, mut k, v, mut log_sum, is_causal, .. } = *residuals;
@@ -273,7 +273,7 @@ fn of_mix(e: &Emitter, g: InstrId, residuals: &AttentionResiduals, mixed: Option
 }
 
 /// The cotangents of `q / √size`, k, v, the kernel and the bias of the dense layer that [`mix`]'s result goes into, which
-/// is computed again, after v if a projection is given for it.
+/// is rematerialised, after v if a projection is given for it.
 fn of_projected(
     e: &Emitter,
     g: InstrId,

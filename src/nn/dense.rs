@@ -1,4 +1,4 @@
-//! The fully connected layer, and flatten, which usually precedes it.
+//! The fully connected layer, and the flatten that usually precedes it.
 
 use super::{at_least, is_float};
 use crate::graph::{Init, Scope, Tensor, Variable};

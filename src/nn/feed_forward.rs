@@ -1,4 +1,4 @@
-//! The two dense layers between a transformer's attentions.
+//! A transformer's feed-forward network: the two dense layers after attention.
 
 use super::activation::{gelu_again, of_gelu};
 use super::dense::{self, Dense};
@@ -75,8 +75,8 @@ fn of_layers(e: &Emitter, g: InstrId, residuals: &FeedForwardResiduals) -> Vec<I
     };
     let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
     let sum = |g| e.convert(e.reduce_sum(e.convert(g, wide), &leading), dtype);
-    // The variable is there anyway. Behind a barrier with the cotangent it makes another product than the forward pass's,
-    // which the compiler would keep, and not before its time.
+    // The variable exists anyway. Behind a barrier with the cotangent, this is not the forward pass's product to the
+    // compiler, which would keep that one, and it is not computed too early.
     let [stored, late] = e.barrier([stored, g]);
     let again = e.convert(stored, e.dtype(kernel1));
     let product = dot(x, again, &[last], &[0]);

@@ -1,4 +1,4 @@
-//! Losses. All are made in f32 (or f64): logits in bf16 or f16 are an error that says where to cast.
+//! Losses. All are computed in f32 (or f64); logits in bf16 or f16 are an error that says where to cast.
 
 use crate::graph::Tensor;
 use crate::hlo::DType;

@@ -1,4 +1,4 @@
-//! Metrics: what part of the predictions is right.
+//! Metrics: the share of predictions that are right.
 
 use super::loss::{check_labels, is_label};
 use crate::graph::Tensor;

@@ -1,12 +1,12 @@
 //! Layers, losses and metrics on the graph, one family per file.
 //!
-//! A layer that has variables takes the scope, its input, a name (a level in the names of its variables and
-//! instructions) and a configuration; a function without variables takes tensors. Layers ask for variables in the dtype
-//! of their input, which is what makes a network bf16 in a [`bf16_scope`](crate::graph::Graph::bf16_scope); the ones
-//! that normalise ask for f32. Wrong arguments are errors of the graph that name the layer and the user's line.
+//! A layer with variables takes a scope, its input, a name (a level in the names of its variables and instructions) and
+//! a configuration; a function without variables takes tensors. Layers request variables in the dtype of their input,
+//! which is what makes a network bf16 in a [`bf16_scope`](crate::graph::Graph::bf16_scope); layers that normalise
+//! request f32. Wrong arguments are errors of the graph that name the layer and the user's line.
 //!
-//! Each computes what TensorFlow's layer of that name computes when XLA compiles it, with the roundings in the same
-//! places; where something else was chosen, its doc says so.
+//! Each layer computes what TensorFlow's layer of that name computes when XLA compiles it, with the same roundings in
+//! the same places. Where we chose otherwise, the layer's documentation says so.
 
 mod activation;
 mod attention;

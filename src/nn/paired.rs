@@ -1,13 +1,13 @@
 //! Convolutions that compute two neighbouring columns at a time.
 //!
-//! A TPU's matrix unit makes 128 columns of a product at once, and a convolution of 64 filters leaves half of it idle.
-//! Here the window is wider by one stride and moves by two: the kernel stands twice side by side, the second time one
-//! stride further, with zeros where each sees what only the other needs. The result `[b, h, w/2, 2·filters]` has its
-//! elements in the order of `[b, h, w, filters]`. With a batch that is a multiple of 128 the TPU compiler keeps images of
-//! few channels with the batch innermost; then it is the same memory too.
+//! A TPU's matrix unit (MXU) computes 128 columns of a product at once, so a convolution of 64 filters leaves half of
+//! it idle. Here the window is one stride wider and moves by two: the kernel appears twice side by side, the second
+//! copy one stride further, with zeros where the other copy alone looks. The result `[b, h, w/2, 2·filters]` has its
+//! elements in the order of `[b, h, w, filters]`. With a batch that is a multiple of 128, the TPU compiler keeps images
+//! of few channels with the batch innermost, and then the two share one memory layout too.
 //!
-//! The gradients are those of the plain convolution: in the backward pass a batch norm's gradient is computed on the way
-//! into the convolution, which the compiler does not do across the two shapes.
+//! The gradients are those of the plain convolution: in the backward pass the compiler fuses a batch norm's gradient
+//! into the convolution, which it does not do across the two shapes.
 
 use super::conv::{self, Conv2d};
 use super::window::Format;

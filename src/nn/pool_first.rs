@@ -1,10 +1,10 @@
 //! A convolution, batch norm, relu and max pool, computed with the pool first.
 //!
-//! Batch norm and relu are monotone, so the greatest of what they give is what they give of the greatest, or of the least
-//! where gamma is negative: the kernel of such a feature changes its sign, and gamma with it. Then the pool reads what
-//! the convolution wrote, and norm, relu and all of their backward pass but the last step work on what it leaves, a
-//! quarter for windows of stride 2. The statistics are those of all elements, which the TPU's compiler sums where the
-//! convolution writes them.
+//! Batch norm and relu are monotone, so the maximum of their results is their result at the maximum, or at the minimum
+//! where gamma is negative. For such a feature the kernel changes its sign, and gamma with it. The pool then reads the
+//! convolution's output, and norm, relu and all of their backward pass but the last step work on what the pool leaves:
+//! a quarter of the elements for windows of stride 2. The statistics still cover all elements; the TPU compiler sums
+//! them where the convolution writes its output.
 
 use super::batch_norm::{self, BatchNorm, Variables};
 use super::conv::{self, Conv2d};

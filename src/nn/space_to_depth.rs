@@ -1,9 +1,10 @@
 //! Convolutions of stride 2, computed on an image of half the size and four times the channels.
 //!
-//! A TPU multiplies 128 channels at a time; a first layer of 3 leaves most of that idle. Four neighbours of an image
-//! become channels of one (*space to depth*), and the kernel, padded to an even size, is rearranged in the same way, so a
-//! 7×7 convolution of stride 2 on 224×224×3 becomes a 4×4 one of stride 1 on 112×112×12. The variable stays the 7×7 kernel:
-//! it is rearranged in the program, which costs next to nothing, and checkpoints do not know the difference.
+//! A TPU's matrix unit (MXU) multiplies 128 channels at a time, and a first layer of 3 leaves most of it idle. Here
+//! four neighbouring pixels become the channels of one (*space to depth*), and the kernel, padded to an even size, is
+//! rearranged the same way: a 7×7 convolution of stride 2 on 224×224×3 becomes a 4×4 one of stride 1 on 112×112×12. The
+//! variable remains the 7×7 kernel. It is rearranged in the program, which costs next to nothing, so checkpoints do not
+//! change.
 //!
 //! Source: the ResNet-50 of Google's MLPerf v0.6 submissions.
 

@@ -1,8 +1,9 @@
 //! Cross-entropy over a large vocabulary, where the logits are the largest array of a program.
 //!
-//! The same function as [`sparse_softmax_cross_entropy`](super::sparse_softmax_cross_entropy), written for few passes
-//! over the logits and for nothing of their size to be kept but themselves: one pass, or two, finds all that is needed of a
-//! row, and the gradient, a custom VJP, makes the probabilities again from the logits and one number of each row.
+//! The function is that of [`sparse_softmax_cross_entropy`](super::sparse_softmax_cross_entropy), written so that it
+//! reads the logits in few passes and nothing of their size but the logits is kept. One pass, or two, finds everything
+//! that is needed of a row, and the gradient, a custom VJP, rematerialises the probabilities from the logits and one
+//! number per row.
 
 use super::dense::{self, Dense};
 use super::log_sum_exp::log_sum_exp;
@@ -43,7 +44,7 @@ pub fn token_logits(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor
         let of_bias = e.reshape(dot(ones, g, leading(), leading()), &dims[last as usize..]);
         // Nothing else waits for the bias's, and the logits would be kept until it is made.
         let [of_x, of_bias] = e.barrier([of_x, of_bias]);
-        // Made once: on the way into this product a norm would be made again for each part of the vocabulary.
+        // Computed once: fused into this product, a norm would be computed again for each part of the vocabulary.
         let [x] = e.barrier([x_id]);
         vec![of_x, dot(x, g, leading(), leading()), of_bias]
     })

@@ -1,4 +1,4 @@
-//! What convolution and pooling share: where the axes of an image stand, and how windows slide over them.
+//! What convolution and pooling share: the order of an image's axes, and how windows slide over them.
 
 use super::at_least;
 use crate::hlo::ops::{RuleError, WindowDim};

@@ -1,14 +1,14 @@
-//! Automatic low precision: any HLO module in, the same program with its heavy work in bf16 (or f16) out, and a report of
-//! what was decided for each instruction, and why.
+//! Automatic mixed precision: takes any HLO module and returns the same program with its heavy work in bf16 (or f16),
+//! and a report of what was decided for each instruction, and why.
 //!
-//! It is what TensorFlow's `auto_mixed_precision` does to its graphs, for HLO: [`Class`](crate::hlo::ops::precision::Class)
-//! says what may be done with an op, a [`Policy`] changes that, `paint` decides for each value, `rewrite` writes the
-//! module. Only f32 is ever lowered. It does not scale losses for f16 (the report says where that is needed), and it does
-//! not simplify: what it does not retype stays as it was, to the name.
+//! This is TensorFlow's `auto_mixed_precision` for HLO: [`Class`](crate::hlo::ops::precision::Class) says what may be
+//! done with an op, a [`Policy`] overrides that, `paint` decides for each value, `rewrite` writes the module. Only f32
+//! is ever lowered. The pass does not scale losses for f16 (the report says where that is needed), and it does not
+//! simplify: whatever it does not retype stays as it was, name included.
 //!
-//! Promises: the result passes the verifier; unless the policy says otherwise, parameters and results keep their types,
-//! and so does everything that loops carry, branches give and unknown ops touch; a called computation that two callers
-//! want in different dtypes is copied; there is one cast per value and direction in a computation; no rounding the
+//! Guarantees: the result passes the verifier. Unless the policy says otherwise, parameters and results keep their
+//! types, and so does everything that loops carry, branches return and unknown ops touch. A called computation that two
+//! callers want in different dtypes is copied. A computation has one cast per value and direction. No rounding that the
 //! program asks for (f32 → bf16 → f32, `reduce-precision`) is dropped.
 
 use crate::hlo::{Module, VerifyErrors, verify};

@@ -1,24 +1,26 @@
-//! Residual additions of the backward pass: a cotangent that is made again where it is added.
+//! Rematerialises cotangents of the residual stream where they are added.
 //!
-//! Behind a residual block with a norm after its addition, `norm(x + branch(x))`, the cotangent of the addition is the
-//! last, element by element, of a layer norm's gradient. Four things read it: the product that takes it back through the
-//! branch, the gradients of the kernel and the bias that the branch ends with, and the addition of what comes out of the
-//! branch, `sum = cotangent + product`. A compiler makes it in a pass of its own. [`run`] writes it so that it costs none:
+//! Take a residual block with a norm after its addition, `norm(x + branch(x))`. The cotangent of that addition is the
+//! elementwise tail of a layer norm's gradient, and it has four readers: the product that takes it back through the
+//! branch, the gradients of the kernel and the bias at the end of the branch, and the addition of what comes out of the
+//! branch, `sum = cotangent + product`. A compiler writes it to memory in a pass of its own. [`run`] rewrites the
+//! readers so that no pass is needed:
 //!
-//! - the way back through the branch has the cotangent as it was, now the only one to read it, and makes it on the way
-//!   into its product;
-//! - the addition has a copy, made from the same arrays and from the same numbers of rows, these behind a barrier, so
-//!   that nobody finds out that both are one;
-//! - what the addition does not wait for has the copy as it stands after the addition, `sum = sum ? copy : sum`, so that
-//!   it is written where the product is made; products behind one more barrier, or they would make it themselves.
+//! - The product on the way back through the branch becomes the only reader of the original, so the compiler fuses the
+//!   cotangent into it.
+//! - The addition reads a copy. It is computed from the same arrays and the same numbers per row, but those are behind
+//!   a barrier, so that the compiler does not merge it with the original.
+//! - Readers that the addition does not wait for read the copy through `sum = sum ? copy : sum`, so that it is written
+//!   where the product is made. Products read that behind one more barrier, or the compiler would fuse it into them
+//!   too.
 //!
-//! Values are the same bit for bit, but where the sum is NaN the copy is too, which is no news: the sum goes on to every
-//! gradient before it.
+//! Values are the same bit for bit, except that where the sum is NaN the copy is NaN as well. That loses nothing: the
+//! sum reaches every gradient before it.
 //!
-//! It is done where the cotangent is rounded to a narrower dtype, is made from one or two arrays of its size, and where
-//! nothing reads the sum but another addition. The sum of a feed-forward network's block is what the norm before it takes
-//! its statistics from: there compilers for cores with two matrix units make more of the product than the pass cost.
-//! Only the entry is looked at. The benchmarks (`benches/tpu/transformer.md`) say what it is worth.
+//! The pass applies where the cotangent is rounded to a narrower dtype, is computed from one or two arrays of its size,
+//! and where only another addition reads the sum. It leaves feed-forward blocks alone: the norm before one takes its
+//! statistics from their sum, and compilers for cores with two matrix units make more of that product than the pass
+//! over memory costs. Only the entry computation is rewritten. `benches/tpu/transformer.md` has figures.
 
 use super::order::in_order;
 use crate::hlo::ops::{BinaryOp, Comparison};
@@ -29,14 +31,14 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CotangentRematReport {
-    /// The names of the cotangents that are made again.
+    /// The names of the rematerialised cotangents.
     pub rematerialised: Vec<String>,
     /// What instructions of the entry are called now; empty if nothing changed.
     pub renamed: BTreeMap<InstrId, InstrId>,
 }
 
-/// The module with such cotangents made again. Instructions keep their order but where they must stand before what takes them.
-/// The module must be a verified one.
+/// The module with such cotangents rematerialised. Instructions keep their order, unless one must precede its user. The
+/// module must be verified.
 pub fn run(module: &Module) -> (Module, CotangentRematReport) {
     rematerialised(module).unwrap_or_else(|| (module.clone(), CotangentRematReport::default()))
 }
@@ -117,19 +119,19 @@ fn push(e: &Emitter, instr: Instruction) -> InstrId {
     })
 }
 
-/// A cotangent that is to be made again.
+/// A cotangent that is to be rematerialised.
 struct Site {
     cotangent: InstrId,
     /// The cotangent and a product that depends on it.
     sum: InstrId,
     /// What reads the cotangent and is not needed for the sum.
     late: BTreeSet<InstrId>,
-    /// The numbers of rows it is made from, which come out of reductions.
+    /// The numbers per row that it is computed from, which come out of reductions.
     rows: Vec<InstrId>,
 }
 
 impl Site {
-    /// The cotangent once more.
+    /// A copy of the cotangent.
     fn rematerialise(
         &self,
         e: &Emitter,
@@ -158,8 +160,8 @@ impl Site {
     }
 }
 
-/// The functions, element by element, that an array is made by, itself included, and what they take: arrays of its size
-/// that are narrower than what is computed from them, and smaller ones that are broadcast.
+/// The elementwise functions that compute an array, itself included, and what they take: arrays of its size that are
+/// narrower than what is computed from them, and smaller ones that are broadcast.
 fn made_from(instructions: &[Instruction], array: InstrId) -> (BTreeSet<InstrId>, BTreeSet<InstrId>) {
     let (mut functions, mut sources) = (BTreeSet::from([array]), BTreeSet::new());
     let mut pending: Vec<InstrId> = instructions[array.idx()].operands.clone();
@@ -179,7 +181,7 @@ fn made_from(instructions: &[Instruction], array: InstrId) -> (BTreeSet<InstrId>
     (functions, sources)
 }
 
-/// From how many arrays of its size a cotangent is made again: a layer norm's from its data and its cotangent.
+/// From how many arrays of its size a cotangent is rematerialised: a layer norm's from its data and its cotangent.
 const N_ARRAYS: usize = 2;
 
 fn find(instructions: &[Instruction], root: InstrId) -> Vec<Site> {
@@ -201,7 +203,7 @@ fn find(instructions: &[Instruction], root: InstrId) -> Vec<Site> {
     sites
 }
 
-/// The place where this cotangent is added to a product, if it is to be made again there.
+/// The place where this cotangent is added to a product, if it is to be rematerialised there.
 fn site(
     instructions: &[Instruction],
     users: &[Vec<InstrId>],

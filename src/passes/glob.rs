@@ -1,5 +1,5 @@
-//! Patterns of names: `*` is any text, `?` any character, and nothing else has a meaning. By hand, and not by `globset`:
-//! docs/DEPENDENCIES.md says why.
+//! Patterns of names: `*` matches any text, `?` any character, everything else itself. Written by hand instead of using
+//! `globset`; docs/DEPENDENCIES.md says why.
 
 /// Whether a pattern with `*` and `?` matches all of a text. Linear in text times stars: no pattern hangs.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {

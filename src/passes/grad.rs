@@ -1,15 +1,15 @@
 //! Reverse-mode differentiation of HLO.
 //!
-//! [`gradients`] appends the gradients of a scalar to the computation an [`Emitter`] writes; [`run`] does so for the
-//! entry of a whole module. Which op has which rule is [`ops::decisions::gradient`](crate::hlo::ops::decisions::gradient)'s
-//! business: this file walks, adds up, and says what stood in the way.
+//! [`gradients`] appends the gradients of a scalar to the computation that an [`Emitter`] writes; [`run`] does so for
+//! the entry of a whole module. [`ops::decisions::gradient`](crate::hlo::ops::decisions::gradient) holds the rule of
+//! each op. This file walks the graph, sums cotangents, and reports what has no gradient.
 //!
-//! An array may have a [custom VJP](crate::hlo::CustomVjp): then the walk goes on at its inputs, and what is
-//! between is not visited. An array that is marked as having one, in an emitter that has no rule for it, is an error.
+//! At an array with a [custom VJP](crate::hlo::CustomVjp) the walk continues at the inputs of the VJP and skips what
+//! lies between. An array that is marked as having one, in an emitter that does not have the rule, is an error.
 //!
-//! Only instructions that lie between a variable and the output are visited: depending on a variable through floating
-//! values, and used by the output. So the cost is linear in the instructions up to the output. Every emitted
-//! instruction carries its primal's source line, and its name under `gradient/`.
+//! Only instructions between a variable and the output are visited: those that depend on a variable through
+//! floating-point values and that the output uses. The cost is therefore linear in the instructions up to the output.
+//! Every emitted instruction carries the source line of its primal, and the name of its primal under `gradient/`.
 
 use crate::hlo::ops::decisions::gradient;
 use crate::hlo::ops::grad::{Cotangent, Gradient, Vjp};

@@ -1,11 +1,14 @@
 //! Passes: functions from modules to modules.
 //!
-//! `grad` is reverse mode; `remat` makes the backward pass rematerialise values instead of keeping them, `cotangent_remat`
-//! does so for cotangents where they are added; `pace` keeps updates from waiting for the end of the program; `amp` is
-//! automatic mixed precision; `tidy` removes dead code, common subexpressions and exact conversions.
+//! - `grad`: reverse-mode differentiation.
+//! - `remat`: the backward pass rematerialises values instead of keeping them; `cotangent_remat` does so for cotangents
+//!   where they are added.
+//! - `pace`: variable updates do not wait for the end of the program.
+//! - `amp`: automatic mixed precision.
+//! - `tidy`: folds exact conversions, merges common subexpressions, removes dead code.
 //!
-//! A pass takes a verified module and returns a verified module. The same input gives the same output, byte for byte. No
-//! pass reads files or compiles anything.
+//! A pass takes a verified module and returns a verified module. The same input gives the same output, byte for byte.
+//! No pass reads files or compiles anything.
 
 use crate::hlo::Instruction;
 

@@ -1,4 +1,4 @@
-//! The order of instructions that a pass writes anew.
+//! The order of instructions in a computation that a pass rewrites.
 
 use crate::hlo::InstrId;
 use std::collections::BTreeSet;

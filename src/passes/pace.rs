@@ -1,15 +1,15 @@
-//! Pace: updates in place do not wait for the end of the program.
+//! Pace: in-place updates do not wait for the end of the program.
 //!
-//! The product that makes a variable's gradient takes what the forward pass kept, and compilers put the optimizer's
-//! arithmetic into it. Nothing else waits for it, so a scheduler may put it off, and what it takes stays alive; one that
-//! counts its results as new memory, though they are written over the old values, likes to. [`run`] makes the
-//! optimization barriers of the backward pass, behind which values are computed again, wait for the updates whose
-//! gradients can be had by then.
+//! The product that computes a variable's gradient reads residuals of the forward pass, and compilers fuse the
+//! optimizer's arithmetic into it. Nothing depends on the result, so a scheduler may postpone it, and the residuals
+//! stay alive. A scheduler that counts its results as new memory, although they overwrite the old values, tends to.
+//! [`run`] makes the optimization barriers of the backward pass, behind which values are rematerialised, wait for the
+//! updates whose gradients are available by then.
 //!
-//! A barrier counts if it takes a parameter and something else, as those do behind which a layer's product is made again.
-//! An update is a result that may alias a parameter. It goes to the first barrier after the last one that it depends on,
-//! so nothing ever waits for itself. No value changes: a barrier hands on what it takes. A barrier or tuple of which the
-//! source says more (a sharding, an attribute) is left as it is, and so is a module whose results something reads.
+//! A barrier counts if it takes a parameter and something else, as those of a layer's rematerialised product do. An
+//! update is a result that may alias a parameter. It is attached to the first barrier after the last one that it
+//! depends on, so nothing ever waits for itself. No value changes: a barrier passes on what it takes. A barrier or
+//! tuple with a sharding or an attribute is left as it is, and so is a module in which something reads the results.
 
 use super::order::in_order;
 use crate::hlo::{InstrId, Instruction, Module, Op, Shape, Unmodelled};
@@ -25,8 +25,8 @@ pub struct PaceReport {
     pub renamed: BTreeMap<InstrId, InstrId>,
 }
 
-/// The module with barriers that wait for updates. Instructions keep their order but where they must stand before a
-/// barrier. The module must be a verified one.
+/// The module with barriers that wait for updates. Instructions keep their order, unless one must precede a barrier. The
+/// module must be verified.
 pub fn run(module: &Module) -> (Module, PaceReport) {
     paced(module).unwrap_or_else(|| (module.clone(), PaceReport::default()))
 }

@@ -1,24 +1,24 @@
-//! Rematerialisation: the backward pass computes values of the forward pass once more instead of keeping them.
+//! Rematerialisation: the backward pass computes values of the forward pass a second time instead of keeping them.
 //!
-//! [`remat`] follows [`gradients`](super::grad::gradients) on the same computation. Instructions before a given
-//! place are the forward pass, those after it the backward pass. Every use that the backward pass makes of a rematerialised
-//! value becomes a use of a copy, computed from *kept* values. A kept value goes through an `opt-barrier` first, because
-//! a compiler that sees the same computation twice keeps one of the two; where the copy costs more than reading, the
-//! barrier also takes the last sum or product of the backward pass so far, so that nothing is computed again before it
-//! is needed (as JAX's `checkpoint` does).
+//! [`remat`] runs after [`gradients`](super::grad::gradients), on the same computation. Instructions before a given
+//! position are the forward pass, those after it the backward pass. Wherever the backward pass uses a rematerialised
+//! value, it now uses a copy, computed from *residuals*: the values that are kept. A residual first goes through an
+//! `opt-barrier`, because a compiler that sees the same computation twice keeps one of the two. Where computing the
+//! copy costs more than reading it, the barrier also takes the latest sum or product of the backward pass, so that
+//! nothing is computed before it is needed (as in JAX's `checkpoint`).
 //!
-//! What is computed again:
-//! - functions, element by element, of one or two kept arrays, be it through batch normalisation with given statistics:
-//!   to read those and apply the function costs little more than to read what it gave, and often nothing, as the
-//!   compiler puts it into what reads it, in the forward pass too;
+//! Rematerialised are:
+//! - elementwise functions of one or two residuals, including batch normalisation with known statistics. Reading the
+//!   residuals and applying the function costs little more than reading its result, and often nothing, because the
+//!   compiler fuses it into its reader, in the forward pass too;
 //! - a variable's cast to fewer bits that a convolution takes as its kernel, where the kernel is much larger than the
-//!   image that comes out: the variable is there anyway, and the copies of a network's last layers would be alive together
-//!   where the backward pass begins;
-//! - what has a name that a pattern of the [`Remat`] matches, convolutions and products included. A matched scope keeps
-//!   what comes into it.
+//!   resulting image: the variable exists anyway, and otherwise the copies for a network's last layers would be alive
+//!   together where the backward pass begins;
+//! - instructions whose name matches a pattern of the [`Remat`], including convolutions and products. The inputs of a
+//!   matched scope are residuals.
 //!
-//! What is kept always: parameters, statistics and other results much smaller than what they were computed from, random
-//! bits, and what calls, communicates or has no array as result.
+//! Always kept are parameters, statistics and other results much smaller than their operands, random bits, and whatever
+//! calls, communicates or has no array as its result.
 //!
 //! A copy does what its original does, so gradients keep their bits where the compiler keeps those of each instruction.
 
@@ -34,9 +34,9 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RematReport {
-    /// Per value computed again its scoped name and shape.
+    /// The scoped name and shape of each rematerialised value.
     pub rematerialised: Vec<(String, String)>,
-    /// Per value kept for it, behind a barrier, the same.
+    /// The same for each residual that was put behind a barrier for it.
     pub residuals: Vec<(String, String)>,
 }
 
@@ -64,19 +64,19 @@ fn suggestion(nearest: &Option<String>) -> String {
     }
 }
 
-/// From how many kept arrays a function of elements is computed again. Two: of the sums along a chain of residual blocks
-/// the backward pass then keeps every other one, and reads two arrays for one in between.
+/// From how many residuals an elementwise function is rematerialised. With two, the backward pass keeps every other one
+/// of the sums along a chain of residual blocks, and reads two arrays for each one in between.
 const N_SOURCES: usize = 2;
 
-/// An array with this many times fewer elements than what is computed from it, or than it is computed from, is small:
-/// it is kept and read without a thought. Statistics and scales are; a pooled image (4 or 9 times) is not.
+/// An array with this many times fewer elements than its result, or than its operand, is small: keeping and reading it
+/// costs nothing. Statistics and scales are small; a pooled image (4 or 9 times) is not.
 const SMALL: i64 = 16;
 
-/// A kernel with more than this many times the elements of the image that its convolution gives is cast again.
+/// A kernel with more than this many times the elements of its convolution's result is cast again.
 const LARGE: i64 = 2;
 
-/// Makes the backward pass, which is what the emitter's computation holds from instruction `n_forward` on, compute again
-/// what `config` says. Ids below `n_forward` stay; of later ones `results` are given back as they are called now.
+/// Makes the backward pass, which is the emitter's computation from instruction `n_forward` on, rematerialise what
+/// `config` says. Ids below `n_forward` stay valid; of the later ones, `results` are returned with their new ids.
 ///
 /// # Errors
 /// A pattern that matches nothing; an emitter that had failed. The computation is then unchanged.
@@ -118,7 +118,7 @@ pub fn remat(
     result
 }
 
-/// Whether there is anything to do after this forward pass.
+/// Whether there is anything to do for this forward pass.
 fn applies(config: &Remat, forward: &[Instruction]) -> bool {
     match config {
         Remat::None => false,
@@ -130,11 +130,11 @@ fn applies(config: &Remat, forward: &[Instruction]) -> bool {
 /// What becomes of a value of the forward pass that the backward pass uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Used as it is: it is there anyway, small, or no array.
+    /// Used as it is: it exists anyway, is small, or is no array.
     Used,
     /// Kept, and used through a barrier.
     Residual,
-    /// Computed again.
+    /// Computed a second time.
     Rematerialised,
 }
 
@@ -143,7 +143,7 @@ struct Plan {
     fates: Vec<Fate>,
     /// The matched scope that an instruction, of either pass, is in.
     scopes: Vec<Option<String>>,
-    /// Whether computing a value again runs more than functions of elements.
+    /// Whether rematerialising a value runs more than elementwise functions.
     costs: Vec<bool>,
 }
 
@@ -196,7 +196,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether the backward pass uses anything that is computed again.
+    /// Whether the backward pass uses anything that is rematerialised.
     fn changes(&self, module: &Module, comp: CompId) -> bool {
         let n_forward = self.fates.len();
         let backward = &module.comp(comp).instructions[n_forward..];
@@ -205,7 +205,7 @@ impl Plan {
     }
 }
 
-/// The operands that computing an instruction again takes: its own, or for the normalised result of a batch norm those
+/// The operands that rematerialising an instruction takes: its own, or for the normalised result of a batch norm those
 /// of the normalisation.
 fn remat_operands(forward: &[Instruction], instr: &Instruction) -> Vec<InstrId> {
     match normalisation(forward, instr) {
@@ -214,7 +214,7 @@ fn remat_operands(forward: &[Instruction], instr: &Instruction) -> Vec<InstrId> 
     }
 }
 
-/// The batch norm whose normalised data an instruction takes out.
+/// The batch norm whose normalised data an instruction extracts.
 fn normalisation<'a>(forward: &'a [Instruction], instr: &Instruction) -> Option<(&'a Instruction, BatchNorm)> {
     let Op::GetTupleElement { index: 0 } = instr.op else { return None };
     let norm = &forward[instr.operands[0].idx()];
@@ -224,7 +224,7 @@ fn normalisation<'a>(forward: &'a [Instruction], instr: &Instruction) -> Option<
     }
 }
 
-/// The casts of variables to fewer bits that convolutions take as kernels much larger than the images they give.
+/// The casts of variables to fewer bits that convolutions take as kernels much larger than the resulting images.
 fn large_casts(forward: &[Instruction]) -> BTreeSet<InstrId> {
     let n_bits = |instr: &Instruction| instr.shape.dtype().map_or(0, |dtype| dtype.bits());
     let is_cast_of_variable = |instr: &Instruction| {
@@ -241,7 +241,7 @@ fn large_casts(forward: &[Instruction]) -> BTreeSet<InstrId> {
     kernels.filter(|id| is_cast_of_variable(&forward[id.idx()])).collect()
 }
 
-/// Whether an instruction is a function of elements, or moves none.
+/// Whether an instruction is elementwise, or moves no elements.
 fn is_map(forward: &[Instruction], instr: &Instruction) -> bool {
     decisions::is_map(&instr.op) || normalisation(forward, instr).is_some()
 }
@@ -271,7 +271,7 @@ fn widens(forward: &[Instruction], from: &BTreeSet<InstrId>, instr: &Instruction
     from.iter().any(|id| is_random(id) && n_bits(&forward[id.idx()]) > n_bits(instr))
 }
 
-/// Per instruction the scope of its name, up to the last matched level, that a pattern matches. A gradient is in the scope
+/// The scope of each instruction that a pattern matches: its name up to the last matched level. A gradient is in the scope
 /// of its primal.
 fn matched_scopes(
     instructions: &[Instruction],
@@ -291,7 +291,7 @@ fn matched_scopes(
                 *hit = true;
                 Some(end)
             });
-            // The outermost scope: what is inside it is computed again as one.
+            // The outermost scope: what is inside it is rematerialised as one.
             found.min().map(|end| levels[..end].join("/"))
         });
         scopes.push(scope.clone());
@@ -326,7 +326,7 @@ struct Writer<'a> {
     n_forward: usize,
     /// New ids of the backward pass so far.
     renamed: Vec<InstrId>,
-    /// Copies so far, by original and the matched scope they are for: scopes are computed again one by one.
+    /// Copies so far, by original and the matched scope they are for: scopes are rematerialised one by one.
     copies: BTreeMap<(InstrId, Option<String>), InstrId>,
     /// The last sum or product of the backward pass.
     latest: Option<InstrId>,
@@ -339,7 +339,7 @@ impl Writer<'_> {
         Writer { e, plan, n_forward, renamed, copies, latest: None, report: RematReport::default() }
     }
 
-    /// Appends an instruction of the backward pass, with copies for what it uses that is computed again.
+    /// Appends an instruction of the backward pass, with copies of the rematerialised values that it uses.
     fn rewrite(&mut self, instr: &Instruction, scope: &Option<String>) {
         let operands: Vec<InstrId> = instr.operands.iter().map(|&id| self.operand(id, scope)).collect();
         let renamed = |id: &InstrId| id.idx().checked_sub(self.n_forward).map_or(*id, |idx| self.renamed[idx]);
@@ -358,9 +358,9 @@ impl Writer<'_> {
         self.value(id, scope, self.plan.costs[id.idx()])
     }
 
-    /// A value of the forward pass as the backward pass uses it, on behalf of a scope; `late` if what it is for costs.
+    /// A value of the forward pass as the backward pass uses it, on behalf of a scope; `late` if its user is expensive.
     fn value(&mut self, id: InstrId, scope: &Option<String>, late: bool) -> InstrId {
-        // No recursion: a chain of values that are computed again may be as long as the program.
+        // No recursion: a chain of rematerialised values may be as long as the program.
         let mut pending = vec![(id, scope.clone(), false)];
         while let Some((id, scope, was_open)) = pending.pop() {
             if self.known(id, &scope).is_some() {
@@ -392,7 +392,7 @@ impl Writer<'_> {
         self.known(id, scope).expect("it was made last")
     }
 
-    /// For which scope a value is computed again: a scope is computed again once, whoever asks.
+    /// For which scope a value is rematerialised: a scope is rematerialised once, whoever asks.
     fn scope_of(&self, id: InstrId, scope: &Option<String>) -> Option<String> {
         let own = &self.plan.scopes[id.idx()];
         if own.is_some() && !self.crosses(id, scope) { own.clone() } else { scope.clone() }
@@ -436,7 +436,7 @@ impl Writer<'_> {
         kept
     }
 
-    /// What computing an instruction again takes.
+    /// What rematerialising an instruction takes.
     fn remat_operands(&self, instr: &Instruction) -> Vec<InstrId> {
         self.e.with_module(|module| remat_operands(&module.comp(self.e.comp()).instructions[..self.n_forward], instr))
     }

@@ -1,11 +1,11 @@
-//! Tidying: exact convert folding, common subexpressions, dead code.
+//! Tidying: folds exact converts, merges common subexpressions, removes dead code.
 //!
-//! Three steps in this order, each switched by [`Config`], each linear in the module, and idempotent: tidying twice is
-//! tidying once. No step changes a result, not in the last bit: `f32 → bf16 → f32` rounds and stays, `bf16 → f32 →
-//! bf16` does nothing and goes. (A signalling NaN, which converting would make quiet, counts as the same value.)
-//! Instructions keep their names and metadata; of two that are merged, the first stays.
+//! The three steps run in this order. [`Config`] switches each of them. Each is linear in the module, and tidying twice
+//! gives the same as tidying once. No step changes a result, not even in the last bit: `f32 → bf16 → f32` rounds and
+//! stays, `bf16 → f32 → bf16` does nothing and goes. (A signalling NaN, which a conversion would make quiet, counts as
+//! the same value.) Instructions keep their names and metadata; of two that are merged, the first stays.
 //!
-//! It does not simplify algebra, fold constants or fuse: compilers do that better.
+//! The pass does not simplify algebra, fold constants or fuse: compilers do that better.
 
 use super::is_tied;
 use crate::hlo::ops::decisions;

@@ -1,9 +1,9 @@
-//! What a region computes, as one graph of array values: the form in which it is painted.
+//! What a region computes, as one graph of array values: the form on which painting works.
 //!
-//! A region is a computation whose parameters and result keep their types: the entry, the bodies of loops, the branches
-//! of conditionals. Calls inside a region are followed, once per call site, so a callee is painted for each of its
-//! callers; tuples, their elements and the callees' parameters are only other names of values. What an op does to a value
-//! is a [`Node`]; nodes stand in an order in which operands come first.
+//! A region is a computation whose parameters and result keep their types: the entry, the body of a loop, the branch of
+//! a conditional. Calls inside a region are followed once per call site, so a callee is painted separately for each
+//! caller. Tuples, their elements and callees' parameters are only other names for values. What an op does to a value
+//! is a [`Node`]; nodes are ordered so that operands come first.
 
 use super::narrow;
 use super::policy::{Because, Classes, LowDType};

@@ -1,22 +1,22 @@
-//! Which nodes of a region compute in the narrow dtype, and which rule said so.
+//! Which nodes of a region compute in the narrow dtype, and which rule decided it.
 //!
-//! In this order, on the values of [`Graph`]:
+//! The rules run in this order over the values of [`Graph`]:
 //! 1. Ops of class *allow* are lowered.
-//! 2. *Deny* spreads: what is computed from a spreading denied op through ops of class infer and clear is denied, up to
-//!    allowed ops. So a softmax is f32 from its exponential on, and its gradient too, while the backward dots that
-//!    read that gradient are lowered.
-//! 3. What leads to results without passing an allowed op is denied (unless the policy lowers it): to a scalar result of
-//!    the entry, the loss, by any way, and that spreads; to any other result of the region by ops of class infer and
-//!    clear. So losses, updates of parameters and of an optimizer's state are f32, also where several steps were unrolled
-//!    into one module.
-//! 4. Ops of class *infer* that are not denied are lowered where they lie between two allowed ops: downstream of one and
+//! 2. *Deny* spreads: what is computed from a spreading denied op through ops of class infer and clear is denied too,
+//!    up to the next allowed op. So a softmax is f32 from its exponential on, and so is its gradient, while the
+//!    backward dots that read that gradient are lowered.
+//! 3. What reaches a result without passing an allowed op is denied, unless the policy lowers it. If the result is a
+//!    scalar of the entry, the loss, every path counts, and the denial spreads; to other results of the region, only
+//!    paths through ops of class infer and clear count. So losses and updates of parameters and optimizer state are
+//!    f32, even where several steps were unrolled into one module.
+//! 4. Ops of class *infer* that are not denied are lowered if they lie between two allowed ops: downstream of one and
 //!    upstream of another, through ops that are not denied or denied without spreading.
-//! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where everything
-//!    that reads them reads the narrow dtype (the cast moves up, unless that makes it larger), or where what they read is
+//! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
+//!    readers read the narrow dtype (the cast moves up, unless that makes it larger), or where their operands are
 //!    narrow already (the cast back moves down, unless that makes it larger).
 //!
-//! This is the order of TensorFlow's `auto_mixed_precision`, but for step 3, which TensorFlow need not take as its loss
-//! and optimizer ops are denied whole, and step 5, where it lowers whatever is connected.
+//! This is the order of TensorFlow's `auto_mixed_precision`, except for step 3, which TensorFlow does not need because
+//! it denies loss and optimizer ops outright, and step 5, where it lowers whatever is connected.
 
 use super::graph::{Graph, Kind, Node, NodeId, ValueId};
 use super::policy::{Accumulate, Boundary, Policy, Reach};

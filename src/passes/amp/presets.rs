@@ -1,12 +1,12 @@
-//! Policies by the names people know, each with the model it follows and where it differs.
+//! Policies under well-known names, each with the model it follows and where it differs.
 //!
-//! All of them keep the module's loss f32 (what leads to a scalar result without passing a dot), and compute sums in
-//! f32, because HLO's `reduce` has no accumulator of its own; `O3` and a `jmp` policy alone do neither.
+//! All of them keep the module's loss in f32 (what reaches a scalar result without passing a dot) and compute sums in
+//! f32, because HLO's `reduce` has no separate accumulator. Only `O3` and `jmp` policies do neither.
 //!
 //! | name | model | what it does here |
 //! | --- | --- | --- |
 //! | `default` | TensorFlow's `auto_mixed_precision` made right for HLO | dots, convolutions and what lies between them; what follows a denied op is f32 up to the next dot |
-//! | `tf_amp` | the same with its oneDNN bf16 lists | as `default`, but `log`, `log-plus-one` and `rsqrt` are *infer*, and sums do not make f32 what follows (TensorFlow lists `Sum` and `Mean` as *infer*; its kernels accumulate in f32) |
+//! | `tf_amp` | the same with its oneDNN bf16 lists | as `default`, but `log`, `log-plus-one` and `rsqrt` are *infer*, and a sum does not make what follows it f32 (TensorFlow lists `Sum` and `Mean` as *infer*; its kernels accumulate in f32) |
 //! | `bf16_scope` | `tf.tpu.bfloat16_scope` | f32 variables read as bf16, everything between bf16; exponentials, logarithms and statistics are computed in f32 and rounded back; logits, loss and update f32. The scope ends where the loss begins, which is found by structure |
 //! | `O0` | Apex | nothing is lowered |
 //! | `O1` | Apex: patched functions | as `default`: weights f32, dots in low precision, the deny list f32 |
@@ -16,7 +16,7 @@
 //! | `mixed_float16` | Keras policy | the same in f16, without its loss scaling |
 //! | `jmp:params=…,compute=…,output=…` | `jmp.Policy` | f32 parameters get the dtype `params`, everything is computed in `compute`, f32 results get `output` |
 //!
-//! Apex's levels are f16 there; here they are bf16, and `dtype: f16` makes them f16.
+//! In Apex the levels are f16; here they are bf16 unless `dtype: f16` is given.
 
 use super::policy::{Accumulate, Boundary, LowDType, Policy, PolicyError, Reach, nearest};
 

@@ -1,4 +1,5 @@
-//! What lowering decided, instruction by instruction, and what it inserted: for eyes elsewhere, and for programs as JSON.
+//! What lowering decided for each instruction, and the casts it inserted: for display elsewhere, and as JSON for
+//! programs.
 
 use super::frame::Origin;
 use super::graph::{FrameId, Graph, Kind, NodeId};

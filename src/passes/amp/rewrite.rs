@@ -1,9 +1,10 @@
 //! Writes the lowered module: regions and their call sites, with the casts that painting asks for.
 //!
-//! A computation at a call site is written instruction by instruction, each in the dtype its node was painted; values
-//! keep the dtype they are made in through tuples and calls, and are cast where a reader wants the other one: once per
-//! value and direction in a computation. A computation that comes out as it went in stays shared with whoever else
-//! calls it; one that comes out otherwise is a copy. In the end what nothing calls is dropped, and names are made unique.
+//! A computation is written once for each call site, instruction by instruction, each in the dtype that its node was
+//! painted. Values keep the dtype they were computed in through tuples and calls, and are cast where a reader wants the
+//! other one: once per value and direction in a computation. A computation that comes out unchanged stays shared with
+//! its other callers; one that changes becomes a copy. In the end, computations that nothing calls are dropped and
+//! names are made unique.
 
 use super::frame::{Callees, FrameWriter, Origin};
 use super::graph::{CALL_ROOM, FrameId, Graph};

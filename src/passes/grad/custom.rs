@@ -1,4 +1,4 @@
-//! Custom VJPs in reverse mode: what a rule gave is checked, and a gradient that would be lost is found.
+//! Custom VJPs in reverse mode: checks what a rule returned, and finds gradients that would be lost.
 
 use super::{GradError, Place, passes_variation};
 use crate::hlo::{Computation, CustomVjp, Emitter, InstrId, Op, POISON, Shape};
