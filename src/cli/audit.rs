@@ -44,15 +44,15 @@ pub struct Args {
     /// Arrays for the parameters
     #[arg(short, long, value_name = "FILE.npz")]
     inputs: Option<PathBuf>,
-    /// Draw what --inputs does not give
+    /// Draw at random what --inputs does not supply
     #[arg(long, value_name = "SEED")]
     random: Option<u64>,
     #[command(flatten)]
     policy: PolicyArgs,
-    /// Make zero of subnormal numbers where f32 becomes bf16, as a TPU does
+    /// Flush subnormal numbers to zero where f32 becomes bf16, as a TPU does
     #[arg(long)]
     flush_subnormals: bool,
-    /// Greatest scaled error that a result may have; if one has more, search what to keep in f32
+    /// Largest scaled error that a result may have; if one exceeds it, search for what to keep in f32
     #[arg(long, value_name = "ERROR", value_parser = budget)]
     budget: Option<f64>,
     /// Where to write the policy that a search found [default: MODULE.policy.yaml in the current directory]

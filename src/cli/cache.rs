@@ -1,4 +1,4 @@
-//! `bf16scope cache`: what the TPU compiler's answers take on disk, and forgetting them.
+//! `bf16scope cache`: shows and clears the TPU compiler's answers on disk.
 
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -10,7 +10,7 @@ use crate::tpu::Cache;
 const EXAMPLES: &str = "\
 Examples:
   bf16scope cache show
-          where compiles are remembered, how many, and their size
+          where compiles are cached, how many there are, and their size
   bf16scope cache clear
           forget them
 
@@ -27,13 +27,13 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show where compiles are remembered, how many, and their size
+    /// Show where compiles are cached, how many there are, and their size
     Show {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Forget every compile
+    /// Delete every cached compile
     Clear,
 }
 
@@ -59,7 +59,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }
         Action::Clear => {
             let (n_compiles, n_bytes) = cache.clear().with_context(failed)?;
-            context.print(&format!("{shown}: forgot {n_compiles} compiles, {}\n", report::mib(n_bytes as i64)))?;
+            context.print(&format!("{shown}: deleted {n_compiles} compiles, {}\n", report::mib(n_bytes as i64)))?;
         }
     }
     Ok(Status::Ok)

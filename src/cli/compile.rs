@@ -1,4 +1,4 @@
-//! `bf16scope compile`: what Google's TPU compiler says of a model or of any HLO module, without a TPU.
+//! `bf16scope compile`: what Google's TPU compiler reports for a model or any HLO module, without a TPU.
 
 use std::path::Path;
 
@@ -28,10 +28,10 @@ Examples:
   bf16scope compile step.hlo.pb --target tpu-v3
           a module from JAX, TensorFlow or PyTorch/XLA
 
-Every compile is remembered below BF16SCOPE_CACHE (else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope), by program,
-options, target and compiler: the same question again is answered at once. `bf16scope cache clear` forgets.
+Every compile is cached under BF16SCOPE_CACHE (else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope) by program, options,
+target and compiler, so asking again is instant. `bf16scope cache clear` empties the cache.
 
-Every figure is the compiler's own. Seconds and images/s are its estimates (optimal_seconds); cycles are the sum of its
+Every figure comes from the compiler. Seconds and images/s are its estimates (optimal_seconds); cycles are the sum of its
 estimated_cycles. Exit status: 0 it compiles and fits, 1 it does not fit, 2 it could not be compiled.";
 
 /// Arguments of `compile`.
@@ -46,7 +46,7 @@ pub struct Args {
     /// A model in f32 and bf16, side by side
     #[arg(long, conflicts_with = "precision")]
     compare: bool,
-    /// Compile even if the answer is remembered
+    /// Compile even if the result is cached
     #[arg(long)]
     fresh: bool,
     #[command(flatten)]

@@ -35,10 +35,10 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     choice: Choice,
-    /// Where to write; standard output if not given
+    /// File to write; standard output if not given
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Text, proto or dot; by the file's ending if not given (.pb is a proto, .dot a picture, all else text)
+    /// Text, proto or dot; if not given, by the file's extension (.pb: proto, .dot: picture, else text)
     #[arg(long, value_enum)]
     format: Option<Format>,
 }

@@ -31,12 +31,12 @@ Examples:
   bf16scope explain optimized.hlo.pb --target tpu-v3 --json
           a module that libtpu made
 
-A model, or a module that is not scheduled, is compiled first; the answer is remembered, as `compile` does. A module that
-the TPU compiler has optimized (is_scheduled=true) is read as it is, and the target only says how fast a core is.
+A model, or a module that is not scheduled, is compiled first, and the result is cached as by `compile`. A module that the
+TPU compiler has already optimized (is_scheduled=true) is read as it is; the target then only says how fast a core is.
 
 Memory is computed from the schedule and the layouts of the compiler's own program, cycles are its estimates, flops and
-bytes are counted from shapes. What bounds a layer is said for v2 (46 TFLOP/s and 700 GB/s a chip) and v3 (123 TFLOP/s and
-900 GB/s), by Google's Cloud TPU documentation; a core has half. Exit status: 0 done, 1 it does not fit, 2 could not run.";
+bytes are counted from shapes. What bounds a layer is shown for v2 (46 TFLOP/s and 700 GB/s a chip) and v3 (123 TFLOP/s and
+900 GB/s), from Google's Cloud TPU documentation; a core has half. Exit status: 0 done, 1 it does not fit, 2 could not run.";
 
 /// Arguments of `explain`.
 #[derive(Debug, clap::Args)]
@@ -53,7 +53,7 @@ pub struct Args {
     /// Rows of each table
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
-    /// Compile even if the answer is remembered
+    /// Compile even if the result is cached
     #[arg(long)]
     fresh: bool,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! `bf16scope fit`: the largest batch that fits a TPU, the best one, and what bf16 changes. Every figure is compiled, and
-//! every compile is remembered.
+//! `bf16scope fit`: the largest batch that fits a TPU, the best one, and what bf16 changes. Every figure comes from a
+//! compile, and every compile is cached.
 
 mod large;
 mod levers;
@@ -41,15 +41,15 @@ Examples:
   bf16scope fit exported/ --batch-dim 0:0 --target tpu-v3
           modules that another framework exported at several batches; the first axis of parameter 0 is the batch
   bf16scope fit examples/resnet50.yaml --target tpu-v2 --levers --batch 128
-          one batch, compiled with each thing that saves memory or time: what each is worth, beside the plain f32 program
+          one batch, compiled with each option that saves memory or time, beside the plain f32 program
 
 How it searches: from the batch in the file (the power of two at or below it) it doubles until one does not fit, bisects to
-a multiple of 8 (--multiple 64 saves compiles), and halves from the best until smaller is worse. The best is the one with
-the most examples in a million estimated cycles, of those that were compiled.
+a multiple of 8 (--multiple 64 saves compiles), and halves from the best until smaller is worse. Of the batches
+compiled, the best has the most examples per million estimated cycles.
 
 How long it takes: 6 to 10 compiles for each target and precision. On two cores a compile of a small network takes seconds,
-of ResNet-50 or BERT-base 1 to 2 minutes, more where memory is scarce. Every answer is kept on disk at once: an interrupted
-run goes on where it stopped, a second run is instant, and `compile` uses the same answers.
+of ResNet-50 or BERT-base 1 to 2 minutes, more where memory is scarce. Every answer is cached on disk at once: an interrupted
+run continues where it stopped, a second run is instant, and `compile` uses the same cache.
 
 Exit status: 0 some batch fits everywhere, 1 one does not fit at batch 1, 2 could not run.";
 
@@ -60,10 +60,10 @@ pub struct Args {
     /// A model in YAML (examples/resnet50.yaml), or a folder of HLO modules exported at several batches
     #[arg(value_name = "MODEL.yaml|FOLDER")]
     model: PathBuf,
-    /// tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p or tpu-v6e; several with commas between
+    /// tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p or tpu-v6e; separate several with commas
     #[arg(long, value_name = "TARGETS", value_delimiter = ',', default_value = "tpu-v2")]
     target: Vec<Target>,
-    /// What a model's network computes in: f32, bf16, f16; several with commas between [default: f32,bf16]
+    /// Precision of a model's network: f32, bf16, f16; separate several with commas [default: f32,bf16]
     #[arg(long, value_name = "PRECISIONS", value_delimiter = ',')]
     precision: Vec<Precision>,
     /// Which program of a model [default: train]
@@ -71,23 +71,23 @@ pub struct Args {
     program: Option<Which>,
     #[command(flatten)]
     tune: TuneArg,
-    /// The greatest batch to try
+    /// The largest batch to try
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     max_batch: u32,
     /// Bisect to a multiple of this: more saves compiles
     #[arg(long, value_name = "N", default_value_t = MULTIPLE, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     multiple: u32,
-    /// Where a module's batch stands: a parameter, by number or name, and an axis of it, such as 0:0 or images:0
+    /// Where a module's batch is: a parameter, by number or name, and one of its axes, such as 0:0 or images:0
     #[arg(long, value_name = "PARAMETER:AXIS")]
     batch_dim: Option<BatchDim>,
-    /// Search nothing: compile one batch of a model's training step with each lever (bf16 scope, bf16 moments, …), and
-    /// report what each saves beside the plain program; --precision says which that is [default: f32]
+    /// Instead of searching, compile one batch of a model's training step with each lever (bf16 scope, bf16 moments,
+    /// …) and report what each saves over the plain program, whose precision is --precision [default: f32]
     #[arg(long, conflicts_with_all = ["max_batch", "multiple", "batch_dim", "program", "tune", "svg"])]
     levers: bool,
-    /// The batch of --levers, if not what the file says
+    /// The batch for --levers, instead of the file's
     #[arg(long, value_name = "N", requires = "levers", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     batch: Option<u32>,
-    /// Compile even what is remembered
+    /// Compile even what is cached
     #[arg(long)]
     fresh: bool,
     #[command(flatten)]
@@ -98,7 +98,7 @@ pub struct Args {
     /// Write a page with plots and tables
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the plots alone
+    /// Write only the plots
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -201,7 +201,7 @@ fn without_repeats<T: Clone + PartialEq>(items: &[T]) -> Vec<T> {
 fn keep_what_is_compiled(quiet: bool) -> anyhow::Result<()> {
     signals::on_stop(move |signal| {
         if !quiet {
-            progress::say("stopped; what was compiled is kept, and the same command goes on from there");
+            progress::say("stopped; what was compiled is kept, and the same command continues from there");
         }
         signals::leave(signal);
     })

@@ -1,4 +1,4 @@
-//! `bf16scope lower`: any HLO module with its heavy work in bf16 or f16, and what was decided.
+//! `bf16scope lower`: puts the heavy work of any HLO module into bf16 or f16, and shows what was decided.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ pub struct Args {
     output: PathBuf,
     #[command(flatten)]
     policy: PolicyArgs,
-    /// Text or proto; by the output's ending if not given (.pb is a proto, all else is text)
+    /// Text or proto; if not given, by the output's extension (.pb: proto, else text)
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// Write every decision and cast as JSON

@@ -79,19 +79,19 @@ struct Cli {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Global options")]
 struct GlobalArgs {
-    /// Say more on standard error; -vv for debugging. RUST_LOG, if set, is the basis
+    /// Say more on standard error; -vv for debugging. Adds to RUST_LOG, if that is set
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
-    /// Say nothing but errors on standard error
+    /// Print only errors on standard error
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// Install and download nothing; fail where that would be needed
+    /// Install and download nothing; fail if that is needed
     #[arg(long, global = true)]
     offline: bool,
     /// Show all columns and whole names, however long the lines
     #[arg(long, global = true)]
     wide: bool,
-    /// Write a Chrome trace of what took how long (open it in ui.perfetto.dev)
+    /// Write a Chrome trace of where the time went (open it in ui.perfetto.dev)
     #[arg(long, global = true, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
@@ -115,7 +115,7 @@ enum Command {
     Doctor(doctor::Args),
     /// Write a model's training or inference program as HLO, text or proto
     Emit(emit::Args),
-    /// Run any HLO module on the CPU, over arrays from an .npz file or drawn at random
+    /// Run any HLO module on the CPU, on arrays from an .npz file or random ones
     Run(run::Args),
     /// Lower any HLO module to bf16: JAX's, TensorFlow's, PyTorch/XLA's
     Lower(lower::Args),
@@ -125,7 +125,7 @@ enum Command {
     Audit(audit::Args),
     /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
     Plugins(plugins::Args),
-    /// Show or forget the compiles for TPUs that are remembered on disk
+    /// Show or clear the TPU compiles cached on disk
     Cache(cache::Args),
 }
 

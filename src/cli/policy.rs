@@ -19,10 +19,10 @@ pub(super) struct PolicyArgs {
     /// or a YAML file
     #[arg(long, value_name = "POLICY", default_value = "default")]
     policy: String,
-    /// The narrow dtype, if not the policy's: bf16 or f16
+    /// The narrow dtype, instead of the policy's: bf16 or f16
     #[arg(long, value_name = "DTYPE", value_parser = dtype)]
     dtype: Option<LowDType>,
-    /// Keep instructions f32 whose name or scoped name matches, besides those of the policy; may be repeated
+    /// Keep instructions whose name or scoped name matches in f32, besides those of the policy; may be repeated
     #[arg(long, value_name = "PATTERN")]
     keep: Vec<String>,
 }
@@ -55,7 +55,7 @@ pub(super) fn read(name: &str) -> anyhow::Result<Policy> {
     let text = files::read_text(path, yaml::MAX_BYTES as u64);
     let text = text.with_context(|| format!("cannot read the policy {}", path.display()))?;
     let document: PolicyDocument = yaml::from_str(name, &text)?;
-    Policy::try_from(document).with_context(|| format!("{} is no policy", path.display()))
+    Policy::try_from(document).with_context(|| format!("{} is not a policy", path.display()))
 }
 
 /// The policy that `BF16SCOPE_AUTO` names: `1` is `default`; none where it is not set, empty or `0`.

@@ -78,7 +78,7 @@ fn found(platform: &Platform, setup: &Setup, question: &Question) -> anyhow::Res
         Question::Plugin => identity(platform, setup),
         Question::Devices => devices(platform, setup),
         Question::Dtype(name) => {
-            let dtype = DType::from_name(name).ok_or_else(|| anyhow::anyhow!("{name} is no dtype"))?;
+            let dtype = DType::from_name(name).ok_or_else(|| anyhow::anyhow!("{name} is not a dtype"))?;
             dtype_works(platform, setup, dtype)
         }
         Question::Target(name) => {

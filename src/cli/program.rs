@@ -34,10 +34,10 @@ pub(super) struct Choice {
     /// Which program of a model [default: train]
     #[arg(long, value_enum)]
     program: Option<Which>,
-    /// Examples in a batch of a model, if not what the file says
+    /// Batch size of a model, instead of the file's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     batch: Option<u32>,
-    /// What a model's network computes in: f32, bf16 or f16 [default: bf16]
+    /// Precision of a model's network: f32, bf16 or f16 [default: bf16]
     #[arg(long)]
     precision: Option<Precision>,
     #[command(flatten)]
@@ -55,7 +55,7 @@ impl Choice {
         module_file::is_module(&self.model)
     }
 
-    /// The module, if the file holds one. What only a model has a choice of must then not have been chosen.
+    /// The module, if the file holds one. Options that choose among a model's programs are then an error.
     pub(super) fn module(&self) -> anyhow::Result<Option<Module>> {
         self.module_by(module_file::load)
     }

@@ -23,10 +23,10 @@ Examples:
   bf16scope run model.hlo.txt --random 1
           no arrays at hand: floats are drawn from the standard normal distribution, integers from 0 to 7
   bf16scope run model.hlo.txt --inputs in.npz --random 1 --json
-          only what in.npz lacks is drawn; the summary is JSON
+          only what in.npz lacks is drawn at random; the summary is JSON
 
 A bf16 parameter takes float32 (which is rounded), uint16 or ml_dtypes' bfloat16 (raw bits); a bf16 result is written as
-float32. Every rounding that the module says is made, unless --allow-excess-precision is given.";
+float32. Every rounding in the module is performed, unless --allow-excess-precision is given.";
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -41,13 +41,13 @@ pub struct Args {
     /// Where to write the results
     #[arg(short, long, value_name = "FILE.npz")]
     outputs: Option<PathBuf>,
-    /// Draw what --inputs does not give
+    /// Draw at random what --inputs does not supply
     #[arg(long, value_name = "SEED")]
     random: Option<u64>,
     /// Write the bits of bf16 results as uint16, not their values as float32
     #[arg(long, requires = "outputs")]
     raw_bf16: bool,
-    /// Let XLA drop roundings to bf16 and f16 that stand between wider computations, as it does by default elsewhere
+    /// Let XLA drop roundings to bf16 and f16 between wider operations, as it does by default elsewhere
     #[arg(long)]
     allow_excess_precision: bool,
     /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
@@ -156,7 +156,7 @@ fn execute(
     let mut arguments = Vec::with_capacity(inputs.parameters.len());
     for position in 0..inputs.parameters.len() {
         let Literal::Array { shape, bytes } = inputs.literal(position)? else {
-            anyhow::bail!("parameter {position} is no array: this is a bug of bf16scope");
+            anyhow::bail!("parameter {position} is not an array: this is a bug of bf16scope");
         };
         // Nobody else needs the arguments, so that results may take over their memory.
         arguments.push(Arg::Donate(client.buffer_from_host(&bytes, shape.dtype, &shape.dims, 0)?));

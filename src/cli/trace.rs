@@ -75,7 +75,7 @@ pub struct TraceFile {
 /// cannot be written fails before hours of work, and not after.
 pub fn create(path: &Path) -> anyhow::Result<(TraceLayer, TraceFile)> {
     let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
-    anyhow::ensure!(!is_special, "--trace: `{}` is no regular file; name a file to write", path.display());
+    anyhow::ensure!(!is_special, "--trace: `{}` is not a regular file; name a file to write", path.display());
     anyhow::ensure!(!path.is_dir(), "--trace: `{}` is a folder; expected a file name", path.display());
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
     if let Some(folder) = folder {

@@ -1,4 +1,4 @@
-//! `--tune`: how a model's programs are made cheaper, if not what its file says.
+//! `--tune`: how a model's programs are tuned, instead of what its file says.
 
 use std::str::FromStr;
 
@@ -35,8 +35,8 @@ impl FromStr for Flag {
 /// Of programs of a model.
 #[derive(Debug, clap::Args)]
 pub(super) struct TuneArg {
-    /// How a model's programs are made cheaper, instead of the file's `tune`: none is what TensorFlow does, auto what pays
-    /// on the target; a target, such as tpu-v2, is what is compiled for that one, wherever it runs
+    /// How to tune a model's programs, instead of the file's `tune`: none is the program as TensorFlow writes it, auto is
+    /// what pays off on the target; a target, such as tpu-v2, tunes for that one, wherever the program runs
     #[arg(long, value_name = "auto|none|TARGET")]
     tune: Option<Flag>,
 }
@@ -61,7 +61,7 @@ impl TuneArg {
         }
     }
 
-    /// The flag again, for a command to go on with.
+    /// The flag as text, for a command that continues this one.
     pub(super) fn again(&self) -> String {
         match &self.tune {
             None => String::new(),

@@ -47,7 +47,7 @@ pub enum FileError {
     #[error("the file is read-only\nhelp: `chmod u+w` it, or name another one")]
     ReadOnly,
     /// A name that other programs take for their standard input or output.
-    #[error("`-` is no file's name here\nhelp: name /dev/stdin or /dev/stdout, or ./- for a file called so")]
+    #[error("`-` is not a file name here\nhelp: name /dev/stdin or /dev/stdout, or ./- for a file called so")]
     Dash,
     /// Links that lead to each other, or nowhere.
     #[error("a symbolic link that leads to no file")]

@@ -125,7 +125,7 @@ fn name_problem(what: &str, name: &str, is_taken: bool) -> Option<RuleError> {
     }
     let is_odd = name.is_empty() || name.chars().any(char::is_control);
     is_odd.then(|| {
-        let message = format!("{name:?} is no name of {what}");
+        let message = format!("{name:?} is not the name of {what}");
         RuleError::new("graph/name", message).with_help("a name has at least one character, and no control characters")
     })
 }

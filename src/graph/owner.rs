@@ -46,7 +46,7 @@ impl Value for Tensor {
     }
 }
 
-/// Keeps in `e` and in the graph of `foreign` that `foreign` is no value of the computation of `e`.
+/// Keeps in `e` and in the graph of `foreign` that `foreign` is not a value of the computation of `e`.
 fn keep_error(what: &str, e: &Emitter, metadata: Metadata, tensors: &[&Tensor], foreign: &Tensor) {
     let theirs = foreign.graph.emitter();
     let name = |e: &Emitter| e.with_module(|module| module.name.clone());

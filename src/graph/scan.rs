@@ -11,9 +11,9 @@ use crate::hlo::{CompId, DType, InstrId, Instruction, Literal, Metadata, Module,
 /// What a loop's body is given.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand<'a> {
-    /// A value that each turn hands to the next: at first this one.
+    /// A value that each trip passes to the next: at first this one.
     Carried(&'a Tensor),
-    /// An equal part of this one in each turn, along its first dimension.
+    /// An equal part of this one for each trip, along its first dimension.
     Split(&'a Tensor),
 }
 
@@ -27,14 +27,14 @@ impl<'a> Operand<'a> {
 }
 
 impl Graph {
-    /// Runs `body` `n` times, in a `while` loop, and gives the carried values after the last turn.
+    /// Runs `body` `n` times, in a `while` loop, and returns the carried values after the last trip.
     ///
     /// # Shapes
     /// Parameter `i` of the body's entry is operand `i`: of its shape where it is carried, `[d / n, …]` where a `[d, …]`
-    /// is split, turn 0 getting the first part. The body's result is a tuple of the carried values in their order.
+    /// is split, trip 0 getting the first part. The body's result is a tuple of the carried values in their order.
     ///
     /// # Errors
-    /// No turns; a dimension that turns do not divide; a body with other parameters or results.
+    /// A trip count of 0; a dimension that the trip count does not divide; a body with other parameters or results.
     ///
     /// # Examples
     /// ```
@@ -61,11 +61,11 @@ impl Graph {
             self.fail("scan", &tensors, error);
             return poison();
         }
-        // The state is the carried values, then the whole of the split ones, then the turn.
+        // The state is the carried values, then the whole of the split ones, then the number of the trip.
         let split = operands.iter().filter(|operand| matches!(operand, Operand::Split(_)));
         let carried = operands.iter().filter(|operand| matches!(operand, Operand::Carried(_)));
-        let turn = self.scalar(DType::S32, 0.0);
-        let state: Vec<InstrId> = carried.chain(split).map(|operand| operand.tensor().id).chain([turn.id]).collect();
+        let trip = self.scalar(DType::S32, 0.0);
+        let state: Vec<InstrId> = carried.chain(split).map(|operand| operand.tensor().id).chain([trip.id]).collect();
         let shape = Shape::Tuple(state.iter().map(|&id| self.emitter().shape(id)).collect());
         let last = self.emit_with("while", |e| {
             let written = e.with_module_mut(|module| {
@@ -84,11 +84,11 @@ impl Graph {
 /// Whether the body takes these operands and gives the carried ones.
 fn check(n: u32, body: &Module, operands: &[Operand<'_>]) -> Result<(), RuleError> {
     if n == 0 {
-        return Err(RuleError::new("scan/turns", "a scan has 0 turns, expected at least 1"));
+        return Err(RuleError::new("scan/trip-count", "a scan has a trip count of 0, expected at least 1"));
     }
     if i32::try_from(n).is_err() {
-        let message = format!("a scan has {n} turns, expected at most {}: they are counted in s32", i32::MAX);
-        return Err(RuleError::new("scan/turns", message));
+        let message = format!("a scan has a trip count of {n}, expected at most {}: it is counted in s32", i32::MAX);
+        return Err(RuleError::new("scan/trip-count", message));
     }
     let entry = body.entry();
     let parameters: Vec<String> = entry.parameters().iter().map(|&id| entry.instr(id).shape.to_string()).collect();
@@ -128,20 +128,20 @@ fn part_of(tensor: &Tensor, n: u32) -> Result<Shape, RuleError> {
     Ok(Shape::array(tensor.dtype(), dims))
 }
 
-/// state → turn < n.
+/// state → trip < n.
 fn write_condition(module: &mut Module, state: &Shape, n: u32) -> Result<CompId, RuleError> {
     let comp = module.add_computation("scan_condition");
     let mut push = |op: Op, operands: &[InstrId], declared: Option<&Shape>| {
         module.push(comp, op, operands, declared, Metadata::default())
     };
     let parameter = push(Op::parameter(0), &[], Some(state))?;
-    let turn = push(Op::GetTupleElement { index: n_elements(state) - 1 }, &[parameter], None)?;
+    let trip = push(Op::GetTupleElement { index: n_elements(state) - 1 }, &[parameter], None)?;
     let end = push(Op::Constant(s32(f64::from(n))), &[], None)?;
-    push(Op::Compare { direction: Comparison::Lt, kind: None }, &[turn, end], None)?;
+    push(Op::Compare { direction: Comparison::Lt, kind: None }, &[trip, end], None)?;
     Ok(comp)
 }
 
-/// state → state: the entry of `body` on the elements, and the turn plus one.
+/// state → state: the entry of `body` on the elements, and the trip plus one.
 fn write_body(
     module: &mut Module,
     state: &Shape,
@@ -159,7 +159,7 @@ fn write_body(
         .collect::<Result<Vec<InstrId>, RuleError>>()?;
     let n_carried = operands.iter().filter(|operand| matches!(operand, Operand::Carried(_))).count();
     let (mut carried, mut split) = (elements[..n_carried].iter(), elements[n_carried..].iter());
-    let turn = elements[elements.len() - 1];
+    let trip = elements[elements.len() - 1];
     let zero = push(Op::Constant(s32(0.0)), &[], None)?;
     let mut arguments = Vec::with_capacity(operands.len());
     for (operand, parameter) in operands.iter().zip(body.entry().parameters()) {
@@ -168,7 +168,7 @@ fn write_body(
             Operand::Split(_) => {
                 let slice_sizes = body.entry().instr(parameter).shape.dims().to_vec();
                 let length = push(Op::Constant(s32(slice_sizes[0] as f64)), &[], None)?;
-                let start = push(Op::Binary(BinaryOp::Multiply), &[turn, length], None)?;
+                let start = push(Op::Binary(BinaryOp::Multiply), &[trip, length], None)?;
                 let mut all = vec![*split.next().expect("the state has every split operand"), start];
                 all.resize(slice_sizes.len() + 1, zero);
                 arguments.push(push(Op::DynamicSlice { slice_sizes }, &all, None)?);
@@ -176,10 +176,10 @@ fn write_body(
         }
     }
     let one = push(Op::Constant(s32(1.0)), &[], None)?;
-    let next_turn = push(Op::Binary(BinaryOp::Add), &[turn, one], None)?;
+    let next_trip = push(Op::Binary(BinaryOp::Add), &[trip, one], None)?;
     let mut next = inline(module, comp, body, &arguments, &renumbered)?;
     next.extend(&elements[n_carried..elements.len() - 1]);
-    next.push(next_turn);
+    next.push(next_trip);
     module.push(comp, Op::Tuple, &next, None, Metadata::default())?;
     Ok(comp)
 }

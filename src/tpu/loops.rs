@@ -1,37 +1,37 @@
-//! How often the computations of an optimized program run: the compiler's figures count a loop's body once, however many
-//! turns it makes.
+//! How often the computations of an optimized program run: the compiler's figures count a loop's body once, whatever its
+//! trip count.
 //!
-//! Turns are known of loops that count: an s32 element of the state starts at a constant, the condition compares it with
-//! a constant (`LT`), the body adds a constant. That is what frameworks emit for scans, and what `Graph::scan` emits.
-//! Bodies of other loops count once, as before.
+//! The trip count is known of loops that count: an s32 element of the state starts at a constant, the condition compares it
+//! with a constant (`LT`), the body adds a constant. Frameworks emit scans like this, and so does `Graph::scan`. Bodies of
+//! other loops count once.
 
 use crate::hlo::proto::messages::{HloComputationProto, HloInstructionProto, HloModuleProto};
 use std::collections::BTreeMap;
 
 /// How often each computation runs in one run of the program, by id.
-pub(super) fn turns(module: &HloModuleProto) -> BTreeMap<i64, u64> {
+pub(super) fn n_executions(module: &HloModuleProto) -> BTreeMap<i64, u64> {
     let computations: BTreeMap<i64, &HloComputationProto> =
         module.computations.iter().map(|computation| (computation.id, computation)).collect();
-    let mut turns: BTreeMap<i64, u64> = computations.keys().map(|&id| (id, 1)).collect();
+    let mut n_executions: BTreeMap<i64, u64> = computations.keys().map(|&id| (id, 1)).collect();
     // Callers stand after what they call, so from the back each is final before what it calls is looked at.
     for computation in module.computations.iter().rev() {
-        let outer = turns[&computation.id];
+        let outer = n_executions[&computation.id];
         for instr in &computation.instructions {
             let inner = match instr.opcode.as_str() {
                 "while" => outer.saturating_mul(trip_count(computation, instr, &computations).unwrap_or(1)),
                 _ => outer,
             };
             for id in &instr.called_computation_ids {
-                if let Some(turns) = turns.get_mut(id) {
-                    *turns = inner.max(*turns);
+                if let Some(n_executions) = n_executions.get_mut(id) {
+                    *n_executions = inner.max(*n_executions);
                 }
             }
         }
     }
-    turns
+    n_executions
 }
 
-/// Turns of a loop that counts.
+/// The trip count of a loop that counts.
 fn trip_count(
     outer: &HloComputationProto,
     instr: &HloInstructionProto,
@@ -129,8 +129,8 @@ ENTRY main {{
         );
         let module = parse(&text, "loop.hlo").unwrap();
         let proto = HloModuleProto::decode(&encode::to_bytes(&module).unwrap()[..]).unwrap();
-        let turns = turns(&proto);
-        proto.computations.iter().map(|computation| (computation.name.clone(), turns[&computation.id])).collect()
+        let n_executions = n_executions(&proto);
+        proto.computations.iter().map(|computation| (computation.name.clone(), n_executions[&computation.id])).collect()
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! TPUs that are not here: which there are ([`Target`]), and what the TPU compiler says of a program ([`compile`]).
+//! TPUs that are not present: the [`Target`]s, and what the TPU compiler says of a program ([`compile`]).
 //!
-//! Every figure of a [`CompileReport`] is the compiler's own; nothing here estimates, but for the turns of loops, which the
-//! compiler counts as one. [`Compiler`] remembers on disk what was compiled before, and is what everything but a check
-//! of the compiler itself should ask. This room does not build programs, does not run them (there is no TPU), and does
-//! not print.
+//! Every figure of a [`CompileReport`] comes from the compiler. Nothing is estimated here, except that loops are multiplied
+//! by their trip counts, which the compiler takes as one. [`Compiler`] caches compiles on disk; use it for everything but a
+//! check of the compiler itself. This room does not build programs, does not run them (there is no TPU), and does not
+//! print.
 
 mod cache;
 pub mod explain;

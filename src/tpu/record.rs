@@ -85,7 +85,7 @@ pub(super) enum Damage {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// It is no record, or another version's.
-    #[error("this is no record of this version")]
+    #[error("this is not a record of this version")]
     Format,
     /// Its second line is not what the first says, or says nothing to us.
     #[error("its figures are damaged")]

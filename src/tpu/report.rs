@@ -7,7 +7,7 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 
 use super::Target;
-use super::loops::turns;
+use super::loops::n_executions;
 use crate::hlo::proto::WireError;
 use crate::hlo::proto::messages::{HloInstructionProto, HloModuleProto};
 use crate::pjrt::{Code, CompileOptions, MemoryStats, PjrtError, Plugin, Topology, Value};
@@ -39,12 +39,12 @@ pub struct CompileReport {
     /// Device memory, in bytes.
     pub hbm: Hbm,
     /// Floating-point operations of one run (`flops`). As for bytes and seconds, the compiler counts a loop's body once;
-    /// where its turns are known, the figure is multiplied by cycles with all turns ÷ cycles with one.
+    /// where its trip count is known, the figure is multiplied by cycles with all trips ÷ cycles with one.
     pub flops: f64,
     /// Bytes moved in one run (`bytes accessed`).
     pub bytes_accessed: f64,
-    /// Cycles of one run: the sum of `estimated_cycles` over the optimized program, in loops once for each turn, where
-    /// turns are known.
+    /// Cycles of one run: the sum of `estimated_cycles` over the optimized program, multiplied by the trip count in
+    /// loops where that is known.
     pub cycles: u64,
     /// Seconds of one run, by the compiler's estimate (`optimal_seconds`); custom calls count for nothing.
     pub seconds: f64,
@@ -163,7 +163,7 @@ pub(super) fn compile_whole(
     let n_unknown = n_custom_calls(&optimized) as f64;
     let cycles = cycles(&optimized);
     let seconds = (cost("optimal_seconds")? + n_unknown) * cycles.share();
-    // A custom call inside a loop is marked once a turn, and turns are not always known: then there is no estimate.
+    // A custom call inside a loop is marked once a trip, and trip counts are not always known: then there is no estimate.
     if seconds <= 0.0 {
         return Err(TpuError::NoFigure { target: target.clone(), figure: "optimal_seconds" });
     }
@@ -270,12 +270,12 @@ impl Cycles {
 }
 
 fn cycles(optimized: &HloModuleProto) -> Cycles {
-    let turns = turns(optimized);
+    let n_executions = n_executions(optimized);
     let mut cycles = Cycles { once: 0, all: 0 };
     for computation in &optimized.computations {
         let once: u64 = computation.instructions.iter().map(|instr| estimated_cycles(&instr.backend_config)).sum();
         cycles.once += once;
-        cycles.all += once.saturating_mul(turns.get(&computation.id).copied().unwrap_or(1));
+        cycles.all += once.saturating_mul(n_executions.get(&computation.id).copied().unwrap_or(1));
     }
     cycles
 }

@@ -370,7 +370,9 @@ fn a_program_that_does_not_serve_is_named() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(
         error("/bin/true", long),
-        format!("child process: /bin/true is no bf16scope {version} that serves: it ended with exit status 0\n{help}")
+        format!(
+            "child process: /bin/true is not a bf16scope {version} that serves: it ended with exit status 0\n{help}"
+        )
     );
     // A program that reads and never answers.
     let silent = ChildSpec {
@@ -379,7 +381,7 @@ fn a_program_that_does_not_serve_is_named() {
         ..ChildSpec::new("/bin/cat")
     };
     let error = Client::in_child(&Platform::cpu(), &Setup::from_env(), &silent).unwrap_err().to_string();
-    assert!(error.starts_with("child process: /bin/cat is no bf16scope"), "{error}");
+    assert!(error.starts_with("child process: /bin/cat is not a bf16scope"), "{error}");
     assert!(error.contains("that serves: it said nothing for 300ms"), "{error}");
 }
 

@@ -247,7 +247,7 @@ fn outputs_do_not_destroy_inputs_of_another_kind() {
         (vec!["emit", "m.yaml", "-o", "./m.yaml"], "-o names the model itself, ./m.yaml\nhelp: name another file\n"),
         (
             vec!["lower", "m.txt", "-o", "-"],
-            "cannot write -\n  caused by: `-` is no file's name here\n\
+            "cannot write -\n  caused by: `-` is not a file name here\n\
              help: name /dev/stdin or /dev/stdout, or ./- for a file called so\n",
         ),
     ] {

@@ -155,9 +155,12 @@ fn names_are_given_once_and_are_names() {
     let help = "\n  at HERE\n  help: a name has at least one character, and no control characters";
     let g = Graph::new("g");
     let w = g.scope().variable("w\u{1b}[2J", DType::F32, [3], Init::Ones).value;
-    assert_eq!(error(&g, &[("w", &w)]), format!("variable: \"w\\u{{1b}}[2J\" is no name of a variable{help}"));
+    assert_eq!(error(&g, &[("w", &w)]), format!("variable: \"w\\u{{1b}}[2J\" is not the name of a variable{help}"));
     let g = Graph::new("g");
-    assert_eq!(error(&g, &[("x", &g.input("", DType::F32, [3]))]), format!("input: \"\" is no name of an input{help}"));
+    assert_eq!(
+        error(&g, &[("x", &g.input("", DType::F32, [3]))]),
+        format!("input: \"\" is not the name of an input{help}")
+    );
 }
 
 #[test]
@@ -240,7 +243,7 @@ fn integers_start_below_zero_and_loops_count_in_s32() {
     let last = g.scan(u32::MAX, &body.module, &[Operand::Carried(&x)]).remove(0);
     assert_eq!(
         error(&g, &[("x", &last)]),
-        "scan: a scan has 4294967295 turns, expected at most 2147483647: they are counted in s32\n  operand 0: f32[3] \
+        "scan: a scan has a trip count of 4294967295, expected at most 2147483647: it is counted in s32\n  operand 0: f32[3] \
          x\n  at HERE"
     );
 }

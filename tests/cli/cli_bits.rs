@@ -485,11 +485,12 @@ fn help() {
               -h, --help                         Print help
 
             Global options:
-              -v, --verbose...    Say more on standard error; -vv for debugging. RUST_LOG, if set, is the basis
-              -q, --quiet         Say nothing but errors on standard error
-                  --offline       Install and download nothing; fail where that would be needed
+              -v, --verbose...    Say more on standard error; -vv for debugging. Adds to RUST_LOG, if that is
+                                  set
+              -q, --quiet         Print only errors on standard error
+                  --offline       Install and download nothing; fail if that is needed
                   --wide          Show all columns and whole names, however long the lines
-                  --trace <FILE>  Write a Chrome trace of what took how long (open it in ui.perfetto.dev)
+                  --trace <FILE>  Write a Chrome trace of where the time went (open it in ui.perfetto.dev)
 
             Examples:
               bf16scope bits 1.12156456132

@@ -297,7 +297,7 @@ fn policies_come_from_files() {
         expect![[r#"
         exit 2
         --- stderr
-        bf16scope: two.yaml is no policy
+        bf16scope: two.yaml is not a policy
           caused by: `dot` is in the lists `allow` and `deny`, expected it in one: take it out of the other
     "#]],
     );

@@ -68,7 +68,7 @@ fn what_is_no_file_is_not_replaced() {
     let error = folder.stderr(&["train", "e.yaml", "--checkpoint", "pipe"]);
     assert!(error.contains("there is a FIFO, which a file does not replace"), "{error}");
     let error = folder.stderr(&["bits", "1", "--trace", "pipe"]);
-    assert!(error.contains("--trace: `pipe` is no regular file; name a file to write"), "{error}");
+    assert!(error.contains("--trace: `pipe` is not a regular file; name a file to write"), "{error}");
     assert!(!is_file(&folder, "pipe"));
     let reader = Command::new("cat").arg(folder.path("pipe")).stdout(std::process::Stdio::piped()).spawn().unwrap();
     folder.succeeds(&["emit", "e.yaml", "-o", "pipe"]);

@@ -173,7 +173,7 @@ fn processes_that_compile_the_same_program_at_once_agree() {
         String::from_utf8(output.stdout).unwrap()
     };
     assert!(cache("show").contains(": 1 compiles, "), "{}", cache("show"));
-    assert!(cache("clear").contains(": forgot 1 compiles, "));
+    assert!(cache("clear").contains(": deleted 1 compiles, "));
     assert!(cache("show").contains(": 0 compiles, "));
 }
 

@@ -297,7 +297,7 @@ fn a_scan_refuses_a_body_that_does_not_fit() {
         g.finish(&[("sums", &sums[0])]).unwrap_err().to_string()
     };
     for (message, expected) in [
-        (error(0, 8, DType::F32), "a scan has 0 turns, expected at least 1"),
+        (error(0, 8, DType::F32), "a scan has a trip count of 0, expected at least 1"),
         (error(3, 8, DType::F32), "f32[8,3] does not split in 3 equal parts along its first dimension"),
         (error(2, 8, DType::F32), "the body takes (f32[3], f32[2,3]), expected (f32[3], f32[4,3])"),
         (error(4, 8, DType::BF16), "the body takes (f32[3], f32[2,3]), expected (bf16[3], f32[2,3])"),

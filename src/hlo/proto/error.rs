@@ -35,7 +35,7 @@ pub enum ProtoError {
         field: &'static str,
     },
     /// An opcode that is no word.
-    #[error("{place}: `{}` is no opcode: expected lower-case letters, digits and `-`", opcode.escape_debug())]
+    #[error("{place}: `{}` is not an opcode: expected lower-case letters, digits and `-`", opcode.escape_debug())]
     NoOpcode {
         /// Computation and instruction.
         place: String,

@@ -70,7 +70,7 @@ pub enum ParseErrorKind {
         attribute: &'static str,
     },
     /// A number that its dtype cannot hold.
-    #[error("`{token}` is no value of {dtype}")]
+    #[error("`{token}` is not a value of {dtype}")]
     BadElement {
         /// The number.
         token: String,

@@ -214,9 +214,9 @@ fn errors_say_where_and_what() {
             "m.hlo:5:48: found `UP`, expected one of EQ, NE, GE, GT, LE, LT",
         ),
         // Beyond the greatest number there is only an infinity, which has a name of its own.
-        ("ROOT y = f32[2]{0} constant({1e39, 3})", "m.hlo:5:32: `1e39` is no value of f32"),
-        ("ROOT y = bf16[2]{0} constant({1, -4e38})", "m.hlo:5:36: `-4e38` is no value of bf16"),
-        ("ROOT y = f8e4m3fn[1]{0} constant({1000})", "m.hlo:5:37: `1000` is no value of f8e4m3fn"),
+        ("ROOT y = f32[2]{0} constant({1e39, 3})", "m.hlo:5:32: `1e39` is not a value of f32"),
+        ("ROOT y = bf16[2]{0} constant({1, -4e38})", "m.hlo:5:36: `-4e38` is not a value of bf16"),
+        ("ROOT y = f8e4m3fn[1]{0} constant({1000})", "m.hlo:5:37: `1000` is not a value of f8e4m3fn"),
         ("ROOT y = f32[2]{0} addd(x, x)", "m.hlo:5:22: no opcode is named `addd`; help: did you mean `add`"),
         (
             "ROOT y = f32[2]{0} /* blank */ frobnicate(x)",
@@ -228,7 +228,7 @@ fn errors_say_where_and_what() {
             "ROOT y = f32[2]{0:D(Q)} negate(x)",
             "m.hlo:5:23: found `Q`, expected a level of the layout, one of D, C, S, H",
         ),
-        ("ROOT y = s8[] constant(300)", "m.hlo:5:26: `300` is no value of s8"),
+        ("ROOT y = s8[] constant(300)", "m.hlo:5:26: `300` is not a value of s8"),
         (
             "ROOT y = s8[2] constant({1})",
             "m.hlo:5:29: found `}`, expected 2 elements in dimension 0 of s8[2], here are 1",

@@ -38,7 +38,7 @@ pub enum ChildError {
     },
     /// The program is another one, or another version.
     #[error(
-        "child process: {} is no bf16scope {} that serves: {why}{}\nhelp: name a bf16scope program of this version, or one that calls pjrt::serve",
+        "child process: {} is not a bf16scope {} that serves: {why}{}\nhelp: name a bf16scope program of this version, or one that calls pjrt::serve",
         program.display(), env!("CARGO_PKG_VERSION"), quoted(said)
     )]
     NotAServer {

@@ -4,7 +4,7 @@
 //! dilated elements do not count), one for each input of a reduction and each result of an elementwise op; data movement
 //! counts nothing. Bytes are those of operands and results in HBM, tiles filled up: what a step must move at least once,
 //! if it reads everything it is given. A loop's body counts
-//! once for each turn where its turns are known ([`turns`]), else once.
+//! as often as its trip count says, where that is known ([`n_executions`]), else once.
 //!
 //! The figures of a chip are Google's: Cloud TPU documentation, pages "TPU v2" (46 TFLOP/s in bf16, 700 GB/s) and "TPU
 //! v3" (123 TFLOP/s, 900 GB/s), sources differ by a tenth; a core has half. Clocks of 700 and 940 MHz follow from them:
@@ -96,24 +96,24 @@ impl Cost {
     }
 }
 
-/// How often each computation runs in one run of the program, where loops tell; 1 where they do not.
-pub fn turns(module: &Module) -> Vec<u64> {
+/// How often each computation runs in one run of the program, where trip counts are known; else 1.
+pub fn n_executions(module: &Module) -> Vec<u64> {
     let has_loop =
         |computation: &Computation| computation.instructions.iter().any(|instr| matches!(instr.op, Op::While { .. }));
-    let mut turns = vec![1; module.computations.len()];
+    let mut n_executions = vec![1; module.computations.len()];
     if !module.computations.iter().any(has_loop) {
-        return turns;
+        return n_executions;
     }
     // Loops are counted on the message, as for the figures of a report; one that cannot be written has no counts.
-    let Ok(proto) = encode::module(module) else { return turns };
-    let by_id = crate::tpu::loops::turns(&proto);
+    let Ok(proto) = encode::module(module) else { return n_executions };
+    let by_id = crate::tpu::loops::n_executions(&proto);
     let by_name: BTreeMap<&str, u64> = (proto.computations.iter())
         .filter_map(|computation| Some((computation.name.as_str(), *by_id.get(&computation.id)?)))
         .collect();
-    for (turns, computation) in turns.iter_mut().zip(&module.computations) {
-        *turns = by_name.get(computation.name.as_str()).copied().unwrap_or(1);
+    for (n_executions, computation) in n_executions.iter_mut().zip(&module.computations) {
+        *n_executions = by_name.get(computation.name.as_str()).copied().unwrap_or(1);
     }
-    turns
+    n_executions
 }
 
 /// What an instruction costs each time it is executed. What only names or holds values costs nothing, and a call what is
@@ -292,8 +292,8 @@ ENTRY main {
   ROOT last = (s32[], f32[4]) while(init), condition=condition, body=body
 }";
         let module = parse(text, "m").unwrap();
-        let turns = turns(&module);
-        let of = |name: &str| turns[module.find_computation(name).unwrap().idx()];
+        let n_executions = n_executions(&module);
+        let of = |name: &str| n_executions[module.find_computation(name).unwrap().idx()];
         assert_eq!((of("body"), of("main")), (8, 1));
     }
 }

@@ -298,12 +298,12 @@ struct Costs {
 impl Costs {
     fn of(module: &Module, liveness: &Liveness, origins: &Origins) -> Costs {
         let mut costs = Costs::default();
-        let turns = cost::turns(module);
+        let n_executions = cost::n_executions(module);
         for (at, step) in liveness.steps.iter().enumerate() {
             let comp = liveness.frames[step.frame].computation;
             let computation = module.comp(comp);
             let instruction = computation.instr(step.instruction);
-            let cost = cost::of_instruction(module, computation, instruction).times(turns[comp.idx()]);
+            let cost = cost::of_instruction(module, computation, instruction).times(n_executions[comp.idx()]);
             if cost == Cost::default() {
                 continue;
             }

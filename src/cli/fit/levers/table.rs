@@ -162,7 +162,7 @@ const N_PARTS: u32 = 4;
 fn accumulate(setting: &mut Setting) -> Result<(), String> {
     match setting.experiment.train.accumulate {
         1 if !setting.batch.is_multiple_of(N_PARTS) => {
-            Err(format!("batch {} is no multiple of {N_PARTS}", setting.batch))
+            Err(format!("batch {} is not a multiple of {N_PARTS}", setting.batch))
         }
         1 => {
             setting.experiment.train.accumulate = N_PARTS;
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(accumulate(adam), Err("gradients are accumulated over 4 parts already".to_string()));
         assert_eq!(remat_blocks(sgd), Err("the model has no numbered blocks, such as block1 and block2".to_string()));
         sgd.batch = 10;
-        assert_eq!(accumulate(sgd), Err("batch 10 is no multiple of 4".to_string()));
+        assert_eq!(accumulate(sgd), Err("batch 10 is not a multiple of 4".to_string()));
     }
 
     #[test]

@@ -212,7 +212,7 @@ fn broken_modules_say_where() {
     assert_eq!(error(|m| m.computations[0].instructions[0].opcode.clear()), "f/parameter.1: opcode is missing");
     assert_eq!(
         error(|m| m.computations[0].instructions[0].opcode = "batch-norm%\n".to_string()),
-        "f/parameter.1: `batch-norm%\\n` is no opcode: expected lower-case letters, digits and `-`"
+        "f/parameter.1: `batch-norm%\\n` is not an opcode: expected lower-case letters, digits and `-`"
     );
     assert_eq!(
         error(|m| {
