@@ -231,6 +231,7 @@ pub mod pjrt;
 pub mod prelude;
 #[cfg(feature = "cli")]
 pub mod report;
+pub mod runs;
 pub mod task;
 pub mod tpu;
 pub mod train;

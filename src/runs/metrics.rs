@@ -1,0 +1,205 @@
+//! `metrics.jsonl`: one JSON object on a line for each recorded step.
+//!
+//! ```json
+//! {"step":44,"time":1763824800.25,"loss":0.8125,"learning_rate":0.05}
+//! ```
+//!
+//! `step` counts updates, `time` is in seconds since 1970; every other key is a scalar, a number that is read back to
+//! the last bit. JSON has no NaN and no infinities: they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, which
+//! pandas, NumPy and JavaScript's `Number` take for what they are.
+
+use super::RunError;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+use std::fmt;
+use std::io::{self, BufRead, Read as _};
+
+/// Keys that are no scalars.
+const RESERVED: [&str; 2] = ["step", "time"];
+/// A longer line is none of ours: nobody has so many metrics.
+pub(super) const MAX_LINE: usize = 1 << 20;
+
+/// The scalars of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Record {
+    pub(super) step: u64,
+    pub(super) time: f64,
+    pub(super) scalars: Vec<(String, f64)>,
+}
+
+/// A number as JSON has it.
+pub(super) fn number(value: f64) -> Value {
+    let name = |name: &str| Value::String(name.to_string());
+    match value {
+        value if value.is_nan() => name("NaN"),
+        f64::INFINITY => name("Infinity"),
+        f64::NEG_INFINITY => name("-Infinity"),
+        value => serde_json::Number::from_f64(value).map_or(Value::Null, Value::Number),
+    }
+}
+
+fn value(json: &Value) -> Option<f64> {
+    match json {
+        Value::Number(number) => number.as_f64(),
+        // `null` is what other writers have for it.
+        Value::Null => Some(f64::NAN),
+        Value::String(text) => match text.as_str() {
+            "NaN" => Some(f64::NAN),
+            "Infinity" => Some(f64::INFINITY),
+            "-Infinity" => Some(f64::NEG_INFINITY),
+            _ => None,
+        },
+        Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// Whether scalars may be called so.
+pub(super) fn check(names: impl Iterator<Item = impl AsRef<str>> + Clone) -> Result<(), RunError> {
+    let refuse = |name: &str, problem| Err(RunError::Name { name: name.to_string(), problem });
+    for (nth, name) in names.clone().enumerate() {
+        let name = name.as_ref();
+        if RESERVED.contains(&name) {
+            return refuse(name, "in metrics.jsonl that key is the record's own");
+        } else if name.is_empty() {
+            return refuse(name, "expected a name that is not empty");
+        } else if names.clone().take(nth).any(|other| other.as_ref() == name) {
+            return refuse(name, "expected one scalar of each name in a step");
+        }
+    }
+    Ok(())
+}
+
+/// A line, with its end.
+pub(super) fn line(record: &Record) -> String {
+    let mut out = format!("{{\"step\":{},\"time\":{}", record.step, number(record.time));
+    for (name, value) in &record.scalars {
+        out += &format!(",{}:{}", Value::String(name.clone()), number(*value));
+    }
+    out + "}\n"
+}
+
+/// What a line says, without its end; `None` if it is no record.
+pub(super) fn parse(line: &[u8]) -> Option<Record> {
+    let Pairs(pairs) = serde_json::from_slice(line).ok()?;
+    let of = |key: &str| pairs.iter().find(|(name, _)| name == key).map(|(_, json)| json);
+    let step = of("step")?.as_u64()?;
+    let time = of("time").and_then(value).unwrap_or(f64::NAN);
+    // What is no number is another program's remark.
+    let is_scalar = |name: &str| !RESERVED.contains(&name);
+    let scalars = pairs.iter().filter(|(name, _)| is_scalar(name));
+    let scalars = scalars.filter_map(|(name, json)| Some((name.clone(), value(json)?))).collect();
+    Some(Record { step, time, scalars })
+}
+
+/// An object with its keys in the order that they have.
+struct Pairs(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Pairs;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// A line of a file.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Bytes before it.
+    pub(super) at: u64,
+    /// Whether it has an end: what has none was being written.
+    pub(super) is_whole: bool,
+    /// What it says, if it is a record.
+    pub(super) record: Option<Record>,
+}
+
+/// Reads lines, however long they are, in bounded memory.
+pub(super) fn read(mut file: impl BufRead, mut found: impl FnMut(Line)) -> io::Result<()> {
+    let (mut at, mut line) = (0, Vec::new());
+    loop {
+        line.clear();
+        let mut n_bytes = file.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)?;
+        if n_bytes == 0 {
+            return Ok(());
+        }
+        let mut is_whole = line.last() == Some(&b'\n');
+        let mut record = parse(&line[..n_bytes - usize::from(is_whole)]);
+        if n_bytes > MAX_LINE && !is_whole {
+            let n_rest = file.skip_until(b'\n')?;
+            (is_whole, record) = (true, None);
+            n_bytes += n_rest;
+        }
+        found(Line { at, is_whole, record });
+        at += n_bytes as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(scalars: &[(&str, f64)]) -> Record {
+        let scalars = scalars.iter().map(|(name, value)| (name.to_string(), *value)).collect();
+        Record { step: 44, time: 1763824800.25, scalars }
+    }
+
+    #[test]
+    fn a_line_is_as_the_page_says() {
+        let record = record(&[("loss", f64::from(0.1f32)), ("a \"b\"\n", f64::NAN), ("c", -f64::INFINITY)]);
+        assert_eq!(
+            line(&record),
+            "{\"step\":44,\"time\":1763824800.25,\"loss\":0.10000000149011612,\"a \\\"b\\\"\\n\":\"NaN\",\"c\":\"-Infinity\"}\n"
+        );
+        let read = parse(line(&record).trim_end().as_bytes()).unwrap();
+        assert_eq!(read.scalars.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["loss", "a \"b\"\n", "c"]);
+        assert!(read.scalars[1].1.is_nan());
+    }
+
+    proptest! {
+        #[test]
+        fn every_number_comes_back_to_the_last_bit(bits: u64, step: u64, name in "\\PC{1,8}") {
+            let value = f64::from_bits(bits);
+            prop_assume!(!RESERVED.contains(&name.as_str()));
+            let record = Record { step, time: 0.5, scalars: vec![(name, value)] };
+            let read = parse(line(&record).trim_end_matches('\n').as_bytes()).unwrap();
+            prop_assert_eq!(read.step, step);
+            prop_assert_eq!(&read.scalars[0].0, &record.scalars[0].0);
+            let back = read.scalars[0].1;
+            prop_assert!(back.to_bits() == bits || (back.is_nan() && value.is_nan()));
+        }
+
+        #[test]
+        fn bytes_that_are_no_line_are_none(bytes: Vec<u8>) {
+            drop(parse(&bytes));
+        }
+    }
+
+    #[test]
+    fn names_that_a_line_cannot_have_are_said() {
+        let text = |names: &[&str]| check(names.iter()).unwrap_err().to_string();
+        let help = "\nhelp: give the metric another name";
+        assert_eq!(
+            text(&["loss", "step"]),
+            format!("a scalar is called `step`: in metrics.jsonl that key is the record's own{help}")
+        );
+        assert_eq!(text(&[""]), format!("a scalar is called ``: expected a name that is not empty{help}"));
+        assert_eq!(
+            text(&["a", "b", "a"]),
+            format!("a scalar is called `a`: expected one scalar of each name in a step{help}")
+        );
+        assert!(check(["loss", "test/loss", "Schritt"].iter()).is_ok());
+    }
+}
