@@ -18,6 +18,7 @@ mod bits;
 mod cache;
 mod child;
 mod compile;
+mod curves;
 mod doctor;
 mod emit;
 mod eval;
@@ -103,6 +104,8 @@ enum Command {
     Train(train::Args),
     /// Evaluate a checkpoint on its experiment's test data
     Eval(eval::Args),
+    /// Compare recorded runs, f32 beside bf16: loss and metrics over steps, as a table and a page
+    Curves(curves::Args),
     /// Show a number's bits, exact value and rounding error in each format, or where updates are lost
     Bits(bits::Args),
     /// Compile a model for a TPU, without one: what fits, what it costs, f32 beside bf16
@@ -135,6 +138,7 @@ impl Command {
         match self {
             Command::Train(_) => "train",
             Command::Eval(_) => "eval",
+            Command::Curves(_) => "curves",
             Command::Bits(_) => "bits",
             Command::Cache(_) => "cache",
             Command::Compile(_) => "compile",
@@ -157,6 +161,7 @@ impl Command {
             Command::Doctor(args) => args.purpose(),
             Command::Train(_)
             | Command::Eval(_)
+            | Command::Curves(_)
             | Command::Bits(_)
             | Command::Emit(_)
             | Command::Run(_)
@@ -172,6 +177,7 @@ impl Command {
         match self {
             Command::Train(args) => train::run(args, context),
             Command::Eval(args) => eval::run(args, context),
+            Command::Curves(args) => curves::run(args, context),
             Command::Bits(args) => bits::run(args, context),
             Command::Cache(args) => cache::run(args, context),
             Command::Compile(args) => compile::run(args, context),

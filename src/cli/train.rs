@@ -1,5 +1,7 @@
 //! `bf16scope train`: trains an experiment on the CPU plugin or another device, with a checkpoint after each epoch.
 
+mod record;
+
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use std::time::Instant;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+use self::record::{Recorder, Subject};
 use super::child::client;
 use super::progress::{bar, say};
 use super::tune::{TuneArg, target_of};
@@ -35,6 +38,8 @@ Examples:
           go on where the checkpoint is, up to epoch 20
   bf16scope train examples/digits.yaml --tune tpu-v2
           on this CPU, the program that `compile --target tpu-v2` compiles
+  tensorboard --logdir runs
+          what `bf16scope curves` draws, in TensorBoard, while it trains
 
 The first run installs the CPU plugin (63 MB) with pip. Ctrl-C saves a checkpoint and leaves with exit status 130 (SIGTERM:
 143, SIGHUP: 129); --resume goes on from it to bitwise the same weights as if the run had not stopped. A reader of standard
@@ -73,6 +78,8 @@ pub struct Args {
     device: Platform,
     #[command(flatten)]
     tune: TuneArg,
+    #[command(flatten)]
+    record: record::RecordArgs,
     /// Print one JSON object at the end, and no lines before
     #[arg(long)]
     json: bool,
@@ -87,6 +94,7 @@ struct Json<'a> {
     seed: u64,
     batch: u32,
     seconds: f64,
+    run: Option<PathBuf>,
     #[serde(flatten)]
     summary: &'a Summary,
 }
@@ -127,7 +135,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     };
     let stop = stop_on_signals()?;
     let n_epochs = u64::from(experiment.train.epochs);
-    let mut show = Show { context, json: args.json, n_epochs, bar: None, unwritten: None };
+    let mut show =
+        Show { context, json: args.json, n_epochs, bar: None, unwritten: None, record: None, unrecorded: None };
     if !args.json {
         show.print(&headline(args, &experiment, &session, data));
     }
@@ -146,6 +155,18 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             path.display()
         ));
     }
+    let tune = args.tune.again();
+    let subject = Subject {
+        path: &args.experiment,
+        experiment: &experiment,
+        session: &session,
+        client: &client,
+        device: args.device.name(),
+        tune: &tune,
+        resumed: resumed.as_ref(),
+    };
+    show.record = args.record.open(&subject, &mut |line| show.say(line))?;
+    let run = show.record.as_ref().map(|record| record.path().to_path_buf());
     let plan = Plan { n_epochs: show.n_epochs, checkpoint: Some(place) };
     let result = train(&mut session, data, &plan, &stop.asked, &mut |event| show.event(event));
     show.clear();
@@ -164,12 +185,17 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             seed: config.seed,
             batch: config.batch,
             seconds: began.elapsed().as_secs_f64(),
+            run,
             summary: &summary,
         })?;
     } else {
         show.print(&closing(args, &experiment, &summary));
+        if let Some(run) = &run {
+            let run = run.display();
+            show.print(&format!("recorded in {run}: `bf16scope curves {run}`, or `tensorboard --logdir {run}`\n"));
+        }
     }
-    show.unwritten.map_or(Ok(Status::Ok), Err)
+    show.unrecorded.or(show.unwritten).map_or(Ok(Status::Ok), Err)
 }
 
 /// What is trained, on what, where.
@@ -224,10 +250,18 @@ struct Show<'a> {
     bar: Option<ProgressBar>,
     /// Why standard output takes nothing more.
     unwritten: Option<anyhow::Error>,
+    /// What happens goes there too.
+    record: Option<Recorder>,
+    /// Why it does not any more.
+    unrecorded: Option<anyhow::Error>,
 }
 
 impl Show<'_> {
     fn event(&mut self, event: Event<'_>) {
+        if let Some(Err(error)) = self.record.as_mut().map(|record| record.event(&event)) {
+            self.say(&format!("{error:#}; the training goes on, and is not recorded any more"));
+            (self.record, self.unrecorded) = (None, Some(error));
+        }
         match event {
             Event::Step { epoch, step, steps_per_epoch, totals, examples_per_second, .. } => {
                 let (quiet, n_epochs) = (self.context.quiet, self.n_epochs);

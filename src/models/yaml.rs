@@ -211,6 +211,41 @@ pub fn to_string<T: Serialize>(value: &T) -> Result<String, WriteError> {
     serde_yaml::to_string(value).map_err(WriteError)
 }
 
+/// A document with some keys set, such as a command line's: block, key and value as YAML; a key of no block stands beside
+/// the blocks. Keys keep their order, and what is not there is added. Comments are lost.
+///
+/// # Errors
+/// A document, or a value, that is no YAML; a value that YAML has no form for.
+///
+/// ```
+/// use bf16scope::models::yaml::with;
+///
+/// let text = "train: {epochs: 2, seed: 1}  # short\n";
+/// let set = with(text, &[(Some("train"), "epochs", "20"), (None, "tune", "none")])?;
+/// assert_eq!(set, "train:\n  epochs: 20\n  seed: 1\ntune: none\n");
+/// # Ok::<(), bf16scope::models::yaml::WriteError>(())
+/// ```
+pub fn with(text: &str, keys: &[(Option<&str>, &str, &str)]) -> Result<String, WriteError> {
+    use serde_yaml::{Mapping, Value};
+    let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
+    let mut document: Mapping = serde_yaml::from_str(text).map_err(WriteError)?;
+    for (block, key, value) in keys {
+        let value: Value = serde_yaml::from_str(value).map_err(WriteError)?;
+        let place = match block {
+            None => &mut document,
+            Some(block) => {
+                let place = document.entry(Value::from(*block)).or_insert(Value::Null);
+                if !place.is_mapping() {
+                    *place = Value::Mapping(Mapping::new());
+                }
+                place.as_mapping_mut().expect("it was just made one")
+            }
+        };
+        place.insert(Value::from(*key), value);
+    }
+    to_string(&document)
+}
+
 /// A value that YAML has no form for.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]

@@ -76,9 +76,11 @@ pub fn escape(text: &str) -> String {
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #1d232b; --soft: #5b6572; --paper: #ffffff; --card: #f4f6f8; --line: #dbe0e6;
-  --born: #c2500a; --error: #1f6fb2; --bad: #b3261e; }
+  --born: #c2500a; --error: #1f6fb2; --bad: #b3261e; --line1: #0072b2; --line2: #d55e00; --line3: #00795a;
+  --line4: #a23b7a; --line5: #1d232b; --line6: #8a6d00; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #9aa5b3; --paper: #14181d; --card: #1e242b;
-  --line: #343c46; --born: #f2894a; --error: #64aee8; --bad: #ff8a80; } }
+  --line: #343c46; --born: #f2894a; --error: #64aee8; --bad: #ff8a80; --line1: #56b4e9; --line2: #ff9a4d; --line3: #2fc99e;
+  --line4: #e29bc4; --line5: #e6eaf0; --line6: #f0e442; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 2rem 1.5rem 4rem; max-width: 92rem; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }

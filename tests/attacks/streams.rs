@@ -45,13 +45,14 @@ impl Tiny {
         self.folder.path()
     }
 
-    /// `train tiny.yaml` and these arguments, started by a launcher; to `run.safetensors` unless they say otherwise.
+    /// `train tiny.yaml` and these arguments, started by a launcher; to `run.safetensors` unless they say otherwise, and
+    /// recorded nowhere: the folder has what checkpoints leave there.
     pub fn train_by(&self, launcher: &[&str], args: &[&str]) -> Command {
         let place: &[&str] = match args.contains(&"--checkpoint") {
             true => &[],
             false => &["--checkpoint", "run.safetensors"],
         };
-        let args = [&["train", "tiny.yaml"], place, args].concat();
+        let args = [&["train", "tiny.yaml", "--no-run"], place, args].concat();
         let mut command = binary::started_by(launcher, &args);
         command.current_dir(self.folder.path());
         command

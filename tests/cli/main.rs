@@ -4,6 +4,7 @@ mod audit_cli;
 #[path = "../support/binary.rs"]
 mod binary;
 mod cli_bits;
+mod curves;
 #[path = "../support/first.rs"]
 mod first;
 mod lower;

@@ -147,6 +147,7 @@ fn helps() {
         "bits",
         "cache",
         "compile",
+        "curves",
         "doctor",
         "emit",
         "eval",

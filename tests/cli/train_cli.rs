@@ -93,6 +93,7 @@ fn a_run_says_what_it_does_and_leaves_a_checkpoint_to_go_on_from() {
                 "next: `bf16scope eval mlp.yaml{option}`, or train on with `bf16scope train mlp.yaml{option} --resume \
                  --epochs 4`"
             ),
+            "recorded in runs/mlp-bf16: `bf16scope curves runs/mlp-bf16`, or `tensorboard --logdir runs/mlp-bf16`",
         ]
     );
     // What it says next works, and evaluation finds what training found.
@@ -156,7 +157,7 @@ fn ctrl_c_saves_a_checkpoint_from_which_training_goes_on_bitwise() {
          help: --resume goes on from there, to the same weights as if it had not stopped\n"
     );
     assert_eq!(stderr, expected);
-    assert!(std::fs::read_dir(folder.folder.path()).unwrap().count() == 2, "no temporary file is left");
+    assert!(std::fs::read_dir(folder.folder.path()).unwrap().count() == 3, "no temporary file is left");
 
     // Two epochs further, and as many without a stop.
     let epochs = (epoch + 2).to_string();
@@ -288,7 +289,8 @@ fn a_full_disk_leaves_the_checkpoint_before() {
     let before = std::fs::read(&path).unwrap();
     // A limit on the size of files stands in for the disk: writes beyond it fail, once its signal is ignored.
     let limit = ["sh", "-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh"];
-    let output = folder.command_by(&limit, &["train", "mlp.yaml", "--resume", "--epochs", "2"]).output().unwrap();
+    let output =
+        folder.command_by(&limit, &["train", "mlp.yaml", "--resume", "--epochs", "2", "--no-run"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let stderr = text(&output.stderr);
     let expected = "bf16scope: going on from checkpoints/mlp-bf16.safetensors after step 44\n\

@@ -1,0 +1,202 @@
+//! What a training leaves in the folder of its run: from events to scalars.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use crate::files;
+use crate::models::yaml;
+use crate::pjrt::Client;
+use crate::runs::{About, RunFolder, Saved, Start};
+use crate::train::checkpoint::Checkpoint;
+use crate::train::resume::settings;
+use crate::train::{Event, Experiment, Session};
+
+/// So many steps of a run are recorded, unless `--log-every` says otherwise: a few megabytes.
+const N_RECORDED: u64 = 10_000;
+/// A step is recorded after so long, however few steps that is.
+const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+
+/// Where and how often it is recorded what happens.
+#[derive(Debug, clap::Args)]
+pub(super) struct RecordArgs {
+    /// Where it is recorded what happens, for `curves` and TensorBoard [default: runs/EXPERIMENT-PRECISION, and behind it -2,
+    /// -3, … for later runs; --resume goes on in the folder of its checkpoint]
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
+    /// Record nothing
+    #[arg(long, conflicts_with_all = ["run", "log_every"])]
+    no_run: bool,
+    /// Record every Nth step [default: so that a run has 10,000 at most; in any case one every ten seconds]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    log_every: Option<u64>,
+}
+
+/// What is trained.
+pub(super) struct Subject<'a> {
+    pub(super) path: &'a Path,
+    pub(super) experiment: &'a Experiment,
+    pub(super) session: &'a Session,
+    pub(super) client: &'a Client,
+    pub(super) device: &'a str,
+    /// What `--tune` says.
+    pub(super) tune: &'a str,
+    pub(super) resumed: Option<&'a (&'a PathBuf, Checkpoint)>,
+}
+
+/// Writes to the folder of the run.
+pub(super) struct Recorder {
+    folder: RunFolder,
+    every: Option<u64>,
+    n_epochs: u64,
+    last: Option<Instant>,
+}
+
+impl RecordArgs {
+    /// Opens the folder, and says what the user should know of it.
+    pub(super) fn open(&self, subject: &Subject<'_>, say: &mut dyn FnMut(&str)) -> anyhow::Result<Option<Recorder>> {
+        if self.no_run {
+            return Ok(None);
+        }
+        let folder = self.folder(subject, say).context(
+            "the run cannot be recorded\nhelp: name another folder with --run, or record nothing with --no-run",
+        )?;
+        let n_epochs = u64::from(subject.experiment.train.epochs);
+        Ok(Some(Recorder { folder, every: self.log_every, n_epochs, last: None }))
+    }
+
+    fn folder(&self, subject: &Subject<'_>, say: &mut dyn FnMut(&str)) -> anyhow::Result<RunFolder> {
+        let spec = subject.session.spec();
+        let step = subject.session.step();
+        let about = About {
+            experiment: subject.path.display().to_string(),
+            precision: spec.precision.to_string(),
+            seed: spec.seed,
+            batch: u64::from(spec.batch),
+            settings: serde_json::to_string(&settings(spec)).context("settings without a JSON form")?,
+            starts: vec![Start::now(step, subject.device, plugin(subject.client))],
+            saved: None,
+        };
+        let experiment = resolved(subject)?;
+        let name = subject.path.file_stem().unwrap_or_default().to_string_lossy();
+        let default = Path::new("runs").join(format!("{name}-{}", spec.precision));
+        let Some((from, _)) = subject.resumed else {
+            return Ok(match &self.run {
+                Some(path) => RunFolder::create(path, about, Some(&experiment))?,
+                None => RunFolder::create_next(&default, &about, Some(&experiment))?,
+            });
+        };
+        let saved = Saved { path: from.display().to_string(), step };
+        let before = match &self.run {
+            Some(path) if !path.exists() => None,
+            Some(path) => Some(path.clone()),
+            None => RunFolder::of_checkpoint(&default, &saved),
+        };
+        let Some(before) = before else {
+            let folder = match &self.run {
+                Some(path) => RunFolder::create(path, about, Some(&experiment))?,
+                None => RunFolder::create_next(&default, &about, Some(&experiment))?,
+            };
+            say(&format!("no folder records the run up to step {step}: {} begins there", folder.path().display()));
+            return Ok(folder);
+        };
+        let (folder, resumed) = RunFolder::resume(&before, step, about, Some(&experiment))?;
+        if resumed.n_dropped > 0 {
+            let (shown, n) = (before.display(), resumed.n_dropped);
+            let (s, are) = if n == 1 { ("", "is") } else { ("s", "are") };
+            say(&format!("{shown}: {n} record{s} of steps after {step} {are} dropped"));
+        }
+        Ok(folder)
+    }
+}
+
+/// The library that programs run in, and its version.
+fn plugin(client: &Client) -> String {
+    let version = client.platform_version().unwrap_or_default();
+    match client.plugin() {
+        Some(plugin) => {
+            let (major, minor) = plugin.api_version();
+            format!("{} ({version}, PJRT C API {major}.{minor})", plugin.path().display())
+        }
+        None => version,
+    }
+}
+
+/// The experiment with the command line's flags in it.
+fn resolved(subject: &Subject<'_>) -> anyhow::Result<String> {
+    let text = files::read_text(subject.path, yaml::MAX_BYTES as u64)
+        .with_context(|| format!("{}: cannot read the experiment", subject.path.display()))?;
+    let config = &subject.experiment.train;
+    let numbers = [("batch", u64::from(config.batch)), ("epochs", u64::from(config.epochs)), ("seed", config.seed)]
+        .map(|(key, value)| (key, value.to_string()));
+    let mut keys: Vec<(Option<&str>, &str, &str)> =
+        numbers.iter().map(|(key, value)| (Some("train"), *key, value.as_str())).collect();
+    // A target goes with what the file says; `auto` and `none` go before it.
+    let tune = subject.tune.trim_start_matches(" --tune ");
+    if ["auto", "none"].contains(&tune) {
+        keys.push((None, "tune", tune));
+    }
+    let folder = match subject.path.parent().map(Path::display) {
+        Some(folder) if !folder.to_string().is_empty() => format!("the folder {folder}"),
+        _ => "the folder that it was trained in".to_string(),
+    };
+    let precision = subject.session.spec().precision;
+    Ok(format!(
+        "# {}, as it was trained with --precision {precision} --device {}{}.\n# Paths are relative to {folder}.\n{}",
+        subject.path.display(),
+        subject.device,
+        subject.tune,
+        yaml::with(&text, &keys)?
+    ))
+}
+
+impl Recorder {
+    /// The folder.
+    pub(super) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Records what an event says, if it is due.
+    pub(super) fn event(&mut self, event: &Event<'_>) -> anyhow::Result<()> {
+        match event {
+            Event::Saved { path, step } => {
+                self.folder.saved(Saved { path: path.display().to_string(), step: *step })?;
+            }
+            Event::Step { steps_per_epoch, .. } => {
+                let (step, scalars) = scalars(event);
+                let n_steps = self.n_epochs.saturating_mul(*steps_per_epoch);
+                let every = self.every.unwrap_or(n_steps.div_ceil(N_RECORDED)).max(1);
+                if step % every == 0 || self.last.is_none_or(|last| last.elapsed() >= AT_LEAST_EVERY) {
+                    self.last = Some(Instant::now());
+                    self.folder.scalars(step, &scalars)?;
+                }
+            }
+            Event::Epoch(_) => {
+                let (step, scalars) = scalars(event);
+                self.folder.scalars(step, &scalars)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Updates made, and what an event says of them.
+fn scalars(event: &Event<'_>) -> (u64, Vec<(String, f64)>) {
+    match event {
+        Event::Step { epoch, step, steps_per_epoch, totals, learning_rate, examples_per_second, .. } => {
+            let mut scalars = totals.to_values();
+            scalars.push(("learning_rate".to_string(), *learning_rate));
+            scalars.push(("examples_per_second".to_string(), *examples_per_second));
+            ((epoch - 1) * steps_per_epoch + step, scalars)
+        }
+        Event::Epoch(report) => {
+            let under = |of: &'static str| move |(name, value): &(String, f64)| (format!("{of}/{name}"), *value);
+            let mut scalars: Vec<(String, f64)> = report.train.iter().map(under("train")).collect();
+            scalars.extend(report.test.iter().map(under("test")));
+            scalars.push(("train/examples_per_second".to_string(), report.examples_per_second));
+            (report.step, scalars)
+        }
+        Event::Saved { step, .. } => (*step, Vec::new()),
+    }
+}

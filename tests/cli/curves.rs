@@ -1,0 +1,388 @@
+//! `bf16scope curves` over runs that `train` recorded and over others; what TensorBoard reads of them; the page in Chromium.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use bf16scope::runs::{About, RunFolder, Start, read};
+use expect_test::expect_file;
+use unicode_width::UnicodeWidthStr as _;
+
+use crate::binary;
+use crate::support::browser;
+
+/// A folder with an experiment of an epoch in a fraction of a second, and runs.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let csv = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
+        let yaml = format!(
+            "model: {{kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [32]}}\n\
+             data: {{csv: {}, scale: 0.0625, n_test: 360}}\n\
+             train: {{epochs: 2, learning_rate: {{kind: constant, value: 0.05}}}}\n",
+            csv.display()
+        );
+        fs::write(folder.path().join("mlp.yaml"), yaml).unwrap();
+        Place(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
+        let mut command = binary::bf16scope(args);
+        // A table's width; sentences are folded too, and `train`'s are looked at elsewhere.
+        let columns = if args[0] == "curves" { "80" } else { "1000" };
+        command.current_dir(self.0.path()).env("LC_ALL", "C.UTF-8").env("COLUMNS", columns).output().unwrap()
+    }
+
+    /// Standard output and error of a command that succeeds.
+    fn run(&self, args: &[&str]) -> (String, String) {
+        let output = self.output(args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    }
+
+    fn refused(&self, args: &[&str]) -> String {
+        let output = self.output(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stdout));
+        text(&output.stderr)
+    }
+
+    /// A run with values that do not depend on the machine.
+    fn record(&self, name: &str, precision: &str, n_steps: u64, loss: impl Fn(u64) -> f64) {
+        let about = About {
+            experiment: "net.yaml".to_string(),
+            precision: precision.to_string(),
+            batch: 32,
+            starts: vec![Start { date: "2026-11-22T15:04:05Z".to_string(), ..Start::default() }],
+            ..About::default()
+        };
+        let mut folder = RunFolder::create(&self.path(name), about, None).unwrap();
+        for step in 1..=n_steps {
+            let rates = [("loss", loss(step)), ("learning_rate", 0.1), ("examples_per_second", 4000.0)];
+            folder.scalars(step, &rates).unwrap();
+            if step % 50 == 0 {
+                let epoch = [("train/loss", loss(step)), ("test/loss", 1.5 * loss(step)), ("test/accuracy", 0.9875)];
+                folder.scalars(step, &epoch).unwrap();
+            }
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn jsonl(path: &Path) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(path.join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn train_leaves_a_folder_that_says_what_happened() {
+    let place = Place::new();
+    let device = binary::device();
+    let (stdout, _) = place.run(&["train", "mlp.yaml", "--seed", "5"]);
+    assert!(
+        stdout.ends_with(
+            "recorded in runs/mlp-bf16: `bf16scope curves runs/mlp-bf16`, or `tensorboard --logdir runs/mlp-bf16`\n"
+        ),
+        "{stdout}"
+    );
+    let lines = jsonl(&place.path("runs/mlp-bf16"));
+    assert_eq!(lines.len(), 88 + 2);
+    let keys = |line: &serde_json::Value| line.as_object().unwrap().keys().cloned().collect::<Vec<String>>();
+    assert_eq!(keys(&lines[0]), ["accuracy", "examples_per_second", "learning_rate", "loss", "step", "time"]);
+    assert_eq!((&lines[43]["step"], &lines[43]["learning_rate"]), (&44.into(), &0.05.into()));
+    assert_eq!(lines[44]["step"], 44);
+    // What was printed is what was recorded.
+    let of_epoch = |line: &serde_json::Value, key: &str| line[key].as_f64().unwrap();
+    let shown = format!(
+        "loss {:.4}  train {:>6.2} %",
+        of_epoch(&lines[89], "train/loss"),
+        100.0 * of_epoch(&lines[89], "train/accuracy")
+    );
+    assert!(stdout.contains(&shown), "{shown}: {stdout}");
+
+    let run: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(place.path("runs/mlp-bf16/run.json")).unwrap()).unwrap();
+    assert_eq!((&run["precision"], &run["seed"], &run["batch"]), (&"bf16".into(), &5.into(), &32.into()));
+    assert_eq!(run["settings"]["train"]["optimizer"]["kind"], "momentum");
+    let start = &run["starts"][0];
+    assert_eq!((&start["step"], &start["device"]), (&0.into(), &device.as_str().into()));
+    assert_eq!(start["bf16scope"], env!("CARGO_PKG_VERSION"));
+    // The experiment with the flags in it trains the same run again.
+    let yaml = fs::read_to_string(place.path("runs/mlp-bf16/experiment.yaml")).unwrap();
+    assert!(yaml.contains("\n  seed: 5\n") && yaml.starts_with("# mlp.yaml, as it was trained"), "{yaml}");
+    fs::write(place.path("again.yaml"), yaml).unwrap();
+    let (again, _) = place.run(&["train", "again.yaml", "--run", "elsewhere"]);
+    let losses =
+        |text: &str| text.lines().filter_map(|line| Some(line.split("  ").nth(1)?.to_string())).collect::<Vec<_>>();
+    assert_eq!(losses(&again), losses(&stdout));
+
+    // Nothing is overwritten: a later run has a folder of its own, and a folder named twice is refused.
+    let (stdout, _) = place.run(&["train", "mlp.yaml", "--log-every", "10"]);
+    assert!(stdout.contains("\nrecorded in runs/mlp-bf16-2: "), "{stdout}");
+    let steps: Vec<u64> =
+        jsonl(&place.path("runs/mlp-bf16-2")).iter().map(|line| line["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [1, 10, 20, 30, 40, 44, 50, 60, 70, 80, 88]);
+    assert_eq!(
+        place.refused(&["train", "mlp.yaml", "--run", "elsewhere"]),
+        "bf16scope: checkpoints/mlp-bf16.safetensors will be replaced after the first epoch; --resume goes on from it \
+         instead, if it is whole\n\
+         bf16scope: the run cannot be recorded\n\
+         help: name another folder with --run, or record nothing with --no-run\n  \
+         caused by: elsewhere: another run is recorded here\n\
+         help: name another folder, or go on with that run\n"
+    );
+    let (stdout, _) = place.run(&["train", "mlp.yaml", "--no-run", "--checkpoint", "none.safetensors"]);
+    assert!(!stdout.contains("recorded in"), "{stdout}");
+    assert_eq!(fs::read_dir(place.path("runs")).unwrap().count(), 2);
+}
+
+#[test]
+fn a_resumption_goes_on_in_the_folder_of_its_checkpoint() {
+    let place = Place::new();
+    place.run(&["train", "mlp.yaml", "--epochs", "1"]);
+    // What a run that was killed in its second epoch had recorded of it.
+    let path = place.path("runs/mlp-bf16");
+    let mut file = fs::OpenOptions::new().append(true).open(path.join("metrics.jsonl")).unwrap();
+    file.write_all(b"{\"step\":45,\"time\":1.5,\"loss\":7.0}\n{\"step\":46,\"ti").unwrap();
+    // And a run that did not get as far as a checkpoint.
+    let about = About { starts: vec![Start::now(0, "cpu", "")], ..About::default() };
+    drop(RunFolder::create(&place.path("runs/mlp-bf16-2"), about, None).unwrap());
+    let (stdout, stderr) = place.run(&["train", "mlp.yaml", "--resume"]);
+    assert!(stdout.contains("\nrecorded in runs/mlp-bf16: "), "{stdout}");
+    let expected = "bf16scope: going on from checkpoints/mlp-bf16.safetensors after step 44\n\
+                    bf16scope: runs/mlp-bf16: 1 record of steps after 44 is dropped\n";
+    assert_eq!(stderr, expected);
+    let run = read(&path).unwrap();
+    let loss = &run.curves[0];
+    assert_eq!(loss.points.iter().map(|point| point.step).collect::<Vec<u64>>(), (1..=88).collect::<Vec<u64>>());
+    assert!(loss.points.iter().all(|point| point.value < 7.0));
+    let starts = run.about.unwrap().starts;
+    assert_eq!(starts.iter().map(|start| start.step).collect::<Vec<u64>>(), [0, 44]);
+    // A curve is a function of the step: that of a run that nobody stopped.
+    place.run(&["train", "mlp.yaml", "--checkpoint", "whole.safetensors", "--run", "whole"]);
+    let values =
+        |path: &Path| -> Vec<f64> { read(path).unwrap().curves[0].points.iter().map(|point| point.value).collect() };
+    assert_eq!(values(&place.path("whole")), values(&path));
+    // A checkpoint whose run is not recorded begins a folder, and that is said.
+    fs::remove_dir_all(place.path("runs")).unwrap();
+    let (_, stderr) = place.run(&["train", "mlp.yaml", "--resume", "--epochs", "3"]);
+    assert!(
+        stderr.ends_with("bf16scope: no folder records the run up to step 88: runs/mlp-bf16 begins there\n"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_training_outlives_its_folder() {
+    let place = Place::new();
+    // A limit on the size of files stands in for the disk: the checkpoint fits, and what 40 epochs record does not. A
+    // shell's unit is 512 bytes or 1,024.
+    let script = "trap '' XFSZ; ulimit -f 100; exec \"$@\"";
+    let args = ["train", "mlp.yaml", "--epochs", "40"];
+    let mut command = binary::started_by(&["sh", "-c", script, "sh"], &args);
+    let output = command.current_dir(place.0.path()).output().unwrap();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    let said = "bf16scope: runs/mlp-bf16/metrics.jsonl: cannot write to it: File too large (os error 27); the training goes \
+                on, and is not recorded any more\n";
+    assert!(stderr.starts_with(said), "{stderr}");
+    assert!(stdout.contains("epoch 40/40") && stdout.contains("after 1,760 steps"), "{stdout}");
+    let run = read(&place.path("runs/mlp-bf16")).unwrap();
+    assert!(run.remarks.is_empty() && run.curves[0].points.len() > 50, "{:?}", run.remarks);
+}
+
+#[test]
+fn a_table_on_80_columns_and_json() {
+    let place = Place::new();
+    place.record("runs/net-f32", "f32", 200, |step| 1.0 / step as f64);
+    place.record("runs/net-bf16", "bf16", 100, |step| if step == 100 { f64::NAN } else { 1.5 / step as f64 });
+    let args = ["curves", "runs/net-f32", "runs/net-bf16"];
+    let (stdout, stderr) = place.run(&args);
+    assert_eq!(stderr, "");
+    assert!(stdout.lines().all(|line| line.width() <= 80), "{stdout}");
+    expect_file!["screens/curves.txt"].assert_eq(&format!("$ bf16scope {}\n{stdout}", args.join(" ")));
+    let json: serde_json::Value = serde_json::from_str(&place.run(&[&args[..], &["--json"]].concat()).0).unwrap();
+    let runs = json["runs"].as_array().unwrap();
+    assert_eq!((&runs[0]["path"], &runs[1]["about"]["precision"]), (&"runs/net-f32".into(), &"bf16".into()));
+    let loss = &runs[1]["curves"][0];
+    assert_eq!(
+        (&loss["name"], &loss["n_values"], &loss["last"]["value"]),
+        (&"loss".into(), &100.into(), &"NaN".into())
+    );
+    assert_eq!((&loss["least"]["step"], &loss["greatest"]["value"]), (&99.into(), &1.5.into()));
+}
+
+#[test]
+fn wrong_input_says_what_to_name() {
+    let place = Place::new();
+    place.record("runs/net-f32", "f32", 3, |step| step as f64);
+    let name = "help: name the folder of a run, such as `train` makes: runs/EXPERIMENT-PRECISION\n";
+    let cases = [
+        ("none", format!("none: no such folder\n{name}")),
+        ("runs", "runs: no run itself, but a folder of runs\nhelp: name those: runs/net-f32\n".to_string()),
+        ("mlp.yaml", format!("mlp.yaml: a file, expected the folder of a run\n{name}")),
+        (
+            "runs/net-f32/run.json",
+            "runs/net-f32/run.json: a file, expected the folder of a run\nhelp: name the folder that it is in: \
+             runs/net-f32\n"
+                .to_string(),
+        ),
+        (".", format!(".: the folder of no run: it has no metrics.jsonl and no event files\n{name}")),
+    ];
+    for (run, expected) in cases {
+        assert_eq!(place.refused(&["curves", run]), format!("bf16scope: {expected}"));
+    }
+    let many = [&["curves"][..], &["runs/net-f32"; 25]].concat();
+    assert!(place.refused(&many).starts_with("bf16scope: 25 runs, expected 24 at most"), "{}", place.refused(&many));
+    assert_eq!(
+        place.refused(&["curves", "runs/net-f32", "--html", "no/page.html"]),
+        "bf16scope: cannot write no/page.html\n  caused by: No such file or directory (os error 2)\n"
+    );
+    // A damaged run is drawn as far as it goes, and the damage said.
+    let lines = place.path("runs/net-f32/metrics.jsonl");
+    let whole = fs::read_to_string(&lines).unwrap();
+    fs::write(&lines, format!("\0\0\n{}", &whole[..whole.len() - 10])).unwrap();
+    let (stdout, stderr) = place.run(&["curves", "runs/net-f32"]);
+    assert_eq!(
+        stderr,
+        "bf16scope: warning: runs/net-f32: metrics.jsonl: line 1 is no record, and is left out\n\
+         bf16scope: warning: runs/net-f32: metrics.jsonl: the last line is cut short, and is left out\n"
+    );
+    assert!(stdout.contains(" 2 ┆"), "{stdout}");
+}
+
+#[test]
+fn the_page_of_several_runs_works_in_a_browser() {
+    let place = Place::new();
+    place.record("runs/net-f32", "f32", 200, |step| 1.0 / step as f64);
+    place.record("runs/net-bf16", "bf16", 100, |step| if step == 40 { f64::INFINITY } else { 1.5 / step as f64 });
+    // Long enough to be drawn by columns, with a peak that is kept.
+    place.record("runs/<long>-f16", "f16", 5000, |step| if step == 1234 { 96.5 } else { 2.0 });
+    place.run(&["curves", "runs/net-f32", "runs/net-bf16", "runs/<long>-f16", "--html", "page.html"]);
+    let page = place.path("page.html");
+    let html = fs::read_to_string(&page).unwrap();
+    for elsewhere in ["http", "src=", "href=", "@import", "url("] {
+        assert!(!html.contains(elsewhere), "the page loads from elsewhere: {elsewhere}");
+    }
+    let parts = [
+        "<title>Training: net-f32, net-bf16, &lt;long&gt;-f16</title>",
+        "<b>5,000</b><span>&lt;long&gt;-f16: steps in f16</span>",
+        "<figcaption>loss (logarithmic scale)</figcaption>",
+        "<figcaption>learning_rate</figcaption>",
+        "<figcaption>examples_per_second</figcaption>",
+        "<figcaption>test/accuracy</figcaption>",
+        "of 400 columns shows its least and its greatest one",
+        "&lt;long&gt;-f16  step 1250: 2",
+    ];
+    for part in parts {
+        assert!(html.contains(part), "{part} is not in\n{html}");
+    }
+    // A line for each run in each of the six plots, and the infinity as a cross.
+    assert_eq!(html.matches("data-name=\"net-bf16\"").count(), 6);
+    assert_eq!(html.matches("class=\"cross\"").count(), 1);
+    assert!(html.len() < 400_000, "{}", html.len());
+    let Some(seen) = browser::dom(&page) else { return };
+    for part in parts {
+        assert!(seen.contains(part), "{part} is not in\n{seen}");
+    }
+    // The search fields are shown by the script: it ran.
+    assert!(!seen.contains("hidden=\"\""), "{seen}");
+    // A user hovers over the fourth strip of the loss, measures how high the peak is drawn, and sorts by the last value.
+    let user = "<script>
+      const figure = [...document.querySelectorAll('figure')].find(f => f.querySelector('figcaption').textContent.startsWith('loss'));
+      const box = name => figure.querySelector(`path[data-name='${name}']`).getBBox();
+      const peak = box('<long>-f16').y <= box('net-f32').y;
+      figure.querySelectorAll('.moment')[3].dispatchEvent(new PointerEvent('pointerover', { bubbles: true }));
+      const table = document.querySelector('section');
+      table.querySelectorAll('th')[2].click();
+      const first = table.querySelector('tbody tr').cells;
+      document.title = [peak, first[0].textContent, first[1].textContent].join(' | ');
+    </script>\n</body>";
+    fs::write(&page, html.replace("</body>", user)).unwrap();
+    let seen = browser::dom(&page).expect("asked for, as above");
+    assert!(seen.contains("<title>true | examples_per_second | net-f32</title>"), "{seen}");
+    assert!(seen.contains(">net-f32     step 167: 0.006\n"), "{seen}");
+}
+
+/// Names the Python that has TensorBoard; `ci/tensorboard` prints it.
+const PYTHON: &str = "BF16SCOPE_TEST_TENSORBOARD";
+
+#[test]
+fn tensorboard_reads_every_value() {
+    let place = Place::new();
+    place.run(&["train", "mlp.yaml", "--epochs", "1"]);
+    place.run(&["train", "mlp.yaml", "--resume"]);
+    place.run(&["train", "mlp.yaml", "--precision", "f32"]);
+    // A run that went on at a step before its last, and names and values of all kinds.
+    let about = || About { starts: vec![Start::now(0, "cpu", "")], ..About::default() };
+    let path = place.path("runs/mixed");
+    let mut folder = RunFolder::create(&path, about(), None).unwrap();
+    let values = [f64::NAN, f64::INFINITY, -f64::INFINITY, 0.1, 1e300, 5e-324, -0.0, 1.0];
+    let record = |folder: &mut RunFolder, steps: std::ops::RangeInclusive<u64>, factor: f64| {
+        for step in steps {
+            let value = values[step as usize % values.len()];
+            folder.scalars(step, &[("Verlust/größter", factor * value), ("a b<c>", step as f64 / 3.0)]).unwrap();
+        }
+    };
+    record(&mut folder, 0..=100, 1.0);
+    drop(folder);
+    let (mut folder, _) = RunFolder::resume(&path, 60, about(), None).unwrap();
+    record(&mut folder, 61..=80, 2.0);
+    drop(folder);
+
+    // Steps, and values as f32 has them.
+    type Found = BTreeMap<String, BTreeMap<String, Vec<(u64, String)>>>;
+    let mut expected = Found::new();
+    for name in ["mlp-bf16", "mlp-f32", "mixed"] {
+        let run = read(&place.path("runs").join(name)).unwrap();
+        assert!(run.remarks.is_empty());
+        let points = |curve: &bf16scope::runs::Curve| -> Vec<(u64, String)> {
+            curve.points.iter().map(|point| (point.step, f64::from(point.value as f32).to_string())).collect()
+        };
+        expected.insert(name.to_string(), run.curves.iter().map(|curve| (curve.name.clone(), points(curve))).collect());
+    }
+    let n_scalars: usize = expected.values().flat_map(|run| run.values()).map(Vec::len).sum();
+    assert_eq!(n_scalars, 2 * (88 * 4 + 2 * 5) + 81 * 2);
+    let Some(python) = std::env::var_os(PYTHON).filter(|python| !python.is_empty()) else {
+        let line = "TensorBoard is not asked what it reads: ci/check does, and sets BF16SCOPE_TEST_TENSORBOARD";
+        drop(writeln!(std::io::stderr(), "{line}"));
+        return;
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/read_by_tensorboard.py");
+    let mut command = Command::new(python);
+    command.arg("-I").arg(script).arg(place.path("runs")).arg(n_scalars.to_string());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let found: BTreeMap<String, Found> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found.keys().collect::<Vec<_>>(), ["accumulator", "server"]);
+    // Python writes the same numbers in other words.
+    let number = |value: &String| value.parse::<f64>().unwrap();
+    for (reader, found) in found {
+        assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{reader}");
+        for (run, curves) in &expected {
+            assert_eq!(found[run].keys().collect::<Vec<_>>(), curves.keys().collect::<Vec<_>>(), "{reader} {run}");
+            for (name, points) in curves {
+                let theirs = &found[run][name];
+                assert_eq!(theirs.len(), points.len(), "{reader} {run} {name}");
+                for ((step, value), (their_step, their_value)) in points.iter().zip(theirs) {
+                    let (value, their_value) = (number(value), number(their_value));
+                    let is_same = value.to_bits() == their_value.to_bits() || (value.is_nan() && their_value.is_nan());
+                    assert!(
+                        step == their_step && is_same,
+                        "{reader} {run} {name} {step}: {value}, {their_step}: {their_value}"
+                    );
+                }
+            }
+        }
+    }
+}
