@@ -50,28 +50,39 @@ impl<N: Classifier> Task for Classification<N> {
     fn call(&self, s: &Scope, features: &Features<'_>, mode: Mode) -> Outputs {
         let images = features.get("images");
         let logits = s.low_precision(|s| self.network.build(s, &images)).cast(DType::F32);
-        match mode {
-            Mode::Train => {
-                let labels = features.get("labels");
-                let loss = nn::sparse_softmax_cross_entropy(&logits, &labels, self.label_smoothing);
-                let accuracy = Metric::mean(&nn::is_correct(&logits, &labels));
-                Outputs::new().loss(loss).metric("accuracy", accuracy)
-            }
-            Mode::Evaluate => {
-                let (labels, weight) = (features.get("labels"), features.weight());
-                let losses = nn::sparse_softmax_cross_entropy_per_example(&logits, &labels, 0.0);
-                let accuracy = Metric::weighted(&nn::is_correct(&logits, &labels), &weight);
-                let outputs = Outputs::new().loss(Loss::weighted(&losses, &weight)).metric("accuracy", accuracy);
-                if self.network.n_classes() <= 5 {
-                    return outputs;
-                }
-                outputs.metric("top_5_accuracy", Metric::weighted(&nn::is_in_top_k(&logits, &labels, 5), &weight))
-            }
-            Mode::Predict => Outputs::new().prediction("logits", &logits),
-        }
+        of_logits(&logits, features, self.network.n_classes(), self.label_smoothing, mode)
     }
 
     fn identity(&self) -> Identity {
         self.network.identity().with_changeable("label_smoothing", self.label_smoothing)
+    }
+}
+
+/// Loss, metrics and predictions of a classification, from logits `f32[batch, n_classes]` and the feature `labels`.
+pub(super) fn of_logits(
+    logits: &Tensor,
+    features: &Features<'_>,
+    n_classes: i64,
+    label_smoothing: f64,
+    mode: Mode,
+) -> Outputs {
+    match mode {
+        Mode::Train => {
+            let labels = features.get("labels");
+            let loss = nn::sparse_softmax_cross_entropy(logits, &labels, label_smoothing);
+            let accuracy = Metric::mean(&nn::is_correct(logits, &labels));
+            Outputs::new().loss(loss).metric("accuracy", accuracy)
+        }
+        Mode::Evaluate => {
+            let (labels, weight) = (features.get("labels"), features.weight());
+            let losses = nn::sparse_softmax_cross_entropy_per_example(logits, &labels, 0.0);
+            let accuracy = Metric::weighted(&nn::is_correct(logits, &labels), &weight);
+            let outputs = Outputs::new().loss(Loss::weighted(&losses, &weight)).metric("accuracy", accuracy);
+            if n_classes <= 5 {
+                return outputs;
+            }
+            outputs.metric("top_5_accuracy", Metric::weighted(&nn::is_in_top_k(logits, &labels, 5), &weight))
+        }
+        Mode::Predict => Outputs::new().prediction("logits", logits),
     }
 }

@@ -11,11 +11,13 @@ pub mod mlp;
 pub mod resnet;
 mod tokens;
 pub mod transformer;
+pub mod two_tower;
 pub mod yaml;
 
 pub use classification::{Classification, Classifier};
 pub use layout::image_dims;
 pub use tokens::Tokens;
+pub use two_tower::TwoTower;
 pub use yaml::{ConfigError, ConfigProblem};
 
 use crate::task::Task;
@@ -31,7 +33,7 @@ use std::sync::Arc;
 /// assert_eq!(model.task(0.0).name(), "mlp");
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Model {
     /// Dense layers.
     Mlp(mlp::Config),
@@ -41,6 +43,8 @@ pub enum Model {
     Resnet(resnet::Config),
     /// A transformer encoder or decoder.
     Transformer(transformer::Config),
+    /// A tower for pictures and one for words.
+    TwoTower(two_tower::Config),
 }
 
 impl Model {
@@ -51,6 +55,7 @@ impl Model {
             Model::Cnn(_) => "cnn",
             Model::Resnet(_) => "resnet",
             Model::Transformer(_) => "transformer",
+            Model::TwoTower(_) => "two_tower",
         }
     }
 
@@ -61,6 +66,7 @@ impl Model {
             Model::Cnn(network) => Arc::new(Classification { network, label_smoothing }),
             Model::Resnet(network) => Arc::new(Classification { network, label_smoothing }),
             Model::Transformer(network) => Arc::new(Tokens { network, label_smoothing }),
+            Model::TwoTower(network) => Arc::new(TwoTower { network, label_smoothing }),
         }
     }
 }
@@ -68,18 +74,20 @@ impl Model {
 impl<'de> Deserialize<'de> for Model {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Model, D::Error> {
         #[derive(Deserialize)]
-        #[serde(rename_all = "lowercase")]
+        #[serde(rename_all = "snake_case")]
         enum Kind {
             Mlp(mlp::Config),
             Cnn(cnn::Config),
             Resnet(resnet::Config),
             Transformer(transformer::Config),
+            TwoTower(two_tower::Config),
         }
         Ok(match kind::kind_first(deserializer)? {
             Kind::Mlp(config) => Model::Mlp(config),
             Kind::Cnn(config) => Model::Cnn(config),
             Kind::Resnet(config) => Model::Resnet(config),
             Kind::Transformer(config) => Model::Transformer(config),
+            Kind::TwoTower(config) => Model::TwoTower(config),
         })
     }
 }
@@ -102,6 +110,9 @@ mod tests {
              zero_init_residual: false\nmomentum: 0.99\nepsilon: 0.001\n",
             "kind: transformer\nvocabulary: 99\nlength: 8\nmax_length: 16\nlayers: 3\nfeatures: 24\nheads: 3\n\
              hidden: 48\nnorm: pre\ncausal: true\ndropout: 0.125\n",
+            "kind: two_tower\npictures: [32, 32, 3]\nwords:\n  kind: ids\n  length: 8\n  vocabulary: 99\n  features: 16\n\
+             loss:\n  kind: matching\n  features: 24\n  temperature: 0.25\nfilters: [4, 8]\nkernel: 5\nunits: 48\n\
+             dropout: 0.125\n",
         ] {
             let model: Model = yaml::from_str("model.yaml", text).unwrap();
             assert_eq!(serde_yaml::to_string(&model).unwrap().replace("\n- ", ", "), list_form(text), "{text}");
@@ -118,7 +129,7 @@ mod tests {
         check(
             "kind: resnt\n",
             expect![[r#"
-            model.yaml:1:7: unknown value `resnt`, expected one of mlp, cnn, resnet, transformer
+            model.yaml:1:7: unknown value `resnt`, expected one of mlp, cnn, resnet, transformer, two_tower
               1 | kind: resnt
                 |       ^^^^^
               help: did you mean `resnet`?"#]],

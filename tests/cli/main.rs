@@ -16,5 +16,6 @@ mod screens;
 #[path = "../support/mod.rs"]
 mod support;
 mod train_cli;
+mod two_tower;
 #[path = "../support/wide.rs"]
 mod wide;

@@ -19,3 +19,4 @@ mod slots;
 mod train;
 mod train_memory;
 mod tuning;
+mod two_tower;
