@@ -64,6 +64,22 @@ fn classes_of_drawings_are_learnt_in_every_precision() {
     }
 }
 
+/// Which of the words of a batch of 32 are a drawing's is guessed once in a batch, of which the training drawings make 50.
+/// Five standard deviations, of √50, above is 86 of them. (Of the test drawings many have no words that are known.)
+#[test]
+fn words_of_drawings_are_found_among_those_of_a_batch() {
+    let spec = spec(MATCHING, Precision::Bf16);
+    let (client, task) = (run::cpu().unwrap(), spec.task.clone());
+    let mut session = Session::new(&client, spec).unwrap();
+    let plan = Plan { n_epochs: 4, checkpoint: None };
+    bf16scope::train::run(&mut session, drawings().data(), &plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    let evaluator = Evaluator::new(&client, &task, Precision::Bf16, 32, &Tuning::none()).unwrap();
+    let checkpoint = session.checkpoint(4).unwrap();
+    let evaluation = evaluator.evaluate(Path::new("trained"), &checkpoint, &*drawings().training).unwrap();
+    let accuracy = evaluation.totals.value("matching_accuracy").unwrap();
+    assert!(accuracy * evaluation.n_examples as f64 > 86.0, "{accuracy}");
+}
+
 /// With all variables zero every logit is 0, and so is every cosine: class 0 wins every tie, the first of a batch too.
 #[test]
 fn padding_of_a_batch_counts_for_nothing_in_an_evaluation() {
