@@ -2,7 +2,8 @@
 //! together, or which words belong to which picture.
 
 use super::classification::of_logits;
-use super::{image_dims, kind, yaml};
+use super::layout::{dims_of_rank, image_dims};
+use super::{kind, yaml};
 use crate::graph::{Init, Scope, Tensor};
 use crate::hlo::ops::{DotDims, OperandPrecision, PrecisionConfig};
 use crate::hlo::{DType, Op};
@@ -11,8 +12,7 @@ use crate::nn::{
     global_avg_pool, max_pool, relu,
 };
 use crate::task::{Feature, Features, Identity, Loss, Metric, Mode, Outputs, Task};
-use serde::de::{Deserializer, Error, Unexpected};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Configuration of [`TwoTower`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -139,12 +139,7 @@ fn divisor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> 
 }
 
 fn vector_dims<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
-    let dims = yaml::positives(deserializer)?;
-    if (1..=2).contains(&dims.len()) {
-        return Ok(dims);
-    }
-    let found = format!("{} sizes", dims.len());
-    Err(D::Error::invalid_value(Unexpected::Other(&found), &"[elements] or [words, elements]"))
+    dims_of_rank(deserializer, 1..=2, "[elements] or [words, elements]")
 }
 
 impl<'de> Deserialize<'de> for Words {
@@ -437,7 +432,7 @@ mod tests {
         check(
             &format!("{WORDS}loss: {{kind: matching, temperature: 0}}\n"),
             expect![[r#"
-                m.yaml:3:37: found integer `0`, expected a number above 0 that f32 can divide by
+                m.yaml:3:37: found floating point `0.0`, expected a number above 0 that f32 can divide by
                   3 | loss: {kind: matching, temperature: 0}
                     |                                     ^"#]],
         );
