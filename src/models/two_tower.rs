@@ -456,7 +456,7 @@ mod tests {
             expect![[r#"
                 m.yaml:3:7: missing key `n_classes`
                   3 | loss: {kind: classification}
-                    |       ^
+                    |       ^^^^^
                   help: add `n_classes: …` to the block that starts here"#]],
         );
     }
