@@ -21,19 +21,20 @@ pub enum LearningRate {
         #[serde(deserialize_with = "number::not_negative")]
         value: f64,
     },
-    /// `value · rate^(step / every)`; with `staircase` the exponent is rounded down, in integers.
+    /// `value · decay_rate^(step / decay_steps)`; with `staircase` the exponent is rounded down.
     ///
     /// # Source
-    /// TensorFlow's `exponential_decay(learning_rate, global_step, decay_steps, decay_rate, staircase)`.
-    ExponentialDecay {
+    /// Keras' `ExponentialDecay(initial_learning_rate, decay_steps, decay_rate, staircase)`, in f32 as there. Keras
+    /// rounds the quotient of two f32 down, here integers are divided: below step 2^24 both give the same, see the test.
+    Exponential {
         /// The rate at step 0.
         #[serde(deserialize_with = "number::not_negative")]
         value: f64,
-        /// The factor per `every` steps.
+        /// The steps in which the rate falls by the factor `decay_rate`.
+        decay_steps: NonZeroU32,
+        /// The factor per `decay_steps` steps.
         #[serde(deserialize_with = "number::positive")]
-        rate: f64,
-        /// The steps in which the rate falls by the factor `rate`.
-        every: NonZeroU32,
+        decay_rate: f64,
         /// Whether it falls at once every so many steps, or a little at each.
         #[serde(default)]
         staircase: bool,
@@ -127,14 +128,15 @@ impl LearningRate {
         let graph = step.graph();
         match self {
             LearningRate::Constant { value } => graph.scalar(DType::F32, *value),
-            LearningRate::ExponentialDecay { value, rate, every, staircase } => {
-                let every = f64::from(every.get());
-                // The staircase divides integers: in f32, step · (1 / every) may fall just short of a whole number.
+            LearningRate::Exponential { value, decay_steps, decay_rate, staircase } => {
+                let decay_steps = f64::from(decay_steps.get());
+                // The staircase divides integers: XLA may multiply by an f32 reciprocal, and the product may fall just
+                // short of a whole number.
                 let exponent = match staircase {
-                    true => step.binary_scalar(BinaryOp::Divide, every).cast(DType::F32),
-                    false => step.cast(DType::F32) / every,
+                    true => step.binary_scalar(BinaryOp::Divide, decay_steps).cast(DType::F32),
+                    false => step.cast(DType::F32) / decay_steps,
                 };
-                graph.scalar(DType::F32, *rate).power(&exponent) * *value
+                graph.scalar(DType::F32, *decay_rate).power(&exponent) * *value
             }
             LearningRate::InverseSqrt { value, constant_until } => {
                 let least = graph.scalar(DType::F32, f64::from(constant_until.get()));
@@ -161,9 +163,9 @@ impl LearningRate {
     pub fn at(&self, step: u32) -> f64 {
         match self {
             LearningRate::Constant { value } => *value,
-            LearningRate::ExponentialDecay { value, rate, every, staircase } => {
-                let exponent = f64::from(step) / f64::from(every.get());
-                value * rate.powf(if *staircase { exponent.floor() } else { exponent })
+            LearningRate::Exponential { value, decay_steps, decay_rate, staircase } => {
+                let exponent = f64::from(step) / f64::from(decay_steps.get());
+                value * decay_rate.powf(if *staircase { exponent.floor() } else { exponent })
             }
             LearningRate::InverseSqrt { value, constant_until } => {
                 value / (f64::from(step) + 1.0).max(f64::from(constant_until.get())).sqrt()
@@ -203,6 +205,18 @@ mod tests {
                 .to_vec(),
         };
         assert_eq!(LearningRate::resnet(256, 10, 15), expected);
+    }
+
+    /// Keras floors the quotient of two f32. Below 2^24 both are exact, and their quotient, which misses a whole number
+    /// `q` by at least `1 / decay_steps > q · 2^-24`, does not round up to it: half an ulp below `q` is at most that.
+    #[test]
+    fn the_staircase_is_keras() {
+        for decay_steps in [3u32, 7, 41, 1000, 4095, 99_991] {
+            let stairs = (1..(1 << 24) / decay_steps).step_by(7);
+            for step in stairs.flat_map(|stair| [stair * decay_steps - 1, stair * decay_steps]) {
+                assert_eq!((step as f32 / decay_steps as f32).floor(), (step / decay_steps) as f32, "{step}");
+            }
+        }
     }
 
     #[test]

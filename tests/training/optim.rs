@@ -239,7 +239,7 @@ fn a_constant_rate() {
 
 #[test]
 fn exponential_decay() {
-    let schedule = LearningRate::ExponentialDecay { value: 0.1, rate: 0.96, every: EVERY, staircase: false };
+    let schedule = LearningRate::Exponential { value: 0.1, decay_steps: EVERY, decay_rate: 0.96, staircase: false };
     let steps = [0, 1, 40, 41, 42, 1000, 5000];
     for (step, measured) in steps.into_iter().zip(rates(&schedule, &steps)) {
         // XLA may divide by multiplying with the rounded reciprocal: one rounding more.
@@ -257,7 +257,7 @@ fn exponential_decay() {
 #[test]
 fn a_staircase_falls_at_its_steps_and_not_before() {
     // In f32, 41 · (1/41) and its multiples do not all come out whole; the stairs must.
-    let schedule = LearningRate::ExponentialDecay { value: 1.0, rate: 0.5, every: EVERY, staircase: true };
+    let schedule = LearningRate::Exponential { value: 1.0, decay_steps: EVERY, decay_rate: 0.5, staircase: true };
     let steps: Vec<i32> = (0..20).flat_map(|stair| [41 * stair, 41 * stair + 1, 41 * stair + 40]).collect();
     for (step, measured) in steps.iter().zip(rates(&schedule, &steps)) {
         let expected = schedule.at(*step as u32);

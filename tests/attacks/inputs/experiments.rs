@@ -90,10 +90,10 @@ train:
     beta2: 0.999
     epsilon: 1.0e-8
   learning_rate:
-    kind: exponential_decay
+    kind: exponential
     value: 0.1
-    rate: 0.5
-    every: 3
+    decay_steps: 3
+    decay_rate: 0.5
     staircase: true
 ",
     "model:
