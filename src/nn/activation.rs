@@ -6,7 +6,75 @@
 use crate::graph::Tensor;
 use crate::hlo::ops::{BinaryOp, UnaryOp};
 use crate::hlo::{DType, Emitter, InstrId};
+use serde::{Deserialize, Serialize};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
+/// An activation by its name, as a configuration has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// x itself.
+    #[default]
+    Linear,
+    /// [`relu`].
+    Relu,
+    /// [`relu6`].
+    Relu6,
+    /// [`leaky_relu`] with a slope of 0.2, as Keras' function of that name.
+    LeakyRelu,
+    /// [`elu`].
+    Elu,
+    /// [`selu`].
+    Selu,
+    /// [`gelu`] with [`Gelu::Erf`], Keras' default.
+    Gelu,
+    /// [`gelu`] with [`Gelu::Tanh`].
+    GeluTanh,
+    /// [`silu`].
+    Silu,
+    /// [`softplus`].
+    Softplus,
+    /// [`softsign`].
+    Softsign,
+    /// [`sigmoid`].
+    Sigmoid,
+    /// [`hard_sigmoid`].
+    HardSigmoid,
+    /// [`tanh`].
+    Tanh,
+    /// `e^x`.
+    Exponential,
+    /// [`softmax`] over the last axis.
+    Softmax,
+    /// [`log_softmax`] over the last axis.
+    LogSoftmax,
+}
+
+impl Activation {
+    /// The function of x.
+    #[track_caller]
+    pub fn of(self, x: &Tensor) -> Tensor {
+        match self {
+            Activation::Linear => x.clone(),
+            Activation::Relu => relu(x),
+            Activation::Relu6 => relu6(x),
+            Activation::LeakyRelu => leaky_relu(x, 0.2),
+            Activation::Elu => elu(x),
+            Activation::Selu => selu(x),
+            Activation::Gelu => gelu(x, Gelu::Erf),
+            Activation::GeluTanh => gelu(x, Gelu::Tanh),
+            Activation::Silu => silu(x),
+            Activation::Softplus => softplus(x),
+            Activation::Softsign => softsign(x),
+            Activation::Sigmoid => sigmoid(x),
+            Activation::HardSigmoid => hard_sigmoid(x),
+            Activation::Tanh => tanh(x),
+            Activation::Exponential => x.exponential(),
+            Activation::Softmax => softmax(x, -1),
+            Activation::LogSoftmax => log_softmax(x, -1),
+        }
+    }
+}
 
 /// `max(x, 0)`. Exact in any dtype; NaN stays NaN. Its gradient passes where the result is above 0.
 ///
@@ -27,6 +95,98 @@ pub fn tanh(x: &Tensor) -> Tensor {
 #[track_caller]
 pub fn sigmoid(x: &Tensor) -> Tensor {
     x.logistic()
+}
+
+/// `min(max(x, 0), 6)`. Exact in any dtype.
+///
+/// # Source
+/// TensorFlow's `Relu6`.
+#[track_caller]
+pub fn relu6(x: &Tensor) -> Tensor {
+    relu(x).binary_scalar(BinaryOp::Minimum, 6.0)
+}
+
+/// x above 0, else `slope · x`.
+///
+/// # Source
+/// TensorFlow's `LeakyRelu`.
+#[track_caller]
+pub fn leaky_relu(x: &Tensor, slope: f64) -> Tensor {
+    above_zero(x, x, &(x * slope))
+}
+
+/// x above 0, else `e^x - 1`. Nothing overflows for large x, and its gradient is 1 there.
+///
+/// # Source
+/// Clevert et al. 2015; TensorFlow's `Elu`.
+#[track_caller]
+pub fn elu(x: &Tensor) -> Tensor {
+    // Of a large x the power is infinite, and 0 times infinity no gradient.
+    above_zero(x, x, &x.binary_scalar(BinaryOp::Minimum, 0.0).unary(UnaryOp::Expm1))
+}
+
+/// `scale · x` above 0, else `scale · alpha · (e^x - 1)`, which keeps mean and variance at 0 and 1.
+///
+/// # Source
+/// Klambauer et al. 2017; TensorFlow's `Selu`.
+#[track_caller]
+pub fn selu(x: &Tensor) -> Tensor {
+    let negative = x.binary_scalar(BinaryOp::Minimum, 0.0).unary(UnaryOp::Expm1) * (SELU_SCALE * SELU_ALPHA);
+    above_zero(x, &(x * SELU_SCALE), &negative)
+}
+
+/// The fixed point's factors; Klambauer et al. 2017, equation 14.
+const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
+
+/// `x · sigmoid(x)`, also called swish.
+///
+/// # Source
+/// Ramachandran et al. 2017; TensorFlow's `nn.silu`.
+#[track_caller]
+pub fn silu(x: &Tensor) -> Tensor {
+    x * x.logistic()
+}
+
+/// `log(1 + e^x)`, computed as `max(x, 0) + log(1 + e^-|x|)`, which does not overflow.
+///
+/// # Gradient
+/// `g · sigmoid(x)`.
+///
+/// # Source
+/// TensorFlow's `Softplus`.
+#[track_caller]
+pub fn softplus(x: &Tensor) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    let input = x.id;
+    let sum = relu(x) + x.abs().negate().exponential().log_plus_one();
+    sum.with_layer_vjp(&[x], move |e, g, _| vec![e.mul(g, e.unary(UnaryOp::Logistic, input))])
+}
+
+/// `x / (1 + |x|)`.
+///
+/// # Source
+/// TensorFlow's `Softsign`.
+#[track_caller]
+pub fn softsign(x: &Tensor) -> Tensor {
+    x / (x.abs() + 1.0)
+}
+
+/// `min(max(x + 3, 0), 6) / 6`.
+///
+/// # Source
+/// Keras' `hard_sigmoid` since version 3; earlier versions had another slope.
+#[track_caller]
+pub fn hard_sigmoid(x: &Tensor) -> Tensor {
+    relu6(&(x + 3.0)) / 6.0
+}
+
+/// One value where x is above 0, another elsewhere.
+#[track_caller]
+fn above_zero(x: &Tensor, above: &Tensor, elsewhere: &Tensor) -> Tensor {
+    x.greater(&x.graph().full(x.dtype(), &x.dims(), 0.0)).select(above, elsewhere)
 }
 
 /// Which form of [`gelu`].

@@ -117,6 +117,84 @@ pub fn mean_squared_error(prediction: &Tensor, target: &Tensor) -> Tensor {
     })
 }
 
+/// Mean of `(prediction - target)²` over all axes but the first.
+///
+/// # Shapes
+/// prediction and target `[batch, …]` of one shape → `[batch]`.
+///
+/// # Types
+/// As [`mean_squared_error`].
+///
+/// # Errors
+/// As [`mean_squared_error`]; a rank of 0.
+#[track_caller]
+pub fn mean_squared_error_per_example(prediction: &Tensor, target: &Tensor) -> Tensor {
+    let check = || check_rows("prediction", prediction, "target", target);
+    loss("mean_squared_error", [prediction, target], check, || {
+        let difference = prediction - target;
+        mean_of_rows(&(&difference * &difference))
+    })
+}
+
+/// Mean of `|prediction - target|` over all axes but the first.
+///
+/// # Shapes
+/// prediction and target `[batch, …]` of one shape → `[batch]`.
+///
+/// # Types
+/// f32 or f64; computed in that dtype.
+///
+/// # Gradient
+/// 0 where prediction and target are equal.
+///
+/// # Errors
+/// bf16 or f16 predictions; shapes that differ; a rank of 0.
+#[track_caller]
+pub fn mean_absolute_error_per_example(prediction: &Tensor, target: &Tensor) -> Tensor {
+    let check = || check_rows("prediction", prediction, "target", target);
+    loss("mean_absolute_error", [prediction, target], check, || mean_of_rows(&(prediction - target).abs()))
+}
+
+/// Cross-entropy of independent yes-or-no answers: `max(z, 0) - z · label + log(1 + e^-|z|)` for each logit `z`, and of
+/// those the mean over all axes but the first.
+///
+/// With `label_smoothing` s, `label · (1 - s) + s / 2` stands for `label`.
+///
+/// # Shapes
+/// logits and labels `[batch, …]` of one shape → `[batch]`; labels are probabilities, 0 or 1 where they are known.
+///
+/// # Types
+/// f32 or f64; computed in that dtype.
+///
+/// # Errors
+/// bf16 or f16 logits; labels of another shape; a rank of 0; smoothing outside `[0, 1)`.
+///
+/// # Source
+/// TensorFlow's `sigmoid_cross_entropy_with_logits`; label smoothing as `tf.losses.sigmoid_cross_entropy`.
+#[track_caller]
+pub fn sigmoid_cross_entropy_per_example(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tensor {
+    let check = || check_rows("logits", logits, "labels", labels).and(check_label_smoothing(label_smoothing));
+    loss("sigmoid_cross_entropy", [logits, labels], check, || {
+        let labels = match label_smoothing {
+            0.0 => labels.clone(),
+            smoothing => labels * (1.0 - smoothing) + smoothing / 2.0,
+        };
+        // Selects, not max and abs: at a logit of 0 their gradients add up to the right one.
+        let zeros = logits.graph().full(logits.dtype(), &logits.dims(), 0.0);
+        let is_positive = logits.greater_equal(&zeros);
+        let positive = is_positive.select(logits, &zeros);
+        let minus_abs = is_positive.select(&logits.negate(), logits);
+        mean_of_rows(&(positive - logits * labels + minus_abs.exponential().log_plus_one()))
+    })
+}
+
+/// The mean over all axes but the first.
+#[track_caller]
+fn mean_of_rows(values: &Tensor) -> Tensor {
+    let axes: Vec<i64> = (1..values.rank() as i64).collect();
+    if axes.is_empty() { values.clone() } else { values.mean(&axes) }
+}
+
 /// Runs `body` under the name level `loss`, unless an operand is poison or `check` fails.
 #[track_caller]
 pub(super) fn loss(
@@ -220,4 +298,10 @@ fn check_equal(x_name: &str, x: &Tensor, y_name: &str, y: &Tensor) -> Result<(),
     }
     let message = format!("{y_name} {} differ from {x_name} {}, expected one shape", y.shape(), x.shape());
     Err(RuleError::new("loss/shape", message))
+}
+
+/// [`check_equal`], and there is a first axis.
+fn check_rows(x_name: &str, x: &Tensor, y_name: &str, y: &Tensor) -> Result<(), RuleError> {
+    check_equal(x_name, x, y_name, y)?;
+    super::at_least("loss/rank", &format!("rank of {x_name}"), x.rank() as i64, 1)
 }

@@ -3,7 +3,7 @@
 use super::loss::{check_labels, is_label};
 use crate::graph::Tensor;
 use crate::hlo::DType;
-use crate::hlo::ops::BinaryOp;
+use crate::hlo::ops::{BinaryOp, RuleError};
 
 /// Index of the greatest along the last axis; of equals the first, as TensorFlow's `argmax`. A row with a NaN gives the
 /// number of classes, which is no class.
@@ -63,6 +63,33 @@ pub fn is_in_top_k(logits: &Tensor, labels: &Tensor, k: i64) -> Tensor {
         let n_above = is_above.cast(DType::S32).reduce(BinaryOp::Add, &[-1]);
         let limit = graph.full(DType::S32, &n_above.dims(), k as f64);
         n_above.less(&limit).binary(BinaryOp::And, &own.is_finite()).binary(BinaryOp::And, &is_class)
+    })
+}
+
+/// Whether each logit is on the side of its label: above 0 where the label is above 1/2. A NaN is on neither side.
+///
+/// # Shapes
+/// logits and labels of one shape and floating dtype → `pred` of that shape.
+///
+/// # Errors
+/// Shapes or dtypes that differ.
+///
+/// # Source
+/// Keras' `BinaryAccuracy` of `sigmoid(logits)`.
+#[track_caller]
+pub fn is_on_side(logits: &Tensor, labels: &Tensor) -> Tensor {
+    if let Some(poison) = [logits, labels].into_iter().find(|tensor| tensor.is_poison()) {
+        return poison.clone();
+    }
+    let graph = logits.graph();
+    graph.scope().layer("metric", |_| {
+        if !logits.dtype().is_float() || logits.shape() != labels.shape() {
+            let message = format!("labels {} do not fit logits {}, expected one shape", labels.shape(), logits.shape());
+            return graph.fail("is_on_side", &[logits, labels], RuleError::new("metric/labels", message));
+        }
+        let full = |value| graph.full(logits.dtype(), &logits.dims(), value);
+        let (above, below) = (logits.greater(&full(0.0)), logits.less_equal(&full(0.0)));
+        labels.greater(&full(0.5)).select(&above, &below)
     })
 }
 

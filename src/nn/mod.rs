@@ -13,37 +13,47 @@ mod attention;
 mod batch_norm;
 mod conv;
 mod dense;
+mod depthwise;
 mod dropout;
 mod embedding;
 mod feed_forward;
 mod layer_norm;
 mod log_sum_exp;
 mod loss;
+mod merge;
 mod metric;
 mod paired;
 mod pool;
 mod pool_first;
+mod reshape;
 mod space_to_depth;
 mod token_loss;
 mod window;
 
-pub use activation::{Gelu, gelu, log_softmax, relu, sigmoid, softmax, tanh};
+pub use activation::{
+    Activation, Gelu, elu, gelu, hard_sigmoid, leaky_relu, log_softmax, relu, relu6, selu, sigmoid, silu, softmax,
+    softplus, softsign, tanh,
+};
 pub use attention::{Attention, AttentionRemat, attention};
 pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{Conv2d, conv2d};
 pub use dense::{Dense, dense, flatten};
+pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
 pub use dropout::dropout;
 pub use embedding::{Embedding, PositionEmbedding, embedding, position_embedding};
 pub use feed_forward::{FeedForward, feed_forward};
 pub use layer_norm::{LayerNorm, Variance, layer_norm};
 pub use loss::{
-    mean_squared_error, softmax_cross_entropy, softmax_cross_entropy_per_example, sparse_softmax_cross_entropy,
-    sparse_softmax_cross_entropy_per_example,
+    mean_absolute_error_per_example, mean_squared_error, mean_squared_error_per_example,
+    sigmoid_cross_entropy_per_example, softmax_cross_entropy, softmax_cross_entropy_per_example,
+    sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
 };
-pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, top_k_accuracy};
+pub use merge::{Merge, concat, merge};
+pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, is_on_side, top_k_accuracy};
 pub use paired::conv2d_paired;
-pub use pool::{Pool, avg_pool, global_avg_pool, max_pool};
+pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};
+pub use reshape::{reshape_example, upsample, zero_padding};
 pub use space_to_depth::conv2d_space_to_depth;
 pub use token_loss::{TokenLoss, token_logits, token_loss};
 pub use window::{Format, Padding};

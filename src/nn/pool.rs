@@ -119,6 +119,30 @@ pub fn global_avg_pool(x: &Tensor, format: Format) -> Tensor {
     }
 }
 
+/// The greatest over height and width.
+///
+/// # Shapes
+/// x `[b, h, w, c]` (or `[b, c, h, w]`) → `[b, c]`.
+///
+/// # Types
+/// In the dtype of x; nothing is rounded.
+///
+/// # Errors
+/// x not of rank 4.
+///
+/// # Source
+/// TensorFlow's `reduce_max`, as Keras' `GlobalMaxPooling2D`.
+#[track_caller]
+pub fn global_max_pool(x: &Tensor, format: Format) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    match of_rank("global_max_pool/rank", "x", x, 4, format.axes()) {
+        Ok(()) => x.max(&format.spatial()),
+        Err(error) => x.graph().fail("global_max_pool", &[x], error),
+    }
+}
+
 /// A window for every axis of x.
 pub(super) fn windows(x: &Tensor, config: &Pool) -> Result<Vec<WindowDim>, RuleError> {
     is_float("pool/dtype", "x", x)?;
