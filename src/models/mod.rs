@@ -6,6 +6,7 @@
 mod classification;
 pub mod cnn;
 pub mod kind;
+pub mod layers;
 mod layout;
 pub mod mlp;
 pub mod resnet;
@@ -45,6 +46,8 @@ pub enum Model {
     Transformer(transformer::Config),
     /// A tower for pictures and one for words.
     TwoTower(two_tower::Config),
+    /// A network written layer by layer.
+    Layers(layers::Config),
 }
 
 impl Model {
@@ -56,6 +59,7 @@ impl Model {
             Model::Resnet(_) => "resnet",
             Model::Transformer(_) => "transformer",
             Model::TwoTower(_) => "two_tower",
+            Model::Layers(_) => "layers",
         }
     }
 
@@ -67,6 +71,7 @@ impl Model {
             Model::Resnet(network) => Arc::new(Classification { network, label_smoothing }),
             Model::Transformer(network) => Arc::new(Tokens { network, label_smoothing }),
             Model::TwoTower(network) => Arc::new(TwoTower { network, label_smoothing }),
+            Model::Layers(network) => Arc::new(layers::Layers::new(network, label_smoothing)),
         }
     }
 }
@@ -81,6 +86,7 @@ impl<'de> Deserialize<'de> for Model {
             Resnet(resnet::Config),
             Transformer(transformer::Config),
             TwoTower(two_tower::Config),
+            Layers(layers::Config),
         }
         Ok(match kind::kind_first(deserializer)? {
             Kind::Mlp(config) => Model::Mlp(config),
@@ -88,6 +94,7 @@ impl<'de> Deserialize<'de> for Model {
             Kind::Resnet(config) => Model::Resnet(config),
             Kind::Transformer(config) => Model::Transformer(config),
             Kind::TwoTower(config) => Model::TwoTower(config),
+            Kind::Layers(config) => Model::Layers(config),
         })
     }
 }
@@ -129,7 +136,7 @@ mod tests {
         check(
             "kind: resnt\n",
             expect![[r#"
-            model.yaml:1:7: unknown value `resnt`, expected one of mlp, cnn, resnet, transformer, two_tower
+            model.yaml:1:7: unknown value `resnt`, expected one of mlp, cnn, resnet, transformer, two_tower, layers
               1 | kind: resnt
                 |       ^^^^^
               help: did you mean `resnet`?"#]],

@@ -7,8 +7,13 @@
 //! that line apart. For places to be right, configuration types must not use `#[serde(flatten)]`, `untagged` or
 //! `tag = …`, which read a map before they look at it (see [`Model`](super::Model) for how to do without).
 
+mod node;
+
+pub use node::{Node, NodeError, Step};
+
 use crate::tuning::{CHOICES, Choice};
-use serde::de::{self, DeserializeOwned, Deserializer, Unexpected, Visitor};
+use node::Find;
+use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -104,6 +109,14 @@ pub enum ConfigProblem {
         /// What should.
         expected: String,
     },
+    /// Keys and values that are right each, and together are not.
+    #[error("{message}")]
+    Together {
+        /// What was found, and what was expected.
+        message: String,
+        /// What to do about it, if that is not plain.
+        help: Option<String>,
+    },
     /// Not YAML; the text is the YAML parser's.
     #[error("not valid yaml: {0}")]
     Syntax(String),
@@ -133,7 +146,11 @@ pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, Config
         return Err(ConfigError { path: path.to_string(), place: Some(place), problem: ConfigProblem::TooDeep });
     }
     serde_yaml::from_str(text).map_err(|error| {
-        let problem = match problem(&error.to_string()) {
+        let message = error.to_string();
+        if let Some((before, error)) = NodeError::parse(without_place(&message)) {
+            return of_node(path, text, before, error);
+        }
+        let problem = match problem(&message) {
             ConfigProblem::UnknownKey { key, valid } => match Choice::of(&key) {
                 // `tune` itself reads the new name.
                 Some(choice) if valid.iter().any(|name| name == choice.key) => {
@@ -154,6 +171,31 @@ pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, Config
         });
         ConfigError { path: path.to_string(), place, problem }
     })
+}
+
+/// A problem of a [`Node`] that stands in the document where `before` says, which is the YAML crate's `a.b[1]: `.
+fn of_node(path: &str, text: &str, before: &str, error: NodeError) -> ConfigError {
+    let NodeError { path: inner, message, is_own, help } = error;
+    let mut steps = steps(before.trim_end_matches(": "));
+    steps.extend(inner);
+    let problem = if is_own { ConfigProblem::Together { message, help } } else { problem(&message) };
+    let found = Find(&steps).deserialize(serde_yaml::Deserializer::from_str(text)).err();
+    let place = found.and_then(|error| error.location()).map(|location| {
+        let (line, column) = (location.line(), location.column());
+        Place { line, column, text: text.lines().nth(line - 1).unwrap_or_default().to_string() }
+    });
+    ConfigError { path: path.to_string(), place, problem }
+}
+
+/// The steps that the YAML crate writes as `a.b[1]`.
+fn steps(path: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for piece in path.split('.').filter(|piece| !piece.is_empty()) {
+        let mut parts = piece.split('[');
+        steps.extend(parts.next().filter(|key| !key.is_empty()).map(|key| Step::Key(key.to_string())));
+        steps.extend(parts.filter_map(|index| index.trim_end_matches(']').parse().ok().map(Step::Index)));
+    }
+    steps
 }
 
 /// The line that says under `tune` what a document says elsewhere.
@@ -320,6 +362,7 @@ impl ConfigProblem {
             ConfigProblem::Syntax(_) => {
                 Some("keys and values are `key: value`, and nesting is two spaces of indentation".to_string())
             }
+            ConfigProblem::Together { help, .. } => help.clone(),
             ConfigProblem::WrongValue { .. } | ConfigProblem::TooDeep | ConfigProblem::TooLarge { .. } => None,
         }
     }
@@ -344,7 +387,7 @@ fn expected(noun: &str, valid: &[String]) -> String {
 
 /// Takes serde's sentence apart: `path: what at line 3 column 5`.
 fn problem(message: &str) -> ConfigProblem {
-    let message = message.rfind(" at line ").map_or(message, |end| &message[..end]);
+    let message = without_place(message);
     let after = |start: &str| message.find(start).map(|at| &message[at + start.len()..]);
     let first_quoted = |rest: &str| rest.split('`').next().unwrap_or_default().to_string();
     // serde quotes each name in backticks: every second piece is a name.
@@ -368,6 +411,11 @@ fn problem(message: &str) -> ConfigProblem {
         }
     }
     ConfigProblem::Syntax(message.to_string())
+}
+
+/// The sentence without its place.
+fn without_place(message: &str) -> &str {
+    message.rfind(" at line ").map_or(message, |end| &message[..end])
 }
 
 /// serde's and Rust's words for values in words of the document.

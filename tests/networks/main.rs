@@ -10,6 +10,7 @@ mod grad;
 mod grad_cases;
 mod grad_finite_difference;
 mod grad_oracle;
+mod layers;
 mod models;
 mod nn;
 mod nn_errors;

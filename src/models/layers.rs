@@ -1,0 +1,334 @@
+//! Networks in YAML, without Rust: inputs by name, a list of layers, losses and metrics by name.
+//!
+//! ```yaml
+//! kind: layers
+//! inputs: {images: [28, 28, 1]}
+//! layers:
+//!   - flatten
+//!   - {dense: 128, activation: relu}
+//!   - {dense: 10}
+//! loss: sparse_softmax_cross_entropy
+//! metrics: [accuracy]
+//! ```
+//!
+//! A layer is its kind alone, its kind with the first of its options (`{dense: 128}`), or with options by the names that
+//! Keras gives them (`{dense: {units: 128, activation: relu}}`); more options and `name` may stand beside the kind. It
+//! reads the layer before it, or what `inputs` names; `{add: [a, b]}` reads two. Kinds also go by Keras' names.
+//!
+//! `outputs` says what is predicted (default: the last layer, as `logits`); losses and metrics judge the only output, or
+//! the output or layer that they name, by `labels`, or the label or input that they name. A label that `labels` does not
+//! describe is what the loss wants: classes below the output's last dim, or f32 numbers of the output's dims.
+//!
+//! A file is checked when it is read, by building its programs: whatever does not fit is an error with line and column.
+
+mod build;
+mod choice;
+mod conv;
+mod dense;
+mod elementwise;
+mod kinds;
+mod merge;
+mod norm;
+mod objective;
+mod options;
+mod plan;
+mod pool;
+mod sequence;
+mod shape;
+
+pub use conv::{Conv, DepthwiseConv};
+pub use dense::Dense;
+pub use elementwise::{Activation, Rescaling};
+pub use kinds::{Arity, Kind, Layer};
+pub use merge::{Add, Average, Concat, Maximum, Minimum, Multiply, Subtract};
+pub use norm::{BatchNorm, Dropout, LayerNorm};
+pub use objective::{Loss, LossKind, LossOptions, Metric, MetricKind, MetricOptions};
+pub use options::{DataFormat, Initializer, Padding, Pair};
+pub use pool::{AvgPool, GlobalAvgPool, GlobalMaxPool, MaxPool};
+pub use sequence::{Attention, Embedding, PositionEmbedding};
+pub use shape::{Flatten, Reshape, Upsample, ZeroPadding};
+
+use super::yaml::{self, Node, NodeError};
+use crate::graph::Scope;
+use crate::hlo::DType;
+use crate::hlo::ops::RuleError;
+use crate::task::{Feature, Features, Identity, Mode, Outputs, Task};
+use serde::de::{self, Deserializer};
+use serde::ser::{SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
+
+/// A network of layers, and what it learns.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Config {
+    /// What one example holds, by name.
+    #[serde(serialize_with = "as_map")]
+    pub inputs: Vec<Input>,
+    /// Labels that losses do not say enough about.
+    #[serde(serialize_with = "as_map", skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<Input>,
+    /// The layers, each after what it reads.
+    pub layers: Vec<Layer>,
+    /// What is predicted: names, and the layers that make it. Default: the last layer, as `logits`.
+    #[serde(serialize_with = "as_map", skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<Output>,
+    /// What training minimises: the sum of these.
+    pub loss: Vec<Loss>,
+    /// What is reported.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<Metric>,
+}
+
+/// An input or a label.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Input {
+    /// Its name.
+    pub name: String,
+    /// What it holds.
+    pub spec: InputSpec,
+}
+
+/// What an input holds for one example.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputSpec {
+    /// Its dims, without the batch.
+    #[serde(deserialize_with = "yaml::positives")]
+    pub shape: Vec<i64>,
+    /// What its numbers are.
+    #[serde(default)]
+    pub dtype: InputDType,
+    /// Of whole numbers: what they are below. Default: what the `embedding` that reads them says.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
+    pub below: Option<i64>,
+}
+
+/// What an input's numbers are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputDType {
+    /// Numbers that are cast on the host to what the network computes in.
+    #[default]
+    Compute,
+    /// f32 in any precision.
+    #[serde(alias = "f32")]
+    Float32,
+    /// s32: indices, classes.
+    #[serde(alias = "s32")]
+    Int32,
+}
+
+/// What is predicted under a name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// The prediction's name.
+    pub name: String,
+    /// The layer, or input, that makes it.
+    pub layer: String,
+}
+
+fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    yaml::positive(deserializer).map(Some)
+}
+
+/// A thing with a name, as an entry of a map.
+trait Named {
+    type Value: Serialize;
+    fn entry(&self) -> (&str, &Self::Value);
+}
+
+impl Named for Input {
+    type Value = InputSpec;
+    fn entry(&self) -> (&str, &InputSpec) {
+        (&self.name, &self.spec)
+    }
+}
+
+impl Named for Output {
+    type Value = String;
+    fn entry(&self) -> (&str, &String) {
+        (&self.name, &self.layer)
+    }
+}
+
+fn as_map<T: Named, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(list.len()))?;
+    for (name, value) in list.iter().map(Named::entry) {
+        map.serialize_entry(name, value)?;
+    }
+    map.end()
+}
+
+/// The keys of a configuration, before anything is looked up.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    inputs: Inputs,
+    #[serde(default)]
+    labels: Inputs,
+    layers: Vec<Layer>,
+    #[serde(default)]
+    outputs: OutputList,
+    loss: OneOrMore<Loss>,
+    #[serde(default)]
+    metrics: OneOrMore<Metric>,
+}
+
+/// Inputs by name: dims, or dims and more.
+#[derive(Default)]
+struct Inputs(Vec<Input>);
+
+impl<'de> Deserialize<'de> for Inputs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Inputs, D::Error> {
+        let read = |node: &Node| {
+            let Node::Map(map) = node else {
+                return Err(NodeError::wrong(
+                    node,
+                    "names with the dims of one example, such as `{images: [28, 28, 1]}`",
+                ));
+            };
+            let input = |(name, node): &(String, Node)| {
+                let spec = match node {
+                    Node::List(_) => yaml::positives(node).map(|shape| InputSpec {
+                        shape,
+                        dtype: InputDType::default(),
+                        below: None,
+                    }),
+                    Node::Map(_) => InputSpec::deserialize(node),
+                    other => {
+                        Err(NodeError::wrong(other, "dims, such as [28, 28, 1], or {shape: [28, 28, 1], dtype: int32}"))
+                    }
+                };
+                let spec = spec.map_err(|error| error.within(yaml::Step::Key(name.clone())))?;
+                Ok(Input { name: name.clone(), spec })
+            };
+            map.iter().map(input).collect()
+        };
+        read(&Node::deserialize(deserializer)?).map(Inputs).map_err(de::Error::custom)
+    }
+}
+
+/// Names of layers, or names of predictions and the layers that make them.
+#[derive(Default)]
+struct OutputList(Vec<Output>);
+
+impl<'de> Deserialize<'de> for OutputList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OutputList, D::Error> {
+        let same = |name: &String| Output { name: name.clone(), layer: name.clone() };
+        let read = |node: &Node| match node {
+            Node::Text(name) => Ok(vec![Output { name: "logits".to_string(), layer: name.clone() }]),
+            Node::List(_) => Ok(Vec::<String>::deserialize(node)?.iter().map(same).collect()),
+            Node::Map(map) => {
+                let output = |(name, node): &(String, Node)| {
+                    let layer =
+                        String::deserialize(node).map_err(|error| error.within(yaml::Step::Key(name.clone())))?;
+                    Ok(Output { name: name.clone(), layer })
+                };
+                map.iter().map(output).collect()
+            }
+            other => Err(NodeError::wrong(other, "a layer's name, a list of them, or {NAME: LAYER}")),
+        };
+        read(&Node::deserialize(deserializer)?).map(OutputList).map_err(de::Error::custom)
+    }
+}
+
+/// One thing, or a list of them.
+struct OneOrMore<T>(Vec<T>);
+
+impl<T> Default for OneOrMore<T> {
+    fn default() -> Self {
+        OneOrMore(Vec::new())
+    }
+}
+
+impl<'de, T: de::DeserializeOwned> Deserialize<'de> for OneOrMore<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let read = |node: &Node| match node {
+            Node::List(_) => Vec::<T>::deserialize(node),
+            one => T::deserialize(one).map(|one| vec![one]),
+        };
+        read(&Node::deserialize(deserializer)?).map(OneOrMore).map_err(de::Error::custom)
+    }
+}
+
+impl Config {
+    fn read(node: &Node) -> Result<Config, NodeError> {
+        let Keys { inputs, labels, layers, outputs, loss, metrics } = Keys::deserialize(node)?;
+        let (inputs, labels, outputs) = (inputs.0, labels.0, outputs.0);
+        let config = Config { inputs, labels, layers, outputs, loss: loss.0, metrics: metrics.0 };
+        build::check(&config)?;
+        Ok(config)
+    }
+}
+
+impl<'de> Deserialize<'de> for Config {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Config, D::Error> {
+        Config::read(&Node::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+/// A network of layers as a task.
+///
+/// Features: its inputs and labels. The loss is the mean over the batch of the weighted sum of its losses; label
+/// smoothing is for training. Metrics and predictions are those of the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layers {
+    config: Config,
+    label_smoothing: f64,
+    features: Vec<Feature>,
+}
+
+impl Layers {
+    /// The task, with label smoothing in `[0, 1)` for losses that do not say.
+    pub fn new(config: Config, label_smoothing: f64) -> Layers {
+        let features = build::features(&config);
+        Layers { config, label_smoothing, features }
+    }
+
+    /// What it is.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+}
+
+impl Task for Layers {
+    fn name(&self) -> &str {
+        "layers"
+    }
+
+    fn features(&self) -> Vec<Feature> {
+        self.features.clone()
+    }
+
+    fn call(&self, s: &Scope, features: &Features<'_>, mode: Mode) -> Outputs {
+        build::call(&self.config, self.label_smoothing, s, features, mode).unwrap_or_else(|error| {
+            // Where the graph has no error yet, there was nothing to build.
+            let rule = RuleError { rule: "layers", message: error.message, help: error.help };
+            let poison = s.graph().fail("layers", &[], rule);
+            Outputs::new().loss(&poison).prediction("logits", &poison)
+        })
+    }
+
+    fn identity(&self) -> Identity {
+        let mut function = self.config.clone();
+        let mut rates = Vec::new();
+        for layer in &mut function.layers {
+            if let Kind::Dropout(dropout) = &mut layer.kind {
+                rates.push(std::mem::take(&mut dropout.rate));
+            }
+        }
+        let identity = Identity::new("layers").of(&function).changeable(&["labels", "loss", "metrics"]);
+        identity.with_changeable("dropout", rates).with_changeable("label_smoothing", self.label_smoothing)
+    }
+}
+
+impl InputSpec {
+    fn feature(&self, name: &str) -> Feature {
+        let shape = self.shape.as_slice();
+        let feature = match self.dtype {
+            InputDType::Compute => Feature::compute(name, shape),
+            InputDType::Float32 => Feature::exact(name, DType::F32, shape),
+            InputDType::Int32 => Feature::exact(name, DType::S32, shape),
+        };
+        Feature { n_values: self.below, ..feature }
+    }
+}

@@ -1,0 +1,222 @@
+//! The network of a configuration, its loss, metrics and predictions; and the check that all of it fits.
+
+use super::objective::label_of;
+use super::plan::{Plan, Source, at};
+use super::{Config, Input, Layers};
+use crate::graph::{Graph, Precision, Scope, Tensor};
+use crate::hlo::DType;
+use crate::models::yaml::NodeError;
+use crate::task::{Feature, Features, Loss, Metric, Mode, Outputs, Task};
+
+/// The batch that a configuration is checked with.
+const BATCH: i64 = 32;
+
+/// Builds what training and evaluation would, in both precisions that differ in their dtypes.
+///
+/// # Errors
+/// The first thing that does not fit, with the way to it.
+pub(super) fn check(config: &Config) -> Result<(), NodeError> {
+    // First, and without labels: what they are follows from the outputs.
+    let plan = Plan::new(config)?;
+    let described: Vec<Feature> = config.inputs.iter().map(|input| input.spec.feature(&input.name)).collect();
+    let graph = Graph::new("check");
+    network(config, &plan, &graph.scope(), &Features::new(&graph, &described, BATCH, Mode::Predict))?;
+    let task = Layers::new(config.clone(), 0.0);
+    for (precision, mode) in [(Precision::F32, Mode::Train), (Precision::Bf16, Mode::Evaluate)] {
+        let graph = if mode == Mode::Train { Graph::training("check") } else { Graph::new("check") };
+        let graph = graph.computing_in(precision);
+        let described = task.features();
+        call(config, 0.0, &graph.scope(), &Features::new(&graph, &described, BATCH, mode), mode)?;
+    }
+    Ok(())
+}
+
+/// What an example holds: inputs, then labels; of labels that are not described, what losses want.
+pub(super) fn features(config: &Config) -> Vec<Feature> {
+    let mut features: Vec<Feature> = config.inputs.iter().map(|input| input.spec.feature(&input.name)).collect();
+    let label = |input: &Input| input.spec.feature(&input.name).label();
+    // What is wrong is said when programs are built.
+    let Ok(plan) = Plan::new(config) else {
+        features.extend(config.labels.iter().map(label));
+        return features;
+    };
+    for (layer, reads) in config.layers.iter().zip(&plan.reads) {
+        if let (Some(n), [Source::Input(number)]) = (layer.kind.n_values(), &reads[..]) {
+            let least = features[*number].n_values.map_or(n, |other| other.min(n));
+            features[*number].n_values = Some(least);
+        }
+    }
+    let graph = Graph::new("features");
+    let tensors = network(config, &plan, &graph.scope(), &Features::new(&graph, &features, 1, Mode::Predict));
+    features.extend(config.labels.iter().map(label));
+    let Ok(tensors) = tensors else { return features };
+    let of_losses =
+        config.loss.iter().zip(&plan.losses).map(|(l, source)| (&l.options.labels, l.wants_classes(), source));
+    let of_metrics =
+        config.metrics.iter().zip(&plan.metrics).map(|(m, source)| (&m.options.labels, m.wants_classes(), source));
+    for (name, wants_classes, source) in of_losses.chain(of_metrics) {
+        if !features.iter().any(|feature| feature.name == *name) {
+            features.push(label_of(name, &tensors.of(*source).dims(), wants_classes));
+        }
+    }
+    features
+}
+
+/// What inputs and layers hold, as the network left them.
+struct Tensors {
+    inputs: Vec<Option<Tensor>>,
+    layers: Vec<Tensor>,
+}
+
+impl Tensors {
+    fn of(&self, source: Source) -> Tensor {
+        match source {
+            Source::Layer(number) => self.layers[number].clone(),
+            Source::Input(number) => match &self.inputs[number] {
+                Some(input) => input.clone(),
+                None => unreachable!("an input that is read was made: `network` makes those that outputs are"),
+            },
+        }
+    }
+}
+
+/// Builds the layers, in low precision where the graph computes in it.
+fn network(config: &Config, plan: &Plan, s: &Scope, features: &Features<'_>) -> Result<Tensors, NodeError> {
+    s.low_precision(|s| {
+        let mut tensors = Tensors { inputs: vec![None; config.inputs.len()], layers: Vec::new() };
+        let mut wanted: Vec<Source> = plan.reads.iter().flatten().copied().collect();
+        wanted.extend(plan.outputs.iter().map(|(_, source)| *source).chain(plan.losses.iter().copied()));
+        wanted.extend(&plan.metrics);
+        for (number, input) in config.inputs.iter().enumerate() {
+            if wanted.contains(&Source::Input(number)) {
+                tensors.inputs[number] = Some(features.get(&input.name));
+            }
+        }
+        for (number, layer) in config.layers.iter().enumerate() {
+            let read: Vec<Tensor> = plan.reads[number].iter().map(|&source| tensors.of(source)).collect();
+            let read: Vec<&Tensor> = read.iter().collect();
+            let made = layer.kind.build(s, &plan.names[number], &read);
+            if let Some(error) = s.graph().emitter().error() {
+                let (name, kind) = (&plan.names[number], layer.kind.name());
+                let reads = plan.reads[number].iter().zip(&read);
+                let reads: Vec<String> =
+                    reads.map(|(&source, x)| format!("`{}` {}", plan.name_of(config, source), example(x))).collect();
+                let message = format!("layer `{name}` ({kind}) reads {}: {}", reads.join(" and "), error.error.message);
+                let path = at("layers", number);
+                return Err(NodeError { help: error.error.help, ..NodeError::new(path, message) });
+            }
+            tensors.layers.push(made);
+        }
+        Ok(tensors)
+    })
+}
+
+/// A shape whose first dim is the batch, whatever that is: `f32[batch, 28, 28, 1]`.
+fn example(x: &Tensor) -> String {
+    let dims = x.dims().into_iter().skip(1).map(|dim| format!(", {dim}"));
+    format!("{}[batch{}]", x.dtype(), dims.collect::<String>())
+}
+
+/// What the task makes of a batch.
+pub(super) fn call(
+    config: &Config,
+    label_smoothing: f64,
+    s: &Scope,
+    features: &Features<'_>,
+    mode: Mode,
+) -> Result<Outputs, NodeError> {
+    let plan = Plan::new(config)?;
+    let tensors = network(config, &plan, s, features)?;
+    let of = |source: Source| tensors.of(source).cast(DType::F32);
+    if mode == Mode::Predict {
+        let outputs = plan.outputs.iter();
+        return Ok(outputs.fold(Outputs::new(), |all, (name, source)| all.prediction(name, &of(*source))));
+    }
+    let target = |name: &str, wants_classes: bool| {
+        let target = features.get(name);
+        if wants_classes || target.is_poison() { target } else { target.cast(DType::F32) }
+    };
+    let mut total: Option<Tensor> = None;
+    for (number, loss) in config.loss.iter().enumerate() {
+        let source = plan.losses[number];
+        let (output, labels) = (of(source), target(&loss.options.labels, loss.wants_classes()));
+        // Weights are an input after the labels, as in the zoo's evaluations.
+        let weight = (mode == Mode::Evaluate && number == 0).then(|| features.weight());
+        drop(weight);
+        let what = format!("loss `{}`", loss.name());
+        if let Some(twice) = twice(config, loss, source) {
+            let name = plan.name_of(config, source);
+            let message = format!("layer `{name}` ends in {twice}, which {what} takes itself: it reads logits");
+            let help = format!("leave the activation of `{name}` out, or judge the layer before it with `output: …`");
+            return Err(NodeError::new(at("loss", number), message).with_help(help));
+        }
+        let smoothing = match mode {
+            Mode::Train => loss.options.label_smoothing.unwrap_or(label_smoothing),
+            Mode::Evaluate | Mode::Predict => 0.0,
+        };
+        let each = loss.per_example(&output, &labels, smoothing);
+        fits(config, &plan, s, ("loss", number, &what), source, (&loss.options.labels, &labels))?;
+        let each = match mode {
+            Mode::Train => each.mean(&axes_from(0, &each)),
+            // A sum over examples counts each once, however many rows it has.
+            _ if each.rank() > 1 => each.mean(&axes_from(1, &each)),
+            _ => each,
+        };
+        let each = if loss.options.weight == 1.0 { each } else { each * loss.options.weight };
+        total = Some(total.map_or(each.clone(), |total| total + &each));
+    }
+    let Some(total) = total else { return Err(NodeError::new(Vec::new(), "there is no loss")) };
+    let mut outputs = match mode {
+        Mode::Train => Outputs::new().loss(total),
+        Mode::Evaluate | Mode::Predict => Outputs::new().loss(Loss::weighted(&total, &features.weight())),
+    };
+    for (number, metric) in config.metrics.iter().enumerate() {
+        let source = plan.metrics[number];
+        let (output, labels) = (of(source), target(&metric.options.labels, metric.wants_classes()));
+        let name = metric.name();
+        let each = metric.per_example(&output, &labels);
+        let what = format!("metric `{name}`");
+        fits(config, &plan, s, ("metrics", number, &what), source, (&metric.options.labels, &labels))?;
+        outputs = outputs.metric(
+            &name,
+            match mode {
+                Mode::Train => Metric::mean(&each),
+                Mode::Evaluate | Mode::Predict => {
+                    Metric::weighted(&each, &features.weight().broadcast_in_dim(&each.dims(), &[0]))
+                }
+            },
+        );
+    }
+    Ok(outputs)
+}
+
+/// The graph's error, if a loss or metric has just made it.
+fn fits(
+    config: &Config,
+    plan: &Plan,
+    s: &Scope,
+    (list, number, what): (&str, usize, &str),
+    source: Source,
+    (label, labels): (&str, &Tensor),
+) -> Result<(), NodeError> {
+    let Some(error) = s.graph().emitter().error() else { return Ok(()) };
+    let judged = plan.name_of(config, source);
+    let labels = if labels.is_poison() { String::new() } else { format!(" {}", example(labels)) };
+    let message = format!("{what} judges `{judged}` by `{label}`{labels}: {}", error.error.message);
+    Err(NodeError { help: error.error.help, ..NodeError::new(at(list, number), message) })
+}
+
+/// What a loss takes of an output that has taken it already.
+fn twice(config: &Config, loss: &super::Loss, source: Source) -> Option<&'static str> {
+    use crate::nn::Activation;
+    let Source::Layer(number) = source else { return None };
+    match (loss.takes()?, config.layers[number].kind.activation()?) {
+        (Activation::Softmax, Activation::Softmax) => Some("softmax"),
+        (Activation::Sigmoid, Activation::Sigmoid) => Some("sigmoid"),
+        _ => None,
+    }
+}
+
+fn axes_from(first: i64, x: &Tensor) -> Vec<i64> {
+    (first..x.rank() as i64).collect()
+}

@@ -1,0 +1,250 @@
+//! The kinds of layer, and a layer as a configuration has it.
+//!
+//! A kind is added in two files: its options with their `build` in one beside this, and a line of the table here.
+
+use super::choice::{Choice, under};
+use super::{conv, dense, elementwise, merge, norm, pool, sequence, shape};
+use crate::graph::{Scope, Tensor};
+use crate::models::yaml::{Node, NodeError, Step};
+use crate::nn;
+use serde::de::{self, Deserializer};
+use serde::ser::{SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
+
+/// How many tensors a layer reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arity {
+    /// One.
+    One,
+    /// One, or two.
+    OneOrTwo,
+    /// Two or more; they are the layer's main option: `{add: [a, b]}`.
+    Several,
+}
+
+/// What a kind of layer is: options, and what is built of them.
+pub(super) trait LayerOptions {
+    /// How many tensors it reads.
+    const ARITY: Arity = Arity::One;
+
+    /// Of a layer that reads indices: what they are below.
+    fn n_values(&self) -> Option<i64> {
+        None
+    }
+
+    /// Builds it under `name`. Wrong shapes are errors of the graph.
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor;
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $Kind:ident($Options:ty) = $name:literal, $keras:literal;)*) => {
+        /// A layer's kind, and its options.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Kind {
+            $($(#[$doc])* $Kind($Options),)*
+        }
+
+        /// Names of kinds, and what Keras calls them.
+        const NAMES: &[(&str, &str)] = &[$(($name, $keras)),*];
+
+        impl Kind {
+            /// Its name.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Kind::$Kind(_) => $name,)*
+                }
+            }
+
+            /// How many tensors it reads.
+            pub fn arity(&self) -> Arity {
+                match self {
+                    $(Kind::$Kind(_) => <$Options>::ARITY,)*
+                }
+            }
+
+            /// Of a layer that reads indices: what they are below.
+            pub(super) fn n_values(&self) -> Option<i64> {
+                match self {
+                    $(Kind::$Kind(options) => options.n_values(),)*
+                }
+            }
+
+            /// Builds it under `name`.
+            pub(super) fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+                match self {
+                    $(Kind::$Kind(options) => options.build(s, name, inputs),)*
+                }
+            }
+
+            fn read(name: &str, choice: Choice<'_>) -> Result<Kind, NodeError> {
+                match name {
+                    $($name => Ok(Kind::$Kind(choice.options(&COMMON)?)),)*
+                    _ => Err(choice.unknown(&[$($name),*])),
+                }
+            }
+
+            fn arity_of(name: &str) -> Arity {
+                match name {
+                    $($name => <$Options>::ARITY,)*
+                    _ => Arity::One,
+                }
+            }
+
+            fn serialize_entry<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+                match self {
+                    $(Kind::$Kind(options) => map.serialize_entry($name, options),)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// `x · kernel + bias`.
+    Dense(dense::Dense) = "dense", "Dense";
+    /// Convolution over height and width.
+    Conv(conv::Conv) = "conv", "Conv2D";
+    /// Convolution in which every channel has kernels of its own.
+    DepthwiseConv(conv::DepthwiseConv) = "depthwise_conv", "DepthwiseConv2D";
+    /// Batch normalisation.
+    BatchNorm(norm::BatchNorm) = "batch_norm", "BatchNormalization";
+    /// Layer normalisation.
+    LayerNorm(norm::LayerNorm) = "layer_norm", "LayerNormalization";
+    /// The greatest of each window.
+    MaxPool(pool::MaxPool) = "max_pool", "MaxPooling2D";
+    /// The mean of each window.
+    AvgPool(pool::AvgPool) = "avg_pool", "AveragePooling2D";
+    /// The greatest over height and width.
+    GlobalMaxPool(pool::GlobalMaxPool) = "global_max_pool", "GlobalMaxPooling2D";
+    /// The mean over height and width.
+    GlobalAvgPool(pool::GlobalAvgPool) = "global_avg_pool", "GlobalAveragePooling2D";
+    /// Zeroes elements in training.
+    Dropout(norm::Dropout) = "dropout", "Dropout";
+    /// A function of each element.
+    Activation(elementwise::Activation) = "activation", "Activation";
+    /// `x · scale + offset`.
+    Rescaling(elementwise::Rescaling) = "rescaling", "Rescaling";
+    /// Rows of a table by index.
+    Embedding(sequence::Embedding) = "embedding", "Embedding";
+    /// Adds learned positions.
+    PositionEmbedding(sequence::PositionEmbedding) = "position_embedding", "PositionEmbedding";
+    /// Attention over several heads.
+    Attention(sequence::Attention) = "attention", "MultiHeadAttention";
+    /// All axes but the batch as one.
+    Flatten(shape::Flatten) = "flatten", "Flatten";
+    /// Each example in other dims.
+    Reshape(shape::Reshape) = "reshape", "Reshape";
+    /// Zeros around images.
+    ZeroPadding(shape::ZeroPadding) = "zero_padding", "ZeroPadding2D";
+    /// Every pixel several times.
+    Upsample(shape::Upsample) = "upsample", "UpSampling2D";
+    /// Several behind one another.
+    Concat(merge::Concat) = "concat", "Concatenate";
+    /// The sum of several.
+    Add(merge::Add) = "add", "Add";
+    /// The first less the others.
+    Subtract(merge::Subtract) = "subtract", "Subtract";
+    /// The product of several.
+    Multiply(merge::Multiply) = "multiply", "Multiply";
+    /// The mean of several.
+    Average(merge::Average) = "average", "Average";
+    /// The greatest of each element of several.
+    Maximum(merge::Maximum) = "maximum", "Maximum";
+    /// The least of each element of several.
+    Minimum(merge::Minimum) = "minimum", "Minimum";
+}
+
+/// What every layer may have beside its options.
+const COMMON: [&str; 2] = ["name", "inputs"];
+
+/// A layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    /// Its name, which its variables begin with; default its kind's, with `_1`, `_2`, … from the second on.
+    pub name: Option<String>,
+    /// The inputs and layers that it reads; none is the layer before it.
+    pub inputs: Vec<String>,
+    /// What it is.
+    pub kind: Kind,
+}
+
+impl From<Kind> for Layer {
+    fn from(kind: Kind) -> Layer {
+        Layer { name: None, inputs: Vec::new(), kind }
+    }
+}
+
+/// A name, or several.
+pub(super) struct Names(pub Vec<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Names, D::Error> {
+        let read = |node: &Node| match node {
+            Node::Text(name) => Ok(vec![name.clone()]),
+            Node::List(_) => Vec::<String>::deserialize(node),
+            other => Err(de::Error::invalid_type(other.unexpected(), &"a name, or a list of names")),
+        };
+        read(&Node::deserialize(deserializer)?).map(Names).map_err(de::Error::custom)
+    }
+}
+
+impl Kind {
+    /// What the layer's own function ends in, if that is one of [`nn::Activation`].
+    pub(super) fn activation(&self) -> Option<nn::Activation> {
+        match self {
+            Kind::Dense(options) => Some(options.activation),
+            Kind::Conv(options) => Some(options.activation),
+            Kind::Activation(options) => Some(options.activation),
+            _ => None,
+        }
+    }
+
+    /// The name that `written` means: it may be Keras', and case and underscores do not matter.
+    fn canonical(written: &str) -> &str {
+        let plain = |name: &str| name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase();
+        let written_plain = plain(written);
+        let known = NAMES.iter().find(|(own, keras)| [own, keras].iter().any(|name| plain(name) == written_plain));
+        known.map_or(written, |(own, _)| own)
+    }
+}
+
+impl Layer {
+    fn read(node: &Node) -> Result<Layer, NodeError> {
+        let mut choice = Choice::read(node, &COMMON, "a layer, such as `flatten` or `{dense: 10}`")?;
+        let canonical = Kind::canonical(choice.name);
+        let name = choice.take::<String>("name")?;
+        let mut inputs = choice.take::<Names>("inputs")?.map(|Names(names)| names);
+        if Kind::arity_of(canonical) == Arity::Several
+            && let Some(main) = choice.main.take()
+        {
+            let path = choice.main_path();
+            if inputs.is_some() {
+                let error: NodeError = de::Error::custom("duplicate field `inputs`");
+                return Err(error.within(Step::KeyItself("inputs".to_string())));
+            }
+            let Names(names) = Names::deserialize(main).map_err(|error| under(path, error))?;
+            inputs = Some(names);
+        }
+        Ok(Layer { name, inputs: inputs.unwrap_or_default(), kind: Kind::read(canonical, choice)? })
+    }
+}
+
+impl<'de> Deserialize<'de> for Layer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Layer, D::Error> {
+        Layer::read(&Node::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+impl Serialize for Layer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        self.kind.serialize_entry(&mut map)?;
+        if let Some(name) = &self.name {
+            map.serialize_entry("name", name)?;
+        }
+        if !self.inputs.is_empty() {
+            map.serialize_entry("inputs", &self.inputs)?;
+        }
+        map.end()
+    }
+}

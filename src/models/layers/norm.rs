@@ -1,0 +1,107 @@
+//! `batch_norm`, `layer_norm` and `dropout`: Keras' `BatchNormalization`, `LayerNormalization` and `Dropout`.
+
+use super::kinds::LayerOptions;
+use super::options::Initializer;
+use crate::graph::{Scope, Tensor};
+use crate::models::yaml;
+use crate::nn;
+use serde::de::Deserializer;
+use serde::{Deserialize, Serialize};
+
+/// Options of `batch_norm`; see [`nn::batch_norm`]. Defaults are Keras'.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchNorm {
+    /// How much of the running statistics a step keeps. Default 0.99.
+    #[serde(default = "momentum", deserialize_with = "unit_interval")]
+    pub momentum: f64,
+    /// Added to the variance. Default 0.001.
+    #[serde(default = "epsilon", deserialize_with = "positive_number")]
+    pub epsilon: f64,
+    /// The axis of features. Default -1, the last.
+    #[serde(default = "last")]
+    pub axis: i64,
+    /// How the offset starts. Default `zeros`.
+    #[serde(default = "Initializer::zeros")]
+    pub beta_initializer: Initializer,
+    /// How the scale starts. Default `ones`.
+    #[serde(default = "Initializer::ones")]
+    pub gamma_initializer: Initializer,
+}
+
+fn momentum() -> f64 {
+    0.99
+}
+
+fn epsilon() -> f64 {
+    0.001
+}
+
+fn last() -> i64 {
+    -1
+}
+
+fn unit_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    yaml::number(deserializer, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
+}
+
+fn positive_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let is_positive = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();
+    yaml::number(deserializer, is_positive, "a number above 0 that f32 can hold")
+}
+
+impl LayerOptions for BatchNorm {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        let config = nn::BatchNorm {
+            axis: self.axis,
+            momentum: self.momentum,
+            epsilon: self.epsilon as f32,
+            gamma_init: self.gamma_initializer.init(),
+            beta_init: self.beta_initializer.init(),
+            gradient: s.tuning().norm_gradient,
+        };
+        nn::batch_norm(s, inputs[0], name, &config)
+    }
+}
+
+/// Options of `layer_norm`; see [`nn::layer_norm`]. It normalises the last axis. Defaults are Keras'.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerNorm {
+    /// Added to the variance. Default 0.001.
+    #[serde(default = "epsilon", deserialize_with = "positive_number")]
+    pub epsilon: f64,
+    /// How the offset starts. Default `zeros`.
+    #[serde(default = "Initializer::zeros")]
+    pub beta_initializer: Initializer,
+    /// How the scale starts. Default `ones`.
+    #[serde(default = "Initializer::ones")]
+    pub gamma_initializer: Initializer,
+}
+
+impl LayerOptions for LayerNorm {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        let config = nn::LayerNorm {
+            epsilon: self.epsilon,
+            gamma_init: self.gamma_initializer.init(),
+            beta_init: self.beta_initializer.init(),
+            ..nn::LayerNorm::default()
+        };
+        nn::layer_norm(s, inputs[0], name, &config)
+    }
+}
+
+/// Options of `dropout`; see [`nn::dropout`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dropout {
+    /// The part that is set to 0 in training.
+    #[serde(deserialize_with = "yaml::fraction")]
+    pub rate: f64,
+}
+
+impl LayerOptions for Dropout {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        nn::dropout(s, inputs[0], name, self.rate)
+    }
+}

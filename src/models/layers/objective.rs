@@ -1,0 +1,298 @@
+//! Losses and metrics by name.
+
+use super::choice::Choice;
+use crate::graph::Tensor;
+use crate::hlo::DType;
+use crate::models::yaml::{self, Node, NodeError};
+use crate::nn;
+use crate::task::Feature;
+use serde::de::{self, Deserializer};
+use serde::ser::{SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
+
+/// What a loss is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossKind {
+    /// [`nn::sparse_softmax_cross_entropy_per_example`]: labels are classes.
+    SparseSoftmaxCrossEntropy,
+    /// [`nn::softmax_cross_entropy_per_example`]: labels are distributions.
+    SoftmaxCrossEntropy,
+    /// [`nn::sigmoid_cross_entropy_per_example`]: labels are 0 or 1.
+    SigmoidCrossEntropy,
+    /// [`nn::mean_squared_error_per_example`].
+    MeanSquaredError,
+    /// [`nn::mean_absolute_error_per_example`].
+    MeanAbsoluteError,
+}
+
+/// What a metric is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// The part of rows whose greatest logit is their label's.
+    Accuracy,
+    /// The part of rows whose label is among so many of the greatest.
+    TopK(i64),
+    /// The part of logits that are above 0 where the label is 1, and below where it is 0.
+    BinaryAccuracy,
+    /// The mean of squared differences.
+    MeanSquaredError,
+    /// The mean of absolute differences.
+    MeanAbsoluteError,
+}
+
+const LOSSES: [(&str, LossKind); 5] = [
+    ("sparse_softmax_cross_entropy", LossKind::SparseSoftmaxCrossEntropy),
+    ("softmax_cross_entropy", LossKind::SoftmaxCrossEntropy),
+    ("sigmoid_cross_entropy", LossKind::SigmoidCrossEntropy),
+    ("mean_squared_error", LossKind::MeanSquaredError),
+    ("mean_absolute_error", LossKind::MeanAbsoluteError),
+];
+
+const METRICS: [(&str, MetricKind); 5] = [
+    ("accuracy", MetricKind::Accuracy),
+    ("top_k", MetricKind::TopK(5)),
+    ("binary_accuracy", MetricKind::BinaryAccuracy),
+    ("mean_squared_error", MetricKind::MeanSquaredError),
+    ("mean_absolute_error", MetricKind::MeanAbsoluteError),
+];
+
+/// A loss of one output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loss {
+    /// Which.
+    pub kind: LossKind,
+    /// Its options.
+    pub options: LossOptions,
+}
+
+/// Options of a loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossOptions {
+    /// The output or layer that it judges. Default the only output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// What that should be: a label, or an input. Default `labels`.
+    #[serde(default = "labels")]
+    pub labels: String,
+    /// What it is multiplied by in the sum of losses. Default 1.
+    #[serde(default = "one", deserialize_with = "finite")]
+    pub weight: f64,
+    /// Label smoothing in training. Default that of `train`.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "smoothing")]
+    pub label_smoothing: Option<f64>,
+}
+
+/// A metric of one output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// Which.
+    pub kind: MetricKind,
+    /// Its options.
+    pub options: MetricOptions,
+}
+
+/// Options of a metric.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetricOptions {
+    /// The output or layer that it judges. Default the only output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// What that should be: a label, or an input. Default `labels`.
+    #[serde(default = "labels")]
+    pub labels: String,
+    /// What it is reported as. Default its kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// Options of `top_k`, whose first is how many.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TopKOptions {
+    #[serde(default = "five", deserialize_with = "yaml::positive")]
+    k: i64,
+    #[serde(default)]
+    output: Option<String>,
+    #[serde(default = "labels")]
+    labels: String,
+    #[serde(default)]
+    name: Option<String>,
+}
+
+fn labels() -> String {
+    "labels".to_string()
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn five() -> i64 {
+    5
+}
+
+fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    yaml::number(deserializer, f64::is_finite, "a finite number")
+}
+
+fn smoothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    yaml::fraction(deserializer).map(Some)
+}
+
+/// The entry of `table` that `choice` names.
+fn named<T: Copy>(table: &[(&str, T)], choice: &Choice<'_>) -> Result<T, NodeError> {
+    match table.iter().find(|(name, _)| *name == choice.name) {
+        Some((_, value)) => Ok(*value),
+        None => Err(choice.unknown(&table.iter().map(|(name, _)| *name).collect::<Vec<_>>())),
+    }
+}
+
+impl From<LossKind> for Loss {
+    fn from(kind: LossKind) -> Loss {
+        let options = LossOptions { output: None, labels: labels(), weight: 1.0, label_smoothing: None };
+        Loss { kind, options }
+    }
+}
+
+impl From<MetricKind> for Metric {
+    fn from(kind: MetricKind) -> Metric {
+        Metric { kind, options: MetricOptions { output: None, labels: labels(), name: None } }
+    }
+}
+
+impl Loss {
+    fn read(node: &Node) -> Result<Loss, NodeError> {
+        let choice = Choice::read(node, &[], "a loss, such as `sparse_softmax_cross_entropy`")?;
+        Ok(Loss { kind: named(&LOSSES, &choice)?, options: choice.options(&[])? })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        LOSSES.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(name, _)| name)
+    }
+
+    /// Whether it takes a softmax or a sigmoid of the output itself.
+    pub(super) fn takes(&self) -> Option<nn::Activation> {
+        match self.kind {
+            LossKind::SparseSoftmaxCrossEntropy | LossKind::SoftmaxCrossEntropy => Some(nn::Activation::Softmax),
+            LossKind::SigmoidCrossEntropy => Some(nn::Activation::Sigmoid),
+            LossKind::MeanSquaredError | LossKind::MeanAbsoluteError => None,
+        }
+    }
+
+    /// Whether its labels are classes.
+    pub(super) fn wants_classes(&self) -> bool {
+        self.kind == LossKind::SparseSoftmaxCrossEntropy
+    }
+
+    /// The loss of each example, or of each of its rows: `[batch, …]`.
+    pub(super) fn per_example(&self, output: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tensor {
+        match self.kind {
+            LossKind::SparseSoftmaxCrossEntropy => {
+                nn::sparse_softmax_cross_entropy_per_example(output, labels, label_smoothing)
+            }
+            LossKind::SoftmaxCrossEntropy => nn::softmax_cross_entropy_per_example(output, labels, label_smoothing),
+            LossKind::SigmoidCrossEntropy => nn::sigmoid_cross_entropy_per_example(output, labels, label_smoothing),
+            LossKind::MeanSquaredError => nn::mean_squared_error_per_example(output, labels),
+            LossKind::MeanAbsoluteError => nn::mean_absolute_error_per_example(output, labels),
+        }
+    }
+}
+
+impl Metric {
+    fn read(node: &Node) -> Result<Metric, NodeError> {
+        let choice = Choice::read(node, &[], "a metric, such as `accuracy`")?;
+        let kind = named(&METRICS, &choice)?;
+        if let MetricKind::TopK(_) = kind {
+            let TopKOptions { k, output, labels, name } = choice.options(&[])?;
+            return Ok(Metric { kind: MetricKind::TopK(k), options: MetricOptions { output, labels, name } });
+        }
+        Ok(Metric { kind, options: choice.options(&[])? })
+    }
+
+    /// Its kind's name.
+    fn kind_name(&self) -> &'static str {
+        let same = |other: &MetricKind| std::mem::discriminant(other) == std::mem::discriminant(&self.kind);
+        METRICS.iter().find(|(_, kind)| same(kind)).map_or("", |(name, _)| name)
+    }
+
+    /// What it is reported as.
+    pub fn name(&self) -> String {
+        match (&self.options.name, self.kind) {
+            (Some(name), _) => name.clone(),
+            (None, MetricKind::TopK(k)) => format!("top_{k}_accuracy"),
+            (None, _) => self.kind_name().to_string(),
+        }
+    }
+
+    /// Whether its labels are classes.
+    pub(super) fn wants_classes(&self) -> bool {
+        matches!(self.kind, MetricKind::Accuracy | MetricKind::TopK(_))
+    }
+
+    /// The value of each example, or of each of its rows: pred or f32, `[batch, …]`.
+    pub(super) fn per_example(&self, output: &Tensor, labels: &Tensor) -> Tensor {
+        match self.kind {
+            MetricKind::Accuracy => nn::is_correct(output, labels),
+            MetricKind::TopK(k) => nn::is_in_top_k(output, labels, k),
+            MetricKind::BinaryAccuracy => nn::is_on_side(output, labels),
+            MetricKind::MeanSquaredError => nn::mean_squared_error_per_example(output, labels),
+            MetricKind::MeanAbsoluteError => nn::mean_absolute_error_per_example(output, labels),
+        }
+    }
+}
+
+/// The label that an output of `[batch, dims…]` is judged by: its class along the last axis, or numbers like it.
+pub(super) fn label_of(name: &str, dims: &[i64], wants_classes: bool) -> Feature {
+    match dims {
+        [_, leading @ .., n_classes] if wants_classes => {
+            Feature::exact(name, DType::S32, leading).below(*n_classes).label()
+        }
+        [_, dims @ ..] if !wants_classes => Feature::exact(name, DType::F32, dims).label(),
+        // Which the loss refuses.
+        _ => Feature::exact(name, if wants_classes { DType::S32 } else { DType::F32 }, []).label(),
+    }
+}
+
+impl<'de> Deserialize<'de> for Loss {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Loss, D::Error> {
+        Loss::read(&Node::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Metric {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Metric, D::Error> {
+        Metric::read(&Node::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+impl Serialize for Loss {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1))?;
+        map.serialize_entry(self.name(), &self.options)?;
+        map.end()
+    }
+}
+
+impl Serialize for Metric {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        match self.kind {
+            MetricKind::TopK(k) => {
+                map.serialize_entry("top_k", &k)?;
+                let MetricOptions { output, labels, name } = &self.options;
+                if let Some(output) = output {
+                    map.serialize_entry("output", output)?;
+                }
+                map.serialize_entry("labels", labels)?;
+                if let Some(name) = name {
+                    map.serialize_entry("name", name)?;
+                }
+            }
+            _ => map.serialize_entry(self.kind_name(), &self.options)?,
+        }
+        map.end()
+    }
+}

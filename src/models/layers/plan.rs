@@ -1,0 +1,293 @@
+//! Who reads whom: names looked up, before anything is built.
+
+use super::{Arity, Config, Layer};
+use crate::models::yaml::{NodeError, Step, nearest};
+
+/// What a layer reads, or an output is made by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Input number so many.
+    Input(usize),
+    /// Layer number so many.
+    Layer(usize),
+}
+
+/// A configuration with its names looked up.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The layers' names.
+    pub names: Vec<String>,
+    /// What each layer reads.
+    pub reads: Vec<Vec<Source>>,
+    /// What is predicted.
+    pub outputs: Vec<(String, Source)>,
+    /// What each loss judges.
+    pub losses: Vec<Source>,
+    /// What each metric judges.
+    pub metrics: Vec<Source>,
+}
+
+/// The way to element `index` of the list `key`.
+pub(super) fn at(key: &str, index: usize) -> Vec<Step> {
+    vec![Step::Key(key.to_string()), Step::Index(index)]
+}
+
+fn key(name: &str) -> Step {
+    Step::Key(name.to_string())
+}
+
+impl Plan {
+    /// Looks everything up.
+    ///
+    /// # Errors
+    /// Names that are no one's, or two's; what nobody reads; the wrong number of things to read.
+    pub fn new(config: &Config) -> Result<Plan, NodeError> {
+        if config.layers.is_empty() {
+            return Err(NodeError::new(vec![key("layers")], "there are no layers, expected at least one"));
+        }
+        if config.inputs.is_empty() {
+            return Err(NodeError::new(vec![key("inputs")], "there are no inputs, expected at least one"));
+        }
+        if config.loss.is_empty() {
+            return Err(NodeError::new(vec![key("loss")], "there are no losses, expected at least one"));
+        }
+        let names = names(config)?;
+        let mut plan = Plan { names, reads: Vec::new(), outputs: Vec::new(), losses: Vec::new(), metrics: Vec::new() };
+        for (number, layer) in config.layers.iter().enumerate() {
+            let reads = plan.reads_of(config, number, layer)?;
+            plan.reads.push(reads);
+        }
+        plan.outputs = plan.outputs_of(config)?;
+        for (number, loss) in config.loss.iter().enumerate() {
+            let path = [at("loss", number), vec![key(loss.name()), key("output")]].concat();
+            let source =
+                plan.judged(config, &format!("loss `{}`", loss.name()), loss.options.output.as_deref(), path)?;
+            plan.losses.push(source);
+        }
+        for (number, metric) in config.metrics.iter().enumerate() {
+            let name = metric.name();
+            if name == "loss" || config.metrics[..number].iter().any(|other| other.name() == name) {
+                let error = NodeError::new(at("metrics", number), format!("two things are reported as `{name}`"));
+                return Err(error.with_help("give one of them another name: `name: …`"));
+            }
+            let path = at("metrics", number);
+            let source = plan.judged(config, &format!("metric `{name}`"), metric.options.output.as_deref(), path)?;
+            plan.metrics.push(source);
+        }
+        plan.everything_is_read(config)?;
+        Ok(plan)
+    }
+
+    /// The source of this name.
+    fn find(&self, config: &Config, name: &str) -> Option<Source> {
+        let input = config.inputs.iter().position(|input| input.name == name).map(Source::Input);
+        input.or_else(|| self.names.iter().position(|other| other == name).map(Source::Layer))
+    }
+
+    /// The name of a source.
+    pub fn name_of<'a>(&'a self, config: &'a Config, source: Source) -> &'a str {
+        match source {
+            Source::Input(number) => &config.inputs[number].name,
+            Source::Layer(number) => &self.names[number],
+        }
+    }
+
+    fn reads_of(&self, config: &Config, number: usize, layer: &Layer) -> Result<Vec<Source>, NodeError> {
+        let (name, kind) = (&self.names[number], layer.kind.name());
+        let wrong = |message: String| NodeError::new([at("layers", number), vec![key("inputs")]].concat(), message);
+        if layer.inputs.is_empty() && layer.kind.arity() != Arity::Several {
+            return match (number, &config.inputs[..]) {
+                (0, [_]) => Ok(vec![Source::Input(0)]),
+                (0, inputs) => {
+                    let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
+                    let message = format!("layer `{name}` is the first, and there are {} inputs", inputs.len());
+                    let help = format!("say which it reads: `inputs: {}`, …; there are {}", names[0], names.join(", "));
+                    Err(wrong(message).with_help(help))
+                }
+                _ => Ok(vec![Source::Layer(number - 1)]),
+            };
+        }
+        let (n, expected) = (layer.inputs.len(), layer.kind.arity());
+        let (fits, words) = match expected {
+            Arity::One => (n == 1, "one"),
+            Arity::OneOrTwo => (n == 1 || n == 2, "one or two"),
+            Arity::Several => (n >= 2, "at least two"),
+        };
+        if !fits {
+            let error = wrong(format!("layer `{name}` ({kind}) reads {n}, expected {words}"));
+            return Err(match expected {
+                Arity::Several => error.with_help(format!("name them: `{{{kind}: [a, b]}}`")),
+                Arity::One | Arity::OneOrTwo => error.with_help("join them first, with `concat` or `add`"),
+            });
+        }
+        let source = |read: &String| match self.find(config, read) {
+            Some(Source::Layer(other)) if other >= number => Err(self.not_above(config, number, other, wrong)),
+            Some(source) => Ok(source),
+            None => {
+                let error = wrong(format!("layer `{name}` reads `{read}`, which is no input and no layer"));
+                Err(error.with_help(self.known(config, read)))
+            }
+        };
+        layer.inputs.iter().map(source).collect()
+    }
+
+    /// The error of a layer that reads itself, or one below it.
+    fn not_above(
+        &self,
+        config: &Config,
+        number: usize,
+        other: usize,
+        wrong: impl Fn(String) -> NodeError,
+    ) -> NodeError {
+        let names = &self.names;
+        match way(config, names, other, number) {
+            Some(way) => {
+                // From the one that reads, along what each reads, back to it.
+                let way = [vec![number], way].concat();
+                let way: Vec<String> = way.into_iter().map(|number| format!("`{}`", names[number])).collect();
+                wrong(format!("layers read each other in a cycle: {}", way.join(" reads ")))
+                    .with_help("let the first of them read an input, or a layer above it")
+            }
+            None => wrong(format!("layer `{}` reads `{}`, which stands below it", names[number], names[other]))
+                .with_help(format!("move `{}` up: a layer stands after what it reads", names[other])),
+        }
+    }
+
+    /// The name that was probably meant, or all there are.
+    fn known(&self, config: &Config, name: &str) -> String {
+        let inputs = config.inputs.iter().map(|input| &input.name);
+        let names: Vec<String> = inputs.chain(&self.names).cloned().collect();
+        match nearest(name, &names) {
+            Some(nearest) => format!("did you mean `{nearest}`?"),
+            None => format!("there are {}", names.join(", ")),
+        }
+    }
+
+    fn outputs_of(&self, config: &Config) -> Result<Vec<(String, Source)>, NodeError> {
+        if config.outputs.is_empty() {
+            return Ok(vec![("logits".to_string(), Source::Layer(config.layers.len() - 1))]);
+        }
+        let mut outputs: Vec<(String, Source)> = Vec::new();
+        for output in &config.outputs {
+            let path = vec![key("outputs"), key(&output.name)];
+            if outputs.iter().any(|(name, _)| *name == output.name) {
+                return Err(NodeError::new(path, format!("there are two outputs `{}`", output.name)));
+            }
+            let Some(source) = self.find(config, &output.layer) else {
+                let message = format!("output `{}` is `{}`, which is no layer and no input", output.name, output.layer);
+                return Err(NodeError::new(path, message).with_help(self.known(config, &output.layer)));
+            };
+            outputs.push((output.name.clone(), source));
+        }
+        Ok(outputs)
+    }
+
+    /// What a loss or metric judges: the only output, or that of this name.
+    fn judged(&self, config: &Config, what: &str, output: Option<&str>, path: Vec<Step>) -> Result<Source, NodeError> {
+        let Some(name) = output else {
+            return match &self.outputs[..] {
+                [(_, source)] => Ok(*source),
+                several => {
+                    let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
+                    let message = format!("{what} does not say which output it judges: {}", names.join(", "));
+                    Err(NodeError::new(path, message).with_help(format!("add `output: {}`", names[0])))
+                }
+            };
+        };
+        let output = self.outputs.iter().find(|(other, _)| other == name).map(|(_, source)| *source);
+        output.or_else(|| self.find(config, name)).ok_or_else(|| {
+            let message = format!("{what} judges `{name}`, which is no output and no layer");
+            NodeError::new(path, message).with_help(self.known(config, name))
+        })
+    }
+
+    /// A layer or an input that does not matter was not meant so.
+    fn everything_is_read(&self, config: &Config) -> Result<(), NodeError> {
+        let mut is_read = [vec![false; config.inputs.len()], vec![false; config.layers.len()]];
+        let mut waiting: Vec<Source> = self.outputs.iter().map(|(_, source)| *source).collect();
+        waiting.extend(self.losses.iter().chain(&self.metrics));
+        while let Some(source) = waiting.pop() {
+            match source {
+                Source::Input(number) => is_read[0][number] = true,
+                Source::Layer(number) => {
+                    if !std::mem::replace(&mut is_read[1][number], true) {
+                        waiting.extend(&self.reads[number]);
+                    }
+                }
+            }
+        }
+        if let Some(number) = is_read[1].iter().position(|is_read| !is_read) {
+            let (name, kind) = (&self.names[number], config.layers[number].kind.name());
+            let message = format!("nobody reads layer `{name}` ({kind})");
+            let help = "name it in another layer's `inputs` or in `outputs`, or leave it out";
+            return Err(NodeError::new(at("layers", number), message).with_help(help));
+        }
+        let targets = config.loss.iter().map(|loss| &loss.options.labels);
+        let targets: Vec<&String> = targets.chain(config.metrics.iter().map(|m| &m.options.labels)).collect();
+        for (number, input) in config.inputs.iter().enumerate() {
+            if !is_read[0][number] && !targets.contains(&&input.name) {
+                let path = vec![key("inputs"), Step::KeyItself(input.name.clone())];
+                let message = format!("no layer reads input `{}`", input.name);
+                let help = format!("name it in a layer's `inputs: {}`, or leave it out", input.name);
+                return Err(NodeError::new(path, message).with_help(help));
+            }
+        }
+        for label in &config.labels {
+            if !targets.contains(&&label.name) {
+                let path = vec![key("labels"), Step::KeyItself(label.name.clone())];
+                let message = format!("no loss and no metric reads label `{}`", label.name);
+                return Err(NodeError::new(path, message).with_help(format!("add `labels: {}` to one", label.name)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The layers by which `from` comes to read `to`, both included, if it does.
+fn way(config: &Config, names: &[String], from: usize, to: usize) -> Option<Vec<usize>> {
+    let mut visited = vec![false; names.len()];
+    let mut paths = vec![vec![from]];
+    while let Some(path) = paths.pop() {
+        let last = path[path.len() - 1];
+        if last == to {
+            return Some(path);
+        }
+        if std::mem::replace(&mut visited[last], true) {
+            continue;
+        }
+        let layer = &config.layers[last];
+        let before = (layer.inputs.is_empty() && last > 0).then(|| last - 1);
+        let named = layer.inputs.iter().filter_map(|name| names.iter().position(|other| other == name));
+        paths.extend(named.chain(before).map(|next| [path.as_slice(), &[next]].concat()));
+    }
+    None
+}
+
+/// The layers' names: their own, or the kind's with a number from the second on, as Keras counts.
+fn names(config: &Config) -> Result<Vec<String>, NodeError> {
+    let mut taken: std::collections::BTreeSet<String> = config.inputs.iter().map(|input| input.name.clone()).collect();
+    for (number, layer) in config.layers.iter().enumerate() {
+        let Some(name) = &layer.name else { continue };
+        if !taken.insert(name.clone()) {
+            let path = [at("layers", number), vec![key("name")]].concat();
+            let message = format!("another layer or input is called `{name}`, too");
+            return Err(NodeError::new(path, message).with_help("give one of them another name"));
+        }
+    }
+    let mut n_of_kind = std::collections::BTreeMap::<&str, usize>::new();
+    let name = |layer: &Layer| {
+        if let Some(name) = &layer.name {
+            return name.clone();
+        }
+        let kind = layer.kind.name();
+        loop {
+            let n = n_of_kind.entry(kind).or_default();
+            let name = if *n == 0 { kind.to_string() } else { format!("{kind}_{n}") };
+            *n += 1;
+            if taken.insert(name.clone()) {
+                return name;
+            }
+        }
+    };
+    Ok(config.layers.iter().map(name).collect())
+}
