@@ -98,7 +98,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::cpu()?;
     let folder = tempfile::tempdir()?;
     let checkpoint = folder.path().join("digits.safetensors");
-    let plan = |checkpoint| Plan { n_epochs: 20, checkpoint };
+    let plan = |checkpoint| Plan::new(20, checkpoint);
     let mut whole = Session::new(&client, spec())?;
     let summary = run(&mut whole, data, &plan(None), &AtomicBool::new(false), &mut |event| {
         if let Event::Epoch(report) = event {

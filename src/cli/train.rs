@@ -1,4 +1,4 @@
-//! `bf16scope train`: trains an experiment on the CPU plugin or another device, with a checkpoint after each epoch.
+//! `bf16scope train`: trains an experiment on the CPU plugin or another device, with checkpoints.
 
 mod record;
 
@@ -23,7 +23,7 @@ use crate::report::grouped;
 use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::check_data;
 use crate::train::{
-    Data, EpochReport, Event, Experiment, Plan, Resumption, Session, Summary, TrainError, check, default_checkpoint,
+    Data, EpochReport, Event, Experiment, Resumption, Session, Summary, TrainError, check, default_checkpoint,
     run as train,
 };
 use crate::tuning::Tuning;
@@ -151,7 +151,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         });
     } else if existed {
         show.say(&format!(
-            "{} will be replaced after the first epoch; --resume goes on from it instead, if it is whole",
+            "{} will be replaced by the first checkpoint; --resume goes on from it instead, if it is whole",
             path.display()
         ));
     }
@@ -167,7 +167,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     };
     show.record = args.record.open(&subject, &mut |line| show.say(line))?;
     let run = show.record.as_ref().map(|record| record.path().to_path_buf());
-    let plan = Plan { n_epochs: show.n_epochs, checkpoint: Some(place) };
+    let plan = experiment.train.plan(Some(place));
     let result = train(&mut session, data, &plan, &stop.asked, &mut |event| show.event(event));
     show.clear();
     let summary = match (result, stop.signal.load(Ordering::Relaxed)) {

@@ -13,9 +13,11 @@
 mod error;
 mod file;
 mod place;
+mod series;
 
 pub use error::{CheckpointError, Fault, Mismatch};
 pub use place::Place;
+pub(in crate::train) use series::Series;
 
 use super::memory::memory_of_machine;
 use crate::data::Fingerprint;

@@ -12,9 +12,11 @@
 //!
 //! [`DataConfig`] says what `data` may be. Paths in the file are relative to the file. Precision is not in it: it is a switch of the run.
 
+use super::checkpoint::Place;
 use super::data_config::{DataConfig, Examples};
 use super::error::TrainError;
 use super::objective::Objective;
+use super::run::Plan;
 use super::spec::Spec;
 use crate::files;
 use crate::graph::Precision;
@@ -75,11 +77,25 @@ pub struct TrainConfig {
     /// In how many micro-batches a batch is gone through before the update; it must divide `batch`. Default 1.
     #[serde(deserialize_with = "count")]
     pub accumulate: u32,
+    /// After how many steps there is a checkpoint, beside those after each epoch and when the run is stopped. Default never.
+    #[serde(deserialize_with = "some_count")]
+    pub save_checkpoints_steps: Option<u32>,
+    /// After how many seconds there is one, at the end of a step. Default never.
+    #[serde(deserialize_with = "some_count")]
+    pub save_checkpoints_secs: Option<u32>,
+    /// How many of the run's last checkpoints stay: the newest at its place, older ones beside it as
+    /// `NAME-STEP.safetensors`. Default 1.
+    #[serde(deserialize_with = "count")]
+    pub keep_checkpoint_max: u32,
 }
 
 /// A whole number from 1 up to what fits in an `i32`.
 fn count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     Ok(yaml::positive_up_to(deserializer, i64::from(i32::MAX))? as u32)
+}
+
+fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    count(deserializer).map(Some)
 }
 
 impl Default for TrainConfig {
@@ -95,6 +111,9 @@ impl Default for TrainConfig {
             label_smoothing: 0.0,
             loss_scale: None,
             accumulate: 1,
+            save_checkpoints_steps: None,
+            save_checkpoints_secs: None,
+            keep_checkpoint_max: 1,
         }
     }
 }
@@ -113,6 +132,16 @@ impl TrainConfig {
         });
         let accumulate = NonZeroU32::new(self.accumulate).unwrap_or(NonZeroU32::MIN);
         Objective { update, loss_scale, accumulate, tuning: Tuning::none() }
+    }
+
+    /// How long a run is, and what it leaves at `checkpoint`.
+    pub fn plan(&self, checkpoint: Option<Place>) -> Plan {
+        Plan {
+            save_checkpoints_steps: self.save_checkpoints_steps.and_then(NonZeroU32::new),
+            save_checkpoints_secs: self.save_checkpoints_secs.and_then(NonZeroU32::new),
+            keep_checkpoint_max: NonZeroU32::new(self.keep_checkpoint_max).unwrap_or(NonZeroU32::MIN),
+            ..Plan::new(u64::from(self.epochs), checkpoint)
+        }
     }
 }
 
@@ -206,6 +235,9 @@ train:
   label_smoothing: 0.1
   loss_scale: static:128
   accumulate: 4
+  save_checkpoints_steps: 100
+  save_checkpoints_secs: 600
+  keep_checkpoint_max: 5
 tune: {remat: [block*, stem]}
 ",
         );
@@ -229,6 +261,9 @@ tune: {remat: [block*, stem]}
                 label_smoothing: 0.1,
                 loss_scale: Some(LossScale::Static { scale: 128.0 }),
                 accumulate: 4,
+                save_checkpoints_steps: Some(100),
+                save_checkpoints_secs: Some(600),
+                keep_checkpoint_max: 5,
             },
             tune: Keys {
                 remat: Some(Remat::Scopes(vec!["block*".to_string(), "stem".to_string()])),
@@ -349,7 +384,7 @@ tune: {remat: [block*, stem]}
         check(
             "  epoch: 3\n",
             expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale, accumulate
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale, accumulate, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],

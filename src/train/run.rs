@@ -5,7 +5,7 @@
 //! never holds a NaN, and the one before stays. Nothing is printed here: who wants to show progress is told of
 //! [`Event`]s.
 
-use super::checkpoint::{DataIdentity, Fault, Place};
+use super::checkpoint::{DataIdentity, Fault, Place, Series};
 use super::error::{Kept, TrainError};
 use super::evaluation::Evaluation;
 use super::session::Session;
@@ -13,9 +13,10 @@ use super::spec::Spec;
 use super::totals::Totals;
 use crate::data::{Loader, Source};
 use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The data of a run.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,26 @@ pub struct Plan {
     pub n_epochs: u64,
     /// Where the checkpoint goes, after each epoch and when the run is stopped. No other run saves there meanwhile.
     pub checkpoint: Option<Place>,
+    /// A checkpoint also after every so many steps.
+    pub save_checkpoints_steps: Option<NonZeroU32>,
+    /// A checkpoint also after the step at whose end so many seconds have passed since the last one.
+    pub save_checkpoints_secs: Option<NonZeroU32>,
+    /// How many checkpoints stay: the newest at its place, older ones beside it as `NAME-STEP.safetensors`. What this run,
+    /// or the one it goes on from, has not written is neither replaced nor removed.
+    pub keep_checkpoint_max: NonZeroU32,
+}
+
+impl Plan {
+    /// So many epochs; one checkpoint stays, of the last epoch or of where the run was stopped.
+    pub fn new(n_epochs: u64, checkpoint: Option<Place>) -> Plan {
+        Plan {
+            n_epochs,
+            checkpoint,
+            save_checkpoints_steps: None,
+            save_checkpoints_secs: None,
+            keep_checkpoint_max: NonZeroU32::MIN,
+        }
+    }
 }
 
 /// What happens in a run.
@@ -186,7 +207,11 @@ pub fn run(
         return Err(TrainError::TooLong { n_epochs: plan.n_epochs, steps_per_epoch });
     }
     let evaluator = session.evaluator(test_batch(&spec, data.test))?;
-    let mut run = Run { session, plan, steps_per_epoch, identity, kept: Kept::default(), observe };
+    let resumed = session.resumed_from().map(|path| (path.to_path_buf(), session.step()));
+    let resumed = resumed.as_ref().map(|(path, step)| (path.as_path(), *step));
+    let series = plan.checkpoint.as_ref().map(|place| Series::begin(place, plan.keep_checkpoint_max, resumed));
+    let (kept, saved) = (Kept::default(), Instant::now());
+    let mut run = Run { session, plan, series, saved, steps_per_epoch, identity, kept, observe };
     let mut epochs = Vec::new();
     let mut last: Option<Evaluation> = None;
     for epoch in run.session.step() / steps_per_epoch..plan.n_epochs {
@@ -224,6 +249,9 @@ fn test_batch(spec: &Spec, test: &dyn Source) -> u32 {
 struct Run<'a> {
     session: &'a mut Session,
     plan: &'a Plan,
+    series: Option<Series<'a>>,
+    /// When it last saved, or began.
+    saved: Instant,
     steps_per_epoch: u64,
     identity: DataIdentity,
     kept: Kept,
@@ -272,6 +300,9 @@ impl Run<'_> {
                 learning_rate,
                 examples_per_second,
             });
+            if self.is_time_to_save() {
+                self.save()?;
+            }
             if stop.load(Ordering::Relaxed) {
                 self.save()?;
                 return Err(TrainError::Interrupted { step: self.session.step(), epoch, kept: self.kept.clone() });
@@ -281,16 +312,28 @@ impl Run<'_> {
         Ok(Trained { totals, examples_per_second })
     }
 
-    /// Writes a checkpoint of a state that is good.
+    /// Whether steps or time since the last checkpoint ask for one, within an epoch.
+    fn is_time_to_save(&self) -> bool {
+        let Plan { save_checkpoints_steps, save_checkpoints_secs, .. } = self.plan;
+        let of_steps = save_checkpoints_steps.is_some_and(|n| self.session.step().is_multiple_of(u64::from(n.get())));
+        let has_passed = |n: NonZeroU32| self.saved.elapsed() >= Duration::from_secs(u64::from(n.get()));
+        of_steps || save_checkpoints_secs.is_some_and(has_passed)
+    }
+
+    /// Writes a checkpoint of a state that is good, unless the last one is of this step.
     fn save(&mut self) -> Result<(), TrainError> {
         let Some(place) = &self.plan.checkpoint else { return Ok(()) };
+        if self.kept.0.as_ref().is_some_and(|(_, step)| *step == self.session.step()) {
+            return Ok(());
+        }
         let _span = tracing::info_span!("checkpoint").entered();
         let mut checkpoint = self.session.checkpoint(self.steps_per_epoch)?;
         checkpoint.data = Some(self.identity.clone());
         if let Err(Fault::NotFinite { name, .. }) = checkpoint.check_finite() {
             return Err(self.diverged(name, self.session.learning_rate()));
         }
-        place.write(&checkpoint)?;
+        self.series.iter_mut().try_for_each(|series| series.write(&checkpoint))?;
+        self.saved = Instant::now();
         let (path, step) = (place.path(), self.session.step());
         self.kept = Kept(Some((path.to_path_buf(), step)));
         (self.observe)(Event::Saved { path, step });

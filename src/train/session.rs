@@ -205,6 +205,11 @@ impl Session {
         Ok(changes)
     }
 
+    /// The checkpoint that it goes on from, where one was restored.
+    pub(super) fn resumed_from(&self) -> Option<&Path> {
+        self.resumed.as_ref().map(|resumed| resumed.path.as_path())
+    }
+
     /// Whether the data of a run are those that the checkpoint it goes on from was made with.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! Going on from a checkpoint with other settings or other data, and evaluating it on them.
 
 use super::binary;
-use super::streams::{Tiny, text};
-use std::process::Output;
+use super::streams::{Tiny, kill, text};
+use std::process::{Output, Stdio};
 
 /// The settings that the checkpoint is made with.
 const TRAIN: &str = "batch: 8, epochs: 2, learning_rate: {kind: constant, value: 0.05}";
@@ -118,4 +118,41 @@ fn other_data_are_refused_and_evaluated_with_a_warning() {
     let output = binary::bf16scope(&eval).current_dir(tiny.folder()).output().unwrap();
     assert_eq!((text(&output.stderr).as_str(), output.status.code()), ("", Some(0)));
     assert!(text(&output.stdout).contains("\"same_test_data\": true"));
+}
+
+#[test]
+fn a_run_that_is_killed_within_an_epoch_goes_on_there_to_the_same_bytes() {
+    let tiny = Tiny::new();
+    // 32 steps an epoch, and a checkpoint after each: few kills fall between epochs.
+    let train = "batch: 1, epochs: 1, learning_rate: {kind: constant, value: 0.001}, save_checkpoints_steps: 1";
+    tiny.write(&format!("{train}, keep_checkpoint_max: 3"));
+    let mut args = vec!["--epochs", "10000000"];
+    let step = loop {
+        let mut child = tiny.train_by(&[], &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        tiny.wait_for_checkpoint();
+        kill("KILL", &child);
+        child.wait().unwrap();
+        match tiny.steps() {
+            step if !step.is_multiple_of(32) => break step,
+            _ => args = vec!["--epochs", "10000000", "--resume"],
+        }
+    };
+    // How often it saves, and how much it keeps, may change.
+    tiny.write(&format!("{}7, keep_checkpoint_max: 2", train.trim_end_matches('1')));
+    let epochs = (step / 32 + 1).to_string();
+    let output = tiny.train(&["--resume", "--epochs", &epochs]);
+    assert_eq!(
+        (text(&output.stderr), output.status.code()),
+        (format!("bf16scope: going on from run.safetensors after step {step}\n"), Some(0))
+    );
+    let names = || {
+        let names = std::fs::read_dir(tiny.folder()).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("run")).collect::<Vec<_>>()
+    };
+    assert_eq!(names().len(), 2, "the newest and one older: {:?}", names());
+    let killed = std::fs::read(tiny.path("run.safetensors")).unwrap();
+    let output = tiny.train(&["--checkpoint", "whole.safetensors", "--epochs", &epochs]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(killed == std::fs::read(tiny.path("whole.safetensors")).unwrap());
 }

@@ -181,7 +181,7 @@ fn the_digits_are_learnt() {
     let mut session = Session::new(&run::cpu().unwrap(), spec).unwrap();
     let slots = session.state().unwrap();
     assert!(slots.keys().filter(|name| name.ends_with("adafactor_row")).count() == 2, "{:?}", slots.keys());
-    let plan = Plan { n_epochs: u64::from(experiment.train.epochs), checkpoint: None };
+    let plan = Plan::new(u64::from(experiment.train.epochs), None);
     let summary = run(&mut session, examples.data(), &plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
     let accuracy = summary.value("accuracy").unwrap();
     assert!(accuracy >= 0.97, "{accuracy}");

@@ -273,7 +273,7 @@ fn the_digits_are_learnt_with_bf16_momentum() {
     };
     *momentum_dtype = MomentumDtype::Bf16;
     let mut session = Session::new(&run::cpu().unwrap(), spec).unwrap();
-    let plan = Plan { n_epochs: u64::from(experiment.train.epochs), checkpoint: None };
+    let plan = Plan::new(u64::from(experiment.train.epochs), None);
     let summary =
         run(&mut session, examples.data(), &plan, &std::sync::atomic::AtomicBool::new(false), &mut |_| {}).unwrap();
     let accuracy = summary.value("accuracy").unwrap();

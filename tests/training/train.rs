@@ -12,6 +12,7 @@ use bf16scope::train::{
 };
 use bf16scope::tuning::Tuning;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, OnceLock};
@@ -63,7 +64,7 @@ fn session(spec: Spec) -> Session {
 }
 
 fn plan(n_epochs: u64, checkpoint: &Path) -> Plan {
-    Plan { n_epochs, checkpoint: Some(Place::claim(checkpoint).unwrap()) }
+    Plan::new(n_epochs, Some(Place::claim(checkpoint).unwrap()))
 }
 
 /// Runs without ever being asked to stop.
@@ -84,8 +85,7 @@ fn digits_accuracy(precision: Precision, seed: u64) -> f64 {
     experiment.train.seed = seed;
     let n_epochs = u64::from(experiment.train.epochs);
     let summary =
-        finish(&mut session(experiment.spec(precision, &Tuning::none())), &Plan { n_epochs, checkpoint: None })
-            .unwrap();
+        finish(&mut session(experiment.spec(precision, &Tuning::none())), &Plan::new(n_epochs, None)).unwrap();
     assert_eq!(summary.epochs.len() as u64, n_epochs);
     let accuracy = summary.value("accuracy").unwrap();
     assert!(accuracy >= 0.97, "{precision}, seed {seed}: ended at {accuracy}");
@@ -124,7 +124,7 @@ fn data_that_do_not_fill_a_batch_are_known_before_anything_is_compiled() {
 fn the_same_run_gives_the_same_weights_and_another_seed_others() {
     let state = |seed| {
         let mut session = session(Spec { seed, ..spec(constant()) });
-        finish(&mut session, &Plan { n_epochs: 1, checkpoint: None }).unwrap();
+        finish(&mut session, &Plan::new(1, None)).unwrap();
         session.state().unwrap()
     };
     let once = state(3);
@@ -137,7 +137,7 @@ fn a_resumed_run_ends_with_the_same_weights() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
     let mut whole = session(spec(constant()));
-    finish(&mut whole, &Plan { n_epochs: 2, checkpoint: None }).unwrap();
+    finish(&mut whole, &Plan::new(2, None)).unwrap();
     let whole = whole.state().unwrap();
     for part in ["conv/kernel", "/momentum", "moving_mean", "dropout"] {
         assert!(whole.keys().any(|name| name.contains(part)), "{part} is part of the state: {:?}", whole.keys());
@@ -160,7 +160,7 @@ fn a_run_stopped_within_an_epoch_resumes_there() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
     let mut whole = session(spec(constant()));
-    finish(&mut whole, &Plan { n_epochs: 2, checkpoint: None }).unwrap();
+    finish(&mut whole, &Plan::new(2, None)).unwrap();
 
     let stop_at = STEPS_PER_EPOCH + 17;
     let stop = AtomicBool::new(false);
@@ -187,6 +187,53 @@ fn a_run_stopped_within_an_epoch_resumes_there() {
     assert_eq!(resumed.step(), stop_at);
     finish(&mut resumed, &plan(2, &path)).unwrap();
     assert_same_bits(&whole.state().unwrap(), &resumed.state().unwrap());
+}
+
+#[test]
+fn checkpoints_within_an_epoch_stay_beside_each_other_and_each_resumes_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(format!("{name}.safetensors"));
+    let count = |n| NonZeroU32::new(n).unwrap();
+    let of_three = || {
+        let (save_checkpoints_steps, keep_checkpoint_max) = (Some(count(10)), count(3));
+        Plan { save_checkpoints_steps, keep_checkpoint_max, ..plan(1, &path("run")) }
+    };
+    let mut whole = session(spec(constant()));
+    let mut saved = Vec::new();
+    let stop = AtomicBool::new(false);
+    run(&mut whole, data(), &of_three(), &stop, &mut |event| {
+        if let Event::Saved { step, .. } = event {
+            saved.push(step);
+        }
+    })
+    .unwrap();
+    assert_eq!(saved, [10, 20, 30, 40, STEPS_PER_EPOCH]);
+    let steps = || {
+        let step = |name| (path(name).exists()).then(|| Checkpoint::read(&path(name)).unwrap().position.step);
+        ["run-10", "run-20", "run-30", "run-40", "run"].map(step)
+    };
+    assert_eq!(steps(), [None, None, Some(30), Some(40), Some(STEPS_PER_EPOCH)]);
+
+    let mut resumed = session(spec(constant()));
+    resumed.restore(&path("run-30"), &Checkpoint::read(&path("run-30")).unwrap(), Resumption::default()).unwrap();
+    finish(&mut resumed, &of_three()).unwrap();
+    assert_same_bits(&whole.state().unwrap(), &resumed.state().unwrap());
+    assert_eq!(steps(), [None, None, Some(30), Some(40), Some(STEPS_PER_EPOCH)]);
+}
+
+#[test]
+fn a_checkpoint_is_saved_when_its_seconds_have_passed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    let plan = Plan { save_checkpoints_secs: NonZeroU32::new(1), ..plan(1, &path) };
+    let mut saved = Vec::new();
+    run(&mut session(spec(constant())), data(), &plan, &AtomicBool::new(false), &mut |event| match event {
+        Event::Step { step: 20, .. } => std::thread::sleep(std::time::Duration::from_secs(1)),
+        Event::Saved { step, .. } => saved.push(step),
+        _ => {}
+    })
+    .unwrap();
+    assert!(saved.contains(&20) && saved.last() == Some(&STEPS_PER_EPOCH), "{saved:?}");
 }
 
 #[test]
@@ -239,7 +286,7 @@ fn a_label_out_of_range_is_named() {
     labels[17] = 10;
     let training = examples::images(vec![0.5; 40 * 64], &[8, 8, 1], labels);
     let data = Data { training: &training, ..data() };
-    let plan = Plan { n_epochs: 1, checkpoint: None };
+    let plan = Plan::new(1, None);
     let error = run(&mut session(spec(constant())), data, &plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
     let error = error.to_string();
     assert!(error.starts_with("examples, example 17: ") && error.contains("`labels`"), "{error}");
@@ -250,7 +297,7 @@ fn a_label_out_of_range_is_named() {
 fn data_of_another_shape_are_refused() {
     let training = examples::images(vec![0.5; 40 * 64], &[64], vec![0; 40]);
     let data = Data { training: &training, ..data() };
-    let plan = Plan { n_epochs: 1, checkpoint: None };
+    let plan = Plan::new(1, None);
     let error = run(&mut session(spec(constant())), data, &plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
     let error = error.to_string();
     assert!(error.contains("images") && error.contains("[64]") && error.contains("[8, 8, 1]"), "{error}");
@@ -258,7 +305,7 @@ fn data_of_another_shape_are_refused() {
 
 #[test]
 fn more_steps_than_the_program_counts_are_refused() {
-    let plan = Plan { n_epochs: u64::from(u32::MAX), checkpoint: None };
+    let plan = Plan::new(u64::from(u32::MAX), None);
     let error = finish(&mut session(spec(constant())), &plan).unwrap_err();
     assert_eq!(
         error.to_string(),

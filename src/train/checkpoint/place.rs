@@ -46,6 +46,11 @@ impl Place {
         &self.path
     }
 
+    /// The file that is replaced: what it was named, or what that links to.
+    pub(super) fn target(&self) -> &Path {
+        &self.target
+    }
+
     /// Writes a checkpoint, whole or not at all.
     ///
     /// # Errors
@@ -161,7 +166,7 @@ fn is_something_else(target: &Path) -> bool {
     read.is_ok() && start[8] != b'{'
 }
 
-fn directory_of(path: &Path) -> &Path {
+pub(super) fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) | None => Path::new("."),

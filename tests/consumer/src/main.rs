@@ -86,7 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let client = Client::cpu()?;
     let path = std::env::temp_dir().join(format!("consumer-{}.safetensors", std::process::id()));
-    let plan = |checkpoint| Plan { n_epochs: 20, checkpoint };
+    let plan = |checkpoint| Plan::new(20, checkpoint);
     let mut whole = Session::new(&client, spec())?;
     let summary = run(&mut whole, data, &plan(None), &never, &mut |_| {})?;
     let error = summary.value("mean_absolute_error").ok_or("the task reports it")?;
