@@ -44,7 +44,7 @@ const MATCHING: &str = "{kind: matching, features: 32}";
 /// A metric of the test drawings after some epochs of training.
 fn learnt(loss: &str, precision: Precision, n_epochs: u64, metric: &str) -> f64 {
     let mut session = Session::new(&run::cpu().unwrap(), spec(loss, precision)).unwrap();
-    let plan = Plan { n_epochs, checkpoint: None };
+    let plan = Plan::new(n_epochs, None);
     let stop = AtomicBool::new(false);
     let summary = bf16scope::train::run(&mut session, drawings().data(), &plan, &stop, &mut |_| {}).unwrap();
     summary.value(metric).unwrap()
@@ -71,7 +71,7 @@ fn words_of_drawings_are_found_among_those_of_a_batch() {
     let spec = spec(MATCHING, Precision::Bf16);
     let (client, task) = (run::cpu().unwrap(), spec.task.clone());
     let mut session = Session::new(&client, spec).unwrap();
-    let plan = Plan { n_epochs: 4, checkpoint: None };
+    let plan = Plan::new(4, None);
     bf16scope::train::run(&mut session, drawings().data(), &plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
     let evaluator = Evaluator::new(&client, &task, Precision::Bf16, 32, &Tuning::none()).unwrap();
     let checkpoint = session.checkpoint(4).unwrap();
