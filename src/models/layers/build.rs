@@ -7,6 +7,7 @@ use crate::graph::{Graph, Precision, Scope, Tensor};
 use crate::hlo::DType;
 use crate::models::yaml::NodeError;
 use crate::task::{Feature, Features, Loss, Metric, Mode, Outputs, Task};
+use std::cell::RefCell;
 
 /// The batch that a configuration is checked with.
 const BATCH: i64 = 32;
@@ -127,7 +128,15 @@ pub(super) fn call(
 ) -> Result<Outputs, NodeError> {
     let plan = Plan::new(config)?;
     let tensors = network(config, &plan, s, features)?;
-    let of = |source: Source| tensors.of(source).cast(DType::F32);
+    let casts = RefCell::new(Vec::<(Source, Tensor)>::new());
+    let of = |source: Source| {
+        let made = casts.borrow().iter().find(|(other, _)| *other == source).map(|(_, cast)| cast.clone());
+        made.unwrap_or_else(|| {
+            let cast = tensors.of(source).cast(DType::F32);
+            casts.borrow_mut().push((source, cast.clone()));
+            cast
+        })
+    };
     if mode == Mode::Predict {
         let outputs = plan.outputs.iter();
         return Ok(outputs.fold(Outputs::new(), |all, (name, source)| all.prediction(name, &of(*source))));
@@ -140,9 +149,10 @@ pub(super) fn call(
     for (number, loss) in config.loss.iter().enumerate() {
         let source = plan.losses[number];
         let (output, labels) = (of(source), target(&loss.options.labels, loss.wants_classes()));
-        // Weights are an input after the labels, as in the zoo's evaluations.
-        let weight = (mode == Mode::Evaluate && number == 0).then(|| features.weight());
-        drop(weight);
+        if mode == Mode::Evaluate {
+            // Inputs are made in the order in which the zoo's evaluations make them: labels, then weights.
+            features.weight();
+        }
         let what = format!("loss `{}`", loss.name());
         if let Some(twice) = twice(config, loss, source) {
             let name = plan.name_of(config, source);
@@ -166,10 +176,7 @@ pub(super) fn call(
         total = Some(total.map_or(each.clone(), |total| total + &each));
     }
     let Some(total) = total else { return Err(NodeError::new(Vec::new(), "there is no loss")) };
-    let mut outputs = match mode {
-        Mode::Train => Outputs::new().loss(total),
-        Mode::Evaluate | Mode::Predict => Outputs::new().loss(Loss::weighted(&total, &features.weight())),
-    };
+    let mut outputs = Outputs::new();
     for (number, metric) in config.metrics.iter().enumerate() {
         let source = plan.metrics[number];
         let (output, labels) = (of(source), target(&metric.options.labels, metric.wants_classes()));
@@ -181,13 +188,14 @@ pub(super) fn call(
             &name,
             match mode {
                 Mode::Train => Metric::mean(&each),
-                Mode::Evaluate | Mode::Predict => {
-                    Metric::weighted(&each, &features.weight().broadcast_in_dim(&each.dims(), &[0]))
-                }
+                Mode::Evaluate | Mode::Predict => Metric::weighted(&each, &of_rows(&features.weight(), &each)),
             },
         );
     }
-    Ok(outputs)
+    Ok(match mode {
+        Mode::Train => outputs.loss(total),
+        Mode::Evaluate | Mode::Predict => outputs.loss(Loss::weighted(&total, &features.weight())),
+    })
 }
 
 /// The graph's error, if a loss or metric has just made it.
@@ -215,6 +223,11 @@ fn twice(config: &Config, loss: &super::Loss, source: Source) -> Option<&'static
         (Activation::Sigmoid, Activation::Sigmoid) => Some("sigmoid"),
         _ => None,
     }
+}
+
+/// The weight of each example, for each of its rows in `x`.
+fn of_rows(weight: &Tensor, x: &Tensor) -> Tensor {
+    if x.rank() <= 1 { weight.clone() } else { weight.broadcast_in_dim(&x.dims(), &[0]) }
 }
 
 fn axes_from(first: i64, x: &Tensor) -> Vec<i64> {
