@@ -151,8 +151,12 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         });
     } else if existed {
         show.say(&format!(
-            "{} will be replaced by the first checkpoint; --resume goes on from it instead, if it is whole",
-            path.display()
+            "{} will be replaced {}; --resume goes on from it instead, if it is whole",
+            path.display(),
+            match experiment.train.save_checkpoints_steps.or(experiment.train.save_checkpoints_secs) {
+                None => "after the first epoch",
+                Some(_) => "by the first checkpoint",
+            }
         ));
     }
     let tune = args.tune.again();
