@@ -31,6 +31,7 @@ mod lower;
 mod module_file;
 mod plugins;
 mod policy;
+mod predict;
 mod probe;
 mod program;
 mod progress;
@@ -104,6 +105,8 @@ enum Command {
     Train(train::Args),
     /// Evaluate a checkpoint on its experiment's test data
     Eval(eval::Args),
+    /// Predict with a checkpoint: logits, classes and probabilities, as a table, .npz, CSV or JSON
+    Predict(predict::Args),
     /// Compare recorded runs, f32 beside bf16: loss and metrics over steps, as a table and a page
     Curves(curves::Args),
     /// Show a number's bits, exact value and rounding error in each format, or where updates are lost
@@ -138,6 +141,7 @@ impl Command {
         match self {
             Command::Train(_) => "train",
             Command::Eval(_) => "eval",
+            Command::Predict(_) => "predict",
             Command::Curves(_) => "curves",
             Command::Bits(_) => "bits",
             Command::Cache(_) => "cache",
@@ -161,6 +165,7 @@ impl Command {
             Command::Doctor(args) => args.purpose(),
             Command::Train(_)
             | Command::Eval(_)
+            | Command::Predict(_)
             | Command::Curves(_)
             | Command::Bits(_)
             | Command::Emit(_)
@@ -177,6 +182,7 @@ impl Command {
         match self {
             Command::Train(args) => train::run(args, context),
             Command::Eval(args) => eval::run(args, context),
+            Command::Predict(args) => predict::run(args, context),
             Command::Curves(args) => curves::run(args, context),
             Command::Bits(args) => bits::run(args, context),
             Command::Cache(args) => cache::run(args, context),

@@ -188,17 +188,47 @@ impl DataConfig {
                 return Err(wrong(format!("{n} of `csv`, `npz`, `idx` and `mnist`"), "one of them"));
             }
         };
-        // A CSV file is scaled as it is read.
-        let factors =
-            if self.csv.is_some() && matches!(self.scale, Some(Scale::All(_))) { Vec::new() } else { factors };
-        let ready = |arrays: Arrays| {
-            let mut arrays = fit(arrays, features)?;
-            for (name, factor) in &factors {
-                arrays = arrays.scaled(name, *factor)?;
-            }
-            Ok::<Box<dyn Source>, TrainError>(Box::new(arrays))
-        };
+        let ready = |arrays| self.ready(arrays, self.csv.is_some(), features, &factors);
         Ok(Examples { training: ready(training)?, test: ready(test)? })
+    }
+
+    /// Reads other examples by the same rules, of an experiment that was read from `path`: `file` is CSV, plain or gzip, or
+    /// `.npz`, by its name, and holds these features.
+    ///
+    /// # Errors
+    /// A file of another kind, or one that is not right: then with its place.
+    pub fn read_other(&self, path: &Path, file: &Path, features: &[Feature]) -> Result<Box<dyn Source>, TrainError> {
+        let _span = tracing::info_span!("data").entered();
+        let name = file.to_string_lossy();
+        let is_csv = name.ends_with(".csv") || name.ends_with(".csv.gz");
+        let place = match name.ends_with(".npz") {
+            true => Place::Npz(file),
+            false if is_csv => Place::Csv(file),
+            false => {
+                let (path, measured) = (file.to_path_buf(), "a file of another kind".to_string());
+                let expected = "one whose name ends in .npz, .csv or .csv.gz".to_string();
+                return Err(TrainError::DataKeys { path, measured, expected });
+            }
+        };
+        let factors = self.factors(path, features)?;
+        self.ready(self.arrays(Path::new(""), &place, features)?, is_csv, features, &factors)
+    }
+
+    /// The arrays as features want them, multiplied.
+    fn ready(
+        &self,
+        arrays: Arrays,
+        is_csv: bool,
+        features: &[Feature],
+        factors: &[(String, f32)],
+    ) -> Result<Box<dyn Source>, TrainError> {
+        let mut arrays = fit(arrays, features)?;
+        // A CSV file is scaled by one factor as it is read.
+        let is_scaled = is_csv && matches!(self.scale, Some(Scale::All(_)));
+        for (name, factor) in factors.iter().filter(|_| !is_scaled) {
+            arrays = arrays.scaled(name, *factor)?;
+        }
+        Ok(Box::new(arrays))
     }
 
     /// What each feature is multiplied by, where it is.

@@ -18,6 +18,7 @@ use super::error::TrainError;
 use super::objective::Objective;
 use super::run::Plan;
 use super::spec::Spec;
+use crate::data::Source;
 use crate::files;
 use crate::graph::Precision;
 use crate::models::kind::kind_first;
@@ -170,6 +171,17 @@ impl Experiment {
             Some(data) => data.read(path, &self.task().features()),
             None => Err(TrainError::NoData { path: path.to_path_buf() }),
         }
+    }
+
+    /// Reads other examples for the experiment that was read from `path`, by the rules of its data (see
+    /// [`DataConfig::read_other`]); those of its task's features that are no labels.
+    ///
+    /// # Errors
+    /// A file that is not right, with its place.
+    pub fn read_other(&self, path: &Path, file: &Path) -> Result<Box<dyn Source>, TrainError> {
+        let mut features = self.task().features();
+        features.retain(|feature| !feature.is_label);
+        self.data.clone().unwrap_or_default().read_other(path, file, &features)
     }
 
     /// What the training program minimises in this precision, and how, for a target on which `auto` pays.

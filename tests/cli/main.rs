@@ -8,6 +8,7 @@ mod curves;
 #[path = "../support/first.rs"]
 mod first;
 mod lower;
+mod predict_cli;
 mod regression;
 #[path = "../run/mod.rs"]
 mod run;

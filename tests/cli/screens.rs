@@ -124,6 +124,7 @@ fn commands_on_models() {
     let place = Place::new();
     place.check(&["train", "mlp.yaml"], nines, &expect_file!["screens/train.txt"]);
     place.check(&["eval", "mlp.yaml"], nines, &expect_file!["screens/eval.txt"]);
+    place.check(&["predict", "mlp.yaml"], all_nines, &expect_file!["screens/predict.txt"]);
 }
 
 #[test]
@@ -156,6 +157,7 @@ fn helps() {
         "fit",
         "lower",
         "plugins",
+        "predict",
         "run",
         "train",
     ] {

@@ -8,19 +8,19 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A directory with an experiment: a small network on the digits, which trains an epoch in a fraction of a second.
-struct Folder {
+pub struct Folder {
     folder: tempfile::TempDir,
 }
 
 impl Folder {
-    fn new() -> Folder {
+    pub fn new() -> Folder {
         let folder = Folder { folder: tempfile::tempdir().unwrap() };
         folder.write("mlp.yaml", "model: {kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [32]}");
         folder
     }
 
     /// Writes an experiment of this model.
-    fn write(&self, name: &str, model: &str) {
+    pub fn write(&self, name: &str, model: &str) {
         let csv = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
         let text = format!(
             "{model}\ndata: {{csv: {}, scale: 0.0625, n_test: 360}}\n\
@@ -30,7 +30,7 @@ impl Folder {
         std::fs::write(self.path(name), text).unwrap();
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -46,30 +46,30 @@ impl Folder {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    pub fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().unwrap()
     }
 
     /// Standard output of a command that succeeds.
-    fn stdout(&self, args: &[&str]) -> String {
+    pub fn stdout(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
         text(&output.stdout)
     }
 
     /// Standard error of a command that fails.
-    fn stderr(&self, args: &[&str]) -> String {
+    pub fn stderr(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stdout));
         text(&output.stderr)
     }
 
-    fn json(&self, args: &[&str]) -> serde_json::Value {
+    pub fn json(&self, args: &[&str]) -> serde_json::Value {
         serde_json::from_str(&self.stdout(args)).unwrap()
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 

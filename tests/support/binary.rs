@@ -5,7 +5,7 @@
 use std::process::Command;
 
 /// The subcommands that run programs, and so take `--device`.
-const RUNNING: [&str; 4] = ["audit", "eval", "run", "train"];
+const RUNNING: [&str; 5] = ["audit", "eval", "predict", "run", "train"];
 
 /// The device named; `cpu` if none is.
 pub fn device() -> String {

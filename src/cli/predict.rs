@@ -1,0 +1,168 @@
+//! `bf16scope predict`: a checkpoint's predictions for examples, as a table, `.npz`, CSV or JSON.
+
+mod arrays;
+mod write;
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use serde_json::json;
+
+use self::arrays::Collected;
+use self::write::{Kind, Output};
+use super::child::client;
+use super::tune::{TuneArg, target_of};
+use super::{Context, Status, emit, progress};
+use crate::data::{DataError, Loader, Source};
+use crate::graph::Precision;
+use crate::pjrt::Platform;
+use crate::report::{Column, Screen, Table, grouped};
+use crate::train::checkpoint::Checkpoint;
+use crate::train::{Experiment, Predictor, Resumption, TrainError, default_checkpoint};
+
+/// Examples that a table shows.
+const N_SHOWN: usize = 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope predict examples/digits.yaml
+          the experiment's test data, with the checkpoint that `bf16scope train examples/digits.yaml` left
+  bf16scope predict examples/digits.yaml --inputs new.csv -o predictions.npz
+          other examples, without labels: a CSV file has the columns of the features alone
+  bf16scope predict examples/digits.yaml --inputs new.npz --top 3 --json
+          with the three best classes of each and their probabilities
+
+The experiment's `scale` and `arrays` hold for --inputs too. Predictions keep the names that the task gives them, and the
+example is their first dim. Of `logits` come `classes` (the greatest, of equal ones the first) and `probabilities` (softmax
+in f64); with --top also `top_classes` and `top_probabilities`, the best first.";
+
+/// Arguments of `predict`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The experiment: a YAML file with `model`, and with `data` where --inputs is not given
+    #[arg(value_name = "EXPERIMENT")]
+    experiment: PathBuf,
+    /// The examples: an .npz, .csv or .csv.gz file of the task's features, without labels [default: the experiment's test
+    /// data]
+    #[arg(short, long, value_name = "FILE")]
+    inputs: Option<PathBuf>,
+    /// Add the K best classes of each example and their probabilities
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    top: Option<u32>,
+    /// Where to write all predictions: .npz, .csv or .json
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// What the network computes in: bf16, f32 or f16
+    #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
+    precision: Precision,
+    /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// Predict although the checkpoint is of a network that computes something else, as long as its variables fit
+    #[arg(long)]
+    other_function: bool,
+    /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: Platform,
+    #[command(flatten)]
+    tune: TuneArg,
+    /// Print one JSON object: with the predictions, unless -o takes them
+    #[arg(long)]
+    json: bool,
+}
+
+/// Predicts.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let experiment = Experiment::read(&args.experiment)?;
+    let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
+    let read = [Some(args.experiment.as_path()), args.inputs.as_deref(), Some(path.as_path())];
+    emit::check_names(&[("-o", args.output.as_deref())], &read)?;
+    let kind = args.output.as_deref().map(Kind::of).transpose()?;
+    let checkpoint = Checkpoint::read(&path)?;
+    let task = experiment.task();
+    let resumption = Resumption { other_function: args.other_function };
+    for change in resumption.check_task(&path, &checkpoint, &*task)? {
+        tracing::warn!("{}: {change}", path.display());
+    }
+    let source = source(args, &experiment)?;
+    let n_examples = source.n_examples();
+    let batch = u32::try_from(n_examples).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
+    let mut features = task.features();
+    features.retain(|feature| !feature.is_label);
+    Loader::new(&*source, &features, args.precision.compute(), batch as usize, 0)?.check()?;
+    // A path that cannot be written fails before the work, not after it.
+    let output = match (&args.output, kind) {
+        (Some(path), Some(kind)) => Some(Output::begin(path, kind)?),
+        _ => None,
+    };
+    let client = client(&args.device, &context.setup())?;
+    let tuning = args.tune.tuning(&experiment, &target_of(&args.device));
+    let spinner = progress::spinner(format!("compiling {}", args.experiment.display()), context.quiet);
+    let predictor = Predictor::new(&client, &*task, args.precision, batch, &tuning)?;
+    spinner.finish_and_clear();
+    let bar = progress::bar(n_examples, context.quiet);
+    bar.set_prefix("predicting");
+    let keep = if args.json || output.is_some() { usize::MAX } else { N_SHOWN };
+    let mut collected = Collected::new(n_examples, keep, args.top.map(|k| k as usize));
+    predictor.predict(&path, &checkpoint, &*source, |batch| -> anyhow::Result<()> {
+        bar.inc(batch.first().map_or(0, |array| array.dims[0].unsigned_abs()));
+        collected.add(batch, |index| source.place(index))
+    })?;
+    bar.finish_and_clear();
+    if collected.arrays.is_empty() {
+        bail!("the task predicts nothing; expected predictions by name in Mode::Predict");
+    }
+    let head = json!({
+        "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(),
+        "steps": checkpoint.position.step, "inputs": args.inputs, "n_examples": n_examples,
+    });
+    let is_written = output.is_some();
+    if let Some(output) = output {
+        output.finish(&head, &collected.arrays)?;
+    }
+    if args.json {
+        let mut object = head;
+        match is_written {
+            true => object["output"] = json!(args.output),
+            false => object["predictions"] = write::as_json(&collected.arrays)?,
+        }
+        context.print_json(&object)?;
+        return Ok(Status::Ok);
+    }
+    let count = grouped(i64::try_from(n_examples).unwrap_or(i64::MAX));
+    let (shown, steps) = (path.display(), grouped(checkpoint.position.step as i64));
+    let mut text = format!("{shown} in {}: predictions for {count} examples, after {steps} steps\n", args.precision);
+    text += &match &args.output {
+        Some(output) => format!("{}: {}\n", output.display(), collected.described()),
+        None => table(&collected, n_examples, context.screen)?,
+    };
+    context.print(&text)?;
+    Ok(Status::Ok)
+}
+
+/// The examples that are asked for.
+fn source(args: &Args, experiment: &Experiment) -> anyhow::Result<Box<dyn Source>> {
+    let Some(file) = &args.inputs else { return Ok(experiment.read_data(&args.experiment)?.test) };
+    match experiment.read_other(&args.experiment, file) {
+        Err(TrainError::Data(error @ DataError::Columns { .. })) => {
+            bail!("{error}\nhelp: examples to predict have no labels: leave those columns out")
+        }
+        other => Ok(other?),
+    }
+}
+
+/// The first examples, for eyes.
+fn table(collected: &Collected, n_examples: u64, screen: Screen) -> anyhow::Result<String> {
+    let (columns, rows) = collected.rows()?;
+    let numbers = |title: &String| if title == "best" { Column::text(title) } else { Column::number(title) };
+    let mut table = Table::new(columns.iter().map(numbers));
+    let n_rows = rows.len() as u64;
+    rows.into_iter().for_each(|row| table.row(row));
+    let mut text = table.render(screen);
+    if n_rows < n_examples {
+        let rest = i64::try_from(n_examples - n_rows).unwrap_or(i64::MAX);
+        text += &format!("{} more: -o FILE.npz, .csv or .json, or --json, has them all\n", grouped(rest));
+    }
+    Ok(text)
+}

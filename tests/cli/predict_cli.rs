@@ -1,0 +1,151 @@
+//! `bf16scope predict` as a user runs it: what it predicts is what `eval` counts, in every kind of file.
+
+use crate::train_cli::{Folder, text};
+
+use bf16scope::data::npz::NpzReader;
+use serde_json::Value;
+use std::io::Read as _;
+
+/// The lines of the test data: features, then the label.
+fn test_rows() -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz");
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
+    let rows: Vec<String> = text.lines().map(str::to_string).collect();
+    rows[rows.len() - 360..].to_vec()
+}
+
+fn trained() -> Folder {
+    let folder = Folder::new();
+    folder.stdout(&["train", "mlp.yaml"]);
+    folder
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Array(values) => values.iter().flat_map(numbers).collect(),
+        other => vec![other.as_f64().unwrap()],
+    }
+}
+
+#[test]
+fn predictions_are_what_eval_counts_and_the_same_in_every_file() {
+    let folder = trained();
+    // 360 examples are 11 batches and a quarter.
+    let object = folder.json(&["predict", "mlp.yaml", "--json", "--top", "3"]);
+    let predictions = &object["predictions"];
+    let classes = numbers(&predictions["classes"]);
+    let labels: Vec<f64> =
+        test_rows().iter().map(|row| row.rsplit(',').next().unwrap().trim().parse().unwrap()).collect();
+    assert_eq!((object["n_examples"].as_u64(), classes.len()), (Some(360), 360));
+    let n_correct = classes.iter().zip(&labels).filter(|(class, label)| class == label).count();
+    let eval = folder.json(&["eval", "mlp.yaml", "--json"]);
+    assert_eq!((eval["accuracy"].as_f64().unwrap() * 360.0).round(), n_correct as f64);
+
+    for row in 0..360 {
+        let probabilities = numbers(&predictions["probabilities"][row]);
+        // Ten roundings of 2^-53 in the quotients, and ten in each sum.
+        assert!((probabilities.iter().sum::<f64>() - 1.0).abs() <= 30.0 * 2f64.powi(-53), "{probabilities:?}");
+        let top = numbers(&predictions["top_probabilities"][row]);
+        assert_eq!(top[0], probabilities.iter().copied().fold(0.0, f64::max));
+        assert!(top[0] >= top[1] && top[1] >= top[2]);
+        assert_eq!(numbers(&predictions["top_classes"][row])[0], classes[row]);
+    }
+
+    for file in ["p.npz", "p.csv", "p.json"] {
+        let said = folder.stdout(&["predict", "mlp.yaml", "--top", "3", "-o", file]);
+        assert!(said.contains(&format!("{file}: logits f32[360,10], classes s32[360], ")), "{said}");
+    }
+    let file: Value = serde_json::from_slice(&std::fs::read(folder.path("p.json")).unwrap()).unwrap();
+    assert_eq!(&file["predictions"], predictions);
+    let csv = std::fs::read_to_string(folder.path("p.csv")).unwrap();
+    let mut lines = csv.lines();
+    let titles: Vec<&str> = lines.next().unwrap().split(',').collect();
+    assert_eq!((titles[0], titles[9], titles[10], titles[11]), ("logits.0", "logits.9", "classes", "probabilities.0"));
+    let rows: Vec<Vec<f64>> = lines.map(|line| line.split(',').map(|cell| cell.parse().unwrap()).collect()).collect();
+    let mut npz = NpzReader::open(&folder.path("p.npz")).unwrap();
+    let mut begin = 0;
+    for (name, width) in
+        [("logits", 10), ("classes", 1), ("probabilities", 10), ("top_classes", 3), ("top_probabilities", 3)]
+    {
+        let json = numbers(&predictions[name]);
+        let of_csv: Vec<f64> = rows.iter().flat_map(|row| row[begin..begin + width].to_vec()).collect();
+        assert_eq!(of_csv, json, "{name}");
+        begin += width;
+        let bytes = npz.entry(name).unwrap().unwrap().read().unwrap();
+        let of_json: Vec<u8> = match name {
+            "logits" => json.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect(),
+            "classes" | "top_classes" => json.iter().flat_map(|&value| (value as i32).to_le_bytes()).collect(),
+            _ => json.iter().flat_map(|&value| value.to_le_bytes()).collect(),
+        };
+        assert!(bytes == of_json, "{name} differs");
+    }
+    assert_eq!((begin, rows.len()), (titles.len(), 360));
+}
+
+#[test]
+fn other_examples_have_no_labels() {
+    let folder = trained();
+    let whole = folder.json(&["predict", "mlp.yaml", "--json"]);
+    let rows = test_rows();
+    let features =
+        |n: usize| -> String { rows[..n].iter().map(|row| format!("{}\n", row.rsplit_once(',').unwrap().0)).collect() };
+    std::fs::write(folder.path("new.csv"), features(33)).unwrap();
+    let new = folder.json(&["predict", "mlp.yaml", "--inputs", "new.csv", "--json"]);
+    assert_eq!((&new["n_examples"], &new["inputs"]), (&33.into(), &"new.csv".into()));
+    assert_eq!(
+        new["predictions"]["classes"].as_array().unwrap()[..],
+        whole["predictions"]["classes"].as_array().unwrap()[..33]
+    );
+    let table = folder.stdout(&["predict", "mlp.yaml", "--inputs", "new.csv"]);
+    assert!(table.contains("predictions for 33 examples") && table.contains("\n13 more: -o FILE.npz"), "{table}");
+
+    let with_labels = rows[..2].join("\n");
+    std::fs::write(folder.path("labels.csv"), with_labels).unwrap();
+    assert_eq!(
+        folder.stderr(&["predict", "mlp.yaml", "--inputs", "labels.csv"]),
+        "bf16scope: labels.csv:1: 65 columns; expected 64: 64 of `images`\n\
+         help: examples to predict have no labels: leave those columns out\n"
+    );
+}
+
+#[test]
+fn what_is_not_right_is_said_before_the_work() {
+    use bf16scope::data::npz::{Header, NpzWriter};
+    use bf16scope::hlo::DType;
+    let folder = trained();
+    let npz = |name: &str, array: &str, dtype: DType, dims: &[i64]| {
+        let mut npz = NpzWriter::create(&folder.path(name)).unwrap();
+        let header = Header::of(dtype, dims.to_vec());
+        let n_bytes = dims.iter().product::<i64>() as usize * dtype.n_bytes();
+        npz.add(array, &header, &vec![0; n_bytes]).unwrap();
+        npz.finish().unwrap();
+    };
+    npz("name.npz", "pictures", DType::F32, &[2, 8, 8]);
+    npz("dims.npz", "images", DType::F32, &[2, 8, 9]);
+    npz("dtype.npz", "images", DType::C64, &[2, 8, 8]);
+    npz("good.npz", "images", DType::U8, &[2, 8, 8]);
+    std::fs::write(folder.path("new.txt"), "").unwrap();
+    for (file, said) in [
+        ("name.npz", "name.npz: there is no array `images`"),
+        ("dims.npz", "array `images` has dims [8, 9] in each example; expected [8, 8, 1]"),
+        ("dtype.npz", "dtype.npz"),
+        ("new.txt", "new.txt: "),
+        ("none.npz", "none.npz"),
+    ] {
+        let stderr = folder.stderr(&["predict", "mlp.yaml", "--inputs", file]);
+        assert!(stderr.contains(said), "{stderr}");
+    }
+    assert_eq!(folder.json(&["predict", "mlp.yaml", "--inputs", "good.npz", "--json"])["n_examples"], 2);
+    let stderr = folder.stderr(&["predict", "mlp.yaml", "--inputs", "good.npz", "--top", "11"]);
+    assert_eq!(stderr, "bf16scope: --top 11: the network tells 10 classes apart; expected 10 at most\n");
+    let stderr = folder.stderr(&["predict", "mlp.yaml", "-o", "out.txt"]);
+    assert!(stderr.contains("expected .npz, .csv or .json"), "{stderr}");
+    let stderr = folder.stderr(&["predict", "mlp.yaml", "--inputs", "good.npz", "-o", "good.npz"]);
+    assert!(stderr.contains("which is read, and would be lost"), "{stderr}");
+    folder.write("wide.yaml", "model: {kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [64]}");
+    let output = folder.run(&["predict", "wide.yaml", "--checkpoint", "checkpoints/mlp-bf16.safetensors"]);
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("the checkpoint is of another function"), "{stderr}");
+}
