@@ -34,7 +34,7 @@ impl Collected {
     /// Predictions that are not finite, or too large to be kept; `--top` of what has fewer classes, or none.
     pub(super) fn add(&mut self, mut batch: Vec<NamedArray>, place: impl Fn(u64) -> String) -> anyhow::Result<()> {
         let n = batch.first().map_or(0, |array| array.dims[0].unsigned_abs());
-        let logits = batch.iter().position(|array| is_logits(array));
+        let logits = batch.iter().position(is_logits);
         if let Some(logits) = logits {
             let derived = self.of_logits(&batch[logits], &place)?;
             batch.extend(derived);

@@ -36,7 +36,7 @@ impl Kind {
 
 /// A file that is being written, beside the one that it will become.
 pub(super) enum Output {
-    Npz(NpzWriter),
+    Npz(Box<NpzWriter>),
     Text { path: PathBuf, file: BufWriter<Replacement>, is_csv: bool },
 }
 
@@ -44,7 +44,7 @@ impl Output {
     pub(super) fn begin(path: &Path, kind: Kind) -> anyhow::Result<Output> {
         if let Kind::Npz = kind {
             check_kind(path, b"PK", ".npz archive")?;
-            return Ok(Output::Npz(NpzWriter::create(path)?));
+            return Ok(Output::Npz(Box::new(NpzWriter::create(path)?)));
         }
         let file = Replacement::begin(path).with_context(|| format!("cannot write {}", path.display()))?;
         let is_csv = matches!(kind, Kind::Csv);
