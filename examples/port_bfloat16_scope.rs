@@ -1,64 +1,143 @@
-//! A TensorFlow network in `bfloat16_scope`, ported line by line: TensorFlow's code stands above ours.
+//! A TPUEstimator program that trains in `bfloat16_scope`, ported line by line: TensorFlow's code stands above ours.
 //!
-//! `cargo run --example port_bfloat16_scope` builds it in f32 and in bf16 and prints where each dtype lives. Nothing is
-//! compiled or run: this shows what the scope decides.
+//! `cargo run --example port_bfloat16_scope` trains a small network on the digits in f32 and in bf16, evaluates it,
+//! predicts, and says which dtype the variables and the products have.
 
 use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use bf16scope::graph::{Graph, Precision, Program, Scope, Tensor};
-use bf16scope::hlo::{DType, Op};
-use bf16scope::nn::{self, BatchNorm, Conv2d, Dense, Padding};
+use bf16scope::data::{Arrays, DataError, csv};
+use bf16scope::hlo::Op;
+use bf16scope::optim::MomentumDtype;
+use bf16scope::pjrt::Client;
+use bf16scope::prelude::*;
+use bf16scope::train::{Data, Objective, Plan, Session, Spec, TrainError, program, run};
+use bf16scope::tuning::Tuning;
 
-// def network(images):
+// def network(images, is_training):
 //   x = tf.layers.conv2d(images, 32, 3, padding='same', use_bias=False)
 //   x = tf.layers.batch_normalization(x, training=is_training)
 //   x = tf.nn.relu(x)
-//   x = tf.reduce_mean(x, [1, 2])
+//   x = tf.layers.flatten(x)
 //   return tf.layers.dense(x, 10)
 fn network(s: &Scope, images: &Tensor) -> Tensor {
     let conv = Conv2d { filters: 32, kernel: [3, 3], padding: Padding::Same, use_bias: false, ..Conv2d::default() };
     let x = nn::conv2d(s, images, "conv2d", &conv);
-    let x = nn::batch_norm(s, &x, "batch_normalization", &BatchNorm::default());
+    let x = nn::batch_norm(s, &x, "batch_normalization", &BatchNorm::default()); // of the batch where the program trains
     let x = nn::relu(&x);
-    let x = x.mean(&[1, 2]);
+    let x = nn::flatten(&x);
     nn::dense(s, &x, "dense", &Dense { units: 10, ..Dense::default() })
 }
 
-// def model_fn(features, labels, mode, params):
-//   if params['use_bfloat16']:
-//     with tf.tpu.bfloat16_scope():
-//       logits = network(tf.cast(features, tf.bfloat16))
-//     logits = tf.cast(logits, tf.float32)
-//   else:
-//     logits = network(features)
-//   loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
-fn model_fn(precision: Precision) -> Result<Program, Box<dyn Error>> {
-    let g = Graph::training("port");
-    let features = g.input("features", DType::F32, [64, 28, 28, 1]);
-    let labels = g.input("labels", DType::S32, [64]);
-    let images = features.cast(precision.compute());
-    let logits = g.low_precision_scope(precision, |s| network(s, &images)).cast(DType::F32);
-    let loss = nn::sparse_softmax_cross_entropy(&logits, &labels, 0.0);
-    Ok(g.finish(&[("logits", &logits), ("loss", &loss)])?)
+#[derive(Debug)]
+struct ModelFn;
+
+impl Task for ModelFn {
+    fn name(&self) -> &str {
+        "port"
+    }
+
+    // def input_fn(params):
+    //   def parse(row):
+    //     image = tf.reshape(row[:64], [8, 8, 1]) / 16.0
+    //     if params['use_bfloat16']:
+    //       image = tf.cast(image, tf.bfloat16)
+    //     return image, row[64]
+    fn features(&self) -> Vec<Feature> {
+        // Cast on the host to what the network computes in: that is all of `use_bfloat16` on this side.
+        vec![Feature::compute("images", [8, 8, 1]), Feature::exact("labels", DType::S32, []).below(10).label()]
+    }
+
+    // def model_fn(features, labels, mode, params):
+    fn call(&self, s: &Scope, features: &Features<'_>, mode: Mode) -> Outputs {
+        //   if params['use_bfloat16']:
+        //     with tf.tpu.bfloat16_scope():
+        //       logits = network(features, mode == ModeKeys.TRAIN)
+        //     logits = tf.cast(logits, tf.float32)
+        //   else:
+        //     logits = network(features, mode == ModeKeys.TRAIN)
+        let images = features.get("images");
+        let logits = s.low_precision(|s| network(s, &images)).cast(DType::F32);
+
+        //   if mode == ModeKeys.PREDICT:
+        //     predictions = {'classes': tf.argmax(logits, 1), 'probabilities': tf.nn.softmax(logits)}
+        //     return TPUEstimatorSpec(mode, predictions=predictions)
+        if mode == Mode::Predict {
+            return Outputs::new().prediction("classes", &nn::arg_max(&logits)).prediction("logits", &logits);
+        }
+
+        //   loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+        //   if mode == ModeKeys.EVAL:
+        //     metrics = {'accuracy': tf.metrics.accuracy(labels, tf.argmax(logits, 1), weights)}
+        //     return TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
+        let (labels, weight) = (features.get("labels"), features.weight());
+        let losses = nn::sparse_softmax_cross_entropy_per_example(&logits, &labels, 0.0);
+        let outputs = Outputs::new()
+            .loss(Loss::weighted(&losses, &weight)) // the mean, without padding
+            .metric("accuracy", Metric::weighted(&nn::is_correct(&logits, &labels), &weight));
+
+        //   host_call = (write_summaries, [tf.reduce_max(losses)])
+        //   return TPUEstimatorSpec(mode, loss=loss, train_op=train_op, host_call=host_call)
+        outputs.scalar("largest_loss", &losses.max(&[0]))
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::new("port")
+    }
+}
+
+// dataset = tf.data.TextLineDataset('digits.csv.gz', compression_type='GZIP').map(parse).shuffle(...).batch(...)
+fn input_fn() -> Result<(Arrays, Arrays), DataError> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
+    csv::read(&path, &ModelFn.features(), 1.0 / 16.0)?.split_tail(360)
+}
+
+//   learning_rate = 0.05
+//   optimizer = tf.train.MomentumOptimizer(learning_rate, 0.9)
+//   optimizer = tf.tpu.CrossShardOptimizer(optimizer)   # one core here
+//   train_op = optimizer.minimize(loss, tf.train.get_global_step())
+fn objective() -> Objective {
+    let update = Update {
+        optimizer: Optimizer::Momentum { momentum: 0.9, nesterov: false, momentum_dtype: MomentumDtype::F32 },
+        learning_rate: LearningRate::Constant { value: 0.05 },
+        weight_decay: WeightDecay::default(),
+    };
+    Objective { update, ..Objective::default() }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let (client, (training, test)) = (Client::cpu()?, input_fn()?);
     for precision in [Precision::F32, Precision::Bf16] {
-        let program = model_fn(precision)?;
-        println!("{precision}:");
-        for variable in &program.variables {
+        // estimator = tf.tpu.TPUEstimator(model_fn, config, use_tpu, train_batch_size=32, params={'use_bfloat16': ...})
+        let spec = Spec { precision, objective: objective(), ..Spec::new(Arc::new(ModelFn)) };
+        let mut estimator = Session::new(&client, spec)?;
+
+        // estimator.train(input_fn, max_steps=8 * 44)
+        // estimator.evaluate(input_fn, steps)
+        let data = Data { training: &training, test: &test };
+        let summary = run(&mut estimator, data, &Plan::new(8, None), &AtomicBool::new(false), &mut |_| {})?;
+        println!("{precision}: {:?}, {:?}", summary.test, estimator.scalars()?);
+
+        // for prediction in estimator.predict(input_fn): print(prediction['classes'])
+        let mut classes = Vec::new();
+        estimator.predict(&estimator.predictor(32)?, &test, |batch| {
+            classes.extend(batch[0].bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes)));
+            Ok::<(), TrainError>(())
+        })?;
+        println!("  the first ten are {:?}", &classes[..10]);
+        let accuracy = summary.value("accuracy").unwrap_or_default();
+        assert!(accuracy >= 0.9, "{precision}: accuracy {accuracy}, expected at least 0.9");
+
+        // What the scope decided: f32 variables, products in the precision.
+        let step = program::prediction(&ModelFn, precision, 32, &Tuning::none())?.program;
+        for variable in &step.variables {
             println!("  variable {:<40} {}", variable.name, variable.dtype);
         }
-        let entry = program.module.entry();
-        for instr in &entry.instructions {
-            let is_shown = match &instr.op {
-                Op::Convolution(_) | Op::Dot { .. } | Op::BatchNormTraining(_) | Op::Convert => true,
-                // Elementwise on data, not the running statistics' arithmetic.
-                Op::Binary(_) => instr.shape.dims().len() > 1,
-                _ => false,
-            };
-            if is_shown {
-                println!("  {:<20} {:<40} {}", instr.op.opcode(), instr.metadata.op_name, instr.shape);
+        for instr in &step.module.entry().instructions {
+            if matches!(instr.op, Op::Convolution(_) | Op::Dot { .. }) {
+                println!("  {:<20} {:<28} {}", instr.op.opcode(), instr.metadata.op_name, instr.shape);
             }
         }
     }
