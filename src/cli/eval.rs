@@ -1,5 +1,7 @@
 //! `bf16scope eval`: a checkpoint on its experiment's test data.
 
+mod confusion;
+
 use std::path::PathBuf;
 
 use serde_json::json;
@@ -11,7 +13,8 @@ use crate::graph::Precision;
 use crate::pjrt::Platform;
 use crate::report::grouped;
 use crate::train::checkpoint::Checkpoint;
-use crate::train::{Evaluator, Experiment, Resumption, default_checkpoint};
+use crate::train::{Evaluator, Experiment, Predictor, Resumption, default_checkpoint};
+use confusion::Confusion;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,6 +44,9 @@ pub struct Args {
     device: Platform,
     #[command(flatten)]
     tune: TuneArg,
+    /// Also which classes are taken for which: a matrix, or where it is too wide the pairs that are confused most
+    #[arg(long)]
+    confusion: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -69,6 +75,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let evaluator = Evaluator::new(&client, &task, args.precision, batch, &tuning)?;
     let evaluation = evaluator.evaluate(&path, &checkpoint, &*test)?;
     let values = evaluation.totals.to_values();
+    let confusion = match args.confusion {
+        true => {
+            let predictor = Predictor::new(&client, &*task, args.precision, batch, &tuning)?;
+            Some(Confusion::of(&*task, &predictor, (&path, &checkpoint), &*test, batch as usize)?)
+        }
+        false => None,
+    };
     if args.json {
         let mut object = json!({
             "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(),
@@ -78,6 +91,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         });
         for (name, value) in values {
             object[name] = json!(value);
+        }
+        if let Some(confusion) = &confusion {
+            object["confusion"] = json!(confusion.rows());
         }
         context.print_json(&object)?;
     } else {
@@ -89,6 +105,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             grouped(evaluation.n_examples as i64),
             grouped(checkpoint.position.step as i64)
         ))?;
+        if let Some(confusion) = &confusion {
+            context.print(&confusion.render(context.screen))?;
+        }
     }
     Ok(Status::Ok)
 }

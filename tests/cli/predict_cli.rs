@@ -42,6 +42,15 @@ fn predictions_are_what_eval_counts_and_the_same_in_every_file() {
     let eval = folder.json(&["eval", "mlp.yaml", "--json"]);
     assert_eq!((eval["accuracy"].as_f64().unwrap() * 360.0).round(), n_correct as f64);
 
+    // Which classes are taken for which: counted here from the predictions, and by `eval`.
+    let mut counts = vec![vec![0.0; 10]; 10];
+    classes.iter().zip(&labels).for_each(|(class, label)| counts[*label as usize][*class as usize] += 1.0);
+    let confusion = folder.json(&["eval", "mlp.yaml", "--json", "--confusion"])["confusion"].clone();
+    let rows: Vec<Vec<f64>> = confusion.as_array().unwrap().iter().map(numbers).collect();
+    assert_eq!(rows, counts);
+    let shown = folder.stdout(&["eval", "mlp.yaml", "--confusion"]);
+    assert!(shown.contains("true \\ predicted") && shown.lines().count() > 10, "{shown}");
+
     for row in 0..360 {
         let probabilities = numbers(&predictions["probabilities"][row]);
         // Ten roundings of 2^-53 in the quotients, and ten in each sum.

@@ -237,7 +237,7 @@ fn a_run_that_is_killed_goes_on_where_it_stopped() {
             let stderr = utf8(&output.stderr);
             assert!(
                 stderr.ends_with(
-                    "bf16scope: stopped; what was compiled is kept, and the same command goes on from there\n"
+                    "bf16scope: stopped; what was compiled is kept, and the same command continues from there\n"
                 ),
                 "{stderr}"
             );
