@@ -193,7 +193,9 @@ fn a_process_that_was_set_to_compile_does_not_run() {
 /// libtpu asks a metadata server for minutes.
 #[test]
 fn a_tpu_that_is_not_there_is_said_at_once() {
-    for command in [&["train", "examples/digits.yaml"][..], &["run", "hlo/mlp_inference_f32.txt", "--random", "0"]] {
+    for command in
+        [&["train", "examples/digits.yaml", "--no-run"][..], &["run", "hlo/mlp_inference_f32.txt", "--random", "0"]]
+    {
         let began = std::time::Instant::now();
         let args = [command, &["--device", "tpu", "--offline"]].concat();
         let mut command = bf16scope(&args);
@@ -227,7 +229,17 @@ fn a_plugin_in_a_file_runs_what_the_pinned_one_does() {
     let located = locate(PluginSpec::cpu(), &Setup::from_env()).unwrap();
     let device = format!("plugin:{}", located.path.display());
     let figures = |device: &str| {
-        let args = ["train", "examples/digits.yaml", "--epochs", "1", "--json", "--device", device, "--checkpoint"];
+        let args = [
+            "train",
+            "examples/digits.yaml",
+            "--epochs",
+            "1",
+            "--no-run",
+            "--json",
+            "--device",
+            device,
+            "--checkpoint",
+        ];
         let path = folder.path().join("c.safetensors");
         let output = bf16scope(&[&args[..], &[path.to_str().unwrap()]].concat()).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
