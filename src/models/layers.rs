@@ -15,7 +15,7 @@
 //! Keras gives them (`{dense: {units: 128, activation: relu}}`); more options and `name` may stand beside the kind. It
 //! reads the layer before it, or what `inputs` names; `{add: [a, b]}` reads two. Kinds also go by Keras' names.
 //!
-//! `outputs` says what is predicted (default: the last layer, as `logits`); losses and metrics judge the only output, or
+//! `outputs` says what is predicted (default: the last layer, as `logits` where a softmax loss judges it, else as `output`); losses and metrics judge the only output, or
 //! the output or layer that they name, by `labels`, or the label or input that they name. A label that `labels` does not
 //! describe is what the loss wants: classes below the output's last dim, or f32 numbers of the output's dims.
 //!
@@ -68,7 +68,8 @@ pub struct Config {
     pub labels: Vec<Input>,
     /// The layers, each after what it reads.
     pub layers: Vec<Layer>,
-    /// What is predicted: names, and the layers that make it. Default: the last layer, as `logits`.
+    /// What is predicted: names, and the layers that make it. Default: the last layer, as `logits` where a softmax loss
+    /// judges it, else as `output`.
     #[serde(serialize_with = "as_map", skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<Output>,
     /// What training minimises: the sum of these.

@@ -152,6 +152,14 @@ impl DataConfig {
             TrainError::DataKeys { path, measured, expected }
         };
         let folder = path.parent().unwrap_or(Path::new(""));
+        let is_feature = |name: &&String| features.iter().any(|feature| feature.name == **name);
+        if let Some(other) = self.arrays.keys().find(|name| !is_feature(name)) {
+            let names: Vec<&str> = features.iter().map(|feature| feature.name.as_str()).collect();
+            return Err(wrong(
+                format!("`arrays` of {other}"),
+                &format!("a feature of the model: {}", names.join(", ")),
+            ));
+        }
         let factors = self.factors(path, features)?;
         let places = places(self.csv.as_deref(), self.npz.as_deref(), self.idx.as_ref());
         let (training, test) = match (&places[..], &self.mnist) {
@@ -233,7 +241,7 @@ impl DataConfig {
 
     /// What each feature is multiplied by, where it is.
     fn factors(&self, path: &Path, features: &[Feature]) -> Result<Vec<(String, f32)>, TrainError> {
-        let computed = |feature: &&Feature| feature.dtype == FeatureDType::Compute;
+        let computed = |feature: &&Feature| feature.dtype == FeatureDType::Compute && !feature.is_label;
         let names = || features.iter().filter(computed).map(|feature| feature.name.clone());
         match &self.scale {
             None if self.mnist.is_some() => Ok(names().map(|name| (name, 1.0 / 255.0)).collect()),
@@ -297,4 +305,33 @@ fn fit(mut arrays: Arrays, features: &[Feature]) -> Result<Arrays, TrainError> {
         }
     }
     Ok(arrays)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::DType;
+
+    #[test]
+    fn keys_that_name_no_feature_are_refused() {
+        let features = [Feature::compute("x", [2]), Feature::compute("y", [2]).label()];
+        let refused = |text: &str| {
+            let config: DataConfig = yaml::from_str("e.yaml", text).unwrap();
+            config.read(Path::new("e.yaml"), &features).unwrap_err().to_string()
+        };
+        let arrays = refused("{npz: a.npz, n_test: 1, arrays: {z: x_train}}");
+        assert!(
+            arrays.starts_with("e.yaml: `data` has `arrays` of z, expected a feature of the model: x, y\n"),
+            "{arrays}"
+        );
+        // Nor are labels scaled with what the network reads.
+        let scale = refused("{npz: a.npz, n_test: 1, scale: {y: 0.5}}");
+        assert!(
+            scale
+                .starts_with("e.yaml: `data` has `scale` of y, expected a feature that the network computes with: x\n")
+        );
+        let config: DataConfig = yaml::from_str("e.yaml", "{npz: a.npz, n_test: 1, scale: 0.5}").unwrap();
+        assert_eq!(config.factors(Path::new("e.yaml"), &features).unwrap(), [("x".to_string(), 0.5)]);
+        assert_eq!(features[1].dtype_in(DType::BF16), DType::BF16);
+    }
 }

@@ -2,11 +2,13 @@
 //! line.
 
 use bf16scope::graph::{Precision, Program};
+use bf16scope::hlo::DType;
 use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{Metadata, Module};
 use bf16scope::models::{Model, yaml};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
+use bf16scope::task::Feature;
 use bf16scope::train::program::{Objective, evaluation, prediction, training};
 use bf16scope::tuning::Tuning;
 use expect_test::{Expect, expect};
@@ -597,4 +599,36 @@ fn places_are_those_in_the_whole_file() {
           6 |     - dense: 3
             |       ^^^^^
           help: put `flatten` or `global_avg_pool` before it, or write a dense layer for each pixel as `{conv: UNITS, kernel_size: 1}`"#]].assert_eq(&error.to_string());
+}
+
+/// Described by its dims alone, a label was rounded to what the network computes in, and multiplied by the pictures' scale;
+/// a class was not checked.
+#[test]
+fn a_label_that_is_described_is_what_its_loss_reads() {
+    let labels = |text: &str| {
+        let head = "kind: layers\ninputs: {x: [4]}\nlayers: [{dense: 3}]\n";
+        let features = model(&format!("{head}{text}\n")).task(0.0).features();
+        features.into_iter().find(|feature| feature.is_label).unwrap()
+    };
+    let numbers = Feature::exact("y", DType::F32, [3]).label();
+    assert_eq!(labels("labels: {y: [3]}\nloss: {mean_squared_error: , labels: y}"), numbers);
+    assert_eq!(labels("labels: {y: {shape: [3], dtype: f32}}\nloss: {mean_squared_error: , labels: y}"), numbers);
+    let class = Feature::exact("y", DType::S32, []).below(3).label();
+    let loss = "loss: {sparse_softmax_cross_entropy: , labels: y}";
+    assert_eq!(labels(&format!("labels: {{y: {{shape: [], dtype: s32}}}}\n{loss}")), class);
+    let narrower = labels(&format!("labels: {{y: {{shape: [], dtype: s32, below: 2}}}}\n{loss}"));
+    assert_eq!(narrower.n_values, Some(2));
+}
+
+/// Of one number, or of answers that are independent, a softmax says nothing: `predict` takes it of `logits`.
+#[test]
+fn only_logits_of_classes_are_called_so() {
+    let outputs = |text: &str| {
+        let model = model(&format!("kind: layers\ninputs: {{x: [4]}}\nlayers: [{{dense: 3, name: last}}]\n{text}\n"));
+        prediction(&*model.task(0.0), Precision::F32, 2, &Tuning::none()).unwrap().program.outputs
+    };
+    assert_eq!(outputs("loss: sparse_softmax_cross_entropy"), ["logits"]);
+    assert_eq!(outputs("loss: sigmoid_cross_entropy"), ["output"]);
+    assert_eq!(outputs("outputs: last\nloss: mean_squared_error"), ["output"]);
+    assert_eq!(outputs("outputs: {price: last}\nloss: mean_squared_error"), ["price"]);
 }

@@ -6,7 +6,7 @@ use super::{Config, Input, Layers};
 use crate::graph::{Graph, Precision, Scope, Tensor};
 use crate::hlo::DType;
 use crate::models::yaml::NodeError;
-use crate::task::{Feature, Features, Loss, Metric, Mode, Outputs, Task};
+use crate::task::{Feature, FeatureDType, Features, Loss, Metric, Mode, Outputs, Task};
 use std::cell::RefCell;
 
 /// The batch that a configuration is checked with.
@@ -49,15 +49,34 @@ pub(super) fn features(config: &Config) -> Vec<Feature> {
     }
     let graph = Graph::new("features");
     let tensors = network(config, &plan, &graph.scope(), &Features::new(&graph, &features, 1, Mode::Predict));
-    features.extend(config.labels.iter().map(label));
-    let Ok(tensors) = tensors else { return features };
+    let Ok(tensors) = tensors else {
+        features.extend(config.labels.iter().map(label));
+        return features;
+    };
     let of_losses =
         config.loss.iter().zip(&plan.losses).map(|(l, source)| (&l.options.labels, l.wants_classes(), source));
     let of_metrics =
         config.metrics.iter().zip(&plan.metrics).map(|(m, source)| (&m.options.labels, m.wants_classes(), source));
-    for (name, wants_classes, source) in of_losses.chain(of_metrics) {
+    let judged: Vec<_> = of_losses.chain(of_metrics).collect();
+    let judged = judged.into_iter().map(|(name, classes, of)| (name, label_of(name, &tensors.of(*of).dims(), classes)));
+    let judged: Vec<(&String, Feature)> = judged.collect();
+    for input in &config.labels {
+        let wanted = judged.iter().find(|(name, _)| **name == input.name).map(|(_, wanted)| wanted);
+        let mut described = label(input);
+        if let Some(wanted) = wanted {
+            // Labels are never rounded to what the network computes in, nor scaled as what it reads.
+            if described.dtype == FeatureDType::Compute {
+                described.dtype = wanted.dtype;
+            }
+            if described.dtype == wanted.dtype {
+                described.n_values = described.n_values.or(wanted.n_values);
+            }
+        }
+        features.push(described);
+    }
+    for (name, wanted) in judged {
         if !features.iter().any(|feature| feature.name == *name) {
-            features.push(label_of(name, &tensors.of(*source).dims(), wants_classes));
+            features.push(wanted);
         }
     }
     features

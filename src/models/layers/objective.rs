@@ -187,6 +187,11 @@ impl Loss {
         self.kind == LossKind::SparseSoftmaxCrossEntropy
     }
 
+    /// Whether what it judges are logits of classes, of which one is right.
+    pub(super) fn is_of_classes(&self) -> bool {
+        matches!(self.kind, LossKind::SparseSoftmaxCrossEntropy | LossKind::SoftmaxCrossEntropy)
+    }
+
     /// The loss of each example, or of each of its rows: `[batch, …]`.
     pub(super) fn per_example(&self, output: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tensor {
         match self.kind {

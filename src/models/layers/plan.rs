@@ -1,6 +1,6 @@
 //! Who reads whom: names looked up, before anything is built.
 
-use super::{Arity, Config, Layer};
+use super::{Arity, Config, Layer, Loss};
 use crate::models::yaml::{NodeError, Step, nearest};
 
 /// What a layer reads, or an output is made by.
@@ -164,8 +164,10 @@ impl Plan {
     }
 
     fn outputs_of(&self, config: &Config) -> Result<Vec<(String, Source)>, NodeError> {
+        // Of a regression, or of answers that are independent, the numbers are no logits of classes.
+        let only = if config.loss.iter().any(Loss::is_of_classes) { "logits" } else { "output" };
         if config.outputs.is_empty() {
-            return Ok(vec![("logits".to_string(), Source::Layer(config.layers.len() - 1))]);
+            return Ok(vec![(only.to_string(), Source::Layer(config.layers.len() - 1))]);
         }
         let mut outputs: Vec<(String, Source)> = Vec::new();
         for output in &config.outputs {
@@ -177,7 +179,8 @@ impl Plan {
                 let message = format!("output `{}` is `{}`, which is no layer and no input", output.name, output.layer);
                 return Err(NodeError::new(path, message).with_help(self.known(config, &output.layer)));
             };
-            outputs.push((output.name.clone(), source));
+            let is_only = config.outputs.len() == 1 && output.name == "logits";
+            outputs.push((if is_only { only.to_string() } else { output.name.clone() }, source));
         }
         Ok(outputs)
     }
