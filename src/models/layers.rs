@@ -15,9 +15,10 @@
 //! Keras gives them (`{dense: {units: 128, activation: relu}}`); more options and `name` may stand beside the kind. It
 //! reads the layer before it, or what `inputs` names; `{add: [a, b]}` reads two. Kinds also go by Keras' names.
 //!
-//! `outputs` says what is predicted (default: the last layer, as `logits` where a softmax loss judges it, else as `output`); losses and metrics judge the only output, or
-//! the output or layer that they name, by `labels`, or the label or input that they name. A label that `labels` does not
-//! describe is what the loss wants: classes below the output's last dim, or f32 numbers of the output's dims.
+//! `outputs` says what is predicted (default: the last layer, as `logits` where a softmax loss judges it, else as
+//! `output`); losses and metrics judge the only output, or the output or layer that they name, by `labels`, or the label
+//! or input that they name. A label that `labels` does not describe is what the loss wants: classes below the output's
+//! last dim, or f32 numbers of the output's dims.
 //!
 //! A file is checked when it is read, by building its programs: whatever does not fit is an error with line and column.
 

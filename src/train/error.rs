@@ -36,7 +36,7 @@ pub enum TrainError {
         path: PathBuf,
     },
     /// Keys of `data` that do not go together.
-    #[error("{}: `data` has {measured}, expected {expected}\nhelp: `data` is {{csv: FILE}}, {{npz: FILE}}, {{idx: {{NAME: FILE}}}} or {{mnist: DIRECTORY}}, with `n_test: N` or `test: {{…}}`, and `scale`", path.display())]
+    #[error("{}: `data` has {measured}, expected {expected}\nhelp: `data` is {{csv: FILE}}, {{npz: FILE}}, {{idx: {{NAME: FILE}}}} or {{mnist: DIRECTORY}}, with `n_test: N` or `test: {{…}}`, and `scale`; docs/EXPERIMENTS.md lists them", path.display())]
     DataKeys {
         /// The experiment's file.
         path: PathBuf,

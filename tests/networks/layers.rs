@@ -9,6 +9,7 @@ use bf16scope::hlo::{Metadata, Module};
 use bf16scope::models::{Model, yaml};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
 use bf16scope::task::Feature;
+use bf16scope::train::Experiment;
 use bf16scope::train::program::{Objective, evaluation, prediction, training};
 use bf16scope::tuning::Tuning;
 use expect_test::{Expect, expect};
@@ -631,4 +632,15 @@ fn only_logits_of_classes_are_called_so() {
     assert_eq!(outputs("loss: sigmoid_cross_entropy"), ["output"]);
     assert_eq!(outputs("outputs: last\nloss: mean_squared_error"), ["output"]);
     assert_eq!(outputs("outputs: {price: last}\nloss: mean_squared_error"), ["price"]);
+}
+
+#[test]
+fn the_experiments_of_the_page_build() {
+    let page = include_str!("../../docs/EXPERIMENTS.md");
+    let blocks: Vec<&str> = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert_eq!(blocks.len(), 3);
+    for block in blocks {
+        let experiment: Experiment = yaml::from_str("docs/EXPERIMENTS.md", block).unwrap_or_else(|e| panic!("{e}"));
+        programs(&experiment.model, Precision::Bf16).iter().for_each(|program| verify(&program.module).unwrap());
+    }
 }
