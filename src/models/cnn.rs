@@ -70,30 +70,37 @@ impl Classifier for Config {
 
 /// Images `[batch, height, width, channels]` → logits `[batch, n_classes]`, in their dtype.
 ///
-/// A block is convolution (SAME, no bias), batch norm, relu, 2×2 max pool (SAME, so that it halves odd sizes too).
+/// First the blocks; then the hidden layers, dropout and the logits.
 pub fn build(s: &Scope, images: &Tensor, config: &Config) -> Tensor {
     s.within("cnn", |s| {
-        let mut x = images.clone();
-        for (number, &filters) in (1..).zip(&config.filters) {
-            x = s.within(&format!("block{number}"), |s| {
-                let conv = Conv2d {
-                    filters,
-                    kernel: [config.kernel; 2],
-                    padding: Padding::Same,
-                    use_bias: false,
-                    kernel_init: Init::HE_NORMAL,
-                    ..Conv2d::default()
-                };
-                let x = conv2d(s, &x, "conv", &conv);
-                let x = relu(&batch_norm(s, &x, "bn", &BatchNorm::default()));
-                max_pool(&x, &Pool { padding: Padding::Same, ..Pool::default() })
-            });
-        }
-        x = flatten(&x);
+        let x = blocks(s, images, config.kernel, &config.filters);
+        let mut x = flatten(&x);
         for (number, &units) in (1..).zip(&config.hidden) {
             x = relu(&dense(s, &x, &format!("dense{number}"), &Dense { units, ..Dense::default() }));
         }
         let x = dropout(s, &x, "dropout", config.dropout);
         dense(s, &x, "logits", &Dense { units: config.n_classes, ..Dense::default() })
     })
+}
+
+/// Blocks `block1`, `block2`, … of convolution (SAME, no bias), batch norm, relu, 2×2 max pool (SAME, so that it halves odd
+/// sizes too), with so many filters each: images `[batch, height, width, channels]`, in their dtype.
+pub(super) fn blocks(s: &Scope, images: &Tensor, kernel: i64, filters: &[i64]) -> Tensor {
+    let mut x = images.clone();
+    for (number, &filters) in (1..).zip(filters) {
+        x = s.within(&format!("block{number}"), |s| {
+            let conv = Conv2d {
+                filters,
+                kernel: [kernel; 2],
+                padding: Padding::Same,
+                use_bias: false,
+                kernel_init: Init::HE_NORMAL,
+                ..Conv2d::default()
+            };
+            let x = conv2d(s, &x, "conv", &conv);
+            let x = relu(&batch_norm(s, &x, "bn", &BatchNorm::default()));
+            max_pool(&x, &Pool { padding: Padding::Same, ..Pool::default() })
+        });
+    }
+    x
 }

@@ -3,14 +3,11 @@
 
 use super::classification::of_logits;
 use super::layout::{dims_of_rank, image_dims};
-use super::{kind, yaml};
-use crate::graph::{Init, Scope, Tensor};
+use super::{cnn, kind, yaml};
+use crate::graph::{Scope, Tensor};
 use crate::hlo::ops::{DotDims, OperandPrecision, PrecisionConfig};
 use crate::hlo::{DType, Op};
-use crate::nn::{
-    self, BatchNorm, Conv2d, Dense, Embedding, Format, Padding, Pool, batch_norm, conv2d, dense, dropout, embedding,
-    global_avg_pool, max_pool, relu,
-};
+use crate::nn::{self, Dense, Embedding, Format, dense, dropout, embedding, global_avg_pool, relu};
 use crate::task::{Feature, Features, Identity, Loss, Metric, Mode, Outputs, Task};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -297,22 +294,7 @@ impl TwoTower {
 /// Pictures `[batch, height, width, channels]` → `[batch, filters of the last block]`, in their dtype.
 fn picture_tower(s: &Scope, pictures: &Tensor, config: &Config) -> Tensor {
     s.within("picture_tower", |s| {
-        let mut x = pictures.clone();
-        for (number, &filters) in (1..).zip(&config.filters) {
-            x = s.within(&format!("block{number}"), |s| {
-                let conv = Conv2d {
-                    filters,
-                    kernel: [config.kernel; 2],
-                    padding: Padding::Same,
-                    use_bias: false,
-                    kernel_init: Init::HE_NORMAL,
-                    ..Conv2d::default()
-                };
-                let x = conv2d(s, &x, "conv", &conv);
-                let x = relu(&batch_norm(s, &x, "bn", &BatchNorm::default()));
-                max_pool(&x, &Pool { padding: Padding::Same, ..Pool::default() })
-            });
-        }
+        let x = cnn::blocks(s, pictures, config.kernel, &config.filters);
         global_avg_pool(&x, Format::Nhwc)
     })
 }
