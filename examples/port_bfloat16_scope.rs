@@ -110,8 +110,10 @@ fn objective() -> Objective {
 fn main() -> Result<(), Box<dyn Error>> {
     let (client, (training, test)) = (Client::cpu()?, input_fn()?);
     for precision in [Precision::F32, Precision::Bf16] {
+        // config = tf.tpu.RunConfig(tpu_config=tf.tpu.TPUConfig(iterations_per_loop=4))
         // estimator = tf.tpu.TPUEstimator(model_fn, config, use_tpu, train_batch_size=32, params={'use_bfloat16': ...})
-        let spec = Spec { precision, objective: objective(), ..Spec::new(Arc::new(ModelFn)) };
+        let steps_per_call = "4".parse()?;
+        let spec = Spec { precision, objective: objective(), steps_per_call, ..Spec::new(Arc::new(ModelFn)) };
         let mut estimator = Session::new(&client, spec)?;
 
         // estimator.train(input_fn, max_steps=8 * 44)

@@ -145,10 +145,31 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// An item is an error where the source cannot read, or where integers are beyond their range.
     pub fn epoch(&self, epoch: u64) -> impl ExactSizeIterator<Item = Result<Batch, DataError>> {
-        let order = Order::new(self.source.n_examples(), self.seed, epoch);
-        let batch = self.batch as u64;
-        let build = move |step: u64| self.collect(self.batch, Some(epoch), |slot| order.at(step * batch + slot));
+        let order = self.order(epoch);
+        let build = move |step: u64| self.steps_of(epoch, &order, step, 1);
         Steps { range: 0..self.n_steps(), build }
+    }
+
+    /// `n` batches of an epoch as one, from the batch `step` on, counted from 0.
+    ///
+    /// # Errors
+    /// As [`Loader::epoch`].
+    ///
+    /// # Panics
+    /// Where the epoch has fewer batches.
+    pub fn steps(&self, epoch: u64, step: u64, n: u32) -> Result<Batch, DataError> {
+        assert!(step + u64::from(n) <= self.n_steps(), "{n} batches from {step} on, of {}", self.n_steps());
+        self.steps_of(epoch, &self.order(epoch), step, n)
+    }
+
+    fn order(&self, epoch: u64) -> Order {
+        Order::new(self.source.n_examples(), self.seed, epoch)
+    }
+
+    fn steps_of(&self, epoch: u64, order: &Order, step: u64, n: u32) -> Result<Batch, DataError> {
+        let n_slots = self.batch * n as usize;
+        let first = step * self.batch as u64;
+        self.collect(n_slots, n_slots, Some(epoch), |slot| order.at(first + slot))
     }
 
     /// Every example once, in order, for evaluation; the last batch is padded with zeros and says how many are real.
@@ -160,7 +181,7 @@ impl<'a> Loader<'a> {
         let build = move |step: u64| {
             let start = step * batch;
             let n_valid = (n_examples - start).min(batch) as usize;
-            self.collect(n_valid, None, |slot| start + slot)
+            self.collect(self.batch, n_valid, None, |slot| start + slot)
         };
         Steps { range: 0..n_examples.div_ceil(batch), build }
     }
@@ -184,9 +205,15 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// A batch of the examples `index_of(0..n_valid)`, shifted as in `epoch` if there is one.
-    fn collect(&self, n_valid: usize, epoch: Option<u64>, index_of: impl Fn(u64) -> u64) -> Result<Batch, DataError> {
-        let mut arrays: Vec<NamedArray> = self.columns.iter().map(|column| column.zeros(self.batch)).collect();
+    /// A batch of `n_slots` that begins with the examples `index_of(0..n_valid)`, shifted as in `epoch` if there is one.
+    fn collect(
+        &self,
+        n_slots: usize,
+        n_valid: usize,
+        epoch: Option<u64>,
+        index_of: impl Fn(u64) -> u64,
+    ) -> Result<Batch, DataError> {
+        let mut arrays: Vec<NamedArray> = self.columns.iter().map(|column| column.zeros(n_slots)).collect();
         for slot in 0..n_valid {
             let index = index_of(slot as u64);
             let example = self.source.read(index)?;

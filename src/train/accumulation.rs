@@ -75,18 +75,7 @@ impl MicroBatch {
 
     /// Makes the task's variables and the whole batch's inputs in `graph`, as a step without micro-batches has them.
     pub fn inputs(&self, graph: &Graph) -> Vec<Tensor> {
-        for VariableInfo { name, dtype, dims, init, trainable, instr, .. } in &self.program.variables {
-            let variable = match trainable {
-                true => graph.scope().variable(name, *dtype, dims.clone(), *init),
-                false => graph.scope().state(name, *dtype, dims.clone(), *init),
-            };
-            // The layer that made it is the place to name, not this loop.
-            let metadata = self.program.module.entry().instr(*instr).metadata.clone();
-            graph.emitter().with_module_mut(|module| {
-                let entry = module.entry;
-                module.computations[entry.idx()].instructions[variable.stored.id.idx()].metadata = metadata;
-            });
-        }
+        declare_variables(graph, &self.program);
         let parts = &self.program.inputs[..self.n_split];
         parts.iter().map(|part| graph.input(&part.name, part.dtype, whole(&part.dims, self.n))).collect()
     }
@@ -136,8 +125,24 @@ pub(super) fn missing_loss(graph: &Graph) -> ProgramError {
     }
 }
 
+/// Makes in `graph` the variables that `program` has.
+pub(super) fn declare_variables(graph: &Graph, program: &Program) {
+    for VariableInfo { name, dtype, dims, init, trainable, instr, .. } in &program.variables {
+        let variable = match trainable {
+            true => graph.scope().variable(name, *dtype, dims.clone(), *init),
+            false => graph.scope().state(name, *dtype, dims.clone(), *init),
+        };
+        // The layer that made it is the place to name, not this loop.
+        let metadata = program.module.entry().instr(*instr).metadata.clone();
+        graph.emitter().with_module_mut(|module| {
+            let entry = module.entry;
+            module.computations[entry.idx()].instructions[variable.stored.id.idx()].metadata = metadata;
+        });
+    }
+}
+
 /// The dims of the whole of which `part` is an `n`th, along the first dimension.
-fn whole(part: &[i64], n: u32) -> Vec<i64> {
+pub(super) fn whole(part: &[i64], n: u32) -> Vec<i64> {
     let mut dims = part.to_vec();
     if let Some(first) = dims.first_mut() {
         *first *= i64::from(n);

@@ -37,11 +37,14 @@ pub(super) struct Loaded {
     scalars: Vec<(String, usize)>,
     names: Arc<[String]>,
     features: Vec<Feature>,
-    batch: u32,
+    /// Examples that go up for a call: of one step, or of all its steps.
+    n_examples: usize,
+    /// Steps that a call makes; results are arrays of so many where it is not 1.
+    n_steps: usize,
 }
 
 impl Loaded {
-    /// Compiles a program, `n_state` of whose results are state, for batches of `batch` examples.
+    /// Compiles a program, `n_state` of whose results are state, for batches of `batch` examples a step.
     pub fn new(
         client: &Client,
         program: TaskProgram,
@@ -50,14 +53,27 @@ impl Loaded {
         batch: u32,
     ) -> Result<Loaded, TrainError> {
         let executable = compile(client, &program.program.module)?;
-        let TaskProgram { program, reported, scalars } = program;
+        let TaskProgram { program, reported, scalars, n_steps } = program;
+        let n_steps = n_steps.get() as usize;
+        let n_examples = batch as usize * n_steps;
         let entry = program.module.entry();
         let shapes = entry.instr(entry.root).operands.iter().map(|&id| entry.instr(id).shape.clone());
         let shapes = shapes.map(|shape| ArrayShape::new(shape.dtype().unwrap_or(DType::F32), shape.dims().to_vec()));
         let results = program.outputs.iter().cloned().zip(shapes).skip(n_state).collect();
         let names = reported.iter().map(|reported| reported.name.clone()).collect();
-        let (client, variables, inputs) = (client.clone(), program.variables, program.inputs);
-        Ok(Loaded { client, executable, variables, inputs, results, reported, scalars, names, features, batch })
+        Ok(Loaded {
+            client: client.clone(),
+            executable,
+            variables: program.variables,
+            inputs: program.inputs,
+            results,
+            reported,
+            scalars,
+            names,
+            features,
+            n_examples,
+            n_steps,
+        })
     }
 
     /// Totals of nothing, by the names that this program reports.
@@ -71,7 +87,7 @@ impl Loaded {
             true => Ok(()),
             false => Err(TrainError::Batch { step, measured, expected }),
         };
-        let n = self.batch as usize;
+        let n = self.n_examples;
         match is_padded {
             true if (1..=n).contains(&batch.n_valid) => {}
             true => same(format!("{} valid examples", batch.n_valid), format!("1 to {n} valid examples"))?,
@@ -115,7 +131,7 @@ impl Loaded {
                 }
                 "weight" => {
                     let weight = |example| if example < batch.n_valid { 1.0f32 } else { 0.0 };
-                    ours = (0..self.batch as usize).flat_map(|example| weight(example).to_le_bytes()).collect();
+                    ours = (0..self.n_examples).flat_map(|example| weight(example).to_le_bytes()).collect();
                     &ours
                 }
                 name => &find(batch, name).expect("a batch that was checked has it").bytes,
@@ -133,34 +149,43 @@ impl Loaded {
         Ok(self.executable.execute(args)?)
     }
 
-    /// What results, those after the state, say of a batch with so many examples that are no padding.
-    pub fn read(&self, results: &[Buffer], n_valid: usize) -> Result<Totals, TrainError> {
-        let mut sums = Vec::with_capacity(self.reported.len());
+    /// What results, those after the state, say of each step, with so many examples in it that are no padding.
+    pub fn read(&self, results: &[Buffer], n_valid: usize) -> Result<Vec<Totals>, TrainError> {
+        let mut sums = vec![Vec::with_capacity(self.reported.len()); self.n_steps];
         for Reported { sum, weight, .. } in &self.reported {
-            let value = self.scalar(results, *sum)?;
-            sums.push(match weight {
-                Weighting::Constant(n) => (value, *n),
-                Weighting::Result(weight) => (value, self.scalar(results, *weight)?),
-                Weighting::Valid => (value * n_valid as f64, n_valid as f64),
-            });
+            let values = self.of_steps(results, *sum)?;
+            let weights = match weight {
+                Weighting::Constant(n) => vec![*n; self.n_steps],
+                Weighting::Result(weight) => self.of_steps(results, *weight)?,
+                Weighting::Valid => vec![n_valid as f64; self.n_steps],
+            };
+            for ((sums, value), n) in sums.iter_mut().zip(values).zip(weights) {
+                sums.push((if *weight == Weighting::Valid { value * n } else { value }, n));
+            }
         }
-        let mut totals = self.no_totals();
-        totals.add(sums);
-        Ok(totals)
+        let totals = |sums| {
+            let mut totals = self.no_totals();
+            totals.add(sums);
+            totals
+        };
+        Ok(sums.into_iter().map(totals).collect())
     }
 
-    /// The scalars of results.
+    /// The scalars of results: of the last step.
     pub fn scalars(&self, results: &[Buffer]) -> Result<Vec<(String, f64)>, TrainError> {
-        self.scalars.iter().map(|(name, number)| Ok((name.clone(), self.scalar(results, *number)?))).collect()
+        let last = |number: usize| Ok::<_, TrainError>(self.of_steps(results, number)?[self.n_steps - 1]);
+        self.scalars.iter().map(|(name, number)| Ok((name.clone(), last(*number)?))).collect()
     }
 
-    fn scalar(&self, results: &[Buffer], number: usize) -> Result<f64, TrainError> {
-        let mut word = [0; 4];
-        results[number].copy_to_host(&mut word)?;
-        Ok(match self.results[number].1.dtype {
-            DType::S32 => f64::from(i32::from_le_bytes(word)),
-            _ => f64::from(f32::from_le_bytes(word)),
-        })
+    /// A result of each step.
+    fn of_steps(&self, results: &[Buffer], number: usize) -> Result<Vec<f64>, TrainError> {
+        let mut bytes = vec![0; 4 * self.n_steps];
+        results[number].copy_to_host(&mut bytes)?;
+        let value = |word: &[u8; 4]| match self.results[number].1.dtype {
+            DType::S32 => f64::from(i32::from_le_bytes(*word)),
+            _ => f64::from(f32::from_le_bytes(*word)),
+        };
+        Ok(bytes.as_chunks().0.iter().map(value).collect())
     }
 
     /// Results as arrays on the host, by name.
@@ -228,7 +253,7 @@ pub(super) fn n_bytes(variable: &VariableInfo) -> u128 {
 /// resuming, a copy of the state on the host.
 pub(super) fn check_memory(spec: &Spec, variables: &[VariableInfo], temporaries: u128) -> Result<(), TrainError> {
     let state: u128 = variables.iter().map(n_bytes).sum();
-    let batch = u128::from(spec.batch) * spec.n_example_bytes();
+    let batch = u128::from(spec.examples_per_call()) * spec.n_example_bytes();
     match (memory_of_machine(), variables.iter().rev().max_by_key(|variable| n_bytes(variable))) {
         (Some(available), Some(largest)) if state + (temporaries + batch).max(state) > available => {
             let largest = format!("{} {}", largest.name, shape_of(largest));

@@ -3,6 +3,7 @@
 use super::change::Change;
 use super::checkpoint::CheckpointError;
 use super::program::ProgramError;
+use super::steps_per_call::StepsPerCall;
 use crate::data::DataError;
 use crate::graph::Precision;
 use crate::hlo::DType;
@@ -137,6 +138,16 @@ pub enum TrainError {
         available: u128,
         /// The largest variable and its shape.
         largest: String,
+    },
+    /// Calls of more steps than an epoch has.
+    #[error(
+        "steps_per_call is {calls}, and an epoch has {steps_per_epoch} steps\nhelp: at most that many; a number that divides it needs no second program"
+    )]
+    StepsPerCall {
+        /// What was asked for.
+        calls: StepsPerCall,
+        /// Steps in an epoch.
+        steps_per_epoch: u64,
     },
     /// More steps than the programs can count.
     #[error(

@@ -81,7 +81,7 @@ impl Evaluator {
         for batch in loader.in_order() {
             let batch = batch?;
             let results = self.loaded.run(variables, &batch)?;
-            evaluation.totals.merge(&self.loaded.read(&results, batch.n_valid)?);
+            evaluation.totals.merge(&self.loaded.read(&results, batch.n_valid)?[0]);
             evaluation.n_examples += batch.n_valid as u64;
         }
         match evaluation.totals.not_finite() {

@@ -18,6 +18,7 @@ use super::error::TrainError;
 use super::objective::Objective;
 use super::run::Plan;
 use super::spec::Spec;
+use super::steps_per_call::StepsPerCall;
 use crate::data::Source;
 use crate::files;
 use crate::graph::Precision;
@@ -78,6 +79,8 @@ pub struct TrainConfig {
     /// In how many micro-batches a batch is gone through before the update; it must divide `batch`. Default 1.
     #[serde(deserialize_with = "count")]
     pub accumulate: u32,
+    /// How many steps a call of the device makes: `N`, one step's program after the other, or `while:N`, a loop. Default 1.
+    pub steps_per_call: StepsPerCall,
     /// After how many steps there is a checkpoint, beside those after each epoch and when the run is stopped. Default never.
     #[serde(deserialize_with = "some_count")]
     pub save_checkpoints_steps: Option<u32>,
@@ -112,6 +115,7 @@ impl Default for TrainConfig {
             label_smoothing: 0.0,
             loss_scale: None,
             accumulate: 1,
+            steps_per_call: StepsPerCall::default(),
             save_checkpoints_steps: None,
             save_checkpoints_secs: None,
             keep_checkpoint_max: 1,
@@ -198,6 +202,7 @@ impl Experiment {
             seed: self.train.seed,
             shift: self.train.shift,
             objective: self.objective(precision, auto),
+            steps_per_call: self.train.steps_per_call,
         }
     }
 }
@@ -247,6 +252,7 @@ train:
   label_smoothing: 0.1
   loss_scale: static:128
   accumulate: 4
+  steps_per_call: while:25
   save_checkpoints_steps: 100
   save_checkpoints_secs: 600
   keep_checkpoint_max: 5
@@ -273,6 +279,7 @@ tune: {remat: [block*, stem]}
                 label_smoothing: 0.1,
                 loss_scale: Some(LossScale::Static { scale: 128.0 }),
                 accumulate: 4,
+                steps_per_call: StepsPerCall::While(NonZeroU32::new(25).unwrap()),
                 save_checkpoints_steps: Some(100),
                 save_checkpoints_secs: Some(600),
                 keep_checkpoint_max: 5,
@@ -396,7 +403,7 @@ tune: {remat: [block*, stem]}
         check(
             "  epoch: 3\n",
             expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale, accumulate, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],

@@ -23,6 +23,7 @@ pub mod resume;
 mod run;
 mod session;
 mod spec;
+mod steps_per_call;
 mod totals;
 
 pub use change::Change;
@@ -36,4 +37,5 @@ pub use resume::Resumption;
 pub use run::{Data, EpochReport, Event, Plan, Summary, check, run};
 pub use session::Session;
 pub use spec::Spec;
+pub use steps_per_call::{StepsPerCall, UnknownStepsPerCall, several_steps};
 pub use totals::Totals;

@@ -25,6 +25,8 @@ pub struct TaskProgram {
     pub reported: Vec<Reported>,
     /// Scalars by name, and which results they are, those of the state not counted.
     pub scalars: Vec<(String, usize)>,
+    /// Steps that a call makes; of more than 1, each result beside the state is an array of all.
+    pub n_steps: NonZeroU32,
 }
 
 /// One step of training.
@@ -71,11 +73,11 @@ pub fn training(
     objective.update.emit(&graph, scaling.step(), &gradients);
     scaling.finish(&graph, &gradients);
     let program = finish_with_state(&graph, &sums.tensors)?;
-    Ok(TaskProgram { program, reported: sums.reported, scalars: sums.scalars })
+    Ok(TaskProgram { program, reported: sums.reported, scalars: sums.scalars, n_steps: NonZeroU32::MIN })
 }
 
 /// The program whose results are the new state and then `others`, with state aliased to state.
-fn finish_with_state(graph: &Graph, others: &[(String, Tensor)]) -> Result<Program, ProgramError> {
+pub(super) fn finish_with_state(graph: &Graph, others: &[(String, Tensor)]) -> Result<Program, ProgramError> {
     let variables = graph.variables();
     // A variable that nothing assigns keeps its value.
     let state: Vec<Tensor> = variables.iter().map(|v| graph.tensor(v.update.unwrap_or(v.instr))).collect();
@@ -140,7 +142,7 @@ pub fn evaluation(
     let sums = Sums::of(&called, Mode::Evaluate);
     let results: Vec<(&str, &Tensor)> = sums.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     let program = graph.finish(&results)?;
-    Ok(TaskProgram { program, reported: sums.reported, scalars: Vec::new() })
+    Ok(TaskProgram { program, reported: sums.reported, scalars: Vec::new(), n_steps: NonZeroU32::MIN })
 }
 
 /// Predictions for a batch.
@@ -163,7 +165,7 @@ pub fn prediction(
     let results: Vec<(&str, &Tensor)> =
         called.predictions.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     let program = graph.finish(&results)?;
-    Ok(TaskProgram { program, reported: Vec::new(), scalars: Vec::new() })
+    Ok(TaskProgram { program, reported: Vec::new(), scalars: Vec::new(), n_steps: NonZeroU32::MIN })
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use super::checkpoint::{Checkpoint, DataIdentity, FunctionHash, Settings};
 use super::error::TrainError;
 use super::program;
 use super::spec::Spec;
+use super::steps_per_call::StepsPerCall;
 use crate::data::ORDER_VERSION;
 use crate::graph::Precision;
 use crate::hlo::text::{PrintOptions, print};
@@ -45,6 +46,15 @@ pub fn settings(spec: &Spec) -> Settings {
 }
 
 fn as_json(spec: &Spec) -> Value {
+    let mut settings = whatever_the_calls(spec);
+    // Steps that are unrolled have the bits of single ones.
+    if let StepsPerCall::While(_) = spec.steps_per_call {
+        settings["train"]["steps_per_call"] = json!(spec.steps_per_call.to_string());
+    }
+    settings
+}
+
+fn whatever_the_calls(spec: &Spec) -> Value {
     let json = |value: serde_json::Result<Value>| value.expect("settings are numbers, texts and lists");
     let objective = &spec.objective;
     json!({

@@ -67,9 +67,9 @@ impl Plan {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A step was made; `session` is as it left it.
+    /// A step was made.
     Step {
-        /// After the step.
+        /// After the step; where a call makes several, after all of them.
         session: &'a Session,
         /// The epoch, counted from 1.
         epoch: u64,
@@ -206,6 +206,15 @@ pub fn run(
     if plan.n_epochs.checked_mul(steps_per_epoch).is_none_or(|steps| steps > i32::MAX as u64) {
         return Err(TrainError::TooLong { n_epochs: plan.n_epochs, steps_per_epoch });
     }
+    let per_call = u64::from(spec.steps_per_call.n().get());
+    if per_call > steps_per_epoch {
+        let calls = spec.steps_per_call;
+        return Err(TrainError::StepsPerCall { calls, steps_per_epoch });
+    }
+    // Before hours of training, not after its first epoch.
+    if !steps_per_epoch.is_multiple_of(per_call) || !(session.step() % steps_per_epoch).is_multiple_of(per_call) {
+        session.load_single_step()?;
+    }
     let evaluator = session.evaluator(test_batch(&spec, data.test))?;
     let resumed = session.resumed_from().map(|path| (path.to_path_buf(), session.step()));
     let resumed = resumed.as_ref().map(|(path, step)| (path.as_path(), *step));
@@ -269,38 +278,40 @@ impl Run<'_> {
     fn epoch(&mut self, epoch: u64, loader: &Loader<'_>, stop: &AtomicBool) -> Result<Trained, TrainError> {
         let _span = tracing::info_span!("epoch", epoch = epoch + 1).entered();
         let batch_size = f64::from(self.session.spec().batch);
-        let start = self.session.step() % self.steps_per_epoch;
+        let before = epoch * self.steps_per_epoch;
         let began = Instant::now();
         let (mut totals, mut n_steps) = (self.session.no_totals(), 0.0);
-        for (step, batch) in (start + 1..).zip(loader.epoch(epoch).skip(start as usize)) {
-            let batch = batch?;
-            let learning_rate = self.session.learning_rate();
-            let of_step = self.session.train(&batch)?;
-            match of_step.not_finite() {
-                Some(("loss", loss)) => return Err(self.diverged(format!("the loss ({loss})"), learning_rate)),
-                Some((name, value)) => {
-                    let name = name.to_string();
-                    self.save()?;
-                    let over = format!("the batch of step {}", self.session.step());
-                    return Err(TrainError::Metric { name, value, over });
-                }
-                None => {}
-            }
-            totals.merge(&of_step);
-            n_steps += 1.0;
+        while self.session.step() < before + self.steps_per_epoch {
+            let first = self.session.step();
+            let of_steps = self.call(epoch, first - before, loader)?;
+            n_steps += of_steps.len() as f64;
             let examples_per_second = n_steps * batch_size / began.elapsed().as_secs_f64();
-            let (epoch, steps_per_epoch, session) = (epoch + 1, self.steps_per_epoch, &*self.session);
-            let totals = &of_step;
-            (self.observe)(Event::Step {
-                session,
-                epoch,
-                step,
-                steps_per_epoch,
-                totals,
-                learning_rate,
-                examples_per_second,
-            });
-            if self.is_time_to_save() {
+            for (step, of_step) in (first..).zip(&of_steps) {
+                let learning_rate = self.session.learning_rate_of(step);
+                match of_step.not_finite() {
+                    Some(("loss", loss)) => {
+                        return Err(self.diverged(step + 1, format!("the loss ({loss})"), learning_rate));
+                    }
+                    Some((name, value)) => {
+                        self.save()?;
+                        let (name, over) = (name.to_string(), format!("the batch of step {}", step + 1));
+                        return Err(TrainError::Metric { name, value, over });
+                    }
+                    None => {}
+                }
+                totals.merge(of_step);
+                (self.observe)(Event::Step {
+                    session: &*self.session,
+                    epoch: epoch + 1,
+                    step: step - before + 1,
+                    steps_per_epoch: self.steps_per_epoch,
+                    totals: of_step,
+                    learning_rate,
+                    examples_per_second,
+                });
+            }
+            let epoch = epoch + 1;
+            if self.is_time_to_save(first) {
                 self.save()?;
             }
             if stop.load(Ordering::Relaxed) {
@@ -312,10 +323,22 @@ impl Run<'_> {
         Ok(Trained { totals, examples_per_second })
     }
 
-    /// Whether steps or time since the last checkpoint ask for one, within an epoch.
-    fn is_time_to_save(&self) -> bool {
+    /// The next call of an epoch: of several steps where one begins and the epoch has as many left, which depends on nothing
+    /// but the place in the epoch.
+    fn call(&mut self, epoch: u64, step: u64, loader: &Loader<'_>) -> Result<Vec<Totals>, TrainError> {
+        let n = self.session.spec().steps_per_call.n().get();
+        let per_call = u64::from(n);
+        match step.is_multiple_of(per_call) && step + per_call <= self.steps_per_epoch {
+            true => self.session.train_call(&loader.steps(epoch, step, n)?),
+            false => Ok(vec![self.session.train(&loader.steps(epoch, step, 1)?)?]),
+        }
+    }
+
+    /// Whether the steps since `before`, or time since the last checkpoint, ask for one, within an epoch.
+    fn is_time_to_save(&self, before: u64) -> bool {
         let Plan { save_checkpoints_steps, save_checkpoints_secs, .. } = self.plan;
-        let of_steps = save_checkpoints_steps.is_some_and(|n| self.session.step().is_multiple_of(u64::from(n.get())));
+        let passed = |n: NonZeroU32| self.session.step() / u64::from(n.get()) > before / u64::from(n.get());
+        let of_steps = save_checkpoints_steps.is_some_and(passed);
         let has_passed = |n: NonZeroU32| self.saved.elapsed() >= Duration::from_secs(u64::from(n.get()));
         of_steps || save_checkpoints_secs.is_some_and(has_passed)
     }
@@ -330,7 +353,8 @@ impl Run<'_> {
         let mut checkpoint = self.session.checkpoint(self.steps_per_epoch)?;
         checkpoint.data = Some(self.identity.clone());
         if let Err(Fault::NotFinite { name, .. }) = checkpoint.check_finite() {
-            return Err(self.diverged(name, self.session.learning_rate()));
+            let step = self.session.step();
+            return Err(self.diverged(step, name, self.session.learning_rate_of(step)));
         }
         self.series.iter_mut().try_for_each(|series| series.write(&checkpoint))?;
         self.saved = Instant::now();
@@ -340,9 +364,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The error of the step just made.
-    fn diverged(&self, what: String, learning_rate: f64) -> TrainError {
-        let step = self.session.step();
+    /// The error of a step, counted from 1.
+    fn diverged(&self, step: u64, what: String, learning_rate: f64) -> TrainError {
         let epoch = (step - 1) / self.steps_per_epoch + 1;
         let (precision, kept) = (self.session.spec().precision, self.kept.clone());
         TrainError::Diverged { step, epoch, what, learning_rate, precision, kept }

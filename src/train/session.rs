@@ -8,9 +8,10 @@ use super::checkpoint::{Checkpoint, CheckpointError, DataIdentity, FunctionHash,
 use super::device::{Loaded, check_memory, initial_state, n_bytes, n_elements, shape_of, upload};
 use super::error::TrainError;
 use super::evaluation::{Evaluation, Evaluator, Predictor};
-use super::program;
+use super::program::{self, TaskProgram};
 use super::resume::{Resumption, check_data as check_resumed_data, function_of, settings};
 use super::spec::Spec;
+use super::steps_per_call::several_steps;
 use super::totals::Totals;
 use crate::data::{Batch, NamedArray, ORDER_VERSION, Source};
 use crate::graph::VariableInfo;
@@ -23,10 +24,14 @@ use std::path::{Path, PathBuf};
 pub struct Session {
     spec: Spec,
     client: Client,
+    /// The program of a call.
     training: Loaded,
+    /// The program of one step, where a call makes several; compiled when it is needed.
+    single: Option<Loaded>,
     state: State,
-    /// What the last step gave beside the state.
+    /// What the last call gave beside the state.
     last: Vec<Buffer>,
+    last_was_single: bool,
     step: u64,
     resumed: Option<Resumed>,
     function: Option<FunctionHash>,
@@ -63,17 +68,28 @@ impl Session {
     /// # Errors
     /// Where the task cannot be built, compiled or held.
     pub fn new(client: &Client, spec: Spec) -> Result<Session, TrainError> {
-        let program = program::training(&*spec.task, spec.precision, i64::from(spec.batch), &spec.objective)?;
+        let program = several_steps(program_of_a_step(&spec)?, spec.steps_per_call)?;
         check_memory(&spec, &program.program.variables, 0)?;
-        let n_state = program.program.variables.len();
-        let training = Loaded::new(client, program, n_state, spec.task.features(), spec.batch)?;
+        let training = load(client, program, &spec)?;
         // A client that does not say has been asked for what is sure.
         let temporaries = training.executable.compiled().memory_stats().map_or(0, |stats| stats.temporaries.max(0));
         check_memory(&spec, &training.variables, temporaries as u128)?;
         let _span = tracing::info_span!("initialise", seed = spec.seed).entered();
         let state = State::Held(initial_state(client, &training.variables, spec.seed)?);
         let (client, function) = (client.clone(), function_of(&*spec.task));
-        Ok(Session { spec, client, training, state, last: Vec::new(), step: 0, resumed: None, function })
+        let (last, resumed) = (Vec::new(), None);
+        Ok(Session {
+            spec,
+            client,
+            training,
+            single: None,
+            state,
+            last,
+            last_was_single: false,
+            step: 0,
+            resumed,
+            function,
+        })
     }
 
     /// What it trains.
@@ -107,36 +123,72 @@ impl Session {
 
     /// The learning rate of the next step.
     pub fn learning_rate(&self) -> f64 {
-        self.spec.objective.update.learning_rate.at(u32::try_from(self.step).unwrap_or(u32::MAX))
+        self.learning_rate_of(self.step)
+    }
+
+    /// The learning rate of the step that so many come before.
+    pub(super) fn learning_rate_of(&self, step: u64) -> f64 {
+        self.spec.objective.update.learning_rate.at(u32::try_from(step).unwrap_or(u32::MAX))
     }
 
     /// One update. Gives the loss and the metrics of the batch, before the update.
     ///
     /// # Errors
     /// [`TrainError::Batch`] where the batch is not what the program takes (size, names, dims, dtypes, an integer out of
-    /// its range): the session is then as it was. Where the plugin fails, the state is lost, and the session says so
-    /// from then on.
+    /// its range): the session is then as it was, as it is where a session whose calls make several steps cannot compile
+    /// the program of one. Where the plugin fails, the state is lost, and the session says so from then on.
     pub fn train(&mut self, batch: &Batch) -> Result<Totals, TrainError> {
-        let _span = tracing::debug_span!("step", step = self.step).entered();
+        self.load_single_step()?;
+        let is_single = self.single.is_some();
+        Ok(self.advance(batch, is_single)?.remove(0))
+    }
+
+    /// As many updates as a call makes ([`Spec::steps_per_call`]), in one call of the device, with as many batches as one:
+    /// the first step's examples first, as [`Loader::steps`](crate::data::Loader::steps) gives them. Gives the loss and the
+    /// metrics of each batch, before its update.
+    ///
+    /// # Errors
+    /// As [`Session::train`].
+    pub fn train_call(&mut self, batches: &Batch) -> Result<Vec<Totals>, TrainError> {
+        self.advance(batches, false)
+    }
+
+    /// Compiles the program of one step, where there is none yet.
+    pub(super) fn load_single_step(&mut self) -> Result<(), TrainError> {
+        if self.single.is_none() && self.spec.steps_per_call.n().get() > 1 {
+            self.single = Some(load(&self.client, program_of_a_step(&self.spec)?, &self.spec)?);
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, batch: &Batch, is_single: bool) -> Result<Vec<Totals>, TrainError> {
+        let program = match (&self.single, is_single) {
+            (Some(single), true) => single,
+            _ => &self.training,
+        };
+        let n_steps = if is_single { 1 } else { u64::from(self.spec.steps_per_call.n().get()) };
+        let _span = tracing::debug_span!("step", step = self.step, n_steps).entered();
         self.state.buffers()?;
-        self.training.check(batch, self.step, false)?;
-        let count = i32::try_from(self.step).ok().filter(|&count| count < i32::MAX);
+        program.check(batch, self.step, false)?;
+        // The step after the last of these is counted too.
+        let count = i32::try_from(self.step + n_steps).ok().map(|_| self.step as i32);
         let count = count.ok_or(TrainError::Counted { step: self.step })?;
-        let inputs = self.training.upload(batch, count)?;
+        let inputs = program.upload(batch, count)?;
         // From here on the state belongs to the execution, and comes back only if that succeeds.
         let lost = State::Lost(format!("step {} was interrupted", self.step + 1));
         let State::Held(state) = std::mem::replace(&mut self.state, lost) else {
             unreachable!("it was just looked at")
         };
         let args = state.into_iter().chain(inputs).map(Arg::Donate).collect();
-        let mut results = self.training.executable.execute(args).map_err(|error| {
+        let mut results = program.executable.execute(args).map_err(|error| {
             self.state = State::Lost(format!("step {} failed: {error}", self.step + 1));
             error
         })?;
-        self.last = results.split_off(self.variables().len());
+        self.last = results.split_off(program.variables.len());
+        self.last_was_single = is_single;
         self.state = State::Held(results);
-        self.step += 1;
-        self.training.read(&self.last, batch.n_valid)
+        self.step += n_steps;
+        program.read(&self.last, batch.n_valid)
     }
 
     /// Scalars that the task named, of the last step: only now they come to the host. Nothing before the first step.
@@ -146,7 +198,10 @@ impl Session {
     pub fn scalars(&self) -> Result<Vec<(String, f64)>, TrainError> {
         match self.last.is_empty() {
             true => Ok(Vec::new()),
-            false => self.training.scalars(&self.last),
+            false => match (&self.single, self.last_was_single) {
+                (Some(single), true) => single.scalars(&self.last),
+                _ => self.training.scalars(&self.last),
+            },
         }
     }
 
@@ -267,6 +322,15 @@ impl Session {
     ) -> Result<(), E> {
         predictor.of_state(self.variables(), self.state.buffers()?, source, take)
     }
+}
+
+fn program_of_a_step(spec: &Spec) -> Result<TaskProgram, TrainError> {
+    Ok(program::training(&*spec.task, spec.precision, i64::from(spec.batch), &spec.objective)?)
+}
+
+fn load(client: &Client, program: TaskProgram, spec: &Spec) -> Result<Loaded, TrainError> {
+    let n_state = program.program.variables.len();
+    Loaded::new(client, program, n_state, spec.task.features(), spec.batch)
 }
 
 #[cfg(test)]

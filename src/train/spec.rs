@@ -1,6 +1,7 @@
 //! What a session trains, and how.
 
 use super::objective::Objective;
+use super::steps_per_call::StepsPerCall;
 use crate::data::Feature;
 use crate::graph::Precision;
 use crate::task::Task;
@@ -21,12 +22,20 @@ pub struct Spec {
     pub shift: u32,
     /// How the loss is minimised.
     pub objective: Objective,
+    /// How many steps a call of the device makes.
+    pub steps_per_call: StepsPerCall,
 }
 
 impl Spec {
-    /// A task in bf16, in batches of 32, with seed 0 and the default objective.
+    /// A task in bf16, in batches of 32, with seed 0, the default objective and one step a call.
     pub fn new(task: Arc<dyn Task>) -> Spec {
-        Spec { task, precision: Precision::Bf16, batch: 32, seed: 0, shift: 0, objective: Objective::default() }
+        let (objective, steps_per_call) = (Objective::default(), StepsPerCall::default());
+        Spec { task, precision: Precision::Bf16, batch: 32, seed: 0, shift: 0, objective, steps_per_call }
+    }
+
+    /// Examples that go up for one call.
+    pub(super) fn examples_per_call(&self) -> u64 {
+        u64::from(self.batch) * u64::from(self.steps_per_call.n().get())
     }
 
     /// Bytes of one example in the program.

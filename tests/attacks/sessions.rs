@@ -9,14 +9,8 @@ use bf16scope::train::{Objective, Resumption, Session, Spec};
 use std::path::Path;
 
 fn spec() -> Spec {
-    Spec {
-        task: Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) }).task(0.0),
-        precision: Precision::Bf16,
-        batch: 8,
-        seed: 1,
-        shift: 0,
-        objective: Objective::default(),
-    }
+    let model = Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) });
+    Spec { batch: 8, seed: 1, ..Spec::new(model.task(0.0)) }
 }
 
 fn batch() -> Batch {

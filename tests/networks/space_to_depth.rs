@@ -162,7 +162,7 @@ fn session(stem: Stem, precision: Precision) -> Session {
     let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
     let tuning = Tuning::none().with(|tuning| tuning.stem = stem);
     let objective = Objective { update, tuning, ..Objective::default() };
-    let spec = Spec { task: model().task(0.0), precision, batch: 8, seed: 2, shift: 0, objective };
+    let spec = Spec { precision, batch: 8, seed: 2, objective, ..Spec::new(model().task(0.0)) };
     Session::new(&run::cpu().unwrap(), spec).unwrap()
 }
 

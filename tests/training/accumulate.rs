@@ -28,7 +28,7 @@ fn spec(model: &Model, precision: Precision, batch: u32, accumulate: u32, rate: 
     let update = Update { optimizer: KEEPS_GRADIENT, learning_rate, weight_decay: WeightDecay::default() };
     let accumulate = NonZeroU32::new(accumulate).unwrap();
     let objective = Objective { update, loss_scale, accumulate, ..Objective::default() };
-    Spec { task: model.task(0.0), precision, batch, seed: 5, shift: 0, objective }
+    Spec { precision, batch, seed: 5, objective, ..Spec::new(model.task(0.0)) }
 }
 
 /// `n` examples of small exact features, in ten classes.

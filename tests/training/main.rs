@@ -16,6 +16,7 @@ mod remat;
 #[path = "../run/mod.rs"]
 mod run;
 mod slots;
+mod steps_per_call;
 mod train;
 mod train_memory;
 mod tuning;

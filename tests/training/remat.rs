@@ -51,7 +51,7 @@ fn trained(model: &Model, precision: Precision, remat: &Remat) -> BTreeMap<Strin
     let client = run::cpu().unwrap();
     let task = model.task(0.0);
     let digits = csv::read(&path, &task.features(), 1.0 / 16.0).unwrap();
-    let spec = Spec { task, precision, batch: 16, seed: 1, shift: 0, objective: objective(remat) };
+    let spec = Spec { precision, batch: 16, seed: 1, objective: objective(remat), ..Spec::new(task) };
     let mut session = Session::new(&client, spec.clone()).unwrap();
     for batch in examples::loader(&digits, &spec).epoch(0).take(3) {
         session.train(&batch.unwrap()).unwrap();

@@ -167,7 +167,7 @@ fn spec(optimizer: Optimizer, precision: Precision, loss_scale: LossScale) -> Sp
     let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
     let objective = Objective { update, loss_scale, ..Objective::default() };
     let model = Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) });
-    Spec { task: model.task(0.0), precision, batch: 8, seed: 1, shift: 0, objective }
+    Spec { precision, batch: 8, seed: 1, objective, ..Spec::new(model.task(0.0)) }
 }
 
 fn dataset() -> Arrays {

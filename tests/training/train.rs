@@ -46,7 +46,14 @@ fn spec(learning_rate: LearningRate) -> Spec {
     let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: true, momentum_dtype: MomentumDtype::F32 };
     let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
     let objective = Objective { update, ..Objective::default() };
-    Spec { task: Model::Cnn(model).task(0.0), precision: Precision::Bf16, batch: 32, seed: 3, shift: 1, objective }
+    Spec {
+        precision: Precision::Bf16,
+        batch: 32,
+        seed: 3,
+        shift: 1,
+        objective,
+        ..Spec::new(Model::Cnn(model).task(0.0))
+    }
 }
 
 fn constant() -> LearningRate {

@@ -5,10 +5,9 @@ use crate::alone::alone;
 use crate::{examples, run};
 
 use bf16scope::data::Arrays;
-use bf16scope::graph::Precision;
 use bf16scope::models::{Model, mlp};
 use bf16scope::pjrt::{LiveHandles, live_handles};
-use bf16scope::train::{Objective, Session, Spec};
+use bf16scope::train::{Session, Spec};
 
 /// Resident bytes of this process.
 fn resident_bytes() -> u64 {
@@ -33,14 +32,7 @@ fn ten_thousand_steps() {
     const N_WARM_UP: usize = 1_000;
     const BATCH: u32 = 32;
     let client = run::cpu().unwrap();
-    let spec = Spec {
-        task: Model::Mlp(mlp::Config::new([64], 10)).task(0.0),
-        precision: Precision::Bf16,
-        batch: BATCH,
-        seed: 0,
-        shift: 0,
-        objective: Objective::default(),
-    };
+    let spec = Spec { batch: BATCH, ..Spec::new(Model::Mlp(mlp::Config::new([64], 10)).task(0.0)) };
     let mut session = Session::new(&client, spec.clone()).unwrap();
     let state_bytes: usize = session.state().unwrap().values().map(|array| array.bytes.len()).sum();
     let dataset = dataset();

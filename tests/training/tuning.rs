@@ -116,7 +116,7 @@ fn choices_keep_the_variables_and_exact_ones_every_bit() {
 }
 
 fn spec(model: Model, tuning: &Tuning) -> Spec {
-    Spec { task: model.task(0.0), precision: Precision::F32, batch: 8, seed: 2, shift: 0, objective: objective(tuning) }
+    Spec { precision: Precision::F32, batch: 8, seed: 2, objective: objective(tuning), ..Spec::new(model.task(0.0)) }
 }
 
 #[test]

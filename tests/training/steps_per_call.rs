@@ -1,0 +1,237 @@
+//! Several steps in a call: unrolled, to the bit what as many calls give; in a loop, the same again and again.
+
+use crate::{examples, run};
+
+use bf16scope::data::{ArrayInfo, Arrays};
+use bf16scope::graph::{Init, Precision, Scope};
+use bf16scope::hlo::DType;
+use bf16scope::models::{Model, cnn};
+use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
+use bf16scope::pjrt::Client;
+use bf16scope::task::{Feature, Features, Identity, Loss, Mode, Outputs, Task};
+use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
+use bf16scope::train::{Data, Event, Objective, Plan, Resumption, Session, Spec, StepsPerCall, TrainError};
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+type State = BTreeMap<String, HostArray>;
+/// A step's number, what it reports, and its learning rate.
+type Step = (u64, Vec<(String, f64)>, f64);
+
+fn client() -> &'static Client {
+    static CLIENT: OnceLock<Client> = OnceLock::new();
+    CLIENT.get_or_init(|| run::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
+}
+
+fn unrolled(n: u32) -> StepsPerCall {
+    StepsPerCall::Unrolled(NonZeroU32::new(n).unwrap())
+}
+
+fn looped(n: u32) -> StepsPerCall {
+    StepsPerCall::While(NonZeroU32::new(n).unwrap())
+}
+
+/// Adam with a rate that changes from step to step, so that a step counted wrong shows.
+fn objective(precision: Precision) -> Objective {
+    let learning_rate = LearningRate::WarmUpStep { value: 0.01, warm_up: 12, drops: Vec::new() };
+    let update = Update { optimizer: Optimizer::ADAM, learning_rate, weight_decay: WeightDecay::default() };
+    let loss_scale = if precision == Precision::F16 { LossScale::DYNAMIC } else { LossScale::None };
+    Objective { update, loss_scale, ..Objective::default() }
+}
+
+/// All that carries something from step to step: batch norms, dropout, slots; and shifted images.
+fn spec(precision: Precision) -> Spec {
+    let model = cnn::Config { filters: vec![4], dropout: 0.25, ..cnn::Config::new([8, 8, 1], 10) };
+    let task = Model::Cnn(model).task(0.1);
+    Spec { precision, batch: 8, seed: 5, shift: 1, objective: objective(precision), ..Spec::new(task) }
+}
+
+/// 13 batches of eight, and three examples more.
+fn images() -> &'static Arrays {
+    static IMAGES: OnceLock<Arrays> = OnceLock::new();
+    IMAGES.get_or_init(|| {
+        let n = 13 * 8 + 3;
+        let pixels = (0..n * 64).map(|i| ((i * 37 + i / 11) % 16) as f32 / 16.0).collect();
+        examples::images(pixels, &[8, 8, 1], (0..n).map(|i| i * 7 % 10).collect())
+    })
+}
+
+fn data() -> Data<'static> {
+    Data { training: images(), test: images() }
+}
+
+/// What each step reports, by number; and the state after two epochs.
+fn trained(spec: Spec) -> (Vec<Step>, State) {
+    let mut session = Session::new(client(), spec).unwrap();
+    let mut steps = Vec::new();
+    bf16scope::train::run(&mut session, data(), &Plan::new(2, None), &AtomicBool::new(false), &mut |event| {
+        if let Event::Step { epoch, step, totals, learning_rate, .. } = event {
+            steps.push((13 * (epoch - 1) + step, totals.to_values(), learning_rate));
+        }
+    })
+    .unwrap();
+    (steps, session.state().unwrap())
+}
+
+fn assert_same((steps, state): &(Vec<Step>, State), other: &(Vec<Step>, State)) {
+    let differs: Vec<_> =
+        state.iter().filter(|(name, array)| other.1.get(*name) != Some(array)).map(|it| it.0).collect();
+    assert!(differs.is_empty() && state.len() == other.1.len(), "these differ: {differs:?}");
+    assert_eq!(*steps, other.0);
+}
+
+#[test]
+fn unrolled_steps_give_the_bits_of_single_ones() {
+    let f16 = run::has_f16().then_some(Precision::F16);
+    for precision in [Precision::F32, Precision::Bf16].into_iter().chain(f16) {
+        let single = trained(spec(precision));
+        assert_eq!(single.0.iter().map(|step| step.0).collect::<Vec<_>>(), (1..=26).collect::<Vec<_>>());
+        // 13 is no multiple of 4: the last step of an epoch is a call of its own.
+        assert_same(&single, &trained(Spec { steps_per_call: unrolled(4), ..spec(precision) }));
+    }
+}
+
+/// `y = w·x`, learnt from whole numbers by halves: all it computes has fewer than 24 bits, whatever the order.
+#[derive(Debug)]
+struct Exact;
+
+impl Task for Exact {
+    fn name(&self) -> &str {
+        "exact"
+    }
+
+    fn features(&self) -> Vec<Feature> {
+        vec![Feature::compute("x", []), Feature::exact("y", DType::F32, []).label()]
+    }
+
+    fn call(&self, s: &Scope, features: &Features<'_>, _: Mode) -> Outputs {
+        let w = s.variable("w", DType::F32, [], Init::Zeros).value;
+        let error = w.broadcast_in_dim(&[features.batch()], &[]) * features.get("x") - features.get("y");
+        let squared = &error * &error;
+        Outputs::new().loss(Loss::weighted(&squared, &features.weight())).scalar("w", &w)
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::new("exact")
+    }
+}
+
+/// A loop's body is compiled in another way than an entry, so its last bits are others where it rounds: here nothing does.
+#[test]
+fn a_loop_makes_the_same_steps() {
+    let bytes = |values: &[i32]| values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect::<Vec<u8>>();
+    let x = (ArrayInfo::new("x", DType::F32, []), bytes(&[1, -1, 0, 1, 1, 1, -1, 0, 1, -1]));
+    let y = (ArrayInfo::new("y", DType::F32, []), bytes(&[3, -2, 1, 2, 4, 3, -3, 1, 2, -4]));
+    let source = Arrays::new(Path::new("exact"), vec![x, y]).unwrap();
+    let trained = |calls| {
+        let update = Update {
+            optimizer: Optimizer::Sgd {},
+            learning_rate: LearningRate::Constant { value: 0.5 },
+            weight_decay: WeightDecay::default(),
+        };
+        let objective = Objective { update, ..Objective::default() };
+        let spec = Spec { batch: 2, precision: Precision::F32, objective, ..Spec::new(Arc::new(Exact)) };
+        let mut session = Session::new(client(), Spec { steps_per_call: calls, ..spec }).unwrap();
+        let (mut steps, mut scalars) = (Vec::new(), Vec::new());
+        let data = Data { training: &source, test: &source };
+        bf16scope::train::run(&mut session, data, &Plan::new(1, None), &AtomicBool::new(false), &mut |event| {
+            if let Event::Step { session, step, totals, .. } = event {
+                steps.push(totals.to_values());
+                scalars.push((step, session.scalars().unwrap()));
+            }
+        })
+        .unwrap();
+        (steps, scalars, session.state().unwrap())
+    };
+    let (steps, scalars, state) = trained(StepsPerCall::default());
+    assert_eq!((steps.len(), scalars.len()), (5, 5));
+    for calls in [looped(4), unrolled(4), looped(5)] {
+        let in_calls = trained(calls);
+        assert_eq!((&in_calls.0, &in_calls.2), (&steps, &state), "{calls}");
+        // Of the steps of a call, the last one's scalars are there.
+        let at_end = |step: u64| calls.n().get() as u64 == step || step == 5;
+        let ends = scalars.iter().zip(&in_calls.1).filter(|(single, _)| at_end(single.0));
+        assert!(ends.clone().count() > 0 && ends.into_iter().all(|(single, of_call)| single == of_call), "{calls}");
+    }
+}
+
+#[test]
+fn a_loop_of_steps_gives_the_same_bits_each_time() {
+    let looped = || trained(Spec { steps_per_call: looped(4), ..spec(Precision::Bf16) });
+    assert_same(&looped(), &looped());
+}
+
+#[test]
+fn a_run_of_calls_stops_saves_and_resumes_between_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    for calls in [unrolled(4), looped(4)] {
+        let spec = Spec { steps_per_call: calls, ..spec(Precision::Bf16) };
+        let whole = trained(spec.clone());
+        let mut session = Session::new(client(), spec.clone()).unwrap();
+        let stop = AtomicBool::new(false);
+        let plan =
+            Plan { save_checkpoints_steps: NonZeroU32::new(3), ..Plan::new(2, Some(Place::claim(&path).unwrap())) };
+        let mut saved = Vec::new();
+        let stopped = bf16scope::train::run(&mut session, data(), &plan, &stop, &mut |event| match event {
+            // In the middle of the second epoch's second call.
+            Event::Step { epoch: 2, step: 6, .. } => stop.store(true, Ordering::Relaxed),
+            Event::Saved { step, .. } => saved.push(step),
+            _ => {}
+        });
+        assert!(matches!(stopped, Err(TrainError::Interrupted { step: 21, epoch: 2, .. })), "{stopped:?}");
+        // A call that passes a multiple of 3; the epoch's end; where it stopped.
+        assert_eq!(saved, [4, 8, 12, 13, 17, 21]);
+        drop(plan);
+        let mut resumed = Session::new(client(), spec.clone()).unwrap();
+        resumed.restore(&path, &Checkpoint::read(&path).unwrap(), Resumption::default()).unwrap();
+        bf16scope::train::run(&mut resumed, data(), &Plan::new(2, None), &AtomicBool::new(false), &mut |_| {}).unwrap();
+        assert_eq!(resumed.state().unwrap(), whole.1, "{calls}");
+
+        // By single steps: an unrolled run goes on to the same bits, a looped one would be another run.
+        let mut single = Session::new(client(), Spec { steps_per_call: StepsPerCall::default(), ..spec }).unwrap();
+        let restored = single.restore(&path, &Checkpoint::read(&path).unwrap(), Resumption::default());
+        match calls {
+            StepsPerCall::Unrolled(_) => {
+                assert_eq!(restored.unwrap(), []);
+                let plan = Plan::new(2, None);
+                bf16scope::train::run(&mut single, data(), &plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
+                assert_eq!(single.state().unwrap(), whole.1);
+            }
+            StepsPerCall::While(_) => {
+                let error = restored.unwrap_err().to_string();
+                assert!(error.contains("train.steps_per_call was while:4, is not set now"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_longer_than_an_epoch_are_refused() {
+    let mut session = Session::new(client(), Spec { steps_per_call: looped(14), ..spec(Precision::Bf16) }).unwrap();
+    let error = bf16scope::train::run(&mut session, data(), &Plan::new(1, None), &AtomicBool::new(false), &mut |_| {});
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "steps_per_call is while:14, and an epoch has 13 steps\n\
+         help: at most that many; a number that divides it needs no second program"
+    );
+    let many = Spec { steps_per_call: unrolled(100_000), ..spec(Precision::Bf16) };
+    let error = Session::new(client(), many).unwrap_err().to_string();
+    assert!(error.contains("100000 copies of") && error.contains("`while` loop"), "{error}");
+}
+
+#[test]
+fn a_step_that_is_not_finite_is_named_within_its_call() {
+    let mut spec = Spec { steps_per_call: unrolled(4), ..spec(Precision::F32) };
+    // The update of the second step: the third's loss shows it.
+    spec.objective.update.optimizer = Optimizer::Sgd {};
+    spec.objective.update.learning_rate = LearningRate::Constant { value: 1e38 };
+    let mut session = Session::new(client(), spec).unwrap();
+    let error = bf16scope::train::run(&mut session, data(), &Plan::new(1, None), &AtomicBool::new(false), &mut |_| {});
+    let error = error.unwrap_err();
+    assert!(matches!(error, TrainError::Diverged { step: 2 | 3, epoch: 1, .. }), "{error}");
+    assert_eq!(session.step(), 4);
+}
