@@ -5,12 +5,17 @@ use crate::{examples, run};
 use bf16scope::data::{ArrayInfo, Arrays};
 use bf16scope::graph::{Init, Precision, Scope};
 use bf16scope::hlo::DType;
+use bf16scope::hlo::proto::encode;
+use bf16scope::hlo::verify::verify;
 use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
 use bf16scope::pjrt::Client;
 use bf16scope::task::{Feature, Features, Identity, Loss, Mode, Outputs, Task};
+use bf16scope::tpu::{Target, compile};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
-use bf16scope::train::{Data, Event, Objective, Plan, Resumption, Session, Spec, StepsPerCall, TrainError};
+use bf16scope::train::{
+    Data, Event, Objective, Plan, Resumption, Session, Spec, StepsPerCall, TrainError, program, several_steps,
+};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -234,4 +239,24 @@ fn a_step_that_is_not_finite_is_named_within_its_call() {
     let error = error.unwrap_err();
     assert!(matches!(error, TrainError::Diverged { step: 2 | 3, epoch: 1, .. }), "{error}");
     assert_eq!(session.step(), 4);
+}
+
+#[test]
+fn a_tpu_runs_several_steps_in_the_memory_of_one() {
+    let spec = spec(Precision::Bf16);
+    let compiled = |calls: StepsPerCall| {
+        let step = program::training(&*spec.task, spec.precision, 1024, &spec.objective).unwrap();
+        let program = several_steps(step, calls).unwrap().program;
+        verify(&program.module).unwrap();
+        let target: Target = "tpu-v3".parse().unwrap();
+        compile(&target, &encode::to_bytes(&program.module).unwrap(), 1024).unwrap()
+    };
+    let single = compiled(StepsPerCall::default());
+    for calls in [unrolled(3), looped(3)] {
+        let several = compiled(calls);
+        let case = format!("{calls}: {several:?}\n1: {single:?}");
+        // Three steps' activations are not alive at once.
+        assert!(several.hbm.temporaries < 2 * single.hbm.temporaries, "{case}");
+        assert!(several.cycles > 2 * single.cycles, "{case}");
+    }
 }
