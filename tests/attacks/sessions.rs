@@ -2,10 +2,9 @@
 
 use super::{examples, run};
 use bf16scope::data::Batch;
-use bf16scope::graph::Precision;
 use bf16scope::hlo::DType;
 use bf16scope::models::{Model, mlp};
-use bf16scope::train::{Objective, Resumption, Session, Spec};
+use bf16scope::train::{Resumption, Session, Spec};
 use std::path::Path;
 
 fn spec() -> Spec {
