@@ -425,7 +425,10 @@ pub enum DataError {
         expected: Vec<i64>,
     },
     /// An array whose dtype does not become the feature's.
-    #[error("{place}: array `{name}` is {dtype}, which does not become {wanted}; expected {expected}")]
+    #[error(
+        "{place}: array `{name}` is {dtype}, which does not become {wanted}; expected {expected}{}",
+        in_numpy(name, *wanted)
+    )]
     Cast {
         /// The source.
         place: String,
@@ -522,6 +525,23 @@ pub enum DataError {
         /// The greatest.
         greatest: i128,
     },
+    /// A number that is no probability, where one is wanted.
+    #[error(
+        "{place}: number {element} of `{feature}` is {value}{}; expected a probability, from 0 to 1",
+        if *scale == 1.0 { String::new() } else { format!(", and {} times the scale {scale}", *value as f32 * scale) }
+    )]
+    Probability {
+        /// The example.
+        place: String,
+        /// The feature.
+        feature: String,
+        /// Which number of it, from 0, row-major.
+        element: usize,
+        /// What it is.
+        value: f64,
+        /// What it is multiplied with.
+        scale: f32,
+    },
     /// A float that is no finite number.
     #[error("{place}: number {element} of `{feature}` is {value}; expected a finite number")]
     NotFinite {
@@ -617,6 +637,18 @@ fn remedy(nearest: Option<&str>) -> String {
         Some(name) => format!("did you mean `{name}`?"),
         None => "name one of these".to_string(),
     }
+}
+
+/// How an array is made one of `wanted` before it is saved, where NumPy has that.
+fn in_numpy(name: &str, wanted: DType) -> String {
+    let name_of = match wanted {
+        DType::S8 | DType::S16 | DType::S32 | DType::S64 => format!("int{}", wanted.bits()),
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => format!("uint{}", wanted.bits()),
+        DType::F16 | DType::F32 | DType::F64 => format!("float{}", wanted.bits()),
+        _ => return String::new(),
+    };
+    let only = if wanted.is_integer() { ", if these are whole numbers" } else { "" };
+    format!("\nhelp: save it as {name_of}{only}: in NumPy, `{name}.astype('{name_of}')`")
 }
 
 fn scaled(scale: f32) -> String {

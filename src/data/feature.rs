@@ -19,6 +19,9 @@ pub struct Feature {
     /// Of integers: how many values there are, from 0. The host checks it, for a program that gathers beyond its table
     /// reads the last row and says nothing.
     pub n_values: Option<i64>,
+    /// Whether each number is a probability, from 0 to 1, as cross entropies of logits want their labels. The host checks it,
+    /// for such a loss has no least value elsewhere, and trains to nothing without a word.
+    pub is_probability: bool,
 }
 
 /// The dtype of a feature in the program.
@@ -39,6 +42,7 @@ impl Feature {
             dtype: FeatureDType::Compute,
             is_label: false,
             n_values: None,
+            is_probability: false,
         }
     }
 
@@ -55,6 +59,11 @@ impl Feature {
     /// The same feature, of integers `0..n`.
     pub fn below(self, n: i64) -> Feature {
         Feature { n_values: Some(n), ..self }
+    }
+
+    /// The same feature, of numbers from 0 to 1.
+    pub fn probability(self) -> Feature {
+        Feature { is_probability: true, ..self }
     }
 
     /// The dtype that the program is given if the network computes in `compute`.
@@ -93,7 +102,8 @@ mod tests {
                 dims: vec![],
                 dtype: FeatureDType::Exact(DType::S32),
                 is_label: true,
-                n_values: Some(10)
+                n_values: Some(10),
+                is_probability: false
             }
         );
         assert_eq!((label.dtype_in(DType::BF16), label.n_elements()), (DType::S32, Some(1)));

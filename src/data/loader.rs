@@ -73,8 +73,9 @@ impl<'a> Loader<'a> {
     /// # Types
     /// A feature that is cast takes floats of 16 to 64 bits and integers of 8 to 64: each number becomes an f32, is
     /// multiplied with the array's scale in f32, and becomes f32, bf16 or f16, each time rounded to nearest, ties to
-    /// even; subnormals are kept. A feature of an exact dtype takes that dtype, or, if it is of integers, integers of any
-    /// width that have the same value in it. Floats never become integers.
+    /// even; subnormals are kept. A feature of an exact dtype takes that dtype, or what has the same value in it:
+    /// integers those of any width, f32 integers up to 2²⁴ and floats of 16 bits. `pred`, which is NumPy's bool, is 0 and
+    /// 1 wherever a number is wanted. Floats never become integers.
     ///
     /// # Errors
     /// A feature that the source lacks, of other dims, or of a dtype that does not become the feature's; two features of
@@ -143,7 +144,7 @@ impl<'a> Loader<'a> {
     /// nothing is read for them.
     ///
     /// # Errors
-    /// An item is an error where the source cannot read, or where integers are beyond their range.
+    /// An item is an error where the source cannot read, or where integers or probabilities are beyond their range.
     pub fn epoch(&self, epoch: u64) -> impl ExactSizeIterator<Item = Result<Batch, DataError>> {
         let order = self.order(epoch);
         let build = move |step: u64| self.steps_of(epoch, &order, step, 1);
@@ -189,7 +190,7 @@ impl<'a> Loader<'a> {
     /// Reads every example once.
     ///
     /// # Errors
-    /// The first that cannot be read; integers beyond their range; floats that are no finite numbers, or that the cast
+    /// The first that cannot be read; integers beyond their range, and probabilities beyond 0 and 1; floats that are no finite numbers, or that the cast
     /// makes infinite; bytes of `pred` other than 0 and 1. Floats of 8 bits and complex numbers are not looked at.
     pub fn check(&self) -> Result<(), DataError> {
         let mut scratch = Vec::new();
@@ -241,7 +242,7 @@ impl Column {
             let names = arrays.iter().map(|info| info.name.clone()).collect();
             return Err(DataError::no_array(source.place(0), &feature.name, names));
         };
-        let ArrayInfo { name, dtype: from, dims, scale } = arrays[array].clone();
+        let ArrayInfo { name, dtype: given, dims, scale } = arrays[array].clone();
         let Some(n_elements) = feature.n_elements() else {
             return Err(DataError::FeatureDims { dims: feature.dims.clone() });
         };
@@ -253,13 +254,16 @@ impl Column {
         let cannot = |expected| DataError::Cast {
             place: source.place(0),
             name: name.clone(),
-            dtype: from,
+            dtype: given,
             wanted: to,
             expected,
         };
+        // One of `pred` is a byte of 0 or 1, a number like others.
+        let is_truth = given == DType::Pred && to != DType::Pred;
+        let from = if is_truth { DType::U8 } else { given };
         let conversion = match feature.dtype {
             FeatureDType::Compute if !CASTABLE.contains(&from) => {
-                return Err(cannot("integers of 8 to 64 bits, f16, bf16, f32 or f64"));
+                return Err(cannot("pred, integers of 8 to 64 bits, f16, bf16, f32 or f64"));
             }
             FeatureDType::Compute if from == to && scale == 1.0 => Conversion::Copy,
             FeatureDType::Compute => Conversion::Cast { from, scale, to },
@@ -268,10 +272,16 @@ impl Column {
             }
             FeatureDType::Exact(_) if from == to => Conversion::Copy,
             FeatureDType::Exact(_) if is_whole(from) && is_whole(to) => Conversion::Integers { from, to },
-            FeatureDType::Exact(_) if is_whole(to) => return Err(cannot("integers of 8 to 64 bits")),
+            FeatureDType::Exact(DType::F32) if is_whole(from) || matches!(from, DType::F16 | DType::BF16) => {
+                Conversion::Cast { from, scale, to }
+            }
+            FeatureDType::Exact(_) if is_whole(to) => return Err(cannot("pred or integers of 8 to 64 bits")),
+            FeatureDType::Exact(DType::F32) => return Err(cannot("pred, integers of 8 to 64 bits, f16, bf16 or f32")),
             FeatureDType::Exact(_) => return Err(cannot(to.name())),
         };
         let range = range(feature, from, to)?;
+        let range =
+            if is_truth { Some(range.map_or((0, 1), |(least, greatest)| (least, greatest.min(1)))) } else { range };
         Ok(Column { feature: feature.clone(), array, from, scale, to, n_elements, conversion, range })
     }
 
@@ -307,6 +317,15 @@ impl Column {
     }
 
     fn check_range(&self, src: &[u8], place: impl Fn() -> String) -> Result<(), DataError> {
+        if self.feature.is_probability {
+            for element in 0..self.n_elements {
+                let value = number(self.from, src, element).expect("what is cast to a float is a number");
+                if !(0.0..=1.0).contains(&(value as f32 * self.scale)) {
+                    let (feature, scale) = (self.feature.name.clone(), self.scale);
+                    return Err(DataError::Probability { place: place(), feature, element, value, scale });
+                }
+            }
+        }
         let Some((least, greatest)) = self.range else { return Ok(()) };
         for element in 0..self.n_elements {
             let value = integer(self.from, src, element).expect("ranges are of integers");
@@ -394,7 +413,11 @@ fn range(feature: &Feature, from: DType, to: DType) -> Result<Option<(i128, i128
         greatest = greatest.min(i128::from(n) - 1);
     }
     let (from_least, from_greatest) = bounds(from);
-    let is_needed = is_whole(to) && is_whole(from) && feature.dtype != FeatureDType::Compute;
+    if to == DType::F32 {
+        // Integers up to here are f32 numbers, each of them.
+        (least, greatest) = (-(1 << 24), 1 << 24);
+    }
+    let is_needed = (is_whole(to) || to == DType::F32) && is_whole(from) && feature.dtype != FeatureDType::Compute;
     Ok((is_needed && (from_least < least || from_greatest > greatest)).then_some((least, greatest)))
 }
 

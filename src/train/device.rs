@@ -10,6 +10,7 @@ use crate::data::{Batch, Feature, NamedArray};
 use crate::graph::{InputInfo, VariableInfo};
 use crate::hlo::{ArrayShape, DType, Literal, Module, proto, verify};
 use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
+use half::{bf16, f16};
 use std::sync::Arc;
 
 /// Verifies, encodes and compiles a module for the first device of `client`.
@@ -115,6 +116,12 @@ impl Loaded {
                         expected: format!("{} from 0 to {}", input.name, n_values - 1),
                     })
                 })?;
+            }
+            if feature.is_some_and(|feature| feature.is_probability)
+                && let Some(measured) = beyond_probability(array, n)
+            {
+                let expected = format!("{} from 0 to 1", input.name);
+                return Err(TrainError::Batch { step, measured, expected });
             }
         }
         Ok(())
@@ -233,6 +240,24 @@ fn check_range(array: &NamedArray, n_values: i64, n: usize) -> Option<String> {
         let value = i64::from_le_bytes(word);
         let is_in = (0..n_values).contains(&value);
         (!is_in).then(|| format!("{} {value} at example {}", array.name, number * width / per_example))
+    })
+}
+
+/// The first number that is no probability, and its example of `n`.
+fn beyond_probability(array: &NamedArray, n: usize) -> Option<String> {
+    let width = array.dtype.n_bytes();
+    let per_example = (array.bytes.len() / width / n.max(1)).max(1);
+    let value = |bytes: &[u8]| match (array.dtype, bytes) {
+        (DType::F32, &[a, b, c, d]) => Some(f32::from_le_bytes([a, b, c, d])),
+        (DType::BF16, &[a, b]) => Some(bf16::from_le_bytes([a, b]).to_f32()),
+        (DType::F16, &[a, b]) => Some(f16::from_le_bytes([a, b]).to_f32()),
+        (DType::S32, &[a, b, c, d]) => Some(i32::from_le_bytes([a, b, c, d]) as f32),
+        _ => None,
+    };
+    array.bytes.chunks_exact(width).enumerate().find_map(|(number, bytes)| {
+        let value = value(bytes)?;
+        let is_in = (0.0..=1.0).contains(&value);
+        (!is_in).then(|| format!("{} {value} at example {}", array.name, number / per_example))
     })
 }
 

@@ -617,8 +617,31 @@ fn a_label_that_is_described_is_what_its_loss_reads() {
     let class = Feature::exact("y", DType::S32, []).below(3).label();
     let loss = "loss: {sparse_softmax_cross_entropy: , labels: y}";
     assert_eq!(labels(&format!("labels: {{y: {{shape: [], dtype: s32}}}}\n{loss}")), class);
+    assert_eq!(labels(&format!("labels: {{y: []}}\n{loss}")), class);
+    assert_eq!(labels(&format!("labels: {{y: []}}\n{loss}\nmetrics: {{top_k: 2, labels: y}}")), class);
     let narrower = labels(&format!("labels: {{y: {{shape: [], dtype: s32, below: 2}}}}\n{loss}"));
     assert_eq!(narrower.n_values, Some(2));
+}
+
+/// Beyond 0 and 1 the sigmoid's cross entropy has no least value, and trains to nothing without a word.
+#[test]
+fn what_a_cross_entropy_is_judged_by_is_a_probability() {
+    let features = |text: &str| {
+        let head = "kind: layers\ninputs: {x: [4]}\nlayers: [{dense: 4}]\n";
+        let features = model(&format!("{head}{text}\n")).task(0.0).features();
+        features.iter().map(|feature| (feature.name.clone(), feature.is_probability)).collect::<Vec<_>>()
+    };
+    let named = |list: &[(&str, bool)]| list.iter().map(|(name, is)| (name.to_string(), *is)).collect::<Vec<_>>();
+    assert_eq!(features("loss: sigmoid_cross_entropy"), named(&[("x", false), ("labels", true)]));
+    assert_eq!(features("loss: softmax_cross_entropy"), named(&[("x", false), ("labels", true)]));
+    assert_eq!(features("loss: sparse_softmax_cross_entropy"), named(&[("x", false), ("labels", false)]));
+    assert_eq!(features("loss: mean_squared_error"), named(&[("x", false), ("labels", false)]));
+    let described = "labels: {tags: {shape: [4], dtype: int32}}\nloss: {sigmoid_cross_entropy: , labels: tags}";
+    assert_eq!(features(described), named(&[("x", false), ("tags", true)]));
+    let two = "loss: {mean_squared_error: , labels: y}\nmetrics: {binary_accuracy: , labels: y}";
+    assert_eq!(features(two), named(&[("x", false), ("y", true)]));
+    // What is read is said again.
+    assert_eq!(features("loss: {sigmoid_cross_entropy: , labels: x}"), named(&[("x", true)]));
 }
 
 /// Of one number, or of answers that are independent, a softmax says nothing: `predict` takes it of `logits`.

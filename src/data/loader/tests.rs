@@ -296,7 +296,8 @@ fn features_that_do_not_fit_are_refused() {
     );
     assert_eq!(
         new(Feature::exact("x", DType::S32, [2])),
-        "a.npz, example 0: array `x` is f32, which does not become s32; expected integers of 8 to 64 bits"
+        "a.npz, example 0: array `x` is f32, which does not become s32; expected pred or integers of 8 to 64 bits\nhelp: \
+         save it as int32, if these are whole numbers: in NumPy, `x.astype('int32')`"
     );
     assert_eq!(
         new(Feature::exact("x", DType::BF16, [2])),
@@ -330,11 +331,76 @@ fn features_that_do_not_fit_are_refused() {
         "a.npz, example 0: array `label` is multiplied with 0.5 where it is cast, and its feature is s32 as it stands; \
          expected a feature that is cast, or no scale"
     );
-    let masks = Arrays::new(Path::new("m.npz"), vec![(ArrayInfo::new("m", DType::Pred, []), vec![0, 2])]).unwrap();
+    let phases = Arrays::new(Path::new("m.npz"), vec![(ArrayInfo::new("m", DType::C64, []), vec![0; 16])]).unwrap();
     assert_eq!(
-        message(Loader::new(&masks, &[Feature::compute("m", [])], DType::F32, 1, 0)),
-        "m.npz, example 0: array `m` is pred, which does not become f32; expected integers of 8 to 64 bits, f16, bf16, \
-         f32 or f64"
+        message(Loader::new(&phases, &[Feature::compute("m", [])], DType::F32, 1, 0)),
+        "m.npz, example 0: array `m` is c64, which does not become f32; expected pred, integers of 8 to 64 bits, f16, bf16, \
+         f32 or f64\nhelp: save it as float32: in NumPy, `m.astype('float32')`"
+    );
+    let wide = one(DType::F64, &[[0; 8]; 2]);
+    assert_eq!(
+        message(Loader::new(&wide, &[Feature::exact("x", DType::F32, [2]).label()], DType::F32, 1, 0)),
+        "a.npz, example 0: array `x` is f64, which does not become f32; expected pred, integers of 8 to 64 bits, f16, bf16 \
+         or f32\nhelp: save it as float32: in NumPy, `x.astype('float32')`"
+    );
+}
+
+/// What NumPy calls bool, and integers where f32 is wanted: same numbers, another dtype.
+#[test]
+fn truths_and_integers_are_numbers() {
+    let masks = one(DType::Pred, &[[1u8], [0]]);
+    let batch = |source: &Arrays, feature: Feature| loader(source, &[feature], 1, 0).in_order().next().unwrap();
+    let first = |source: &Arrays, feature: Feature| batch(source, feature).unwrap().arrays.remove(0);
+    assert_eq!(floats(&first(&masks, Feature::compute("x", [2]))), [1.0, 0.0]);
+    assert_eq!(floats(&first(&masks, Feature::exact("x", DType::F32, [2]).probability())), [1.0, 0.0]);
+    assert_eq!(integers(&first(&masks, Feature::exact("x", DType::S32, [2]).below(2))), [1, 0]);
+    let bytes = one(DType::S64, &[-3i64, 1 << 24].map(i64::to_le_bytes));
+    assert_eq!(floats(&first(&bytes, Feature::exact("x", DType::F32, [2]))), [-3.0, 16_777_216.0]);
+    let halves = one(DType::BF16, &[0x3F80u16, 0xC040].map(u16::to_le_bytes));
+    assert_eq!(floats(&first(&halves, Feature::exact("x", DType::F32, [2]))), [1.0, -3.0]);
+
+    let damaged = one(DType::Pred, &[[1u8], [2]]);
+    for feature in [Feature::compute("x", [2]), Feature::exact("x", DType::S32, [2]).below(5)] {
+        assert_eq!(
+            message(batch(&damaged, feature)),
+            "a.npz, example 0: number 1 of `x` is 2; expected a whole number from 0 to 1"
+        );
+    }
+    let large = one(DType::S64, &[0i64, (1 << 24) + 1].map(i64::to_le_bytes));
+    assert_eq!(
+        message(batch(&large, Feature::exact("x", DType::F32, [2]))),
+        "a.npz, example 0: number 1 of `x` is 16777217; expected a whole number from -16777216 to 16777216"
+    );
+}
+
+#[test]
+fn probabilities_are_from_0_to_1() {
+    let label = || Feature::exact("x", DType::F32, [2]).label().probability();
+    let check = |source: &Arrays, feature: Feature, expected: Result<(), &str>| {
+        let loader = Loader::new(source, &[feature], DType::BF16, 1, 0).unwrap();
+        assert_eq!(loader.check().map_err(|error| error.to_string()), expected.map_err(str::to_string));
+        assert_eq!(loader.in_order().map(|batch| batch.map(drop)).collect::<Result<(), _>>().is_ok(), expected.is_ok());
+    };
+    check(&one(DType::F32, &[0.0f32, 1.0, 0.25, 0.5].map(f32::to_le_bytes)), label(), Ok(()));
+    for (value, shown) in [(1.0 + f32::EPSILON, "1.0000001192092896"), (-1.0, "-1"), (f32::NAN, "NaN"), (7.0, "7")] {
+        let wrong = one(DType::F32, &[0.0, 1.0, value, 0.5].map(f32::to_le_bytes));
+        let expected = format!("a.npz, example 1: number 0 of `x` is {shown}; expected a probability, from 0 to 1");
+        check(&wrong, label(), Err(&expected));
+    }
+    check(
+        &one(DType::U8, &[[1], [2]]),
+        label(),
+        Err("a.npz, example 0: number 1 of `x` is 2; expected a probability, from 0 to 1"),
+    );
+    // What a network reads may be what it is to say again.
+    let image = one(DType::U8, &[[0], [255]]);
+    check(&image.clone().scaled("x", 1.0 / 255.0).unwrap(), x().probability(), Ok(()));
+    check(
+        &image.scaled("x", 0.5).unwrap(),
+        x().probability(),
+        Err(
+            "a.npz, example 0: number 1 of `x` is 255, and 127.5 times the scale 0.5; expected a probability, from 0 to 1",
+        ),
     );
 }
 

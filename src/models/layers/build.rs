@@ -1,6 +1,6 @@
 //! The network of a configuration, its loss, metrics and predictions; and the check that all of it fits.
 
-use super::objective::label_of;
+use super::objective::{Labels, label_of};
 use super::plan::{Plan, Source, at};
 use super::{Config, Input, Layers};
 use crate::graph::{Graph, Precision, Scope, Tensor};
@@ -53,13 +53,14 @@ pub(super) fn features(config: &Config) -> Vec<Feature> {
         features.extend(config.labels.iter().map(label));
         return features;
     };
-    let of_losses =
-        config.loss.iter().zip(&plan.losses).map(|(l, source)| (&l.options.labels, l.wants_classes(), source));
+    let of_losses = config.loss.iter().zip(&plan.losses).map(|(l, source)| (&l.options.labels, l.labels(), source));
     let of_metrics =
-        config.metrics.iter().zip(&plan.metrics).map(|(m, source)| (&m.options.labels, m.wants_classes(), source));
-    let judged: Vec<_> = of_losses.chain(of_metrics).collect();
-    let judged = judged.into_iter().map(|(name, classes, of)| (name, label_of(name, &tensors.of(*of).dims(), classes)));
+        config.metrics.iter().zip(&plan.metrics).map(|(m, source)| (&m.options.labels, m.labels(), source));
+    let judged = of_losses.chain(of_metrics);
+    let judged = judged.map(|(name, labels, of)| (name, label_of(name, &tensors.of(*of).dims(), labels)));
     let judged: Vec<(&String, Feature)> = judged.collect();
+    let wanted_as_probability = judged.iter().filter(|(_, wanted)| wanted.is_probability);
+    let wanted_as_probability: Vec<String> = wanted_as_probability.map(|(name, _)| name.to_string()).collect();
     for input in &config.labels {
         let wanted = judged.iter().find(|(name, _)| **name == input.name).map(|(_, wanted)| wanted);
         let mut described = label(input);
@@ -78,6 +79,10 @@ pub(super) fn features(config: &Config) -> Vec<Feature> {
         if !features.iter().any(|feature| feature.name == *name) {
             features.push(wanted);
         }
+    }
+    for feature in &mut features {
+        // An input too, where a network is to say again what it reads.
+        feature.is_probability = wanted_as_probability.contains(&feature.name);
     }
     features
 }
@@ -160,14 +165,14 @@ pub(super) fn call(
         let outputs = plan.outputs.iter();
         return Ok(outputs.fold(Outputs::new(), |all, (name, source)| all.prediction(name, &of(*source))));
     }
-    let target = |name: &str, wants_classes: bool| {
+    let target = |name: &str, labels: Labels| {
         let target = features.get(name);
-        if wants_classes || target.is_poison() { target } else { target.cast(DType::F32) }
+        if labels == Labels::Classes || target.is_poison() { target } else { target.cast(DType::F32) }
     };
     let mut total: Option<Tensor> = None;
     for (number, loss) in config.loss.iter().enumerate() {
         let source = plan.losses[number];
-        let (output, labels) = (of(source), target(&loss.options.labels, loss.wants_classes()));
+        let (output, labels) = (of(source), target(&loss.options.labels, loss.labels()));
         if mode == Mode::Evaluate {
             // Inputs are made in the order in which the zoo's evaluations make them: labels, then weights.
             features.weight();
@@ -198,7 +203,7 @@ pub(super) fn call(
     let mut outputs = Outputs::new();
     for (number, metric) in config.metrics.iter().enumerate() {
         let source = plan.metrics[number];
-        let (output, labels) = (of(source), target(&metric.options.labels, metric.wants_classes()));
+        let (output, labels) = (of(source), target(&metric.options.labels, metric.labels()));
         let name = metric.name();
         let each = metric.per_example(&output, &labels);
         let what = format!("metric `{name}`");

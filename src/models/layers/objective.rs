@@ -40,6 +40,17 @@ pub enum MetricKind {
     MeanAbsoluteError,
 }
 
+/// What a loss or metric judges by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Labels {
+    /// A class of each row.
+    Classes,
+    /// A number from 0 to 1 for each of the output's.
+    Probabilities,
+    /// A number for each of the output's.
+    Numbers,
+}
+
 const LOSSES: [(&str, LossKind); 5] = [
     ("sparse_softmax_cross_entropy", LossKind::SparseSoftmaxCrossEntropy),
     ("softmax_cross_entropy", LossKind::SoftmaxCrossEntropy),
@@ -182,9 +193,13 @@ impl Loss {
         }
     }
 
-    /// Whether its labels are classes.
-    pub(super) fn wants_classes(&self) -> bool {
-        self.kind == LossKind::SparseSoftmaxCrossEntropy
+    /// What its labels are.
+    pub(super) fn labels(&self) -> Labels {
+        match self.kind {
+            LossKind::SparseSoftmaxCrossEntropy => Labels::Classes,
+            LossKind::SoftmaxCrossEntropy | LossKind::SigmoidCrossEntropy => Labels::Probabilities,
+            LossKind::MeanSquaredError | LossKind::MeanAbsoluteError => Labels::Numbers,
+        }
     }
 
     /// Whether what it judges are logits of classes, of which one is right.
@@ -232,9 +247,13 @@ impl Metric {
         }
     }
 
-    /// Whether its labels are classes.
-    pub(super) fn wants_classes(&self) -> bool {
-        matches!(self.kind, MetricKind::Accuracy | MetricKind::TopK(_))
+    /// What its labels are.
+    pub(super) fn labels(&self) -> Labels {
+        match self.kind {
+            MetricKind::Accuracy | MetricKind::TopK(_) => Labels::Classes,
+            MetricKind::BinaryAccuracy => Labels::Probabilities,
+            MetricKind::MeanSquaredError | MetricKind::MeanAbsoluteError => Labels::Numbers,
+        }
     }
 
     /// The value of each example, or of each of its rows: pred or f32, `[batch, …]`.
@@ -250,14 +269,16 @@ impl Metric {
 }
 
 /// The label that an output of `[batch, dims…]` is judged by: its class along the last axis, or numbers like it.
-pub(super) fn label_of(name: &str, dims: &[i64], wants_classes: bool) -> Feature {
-    match dims {
-        [_, leading @ .., n_classes] if wants_classes => {
+pub(super) fn label_of(name: &str, dims: &[i64], labels: Labels) -> Feature {
+    let dims = dims.get(1..).unwrap_or_default();
+    match (labels, dims) {
+        (Labels::Classes, [leading @ .., n_classes]) => {
             Feature::exact(name, DType::S32, leading).below(*n_classes).label()
         }
-        [_, dims @ ..] if !wants_classes => Feature::exact(name, DType::F32, dims).label(),
         // Which the loss refuses.
-        _ => Feature::exact(name, if wants_classes { DType::S32 } else { DType::F32 }, []).label(),
+        (Labels::Classes, []) => Feature::exact(name, DType::S32, []).label(),
+        (Labels::Probabilities, dims) => Feature::exact(name, DType::F32, dims).label().probability(),
+        (Labels::Numbers, dims) => Feature::exact(name, DType::F32, dims).label(),
     }
 }
 
