@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::arrays::Inputs;
 use super::child::LimitArgs;
 use super::policy::PolicyArgs;
-use super::{Context, Status, emit, module_file, progress};
+use super::{Context, Status, again, emit, module_file, progress};
 use crate::audit::{Audit, Auditor, Config, ResultRow, Row, Search};
 use crate::hlo::Literal;
 use crate::hlo::alone::runs_alone;
@@ -162,7 +162,7 @@ fn save(args: &Args, search: &Search) -> anyhow::Result<Option<PathBuf>> {
     let path = args.save_policy.clone().unwrap_or_else(|| default_policy(&args.module));
     let mut text = format!(
         "# `bf16scope audit {} --budget {:e}` found what to keep: results are within {:.3e} of f32.\n",
-        args.module.display(),
+        again::word(&args.module),
         search.budget,
         search.error
     );

@@ -12,6 +12,7 @@
 //!
 //! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too); 128 + n stopped by signal n.
 
+mod again;
 mod arrays;
 mod audit;
 mod bits;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Instant;
 
+use anyhow::bail;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -15,11 +16,12 @@ use self::record::{Recorder, Subject};
 use super::child::client;
 use super::progress::{bar, say};
 use super::tune::{TuneArg, target_of};
-use super::{Context, Status, StdoutClosed, signals, values};
+use super::{Context, Status, StdoutClosed, again, signals, values};
 use crate::graph::Precision;
 use crate::hlo::DType;
 use crate::pjrt::Platform;
 use crate::report::grouped;
+use crate::runs::{ABOUT, RunFolder};
 use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::check_data;
 use crate::train::{
@@ -67,7 +69,7 @@ pub struct Args {
     /// Where checkpoints go [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
-    /// Go on from the checkpoint at its place, or from FILE
+    /// Go on from the checkpoint at its place, from that of the run that --run names, or from FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     resume: Option<Option<PathBuf>>,
     /// Go on although the checkpoint is of a network that computes something else, as long as its variables fit
@@ -108,7 +110,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     config.batch = args.batch.unwrap_or(config.batch);
     config.seed = args.seed.unwrap_or(config.seed);
     let examples = experiment.read_data(&args.experiment)?;
-    let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
+    let wanted = args.wanted();
+    let path = wanted.path.clone();
+    if let Some(from) = &args.resume {
+        wanted.check_there(from.as_ref().unwrap_or(&path))?;
+    }
     // Before anything is read from there: another run could still be replacing it.
     let existed = path.exists();
     let place = Place::claim(&path)?;
@@ -195,11 +201,60 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     } else {
         show.print(&closing(args, &experiment, &summary));
         if let Some(run) = &run {
+            let word = again::word(run);
             let run = run.display();
-            show.print(&format!("recorded in {run}: `bf16scope curves {run}`, or `tensorboard --logdir {run}`\n"));
+            show.print(&format!("recorded in {run}: `bf16scope curves {word}`, or `tensorboard --logdir {word}`\n"));
         }
     }
     show.unrecorded.or(show.unwritten).map_or(Ok(Status::Ok), Err)
+}
+
+/// Where checkpoints go.
+struct Wanted {
+    path: PathBuf,
+    /// Why there, unless the user says so.
+    why: Option<String>,
+}
+
+impl Args {
+    /// Where --checkpoint says; to go on with the run that --run names, where its last checkpoint is; else the default.
+    fn wanted(&self) -> Wanted {
+        if let Some(path) = &self.checkpoint {
+            return Wanted { path: path.clone(), why: None };
+        }
+        let default = default_checkpoint(&self.experiment, self.precision);
+        let Some(run) = self.record.run().filter(|run| self.resume == Some(None) && run.exists()) else {
+            return Wanted { path: default, why: Some("that is the default place".to_string()) };
+        };
+        let about = run.join(ABOUT);
+        match RunFolder::last_checkpoint(run) {
+            Some(saved) => {
+                let why = format!("{} names it as the last of its run", about.display());
+                Wanted { path: PathBuf::from(saved.path), why: Some(why) }
+            }
+            None => {
+                let why = format!("that is the default place, and {} names no other", about.display());
+                Wanted { path: default, why: Some(why) }
+            }
+        }
+    }
+}
+
+impl Wanted {
+    /// The error of a checkpoint that is to be gone on from, and is not there.
+    fn check_there(&self, from: &Path) -> anyhow::Result<()> {
+        let Some(why) = self.why.as_ref().filter(|_| *from == self.path && !from.exists()) else { return Ok(()) };
+        let (mut seen, mut help) = (String::new(), "");
+        if let (true, Ok(folder)) = (from.is_relative(), std::env::current_dir()) {
+            seen = format!(", seen from {}", folder.display());
+            help = ", go to the folder that it was trained in";
+        }
+        bail!(
+            "{}: no such checkpoint: {why}{seen}\nhelp: name the file with --resume=FILE{help}, or leave --resume out to \
+             start",
+            from.display()
+        )
+    }
 }
 
 /// What is trained, on what, where.
@@ -234,13 +289,17 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
             true => String::new(),
             false => format!(" --device {}", args.device),
         };
-        let place = args.checkpoint.as_ref().map_or(String::new(), |path| format!(" --checkpoint {}", path.display()));
-        let (name, tune) = (args.experiment.display(), args.tune.again());
+        let is_default = *path == default_checkpoint(&args.experiment, args.precision);
+        let place = again::option("--checkpoint", (!is_default).then_some(path));
+        let (name, tune) = (again::word(&args.experiment), args.tune.again());
+        let run = again::option("--run", args.record.run());
+        let number = |flag: &str, value: Option<u64>| value.map_or(String::new(), |value| format!(" {flag} {value}"));
+        let (batch, seed) = (number("--batch", args.batch.map(u64::from)), number("--seed", args.seed));
         text += &format!(
             "checkpoint {}\nnext: `bf16scope eval {name}{precision}{device}{tune}{place}`, or train on with \
-             `bf16scope train {name}{precision}{device}{tune}{place} --resume --epochs {}`\n",
+             `bf16scope train {name}{precision}{device}{tune}{batch}{seed}{place}{run} --resume --epochs {}`\n",
             path.display(),
-            2 * experiment.train.epochs
+            2 * u64::from(experiment.train.epochs)
         );
     }
     text

@@ -127,6 +127,11 @@ impl RunFolder {
         numbered(path).into_iter().rev().map(|(_, path)| path).find(is_of)
     }
 
+    /// The last checkpoint of the run in `path`, if there is a run that has one.
+    pub fn last_checkpoint(path: &Path) -> Option<Saved> {
+        About::read(path).ok()?.saved
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path

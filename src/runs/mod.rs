@@ -28,7 +28,7 @@ pub use folder::{Resumed, RunFolder};
 pub use read::{Curve, Point, Run, read};
 
 /// What was trained, and with what.
-const ABOUT: &str = "run.json";
+pub const ABOUT: &str = "run.json";
 /// The experiment.
 const EXPERIMENT: &str = "experiment.yaml";
 /// The scalars.

@@ -316,12 +316,55 @@ fn what_is_missing_is_named() {
     );
     assert_eq!(
         folder.stderr(&["train", "mlp.yaml", "--resume"]),
-        "bf16scope: checkpoints/mlp-bf16.safetensors: no such checkpoint\n\
-         help: train first, or name one with --checkpoint\n"
+        format!(
+            "bf16scope: checkpoints/mlp-bf16.safetensors: no such checkpoint: that is the default place, seen from {}\n\
+             help: name the file with --resume=FILE, go to the folder that it was trained in, or leave --resume out to \
+             start\n",
+            folder.path("").canonicalize().unwrap().display()
+        )
     );
+    assert!(!folder.path("checkpoints").exists(), "a refusal leaves nothing");
     std::fs::write(folder.path("file"), "").unwrap();
     let stderr = folder.stderr(&["train", "mlp.yaml", "--checkpoint", "file/run.safetensors"]);
     assert!(stderr.starts_with("bf16scope: file/run.safetensors: cannot write the checkpoint: making its"), "{stderr}");
+}
+
+/// Earlier, `--resume --run DIR` looked at the default place alone, and a path with a space came back as two words.
+#[test]
+fn a_run_that_was_named_is_gone_on_with_from_its_checkpoint() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("my nets")).unwrap();
+    folder.write("my nets/mlp.yaml", "model: {kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [8]}");
+    let named = ["--checkpoint", "it's.safetensors", "--run", "a run"];
+    let out = folder.stdout(&[&["train", "my nets/mlp.yaml", "--epochs", "1", "--batch", "64"][..], &named].concat());
+    let lines: Vec<&str> = out.lines().collect();
+    let device = binary::device();
+    let option = if device == "cpu" { String::new() } else { format!(" --device {device}") };
+    assert_eq!(
+        lines[lines.len() - 3..],
+        [
+            "checkpoint it's.safetensors",
+            &format!(
+                r"next: `bf16scope eval 'my nets/mlp.yaml'{option} --checkpoint 'it'\''s.safetensors'`, or train on with `bf16scope train 'my nets/mlp.yaml'{option} --batch 64 --checkpoint 'it'\''s.safetensors' --run 'a run' --resume --epochs 2`"
+            ),
+            "recorded in a run: `bf16scope curves 'a run'`, or `tensorboard --logdir 'a run'`",
+        ]
+    );
+    let on = ["train", "my nets/mlp.yaml", "--resume", "--epochs", "2", "--batch", "64"];
+    let resumed = folder.run(&[&on[..], &["--run", "a run"]].concat());
+    assert_eq!(text(&resumed.stderr), "bf16scope: going on from it's.safetensors after step 22\n");
+    assert!(text(&resumed.stdout).contains("checkpoint it's.safetensors\n"), "{}", text(&resumed.stdout));
+
+    std::fs::remove_file(folder.path("it's.safetensors")).unwrap();
+    let seen = format!(", seen from {}\n", folder.path("").canonicalize().unwrap().display());
+    let refused = folder.stderr(&[&on[..], &["--run", "a run"]].concat());
+    let start = "bf16scope: it's.safetensors: no such checkpoint: a run/run.json names it as the last of its run";
+    assert!(refused.starts_with(&(start.to_string() + &seen)), "{refused}");
+    std::fs::write(folder.path("a run/run.json"), "{}").unwrap();
+    let refused = folder.stderr(&[&on[..], &["--run", "a run"]].concat());
+    let start = "bf16scope: checkpoints/mlp-bf16.safetensors: no such checkpoint: that is the default place, and a run/run.json \
+                 names no other";
+    assert!(refused.starts_with(&(start.to_string() + &seen)), "{refused}");
 }
 
 #[test]

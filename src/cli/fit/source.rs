@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, bail, ensure};
 
+use super::super::again;
 use super::super::compile::warn_of_one_core;
 use super::super::module_file;
 use super::super::policy::lower_if_asked;
@@ -71,7 +72,8 @@ impl Source {
         ensure!(
             !module_file::is_module(path),
             "{shown} is one module, of one batch, and fit looks for a batch\nhelp: export it at several batches into a \
-             folder, and name the folder; `bf16scope compile {shown}` says what this one takes"
+             folder, and name the folder; `bf16scope compile {}` says what this one takes",
+            again::word(path)
         );
         if let Some(BatchDim { parameter, axis }) = batch_dim {
             bail!("--batch-dim {parameter}:{axis} is for a folder of modules: a model knows its batch");

@@ -54,6 +54,11 @@ pub(super) struct Recorder {
 }
 
 impl RecordArgs {
+    /// The folder that --run names.
+    pub(super) fn run(&self) -> Option<&Path> {
+        self.run.as_deref()
+    }
+
     /// Opens the folder, and says what the user should know of it.
     pub(super) fn open(&self, subject: &Subject<'_>, say: &mut dyn FnMut(&str)) -> anyhow::Result<Option<Recorder>> {
         if self.no_run {
