@@ -1,55 +1,136 @@
-//! Enums in YAML: `kind` first, then the keys of that kind.
+//! Enums in YAML: `kind`, and the keys of that kind.
 //!
 //! `{kind: momentum, momentum: 0.9}` is read as serde's own form `{momentum: {momentum: 0.9}}`, as it comes: a derived
-//! `tag = "kind"` would read the whole map before it looks at it, and lose the places that errors point at.
+//! `tag = "kind"` would read the whole map before it looks at it, and lose the places that errors point at. Where `kind`
+//! is not the first key, the map is read as a [`Node`], whose errors know the way to their place, and begun with `kind`.
+//! A kind without keys may stand alone: `adam`.
 
+use crate::models::yaml::{Node, NodeError};
 use serde::de::{
-    self, DeserializeSeed, Deserializer, EnumAccess, MapAccess, VariantAccess, Visitor, value::MapAccessDeserializer,
+    self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, MapAccess, Unexpected, VariantAccess, Visitor,
+    value::{MapAccessDeserializer, MapDeserializer},
 };
-use serde::{Deserialize, forward_to_deserialize_any};
+use serde::forward_to_deserialize_any;
 use std::fmt;
 use std::marker::PhantomData;
 
 /// Reads an enum whose variants are all structs, for `#[serde(deserialize_with)]`.
 ///
 /// # Errors
-/// Where `kind` is not the first key or not known, and whatever the kind's own keys bring.
-pub fn kind_first<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
-    struct Map<T>(PhantomData<T>);
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Map<T> {
-        type Value = T;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a map that starts with `kind`")
-        }
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
-            match map.next_key()? {
-                Some(KindKey) => T::deserialize(Tagged(map)),
-                None => Err(de::Error::missing_field("kind")),
-            }
-        }
-    }
-    deserializer.deserialize_map(Map(PhantomData))
+/// Where `kind` is missing or not known, and whatever the kind's own keys bring.
+pub fn read<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
+    deserializer.deserialize_any(Kinds { number: None, kind: PhantomData })
 }
 
-/// The key `kind`, and no other.
-struct KindKey;
+/// As [`read()`], where a number alone stands for one of the kinds.
+///
+/// # Errors
+/// As [`read()`]; a number that `of_number` does not take, which says what it takes.
+pub fn read_or_number<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    deserializer: D,
+    of_number: fn(f64) -> Result<T, &'static str>,
+) -> Result<T, D::Error> {
+    deserializer.deserialize_any(Kinds { number: Some(of_number), kind: PhantomData })
+}
 
-impl<'de> Deserialize<'de> for KindKey {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<KindKey, D::Error> {
-        struct Key;
-        impl Visitor<'_> for Key {
-            type Value = KindKey;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("`kind: …` before it")
-            }
-            fn visit_str<E: de::Error>(self, key: &str) -> Result<KindKey, E> {
-                match key {
-                    "kind" => Ok(KindKey),
-                    _ => Err(E::invalid_value(de::Unexpected::Other(&format!("key `{key}`")), &self)),
-                }
-            }
+/// Reads a map with `kind`, or what stands for one.
+struct Kinds<T> {
+    number: Option<fn(f64) -> Result<T, &'static str>>,
+    kind: PhantomData<T>,
+}
+
+impl<T: DeserializeOwned> Kinds<T> {
+    fn of_number<E: de::Error>(&self, found: Unexpected<'_>, value: f64) -> Result<T, E> {
+        match self.number.map(|of_number| of_number(value)) {
+            None => Err(E::invalid_type(found, self)),
+            Some(Ok(kind)) => Ok(kind),
+            Some(Err(expected)) => Err(E::invalid_value(found, &expected)),
         }
-        deserializer.deserialize_str(Key)
+    }
+}
+
+impl<'de, T: DeserializeOwned> Visitor<'de> for Kinds<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = if self.number.is_some() { "a number, or " } else { "" };
+        write!(f, "{number}keys with `kind: …`, one of {}", names_of::<T>().join(", "))
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<T, E> {
+        self.of_number(Unexpected::Float(value), value)
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<T, E> {
+        self.of_number(Unexpected::Unsigned(value), value as f64)
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
+        self.of_number(Unexpected::Signed(value), value as f64)
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<T, E> {
+        let mut map = MapDeserializer::new([("kind", name)].into_iter());
+        map.next_key::<String>()?;
+        T::deserialize(Tagged(map))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
+        let Some(first) = map.next_key::<String>()? else { return Err(de::Error::missing_field("kind")) };
+        if first == "kind" {
+            return T::deserialize(Tagged(map));
+        }
+        let mut entries = vec![(first, map.next_value::<Node>()?)];
+        while let Some(key) = map.next_key::<String>()? {
+            if entries.iter().any(|(other, _)| *other == key) {
+                return Err(de::Error::custom(format!("duplicate field `{key}`")));
+            }
+            entries.push((key, map.next_value::<Node>()?));
+        }
+        let Some(at) = entries.iter().position(|(key, _)| key == "kind") else {
+            return Err(de::Error::missing_field("kind"));
+        };
+        entries[..=at].rotate_right(1);
+        let read = || -> Result<T, NodeError> {
+            let mut map = Node::entries(&entries);
+            map.next_key::<String>()?;
+            T::deserialize(Tagged(map))
+        };
+        read().map_err(de::Error::custom)
+    }
+}
+
+/// What the kinds are called.
+fn names_of<T: DeserializeOwned>() -> Vec<&'static str> {
+    let mut names = Vec::new();
+    // It fails, after it has named them.
+    drop(T::deserialize(Ask(&mut names)));
+    names
+}
+
+/// Is told what variants an enum has.
+struct Ask<'a>(&'a mut Vec<&'static str>);
+
+impl<'de> Deserializer<'de> for Ask<'_> {
+    type Error = de::value::Error;
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        variants: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.0.extend(variants);
+        Err(de::Error::custom("only asked"))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Self::Error> {
+        Err(de::Error::custom("only enums have a `kind`"))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
     }
 }
 

@@ -88,7 +88,7 @@ impl<'de> Deserialize<'de> for Model {
             TwoTower(two_tower::Config),
             Layers(layers::Config),
         }
-        Ok(match kind::kind_first(deserializer)? {
+        Ok(match kind::read(deserializer)? {
             Kind::Mlp(config) => Model::Mlp(config),
             Kind::Cnn(config) => Model::Cnn(config),
             Kind::Resnet(config) => Model::Resnet(config),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn kind_is_known_and_first() {
+    fn kind_is_known() {
         check(
             "kind: resnt\n",
             expect![[r#"
@@ -142,11 +142,42 @@ mod tests {
               help: did you mean `resnet`?"#]],
         );
         check(
-            "depth: 50\nkind: resnet\n",
+            "depth: 51\nkind: resnet\n",
             expect![[r#"
-                model.yaml:1:1: found key `depth`, expected `kind: …` before it
-                  1 | depth: 50
-                    | ^^^^^"#]],
+            model.yaml:1:8: found integer `51`, expected one of 18, 34, 50, 101, 152
+              1 | depth: 51
+                |        ^^"#]],
+        );
+        check(
+            "depth: 50\n",
+            expect![[r#"
+            model.yaml:1:1: missing key `kind`
+              1 | depth: 50
+                | ^^^^^
+              help: add `kind: …` to the block that starts here"#]],
+        );
+        check(
+            "hiden: [3]\ninput: [4]\nkind: mlp\nn_classes: 3\n",
+            expect![[r#"
+            model.yaml:1:1: unknown key `hiden`, expected one of input, n_classes, hidden, dropout
+              1 | hiden: [3]
+                | ^^^^^
+              help: did you mean `hidden`?"#]],
+        );
+        check(
+            "inputs: {x: [4]}\nlayers: [{dense: 0}]\nloss: mean_squared_error\nkind: layers\n",
+            expect![[r#"
+            model.yaml:2:18: found integer `0`, expected a whole number of at least 1
+              2 | layers: [{dense: 0}]
+                |                  ^"#]],
+        );
+        check(
+            "mlp\n",
+            expect![[r#"
+            model.yaml:1:1: missing key `input`
+              1 | mlp
+                | ^^^
+              help: add `input: …` to the block that starts here"#]],
         );
         check(
             "{}\n",
@@ -159,9 +190,9 @@ mod tests {
         check(
             "[resnet]\n",
             expect![[r#"
-            model.yaml:1:1: found a list, expected a map that starts with `kind`
-              1 | [resnet]
-                | ^"#]],
+                model.yaml:1:1: found a list, expected keys with `kind: …`, one of mlp, cnn, resnet, transformer, two_tower, layers
+                  1 | [resnet]
+                    | ^"#]],
         );
     }
 

@@ -147,7 +147,7 @@ impl<'de> Deserialize<'de> for Words {
             Ids(Ids),
             Vectors(Vectors),
         }
-        Ok(match kind::kind_first(deserializer)? {
+        Ok(match kind::read(deserializer)? {
             Kind::Ids(config) => Words::Ids(config),
             Kind::Vectors(config) => Words::Vectors(config),
         })
@@ -162,7 +162,7 @@ impl<'de> Deserialize<'de> for Joined {
             Classification(Classification),
             Matching(Matching),
         }
-        Ok(match kind::kind_first(deserializer)? {
+        Ok(match kind::read(deserializer)? {
             Kind::Classification(config) => Joined::Classification(config),
             Kind::Matching(config) => Joined::Matching(config),
         })

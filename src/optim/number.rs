@@ -9,9 +9,15 @@ use std::fmt;
 
 /// A number of at least 0 that is finite in f32, and 0 there only if it is 0.
 pub(super) fn not_negative<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    let accepts = |value: f64| value == 0.0 || value as f32 > 0.0 && (value as f32).is_finite();
-    number(deserializer, accepts, "0, or a finite number above 0 in f32")
+    number(deserializer, is_not_negative, NOT_NEGATIVE)
 }
+
+/// What [`not_negative`] takes.
+pub(super) fn is_not_negative(value: f64) -> bool {
+    value == 0.0 || value as f32 > 0.0 && (value as f32).is_finite()
+}
+
+pub(super) const NOT_NEGATIVE: &str = "0, or a finite number above 0 in f32";
 
 /// A number above 0, in f32 too, that is finite there.
 pub(super) fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

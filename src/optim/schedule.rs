@@ -109,6 +109,17 @@ impl Default for LearningRate {
 }
 
 impl LearningRate {
+    /// `value` at every step.
+    ///
+    /// # Errors
+    /// In words what a rate may be, where this is none.
+    pub fn constant(value: f64) -> Result<LearningRate, &'static str> {
+        match number::is_not_negative(value) {
+            true => Ok(LearningRate::Constant { value }),
+            false => Err(number::NOT_NEGATIVE),
+        }
+    }
+
     /// The ResNet-50 recipe: 0.1 per 256 examples of the batch, five epochs of warm-up, times 0.1, 0.01 and 0.001 from
     /// epochs 30, 60 and 80 of 90 on. Epochs scale with `epochs / 90`, rounded down.
     pub fn resnet(batch: u32, steps_per_epoch: u32, epochs: u32) -> LearningRate {

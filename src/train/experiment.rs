@@ -22,8 +22,7 @@ use super::steps_per_call::StepsPerCall;
 use crate::data::Source;
 use crate::files;
 use crate::graph::Precision;
-use crate::models::kind::kind_first;
-use crate::models::{Model, yaml};
+use crate::models::{Model, kind, yaml};
 use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
 use crate::task::Task;
 use crate::tuning::{Tune, Tuning};
@@ -63,10 +62,10 @@ pub struct TrainConfig {
     /// How many pixels images are shifted by at most, at random, half of them not at all. Default 0.
     pub shift: u32,
     /// How variables change. Default momentum 0.9.
-    #[serde(deserialize_with = "kind_first")]
+    #[serde(deserialize_with = "kind::read")]
     pub optimizer: Optimizer,
-    /// How fast. Default a constant 0.1.
-    #[serde(deserialize_with = "kind_first")]
+    /// How fast; a number alone is constant. Default 0.1.
+    #[serde(deserialize_with = "learning_rate")]
     pub learning_rate: LearningRate,
     /// L2 regularisation. Default none.
     pub weight_decay: WeightDecay,
@@ -96,6 +95,10 @@ pub struct TrainConfig {
 /// A whole number from 1 up to what fits in an `i32`.
 fn count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     Ok(yaml::positive_up_to(deserializer, i64::from(i32::MAX))? as u32)
+}
+
+fn learning_rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<LearningRate, D::Error> {
+    kind::read_or_number(deserializer, LearningRate::constant)
 }
 
 fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
@@ -302,6 +305,26 @@ tune: {remat: [block*, stem]}
         assert_eq!(parse(kinds).unwrap().train.optimizer, Optimizer::ADAM);
     }
 
+    /// As every tool has it: a number is a constant rate, a name an optimizer with its defaults, and keys have no order.
+    #[test]
+    fn short_forms_and_any_order_are_read() {
+        let train = |text: &str| {
+            parse(&format!("model: {{n_classes: 2, kind: mlp, input: [4]}}\ntrain: {{{text}}}\n")).unwrap().train
+        };
+        for (text, value) in [("0.01", 0.01), ("1", 1.0), ("0", 0.0)] {
+            assert_eq!(train(&format!("learning_rate: {text}")).learning_rate, LearningRate::Constant { value });
+        }
+        assert_eq!(train("optimizer: adam").optimizer, Optimizer::ADAM);
+        let nesterov = Optimizer::Momentum { momentum: 0.9, nesterov: true, momentum_dtype: MomentumDtype::F32 };
+        assert_eq!(train("optimizer: {nesterov: true, momentum: 0.9, kind: momentum}").optimizer, nesterov);
+        let decay =
+            "learning_rate: {staircase: true, kind: exponential, value: 1.0e-3, decay_steps: 9, decay_rate: 0.5}";
+        assert_eq!(
+            train(decay).learning_rate,
+            train(&decay.replace("kind: exponential, ", "").replace("{", "{kind: exponential, ")).learning_rate
+        );
+    }
+
     #[test]
     fn errors_point_at_the_line() {
         check(
@@ -372,11 +395,72 @@ tune: {remat: [block*, stem]}
                 |               ^"#]],
         );
         check(
-            "  optimizer:\n    momentum: 0.9\n    kind: momentum\n",
+            "  optimizer:\n    momentum: 0.9\n    nesterov: true\n",
             expect![[r#"
-            e.yaml:4:5: found key `momentum`, expected `kind: …` before it
+            e.yaml:4:5: missing key `kind`
               4 |     momentum: 0.9
-                |     ^^^^^^^^"#]],
+                |     ^^^^^^^^
+              help: add `kind: …` to the block that starts here"#]],
+        );
+        check(
+            "  optimizer:\n    momentun: 0.9\n    kind: momentum\n",
+            expect![[r#"
+            e.yaml:4:5: unknown key `momentun`, expected one of momentum, nesterov, momentum_dtype
+              4 |     momentun: 0.9
+                |     ^^^^^^^^
+              help: did you mean `momentum`?"#]],
+        );
+        check(
+            "  optimizer: {momentum: 2, kind: momentum}\n",
+            expect![[r#"
+            e.yaml:3:25: found floating point `2.0`, expected a number from 0 up to but not including 1
+              3 |   optimizer: {momentum: 2, kind: momentum}
+                |                         ^"#]],
+        );
+        check(
+            "  optimizer: {momentum: 0.9, momentum: 0.9, kind: momentum}\n",
+            expect![[r#"
+            e.yaml:3:14: key `momentum` is given twice
+              3 |   optimizer: {momentum: 0.9, momentum: 0.9, kind: momentum}
+                |              ^^^^^^^^^
+              help: keep one `momentum`"#]],
+        );
+        check(
+            "  optimizer: adm\n",
+            expect![[r#"
+            e.yaml:3:14: unknown value `adm`, expected one of sgd, momentum, adam, adafactor
+              3 |   optimizer: adm
+                |              ^^^
+              help: did you mean `adam`?"#]],
+        );
+        check(
+            "  optimizer: 0.1\n",
+            expect![[r#"
+            e.yaml:3:14: found floating point `0.1`, expected keys with `kind: …`, one of sgd, momentum, adam, adafactor
+              3 |   optimizer: 0.1
+                |              ^^^"#]],
+        );
+        check(
+            "  learning_rate: exponential\n",
+            expect![[r#"
+            e.yaml:3:18: missing key `value`
+              3 |   learning_rate: exponential
+                |                  ^^^^^^^^^^^
+              help: add `value: …` to the block that starts here"#]],
+        );
+        check(
+            "  learning_rate: -0.1\n",
+            expect![[r#"
+            e.yaml:3:18: found floating point `-0.1`, expected 0, or a finite number above 0 in f32
+              3 |   learning_rate: -0.1
+                |                  ^^^^"#]],
+        );
+        check(
+            "  learning_rate: [0.1]\n",
+            expect![[r#"
+            e.yaml:3:18: found a list, expected a number, or keys with `kind: …`, one of constant, exponential, inverse_sqrt, warm_up_step
+              3 |   learning_rate: [0.1]
+                |                  ^"#]],
         );
         check(
             "  optimizer: {kind: sgd, momentum: 0.9}\n",
@@ -392,13 +476,6 @@ tune: {remat: [block*, stem]}
               3 |   learning_rate: {kind: constant}
                 |                  ^^^^^
               help: add `value: …` to the block that starts here"#]],
-        );
-        check(
-            "  learning_rate: 0.1\n",
-            expect![[r#"
-            e.yaml:3:18: found floating point `0.1`, expected a map that starts with `kind`
-              3 |   learning_rate: 0.1
-                |                  ^^^"#]],
         );
         check(
             "  epoch: 3\n",

@@ -211,6 +211,11 @@ impl<'de> Deserializer<'de> for &'de Node {
 }
 
 impl Node {
+    /// Entries of a map, to be read one after another.
+    pub fn entries(map: &[(String, Node)]) -> impl MapAccess<'_, Error = NodeError> {
+        Entries { rest: map.iter(), value: None }
+    }
+
     /// What it is, for an error.
     pub fn unexpected(&self) -> Unexpected<'_> {
         match self {

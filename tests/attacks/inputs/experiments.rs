@@ -247,7 +247,7 @@ fn documents_that_are_none_are_refused_with_their_place() {
         (&with("  batch: 4", "  batch: 4\0"), "e.yaml:"),
         (&with("  batch: 4", "  batch: 0x"), "found string"),
         (&with("kind: mlp", "kind: mlpp"), "unknown value `mlpp`"),
-        (&with("  kind: mlp\n", ""), "expected `kind: …` before it"),
+        (&with("  kind: mlp\n", ""), "missing key `kind`"),
         (&mlp.replace("data:", "data: {csv: [1]}\nmore:"), "found a list"),
         (&format!("{mlp}train: {{}}\n"), "key `train` is given twice"),
         (&mlp[..mlp.len() / 2], ""),
