@@ -5,9 +5,14 @@ pub(super) fn named(name: &str, value: f64) -> String {
     format!("{} {}", name.replace('_', " "), shown(name, value))
 }
 
-/// A part as a percentage, anything else with four decimals.
+/// A part as a percentage, anything else with four decimals; what nothing counted for has no value.
 pub(super) fn shown(name: &str, value: f64) -> String {
-    if name.contains("accuracy") { format!("{:.2} %", 100.0 * value) } else { format!("{value:.4}") }
+    let is_part = ["accuracy", "precision", "recall"].iter().any(|part| name.contains(part));
+    match is_part {
+        _ if value.is_nan() => "undefined".to_string(),
+        true => format!("{:.2} %", 100.0 * value),
+        false => format!("{value:.4}"),
+    }
 }
 
 /// Metrics, then the loss.
@@ -26,5 +31,7 @@ mod tests {
         let values = [("loss", 0.12345), ("top_5_accuracy", 0.975), ("mean_error", 2.0)];
         let values = values.map(|(name, value)| (name.to_string(), value));
         assert_eq!(list(&values), "top 5 accuracy 97.50 %, mean error 2.0000, loss 0.1235");
+        assert_eq!(named("precision", 0.5), "precision 50.00 %");
+        assert_eq!(named("recall", f64::NAN), "recall undefined");
     }
 }

@@ -25,7 +25,7 @@ use crate::task::Task;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 
-/// A model of the zoo, as a YAML file describes it: `kind` first, then the keys of that kind's configuration.
+/// A model of the zoo, as a YAML file describes it: `kind`, and the keys of that kind's configuration.
 ///
 /// ```
 /// use bf16scope::models::{Model, yaml};

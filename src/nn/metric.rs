@@ -83,14 +83,49 @@ pub fn is_on_side(logits: &Tensor, labels: &Tensor) -> Tensor {
     }
     let graph = logits.graph();
     graph.scope().layer("metric", |_| {
-        if !logits.dtype().is_float() || logits.shape() != labels.shape() {
-            let message = format!("labels {} do not fit logits {}, expected one shape", labels.shape(), logits.shape());
-            return graph.fail("is_on_side", &[logits, labels], RuleError::new("metric/labels", message));
+        if let Some(poison) = check_sides("is_on_side", logits, labels) {
+            return poison;
         }
         let full = |value| graph.full(logits.dtype(), &logits.dims(), value);
         let (above, below) = (logits.greater(&full(0.0)), logits.less_equal(&full(0.0)));
         labels.greater(&full(0.5)).select(&above, &below)
     })
+}
+
+/// Whether each logit says yes, which is above 0, and whether its label does, which is above 1/2: where the first holds, the
+/// mean of the second is the precision, and where the second holds, the mean of the first is the recall. A NaN says no.
+///
+/// # Shapes
+/// logits and labels of one shape and floating dtype → twice `pred` of that shape.
+///
+/// # Errors
+/// Shapes or dtypes that differ.
+///
+/// # Source
+/// Keras' `Precision` and `Recall` of `sigmoid(logits)`, with thresholds of 1/2.
+#[track_caller]
+pub fn sides(logits: &Tensor, labels: &Tensor) -> (Tensor, Tensor) {
+    if let Some(poison) = [logits, labels].into_iter().find(|tensor| tensor.is_poison()) {
+        return (poison.clone(), poison.clone());
+    }
+    let graph = logits.graph();
+    graph.scope().layer("metric", |_| match check_sides("sides", logits, labels) {
+        Some(poison) => (poison.clone(), poison),
+        None => {
+            let full = |value| graph.full(logits.dtype(), &logits.dims(), value);
+            (logits.greater(&full(0.0)), labels.greater(&full(0.5)))
+        }
+    })
+}
+
+/// Poison, unless logits and labels are floats of one shape.
+#[track_caller]
+fn check_sides(what: &str, logits: &Tensor, labels: &Tensor) -> Option<Tensor> {
+    if logits.dtype().is_float() && logits.shape() == labels.shape() {
+        return None;
+    }
+    let message = format!("labels {} do not fit logits {}, expected one shape", labels.shape(), logits.shape());
+    Some(logits.graph().fail(what, &[logits, labels], RuleError::new("metric/labels", message)))
 }
 
 /// The part of rows whose greatest logit is their label's: `f32[]`. See [`is_correct`].

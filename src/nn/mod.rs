@@ -49,7 +49,7 @@ pub use loss::{
     sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
 };
 pub use merge::{Merge, concat, merge};
-pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, is_on_side, top_k_accuracy};
+pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, is_on_side, sides, top_k_accuracy};
 pub use paired::conv2d_paired;
 pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};

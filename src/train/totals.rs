@@ -49,15 +49,28 @@ impl Totals {
         self.values().map(|(name, value)| (name.to_string(), value)).collect()
     }
 
-    /// The first that is not a number, and its value.
+    /// The first that is not a number, and its value. A metric for which nothing counted, as the precision of a network that
+    /// never said yes, has no value, which is nothing wrong.
     pub fn not_finite(&self) -> Option<(&str, f64)> {
-        self.values().find(|(_, value)| !value.is_finite())
+        let is_empty = |name: &str, sums: (f64, f64)| name != "loss" && sums == (0.0, 0.0);
+        let wrong = |((name, value), sums): &((&str, f64), &(f64, f64))| !value.is_finite() && !is_empty(name, **sums);
+        self.values().zip(&self.sums).find(wrong).map(|(found, _)| found)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_nothing_counted_for_has_no_value_and_is_no_error() {
+        let mut totals = Totals::new(["loss", "precision"].map(str::to_string).into());
+        totals.add([(2.0, 4.0), (0.0, 0.0)]);
+        assert!(totals.value("precision").unwrap().is_nan());
+        assert_eq!(totals.not_finite(), None);
+        totals.add([(2.0, 4.0), (f64::NAN, 0.0)]);
+        assert_eq!(totals.not_finite().map(|(name, _)| name), Some("precision"));
+    }
 
     #[test]
     fn batches_add_up_exactly() {

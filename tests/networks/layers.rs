@@ -1,11 +1,12 @@
 //! Networks written layer by layer: the same program as the zoo's, every kind of layer trains, and errors point at the
 //! line.
 
+use crate::run;
 use bf16scope::graph::{Precision, Program};
 use bf16scope::hlo::DType;
 use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::verify::verify;
-use bf16scope::hlo::{Metadata, Module};
+use bf16scope::hlo::{Literal, Metadata, Module};
 use bf16scope::models::{Model, yaml};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
 use bf16scope::task::Feature;
@@ -16,6 +17,10 @@ use expect_test::{Expect, expect};
 
 fn model(text: &str) -> Model {
     yaml::from_str("model.yaml", text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn array(dims: &[i64], values: &[f32]) -> Literal {
+    Literal::from_elements(dims, values)
 }
 
 fn sgd_with_momentum() -> Objective {
@@ -487,10 +492,10 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: sparse_categorical_crossentropy\n",
         expect![[r#"
-        model.yaml:5:7: unknown value `sparse_categorical_crossentropy`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, sigmoid_cross_entropy, mean_squared_error, mean_absolute_error
-          5 | loss: sparse_categorical_crossentropy
-            |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          help: did you mean `sparse_softmax_cross_entropy`?"#]],
+            model.yaml:5:7: unknown value `sparse_categorical_crossentropy`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, sigmoid_cross_entropy, mean_squared_error, mean_absolute_error
+              5 | loss: sparse_categorical_crossentropy
+                |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+              help: did you mean `sparse_softmax_cross_entropy`? a loss is its name, or with options `{sparse_softmax_cross_entropy: , labels: NAME, output: NAME}`"#]],
     );
     check(
         "loss: {mean_squared_error: {wait: 2}}\n",
@@ -503,10 +508,10 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: mean_squared_error\nmetrics: [accuracy, acc]\n",
         expect![[r#"
-        model.yaml:6:21: unknown value `acc`, expected one of accuracy, top_k, binary_accuracy, mean_squared_error, mean_absolute_error
-          6 | metrics: [accuracy, acc]
-            |                     ^^^
-          help: did you mean `accuracy`?"#]],
+            model.yaml:6:21: unknown value `acc`, expected one of accuracy, top_k, binary_accuracy, precision, recall, mean_squared_error, mean_absolute_error
+              6 | metrics: [accuracy, acc]
+                |                     ^^^
+              help: did you mean `accuracy`? a metric is its name, or with options `{accuracy: , labels: NAME, output: NAME}`"#]],
     );
     check(
         "loss: mean_squared_error\nmetrics: [accuracy]\n",
@@ -638,10 +643,36 @@ fn what_a_cross_entropy_is_judged_by_is_a_probability() {
     assert_eq!(features("loss: mean_squared_error"), named(&[("x", false), ("labels", false)]));
     let described = "labels: {tags: {shape: [4], dtype: int32}}\nloss: {sigmoid_cross_entropy: , labels: tags}";
     assert_eq!(features(described), named(&[("x", false), ("tags", true)]));
+    let kinds =
+        "labels: {tags: [4]}\nloss: {labels: tags, kind: sigmoid_cross_entropy}\nmetrics: {labels: tags, recall: }";
+    assert_eq!(features(kinds), named(&[("x", false), ("tags", true)]));
     let two = "loss: {mean_squared_error: , labels: y}\nmetrics: {binary_accuracy: , labels: y}";
     assert_eq!(features(two), named(&[("x", false), ("y", true)]));
     // What is read is said again.
     assert_eq!(features("loss: {sigmoid_cross_entropy: , labels: x}"), named(&[("x", true)]));
+}
+
+/// Three answers yes, two of them right; four truths, two of them found. The last example is padding. Sums and weights are
+/// counts, so that batches add up.
+#[test]
+fn precision_and_recall_are_exact_ratios_of_counts() {
+    let model = model(
+        "kind: layers
+inputs: {x: {shape: [2], dtype: float32}}
+layers: [{activation: linear}]
+loss: sigmoid_cross_entropy
+metrics: [precision, recall]
+",
+    );
+    let program = evaluation(&*model.task(0.0), Precision::F32, 4, &Tuning::none()).unwrap().program;
+    assert_eq!(program.outputs[2..], ["precision", "precision/weight", "recall", "recall/weight"]);
+    let results = run::run(&program, |name| match name {
+        "x" => array(&[4, 2], &[3.0, -1.0, 0.5, -2.0, 4.0, f32::NAN, 9.0, 9.0]),
+        "labels" => array(&[4, 2], &[1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]),
+        _ => array(&[4], &[1.0, 1.0, 1.0, 0.0]),
+    });
+    let counts: Vec<Vec<f32>> = results[2..].iter().map(run::f32s).collect();
+    assert_eq!(counts, [[2.0], [3.0], [2.0], [4.0]]);
 }
 
 /// Of one number, or of answers that are independent, a softmax says nothing: `predict` takes it of `logits`.

@@ -205,14 +205,19 @@ pub(super) fn call(
         let source = plan.metrics[number];
         let (output, labels) = (of(source), target(&metric.options.labels, metric.labels()));
         let name = metric.name();
-        let each = metric.per_example(&output, &labels);
+        let (each, counted) = metric.per_example(&output, &labels);
         let what = format!("metric `{name}`");
         fits(config, &plan, s, ("metrics", number, &what), source, (&metric.options.labels, &labels))?;
         outputs = outputs.metric(
             &name,
-            match mode {
-                Mode::Train => Metric::mean(&each),
-                Mode::Evaluate | Mode::Predict => Metric::weighted(&each, &of_rows(&features.weight(), &each)),
+            match (mode, counted) {
+                (Mode::Train, None) => Metric::mean(&each),
+                (Mode::Train, Some(counted)) => Metric::weighted(&each, &counted),
+                (_, None) => Metric::weighted(&each, &of_rows(&features.weight(), &each)),
+                (_, Some(counted)) => {
+                    let counted = counted.cast(DType::F32);
+                    Metric::weighted(&each, &(&of_rows(&features.weight(), &each) * &counted))
+                }
             },
         );
     }

@@ -1,6 +1,7 @@
-//! How layers, losses and metrics are written: `NAME`, `{NAME: MAIN, key: value}` or `{NAME: {key: value}}`.
+//! How layers, losses and metrics are written: `NAME`, `{NAME: MAIN, key: value}`, `{NAME: {key: value}}` or, as
+//! elsewhere in an experiment, `{kind: NAME, key: value}`.
 
-use crate::models::yaml::{Node, NodeError, Step};
+use crate::models::yaml::{Node, NodeError, Step, nearest};
 use serde::de::value::StrDeserializer;
 use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor};
 use serde::forward_to_deserialize_any;
@@ -45,6 +46,16 @@ impl<'a> Choice<'a> {
             Node::Map(map) => map,
             other => return Err(de::Error::invalid_type(other.unexpected(), &example)),
         };
+        if let Some((_, kind)) = map.iter().find(|(key, _)| key == "kind") {
+            let path = vec![Step::Key("kind".to_string())];
+            let Node::Text(name) = kind else {
+                let error: NodeError = de::Error::invalid_type(kind.unexpected(), &example);
+                return Err(NodeError { path, ..error });
+            };
+            let options = map.iter().filter(|(key, _)| key != "kind");
+            let options = options.map(|(key, node)| Entry { key, node, parent: Vec::new() }).collect();
+            return Ok(Choice { name, name_path: path, main: None, options });
+        }
         let is_common = |key: &str| common.contains(&key);
         let Some((name, value)) = map.iter().find(|(key, _)| !is_common(key)) else {
             return Err(de::Error::invalid_value(de::Unexpected::Map, &example));
@@ -70,12 +81,16 @@ impl<'a> Choice<'a> {
         Ok(Choice { name, name_path: vec![Step::KeyItself(name.clone())], main, options })
     }
 
-    /// The error of a name that is none of `names`.
-    pub fn unknown(&self, names: &[&str]) -> NodeError {
-        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-        let error: NodeError =
-            de::Error::custom(format!("unknown variant `{}`, expected one of {}", self.name, names.join(", ")));
-        NodeError { path: self.name_path.clone(), ..error }
+    /// The error of a name that is none of `names`; `meant` is what it means elsewhere, if that is known, and `form` how one
+    /// is written.
+    pub fn unknown(&self, names: &[&str], meant: Option<&str>, form: impl Fn(&str) -> String) -> NodeError {
+        let all: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+        let message = format!("unknown value `{}`, expected one of {}", self.name, names.join(", "));
+        let help = match meant.or_else(|| nearest(self.name, &all)) {
+            Some(name) => format!("did you mean `{name}`? {}", form(name)),
+            None => form(names[0]),
+        };
+        NodeError::new(self.name_path.clone(), message).with_help(help.trim_end())
     }
 
     /// Where the value of the name's key stands.

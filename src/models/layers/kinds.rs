@@ -79,7 +79,7 @@ macro_rules! kinds {
             fn read(name: &str, choice: Choice<'_>) -> Result<Kind, NodeError> {
                 match name {
                     $($name => Ok(Kind::$Kind(choice.options(&COMMON)?)),)*
-                    _ => Err(choice.unknown(&[$($name),*])),
+                    _ => Err(choice.unknown(&[$($name),*], None, |_| String::new())),
                 }
             }
 

@@ -34,6 +34,10 @@ pub enum MetricKind {
     TopK(i64),
     /// The part of logits that are above 0 where the label is 1, and below where it is 0.
     BinaryAccuracy,
+    /// Of logits above 0, the part whose label is above 1/2: of the answers yes, the right ones.
+    Precision,
+    /// Of labels above 1/2, the part whose logit is above 0: of the true, those that were found.
+    Recall,
     /// The mean of squared differences.
     MeanSquaredError,
     /// The mean of absolute differences.
@@ -59,10 +63,46 @@ const LOSSES: [(&str, LossKind); 5] = [
     ("mean_absolute_error", LossKind::MeanAbsoluteError),
 ];
 
-const METRICS: [(&str, MetricKind); 5] = [
+/// What losses are called in Keras, PyTorch and by many.
+const LOSSES_ELSEWHERE: [(&str, &str); 17] = [
+    ("sparse_categorical_crossentropy", "sparse_softmax_cross_entropy"),
+    ("sparse_categorical_cross_entropy", "sparse_softmax_cross_entropy"),
+    ("sparse_softmax_cross_entropy_with_logits", "sparse_softmax_cross_entropy"),
+    ("cross_entropy", "sparse_softmax_cross_entropy"),
+    ("cross_entropy_loss", "sparse_softmax_cross_entropy"),
+    ("categorical_crossentropy", "softmax_cross_entropy"),
+    ("categorical_cross_entropy", "softmax_cross_entropy"),
+    ("binary_crossentropy", "sigmoid_cross_entropy"),
+    ("binary_cross_entropy", "sigmoid_cross_entropy"),
+    ("bce", "sigmoid_cross_entropy"),
+    ("bce_with_logits_loss", "sigmoid_cross_entropy"),
+    ("mse", "mean_squared_error"),
+    ("mse_loss", "mean_squared_error"),
+    ("l2", "mean_squared_error"),
+    ("mae", "mean_absolute_error"),
+    ("l1", "mean_absolute_error"),
+    ("l1_loss", "mean_absolute_error"),
+];
+
+/// What metrics are called there.
+const METRICS_ELSEWHERE: [(&str, &str); 9] = [
+    ("acc", "accuracy"),
+    ("sparse_categorical_accuracy", "accuracy"),
+    ("categorical_accuracy", "accuracy"),
+    ("top_k_accuracy", "top_k"),
+    ("sparse_top_k_categorical_accuracy", "top_k"),
+    ("mse", "mean_squared_error"),
+    ("l2", "mean_squared_error"),
+    ("mae", "mean_absolute_error"),
+    ("l1", "mean_absolute_error"),
+];
+
+const METRICS: [(&str, MetricKind); 7] = [
     ("accuracy", MetricKind::Accuracy),
     ("top_k", MetricKind::TopK(5)),
     ("binary_accuracy", MetricKind::BinaryAccuracy),
+    ("precision", MetricKind::Precision),
+    ("recall", MetricKind::Recall),
     ("mean_squared_error", MetricKind::MeanSquaredError),
     ("mean_absolute_error", MetricKind::MeanAbsoluteError),
 ];
@@ -152,12 +192,19 @@ fn smoothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, 
     yaml::fraction(deserializer).map(Some)
 }
 
-/// The entry of `table` that `choice` names.
-fn named<T: Copy>(table: &[(&str, T)], choice: &Choice<'_>) -> Result<T, NodeError> {
-    match table.iter().find(|(name, _)| *name == choice.name) {
-        Some((_, value)) => Ok(*value),
-        None => Err(choice.unknown(&table.iter().map(|(name, _)| *name).collect::<Vec<_>>())),
+/// The entry of `table` that `choice` names; `also` are names that others have for them.
+fn named<T: Copy>(what: &str, table: &[(&str, T)], also: &[(&str, &str)], choice: &Choice<'_>) -> Result<T, NodeError> {
+    if let Some((_, value)) = table.iter().find(|(name, _)| *name == choice.name) {
+        return Ok(*value);
     }
+    let plain = |name: &str| name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
+    let given = plain(choice.name);
+    let own = table.iter().map(|(name, _)| (*name, *name));
+    let meant = also.iter().copied().chain(own).find(|(name, _)| plain(name) == given).map(|(_, own)| own);
+    let names: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
+    Err(choice.unknown(&names, meant, |name| {
+        format!("a {what} is its name, or with options `{{{name}: , labels: NAME, output: NAME}}`")
+    }))
 }
 
 impl From<LossKind> for Loss {
@@ -175,8 +222,12 @@ impl From<MetricKind> for Metric {
 
 impl Loss {
     fn read(node: &Node) -> Result<Loss, NodeError> {
-        let choice = Choice::read(node, &[], "a loss, such as `sparse_softmax_cross_entropy`")?;
-        Ok(Loss { kind: named(&LOSSES, &choice)?, options: choice.options(&[])? })
+        let choice = Choice::read(
+            node,
+            &["output", "labels", "weight", "label_smoothing"],
+            "a loss, such as `mean_squared_error` or `{mean_squared_error: , labels: y}`",
+        )?;
+        Ok(Loss { kind: named("loss", &LOSSES, &LOSSES_ELSEWHERE, &choice)?, options: choice.options(&[])? })
     }
 
     /// Its name.
@@ -223,8 +274,12 @@ impl Loss {
 
 impl Metric {
     fn read(node: &Node) -> Result<Metric, NodeError> {
-        let choice = Choice::read(node, &[], "a metric, such as `accuracy`")?;
-        let kind = named(&METRICS, &choice)?;
+        let choice = Choice::read(
+            node,
+            &["output", "labels", "name", "k"],
+            "a metric, such as `accuracy`, `{top_k: 3}` or `{accuracy: , labels: y}`",
+        )?;
+        let kind = named("metric", &METRICS, &METRICS_ELSEWHERE, &choice)?;
         if let MetricKind::TopK(_) = kind {
             let TopKOptions { k, output, labels, name } = choice.options(&[])?;
             return Ok(Metric { kind: MetricKind::TopK(k), options: MetricOptions { output, labels, name } });
@@ -251,20 +306,30 @@ impl Metric {
     pub(super) fn labels(&self) -> Labels {
         match self.kind {
             MetricKind::Accuracy | MetricKind::TopK(_) => Labels::Classes,
-            MetricKind::BinaryAccuracy => Labels::Probabilities,
+            MetricKind::BinaryAccuracy | MetricKind::Precision | MetricKind::Recall => Labels::Probabilities,
             MetricKind::MeanSquaredError | MetricKind::MeanAbsoluteError => Labels::Numbers,
         }
     }
 
-    /// The value of each example, or of each of its rows: pred or f32, `[batch, …]`.
-    pub(super) fn per_example(&self, output: &Tensor, labels: &Tensor) -> Tensor {
-        match self.kind {
+    /// The value of each example, or of each of its rows, pred or f32, `[batch, …]`; and which of them count, pred of those
+    /// dims, where not all do.
+    pub(super) fn per_example(&self, output: &Tensor, labels: &Tensor) -> (Tensor, Option<Tensor>) {
+        let all = match self.kind {
+            MetricKind::Precision => {
+                let (said, truth) = nn::sides(output, labels);
+                return (truth, Some(said));
+            }
+            MetricKind::Recall => {
+                let (said, truth) = nn::sides(output, labels);
+                return (said, Some(truth));
+            }
             MetricKind::Accuracy => nn::is_correct(output, labels),
             MetricKind::TopK(k) => nn::is_in_top_k(output, labels, k),
             MetricKind::BinaryAccuracy => nn::is_on_side(output, labels),
             MetricKind::MeanSquaredError => nn::mean_squared_error_per_example(output, labels),
             MetricKind::MeanAbsoluteError => nn::mean_absolute_error_per_example(output, labels),
-        }
+        };
+        (all, None)
     }
 }
 

@@ -200,7 +200,10 @@ impl Plan {
         let output = self.outputs.iter().find(|(other, _)| other == name).map(|(_, source)| *source);
         output.or_else(|| self.find(config, name)).ok_or_else(|| {
             let message = format!("{what} judges `{name}`, which is no output and no layer");
-            NodeError::new(path, message).with_help(self.known(config, name))
+            let is_label = config.labels.iter().any(|label| label.name == name);
+            let help =
+                if is_label { format!("it is a label: write `labels: {name}`") } else { self.known(config, name) };
+            NodeError::new(path, message).with_help(help)
         })
     }
 
