@@ -173,6 +173,15 @@ impl std::error::Error for GradError {
 /// gradient. Instructions may have been appended by then, none of which anything uses.
 #[track_caller]
 pub fn gradients<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<InstrId>, GradError> {
+    Ok(gradients_reached(e, output, wrt)?.into_iter().map(|(gradient, _)| gradient).collect())
+}
+
+/// As [`gradients`], and whether a gradient reaches the variable: where none does, the zeros mean nothing.
+///
+/// # Errors
+/// As [`gradients`].
+#[track_caller]
+pub fn gradients_reached<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<(InstrId, bool)>, GradError> {
     let output = output.id_in(e);
     let mut wrt_ids = Vec::with_capacity(wrt.len());
     // Not a closure: an error names the caller's line.
@@ -189,7 +198,11 @@ pub fn gradients<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<Inst
     let cotangents = reverse(e, output, seed, wrt, &Written::default());
     let result = cotangents.map(|cotangents| {
         let named = wrt.iter().zip(cotangents);
-        named.map(|(&variable, cotangent)| cotangent.array().unwrap_or_else(|| e.zeros_like(variable))).collect()
+        let or_zeros = |(&variable, cotangent): (&InstrId, Cotangent)| match cotangent.array() {
+            Some(gradient) => (gradient, true),
+            None => (e.zeros_like(variable), false),
+        };
+        named.map(or_zeros).collect()
     });
     e.set_metadata(outer_metadata);
     match e.error() {

@@ -2,9 +2,9 @@
 
 use super::objective::ProgramError;
 use crate::graph::{Graph, Tensor};
-use crate::hlo::DType;
 use crate::hlo::ops::RuleError;
-use crate::passes::grad::gradients;
+use crate::hlo::{DType, InstrId};
+use crate::passes::grad::gradients_reached;
 use crate::passes::remat::remat;
 use crate::task::{Feature, Features, Loss, Metric, Mode, Outputs, RESERVED, Task, Weight};
 use std::collections::BTreeSet;
@@ -225,12 +225,36 @@ pub(super) fn differentiate(graph: &Graph, loss: &Tensor) -> Result<Vec<(usize, 
     let trainable: Vec<_> = (0..).zip(graph.variables()).filter(|(_, v)| v.trainable).collect();
     let wrt: Vec<_> = trainable.iter().map(|(_, variable)| variable.instr).collect();
     let n_forward = graph.emitter().n_instructions();
-    let gradients = {
+    let reached = {
         let _span = tracing::info_span!("pass", name = "grad").entered();
-        gradients(graph.emitter(), loss.id, &wrt)?
+        gradients_reached(graph.emitter(), loss.id, &wrt)?
     };
+    if !reached.iter().any(|(_, is_reached)| *is_reached) {
+        let variables = trainable.iter().map(|(_, variable)| variable.name.clone()).collect();
+        return Err(ProgramError::NoGradient { variables, depends_on: read_by(graph, loss) });
+    }
+    let gradients: Vec<InstrId> = reached.into_iter().map(|(gradient, _)| gradient).collect();
     let _span = tracing::info_span!("pass", name = "remat").entered();
     let (gradients, report) = remat(graph.emitter(), n_forward, &gradients, &graph.tuning().remat)?;
     tracing::debug!(n_rematerialised = report.rematerialised.len(), n_residuals = report.residuals.len(), "remat");
     Ok(trainable.into_iter().zip(gradients).map(|((number, _), id)| (number, graph.tensor(id))).collect())
+}
+
+/// Names of the inputs, and of the variables that train, that a value is computed from.
+fn read_by(graph: &Graph, value: &Tensor) -> Vec<String> {
+    let read = graph.emitter().with_module(|module| {
+        let computation = module.comp(graph.emitter().comp());
+        let mut is_read = vec![false; value.id.idx() + 1];
+        is_read[value.id.idx()] = true;
+        for id in (0..is_read.len()).rev() {
+            if is_read[id] {
+                computation.instr(InstrId(id as u32)).operands.iter().for_each(|operand| is_read[operand.idx()] = true);
+            }
+        }
+        is_read
+    });
+    let is_read = |id: InstrId| read.get(id.idx()).copied().unwrap_or(false);
+    let inputs = graph.inputs().into_iter().filter(|input| is_read(input.instr)).map(|input| input.name);
+    let variables = graph.variables().into_iter().filter(|it| it.trainable && is_read(it.instr)).map(|it| it.name);
+    inputs.filter(|name| !RESERVED.contains(&name.as_str())).chain(variables).collect()
 }

@@ -51,6 +51,18 @@ pub enum ProgramError {
     /// The loss has no gradient.
     #[error(transparent)]
     Grad(#[from] GradError),
+    /// Nothing that trains has a gradient.
+    #[error(
+        "the loss has no gradient for any variable that trains ({}): it depends on {}\nhelp: let the loss judge what the network makes of them, and through floats: a comparison or an index has no gradient",
+        some_of(variables, "there is none"),
+        some_of(depends_on, "constants alone")
+    )]
+    NoGradient {
+        /// Variables that train.
+        variables: Vec<String>,
+        /// Inputs and variables that the loss is computed from.
+        depends_on: Vec<String>,
+    },
     /// Micro-batches would differ in size.
     #[error("accumulate is {n}, which does not divide the batch of {batch}\nhelp: make the batch a multiple of it, such as {}", nearest_multiple(*.n, *.batch))]
     Accumulate {
@@ -62,6 +74,16 @@ pub enum ProgramError {
     /// What was to be computed again is not there.
     #[error(transparent)]
     Remat(#[from] RematError),
+}
+
+/// The first names, and how many more there are.
+fn some_of(names: &[String], none: &str) -> String {
+    const N_NAMED: usize = 6;
+    match names.len().checked_sub(N_NAMED) {
+        _ if names.is_empty() => none.to_string(),
+        Some(n_more) if n_more > 0 => format!("{} and {n_more} more", names[..N_NAMED].join(", ")),
+        _ => names.join(", "),
+    }
 }
 
 /// The multiple of `n` nearest to `batch`, but not 0.

@@ -171,9 +171,11 @@ pub fn prediction(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::{Init, Scope};
     use crate::hlo::verify::verify;
     use crate::models::{Model, cnn, mlp, transformer};
     use crate::optim::{LearningRate, Optimizer, Update, WeightDecay};
+    use crate::task::{Feature, Features, Identity, Outputs};
     use std::sync::Arc;
 
     fn tasks() -> [Arc<dyn Task>; 3] {
@@ -231,6 +233,48 @@ mod tests {
                 assert_eq!(program.warnings, [""; 0]);
             }
         }
+    }
+
+    /// Its loss forgets the network, or reads its classes, which have no gradient.
+    #[derive(Debug)]
+    struct Forgetful {
+        by_class: bool,
+    }
+
+    impl Task for Forgetful {
+        fn name(&self) -> &str {
+            "forgetful"
+        }
+        fn features(&self) -> Vec<Feature> {
+            vec![Feature::compute("x", [3]), Feature::exact("y", DType::F32, []).label()]
+        }
+        fn call(&self, s: &Scope, features: &Features<'_>, _mode: Mode) -> Outputs {
+            let y = features.get("y");
+            let weights = s.variable("weights", DType::F32, [4, 3], Init::Zeros).value;
+            let logit = (&features.get("x") * &weights).sum(&[1]);
+            let said = if self.by_class { logit.greater(&y).cast(DType::F32) } else { y.clone() };
+            Outputs::new().loss((&said * &y).mean(&[0]))
+        }
+        fn identity(&self) -> Identity {
+            Identity::new("forgetful")
+        }
+    }
+
+    /// TensorFlow: "No gradients provided for any variable". It trained to nothing without a word.
+    #[test]
+    fn a_loss_that_no_variable_changes_is_refused() {
+        let message = |by_class| {
+            training(&Forgetful { by_class }, Precision::F32, 4, &Objective::default()).unwrap_err().to_string()
+        };
+        let expected = |depends_on: &str| {
+            format!(
+                "the loss has no gradient for any variable that trains (weights): it depends on {depends_on}\n\
+                 help: let the loss judge what the network makes of them, and through floats: a comparison or an index has no \
+                 gradient"
+            )
+        };
+        assert_eq!(message(false), expected("y"));
+        assert_eq!(message(true), expected("x, y, weights"));
     }
 
     #[test]
