@@ -14,7 +14,7 @@ pub use header::{Header, HeaderError};
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use zip::read::ZipFile;
@@ -42,6 +42,16 @@ pub enum NpzError {
         path: PathBuf,
         /// What the zip reader says.
         source: ZipError,
+    },
+    /// A file that begins as another kind of file, or as an archive that has no end.
+    #[error("{}: {found}; help: {help}", path.display())]
+    NotWhole {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+        /// What to do.
+        help: &'static str,
     },
     /// An array's header is broken.
     #[error("{}: array `{name}`: {source}", path.display())]
@@ -113,9 +123,11 @@ impl NpzReader {
     /// # Errors
     /// A file that cannot be opened, or that is no archive.
     pub fn open(path: &Path) -> Result<NpzReader, NpzError> {
-        let file = files::open(path).map_err(|source| NpzError::Open { path: path.to_path_buf(), source })?;
-        let zip = ZipArchive::new(BufReader::new(file))
-            .map_err(|error| NpzError::Zip { path: path.to_path_buf(), source: ZipError::new(error) })?;
+        let open_error = |source| NpzError::Open { path: path.to_path_buf(), source };
+        let mut file = BufReader::new(files::open(path).map_err(open_error)?);
+        let start = file.fill_buf().map_err(open_error)?;
+        let start = start[..start.len().min(6)].to_vec();
+        let zip = ZipArchive::new(file).map_err(|error| not_an_archive(path, &start, error))?;
         let names = (0..zip.len()).filter_map(|idx| Some((zip.name_for_index(idx)?, idx)));
         let index = names.map(|(name, idx)| (name.strip_suffix(".npy").unwrap_or(name).to_string(), idx)).collect();
         Ok(NpzReader { path: path.to_path_buf(), zip, index })
@@ -154,6 +166,20 @@ impl NpzReader {
         })?;
         Ok(Some(Entry { header, path, name, file }))
     }
+}
+
+/// What a file is that the zip reader does not take, by how it begins.
+fn not_an_archive(path: &Path, start: &[u8], error: zip::result::ZipError) -> NpzError {
+    let path = path.to_path_buf();
+    let (found, help) = match start {
+        b"\x93NUMPY" => {
+            ("one array (.npy), expected an archive of named ones", "save it with numpy.savez(FILE, NAME=x)")
+        }
+        [b'P', b'K', 3, 4, ..] => ("an archive without its end: it was cut off", "copy or save it again"),
+        [] => ("an empty file, expected an .npz archive", "save it again with numpy.savez"),
+        _ => return NpzError::Zip { path, source: ZipError::new(error) },
+    };
+    NpzError::NotWhole { path, found, help }
 }
 
 impl Entry<'_> {
@@ -320,8 +346,20 @@ mod tests {
 
         let mut bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
-        let error = NpzReader::open(&path).unwrap_err();
-        assert!(matches!(error, NpzError::Zip { .. }), "{error}");
+        let place = path.display().to_string();
+        let refused = || NpzReader::open(&path).unwrap_err().to_string().replace(&place, "a.npz");
+        assert_eq!(refused(), "a.npz: an archive without its end: it was cut off; help: copy or save it again");
+        for (bytes, expected) in [
+            (&b""[..], "a.npz: an empty file, expected an .npz archive; help: save it again with numpy.savez"),
+            (
+                b"\x93NUMPY\x01\x00",
+                "a.npz: one array (.npy), expected an archive of named ones; help: save it with numpy.savez(FILE, NAME=x)",
+            ),
+            (b"text", "a.npz: no .npz archive, or a damaged one; help: make one with numpy.savez"),
+        ] {
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(refused(), expected);
+        }
 
         // An element of `short` changes; the archive's checksum does not.
         let at = bytes.windows(5).position(|window| window == b"short").unwrap() + "short.npy".len() + 128 + 3;

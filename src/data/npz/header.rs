@@ -57,6 +57,16 @@ pub enum HeaderError {
         /// As it says.
         n_bytes: usize,
     },
+    /// Elements that are no numbers.
+    #[error("its elements are {what} ({descr}), expected numbers\nhelp: {help}")]
+    NotNumbers {
+        /// NumPy's type.
+        descr: String,
+        /// What that is.
+        what: &'static str,
+        /// What to save instead.
+        help: &'static str,
+    },
     /// A field that is missing or cannot be read.
     #[error("the header says {field}: {found}, expected {expected}")]
     Field {
@@ -215,7 +225,27 @@ fn descr(line: &str) -> Result<(char, usize, bool), HeaderError> {
         let width = unordered[1..].parse().ok().filter(|width| (1..=16).contains(width))?;
         Some((kind, width, order == '>'))
     });
-    parsed.ok_or_else(|| bad("descr", rest, EXPECTED))
+    parsed.ok_or_else(|| not_numbers(rest).unwrap_or_else(|| bad("descr", rest, EXPECTED)))
+}
+
+/// The error of a type that NumPy has, and no network reads.
+fn not_numbers(rest: Option<&str>) -> Option<HeaderError> {
+    let rest = rest?;
+    if rest.starts_with('[') {
+        let descr = rest.split_inclusive(']').next()?.chars().take(40).collect();
+        let help = "save each field as an array of its own: `np.savez(FILE, a=x['a'], …)`";
+        return Some(HeaderError::NotNumbers { descr, what: "records", help });
+    }
+    let quoted = rest.strip_prefix(['\'', '"'])?;
+    let text = &quoted[..quoted.find(['\'', '"'])?];
+    let kind = text.trim_start_matches(['<', '>', '|', '=']).chars().next()?;
+    let (what, help) = match kind {
+        'U' | 'S' => ("texts", "make classes of them: in NumPy, `names, classes = np.unique(x, return_inverse=True)`"),
+        'O' => ("Python objects", "make one array of numbers of them: in NumPy, `np.stack(x).astype('float32')`"),
+        'M' | 'm' => ("times", "make numbers of them: in NumPy, `x.astype('int64')`"),
+        _ => return None,
+    };
+    Some(HeaderError::NotNumbers { descr: text.chars().take(40).collect(), what, help })
 }
 
 /// The sizes of `(3, 4)`.
@@ -272,8 +302,27 @@ mod tests {
         };
         assert_eq!(
             read("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }"),
-            "the header says descr: `[('a', '<f4')], 'fortran_order': False, `, expected the type of a number, such as \
-             '<f4'"
+            "its elements are records ([('a', '<f4')]), expected numbers\nhelp: save each field as an array of its own: \
+             `np.savez(FILE, a=x['a'], …)`"
+        );
+        let typed = |descr: &str| read(&format!("{{'descr': {descr}, 'fortran_order': False, 'shape': (2,), }}"));
+        assert_eq!(
+            typed("'<U4'"),
+            "its elements are texts (<U4), expected numbers\nhelp: make classes of them: in NumPy, `names, classes = \
+             np.unique(x, return_inverse=True)`"
+        );
+        assert_eq!(
+            typed("'|O'"),
+            "its elements are Python objects (|O), expected numbers\nhelp: make one array of numbers of them: in NumPy, \
+             `np.stack(x).astype('float32')`"
+        );
+        assert_eq!(
+            typed("'<M8[ns]'"),
+            "its elements are times (<M8[ns]), expected numbers\nhelp: make numbers of them: in NumPy, `x.astype('int64')`"
+        );
+        assert_eq!(
+            typed("'<q7'"),
+            "the header says descr: `'<q7', 'fortran_order': False, 'shape': `, expected the type of a number, such as '<f4'"
         );
         assert_eq!(
             read("{'descr': '<f4', 'shape': (2,), }"),
