@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE.npz")]
     inputs: Option<PathBuf>,
     /// Draw at random what --inputs does not supply
-    #[arg(long, value_name = "SEED")]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true)]
     random: Option<u64>,
     #[command(flatten)]
     policy: PolicyArgs,
@@ -62,8 +62,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Show this many instructions and results
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    top: usize,
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    top: u32,
     /// Show every instruction and result
     #[arg(long, conflicts_with = "top")]
     all: bool,
@@ -73,11 +73,11 @@ pub struct Args {
     /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
-    #[command(flatten)]
-    limits: LimitArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 fn budget(text: &str) -> Result<f64, String> {
@@ -149,7 +149,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     match args.json {
         true => context.print_json(&outcome)?,
-        false => context.print(&render(&outcome, if args.all { usize::MAX } else { args.top }, context.screen))?,
+        false => {
+            context.print(&render(&outcome, if args.all { usize::MAX } else { args.top as usize }, context.screen))?
+        }
     }
     Ok(if is_right { Status::Ok } else { Status::Failing })
 }

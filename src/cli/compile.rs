@@ -49,11 +49,11 @@ pub struct Args {
     /// Compile even if the result is cached
     #[arg(long)]
     fresh: bool,
-    #[command(flatten)]
-    limits: LimitArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 /// A program to compile, and what to call it.

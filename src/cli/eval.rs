@@ -8,12 +8,11 @@ use serde_json::json;
 
 use super::child::client;
 use super::tune::{TuneArg, target_of};
-use super::{Context, Status, values};
+use super::{Context, Status, trained, values};
 use crate::graph::Precision;
 use crate::pjrt::Platform;
 use crate::report::grouped;
-use crate::train::checkpoint::Checkpoint;
-use crate::train::{Evaluator, Experiment, Predictor, Resumption, default_checkpoint};
+use crate::train::{Evaluator, Experiment, Predictor, default_checkpoint};
 use confusion::Confusion;
 
 const EXAMPLES: &str = "\
@@ -56,12 +55,9 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let experiment = Experiment::read(&args.experiment)?;
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
-    let checkpoint = Checkpoint::read(&path)?;
-    let (task, test) = (experiment.task(), experiment.read_data(&args.experiment)?.test);
-    let resumption = Resumption { other_function: args.other_function };
-    for change in resumption.check_task(&path, &checkpoint, &*task)? {
-        tracing::warn!("{}: {change}", path.display());
-    }
+    let task = experiment.task();
+    let checkpoint = trained::read(&path, &*task, args.other_function)?;
+    let test = experiment.read_data(&args.experiment)?.test;
     let same_test_data = checkpoint.data.as_ref().map(|data| data.test == test.fingerprint());
     if same_test_data == Some(false) {
         tracing::warn!(

@@ -56,14 +56,14 @@ pub struct Args {
     /// Compile even if the result is cached
     #[arg(long)]
     fresh: bool,
-    #[command(flatten)]
-    limits: LimitArgs,
     /// Write a page for the browser: timeline, treemaps, tables
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 /// A program, compiled and explained.

@@ -90,8 +90,6 @@ pub struct Args {
     /// Compile even what is cached
     #[arg(long)]
     fresh: bool,
-    #[command(flatten)]
-    limits: LimitArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -101,6 +99,8 @@ pub struct Args {
     /// Write only the plots
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 /// What was found for one target and precision.

@@ -64,6 +64,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         emit::replace(path, &json)?;
     }
     report.notes.iter().for_each(|note| tracing::warn!("{note}"));
+    if report.n_lowered() == 0 {
+        tracing::warn!(
+            "nothing gives {} under this policy: {} computes as before; --list says why, instruction by instruction",
+            report.policy.dtype.dtype(),
+            args.output.display()
+        );
+    }
     if args.list {
         context.print(&list(&report, context.screen))?;
     }

@@ -41,6 +41,7 @@ mod signals;
 mod terminal;
 mod trace;
 mod train;
+mod trained;
 mod tune;
 mod values;
 

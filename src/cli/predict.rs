@@ -12,13 +12,12 @@ use self::arrays::Collected;
 use self::write::{Kind, Output};
 use super::child::client;
 use super::tune::{TuneArg, target_of};
-use super::{Context, Status, emit, progress};
+use super::{Context, Status, emit, progress, trained};
 use crate::data::{DataError, Loader, Source};
 use crate::graph::Precision;
 use crate::pjrt::Platform;
 use crate::report::{Column, Screen, Table, grouped};
-use crate::train::checkpoint::Checkpoint;
-use crate::train::{Experiment, Predictor, Resumption, TrainError, default_checkpoint};
+use crate::train::{Experiment, Predictor, TrainError, default_checkpoint};
 
 /// Examples that a table shows.
 const N_SHOWN: usize = 20;
@@ -79,12 +78,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let read = [Some(args.experiment.as_path()), args.inputs.as_deref(), Some(path.as_path())];
     emit::check_names(&[("-o", args.output.as_deref())], &read)?;
     let kind = args.output.as_deref().map(Kind::of).transpose()?;
-    let checkpoint = Checkpoint::read(&path)?;
     let task = experiment.task();
-    let resumption = Resumption { other_function: args.other_function };
-    for change in resumption.check_task(&path, &checkpoint, &*task)? {
-        tracing::warn!("{}: {change}", path.display());
-    }
+    let checkpoint = trained::read(&path, &*task, args.other_function)?;
     let source = source(args, &experiment)?;
     let n_examples = source.n_examples();
     let batch = u32::try_from(n_examples).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));

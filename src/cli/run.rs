@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE.npz")]
     outputs: Option<PathBuf>,
     /// Draw at random what --inputs does not supply
-    #[arg(long, value_name = "SEED")]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true)]
     random: Option<u64>,
     /// Write the bits of bf16 results as uint16, not their values as float32
     #[arg(long, requires = "outputs")]
@@ -53,11 +53,11 @@ pub struct Args {
     /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
-    #[command(flatten)]
-    limits: LimitArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 /// What was run, on what, with which results.

@@ -173,6 +173,12 @@ pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, Config
     })
 }
 
+/// An error about what is at its path in the document `text` of file `path`, with its place; of no text, without one.
+pub fn error_at(path: &str, text: &str, error: NodeError) -> ConfigError {
+    let error = of_node(path, text, "", error);
+    ConfigError { place: error.place.filter(|_| !text.is_empty()), ..error }
+}
+
 /// A problem of a [`Node`] that stands in the document where `before` says, which is the YAML crate's `a.b[1]: `.
 fn of_node(path: &str, text: &str, before: &str, error: NodeError) -> ConfigError {
     let NodeError { path: inner, message, is_own, help } = error;
@@ -324,7 +330,11 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ConfigError { path, place, problem } = self;
         let Some(Place { line, column, text }) = place else {
-            return write!(f, "{path}: {problem}");
+            write!(f, "{path}: {problem}")?;
+            return match problem {
+                ConfigProblem::Together { help: Some(help), .. } => write!(f, "\nhelp: {help}"),
+                _ => Ok(()),
+            };
         };
         let number = line.to_string();
         let margin = " ".repeat(number.len());

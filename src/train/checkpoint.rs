@@ -144,7 +144,7 @@ impl Checkpoint {
         }
         match mismatch == Mismatch::default() {
             true => Ok(selected),
-            false => Err(CheckpointError::OtherModel { path: path.to_path_buf(), mismatch }),
+            false => Err(CheckpointError::OtherModel { path: path.to_path_buf(), mismatch, is_resumed: exactly }),
         }
     }
 

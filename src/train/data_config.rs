@@ -3,7 +3,8 @@
 use super::error::TrainError;
 use super::run::Data;
 use crate::data::{Arrays, Source, csv, idx, mnist, npz};
-use crate::models::yaml;
+use crate::files;
+use crate::models::yaml::{self, NodeError, Step};
 use crate::task::{Feature, FeatureDType};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -147,28 +148,33 @@ impl DataConfig {
     /// Keys that do not go together; a file that is not right: then with its place.
     pub fn read(&self, path: &Path, features: &[Feature]) -> Result<Examples, TrainError> {
         let _span = tracing::info_span!("data").entered();
-        let wrong = |measured: String, expected: &str| {
-            let (path, expected) = (path.to_path_buf(), expected.to_string());
-            TrainError::DataKeys { path, measured, expected }
-        };
+        let wrong = |key: &str, measured: String, expected: &str| wrong_in(path, &[key], &measured, expected);
         let folder = path.parent().unwrap_or(Path::new(""));
         let is_feature = |name: &&String| features.iter().any(|feature| feature.name == **name);
         if let Some(other) = self.arrays.keys().find(|name| !is_feature(name)) {
             let names: Vec<&str> = features.iter().map(|feature| feature.name.as_str()).collect();
+            let expected = format!("a feature of the model: {}", names.join(", "));
+            return Err(wrong_in(path, &["arrays", other], &format!("`arrays` of {other}"), &expected));
+        }
+        if !self.arrays.is_empty() && self.npz.is_none() {
             return Err(wrong(
-                format!("`arrays` of {other}"),
-                &format!("a feature of the model: {}", names.join(", ")),
+                "arrays",
+                "`arrays` without `npz`".to_string(),
+                "them with `npz` alone: other files have no names of arrays",
             ));
+        }
+        if self.n_test == Some(0) {
+            let expected = "at least 1: each epoch ends with an evaluation";
+            return Err(wrong("n_test", "`n_test: 0`".to_string(), expected));
         }
         let factors = self.factors(path, features)?;
         let places = places(self.csv.as_deref(), self.npz.as_deref(), self.idx.as_ref());
         let (training, test) = match (&places[..], &self.mnist) {
             ([], Some(directory)) => {
+                let of_test = if self.test.is_some() { "test" } else { "n_test" };
                 if self.n_test.is_some() || self.test.is_some() {
-                    return Err(wrong(
-                        "`mnist` and what is for testing".to_string(),
-                        "neither `n_test` nor `test`: MNIST has a test set",
-                    ));
+                    let expected = "neither `n_test` nor `test`: MNIST has a test set";
+                    return Err(wrong(of_test, "`mnist` and what is for testing".to_string(), expected));
                 }
                 mnist::read(&folder.join(directory))?
             }
@@ -180,20 +186,21 @@ impl DataConfig {
                     (Some(n_test), None) => training.split_tail(n_test)?,
                     (None, Some([test])) => (training, self.arrays(folder, test, features)?),
                     (None, Some(_)) => {
-                        return Err(wrong(
-                            "`test` without one file".to_string(),
-                            "`test: {csv: FILE}`, `{npz: FILE}` or `{idx: {NAME: FILE}}`",
-                        ));
+                        let expected = "`test: {csv: FILE}`, `{npz: FILE}` or `{idx: {NAME: FILE}}`";
+                        return Err(wrong("test", "`test` without one file".to_string(), expected));
                     }
                     (None, None) => {
-                        return Err(wrong("nothing for testing".to_string(), "`n_test: N`, or `test: {npz: FILE}`"));
+                        let expected = "`n_test: N`, or `test: {npz: FILE}`";
+                        return Err(wrong("", "nothing for testing".to_string(), expected));
                     }
-                    (Some(_), Some(_)) => return Err(wrong("both `n_test` and `test`".to_string(), "one of them")),
+                    (Some(_), Some(_)) => {
+                        return Err(wrong("test", "both `n_test` and `test`".to_string(), "one of them"));
+                    }
                 }
             }
             (found, mnist) => {
                 let n = found.len() + usize::from(mnist.is_some());
-                return Err(wrong(format!("{n} of `csv`, `npz`, `idx` and `mnist`"), "one of them"));
+                return Err(wrong("", format!("{n} of `csv`, `npz`, `idx` and `mnist`"), "one of them"));
             }
         };
         let ready = |arrays| self.ready(arrays, self.csv.is_some(), features, &factors);
@@ -213,9 +220,7 @@ impl DataConfig {
             true => Place::Npz(file),
             false if is_csv => Place::Csv(file),
             false => {
-                let (path, measured) = (file.to_path_buf(), "a file of another kind".to_string());
-                let expected = "one whose name ends in .npz, .csv or .csv.gz".to_string();
-                return Err(TrainError::DataKeys { path, measured, expected });
+                return Err(TrainError::OtherFile { path: file.to_path_buf() });
             }
         };
         let factors = self.factors(path, features)?;
@@ -251,7 +256,7 @@ impl DataConfig {
                 if let Some(other) = factors.keys().find(|name| !names().any(|own| own == **name)) {
                     let (measured, known) = (format!("`scale` of {other}"), names().collect::<Vec<_>>().join(", "));
                     let expected = format!("a feature that the network computes with: {known}");
-                    return Err(TrainError::DataKeys { path: path.to_path_buf(), measured, expected });
+                    return Err(wrong_in(path, &["scale", other], &measured, &expected));
                 }
                 Ok(factors.clone().into_iter().collect())
             }
@@ -277,6 +282,21 @@ impl DataConfig {
             }
         })
     }
+}
+
+/// What is wrong under `data` in the experiment at `path`, whose text is read again for the place: at the last of `keys`, or
+/// where that is empty at `data` itself.
+fn wrong_in(path: &Path, keys: &[&str], measured: &str, expected: &str) -> TrainError {
+    let mut steps: Vec<&str> = ["data"].iter().chain(keys).copied().filter(|key| !key.is_empty()).collect();
+    let last = steps.pop().unwrap_or_default();
+    let mut way: Vec<Step> = steps.into_iter().map(|key| Step::Key(key.to_string())).collect();
+    way.push(Step::KeyItself(last.to_string()));
+    let error = NodeError::new(way, format!("`data` has {measured}, expected {expected}")).with_help(
+        "`data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}} or {mnist: DIRECTORY}, with `n_test: N` or `test: {…}`, and \
+         `scale`; docs/EXPERIMENTS.md lists them",
+    );
+    let text = files::read_text(path, yaml::MAX_BYTES as u64).unwrap_or_default();
+    yaml::error_at(&path.display().to_string(), &text, error).into()
 }
 
 fn places_of(test: &TestConfig) -> Vec<Place<'_>> {
@@ -312,24 +332,65 @@ mod tests {
     use super::*;
     use crate::hlo::DType;
 
+    /// Whatever is wrong with `data` shows the line, in a file whose `data` begins on the second.
     #[test]
-    fn keys_that_name_no_feature_are_refused() {
+    fn keys_that_are_wrong_are_refused_with_their_place() {
         let features = [Feature::compute("x", [2]), Feature::compute("y", [2]).label()];
-        let refused = |text: &str| {
-            let config: DataConfig = yaml::from_str("e.yaml", text).unwrap();
-            config.read(Path::new("e.yaml"), &features).unwrap_err().to_string()
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("e.yaml");
+        let refused = |data: &str| {
+            std::fs::write(&path, format!("model: {{}}\ndata: {data}\n")).unwrap();
+            let config: DataConfig = yaml::from_str("e.yaml", data).unwrap();
+            let error = config.read(&path, &features).unwrap_err().to_string();
+            let error = error.strip_prefix(&path.display().to_string()).unwrap().to_string();
+            assert!(
+                error.contains("\n  2 | data: {") && error.contains("\n  help: `data` is {csv: FILE}, {npz"),
+                "{error}"
+            );
+            let (place, message) = error.lines().next().unwrap().split_once(": ").unwrap();
+            (place.to_string(), message.to_string())
         };
-        let arrays = refused("{npz: a.npz, n_test: 1, arrays: {z: x_train}}");
-        assert!(
-            arrays.starts_with("e.yaml: `data` has `arrays` of z, expected a feature of the model: x, y\n"),
-            "{arrays}"
-        );
-        // Nor are labels scaled with what the network reads.
-        let scale = refused("{npz: a.npz, n_test: 1, scale: {y: 0.5}}");
-        assert!(
-            scale
-                .starts_with("e.yaml: `data` has `scale` of y, expected a feature that the network computes with: x\n")
-        );
+        for (data, key, expected) in [
+            (
+                "{npz: a.npz, n_test: 1, arrays: {z: x_train}}",
+                "z:",
+                "`data` has `arrays` of z, expected a feature of the model: x, y",
+            ),
+            // Nor are labels scaled with what the network reads.
+            (
+                "{npz: a.npz, n_test: 1, scale: {y: 0.5}}",
+                "y:",
+                "`data` has `scale` of y, expected a feature that the network computes with: x",
+            ),
+            (
+                "{csv: a.csv, n_test: 1, arrays: {x: a}}",
+                "arrays",
+                "`data` has `arrays` without `npz`, expected them with `npz` alone: other files have no names of arrays",
+            ),
+            (
+                "{csv: a.csv, n_test: 0}",
+                "n_test",
+                "`data` has `n_test: 0`, expected at least 1: each epoch ends with an evaluation",
+            ),
+            (
+                "{csv: a.csv, npz: b.npz, n_test: 1}",
+                "data",
+                "`data` has 2 of `csv`, `npz`, `idx` and `mnist`, expected one of them",
+            ),
+            ("{n_test: 1}", "data", "`data` has 0 of `csv`, `npz`, `idx` and `mnist`, expected one of them"),
+            (
+                "{mnist: m, n_test: 1}",
+                "n_test",
+                "`data` has `mnist` and what is for testing, expected neither `n_test` nor `test`: MNIST has a test set",
+            ),
+        ] {
+            let column = format!("data: {data}").rfind(key).unwrap() + 1;
+            assert_eq!(refused(data), (format!(":2:{column}"), expected.to_string()), "{data}");
+        }
+        // Who reads no file is told without a place.
+        let config: DataConfig = yaml::from_str("e.yaml", "{n_test: 1}").unwrap();
+        let error = config.read(Path::new("/nonexistent/e.yaml"), &features).unwrap_err().to_string();
+        assert!(error.starts_with("/nonexistent/e.yaml: `data` has 0 of"), "{error}");
         let config: DataConfig = yaml::from_str("e.yaml", "{npz: a.npz, n_test: 1, scale: 0.5}").unwrap();
         assert_eq!(config.factors(Path::new("e.yaml"), &features).unwrap(), [("x".to_string(), 0.5)]);
         assert_eq!(features[1].dtype_in(DType::BF16), DType::BF16);

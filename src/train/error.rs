@@ -36,15 +36,21 @@ pub enum TrainError {
         /// The file.
         path: PathBuf,
     },
-    /// Keys of `data` that do not go together.
-    #[error("{}: `data` has {measured}, expected {expected}\nhelp: `data` is {{csv: FILE}}, {{npz: FILE}}, {{idx: {{NAME: FILE}}}} or {{mnist: DIRECTORY}}, with `n_test: N` or `test: {{…}}`, and `scale`; docs/EXPERIMENTS.md lists them", path.display())]
-    DataKeys {
-        /// The experiment's file.
+    /// A file that no examples are read from.
+    #[error("{}: a file of another kind, expected one whose name ends in .npz, .csv or .csv.gz", path.display())]
+    OtherFile {
+        /// The file.
         path: PathBuf,
-        /// What there is.
-        measured: String,
-        /// What should be.
-        expected: String,
+    },
+    /// A batch of more than there is to train on.
+    #[error(
+        "a batch of {batch} does not fit: there are {n_examples} training examples, without those for testing\nhelp: set `batch` to {n_examples} or less (--batch), or keep fewer examples for testing"
+    )]
+    BatchSize {
+        /// Asked for.
+        batch: usize,
+        /// There are.
+        n_examples: u64,
     },
     /// The data are not right.
     #[error(transparent)]

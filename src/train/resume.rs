@@ -169,7 +169,7 @@ impl Resumption {
         let before = checkpoint.settings.0.get("model").unwrap_or(&Value::Null);
         compare("model", before, &identity.settings(), &mut changes);
         let is_changeable = |change: &Change| {
-            let setting = change.key.strip_prefix("model.").and_then(|key| key.split('.').next());
+            let setting = change.key.strip_prefix("model.").and_then(|key| key.split(['.', '[']).next());
             setting.is_some_and(|setting| identity.may_change(setting))
         };
         let (mut allowed, mut refused): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(is_changeable);
@@ -231,7 +231,9 @@ pub fn data_changes(before: &DataIdentity, now: &DataIdentity) -> Vec<Change> {
 /// Adds what differs, key by key. Of two kinds, the whole is what differs: their keys have nothing in common.
 fn compare(key: &str, before: &Value, now: &Value, changes: &mut Vec<Change>) {
     match (before, now) {
-        (Value::Object(left), Value::Object(right)) if left.get("kind") == right.get("kind") => {
+        (Value::Object(left), Value::Object(right))
+            if left.get("kind") == right.get("kind") && are_alike(left, right) =>
+        {
             let names = left.keys().chain(right.keys().filter(|name| !left.contains_key(*name)));
             for name in names {
                 let below = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
@@ -240,14 +242,87 @@ fn compare(key: &str, before: &Value, now: &Value, changes: &mut Vec<Change>) {
             }
         }
         _ if before == now => {}
+        (Value::Array(left), Value::Array(right)) if left.iter().chain(right).any(Value::is_object) => {
+            compare_lists(key, left, right, changes);
+        }
         _ => changes.push(Change::new(key, shown(before), shown(now))),
     }
 }
 
+/// Compares lists of layers and the like: what begins and ends alike is left out, so that one that was put in between is one
+/// line.
+fn compare_lists(key: &str, before: &[Value], now: &[Value], changes: &mut Vec<Change>) {
+    let n_same = before.iter().zip(now).take_while(|(before, now)| before == now).count();
+    let ends = before[n_same..].iter().rev().zip(now[n_same..].iter().rev());
+    let n_same_at_end = ends.take_while(|(before, now)| before == now).count();
+    let before = &before[n_same..before.len() - n_same_at_end];
+    let now = &now[n_same..now.len() - n_same_at_end];
+    for number in 0..before.len().max(now.len()) {
+        let of = |list: &[Value]| list.get(number).cloned().unwrap_or(Value::Null);
+        compare(&format!("{key}[{}]", n_same + number), &of(before), &of(now), changes);
+    }
+}
+
+/// Whether two objects are of one kind, where a key with options under it says which: `{dense: {…}, name: a}`.
+fn are_alike(left: &Map<String, Value>, right: &Map<String, Value>) -> bool {
+    let has_other = |own: &Map<String, Value>, other: &Map<String, Value>| {
+        own.iter().any(|(key, value)| value.is_object() && !other.contains_key(key))
+    };
+    !(has_other(left, right) && has_other(right, left))
+}
+
+/// Characters of a value that are shown at most.
+const MAX_SHOWN: usize = 120;
+
 fn shown(value: &Value) -> String {
-    match value {
+    let text = match value {
         Value::String(text) => text.clone(),
         Value::Null => "not set".to_string(),
         other => other.to_string(),
+    };
+    match text.chars().count() > MAX_SHOWN {
+        true => text.chars().take(MAX_SHOWN - 1).chain(['…']).collect(),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(before: Value, now: Value) -> Vec<String> {
+        let mut changes = Vec::new();
+        compare("model", &before, &now, &mut changes);
+        changes.iter().map(Change::to_string).collect()
+    }
+
+    /// Earlier, layers that differed in one number were two lines of JSON of all of them.
+    #[test]
+    fn of_lists_of_layers_the_keys_that_differ_are_shown() {
+        let dense = |units: u32| json!({"dense": {"units": units, "activation": "relu"}});
+        let layers = |layers: Value| json!({"kind": "layers", "layers": layers});
+        let before = layers(json!(["flatten", dense(8), dense(9), dense(2)]));
+        assert_eq!(
+            changes(before.clone(), layers(json!(["flatten", dense(8), dense(7), dense(2)]))),
+            ["model.layers[2].dense.units was 9, is 7 now"]
+        );
+        let dropout = json!({"dropout": {"rate": 0.5}});
+        assert_eq!(
+            changes(before.clone(), layers(json!(["flatten", dense(8), dropout, dense(9), dense(2)]))),
+            [r#"model.layers[2] was not set, is {"dropout":{"rate":0.5}} now"#]
+        );
+        assert_eq!(
+            changes(before.clone(), layers(json!(["flatten", dense(8), dense(2)]))),
+            [r#"model.layers[2] was {"dense":{"activation":"relu","units":9}}, is not set now"#]
+        );
+        assert_eq!(
+            changes(before.clone(), layers(json!(["flatten", dense(8), dropout, dense(2)]))),
+            [r#"model.layers[2] was {"dense":{"activation":"relu","units":9}}, is {"dropout":{"rate":0.5}} now"#]
+        );
+        assert_eq!(changes(before.clone(), before), [""; 0]);
+        // A list of numbers is a value.
+        assert_eq!(changes(json!({"hidden": [8, 8]}), json!({"hidden": [9]})), ["model.hidden was [8,8], is [9] now"]);
+        let long = "x".repeat(200);
+        assert_eq!(changes(json!(long), json!(1)), [format!("model was {}…, is 1 now", "x".repeat(119))]);
     }
 }

@@ -11,7 +11,7 @@ use super::evaluation::Evaluation;
 use super::session::Session;
 use super::spec::Spec;
 use super::totals::Totals;
-use crate::data::{Loader, Source};
+use crate::data::{DataError, Loader, Source};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -179,7 +179,10 @@ pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
 
 fn loader<'a>(spec: &Spec, training: &'a dyn Source) -> Result<Loader<'a>, TrainError> {
     let (features, compute) = (spec.task.features(), spec.precision.compute());
-    Ok(Loader::new(training, &features, compute, spec.batch as usize, spec.seed)?.shifted(spec.shift)?)
+    match Loader::new(training, &features, compute, spec.batch as usize, spec.seed) {
+        Err(DataError::Batch { batch, n_examples }) => Err(TrainError::BatchSize { batch, n_examples }),
+        loader => Ok(loader?.shifted(spec.shift)?),
+    }
 }
 
 /// Trains `session` on `data` until `plan` is done, `stop` is set, or the loss is not finite.

@@ -42,7 +42,7 @@ impl Confusion {
             let wanted = |array: &&NamedArray| array.dtype == DType::F32 && array.dims[1..] == [n_classes as i64];
             let Some(logits) = logits.filter(wanted) else {
                 bail!(
-                    "--confusion needs a prediction `logits` f32[batch, {n_classes}], and {} predicts {}",
+                    "--confusion needs a prediction `logits` f32[batch, {n_classes}], and {} predicts {}\nhelp: leave --confusion out",
                     task.name(),
                     described(&arrays)
                 );
@@ -118,7 +118,8 @@ fn label(task: &dyn Task) -> anyhow::Result<(Feature, usize)> {
     }
     let found: Vec<String> = labels.iter().map(|label| format!("{} {:?}", label.name, label.dims)).collect();
     bail!(
-        "--confusion needs one class for each example, and the labels of {} are: {}",
+        "--confusion needs one class for each example, and the labels of {} are: {}\nhelp: leave --confusion out: it counts \
+         classes, which a loss such as `sparse_softmax_cross_entropy` learns",
         task.name(),
         if found.is_empty() { "none".to_string() } else { found.join(", ") }
     )

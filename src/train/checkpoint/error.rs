@@ -86,12 +86,19 @@ pub enum CheckpointError {
         found: u32,
     },
     /// Of another model.
-    #[error("{}: the checkpoint is of another model or optimizer:{mismatch}\nhelp: name the experiment it was made with, or leave --resume out to start again", path.display())]
+    #[error(
+        "{}: the checkpoint is of another model{}:{mismatch}\nhelp: name the experiment it was made with, or {}",
+        path.display(),
+        if *is_resumed { " or optimizer" } else { "" },
+        if *is_resumed { "leave --resume out to start again" } else { "another checkpoint (--checkpoint)" }
+    )]
     OtherModel {
         /// The file.
         path: PathBuf,
         /// How its variables differ.
         mismatch: Mismatch,
+        /// Whether a training was to go on from it.
+        is_resumed: bool,
     },
     /// A state that is not worth keeping in the place of the one before.
     #[error("{}: the checkpoint is not saved: {fault}\nhelp: what was there before is unchanged: go on from it", path.display())]
