@@ -1,0 +1,32 @@
+"""The Python packages that `jax` and `policy` need, in a virtual environment of their own."""
+
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+# The libtpu that bf16scope compiles with.
+[LIBTPU] = re.findall(r'"libtpu-([^-"]+)-', (ROOT / "src/pjrt/spec.rs").read_text())
+PACKAGES = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "optax": "0.2.8", "libtpu": LIBTPU}
+
+
+def said(names=PACKAGES):
+    """Packages and their versions."""
+    return ", ".join(f"{name} {PACKAGES[name]}" for name in names)
+
+
+def enter(without=()):
+    """Goes on in the virtual environment `BF16SCOPE_VENV`, by default one below `target`; installs what it lacks."""
+    folder = Path(os.environ.get("BF16SCOPE_VENV") or ROOT / "target" / "jax-venv").absolute()
+    if Path(sys.prefix) == folder:
+        return
+    if not (folder / "bin" / "python").exists():
+        venv.create(folder, with_pip=True)
+    python = str(folder / "bin" / "python")
+    wanted = [f"{name}=={version}" for name, version in PACKAGES.items() if name not in without]
+    # Says nothing where everything is there.
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True, stdout=sys.stderr)
+    os.execv(python, [python, *sys.argv])
