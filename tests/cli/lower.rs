@@ -143,7 +143,7 @@ fn a_module_is_lowered_and_what_was_decided_is_shown() {
         │ main/%zeros  ┆ broadcast   ┆ clear  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
         │ main/%relu   ┆ maximum     ┆ clear  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
         │ main/%logits ┆ dot         ┆ allow  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
-        │ main/%exps   ┆ exponential ┆ deny   ┆ f32 ┆ f32 ┆ it turns an absolute error of its operand into a relative one of its result ┆      │
+        │ main/%exps   ┆ exponential ┆ island ┆ f32 ┆ f32 ┆ it turns an absolute error of its operand into a relative one of its result ┆      │
         └──────────────┴─────────────┴────────┴─────┴─────┴─────────────────────────────────────────────────────────────────────────────┴──────┘
         ┌─────────────┬──────────┬───────────┐
         │ op          ┆ now bf16 ┆ as before │
@@ -216,7 +216,7 @@ fn an_instruction_is_explained() {
         expect![[r#"
         exit 0
         --- stdout
-        main/%exps, exponential of class deny, stays f32: it turns an absolute error of its operand into a
+        main/%exps, exponential of class island, stays f32: it turns an absolute error of its operand into a
           relative one of its result
           cast %logits.f32 (convert, 128 elements) gives %logits in f32, first wanted by %exps
     "#]],
@@ -305,7 +305,7 @@ fn policies_come_from_files() {
     place.check(&["lower", "net.txt", "-o", "x.pb", "--policy", "key.yaml"], expect![[r#"
         exit 2
         --- stderr
-        bf16scope: key.yaml:2:1: unknown key `kepe`, expected one of preset, dtype, allow, infer, clear, deny, island, keep, min_elements, parameters, results, loss, accumulate, reach, deny_spreads
+        bf16scope: key.yaml:2:1: unknown key `kepe`, expected one of preset, dtype, allow, infer, clear, deny, island, keep, min_elements, parameters, results, loss, accumulate, reach, deny_spreads, unstored
           2 | kepe: [dot]
             | ^^^^
           help: did you mean `keep`?

@@ -2,7 +2,7 @@
 //!
 //! The rules run in this order over the values of [`Graph`]:
 //! 1. Ops of class *allow* are lowered.
-//! 2. *Deny* spreads: what is computed from a spreading denied op through ops of class infer and clear is denied too,
+//! 2. *Deny* spreads, where the policy says so, and from the loss always: what is computed from a spreading denied op through ops of class infer and clear is denied too,
 //!    up to the next allowed op. So a softmax is f32 from its exponential on, and so is its gradient, while the
 //!    backward dots that read that gradient are lowered.
 //! 3. What reaches a result without passing an allowed op is denied, unless the policy lowers it. If the result is a
@@ -10,16 +10,18 @@
 //!    paths through ops of class infer and clear count. So losses and updates of parameters and optimizer state are
 //!    f32, even where several steps were unrolled into one module.
 //! 4. Ops of class *infer* that are not denied are lowered if they lie between two allowed ops: downstream of one and
-//!    upstream of another, through ops that are not denied or denied without spreading.
+//!    upstream of another, through ops that are not denied or denied without spreading. Of these, `unstored` takes back
+//!    those whose values need not be stored, unless the policy lowers them.
 //! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
 //!    readers read the narrow dtype (the cast moves up, unless that makes it larger), or where their operands are
 //!    narrow already (the cast back moves down, unless that makes it larger).
 //!
 //! This is the order of TensorFlow's `auto_mixed_precision`, except for step 3, which TensorFlow does not need because
-//! it denies loss and optimizer ops outright, and step 5, where it lowers whatever is connected.
+//! it denies loss and optimizer ops outright, the second half of step 4, and step 5, where it lowers whatever is connected.
 
 use super::graph::{Graph, Kind, Node, NodeId, ValueId};
 use super::policy::{Accumulate, Boundary, Policy, Reach};
+use super::unstored::unstored;
 use crate::hlo::Op;
 use crate::hlo::ops::precision::Class;
 
@@ -40,6 +42,8 @@ pub(super) enum Rule {
     Between,
     /// The policy lowers all ops of its class.
     Reach,
+    /// Its value need not be stored, so that rounding it saves nothing.
+    Unstored,
     /// It does not lie between allowed ops, or the policy does not reach it.
     OutOfReach,
     /// All that read it read the narrow dtype.
@@ -113,6 +117,11 @@ pub(super) fn paint(graph: &Graph<'_>, policy: &Policy, kind: RegionKind) -> Pai
         painter.spread_denial();
         painter.lower_products();
         painter.lower_between();
+        if policy.unstored == Boundary::Keep {
+            for (node, from) in unstored(graph, &painter.out) {
+                painter.keep(node, from);
+            }
+        }
         painter.lower_clear();
     }
     painter.out
@@ -306,6 +315,14 @@ impl Painter<'_> {
             self.out.from[idx] = if rule == Rule::Between { below[idx] } else { None };
             self.lower_results(node);
         }
+    }
+
+    /// Takes back what step 4 did.
+    fn keep(&mut self, node: NodeId, from: Option<NodeId>) {
+        self.out.low[node as usize] = false;
+        self.out.rule[node as usize] = Rule::Unstored;
+        self.out.from[node as usize] = from;
+        self.graph.node(node).results().for_each(|value| self.out.value_low[value as usize] = false);
     }
 
     /// Step 5, until nothing changes. Every change lowers something, so it ends.

@@ -17,7 +17,8 @@
 //! loss: keep               # or lower: what leads to results without passing an allowed op (loss, update)
 //! accumulate: compute      # or f32: products whose consumers are all f32 give f32
 //! reach: between           # none, dots, between, all: which ops of class infer are lowered
-//! deny_spreads: true       # whether what is computed from a denied op stays f32
+//! deny_spreads: false      # whether what is computed from a denied op stays f32
+//! unstored: keep           # or lower: values between two that are stored, which a fusion holds in registers
 //! ```
 
 use crate::hlo::DType;
@@ -60,6 +61,9 @@ pub struct Policy {
     pub reach: Reach,
     /// Whether what is computed from a denied op stays f32 too, up to the next allowed op.
     pub deny_spreads: bool,
+    /// Whether values of ops of class infer that need not be stored may be lowered: what applies statistics, and what a
+    /// single op reads that computes in f32.
+    pub unstored: Boundary,
 }
 
 /// The narrow dtype.
@@ -136,7 +140,8 @@ impl Default for Policy {
             loss: Boundary::Keep,
             accumulate: Accumulate::Compute,
             reach: Reach::Between,
-            deny_spreads: true,
+            deny_spreads: false,
+            unstored: Boundary::Keep,
         }
     }
 }
@@ -225,6 +230,7 @@ pub struct PolicyDocument {
     accumulate: Option<Accumulate>,
     reach: Option<Reach>,
     deny_spreads: Option<bool>,
+    unstored: Option<Boundary>,
 }
 
 impl TryFrom<PolicyDocument> for Policy {
@@ -259,6 +265,7 @@ impl TryFrom<PolicyDocument> for Policy {
             accumulate: document.accumulate.unwrap_or(base.accumulate),
             reach: document.reach.unwrap_or(base.reach),
             deny_spreads: document.deny_spreads.unwrap_or(base.deny_spreads),
+            unstored: document.unstored.unwrap_or(base.unstored),
         };
         policy.check()?;
         Ok(policy)

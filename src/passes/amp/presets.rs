@@ -5,8 +5,8 @@
 //!
 //! | name | model | what it does here |
 //! | --- | --- | --- |
-//! | `default` | TensorFlow's `auto_mixed_precision` made right for HLO | dots, convolutions and what lies between them; what follows a denied op is f32 up to the next dot |
-//! | `tf_amp` | the same with its oneDNN bf16 lists | as `default`, but `log`, `log-plus-one` and `rsqrt` are *infer*, and a sum does not make what follows it f32 (TensorFlow lists `Sum` and `Mean` as *infer*; its kernels accumulate in f32) |
+//! | `default` | a network written for bf16 by hand, as in Flax | dots, convolutions and what lies between them and is stored; f32 within a norm, a softmax, a sum, and rounded where a value is stored |
+//! | `tf_amp` | TensorFlow's `auto_mixed_precision` with its oneDNN bf16 lists | dots, convolutions and what lies between them; what follows a denied op is f32 up to the next dot; `log`, `log-plus-one` and `rsqrt` are *infer*, and a sum does not make what follows it f32 (TensorFlow lists `Sum` and `Mean` as *infer*; its kernels accumulate in f32) |
 //! | `bf16_scope` | `tf.tpu.bfloat16_scope` | f32 variables read as bf16, everything between bf16; exponentials, logarithms and statistics are computed in f32 and rounded back; logits, loss and update f32. The scope ends where the loss begins, which is found by structure |
 //! | `O0` | Apex | nothing is lowered |
 //! | `O1` | Apex: patched functions | as `default`: weights f32, dots in low precision, the deny list f32 |
@@ -35,13 +35,15 @@ impl Policy {
 /// The policy of this name.
 fn preset(name: &str) -> Result<Policy, PolicyError> {
     let default = Policy::default();
-    let scope = Policy { deny_spreads: false, ..Policy::default() };
+    let scope = Policy { unstored: Boundary::Lower, ..Policy::default() };
     let whole = Policy { reach: Reach::All, ..scope.clone() };
     Ok(match name {
         "default" | "O1" => default,
         "tf_amp" => Policy {
             infer: strings(&["log", "log-plus-one", "rsqrt"]),
             island: strings(&["reduce:add", "reduce-window:add", "reduce:multiply"]),
+            deny_spreads: true,
+            unstored: Boundary::Lower,
             ..default
         },
         "bf16_scope" => scope,
@@ -99,7 +101,7 @@ fn everything() -> Policy {
         results: Boundary::Lower,
         loss: Boundary::Lower,
         reach: Reach::All,
-        deny_spreads: false,
+        unstored: Boundary::Lower,
         ..Policy::default()
     }
 }

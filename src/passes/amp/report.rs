@@ -188,6 +188,9 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
         Rule::Result => "it leads to a result that keeps its type".to_string(),
         Rule::Between => format!("it lies between ops that are lowered{class}"),
         Rule::Reach => format!("the policy lowers every op of its class{class}"),
+        Rule::Unstored => {
+            "its value is read as it is made and need not be stored, so rounding it would save nothing".to_string()
+        }
         Rule::OutOfReach => "it does not lie between ops that are lowered".to_string(),
         Rule::ReadNarrow => "it commutes with rounding, and all that read it read the narrow dtype".to_string(),
         Rule::OfNarrow => "it commutes with rounding, and what it reads is narrow already".to_string(),

@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use bf16scope::models::{ConfigError, yaml};
 use bf16scope::passes::amp::Policy;
 
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "preset",
     "dtype",
     "allow",
@@ -21,6 +21,7 @@ const KEYS: [&str; 15] = [
     "accumulate",
     "reach",
     "deny_spreads",
+    "unstored",
 ];
 
 const VALUES: [&str; 16] = [

@@ -187,6 +187,7 @@ fn policy(random: &mut SmallRng) -> Policy {
         policy.accumulate = if random.random_bool(0.5) { Accumulate::Compute } else { Accumulate::F32 };
         policy.reach = [Reach::Dots, Reach::Between, Reach::All][random.random_range(0..3)];
         policy.deny_spreads = random.random_bool(0.5);
+        policy.unstored = if random.random_bool(0.5) { Boundary::Keep } else { Boundary::Lower };
     }
     policy
 }

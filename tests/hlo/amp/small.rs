@@ -147,6 +147,43 @@ fn a_value_is_cast_once_and_small_things_before_they_grow() {
     );
 }
 
+/// A norm is f32 from the mean on, and rounded where it is added to what is stored; so is what only a sum reads.
+#[test]
+fn what_need_not_be_stored_is_not_rounded() {
+    let emit = |e: &Emitter| {
+        let (x, w, scale, bias) =
+            (parameter(e, 0, &[4, 4]), parameter(e, 1, &[4, 4]), parameter(e, 2, &[4]), parameter(e, 3, &[4]));
+        let rows = |x: InstrId| e.broadcast(x, &[0], &[4, 4]);
+        let columns = |x: InstrId| e.broadcast(x, &[1], &[4, 4]);
+        let stored = dot(e, x, w);
+        let mean = e.mul_scalar(e.reduce_sum(stored, &[1]), 0.25);
+        // Both rows read the last op of the norm: one to add it, one to go on with it.
+        let norm = e.add(e.mul(e.sub(stored, rows(mean)), columns(scale)), columns(bias));
+        let added = e.add(norm, stored);
+        let product = e.mul(norm, added);
+        let summed = e.mul(added, stored);
+        let weighed = e.mul(product, rows(e.reduce_sum(summed, &[1])));
+        e.tuple(&[dot(e, weighed, w), dot(e, added, w)]);
+    };
+    let dtypes = |policy: &Policy| {
+        let (_, report) = amp::run(&build(emit), policy).unwrap_or_else(|error| panic!("{error}"));
+        let infer = report.decisions.iter().filter(|decision| decision.class == "infer");
+        infer.map(|decision| format!("{} {}", decision.opcode, decision.new)).collect::<Vec<String>>()
+    };
+    expect![[r#"
+        multiply f32
+        subtract f32
+        multiply f32
+        add f32
+        add bf16
+        multiply f32
+        multiply f32
+        multiply f32"#]]
+    .assert_eq(&dtypes(&Policy::default()).join("\n"));
+    let lowered = dtypes(&Policy { unstored: Boundary::Lower, ..Policy::default() });
+    assert!(lowered.iter().all(|op| op.ends_with("bf16")), "{lowered:?}");
+}
+
 #[test]
 fn roundings_the_program_asks_for_are_kept() {
     let emit = |e: &Emitter| {

@@ -1,0 +1,174 @@
+//! Which values a fusion makes and reads without storing them, so that rounding them would cost accuracy and save nothing.
+//!
+//! Back ends compute elementwise ops in f32 registers and store what several fusions read. A model written for bf16
+//! therefore casts at the end of a norm, not after each of its ops, and sums what it multiplies in f32. A module written
+//! in f32 has lost these places; they are found again by form, from two notions:
+//! - a *stream* is an array that has to be stored: what a product, a parameter or an op on streams gives. What a reduction
+//!   gives or a broadcast repeats is none, nor is what is computed from those only.
+//! - a *statistic* is no stream, and computed from a denied op, such as a mean over a row.
+//!
+//! An op of class infer stays in f32 where
+//! 1. it applies a statistic, as in `x - mean`; or
+//! 2. it goes on with such a value, or with that of a denied op: all streams that it reads are f32 and read by it alone,
+//!    as in `(x - mean) · scale + bias`; or
+//! 3. one op reads it, which computes in f32: a sum, a denied function, an op of these rules. But not if it reads an f32
+//!    value that a product reads too, as that one is stored in the narrow dtype.
+//!
+//! So an f32 value ends where it meets another stream, as when a branch is added, and where two ops read it.
+
+use super::graph::{Graph, Kind, NodeId, ValueId};
+use super::paint::Painted;
+use crate::hlo::Op;
+use crate::hlo::ops::decisions::is_map;
+use crate::hlo::ops::precision::Class;
+
+/// What is known of a value.
+#[derive(Clone, Copy, Default)]
+struct Facts {
+    /// It has to be stored.
+    is_stream: bool,
+    /// It is f32, and computed from a denied op.
+    is_denied: bool,
+    /// At most one op reads it and what it moved from.
+    has_one_reader: bool,
+}
+
+/// The nodes that were lowered and had better stay in f32, each with the node that this comes from.
+pub(super) fn unstored(graph: &Graph<'_>, painted: &Painted) -> Vec<(NodeId, Option<NodeId>)> {
+    let mut finder = Finder {
+        graph,
+        painted,
+        facts: vec![Facts::default(); graph.values.len()],
+        kept: vec![None; graph.nodes.len()],
+        feeds_product: vec![false; graph.values.len()],
+    };
+    for node in 0..graph.nodes.len() as NodeId {
+        finder.go_on(node);
+    }
+    for node in (0..graph.nodes.len() as NodeId).rev() {
+        finder.mark_fed(node);
+    }
+    for node in (0..graph.nodes.len() as NodeId).rev() {
+        finder.look_back(node);
+    }
+    let kept = finder.kept.iter().zip(0..);
+    kept.filter_map(|(from, node)| from.map(|from| (node, (from != node).then_some(from)))).collect()
+}
+
+struct Finder<'g> {
+    graph: &'g Graph<'g>,
+    painted: &'g Painted,
+    facts: Vec<Facts>,
+    /// For each node that stays in f32 the one that this comes from.
+    kept: Vec<Option<NodeId>>,
+    /// For each value whether a product reads it, or what moves it.
+    feeds_product: Vec<bool>,
+}
+
+impl Finder<'_> {
+    /// Whether lowering was decided for this op, and may be taken back.
+    fn is_open(&self, node: NodeId) -> bool {
+        self.painted.low[node as usize] && self.graph.node(node).class() == Some(Class::Infer)
+    }
+
+    fn floats(&self, values: impl Iterator<Item = ValueId>) -> impl Iterator<Item = ValueId> {
+        values.filter(|&value| self.graph.value(value).is_f32())
+    }
+
+    /// The only node that reads what a node makes.
+    fn only_reader(&self, node: NodeId) -> Option<NodeId> {
+        let mut readers = self.graph.node(node).results().flat_map(|value| &self.graph.users[value as usize]);
+        let first = *readers.next()?;
+        readers.all(|&reader| reader == first).then_some(first)
+    }
+
+    /// Rules 1 and 2, and the facts of what a node makes.
+    fn go_on(&mut self, node: NodeId) {
+        let of = self.graph.node(node);
+        let operands: Vec<Facts> = self.floats(of.operands.iter().copied()).map(|v| self.facts[v as usize]).collect();
+        let elements = |values: &mut dyn Iterator<Item = ValueId>| {
+            self.floats(values).map(|value| self.graph.value(value).n_elements).max().unwrap_or(0)
+        };
+        let (before, after) = (elements(&mut of.operands.iter().copied()), elements(&mut of.results()));
+        let reads_stream = operands.iter().any(|value| value.is_stream);
+        let goes_on = reads_stream && operands.iter().filter(|v| v.is_stream).all(|v| v.is_denied && v.has_one_reader);
+        let applies = operands.iter().any(|value| value.is_denied && !value.is_stream);
+        if self.is_open(node) && (applies || goes_on) {
+            let producers = of.operands.iter().filter(|&&value| self.facts[value as usize].is_denied);
+            let from = producers.map(|&value| self.graph.producer(value)).next();
+            self.kept[node as usize] = Some(from.unwrap_or(node));
+        }
+        let has_one_reader = self.only_reader(node).is_some();
+        let reads_denied = operands.iter().any(|value| value.is_denied);
+        let facts = match &of.kind {
+            Kind::Op(Class::Allow) | Kind::Parameter | Kind::Fixed(_) => {
+                Facts { is_stream: true, is_denied: false, has_one_reader }
+            }
+            Kind::Op(Class::Deny { .. }) => {
+                Facts { is_stream: reads_stream && after >= before, is_denied: true, has_one_reader }
+            }
+            Kind::Op(Class::Infer) => {
+                let is_f32 = self.kept[node as usize].is_some() || !self.painted.low[node as usize];
+                Facts { is_stream: reads_stream, is_denied: reads_denied && is_f32, has_one_reader }
+            }
+            Kind::Op(Class::Clear) => {
+                let repeats = matches!(self.graph.instr(of).op, Op::Broadcast { .. }) && after > before;
+                let is_stream = reads_stream && !repeats && after >= before;
+                let moved = !is_stream || operands.iter().filter(|v| v.is_stream).all(|v| v.has_one_reader);
+                Facts { is_stream, is_denied: reads_denied, has_one_reader: has_one_reader && moved }
+            }
+            Kind::Op(Class::NotFloat)
+            | Kind::Constant
+            | Kind::FromLow
+            | Kind::FromExact
+            | Kind::ToLow
+            | Kind::FromF32 => Facts { is_stream: reads_stream, is_denied: false, has_one_reader },
+        };
+        of.results().for_each(|value| self.facts[value as usize] = facts);
+    }
+
+    /// What a product reads, or what moves it.
+    fn mark_fed(&mut self, node: NodeId) {
+        let of = self.graph.node(node);
+        let feeds_product = of.results().any(|value| self.feeds_product[value as usize]);
+        if of.class() == Some(Class::Allow) || (of.class() == Some(Class::Clear) && feeds_product) {
+            of.operands.iter().for_each(|&value| self.feeds_product[value as usize] = true);
+        }
+    }
+
+    /// Rule 3.
+    fn look_back(&mut self, node: NodeId) {
+        let of = self.graph.node(node);
+        if !self.is_open(node) || self.kept[node as usize].is_some() {
+            return;
+        }
+        let reads_stored = of.operands.iter().any(|&value| {
+            let facts = self.facts[value as usize];
+            facts.is_stream && facts.is_denied && self.feeds_product[value as usize]
+        });
+        let reader = self.only_reader(node).and_then(|reader| self.past_moves(reader));
+        if let Some(reader) = reader.filter(|&reader| !reads_stored && self.computes_wide(reader)) {
+            self.kept[node as usize] = Some(reader);
+        }
+    }
+
+    /// The first op behind `node` that does more than move values, where it is the only one.
+    fn past_moves(&self, mut node: NodeId) -> Option<NodeId> {
+        while self.graph.node(node).class() == Some(Class::Clear) {
+            node = self.only_reader(node)?;
+        }
+        Some(node)
+    }
+
+    /// Whether an op reads f32 whatever it is given, without having it stored.
+    fn computes_wide(&self, node: NodeId) -> bool {
+        let op = &self.graph.instr(self.graph.node(node)).op;
+        let fuses = is_map(op) || matches!(op, Op::Reduce { .. } | Op::ReduceWindow { .. });
+        let is_wide = match self.graph.node(node).class() {
+            Some(Class::Deny { .. }) => true,
+            Some(Class::Infer) => self.kept[node as usize].is_some() || !self.painted.low[node as usize],
+            _ => false,
+        };
+        fuses && is_wide
+    }
+}
