@@ -313,7 +313,10 @@ fn arrows_point_down() {
         ("audit", &["hlo", "passes", "pjrt", "numerics"]),
         ("interop", &["pjrt", "hlo"]),
         ("tpu", &["files", "pjrt", "tuning", "hlo"]),
-        ("train", &["models", "task", "optim", "graph", "passes", "data", "pjrt", "tuning", "hlo", "files"]),
+        (
+            "train",
+            &["models", "task", "optim", "graph", "passes", "data", "pjrt", "tuning", "numerics", "hlo", "files"],
+        ),
         (
             "cli",
             &[

@@ -28,14 +28,17 @@ pub fn read<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> 
 /// As [`read()`]; a number that `of_number` does not take, which says what it takes.
 pub fn read_or_number<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     deserializer: D,
-    of_number: fn(f64) -> Result<T, &'static str>,
+    of_number: OfNumber<T>,
 ) -> Result<T, D::Error> {
     deserializer.deserialize_any(Kinds { number: Some(of_number), kind: PhantomData })
 }
 
+/// What a number alone stands for; an error says which numbers do.
+type OfNumber<T> = fn(f64) -> Result<T, &'static str>;
+
 /// Reads a map with `kind`, or what stands for one.
 struct Kinds<T> {
-    number: Option<fn(f64) -> Result<T, &'static str>>,
+    number: Option<OfNumber<T>>,
     kind: PhantomData<T>,
 }
 
