@@ -112,27 +112,27 @@ pub fn relu6(x: &Tensor) -> Tensor {
 /// TensorFlow's `LeakyRelu`.
 #[track_caller]
 pub fn leaky_relu(x: &Tensor, slope: f64) -> Tensor {
-    above_zero(x, x, &(x * slope))
+    x.greater(&x.graph().full(x.dtype(), &x.dims(), 0.0)).select(x, &(x * slope))
 }
 
-/// x above 0, else `e^x - 1`. Nothing overflows for large x, and its gradient is 1 there.
+/// x from 0 on, else `e^x - 1`. Nothing overflows for large x, and its gradient is 1 there, as at 0.
 ///
 /// # Source
 /// Clevert et al. 2015; TensorFlow's `Elu`.
 #[track_caller]
 pub fn elu(x: &Tensor) -> Tensor {
     // Of a large x the power is infinite, and 0 times infinity no gradient.
-    above_zero(x, x, &x.binary_scalar(BinaryOp::Minimum, 0.0).unary(UnaryOp::Expm1))
+    from_zero(x, x, &x.binary_scalar(BinaryOp::Minimum, 0.0).unary(UnaryOp::Expm1))
 }
 
-/// `scale · x` above 0, else `scale · alpha · (e^x - 1)`, which keeps mean and variance at 0 and 1.
+/// `scale · x` from 0 on, else `scale · alpha · (e^x - 1)`, which keeps mean and variance at 0 and 1.
 ///
 /// # Source
 /// Klambauer et al. 2017; TensorFlow's `Selu`.
 #[track_caller]
 pub fn selu(x: &Tensor) -> Tensor {
     let negative = x.binary_scalar(BinaryOp::Minimum, 0.0).unary(UnaryOp::Expm1) * (SELU_SCALE * SELU_ALPHA);
-    above_zero(x, &(x * SELU_SCALE), &negative)
+    from_zero(x, &(x * SELU_SCALE), &negative)
 }
 
 /// The fixed point's factors; Klambauer et al. 2017, equation 14.
@@ -183,10 +183,10 @@ pub fn hard_sigmoid(x: &Tensor) -> Tensor {
     relu6(&(x + 3.0)) / 6.0
 }
 
-/// One value where x is above 0, another elsewhere.
+/// One value where x is at least 0, another elsewhere: at 0 the first has the gradient.
 #[track_caller]
-fn above_zero(x: &Tensor, above: &Tensor, elsewhere: &Tensor) -> Tensor {
-    x.greater(&x.graph().full(x.dtype(), &x.dims(), 0.0)).select(above, elsewhere)
+fn from_zero(x: &Tensor, there: &Tensor, elsewhere: &Tensor) -> Tensor {
+    x.greater_equal(&x.graph().full(x.dtype(), &x.dims(), 0.0)).select(there, elsewhere)
 }
 
 /// Which form of [`gelu`].
