@@ -6,6 +6,7 @@
 
 use super::adafactor::Adafactor;
 use super::number;
+use super::rmsprop::RmsProp;
 use super::slot::{MomentumDtype, Slot};
 use crate::graph::{Graph, Tensor, VariableInfo};
 use crate::hlo::ops::RuleError;
@@ -59,6 +60,9 @@ pub enum Optimizer {
     },
     /// Adam's scale in the memory of a few rows and columns; see [`Adafactor`].
     Adafactor(Adafactor),
+    /// TensorFlow's RMSProp, the optimizer of EfficientNet and others; see [`RmsProp`]. In YAML `rmsprop`.
+    #[serde(rename = "rmsprop")]
+    RmsProp(RmsProp),
 }
 
 fn beta1() -> f64 {
@@ -118,6 +122,7 @@ impl Optimizer {
                 let t = step.cast(dtype) + 1.0;
                 adafactor.emit(graph, variable, [&value, gradient], learning_rate, &t)
             }
+            Optimizer::RmsProp(rmsprop) => rmsprop.emit(graph, variable, gradient, learning_rate),
         };
         graph.set_update(number, &(value - change));
     }
@@ -221,6 +226,9 @@ mod tests {
         assert_eq!(parse("!adafactor {momentum: 0.9, clipping_threshold: null}"), Ok(Optimizer::Adafactor(adafactor)));
         assert!(parse("!adafactor {momentum: 1.0}").unwrap_err().contains("a number from 0 up to but not including 1"));
         assert!(parse("!adafactor {clipping_threshold: 0}").unwrap_err().contains("a finite number above 0"));
+        let rmsprop = RmsProp { epsilon: 1e-3, centered: true, ..RmsProp::default() };
+        assert_eq!(parse("!rmsprop {epsilon: 1.0e-3, centered: true}"), Ok(Optimizer::RmsProp(rmsprop)));
+        assert!(parse("!rmsprop {rho: 0.9}").unwrap_err().contains("unknown field `rho`, expected one of `decay`"));
         assert!(parse("!sgd {momentum: 0.9}").unwrap_err().contains("unknown field `momentum`"));
     }
 }

@@ -63,7 +63,25 @@ impl<'a> Slot<'a> {
     /// Makes `<variable>/<name>` of other dims, zeros at first.
     #[track_caller]
     pub fn of_dims(graph: &'a Graph, variable: &VariableInfo, name: &str, stored: DType, dims: Vec<i64>) -> Slot<'a> {
-        let slot = graph.scope().within(&variable.name, |s| s.state(name, stored, dims, Init::Zeros));
+        Slot::starting(graph, variable, name, stored, dims, Init::Zeros)
+    }
+
+    /// Makes `<variable>/<name>`, of the variable's dims and dtype, `value` all over at first.
+    #[track_caller]
+    pub fn filled(graph: &'a Graph, variable: &VariableInfo, name: &str, value: f64) -> Slot<'a> {
+        Slot::starting(graph, variable, name, variable.dtype, variable.dims.clone(), Init::Constant(value))
+    }
+
+    #[track_caller]
+    fn starting(
+        graph: &'a Graph,
+        variable: &VariableInfo,
+        name: &str,
+        stored: DType,
+        dims: Vec<i64>,
+        init: Init,
+    ) -> Slot<'a> {
+        let slot = graph.scope().within(&variable.name, |s| s.state(name, stored, dims, init));
         let value = slot.value.cast(variable.dtype);
         Slot { graph, number: slot.number, stored, value }
     }

@@ -342,12 +342,12 @@ tune: {remat: [block*, stem]}
                     |          ^^^^^^^^^^"#]],
         );
         check(
-            "  optimizer: {kind: adamw}\n",
+            "  optimizer: {kind: momentun}\n",
             expect![[r#"
-            e.yaml:3:21: unknown value `adamw`, expected one of sgd, momentum, adam, adafactor
-              3 |   optimizer: {kind: adamw}
-                |                     ^^^^^
-              help: did you mean `adam`?"#]],
+            e.yaml:3:21: unknown value `momentun`, expected one of sgd, momentum, adam, adafactor, rmsprop
+              3 |   optimizer: {kind: momentun}
+                |                     ^^^^^^^^
+              help: did you mean `momentum`?"#]],
         );
         check(
             "  optimizer: {kind: momentum, momentum: 0.9, nestorov: true}\n",

@@ -7,11 +7,13 @@ mod accumulate;
 mod adafactor;
 #[path = "../support/alone.rs"]
 mod alone;
+mod bounded;
 #[path = "../support/examples.rs"]
 mod examples;
 mod layer_remat;
 mod loss_scale;
 mod optim;
+mod optim_tf;
 mod remat;
 #[path = "../run/mod.rs"]
 mod run;

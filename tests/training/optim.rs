@@ -1,9 +1,7 @@
-//! Optimizers and schedules, run through PJRT over several steps and compared with the same formulas in f64.
-//!
-//! No tolerance is chosen: the f64 reference carries a bound of the f32 run's rounding error along (Higham, "Accuracy
-//! and Stability of Numerical Algorithms", section 3.3), with half an ulp for each operation. A fused multiply-add
-//! rounds less often than the bound allows for.
+//! Optimizers and schedules, run through PJRT over several steps and compared with the same formulas in f64, within
+//! bounds that the references carry along ([`bounded`](super::bounded)).
 
+use super::bounded::{Bounded, FUNCTION, U, check};
 use crate::run;
 
 use bf16scope::graph::{Graph, Init, Program};
@@ -11,77 +9,6 @@ use bf16scope::hlo::{DType, proto, verify};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RateDrop, Update, WeightDecay};
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
 use std::num::NonZeroU32;
-use std::ops::{Add, Div, Mul, Sub};
-
-/// Half an ulp of f32, relative.
-const U: f64 = 1.0 / (1u64 << 24) as f64;
-/// XLA gives no bound for `exp`, `log`, `expm1` and `power` in f32; its polynomials are good to 4 ulp.
-const FUNCTION: f64 = 8.0 * U;
-
-/// A value, and how far the f32 program's may be from it.
-#[derive(Clone, Copy, Debug)]
-struct Bounded {
-    value: f64,
-    error: f64,
-}
-
-impl Bounded {
-    /// A number that f32 holds exactly.
-    fn exact(value: f64) -> Bounded {
-        Bounded { value, error: 0.0 }
-    }
-
-    /// A constant that was rounded to f32.
-    fn constant(value: f64) -> Bounded {
-        Bounded::exact(value).rounded(U)
-    }
-
-    /// After a rounding of that relative size. Below f32's normal range an ulp is absolute.
-    fn rounded(self, unit: f64) -> Bounded {
-        let magnitude = self.value.abs() + self.error;
-        Bounded { error: self.error + unit * magnitude + f64::from(f32::MIN_POSITIVE) * U, ..self }
-    }
-
-    /// `f` of this, where `slope` bounds its derivative nearby.
-    fn map(self, f: impl Fn(f64) -> f64, slope: f64, unit: f64) -> Bounded {
-        Bounded { value: f(self.value), error: slope * self.error }.rounded(unit)
-    }
-
-    fn sqrt(self) -> Bounded {
-        let low = (self.value - self.error).max(f64::MIN_POSITIVE);
-        self.map(f64::sqrt, 0.5 / low.sqrt(), U)
-    }
-}
-
-macro_rules! bounded_operators {
-    ($($trait:ident::$method:ident, $op:tt, $error:expr;)*) => {$(
-        // Error bounds add up whatever the operator.
-        #[allow(clippy::suspicious_arithmetic_impl)]
-        impl $trait for Bounded {
-            type Output = Bounded;
-            fn $method(self, rhs: Bounded) -> Bounded {
-                let error: fn(Bounded, Bounded) -> f64 = $error;
-                Bounded { value: self.value $op rhs.value, error: error(self, rhs) }.rounded(U)
-            }
-        }
-    )*};
-}
-
-bounded_operators! {
-    Add::add, +, |a, b| a.error + b.error;
-    Sub::sub, -, |a, b| a.error + b.error;
-    Mul::mul, *, |a, b| a.value.abs() * b.error + b.value.abs() * a.error + a.error * b.error;
-    Div::div, /, |a, b| {
-        let least = b.value.abs() - b.error;
-        assert!(least > 0.0, "the divisor's bound reaches zero");
-        (a.error + (a.value / b.value).abs() * b.error) / least
-    };
-}
-
-fn check(what: &str, measured: f32, expected: Bounded) {
-    let difference = (f64::from(measured) - expected.value).abs();
-    assert!(difference <= expected.error, "{what}: {measured} is {difference:e} from {expected:?}");
-}
 
 fn compile(client: &Client, program: &Program) -> Executable {
     verify::verify(&program.module).unwrap();

@@ -195,6 +195,7 @@ fn bf16_moments(setting: &mut Setting) -> Result<(), String> {
             }
         },
         Optimizer::Sgd {} => Err("sgd keeps no moments".to_string()),
+        _ => Err("the optimizer keeps its moments in f32".to_string()),
     }
 }
 
@@ -205,7 +206,7 @@ fn adafactor(setting: &mut Setting) -> Result<(), String> {
             Ok(())
         }
         Optimizer::Adafactor(_) => Err("the optimizer is adafactor already".to_string()),
-        Optimizer::Momentum { .. } | Optimizer::Sgd {} => Err("the optimizer is not adam".to_string()),
+        _ => Err("the optimizer is not adam".to_string()),
     }
 }
 

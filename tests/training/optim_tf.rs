@@ -1,0 +1,196 @@
+//! Optimizers beside TensorFlow's and optax's, each for 20 steps.
+//!
+//! `tests/data/optim_tf` holds gradients and what the variables were after each step, in f32. A reference computes the
+//! same in f64 and carries a bound of f32's roundings along ([`bounded`](super::bounded)); ours and the recording must
+//! both be within it. They are not compared bit for bit: whether a product and a sum become one fused operation, which
+//! rounds once less, is the compiler's and the processor's choice.
+
+use super::bounded::{Bounded, check};
+use crate::run;
+
+use bf16scope::graph::{Graph, Init};
+use bf16scope::hlo::{DType, Literal};
+use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RmsProp, Update};
+use ndarray::ArrayD;
+use ndarray_npy::NpzReader;
+use std::collections::BTreeMap;
+use std::fs::File;
+
+const N_STEPS: usize = 20;
+/// f32 holds these exactly, and their products with 16.
+const RATE: f64 = 0.0625;
+const VARIABLES: [(&str, &[i64]); 2] = [("kernel", &[4, 3]), ("bias", &[3])];
+
+fn recorded(name: &str) -> Vec<f32> {
+    let path = format!("{}/tests/data/optim_tf/optimizers.npz", env!("CARGO_MANIFEST_DIR"));
+    let array: ArrayD<f32> = NpzReader::new(File::open(path).unwrap()).unwrap().by_name(name).unwrap();
+    array.iter().copied().collect()
+}
+
+/// A variable and its slots in the reference.
+struct State {
+    name: &'static str,
+    w: Vec<Bounded>,
+    slots: Vec<Vec<Bounded>>,
+}
+
+impl State {
+    /// Element by element: `rule(w, g, slots)` gives the new w.
+    fn each(&mut self, g: &[Bounded], rule: impl Fn(Bounded, Bounded, &mut [Bounded]) -> Bounded) {
+        for (at, g) in g.iter().enumerate() {
+            let mut slots: Vec<Bounded> = self.slots.iter().map(|slot| slot[at]).collect();
+            self.w[at] = rule(self.w[at], *g, &mut slots);
+            self.slots.iter_mut().zip(slots).for_each(|(all, slot)| all[at] = slot);
+        }
+    }
+}
+
+/// Values of all variables after each step, by name.
+fn ours(update: &Update) -> Vec<BTreeMap<String, Vec<f32>>> {
+    let graph = Graph::training("update");
+    let numbers = VARIABLES.map(|(name, dims)| graph.scope().variable(name, DType::F32, dims, Init::Zeros).number);
+    let step = graph.input("step", DType::S32, []);
+    let gradients = VARIABLES.map(|(name, dims)| graph.input(&format!("gradient.{name}"), DType::F32, dims));
+    update.emit(&graph, &step, &numbers.into_iter().zip(gradients).collect::<Vec<_>>());
+    let variables = graph.variables();
+    let results: Vec<_> = variables.iter().map(|v| graph.tensor(v.update.unwrap())).collect();
+    let results: Vec<_> = variables.iter().map(|v| v.name.as_str()).zip(&results).collect();
+    let program = graph.finish(&results).unwrap();
+    let compiled = run::Compiled::new(&program);
+    let mut state: BTreeMap<String, Vec<f32>> = (variables.iter())
+        .map(|v| match VARIABLES.iter().any(|(name, _)| *name == v.name) {
+            true => (v.name.clone(), recorded(&format!("start/{}", v.name))),
+            false => (v.name.clone(), v.init.values(1, &v.name, &v.dims)),
+        })
+        .collect();
+    let gradients = VARIABLES.map(|(name, _)| recorded(&format!("gradient/{name}")));
+    let mut all = vec![];
+    for step in 0..N_STEPS {
+        let results = compiled.run(|name| {
+            if name == "step" {
+                return Literal::from_elements([], &[step as i32]);
+            }
+            if let Some(at) = VARIABLES.iter().position(|(of, _)| Some(*of) == name.strip_prefix("gradient.")) {
+                let n = gradients[at].len() / N_STEPS;
+                return Literal::from_elements(VARIABLES[at].1, &gradients[at][step * n..][..n]);
+            }
+            let dims = &variables.iter().find(|v| v.name == name).unwrap().dims;
+            Literal::from_elements(dims.clone(), &state[name])
+        });
+        state = variables.iter().map(|v| v.name.clone()).zip(results.iter().map(run::f32s)).collect();
+        all.push(state.clone());
+    }
+    all
+}
+
+/// Runs `update` and compares all variables with the reference at each step, and the reference with the recordings
+/// `cases`. `slots` are what each slot is called and holds at first.
+fn follow(
+    cases: &[&str],
+    update: &Update,
+    slots: &[(&str, f64)],
+    reference: impl Fn(usize, &mut [State], &[Vec<Bounded>]),
+) {
+    let exact = |values: &[f32]| values.iter().map(|&value| Bounded::exact(f64::from(value))).collect::<Vec<_>>();
+    let start = |name: &'static str| {
+        let w = exact(&recorded(&format!("start/{name}")));
+        let slots = slots.iter().map(|(_, value)| vec![Bounded::constant(*value); w.len()]).collect();
+        State { name, w, slots }
+    };
+    let mut states = VARIABLES.map(|(name, _)| start(name));
+    let gradients = VARIABLES.map(|(name, _)| exact(&recorded(&format!("gradient/{name}"))));
+    let theirs: Vec<_> =
+        (cases.iter()).map(|case| (case, VARIABLES.map(|(name, _)| recorded(&format!("{case}/{name}"))))).collect();
+    for (step, ours) in ours(update).iter().enumerate() {
+        let given = gradients.each_ref().map(|all| all[step * all.len() / N_STEPS..][..all.len() / N_STEPS].to_vec());
+        reference(step, &mut states, &given);
+        assert_eq!(ours.len(), VARIABLES.len() * (1 + slots.len()), "{:?}", ours.keys());
+        for (number, state) in states.iter().enumerate() {
+            let named =
+                slots.iter().zip(&state.slots).map(|((slot, _), values)| (format!("{}/{slot}", state.name), values));
+            for (name, expected) in [(state.name.to_string(), &state.w)].into_iter().chain(named) {
+                for (at, expected) in expected.iter().enumerate() {
+                    check(&format!("step {step}, {name}[{at}]"), ours[&name][at], *expected);
+                }
+            }
+            for (case, theirs) in &theirs {
+                for (at, expected) in state.w.iter().enumerate() {
+                    let measured = theirs[number][step * state.w.len() + at];
+                    check(&format!("{case}, step {step}, {}[{at}]", state.name), measured, *expected);
+                }
+            }
+        }
+    }
+    // The bound must mean something: a wrong rule is off by the order of what was moved.
+    for state in &states {
+        let start = recorded(&format!("start/{}", state.name));
+        let moved =
+            state.w.iter().zip(&start).map(|(w, start)| (w.value - f64::from(*start)).abs()).fold(0.0, f64::max);
+        let error = state.w.iter().map(|w| w.error).fold(0.0, f64::max);
+        assert!(error < 1e-3 * moved, "{}: the bound grew to {error:e}, moved {moved:e}", state.name);
+    }
+}
+
+fn with(optimizer: Optimizer) -> Update {
+    Update { optimizer, learning_rate: LearningRate::Constant { value: RATE }, ..Update::default() }
+}
+
+fn rate() -> Bounded {
+    Bounded::exact(RATE)
+}
+
+#[test]
+fn sgd() {
+    follow(&["sgd"], &with(Optimizer::Sgd {}), &[], |_, states, g| {
+        states.iter_mut().zip(g).for_each(|(state, g)| state.each(g, |w, g, _| w - rate() * g));
+    });
+}
+
+#[test]
+fn momentum() {
+    for (case, nesterov) in [("momentum", false), ("nesterov", true)] {
+        let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov, momentum_dtype: MomentumDtype::F32 };
+        let share = Bounded::constant(0.9);
+        follow(&[case], &with(optimizer), &[("momentum", 0.0)], |_, states, g| {
+            for (state, g) in states.iter_mut().zip(g) {
+                state.each(g, |w, g, slots| {
+                    slots[0] = share * slots[0] + g;
+                    w - rate() * if nesterov { g + share * slots[0] } else { slots[0] }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn rmsprop() {
+    let usual = RmsProp { momentum: 0.9, epsilon: 1e-3, ..RmsProp::default() };
+    let plain = RmsProp { decay: 0.8, momentum: 0.0, ..usual };
+    for (case, it) in
+        [("rmsprop", usual), ("rmsprop_plain", plain), ("rmsprop_centered", RmsProp { centered: true, ..usual })]
+    {
+        let mut slots = vec![("rms", 1.0)];
+        slots.extend(it.centered.then_some(("rms_mean", 0.0)));
+        slots.extend((it.momentum > 0.0).then_some(("momentum", 0.0)));
+        follow(&[case], &with(Optimizer::RmsProp(it)), &slots, |_, states, g| {
+            for (state, g) in states.iter_mut().zip(g) {
+                state.each(g, |w, g, slots| {
+                    slots[0] = Bounded::moved(slots[0], g * g, it.decay);
+                    let mut square = slots[0];
+                    if it.centered {
+                        slots[1] = Bounded::moved(slots[1], g, it.decay);
+                        square = square - slots[1] * slots[1];
+                    }
+                    let change = rate() * g / (square + Bounded::constant(it.epsilon)).sqrt();
+                    match slots {
+                        [.., momentum] if it.momentum > 0.0 => {
+                            *momentum = Bounded::constant(it.momentum) * *momentum + change;
+                            w - *momentum
+                        }
+                        _ => w - change,
+                    }
+                });
+            }
+        });
+    }
+}
