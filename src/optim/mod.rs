@@ -8,6 +8,7 @@
 //! program (`train`).
 
 mod adafactor;
+mod adagrad;
 mod loss_scale;
 mod number;
 mod optimizer;
@@ -17,6 +18,7 @@ mod slot;
 mod weight_decay;
 
 pub use adafactor::Adafactor;
+pub use adagrad::Adagrad;
 pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
 pub use optimizer::Optimizer;
 pub use rmsprop::RmsProp;

@@ -5,6 +5,7 @@
 //! [`MomentumDtype`] says otherwise.
 
 use super::adafactor::Adafactor;
+use super::adagrad::Adagrad;
 use super::number;
 use super::rmsprop::RmsProp;
 use super::slot::{MomentumDtype, Slot};
@@ -63,6 +64,8 @@ pub enum Optimizer {
     /// TensorFlow's RMSProp, the optimizer of EfficientNet and others; see [`RmsProp`]. In YAML `rmsprop`.
     #[serde(rename = "rmsprop")]
     RmsProp(RmsProp),
+    /// Steps that shrink as squared gradients add up; see [`Adagrad`].
+    Adagrad(Adagrad),
 }
 
 fn beta1() -> f64 {
@@ -123,6 +126,7 @@ impl Optimizer {
                 adafactor.emit(graph, variable, [&value, gradient], learning_rate, &t)
             }
             Optimizer::RmsProp(rmsprop) => rmsprop.emit(graph, variable, gradient, learning_rate),
+            Optimizer::Adagrad(adagrad) => adagrad.emit(graph, variable, gradient, learning_rate),
         };
         graph.set_update(number, &(value - change));
     }

@@ -5,12 +5,12 @@
 //! both be within it. They are not compared bit for bit: whether a product and a sum become one fused operation, which
 //! rounds once less, is the compiler's and the processor's choice.
 
-use super::bounded::{Bounded, check};
+use super::bounded::{Bounded, FUNCTION, check};
 use crate::run;
 
 use bf16scope::graph::{Graph, Init};
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RmsProp, Update};
+use bf16scope::optim::{Adagrad, LearningRate, MomentumDtype, Optimizer, RmsProp, Update};
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
 use std::collections::BTreeMap;
@@ -189,6 +189,23 @@ fn rmsprop() {
                         }
                         _ => w - change,
                     }
+                });
+            }
+        });
+    }
+}
+
+/// TensorFlow's own code multiplies with the reciprocal root, a function: hence the last rounding.
+#[test]
+fn adagrad() {
+    let (keras, v1) = (Adagrad::default(), Adagrad { initial_accumulator_value: 0.5, epsilon: 0.0 });
+    for (case, it) in [("adagrad", keras), ("adagrad_v1", v1)] {
+        let slots = [("adagrad", it.initial_accumulator_value)];
+        follow(&[case], &with(Optimizer::Adagrad(it)), &slots, |_, states, g| {
+            for (state, g) in states.iter_mut().zip(g) {
+                state.each(g, |w, g, slots| {
+                    slots[0] = slots[0] + g * g;
+                    w - (rate() * g / (slots[0] + Bounded::constant(it.epsilon)).sqrt()).rounded(FUNCTION)
                 });
             }
         });
