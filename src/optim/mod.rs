@@ -7,6 +7,7 @@
 //! [`LossScale`] scales the loss of an f16 network. This room does not make gradients (`passes::grad`), nor drive the
 //! program (`train`).
 
+mod adadelta;
 mod adafactor;
 mod adagrad;
 mod loss_scale;
@@ -17,6 +18,7 @@ mod schedule;
 mod slot;
 mod weight_decay;
 
+pub use adadelta::Adadelta;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use loss_scale::{LossScale, Scaling, UnknownLossScale};

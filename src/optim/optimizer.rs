@@ -4,6 +4,7 @@
 //! variable's dims, start at zero, and are called `<variable>/<slot>`; they are stored in the variable's dtype unless a
 //! [`MomentumDtype`] says otherwise.
 
+use super::adadelta::Adadelta;
 use super::adafactor::Adafactor;
 use super::adagrad::Adagrad;
 use super::number;
@@ -66,6 +67,8 @@ pub enum Optimizer {
     RmsProp(RmsProp),
     /// Steps that shrink as squared gradients add up; see [`Adagrad`].
     Adagrad(Adagrad),
+    /// Steps of the size of those before; see [`Adadelta`].
+    Adadelta(Adadelta),
 }
 
 fn beta1() -> f64 {
@@ -127,6 +130,7 @@ impl Optimizer {
             }
             Optimizer::RmsProp(rmsprop) => rmsprop.emit(graph, variable, gradient, learning_rate),
             Optimizer::Adagrad(adagrad) => adagrad.emit(graph, variable, gradient, learning_rate),
+            Optimizer::Adadelta(adadelta) => adadelta.emit(graph, variable, gradient, learning_rate),
         };
         graph.set_update(number, &(value - change));
     }

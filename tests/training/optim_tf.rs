@@ -10,7 +10,7 @@ use crate::run;
 
 use bf16scope::graph::{Graph, Init};
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::optim::{Adagrad, LearningRate, MomentumDtype, Optimizer, RmsProp, Update};
+use bf16scope::optim::{Adadelta, Adagrad, LearningRate, MomentumDtype, Optimizer, RmsProp, Update};
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
 use std::collections::BTreeMap;
@@ -210,4 +210,23 @@ fn adagrad() {
             }
         });
     }
+}
+
+#[test]
+fn adadelta() {
+    let it = Adadelta { epsilon: 1e-6, ..Adadelta::default() };
+    let update =
+        Update { learning_rate: LearningRate::Constant { value: 16.0 * RATE }, ..with(Optimizer::Adadelta(it)) };
+    let root = |mean: Bounded| (mean + Bounded::constant(it.epsilon)).sqrt();
+    follow(&["adadelta"], &update, &[("adadelta_square", 0.0), ("adadelta_change", 0.0)], |_, states, g| {
+        for (state, g) in states.iter_mut().zip(g) {
+            state.each(g, |w, g, slots| {
+                slots[0] = Bounded::moved(slots[0], g * g, it.rho);
+                // TensorFlow multiplies with the reciprocal root.
+                let change = (root(slots[1]) / root(slots[0]) * g).rounded(FUNCTION);
+                slots[1] = Bounded::moved(slots[1], change * change, it.rho);
+                w - Bounded::exact(16.0 * RATE) * change
+            });
+        }
+    });
 }
