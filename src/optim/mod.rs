@@ -10,6 +10,7 @@
 mod adadelta;
 mod adafactor;
 mod adagrad;
+mod ftrl;
 mod loss_scale;
 mod number;
 mod optimizer;
@@ -21,6 +22,7 @@ mod weight_decay;
 pub use adadelta::Adadelta;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
+pub use ftrl::Ftrl;
 pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
 pub use optimizer::Optimizer;
 pub use rmsprop::RmsProp;
@@ -62,6 +64,11 @@ impl Update {
             let example = given().next().unwrap_or_default();
             let error = RuleError::new("optimizer/except", message);
             graph.fail("optimizer", &[step], error.with_help(format!("name a part of one, such as of `{example}`")));
+            return learning_rate;
+        }
+        if matches!(self.optimizer, Optimizer::Ftrl(_)) && self.learning_rate.at(0) == 0.0 {
+            let error = RuleError::new("optimizer/rate", "ftrl divides by the learning rate, which is 0 at step 0");
+            graph.fail("optimizer", &[step], error.with_help("start the schedule above 0"));
             return learning_rate;
         }
         for (number, gradient) in gradients {

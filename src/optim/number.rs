@@ -19,6 +19,11 @@ pub(super) fn is_not_negative(value: f64) -> bool {
 
 pub(super) const NOT_NEGATIVE: &str = "0, or a finite number above 0 in f32";
 
+/// A number of at most 0 that is finite in f32.
+pub(super) fn not_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    number(deserializer, |value| value <= 0.0 && (value as f32).is_finite(), "0, or a finite number below 0 in f32")
+}
+
 /// A number above 0, in f32 too, that is finite there.
 pub(super) fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let accepts = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();

@@ -7,6 +7,7 @@
 use super::adadelta::Adadelta;
 use super::adafactor::Adafactor;
 use super::adagrad::Adagrad;
+use super::ftrl::Ftrl;
 use super::number;
 use super::rmsprop::RmsProp;
 use super::slot::{MomentumDtype, Slot};
@@ -69,6 +70,8 @@ pub enum Optimizer {
     Adagrad(Adagrad),
     /// Steps of the size of those before; see [`Adadelta`].
     Adadelta(Adadelta),
+    /// For linear models with many zeros; see [`Ftrl`].
+    Ftrl(Ftrl),
 }
 
 fn beta1() -> f64 {
@@ -131,6 +134,7 @@ impl Optimizer {
             Optimizer::RmsProp(rmsprop) => rmsprop.emit(graph, variable, gradient, learning_rate),
             Optimizer::Adagrad(adagrad) => adagrad.emit(graph, variable, gradient, learning_rate),
             Optimizer::Adadelta(adadelta) => adadelta.emit(graph, variable, gradient, learning_rate),
+            Optimizer::Ftrl(ftrl) => ftrl.emit(graph, variable, [&value, gradient], learning_rate),
         };
         graph.set_update(number, &(value - change));
     }

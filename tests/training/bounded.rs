@@ -53,6 +53,20 @@ impl Bounded {
         let [one, other] = [old + (new - old) * rest, Bounded::constant(share) * old + rest * new];
         Bounded { error: one.error.max(other.error) + (one.value - other.value).abs(), ..one }
     }
+
+    /// `base^exponent` of a base above 0 and a constant.
+    pub fn power(self, exponent: f64) -> Bounded {
+        let low = (self.value - self.error).max(f64::MIN_POSITIVE);
+        let slope = exponent.abs() * low.powf(exponent - 1.0).max((self.value + self.error).powf(exponent - 1.0));
+        let powered = self.map(|x| x.powf(exponent), slope, FUNCTION);
+        // The exponent is rounded too: d/dp x^p = ln x · x^p.
+        Bounded { error: powered.error + exponent.abs() * U * self.value.ln().abs() * powered.value, ..powered }
+    }
+
+    /// Between two numbers.
+    pub fn clamp(self, low: f64, high: f64) -> Bounded {
+        Bounded { value: self.value.clamp(low, high), ..self }
+    }
 }
 
 macro_rules! bounded_operators {

@@ -10,7 +10,7 @@ use crate::run;
 
 use bf16scope::graph::{Graph, Init};
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::optim::{Adadelta, Adagrad, LearningRate, MomentumDtype, Optimizer, RmsProp, Update};
+use bf16scope::optim::{Adadelta, Adagrad, Ftrl, LearningRate, MomentumDtype, Optimizer, RmsProp, Update};
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
 use std::collections::BTreeMap;
@@ -229,4 +229,47 @@ fn adadelta() {
             });
         }
     });
+}
+
+#[test]
+fn ftrl() {
+    let regularized = Ftrl {
+        learning_rate_power: -0.7,
+        l1_regularization_strength: 0.5,
+        l2_regularization_strength: 0.25,
+        l2_shrinkage_regularization_strength: 0.125,
+        beta: 0.5,
+        ..Ftrl::default()
+    };
+    for (case, it) in [("ftrl", Ftrl::default()), ("ftrl_regularized", regularized)] {
+        let slots = [("ftrl_square", it.initial_accumulator_value), ("ftrl_linear", 0.0)];
+        follow(&[case], &with(Optimizer::Ftrl(it)), &slots, |_, states, g| {
+            for (state, g) in states.iter_mut().zip(g) {
+                state.each(g, |w, g, slots| {
+                    let power = |x: Bounded| x.power(-it.learning_rate_power);
+                    let sum = slots[0] + g * g;
+                    let shrinking = g + Bounded::exact(2.0 * it.l2_shrinkage_regularization_strength) * w;
+                    slots[1] = slots[1] + shrinking - (power(sum) - power(slots[0])) / rate() * w;
+                    slots[0] = sum;
+                    let l2 = Bounded::exact(2.0 * it.l2_regularization_strength + it.beta / RATE);
+                    let l1 = it.l1_regularization_strength;
+                    let new = (slots[1].clamp(-l1, l1) - slots[1]) / (power(sum) / rate() + l2);
+                    // Ours subtracts a change from w, which rounds twice what is as large as both.
+                    let roundings = 2.0 * super::bounded::U * (w.value.abs() + new.value.abs());
+                    Bounded { error: new.error + roundings, ..new }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_schedule_from_zero_is_no_schedule_for_ftrl() {
+    let graph = Graph::training("update");
+    let w = graph.scope().variable("w", DType::F32, [2], Init::Ones);
+    let learning_rate = LearningRate::WarmUpStep { value: 0.1, warm_up: 5, drops: vec![] };
+    let update = Update { learning_rate, ..with(Optimizer::Ftrl(Ftrl::default())) };
+    update.emit(&graph, &graph.input("step", DType::S32, []), &[(w.number, graph.full(DType::F32, &[2], 0.5))]);
+    let error = graph.finish(&[]).unwrap_err().to_string();
+    assert!(error.contains("ftrl divides by the learning rate, which is 0 at step 0"), "{error}");
 }

@@ -1,0 +1,90 @@
+//! Ftrl: follow the regularized leader.
+
+use super::number;
+use super::slot::Slot;
+use crate::graph::{Graph, Tensor, VariableInfo};
+use crate::hlo::ops::BinaryOp;
+use serde::{Deserialize, Serialize};
+
+/// The settings of Ftrl, for linear models with many zeros. `w` is the variable, `g` its gradient, `lr` the learning rate,
+/// `p` is `−learning_rate_power`, `l1` … are the strengths.
+///
+/// ```text
+/// n' ← n + g²                                            the slot ftrl_square, initial_accumulator_value at first
+/// z ← z + g + 2·l2_shrinkage·w − (n'^p − n^p)/lr·w       the slot ftrl_linear, 0 at first
+/// q ← n'^p/lr + 2·l2 + beta/lr
+/// w ← (clamp(z, −l1, l1) − z) / q                        0 wherever |z| is at most l1
+/// ```
+///
+/// The learning rate must be above 0: it is divided by. A schedule that starts at 0 is refused.
+///
+/// # Source
+/// McMahan et al. 2013; TensorFlow's `ApplyFtrlV2`, of which `tf.compat.v1.train.FtrlOptimizer` and Keras' `Ftrl` are made.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ftrl {
+    /// How the rate falls as squared gradients add up; 0 is not at all. Default -0.5.
+    #[serde(deserialize_with = "number::not_positive")]
+    pub learning_rate_power: f64,
+    /// The sum of squared gradients at first. Default 0.1.
+    #[serde(deserialize_with = "number::positive")]
+    pub initial_accumulator_value: f64,
+    /// Below it a variable is 0. Default 0.
+    #[serde(deserialize_with = "number::not_negative")]
+    pub l1_regularization_strength: f64,
+    /// Makes variables smaller. Default 0.
+    #[serde(deserialize_with = "number::not_negative")]
+    pub l2_regularization_strength: f64,
+    /// A term of the gradient that does not count for `n`. Default 0.
+    #[serde(deserialize_with = "number::not_negative")]
+    pub l2_shrinkage_regularization_strength: f64,
+    /// The paper's β. Default 0.
+    #[serde(deserialize_with = "number::not_negative")]
+    pub beta: f64,
+}
+
+impl Default for Ftrl {
+    fn default() -> Ftrl {
+        Ftrl {
+            learning_rate_power: -0.5,
+            initial_accumulator_value: 0.1,
+            l1_regularization_strength: 0.0,
+            l2_regularization_strength: 0.0,
+            l2_shrinkage_regularization_strength: 0.0,
+            beta: 0.0,
+        }
+    }
+}
+
+impl Ftrl {
+    /// Makes and updates the slots of `variable`; gives what is to be subtracted from its `value`.
+    #[track_caller]
+    pub(super) fn emit(
+        &self,
+        graph: &Graph,
+        variable: &VariableInfo,
+        [value, gradient]: [&Tensor; 2],
+        learning_rate: &Tensor,
+    ) -> Tensor {
+        let dtype = variable.dtype;
+        let squares = Slot::filled(graph, variable, "ftrl_square", self.initial_accumulator_value);
+        let linear = Slot::new(graph, variable, "ftrl_linear", dtype);
+        let power = |x: &Tensor| match self.learning_rate_power {
+            -0.5 => x.sqrt(),
+            other => x.power(&graph.scalar(dtype, -other)),
+        };
+        let sum = &squares.value + gradient * gradient;
+        squares.store(&sum);
+        let shrinking = match self.l2_shrinkage_regularization_strength {
+            0.0 => gradient.clone(),
+            strength => gradient + value * (2.0 * strength),
+        };
+        let (old, new) = (power(&squares.value), power(&sum));
+        let z = &linear.value + shrinking - (&new - old) / learning_rate * value;
+        linear.store(&z);
+        let l2 = graph.scalar(dtype, self.beta) / learning_rate + 2.0 * self.l2_regularization_strength;
+        let l1 = self.l1_regularization_strength;
+        let clamped = z.binary_scalar(BinaryOp::Maximum, -l1).binary_scalar(BinaryOp::Minimum, l1);
+        value - (clamped - z) / (new / learning_rate + l2)
+    }
+}
