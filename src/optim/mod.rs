@@ -33,7 +33,8 @@ pub use weight_decay::WeightDecay;
 use crate::graph::{Graph, Tensor};
 use crate::hlo::ops::RuleError;
 
-/// How variables change in a step: `gradient` → plus weight decay → optimizer, at the learning rate of the step.
+/// How variables change in a step: `gradient` → plus weight decay, unless it is decoupled → optimizer, at the
+/// learning rate of the step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Update {
     /// The rule.
@@ -85,7 +86,8 @@ impl Update {
             }
             let value = graph.tensor(variable.instr);
             let gradient = self.weight_decay.emit(&variable.name, &value, gradient);
-            self.optimizer.emit(graph, *number, &gradient, &learning_rate, step);
+            let decay = self.weight_decay.decoupled_of(&variable.name);
+            self.optimizer.emit(graph, *number, &gradient, decay, &learning_rate, step);
         }
         learning_rate
     }

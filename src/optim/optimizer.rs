@@ -98,8 +98,18 @@ impl Optimizer {
         Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, momentum_dtype: MomentumDtype::F32 };
 
     /// Sets the new value of variable `number` and makes and updates its slots.
+    ///
+    /// `decay` is the variable's weight decay, if it is decoupled.
     #[track_caller]
-    pub(super) fn emit(&self, graph: &Graph, number: usize, gradient: &Tensor, learning_rate: &Tensor, step: &Tensor) {
+    pub(super) fn emit(
+        &self,
+        graph: &Graph,
+        number: usize,
+        gradient: &Tensor,
+        decay: Option<f64>,
+        learning_rate: &Tensor,
+        step: &Tensor,
+    ) {
         let variable = &graph.variable(number);
         let value = graph.tensor(variable.instr);
         if let Some(error) = check(variable, gradient) {
@@ -135,6 +145,10 @@ impl Optimizer {
             Optimizer::Adagrad(adagrad) => adagrad.emit(graph, variable, gradient, learning_rate),
             Optimizer::Adadelta(adadelta) => adadelta.emit(graph, variable, gradient, learning_rate),
             Optimizer::Ftrl(ftrl) => ftrl.emit(graph, variable, [&value, gradient], learning_rate),
+        };
+        let change = match decay {
+            Some(decay) => change + learning_rate * (&value * decay),
+            None => change,
         };
         graph.set_update(number, &(value - change));
     }

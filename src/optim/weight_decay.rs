@@ -1,4 +1,4 @@
-//! Weight decay as TensorFlow's ResNet recipe has it: an L2 term of the loss, here as its gradient.
+//! Weight decay: as an L2 term of the loss, here as its gradient, or decoupled from the gradient.
 
 use super::number;
 use crate::graph::Tensor;
@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 /// `loss + value · Σ ½‖w‖²` over the variables that are not excepted: adds `value · w` to the gradient of `w`.
 ///
 /// The loss a program reports is without this term.
+///
+/// *Decoupled*, `lr · value · w` is subtracted from `w` beside what the optimizer subtracts: slots do not see it.
 ///
 /// # Source
 /// `resnet_main.py` of TensorFlow's TPU models: 1e-4 times the sum of `l2_loss` (half the squared norm) over trainable
@@ -20,6 +22,14 @@ pub struct WeightDecay {
     /// Variables whose name holds one of these are left alone.
     #[serde(default)]
     pub except: Vec<String>,
+    /// Whether the decay bypasses the optimizer (Loshchilov & Hutter 2019). Default false.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub decoupled: bool,
+}
+
+/// Left out of what checkpoints keep, as before there was the key.
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl WeightDecay {
@@ -34,10 +44,15 @@ impl WeightDecay {
         self.except.iter().find(is_idle).map(String::as_str)
     }
 
-    /// The gradient with the term's.
+    /// The gradient with the term's, unless it is decoupled.
     #[track_caller]
     pub(super) fn emit(&self, name: &str, value: &Tensor, gradient: &Tensor) -> Tensor {
-        if self.applies_to(name) { gradient + value * self.value } else { gradient.clone() }
+        if self.applies_to(name) && !self.decoupled { gradient + value * self.value } else { gradient.clone() }
+    }
+
+    /// The decoupled decay of the variable called `name`.
+    pub(super) fn decoupled_of(&self, name: &str) -> Option<f64> {
+        (self.decoupled && self.applies_to(name)).then_some(self.value)
     }
 }
 
@@ -47,7 +62,7 @@ mod tests {
 
     #[test]
     fn names_are_excepted_by_their_parts() {
-        let decay = WeightDecay { value: 1e-4, except: vec!["bn".to_string(), "bias".to_string()] };
+        let decay = WeightDecay { value: 1e-4, except: vec!["bn".to_string(), "bias".to_string()], decoupled: false };
         assert!(decay.applies_to("cnn/conv1/kernel"));
         assert!(!decay.applies_to("cnn/bn1/scale"));
         assert!(!decay.applies_to("cnn/dense/bias"));
@@ -56,7 +71,8 @@ mod tests {
 
     #[test]
     fn a_part_that_no_name_holds_is_found() {
-        let decay = WeightDecay { value: 1e-4, except: vec!["kernel".to_string(), "bais".to_string()] };
+        let decay =
+            WeightDecay { value: 1e-4, except: vec!["kernel".to_string(), "bais".to_string()], decoupled: false };
         let names = || ["dense/kernel", "dense/bias"].into_iter();
         assert_eq!(decay.idle(names), Some("bais"));
         assert_eq!(WeightDecay { value: 0.0, ..decay }.idle(names), None);

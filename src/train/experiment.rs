@@ -278,7 +278,7 @@ tune: {remat: [block*, stem]}
                 shift: 2,
                 optimizer: Optimizer::Momentum { momentum: 0.8, nesterov: true, momentum_dtype: MomentumDtype::F32 },
                 learning_rate: LearningRate::WarmUpStep { value: 0.4, warm_up: 10, drops },
-                weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()] },
+                weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()], decoupled: false },
                 label_smoothing: 0.1,
                 loss_scale: Some(LossScale::Static { scale: 128.0 }),
                 accumulate: 4,

@@ -105,7 +105,7 @@ fn sgd() {
 
 #[test]
 fn sgd_with_weight_decay() {
-    let decay = WeightDecay { value: DECAY, except: Vec::new() };
+    let decay = WeightDecay { value: DECAY, except: Vec::new(), decoupled: false };
     follow(Optimizer::Sgd {}, decay, |w, g, _, _| w - rate() * g);
 }
 

@@ -10,7 +10,7 @@ use crate::run;
 
 use bf16scope::graph::{Graph, Init};
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::optim::{Adadelta, Adagrad, Ftrl, LearningRate, MomentumDtype, Optimizer, RmsProp, Update};
+use bf16scope::optim::{Adadelta, Adagrad, Ftrl, LearningRate, MomentumDtype, Optimizer, RmsProp, Update, WeightDecay};
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
 use std::collections::BTreeMap;
@@ -272,4 +272,25 @@ fn a_schedule_from_zero_is_no_schedule_for_ftrl() {
     update.emit(&graph, &graph.input("step", DType::S32, []), &[(w.number, graph.full(DType::F32, &[2], 0.5))]);
     let error = graph.finish(&[]).unwrap_err().to_string();
     assert!(error.contains("ftrl divides by the learning rate, which is 0 at step 0"), "{error}");
+}
+
+/// All variables but the bias.
+fn decay() -> WeightDecay {
+    WeightDecay { value: 0.125, except: vec!["bias".to_string()], decoupled: true }
+}
+
+/// What [`decay`] adds to a direction.
+fn with_decay(name: &str, direction: Bounded, w: Bounded) -> Bounded {
+    if name == "bias" { direction } else { direction + Bounded::exact(0.125) * w }
+}
+
+#[test]
+fn decoupled_weight_decay() {
+    let update = Update { weight_decay: decay(), ..with(Optimizer::Sgd {}) };
+    follow(&["sgd_decoupled"], &update, &[], |_, states, g| {
+        for (state, g) in states.iter_mut().zip(g) {
+            let name = state.name;
+            state.each(g, |w, g, _| w - rate() * with_decay(name, g, w));
+        }
+    });
 }
