@@ -10,6 +10,7 @@
 mod adadelta;
 mod adafactor;
 mod adagrad;
+mod adamw;
 mod ftrl;
 mod loss_scale;
 mod number;
@@ -22,6 +23,7 @@ mod weight_decay;
 pub use adadelta::Adadelta;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
+pub use adamw::AdamW;
 pub use ftrl::Ftrl;
 pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
 pub use optimizer::Optimizer;
@@ -58,9 +60,13 @@ impl Update {
     pub fn emit(&self, graph: &Graph, step: &Tensor, gradients: &[(usize, Tensor)]) -> Tensor {
         let learning_rate = self.learning_rate.emit(step);
         let variables = graph.variables();
+        let weight_decay = &WeightDecay {
+            decoupled: self.weight_decay.decoupled || self.optimizer.decouples(),
+            ..self.weight_decay.clone()
+        };
         let mut is_given = vec![false; variables.len()];
         let given = || gradients.iter().filter_map(|(number, _)| variables.get(*number).map(|it| it.name.as_str()));
-        if let Some(part) = self.weight_decay.idle(given) {
+        if let Some(part) = weight_decay.idle(given) {
             let message = format!("weight decay excepts `{part}`, and no variable's name holds that");
             let example = given().next().unwrap_or_default();
             let error = RuleError::new("optimizer/except", message);
@@ -85,8 +91,8 @@ impl Update {
                 return learning_rate;
             }
             let value = graph.tensor(variable.instr);
-            let gradient = self.weight_decay.emit(&variable.name, &value, gradient);
-            let decay = self.weight_decay.decoupled_of(&variable.name);
+            let gradient = weight_decay.emit(&variable.name, &value, gradient);
+            let decay = weight_decay.decoupled_of(&variable.name);
             self.optimizer.emit(graph, *number, &gradient, decay, &learning_rate, step);
         }
         learning_rate

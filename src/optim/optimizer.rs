@@ -7,6 +7,7 @@
 use super::adadelta::Adadelta;
 use super::adafactor::Adafactor;
 use super::adagrad::Adagrad;
+use super::adamw::AdamW;
 use super::ftrl::Ftrl;
 use super::number;
 use super::rmsprop::RmsProp;
@@ -72,6 +73,9 @@ pub enum Optimizer {
     Adadelta(Adadelta),
     /// For linear models with many zeros; see [`Ftrl`].
     Ftrl(Ftrl),
+    /// Adam with weight decay decoupled, and optionally without bias correction; see [`AdamW`]. In YAML `adamw`.
+    #[serde(rename = "adamw")]
+    AdamW(AdamW),
 }
 
 fn beta1() -> f64 {
@@ -96,6 +100,11 @@ impl Optimizer {
     /// Adam with the paper's constants.
     pub const ADAM: Optimizer =
         Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, momentum_dtype: MomentumDtype::F32 };
+
+    /// Whether weight decay is decoupled whatever [`WeightDecay`](super::WeightDecay) says.
+    pub(super) fn decouples(&self) -> bool {
+        matches!(self, Optimizer::AdamW(_))
+    }
 
     /// Sets the new value of variable `number` and makes and updates its slots.
     ///
@@ -145,6 +154,7 @@ impl Optimizer {
             Optimizer::Adagrad(adagrad) => adagrad.emit(graph, variable, gradient, learning_rate),
             Optimizer::Adadelta(adadelta) => adadelta.emit(graph, variable, gradient, learning_rate),
             Optimizer::Ftrl(ftrl) => ftrl.emit(graph, variable, [&value, gradient], learning_rate),
+            Optimizer::AdamW(adamw) => learning_rate * adamw.direction(graph, variable, gradient, step),
         };
         let change = match decay {
             Some(decay) => change + learning_rate * (&value * decay),
@@ -156,7 +166,7 @@ impl Optimizer {
 
 /// `1 − β^t`, without cancellation.
 #[track_caller]
-fn one_minus_power(beta: f64, t: &Tensor) -> Tensor {
+pub(super) fn one_minus_power(beta: f64, t: &Tensor) -> Tensor {
     (t * beta.ln()).unary(crate::hlo::ops::UnaryOp::Expm1).negate()
 }
 

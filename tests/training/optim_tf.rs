@@ -10,7 +10,9 @@ use crate::run;
 
 use bf16scope::graph::{Graph, Init};
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::optim::{Adadelta, Adagrad, Ftrl, LearningRate, MomentumDtype, Optimizer, RmsProp, Update, WeightDecay};
+use bf16scope::optim::{
+    Adadelta, Adagrad, AdamW, Ftrl, LearningRate, MomentumDtype, Optimizer, RmsProp, Update, WeightDecay,
+};
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
 use std::collections::BTreeMap;
@@ -291,6 +293,43 @@ fn decoupled_weight_decay() {
         for (state, g) in states.iter_mut().zip(g) {
             let name = state.name;
             state.each(g, |w, g, _| w - rate() * with_decay(name, g, w));
+        }
+    });
+}
+
+/// Adam's direction, corrected as we do or as optax does: `1 − β^t` from a power that was rounded.
+fn adam_direction(it: &AdamW, step: usize, g: Bounded, slots: &mut [Bounded]) -> Bounded {
+    slots[0] = Bounded::moved(slots[0], g, it.beta1);
+    slots[1] = Bounded::moved(slots[1], g * g, it.beta2);
+    let corrected = |moment: Bounded, beta: f64| {
+        let power = (0..=step).fold(Bounded::exact(1.0), |power, _| power * Bounded::constant(beta));
+        if it.bias_correction { moment / (Bounded::exact(1.0) - power.rounded(FUNCTION)) } else { moment }
+    };
+    corrected(slots[0], it.beta1) / (corrected(slots[1], it.beta2).sqrt() + Bounded::constant(it.epsilon))
+}
+
+#[test]
+fn adamw() {
+    let bert = AdamW { bias_correction: false, epsilon: 1e-6, ..AdamW::default() };
+    for (case, it) in [("adamw", AdamW::default()), ("bert", bert)] {
+        let weight_decay = WeightDecay { decoupled: false, ..decay() };
+        let update = Update { weight_decay, ..with(Optimizer::AdamW(it)) };
+        follow(&[case], &update, &[("adam_m", 0.0), ("adam_v", 0.0)], |step, states, g| {
+            for (state, g) in states.iter_mut().zip(g) {
+                let name = state.name;
+                state.each(g, |w, g, slots| w - rate() * with_decay(name, adam_direction(&it, step, g, slots), w));
+            }
+        });
+    }
+}
+
+/// Without decay it is Adam.
+#[test]
+fn adam() {
+    follow(&["adam"], &with(Optimizer::ADAM), &[("adam_m", 0.0), ("adam_v", 0.0)], |step, states, g| {
+        let it = AdamW::default();
+        for (state, g) in states.iter_mut().zip(g) {
+            state.each(g, |w, g, slots| w - rate() * adam_direction(&it, step, g, slots));
         }
     });
 }

@@ -3,7 +3,7 @@
 
 use crate::cli::program::{Which, build};
 use crate::graph::{Precision, Program};
-use crate::optim::{Adafactor, MomentumDtype, Optimizer};
+use crate::optim::{Adafactor, AdamW, MomentumDtype, Optimizer};
 use crate::train::Experiment;
 use crate::tuning::{Remat, Stem, Tune, Tuning};
 use std::collections::BTreeMap;
@@ -187,6 +187,7 @@ fn bf16_moments(setting: &mut Setting) -> Result<(), String> {
         }
         Optimizer::Momentum { momentum_dtype, .. }
         | Optimizer::Adam { momentum_dtype, .. }
+        | Optimizer::AdamW(AdamW { momentum_dtype, .. })
         | Optimizer::Adafactor(Adafactor { momentum_dtype, .. }) => match momentum_dtype {
             MomentumDtype::Bf16 => Err("first moments are bf16 already".to_string()),
             MomentumDtype::F32 => {
