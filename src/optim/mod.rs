@@ -12,6 +12,7 @@ mod adafactor;
 mod adagrad;
 mod adamw;
 mod ftrl;
+mod layerwise;
 mod loss_scale;
 mod number;
 mod optimizer;
@@ -25,6 +26,7 @@ pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adamw::AdamW;
 pub use ftrl::Ftrl;
+pub use layerwise::Lamb;
 pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
 pub use optimizer::Optimizer;
 pub use rmsprop::RmsProp;
@@ -66,7 +68,8 @@ impl Update {
         };
         let mut is_given = vec![false; variables.len()];
         let given = || gradients.iter().filter_map(|(number, _)| variables.get(*number).map(|it| it.name.as_str()));
-        if let Some(part) = weight_decay.idle(given) {
+        let excepts = self.weight_decay.value != 0.0 || self.optimizer.decays();
+        if let Some(part) = weight_decay.idle(given).filter(|_| excepts) {
             let message = format!("weight decay excepts `{part}`, and no variable's name holds that");
             let example = given().next().unwrap_or_default();
             let error = RuleError::new("optimizer/except", message);
@@ -92,7 +95,10 @@ impl Update {
             }
             let value = graph.tensor(variable.instr);
             let gradient = weight_decay.emit(&variable.name, &value, gradient);
-            let decay = weight_decay.decoupled_of(&variable.name);
+            let decay = match self.optimizer.decays() {
+                true => (!weight_decay.excepts(&variable.name)).then_some(weight_decay.value),
+                false => weight_decay.decoupled_of(&variable.name),
+            };
             self.optimizer.emit(graph, *number, &gradient, decay, &learning_rate, step);
         }
         learning_rate

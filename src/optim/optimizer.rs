@@ -9,6 +9,7 @@ use super::adafactor::Adafactor;
 use super::adagrad::Adagrad;
 use super::adamw::AdamW;
 use super::ftrl::Ftrl;
+use super::layerwise::Lamb;
 use super::number;
 use super::rmsprop::RmsProp;
 use super::slot::{MomentumDtype, Slot};
@@ -76,6 +77,8 @@ pub enum Optimizer {
     /// Adam with weight decay decoupled, and optionally without bias correction; see [`AdamW`]. In YAML `adamw`.
     #[serde(rename = "adamw")]
     AdamW(AdamW),
+    /// AdamW with steps as large as the variable, for large batches; see [`Lamb`].
+    Lamb(Lamb),
 }
 
 fn beta1() -> f64 {
@@ -101,14 +104,20 @@ impl Optimizer {
     pub const ADAM: Optimizer =
         Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, momentum_dtype: MomentumDtype::F32 };
 
+    /// Whether the rule itself makes use of weight decay: its value, and which variables it excepts.
+    pub(super) fn decays(&self) -> bool {
+        matches!(self, Optimizer::Lamb(_))
+    }
+
     /// Whether weight decay is decoupled whatever [`WeightDecay`](super::WeightDecay) says.
     pub(super) fn decouples(&self) -> bool {
-        matches!(self, Optimizer::AdamW(_))
+        matches!(self, Optimizer::AdamW(_) | Optimizer::Lamb(_))
     }
 
     /// Sets the new value of variable `number` and makes and updates its slots.
     ///
-    /// `decay` is the variable's weight decay, if it is decoupled.
+    /// `decay` is the variable's weight decay, if it is decoupled; for a rule that [`decays`](Self::decays) itself, 0 is
+    /// none and `None` is an excepted variable.
     #[track_caller]
     pub(super) fn emit(
         &self,
@@ -128,6 +137,7 @@ impl Optimizer {
         let dtype = variable.dtype;
         let learning_rate = &learning_rate.cast(dtype);
         let slot = |name: &str, stored: DType| Slot::new(graph, variable, name, stored);
+        let (own_decay, decay) = if self.decays() { (decay, None) } else { (None, decay) };
         let change = match *self {
             Optimizer::Sgd {} => learning_rate * gradient,
             Optimizer::Momentum { momentum, nesterov, momentum_dtype } => {
@@ -155,6 +165,7 @@ impl Optimizer {
             Optimizer::Adadelta(adadelta) => adadelta.emit(graph, variable, gradient, learning_rate),
             Optimizer::Ftrl(ftrl) => ftrl.emit(graph, variable, [&value, gradient], learning_rate),
             Optimizer::AdamW(adamw) => learning_rate * adamw.direction(graph, variable, gradient, step),
+            Optimizer::Lamb(lamb) => lamb.emit(graph, variable, [&value, gradient], own_decay, learning_rate, step),
         };
         let change = match decay {
             Some(decay) => change + learning_rate * (&value * decay),

@@ -35,12 +35,17 @@ fn is_false(value: &bool) -> bool {
 impl WeightDecay {
     /// Whether the variable called `name` decays.
     pub fn applies_to(&self, name: &str) -> bool {
-        self.value != 0.0 && !self.except.iter().any(|part| name.contains(part.as_str()))
+        self.value != 0.0 && !self.excepts(name)
+    }
+
+    /// Whether the variable called `name` is excepted.
+    pub(super) fn excepts(&self, name: &str) -> bool {
+        self.except.iter().any(|part| name.contains(part.as_str()))
     }
 
     /// A part that no variable's name holds: most likely misspelt, and what it was meant to except would decay.
     pub(super) fn idle<'a, I: Iterator<Item = &'a str>>(&self, names: impl Fn() -> I) -> Option<&str> {
-        let is_idle = |part: &&String| self.value != 0.0 && !names().any(|name| name.contains(part.as_str()));
+        let is_idle = |part: &&String| !names().any(|name| name.contains(part.as_str()));
         self.except.iter().find(is_idle).map(String::as_str)
     }
 
@@ -75,6 +80,6 @@ mod tests {
             WeightDecay { value: 1e-4, except: vec!["kernel".to_string(), "bais".to_string()], decoupled: false };
         let names = || ["dense/kernel", "dense/bias"].into_iter();
         assert_eq!(decay.idle(names), Some("bais"));
-        assert_eq!(WeightDecay { value: 0.0, ..decay }.idle(names), None);
+        assert_eq!(WeightDecay::default().idle(names), None);
     }
 }

@@ -67,6 +67,19 @@ impl Bounded {
     pub fn clamp(self, low: f64, high: f64) -> Bounded {
         Bounded { value: self.value.clamp(low, high), ..self }
     }
+
+    /// `√(Σ x²)`.
+    pub fn norm(values: &[Bounded]) -> Bounded {
+        Bounded::sum(values.iter().map(|&value| value * value)).sqrt()
+    }
+
+    /// A sum in any order: `n` terms round at most `n` times what is as large as all of them.
+    pub fn sum(terms: impl IntoIterator<Item = Bounded>) -> Bounded {
+        let terms: Vec<Bounded> = terms.into_iter().collect();
+        let size: f64 = terms.iter().map(|term| term.value.abs() + term.error).sum();
+        let error = terms.iter().map(|term| term.error).sum::<f64>() + terms.len() as f64 * U * size;
+        Bounded { value: terms.iter().map(|term| term.value).sum(), error }
+    }
 }
 
 macro_rules! bounded_operators {
