@@ -26,7 +26,7 @@ pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adamw::AdamW;
 pub use ftrl::Ftrl;
-pub use layerwise::Lamb;
+pub use layerwise::{Lamb, Lars};
 pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
 pub use optimizer::Optimizer;
 pub use rmsprop::RmsProp;

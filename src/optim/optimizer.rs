@@ -9,7 +9,7 @@ use super::adafactor::Adafactor;
 use super::adagrad::Adagrad;
 use super::adamw::AdamW;
 use super::ftrl::Ftrl;
-use super::layerwise::Lamb;
+use super::layerwise::{Lamb, Lars};
 use super::number;
 use super::rmsprop::RmsProp;
 use super::slot::{MomentumDtype, Slot};
@@ -79,6 +79,8 @@ pub enum Optimizer {
     AdamW(AdamW),
     /// AdamW with steps as large as the variable, for large batches; see [`Lamb`].
     Lamb(Lamb),
+    /// Momentum with steps of a fixed share of the variable, for large batches; see [`Lars`].
+    Lars(Lars),
 }
 
 fn beta1() -> f64 {
@@ -106,12 +108,12 @@ impl Optimizer {
 
     /// Whether the rule itself makes use of weight decay: its value, and which variables it excepts.
     pub(super) fn decays(&self) -> bool {
-        matches!(self, Optimizer::Lamb(_))
+        matches!(self, Optimizer::Lamb(_) | Optimizer::Lars(_))
     }
 
-    /// Whether weight decay is decoupled whatever [`WeightDecay`](super::WeightDecay) says.
+    /// Whether weight decay is no term of the gradient, whatever [`WeightDecay`](super::WeightDecay) says.
     pub(super) fn decouples(&self) -> bool {
-        matches!(self, Optimizer::AdamW(_) | Optimizer::Lamb(_))
+        matches!(self, Optimizer::AdamW(_) | Optimizer::Lamb(_) | Optimizer::Lars(_))
     }
 
     /// Sets the new value of variable `number` and makes and updates its slots.
@@ -166,6 +168,7 @@ impl Optimizer {
             Optimizer::Ftrl(ftrl) => ftrl.emit(graph, variable, [&value, gradient], learning_rate),
             Optimizer::AdamW(adamw) => learning_rate * adamw.direction(graph, variable, gradient, step),
             Optimizer::Lamb(lamb) => lamb.emit(graph, variable, [&value, gradient], own_decay, learning_rate, step),
+            Optimizer::Lars(lars) => lars.emit(graph, variable, [&value, gradient], own_decay, learning_rate),
         };
         let change = match decay {
             Some(decay) => change + learning_rate * (&value * decay),

@@ -344,7 +344,7 @@ tune: {remat: [block*, stem]}
         check(
             "  optimizer: {kind: momentun}\n",
             expect![[r#"
-            e.yaml:3:21: unknown value `momentun`, expected one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb
+            e.yaml:3:21: unknown value `momentun`, expected one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars
               3 |   optimizer: {kind: momentun}
                 |                     ^^^^^^^^
               help: did you mean `momentum`?"#]],

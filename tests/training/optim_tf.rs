@@ -11,7 +11,7 @@ use crate::run;
 use bf16scope::graph::{Graph, Init};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::optim::{
-    Adadelta, Adagrad, AdamW, Ftrl, Lamb, LearningRate, MomentumDtype, Optimizer, RmsProp, Update, WeightDecay,
+    Adadelta, Adagrad, AdamW, Ftrl, Lamb, Lars, LearningRate, MomentumDtype, Optimizer, RmsProp, Update, WeightDecay,
 };
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
@@ -377,4 +377,28 @@ fn what_weight_decay_excepts_has_no_ratio() {
     update.emit(&graph, &graph.input("step", DType::S32, []), &[(w.number, graph.full(DType::F32, &[2], 0.5))]);
     let error = graph.finish(&[]).unwrap_err().to_string();
     assert!(error.contains("weight decay excepts `bais`, and no variable's name holds that"), "{error}");
+}
+
+#[test]
+fn lars() {
+    let it = Lars { trust_coefficient: 0.125, ..Lars::default() };
+    let (rate, coefficient) = (Bounded::exact(16.0 * RATE), Bounded::exact(it.trust_coefficient));
+    let excepted = WeightDecay { value: 0.0625, except: vec!["bias".to_string()], decoupled: false };
+    for (case, weight_decay) in [("lars_plain", WeightDecay::default()), ("lars", excepted)] {
+        let learning_rate = LearningRate::Constant { value: 16.0 * RATE };
+        let decay = Bounded::exact(weight_decay.value);
+        let update = Update { weight_decay: weight_decay.clone(), learning_rate, ..with(Optimizer::Lars(it)) };
+        follow(&[case], &update, &[("momentum", 0.0)], |_, states, g| {
+            for (state, g) in states.iter_mut().zip(g) {
+                let is_excepted = weight_decay.except.iter().any(|name| name == state.name);
+                let (size, of_step) = (Bounded::norm(&state.w), Bounded::norm(g));
+                let trust = coefficient * size / (of_step + decay * size);
+                state.each(g, |w, g, slots| {
+                    let change = if is_excepted { rate * g } else { rate * trust * (g + decay * w) };
+                    slots[0] = Bounded::constant(it.momentum) * slots[0] + change;
+                    w - slots[0]
+                });
+            }
+        });
+    }
 }
