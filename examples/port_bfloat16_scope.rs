@@ -102,7 +102,7 @@ fn objective() -> Objective {
     let update = Update {
         optimizer: Optimizer::Momentum { momentum: 0.9, nesterov: false, momentum_dtype: MomentumDtype::F32 },
         learning_rate: LearningRate::Constant { value: 0.05 },
-        weight_decay: WeightDecay::default(),
+        ..Update::default()
     };
     Objective { update, ..Objective::default() }
 }

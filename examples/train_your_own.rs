@@ -90,6 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         optimizer: Optimizer::Momentum { momentum: 0.9, nesterov: true, momentum_dtype: MomentumDtype::F32 },
         learning_rate: LearningRate::WarmUpStep { value: 0.05, warm_up: 44, drops },
         weight_decay: WeightDecay { value: 1e-3, except: vec!["_bn/".to_string()], decoupled: false },
+        ..Update::default()
     };
     let objective = Objective { update, ..Objective::default() };
     let spec = || Spec { shift: 1, objective: objective.clone(), ..Spec::new(Arc::clone(&task)) };

@@ -11,6 +11,7 @@ mod adadelta;
 mod adafactor;
 mod adagrad;
 mod adamw;
+mod clip;
 mod ftrl;
 mod layerwise;
 mod loss_scale;
@@ -25,6 +26,7 @@ pub use adadelta::Adadelta;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adamw::AdamW;
+pub use clip::Clip;
 pub use ftrl::Ftrl;
 pub use layerwise::{Lamb, Lars};
 pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
@@ -37,7 +39,7 @@ pub use weight_decay::WeightDecay;
 use crate::graph::{Graph, Tensor};
 use crate::hlo::ops::RuleError;
 
-/// How variables change in a step: `gradient` → plus weight decay, unless it is decoupled → optimizer, at the
+/// How variables change in a step: `gradient` → plus weight decay, unless it is decoupled → clipped → optimizer, at the
 /// learning rate of the step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Update {
@@ -45,8 +47,10 @@ pub struct Update {
     pub optimizer: Optimizer,
     /// The learning rate at each step.
     pub learning_rate: LearningRate,
-    /// What is added to gradients.
+    /// What is added to gradients, or subtracted from variables.
     pub weight_decay: WeightDecay,
+    /// What gradients that are too large become.
+    pub clip: Option<Clip>,
 }
 
 impl Update {
@@ -93,13 +97,23 @@ impl Update {
                 graph.fail("optimizer", &[gradient], error);
                 return learning_rate;
             }
-            let value = graph.tensor(variable.instr);
-            let gradient = weight_decay.emit(&variable.name, &value, gradient);
+        }
+        let decayed = |(number, gradient): &(usize, Tensor)| {
+            let variable = &variables[*number];
+            weight_decay.emit(&variable.name, &graph.tensor(variable.instr), gradient)
+        };
+        let clipped = self.clip.map(|clip| clip.emit(&gradients.iter().map(decayed).collect::<Vec<_>>()));
+        for (at, given) in gradients.iter().enumerate() {
+            let (number, variable) = (given.0, &variables[given.0]);
+            let gradient = match &clipped {
+                Some(clipped) => clipped[at].clone(),
+                None => decayed(given),
+            };
             let decay = match self.optimizer.decays() {
                 true => (!weight_decay.excepts(&variable.name)).then_some(weight_decay.value),
                 false => weight_decay.decoupled_of(&variable.name),
             };
-            self.optimizer.emit(graph, *number, &gradient, decay, &learning_rate, step);
+            self.optimizer.emit(graph, number, &gradient, decay, &learning_rate, step);
         }
         learning_rate
     }

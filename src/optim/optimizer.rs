@@ -210,13 +210,13 @@ fn check(variable: &VariableInfo, gradient: &Tensor) -> Option<RuleError> {
 mod tests {
     use super::*;
     use crate::graph::Init;
-    use crate::optim::{LearningRate, Update, WeightDecay};
+    use crate::optim::Update;
 
     fn program(optimizer: Optimizer) -> Graph {
         let graph = Graph::training("update");
         let w = graph.scope().within("dense", |s| s.variable("kernel", DType::F32, [2, 3], Init::Ones));
         let step = graph.input("step", DType::S32, []);
-        let update = Update { optimizer, learning_rate: LearningRate::default(), weight_decay: WeightDecay::default() };
+        let update = Update { optimizer, ..Update::default() };
         update.emit(&graph, &step, &[(w.number, graph.full(DType::F32, &[2, 3], 0.5))]);
         graph
     }

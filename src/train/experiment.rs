@@ -24,6 +24,9 @@ use crate::files;
 use crate::graph::Precision;
 use crate::models::{Model, kind, yaml};
 use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
+use crate::models::kind::kind_first;
+use crate::models::{Model, yaml};
+use crate::optim::{Clip, LearningRate, LossScale, Optimizer, Update, WeightDecay};
 use crate::task::Task;
 use crate::tuning::{Tune, Tuning};
 use serde::Deserialize;
@@ -69,6 +72,9 @@ pub struct TrainConfig {
     pub learning_rate: LearningRate,
     /// L2 regularisation. Default none.
     pub weight_decay: WeightDecay,
+    /// What gradients that are too large become. Default none.
+    #[serde(deserialize_with = "kind_first_or_none")]
+    pub clip: Option<Clip>,
     /// Label smoothing. Default 0.
     #[serde(deserialize_with = "yaml::fraction")]
     pub label_smoothing: f64,
@@ -105,6 +111,12 @@ fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optio
     count(deserializer).map(Some)
 }
 
+fn kind_first_or_none<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    kind_first(deserializer).map(Some)
+}
+
 impl Default for TrainConfig {
     fn default() -> Self {
         TrainConfig {
@@ -115,6 +127,7 @@ impl Default for TrainConfig {
             optimizer: Optimizer::default(),
             learning_rate: LearningRate::default(),
             weight_decay: WeightDecay::default(),
+            clip: None,
             label_smoothing: 0.0,
             loss_scale: None,
             accumulate: 1,
@@ -133,6 +146,7 @@ impl TrainConfig {
             optimizer: self.optimizer,
             learning_rate: self.learning_rate.clone(),
             weight_decay: self.weight_decay.clone(),
+            clip: self.clip,
         };
         let loss_scale = self.loss_scale.unwrap_or(match precision {
             Precision::F16 => LossScale::DYNAMIC,
@@ -279,6 +293,7 @@ tune: {remat: [block*, stem]}
                 optimizer: Optimizer::Momentum { momentum: 0.8, nesterov: true, momentum_dtype: MomentumDtype::F32 },
                 learning_rate: LearningRate::WarmUpStep { value: 0.4, warm_up: 10, drops },
                 weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()], decoupled: false },
+                clip: None,
                 label_smoothing: 0.1,
                 loss_scale: Some(LossScale::Static { scale: 128.0 }),
                 accumulate: 4,
@@ -481,6 +496,7 @@ tune: {remat: [block*, stem]}
             "  epoch: 3\n",
             expect![[r#"
                 e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, clip, label_smoothing, loss_scale, accumulate, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],

@@ -201,7 +201,10 @@ mod tests {
     fn objective() -> Objective {
         let weight_decay = WeightDecay { value: 1e-4, except: Vec::new(), decoupled: false };
         let learning_rate = LearningRate::resnet(256, 10, 90);
-        Objective { update: Update { optimizer: Optimizer::ADAM, learning_rate, weight_decay }, ..Objective::default() }
+        Objective {
+            update: Update { optimizer: Optimizer::ADAM, learning_rate, weight_decay, clip: None },
+            ..Objective::default()
+        }
     }
 
     #[test]

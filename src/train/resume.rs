@@ -29,6 +29,8 @@ use std::path::Path;
 /// What may change beside what the task lets change: keys, and beginnings of keys that end in a dot.
 const MAY_CHANGE: &[&str] = &[
     // How it is learnt.
+    "train.clip",
+    "train.clip.",
     "train.learning_rate",
     "train.learning_rate.",
     "train.loss_scale",
@@ -57,7 +59,7 @@ fn as_json(spec: &Spec) -> Value {
 fn whatever_the_calls(spec: &Spec) -> Value {
     let json = |value: serde_json::Result<Value>| value.expect("settings are numbers, texts and lists");
     let objective = &spec.objective;
-    json!({
+    let mut settings = json!({
         "model": spec.task.identity().settings(),
         "train": {
             "shift": spec.shift,
@@ -68,7 +70,12 @@ fn whatever_the_calls(spec: &Spec) -> Value {
             "accumulate": objective.accumulate,
         },
         "tune": json(serde_json::to_value(&objective.tuning)),
-    })
+    });
+    // Not there where there is none, as in checkpoints from before there was the key.
+    if let Some(clip) = objective.update.clip {
+        settings["train"]["clip"] = kind_first(json(serde_json::to_value(clip)));
+    }
+    settings
 }
 
 /// serde's `{"sgd": {…}}` as experiments have it: `{"kind": "sgd", …}`.

@@ -9,7 +9,7 @@ use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Literal, Op};
 use bf16scope::models::{Model, yaml};
 use bf16scope::nn::{Conv2d, Format, Padding, conv2d, conv2d_paired, conv2d_space_to_depth};
-use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update, WeightDecay};
+use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
 use bf16scope::passes::grad::gradients;
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions};
 use bf16scope::train::checkpoint::HostArray;
@@ -159,7 +159,7 @@ fn model() -> Model {
 fn session(stem: Stem, precision: Precision) -> Session {
     let optimizer = Optimizer::Momentum { momentum: 0.0, nesterov: false, momentum_dtype: MomentumDtype::F32 };
     let learning_rate = LearningRate::Constant { value: 0.125 };
-    let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
+    let update = Update { optimizer, learning_rate, ..Update::default() };
     let tuning = Tuning::none().with(|tuning| tuning.stem = stem);
     let objective = Objective { update, tuning, ..Objective::default() };
     let spec = Spec { precision, batch: 8, seed: 2, objective, ..Spec::new(model().task(0.0)) };

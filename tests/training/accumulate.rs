@@ -9,7 +9,7 @@ use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Op};
 use bf16scope::models::{Model, cnn, mlp, yaml};
-use bf16scope::optim::{LearningRate, LossScale, MomentumDtype, Optimizer, Update, WeightDecay};
+use bf16scope::optim::{LearningRate, LossScale, MomentumDtype, Optimizer, Update};
 use bf16scope::tpu::{Target, compile};
 use bf16scope::train::checkpoint::HostArray;
 use bf16scope::train::{Objective, Session, Spec, program};
@@ -25,7 +25,7 @@ const KEEPS_GRADIENT: Optimizer =
 
 fn spec(model: &Model, precision: Precision, batch: u32, accumulate: u32, rate: f64, loss_scale: LossScale) -> Spec {
     let learning_rate = LearningRate::Constant { value: rate };
-    let update = Update { optimizer: KEEPS_GRADIENT, learning_rate, weight_decay: WeightDecay::default() };
+    let update = Update { optimizer: KEEPS_GRADIENT, learning_rate, ..Update::default() };
     let accumulate = NonZeroU32::new(accumulate).unwrap();
     let objective = Objective { update, loss_scale, accumulate, ..Objective::default() };
     Spec { precision, batch, seed: 5, objective, ..Spec::new(model.task(0.0)) }

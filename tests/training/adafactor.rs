@@ -74,7 +74,7 @@ fn follow(case: &str, optimizer: Adafactor) {
     }
     let optimizer_kind = Optimizer::Adafactor(optimizer);
     let learning_rate = LearningRate::Constant { value: RATE };
-    let update = Update { optimizer: optimizer_kind, learning_rate, weight_decay: WeightDecay::default() };
+    let update = Update { optimizer: optimizer_kind, learning_rate, ..Update::default() };
     update.emit(&graph, &step, &gradients);
     let variables = graph.variables();
     let results: Vec<_> = variables.iter().map(|v| graph.tensor(v.update.unwrap())).collect();

@@ -7,7 +7,7 @@ use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, InstrId, Literal, Op};
 use bf16scope::models::{Model, transformer, yaml};
 use bf16scope::nn::{Softmax, token_loss};
-use bf16scope::optim::{LearningRate, Optimizer, Update, WeightDecay};
+use bf16scope::optim::{LearningRate, Optimizer, Update};
 use bf16scope::passes::cotangent_remat;
 use bf16scope::passes::grad::gradients;
 use bf16scope::train::{Objective, program};
@@ -31,7 +31,7 @@ fn step(model: &Model, precision: Precision, tuning: Tuning) -> Program {
     let update = Update {
         optimizer: Optimizer::Sgd {},
         learning_rate: LearningRate::Constant { value: 1.0 },
-        weight_decay: WeightDecay::default(),
+        ..Update::default()
     };
     let program =
         program::training(&*model.task(0.0), precision, 2, &Objective { update, tuning, ..Objective::default() });

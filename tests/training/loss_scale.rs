@@ -6,7 +6,7 @@ use crate::{examples, run};
 use bf16scope::data::{Arrays, Batch};
 use bf16scope::graph::Precision;
 use bf16scope::models::{Model, mlp};
-use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
+use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update};
 use bf16scope::train::checkpoint::HostArray;
 use bf16scope::train::{Objective, Session, Spec};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ fn batch(session: &Session) -> Batch {
 
 fn session(precision: Precision, optimizer: Optimizer, loss_scale: LossScale) -> Session {
     let learning_rate = LearningRate::Constant { value: 0.05 };
-    let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
+    let update = Update { optimizer, learning_rate, ..Update::default() };
     let objective = Objective { update, loss_scale, ..Objective::default() };
     let model = Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) });
     let spec = Spec { precision, batch: BATCH, seed: 1, objective, ..Spec::new(model.task(0.0)) };

@@ -43,7 +43,7 @@ fn quadratic(optimizer: Optimizer, weight_decay: WeightDecay) -> Program {
     let w = graph.scope().variable("w", DType::F32, [4], Init::Zeros);
     let curvature = graph.input("curvature", DType::F32, [4]);
     let step = graph.input("step", DType::S32, []);
-    let update = Update { optimizer, learning_rate: LearningRate::Constant { value: RATE }, weight_decay };
+    let update = Update { optimizer, learning_rate: LearningRate::Constant { value: RATE }, weight_decay, clip: None };
     update.emit(&graph, &step, &[(w.number, &curvature * &w.stored)]);
     let results: Vec<_> = graph.variables().iter().map(|v| graph.tensor(v.update.unwrap())).collect();
     let results: Vec<_> = results.iter().map(|result| ("", result)).collect();

@@ -5,13 +5,14 @@
 //! both be within it. They are not compared bit for bit: whether a product and a sum become one fused operation, which
 //! rounds once less, is the compiler's and the processor's choice.
 
-use super::bounded::{Bounded, FUNCTION, check};
+use super::bounded::{Bounded, FUNCTION, U, check};
 use crate::run;
 
 use bf16scope::graph::{Graph, Init};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::optim::{
-    Adadelta, Adagrad, AdamW, Ftrl, Lamb, Lars, LearningRate, MomentumDtype, Optimizer, RmsProp, Update, WeightDecay,
+    Adadelta, Adagrad, AdamW, Clip, Ftrl, Lamb, Lars, LearningRate, MomentumDtype, Optimizer, RmsProp, Update,
+    WeightDecay,
 };
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
@@ -401,4 +402,48 @@ fn lars() {
             }
         });
     }
+}
+
+#[test]
+fn clipping() {
+    let clips = [
+        ("clip_global_norm", Clip::GlobalNorm { value: 4.0 }),
+        ("clip_norm", Clip::Norm { value: 4.0 }),
+        ("clip_value", Clip::Value { value: 1.5 }),
+    ];
+    for (case, clip) in clips {
+        let update = Update { clip: Some(clip), ..with(Optimizer::Sgd {}) };
+        follow(&[case], &update, &[], |_, states, g| {
+            let of_all = Bounded::norm(&g.concat());
+            let least = |norm: Bounded, value: f64| Bounded { value: norm.value.max(value), ..norm };
+            for (state, g) in states.iter_mut().zip(g) {
+                let of_one = Bounded::norm(g);
+                let clipped = |g: Bounded| match clip {
+                    // TensorFlow and we multiply with a reciprocal: two roundings more.
+                    Clip::GlobalNorm { value } => (g * (Bounded::exact(value) / least(of_all, value))).rounded(2.0 * U),
+                    Clip::Norm { value } => g * Bounded::exact(value) / least(of_one, value),
+                    Clip::Value { value } => g.clamp(-value, value),
+                };
+                state.each(g, |w, g, _| w - rate() * clipped(g));
+            }
+        });
+    }
+}
+
+/// As TensorFlow does, and unlike a factor of 0.
+#[test]
+fn an_infinite_global_norm_makes_every_gradient_nan() {
+    let graph = Graph::training("update");
+    let [w, v] = ["w", "v"].map(|name| graph.scope().variable(name, DType::F32, [1], Init::Ones));
+    let update = Update { clip: Some(Clip::GlobalNorm { value: 1.0 }), ..with(Optimizer::Sgd {}) };
+    let given = [(w.number, graph.input("x", DType::F32, [1])), (v.number, graph.full(DType::F32, &[1], 0.5))];
+    update.emit(&graph, &graph.input("step", DType::S32, []), &given);
+    let results = [0, 1].map(|number| graph.tensor(graph.variables()[number].update.unwrap()));
+    let program = graph.finish(&[("w", &results[0]), ("v", &results[1])]).unwrap();
+    let results = run::run(&program, |name| match name {
+        "step" => Literal::from_elements([], &[0i32]),
+        "x" => Literal::from_elements([1], &[f32::INFINITY]),
+        _ => Literal::from_elements([1], &[1f32]),
+    });
+    assert!(results.iter().all(|result| run::f32s(result)[0].is_nan()));
 }

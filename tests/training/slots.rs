@@ -9,7 +9,7 @@ use bf16scope::hlo::DType;
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::models::{Model, mlp};
-use bf16scope::optim::{LearningRate, LossScale, MomentumDtype, Optimizer, Update, WeightDecay};
+use bf16scope::optim::{LearningRate, LossScale, MomentumDtype, Optimizer, Update};
 use bf16scope::pjrt::{Arg, Buffer, CompileOptions};
 use bf16scope::tpu::{Target, compile};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray};
@@ -41,7 +41,7 @@ fn program_of(optimizer: Optimizer) -> Program {
     let gradient = graph.input("gradient", DType::F32, [N as i64]);
     let step = graph.input("step", DType::S32, []);
     let learning_rate = LearningRate::Constant { value: f64::from(RATE) };
-    let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
+    let update = Update { optimizer, learning_rate, ..Update::default() };
     update.emit(&graph, &step, &[(w.number, gradient)]);
     let results: Vec<_> = graph.variables().iter().map(|v| graph.tensor(v.update.unwrap())).collect();
     let results: Vec<_> = results.iter().map(|result| ("", result)).collect();
@@ -164,7 +164,7 @@ fn a_second_moment_in_bf16_would_stall_which_is_why_there_is_none() {
 
 fn spec(optimizer: Optimizer, precision: Precision, loss_scale: LossScale) -> Spec {
     let learning_rate = LearningRate::Constant { value: 0.01 };
-    let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
+    let update = Update { optimizer, learning_rate, ..Update::default() };
     let objective = Objective { update, loss_scale, ..Objective::default() };
     let model = Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) });
     Spec { precision, batch: 8, seed: 1, objective, ..Spec::new(model.task(0.0)) }

@@ -4,7 +4,7 @@ use crate::{examples, run};
 
 use bf16scope::graph::Precision;
 use bf16scope::models::{Model, cnn};
-use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RateDrop, Update, WeightDecay};
+use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RateDrop, Update};
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray, Place};
 use bf16scope::train::{
@@ -44,7 +44,7 @@ const STEPS_PER_EPOCH: u64 = 1437 / 32;
 fn spec(learning_rate: LearningRate) -> Spec {
     let model = cnn::Config { filters: vec![8], dropout: 0.25, ..cnn::Config::new([8, 8, 1], 10) };
     let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: true, momentum_dtype: MomentumDtype::F32 };
-    let update = Update { optimizer, learning_rate, weight_decay: WeightDecay::default() };
+    let update = Update { optimizer, learning_rate, ..Update::default() };
     let objective = Objective { update, ..Objective::default() };
     Spec {
         precision: Precision::Bf16,

@@ -6,7 +6,7 @@ use crate::{examples, run};
 use bf16scope::graph::{Init, Precision, Program};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::{Model, yaml};
-use bf16scope::optim::{LearningRate, Optimizer, Update, WeightDecay};
+use bf16scope::optim::{LearningRate, Optimizer, Update};
 use bf16scope::train::{Objective, Resumption, Session, Spec, program};
 use bf16scope::tuning::{CHOICES, Choice, Effect, Tune, Tuning};
 use std::path::Path;
@@ -26,7 +26,7 @@ fn objective(tuning: &Tuning) -> Objective {
     let update = Update {
         optimizer: Optimizer::Sgd {},
         learning_rate: LearningRate::Constant { value: 1.0 },
-        weight_decay: WeightDecay::default(),
+        ..Update::default()
     };
     Objective { update, tuning: tuning.clone(), ..Objective::default() }
 }

@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let update = Update {
         optimizer: Optimizer::ADAM,
         learning_rate: LearningRate::Constant { value: 0.02 },
-        weight_decay: WeightDecay::default(),
+        ..Update::default()
     };
     let objective = Objective { update, ..Objective::default() };
     let spec = || Spec { objective: objective.clone(), ..Spec::new(Arc::new(Offsets)) };

@@ -1,0 +1,74 @@
+//! Gradients that are too large, made smaller.
+
+use super::layerwise::norm;
+use super::number;
+use crate::graph::Tensor;
+use crate::hlo::ops::BinaryOp;
+use serde::{Deserialize, Serialize};
+
+/// How gradients are clipped, after a weight decay that is a term of the loss is added and before the optimizer.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Clip {
+    /// All by one factor, so that the root of the sum of all squares is at most `value`:
+    /// `g · value · min(1 / norm, 1 / value)`. Where the norm is not finite, every gradient is NaN.
+    ///
+    /// # Source
+    /// TensorFlow's `clip_by_global_norm`.
+    GlobalNorm {
+        /// The largest norm.
+        #[serde(deserialize_with = "number::positive")]
+        value: f64,
+    },
+    /// Each variable's, so that its norm is at most `value`: `g · value / max(norm, value)`.
+    ///
+    /// # Source
+    /// TensorFlow's `clip_by_norm`.
+    Norm {
+        /// The largest norm.
+        #[serde(deserialize_with = "number::positive")]
+        value: f64,
+    },
+    /// Each element, to between `-value` and `value`.
+    ///
+    /// # Source
+    /// TensorFlow's `clip_by_value`.
+    Value {
+        /// The largest element.
+        #[serde(deserialize_with = "number::positive")]
+        value: f64,
+    },
+}
+
+impl Clip {
+    /// The gradients, clipped.
+    #[track_caller]
+    pub(super) fn emit(self, gradients: &[Tensor]) -> Vec<Tensor> {
+        match self {
+            Clip::GlobalNorm { value } => {
+                let Some(first) = gradients.first() else { return vec![] };
+                let squares = gradients.iter().map(|gradient| {
+                    let axes: Vec<i64> = (0..gradient.rank() as i64).collect();
+                    (gradient * gradient).sum(&axes).cast(first.dtype())
+                });
+                let Some(sum) = squares.reduce(|sum, square| sum + square) else { return vec![] };
+                let norm = sum.sqrt();
+                let scalar = |value: f64| norm.graph().scalar(norm.dtype(), value);
+                let factor = (scalar(1.0) / &norm).minimum(&scalar(1.0 / value)) * value;
+                // 0, or NaN of an infinite norm, whose factor is 0.
+                let factor = factor + (&norm - &norm);
+                gradients.iter().map(|gradient| gradient * &factor.cast(gradient.dtype())).collect()
+            }
+            Clip::Norm { value } => {
+                let clipped = |gradient: &Tensor| {
+                    let least = gradient.graph().scalar(gradient.dtype(), value);
+                    gradient * value / norm(gradient).maximum(&least)
+                };
+                gradients.iter().map(clipped).collect()
+            }
+            Clip::Value { value } => (gradients.iter())
+                .map(|g| g.binary_scalar(BinaryOp::Maximum, -value).binary_scalar(BinaryOp::Minimum, value))
+                .collect(),
+        }
+    }
+}
