@@ -32,7 +32,7 @@ pub use layerwise::{Lamb, Lars};
 pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
 pub use optimizer::Optimizer;
 pub use rmsprop::RmsProp;
-pub use schedule::{LearningRate, RateDrop};
+pub use schedule::{LearningRate, RateChange, RateDrop, WarmUp};
 pub use slot::MomentumDtype;
 pub use weight_decay::WeightDecay;
 
@@ -47,6 +47,8 @@ pub struct Update {
     pub optimizer: Optimizer,
     /// The learning rate at each step.
     pub learning_rate: LearningRate,
+    /// What the rate is before.
+    pub warm_up: Option<WarmUp>,
     /// What is added to gradients, or subtracted from variables.
     pub weight_decay: WeightDecay,
     /// What gradients that are too large become.
@@ -54,6 +56,14 @@ pub struct Update {
 }
 
 impl Update {
+    /// The learning rate at `step`, warm-up and all, on the host, in f64.
+    pub fn rate_at(&self, step: u32) -> f64 {
+        match &self.warm_up {
+            Some(warm_up) => warm_up.at(&self.learning_rate, step),
+            None => self.learning_rate.at(step),
+        }
+    }
+
     /// Emits the update of every variable for which `gradients` has a `(variable number, gradient)`, and makes the
     /// optimizer's slots. `step` is an s32 scalar: the number of updates made before this one.
     ///
@@ -64,7 +74,10 @@ impl Update {
     /// has, or a variable that is not f32, is an error of the graph.
     #[track_caller]
     pub fn emit(&self, graph: &Graph, step: &Tensor, gradients: &[(usize, Tensor)]) -> Tensor {
-        let learning_rate = self.learning_rate.emit(step);
+        let learning_rate = match &self.warm_up {
+            Some(warm_up) => warm_up.emit(&self.learning_rate, step),
+            None => self.learning_rate.emit(step),
+        };
         let variables = graph.variables();
         let weight_decay = &WeightDecay {
             decoupled: self.weight_decay.decoupled || self.optimizer.decouples(),
@@ -80,7 +93,7 @@ impl Update {
             graph.fail("optimizer", &[step], error.with_help(format!("name a part of one, such as of `{example}`")));
             return learning_rate;
         }
-        if matches!(self.optimizer, Optimizer::Ftrl(_)) && self.learning_rate.at(0) == 0.0 {
+        if matches!(self.optimizer, Optimizer::Ftrl(_)) && self.rate_at(0) == 0.0 {
             let error = RuleError::new("optimizer/rate", "ftrl divides by the learning rate, which is 0 at step 0");
             graph.fail("optimizer", &[step], error.with_help("start the schedule above 0"));
             return learning_rate;

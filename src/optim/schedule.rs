@@ -5,10 +5,12 @@
 use super::number;
 use crate::graph::Tensor;
 use crate::hlo::DType;
-use crate::hlo::ops::BinaryOp;
+use crate::hlo::ops::{BinaryOp, UnaryOp};
 use serde::de::{self, Deserializer, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
+use std::f64::consts::PI;
 use std::fmt;
+use std::marker::PhantomData;
 use std::num::NonZeroU32;
 
 /// A learning rate.
@@ -38,6 +40,64 @@ pub enum LearningRate {
         /// Whether it falls at once every so many steps, or a little at each.
         #[serde(default)]
         staircase: bool,
+    },
+    /// `value · ((1 − alpha) · ½(1 + cos(π·f)) + alpha)`, where `f` is `min(step, decay_steps) / decay_steps`.
+    ///
+    /// # Source
+    /// Loshchilov & Hutter 2017, without restarts; Keras' `CosineDecay`, operation for operation.
+    Cosine {
+        /// The rate at step 0.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// The step from which on the rate is `alpha · value`.
+        decay_steps: NonZeroU32,
+        /// The share of the rate that stays.
+        #[serde(default, deserialize_with = "number::not_negative")]
+        alpha: f64,
+    },
+    /// `(value − end_value) · r^power + end_value`, where `r`, what remains, is `1 − min(step, decay_steps) / decay_steps`.
+    ///
+    /// # Source
+    /// Keras' `PolynomialDecay`. LARS' recipes have a power of 2. What remains is computed without cancellation.
+    Polynomial {
+        /// The rate at step 0.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// The step from which on the rate is `end_value`.
+        decay_steps: NonZeroU32,
+        /// The rate at the end.
+        #[serde(default, deserialize_with = "number::not_negative")]
+        end_value: f64,
+        /// The power.
+        #[serde(deserialize_with = "number::positive")]
+        power: f64,
+    },
+    /// In a straight line from `value` to `end_value`: [`LearningRate::Polynomial`] with a power of 1.
+    ///
+    /// # Source
+    /// BERT's, after its warm-up.
+    Linear {
+        /// The rate at step 0.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// The step from which on the rate is `end_value`.
+        decay_steps: NonZeroU32,
+        /// The rate at the end.
+        #[serde(default, deserialize_with = "number::not_negative")]
+        end_value: f64,
+    },
+    /// `value`, and from the step of each change on, that change's value.
+    ///
+    /// # Source
+    /// Keras' `PiecewiseConstantDecay`, whose boundary is the last step of a piece and not the first of the next: a change
+    /// at step 101 is its boundary of 100.
+    Piecewise {
+        /// The rate at first.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// The rates after it, in ascending order of steps.
+        #[serde(deserialize_with = "ascending")]
+        changes: Vec<RateChange>,
     },
     /// `value / √max(t, constant_until)`, where `t` is 1 at the first step.
     ///
@@ -79,19 +139,50 @@ pub struct RateDrop {
     pub multiplier: f64,
 }
 
-/// Drops whose steps ascend: the latest that was passed is the one that counts.
-fn ascending<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RateDrop>, D::Error> {
-    struct Ascending;
-    impl<'de> Visitor<'de> for Ascending {
-        type Value = Vec<RateDrop>;
+/// From `step` on, the rate is `value`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateChange {
+    /// The first step of the value.
+    pub step: u32,
+    /// The rate.
+    #[serde(deserialize_with = "number::not_negative")]
+    pub value: f64,
+}
+
+/// What happens at a step.
+trait AtStep {
+    const WHAT: &'static str;
+    fn step(&self) -> u32;
+}
+
+impl AtStep for RateDrop {
+    const WHAT: &'static str = "drop";
+    fn step(&self) -> u32 {
+        self.step
+    }
+}
+
+impl AtStep for RateChange {
+    const WHAT: &'static str = "change";
+    fn step(&self) -> u32 {
+        self.step
+    }
+}
+
+/// Drops or changes whose steps ascend: the latest that was passed is the one that counts.
+fn ascending<'de, D: Deserializer<'de>, T: AtStep + Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Ascending<T>(PhantomData<T>);
+    impl<'de, T: AtStep + Deserialize<'de>> Visitor<'de> for Ascending<T> {
+        type Value = Vec<T>;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of drops")
+            write!(f, "a list of {}s", T::WHAT)
         }
-        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<RateDrop>, A::Error> {
-            let mut drops: Vec<RateDrop> = Vec::new();
-            while let Some(drop) = elements.next_element::<RateDrop>()? {
-                if let Some(last) = drops.last().filter(|last| last.step >= drop.step) {
-                    let found = format!("a drop at step {} after one at step {}", drop.step, last.step);
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<T>, A::Error> {
+            let mut drops: Vec<T> = Vec::new();
+            while let Some(drop) = elements.next_element::<T>()? {
+                if let Some(last) = drops.last().filter(|last| last.step() >= drop.step()) {
+                    let found = format!("a {} at step {} after one at step {}", T::WHAT, drop.step(), last.step());
                     return Err(de::Error::invalid_value(Unexpected::Other(&found), &"ascending steps"));
                 }
                 drops.push(drop);
@@ -99,7 +190,7 @@ fn ascending<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RateDrop>
             Ok(drops)
         }
     }
-    deserializer.deserialize_seq(Ascending)
+    deserializer.deserialize_seq(Ascending(PhantomData))
 }
 
 impl Default for LearningRate {
@@ -149,6 +240,26 @@ impl LearningRate {
                 };
                 graph.scalar(DType::F32, *decay_rate).power(&exponent) * *value
             }
+            LearningRate::Cosine { value, decay_steps, alpha } => {
+                let decay_steps = f64::from(decay_steps.get());
+                let passed = step.cast(DType::F32).binary_scalar(BinaryOp::Minimum, decay_steps) / decay_steps;
+                let half_wave = ((passed * PI).unary(UnaryOp::Cos) + 1.0) * 0.5;
+                (half_wave * (1.0 - alpha) + *alpha) * *value
+            }
+            LearningRate::Polynomial { value, decay_steps, end_value, power } => {
+                let remaining = remaining(step, *decay_steps);
+                remaining.power(&graph.scalar(DType::F32, *power)) * (value - end_value) + *end_value
+            }
+            LearningRate::Linear { value, decay_steps, end_value } => {
+                remaining(step, *decay_steps) * (value - end_value) + *end_value
+            }
+            LearningRate::Piecewise { value, changes } => {
+                let constant = |value: f64| graph.scalar(DType::F32, value);
+                changes.iter().fold(constant(*value), |rate, change| {
+                    let step_of_change = f64::from(change.step.min(i32::MAX as u32));
+                    step.less(&graph.scalar(DType::S32, step_of_change)).select(&rate, &constant(change.value))
+                })
+            }
             LearningRate::InverseSqrt { value, constant_until } => {
                 let least = graph.scalar(DType::F32, f64::from(constant_until.get()));
                 let t = (step.cast(DType::F32) + 1.0).maximum(&least);
@@ -178,6 +289,19 @@ impl LearningRate {
                 let exponent = f64::from(step) / f64::from(decay_steps.get());
                 value * decay_rate.powf(if *staircase { exponent.floor() } else { exponent })
             }
+            LearningRate::Cosine { value, decay_steps, alpha } => {
+                let passed = 1.0 - remaining_at(step, *decay_steps);
+                value * ((1.0 - alpha) * 0.5 * (1.0 + (PI * passed).cos()) + alpha)
+            }
+            LearningRate::Polynomial { value, decay_steps, end_value, power } => {
+                (value - end_value) * remaining_at(step, *decay_steps).powf(*power) + end_value
+            }
+            LearningRate::Linear { value, decay_steps, end_value } => {
+                (value - end_value) * remaining_at(step, *decay_steps) + end_value
+            }
+            LearningRate::Piecewise { value, changes } => {
+                changes.iter().rev().find(|change| step >= change.step).map_or(*value, |change| change.value)
+            }
             LearningRate::InverseSqrt { value, constant_until } => {
                 value / (f64::from(step) + 1.0).max(f64::from(constant_until.get())).sqrt()
             }
@@ -190,6 +314,63 @@ impl LearningRate {
                 }
             }
         }
+    }
+}
+
+/// `1 − min(step, decay_steps) / decay_steps`, from the steps that remain.
+#[track_caller]
+fn remaining(step: &Tensor, decay_steps: NonZeroU32) -> Tensor {
+    let n = f64::from(decay_steps.get().min(i32::MAX as u32));
+    let left = step.graph().scalar(DType::S32, n) - step.binary_scalar(BinaryOp::Minimum, n);
+    left.cast(DType::F32) / n
+}
+
+fn remaining_at(step: u32, decay_steps: NonZeroU32) -> f64 {
+    f64::from(decay_steps.get() - step.min(decay_steps.get())) / f64::from(decay_steps.get())
+}
+
+/// A learning rate that rises in a straight line to where a schedule starts.
+///
+/// Before step `steps` the rate is `start + (target − start) · step / steps`, where `target` is the schedule's rate at its
+/// step 0.
+///
+/// # Source
+/// Keras' `CosineDecay(start, warmup_target=…, warmup_steps=steps)`; overlapping, BERT's `optimization.py` and
+/// EfficientNet's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WarmUp {
+    /// How many steps it takes.
+    pub steps: NonZeroU32,
+    /// The rate at step 0. Default 0.
+    #[serde(default, deserialize_with = "number::not_negative")]
+    pub start: f64,
+    /// Whether the schedule counts these steps too, so that what follows is its rate at step `steps` and not at its step 0.
+    /// Default false.
+    #[serde(default)]
+    pub overlap: bool,
+}
+
+impl WarmUp {
+    /// The rate at `step`, an s32 scalar, as an f32 scalar: first this, then `schedule`.
+    #[track_caller]
+    pub fn emit(&self, schedule: &LearningRate, step: &Tensor) -> Tensor {
+        let steps = f64::from(self.steps.get().min(i32::MAX as u32));
+        let ramp = step.cast(DType::F32) / steps * (schedule.at(0) - self.start) + self.start;
+        let after = match self.overlap {
+            true => schedule.emit(step),
+            false => schedule.emit(&step.binary_scalar(BinaryOp::Subtract, steps)),
+        };
+        step.less(&step.graph().scalar(DType::S32, steps)).select(&ramp, &after)
+    }
+
+    /// The rate at `step`, on the host, in f64.
+    pub fn at(&self, schedule: &LearningRate, step: u32) -> f64 {
+        let steps = self.steps.get();
+        if step < steps {
+            return self.start + (schedule.at(0) - self.start) * f64::from(step) / f64::from(steps);
+        }
+        schedule.at(if self.overlap { step } else { step - steps })
     }
 }
 

@@ -26,7 +26,7 @@ use crate::models::{Model, kind, yaml};
 use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
 use crate::models::kind::kind_first;
 use crate::models::{Model, yaml};
-use crate::optim::{Clip, LearningRate, LossScale, Optimizer, Update, WeightDecay};
+use crate::optim::{Clip, LearningRate, LossScale, Optimizer, Update, WarmUp, WeightDecay};
 use crate::task::Task;
 use crate::tuning::{Tune, Tuning};
 use serde::Deserialize;
@@ -70,6 +70,8 @@ pub struct TrainConfig {
     /// How fast; a number alone is constant. Default 0.1.
     #[serde(deserialize_with = "learning_rate")]
     pub learning_rate: LearningRate,
+    /// What the rate is before. Default nothing.
+    pub warm_up: Option<WarmUp>,
     /// L2 regularisation. Default none.
     pub weight_decay: WeightDecay,
     /// What gradients that are too large become. Default none.
@@ -126,6 +128,7 @@ impl Default for TrainConfig {
             shift: 0,
             optimizer: Optimizer::default(),
             learning_rate: LearningRate::default(),
+            warm_up: None,
             weight_decay: WeightDecay::default(),
             clip: None,
             label_smoothing: 0.0,
@@ -146,6 +149,7 @@ impl TrainConfig {
             optimizer: self.optimizer,
             learning_rate: self.learning_rate.clone(),
             weight_decay: self.weight_decay.clone(),
+            warm_up: self.warm_up,
             clip: self.clip,
         };
         let loss_scale = self.loss_scale.unwrap_or(match precision {
@@ -294,6 +298,7 @@ tune: {remat: [block*, stem]}
                 learning_rate: LearningRate::WarmUpStep { value: 0.4, warm_up: 10, drops },
                 weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()], decoupled: false },
                 clip: None,
+                warm_up: None,
                 label_smoothing: 0.1,
                 loss_scale: Some(LossScale::Static { scale: 128.0 }),
                 accumulate: 4,
@@ -497,6 +502,7 @@ tune: {remat: [block*, stem]}
             expect![[r#"
                 e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
                 e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, clip, label_smoothing, loss_scale, accumulate, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, warm_up, weight_decay, clip, label_smoothing, loss_scale, accumulate, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],

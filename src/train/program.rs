@@ -202,7 +202,7 @@ mod tests {
         let weight_decay = WeightDecay { value: 1e-4, except: Vec::new(), decoupled: false };
         let learning_rate = LearningRate::resnet(256, 10, 90);
         Objective {
-            update: Update { optimizer: Optimizer::ADAM, learning_rate, weight_decay, clip: None },
+            update: Update { optimizer: Optimizer::ADAM, learning_rate, weight_decay, ..Update::default() },
             ..Objective::default()
         }
     }

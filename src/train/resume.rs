@@ -36,6 +36,8 @@ const MAY_CHANGE: &[&str] = &[
     "train.loss_scale",
     "train.optimizer.",
     "train.shift",
+    "train.warm_up",
+    "train.warm_up.",
     "train.weight_decay.",
     // How it is computed.
     "train.accumulate",
@@ -74,6 +76,9 @@ fn whatever_the_calls(spec: &Spec) -> Value {
     // Not there where there is none, as in checkpoints from before there was the key.
     if let Some(clip) = objective.update.clip {
         settings["train"]["clip"] = kind_first(json(serde_json::to_value(clip)));
+    }
+    if let Some(warm_up) = objective.update.warm_up {
+        settings["train"]["warm_up"] = json(serde_json::to_value(warm_up));
     }
     settings
 }

@@ -17,6 +17,7 @@ mod optim_tf;
 mod remat;
 #[path = "../run/mod.rs"]
 mod run;
+mod schedules_tf;
 mod slots;
 mod steps_per_call;
 mod train;

@@ -43,7 +43,8 @@ fn quadratic(optimizer: Optimizer, weight_decay: WeightDecay) -> Program {
     let w = graph.scope().variable("w", DType::F32, [4], Init::Zeros);
     let curvature = graph.input("curvature", DType::F32, [4]);
     let step = graph.input("step", DType::S32, []);
-    let update = Update { optimizer, learning_rate: LearningRate::Constant { value: RATE }, weight_decay, clip: None };
+    let update =
+        Update { optimizer, learning_rate: LearningRate::Constant { value: RATE }, weight_decay, ..Update::default() };
     update.emit(&graph, &step, &[(w.number, &curvature * &w.stored)]);
     let results: Vec<_> = graph.variables().iter().map(|v| graph.tensor(v.update.unwrap())).collect();
     let results: Vec<_> = results.iter().map(|result| ("", result)).collect();
