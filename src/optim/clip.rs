@@ -56,6 +56,7 @@ impl Clip {
                 let scalar = |value: f64| norm.graph().scalar(norm.dtype(), value);
                 let factor = (scalar(1.0) / &norm).minimum(&scalar(1.0 / value)) * value;
                 // 0, or NaN of an infinite norm, whose factor is 0.
+                #[expect(clippy::eq_op, reason = "a norm that is not finite makes NaN, as in TensorFlow")]
                 let factor = factor + (&norm - &norm);
                 gradients.iter().map(|gradient| gradient * &factor.cast(gradient.dtype())).collect()
             }

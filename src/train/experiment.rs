@@ -23,9 +23,6 @@ use crate::data::Source;
 use crate::files;
 use crate::graph::Precision;
 use crate::models::{Model, kind, yaml};
-use crate::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
-use crate::models::kind::kind_first;
-use crate::models::{Model, yaml};
 use crate::optim::{Clip, LearningRate, LossScale, Optimizer, Update, WarmUp, WeightDecay};
 use crate::task::Task;
 use crate::tuning::{Tune, Tuning};
@@ -75,7 +72,7 @@ pub struct TrainConfig {
     /// L2 regularisation. Default none.
     pub weight_decay: WeightDecay,
     /// What gradients that are too large become. Default none.
-    #[serde(deserialize_with = "kind_first_or_none")]
+    #[serde(deserialize_with = "kind_or_none")]
     pub clip: Option<Clip>,
     /// Label smoothing. Default 0.
     #[serde(deserialize_with = "yaml::fraction")]
@@ -113,10 +110,10 @@ fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optio
     count(deserializer).map(Some)
 }
 
-fn kind_first_or_none<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+fn kind_or_none<'de, D: serde::Deserializer<'de>, T: serde::de::DeserializeOwned>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
-    kind_first(deserializer).map(Some)
+    kind::read(deserializer).map(Some)
 }
 
 impl Default for TrainConfig {
@@ -448,17 +445,17 @@ tune: {remat: [block*, stem]}
         check(
             "  optimizer: adm\n",
             expect![[r#"
-            e.yaml:3:14: unknown value `adm`, expected one of sgd, momentum, adam, adafactor
-              3 |   optimizer: adm
-                |              ^^^
-              help: did you mean `adam`?"#]],
+                e.yaml:3:14: unknown value `adm`, expected one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars
+                  3 |   optimizer: adm
+                    |              ^^^
+                  help: did you mean `adam`?"#]],
         );
         check(
             "  optimizer: 0.1\n",
             expect![[r#"
-            e.yaml:3:14: found floating point `0.1`, expected keys with `kind: …`, one of sgd, momentum, adam, adafactor
-              3 |   optimizer: 0.1
-                |              ^^^"#]],
+                e.yaml:3:14: found floating point `0.1`, expected keys with `kind: …`, one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars
+                  3 |   optimizer: 0.1
+                    |              ^^^"#]],
         );
         check(
             "  learning_rate: exponential\n",
@@ -478,9 +475,9 @@ tune: {remat: [block*, stem]}
         check(
             "  learning_rate: [0.1]\n",
             expect![[r#"
-            e.yaml:3:18: found a list, expected a number, or keys with `kind: …`, one of constant, exponential, inverse_sqrt, warm_up_step
-              3 |   learning_rate: [0.1]
-                |                  ^"#]],
+                e.yaml:3:18: found a list, expected a number, or keys with `kind: …`, one of constant, exponential, cosine, polynomial, linear, piecewise, inverse_sqrt, warm_up_step
+                  3 |   learning_rate: [0.1]
+                    |                  ^"#]],
         );
         check(
             "  optimizer: {kind: sgd, momentum: 0.9}\n",
@@ -500,9 +497,7 @@ tune: {remat: [block*, stem]}
         check(
             "  epoch: 3\n",
             expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, weight_decay, clip, label_smoothing, loss_scale, accumulate, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, warm_up, weight_decay, clip, label_smoothing, loss_scale, accumulate, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, warm_up, weight_decay, clip, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],

@@ -128,8 +128,7 @@ impl Session {
 
     /// The learning rate of the step that so many come before.
     pub(super) fn learning_rate_of(&self, step: u64) -> f64 {
-        self.spec.objective.update.learning_rate.at(u32::try_from(step).unwrap_or(u32::MAX))
-        self.spec.objective.update.rate_at(u32::try_from(self.step).unwrap_or(u32::MAX))
+        self.spec.objective.update.rate_at(u32::try_from(step).unwrap_or(u32::MAX))
     }
 
     /// One update. Gives the loss and the metrics of the batch, before the update.

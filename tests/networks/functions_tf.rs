@@ -28,13 +28,16 @@ use std::fs::File;
 /// 4 ulp, as in `tests/training/optim.rs`.
 const FUNCTION: f64 = 8.0;
 
+/// A function of a scope and of its arguments.
+type Build = Box<dyn Fn(&Scope, &[Tensor]) -> Tensor>;
+
 /// A function with the recording's name.
 struct Case {
     name: String,
     /// Inputs that are no variables, in the order in which `build` takes them.
     inputs: &'static [&'static str],
     roundings: f64,
-    build: Box<dyn Fn(&Scope, &[Tensor]) -> Tensor>,
+    build: Build,
 }
 
 fn case(
@@ -276,8 +279,7 @@ fn compare(cases: &[Case]) -> Vec<String> {
             let bound = 2.0 * case.roundings * unit * size;
             for (at, (value, theirs)) in values.iter().zip(&theirs).enumerate() {
                 let off = (value - theirs).abs();
-                // A NaN is no match either.
-                if !(off <= bound) {
+                if off.is_nan() || off > bound {
                     wrong.push(format!(
                         "{name}[{at}], {what}: {value:e}, expected {theirs:e}, off by {off:e} > {bound:e}"
                     ));

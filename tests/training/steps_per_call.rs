@@ -8,7 +8,7 @@ use bf16scope::hlo::DType;
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::models::{Model, cnn};
-use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update, WeightDecay};
+use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update};
 use bf16scope::pjrt::Client;
 use bf16scope::task::{Feature, Features, Identity, Loss, Mode, Outputs, Task};
 use bf16scope::tpu::{Target, compile};
@@ -42,7 +42,7 @@ fn looped(n: u32) -> StepsPerCall {
 /// Adam with a rate that changes from step to step, so that a step counted wrong shows.
 fn objective(precision: Precision) -> Objective {
     let learning_rate = LearningRate::WarmUpStep { value: 0.01, warm_up: 12, drops: Vec::new() };
-    let update = Update { optimizer: Optimizer::ADAM, learning_rate, weight_decay: WeightDecay::default() };
+    let update = Update { optimizer: Optimizer::ADAM, learning_rate, ..Update::default() };
     let loss_scale = if precision == Precision::F16 { LossScale::DYNAMIC } else { LossScale::None };
     Objective { update, loss_scale, ..Objective::default() }
 }
@@ -135,7 +135,7 @@ fn a_loop_makes_the_same_steps() {
         let update = Update {
             optimizer: Optimizer::Sgd {},
             learning_rate: LearningRate::Constant { value: 0.5 },
-            weight_decay: WeightDecay::default(),
+            ..Update::default()
         };
         let objective = Objective { update, ..Objective::default() };
         let spec = Spec { batch: 2, precision: Precision::F32, objective, ..Spec::new(Arc::new(Exact)) };
