@@ -281,10 +281,13 @@ fn only_some_rooms_touch_files() {
 fn nothing_is_left_unfinished() {
     let marks =
         [concat!("to", "do!("), concat!("unimplemented", "!("), concat!("#[ig", "nore"), concat!("#[should", "_panic")];
+    // What `ci/long` runs, and nothing else, is left out of `cargo test`.
+    let long = concat!("#[ig", "nore = \"ci/long: ");
     let mut found = Vec::new();
     for folder in ["src", "tests"] {
         for (path, text) in rust_files(folder) {
-            for line in text.lines().filter(|line| marks.iter().any(|mark| line.contains(mark))) {
+            let is_found = |line: &&str| marks.iter().any(|mark| line.contains(mark)) && !line.trim().starts_with(long);
+            for line in text.lines().filter(is_found) {
                 found.push(format!("{}: {}", path.display(), line.trim()));
             }
         }

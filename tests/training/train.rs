@@ -99,8 +99,9 @@ fn digits_accuracy(precision: Precision, seed: u64) -> f64 {
     accuracy
 }
 
-/// In bf16 with seed 0, which two tests want.
+/// In bf16 and f32 with seed 0, which several tests want.
 static BF16_ACCURACY: LazyLock<f64> = LazyLock::new(|| digits_accuracy(Precision::Bf16, 0));
+static F32_ACCURACY: LazyLock<f64> = LazyLock::new(|| digits_accuracy(Precision::F32, 0));
 
 #[test]
 fn the_digits_are_learnt_in_16_bits() {
@@ -110,13 +111,21 @@ fn the_digits_are_learnt_in_16_bits() {
     LazyLock::force(&BF16_ACCURACY);
 }
 
-/// One accuracy on 360 images has a standard deviation of 0.6 points, and other processors sum in another order: single
-/// runs in f32 and bf16 part by more than a point on some. The difference of two means of three has 0.5.
+/// One accuracy on 360 images has a standard deviation of 0.6 points, and other processors sum in another order. The
+/// difference of two has 0.85; three of them are 2.5.
 #[test]
 fn the_digits_are_learnt_as_well_in_bf16_as_in_f32() {
+    let (f32, bf16) = (*F32_ACCURACY, *BF16_ACCURACY);
+    assert!((f32 - bf16).abs() <= 0.025, "f32 ended at {f32}, bf16 at {bf16}");
+}
+
+/// The difference of two means of three has a standard deviation of 0.5 points: two of them.
+#[test]
+#[ignore = "ci/long: trains six times"]
+fn the_digits_are_learnt_as_well_in_bf16_as_in_f32_over_three_seeds() {
     let others = |precision| digits_accuracy(precision, 1) + digits_accuracy(precision, 2);
     let bf16 = (*BF16_ACCURACY + others(Precision::Bf16)) / 3.0;
-    let f32 = (digits_accuracy(Precision::F32, 0) + others(Precision::F32)) / 3.0;
+    let f32 = (*F32_ACCURACY + others(Precision::F32)) / 3.0;
     assert!((f32 - bf16).abs() <= 0.01, "means: f32 ended at {f32}, bf16 at {bf16}");
 }
 

@@ -15,10 +15,9 @@ fn resnet() -> Model {
     yaml::from_str("resnet", "{kind: resnet, depth: 18, width: 4, input: [16, 16, 3], n_classes: 5}").unwrap()
 }
 
-fn transformer() -> Model {
-    let text =
-        "{kind: transformer, vocabulary: 5, length: 8, max_length: 8, layers: 2, features: 16, heads: 4, hidden: 32}";
-    yaml::from_str("transformer", text).unwrap()
+fn transformer(n_layers: u32) -> Model {
+    let sizes = "vocabulary: 5, length: 8, max_length: 8, features: 16, heads: 4, hidden: 32";
+    yaml::from_str("transformer", &format!("{{kind: transformer, {sizes}, layers: {n_layers}}}")).unwrap()
 }
 
 /// With a rate of 1 and no momentum the new value is the old one less the gradient.
@@ -81,8 +80,18 @@ const MADE: [(&str, &str); 12] = [
 /// network of convolutions rematerialises; here it is the transformer that runs.
 #[test]
 fn choices_keep_the_variables_and_exact_ones_every_bit() {
+    keep_variables_and_bits(1);
+}
+
+#[test]
+#[ignore = "ci/long: compiles seven steps of two layers, half a minute of a core"]
+fn choices_keep_the_variables_of_two_layers_and_exact_ones_every_bit() {
+    keep_variables_and_bits(2);
+}
+
+fn keep_variables_and_bits(n_layers: u32) {
     let mut n_changed = 0;
-    for (model, precision, batch) in [(resnet(), Precision::F32, 128), (transformer(), Precision::Bf16, 2)] {
+    for (model, precision, batch) in [(resnet(), Precision::F32, 128), (transformer(n_layers), Precision::Bf16, 2)] {
         let step = |tuning: &Tuning| {
             program::training(&*model.task(0.0), precision, batch, &objective(tuning)).map(|step| step.program)
         };

@@ -6,6 +6,7 @@ use bf16scope::data::{ArrayInfo, Arrays};
 use bf16scope::graph::Precision;
 use bf16scope::hlo::DType;
 use bf16scope::models::{Model, two_tower, yaml};
+use bf16scope::train::checkpoint::Checkpoint;
 use bf16scope::train::{Evaluator, Examples, Experiment, Plan, Predictor, Session, Spec, TrainError};
 use bf16scope::tuning::Tuning;
 use std::path::{Path, PathBuf};
@@ -83,28 +84,31 @@ fn words_of_drawings_are_found_among_those_of_a_batch() {
 /// With all variables zero every logit is 0, and so is every cosine: class 0 wins every tie, the first of a batch too.
 #[test]
 fn padding_of_a_batch_counts_for_nothing_in_an_evaluation() {
-    let zeros = |loss: &str, precision, batch: u32| {
-        let spec = spec(loss, precision);
-        let task = spec.task.clone();
-        let client = run::cpu().unwrap();
-        let mut checkpoint = Session::new(&client, spec).unwrap().checkpoint(1).unwrap();
+    let client = run::cpu().unwrap();
+    let zeros = |loss: &str| {
+        let mut checkpoint = Session::new(&client, spec(loss, Precision::Bf16)).unwrap().checkpoint(1).unwrap();
         checkpoint.variables.values_mut().for_each(|array| array.bytes.fill(0));
-        let evaluator = Evaluator::new(&client, &task, precision, batch, &Tuning::none()).unwrap();
-        let evaluation = evaluator.evaluate(Path::new("zeros"), &checkpoint, &*drawings().test).unwrap();
+        checkpoint
+    };
+    let evaluated = |checkpoint: &Checkpoint, loss: &str, batch: u32| {
+        let task = spec(loss, Precision::Bf16).task;
+        let evaluator = Evaluator::new(&client, &task, Precision::Bf16, batch, &Tuning::none()).unwrap();
+        let evaluation = evaluator.evaluate(Path::new("zeros"), checkpoint, &*drawings().test).unwrap();
         assert_eq!(evaluation.n_examples as usize, N_TEST);
         evaluation.totals
     };
     // A logarithm to 4 ulp, and a sum of up to 391 equal terms, each addition to half an ulp.
     let bound = |value: f64| value * f64::from(f32::EPSILON) * (4.0 + N_TEST as f64 / 2.0);
     let n_first = examples::labels(&*drawings().test).iter().filter(|&&label| label == 0).count();
+    let checkpoint = zeros(CLASSES);
     for batch in [7, 32, 391] {
-        let totals = zeros(CLASSES, Precision::Bf16, batch);
+        let totals = evaluated(&checkpoint, CLASSES, batch);
         assert_eq!(totals.value("accuracy"), Some(n_first as f64 / N_TEST as f64), "batch {batch}");
         let (loss, expected) = (totals.loss().unwrap(), 11f64.ln());
         assert!((loss - expected).abs() <= bound(expected), "batch {batch}: {loss}");
     }
     // The candidates are those of the batch: 200, then 191 and padding.
-    let totals = zeros(MATCHING, Precision::Bf16, 200);
+    let totals = evaluated(&zeros(MATCHING), MATCHING, 200);
     assert_eq!(totals.value("matching_accuracy"), Some(2.0 / N_TEST as f64));
     let (loss, expected) = (totals.loss().unwrap(), (200.0 * 200f64.ln() + 191.0 * 191f64.ln()) / 391.0);
     assert!((loss - expected).abs() <= bound(expected), "{loss}, expected {expected}");
