@@ -156,6 +156,8 @@ fn a_module_is_lowered_and_what_was_decided_is_shown() {
         └─────────────┴──────────┴───────────┘
         0 of 7 instructions with f32 give bf16 now; 0 casts inserted (0 bytes)
         results computed: 3,584 bytes before, 3,584 bytes after (100.0 %)
+        --- stderr
+        bf16scope: warning: nothing gives bf16 under this policy: out.txt computes as before; --list says why, instruction by instruction
     "#]]);
 }
 
