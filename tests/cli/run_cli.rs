@@ -439,7 +439,10 @@ fn files_that_are_not_what_they_should_be() {
     let bytes = std::fs::read(folder.path("in.npz")).unwrap();
     std::fs::write(folder.path("half.npz"), &bytes[..bytes.len() / 2]).unwrap();
     let error = folder.stderr(&["run", "small.txt", "-i", "half.npz", "-o", "out.npz"]);
-    assert!(error.contains("half.npz: an archive without its end: it was cut off; help: copy or save it again"), "{error}");
+    assert!(
+        error.contains("half.npz: an archive without its end: it was cut off; help: copy or save it again"),
+        "{error}"
+    );
     let error = folder.stderr(&["run", "in.npz", "-i", "in.npz", "-o", "out.npz"]);
     assert!(error.contains("in.npz holds no HLO"), "{error}");
     let error = folder.stderr(&["run", "small.txt", "-i", "in.npz", "-o", "no/such/out.npz"]);

@@ -78,10 +78,11 @@ impl Place {
         utf8(&output.stderr)
     }
 
+    /// Whole ones: what a killed run was writing has another ending.
     fn n_records(&self) -> usize {
-        fs::read_dir(self.cache.path().join("compiles")).map_or(0, |entries| {
-            entries.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.path().extension().is_some())).count()
-        })
+        let is_record = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|ending| ending == "compile");
+        fs::read_dir(self.cache.path().join("compiles"))
+            .map_or(0, |entries| entries.filter(|entry| entry.as_ref().is_ok_and(is_record)).count())
     }
 }
 
