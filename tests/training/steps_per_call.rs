@@ -18,7 +18,7 @@ use bf16scope::train::{
 };
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -163,55 +163,50 @@ fn a_loop_makes_the_same_steps() {
     }
 }
 
-#[test]
-fn a_loop_of_steps_gives_the_same_bits_each_time() {
-    let looped = || trained(Spec { steps_per_call: looped(4), ..spec(Precision::Bf16) });
-    assert_same(&looped(), &looped());
+/// Stopped in the middle of a call; gives the checkpoint.
+fn stopped(spec: &Spec, folder: &Path) -> (PathBuf, Checkpoint) {
+    let path = folder.join("run.safetensors");
+    let mut session = Session::new(client(), spec.clone()).unwrap();
+    let stop = AtomicBool::new(false);
+    let place = Place::claim(&path).unwrap();
+    let plan = Plan { save_checkpoints_steps: NonZeroU32::new(3), ..Plan::new(2, Some(place)) };
+    let mut saved = Vec::new();
+    let result = bf16scope::train::run(&mut session, data(), &plan, &stop, &mut |event| match event {
+        // In the second epoch's second call.
+        Event::Step { epoch: 2, step: 6, .. } => stop.store(true, Ordering::Relaxed),
+        Event::Saved { step, .. } => saved.push(step),
+        _ => {}
+    });
+    assert!(matches!(result, Err(TrainError::Interrupted { step: 21, epoch: 2, .. })), "{result:?}");
+    // A call that passes a multiple of 3; the epoch's end; where it stopped.
+    assert_eq!(saved, [4, 8, 12, 13, 17, 21]);
+    let checkpoint = Checkpoint::read(&path).unwrap();
+    (path, checkpoint)
+}
+
+/// The state at the end of a run that goes on from a checkpoint.
+fn resumed(spec: Spec, path: &Path, checkpoint: &Checkpoint) -> Result<State, TrainError> {
+    let mut session = Session::new(client(), spec).unwrap();
+    assert_eq!(session.restore(path, checkpoint, Resumption::default())?, []);
+    bf16scope::train::run(&mut session, data(), &Plan::new(2, None), &AtomicBool::new(false), &mut |_| {})?;
+    session.state()
 }
 
 #[test]
-fn a_run_of_calls_stops_saves_and_resumes_between_them() {
+fn an_unrolled_run_goes_on_with_any_number_of_steps_a_call() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("run.safetensors");
-    for calls in [unrolled(4), looped(4)] {
-        let spec = Spec { steps_per_call: calls, ..spec(Precision::Bf16) };
-        let whole = trained(spec.clone());
-        let mut session = Session::new(client(), spec.clone()).unwrap();
-        let stop = AtomicBool::new(false);
-        let plan =
-            Plan { save_checkpoints_steps: NonZeroU32::new(3), ..Plan::new(2, Some(Place::claim(&path).unwrap())) };
-        let mut saved = Vec::new();
-        let stopped = bf16scope::train::run(&mut session, data(), &plan, &stop, &mut |event| match event {
-            // In the middle of the second epoch's second call.
-            Event::Step { epoch: 2, step: 6, .. } => stop.store(true, Ordering::Relaxed),
-            Event::Saved { step, .. } => saved.push(step),
-            _ => {}
-        });
-        assert!(matches!(stopped, Err(TrainError::Interrupted { step: 21, epoch: 2, .. })), "{stopped:?}");
-        // A call that passes a multiple of 3; the epoch's end; where it stopped.
-        assert_eq!(saved, [4, 8, 12, 13, 17, 21]);
-        drop(plan);
-        let mut resumed = Session::new(client(), spec.clone()).unwrap();
-        resumed.restore(&path, &Checkpoint::read(&path).unwrap(), Resumption::default()).unwrap();
-        bf16scope::train::run(&mut resumed, data(), &Plan::new(2, None), &AtomicBool::new(false), &mut |_| {}).unwrap();
-        assert_eq!(resumed.state().unwrap(), whole.1, "{calls}");
+    let (path, checkpoint) = stopped(&Spec { steps_per_call: unrolled(4), ..spec(Precision::Bf16) }, folder.path());
+    assert_eq!(resumed(spec(Precision::Bf16), &path, &checkpoint).unwrap(), trained(spec(Precision::Bf16)).1);
+}
 
-        // By single steps: an unrolled run goes on to the same bits, a looped one would be another run.
-        let mut single = Session::new(client(), Spec { steps_per_call: StepsPerCall::default(), ..spec }).unwrap();
-        let restored = single.restore(&path, &Checkpoint::read(&path).unwrap(), Resumption::default());
-        match calls {
-            StepsPerCall::Unrolled(_) => {
-                assert_eq!(restored.unwrap(), []);
-                let plan = Plan::new(2, None);
-                bf16scope::train::run(&mut single, data(), &plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
-                assert_eq!(single.state().unwrap(), whole.1);
-            }
-            StepsPerCall::While(_) => {
-                let error = restored.unwrap_err().to_string();
-                assert!(error.contains("train.steps_per_call was while:4, is not set now"), "{error}");
-            }
-        }
-    }
+#[test]
+fn a_looped_run_goes_on_as_it_began_and_to_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let looped = Spec { steps_per_call: looped(4), ..spec(Precision::Bf16) };
+    let (path, checkpoint) = stopped(&looped, folder.path());
+    assert_eq!(resumed(looped.clone(), &path, &checkpoint).unwrap(), trained(looped).1);
+    let error = resumed(spec(Precision::Bf16), &path, &checkpoint).unwrap_err().to_string();
+    assert!(error.contains("train.steps_per_call was while:4, is not set now"), "{error}");
 }
 
 #[test]
