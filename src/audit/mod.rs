@@ -92,6 +92,8 @@ pub struct Row {
     pub instruction: String,
     /// Its scoped name, if it has one.
     pub op_name: String,
+    /// Its source, `file:line`, if it is known.
+    pub source: String,
     /// Its opcode.
     pub opcode: String,
     /// Its shape in the f32 module.
@@ -261,6 +263,7 @@ impl<'m> Auditor<'m> {
                 position: row.reference.idx(),
                 instruction: instr.name.clone(),
                 op_name: instr.metadata.op_name.clone(),
+                source: self.module.source_text(&instr.metadata),
                 opcode: instr.op.opcode().into_owned(),
                 reference: instr.shape.without_layout().to_string(),
                 lowered: other.shape.without_layout().to_string(),

@@ -399,6 +399,7 @@ impl Graph {
             op_name: self.inner.path.join(leaf),
             source_file: caller.file().to_string(),
             source_line: caller.line() as i32,
+            stack_frame_id: 0,
         }
     }
 

@@ -5,6 +5,7 @@
 pub mod alone;
 pub mod dtype;
 pub mod emit;
+pub mod frames;
 pub mod graphviz;
 pub mod literal;
 pub mod module;
@@ -19,6 +20,7 @@ pub mod verify;
 
 pub use dtype::{DType, DTypeClass};
 pub use emit::{CustomVjp, EmitError, Emitter, POISON, Value, VjpRule};
+pub use frames::{FileLocation, StackFrame, StackFrames};
 pub use literal::{Element, Literal};
 pub use module::{
     Alias, AliasKind, CompId, Computation, ComputationNames, EntryLayout, InstrId, Instruction, Metadata, Module,

@@ -7,7 +7,7 @@
 //! Source: `HloModuleProto`, `HloComputationProto`, `HloInstructionProto` in XLA's `hlo.proto`.
 
 use super::ops::{self, BinaryOp, Op, RuleError};
-use super::{DType, Shape, Sharding};
+use super::{DType, Shape, Sharding, StackFrames};
 use std::collections::HashMap;
 
 /// An instruction of one computation: its place in [`Computation::instructions`].
@@ -49,6 +49,8 @@ pub struct Module {
     pub entry_layout: Option<EntryLayout>,
     /// Whether instructions stand in their order of execution.
     pub is_scheduled: bool,
+    /// Where the source of its instructions stands, for those whose metadata names a stack frame.
+    pub stack_frames: StackFrames,
     /// `frontend_attributes` of the module.
     pub frontend_attributes: Vec<(String, String)>,
     /// What the source said and this type does not hold.
@@ -148,6 +150,8 @@ pub struct Metadata {
     pub source_file: String,
     /// The user's line; 0 = unknown.
     pub source_line: i32,
+    /// Where it was written, in the module's [`StackFrames`], from 1; 0 = unknown. [`Module::source`] looks there.
+    pub stack_frame_id: i32,
 }
 
 impl Metadata {
@@ -228,6 +232,7 @@ impl Module {
             buffer_donors: Vec::new(),
             entry_layout: None,
             is_scheduled: false,
+            stack_frames: StackFrames::default(),
             frontend_attributes: Vec::new(),
             unmodelled: Unmodelled::default(),
             next_name: 1,

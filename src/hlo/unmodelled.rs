@@ -6,6 +6,7 @@
 //!
 //! Source: `PrintExtraAttributesImpl` and `ToProto` of each instruction class in XLA's `hlo_instructions.cc`.
 
+use super::Op;
 use super::ops::ReplicaGroups;
 use super::proto::attributes::{encode_groups, take_groups};
 use super::proto::messages::{
@@ -15,6 +16,7 @@ use super::proto::messages::{
 use super::text::forms::{finished, groups_text, list, replica_groups as read_groups};
 use super::text::lex::{Cursor, Read};
 use super::text::number::escape;
+use super::text::op::{BEFORE_API_VERSION, BEFORE_TARGET};
 use super::text::print::METADATA;
 
 mod annotations;
@@ -22,6 +24,7 @@ mod lost;
 
 pub use lost::{Lost, lost_in_text};
 
+const CHANNEL_ID: &str = "channel_id";
 const EXECUTION_THREAD: &str = "execution_thread";
 const FFT_TYPES: [&str; 4] = ["FFT", "IFFT", "RFFT", "IRFFT"];
 const DISTRIBUTIONS: [&str; 3] = ["rng_invalid", "rng_uniform", "rng_normal"];
@@ -45,7 +48,7 @@ pub(super) fn to_text(opcode: &str, proto: &HloInstructionProto) -> Vec<(String,
     };
     let braced = |values: &[i64]| format!("{{{}}}", list(values));
     if proto.channel_id > 0 {
-        put("channel_id", proto.channel_id.to_string());
+        put(CHANNEL_ID, proto.channel_id.to_string());
     }
     if is_collective(opcode)
         && let Some(groups) = take_groups(&mut proto.clone())
@@ -138,6 +141,24 @@ pub(super) fn to_text(opcode: &str, proto: &HloInstructionProto) -> Vec<(String,
     out
 }
 
+/// Whether an op may have an attribute of this name that the IR does not model. Of opcodes that it does not model at all
+/// any name is carried; of the others only those that HLO gives them, as any other would be lost or mean nothing.
+pub(super) fn may_have(op: &Op, name: &str) -> bool {
+    let is_annotation = [METADATA, annotations::STATISTICS, annotations::ORIGIN, annotations::ACCURACY].contains(&name);
+    is_annotation
+        || match op {
+            Op::Opaque(_) => true,
+            Op::CustomCall(_) => {
+                BEFORE_TARGET.contains(&name) || BEFORE_API_VERSION.contains(&name) || name == CHANNEL_ID
+            }
+            Op::Call { .. } => name == "is_composite",
+            Op::Dot { .. } => name == "sparsity",
+            Op::Convolution(_) => matches!(name, "conv_kind" | "sparsity"),
+            Op::Reshape => name == "inferred_dimension",
+            _ => false,
+        }
+}
+
 fn is_collective(opcode: &str) -> bool {
     ["all-", "collective-broadcast", "reduce-scatter", "ragged-all"].iter().any(|prefix| opcode.starts_with(prefix))
 }
@@ -148,7 +169,6 @@ fn metadata_text(metadata: &OpMetadata) -> String {
         ("source_end_line", metadata.source_end_line),
         ("source_column", metadata.source_column),
         ("source_end_column", metadata.source_end_column),
-        ("stack_frame_id", metadata.stack_frame_id),
     ];
     parts.extend(numbers.iter().filter(|(_, number)| *number != 0).map(|(name, number)| format!("{name}={number}")));
     let texts = [("deduplicated_name", &metadata.deduplicated_name), ("scheduling_name", &metadata.scheduling_name)];
@@ -217,7 +237,7 @@ fn set_field(opcode: &str, name: &str, value: &mut Cursor<'_>, proto: &mut HloIn
         set(proto.triangular_solve_options.get_or_insert_default());
     };
     match name {
-        "channel_id" => proto.channel_id = value.int()?,
+        CHANNEL_ID => proto.channel_id = value.int()?,
         "replica_groups" => {
             let groups = read_groups(value)?;
             // No groups mean all replicas, as does a message without the field, which then must not come back with one.
@@ -296,7 +316,6 @@ fn set_metadata(value: &mut Cursor<'_>, metadata: &mut OpMetadata) -> Read<()> {
             "source_end_line" => metadata.source_end_line = value.int()? as i32,
             "source_column" => metadata.source_column = value.int()? as i32,
             "source_end_column" => metadata.source_end_column = value.int()? as i32,
-            "stack_frame_id" => metadata.stack_frame_id = value.int()? as i32,
             "deduplicated_name" => metadata.deduplicated_name = value.string()?,
             "scheduling_name" => metadata.scheduling_name = value.string()?,
             _ => return Err(value.expected("a metadata field that a proto has")),

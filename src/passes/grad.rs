@@ -98,11 +98,15 @@ impl Place {
     fn of(module: &Module, comp: CompId, id: InstrId) -> Box<Place> {
         let computation = module.comp(comp);
         let instr = computation.instr(id);
+        let mut metadata = instr.metadata.clone();
+        if let Some((file, line)) = module.source(&instr.metadata) {
+            (metadata.source_file, metadata.source_line) = (file.to_string(), line);
+        }
         Box::new(Place {
             computation: computation.name.clone(),
             instruction: instr.name.clone(),
             opcode: instr.op.opcode().into_owned(),
-            metadata: instr.metadata.clone(),
+            metadata,
         })
     }
 }

@@ -313,8 +313,13 @@ fn annotate(module: &mut Module) {
         let accuracy = ("result_accuracy".to_string(), "{mode=highest}".to_string());
         instr.unmodelled = Unmodelled { attributes: vec![statistics, accuracy], proto: Vec::new() };
         let op_name = format!("scope/{}", instr.name);
-        instr.metadata =
-            Metadata { op_type: "Mark".to_string(), op_name, source_file: "mark.py".to_string(), source_line: 7 };
+        instr.metadata = Metadata {
+            op_type: "Mark".to_string(),
+            op_name,
+            source_file: "mark.py".to_string(),
+            source_line: 7,
+            stack_frame_id: 2,
+        };
     }
     let step = module.computations.iter_mut().find(|computation| computation.name == "step").unwrap();
     let id = |name: &str| step.ids().find(|&id| step.instr(id).name == name).unwrap();

@@ -16,3 +16,4 @@ mod random_modules;
 mod run;
 mod tidy;
 mod verify;
+mod xla_today;

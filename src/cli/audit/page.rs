@@ -68,7 +68,7 @@ fn figures(outcome: &Outcome) -> Vec<(String, String)> {
     ]
 }
 
-const INSTRUCTION_COLUMNS: [Column; 16] = [
+const INSTRUCTION_COLUMNS: [Column; 17] = [
     Column { title: "instruction", help: "its name in both modules" },
     Column { title: "op", help: "opcode" },
     Column { title: "dtype", help: "before → now" },
@@ -85,6 +85,7 @@ const INSTRUCTION_COLUMNS: [Column; 16] = [
     Column { title: "values", help: "shares that overflowed, went subnormal or became 0" },
     Column { title: "place", help: "place in the f32 module" },
     Column { title: "scoped name", help: "op_name of its metadata" },
+    Column { title: "source", help: "file and line it was written in, as its metadata says" },
 ];
 
 fn instructions(outcome: &Outcome) -> Table {
@@ -107,6 +108,7 @@ fn instructions(outcome: &Outcome) -> Table {
             Cell::Text(remarks(&row.errors)),
             Cell::Number(row.position as f64, row.position.to_string()),
             Cell::Text(row.op_name.clone()),
+            Cell::Text(row.source.clone()),
         ]
     };
     Table {

@@ -88,8 +88,7 @@ fn values(module: &Module) -> Vec<Value> {
         }
         let metadata = &instruction.metadata;
         let name = if metadata.op_name.is_empty() { &instruction.name } else { &metadata.op_name };
-        let at =
-            (!metadata.source_file.is_empty()).then(|| format!("{}:{}", metadata.source_file, metadata.source_line));
+        let at = module.source(metadata).map(|(file, line)| format!("{file}:{line}"));
         let dims: Vec<String> = array.dims.iter().map(i64::to_string).collect();
         let shape = format!("{}[{}]", array.dtype, dims.join(","));
         let n_bytes = u64::try_from(array.n_bytes()).unwrap_or(u64::MAX);

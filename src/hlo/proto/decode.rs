@@ -8,10 +8,10 @@
 use super::messages::*;
 use super::order::dependencies_first;
 use super::{MAX_BYTES, ProtoError, WireError, cost, encode, op, shape, sharding};
-use crate::hlo::unmodelled;
+use crate::hlo::{self, unmodelled};
 use crate::hlo::{
     Alias, AliasKind, CompId, Computation, ComputationNames, EntryLayout, InstrId, Instruction, Metadata, Module,
-    Shape, Unmodelled,
+    Shape, StackFrames, Unmodelled,
 };
 use prost::Message;
 use std::collections::HashMap;
@@ -84,6 +84,7 @@ pub fn module(mut proto: HloModuleProto) -> Result<Module, ProtoError> {
         buffer_donors: donors(&mut proto),
         entry_layout,
         is_scheduled: schedule.is_some(),
+        stack_frames: stack_frames(proto.stack_frame_index.take()),
         frontend_attributes: pairs(&mut proto.frontend_attributes),
         unmodelled: Unmodelled::default(),
         name,
@@ -266,10 +267,8 @@ fn instruction(
     let sharding = proto.sharding.take().map(|sharding| Box::new(sharding::decode(&sharding)));
     let frontend_attributes = pairs(&mut proto.frontend_attributes);
     let mut attributes = unmodelled::to_text(&op.opcode(), &proto);
-    if matches!(op, crate::hlo::Op::AllReduce(_)) {
-        // The op has them; that the message now has none is not said beside it.
-        attributes.retain(|(name, _)| name != "replica_groups");
-    }
+    // A field that the op has not is kept, and has no text.
+    attributes.retain(|(name, _)| unmodelled::may_have(&op, name));
     let unmodelled = Unmodelled { attributes, proto: leftover(proto) };
     Ok(Instruction {
         name,
@@ -293,6 +292,23 @@ fn metadata(proto: &mut HloInstructionProto) -> Metadata {
         op_name: take(&mut metadata.op_name),
         source_file: take(&mut metadata.source_file),
         source_line: take(&mut metadata.source_line),
+        stack_frame_id: take(&mut metadata.stack_frame_id),
+    }
+}
+
+fn stack_frames(index: Option<StackFrameIndexProto>) -> StackFrames {
+    let StackFrameIndexProto { file_names, function_names, file_locations, stack_frames } = index.unwrap_or_default();
+    let location = |location: FileLocation| {
+        let FileLocation { file_name_id, function_name_id, line, end_line, column, end_column } = location;
+        hlo::FileLocation { file_name_id, function_name_id, line, end_line, column, end_column }
+    };
+    let frame =
+        |StackFrame { file_location_id, parent_frame_id }| hlo::StackFrame { file_location_id, parent_frame_id };
+    StackFrames {
+        file_names,
+        function_names,
+        locations: file_locations.into_iter().map(location).collect(),
+        frames: stack_frames.into_iter().map(frame).collect(),
     }
 }
 

@@ -1,18 +1,20 @@
 //! `Module` → `HloModuleProto`, as XLA writes it.
 //!
 //! Computations go out callees first and instructions get ids counted through the whole module, which XLA of any age
-//! accepts. Arrays without a layout get the row-major one. Fields that the IR does not model come from
+//! accepts. Of instructions of one name in several computations all but the first get a number appended. Arrays without a
+//! layout get the row-major one. Fields that the IR does not model come from
 //! [`Unmodelled::proto`](crate::hlo::Unmodelled). A text's unmodelled attributes of the module itself (`replica_count`
 //! and its like) have no field: they belong to the compile options. Nothing is verified here: run `hlo::verify` first.
 
 use super::messages::*;
 use super::order::dependencies_first;
 use super::{ProtoError, WireError, op, shape, sharding};
-use crate::hlo::unmodelled;
-use crate::hlo::{AliasKind, CompId, Computation, InstrId, Instruction, Module, Shape};
+use crate::hlo::{self, unmodelled};
+use crate::hlo::{AliasKind, CompId, Computation, InstrId, Instruction, Module, Shape, StackFrames};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, message};
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::mem::take;
 
 const MAY_ALIAS: i32 = 1;
@@ -25,7 +27,7 @@ const MUST_ALIAS: i32 = 2;
 pub fn to_bytes(module: &Module) -> Result<Vec<u8>, ProtoError> {
     // As `module(…).encode_to_vec()`, but an instruction's message, which takes many times its encoding, is gone before
     // the next one is made.
-    let Whole { mut proto, order, ids, fused } = whole(module)?;
+    let Whole { mut proto, order, ids, fused, renamed } = whole(module)?;
     let (name, entry_name) = (take(&mut proto.name), take(&mut proto.entry_computation_name));
     let mut out =
         HloModuleProto { name, entry_computation_name: entry_name, ..HloModuleProto::default() }.encode_to_vec();
@@ -35,7 +37,11 @@ pub fn to_bytes(module: &Module) -> Result<Vec<u8>, ProtoError> {
         let name = take(&mut computation_proto.name);
         let mut bytes = HloComputationProto { name, ..HloComputationProto::default() }.encode_to_vec();
         for id in module.comp(comp).ids() {
-            instruction_field(&instruction(module.comp(comp), id, comp, &ids)?, &mut bytes);
+            let mut proto = instruction(module.comp(comp), id, comp, &ids)?;
+            if let Some(name) = renamed.get(&(comp, id)) {
+                proto.name.clone_from(name);
+            }
+            instruction_field(&proto, &mut bytes);
         }
         // The fields after the instructions.
         bytes.extend(computation_proto.encode_to_vec());
@@ -62,6 +68,7 @@ struct Whole {
     order: Vec<CompId>,
     ids: Ids,
     fused: BTreeSet<CompId>,
+    renamed: Renamed,
 }
 
 /// A module as its message.
@@ -69,12 +76,17 @@ struct Whole {
 /// # Errors
 /// Calls that form a cycle, literals that do not fit their shapes, and attributes of foreign text that have no message.
 pub fn module(module: &Module) -> Result<HloModuleProto, ProtoError> {
-    let Whole { mut proto, order, ids, fused } = whole(module)?;
+    let Whole { mut proto, order, ids, fused, renamed } = whole(module)?;
     let message = |&comp: &CompId| {
         let mut proto = computation(module, comp, &ids)?;
         proto.is_fusion_computation |= fused.contains(&comp);
         let instructions = module.comp(comp).ids().map(|id| instruction(module.comp(comp), id, comp, &ids));
         proto.instructions = instructions.collect::<Result<_, ProtoError>>()?;
+        for (proto, id) in proto.instructions.iter_mut().zip(module.comp(comp).ids()) {
+            if let Some(name) = renamed.get(&(comp, id)) {
+                proto.name.clone_from(name);
+            }
+        }
         Ok(proto)
     };
     proto.computations = order.iter().map(message).collect::<Result<_, ProtoError>>()?;
@@ -115,7 +127,37 @@ fn whole(module: &Module) -> Result<Whole, ProtoError> {
     });
     proto.buffer_donor = Some(HloBufferDonorProto { entries: donors.collect() });
     proto.frontend_attributes = Some(attributes(&module.frontend_attributes));
-    Ok(Whole { proto, order, ids, fused })
+    proto.stack_frame_index = stack_frame_index(&module.stack_frames);
+    let renamed = renamed(module, &order);
+    Ok(Whole { proto, order, ids, fused, renamed })
+}
+
+/// Names that instructions have in the message in place of their own.
+type Renamed = HashMap<(CompId, InstrId), String>;
+
+/// New names for the instructions that have one of another computation's: text may give a name once in each, but XLA
+/// takes none twice from a proto.
+fn renamed(module: &Module, order: &[CompId]) -> Renamed {
+    let n_instructions = module.computations.iter().map(|computation| computation.instructions.len()).sum();
+    let mut taken: HashSet<Cow<'_, str>, foldhash::fast::RandomState> =
+        HashSet::with_capacity_and_hasher(n_instructions, Default::default());
+    let all = order.iter().flat_map(|&comp| module.comp(comp).ids().map(move |id| (comp, id)));
+    let name = |(comp, id): (CompId, InstrId)| module.comp(comp).instr(id).name.as_str();
+    let again: Vec<(CompId, InstrId)> = all.filter(|&place| !taken.insert(Cow::Borrowed(name(place)))).collect();
+    let mut next: HashMap<&str, u64> = HashMap::new();
+    let mut renamed = Renamed::new();
+    for place in again {
+        let next = next.entry(name(place)).or_insert(1);
+        let unique = loop {
+            let candidate = format!("{}.{next}", name(place));
+            *next += 1;
+            if taken.insert(Cow::Owned(candidate.clone())) {
+                break candidate;
+            }
+        };
+        renamed.insert(place, unique);
+    }
+    renamed
 }
 
 /// Computations inside a fusion. A text does not mark them; a proto does, and leaves them out of the schedule.
@@ -231,8 +273,27 @@ fn write_metadata(instr: &Instruction, proto: &mut HloInstructionProto) {
     metadata.op_name = instr.metadata.op_name.clone();
     metadata.source_file = instr.metadata.source_file.clone();
     metadata.source_line = instr.metadata.source_line;
+    metadata.stack_frame_id = instr.metadata.stack_frame_id;
     proto.frontend_attributes = Some(attributes(&instr.frontend_attributes));
     proto.statistics_viz.get_or_insert_default();
+}
+
+/// The tables' message; none if they are empty.
+fn stack_frame_index(frames: &StackFrames) -> Option<StackFrameIndexProto> {
+    let location = |location: &hlo::FileLocation| {
+        let hlo::FileLocation { file_name_id, function_name_id, line, end_line, column, end_column } = *location;
+        FileLocation { file_name_id, function_name_id, line, end_line, column, end_column }
+    };
+    let frame = |frame: &hlo::StackFrame| StackFrame {
+        file_location_id: frame.file_location_id,
+        parent_frame_id: frame.parent_frame_id,
+    };
+    (!frames.is_empty()).then(|| StackFrameIndexProto {
+        file_names: frames.file_names.clone(),
+        function_names: frames.function_names.clone(),
+        file_locations: frames.locations.iter().map(location).collect(),
+        stack_frames: frames.frames.iter().map(frame).collect(),
+    })
 }
 
 fn attributes(pairs: &[(String, String)]) -> FrontendAttributes {

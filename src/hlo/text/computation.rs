@@ -11,6 +11,7 @@ use super::syntax::{Attribute, Head, Part, Piece, RawInstruction};
 use super::values::{ByName, Later, Names, PER_OPERAND, Values, operands};
 use super::{number, op, read_common, sharding};
 use crate::hlo::proto::order::dependencies_first;
+use crate::hlo::unmodelled::may_have;
 use crate::hlo::{CompId, Computation, DType, InstrId, Instruction, Metadata, Shape, Unmodelled};
 
 /// The instructions of a computation so far, by name, and the dtypes of their results.
@@ -351,6 +352,11 @@ fn other_attributes(cursor: Cursor<'_>, values: &Values<'_, '_>, instr: &mut Ins
                 let text = cursor.slice(attribute.value);
                 instr.backend_config = if number::is_json_dict(text) { text.to_string() } else { value.string()? };
                 continue;
+            }
+            name if !may_have(&instr.op, name) => {
+                let kind =
+                    ParseErrorKind::NoAttribute { opcode: instr.op.opcode().into_owned(), attribute: name.to_string() };
+                return Err(Fault::new(cursor.offset_of(name), kind));
             }
             name => {
                 let text = cursor.slice(attribute.value).to_string();

@@ -69,6 +69,14 @@ pub enum ParseErrorKind {
         /// The attribute.
         attribute: &'static str,
     },
+    /// An attribute that the op has not.
+    #[error("`{opcode}` has no attribute `{attribute}`; help: take it out, as nothing would come of it")]
+    NoAttribute {
+        /// The op.
+        opcode: String,
+        /// The attribute.
+        attribute: String,
+    },
     /// A number that its dtype cannot hold.
     #[error("`{token}` is not a value of {dtype}")]
     BadElement {

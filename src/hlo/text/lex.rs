@@ -113,6 +113,11 @@ impl<'a> Cursor<'a> {
         &self.text[span.start..span.end]
     }
 
+    /// Where a part of this text stands in it.
+    pub(in crate::hlo) fn offset_of(&self, part: &'a str) -> usize {
+        (part.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize)
+    }
+
     fn byte(&self, at: usize) -> Option<u8> {
         if at < self.end { Some(self.text.as_bytes()[at]) } else { None }
     }

@@ -9,10 +9,11 @@
 mod computation;
 pub(super) mod error;
 pub(super) mod forms;
+mod frames;
 pub(super) mod lex;
 mod literal;
 pub(super) mod number;
-mod op;
+pub(super) mod op;
 mod parse;
 pub(super) mod print;
 mod read_common;

@@ -26,6 +26,13 @@ const API_VERSIONS: [&str; 5] = [
 /// The API version that text leaves out.
 const API_VERSION_ORIGINAL: i32 = 1;
 
+/// Attributes of a custom call that the IR does not model, and that XLA prints before its target.
+pub(in crate::hlo) const BEFORE_TARGET: [&str; 6] =
+    ["window", "dim_labels", "feature_group_count", "batch_group_count", "padding_type", "operand_precision"];
+
+/// Those that it prints before the API version.
+pub(in crate::hlo) const BEFORE_API_VERSION: [&str; 3] = ["literal", "output_to_operand_aliasing", "schedule"];
+
 /// Collects `, name=value` after an instruction's operands.
 pub(super) struct Attributes<'a> {
     /// Where they go.
@@ -67,8 +74,24 @@ impl Attributes<'_> {
         self.put(name, format_args!("{{{names}}}"));
     }
 
-    /// Writes the attributes of an op. `lhs` is the shape of its first operand.
-    pub(super) fn write_op(&mut self, op: &Op, lhs: Option<&Shape>) {
+    /// Writes the attributes of an op, and the `further` ones that the IR does not model. `lhs` is the shape of its first
+    /// operand.
+    pub(super) fn write_op(&mut self, op: &Op, lhs: Option<&Shape>, further: &[&(String, String)]) {
+        match op {
+            Op::CustomCall(call) => self.custom_call(call, further),
+            op => {
+                self.modelled(op, lhs);
+                self.put_further(further, |_| true);
+            }
+        }
+    }
+
+    /// Writes those of the further attributes whose names are asked for.
+    fn put_further(&mut self, further: &[&(String, String)], is_asked: impl Fn(&str) -> bool) {
+        further.iter().filter(|(name, _)| is_asked(name)).for_each(|(name, value)| self.put(name, value));
+    }
+
+    fn modelled(&mut self, op: &Op, lhs: Option<&Shape>) {
         match op {
             Op::Parameter { replication, .. } => self.put_nonempty("parameter_replication", replication),
             Op::Iota { dimension } => self.put("iota_dimension", dimension),
@@ -136,11 +159,11 @@ impl Attributes<'_> {
                 }
                 (_, branches) => self.put_all_called("branch_computations", branches),
             },
-            Op::CustomCall(call) => self.custom_call(call),
             Op::AllReduce(all_reduce) => self.all_reduce(all_reduce),
             // Its own attributes are among the unmodelled ones, which go before the called computations.
             Op::Opaque(_) => {}
-            Op::Constant(_)
+            Op::CustomCall(_)
+            | Op::Constant(_)
             | Op::Unary(_)
             | Op::Binary(_)
             | Op::Select
@@ -224,19 +247,23 @@ impl Attributes<'_> {
         }
     }
 
-    fn custom_call(&mut self, call: &CustomCall) {
+    fn custom_call(&mut self, call: &CustomCall, further: &[&(String, String)]) {
+        self.put_further(further, |name| BEFORE_TARGET.contains(&name));
         self.put("custom_call_target", format_args!("\"{}\"", number::escape(&call.target)));
         if !call.operand_layouts.is_empty() {
             let shapes = joined(&call.operand_layouts, ", ", |out, shape| write_display(out, shape));
             self.put("operand_layout_constraints", format_args!("{{{shapes}}}"));
         }
         self.put_flag("custom_call_has_side_effect", call.has_side_effect);
+        self.put_further(further, |name| BEFORE_API_VERSION.contains(&name));
         if call.api_version != API_VERSION_ORIGINAL {
             match API_VERSIONS.get(call.api_version as usize) {
                 Some(name) => self.put("api_version", name),
                 None => self.put("api_version", call.api_version),
             }
         }
+        let is_placed = |name: &str| BEFORE_TARGET.contains(&name) || BEFORE_API_VERSION.contains(&name);
+        self.put_further(further, |name| !is_placed(name));
         if !call.called.is_empty() {
             self.put_all_called("called_computations", &call.called);
         }

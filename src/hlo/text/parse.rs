@@ -10,7 +10,7 @@ use super::error::ParseError;
 use super::forms::finished;
 use super::lex::{Cursor, Fault, Read};
 use super::syntax::{self, Attribute, Part};
-use super::{MAX_BYTES, read_common};
+use super::{MAX_BYTES, frames, read_common};
 use crate::hlo::{Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Module, Shape};
 use std::cell::Cell;
 
@@ -45,6 +45,7 @@ pub(super) fn read_module(text: &str, max_bytes: usize, n_bytes: usize) -> Read<
     let left = Cell::new(max_bytes.saturating_sub(text.len()));
     let mut cursor = Cursor::bounded(text, &left);
     let header = syntax::header(&mut cursor)?;
+    let stack_frames = frames::read(&mut cursor)?;
     let mut part = Part::default();
     let mut computations = Computations::within(max_bytes);
     let mut entry = CompId(0);
@@ -60,6 +61,7 @@ pub(super) fn read_module(text: &str, max_bytes: usize, n_bytes: usize) -> Read<
     let mut module = Module::new(header.name);
     (module.computations, module.next_name) = computations.finish(cursor)?;
     module.entry = entry;
+    module.stack_frames = stack_frames;
     for attribute in &header.attributes {
         module_attribute(&mut module, cursor, attribute)?;
     }

@@ -3,7 +3,7 @@
 use super::forms::list;
 use super::lex::is_word_byte;
 use super::op::Attributes;
-use super::{literal, number, sharding};
+use super::{frames, literal, number, sharding};
 use crate::hlo::{AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Op, Shape};
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -11,16 +11,24 @@ use std::fmt::Write;
 /// The name under which [`Unmodelled::attributes`](crate::hlo::Unmodelled) keeps metadata fields the IR has not.
 pub(in crate::hlo) const METADATA: &str = "metadata";
 
+/// Attributes of a module that the IR does not model and that XLA prints elsewhere than after the entry's layout: before
+/// it, and after everything.
+const ALIAS_PASSTHROUGH: &str = "alias_passthrough_params";
+const ORIGIN_RECOVERY_TABLE: &str = "origin_recovery_table";
+
 /// How a module is printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrintOptions {
     /// `%` before names of instructions and computations.
     pub percent: bool,
-    /// Shapes before operands, and `/*index=5*/` between many of them.
+    /// Shapes before operands.
     pub operand_shapes: bool,
+    /// `/*index=5*/` before every fifth of many operands.
+    pub operand_indices: bool,
     /// `(x: f32[]) -> f32[]` after a computation's name.
     pub program_shapes: bool,
-    /// `metadata={…}`, which also says which arrays have custom VJPs: a text without it differentiates as if none had.
+    /// `metadata={…}` and the source tables it names. It also says which arrays have custom VJPs: a text without it
+    /// differentiates as if none had.
     pub metadata: bool,
     /// Constants of more elements than this print as `{...}`, which no parser takes back. `None` prints all whole.
     pub max_constant_elements: Option<i64>,
@@ -32,6 +40,7 @@ impl Default for PrintOptions {
         PrintOptions {
             percent: false,
             operand_shapes: false,
+            operand_indices: false,
             program_shapes: false,
             metadata: true,
             max_constant_elements: None,
@@ -40,9 +49,14 @@ impl Default for PrintOptions {
 }
 
 impl PrintOptions {
-    /// The older dialect, everything whole: XLA's `Default`, in which TensorFlow dumps.
+    /// The dialect of compiled programs and of dumps, everything whole: XLA's `Default`, as it is today.
+    pub fn dump() -> PrintOptions {
+        PrintOptions { percent: true, operand_indices: true, program_shapes: true, ..PrintOptions::default() }
+    }
+
+    /// The same as it was until 2025, with operands' shapes: what TensorFlow still writes before optimization.
     pub fn long() -> PrintOptions {
-        PrintOptions { percent: true, operand_shapes: true, program_shapes: true, ..PrintOptions::default() }
+        PrintOptions { operand_shapes: true, ..PrintOptions::dump() }
     }
 }
 
@@ -113,15 +127,27 @@ impl Printer<'_> {
             }
             self.out.push_str(" }");
         }
+        let passthrough = module.unmodelled.attributes.iter().find(|(name, _)| name == ALIAS_PASSTHROUGH);
+        if let Some((name, value)) = passthrough {
+            self.put(format_args!(", {name}={value}"));
+        }
         self.entry_layout();
+        let (before, after): (Vec<_>, Vec<_>) =
+            module.unmodelled.attributes.iter().partition(|(name, _)| name != ORIGIN_RECOVERY_TABLE);
+        for (name, value) in before.into_iter().filter(|(name, _)| name != ALIAS_PASSTHROUGH) {
+            self.put(format_args!(", {name}={value}"));
+        }
         if !module.frontend_attributes.is_empty() {
             let attributes = frontend_attributes(&module.frontend_attributes);
             self.put(format_args!(", frontend_attributes={attributes}"));
         }
-        for (name, value) in &module.unmodelled.attributes {
+        for (name, value) in after {
             self.put(format_args!(", {name}={value}"));
         }
         self.out.push_str("\n\n");
+        if self.options.metadata {
+            frames::write(&mut self.out, &module.stack_frames);
+        }
     }
 
     fn entry_layout(&mut self) {
@@ -201,7 +227,7 @@ impl Printer<'_> {
         for (i, &operand) in instr.operands.iter().enumerate() {
             if i > 0 {
                 self.out.push_str(", ");
-                if self.options.operand_shapes && i % 5 == 0 {
+                if self.options.operand_indices && i % 5 == 0 {
                     self.put(format_args!("/*index={i}*/"));
                 }
             }
@@ -219,13 +245,10 @@ impl Printer<'_> {
         let computation_name = |comp: CompId| format!("{percent}{}", module.comp(comp).name);
         let mut attributes = Attributes { out: &mut self.out, computation: &computation_name };
         let lhs = instr.operands.first().map(|&lhs| &computation.instr(lhs).shape);
-        attributes.write_op(&instr.op, lhs);
-        for (name, value) in &instr.unmodelled.attributes {
-            // Further metadata goes with the metadata.
-            if name != METADATA {
-                attributes.put(name, value);
-            }
-        }
+        // Further metadata goes with the metadata.
+        let further: Vec<&(String, String)> =
+            instr.unmodelled.attributes.iter().filter(|(name, _)| name != METADATA).collect();
+        attributes.write_op(&instr.op, lhs, &further);
         attributes.write_opaque_called(&instr.op);
         if let Some(value) = instr.sharding.as_ref().filter(|value| sharding::has_text(value)) {
             let mut text = String::new();
@@ -246,15 +269,16 @@ impl Printer<'_> {
     }
 
     fn metadata(&mut self, instr: &Instruction) {
-        let Metadata { op_type, op_name, source_file, source_line } = &instr.metadata;
+        let Metadata { op_type, op_name, source_file, source_line, stack_frame_id } = &instr.metadata;
         let mut parts = Vec::new();
         for (name, value) in [("op_type", op_type), ("op_name", op_name), ("source_file", source_file)] {
             if !value.is_empty() {
                 parts.push(format!("{name}=\"{}\"", number::escape(value)));
             }
         }
+        let has_stack_frame = *stack_frame_id != 0;
         // As XLA has it, a line without any of these says nothing.
-        if parts.is_empty() {
+        if parts.is_empty() && !has_stack_frame {
             return;
         }
         if *source_line != 0 {
@@ -262,6 +286,9 @@ impl Printer<'_> {
         }
         let further = instr.unmodelled.attributes.iter().find(|(name, _)| name == METADATA);
         parts.extend(further.map(|(_, text)| text.clone()));
+        if has_stack_frame {
+            parts.push(format!("stack_frame_id={stack_frame_id}"));
+        }
         self.put(format_args!(", metadata={{{}}}", parts.join(" ")));
     }
 

@@ -23,7 +23,7 @@ pub(super) fn frontend_attributes(value: &mut Cursor<'_>) -> Read<Vec<(String, S
     Ok(attributes)
 }
 
-/// `{op_type="…" op_name="…" source_file="…" source_line=3}`. Returns what else stands there, verbatim.
+/// `{op_type="…" op_name="…" source_file="…" source_line=3 stack_frame_id=2}`. Returns what else stands there, verbatim.
 pub(super) fn metadata(value: &mut Cursor<'_>, metadata: &mut Metadata) -> Read<Vec<String>> {
     let mut rest = Vec::new();
     value.expect("{")?;
@@ -37,6 +37,7 @@ pub(super) fn metadata(value: &mut Cursor<'_>, metadata: &mut Metadata) -> Read<
             "op_name" => metadata.op_name = value.string()?,
             "source_file" => metadata.source_file = value.string()?,
             "source_line" => metadata.source_line = small_int(value)?,
+            "stack_frame_id" => metadata.stack_frame_id = small_int(value)?,
             _ => {
                 match value.peek() {
                     Some(b'"') => drop(value.string()?),

@@ -96,7 +96,7 @@ fn everything_around_ops_reads_back() {
     instr.frontend_attributes = vec![("k".into(), "v".into())];
     instr.backend_config = "not json \u{e9}\n".into();
     instr.unmodelled.attributes = vec![
-        ("some_new_thing".into(), "{a, {b}, \"}\"}".into()),
+        ("origin".into(), "{({\"}\"}, {})}".into()),
         ("metadata".into(), "source_end_line=9 profile_type={1,2}".into()),
     ];
     instr.metadata = Metadata {
@@ -104,6 +104,7 @@ fn everything_around_ops_reads_back() {
         op_name: "v['a']/\"b\"".into(),
         source_file: "C:\\a b.py".into(),
         source_line: 12,
+        stack_frame_id: 3,
     };
     entry.instructions[21].backend_config = "{\"flops\":\"1\"}".into();
     check_round_trip(&module);
@@ -234,6 +235,10 @@ fn errors_say_where_and_what() {
             "m.hlo:5:29: found `}`, expected 2 elements in dimension 0 of s8[2], here are 1",
         ),
         ("x = f32[] constant(0)", "m.hlo:5:3: the instruction `x` is defined twice"),
+        (
+            "ROOT y = f32[2]{0} negate(x), dimensions={0}, foo={1}",
+            "m.hlo:5:33: `negate` has no attribute `dimensions`; help: take it out, as nothing would come of it",
+        ),
         ("ROOT y = f32[2]{0} negate(y)", "m.hlo:5:8: operands form a cycle through `y`"),
         ("ROOT y = f32[2]{0} call(x), to_apply=e", "m.hlo:3:7: calls form a cycle through `e`"),
     ];
@@ -266,6 +271,8 @@ fn memory_is_bounded() {
     let many = |what: &str| what.repeat(2000);
     let of_entry =
         |instruction: String| format!("HloModule m\nENTRY e {{\n  x = f32[] parameter(0)\n{instruction}}}\n");
+    let of_tables =
+        |entries: String, title: &str| format!("HloModule m\n{title}\n{entries}ENTRY e {{ x = f32[] parameter(0) }}\n");
     let texts = [
         (0..2000).map(|i| format!("f{i} {{ x = f32[] parameter(0) }}\n")).collect::<String>(),
         of_entry((0..2000).map(|i| format!("a{i} = f32[] iota(), iota_dimension=0\n")).collect()),
@@ -280,6 +287,8 @@ fn memory_is_bounded() {
         of_entry(format!("t = f32[] broadcast(x),dimensions={{{}1}}\n", many("1,"))),
         of_entry(format!("t = f32[] reduce-window(x),window={{size={}1}},to_apply=e\n", many("1x"))),
         of_entry(format!("t = f64[2001] constant({{{}0}})\n", many("0,"))),
+        of_tables((1..2000).map(|i| format!("{i} \"\"\n")).collect(), "FileNames"),
+        of_tables((1..2000).map(|i| format!("{i} {{}}\n")).collect(), "FileLocations"),
     ];
     for text in texts {
         let text = if text.starts_with("Hlo") { text } else { format!("HloModule m\n{text}") };

@@ -10,9 +10,9 @@
 //!    permutation of its dims; every shape is what the op's shape rule says ([`infer_shape`](super::ops::infer_shape)),
 //!    which checks operands, attributes and signatures of called computations; constants hold as many bytes as their
 //!    shape says.
-//! 3. *Module* (`module_rules`): names are unique and printable; parameters are numbered 0, 1, …; the entry's are
-//!    arrays, or one tuple of arrays; aliases and donors name buffers of equal shapes, none twice; the entry layout fits
-//!    the entry.
+//! 3. *Module* (`module_rules`): names of computations, and of a computation's instructions, are unique and printable;
+//!    parameters are numbered 0, 1, …; the entry's are arrays, or one tuple of arrays; aliases and donors name buffers of
+//!    equal shapes, none twice; the entry layout fits the entry.
 //! 4. *Collectives* (`collectives`): those that the IR does not model have groups and pairs that devices can form.
 //!
 //! It does not check: shardings, metadata, frontend attributes and back ends' configurations; whether a custom call's
@@ -145,7 +145,7 @@ impl<'m> Errors<'m> {
         self.push(VerifyError {
             computation: Some(self.name(comp)),
             instruction: Some(instruction.map_or_else(|| format!("#{}", id.0), |instruction| instruction.name.clone())),
-            printed: instruction.map(|instruction| print_short(instructions, instruction)),
+            printed: instruction.map(|instruction| print_short(self.module, instructions, instruction)),
             error,
         });
     }
@@ -166,7 +166,7 @@ const MAX_PRINTED_OPERANDS: usize = 8;
 const MAX_PRINTED_SHAPE: usize = 160;
 
 /// `%name = shape opcode(operands)`, and where the user wrote it. Only for shapes that nest no deeper than they may.
-fn print_short(instructions: &[Instruction], instruction: &Instruction) -> String {
+fn print_short(module: &Module, instructions: &[Instruction], instruction: &Instruction) -> String {
     let name = |id: &InstrId| match instructions.get(id.idx()) {
         Some(operand) => format!("%{}", operand.name),
         None => format!("#{}", id.0),
@@ -188,9 +188,9 @@ fn print_short(instructions: &[Instruction], instruction: &Instruction) -> Strin
         }
     };
     let text = format!("%{} = {shape} {}({})", instruction.name, instruction.op.opcode(), operands.join(", "));
-    match instruction.metadata.source_file.as_str() {
-        "" => text,
-        file => format!("{text} at {file}:{}", instruction.metadata.source_line),
+    match module.source(&instruction.metadata) {
+        None => text,
+        Some((file, line)) => format!("{text} at {file}:{line}"),
     }
 }
 

@@ -5,7 +5,7 @@ use super::ids::comps;
 use super::instructions::check_shape;
 use crate::hlo::ops::RuleError;
 use crate::hlo::{CompId, Computation, InstrId, Module, Op, Shape};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 pub(super) fn check(module: &Module, errors: &mut Errors<'_>) {
     check_names(module, errors);
@@ -28,9 +28,7 @@ fn is_printable(name: &str) -> bool {
 
 fn check_names(module: &Module, errors: &mut Errors<'_>) {
     let mut computations = HashSet::with_capacity(module.computations.len());
-    let n_instructions = module.computations.iter().map(|computation| computation.instructions.len()).sum();
-    let mut instructions: HashMap<&str, &str, foldhash::fast::RandomState> =
-        HashMap::with_capacity_and_hasher(n_instructions, Default::default());
+    let mut instructions: HashSet<&str, foldhash::fast::RandomState> = HashSet::default();
     for (comp, computation) in comps(module) {
         if let Some(error) = name_error(&computation.name) {
             errors.computation(comp, "names/spelling", error);
@@ -39,13 +37,16 @@ fn check_names(module: &Module, errors: &mut Errors<'_>) {
             let message = format!("two computations are named `{}`, expected different names", computation.name);
             errors.computation(comp, "names/computation-twice", message);
         }
+        instructions.clear();
+        instructions.reserve(computation.instructions.len());
         for id in computation.ids() {
             let name = &computation.instr(id).name;
             if let Some(error) = name_error(name) {
                 errors.instruction(comp, id, RuleError::new("names/spelling", error));
             }
-            if let Some(first) = instructions.insert(name, &computation.name) {
-                let message = format!("another instruction, in {first}, is named `{name}`, expected different names");
+            if !instructions.insert(name) {
+                let message =
+                    format!("another instruction of {} is named `{name}`, expected different names", computation.name);
                 errors.instruction(comp, id, RuleError::new("names/instruction-twice", message));
             }
         }

@@ -177,6 +177,7 @@ impl<'m> Rewriter<'m> {
             buffer_donors: self.module.buffer_donors.clone(),
             entry_layout: self.module.entry_layout.clone(),
             is_scheduled: false,
+            stack_frames: self.module.stack_frames.clone(),
             frontend_attributes: self.module.frontend_attributes.clone(),
             unmodelled: self.module.unmodelled.clone(),
             next_name: self.module.next_name,

@@ -57,14 +57,14 @@ impl Origins {
         let entry = module.entry();
         let layers_of_variables: BTreeMap<&str, Origin> = (entry.parameters().into_iter())
             .map(|id| &entry.instr(id).metadata)
-            .map(|metadata| (metadata.op_name.as_str(), of_metadata(metadata)))
+            .map(|metadata| (metadata.op_name.as_str(), of_metadata(module, metadata)))
             .collect();
         let mut origins = Origins { of: Vec::with_capacity(module.computations.len()) };
         for (at, computation) in module.computations.iter().enumerate() {
             let is_entry = at == module.entry.idx();
             let mut done: Vec<Origin> = Vec::with_capacity(computation.instructions.len());
             for instruction in &computation.instructions {
-                let mut origin = of_metadata(&telling(module, instruction).metadata);
+                let mut origin = of_metadata(module, &telling(module, instruction).metadata);
                 match &instruction.op {
                     Op::Parameter { .. } if is_entry => {
                         // A slot of the optimizer stands below its variable: `net/dense/kernel/momentum`.
@@ -143,18 +143,13 @@ fn adopt(origin: &mut Origin, from: &Origin) {
 }
 
 /// The origin that metadata tells.
-fn of_metadata(metadata: &Metadata) -> Origin {
+fn of_metadata(module: &Module, metadata: &Metadata) -> Origin {
     let (phase, path) = phase(&metadata.op_name);
     let layer = match path.rsplit_once('/') {
         Some((layer, _)) => layer.to_string(),
         None => NO_LAYER.to_string(),
     };
-    let source = match (metadata.source_file.as_str(), metadata.source_line) {
-        ("", _) => String::new(),
-        (file, 0) => file.to_string(),
-        (file, line) => format!("{file}:{line}"),
-    };
-    Origin { layer, phase, op_name: metadata.op_name.clone(), source }
+    Origin { layer, phase, op_name: metadata.op_name.clone(), source: module.source_text(metadata) }
 }
 
 /// Splits a scoped name into its part of the step and the path within the network: our `gradient/…`, and JAX's
@@ -189,7 +184,7 @@ fn phase(op_name: &str) -> (Phase, String) {
 fn of_leaf(module: &Module, instruction: &Instruction, leaf: usize, own: &Origin) -> Origin {
     let root = leaf_root(module, instruction, leaf).map(|(_, root)| root);
     let Some(root) = root.filter(|root| !root.metadata.op_name.is_empty()) else { return own.clone() };
-    let mut origin = of_metadata(&root.metadata);
+    let mut origin = of_metadata(module, &root.metadata);
     if origin.layer == NO_LAYER {
         adopt(&mut origin, own);
     }
@@ -285,7 +280,7 @@ mod tests {
 
     fn origin(op_name: &str) -> (String, Phase) {
         let metadata = Metadata { op_name: op_name.to_string(), ..Metadata::default() };
-        let origin = of_metadata(&metadata);
+        let origin = of_metadata(&Module::new("m"), &metadata);
         (origin.layer, origin.phase)
     }
 
