@@ -48,7 +48,7 @@ pub use array_type::OutputSpec;
 pub use backend::MemoryStats;
 pub use buffer::Buffer;
 pub use child::memory::available as available_memory;
-pub use child::{ChildCompiler, ChildError, ChildSpec, Doing, Limits, SERVE, serve};
+pub use child::{ChildCompiler, ChildError, ChildSpec, Doing, Limits, SERVE, hlo_of_stablehlo, serve};
 pub use client::Client;
 pub use device::{Device, DeviceDescription, DeviceMemory};
 pub use environment::prepare_environment;

@@ -34,14 +34,26 @@ pub(super) fn without_schedule(program: &[u8]) -> Result<Cow<'_, [u8]>, PjrtErro
     Ok(without)
 }
 
+/// What a program is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// A serialized `HloModuleProto`.
+    Hlo,
+    /// StableHLO: MLIR as text or bytecode, a portable artifact among them.
+    Mlir,
+}
+
 /// A program in the C API's form. Borrows the bytes, which the plugin does not change.
-pub(super) fn program(bytes: &[u8]) -> ffi::PJRT_Program {
-    const FORMAT: &str = "hlo";
+pub(super) fn program(bytes: &[u8], format: Format) -> ffi::PJRT_Program {
+    let format = match format {
+        Format::Hlo => "hlo",
+        Format::Mlir => "mlir",
+    };
     let mut program = ffi::PJRT_Program::zeroed();
     program.code = bytes.as_ptr().cast_mut().cast();
     program.code_size = bytes.len();
-    program.format = FORMAT.as_ptr().cast();
-    program.format_size = FORMAT.len();
+    program.format = format.as_ptr().cast();
+    program.format_size = format.len();
     program
 }
 

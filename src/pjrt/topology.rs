@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use super::executable::Compiled;
 use super::live::{HandleKind, Live};
 use super::plugin::{Plugin, call, given, log_drop};
+use super::program::Format;
 use super::{CompileOptions, DeviceDescription, PjrtError, Value, capi, ffi, program, value};
 
 /// Devices described by a name such as `v2:2x2`.
@@ -67,6 +68,16 @@ impl Topology {
     }
 }
 
+/// Compiles StableHLO for a topology of this plugin, and keeps nothing: what the compiler dumps on its way is wanted.
+pub(super) fn compile_stablehlo(
+    plugin: &'static Plugin,
+    topology: &str,
+    program: &[u8],
+    options: &CompileOptions,
+) -> Result<(), PjrtError> {
+    PluginTopology::new(plugin, topology, &BTreeMap::new())?.compile_as(program, Format::Mlir, options).map(drop)
+}
+
 /// A plugin's topology.
 #[derive(Debug)]
 struct PluginTopology {
@@ -107,6 +118,23 @@ impl PluginTopology {
         Ok(PluginTopology { plugin, raw, _live: Live::new(HandleKind::Topology) })
     }
 
+    fn compile_as(&self, program: &[u8], format: Format, options: &CompileOptions) -> Result<Compiled, PjrtError> {
+        let options = options.encode();
+        let mut program = program::program(program, format);
+        let mut args = ffi::PJRT_Compile_Args::zeroed();
+        args.topology = self.raw;
+        args.program = &raw mut program;
+        args.compile_options = options.as_ptr().cast();
+        args.compile_options_size = options.len();
+        // SAFETY: a live topology; program and options are alive during the call, which is as long as they are
+        // needed; the client is optional. The executable returned is ours.
+        unsafe {
+            call!(self.plugin, PJRT_Compile, args)?;
+            let raw = given("PJRT_Compile", "executable", args.executable)?;
+            Ok(Compiled { program: capi::executable::compiled(self.plugin, raw, None) })
+        }
+    }
+
     fn read_devices(&self) -> Result<Vec<DeviceDescription>, PjrtError> {
         let mut args = ffi::PJRT_TopologyDescription_GetDeviceDescriptions_Args::zeroed();
         args.topology = self.raw;
@@ -144,19 +172,6 @@ impl Describes for PluginTopology {
     }
 
     fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Compiled, PjrtError> {
-        let options = options.encode();
-        let mut program = program::program(program);
-        let mut args = ffi::PJRT_Compile_Args::zeroed();
-        args.topology = self.raw;
-        args.program = &raw mut program;
-        args.compile_options = options.as_ptr().cast();
-        args.compile_options_size = options.len();
-        // SAFETY: a live topology; program and options are alive during the call, which is as long as they are
-        // needed; the client is optional. The executable returned is ours.
-        unsafe {
-            call!(self.plugin, PJRT_Compile, args)?;
-            let raw = given("PJRT_Compile", "executable", args.executable)?;
-            Ok(Compiled { program: capi::executable::compiled(self.plugin, raw, None) })
-        }
+        self.compile_as(program, Format::Hlo, options)
     }
 }

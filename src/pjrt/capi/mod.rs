@@ -14,6 +14,7 @@ use super::array_type::type_number;
 use super::backend::{Array, Backend, Loaded};
 use super::event::Event;
 use super::plugin::{call, given};
+use super::program::Format;
 use super::{Client, CompileOptions, Device, PjrtError, Plugin, Value, ffi, program, value};
 use crate::hlo::DType;
 
@@ -32,6 +33,36 @@ impl Client {
     pub fn with_options(plugin: &'static Plugin, options: &BTreeMap<String, Value>) -> Result<Client, PjrtError> {
         Ok(Client { backend: Arc::new(PluginClient::new(plugin, options)?) })
     }
+}
+
+/// Compiles StableHLO on a client of the plugin's own, and keeps nothing: what the compiler dumps on its way is wanted.
+pub(super) fn compile_stablehlo(
+    plugin: &'static Plugin,
+    program: &[u8],
+    options: &CompileOptions,
+) -> Result<(), PjrtError> {
+    let client = Arc::new(PluginClient::new(plugin, &BTreeMap::new())?);
+    compile(&client, program, Format::Mlir, options).map(drop)
+}
+
+fn compile(
+    client: &Arc<PluginClient>,
+    program: &[u8],
+    format: Format,
+    options: &CompileOptions,
+) -> Result<Loaded, PjrtError> {
+    let options = options.encode();
+    let mut program = program::program(program, format);
+    let mut args = ffi::PJRT_Client_Compile_Args::zeroed();
+    args.client = client.raw;
+    args.program = &raw mut program;
+    args.compile_options = options.as_ptr().cast();
+    args.compile_options_size = options.len();
+    // SAFETY: a live client; program and options are alive during the call, which is as long as they are needed.
+    unsafe { call!(client.plugin, PJRT_Client_Compile, args)? };
+    let raw = given("PJRT_Client_Compile", "executable", args.executable)?;
+    // SAFETY: the call returned an executable of this client, which we own.
+    unsafe { executable::loaded(client, raw) }
 }
 
 impl Backend for PluginClient {
@@ -64,18 +95,7 @@ impl Backend for PluginClient {
     }
 
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
-        let options = options.encode();
-        let mut program = program::program(program);
-        let mut args = ffi::PJRT_Client_Compile_Args::zeroed();
-        args.client = self.raw;
-        args.program = &raw mut program;
-        args.compile_options = options.as_ptr().cast();
-        args.compile_options_size = options.len();
-        // SAFETY: a live client; program and options are alive during the call, which is as long as they are needed.
-        unsafe { call!(self.plugin, PJRT_Client_Compile, args)? };
-        let raw = given("PJRT_Client_Compile", "executable", args.executable)?;
-        // SAFETY: the call returned an executable of this client, which we own.
-        unsafe { executable::loaded(&self, raw) }
+        compile(&self, program, Format::Hlo, options)
     }
 
     fn upload(

@@ -32,6 +32,9 @@ pub(super) enum Request {
     Topology { library: Vec<u8>, name: String, options: BTreeMap<String, Value> },
     /// Compiles the program in the file, for the client or for the topology of this number.
     Compile { topology: Option<Id>, options: CompileOptions },
+    /// Compiles the StableHLO in the file, for nothing but what the compiler dumps on its way: for the plugin's devices,
+    /// or for the topology of this name.
+    Convert { library: Vec<u8>, topology: Option<String>, options: CompileOptions },
     /// Copies the array in the file to a device.
     Upload { dtype: i32, dims: Vec<i64>, device_idx: usize },
     /// Copies an array into a file.
@@ -84,6 +87,7 @@ pub(super) enum Reply {
     Uploaded {
         id: Id,
     },
+    Converted,
     /// The file is beside it.
     Bytes,
     Ran {

@@ -12,6 +12,7 @@
 //! must be sure of is in `process`, what is sent in `message` and `wire`, the child's side in `serve`.
 
 mod client;
+mod convert;
 mod error;
 pub(super) mod memory;
 mod message;
@@ -24,6 +25,7 @@ mod wire;
 
 use std::collections::BTreeMap;
 
+pub use convert::hlo_of_stablehlo;
 pub use error::{ChildError, Doing};
 pub use serve::serve;
 pub use spec::{ChildSpec, Limits, SERVE};

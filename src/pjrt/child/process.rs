@@ -54,7 +54,12 @@ struct Line {
 enum Interruption {
     Io(io::Error),
     Timeout(Duration),
-    Memory { measured: u64, limit: u64 },
+    Memory {
+        measured: u64,
+        limit: u64,
+    },
+    /// What was wanted of it is there before its answer.
+    Enough,
 }
 
 impl From<io::Error> for Interruption {
@@ -81,9 +86,9 @@ impl Child {
         let timeout = self.spec.limits.timeout.unwrap_or(GREETING).min(GREETING);
         let mut line = self.line();
         let hello = Request::Hello { version: version.to_string() };
-        let why = match self.ask(&mut line, &doing, hello, None, Some(timeout)) {
-            Ok((Reply::Hello { version: theirs }, _)) if theirs == version => return Ok(()),
-            Ok((Reply::Hello { version: theirs }, _)) => format!("it is version {theirs}"),
+        let why = match self.ask(&mut line, &doing, hello, None, Some(timeout), &mut || false) {
+            Ok(Some((Reply::Hello { version: theirs }, _))) if theirs == version => return Ok(()),
+            Ok(Some((Reply::Hello { version: theirs }, _))) => format!("it is version {theirs}"),
             Ok(_) => "it answered something else".to_string(),
             Err(ChildError::Ended { how, .. }) => format!("it ended with {how}"),
             Err(ChildError::Timeout { limit, .. }) => format!("it said nothing for {limit:?}"),
@@ -108,9 +113,28 @@ impl Child {
         if let Some(why) = &line.ended {
             return Err(ChildError::Gone { doing, why: why.clone() }.into());
         }
-        match self.ask(&mut line, &doing, request, file, self.spec.limits.timeout)? {
-            (Reply::Failed(failure), _) => Err(failure.into()),
-            answer => Ok(answer),
+        match self.ask(&mut line, &doing, request, file, self.spec.limits.timeout, &mut || false)? {
+            Some((Reply::Failed(failure), _)) => Err(failure.into()),
+            Some(answer) => Ok(answer),
+            None => unreachable!("nothing is ever enough here"),
+        }
+    }
+
+    /// Asks, and waits for the answer, or until `is_enough`; then the child is ended.
+    ///
+    /// # Errors
+    /// As [`Child::request`].
+    pub(super) fn request_until(
+        &self,
+        doing: Doing,
+        request: Request,
+        file: &File,
+        is_enough: &mut dyn FnMut() -> bool,
+    ) -> Result<(), PjrtError> {
+        let mut line = self.line();
+        match self.ask(&mut line, &doing, request, Some(file), self.spec.limits.timeout, is_enough)? {
+            Some((Reply::Failed(failure), _)) => Err(failure.into()),
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -130,6 +154,7 @@ impl Child {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Asks; `None` where it was enough before there was an answer, and the child was ended.
     fn ask(
         &self,
         line: &mut Line,
@@ -137,13 +162,17 @@ impl Child {
         request: Request,
         file: Option<&File>,
         timeout: Option<Duration>,
-    ) -> Result<(Reply, Option<File>), ChildError> {
+        is_enough: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<(Reply, Option<File>)>, ChildError> {
         let (free_arrays, free_programs) =
             std::mem::take(&mut *self.unneeded.lock().unwrap_or_else(PoisonError::into_inner));
         let envelope = Envelope { free_arrays, free_programs, request };
         let began = Instant::now();
         let process = line.process.id();
         let mut tick = || {
+            if is_enough() {
+                return Err(Interruption::Enough);
+            }
             let measured = began.elapsed();
             if timeout.is_some_and(|limit| measured >= limit) {
                 return Err(Interruption::Timeout(measured));
@@ -157,7 +186,11 @@ impl Child {
             wire::send(&line.socket, &envelope, file, &mut tick).and_then(|()| wire::receive(&line.socket, &mut tick));
         let doing = doing.clone();
         let error = match answer {
-            Ok(answer) => return Ok(answer),
+            Ok(answer) => return Ok(Some(answer)),
+            Err(Interruption::Enough) => {
+                line.end("it was no longer needed".to_string());
+                return Ok(None);
+            }
             Err(Interruption::Timeout(measured)) => {
                 ChildError::Timeout { doing, measured, limit: timeout.unwrap_or_default() }
             }

@@ -20,7 +20,7 @@ use super::message::{AskArray, AskProgram, Envelope, Failure, Id, Output, Reply,
 use super::{memory, wire};
 use crate::pjrt::{
     Arg, Buffer, Client, Compiled, DeviceDescription, Executable, PjrtError, Platform, Plugin, PluginSpec, Purpose,
-    Setup, Topology, Value, prepare_environment,
+    Setup, Topology, Value, capi, prepare_environment, topology,
 };
 
 /// Serves a parent over standard input, which must be its socket, until the parent hangs up or dies.
@@ -144,6 +144,16 @@ impl Server {
                 let id = self.next();
                 self.programs.insert(id, held);
                 Reply::Compiled { id, n_devices }
+            }
+            Request::Convert { library, topology, options } => {
+                let program = file.ok_or_else(|| missing("a program's file"))?;
+                let plugin = load(&library)?;
+                wire::with_bytes(&program, |bytes| match topology {
+                    Some(name) => topology::compile_stablehlo(plugin, &name, bytes, &options),
+                    None => capi::compile_stablehlo(plugin, bytes, &options),
+                })
+                .map_err(failed)??;
+                Reply::Converted
             }
             Request::Upload { dtype: number, dims, device_idx } => {
                 let (file, dtype) = (file.ok_or_else(|| missing("an array's file"))?, dtype(number)?);
