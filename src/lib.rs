@@ -219,6 +219,7 @@ pub mod audit;
 pub mod cli;
 pub mod data;
 pub mod files;
+pub mod foreign;
 pub mod graph;
 pub mod hlo;
 pub mod interop;

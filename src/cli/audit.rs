@@ -38,7 +38,7 @@ Exit status: 0 right; 1 over the budget, or with a NaN or infinity that f32 does
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The f32 module: HLO text or a serialized HloModuleProto
+    /// The f32 module: HLO text, a serialized HloModuleProto, or StableHLO
     #[arg(value_name = "MODULE")]
     module: PathBuf,
     /// Arrays for the parameters

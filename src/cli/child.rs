@@ -48,6 +48,11 @@ pub(super) fn client(platform: &Platform, setup: &Setup) -> Result<Client, PjrtE
     }
 }
 
+/// This program as a child without limits.
+pub(super) fn this_program() -> ChildSpec {
+    ChildSpec::new(THIS_PROGRAM)
+}
+
 /// This very program, also where its file was replaced since it started.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 

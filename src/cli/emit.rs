@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use super::program::{Choice, read};
 use super::{Context, Status, module_file};
 use crate::files;
+use crate::foreign::stablehlo;
 use crate::hlo::proto::encode;
 use crate::hlo::text::{PrintOptions, print};
 use crate::hlo::{Lost, Module, graphviz, lost_in_text};
@@ -26,6 +27,8 @@ Examples:
           the program that `compile --target tpu-v2` compiles; without --tune, the one that runs on a CPU
   bf16scope emit step.hlo.pb -o step.txt
           a module from JAX or TensorFlow as text (and back: emit step.txt -o step.pb)
+  bf16scope emit step.mlir -o step.hlo.pb; bf16scope emit step.hlo.pb --format stablehlo
+          StableHLO, as jax.jit(f).lower(x).as_text() gives it, to HLO, and HLO to StableHLO for JAX
   bf16scope emit step.hlo.pb --format dot | dot -Tsvg > step.svg
           a picture of where bf16 begins and ends; dot is Graphviz's";
 
@@ -38,7 +41,8 @@ pub struct Args {
     /// File to write; standard output if not given
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Text, proto or dot; if not given, by the file's extension (.pb: proto, .dot: picture, else text)
+    /// Text, proto, stablehlo or dot; if not given, by the file's extension (.pb: proto, .mlir: StableHLO, .dot: picture,
+    /// else text)
     #[arg(long, value_enum)]
     format: Option<Format>,
 }
@@ -50,6 +54,9 @@ pub(super) enum Format {
     Text,
     /// Serialized HloModuleProto
     Proto,
+    /// StableHLO text, which JAX and XLA's plugins read
+    #[value(name = "stablehlo")]
+    StableHlo,
     /// A picture for Graphviz, coloured by dtype: where bf16 begins and ends
     #[value(name = "dot")]
     Graphviz,
@@ -66,7 +73,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         if format == Format::Proto {
             bail!("a proto is not for the terminal\nhelp: name a file with -o, such as -o model.pb");
         }
-        context.print_data(&String::from_utf8(write(&module, format)?).expect("text and dot are text"))?;
+        context.print_data(&String::from_utf8(write(&module, format)?).expect("all but protos are text"))?;
         return Ok(Status::Ok);
     };
     if !module_file::is_module(&args.choice.model) && is_same(path, &args.choice.model) {
@@ -82,6 +89,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 pub(super) fn format_of(path: Option<&Path>) -> Format {
     match path.and_then(Path::extension) {
         Some(extension) if extension == "pb" => Format::Proto,
+        Some(extension) if extension == "mlir" => Format::StableHlo,
         Some(extension) if extension == "dot" || extension == "gv" => Format::Graphviz,
         Some(_) | None => Format::Text,
     }
@@ -92,6 +100,14 @@ pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> 
         Format::Text => {
             warn_of_loss(&lost_in_text(module));
             print(module, &PrintOptions::default()).into_bytes()
+        }
+        Format::StableHlo => {
+            let written = stablehlo::write(module).context("the module cannot be written as StableHLO")?;
+            if !written.lost.is_empty() {
+                let lost = written.lost.join(" and ");
+                tracing::warn!("StableHLO has no words for {lost}; results do not depend on them");
+            }
+            written.text.into_bytes()
         }
         Format::Graphviz => graphviz::render(module).into_bytes(),
         Format::Proto => encode::to_bytes(module).context("the module cannot be encoded")?,

@@ -29,7 +29,7 @@ const MAX_STEPS: usize = 16;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// An HLO module: text or a serialized HloModuleProto, not lowered yet
+    /// A module, as HLO text, serialized HloModuleProto or StableHLO, not lowered yet
     #[arg(value_name = "MODULE")]
     module: PathBuf,
     /// An instruction of it, with or without %

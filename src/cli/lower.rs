@@ -27,7 +27,7 @@ names), min_elements, parameters and results (keep or lower), loss (keep or lowe
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// An HLO module: text or a serialized HloModuleProto
+    /// The module: HLO text, a serialized HloModuleProto, or StableHLO
     #[arg(value_name = "MODULE")]
     module: PathBuf,
     /// Where to write the lowered module
@@ -35,7 +35,8 @@ pub struct Args {
     output: PathBuf,
     #[command(flatten)]
     policy: PolicyArgs,
-    /// Text or proto; if not given, by the output's extension (.pb: proto, else text)
+    /// Text, proto, stablehlo or dot; if not given, by the output's extension (.pb: proto, .mlir: StableHLO, .dot: picture,
+    /// else text)
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// Write every decision and cast as JSON

@@ -121,7 +121,7 @@ enum Command {
     Fit(fit::Args),
     /// Check plugins, devices, dtypes that really run, TPU targets, and this CPU
     Doctor(doctor::Args),
-    /// Write a model's training or inference program as HLO, text or proto
+    /// Write a model's program, or a module, as HLO (text, proto) or StableHLO
     Emit(emit::Args),
     /// Run any HLO module on the CPU, on arrays from an .npz file or random ones
     Run(run::Args),
@@ -310,6 +310,7 @@ fn execute(cli: &Cli) -> anyhow::Result<Status> {
     let screen = terminal::screen(cli.global.wide);
     let context = Context { offline: cli.global.offline, quiet: cli.global.quiet, screen };
     progress::show_installations(context.quiet);
+    module_file::convert_with(context.setup());
     signals::survive_file_limit();
     let result = {
         let _span = tracing::info_span!("command", name = cli.command.name()).entered();

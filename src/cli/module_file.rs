@@ -1,26 +1,70 @@
-//! From a file to a verified module: HLO text or a serialized `HloModuleProto`, told apart by what is in it.
+//! From a file to a verified module: HLO text, a serialized `HloModuleProto`, or StableHLO in any of its forms, told apart
+//! by what is in it. A file that holds something else is told what it is.
 //!
 //! Everything that reads a module a user names comes through [`load`]. It does not read models (YAML): see `program`.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
+use super::child::this_program;
 use crate::files;
+use crate::foreign::{self, Kind};
 use crate::hlo::proto;
 use crate::hlo::verify::verify;
 use crate::hlo::{Module, text};
+use crate::pjrt::Setup;
 
 /// Files above this size are refused: a module is held several times over while it is read, and protocol buffers
 /// themselves end at 2 GiB.
 const MAX_BYTES: u64 = 512 << 20;
 
-/// Endings of files that hold a module; any other file is taken for a model.
-const ENDINGS: [&str; 3] = ["pb", "txt", "hlo"];
+/// Endings of files that hold a module.
+const ENDINGS: [&str; 5] = ["pb", "txt", "hlo", "mlir", "mlirbc"];
+/// Endings of files that hold a model.
+const MODELS: [&str; 2] = ["yaml", "yml"];
+/// How much of a file of no such ending is looked at.
+const HEAD: u64 = 4 << 20;
 
-/// Whether a file is a module by its ending (`.pb`, `.txt`, `.hlo`), and not a model in YAML.
+/// Where the converter of StableHLO comes from; set once, by the arguments.
+static SETUP: OnceLock<Setup> = OnceLock::new();
+
+/// Says where the converter of StableHLO comes from. The first word counts.
+pub(super) fn convert_with(setup: Setup) {
+    drop(SETUP.set(setup));
+}
+
+/// Whether a file is a module and not a model in YAML: by its ending, else by what it holds. A file of another kind that
+/// has a name is taken for a module, whose reader says what it is.
 pub(super) fn is_module(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| ENDINGS.iter().any(|ending| extension == *ending))
+    by_ending(path).unwrap_or_else(|| kind(path) != Kind::Unknown)
+}
+
+/// Whether a file among others is a module: by its ending, else by what it holds. What else lies beside modules is not.
+pub(super) fn holds_module(path: &Path) -> bool {
+    by_ending(path).unwrap_or_else(|| matches!(kind(path), Kind::HloText | Kind::Mlir | Kind::JaxExport))
+}
+
+/// Whether the ending is a module's; `None` where it is neither a module's nor a model's.
+fn by_ending(path: &Path) -> Option<bool> {
+    let ends = |endings: &[&str]| path.extension().is_some_and(|ending| endings.iter().any(|known| ending == *known));
+    (ends(&ENDINGS) || ends(&MODELS)).then(|| ends(&ENDINGS))
+}
+
+/// What a file or folder holds, by its beginning.
+fn kind(path: &Path) -> Kind {
+    if path.is_dir() {
+        return of_folder(path);
+    }
+    let mut head = Vec::new();
+    let read =
+        files::open(path).map(|file| std::io::Read::read_to_end(&mut std::io::Read::take(file, HEAD), &mut head));
+    if matches!(read, Ok(Ok(_))) { Kind::of(&head) } else { Kind::Unknown }
+}
+
+fn of_folder(path: &Path) -> Kind {
+    Kind::of_folder(|name| path.join(name).is_file())
 }
 
 /// Reads, decodes and verifies a module.
@@ -44,15 +88,34 @@ pub(super) fn check(module: &Module, path: &Path) -> anyhow::Result<()> {
 pub(super) fn decode(path: &Path) -> anyhow::Result<Module> {
     let shown = path.display();
     let _span = tracing::info_span!("load", path = %shown).entered();
+    if let Kind::Other(other) = of_folder(path) {
+        bail!("{shown} is {other}");
+    }
     let bytes = files::read(path, MAX_BYTES).with_context(|| format!("cannot read {shown}"))?;
-    let module = if is_text(&bytes) {
-        let text = std::str::from_utf8(&bytes)
-            .with_context(|| format!("{shown}: the text is not UTF-8\nhelp: the file may be damaged"))?;
-        text::parse(text, &shown.to_string())?
-    } else {
-        proto::decode::from_bytes(&bytes).with_context(|| {
-            format!("{shown} holds no HLO: it neither begins with `HloModule`, as text does, nor is it a proto")
-        })?
+    let module = match Kind::of(&bytes) {
+        Kind::HloText => {
+            let text = std::str::from_utf8(&bytes)
+                .with_context(|| format!("{shown}: the text is not UTF-8\nhelp: the file may be damaged"))?;
+            text::parse(text, &shown.to_string())?
+        }
+        Kind::Mlir | Kind::JaxExport => {
+            let setup = SETUP.get_or_init(Setup::from_env);
+            foreign::read(&bytes, &shown.to_string(), setup, &this_program())?
+        }
+        Kind::Other(other) => bail!("{shown} is {other}"),
+        Kind::Unknown => match proto::decode::from_bytes(&bytes) {
+            Ok(module) => module,
+            Err(error) => match foreign::of_proto(&bytes) {
+                Some(other) => bail!("{shown} is {other}"),
+                None => {
+                    return Err(error).with_context(|| {
+                        format!(
+                            "{shown} holds no HLO: it neither begins with `HloModule` or as StableHLO, nor is it a proto"
+                        )
+                    });
+                }
+            },
+        },
     };
     let unknown: Vec<&str> = names_of(&module).filter(|name| !KNOWN.contains(name)).collect();
     if !unknown.is_empty() {
@@ -75,17 +138,6 @@ fn names_of(module: &Module) -> impl Iterator<Item = &str> {
     module.unmodelled.attributes.iter().map(|(name, _)| name.as_str())
 }
 
-/// Whether bytes are HLO text: blanks and comments, then the word `HloModule`. A proto of a module of that name begins
-/// with the same letters, but no blank follows them.
-fn is_text(bytes: &[u8]) -> bool {
-    let mut rest = bytes.trim_ascii_start();
-    while let Some(comment) = rest.strip_prefix(b"//") {
-        let end = comment.iter().position(|&byte| byte == b'\n').unwrap_or(comment.len());
-        rest = comment[end..].trim_ascii_start();
-    }
-    rest.strip_prefix(b"HloModule").is_some_and(|rest| rest.first().is_some_and(u8::is_ascii_whitespace))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +150,21 @@ mod tests {
         std::fs::write(folder.path().join(name), bytes).unwrap();
         let result = load(&folder.path().join(name));
         result.map_err(|error| format!("{error:#}").replace(&folder.path().display().to_string(), "."))
+    }
+
+    #[test]
+    fn what_lies_beside_modules_is_no_module() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            (is_module(&path), holds_module(&path))
+        };
+        assert_eq!(found("in.npz", b"PK\x03\x04...in0.npy"), (true, false));
+        assert_eq!(found("notes", b"of today"), (false, false));
+        assert_eq!(found("model.yaml", b"module @m {"), (false, false));
+        assert_eq!(found("step", b"module @m {"), (true, true));
+        assert_eq!(found("step.mlir", b""), (true, true));
     }
 
     #[test]
@@ -114,7 +181,10 @@ mod tests {
     #[test]
     fn what_is_no_module_is_said_with_its_place() {
         let error = loaded("m.txt", b"model: {kind: mlp}").unwrap_err();
-        assert!(error.starts_with("./m.txt holds no HLO: it neither begins with `HloModule`"), "{error}");
+        assert!(
+            error.starts_with("./m.txt holds no HLO: it neither begins with `HloModule` or as StableHLO"),
+            "{error}"
+        );
         let error = loaded("m.hlo", b"HloModule m\nENTRY m {\n  x = f32[ parameter(0)\n}").unwrap_err();
         assert!(error.starts_with("./m.hlo:3:12: found `parameter`"), "{error}");
         let error = loaded("m.txt", b"HloModule m\n\xff").unwrap_err();

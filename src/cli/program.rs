@@ -28,7 +28,7 @@ pub(super) enum Which {
 /// Arguments that choose a program.
 #[derive(Debug, clap::Args)]
 pub(super) struct Choice {
-    /// A model in YAML (examples/resnet50.yaml), or an HLO module as text or proto (.txt, .hlo, .pb)
+    /// A model in YAML (examples/resnet50.yaml), or a module: HLO (.txt, .hlo, .pb) or StableHLO (.mlir, .mlirbc, jax.export)
     #[arg(value_name = "MODEL.yaml|MODULE")]
     pub(super) model: PathBuf,
     /// Which program of a model [default: train]

@@ -32,7 +32,7 @@ float32. Every rounding in the module is performed, unless --allow-excess-precis
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The module: HLO text or a serialized HloModuleProto
+    /// The module: HLO text, a serialized HloModuleProto, or StableHLO
     #[arg(value_name = "MODULE")]
     module: PathBuf,
     /// Arrays for the parameters

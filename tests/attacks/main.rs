@@ -26,5 +26,6 @@ mod resumption;
 mod run;
 mod scale;
 mod sessions;
+mod stablehlo;
 mod streams;
 mod terminal;

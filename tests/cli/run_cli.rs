@@ -444,7 +444,7 @@ fn files_that_are_not_what_they_should_be() {
         "{error}"
     );
     let error = folder.stderr(&["run", "in.npz", "-i", "in.npz", "-o", "out.npz"]);
-    assert!(error.contains("in.npz holds no HLO"), "{error}");
+    assert!(error.contains("in.npz is arrays in an .npz archive, without a program, and no HLO"), "{error}");
     let error = folder.stderr(&["run", "small.txt", "-i", "in.npz", "-o", "no/such/out.npz"]);
     assert!(error.contains("cannot write no/such/out.npz"), "{error}");
     // What stood there before is untouched by all that failed, and nothing else was left behind.

@@ -14,6 +14,7 @@ mod modules;
 mod random_modules;
 #[path = "../run/mod.rs"]
 mod run;
+mod stablehlo;
 mod tidy;
 mod verify;
 mod xla_today;

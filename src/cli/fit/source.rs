@@ -173,14 +173,14 @@ fn modules(folder: &Path, batch_dim: Option<&BatchDim>) -> anyhow::Result<BTreeM
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {shown}"))? {
         let path = entry.with_context(|| format!("cannot read {shown}"))?.path();
-        if module_file::is_module(&path) {
+        if module_file::holds_module(&path) {
             paths.push(path);
         }
     }
     paths.sort();
     ensure!(
         !paths.is_empty(),
-        "{shown} holds no modules (.pb, .txt or .hlo)\nhelp: export the program at several batches"
+        "{shown} holds no modules, HLO or StableHLO\nhelp: export the program at several batches"
     );
     let Some(batch_dim) = batch_dim else { bail!(no_batch_dim(&shown.to_string(), &paths)?) };
     let mut files: BTreeMap<u32, PathBuf> = BTreeMap::new();

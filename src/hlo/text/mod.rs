@@ -29,5 +29,15 @@ mod values;
 pub const MAX_BYTES: usize = 1 << 30;
 
 pub use error::{ParseError, ParseErrorKind};
+
+use super::Sharding;
+
+/// A sharding as XLA writes it, `{devices=[2,1]<=[2]}`; `None` for one that text cannot say.
+pub fn sharding_text(sharding: &Sharding) -> Option<String> {
+    let mut text = String::new();
+    sharding::write(&mut text, sharding);
+    sharding::has_text(sharding).then_some(text)
+}
+
 pub use parse::parse;
 pub use print::{PrintOptions, print, print_instruction};

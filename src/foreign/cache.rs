@@ -1,0 +1,118 @@
+//! Conversions kept on disk by content: a record is its sha256, then a serialized `HloProto`.
+//!
+//! A damaged record costs a conversion, never the answer; a folder that cannot be written to is a warning.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::files;
+use crate::pjrt::Pinned;
+
+/// Beyond this the oldest records go.
+const MAX_BYTES: u64 = 1 << 30;
+/// The most that is read of one.
+const MAX_RECORD: u64 = 512 << 20;
+const ENDING: &str = "hlo";
+const N_HASH: usize = 32;
+
+/// Where one program's conversion is kept.
+pub(super) struct Cache {
+    folder: PathBuf,
+    path: PathBuf,
+}
+
+impl Cache {
+    /// The place for this program. What converts it is in the key: another plugin may convert it otherwise.
+    pub(super) fn of(cache_dir: &Path, program: &[u8]) -> Cache {
+        let mut sha = Sha256::new();
+        for variable in ["BF16SCOPE_CPU_PLUGIN", "TPU_LIBRARY_PATH"] {
+            let value = std::env::var_os(variable).unwrap_or_default();
+            sha.update((value.len() as u64).to_le_bytes());
+            sha.update(value.as_encoded_bytes());
+        }
+        sha.update(Pinned::CPU.library_sha256);
+        sha.update(Pinned::TPU.library_sha256);
+        sha.update(program);
+        let key: String = sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let folder = cache_dir.join("stablehlo");
+        Cache { path: folder.join(format!("{key}.{ENDING}")), folder }
+    }
+
+    /// What is kept, if it is there and whole.
+    pub(super) fn read(&self) -> Option<Vec<u8>> {
+        let mut record = files::read(&self.path, MAX_RECORD).ok()?;
+        let hlo = record.get(N_HASH..)?;
+        if Sha256::digest(hlo)[..] != record[..N_HASH] {
+            tracing::warn!("{} is damaged; converting again", self.path.display());
+            return None;
+        }
+        record.drain(..N_HASH);
+        Some(record)
+    }
+
+    /// Keeps a conversion, or warns.
+    pub(super) fn keep(&self, hlo: &[u8]) {
+        if hlo.len() as u64 + N_HASH as u64 > MAX_RECORD {
+            return;
+        }
+        let record = [&Sha256::digest(hlo)[..], hlo].concat();
+        let written = fs::create_dir_all(&self.folder)
+            .and_then(|()| files::replace(&self.path, &record))
+            .and_then(|()| prune(&self.folder));
+        if let Err(error) = written {
+            tracing::warn!(
+                "cache of conversions {}: {error}; this one is not remembered\nhelp: make room, or set BF16SCOPE_CACHE \
+                 to a directory that can be written",
+                self.folder.display()
+            );
+        }
+    }
+}
+
+/// Removes the oldest records while there are too many bytes, and what killed runs left.
+fn prune(folder: &Path) -> io::Result<()> {
+    files::sweep(folder)?;
+    let mut records = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        // Another process may have removed it since.
+        let Ok(metadata) = fs::metadata(&path) else { continue };
+        if path.extension().is_some_and(|ending| ending == ENDING) {
+            records.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len(), path));
+        }
+    }
+    records.sort_by(|one, other| other.cmp(one));
+    let mut n_bytes = 0;
+    for (_, size, path) in records {
+        n_bytes += size;
+        if n_bytes > MAX_BYTES {
+            drop(fs::remove_file(path));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_found_by_content_and_a_damaged_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::of(folder.path(), b"program");
+        assert_eq!(cache.read(), None);
+        cache.keep(b"its HLO");
+        assert_eq!(Cache::of(folder.path(), b"program").read().unwrap(), b"its HLO");
+        assert_eq!(Cache::of(folder.path(), b"another").read(), None);
+        let mut record = fs::read(&cache.path).unwrap();
+        record[40 - 4] ^= 1;
+        fs::write(&cache.path, record).unwrap();
+        assert_eq!(cache.read(), None);
+        fs::write(&cache.path, b"short").unwrap();
+        assert_eq!(cache.read(), None);
+    }
+}

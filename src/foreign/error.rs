@@ -1,0 +1,106 @@
+//! What can go wrong with programs in other forms.
+
+use super::kind::{self, Other};
+use crate::hlo::proto::ProtoError;
+use crate::pjrt::PjrtError;
+
+/// A program in another form that does not become a module.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForeignError {
+    /// XLA's converter does not take it.
+    #[error("{said}\nhelp: {help}")]
+    Refused {
+        /// Its words, with the place.
+        said: String,
+        /// What to do.
+        help: String,
+    },
+    /// The converter cannot be had, or ended.
+    #[error("{name}: this StableHLO cannot be converted: {source}")]
+    Converter {
+        /// The file.
+        name: String,
+        /// Why.
+        #[source]
+        source: PjrtError,
+    },
+    /// The converter's answer is no module.
+    #[error("{name}: what XLA made of this StableHLO is no HLO: {source}")]
+    Proto {
+        /// The file.
+        name: String,
+        /// Why.
+        #[source]
+        source: ProtoError,
+    },
+    /// A dimension whose size is known only when it runs.
+    #[error(
+        "{place}: {name} is {shape}, whose size is not known, and HLO's shapes are static\nhelp: export it with the sizes \
+         of its arguments, not with `export.symbolic_shape`"
+    )]
+    Dynamic {
+        /// The file, and the line where it is known.
+        place: String,
+        /// The instruction.
+        name: String,
+        /// Its shape.
+        shape: String,
+    },
+    /// A file of `jax.export` whose program is not in it.
+    #[error(
+        "{name} begins like a file of jax.export, and its program is not whole\nhelp: the file may be damaged; write it again \
+         with `jax.export.export(jax.jit(f))(*args).serialize()`"
+    )]
+    Damaged {
+        /// The file.
+        name: String,
+    },
+}
+
+/// How many lines of the converter's words are shown.
+const MAX_LINES: usize = 4;
+
+impl ForeignError {
+    /// From what the plugin said of a program.
+    pub(super) fn refused(error: PjrtError, name: &str, program: &[u8]) -> ForeignError {
+        let PjrtError::Call { message, .. } = &error else {
+            return ForeignError::Converter { name: name.to_string(), source: error };
+        };
+        let is_about_it = |line: &&str| line.contains(": error: ") && !line.starts_with("<unknown>:0");
+        let mut lines: Vec<&str> = message.lines().filter(is_about_it).collect();
+        if lines.is_empty() {
+            lines = message.lines().filter(|line| !line.trim().is_empty()).collect();
+        }
+        lines.truncate(MAX_LINES);
+        let placed = |line: &&str| match line.strip_prefix("-:") {
+            Some(rest) => format!("{name}:{rest}"),
+            None => format!("{name}: {line}"),
+        };
+        let said = lines.iter().map(placed).collect::<Vec<_>>().join("\n");
+        let help = match kind::other_dialect(program) {
+            Some(dialect) => format!(
+                "this is MLIR of the dialect `{dialect}`, and StableHLO is read (with chlo, sdy and mhlo). {}",
+                kind::export_of(&dialect)
+            ),
+            None => match message.contains("forward incompatibility") && !program.is_ascii() {
+                true => {
+                    "the file is damaged, or its StableHLO is newer than XLA's plugins here know: write it again; or \
+                         install the TPU compiler, which knows more (`bf16scope plugins install tpu`); or export HLO, \
+                         `jax.jit(f).lower(*args).compiler_ir(\"hlo\").as_serialized_hlo_module_proto()`"
+                        .to_string()
+                }
+                false => "what XLA's converter does not take has no HLO; shapes must be static, and the function \
+                          called `main`"
+                    .to_string(),
+            },
+        };
+        ForeignError::Refused { said, help }
+    }
+}
+
+impl std::fmt::Display for Other {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, and no HLO or StableHLO\nhelp: {}", self.what, self.export)
+    }
+}

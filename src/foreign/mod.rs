@@ -1,0 +1,108 @@
+//! Programs in other forms than HLO's own: what a file holds ([`Kind`]), StableHLO to HLO ([`read`]), and HLO to StableHLO
+//! ([`stablehlo`]).
+//!
+//! StableHLO comes in through XLA's own converter, in a child process ([`hlo_of_stablehlo`]); what it answers is kept by
+//! content. It goes out through a printer of our own. This room does not read HLO text or protos (`hlo`), and opens no
+//! file that a user names: it is given bytes.
+
+mod cache;
+mod error;
+mod jax_export;
+mod kind;
+pub mod stablehlo;
+
+pub use error::ForeignError;
+pub use kind::{Kind, Other, of_proto};
+
+use crate::hlo::proto::decode;
+use crate::hlo::{Metadata, Module};
+use crate::pjrt::{ChildSpec, Setup, hlo_of_stablehlo};
+
+/// A module from StableHLO: MLIR as text or bytecode, a portable artifact, or a file of `jax.export` around one.
+///
+/// It is decoded, and not yet verified. The name by which messages and source locations call the file is `name`. Answers
+/// are kept in the cache directory of `setup`, by content.
+///
+/// # Errors
+/// [`ForeignError`]: what has no HLO, with its line; another dialect; a converter that cannot be had.
+pub fn read(bytes: &[u8], name: &str, setup: &Setup, spec: &ChildSpec) -> Result<Module, ForeignError> {
+    let exported = match Kind::of(bytes) {
+        Kind::JaxExport => Some(jax_export::read(bytes).ok_or(ForeignError::Damaged { name: name.to_string() })?),
+        _ => None,
+    };
+    let program = exported.as_ref().map_or(bytes, |exported| exported.module);
+    let cache = setup.cache_dir.as_deref().map(|folder| cache::Cache::of(folder, program));
+    let kept = cache.as_ref().and_then(cache::Cache::read);
+    let hlo = match kept {
+        Some(hlo) => hlo,
+        None => {
+            let _span = tracing::info_span!("convert", n_bytes = program.len()).entered();
+            let converted = hlo_of_stablehlo(program, setup, spec);
+            let hlo = converted.map_err(|error| ForeignError::refused(error, name, program))?;
+            if let Some(cache) = &cache {
+                cache.keep(&hlo);
+            }
+            hlo
+        }
+    };
+    let mut module =
+        decode::from_bytes(&hlo).map_err(|source| ForeignError::Proto { name: name.to_string(), source })?;
+    name_the_file(&mut module, name);
+    are_static(&module, name)?;
+    // Of several devices a proto knows only by its shardings.
+    let n_partitions = exported.map_or_else(|| count(program, "num_partitions"), |exported| exported.n_devices);
+    let counts = [("replica_count", count(program, "num_replicas")), ("num_partitions", n_partitions)];
+    for (attribute, count) in counts {
+        if count > 1 {
+            module.unmodelled.attributes.push((attribute.to_string(), count.to_string()));
+        }
+    }
+    Ok(module)
+}
+
+/// A program in text that has no locations of its own is located in its text, a file without a name: `-`.
+fn name_the_file(module: &mut Module, name: &str) {
+    let instructions = module.computations.iter_mut().flat_map(|computation| &mut computation.instructions);
+    for instruction in instructions.filter(|instruction| instruction.metadata.source_file == "-") {
+        instruction.metadata.source_file = name.to_string();
+    }
+}
+
+/// The converter lets through what no plugin compiles.
+fn are_static(module: &Module, name: &str) -> Result<(), ForeignError> {
+    let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+    for instruction in instructions {
+        if let Some(shape) = instruction.shape.leaves().into_iter().find(|leaf| leaf.dims().iter().any(|&dim| dim < 0))
+        {
+            let Metadata { source_file, source_line, .. } = &instruction.metadata;
+            let place = if source_file.is_empty() { name.to_string() } else { format!("{source_file}:{source_line}") };
+            return Err(ForeignError::Dynamic {
+                place,
+                name: format!("%{}", instruction.name),
+                shape: shape.to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// `mhlo.num_partitions = 8 : i32` among the attributes of a module in text; 1 where it does not say.
+fn count(program: &[u8], attribute: &str) -> u64 {
+    let marker = format!("mhlo.{attribute} = ");
+    let Some(at) = memchr::memmem::find(program, marker.as_bytes()) else { return 1 };
+    let digits = program[at + marker.len()..].iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0u64, |count, digit| count.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_says_how_many_devices_it_is_for() {
+        let text = b"module @m attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 2 : i32} {";
+        assert_eq!((count(text, "num_partitions"), count(text, "num_replicas")), (8, 2));
+        assert_eq!(count(b"module @m {", "num_partitions"), 1);
+        assert_eq!(count(b"mhlo.num_partitions = 99999999999999999999999", "num_partitions"), u64::MAX);
+    }
+}

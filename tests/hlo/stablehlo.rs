@@ -1,0 +1,178 @@
+//! StableHLO, both ways: what JAX writes is read in every form, and what is written computes the same.
+//!
+//! Bits are compared on one plugin, with excess precision off: XLA's converter may name and order things otherwise, and
+//! what is computed stays.
+
+use bf16scope::foreign::{self, ForeignError, stablehlo};
+use bf16scope::hlo::alone::{NotAlone, several_devices};
+use bf16scope::hlo::proto::{decode, encode};
+use bf16scope::hlo::{AliasKind, Literal, Module, Op, Shape, text, verify};
+use bf16scope::pjrt::{ChildSpec, CompileOptions, PluginSpec, Setup, locate};
+use std::path::{Path, PathBuf};
+
+use crate::run::run_bytes;
+
+/// The forms that `tests/data/stablehlo/make.py` writes.
+const FORMS: [&str; 5] = ["mlir", "generic.mlir", "mlirbc", "vhlo.mlirbc", "jax"];
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/stablehlo").join(name)
+}
+
+fn read(bytes: &[u8], name: &str) -> Result<Module, ForeignError> {
+    foreign::read(bytes, name, &Setup::from_env(), &ChildSpec::new(env!("CARGO_BIN_EXE_bf16scope")))
+}
+
+fn read_file(name: &str) -> Module {
+    let bytes = std::fs::read(data(name)).unwrap();
+    let module = read(&bytes, name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    verify(&module).unwrap_or_else(|errors| panic!("{name}: {errors}"));
+    module
+}
+
+fn proto(path: &Path) -> Module {
+    decode::from_bytes(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Arguments that are no two alike and small, so that indices and exponents stay in bounds.
+fn arguments(module: &Module) -> Vec<Literal> {
+    let entry = module.entry();
+    let parameters = entry.parameters();
+    let shapes = parameters.iter().flat_map(|id| entry.instr(*id).shape.leaves());
+    let argument = |(n, shape): (usize, &Shape)| {
+        let array = shape.as_array().unwrap();
+        let value = |i: i64| ((i * 7 + n as i64 * 3) % 11) as f64 / 8.0;
+        let scalars = (0..array.n_elements()).map(|i| Literal::scalar_of(array.dtype, value(i)).unwrap());
+        let bytes = scalars.flat_map(|scalar| match scalar {
+            Literal::Array { bytes, .. } => bytes,
+            other => panic!("{other:?}"),
+        });
+        Literal::Array {
+            shape: bf16scope::hlo::ArrayShape::new(array.dtype, array.dims.clone()),
+            bytes: bytes.collect(),
+        }
+    };
+    shapes.enumerate().map(argument).collect()
+}
+
+fn results(module: &Module) -> Vec<Literal> {
+    run_bytes(&encode::to_bytes(module).unwrap(), &CompileOptions::default(), &arguments(module))
+}
+
+#[test]
+fn every_form_of_jax_computes_what_its_hlo_does() {
+    // The portable artifact of `many` has an operation that came after the CPU plugin.
+    locate(PluginSpec::tpu(), &Setup::from_env()).unwrap();
+    for name in ["mlp", "many"] {
+        let expected = results(&proto(&data(&format!("{name}.hlo.pb"))));
+        assert!(!expected.is_empty());
+        for form in FORMS {
+            let found = results(&read_file(&format!("{name}.{form}")));
+            assert!(found == expected, "{name}.{form} computes something else");
+        }
+    }
+}
+
+#[test]
+fn names_locations_and_donations_survive() {
+    for form in ["generic.mlir", "mlirbc", "vhlo.mlirbc", "jax"] {
+        let module = read_file(&format!("mlp.{form}"));
+        assert_eq!(module.name, "jit_mlp");
+        assert_eq!(module.input_output_alias.len(), 3, "{form}");
+        let all: Vec<_> = module.computations.iter().flat_map(|computation| &computation.instructions).collect();
+        let dot = all.iter().find(|instr| matches!(instr.op, Op::Dot { .. })).unwrap();
+        assert!(dot.metadata.op_name.contains("hidden"), "{form}: {}", dot.metadata.op_name);
+        assert!(dot.metadata.op_name.ends_with("dot_general"), "{form}: {}", dot.metadata.op_name);
+    }
+    // Without locations of its own a text is located in itself.
+    let module = read_file("mlp.mlir");
+    let dot = module.entry().instructions.iter().find(|instr| matches!(instr.op, Op::Dot { .. })).unwrap();
+    assert_eq!((dot.metadata.source_file.as_str(), dot.metadata.source_line), ("mlp.mlir", 3));
+}
+
+#[test]
+fn shardings_survive_in_every_form() {
+    for form in FORMS {
+        let module = read_file(&format!("sharded.{form}"));
+        let Some(NotAlone::Devices { wants, .. }) = several_devices(&module) else { panic!("{form}: for one device") };
+        assert_eq!(wants, 8, "{form}");
+        let parameters = module.entry().parameters();
+        assert!(parameters.iter().all(|id| module.entry().instr(*id).sharding.is_some()), "{form}");
+        assert!(module.frontend_attributes.iter().any(|(name, _)| name == "xla.sdy.meshes"), "{form}");
+    }
+}
+
+/// A small module of each op, what the models are, what JAX and TensorFlow export.
+fn modules() -> Vec<Module> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let zoo = include_str!("../attacks/mutations/zoo.hlo").split("HloModule ").filter(|text| !text.trim().is_empty());
+    let mut modules: Vec<Module> = zoo.map(|text| text::parse(&format!("HloModule {text}"), "zoo").unwrap()).collect();
+    for name in ["mlp_training_bf16", "cnn_training_f32", "transformer_small_training_bf16"] {
+        let text = std::fs::read_to_string(root.join(format!("hlo/{name}.txt"))).unwrap();
+        modules.push(text::parse(&text, name).unwrap());
+    }
+    for name in ["oracle_jax/encoder_forward", "oracle_tf/mlp_bf16", "stablehlo/mlp"] {
+        modules.push(proto(&root.join(format!("tests/data/{name}.hlo.pb"))));
+    }
+    modules
+}
+
+/// Ops of the small modules that StableHLO has not, or that one device cannot run: each is refused with its name.
+#[test]
+fn what_is_written_is_read_and_computes_the_same() {
+    let (mut n_written, mut refused) = (0, Vec::new());
+    for module in modules() {
+        let written = match stablehlo::write(&module) {
+            Ok(written) => written,
+            Err(error) => {
+                refused.push(error.to_string().lines().next().unwrap_or_default().to_string());
+                continue;
+            }
+        };
+        let back = read(written.text.as_bytes(), &module.name)
+            .unwrap_or_else(|error| panic!("{}: {error}\n{}", module.name, written.text));
+        verify(&back).unwrap_or_else(|errors| panic!("{}: {errors}\n{}", module.name, written.text));
+        n_written += 1;
+        if bf16scope::hlo::alone::runs_alone(&module).is_err() {
+            continue;
+        }
+        let (expected, found) = (results(&module), results(&back));
+        assert!(expected == found, "{} computes something else:\n{}", module.name, written.text);
+    }
+    println!("{n_written} written; refused:\n{}", refused.join("\n"));
+    assert!(refused.iter().all(|error| error.contains("StableHLO has no ")), "{refused:?}");
+    assert!(n_written > 3 * refused.len(), "{n_written} written, refused: {refused:#?}");
+}
+
+#[test]
+fn what_has_no_hlo_is_said_with_its_line() {
+    let refused = |text: &str| read(text.as_bytes(), "m.mlir").unwrap_err().to_string();
+    let function = |body: &str| {
+        format!("module @m {{\n  func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {{\n{body}\n  }}\n}}\n")
+    };
+    let error = refused(&function("    %0 = stablehlo.abs %b : tensor<2xf32>\n    return %0 : tensor<2xf32>"));
+    assert!(error.starts_with("m.mlir:3:24: error: use of undeclared SSA value name\nhelp: "), "{error}");
+    let error = refused(&function(
+        "    %0 = \"tosa.abs\"(%a) : (tensor<2xf32>) -> tensor<2xf32>\n    return %0 : tensor<2xf32>",
+    ));
+    assert!(error.starts_with("m.mlir:3:"), "{error}");
+    assert!(error.contains("help: this is MLIR of the dialect `tosa`, and StableHLO is read"), "{error}");
+    let error = refused(&function("    return %a : tensor<2xf32>").replace("2xf32", "?xf32"));
+    assert!(error.starts_with("m.mlir: %Arg_0.1 is f32[?]{0}, whose size is not known"), "{error}");
+    let error = refused("module @m {\n}\n");
+    assert!(error.contains("`main`"), "{error}");
+    let error = refused(&format!("module @m {{{}", "{".repeat(100_000)));
+    assert!(!error.is_empty());
+}
+
+#[test]
+fn must_alias_is_said_to_become_may_alias() {
+    let text = "HloModule m, input_output_alias={ {}: (0, {}, must-alias) }\n\nENTRY m {\n  a = f32[2] parameter(0)\n  \
+                ROOT b = f32[2] negate(a)\n}\n";
+    let written = stablehlo::write(&text::parse(text, "m").unwrap()).unwrap();
+    assert_eq!(written.lost, ["must-alias of 1 outputs, which becomes may-alias"]);
+    let back = read(written.text.as_bytes(), "m.mlir").unwrap();
+    assert_eq!(back.input_output_alias[0].kind, AliasKind::May);
+    let written = stablehlo::write(&text::parse(&text.replace("must", "may"), "m").unwrap()).unwrap();
+    assert!(written.lost.is_empty(), "{:?}", written.lost);
+}
