@@ -1,21 +1,23 @@
-//! `bf16scope cache`: shows and clears the TPU compiler's answers on disk.
+//! `bf16scope cache`: shows and clears what is kept on disk: the TPU compiler's answers, and conversions of StableHLO.
 
 use anyhow::Context as _;
 use clap::Subcommand;
 
 use super::{Context, Status};
+use crate::foreign::conversions;
 use crate::report;
 use crate::tpu::Cache;
 
 const EXAMPLES: &str = "\
 Examples:
   bf16scope cache show
-          where compiles are cached, how many there are, and their size
+          where compiles and conversions are cached, how many there are, and their size
   bf16scope cache clear
           forget them
 
 `compile`, `fit` and `explain` remember what the TPU compiler said, in the folder `compiles` of the cache (BF16SCOPE_CACHE,
-else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope). The oldest go when there are more than 2 GiB.";
+else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope). The oldest go when there are more than 2 GiB.
+StableHLO that was converted to HLO is in the folder `stablehlo`, at most 1 GiB.";
 
 /// Arguments of `cache`.
 #[derive(Debug, clap::Args)]
@@ -27,13 +29,13 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show where compiles are cached, how many there are, and their size
+    /// Show where compiles and conversions are cached, how many there are, and their size
     Show {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Delete every cached compile
+    /// Delete every cached compile and conversion
     Clear,
 }
 
@@ -44,23 +46,30 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         "no cache directory: BF16SCOPE_CACHE, XDG_CACHE_HOME and HOME are unset or empty\nhelp: set BF16SCOPE_CACHE",
     )?;
     let cache = Cache::of(&cache_dir);
-    let shown = cache.dir().display();
-    let failed = || format!("cannot read or change {shown}");
-    match &args.action {
-        Action::Show { json } => {
-            let (n_compiles, n_bytes) = cache.size().with_context(failed)?;
-            if *json {
-                context.print_json(&serde_json::json!({
-                    "path": cache.dir(), "n_compiles": n_compiles, "n_bytes": n_bytes,
-                }))?;
-            } else {
-                context.print(&format!("{shown}: {n_compiles} compiles, {}\n", report::mib(n_bytes as i64)))?;
+    let kinds = [("compiles", cache.records()), ("conversions", &conversions(&cache_dir))];
+    let mut found = serde_json::Map::new();
+    for (kind, records) in kinds {
+        let shown = records.dir().display();
+        let failed = || format!("cannot read or change {shown}");
+        let line =
+            |did: &str, n: usize, n_bytes: u64| format!("{shown}: {did}{n} {kind}, {}\n", report::mib(n_bytes as i64));
+        match &args.action {
+            Action::Show { json } => {
+                let (n, n_bytes) = records.size().with_context(failed)?;
+                let entry = serde_json::json!({ "path": records.dir(), "n": n, "n_bytes": n_bytes });
+                found.insert(kind.to_string(), entry);
+                if !json {
+                    context.print(&line("", n, n_bytes))?;
+                }
+            }
+            Action::Clear => {
+                let (n, n_bytes) = records.clear().with_context(failed)?;
+                context.print(&line("deleted ", n, n_bytes))?;
             }
         }
-        Action::Clear => {
-            let (n_compiles, n_bytes) = cache.clear().with_context(failed)?;
-            context.print(&format!("{shown}: deleted {n_compiles} compiles, {}\n", report::mib(n_bytes as i64)))?;
-        }
+    }
+    if matches!(args.action, Action::Show { json: true }) {
+        context.print_json(&serde_json::Value::Object(found))?;
     }
     Ok(Status::Ok)
 }

@@ -133,7 +133,7 @@ enum Command {
     Audit(audit::Args),
     /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
     Plugins(plugins::Args),
-    /// Show or clear the TPU compiles cached on disk
+    /// Show or clear the TPU compiles and conversions cached on disk
     Cache(cache::Args),
 }
 

@@ -6,10 +6,12 @@
 
 mod archive;
 mod read;
+mod records;
 mod replace;
 
 pub use archive::ZipError;
 pub use read::{open, read, read_text};
+pub use records::Records;
 pub use replace::{Replacement, open_lock, replace, sweep};
 
 use std::io;

@@ -2,27 +2,28 @@
 //!
 //! A damaged record costs a conversion, never the answer; a folder that cannot be written to is a warning.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::files;
+use crate::files::{self, Records};
 use crate::pjrt::Pinned;
 
 /// Beyond this the oldest records go.
 const MAX_BYTES: u64 = 1 << 30;
 /// The most that is read of one.
 const MAX_RECORD: u64 = 512 << 20;
-const ENDING: &str = "hlo";
 const N_HASH: usize = 32;
+
+/// The conversions kept below a cache directory, such as [`Setup::cache_dir`](crate::pjrt::Setup::cache_dir), as files.
+pub fn conversions(cache_dir: &Path) -> Records {
+    Records::new(cache_dir.join("stablehlo"), "hlo", MAX_BYTES)
+}
 
 /// Where one program's conversion is kept.
 pub(super) struct Cache {
-    folder: PathBuf,
-    path: PathBuf,
+    records: Records,
+    key: String,
 }
 
 impl Cache {
@@ -37,17 +38,17 @@ impl Cache {
         sha.update(Pinned::CPU.library_sha256);
         sha.update(Pinned::TPU.library_sha256);
         sha.update(program);
-        let key: String = sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        let folder = cache_dir.join("stablehlo");
-        Cache { path: folder.join(format!("{key}.{ENDING}")), folder }
+        let key = sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Cache { records: conversions(cache_dir), key }
     }
 
     /// What is kept, if it is there and whole.
     pub(super) fn read(&self) -> Option<Vec<u8>> {
-        let mut record = files::read(&self.path, MAX_RECORD).ok()?;
+        let path = self.records.path(&self.key);
+        let mut record = files::read(&path, MAX_RECORD).ok()?;
         let hlo = record.get(N_HASH..)?;
         if Sha256::digest(hlo)[..] != record[..N_HASH] {
-            tracing::warn!("{} is damaged; converting again", self.path.display());
+            tracing::warn!("{} is damaged; converting again", path.display());
             return None;
         }
         record.drain(..N_HASH);
@@ -60,45 +61,21 @@ impl Cache {
             return;
         }
         let record = [&Sha256::digest(hlo)[..], hlo].concat();
-        let written = fs::create_dir_all(&self.folder)
-            .and_then(|()| files::replace(&self.path, &record))
-            .and_then(|()| prune(&self.folder));
+        let written = self.records.keep(&self.key, &record);
         if let Err(error) = written {
             tracing::warn!(
                 "cache of conversions {}: {error}; this one is not remembered\nhelp: make room, or set BF16SCOPE_CACHE \
                  to a directory that can be written",
-                self.folder.display()
+                self.records.dir().display()
             );
         }
     }
 }
 
-/// Removes the oldest records while there are too many bytes, and what killed runs left.
-fn prune(folder: &Path) -> io::Result<()> {
-    files::sweep(folder)?;
-    let mut records = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        // Another process may have removed it since.
-        let Ok(metadata) = fs::metadata(&path) else { continue };
-        if path.extension().is_some_and(|ending| ending == ENDING) {
-            records.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len(), path));
-        }
-    }
-    records.sort_by(|one, other| other.cmp(one));
-    let mut n_bytes = 0;
-    for (_, size, path) in records {
-        n_bytes += size;
-        if n_bytes > MAX_BYTES {
-            drop(fs::remove_file(path));
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_record_is_found_by_content_and_a_damaged_one_is_not() {
@@ -108,11 +85,11 @@ mod tests {
         cache.keep(b"its HLO");
         assert_eq!(Cache::of(folder.path(), b"program").read().unwrap(), b"its HLO");
         assert_eq!(Cache::of(folder.path(), b"another").read(), None);
-        let mut record = fs::read(&cache.path).unwrap();
+        let mut record = fs::read(&cache.records.path(&cache.key)).unwrap();
         record[40 - 4] ^= 1;
-        fs::write(&cache.path, record).unwrap();
+        fs::write(cache.records.path(&cache.key), record).unwrap();
         assert_eq!(cache.read(), None);
-        fs::write(&cache.path, b"short").unwrap();
+        fs::write(cache.records.path(&cache.key), b"short").unwrap();
         assert_eq!(cache.read(), None);
     }
 }

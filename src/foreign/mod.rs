@@ -11,6 +11,7 @@ mod jax_export;
 mod kind;
 pub mod stablehlo;
 
+pub use cache::conversions;
 pub use error::ForeignError;
 pub use kind::{Kind, Other, of_proto};
 

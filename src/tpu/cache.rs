@@ -11,10 +11,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
 
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
@@ -265,116 +263,42 @@ fn hex(bytes: &[u8]) -> String {
 /// The folder of records below the cache directory that plugins are in too.
 #[derive(Debug)]
 pub struct Cache {
-    dir: PathBuf,
-    /// Beyond this the oldest records go.
-    max_bytes: u64,
+    records: files::Records,
     /// The first failure to write is said, and not the next ones.
     has_warned: AtomicBool,
 }
 
 /// Room for hundreds of compiles of large models, whose records take megabytes.
 const MAX_BYTES: u64 = 2 << 30;
-const ENDING: &str = "compile";
 
 impl Cache {
     /// The records below a cache directory, such as [`Setup::cache_dir`]. Nothing is made before something is kept.
     pub fn of(cache_dir: &Path) -> Cache {
-        Cache { dir: cache_dir.join("compiles"), max_bytes: MAX_BYTES, has_warned: AtomicBool::new(false) }
+        let records = files::Records::new(cache_dir.join("compiles"), "compile", MAX_BYTES);
+        Cache { records, has_warned: AtomicBool::new(false) }
     }
 
-    /// Where the records are.
-    pub fn dir(&self) -> &Path {
-        &self.dir
+    /// The records as files: where, how many, and to clear them.
+    pub fn records(&self) -> &files::Records {
+        &self.records
     }
 
     fn path(&self, key: &str) -> PathBuf {
-        self.dir.join(format!("{key}.{ENDING}"))
-    }
-
-    /// Number of records, and their bytes.
-    ///
-    /// # Errors
-    /// A folder that cannot be read; none is no records.
-    pub fn size(&self) -> io::Result<(usize, u64)> {
-        let entries = self.entries()?;
-        Ok((entries.len(), entries.iter().map(|entry| entry.n_bytes).sum()))
-    }
-
-    /// Removes every record; returns how many there were, and their bytes.
-    ///
-    /// # Errors
-    /// A folder or file that cannot be read or removed.
-    pub fn clear(&self) -> io::Result<(usize, u64)> {
-        let entries = self.entries()?;
-        for entry in &entries {
-            remove(&entry.path)?;
-        }
-        Ok((entries.len(), entries.iter().map(|entry| entry.n_bytes).sum()))
+        self.records.path(key)
     }
 
     /// Writes a record whole, or warns and goes on without.
     fn keep(&self, header: &Header, optimized: &[u8]) {
-        let written = fs::create_dir_all(&self.dir).and_then(|()| {
-            files::replace(&self.path(&header.key), &record::bytes(header, optimized)?)?;
-            self.prune()
-        });
+        let written = record::bytes(header, optimized).and_then(|bytes| self.records.keep(&header.key, &bytes));
         if let Err(error) = written
             && !self.has_warned.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
                 "compile cache {}: {error}; this run goes on, and remembers no more\nhelp: make room, or set \
                  BF16SCOPE_CACHE to a directory that can be written",
-                self.dir.display()
+                self.records.dir().display()
             );
         }
-    }
-
-    /// Removes the oldest records while there are too many bytes, and what killed runs left.
-    fn prune(&self) -> io::Result<()> {
-        files::sweep(&self.dir)?;
-        let mut entries = self.entries()?;
-        entries.sort_by(|a, b| (b.changed, &b.path).cmp(&(a.changed, &a.path)));
-        let mut n_bytes = 0;
-        for entry in entries {
-            n_bytes += entry.n_bytes;
-            if n_bytes > self.max_bytes {
-                remove(&entry.path)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn entries(&self) -> io::Result<Vec<Entry>> {
-        let listed = match fs::read_dir(&self.dir) {
-            Ok(listed) => listed,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let mut entries = Vec::new();
-        for entry in listed {
-            let path = entry?.path();
-            // Another process may have removed it since.
-            let Ok(metadata) = fs::metadata(&path) else { continue };
-            if path.extension().is_some_and(|ending| ending == ENDING) && metadata.is_file() {
-                let changed = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-                entries.push(Entry { path, n_bytes: metadata.len(), changed });
-            }
-        }
-        Ok(entries)
-    }
-}
-
-struct Entry {
-    path: PathBuf,
-    n_bytes: u64,
-    changed: SystemTime,
-}
-
-/// Removes a file, unless somebody else did.
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 
@@ -383,7 +307,6 @@ mod tests {
     use super::*;
     use crate::hlo::proto::messages::{HloComputationProto, HloInstructionProto, OpMetadata};
     use crate::tpu::Hbm;
-    use std::time::Duration;
 
     fn program(line: i32, op_name: &str) -> Vec<u8> {
         let metadata = OpMetadata {
@@ -460,40 +383,5 @@ mod tests {
         fs::rename(&path, cache.path("other")).unwrap();
         let damage = record::read_header(&cache.path("other"), "other").unwrap_err();
         assert_eq!(damage.to_string(), "it is another program's: its name was changed");
-    }
-
-    #[test]
-    fn the_oldest_go_when_there_are_too_many_and_what_killed_runs_left() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut cache = Cache::of(dir.path());
-        let age = |path: &Path, seconds: u64| {
-            let then = SystemTime::now() - Duration::from_secs(seconds);
-            fs::File::options().append(true).open(path).unwrap().set_modified(then).unwrap();
-        };
-        for (key, seconds) in [("oldest", 300), ("old", 200), ("new", 100)] {
-            cache.keep(&header(key), b"program");
-            age(&cache.path(key), seconds);
-        }
-        let (n_records, n_bytes) = cache.size().unwrap();
-        assert_eq!(n_records, 3);
-        fs::write(cache.dir.join(".k.compile.writing-dead"), b"half").unwrap();
-        let busy = files::Replacement::begin(&cache.path("busy")).unwrap();
-        // Room for three: the fourth pushes out the oldest.
-        cache.max_bytes = n_bytes + 8;
-        cache.keep(&header("newest"), b"program");
-        let kept = ["oldest", "old", "new", "newest"].map(|key| cache.path(key).exists());
-        assert_eq!(kept, [false, true, true, true]);
-        assert!(!cache.dir.join(".k.compile.writing-dead").exists());
-        busy.finish().unwrap();
-        assert!(cache.path("busy").exists(), "what another process writes stays");
-        assert_eq!(cache.clear().unwrap().0, 4);
-        assert_eq!(cache.size().unwrap(), (0, 0));
-    }
-
-    #[test]
-    fn a_folder_that_is_not_there_holds_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::of(&dir.path().join("nowhere"));
-        assert_eq!((cache.size().unwrap(), cache.clear().unwrap()), ((0, 0), (0, 0)));
     }
 }

@@ -135,7 +135,9 @@ fn numbers() {
     let sum = ["bits", "--accumulate", "1.125", "0.00041999", "--steps", "100"];
     place.check(&sum, as_it_is, &expect_file!["screens/bits-accumulate.txt"]);
     let cache = place.text(&["cache", "show"], &[("BF16SCOPE_CACHE", "/nonexistent/bf16scope")]);
-    assert_eq!(cache, "/nonexistent/bf16scope/compiles: 0 compiles, 0.0 MiB\n");
+    let expected = "/nonexistent/bf16scope/compiles: 0 compiles, 0.0 MiB\n\
+                    /nonexistent/bf16scope/stablehlo: 0 conversions, 0.0 MiB\n";
+    assert_eq!(cache, expected);
 }
 
 #[test]
