@@ -85,7 +85,7 @@ mod tests {
         cache.keep(b"its HLO");
         assert_eq!(Cache::of(folder.path(), b"program").read().unwrap(), b"its HLO");
         assert_eq!(Cache::of(folder.path(), b"another").read(), None);
-        let mut record = fs::read(&cache.records.path(&cache.key)).unwrap();
+        let mut record = fs::read(cache.records.path(&cache.key)).unwrap();
         record[40 - 4] ^= 1;
         fs::write(cache.records.path(&cache.key), record).unwrap();
         assert_eq!(cache.read(), None);
