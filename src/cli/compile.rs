@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use serde::Serialize;
 
 use super::child::LimitArgs;
@@ -142,7 +142,7 @@ fn programs(args: &Args) -> anyhow::Result<Programs> {
             args.choice.model.display()
         );
         let module = lower_if_asked(module, &args.choice.model)?;
-        warn_of_one_core(&module, &args.choice.model);
+        refuse_several(&module, &args.choice.model)?;
         let subjects = vec![Subject { precision: AS_GIVEN.to_string(), module }];
         return Ok(Programs { subjects, batch: None, unit: "runs", tuning: None });
     }
@@ -172,15 +172,17 @@ pub(super) fn tuned(tuning: &Tuning, target: &Target) -> String {
     }
 }
 
-/// Says that a module for several devices is compiled for one core alone.
-pub(super) fn warn_of_one_core(module: &Module, path: &Path) {
+/// Refuses a module for several devices: one core's program is another one, without its shards and its communication.
+pub(super) fn refuse_several(module: &Module, path: &Path) -> anyhow::Result<()> {
     if let Some(NotAlone::Devices { wants, by }) = several_devices(module) {
-        tracing::warn!(
-            "{}: {by} for {wants} devices, and it is compiled for one core alone: the figures have no communication in \
-             them, and no sharding",
+        bail!(
+            "{}: {by} for {wants} devices, and programs are compiled for one core: as one core's, this would be another \
+             program, of the whole batch and without communication\nhelp: export the step that one device does, without \
+             a mesh and on its part of the batch; its figures have no communication in them",
             path.display()
         );
     }
+    Ok(())
 }
 
 /// The compiler with its memory; `fresh`: which it does not ask. Modules that bf16scope did not build are compiled in a

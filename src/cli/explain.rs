@@ -6,7 +6,7 @@ use anyhow::ensure;
 use serde::Serialize;
 
 use super::child::LimitArgs;
-use super::compile::{compiler, warn_of_one_core};
+use super::compile::{compiler, refuse_several};
 use super::policy::lower_if_asked;
 use super::program::{Choice, Which, read};
 use super::{Context, Status, emit, module_file, progress};
@@ -139,7 +139,7 @@ fn of_module(args: &Args, module: Module, context: &Context) -> anyhow::Result<S
         return explained(args, precision, None, &module);
     }
     let module = lower_if_asked(module, &args.choice.model)?;
-    warn_of_one_core(&module, &args.choice.model);
+    refuse_several(&module, &args.choice.model)?;
     compiled(args, precision, &module, 1, context)
 }
 

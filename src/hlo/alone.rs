@@ -103,8 +103,24 @@ fn place(comp: &Computation, instr: &Instruction) -> String {
     format!("{}/%{}", comp.name, instr.name)
 }
 
-/// Replicas times partitions, which only text says: in a proto they belong to the compile options.
+/// Replicas times partitions, which only text says: in a proto they belong to the compile options. Else the mesh that
+/// Shardy leaves in the module's attributes.
 fn of_module(module: &Module) -> Option<(i64, String)> {
+    const MESHES: &str = "xla.sdy.meshes";
+    let meshes = module.frontend_attributes.iter().find(|(name, _)| name == MESHES);
+    // `{mesh = #sdy.mesh<["batch"=4, "model"=2]>, …}`: the largest counts.
+    let sizes = |mesh: &str| -> i64 {
+        let sizes = mesh
+            .split("\"=")
+            .skip(1)
+            .filter_map(|size| size.split(|c: char| !c.is_ascii_digit()).next()?.parse::<i64>().ok());
+        sizes.fold(1, i64::saturating_mul)
+    };
+    let of_meshes = meshes.and_then(|(_, text)| text.split('>').map(sizes).max()).filter(|&n| n > 1);
+    of_counts(module).or_else(|| of_meshes.map(|n| (n, MESHES.to_string())))
+}
+
+fn of_counts(module: &Module) -> Option<(i64, String)> {
     let count = |name: &str| {
         let (_, value) = module.unmodelled.attributes.iter().find(|(attribute, _)| attribute == name)?;
         value.parse::<i64>().ok().filter(|count| *count > 1)

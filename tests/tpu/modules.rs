@@ -37,14 +37,22 @@ fn what_ends_the_tpu_compiler_is_an_error() {
 }
 
 #[test]
-fn a_module_for_several_devices_is_compiled_for_one_with_a_warning() {
-    let module = "HloModule halves, num_partitions=2\n\nENTRY main {\n  x = f32[4]{0} parameter(0)\n  ROOT y = f32[4]{0} negate(x)\n}\n";
-    for args in [&["compile", "m.hlo"][..], &["explain", "m.hlo"], &["fit", "batches", "--batch-dim", "0:0"]] {
-        let output = on(module, args);
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(0), "{args:?}: {text}");
-        let warning = "halves has num_partitions=2 for 2 devices, and it is compiled for one core alone: the figures have no \
-                       communication in them";
-        assert!(text.contains(warning), "{args:?}: {text}");
+fn a_module_for_several_devices_is_refused() {
+    let halves = "HloModule halves, num_partitions=2\n\nENTRY main {\n  x = f32[4]{0} parameter(0)\n  ROOT y = f32[4]{0} negate(x)\n}\n";
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/xla_today");
+    let of_jax = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let (shardy, gspmd) = (of_jax("jax_tpu_v3_sharded.before.txt"), of_jax("jax_cpu_gspmd.before.txt"));
+    for (module, wants) in [
+        (halves, "num_partitions=2 for 2 devices"),
+        (shardy.as_str(), " for 8 devices"),
+        (gspmd.as_str(), " for 8 devices"),
+    ] {
+        for args in [&["compile", "m.hlo"][..], &["explain", "m.hlo"], &["fit", "batches", "--batch-dim", "0:0"]] {
+            let output = on(module, args);
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+            assert!(text.contains(wants) && text.contains("compiled for one core"), "{args:?}: {text}");
+            assert!(text.contains("help: export the step that one device does"), "{args:?}: {text}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail, ensure};
 
 use super::super::again;
-use super::super::compile::warn_of_one_core;
+use super::super::compile::refuse_several;
 use super::super::module_file;
 use super::super::policy::lower_if_asked;
 use super::super::program::{Which, build, read, unit};
@@ -143,7 +143,7 @@ impl Source {
             Source::Modules { files, .. } => {
                 let path = files.get(&batch).with_context(|| format!("there is no module of batch {batch}"))?;
                 let module = lower_if_asked(module_file::load(path)?, path)?;
-                warn_of_one_core(&module, path);
+                refuse_several(&module, path)?;
                 Ok(module)
             }
         }
