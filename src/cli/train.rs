@@ -261,7 +261,8 @@ impl Wanted {
 fn headline(args: &Args, experiment: &Experiment, session: &Session, data: Data<'_>) -> String {
     let scope = match args.precision {
         Precision::F32 => "in f32".to_string(),
-        low => format!("in a {} scope, {} master weights", low, DType::F32),
+        Precision::F16 => format!("in an f16 scope, {} master weights", DType::F32),
+        low => format!("in a {low} scope, {} master weights", DType::F32),
     };
     format!(
         "{}: {} with {} parameters ({} bytes of state), {scope}, on {}\n\
@@ -385,8 +386,10 @@ fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
     let shown = |values| value(values, metric).map(|value| values::shown(metric, value));
     let of_test = shown(&report.test).map(|test| format!("(test {test})"));
     let both: Vec<String> = shown(&report.train).into_iter().chain(of_test).collect();
+    let skipped =
+        report.n_skipped.filter(|n| *n > 0).map_or(String::new(), |n| format!("  {n} updates left out so far"));
     format!(
-        "epoch {:>width$}/{n_epochs}{loss}  {} {}  {} examples/s\n",
+        "epoch {:>width$}/{n_epochs}{loss}  {} {}  {} examples/s{skipped}\n",
         report.epoch,
         metric.replace('_', " "),
         both.join(" "),

@@ -52,6 +52,9 @@ impl LossScale {
     /// Keras' dynamic scaling.
     pub const DYNAMIC: LossScale = LossScale::Dynamic { initial: 32768.0, period: 2000, factor: 2.0, minimum: 1.0 };
 
+    /// The variable that counts steps whose update was left out.
+    pub const N_SKIPPED: &str = "loss_scale/n_skipped";
+
     /// Makes the state of the scaling, under `loss_scale/`. `step` counts calls of the program.
     pub fn begin(&self, graph: &Graph, step: &Tensor) -> Scaling {
         let mut scaling = Scaling { rule: *self, scale: None, n_good: None, n_skipped: None, step: step.clone() };

@@ -111,6 +111,8 @@ pub struct EpochReport {
     pub test: Vec<(String, f64)>,
     /// Training examples a second, without the evaluation.
     pub examples_per_second: f64,
+    /// Steps in all whose update was left out, because a gradient was not finite, where the loss scale is dynamic.
+    pub n_skipped: Option<u64>,
 }
 
 impl Serialize for EpochReport {
@@ -121,6 +123,9 @@ impl Serialize for EpochReport {
         entries(&mut map, "train", &self.train)?;
         entries(&mut map, "test", &self.test)?;
         map.serialize_entry("examples_per_second", &self.examples_per_second)?;
+        if let Some(n_skipped) = self.n_skipped {
+            map.serialize_entry("n_skipped", &n_skipped)?;
+        }
         map.end()
     }
 }
@@ -137,7 +142,7 @@ pub struct Summary {
     pub test: Vec<(String, f64)>,
     /// Updates made in all.
     pub steps: u64,
-    /// The last checkpoint.
+    /// The last checkpoint: where nothing was left to train, the one that was resumed.
     pub checkpoint: Option<PathBuf>,
 }
 
@@ -168,12 +173,17 @@ fn entries<M: SerializeMap>(map: &mut M, prefix: &str, values: &[(String, f64)])
 ///
 /// # Errors
 /// Features that the data lack, or have in other dims or dtypes; fewer examples than a batch, or a batch that does not split
-/// in equal micro-batches; integers out of their range; a feature that the cast to bf16 or f16 makes infinite; a shift
+/// in equal micro-batches; calls of more steps than an epoch has; integers out of their range; a feature that the cast to bf16 or f16 makes infinite; a shift
 /// where there are no images.
 pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
     spec.objective.check_batch(spec.batch.into())?;
     let (features, compute) = (spec.task.features(), spec.precision.compute());
-    loader(spec, data.training)?.check()?;
+    let training = loader(spec, data.training)?;
+    let (calls, steps_per_epoch) = (spec.steps_per_call, training.n_steps());
+    if u64::from(calls.n().get()) > steps_per_epoch {
+        return Err(TrainError::StepsPerCall { calls, steps_per_epoch });
+    }
+    training.check()?;
     Ok(Loader::new(data.test, &features, compute, 1, 0)?.check()?)
 }
 
@@ -210,10 +220,6 @@ pub fn run(
         return Err(TrainError::TooLong { n_epochs: plan.n_epochs, steps_per_epoch });
     }
     let per_call = u64::from(spec.steps_per_call.n().get());
-    if per_call > steps_per_epoch {
-        let calls = spec.steps_per_call;
-        return Err(TrainError::StepsPerCall { calls, steps_per_epoch });
-    }
     // Before hours of training, not after its first epoch.
     if !steps_per_epoch.is_multiple_of(per_call) || !(session.step() % steps_per_epoch).is_multiple_of(per_call) {
         session.load_single_step()?;
@@ -237,6 +243,7 @@ pub fn run(
             train: training.totals.to_values(),
             test: test.totals.to_values(),
             examples_per_second: training.examples_per_second,
+            n_skipped: run.session.n_skipped()?,
         };
         (run.observe)(Event::Epoch(&report));
         epochs.push(report);
@@ -248,7 +255,9 @@ pub fn run(
         None => run.session.evaluate(&evaluator, data.test)?,
     };
     let steps = run.session.step();
-    let checkpoint = run.kept.0.map(|(path, _)| path);
+    // Resumed at the end, it is the one that it came from.
+    let resumed = resumed.map(|(path, _)| path.to_path_buf());
+    let checkpoint = run.kept.0.map(|(path, _)| path).or(resumed);
     Ok(Summary { epochs, test: end.totals.to_values(), steps, checkpoint })
 }
 

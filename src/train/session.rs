@@ -15,6 +15,7 @@ use super::steps_per_call::several_steps;
 use super::totals::Totals;
 use crate::data::{Batch, NamedArray, ORDER_VERSION, Source};
 use crate::graph::VariableInfo;
+use crate::optim::LossScale;
 use crate::pjrt::{Arg, Buffer, Client};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -203,6 +204,19 @@ impl Session {
                 _ => self.training.scalars(&self.last),
             },
         }
+    }
+
+    /// Steps whose update was left out, because a gradient was not finite; only of a dynamic loss scale, which tries again
+    /// with a smaller one.
+    ///
+    /// # Errors
+    /// Where the plugin fails.
+    pub fn n_skipped(&self) -> Result<Option<u64>, TrainError> {
+        let is_count = |variable: &VariableInfo| variable.name == LossScale::N_SKIPPED;
+        let Some(number) = self.variables().iter().position(is_count) else { return Ok(None) };
+        let mut word = [0; 4];
+        self.state.buffers()?[number].copy_to_host(&mut word)?;
+        Ok(Some(u64::from(u32::from_le_bytes(word))))
     }
 
     /// Totals of no step, to merge those of steps into.

@@ -127,7 +127,7 @@ pub struct LossOptions {
     #[serde(default = "labels")]
     pub labels: String,
     /// What it is multiplied by in the sum of losses. Default 1.
-    #[serde(default = "one", deserialize_with = "finite")]
+    #[serde(default = "one", deserialize_with = "not_negative")]
     pub weight: f64,
     /// Label smoothing in training. Default that of `train`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "smoothing")]
@@ -184,8 +184,8 @@ fn five() -> i64 {
     5
 }
 
-fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    yaml::number(deserializer, f64::is_finite, "a finite number")
+fn not_negative<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    yaml::number(deserializer, |weight| weight.is_finite() && weight >= 0.0, "a number of at least 0")
 }
 
 fn smoothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
