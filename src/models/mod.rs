@@ -63,6 +63,14 @@ impl Model {
         }
     }
 
+    /// Whether label smoothing changes its loss.
+    pub fn is_smoothed(&self) -> bool {
+        match self {
+            Model::Layers(network) => network.loss.iter().any(layers::Loss::is_smoothed),
+            Model::Mlp(_) | Model::Cnn(_) | Model::Resnet(_) | Model::Transformer(_) | Model::TwoTower(_) => true,
+        }
+    }
+
     /// What is learnt, with label smoothing in `[0, 1)` in training.
     pub fn task(&self, label_smoothing: f64) -> Arc<dyn Task> {
         match self.clone() {

@@ -22,6 +22,7 @@ use super::steps_per_call::StepsPerCall;
 use crate::data::Source;
 use crate::files;
 use crate::graph::Precision;
+use crate::models::yaml::{NodeError, Step};
 use crate::models::{Model, kind, yaml};
 use crate::optim::{Clip, LearningRate, LossScale, Optimizer, Update, WarmUp, WeightDecay};
 use crate::task::Task;
@@ -176,7 +177,14 @@ impl Experiment {
     pub fn read(path: &Path) -> Result<Experiment, TrainError> {
         let failed = |source| TrainError::Read { path: path.to_path_buf(), source };
         let text = files::read_text(path, yaml::MAX_BYTES as u64).map_err(failed)?;
-        Ok(yaml::from_str(&path.display().to_string(), &text)?)
+        let (name, text) = (path.display().to_string(), text.as_str());
+        let experiment: Experiment = yaml::from_str(&name, text)?;
+        if experiment.train.label_smoothing > 0.0 && !experiment.model.is_smoothed() {
+            let way = vec![Step::Key("train".to_string()), Step::KeyItself("label_smoothing".to_string())];
+            let error = NodeError::new(way, "no loss of `model` has label smoothing");
+            return Err(yaml::error_at(&name, text, error.with_help("leave it out: it is for cross entropies")).into());
+        }
+        Ok(experiment)
     }
 
     /// What is learnt.
@@ -311,6 +319,17 @@ tune: {remat: [block*, stem]}
             .into(),
         };
         assert_eq!(experiment, Ok(expected));
+    }
+
+    #[test]
+    fn label_smoothing_that_no_loss_has_is_refused() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let text = "model: {kind: layers, inputs: {x: [2]}, layers: [{dense: 1}], loss: mean_squared_error}\n\
+                    train: {label_smoothing: 0.1}\n";
+        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        let error = Experiment::read(file.path()).unwrap_err().to_string();
+        let expected = format!("{}:2:9: no loss of `model` has label smoothing\n", file.path().display());
+        assert!(error.starts_with(&expected) && error.contains("leave it out"), "{error}");
     }
 
     #[test]

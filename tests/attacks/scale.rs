@@ -416,9 +416,11 @@ fn long_texts_of_little_are_read_in_linear_time() {
         }
         for (open, close) in [("{", "}"), ("(", ")"), ("[", "]"), ("{({", "})}")] {
             let value = open.repeat(N / 8) + &close.repeat(N / 8);
-            parse(&text_of(&format!("  ROOT y = f32[2]{{0}} negate(x), odd={{{value}}}\n")), "m").unwrap();
-            let error = parse(&text_of(&format!("  ROOT y = f32[2]{{0}} negate({value})\n")), "m").unwrap_err();
-            assert!(error.to_string().len() < 1000, "{error}");
+            parse(&text_of(&format!("  ROOT y = f32[2]{{0}} negate(x), backend_config={{{value}}}\n")), "m").unwrap();
+            for wrong in [format!("negate({value})"), format!("negate(x), odd={{{value}}}")] {
+                let error = parse(&text_of(&format!("  ROOT y = f32[2]{{0}} {wrong}\n")), "m").unwrap_err();
+                assert!(error.to_string().len() < 1000, "{error}");
+            }
         }
         let name = "y".repeat(N);
         let text = text_of(&format!("  ROOT {name} = f32[2]{{0}} negate(x)\n"));

@@ -543,6 +543,29 @@ fn losses_and_metrics_that_do_not_fit() {
           help: add `labels: classes` to one"#]],
     );
     check(
+        "labels: {price: [2]}\nloss: {mean_squared_error: , labels: prize}\n",
+        expect![[r#"
+        model.yaml:5:10: no loss and no metric reads label `price`
+          5 | labels: {price: [2]}
+            |          ^^^^^
+          help: `prize` is read and is not among `labels`: give both one name"#]],
+    );
+    check(
+        "loss: {mean_squared_error: , label_smoothing: 0.1}\n",
+        expect![[r#"
+        model.yaml:5:7: mean_squared_error has no label smoothing
+          5 | loss: {mean_squared_error: , label_smoothing: 0.1}
+            |       ^^^^^^^^^^^^^^^^^^^
+          help: leave `label_smoothing` out: it is for cross entropies"#]],
+    );
+    check(
+        "loss: {mean_squared_error: , weight: -2}\n",
+        expect![[r#"
+        model.yaml:5:38: found floating point `-2.0`, expected a number of at least 0
+          5 | loss: {mean_squared_error: , weight: -2}
+            |                                      ^^"#]],
+    );
+    check(
         "loss: {mean_squared_error: densse}\n",
         expect![[r#"
         model.yaml:5:7: loss `mean_squared_error` judges `densse`, which is no output and no layer

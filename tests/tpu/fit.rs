@@ -327,7 +327,7 @@ fn modules_of_several_batches_are_a_model_too() {
     );
     fs::create_dir(place.path("empty")).unwrap();
     let error = place.error(&["fit", "empty", "--batch-dim", "0:0"]);
-    assert!(error.starts_with("bf16scope: empty holds no modules (.pb, .txt or .hlo)\n"), "{error}");
+    assert!(error.starts_with("bf16scope: empty holds no modules, HLO or StableHLO\n"), "{error}");
     let error = place.error(&["fit", "exported", "--precision", "bf16"]);
     assert!(
         error.starts_with("bf16scope: --precision chooses among a model's programs, and exported holds modules\n"),

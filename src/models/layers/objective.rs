@@ -230,6 +230,14 @@ impl Loss {
         Ok(Loss { kind: named("loss", &LOSSES, &LOSSES_ELSEWHERE, &choice)?, options: choice.options(&[])? })
     }
 
+    /// Whether label smoothing changes it.
+    pub fn is_smoothed(&self) -> bool {
+        match self.kind {
+            LossKind::SparseSoftmaxCrossEntropy | LossKind::SoftmaxCrossEntropy | LossKind::SigmoidCrossEntropy => true,
+            LossKind::MeanSquaredError | LossKind::MeanAbsoluteError => false,
+        }
+    }
+
     /// Its name.
     pub fn name(&self) -> &'static str {
         LOSSES.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(name, _)| name)

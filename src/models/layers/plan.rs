@@ -228,6 +228,13 @@ impl Plan {
             let help = "name it in another layer's `inputs` or in `outputs`, or leave it out";
             return Err(NodeError::new(at("layers", number), message).with_help(help));
         }
+        for (number, loss) in config.loss.iter().enumerate() {
+            if loss.options.label_smoothing.is_some_and(|smoothing| smoothing > 0.0) && !loss.is_smoothed() {
+                let message = format!("{} has no label smoothing", loss.name());
+                let help = "leave `label_smoothing` out: it is for cross entropies";
+                return Err(NodeError::new(at("loss", number), message).with_help(help));
+            }
+        }
         let targets = config.loss.iter().map(|loss| &loss.options.labels);
         let targets: Vec<&String> = targets.chain(config.metrics.iter().map(|m| &m.options.labels)).collect();
         for (number, input) in config.inputs.iter().enumerate() {
@@ -242,7 +249,16 @@ impl Plan {
             if !targets.contains(&&label.name) {
                 let path = vec![key("labels"), Step::KeyItself(label.name.clone())];
                 let message = format!("no loss and no metric reads label `{}`", label.name);
-                return Err(NodeError::new(path, message).with_help(format!("add `labels: {}` to one", label.name)));
+                // Where labels are described, one that is read and not described may be this one, misspelt.
+                let is_described = |name: &String| config.labels.iter().any(|label| label.name == *name);
+                let is_input = |name: &String| config.inputs.iter().any(|input| input.name == *name);
+                let is_said = |name: &String| name != "labels"; // which is the default
+                let other = targets.iter().find(|name| is_said(name) && !is_described(name) && !is_input(name));
+                let help = match other {
+                    Some(other) => format!("`{other}` is read and is not among `labels`: give both one name"),
+                    None => format!("add `labels: {}` to one", label.name),
+                };
+                return Err(NodeError::new(path, message).with_help(help));
             }
         }
         Ok(())
