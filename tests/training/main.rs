@@ -8,6 +8,7 @@ mod adafactor;
 #[path = "../support/alone.rs"]
 mod alone;
 mod bounded;
+mod digits;
 #[path = "../support/examples.rs"]
 mod examples;
 mod layer_remat;

@@ -1,7 +1,7 @@
 //! First moments stored in bf16: the stored bits against an emulation on the host, what is and is not changed, what a
 //! second moment would lose, a run that stops and goes on, and the memory a TPU program takes.
 
-use crate::{examples, run};
+use crate::{digits, examples, run};
 
 use bf16scope::data::Arrays;
 use bf16scope::graph::{Graph, Init, Precision, Program};
@@ -17,7 +17,6 @@ use bf16scope::train::{Objective, Resumption, Session, Spec, program};
 use bf16scope::tuning::Tuning;
 use half::bf16;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// Few bits: a product with it is exact in f32 for a bf16 value, and a sum then rounds once, whether or not the back end
 /// fuses the two. So the host's emulation has one answer.
@@ -263,19 +262,21 @@ fn a_tpu_program_takes_two_bytes_less_for_each_element_of_a_slot() {
 /// The digits, end to end: what rounding loses is nothing one would notice.
 #[test]
 fn the_digits_are_learnt_with_bf16_momentum() {
-    use bf16scope::train::{Experiment, Plan, run};
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
-    let experiment = Experiment::read(&path).unwrap();
-    let examples = experiment.read_data(&path).unwrap();
-    let mut spec = experiment.spec(Precision::Bf16, &Tuning::none());
+    learns_the_digits(digits::SHORT, 0.95);
+}
+
+#[test]
+#[ignore = "ci/long: trains all 25 epochs"]
+fn the_digits_are_learnt_as_well_with_bf16_momentum() {
+    learns_the_digits(digits::WHOLE, 0.97);
+}
+
+fn learns_the_digits(n_epochs: u32, at_least: f64) {
+    let mut spec = digits::recipe(n_epochs).spec(Precision::Bf16, &Tuning::none());
     let Optimizer::Momentum { momentum_dtype, .. } = &mut spec.objective.update.optimizer else {
         panic!("the example has another optimizer")
     };
     *momentum_dtype = MomentumDtype::Bf16;
-    let mut session = Session::new(&run::cpu().unwrap(), spec).unwrap();
-    let plan = Plan::new(u64::from(experiment.train.epochs), None);
-    let summary =
-        run(&mut session, examples.data(), &plan, &std::sync::atomic::AtomicBool::new(false), &mut |_| {}).unwrap();
-    let accuracy = summary.value("accuracy").unwrap();
-    assert!(accuracy >= 0.97, "{accuracy}");
+    let accuracy = digits::accuracy(spec, n_epochs);
+    assert!(accuracy >= at_least, "{accuracy}");
 }

@@ -1,15 +1,13 @@
 //! Training through PJRT: accuracy on the real digits, resumption to the bit, and every way to end badly.
 
-use crate::{examples, run};
+use crate::{digits, examples, run};
 
 use bf16scope::graph::Precision;
 use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RateDrop, Update};
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray, Place};
-use bf16scope::train::{
-    Data, Evaluator, Event, Examples, Experiment, Objective, Plan, Resumption, Session, Spec, TrainError, check, run,
-};
+use bf16scope::train::{Data, Evaluator, Event, Objective, Plan, Resumption, Session, Spec, TrainError, check, run};
 use bf16scope::tuning::Tuning;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -22,18 +20,8 @@ fn client() -> &'static Client {
     CLIENT.get_or_init(|| run::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
 }
 
-fn example() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml")
-}
-
-/// The digits: training and test.
-fn digits() -> &'static Examples {
-    static DIGITS: OnceLock<Examples> = OnceLock::new();
-    DIGITS.get_or_init(|| Experiment::read(&example()).unwrap().read_data(&example()).unwrap())
-}
-
 fn data() -> Data<'static> {
-    digits().data()
+    digits::digits().data()
 }
 
 /// Steps in an epoch of the digits at batch 32.
@@ -86,27 +74,23 @@ fn assert_same_bits(left: &BTreeMap<String, HostArray>, right: &BTreeMap<String,
     assert!(different.is_empty(), "these differ: {different:?}");
 }
 
-/// The accuracy that the example's run ends with.
-fn digits_accuracy(precision: Precision, seed: u64) -> f64 {
-    let mut experiment = Experiment::read(&example()).unwrap();
+/// The accuracy that the example's recipe ends with in so many epochs. Six end at 0.975 or more; on 360 images that has a
+/// standard deviation of 0.8 points, and three of them below is 0.95.
+fn digits_accuracy(precision: Precision, seed: u64, n_epochs: u32) -> f64 {
+    let mut experiment = digits::recipe(n_epochs);
     experiment.train.seed = seed;
-    let n_epochs = u64::from(experiment.train.epochs);
-    let summary =
-        finish(&mut session(experiment.spec(precision, &Tuning::none())), &Plan::new(n_epochs, None)).unwrap();
-    assert_eq!(summary.epochs.len() as u64, n_epochs);
-    let accuracy = summary.value("accuracy").unwrap();
-    assert!(accuracy >= 0.97, "{precision}, seed {seed}: ended at {accuracy}");
+    let accuracy = digits::accuracy(experiment.spec(precision, &Tuning::none()), n_epochs);
+    assert!(accuracy >= 0.95, "{precision}, seed {seed}, {n_epochs} epochs: ended at {accuracy}");
     accuracy
 }
 
-/// In bf16 and f32 with seed 0, which several tests want.
-static BF16_ACCURACY: LazyLock<f64> = LazyLock::new(|| digits_accuracy(Precision::Bf16, 0));
-static F32_ACCURACY: LazyLock<f64> = LazyLock::new(|| digits_accuracy(Precision::F32, 0));
+/// In bf16 with seed 0, which two tests want.
+static BF16_ACCURACY: LazyLock<f64> = LazyLock::new(|| digits_accuracy(Precision::Bf16, 0, digits::SHORT));
 
 #[test]
 fn the_digits_are_learnt_in_16_bits() {
     if run::has_f16() {
-        digits_accuracy(Precision::F16, 0);
+        digits_accuracy(Precision::F16, 0, digits::SHORT);
     }
     LazyLock::force(&BF16_ACCURACY);
 }
@@ -115,18 +99,26 @@ fn the_digits_are_learnt_in_16_bits() {
 /// difference of two has 0.85; three of them are 2.5.
 #[test]
 fn the_digits_are_learnt_as_well_in_bf16_as_in_f32() {
-    let (f32, bf16) = (*F32_ACCURACY, *BF16_ACCURACY);
+    let (f32, bf16) = (digits_accuracy(Precision::F32, 0, digits::SHORT), *BF16_ACCURACY);
     assert!((f32 - bf16).abs() <= 0.025, "f32 ended at {f32}, bf16 at {bf16}");
 }
 
-/// The difference of two means of three has a standard deviation of 0.5 points: two of them.
+/// The difference of two means of three has a standard deviation of 0.5 points: two of them. What README says of the
+/// example's own run is asked here: no accuracy under 0.97.
 #[test]
-#[ignore = "ci/long: trains six times"]
+#[ignore = "ci/long: trains seven times, all 25 epochs"]
 fn the_digits_are_learnt_as_well_in_bf16_as_in_f32_over_three_seeds() {
-    let others = |precision| digits_accuracy(precision, 1) + digits_accuracy(precision, 2);
-    let bf16 = (*BF16_ACCURACY + others(Precision::Bf16)) / 3.0;
-    let f32 = (*F32_ACCURACY + others(Precision::F32)) / 3.0;
+    let whole = |precision, seed| {
+        let accuracy = digits_accuracy(precision, seed, digits::WHOLE);
+        assert!(accuracy >= 0.97, "{precision}, seed {seed}: ended at {accuracy}");
+        accuracy
+    };
+    let mean = |precision| (0..3).map(|seed| whole(precision, seed)).sum::<f64>() / 3.0;
+    let (f32, bf16) = (mean(Precision::F32), mean(Precision::Bf16));
     assert!((f32 - bf16).abs() <= 0.01, "means: f32 ended at {f32}, bf16 at {bf16}");
+    if run::has_f16() {
+        whole(Precision::F16, 0);
+    }
 }
 
 #[test]
@@ -366,7 +358,7 @@ fn padding_counts_for_nothing_in_an_evaluation() {
     // has label 0, so it would be counted as right.
     let mut checkpoint = session(spec(constant())).checkpoint(1).unwrap();
     checkpoint.variables.values_mut().for_each(|array| array.bytes.fill(0));
-    let test = &digits().test;
+    let test = &digits::digits().test;
     let n_zeros = examples::labels(&**test).iter().filter(|&&label| label == 0).count();
     let precision = if run::has_f16() { Precision::F16 } else { Precision::Bf16 };
     for batch in [7, 32, 360] {
