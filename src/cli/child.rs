@@ -36,12 +36,18 @@ impl LimitArgs {
 
     /// A client for a module from a file.
     pub(super) fn client(&self, platform: &Platform, context: &Context) -> Result<Client, PjrtError> {
-        Client::in_child(platform, &context.setup(), &self.spec())
+        Client::in_child(platform.one_device()?, &context.setup(), &self.spec())
     }
 }
 
-/// A client for what bf16scope built: in this process, or, of a plugin that bf16scope knows nothing of, in a child.
+/// A client for a program of one device that bf16scope built: in this process, or, of a plugin that bf16scope knows nothing
+/// of, in a child.
 pub(super) fn client(platform: &Platform, setup: &Setup) -> Result<Client, PjrtError> {
+    client_of_all(platform.one_device()?, setup)
+}
+
+/// The same for programs of any number of devices.
+pub(super) fn client_of_all(platform: &Platform, setup: &Setup) -> Result<Client, PjrtError> {
     match platform.spec().is_some_and(|spec| spec.path.is_some()) {
         true => Client::in_child(platform, setup, &ChildSpec::new(THIS_PROGRAM)),
         false => Client::of(platform, setup),

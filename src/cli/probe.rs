@@ -92,11 +92,11 @@ fn found(platform: &Platform, setup: &Setup, question: &Question) -> anyhow::Res
 /// Which library it is, of which version.
 fn identity(platform: &Platform, setup: &Setup) -> anyhow::Result<String> {
     let Some(spec) = platform.spec() else {
-        let client = child::client(platform, setup)?;
+        let client = child::client_of_all(platform, setup)?;
         return Ok(format!("xla-rs 0.4.3, platform {}", client.platform_version()?));
     };
     if let Some(path) = &spec.path {
-        let client = child::client(platform, setup)?;
+        let client = child::client_of_all(platform, setup)?;
         let (name, version) = (client.platform_name()?, client.platform_version()?);
         return Ok(format!("{}, platform {name}, {version}", path.display()));
     }
@@ -109,7 +109,7 @@ fn identity(platform: &Platform, setup: &Setup) -> anyhow::Result<String> {
 fn devices(platform: &Platform, setup: &Setup) -> anyhow::Result<String> {
     let (kinds, remark): (Vec<String>, _) = match compiler(platform) {
         None => {
-            let client = child::client(platform, setup)?;
+            let client = child::client_of_all(platform, setup)?;
             (client.devices().iter().map(|device| device.description().kind.clone()).collect(), "")
         }
         Some(spec) => {
@@ -157,7 +157,7 @@ fn dtype_works(platform: &Platform, setup: &Setup, dtype: DType) -> anyhow::Resu
             Ok("compiles for TPU v2".to_string())
         }
         None => {
-            let client = child::client(platform, setup)?;
+            let client = child::client_of_all(platform, setup)?;
             let input = numbers(dtype);
             let bytes: Vec<u8> = input.iter().flat_map(|value| value.to_le_bytes()).collect();
             let buffer = client.buffer_from_host(&bytes, DType::F32, &[2], 0)?;

@@ -3,6 +3,7 @@
 mod record;
 
 use std::io::IsTerminal;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -13,20 +14,20 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use self::record::{Recorder, Subject};
-use super::child::client;
+use super::child::client_of_all;
 use super::progress::{bar, say};
 use super::tune::{TuneArg, target_of};
 use super::{Context, Status, StdoutClosed, again, signals, values};
 use crate::graph::Precision;
 use crate::hlo::DType;
-use crate::pjrt::Platform;
+use crate::pjrt::{PjrtError, Platform};
 use crate::report::grouped;
 use crate::runs::{ABOUT, RunFolder};
 use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::check_data;
 use crate::train::{
-    Data, EpochReport, Event, Experiment, Resumption, Session, Summary, TrainError, check, default_checkpoint,
-    run as train,
+    Data, EpochReport, Event, Experiment, MAX_REPLICAS, Mesh, Resumption, Session, Summary, TrainError, check,
+    default_checkpoint, run as train,
 };
 use crate::tuning::Tuning;
 
@@ -75,9 +76,12 @@ pub struct Args {
     /// Go on although the checkpoint is of a network that computes something else, as long as its variables fit
     #[arg(long, requires = "resume")]
     other_function: bool,
-    /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
+    /// Where it runs: cpu, cpu:N (N devices), tpu, plugin:PATH (any PJRT plugin), or xla-cpu (with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
+    /// Devices that share every batch, instead of the experiment's mesh [default: those of cpu:N]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_REPLICAS)))]
+    devices: Option<u32>,
     #[command(flatten)]
     tune: TuneArg,
     #[command(flatten)]
@@ -109,6 +113,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     config.epochs = args.epochs.unwrap_or(config.epochs);
     config.batch = args.batch.unwrap_or(config.batch);
     config.seed = args.seed.unwrap_or(config.seed);
+    if let Some(n) = args.devices.or(args.device.n_devices()).and_then(NonZeroU32::new) {
+        experiment.mesh = Mesh::replicas(n);
+    }
     let examples = experiment.read_data(&args.experiment)?;
     let wanted = args.wanted();
     let path = wanted.path.clone();
@@ -133,7 +140,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             check_data(from, before, &data.identity())?;
         }
     }
-    let client = client(&args.device, &context.setup())?;
+    let client = client_of_all(&args.platform(experiment.mesh)?, &context.setup())?;
     let mut session = Session::new(&client, spec)?;
     let changes = match &resumed {
         Some((from, checkpoint)) => session.restore(from, checkpoint, resumption)?,
@@ -217,6 +224,14 @@ struct Wanted {
 }
 
 impl Args {
+    /// The device named; of `cpu` as many as the mesh has.
+    fn platform(&self, mesh: Mesh) -> Result<Platform, PjrtError> {
+        match mesh.is_parallel() && self.device == Platform::cpu() {
+            true => Platform::cpu_devices(mesh.data.get()),
+            false => Ok(self.device.clone()),
+        }
+    }
+
     /// Where --checkpoint says; to go on with the run that --run names, where its last checkpoint is; else the default.
     fn wanted(&self) -> Wanted {
         if let Some(path) = &self.checkpoint {
@@ -259,6 +274,11 @@ impl Wanted {
 
 /// What is trained, on what, where.
 fn headline(args: &Args, experiment: &Experiment, session: &Session, data: Data<'_>) -> String {
+    let batch = session.spec().batch;
+    let parts = match experiment.mesh.data.get() {
+        1 => String::new(),
+        n => format!(": {} on each of {n} devices, gradients summed in f32", batch / n),
+    };
     let scope = match args.precision {
         Precision::F32 => "in f32".to_string(),
         Precision::F16 => format!("in an f16 scope, {} master weights", DType::F32),
@@ -266,7 +286,7 @@ fn headline(args: &Args, experiment: &Experiment, session: &Session, data: Data<
     };
     format!(
         "{}: {} with {} parameters ({} bytes of state), {scope}, on {}\n\
-         {} training and {} test examples, batches of {}\n",
+         {} training and {} test examples, batches of {batch}{parts}\n",
         args.experiment.display(),
         experiment.model.kind(),
         grouped(session.n_parameters() as i64),
@@ -274,7 +294,6 @@ fn headline(args: &Args, experiment: &Experiment, session: &Session, data: Data<
         args.device,
         grouped(data.training.n_examples() as i64),
         grouped(data.test.n_examples() as i64),
-        session.spec().batch,
     )
 }
 
@@ -290,15 +309,18 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
             true => String::new(),
             false => format!(" --device {}", args.device),
         };
+        // An evaluation runs on one device.
+        let of_one = if args.device.n_devices().is_some() { "" } else { &device };
         let is_default = *path == default_checkpoint(&args.experiment, args.precision);
         let place = again::option("--checkpoint", (!is_default).then_some(path));
         let (name, tune) = (again::word(&args.experiment), args.tune.again());
         let run = again::option("--run", args.record.run());
         let number = |flag: &str, value: Option<u64>| value.map_or(String::new(), |value| format!(" {flag} {value}"));
         let (batch, seed) = (number("--batch", args.batch.map(u64::from)), number("--seed", args.seed));
+        let devices = number("--devices", args.devices.map(u64::from));
         text += &format!(
-            "checkpoint {}\nnext: `bf16scope eval {name}{precision}{device}{tune}{place}`, or train on with \
-             `bf16scope train {name}{precision}{device}{tune}{batch}{seed}{place}{run} --resume --epochs {}`\n",
+            "checkpoint {}\nnext: `bf16scope eval {name}{precision}{of_one}{tune}{place}`, or train on with \
+             `bf16scope train {name}{precision}{device}{devices}{tune}{batch}{seed}{place}{run} --resume --epochs {}`\n",
             path.display(),
             2 * u64::from(experiment.train.epochs)
         );

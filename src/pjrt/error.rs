@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::child::ChildError;
 use super::install::InstallError;
+use super::platform::MAX_CPU_DEVICES;
 use super::spec::platform_names;
 use super::{Hardware, Purpose, Setting};
 use crate::hlo::DType;
@@ -212,20 +213,23 @@ pub enum PjrtError {
         name: String,
     },
     /// `cpu:` without a number of devices that could be.
-    #[error("device {name}: expected a number of devices after `cpu:`\nhelp: use cpu or cpu:1")]
+    #[error(
+        "device {name}: expected a number of devices from 1 to {} after `cpu:`\nhelp: use cpu or cpu:8",
+        MAX_CPU_DEVICES
+    )]
     DeviceCount {
         /// What was given.
         name: String,
     },
-    /// More devices than a command uses.
+    /// More devices than a program uses.
     #[error(
-        "device {name}: a command runs its program on one device today, not on {n_devices}\nhelp: use cpu; a Rust program can make a client of {n_devices} devices (PluginSpec::create_options, cpu_device_count) and run a module on them that it compiled for replicas or partitions"
+        "device {name}: this runs a program of one device, not of {n_devices}\nhelp: use cpu; `train` runs on several"
     )]
     ManyDevices {
         /// What was given.
         name: String,
         /// Devices asked for.
-        n_devices: i64,
+        n_devices: u32,
     },
     /// Nothing says where a plugin is.
     #[error("plugin {plugin}: no file and no wheel is named for it\nhelp: name its library in {variable}")]

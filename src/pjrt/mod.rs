@@ -58,7 +58,7 @@ pub use install::{InstallError, Progress, set_progress};
 pub use live::{LiveHandles, live_handles};
 pub use locate::{installed, locate, named};
 pub use options::{CompileOptions, OptionValue};
-pub use platform::Platform;
+pub use platform::{MAX_CPU_DEVICES, Platform};
 pub use plugin::Plugin;
 pub use setup::{ForeignCode, Located, Setup, Source};
 pub use spec::{Hardware, Pinned, PluginSpec, Purpose, Setting, Value};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::spec::{PLUGIN, XLA_CPU};
 use super::{Client, PjrtError, Plugin, PluginSpec, Purpose, Setup, Value};
 
-/// What programs run on, by the name users give it: `cpu`, `cpu:1`, `tpu`, `plugin:PATH`, `xla-cpu`.
+/// What programs run on, by the name users give it: `cpu`, `cpu:8`, `tpu`, `plugin:PATH`, `xla-cpu`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Platform {
@@ -20,6 +20,39 @@ impl Platform {
     /// `cpu`: the CPU plugin.
     pub fn cpu() -> Platform {
         PluginSpec::cpu().clone().into()
+    }
+
+    /// `cpu:N`: the CPU plugin, with N devices in this process; they share its cores and its memory.
+    ///
+    /// # Errors
+    /// [`PjrtError::DeviceCount`] beyond [`MAX_CPU_DEVICES`], and of 0.
+    pub fn cpu_devices(n: u32) -> Result<Platform, PjrtError> {
+        let name = format!("{CPU}{n}");
+        if !(1..=MAX_CPU_DEVICES).contains(&n) {
+            return Err(PjrtError::DeviceCount { name });
+        }
+        let mut spec = PluginSpec { name: name.into(), ..PluginSpec::cpu().clone() };
+        spec.create_options.insert(CPU_DEVICE_COUNT.to_string(), Value::Int(i64::from(n)));
+        Ok(spec.into())
+    }
+
+    /// How many devices its name asks for, where it does: N of `cpu:N`.
+    pub fn n_devices(&self) -> Option<u32> {
+        match self.spec()?.create_options.get(CPU_DEVICE_COUNT) {
+            Some(Value::Int(n)) => u32::try_from(*n).ok(),
+            _ => None,
+        }
+    }
+
+    /// Whether a program of one device may be meant for it.
+    ///
+    /// # Errors
+    /// [`PjrtError::ManyDevices`] for a name that asks for more.
+    pub fn one_device(&self) -> Result<&Platform, PjrtError> {
+        match self.n_devices() {
+            Some(n_devices @ 2..) => Err(PjrtError::ManyDevices { name: self.to_string(), n_devices }),
+            Some(_) | None => Ok(self),
+        }
     }
 
     /// `tpu`: the TPU plugin, on a machine that has a TPU.
@@ -69,6 +102,8 @@ impl fmt::Display for Platform {
 
 /// `cpu:N`: the CPU plugin, with so many devices.
 const CPU: &str = "cpu:";
+/// As many were tried.
+pub const MAX_CPU_DEVICES: u32 = 64;
 /// The CPU plugin's option for their number.
 const CPU_DEVICE_COUNT: &str = "cpu_device_count";
 
@@ -83,16 +118,8 @@ impl FromStr for Platform {
             };
         }
         if let Some(count) = name.strip_prefix(CPU) {
-            let n_devices = match count.parse::<i64>() {
-                Ok(n_devices @ 1..) => n_devices,
-                Ok(_) | Err(_) => return Err(PjrtError::DeviceCount { name: name.to_string() }),
-            };
-            if n_devices > 1 {
-                return Err(PjrtError::ManyDevices { name: name.to_string(), n_devices });
-            }
-            let mut spec = PluginSpec { name: name.to_string().into(), ..PluginSpec::cpu().clone() };
-            spec.create_options.insert(CPU_DEVICE_COUNT.to_string(), Value::Int(n_devices));
-            return Ok(spec.into());
+            let count = count.parse().map_err(|_| PjrtError::DeviceCount { name: name.to_string() });
+            return Platform::cpu_devices(count?);
         }
         let found = Platform::named().into_iter().find(|platform| platform.name() == name);
         found.ok_or_else(|| PjrtError::NoPlatform { name: name.to_string() })
@@ -146,20 +173,23 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_cpu_devices_is_one_today() {
+    fn the_cpu_has_as_many_devices_as_its_name_says() {
         let one = "cpu:1".parse::<Platform>().unwrap();
         assert_eq!(one.to_string(), "cpu:1");
         assert_eq!(one.spec().unwrap().create_options[CPU_DEVICE_COUNT], Value::Int(1));
+        assert!(one.one_device().is_ok());
+        let eight = "cpu:8".parse::<Platform>().unwrap();
+        assert_eq!((eight.n_devices(), Platform::cpu().n_devices()), (Some(8), None));
         assert_eq!(
-            error("cpu:8"),
-            "device cpu:8: a command runs its program on one device today, not on 8\nhelp: use cpu; a Rust program can make \
-             a client of 8 devices (PluginSpec::create_options, cpu_device_count) and run a module on them that it compiled \
-             for replicas or partitions"
+            eight.one_device().unwrap_err().to_string(),
+            "device cpu:8: this runs a program of one device, not of 8\nhelp: use cpu; `train` runs on several"
         );
-        for name in ["cpu:", "cpu:0", "cpu:-1", "cpu:two", "cpu:1.5", "cpu:99999999999999999999"] {
+        for name in ["cpu:", "cpu:0", "cpu:-1", "cpu:two", "cpu:1.5", "cpu:65", "cpu:99999999999999999999"] {
             assert_eq!(
                 error(name),
-                format!("device {name}: expected a number of devices after `cpu:`\nhelp: use cpu or cpu:1")
+                format!(
+                    "device {name}: expected a number of devices from 1 to 64 after `cpu:`\nhelp: use cpu or cpu:8"
+                )
             );
         }
     }

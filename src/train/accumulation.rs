@@ -6,6 +6,7 @@
 //! normalises by the statistics of each, and moves the running ones once for each.
 
 use super::forward::{Sums, call, differentiate, safe};
+use super::mesh::Mesh;
 use super::objective::{Objective, ProgramError};
 use crate::graph::{Graph, Operand, Precision, Program, Tensor, VariableInfo};
 use crate::hlo::DType;
@@ -43,7 +44,6 @@ impl MicroBatch {
         batch: i64,
         objective: &Objective,
     ) -> Result<MicroBatch, ProgramError> {
-        objective.check_batch(batch)?;
         let n = objective.accumulate.get();
         let graph = Graph::training("micro_batch").tuned(&objective.tuning).computing_in(precision);
         let called = call(&graph, task, batch / i64::from(n), Mode::Train);
@@ -80,8 +80,8 @@ impl MicroBatch {
         parts.iter().map(|part| graph.input(&part.name, part.dtype, whole(&part.dims, self.n))).collect()
     }
 
-    /// Emits the loop over the micro-batches of `inputs`, and sets the new values of state that the network updates.
-    pub fn emit(&self, graph: &Graph, inputs: &[Tensor], scaling: &Scaling) -> Accumulated {
+    /// Emits the loop over the micro-batches of `inputs`, one replica's share of the gradients, and sets the new values of state that the network updates.
+    pub fn emit(&self, graph: &Graph, inputs: &[Tensor], scaling: &Scaling, mesh: Mesh) -> Accumulated {
         let variables = &graph.variables()[..self.program.variables.len()];
         let values: Vec<Tensor> = variables.iter().map(|variable| graph.tensor(variable.instr)).collect();
         let scale = scaling.scale(&graph.scalar(DType::F32, 1.0));
@@ -109,8 +109,8 @@ impl MicroBatch {
         let (totals, gradients) = sums[1..].split_at(self.sums.tensors.len());
         let n = f64::from(self.n);
         let gradient = |sum: &Tensor| match self.weight {
-            None => sum / n,
-            Some(weight) => sum / safe(&totals[weight]).broadcast_in_dim(&sum.dims(), &[]),
+            None => mesh.share(&(sum / n)),
+            Some(weight) => sum / safe(&mesh.sum(&totals[weight])).broadcast_in_dim(&sum.dims(), &[]),
         };
         let gradients = self.trainable.iter().zip(gradients).map(|(&number, sum)| (number, gradient(sum))).collect();
         Accumulated { sums: self.sums.clone().over(self.n, totals), gradients }

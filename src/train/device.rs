@@ -1,16 +1,19 @@
 //! What every program of a session asks of a device: compiling, uploading, running on a batch, reading results.
 
+use super::accumulation::whole;
 use super::checkpoint::HostArray;
 use super::error::TrainError;
 use super::memory::memory_of_machine;
+use super::mesh::Mesh;
 use super::program::{Reported, TaskProgram, Weighting};
 use super::spec::Spec;
 use super::totals::Totals;
 use crate::data::{Batch, Feature, NamedArray};
-use crate::graph::{InputInfo, VariableInfo};
+use crate::graph::{Init, InputInfo, VariableInfo};
 use crate::hlo::{ArrayShape, DType, Literal, Module, proto, verify};
 use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
 use half::{bf16, f16};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Verifies, encodes and compiles a module for the first device of `client`.
@@ -18,10 +21,19 @@ use std::sync::Arc;
 /// # Errors
 /// Where the module does not verify, or the plugin refuses it.
 pub fn compile(client: &Client, module: &Module) -> Result<Executable, TrainError> {
+    compile_for(client, module, Mesh::default())
+}
+
+/// Verifies, encodes and compiles a module for the first devices of `client`, as many as the mesh has.
+fn compile_for(client: &Client, module: &Module, mesh: Mesh) -> Result<Executable, TrainError> {
+    let (n_replicas, n_devices) = (mesh.data.get() as usize, client.devices().len());
+    if n_replicas > n_devices {
+        return Err(TrainError::Mesh { n_replicas, n_devices });
+    }
     let _span = tracing::info_span!("compile", module = module.name).entered();
     verify::verify(module)?;
     let bytes = proto::encode::to_bytes(module)?;
-    Ok(client.compile(&bytes, &CompileOptions::default())?)
+    Ok(client.compile(&bytes, &CompileOptions { n_replicas, ..CompileOptions::default() })?)
 }
 
 /// A compiled program of a task, that is fed batches.
@@ -38,22 +50,26 @@ pub(super) struct Loaded {
     scalars: Vec<(String, usize)>,
     names: Arc<[String]>,
     features: Vec<Feature>,
-    /// Examples that go up for a call: of one step, or of all its steps.
+    /// Examples that go up for a call: of one step, or of all its steps, to all replicas.
     n_examples: usize,
     /// Steps that a call makes; results are arrays of so many where it is not 1.
     n_steps: usize,
+    /// Devices that run it, each on its part of a batch.
+    n_replicas: usize,
 }
 
 impl Loaded {
-    /// Compiles a program, `n_state` of whose results are state, for batches of `batch` examples a step.
+    /// Compiles a program, `n_state` of whose results are state, for batches of `batch` examples a step, of which each
+    /// replica of the mesh takes its part.
     pub fn new(
         client: &Client,
         program: TaskProgram,
         n_state: usize,
         features: Vec<Feature>,
         batch: u32,
+        mesh: Mesh,
     ) -> Result<Loaded, TrainError> {
-        let executable = compile(client, &program.program.module)?;
+        let executable = compile_for(client, &program.program.module, mesh)?;
         let TaskProgram { program, reported, scalars, n_steps } = program;
         let n_steps = n_steps.get() as usize;
         let n_examples = batch as usize * n_steps;
@@ -74,6 +90,7 @@ impl Loaded {
             features,
             n_examples,
             n_steps,
+            n_replicas: mesh.data.get() as usize,
         })
     }
 
@@ -95,7 +112,7 @@ impl Loaded {
             false => same(format!("{} valid examples", batch.n_valid), format!("{n} valid examples"))?,
         }
         for input in self.inputs.iter().filter(|input| !is_ours(input)) {
-            let shape = ArrayShape::new(input.dtype, input.dims.clone());
+            let shape = ArrayShape::new(input.dtype, whole(&input.dims, self.n_replicas as u32));
             let expected = format!("{} {shape}", input.name);
             let Some(array) = find(batch, &input.name) else {
                 let names: Vec<&str> = batch.arrays.iter().map(|array| array.name.as_str()).collect();
@@ -127,32 +144,41 @@ impl Loaded {
         Ok(())
     }
 
-    /// The batch on the device, in the order of the program's inputs; `step` is what it counts.
-    pub fn upload(&self, batch: &Batch, step: i32) -> Result<Vec<Buffer>, TrainError> {
+    /// A replica's part of the batch on its device, in the order of the program's inputs; `step` is what it counts.
+    pub fn upload(&self, batch: &Batch, step: i32, replica: usize) -> Result<Vec<Buffer>, TrainError> {
         let upload = |input: &InputInfo| {
             let ours;
-            let bytes: &[u8] = match input.name.as_str() {
-                "step" => {
-                    ours = step.to_le_bytes().to_vec();
-                    &ours
-                }
+            let bytes: Cow<'_, [u8]> = match input.name.as_str() {
+                "step" => step.to_le_bytes().to_vec().into(),
                 "weight" => {
                     let weight = |example| if example < batch.n_valid { 1.0f32 } else { 0.0 };
-                    ours = (0..self.n_examples).flat_map(|example| weight(example).to_le_bytes()).collect();
-                    &ours
+                    ours = (0..self.n_examples).flat_map(|example| weight(example).to_le_bytes()).collect::<Vec<u8>>();
+                    self.part(&ours, replica)
                 }
-                name => &find(batch, name).expect("a batch that was checked has it").bytes,
+                name => self.part(&find(batch, name).expect("a batch that was checked has it").bytes, replica),
             };
-            Ok(self.client.buffer_from_host(bytes, input.dtype, &input.dims, 0)?)
+            Ok(self.client.buffer_from_host(&bytes, input.dtype, &input.dims, replica)?)
         };
         self.inputs.iter().map(upload).collect()
+    }
+
+    /// A replica's part of what goes up for all: of each step's batch, its examples.
+    fn part<'a>(&self, bytes: &'a [u8], replica: usize) -> Cow<'a, [u8]> {
+        let of_step = bytes.len() / self.n_steps;
+        let size = of_step / self.n_replicas;
+        let part = |step: usize| &bytes[step * of_step + replica * size..][..size];
+        match (self.n_replicas, self.n_steps) {
+            (1, _) => bytes.into(),
+            (_, 1) => part(0).into(),
+            (_, n) => (0..n).flat_map(|step| part(step)).copied().collect::<Vec<u8>>().into(),
+        }
     }
 
     /// Runs on a batch, with variables that stay.
     pub fn run(&self, variables: &[&Buffer], batch: &Batch) -> Result<Vec<Buffer>, TrainError> {
         self.check(batch, 0, true)?;
         let mut args: Vec<Arg<'_>> = variables.iter().map(|&buffer| Arg::Keep(buffer)).collect();
-        args.extend(self.upload(batch, 0)?.into_iter().map(Arg::Donate));
+        args.extend(self.upload(batch, 0, 0)?.into_iter().map(Arg::Donate));
         Ok(self.executable.execute(args)?)
     }
 
@@ -178,9 +204,14 @@ impl Loaded {
         Ok(sums.into_iter().map(totals).collect())
     }
 
-    /// The scalars of results: of the last step.
-    pub fn scalars(&self, results: &[Buffer]) -> Result<Vec<(String, f64)>, TrainError> {
-        let last = |number: usize| Ok::<_, TrainError>(self.of_steps(results, number)?[self.n_steps - 1]);
+    /// The scalars of each replica's results: of the last step, the mean over replicas.
+    pub fn scalars(&self, results: &[Vec<Buffer>]) -> Result<Vec<(String, f64)>, TrainError> {
+        let last = |number: usize| {
+            let of_replica =
+                |results: &Vec<Buffer>| Ok::<_, TrainError>(self.of_steps(results, number)?[self.n_steps - 1]);
+            let all = results.iter().map(of_replica).collect::<Result<Vec<f64>, TrainError>>()?;
+            Ok::<_, TrainError>(all.iter().sum::<f64>() / all.len() as f64)
+        };
         self.scalars.iter().map(|(name, number)| Ok((name.clone(), last(*number)?))).collect()
     }
 
@@ -277,7 +308,10 @@ pub(super) fn n_bytes(variable: &VariableInfo) -> u128 {
 /// state is on the device all the time; beside it there is what a step needs, or, while saving and
 /// resuming, a copy of the state on the host.
 pub(super) fn check_memory(spec: &Spec, variables: &[VariableInfo], temporaries: u128) -> Result<(), TrainError> {
-    let state: u128 = variables.iter().map(n_bytes).sum();
+    // On one machine all replicas' devices are in its memory.
+    let n_replicas = u128::from(spec.objective.mesh.data.get());
+    let state: u128 = variables.iter().map(n_bytes).sum::<u128>() * n_replicas;
+    let temporaries = temporaries * n_replicas;
     let batch = u128::from(spec.examples_per_call()) * spec.n_example_bytes();
     match (memory_of_machine(), variables.iter().rev().max_by_key(|variable| n_bytes(variable))) {
         (Some(available), Some(largest)) if state + (temporaries + batch).max(state) > available => {
@@ -288,13 +322,50 @@ pub(super) fn check_memory(spec: &Spec, variables: &[VariableInfo], temporaries:
     }
 }
 
-pub(super) fn initial_state(client: &Client, variables: &[VariableInfo], seed: u64) -> Result<Vec<Buffer>, TrainError> {
+/// The initial state on each replica's device.
+pub(super) fn initial_state(
+    client: &Client,
+    variables: &[VariableInfo],
+    seed: u64,
+    mesh: Mesh,
+) -> Result<Vec<Vec<Buffer>>, TrainError> {
+    let mut state: Vec<Vec<Buffer>> = (0..mesh.data.get()).map(|_| Vec::with_capacity(variables.len())).collect();
     // One after the other: no copy of the whole is needed.
-    let upload = |variable: &VariableInfo| {
+    for variable in variables {
         let bytes = initial_bytes(variable, seed)?;
-        Ok(client.buffer_from_host(&bytes, variable.dtype, &variable.dims, 0)?)
-    };
-    variables.iter().map(upload).collect()
+        upload_to_all(client, variable, &bytes, &mut state)?;
+    }
+    Ok(state)
+}
+
+/// Puts a variable's value on each replica's device.
+fn upload_to_all(
+    client: &Client,
+    variable: &VariableInfo,
+    bytes: &[u8],
+    state: &mut [Vec<Buffer>],
+) -> Result<(), TrainError> {
+    for (replica, state) in state.iter_mut().enumerate() {
+        let bytes = of_replica(variable, bytes, replica);
+        state.push(client.buffer_from_host(&bytes, variable.dtype, &variable.dims, replica)?);
+    }
+    Ok(())
+}
+
+/// A variable's value for a replica, from the first's, which is what checkpoints keep. A random state has a key and a
+/// counter (three-fry's): the counters of all go on together, and each has a key of its own, or all would drop the same
+/// units of different examples.
+fn of_replica<'a>(variable: &VariableInfo, bytes: &'a [u8], replica: usize) -> Cow<'a, [u8]> {
+    match (variable.init, bytes.first_chunk::<8>()) {
+        (Init::RandomBits, Some(key)) if replica > 0 => {
+            let mut bytes = bytes.to_vec();
+            // The golden ratio's multiples are far apart in every bit.
+            let key = u64::from_le_bytes(*key) ^ (replica as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            bytes[..8].copy_from_slice(&key.to_le_bytes());
+            bytes.into()
+        }
+        _ => bytes.into(),
+    }
 }
 
 /// The start of a variable: floats from its recipe's values, integers from its words.
@@ -320,6 +391,21 @@ fn initial_bytes(variable: &VariableInfo, seed: u64) -> Result<Vec<u8>, TrainErr
     Ok(bytes)
 }
 
+/// A state read from a checkpoint, on each replica's device.
+pub(super) fn upload_state(
+    client: &Client,
+    variables: &[VariableInfo],
+    arrays: &[&HostArray],
+    mesh: Mesh,
+) -> Result<Vec<Vec<Buffer>>, TrainError> {
+    let mut state: Vec<Vec<Buffer>> = (0..mesh.data.get()).map(|_| Vec::with_capacity(variables.len())).collect();
+    for (variable, array) in variables.iter().zip(arrays) {
+        upload_to_all(client, variable, &array.bytes, &mut state)?;
+    }
+    Ok(state)
+}
+
+/// Arrays on the first device.
 pub(super) fn upload(client: &Client, arrays: &[&HostArray]) -> Result<Vec<Buffer>, TrainError> {
     let upload =
         |array: &&HostArray| Ok(client.buffer_from_host(&array.bytes, array.shape.dtype, &array.shape.dims, 0)?);

@@ -145,6 +145,14 @@ pub enum TrainError {
         /// The largest variable and its shape.
         largest: String,
     },
+    /// A mesh of more replicas than there are devices.
+    #[error("the mesh has {n_replicas} replicas, and there {}\nhelp: ask for as many devices, such as --device cpu:{n_replicas}, or for fewer replicas", devices(*n_devices))]
+    Mesh {
+        /// Replicas of the mesh.
+        n_replicas: usize,
+        /// Devices of the client.
+        n_devices: usize,
+    },
     /// Calls of more steps than an epoch has.
     #[error(
         "steps_per_call is {calls}, and an epoch has {steps_per_epoch} steps\nhelp: at most that many; a number that divides it needs no second program"
@@ -196,6 +204,11 @@ pub enum TrainError {
 /// The last checkpoint of a run that ended early: its file, and the step it was made after.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept(pub Option<(PathBuf, u64)>);
+
+/// `is 1 device`, `are 4 devices`.
+fn devices(n: usize) -> String {
+    if n == 1 { "is 1 device".to_string() } else { format!("are {n} devices") }
+}
 
 impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

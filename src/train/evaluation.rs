@@ -3,6 +3,7 @@
 use super::checkpoint::Checkpoint;
 use super::device::{Loaded, upload};
 use super::error::TrainError;
+use super::mesh::Mesh;
 use super::program;
 use super::totals::Totals;
 use crate::data::{Loader, NamedArray, Source};
@@ -45,7 +46,7 @@ impl Evaluator {
         tuning: &Tuning,
     ) -> Result<Evaluator, TrainError> {
         let program = program::evaluation(&**task, precision, i64::from(batch), tuning)?;
-        let loaded = Loaded::new(client, program, 0, task.features(), batch)?;
+        let loaded = Loaded::new(client, program, 0, task.features(), batch, Mesh::default())?;
         Ok(Evaluator { loaded, task: Arc::clone(task), precision, batch })
     }
 
@@ -118,7 +119,7 @@ impl Predictor {
         let program = program::prediction(task, precision, i64::from(batch), tuning)?;
         let mut features = task.features();
         features.retain(|feature| !feature.is_label);
-        let loaded = Loaded::new(client, program, 0, features.clone(), batch)?;
+        let loaded = Loaded::new(client, program, 0, features.clone(), batch, Mesh::default())?;
         Ok(Predictor { loaded, features, precision, batch })
     }
 

@@ -15,6 +15,7 @@
 use super::checkpoint::Place;
 use super::data_config::{DataConfig, Examples};
 use super::error::TrainError;
+use super::mesh::Mesh;
 use super::objective::Objective;
 use super::run::Plan;
 use super::spec::Spec;
@@ -43,6 +44,9 @@ pub struct Experiment {
     /// How it is trained.
     #[serde(default)]
     pub train: TrainConfig,
+    /// The devices that share a step's work. Default one.
+    #[serde(default)]
+    pub mesh: Mesh,
     /// How its programs are made cheaper on their target. Default `auto`.
     #[serde(default)]
     pub tune: Tune,
@@ -155,7 +159,7 @@ impl TrainConfig {
             Precision::F32 | Precision::Bf16 => LossScale::None,
         });
         let accumulate = NonZeroU32::new(self.accumulate).unwrap_or(NonZeroU32::MIN);
-        Objective { update, loss_scale, accumulate, tuning: Tuning::none() }
+        Objective { update, loss_scale, accumulate, ..Objective::default() }
     }
 
     /// How long a run is, and what it leaves at `checkpoint`.
@@ -216,7 +220,7 @@ impl Experiment {
 
     /// What the training program minimises in this precision, and how, for a target on which `auto` pays.
     pub fn objective(&self, precision: Precision, auto: &Tuning) -> Objective {
-        Objective { tuning: self.tune.tuning(auto), ..self.train.objective(precision) }
+        Objective { tuning: self.tune.tuning(auto), mesh: self.mesh, ..self.train.objective(precision) }
     }
 
     /// What a session trains on a device for which `auto` pays: of a CPU [`Tuning::none`].

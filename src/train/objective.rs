@@ -1,5 +1,6 @@
 //! What a training program minimises, and how; and why there may be no program.
 
+use super::mesh::Mesh;
 use crate::graph::BuildError;
 use crate::optim::{LossScale, Update};
 use crate::passes::grad::GradError;
@@ -16,6 +17,8 @@ pub struct Objective {
     pub loss_scale: LossScale,
     /// In how many micro-batches a batch is gone through, one after the other, before the update. 1 is all at once.
     pub accumulate: NonZeroU32,
+    /// The devices that share a step.
+    pub mesh: Mesh,
     /// How the program is made cheaper on its target.
     pub tuning: Tuning,
 }
@@ -23,20 +26,21 @@ pub struct Objective {
 impl Default for Objective {
     fn default() -> Self {
         let (update, loss_scale) = (Update::default(), LossScale::default());
-        Objective { update, loss_scale, accumulate: NonZeroU32::MIN, tuning: Tuning::none() }
+        Objective { update, loss_scale, accumulate: NonZeroU32::MIN, mesh: Mesh::default(), tuning: Tuning::none() }
     }
 }
 
 impl Objective {
-    /// Whether a batch of so many examples can be gone through so.
+    /// Whether a batch of so many examples can be gone through so. Gives one replica's part of it.
     ///
     /// # Errors
-    /// A batch that does not split in equal micro-batches.
-    pub fn check_batch(&self, batch: i64) -> Result<(), ProgramError> {
+    /// A batch that does not split in equal parts for the replicas, or theirs in equal micro-batches.
+    pub fn check_batch(&self, batch: i64) -> Result<i64, ProgramError> {
+        let part = self.mesh.part_of(batch)?;
         let n = self.accumulate.get();
-        match batch % i64::from(n) {
-            0 => Ok(()),
-            _ => Err(ProgramError::Accumulate { n, batch }),
+        match part % i64::from(n) {
+            0 => Ok(part),
+            _ => Err(ProgramError::Accumulate { n, batch: part }),
         }
     }
 }
@@ -67,6 +71,14 @@ pub enum ProgramError {
     #[error("accumulate is {n}, which does not divide the batch of {batch}\nhelp: make the batch a multiple of it, such as {}", nearest_multiple(*.n, *.batch))]
     Accumulate {
         /// How many micro-batches were asked for.
+        n: u32,
+        /// Examples in the batch.
+        batch: i64,
+    },
+    /// Replicas would have parts that differ in size.
+    #[error("the mesh has {n} replicas, which do not divide the batch of {batch}\nhelp: the batch is that of all replicas: make it a multiple of {n}, such as {}", nearest_multiple(*.n, *.batch))]
+    Replicas {
+        /// Replicas.
         n: u32,
         /// Examples in the batch.
         batch: i64,

@@ -38,9 +38,12 @@ pub struct TaskProgram {
 /// weights of the loss (before the update) and of metrics, and scalars. Result `i` may alias parameter `i`, so a donated
 /// state is updated in place.
 ///
+/// With several replicas ([`Objective::mesh`]) it is the program of each: features and `weight` are `[batch / N, dims…]`,
+/// gradients are summed over replicas in f32, and sums and weights are of the replica's own part.
+///
 /// # Errors
-/// A task that cannot be built or gives no loss; an op without a gradient; a batch that does not split in equal
-/// micro-batches.
+/// A task that cannot be built or gives no loss; an op without a gradient; a batch that does not split in equal parts for
+/// replicas and micro-batches.
 pub fn training(
     task: &dyn Task,
     precision: Precision,
@@ -48,14 +51,15 @@ pub fn training(
     objective: &Objective,
 ) -> Result<TaskProgram, ProgramError> {
     let _span = tracing::info_span!("build", program = "training", task = task.name(), batch).entered();
+    let (mesh, batch) = (objective.mesh, objective.check_batch(batch)?);
     let name = format!("{}_training_step", task.name());
     let graph = Graph::training(&name).tuned(&objective.tuning).computing_in(precision);
     let (sums, gradients, scaling);
     if objective.accumulate == NonZeroU32::MIN {
         let (called, step) = call_step(&graph, task, batch);
         let loss = match &called.loss {
-            Some(Loss::Mean(mean)) => mean.clone(),
-            Some(Loss::Weighted { sum, weight }) => quotient(sum, weight),
+            Some(Loss::Mean(mean)) => mesh.share(mean),
+            Some(Loss::Weighted { sum, weight }) => quotient(sum, &mesh.sum(weight)),
             None => return Err(missing_loss(&graph)),
         };
         sums = Sums::of(&called, Mode::Train);
@@ -66,9 +70,9 @@ pub fn training(
         let inputs = micro_batch.inputs(&graph);
         let step = graph.input("step", DType::S32, []);
         scaling = objective.loss_scale.begin(&graph, &step);
-        Accumulated { sums, gradients } = micro_batch.emit(&graph, &inputs, &scaling);
+        Accumulated { sums, gradients } = micro_batch.emit(&graph, &inputs, &scaling, mesh);
     }
-    let unscaled = gradients.into_iter().map(|(number, gradient)| (number, scaling.unscale(&gradient)));
+    let unscaled = gradients.into_iter().map(|(number, gradient)| (number, mesh.sum(&scaling.unscale(&gradient))));
     let gradients: Vec<_> = unscaled.collect();
     objective.update.emit(&graph, scaling.step(), &gradients);
     scaling.finish(&graph, &gradients);

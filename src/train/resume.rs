@@ -40,6 +40,8 @@ const MAY_CHANGE: &[&str] = &[
     "train.warm_up.",
     "train.weight_decay.",
     // How it is computed.
+    "mesh",
+    "mesh.",
     "train.accumulate",
     "tune.",
 ];
@@ -76,6 +78,9 @@ fn whatever_the_calls(spec: &Spec) -> Value {
     // Not there where there is none, as in checkpoints from before there was the key.
     if let Some(clip) = objective.update.clip {
         settings["train"]["clip"] = kind_first(json(serde_json::to_value(clip)));
+    }
+    if objective.mesh.is_parallel() {
+        settings["mesh"] = json(serde_json::to_value(objective.mesh));
     }
     if let Some(warm_up) = objective.update.warm_up {
         settings["train"]["warm_up"] = json(serde_json::to_value(warm_up));

@@ -5,7 +5,7 @@
 
 use super::change::Change;
 use super::checkpoint::{Checkpoint, CheckpointError, DataIdentity, FunctionHash, HostArray, Position};
-use super::device::{Loaded, check_memory, initial_state, n_bytes, n_elements, shape_of, upload};
+use super::device::{Loaded, check_memory, initial_state, n_bytes, n_elements, shape_of, upload_state};
 use super::error::TrainError;
 use super::evaluation::{Evaluation, Evaluator, Predictor};
 use super::program::{self, TaskProgram};
@@ -30,8 +30,8 @@ pub struct Session {
     /// The program of one step, where a call makes several; compiled when it is needed.
     single: Option<Loaded>,
     state: State,
-    /// What the last call gave beside the state.
-    last: Vec<Buffer>,
+    /// What the last call gave beside the state, on each replica.
+    last: Vec<Vec<Buffer>>,
     last_was_single: bool,
     step: u64,
     resumed: Option<Resumed>,
@@ -46,25 +46,27 @@ struct Resumed {
     data: Option<DataIdentity>,
 }
 
-/// The variables on the device, in the program's order.
+/// The variables on each replica's device, in the program's order. The first's are those that are kept, evaluated and used:
+/// others differ from them in what is of a replica's own, a batch norm's statistics and random states.
 #[derive(Debug)]
 enum State {
-    Held(Vec<Buffer>),
+    Held(Vec<Vec<Buffer>>),
     /// Given to an execution that failed: which, and why.
     Lost(String),
 }
 
 impl State {
+    /// The first replica's.
     fn buffers(&self) -> Result<&[Buffer], TrainError> {
         match self {
-            State::Held(buffers) => Ok(buffers),
+            State::Held(replicas) => Ok(&replicas[0]),
             State::Lost(lost) => Err(TrainError::Lost { lost: lost.clone() }),
         }
     }
 }
 
 impl Session {
-    /// Builds and compiles the training program, and puts the initial state on the first device.
+    /// Builds and compiles the training program, and puts the initial state on the devices of its mesh.
     ///
     /// # Errors
     /// Where the task cannot be built, compiled or held.
@@ -76,7 +78,7 @@ impl Session {
         let temporaries = training.executable.compiled().memory_stats().map_or(0, |stats| stats.temporaries.max(0));
         check_memory(&spec, &training.variables, temporaries as u128)?;
         let _span = tracing::info_span!("initialise", seed = spec.seed).entered();
-        let state = State::Held(initial_state(client, &training.variables, spec.seed)?);
+        let state = State::Held(initial_state(client, &training.variables, spec.seed, spec.objective.mesh)?);
         let (client, function) = (client.clone(), function_of(&*spec.task));
         let (last, resumed) = (Vec::new(), None);
         Ok(Session {
@@ -174,22 +176,30 @@ impl Session {
         // The step after the last of these is counted too.
         let count = i32::try_from(self.step + n_steps).ok().map(|_| self.step as i32);
         let count = count.ok_or(TrainError::Counted { step: self.step })?;
-        let inputs = program.upload(batch, count)?;
+        let n_replicas = self.spec.objective.mesh.data.get() as usize;
+        let inputs = (0..n_replicas).map(|replica| program.upload(batch, count, replica));
+        let inputs = inputs.collect::<Result<Vec<_>, TrainError>>()?;
         // From here on the state belongs to the execution, and comes back only if that succeeds.
         let lost = State::Lost(format!("step {} was interrupted", self.step + 1));
         let State::Held(state) = std::mem::replace(&mut self.state, lost) else {
             unreachable!("it was just looked at")
         };
-        let args = state.into_iter().chain(inputs).map(Arg::Donate).collect();
-        let mut results = program.executable.execute(args).map_err(|error| {
+        let of_replica = |(state, inputs): (Vec<Buffer>, Vec<Buffer>)| state.into_iter().chain(inputs).map(Arg::Donate);
+        let args = state.into_iter().zip(inputs).map(|both| of_replica(both).collect()).collect();
+        let mut results = program.executable.execute_sharded(args).map_err(|error| {
             self.state = State::Lost(format!("step {} failed: {error}", self.step + 1));
             error
         })?;
-        self.last = results.split_off(program.variables.len());
+        self.last = results.iter_mut().map(|results| results.split_off(program.variables.len())).collect();
         self.last_was_single = is_single;
         self.state = State::Held(results);
         self.step += n_steps;
-        program.read(&self.last, batch.n_valid)
+        let mut totals = vec![program.no_totals(); n_steps as usize];
+        for last in &self.last {
+            let steps = program.read(last, batch.n_valid)?;
+            totals.iter_mut().zip(&steps).for_each(|(totals, step)| totals.merge(step));
+        }
+        Ok(totals)
     }
 
     /// Scalars that the task named, of the last step: only now they come to the host. Nothing before the first step.
@@ -266,7 +276,7 @@ impl Session {
         let changes = resumption.check(path, checkpoint, &self.spec)?;
         // What was there goes first: there is memory for two states, and the checkpoint is one of them.
         self.state = State::Lost(format!("restoring {} failed", path.display()));
-        self.state = State::Held(upload(&self.client, &arrays)?);
+        self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, self.spec.objective.mesh)?);
         self.step = checkpoint.position.step;
         self.last = Vec::new();
         let steps_per_epoch = checkpoint.position.steps_per_epoch;
@@ -344,7 +354,7 @@ fn program_of_a_step(spec: &Spec) -> Result<TaskProgram, TrainError> {
 
 fn load(client: &Client, program: TaskProgram, spec: &Spec) -> Result<Loaded, TrainError> {
     let n_state = program.program.variables.len();
-    Loaded::new(client, program, n_state, spec.task.features(), spec.batch)
+    Loaded::new(client, program, n_state, spec.task.features(), spec.batch, spec.objective.mesh)
 }
 
 #[cfg(test)]
