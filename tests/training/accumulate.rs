@@ -1,7 +1,7 @@
 //! Gradient accumulation: k micro-batches in the program's loop, to the bit what k programs of one micro-batch give; and
 //! within a derived bound what one program of the whole batch gives.
 
-use crate::{examples, run};
+use crate::{examples, replicas, run};
 
 use bf16scope::data::{Arrays, Source};
 use bf16scope::graph::{Graph, Operand, Precision};
@@ -49,7 +49,8 @@ fn is_gradient(name: &str) -> bool {
 
 /// The state after one step on the first batch of `data`, and the loss.
 fn one_step(spec: Spec, data: &Arrays) -> (State, f64) {
-    let mut session = Session::new(&run::cpu().unwrap(), spec.clone()).unwrap();
+    let client = if spec.objective.mesh.is_parallel() { replicas::client().clone() } else { run::cpu().unwrap() };
+    let mut session = Session::new(&client, spec.clone()).unwrap();
     let loss = session.train(&examples::batches(data, &spec)[0]).unwrap().loss().unwrap();
     (session.state().unwrap(), loss)
 }
@@ -193,15 +194,20 @@ fn the_gradients_are_those_of_the_whole_batch_but_for_the_order_of_sums() {
         };
         let (expected, bounds) = reference(&data, &read("kernel"), &read("bias"), low);
         let mut different = false;
-        let gradients = [1, 2, 4, 8, 32].map(|n| {
-            let (state, _) = one_step(spec(&model, precision, BATCH, n, 0.0, LossScale::None), &data);
+        // Micro-batches one after the other, and replicas beside each other; their numbers are powers of two, by which a
+        // loss is divided exactly.
+        let cases = [(1, 1), (2, 1), (4, 1), (8, 1), (32, 1), (1, 2), (1, 8), (2, 4)];
+        let gradients = cases.map(|(n, n_replicas)| {
+            let mut spec = spec(&model, precision, BATCH, n, 0.0, LossScale::None);
+            spec.objective.mesh = replicas::mesh(n_replicas);
+            let (state, _) = one_step(spec, &data);
             let (_, array) = state.iter().find(|(name, _)| name.ends_with("kernel/momentum")).unwrap();
             f32s(array)
         });
-        for (gradient, n) in gradients.iter().zip([1, 2, 4, 8, 32]) {
+        for (gradient, n) in gradients.iter().zip(cases) {
             for (at, &value) in gradient.iter().enumerate() {
                 let off = (f64::from(value) - expected[at]).abs();
-                assert!(off <= bounds[at], "{precision}, {n}: {value} is {off:e} from {}", expected[at]);
+                assert!(off <= bounds[at], "{precision}, {n:?}: {value} is {off:e} from {}", expected[at]);
             }
             different |= gradient != &gradients[0];
         }

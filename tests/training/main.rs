@@ -16,6 +16,7 @@ mod loss_scale;
 mod optim;
 mod optim_tf;
 mod remat;
+mod replicas;
 #[path = "../run/mod.rs"]
 mod run;
 mod schedules_tf;
