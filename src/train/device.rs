@@ -170,7 +170,7 @@ impl Loaded {
         match (self.n_replicas, self.n_steps) {
             (1, _) => bytes.into(),
             (_, 1) => part(0).into(),
-            (_, n) => (0..n).flat_map(|step| part(step)).copied().collect::<Vec<u8>>().into(),
+            (_, n) => (0..n).flat_map(part).copied().collect::<Vec<u8>>().into(),
         }
     }
 

@@ -286,6 +286,7 @@ train:
   save_checkpoints_steps: 100
   save_checkpoints_secs: 600
   keep_checkpoint_max: 5
+mesh: {data: 2}
 tune: {remat: [block*, stem]}
 ",
         );
@@ -316,6 +317,7 @@ tune: {remat: [block*, stem]}
                 save_checkpoints_secs: Some(600),
                 keep_checkpoint_max: 5,
             },
+            mesh: Mesh::replicas(NonZeroU32::new(2).unwrap()),
             tune: Keys {
                 remat: Some(Remat::Scopes(vec!["block*".to_string(), "stem".to_string()])),
                 ..Keys::default()

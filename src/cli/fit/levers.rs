@@ -361,10 +361,11 @@ mod tests {
     #[test]
     fn levers_on_80_columns() {
         use crate::models::{Model, mlp};
-        use crate::train::{Experiment, TrainConfig};
+        use crate::train::{Experiment, Mesh, TrainConfig};
 
         let model = Model::Mlp(mlp::Config::new([4], 2));
-        let experiment = Experiment { model, data: None, train: TrainConfig::default(), tune: Tune::Auto };
+        let experiment =
+            Experiment { model, data: None, train: TrainConfig::default(), mesh: Mesh::default(), tune: Tune::Auto };
         let plain = Setting { experiment, precision: Precision::F32, batch: 128 };
         let mut levers = vec![
             pulled("plain", Some(7_335_000_000), 188_200_000),

@@ -215,12 +215,17 @@ fn adafactor(setting: &mut Setting) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::models::{Model, mlp};
-    use crate::train::TrainConfig;
+    use crate::train::{Mesh, TrainConfig};
 
     fn setting(optimizer: Optimizer, precision: Precision) -> Setting {
         let train = TrainConfig { optimizer, ..TrainConfig::default() };
-        let experiment =
-            Experiment { model: Model::Mlp(mlp::Config::new([4], 2)), data: None, train, tune: Tune::None };
+        let experiment = Experiment {
+            model: Model::Mlp(mlp::Config::new([4], 2)),
+            data: None,
+            train,
+            mesh: Mesh::default(),
+            tune: Tune::None,
+        };
         Setting { experiment, precision, batch: 8 }
     }
 
