@@ -107,6 +107,7 @@ struct Outcome {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    args.device.one_device()?;
     let policy = args.policy.policy()?;
     let outputs = [("--save-policy", args.save_policy.as_deref()), ("--html", args.html.as_deref())];
     emit::check_names(&outputs, &[Some(&args.module), args.inputs.as_deref()])?;

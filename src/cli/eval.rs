@@ -53,6 +53,7 @@ pub struct Args {
 
 /// Evaluates.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    args.device.one_device()?;
     let experiment = Experiment::read(&args.experiment)?;
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
     let task = experiment.task();

@@ -73,6 +73,7 @@ pub struct Args {
 
 /// Predicts.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    args.device.one_device()?;
     let experiment = Experiment::read(&args.experiment)?;
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
     let read = [Some(args.experiment.as_path()), args.inputs.as_deref(), Some(path.as_path())];

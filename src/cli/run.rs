@@ -91,6 +91,7 @@ struct Output {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    args.device.one_device()?;
     emit::check_names(&[("--outputs", args.outputs.as_deref())], &[Some(&args.module), args.inputs.as_deref()])?;
     let module = policy::lower_if_asked(module_file::load(&args.module)?, &args.module)?;
     runs_alone(&module).with_context(|| format!("{} cannot be run", args.module.display()))?;

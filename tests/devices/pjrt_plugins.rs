@@ -219,7 +219,7 @@ fn a_number_of_devices_that_no_command_uses_is_refused() {
     let output = bf16scope(&["eval", "examples/digits.yaml", "--device", "cpu:2"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("device cpu:2: a command runs its program on one device today, not on 2"), "{text}");
+    assert!(text.contains("device cpu:2: this runs a program of one device, not of 2"), "{text}");
 }
 
 /// The CPU plugin by its path, as a user names any other: in a child of the program.
