@@ -1,17 +1,15 @@
 //! `bf16scope compile`: what Google's TPU compiler reports for a model or any HLO module, without a TPU.
 
-use std::path::Path;
-
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use serde::Serialize;
 
 use super::child::LimitArgs;
 use super::policy::lower_if_asked;
 use super::program::{Choice, Which, read, unit};
-use super::{Context, Status, progress};
+use super::{Context, Status, progress, several};
 use crate::graph::Precision;
 use crate::hlo::Module;
-use crate::hlo::alone::{NotAlone, several_devices};
+use crate::hlo::devices::{Devices, Placement};
 use crate::hlo::proto::encode;
 use crate::report::{self, Column, Screen, Table};
 use crate::tpu::{Answer, CompileReport, Compiled, Compiler, Target, TpuError, Version};
@@ -26,7 +24,8 @@ Examples:
   bf16scope compile examples/resnet50.yaml --program infer --batch 1
           latency of inference
   bf16scope compile step.hlo.pb --target tpu-v3
-          a module from JAX, TensorFlow or PyTorch/XLA
+          a module from JAX, TensorFlow or PyTorch/XLA; one for several devices is compiled for as many cores, and
+          reported with one core's share and its collectives
 
 Every compile is cached under BF16SCOPE_CACHE (else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope) by program, options,
 target and compiler, so asking again is instant. `bf16scope cache clear` empties the cache.
@@ -93,8 +92,9 @@ struct OutOfMemory {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let Programs { subjects, batch, unit, tuning } = programs(args)?;
-    let compiler = compiler(args.fresh, args.choice.is_module(), &args.limits, context);
+    let Programs { subjects, batch, unit, tuning, placement } = programs(args)?;
+    let devices = placement.devices;
+    let compiler = compiler(args.fresh, args.choice.is_module(), &args.limits, context).over(placement);
     let mut entries = Vec::new();
     for Subject { precision, module } in subjects {
         let bytes = encode::to_bytes(&module)?;
@@ -111,10 +111,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         let libtpu = compiler.libtpu()?;
         let target = args.target.to_string();
         context.print_json(&serde_json::json!({
-            "target": target, "batch": batch, "tune": tuning, "libtpu": libtpu, "reports": entries,
+            "target": target, "batch": batch, "tune": tuning, "libtpu": libtpu, "devices": devices,
+            "reports": entries,
         }))?;
     } else {
-        context.print(&render(args, batch, unit, &entries, context.screen))?;
+        context.print(&render(args, batch, unit, devices, &entries, context.screen))?;
         if let Some(tuning) = &tuning {
             context.print(&format!("{}\n", tuned(tuning, &args.target)))?;
         }
@@ -132,6 +133,8 @@ struct Programs {
     unit: &'static str,
     /// How a model's programs are tuned.
     tuning: Option<Tuning>,
+    /// How they lie over cores.
+    placement: Placement,
 }
 
 fn programs(args: &Args) -> anyhow::Result<Programs> {
@@ -142,9 +145,9 @@ fn programs(args: &Args) -> anyhow::Result<Programs> {
             args.choice.model.display()
         );
         let module = lower_if_asked(module, &args.choice.model)?;
-        refuse_several(&module, &args.choice.model)?;
+        let placement = several::placement(&module, &args.choice.model)?;
         let subjects = vec![Subject { precision: AS_GIVEN.to_string(), module }];
-        return Ok(Programs { subjects, batch: None, unit: "runs", tuning: None });
+        return Ok(Programs { subjects, batch: None, unit: "runs", tuning: None, placement });
     }
     let experiment = read(&args.choice.model)?;
     let precisions = match args.compare {
@@ -158,7 +161,8 @@ fn programs(args: &Args) -> anyhow::Result<Programs> {
     let subjects = precisions.into_iter().map(build).collect::<anyhow::Result<Vec<Subject>>>()?;
     let unit = unit(&experiment);
     let (batch, tuning) = (args.choice.batch(&experiment), args.choice.tune.tuning(&experiment, &args.target));
-    Ok(Programs { subjects, batch: Some(batch), unit, tuning: Some(tuning) })
+    let placement = Placement::default();
+    Ok(Programs { subjects, batch: Some(batch), unit, tuning: Some(tuning), placement })
 }
 
 /// How programs for a target are tuned, in a line.
@@ -172,19 +176,6 @@ pub(super) fn tuned(tuning: &Tuning, target: &Target) -> String {
     }
 }
 
-/// Refuses a module for several devices: one core's program is another one, without its shards and its communication.
-pub(super) fn refuse_several(module: &Module, path: &Path) -> anyhow::Result<()> {
-    if let Some(NotAlone::Devices { wants, by }) = several_devices(module) {
-        bail!(
-            "{}: {by} for {wants} devices, and programs are compiled for one core: as one core's, this would be another \
-             program, of the whole batch and without communication\nhelp: export the step that one device does, without \
-             a mesh and on its part of the batch; its figures have no communication in them",
-            path.display()
-        );
-    }
-    Ok(())
-}
-
 /// The compiler with its memory; `fresh`: which it does not ask. Modules that bf16scope did not build are compiled in a
 /// child, and whatever is limited.
 pub(super) fn compiler(fresh: bool, is_foreign: bool, limits: &LimitArgs, context: &Context) -> Compiler {
@@ -194,12 +185,12 @@ pub(super) fn compiler(fresh: bool, is_foreign: bool, limits: &LimitArgs, contex
 }
 
 /// A table: a row for each figure, a column for each precision, and the last over the first.
-fn render(args: &Args, batch: Option<u32>, unit: &str, entries: &[Entry], screen: Screen) -> String {
+fn render(args: &Args, batch: Option<u32>, unit: &str, devices: Devices, entries: &[Entry], screen: Screen) -> String {
     let ratio = if entries.len() > 1 { Some("bf16 / f32") } else { None };
     let names = entries.iter().map(|entry| entry.precision.as_str());
     let mut table = Table::new([Column::name("figure")].into_iter().chain(names.chain(ratio).map(Column::number)));
     let reports: Vec<Option<&CompileReport>> = entries.iter().map(|entry| entry.outcome.report()).collect();
-    for row in rows(&args.target, unit) {
+    for row in rows(&args.target, unit, devices) {
         let mut cells = vec![row.name.clone()];
         cells.extend(reports.iter().map(|report| report.map_or("-".to_string(), |report| (row.cell)(report))));
         if ratio.is_some() {
@@ -222,10 +213,13 @@ fn render(args: &Args, batch: Option<u32>, unit: &str, entries: &[Entry], screen
         (None, _) => String::new(),
     };
     let model = args.choice.model.display();
-    let mut text = format!("{model}: {program}one core of {}\n", args.target);
+    let mut text = format!("{model}: {program}{}\n", several::cores(devices, &args.target));
     // A table of nothing says nothing.
     if reports.iter().any(Option::is_some) {
         text += &table.render(screen);
+        let named: Vec<(&str, &CompileReport)> =
+            entries.iter().filter_map(|entry| Some((entry.precision.as_str(), entry.outcome.report()?))).collect();
+        text += &several::notes(&named, screen);
     }
     for entry in entries {
         if let Outcome::DoesNotFit { out_of_memory } = &entry.outcome {
@@ -263,7 +257,7 @@ struct Row {
     value: Option<fn(&CompileReport) -> f64>,
 }
 
-fn rows(target: &Target, unit: &str) -> Vec<Row> {
+fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<Row> {
     let n_cores = match target {
         Target::Tpu { version, .. } => version.cores_per_board(),
         Target::Cpu => Version::V2.cores_per_board(),
@@ -276,7 +270,7 @@ fn rows(target: &Target, unit: &str) -> Vec<Row> {
     let bytes = |name: &str, n_bytes: fn(&CompileReport) -> i64, value: fn(&CompileReport) -> f64| {
         row(name, Box::new(move |report: &CompileReport| report::mib(n_bytes(report))), value)
     };
-    vec![
+    let mut rows = vec![
         bytes("HBM arguments", |r| r.hbm.arguments, |r| r.hbm.arguments as f64),
         bytes("HBM outputs", |r| r.hbm.outputs, |r| r.hbm.outputs as f64),
         bytes("HBM aliased", |r| r.hbm.aliased, |r| r.hbm.aliased as f64),
@@ -292,15 +286,20 @@ fn rows(target: &Target, unit: &str) -> Vec<Row> {
         row("bytes accessed", Box::new(|r| report::scientific(r.bytes_accessed)), |r| r.bytes_accessed),
         row("estimated cycles", Box::new(|r| report::grouped(r.cycles as i64)), |r| r.cycles as f64),
         row("estimated time", Box::new(|r| report::seconds(r.seconds)), |r| r.seconds),
-        row(&format!("{unit}/s per core"), Box::new(|r| format!("{:.1}", r.examples_per_second)), |r| {
-            r.examples_per_second
-        }),
-        Row {
+    ];
+    // A program over several cores is of all of them; one of one core may run on each of a board.
+    let per = if devices.is_one() { " per core" } else { "" };
+    rows.push(row(&format!("{unit}/s{per}"), Box::new(|r| format!("{:.1}", r.examples_per_second)), |r| {
+        r.examples_per_second
+    }));
+    if devices.is_one() {
+        rows.push(Row {
             name: format!("{unit}/s per board"),
             cell: Box::new(move |r| format!("{:.1} ({n_cores} cores)", r.examples_per_second * f64::from(n_cores))),
             value: Some(|r| r.examples_per_second),
-        },
-    ]
+        });
+    }
+    rows
 }
 
 #[cfg(test)]
@@ -338,6 +337,8 @@ mod tests {
             seconds: choose(0.1371, 0.0908),
             examples_per_second: choose(466.7, 704.7),
             compile_seconds: choose(94.1, 120.5),
+            devices: Devices::ONE,
+            collectives: Vec::new(),
         }
     }
 
@@ -358,12 +359,12 @@ mod tests {
         let too_large = OutOfMemory { needed: None, available: None, message };
         let entries = [fits(false), fits(true)];
         check_screen(
-            |screen| render(&args, Some(64), "images", &entries, screen),
+            |screen| render(&args, Some(64), "images", Devices::ONE, &entries, screen),
             &expect_file!["../../tests/cli/screens/compile.txt"],
         );
         let entries = [entry("f32", false, Outcome::DoesNotFit { out_of_memory: too_large }), fits(true)];
         check_screen(
-            |screen| render(&args, Some(192), "images", &entries, screen),
+            |screen| render(&args, Some(192), "images", Devices::ONE, &entries, screen),
             &expect_file!["../../tests/cli/screens/compile-does-not-fit.txt"],
         );
     }

@@ -6,12 +6,13 @@ use anyhow::ensure;
 use serde::Serialize;
 
 use super::child::LimitArgs;
-use super::compile::{compiler, refuse_several};
+use super::compile::compiler;
 use super::policy::lower_if_asked;
 use super::program::{Choice, Which, read};
-use super::{Context, Status, emit, module_file, progress};
+use super::{Context, Status, emit, module_file, progress, several};
 use crate::graph::Precision;
 use crate::hlo::Module;
+use crate::hlo::devices::{Devices, Placement, devices_of_compiled};
 use crate::hlo::proto::{decode, encode};
 use crate::hlo::verify::verify_ids;
 use crate::tpu::explain::{Explanation, Moment, Rates, explain, moments};
@@ -71,6 +72,8 @@ pub struct Args {
 struct Subject {
     /// The model's precision, or [`AS_GIVEN`].
     precision: String,
+    /// The devices that it is for: all figures are of one.
+    devices: Devices,
     /// The compiler's figures; a module that came optimized has none.
     report: Option<CompileReport>,
     #[serde(flatten)]
@@ -101,7 +104,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Err(error) => return Err(error),
     };
     if let Some(path) = &args.html {
-        emit::replace(path, page::page(&lead(args, batch), &subjects).render().as_bytes())?;
+        emit::replace(path, page::page(&lead(args, batch, &subjects), &subjects).render().as_bytes())?;
     }
     if args.json {
         let target = args.target.to_string();
@@ -110,7 +113,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             &serde_json::json!({ "target": target, "batch": batch, "core": rates, "programs": subjects }),
         )?;
     } else {
-        let lead = lead(args, batch);
+        let lead = lead(args, batch, &subjects);
         context.print(&terminal::render(&lead, &subjects, usize::from(args.top), context.screen))?;
     }
     Ok(Status::Ok)
@@ -136,11 +139,12 @@ fn of_module(args: &Args, module: Module, context: &Context) -> anyhow::Result<S
     );
     let precision = AS_GIVEN.to_string();
     if module.is_scheduled {
-        return explained(args, precision, None, &module);
+        let devices = devices_of_compiled(&module);
+        return explained(args, precision, devices, None, &module);
     }
     let module = lower_if_asked(module, &args.choice.model)?;
-    refuse_several(&module, &args.choice.model)?;
-    compiled(args, precision, &module, 1, context)
+    let placement = several::placement(&module, &args.choice.model)?;
+    compiled(args, precision, (&module, placement), 1, context)
 }
 
 fn of_model(args: &Args, context: &Context) -> anyhow::Result<(Vec<Subject>, Option<u32>)> {
@@ -152,15 +156,22 @@ fn of_model(args: &Args, context: &Context) -> anyhow::Result<(Vec<Subject>, Opt
     };
     let subject = |precision: Precision| {
         let program = args.choice.build(&experiment, precision, &args.target)?;
-        compiled(args, precision.to_string(), &program.module, batch, context)
+        compiled(args, precision.to_string(), (&program.module, Placement::default()), batch, context)
     };
     Ok((precisions.into_iter().map(subject).collect::<anyhow::Result<Vec<Subject>>>()?, Some(batch)))
 }
 
 /// Compiles a verified module, reads back what the compiler made of it, and explains that.
-fn compiled(args: &Args, precision: String, module: &Module, batch: u32, context: &Context) -> anyhow::Result<Subject> {
+fn compiled(
+    args: &Args,
+    precision: String,
+    (module, placement): (&Module, Placement),
+    batch: u32,
+    context: &Context,
+) -> anyhow::Result<Subject> {
     use anyhow::Context as _;
-    let compiler = compiler(args.fresh, args.choice.is_module(), &args.limits, context);
+    let devices = placement.devices;
+    let compiler = compiler(args.fresh, args.choice.is_module(), &args.limits, context).over(placement);
     let bytes = encode::to_bytes(module)?;
     let what = format!("compiling {} ({precision}) for {}", args.choice.model.display(), args.target);
     let spinner = progress::spinner(what, context.quiet);
@@ -171,7 +182,7 @@ fn compiled(args: &Args, precision: String, module: &Module, batch: u32, context
     let optimized = decode::from_bytes(&optimized)
         .context("the compiler's optimized program cannot be read: this is a bug of bf16scope, please report it")?;
     verify_ids(&optimized).context("the compiler's optimized program is broken")?;
-    explained(args, precision, Some(compiled.report(&args.target)?), &optimized)
+    explained(args, precision, devices, Some(compiled.report(&args.target)?), &optimized)
 }
 
 /// Stretches of the schedule that a page shows, and buffers of each.
@@ -181,20 +192,22 @@ const PAGE: (usize, usize) = (480, 8);
 fn explained(
     args: &Args,
     precision: String,
+    devices: Devices,
     report: Option<CompileReport>,
     module: &Module,
 ) -> anyhow::Result<Subject> {
     let explanation = explain(module, Rates::of(&args.target).as_ref())?;
     let moments = if args.html.is_some() { moments(module, PAGE.0, PAGE.1)? } else { Vec::new() };
-    Ok(Subject { precision, report, explanation, moments })
+    Ok(Subject { precision, devices, report, explanation, moments })
 }
 
 /// What is explained, in a line.
-fn lead(args: &Args, batch: Option<u32>) -> String {
+fn lead(args: &Args, batch: Option<u32>, subjects: &[Subject]) -> String {
+    let devices = subjects.first().map_or(Devices::ONE, |subject| subject.devices);
     let program = match (batch, args.choice.program()) {
         (Some(batch), Which::Train) => format!("training step, batch {batch}, "),
         (Some(batch), Which::Infer) => format!("inference, batch {batch}, "),
         (None, _) => String::new(),
     };
-    format!("{}: {program}one core of {}", args.choice.model.display(), args.target)
+    format!("{}: {program}{}", args.choice.model.display(), several::cores(devices, &args.target))
 }

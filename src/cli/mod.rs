@@ -37,6 +37,7 @@ mod probe;
 mod program;
 mod progress;
 mod run;
+mod several;
 mod signals;
 mod terminal;
 mod trace;

@@ -11,10 +11,12 @@ use anyhow::{Context as _, bail};
 use super::child::this_program;
 use crate::files;
 use crate::foreign::{self, Kind};
+use crate::hlo::devices::devices_of_compiled;
 use crate::hlo::proto;
 use crate::hlo::verify::verify;
 use crate::hlo::{Module, text};
 use crate::pjrt::Setup;
+use crate::tpu::explain::backend::is_tpus;
 
 /// Files above this size are refused: a module is held several times over while it is read, and protocol buffers
 /// themselves end at 2 GiB.
@@ -81,7 +83,26 @@ pub(super) fn load(path: &Path) -> anyhow::Result<Module> {
 /// Verifies a module that [`decode`] read.
 pub(super) fn check(module: &Module, path: &Path) -> anyhow::Result<()> {
     let _span = tracing::info_span!("verify").entered();
-    verify(module).with_context(|| format!("{}: the module is broken", path.display()))
+    let verified = verify(module);
+    // A compiler mixes dtypes and layouts as its own back end wants them: that is no mistake of the user's.
+    if verified.is_err() && module.is_scheduled {
+        bail!(already_compiled(module, path));
+    }
+    verified.with_context(|| format!("{}: the module is broken", path.display()))
+}
+
+/// What to say of a module that XLA has compiled, to a user whose command compiles programs.
+fn already_compiled(module: &Module, path: &Path) -> String {
+    let by = if is_tpus(module) { "XLA's TPU compiler" } else { "XLA" };
+    let devices = devices_of_compiled(module);
+    let of = if devices.is_one() { String::new() } else { format!("one device's part of a program over {devices}, ") };
+    let explain = if is_tpus(module) { "; `bf16scope explain` reads this one as it is" } else { "" };
+    format!(
+        "{}: {by} compiled this module already (is_scheduled=true): it is {of}written for its back end, and no program to \
+         compile again\nhelp: give the module from before optimization: JAX's lowered.as_text(\"hlo\"), not \
+         compiled.as_text(); of --xla_dump_to the file *before_optimizations*{explain}",
+        path.display()
+    )
 }
 
 /// As [`load`], but does not verify: optimized modules break rules that programs keep.

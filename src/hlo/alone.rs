@@ -95,20 +95,25 @@ pub fn several_devices(module: &Module) -> Option<NotAlone> {
     most.map(|(wants, by)| NotAlone::Devices { wants, by })
 }
 
-fn instructions(module: &Module) -> impl Iterator<Item = (&Computation, &Instruction)> {
+pub(super) fn instructions(module: &Module) -> impl Iterator<Item = (&Computation, &Instruction)> {
     module.computations.iter().flat_map(|comp| comp.instructions.iter().map(move |instr| (comp, instr)))
 }
 
-fn place(comp: &Computation, instr: &Instruction) -> String {
+pub(super) fn place(comp: &Computation, instr: &Instruction) -> String {
     format!("{}/%{}", comp.name, instr.name)
 }
 
 /// Replicas times partitions, which only text says: in a proto they belong to the compile options. Else the mesh that
 /// Shardy leaves in the module's attributes.
 fn of_module(module: &Module) -> Option<(i64, String)> {
-    const MESHES: &str = "xla.sdy.meshes";
-    let meshes = module.frontend_attributes.iter().find(|(name, _)| name == MESHES);
-    // `{mesh = #sdy.mesh<["batch"=4, "model"=2]>, …}`: the largest counts.
+    of_counts(module).or_else(|| size_of_meshes(module).map(|n| (n, MESHES.to_string())))
+}
+
+const MESHES: &str = "xla.sdy.meshes";
+
+/// Devices of the largest of Shardy's meshes, if there are several: `{mesh = #sdy.mesh<["batch"=4, "model"=2]>, …}`.
+pub(super) fn size_of_meshes(module: &Module) -> Option<i64> {
+    let (_, text) = module.frontend_attributes.iter().find(|(name, _)| name == MESHES)?;
     let sizes = |mesh: &str| -> i64 {
         let sizes = mesh
             .split("\"=")
@@ -116,8 +121,7 @@ fn of_module(module: &Module) -> Option<(i64, String)> {
             .filter_map(|size| size.split(|c: char| !c.is_ascii_digit()).next()?.parse::<i64>().ok());
         sizes.fold(1, i64::saturating_mul)
     };
-    let of_meshes = meshes.and_then(|(_, text)| text.split('>').map(sizes).max()).filter(|&n| n > 1);
-    of_counts(module).or_else(|| of_meshes.map(|n| (n, MESHES.to_string())))
+    text.split('>').map(sizes).max().filter(|&n| n > 1)
 }
 
 fn of_counts(module: &Module) -> Option<(i64, String)> {
@@ -133,23 +137,52 @@ fn of_counts(module: &Module) -> Option<(i64, String)> {
 }
 
 fn of_instruction(instr: &Instruction) -> Option<(i64, String)> {
-    let sharding =
-        instr.sharding.as_deref().and_then(|sharding| Some((of_sharding(sharding)?, "a sharding".to_string())));
-    let groups = |groups: &ReplicaGroups| Some((of_groups(groups)?, "replica_groups".to_string()));
-    let collective = match &instr.op {
+    let sharding = instr.sharding.as_deref().and_then(|sharding| Some((of_sharding(sharding)?, "a sharding")));
+    let most = [most_of_groups(instr), sharding].into_iter().flatten();
+    most.reduce(|most, next| if next.0 > most.0 { next } else { most }).map(|(wants, by)| (wants, by.to_string()))
+}
+
+/// How many devices the groups or pairs of a collective name, and which of both it has.
+pub(super) fn most_of_groups(instr: &Instruction) -> Option<(i64, &'static str)> {
+    let groups = |groups: &ReplicaGroups| Some((of_groups(groups)?, "replica_groups"));
+    match &instr.op {
         Op::AllReduce(all_reduce) => groups(&all_reduce.replica_groups),
         Op::Opaque(opaque) => {
             let mut proto = as_proto(&opaque.opcode, instr)?;
             let pairs = proto.source_target_pairs.iter().flat_map(|pair| [pair.source, pair.target]).max();
             match pairs {
-                Some(greatest) => Some((greatest.saturating_add(1), "source_target_pairs".to_string())),
-                None => groups(&take_groups(&mut proto)?),
+                Some(greatest) => Some((greatest.saturating_add(1), "source_target_pairs")),
+                None => match take_groups(&mut proto) {
+                    Some(named) => groups(&named),
+                    None => {
+                        let mesh = proto.mesh_axes_replica_group_list?.mesh?;
+                        let sizes: Vec<i64> = mesh.axes.iter().map(|axis| axis.size).collect();
+                        Some((product(&sizes), "replica_groups"))
+                    }
+                },
             }
         }
         _ => None,
-    };
-    [collective, sharding].into_iter().flatten().reduce(|most, next| if next.0 > most.0 { next } else { most })
+    }
 }
+
+/// The first collective that names no groups and no pairs, so that it is over all devices, however many: `main/%y`.
+pub fn collective_of_all(module: &Module) -> Option<String> {
+    let is_of_all = |instr: &Instruction| match &instr.op {
+        Op::AllReduce(all_reduce) => all_reduce.replica_groups.is_all(),
+        Op::Opaque(opaque) => {
+            OVER_DEVICES.contains(&opaque.opcode.as_str())
+                && as_proto(&opaque.opcode, instr)
+                    .and_then(|mut proto| take_groups(&mut proto))
+                    .is_some_and(|groups| groups.is_all())
+        }
+        _ => false,
+    };
+    instructions(module).find(|(_, instr)| is_of_all(instr)).map(|(comp, instr)| place(comp, instr))
+}
+
+/// Opcodes whose groups may be all devices.
+const OVER_DEVICES: [&str; 5] = ["all-gather", "all-gather-start", "all-reduce-start", "all-to-all", "reduce-scatter"];
 
 /// What the IR does not model of an instruction, whichever form it came in; `None` for what has no form as a message,
 /// which encoding reports.
@@ -170,7 +203,7 @@ fn product(dims: &[i64]) -> i64 {
     dims.iter().fold(1, |product, &dim| product.saturating_mul(dim))
 }
 
-fn of_sharding(sharding: &Sharding) -> Option<i64> {
+pub(super) fn of_sharding(sharding: &Sharding) -> Option<i64> {
     match sharding {
         Sharding::Replicated | Sharding::Manual => None,
         Sharding::Maximal { device } => Some(device.saturating_add(1)),

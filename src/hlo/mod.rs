@@ -3,6 +3,7 @@
 //! `hlo` knows nobody else in the crate. Everything here is public data and functions over it.
 
 pub mod alone;
+pub mod devices;
 pub mod dtype;
 pub mod emit;
 pub mod frames;

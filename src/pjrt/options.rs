@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
+use crate::hlo::devices::Placement;
+
 /// How a program is compiled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompileOptions {
@@ -17,6 +19,14 @@ pub struct CompileOptions {
     pub n_replicas: usize,
     /// Parts that one copy is split into.
     pub n_partitions: usize,
+    /// The devices' ids, those of a replica's partitions together; empty: the plugin chooses.
+    pub device_ids: Vec<i32>,
+    /// Whether Shardy splits the program, whose shardings it carries, not GSPMD.
+    pub is_shardy: bool,
+    /// Of each parameter, whether the partitioner may choose how it is split; one for all; empty: none.
+    pub free_parameters: Vec<bool>,
+    /// The same of each result.
+    pub free_results: Vec<bool>,
     /// Whether XLA may keep more precision than the program says: drop an f32 → bf16 → f32 pair, and with it the cast
     /// that a user wrote. XLA's default is `true`; ours is `false`, because the casts are the point.
     pub allow_excess_precision: bool,
@@ -31,6 +41,10 @@ impl Default for CompileOptions {
         CompileOptions {
             n_replicas: 1,
             n_partitions: 1,
+            device_ids: Vec::new(),
+            is_shardy: false,
+            free_parameters: Vec::new(),
+            free_results: Vec::new(),
             allow_excess_precision: false,
             parameter_is_tupled: false,
             flags: BTreeMap::new(),
@@ -52,6 +66,38 @@ pub enum OptionValue {
 }
 
 impl CompileOptions {
+    /// The defaults for a program that lies over devices so.
+    pub fn over(placement: &Placement) -> CompileOptions {
+        let Placement { devices, is_shardy, free_parameters, free_results } = placement.clone();
+        CompileOptions {
+            n_replicas: devices.replicas,
+            n_partitions: devices.partitions,
+            is_shardy,
+            free_parameters,
+            free_results,
+            ..CompileOptions::default()
+        }
+    }
+
+    /// The devices by partition and replica.
+    fn device_assignment(&self) -> Option<DeviceAssignmentProto> {
+        let n_partitions = self.n_partitions.max(1);
+        let of_partition = |partition| ComputationDevice {
+            replica_device_ids: self
+                .device_ids
+                .iter()
+                .skip(partition)
+                .step_by(n_partitions)
+                .map(|&id| id.into())
+                .collect(),
+        };
+        (!self.device_ids.is_empty()).then(|| DeviceAssignmentProto {
+            replica_count: self.n_replicas as i32,
+            computation_count: self.n_partitions as i32,
+            computation_devices: (0..n_partitions).map(of_partition).collect(),
+        })
+    }
+
     /// The serialized `CompileOptionsProto`; the same bytes for the same options.
     pub fn encode(&self) -> Vec<u8> {
         let mut flags: BTreeMap<String, OptionOverrideProto> =
@@ -64,6 +110,10 @@ impl CompileOptions {
                 num_replicas: self.n_replicas as i64,
                 num_partitions: self.n_partitions as i64,
                 use_spmd_partitioning: self.n_partitions > 1,
+                device_assignment: self.device_assignment(),
+                allow_spmd_sharding_propagation_to_output: self.free_results.clone(),
+                allow_spmd_sharding_propagation_to_parameters: self.free_parameters.clone(),
+                use_shardy_partitioner: self.is_shardy,
             }),
             env_option_overrides: flags,
         }
@@ -108,6 +158,33 @@ struct ExecutableBuildOptionsProto {
     num_partitions: i64,
     #[prost(bool, tag = "6")]
     use_spmd_partitioning: bool,
+    #[prost(message, optional, tag = "9")]
+    device_assignment: Option<DeviceAssignmentProto>,
+    #[prost(bool, repeated, tag = "12")]
+    allow_spmd_sharding_propagation_to_output: Vec<bool>,
+    #[prost(bool, repeated, tag = "18")]
+    allow_spmd_sharding_propagation_to_parameters: Vec<bool>,
+    #[prost(bool, tag = "19")]
+    use_shardy_partitioner: bool,
+}
+
+/// Of `xla_data.proto`.
+#[derive(Clone, PartialEq, Message)]
+struct DeviceAssignmentProto {
+    #[prost(int32, tag = "1")]
+    replica_count: i32,
+    #[prost(int32, tag = "2")]
+    computation_count: i32,
+    /// One for each partition.
+    #[prost(message, repeated, tag = "3")]
+    computation_devices: Vec<ComputationDevice>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ComputationDevice {
+    /// One for each replica.
+    #[prost(int64, repeated, tag = "1")]
+    replica_device_ids: Vec<i64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -137,6 +214,10 @@ mod tests {
         let options = CompileOptions {
             n_replicas: 2,
             n_partitions: 3,
+            device_ids: vec![5, 4, 3, 2, 1, 0],
+            is_shardy: true,
+            free_parameters: vec![true, false],
+            free_results: vec![false],
             allow_excess_precision: true,
             parameter_is_tupled: true,
             flags: BTreeMap::from([
@@ -150,6 +231,13 @@ mod tests {
         let build = proto.executable_build_options.unwrap();
         assert_eq!((build.device_ordinal, build.num_replicas, build.num_partitions), (-1, 2, 3));
         assert!(build.use_spmd_partitioning && proto.parameter_is_tupled_arguments);
+        let assignment = build.device_assignment.unwrap();
+        assert_eq!((assignment.replica_count, assignment.computation_count), (2, 3));
+        let ids: Vec<_> = assignment.computation_devices.into_iter().map(|it| it.replica_device_ids).collect();
+        assert_eq!(ids, [[5, 2], [4, 1], [3, 0]]);
+        assert!(build.use_shardy_partitioner);
+        assert_eq!(build.allow_spmd_sharding_propagation_to_parameters, [true, false]);
+        assert_eq!(build.allow_spmd_sharding_propagation_to_output, [false]);
         let mut expected: BTreeMap<String, OptionOverrideProto> =
             options.flags.iter().map(|(name, value)| (name.clone(), value.into())).collect();
         expected.insert("xla_allow_excess_precision".to_string(), (&OptionValue::Bool(true)).into());
@@ -161,5 +249,13 @@ mod tests {
         let proto = CompileOptionsProto::decode(CompileOptions::default().encode().as_slice()).unwrap();
         let value = proto.env_option_overrides[EXCESS_PRECISION].value.clone();
         assert_eq!(value, Some(OverrideValue::Bool(false)));
+    }
+
+    #[test]
+    fn one_device_is_said_in_the_bytes_that_it_always_was() {
+        // Compiles are remembered under these bytes.
+        let bytes = CompileOptions::over(&Placement::default()).encode();
+        assert_eq!(bytes, CompileOptions::default().encode());
+        assert_eq!(bytes[..17], *b"\x1a\x0f\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x20\x01\x28\x01");
     }
 }

@@ -18,10 +18,11 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use super::record::{self, Answer, Header};
-use super::report::{FIGURES, compile_whole, options};
+use super::report::{FIGURES, check_cores, compile_whole, options};
 use super::{CompileReport, Target, TpuError};
 use crate::files;
 use crate::hlo::Metadata;
+use crate::hlo::devices::Placement;
 use crate::hlo::proto::messages::HloModuleProto;
 use crate::pjrt::{ChildCompiler, ChildSpec, Pinned, Plugin, PluginSpec, Purpose, Setup, Source, Topology, locate};
 
@@ -53,6 +54,8 @@ pub struct Compiler {
     cache: Option<Cache>,
     /// Whether what is remembered is used; what is compiled is kept either way.
     reuse: bool,
+    /// How programs lie over cores.
+    placement: Placement,
     /// Where it compiles, if not in this process.
     child: Option<ChildCompiler>,
 }
@@ -61,12 +64,17 @@ impl Compiler {
     /// The compiler that `setup` names, with the memory in its cache directory.
     pub fn new(setup: &Setup) -> Compiler {
         let cache = setup.cache_dir.as_deref().map(Cache::of);
-        Compiler { setup: setup.clone(), cache, reuse: true, child: None }
+        Compiler { setup: setup.clone(), cache, reuse: true, placement: Placement::default(), child: None }
     }
 
     /// The same, but everything is compiled again, and then remembered.
     pub fn afresh(self) -> Compiler {
         Compiler { reuse: false, ..self }
+    }
+
+    /// The same, but programs lie over several cores so, the first of the target: figures are one core's share.
+    pub fn over(self, placement: Placement) -> Compiler {
+        Compiler { placement, ..self }
     }
 
     /// The same, but programs are compiled in a child process: for those that bf16scope did not build, and within limits.
@@ -147,6 +155,7 @@ impl Compiler {
     /// Everything that decides the answer.
     fn key(&self, target: &Target, program: &[u8]) -> Result<String, TpuError> {
         let topology = target.topology().ok_or_else(|| TpuError::NotATpu(target.clone()))?;
+        check_cores(target, self.placement.devices)?;
         let located = locate(PluginSpec::tpu(), &self.setup)?;
         let libtpu = match located.source {
             Source::Cache | Source::Installed => Pinned::TPU.wheel_sha256.to_string(),
@@ -160,7 +169,7 @@ impl Compiler {
         add(&FIGURES.to_le_bytes());
         add(libtpu.as_bytes());
         add(topology.as_bytes());
-        add(&options().encode());
+        add(&options(&self.placement).encode());
         for variable in ["LIBTPU_INIT_ARGS", "XLA_FLAGS"] {
             add(std::env::var_os(variable).unwrap_or_default().as_encoded_bytes());
         }
@@ -197,7 +206,7 @@ impl Compiler {
                 Topology::new(Plugin::of(PluginSpec::tpu(), &self.setup, Purpose::Compile)?, name, &BTreeMap::new())
             }
         };
-        let (answer, optimized) = match compile_whole(describe, target, program, batch) {
+        let (answer, optimized) = match compile_whole(describe, target, program, batch, &self.placement) {
             Ok((report, optimized)) => (Answer::Fits(report), Some(optimized)),
             Err(TpuError::OutOfMemory { needed, available, text, .. }) => {
                 (Answer::OutOfMemory { needed, available, text }, None)
@@ -331,6 +340,8 @@ mod tests {
             seconds: 0.1 + 0.2,
             examples_per_second: 64.0 / (0.1 + 0.2),
             compile_seconds: 49.123_456_789,
+            devices: crate::hlo::devices::Devices { replicas: 1, partitions: 8 },
+            collectives: Vec::new(),
         };
         Header::new(key, &"tpu-v2".parse().unwrap(), "of the program".to_string(), Answer::Fits(report))
     }

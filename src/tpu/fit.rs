@@ -422,6 +422,8 @@ mod tests {
                 seconds: 1.0,
                 examples_per_second: 1.0,
                 compile_seconds: 1.0,
+                devices: crate::hlo::devices::Devices::ONE,
+                collectives: Vec::new(),
             };
             Row { batch, cached: false, outcome: Outcome::Fits(report) }
         };

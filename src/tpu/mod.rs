@@ -6,6 +6,7 @@
 //! print.
 
 mod cache;
+mod collectives;
 pub mod explain;
 pub mod fit;
 mod loops;
@@ -14,6 +15,7 @@ mod report;
 mod target;
 
 pub use cache::{Cache, Compiled, Compiler};
+pub use collectives::Collective;
 pub use record::Answer;
 pub use report::{CompileReport, Hbm, TpuError, compile, compile_with};
 pub use target::{Target, TargetError, Version};

@@ -7,7 +7,9 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 
 use super::Target;
+use super::collectives::{Collective, collectives};
 use super::loops::n_executions;
+use crate::hlo::devices::{Devices, Placement};
 use crate::hlo::proto::WireError;
 use crate::hlo::proto::messages::{HloInstructionProto, HloModuleProto};
 use crate::pjrt::{Code, CompileOptions, MemoryStats, PjrtError, Plugin, Topology, Value};
@@ -33,7 +35,7 @@ pub struct Hbm {
 }
 
 /// The compiler's figures for one program on one core of a target. Serializes under the names of `compile --json`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CompileReport {
     /// Device memory, in bytes.
@@ -48,10 +50,16 @@ pub struct CompileReport {
     pub cycles: u64,
     /// Seconds of one run, by the compiler's estimate (`optimal_seconds`); custom calls count for nothing.
     pub seconds: f64,
-    /// Batch ÷ seconds, on one core.
+    /// Batch ÷ seconds: on one core, or on all of `devices`, if the batch is of all.
     pub examples_per_second: f64,
     /// Seconds that compiling took here.
     pub compile_seconds: f64,
+    /// The devices that it was compiled for. All figures but the examples are of one of them.
+    #[serde(default)]
+    pub devices: Devices,
+    /// What they say to each other in one run, most bytes first.
+    #[serde(default)]
+    pub collectives: Vec<Collective>,
 }
 
 /// A program that could not be compiled for a TPU.
@@ -74,6 +82,16 @@ pub enum TpuError {
         example: String,
         /// The compiler's text.
         text: String,
+    },
+    /// The program is for more cores than the target has.
+    #[error("{target}: the module is for {} cores ({devices}), and this slice has {n_cores}\nhelp: {}", devices.n(), larger(target, *devices))]
+    Cores {
+        /// The target.
+        target: Target,
+        /// What the program is for.
+        devices: Devices,
+        /// Cores of the target.
+        n_cores: u64,
     },
     /// The program does not fit in device memory, even after rematerialisation.
     #[error("{target}: out of device memory: needs {}, has {}\nhelp: use a smaller batch, or bf16 if the program is f32\ncompiler: {text}", amount(*.needed), amount(*.available))]
@@ -116,6 +134,14 @@ fn amount(n_bytes: Option<u64>) -> String {
     }
 }
 
+fn larger(target: &Target, devices: Devices) -> String {
+    let Target::Tpu { version, .. } = target else { return "use a TPU".to_string() };
+    match version.slice_of(devices.n()) {
+        Some(slice) => format!("use --target {slice}, the smallest slice of {} that is enough", version.name()),
+        None => format!("no slice of {} has as many: export the module for fewer", version.name()),
+    }
+}
+
 /// Compiles a verified program (serialized `HloModuleProto`) for one core of the target, and reports. The compiler is
 /// installed on first use.
 pub fn compile(target: &Target, program: &[u8], batch: usize) -> Result<CompileReport, TpuError> {
@@ -133,7 +159,7 @@ pub fn compile_with(
     batch: usize,
 ) -> Result<CompileReport, TpuError> {
     let describe = |name: &str| Topology::new(plugin, name, &BTreeMap::new());
-    compile_whole(describe, target, program, batch).map(|(report, _)| report)
+    compile_whole(describe, target, program, batch, &Placement::default()).map(|(report, _)| report)
 }
 
 /// As [`compile_with`], with a topology that is described some other way; and what the compiler made of the program: a
@@ -143,12 +169,22 @@ pub(super) fn compile_whole(
     target: &Target,
     program: &[u8],
     batch: usize,
+    placement: &Placement,
 ) -> Result<(CompileReport, Vec<u8>), TpuError> {
+    let devices = placement.devices;
     let name = target.topology().ok_or_else(|| TpuError::NotATpu(target.clone()))?;
     let topology = describe(&name).map_err(|error| no_topology(target, error))?;
     let limit = memory_limit(target, &topology)?;
+    let mut options = options(placement);
+    if !devices.is_one() {
+        let n_cores = topology.devices().len() as u64;
+        options.device_ids = topology.devices().iter().take(devices.n()).map(|device| device.id).collect();
+        if options.device_ids.len() < devices.n() {
+            return Err(TpuError::Cores { target: target.clone(), devices, n_cores });
+        }
+    }
     let start = Instant::now();
-    let compiled = topology.compile(program, &options()).map_err(|error| classify(target, limit, error))?;
+    let compiled = topology.compile(program, &options).map_err(|error| classify(target, limit, error))?;
     let compile_seconds = start.elapsed().as_secs_f64();
     let stats = compiled.memory_stats()?;
     let MemoryStats { arguments, outputs, aliased, temporaries, code, peak: _ } = stats;
@@ -175,6 +211,8 @@ pub(super) fn compile_whole(
         seconds,
         examples_per_second: batch as f64 / seconds,
         compile_seconds,
+        devices,
+        collectives: collectives(&optimized, devices),
     };
     Ok((report, optimized_bytes))
 }
@@ -182,9 +220,19 @@ pub(super) fn compile_whole(
 /// What the figures of a report count, as a number that changes when that does: figures kept on disk are then not reused.
 pub(super) const FIGURES: u32 = 2;
 
-/// How every program is compiled here: for one core, with every rounding kept.
-pub(super) fn options() -> CompileOptions {
-    CompileOptions::default()
+/// How every program is compiled here: for the cores that it is for, the first of the target, with every rounding kept.
+pub(super) fn options(placement: &Placement) -> CompileOptions {
+    CompileOptions::over(placement)
+}
+
+/// Refuses a program for more cores than the target has, before the compiler is asked.
+pub(super) fn check_cores(target: &Target, devices: Devices) -> Result<(), TpuError> {
+    match target.n_cores() {
+        Some(n_cores) if n_cores < devices.n() as u64 => {
+            Err(TpuError::Cores { target: target.clone(), devices, n_cores })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Bytes a core of the topology has for programs.
@@ -300,7 +348,7 @@ fn instructions(module: &HloModuleProto) -> impl Iterator<Item = &HloInstruction
 }
 
 /// Cycles in one instruction's `backend_config`, which is JSON: the figure may stand in any object of it.
-fn estimated_cycles(backend_config: &[u8]) -> u64 {
+pub(super) fn estimated_cycles(backend_config: &[u8]) -> u64 {
     fn sum(value: &serde_json::Value) -> u64 {
         match value {
             serde_json::Value::Object(members) => members

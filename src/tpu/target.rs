@@ -81,6 +81,34 @@ impl Version {
         targets
     }
 
+    /// The smallest grid of whole boards that has so many cores; `None` where no such TPU has.
+    ///
+    /// It grows by doubling its shortest axis, the last of those.
+    pub(super) fn slice_of(self, n_cores: usize) -> Option<Target> {
+        let mut grid = self.board().to_vec();
+        loop {
+            let target = Target::Tpu { version: self, grid: grid.clone() };
+            if target.n_cores()? >= n_cores as u64 {
+                return Some(target);
+            }
+            let (_, axis) = grid.iter().copied().zip(0..).min_by_key(|&(size, at)| (size, std::cmp::Reverse(at)))?;
+            grid[axis] *= 2;
+            if grid.iter().copied().map(u64::from).product::<u64>() > self.most_chips() {
+                return None;
+            }
+        }
+    }
+
+    /// Chips of the largest slice. Source: Google's Cloud TPU documentation.
+    const fn most_chips(self) -> u64 {
+        match self {
+            Version::V2 | Version::V5e | Version::V6e => 256,
+            Version::V3 => 1024,
+            Version::V4 => 4096,
+            Version::V5p => 8960,
+        }
+    }
+
     /// Cores of one board that a program can run on: the devices of its topology.
     ///
     /// A chip of v2, v3 and v4 has two; one of v5e, v5p and v6e counts as one device.
@@ -103,6 +131,17 @@ impl Target {
         match self {
             Target::Cpu => None,
             Target::Tpu { version, grid } => Some(format!("{}:{}", version.name(), grid_text(grid))),
+        }
+    }
+
+    /// Cores that a program can run on; `None` for the CPU.
+    pub fn n_cores(&self) -> Option<u64> {
+        match self {
+            Target::Cpu => None,
+            Target::Tpu { version, grid } => {
+                let chips = |grid: &[u32]| grid.iter().copied().map(u64::from).product::<u64>();
+                Some(chips(grid) * u64::from(version.cores_per_board()) / chips(version.board()))
+            }
         }
     }
 
@@ -240,6 +279,28 @@ mod tests {
         assert_eq!("tpu-v2".parse::<Target>().unwrap().topology().unwrap(), "v2:2x2");
         assert_eq!("tpu-v5p".parse::<Target>().unwrap().topology().unwrap(), "v5p:2x2x1");
         assert_eq!("tpu-v2:2x2".parse::<Target>().unwrap().to_string(), "tpu-v2");
+    }
+
+    #[test]
+    fn the_smallest_slice_of_so_many_cores_is_known() {
+        let slice = |version: Version, n_cores| version.slice_of(n_cores).map(|target| target.to_string());
+        for (n_cores, expected) in [
+            (1, Some("tpu-v3")),
+            (8, Some("tpu-v3")),
+            (9, Some("tpu-v3:2x4")),
+            (32, Some("tpu-v3:4x4")),
+            (64, Some("tpu-v3:4x8")),
+            (2048, Some("tpu-v3:32x32")),
+            (2049, None),
+        ] {
+            assert_eq!(slice(Version::V3, n_cores).as_deref(), expected, "{n_cores}");
+        }
+        assert_eq!(slice(Version::V2, 512).as_deref(), Some("tpu-v2:16x16"));
+        assert_eq!(slice(Version::V2, usize::MAX), None);
+        assert_eq!(slice(Version::V4, 32).as_deref(), Some("tpu-v4:2x2x4"));
+        assert_eq!(slice(Version::V5e, 5).as_deref(), Some("tpu-v5e:2x4"));
+        let cores = |text: &str| text.parse::<Target>().unwrap().n_cores();
+        assert_eq!(["tpu-v3:4x4", "tpu-v2:1x1", "tpu-v5p", "cpu"].map(cores), [Some(32), Some(2), Some(4), None]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod amp_tpu;
 mod explain;
 mod fit;
 mod modules;
+mod several;
 #[path = "../support/mod.rs"]
 mod support;
 mod tpu;

@@ -72,7 +72,17 @@ fn the_report_has_the_names_of_the_json_output() {
     let names = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<String>>();
     assert_eq!(
         names(&json),
-        ["bytes_accessed", "compile_seconds", "cycles", "examples_per_second", "flops", "hbm", "seconds"]
+        [
+            "bytes_accessed",
+            "collectives",
+            "compile_seconds",
+            "cycles",
+            "devices",
+            "examples_per_second",
+            "flops",
+            "hbm",
+            "seconds"
+        ]
     );
     assert_eq!(names(&json["hbm"]), ["aliased", "arguments", "code", "limit", "outputs", "temporaries", "total"]);
 }

@@ -337,6 +337,8 @@ mod tests {
             seconds: 1.0,
             examples_per_second: 1.0,
             compile_seconds: 1.0,
+            devices: crate::hlo::devices::Devices::ONE,
+            collectives: Vec::new(),
         };
         let outcome = match n_bytes {
             Some(_) => Outcome::Fits(report),

@@ -23,6 +23,8 @@ fn fits((batch, total, temporaries, flops, cycles, examples_per_second): Figures
         seconds: f64::from(batch) / examples_per_second,
         examples_per_second,
         compile_seconds: 132.14,
+        devices: crate::hlo::devices::Devices::ONE,
+        collectives: Vec::new(),
     };
     Row { batch, cached: batch != 256, outcome: Outcome::Fits(report) }
 }

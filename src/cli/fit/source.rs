@@ -8,10 +8,10 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail, ensure};
 
 use super::super::again;
-use super::super::compile::refuse_several;
 use super::super::module_file;
 use super::super::policy::lower_if_asked;
 use super::super::program::{Which, build, read, unit};
+use super::super::several;
 use super::super::tune::TuneArg;
 use crate::graph::Precision;
 use crate::hlo::Module;
@@ -143,7 +143,7 @@ impl Source {
             Source::Modules { files, .. } => {
                 let path = files.get(&batch).with_context(|| format!("there is no module of batch {batch}"))?;
                 let module = lower_if_asked(module_file::load(path)?, path)?;
-                refuse_several(&module, path)?;
+                several::refuse(&module, path)?;
                 Ok(module)
             }
         }

@@ -7,7 +7,13 @@
 use serde_json::Value;
 
 use super::layout::HBM;
-use crate::hlo::Instruction;
+use crate::hlo::{Instruction, Module};
+
+/// Whether the TPU compiler wrote into any of a module's instructions.
+pub fn is_tpus(module: &Module) -> bool {
+    let mut instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+    instructions.any(|instr| instr.backend_config.contains("scoped_memory_configs"))
+}
 
 /// Which results lie in operands' memory.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,136 @@
+//! Programs over several cores: what a module says of them, and one core's share in words and as a table.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use crate::hlo::Module;
+use crate::hlo::alone::{NotAlone, collective_of_all, several_devices};
+use crate::hlo::devices::{Devices, Placement};
+use crate::report::{self, Column, Screen, Table};
+use crate::tpu::{Collective, CompileReport, Target};
+
+/// How a module lies over cores.
+pub(super) fn placement(module: &Module, path: &Path) -> anyhow::Result<Placement> {
+    let placement = Placement::of(module).with_context(|| format!("{} cannot be compiled", path.display()))?;
+    if placement.devices.is_one()
+        && let Some(collective) = collective_of_all(module)
+    {
+        tracing::warn!(
+            "{}: {collective} is over all devices, and nothing says how many there are: it is compiled for one core\nhelp: \
+             write replica_count=N in the first line of the module's text",
+            path.display()
+        );
+    }
+    Ok(placement)
+}
+
+/// Refuses a module for several devices, where one program stands for others.
+pub(super) fn refuse(module: &Module, path: &Path) -> anyhow::Result<()> {
+    if let Some(NotAlone::Devices { wants, by }) = several_devices(module) {
+        bail!(
+            "{}: {by} for {wants} devices, and fit answers for one core: how a batch lies over cores is the module's \
+             affair\nhelp: `bf16scope compile` says what one core's share of it takes; or export the step that one device \
+             does, on its part of the batch",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// `one core of tpu-v2`, or what of several cores is one core's.
+pub(super) fn cores(devices: Devices, target: &Target) -> String {
+    if devices.is_one() {
+        return format!("one core of {target}");
+    }
+    let n = devices.n();
+    match target.n_cores() {
+        Some(n_cores) if n_cores > n as u64 => {
+            format!("one core's share of {devices}, on {n} of the {n_cores} cores of {target}")
+        }
+        _ => format!("one core's share of {devices}, on the {n} cores of {target}"),
+    }
+}
+
+/// What is said below the figures of a program over several cores; nothing for one core.
+pub(super) fn notes(reports: &[(&str, &CompileReport)], screen: Screen) -> String {
+    let Some((_, first)) = reports.iter().find(|(_, report)| !report.devices.is_one()) else { return String::new() };
+    let n = first.devices.n();
+    let mut text = format!("A run is of {n} cores at once. Arguments and outputs are one core's shards.\n");
+    for (name, report) in reports {
+        let of = if reports.len() > 1 { format!("{name}: ") } else { String::new() };
+        text += &communication(&of, &report.collectives, screen);
+    }
+    text
+}
+
+fn communication(of: &str, collectives: &[Collective], screen: Screen) -> String {
+    if collectives.is_empty() {
+        return format!("\n{of}no collectives: the cores say nothing to each other\n");
+    }
+    let n_bytes = |n_bytes: u64| i64::try_from(n_bytes).unwrap_or(i64::MAX);
+    let total: u64 = collectives.iter().map(|it| it.n_bytes).sum();
+    let total = if total < 1024 { format!("{total} bytes") } else { report::mib(n_bytes(total)) };
+    let mut text = format!("\n{of}collectives of one run, {total} a core\n");
+    let mut table = Table::new([
+        Column::name("op"),
+        Column::name("of"),
+        Column::name("dtype"),
+        Column::number("how many"),
+        Column::number("bytes a core"),
+        Column::number("cores in each"),
+    ]);
+    for it in collectives {
+        table.row([
+            it.op.clone(),
+            it.reduction.clone().unwrap_or_default(),
+            it.dtype.clone(),
+            it.n.to_string(),
+            report::grouped(n_bytes(it.n_bytes)),
+            it.participants.to_string(),
+        ]);
+    }
+    text += &table.render(screen);
+    if collectives.iter().all(|it| it.cycles == 0) {
+        text += "The compiler gives collectives no cycles: those above are of computing alone.\n";
+    }
+    text + &narrow_sums(collectives)
+}
+
+/// Sums that lose digits, in words; nothing where there are none.
+fn narrow_sums(collectives: &[Collective]) -> String {
+    let narrow: Vec<&Collective> = collectives.iter().filter(|it| it.is_narrow_sum()).collect();
+    let mut said: Vec<(&str, &str)> = narrow.iter().map(|it| (it.op.as_str(), it.dtype.as_str())).collect();
+    said.sort_unstable();
+    said.dedup();
+    let mut text = String::new();
+    for (op, dtype) in &said {
+        // Most bytes first.
+        let of_this: Vec<&&Collective> =
+            narrow.iter().filter(|it| (it.op.as_str(), it.dtype.as_str()) == (*op, *dtype)).collect();
+        let n: u64 = of_this.iter().map(|it| it.n).sum();
+        let sums = if n == 1 { format!("1 {op} sums") } else { format!("{n} {op}s sum") };
+        text += &format!("warning: {sums} in {dtype}: what goes from core to core is rounded");
+        let origin = of_this.iter().map(|it| it.origin.as_str()).find(|origin| !origin.is_empty());
+        text += &origin.map_or("\n".to_string(), |origin| format!(",\n  the largest of them of {origin}\n"));
+    }
+    if !said.is_empty() {
+        text += "help: the partitioner sums in the dtype of the op whose result it sums: let that\n  op give f32, as a dot \
+                 does with preferred_element_type=f32; TensorFlow summed\n  gradients in f32\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_core_and_its_share_are_told_apart() {
+        let target: Target = "tpu-v3:4x4".parse().unwrap();
+        let cores = |replicas, partitions| cores(Devices { replicas, partitions }, &target);
+        assert_eq!(cores(1, 1), "one core of tpu-v3:4x4");
+        assert_eq!(cores(1, 8), "one core's share of 8 partitions, on 8 of the 32 cores of tpu-v3:4x4");
+        assert_eq!(cores(4, 8), "one core's share of 4 replicas of 8 partitions, on the 32 cores of tpu-v3:4x4");
+    }
+}

@@ -1,0 +1,215 @@
+//! Modules for several cores: compiled for all of them, one core's share reported, what they say to each other listed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+fn bf16scope(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bf16scope")).args(args).output().unwrap()
+}
+
+/// The one report of a compile, as JSON.
+#[track_caller]
+fn report(module: &Path, target: &str) -> Value {
+    let output = bf16scope(&["compile", module.to_str().unwrap(), "--target", target, "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["devices"], answer["reports"][0]["devices"]);
+    answer["reports"][0].clone()
+}
+
+/// What standard error says of a command that cannot run.
+#[track_caller]
+fn refused(args: &[&str]) -> String {
+    let output = bf16scope(args);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+    text
+}
+
+/// `all-reduce add f32 8 1 1048580`: op, reduction, dtype, participants, how many, bytes.
+fn collectives(report: &Value) -> Vec<String> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+    let line =
+        |it: &Value| ["op", "reduction", "dtype", "participants", "n", "n_bytes"].map(|name| text(&it[name])).join(" ");
+    report["collectives"].as_array().unwrap().iter().map(line).collect()
+}
+
+fn written(folder: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn a_step_over_eight_cores_has_the_figures_that_jax_has() {
+    let jax: Value = serde_json::from_slice(&std::fs::read(data("several_cores/jax.json")).unwrap()).unwrap();
+    let all: Vec<Value> = ["f32", "bf16", "f32_one"]
+        .into_iter()
+        .map(|name| {
+            let report = report(&data(&format!("several_cores/{name}.hlo.txt")), "tpu-v3");
+            for (figure, expected) in jax[name].as_object().unwrap() {
+                let found = if report[figure].is_null() { &report["hbm"][figure] } else { &report[figure] };
+                assert_eq!(found, expected, "{name}: {figure}");
+            }
+            report
+        })
+        .collect();
+    let [eight, bf16, one] = &all[..] else { panic!() };
+    assert_eq!(eight["devices"], serde_json::json!({"replicas": 1, "partitions": 8}));
+    assert_eq!(one["devices"], serde_json::json!({"replicas": 1, "partitions": 1}));
+    // The batch is split, the weights are not.
+    let weights = 2 * 4 * 256 * 512;
+    let inputs = |report: &Value| report["hbm"]["arguments"].as_i64().unwrap() - weights;
+    assert_eq!(inputs(one), 8 * inputs(eight));
+    // A run is of all cores, and its bytes are not multiplied by them.
+    let rate = |report: &Value| report["examples_per_second"].as_f64().unwrap() * report["seconds"].as_f64().unwrap();
+    assert!((rate(eight) - 1.0).abs() < 1e-12);
+    // Both gradients and the loss at once.
+    assert_eq!(collectives(eight), [format!("all-reduce add f32 8 1 {}", weights + 4)]);
+    assert_eq!(
+        collectives(bf16),
+        [format!("all-reduce add bf16 8 1 {}", weights / 2), "all-reduce add f32 8 1 4".into()]
+    );
+    assert_eq!(collectives(one), [""; 0]);
+}
+
+#[test]
+fn the_screen_says_the_mesh_and_sums_in_bf16() {
+    let module = data("several_cores/bf16.hlo.txt");
+    let module = module.to_str().unwrap();
+    let output = bf16scope(&["compile", module, "--target", "tpu-v3:4x4"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let first = format!("{module}: one core's share of 8 partitions, on 8 of the 32 cores of tpu-v3:4x4\n");
+    assert!(text.starts_with(&first), "{text}");
+    for part in [
+        "runs/s  ",
+        "A run is of 8 cores at once. Arguments and outputs are one core's shards.\n",
+        "collectives of one run, 512.0 KiB a core\n",
+        "warning: 1 all-reduce sums in bf16: ",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    assert!(!text.contains("per core") && !text.contains("per board"), "{text}");
+    assert!(text.lines().skip(1).all(|line| line.chars().count() <= 80), "{text}");
+    let output = bf16scope(&["explain", module, "--target", "tpu-v3"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let first = format!("{module}: one core's share of 8 partitions, on the 8 cores of tpu-v3\n");
+    assert!(text.starts_with(&first), "{text}");
+}
+
+const REPLICAS: &str = "HloModule replicas, replica_count=8
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  w = f32[256,512]{1,0} parameter(0)
+  x = f32[512,256]{1,0} parameter(1)
+  y = f32[512,512]{1,0} dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  g = f32[256,512]{1,0} dot(x, y), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  s = f32[256,512]{1,0} all-reduce(g), replica_groups={}, to_apply=add
+  ROOT n = f32[256,512]{1,0} subtract(w, s)
+}
+";
+
+#[test]
+fn replicas_are_compiled_for_as_many_cores() {
+    let folder = tempfile::tempdir().unwrap();
+    let eight = written(&folder, "eight.hlo", REPLICAS);
+    let report = report(&eight, "tpu-v2");
+    assert_eq!(report["devices"], serde_json::json!({"replicas": 8, "partitions": 1}));
+    assert_eq!(collectives(&report), ["all-reduce add f32 8 1 524288"]);
+    // Nothing says how many: one, aloud.
+    let unsaid = written(&folder, "unsaid.hlo", &REPLICAS.replace(", replica_count=8", ""));
+    let output = bf16scope(&["compile", unsaid.to_str().unwrap()]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("main/%s is over all devices, and nothing says how many there are"), "{text}");
+}
+
+#[test]
+fn a_slice_that_is_too_small_is_refused_with_one_that_is_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    for (count, target, expected) in [
+        (
+            "replica_count=4, num_partitions=8",
+            "tpu-v3",
+            "tpu-v3: the module is for 32 cores (4 replicas of 8 partitions), and this slice has 8\nhelp: use --target \
+             tpu-v3:4x4, the smallest slice of v3 that is enough\n",
+        ),
+        (
+            "replica_count=1024",
+            "tpu-v2",
+            "tpu-v2: the module is for 1024 cores (1024 replicas), and this slice has 8\nhelp: no slice of v2 has as many: \
+             export the module for fewer\n",
+        ),
+    ] {
+        let path = written(&folder, "m.hlo", &REPLICAS.replace("replica_count=8", count));
+        for command in ["compile", "explain"] {
+            let text = refused(&[command, path.to_str().unwrap(), "--target", target]);
+            assert_eq!(text, format!("bf16scope: {expected}"), "{command}");
+        }
+    }
+}
+
+#[test]
+fn what_jax_shards_is_lowered_and_compiled_with_its_shardings() {
+    let folder = tempfile::tempdir().unwrap();
+    for module in ["xla_today/jax_cpu_gspmd.before.txt", "xla_today/jax_tpu_v3_sharded.before.txt"] {
+        let lowered = folder.path().join("lowered.hlo.pb");
+        let output = bf16scope(&["lower", data(module).to_str().unwrap(), "-o", lowered.to_str().unwrap()]);
+        assert!(output.status.success(), "{module}: {}", String::from_utf8_lossy(&output.stderr));
+        let [before, after] = [data(module), lowered].map(|path| report(&path, "tpu-v3"));
+        assert_eq!(after["devices"], serde_json::json!({"replicas": 1, "partitions": 8}), "{module}");
+        // Shards as before: a mesh of 4 × 2, the batch over four, the hidden dimension over two.
+        assert_eq!(after["hbm"]["arguments"], before["hbm"]["arguments"], "{module}");
+        // The same communication, of which the gradients' and a layer's are sums in bf16 now.
+        assert_eq!(collectives(&before), ["all-reduce add f32 4 1 1540", "all-reduce add f32 2 1 64"], "{module}");
+        assert_eq!(
+            collectives(&after),
+            ["all-reduce add bf16 4 1 768", "all-reduce add bf16 2 1 32", "all-reduce add f32 4 1 4"],
+            "{module}"
+        );
+    }
+}
+
+#[test]
+fn what_was_compiled_already_is_told_so() {
+    let module = data("xla_today/jax_tpu_v3_sharded.after.txt");
+    let module = module.to_str().unwrap();
+    let lowered = std::env::temp_dir().join("never-written.hlo.pb");
+    for args in [
+        &["compile", module][..],
+        &["run", module, "--random", "1"],
+        &["audit", module, "--random", "1"],
+        &["lower", module, "-o", lowered.to_str().unwrap()],
+    ] {
+        let text = refused(args);
+        assert!(
+            text.contains("XLA's TPU compiler compiled this module already (is_scheduled=true)"),
+            "{args:?}: {text}"
+        );
+        assert!(text.contains("one device's part of a program over 8 partitions"), "{args:?}: {text}");
+        assert!(text.contains("help: give the module from before optimization"), "{args:?}: {text}");
+    }
+    let output = bf16scope(&["explain", module, "--target", "tpu-v3"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(": one core's share of 8 partitions, on the 8 cores of tpu-v3\n"), "{text}");
+}
+
+#[test]
+fn fit_refuses_batches_that_lie_over_cores() {
+    let folder = tempfile::tempdir().unwrap();
+    written(&folder, "a.hlo", REPLICAS);
+    let text = refused(&["fit", folder.path().to_str().unwrap(), "--batch-dim", "x:0"]);
+    assert!(text.contains("has replica_count=8 for 8 devices, and fit answers for one core"), "{text}");
+    assert!(text.contains("help: `bf16scope compile` says what one core's share of it takes"), "{text}");
+}
