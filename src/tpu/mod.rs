@@ -13,6 +13,7 @@ mod loops;
 mod record;
 mod report;
 mod target;
+pub mod verdict;
 
 pub use cache::{Cache, Compiled, Compiler};
 pub use collectives::Collective;

@@ -106,6 +106,8 @@ pub struct Memory {
     pub converts: Vec<Convert>,
     /// Copies of arguments in another dtype that are alive at the peak, beside the arguments themselves.
     pub copies_of_arguments: Copies,
+    /// Copies in another dtype that are alive at the peak beside what they are copies of, those of arguments too.
+    pub copies_at_the_peak: Copies,
 }
 
 /// Buffers that are copies.
@@ -345,7 +347,7 @@ fn memory(module: &Module, liveness: &Liveness, origins: &Origins) -> Memory {
         .collect();
     padded.sort_by_key(|id| std::cmp::Reverse(wasted(id)));
     padded.truncate(MAX_LISTED);
-    let (converts, copies_of_arguments) = converts(module, liveness, origins);
+    let (converts, copies_of_arguments, copies_at_the_peak) = converts(module, liveness, origins);
     Memory {
         arguments: liveness.bytes_of(Kind::Argument),
         outputs: liveness.bytes_of(Kind::Output),
@@ -361,6 +363,7 @@ fn memory(module: &Module, liveness: &Liveness, origins: &Origins) -> Memory {
         padding: padded.into_iter().map(|id| live_buffer(module, liveness, origins, id, liveness.peak)).collect(),
         converts,
         copies_of_arguments,
+        copies_at_the_peak,
     }
 }
 
@@ -415,9 +418,9 @@ fn shape_text(shape: &ArrayShape) -> String {
 }
 
 /// Temporaries that are a convert of another buffer, in HBM as well, that is needed after the convert too.
-/// Also those that are copies of arguments and alive at the peak.
-fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> (Vec<Convert>, Copies) {
-    let (mut found, mut copies) = (Vec::new(), Copies::default());
+/// Also those that are copies of arguments and alive at the peak, and all that are alive there beside their operand.
+fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> (Vec<Convert>, Copies, Copies) {
+    let (mut found, mut copies, mut at_the_peak) = (Vec::new(), Copies::default(), Copies::default());
     for value in &liveness.values {
         let buffer = &liveness.buffers[value.buffer];
         let step = liveness.steps[value.made_at];
@@ -448,6 +451,10 @@ fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> (Vec<Con
                 copies.n += 1;
                 copies.n_bytes += buffer.n_bytes;
             }
+            if (value.made_at..=last).contains(&liveness.peak) {
+                at_the_peak.n += 1;
+                at_the_peak.n_bytes += buffer.n_bytes;
+            }
             found.push(Convert {
                 instruction: instruction.name.clone(),
                 from: source.shape.dtype.to_string(),
@@ -460,5 +467,5 @@ fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> (Vec<Con
     }
     found.sort_by_key(|convert| std::cmp::Reverse(convert.n_bytes));
     found.truncate(MAX_LISTED);
-    (found, copies)
+    (found, copies, at_the_peak)
 }
