@@ -114,9 +114,6 @@ mod tests {
     #[test]
     fn a_flag_that_is_none_of_them_says_what_there_is() {
         let error = "tpu-v9".parse::<Flag>().unwrap_err();
-        assert!(
-            error.starts_with("expected auto, none or a target\nno target `tpu-v9`: expected cpu, tpu-v2"),
-            "{error}"
-        );
+        assert!(error.starts_with("expected auto, none or a target\nno target `tpu-v9`: expected tpu-v2"), "{error}");
     }
 }

@@ -61,6 +61,28 @@ impl Version {
         }
     }
 
+    /// Chips of a whole pod along each axis: the largest slice there is. Source: Google's Cloud TPU documentation, a page
+    /// for each version.
+    pub const fn pod(self) -> &'static [u32] {
+        match self {
+            // 512 cores.
+            Version::V2 => &[16, 16],
+            // 2,048 cores.
+            Version::V3 => &[32, 32],
+            Version::V4 => &[16, 16, 16],
+            Version::V5e | Version::V6e => &[16, 16],
+            Version::V5p => &[16, 20, 28],
+        }
+    }
+
+    /// Whether a pod holds such a grid. A pod of two axes is wired as it stands; those of three are wired by switches, so
+    /// that only their number of chips counts.
+    fn holds(self, grid: &[u32]) -> bool {
+        let n_chips = |grid: &[u32]| grid.iter().fold(1u64, |n, &axis| n.saturating_mul(u64::from(axis)));
+        let is_within = || grid.iter().zip(self.pod()).all(|(axis, most)| axis <= most);
+        n_chips(grid) <= n_chips(self.pod()) && (grid.len() != 2 || is_within())
+    }
+
     /// Which grids `libtpu` always makes, in words. It makes some thin ones too (of some thirty asked for, `v2:1x1`,
     /// `v2:1x2` and `v3:1x4`, but not `v2:2x3`).
     pub(super) fn grids(self) -> String {
@@ -155,8 +177,12 @@ impl Target {
 
     /// Names without a grid, as they are parsed.
     pub fn names() -> Vec<String> {
-        let tpus = Version::ALL.iter().map(|version| format!("tpu-{}", version.name()));
-        std::iter::once("cpu".to_string()).chain(tpus).collect()
+        std::iter::once("cpu".to_string()).chain(Target::tpus()).collect()
+    }
+
+    /// Of those, what programs are compiled for here.
+    fn tpus() -> Vec<String> {
+        Version::ALL.iter().map(|version| format!("tpu-{}", version.name())).collect()
     }
 }
 
@@ -179,7 +205,7 @@ impl fmt::Display for Target {
 #[non_exhaustive]
 pub enum TargetError {
     /// No such name.
-    #[error("no target `{text}`: expected {}{}", Target::names().join(", "), nearest(text))]
+    #[error("no target `{text}`: expected {}{}", Target::tpus().join(", "), nearest(text))]
     Name {
         /// The name, without a grid.
         text: String,
@@ -196,13 +222,18 @@ pub enum TargetError {
         /// A target of this version that parses.
         example: String,
     },
-    /// More chips than any such TPU has: describing them alone takes the compiler minutes.
+    /// More chips than a pod of this TPU has: there is no such slice, though the compiler would describe it.
     #[error(
-        "target `{text}`: a grid of more than {MAX_CHIPS} chips\nhelp: one board is enough for figures of one core: `{board}`"
+        "target `{text}`: there is no such slice: a pod has {n_chips} chips, `{pod}`\nhelp: one board is enough for figures \
+         of one core: `{board}`"
     )]
     TooLarge {
         /// The whole text.
         text: String,
+        /// Chips of a pod.
+        n_chips: u32,
+        /// A whole pod.
+        pod: String,
         /// One board.
         board: String,
     },
@@ -213,9 +244,6 @@ pub enum TargetError {
         text: String,
     },
 }
-
-/// The largest pod of these, of v5p, has 8,960.
-const MAX_CHIPS: u64 = 16_384;
 
 fn nearest(text: &str) -> String {
     // `TPU-V2`, and `v2` or `v2-8`, as Google names slices.
@@ -251,10 +279,14 @@ impl FromStr for Target {
         let Some(grid) = grid else { return Ok(Target::board(version)) };
         let chips: Option<Vec<u32>> =
             grid.split('x').map(|axis| axis.parse().ok().filter(|&n_chips| n_chips > 0)).collect();
-        let n_chips = |chips: &Vec<u32>| chips.iter().fold(1u64, |n, &axis| n.saturating_mul(u64::from(axis)));
         match chips {
-            Some(chips) if n_chips(&chips) > MAX_CHIPS => {
-                Err(TargetError::TooLarge { text: text.to_string(), board: Target::board(version).to_string() })
+            Some(chips) if chips.len() == version.board().len() && !version.holds(&chips) => {
+                Err(TargetError::TooLarge {
+                    text: text.to_string(),
+                    n_chips: version.pod().iter().product(),
+                    pod: Target::Tpu { version, grid: version.pod().to_vec() }.to_string(),
+                    board: Target::board(version).to_string(),
+                })
             }
             Some(chips) if chips.len() == version.board().len() => Ok(Target::Tpu { version, grid: chips }),
             _ => Err(TargetError::Grid {
@@ -306,7 +338,7 @@ mod tests {
     #[test]
     fn errors_list_what_there_is_and_suggest_the_nearest() {
         let error = |text: &str| text.parse::<Target>().unwrap_err().to_string();
-        let names = "cpu, tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e";
+        let names = "tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e";
         assert_eq!(error("tpu_v2"), format!("no target `tpu_v2`: expected {names}\nhelp: did you mean `tpu-v2`?"));
         for text in ["v3", "V3", "TPU-V3", "v3-8"] {
             assert_eq!(error(text), format!("no target `{text}`: expected {names}\nhelp: did you mean `tpu-v3`?"));
@@ -321,10 +353,20 @@ mod tests {
             "target `tpu-v4:2x0x1`: `2x0x1` is not a grid of chips: expected three sizes, like `tpu-v4:2x2x1`"
         );
         assert_eq!(
-            error("tpu-v2:1000x1000"),
-            "target `tpu-v2:1000x1000`: a grid of more than 16384 chips\n\
+            error("tpu-v2:100x100"),
+            "target `tpu-v2:100x100`: there is no such slice: a pod has 256 chips, `tpu-v2:16x16`\n\
              help: one board is enough for figures of one core: `tpu-v2`"
         );
+        for (largest, larger) in [
+            ("tpu-v2:16x16", "tpu-v2:2x32"),
+            ("tpu-v3:32x32", "tpu-v3:34x2"),
+            ("tpu-v4:4x16x64", "tpu-v4:4x20x64"),
+            ("tpu-v5e:16x16", "tpu-v5e:18x2"),
+            ("tpu-v5p:16x20x28", "tpu-v5p:100000x100000x100000"),
+        ] {
+            assert_eq!(largest.parse::<Target>().unwrap().to_string(), largest);
+            assert!(error(larger).starts_with(&format!("target `{larger}`: there is no such slice: ")), "{larger}");
+        }
         assert_eq!(error("cpu:2x2"), "target `cpu:2x2`: cpu has no grid of chips\nhelp: write `cpu`");
     }
 }

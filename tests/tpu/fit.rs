@@ -385,7 +385,7 @@ fn a_model_that_accumulates_has_batches_of_whole_parts() {
 fn wrong_targets_say_which_there_are() {
     let place = Place::new();
     let error = place.error(&["fit", "small.yaml", "--target", "tpu-v2,tpu-3"]);
-    let names = "cpu, tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e";
+    let names = "tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e";
     assert!(
         error.contains(&format!("no target `tpu-3`: expected {names}")) && error.contains("did you mean `tpu-v3`?"),
         "{error}"
