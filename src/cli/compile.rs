@@ -1,17 +1,18 @@
 //! `bf16scope compile`: what Google's TPU compiler reports for a model or any HLO module, without a TPU.
 
-use anyhow::ensure;
+use anyhow::Context as _;
 use serde::Serialize;
 
 use super::child::LimitArgs;
-use super::policy::lower_if_asked;
-use super::program::{Choice, Which, read, unit};
+use super::program::{Choice, Which};
+use super::subjects::{AS_GIVEN, CompareArgs, Programs, Subject, judge};
 use super::{Context, Status, progress, several};
-use crate::graph::Precision;
-use crate::hlo::Module;
-use crate::hlo::devices::{Devices, Placement};
-use crate::hlo::proto::encode;
+use crate::hlo::devices::Devices;
+use crate::hlo::proto::decode;
+use crate::hlo::verify::verify_ids;
 use crate::report::{self, Column, Screen, Table};
+use crate::tpu::explain::explain;
+use crate::tpu::verdict::{self, Candidate, Evidence};
 use crate::tpu::{Answer, CompileReport, Compiled, Compiler, Target, TpuError, Version};
 use crate::tuning::Tuning;
 
@@ -23,9 +24,11 @@ Examples:
           the bf16 training step for a core of a 32-core slice, as JSON
   bf16scope compile examples/resnet50.yaml --program infer --batch 1
           latency of inference
-  bf16scope compile step.hlo.pb --target tpu-v3
-          a module from JAX, TensorFlow or PyTorch/XLA; one for several devices is compiled for as many cores, and
-          reported with one core's share and its collectives
+  bf16scope compile step.hlo.pb --target tpu-v3 --compare
+          a module from JAX, TensorFlow or PyTorch/XLA, beside itself in bf16, and which of the two to choose; one for
+          several devices is compiled for as many cores, and reported with one core's share and its collectives
+  bf16scope compile step.hlo.pb --compare --policy all
+          the same for every policy: which one to give to `lower`
 
 Every compile is cached under BF16SCOPE_CACHE (else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope) by program, options,
 target and compiler, so asking again is instant. `bf16scope cache clear` empties the cache.
@@ -42,9 +45,8 @@ pub struct Args {
     /// tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p or tpu-v6e, and a grid of chips if not one board: tpu-v3:4x4
     #[arg(long, default_value = "tpu-v2")]
     target: Target,
-    /// A model in f32 and bf16, side by side
-    #[arg(long, conflicts_with = "precision")]
-    compare: bool,
+    #[command(flatten)]
+    compare: CompareArgs,
     /// Compile even if the result is cached
     #[arg(long)]
     fresh: bool,
@@ -54,16 +56,6 @@ pub struct Args {
     #[command(flatten)]
     limits: LimitArgs,
 }
-
-/// A program to compile, and what to call it.
-struct Subject {
-    /// The model's precision, or [`AS_GIVEN`].
-    precision: String,
-    module: Module,
-}
-
-/// A module has whatever precision it has.
-const AS_GIVEN: &str = "as given";
 
 /// The compiler's answer for one precision.
 #[derive(Debug, Serialize)]
@@ -92,77 +84,80 @@ struct OutOfMemory {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let Programs { subjects, batch, unit, tuning, placement } = programs(args)?;
+    let Programs { subjects, batch, unit, tuning, placement } = match args.choice.module()? {
+        Some(module) => Programs::of_module(module, &args.choice.model, &args.compare)?,
+        None => Programs::of_model(&args.choice, &args.target, &args.compare)?,
+    };
     let devices = placement.devices;
     let compiler = compiler(args.fresh, args.choice.is_module(), &args.limits, context).over(placement);
-    let mut entries = Vec::new();
-    for Subject { precision, module } in subjects {
-        let bytes = encode::to_bytes(&module)?;
-        drop(module);
-        let what = format!("compiling {} ({precision}) for {}", args.choice.model.display(), args.target);
-        let spinner = progress::spinner(what.clone(), context.quiet);
-        let _span = tracing::info_span!("compile", precision = %precision, target = %args.target).entered();
-        let compiled = compiler.compile(&args.target, &bytes, batch.unwrap_or(1) as usize);
+    let is_compared = subjects.len() > 1;
+    let (mut entries, mut candidates) = (Vec::new(), Vec::new());
+    for Subject { label, name, bytes, changes_interface } in subjects {
+        let what = format!("compiling {} ({label}) for {}", args.choice.model.display(), args.target);
+        let spinner = progress::spinner(what, context.quiet);
+        let _span = tracing::info_span!("compile", precision = %label, target = %args.target).entered();
+        let compiled = compile(&compiler, &args.target, &bytes, batch.unwrap_or(1), is_compared);
         spinner.finish_and_clear();
-        let Compiled { answer, is_cached } = compiled?;
-        entries.push(Entry { precision, cached: is_cached, outcome: Outcome::of(answer, &args.target)? });
+        let (Compiled { answer, is_cached }, evidence) = match is_compared {
+            true => compiled.with_context(|| format!("{name} cannot be compiled"))?,
+            false => compiled?,
+        };
+        let outcome = Outcome::of(answer, &args.target)?;
+        candidates.push(Candidate { name, outcome: outcome.for_verdict(), evidence, changes_interface });
+        entries.push(Entry { precision: label, cached: is_cached, outcome });
     }
+    let labels: Vec<&str> = entries.iter().map(|entry| entry.precision.as_str()).collect();
+    let verdict = judge(&candidates, &labels, &args.choice);
     if args.json {
         let libtpu = compiler.libtpu()?;
         let target = args.target.to_string();
         context.print_json(&serde_json::json!({
             "target": target, "batch": batch, "tune": tuning, "libtpu": libtpu, "devices": devices,
-            "reports": entries,
+            "reports": entries, "verdict": verdict,
         }))?;
     } else {
         context.print(&render(args, batch, unit, devices, &entries, context.screen))?;
         if let Some(tuning) = &tuning {
             context.print(&format!("{}\n", tuned(tuning, &args.target)))?;
         }
+        if let Some(verdict) = &verdict {
+            context.print(&format!("\n{}\n", verdict.sentences.join("\n")))?;
+        }
     }
     let fits = entries.iter().all(|entry| matches!(entry.outcome, Outcome::Fits(_)));
     Ok(if fits { Status::Ok } else { Status::Failing })
 }
 
-/// What to compile.
-struct Programs {
-    subjects: Vec<Subject>,
-    /// Examples in a batch, which only a model says.
-    batch: Option<u32>,
-    /// What a second does some of.
-    unit: &'static str,
-    /// How a model's programs are tuned.
-    tuning: Option<Tuning>,
-    /// How they lie over cores.
-    placement: Placement,
+/// What the compiler says of a program, and, if it `is_compared`, what its optimized form shows.
+fn compile(
+    compiler: &Compiler,
+    target: &Target,
+    program: &[u8],
+    batch: u32,
+    is_compared: bool,
+) -> Result<(Compiled, Option<Evidence>), TpuError> {
+    if !is_compared {
+        return Ok((compiler.compile(target, program, batch as usize)?, None));
+    }
+    let is_cached = compiler.remembers(target, program)?;
+    match compiler.compile_and_read(target, program, batch as usize) {
+        Ok((compiled, optimized)) => Ok((compiled, evidence(&optimized))),
+        // That it does not fit is an answer too, without an optimized program.
+        Err(TpuError::OutOfMemory { needed, available, text, .. }) => {
+            Ok((Compiled { answer: Answer::OutOfMemory { needed, available, text }, is_cached }, None))
+        }
+        Err(error) => Err(error),
+    }
 }
 
-fn programs(args: &Args) -> anyhow::Result<Programs> {
-    if let Some(module) = args.choice.module()? {
-        ensure!(
-            !args.compare,
-            "--compare builds a model twice, and {} is one module\nhelp: give the model's YAML file",
-            args.choice.model.display()
-        );
-        let module = lower_if_asked(module, &args.choice.model)?;
-        let placement = several::placement(&module, &args.choice.model)?;
-        let subjects = vec![Subject { precision: AS_GIVEN.to_string(), module }];
-        return Ok(Programs { subjects, batch: None, unit: "runs", tuning: None, placement });
-    }
-    let experiment = read(&args.choice.model)?;
-    let precisions = match args.compare {
-        true => vec![Precision::F32, Precision::Bf16],
-        false => vec![args.choice.precision()],
+/// What an optimized program shows; `None` if it cannot be explained, for the figures stand without it.
+fn evidence(optimized: &[u8]) -> Option<Evidence> {
+    let explained = || -> anyhow::Result<Evidence> {
+        let optimized = decode::from_bytes(optimized)?;
+        verify_ids(&optimized)?;
+        Ok(Evidence::of(&explain(&optimized, None)?))
     };
-    let build = |precision: Precision| -> anyhow::Result<Subject> {
-        let module = args.choice.build(&experiment, precision, &args.target)?.module;
-        Ok(Subject { precision: precision.to_string(), module })
-    };
-    let subjects = precisions.into_iter().map(build).collect::<anyhow::Result<Vec<Subject>>>()?;
-    let unit = unit(&experiment);
-    let (batch, tuning) = (args.choice.batch(&experiment), args.choice.tune.tuning(&experiment, &args.target));
-    let placement = Placement::default();
-    Ok(Programs { subjects, batch: Some(batch), unit, tuning: Some(tuning), placement })
+    explained().inspect_err(|error| tracing::debug!("the optimized program is not explained: {error:#}")).ok()
 }
 
 /// How programs for a target are tuned, in a line.
@@ -184,38 +179,18 @@ pub(super) fn compiler(fresh: bool, is_foreign: bool, limits: &LimitArgs, contex
     if fresh { compiler.afresh() } else { compiler }
 }
 
-/// A table: a row for each figure, a column for each precision, and the last over the first.
+/// What was compiled, a table, and what does not fit.
 fn render(args: &Args, batch: Option<u32>, unit: &str, devices: Devices, entries: &[Entry], screen: Screen) -> String {
-    let ratio = if entries.len() > 1 { Some("bf16 / f32") } else { None };
-    let names = entries.iter().map(|entry| entry.precision.as_str());
-    let mut table = Table::new([Column::name("figure")].into_iter().chain(names.chain(ratio).map(Column::number)));
-    let reports: Vec<Option<&CompileReport>> = entries.iter().map(|entry| entry.outcome.report()).collect();
-    for row in rows(&args.target, unit, devices) {
-        let mut cells = vec![row.name.clone()];
-        cells.extend(reports.iter().map(|report| report.map_or("-".to_string(), |report| (row.cell)(report))));
-        if ratio.is_some() {
-            cells.push(match (reports.first(), reports.last(), row.value) {
-                (Some(Some(first)), Some(Some(last)), Some(value)) => report::ratio(value(last), value(first)),
-                _ => String::new(),
-            });
-        }
-        table.row(cells);
-    }
-    let times = entries.iter().map(|entry| match (&entry.outcome, entry.cached) {
-        (_, true) => "cached".to_string(),
-        (Outcome::Fits(report), false) => report::seconds(report.compile_seconds),
-        (Outcome::DoesNotFit { .. }, false) => "-".to_string(),
-    });
-    table.row(std::iter::once("compile time here".to_string()).chain(times));
     let program = match (batch, args.choice.program()) {
         (Some(batch), Which::Train) => format!("training step, batch {batch}, "),
         (Some(batch), Which::Infer) => format!("inference, batch {batch}, "),
-        (None, _) => String::new(),
+        (None, _) => lowered_by(entries),
     };
     let model = args.choice.model.display();
     let mut text = format!("{model}: {program}{}\n", several::cores(devices, &args.target));
     // A table of nothing says nothing.
-    if reports.iter().any(Option::is_some) {
+    if entries.iter().any(|entry| entry.outcome.report().is_some()) {
+        let table = if entries.len() > 2 { by_entry(unit, devices, entries) } else { by_figure(&args.target, unit, devices, entries) };
         text += &table.render(screen);
         let named: Vec<(&str, &CompileReport)> =
             entries.iter().filter_map(|entry| Some((entry.precision.as_str(), entry.outcome.report()?))).collect();
@@ -227,6 +202,98 @@ fn render(args: &Args, batch: Option<u32>, unit: &str, devices: Devices, entries
         }
     }
     text
+}
+
+/// How a module's forms are made, in a line with more behind it.
+fn lowered_by(entries: &[Entry]) -> String {
+    let policies: Vec<&str> =
+        (entries.iter()).map(|entry| entry.precision.as_str()).filter(|precision| *precision != AS_GIVEN).collect();
+    let by = format!("lowered by {}, ", policies.join(", "));
+    match policies.len() {
+        0 => String::new(),
+        n if n < entries.len() => format!("{AS_GIVEN}, and {by}"),
+        _ => by,
+    }
+}
+
+/// A row for each figure, a column for each precision, and the last over the first.
+fn by_figure(target: &Target, unit: &str, devices: Devices, entries: &[Entry]) -> Table {
+    let ratio = match entries {
+        [first, .., last] => Some(format!("{} / {}", last.precision, first.precision)),
+        _ => None,
+    };
+    // Longer names than dtypes would make the column wider than what is in it.
+    let ratio = ratio.map(|title| if title.len() > 12 { "ratio".to_string() } else { title });
+    let names = entries.iter().map(|entry| entry.precision.clone());
+    let mut table =
+        Table::new([Column::name("figure")].into_iter().chain(names.chain(ratio.clone()).map(Column::number)));
+    let reports: Vec<Option<&CompileReport>> = entries.iter().map(|entry| entry.outcome.report()).collect();
+    for row in rows(target, unit, devices) {
+        let mut cells = vec![row.name.clone()];
+        cells.extend(reports.iter().map(|report| report.map_or("-".to_string(), |report| (row.cell)(report))));
+        if ratio.is_some() {
+            cells.push(match (reports.first(), reports.last(), row.value) {
+                (Some(Some(first)), Some(Some(last)), Some(value)) => report::ratio(value(last), value(first)),
+                _ => String::new(),
+            });
+        }
+        table.row(cells);
+    }
+    table.row(std::iter::once("compile time here".to_string()).chain(entries.iter().map(Entry::time)));
+    table
+}
+
+/// A row for each program, and each figure over the first's.
+fn by_entry(unit: &str, devices: Devices, entries: &[Entry]) -> Table {
+    const CORE: [(&str, fn(&CompileReport) -> String, fn(&CompileReport) -> f64); 3] = [
+        ("HBM total", |report| report::mib(report.hbm.total), |report| report.hbm.total as f64),
+        ("cycles", |report| report::grouped(report.cycles as i64), |report| report.cycles as f64),
+        ("time", |report| report::seconds(report.seconds), |report| report.seconds),
+    ];
+    let core = CORE.iter().flat_map(|(title, ..)| [Column::number(*title), Column::number("×")]);
+    let extra = [
+        Column::number("of the HBM").extra(1),
+        Column::number("temporaries").extra(2),
+        Column::number("bytes accessed").extra(3),
+        Column::number("flops").extra(4),
+        Column::number(format!("{unit}/s{}", per_core(devices))).extra(5),
+        Column::number("compiled in").extra(6),
+    ];
+    let mut table = Table::new([Column::name("program")].into_iter().chain(core).chain(extra));
+    let base = entries.first().and_then(|entry| entry.outcome.report());
+    for entry in entries {
+        let mut cells = vec![entry.precision.clone()];
+        match entry.outcome.report() {
+            Some(own) => {
+                for (_, shown, value) in &CORE {
+                    cells.push(shown(own));
+                    cells.push(base.map_or("-".to_string(), |base| report::ratio(value(own), value(base))));
+                }
+                cells.extend([
+                    report::percent(own.hbm.total, own.hbm.limit),
+                    report::mib(own.hbm.temporaries),
+                    report::scientific(own.bytes_accessed),
+                    report::scientific(own.flops),
+                    format!("{:.1}", own.examples_per_second),
+                ]);
+            }
+            None => cells.extend((0..2 * CORE.len() + 5).map(|_| "-".to_string())),
+        }
+        cells.push(entry.time());
+        table.row(cells);
+    }
+    table
+}
+
+impl Entry {
+    /// How long it took to compile.
+    fn time(&self) -> String {
+        match (&self.outcome, self.cached) {
+            (_, true) => "cached".to_string(),
+            (Outcome::Fits(report), false) => report::seconds(report.compile_seconds),
+            (Outcome::DoesNotFit { .. }, false) => "-".to_string(),
+        }
+    }
 }
 
 impl Outcome {
@@ -247,6 +314,15 @@ impl Outcome {
             Outcome::DoesNotFit { .. } => None,
         }
     }
+
+    fn for_verdict(&self) -> verdict::Outcome {
+        match self {
+            Outcome::Fits(report) => verdict::Outcome::Fits(report.clone()),
+            Outcome::DoesNotFit { out_of_memory: OutOfMemory { needed, available, .. } } => {
+                verdict::Outcome::DoesNotFit { needed: *needed, available: *available }
+            }
+        }
+    }
 }
 
 /// A row of the table.
@@ -255,6 +331,11 @@ struct Row {
     cell: Box<dyn Fn(&CompileReport) -> String>,
     /// What the ratio is of; none for a share.
     value: Option<fn(&CompileReport) -> f64>,
+}
+
+/// What examples per second are of: a program over several cores is of all of them.
+fn per_core(devices: Devices) -> &'static str {
+    if devices.is_one() { " per core" } else { "" }
 }
 
 fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<Row> {
@@ -287,11 +368,10 @@ fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<Row> {
         row("estimated cycles", Box::new(|r| report::grouped(r.cycles as i64)), |r| r.cycles as f64),
         row("estimated time", Box::new(|r| report::seconds(r.seconds)), |r| r.seconds),
     ];
-    // A program over several cores is of all of them; one of one core may run on each of a board.
-    let per = if devices.is_one() { " per core" } else { "" };
-    rows.push(row(&format!("{unit}/s{per}"), Box::new(|r| format!("{:.1}", r.examples_per_second)), |r| {
+    rows.push(row(&format!("{unit}/s{}", per_core(devices)), Box::new(|r| format!("{:.1}", r.examples_per_second)), |r| {
         r.examples_per_second
     }));
+    // One of one core may run on each of a board.
     if devices.is_one() {
         rows.push(Row {
             name: format!("{unit}/s per board"),
@@ -307,6 +387,7 @@ mod tests {
     use super::*;
     use crate::cli::terminal::check_screen;
     use crate::tpu::Hbm;
+    use crate::tpu::explain::Copies;
     use clap::Parser;
     use expect_test::expect_file;
 
@@ -337,8 +418,6 @@ mod tests {
             seconds: choose(0.1371, 0.0908),
             examples_per_second: choose(466.7, 704.7),
             compile_seconds: choose(94.1, 120.5),
-            devices: Devices::ONE,
-            collectives: Vec::new(),
         }
     }
 
@@ -359,13 +438,62 @@ mod tests {
         let too_large = OutOfMemory { needed: None, available: None, message };
         let entries = [fits(false), fits(true)];
         check_screen(
-            |screen| render(&args, Some(64), "images", Devices::ONE, &entries, screen),
+            |screen| render(&args, Some(64), "images", &entries, screen),
             &expect_file!["../../tests/cli/screens/compile.txt"],
         );
         let entries = [entry("f32", false, Outcome::DoesNotFit { out_of_memory: too_large }), fits(true)];
         check_screen(
-            |screen| render(&args, Some(192), "images", Devices::ONE, &entries, screen),
+            |screen| render(&args, Some(192), "images", &entries, screen),
             &expect_file!["../../tests/cli/screens/compile-does-not-fit.txt"],
         );
+    }
+
+    #[test]
+    fn a_module_under_several_policies_and_its_verdict_on_80_columns() {
+        let line = ["compile", "step.hlo.pb", "--compare", "--policy", "all"];
+        let args = Line::parse_from(line).args;
+        let (given, default) = (report(false), report(true));
+        // Fewer bytes and more cycles, for some memory.
+        let tf_amp = CompileReport {
+            hbm: Hbm {
+                temporaries: given.hbm.temporaries + (96 << 20),
+                total: given.hbm.total + (96 << 20),
+                ..given.hbm
+            },
+            cycles: 111_570_294,
+            seconds: 0.1141,
+            bytes_accessed: 3.021e10,
+            ..given
+        };
+        let copies = |n: usize| Copies { n, n_bytes: (n as u64) << 20 };
+        let evidence = |n: usize| Evidence {
+            copies: copies(n),
+            copies_of_arguments: copies(n / 2),
+            cycles_by_kind: [("convert".to_string(), 40_000 * n as u64)].into(),
+        };
+        let check = |all: &[(&str, &str, CompileReport, usize)], name: &str| {
+            let entry = |(label, _, report, _): &(&str, &str, CompileReport, usize)| Entry {
+                precision: label.to_string(),
+                cached: false,
+                outcome: Outcome::Fits(*report),
+            };
+            let candidate = |(_, name, report, n): &(&str, &str, CompileReport, usize)| Candidate {
+                name: name.to_string(),
+                outcome: verdict::Outcome::Fits(*report),
+                evidence: Some(evidence(*n)),
+                changes_interface: false,
+            };
+            let entries: Vec<Entry> = all.iter().map(entry).collect();
+            let candidates: Vec<Candidate> = all.iter().map(candidate).collect();
+            let labels: Vec<&str> = all.iter().map(|(label, ..)| *label).collect();
+            let sentences = judge(&candidates, &labels, &args.choice).unwrap().sentences.join("\n");
+            let text = |screen| format!("{}\n{sentences}\n", render(&args, None, "runs", &entries, screen));
+            let path = format!("{}/tests/cli/screens/{name}", env!("CARGO_MANIFEST_DIR"));
+            check_screen(text, &expect_file![path]);
+        };
+        let given = (AS_GIVEN, "the module as given", given, 0);
+        let tf_amp = ("tf_amp", "policy tf_amp", tf_amp, 97);
+        check(&[given, tf_amp], "compile-module.txt");
+        check(&[given, ("default", "policy default", default, 3), tf_amp], "compile-policies.txt");
     }
 }

@@ -2,20 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use serde::Serialize;
 
 use super::child::LimitArgs;
 use super::compile::compiler;
-use super::policy::lower_if_asked;
-use super::program::{Choice, Which, read};
+use super::program::{Choice, Which};
+use super::subjects::{AS_GIVEN, CompareArgs, Programs, Subject, judge};
 use super::{Context, Status, emit, module_file, progress, several};
-use crate::graph::Precision;
 use crate::hlo::Module;
 use crate::hlo::devices::{Devices, Placement, devices_of_compiled};
-use crate::hlo::proto::{decode, encode};
+use crate::hlo::proto::decode;
 use crate::hlo::verify::verify_ids;
 use crate::tpu::explain::{Explanation, Moment, Rates, explain, moments};
+use crate::tpu::verdict::{Candidate, Evidence, Outcome};
 use crate::tpu::{CompileReport, Target, TpuError};
 
 mod page;
@@ -27,6 +27,8 @@ Examples:
           what is alive when most of the memory is used, and which layers take the cycles
   bf16scope explain examples/resnet50.yaml --target tpu-v2 --batch 64 --compare
           f32 beside bf16 (compiles both first: about two minutes)
+  bf16scope explain step.hlo.pb --compare --policy bf16_scope
+          a module from JAX, TensorFlow or PyTorch/XLA beside itself in bf16, layer by layer
   bf16scope explain examples/resnet18.yaml --target tpu-v3 --html resnet18.html
           a page with a timeline (hover shows the buffers), treemaps and tables; open it in any browser
   bf16scope explain optimized.hlo.pb --target tpu-v3 --json
@@ -48,9 +50,8 @@ pub struct Args {
     /// tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p or tpu-v6e, and a grid of chips if not one board: tpu-v3:4x4
     #[arg(long, default_value = "tpu-v2")]
     target: Target,
-    /// A model in f32 and bf16, side by side
-    #[arg(long, conflicts_with = "precision")]
-    compare: bool,
+    #[command(flatten)]
+    compare: CompareArgs,
     /// Rows of each table
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
@@ -69,8 +70,8 @@ pub struct Args {
 
 /// A program, compiled and explained.
 #[derive(Debug, Serialize)]
-struct Subject {
-    /// The model's precision, or [`AS_GIVEN`].
+struct Explained {
+    /// The model's precision, [`AS_GIVEN`], or a policy.
     precision: String,
     /// The devices that it is for: all figures are of one.
     devices: Devices,
@@ -83,45 +84,74 @@ struct Subject {
     moments: Vec<Moment>,
 }
 
-/// A module has whatever precision it has.
-const AS_GIVEN: &str = "as given";
-
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     ensure!(args.target != Target::Cpu, TpuError::NotATpu(Target::Cpu));
     emit::check_names(&[("--html", args.html.as_deref())], &[Some(&args.choice.model)])?;
-    let subjects = match args.choice.module_by(load)? {
-        Some(module) => of_module(args, module, context).map(|subject| (vec![subject], None)),
-        None => of_model(args, context),
-    };
-    let (subjects, batch) = match subjects {
-        Ok(subjects) => subjects,
+    let all = match all(args, context) {
+        Ok(all) => all,
         // An answer: there is no optimized program, so nothing to explain but that.
         Err(error) if matches!(error.downcast_ref(), Some(TpuError::OutOfMemory { .. })) => {
-            tracing::error!("{error}\nhelp: `bf16scope fit` finds the batch that fits, and what is largest");
+            tracing::error!("{error:#}\nhelp: `bf16scope fit` finds the batch that fits, and what is largest");
             return Ok(Status::Failing);
         }
         Err(error) => return Err(error),
     };
+    let All { explained, candidates, batch } = all;
+    let labels: Vec<&str> = explained.iter().map(|one| one.precision.as_str()).collect();
+    let verdict = judge(&candidates, &labels, &args.choice);
+    let sentences = verdict.as_ref().map_or(&[][..], |verdict| &verdict.sentences);
+    let lead = lead(args, batch, &explained);
     if let Some(path) = &args.html {
-        emit::replace(path, page::page(&lead(args, batch, &subjects), &subjects).render().as_bytes())?;
+        emit::replace(path, page::page(&lead, &explained, sentences).render().as_bytes())?;
     }
     if args.json {
         let target = args.target.to_string();
         let rates = Rates::of(&args.target);
-        context.print_json(
-            &serde_json::json!({ "target": target, "batch": batch, "core": rates, "programs": subjects }),
-        )?;
+        context.print_json(&serde_json::json!({
+            "target": target, "batch": batch, "core": rates, "programs": explained, "verdict": verdict,
+        }))?;
     } else {
-        let lead = lead(args, batch, &subjects);
-        context.print(&terminal::render(&lead, &subjects, usize::from(args.top), context.screen))?;
+        context.print(&terminal::render(&lead, &explained, sentences, usize::from(args.top), context.screen))?;
     }
     Ok(Status::Ok)
 }
 
+/// Everything that is explained.
+struct All {
+    explained: Vec<Explained>,
+    /// For the verdict: those with the compiler's figures.
+    candidates: Vec<Candidate>,
+    batch: Option<u32>,
+}
+
+fn all(args: &Args, context: &Context) -> anyhow::Result<All> {
+    let programs = match args.choice.module_by(load)? {
+        // Nothing is lowered, so nothing is compiled.
+        Some(module) if module.is_scheduled && !args.compare.is_asked() => {
+            let one = explained(args, AS_GIVEN.to_string(), devices_of_compiled(&module), None, &module)?;
+            return Ok(All { explained: vec![one], candidates: Vec::new(), batch: None });
+        }
+        Some(module) => Programs::of_module(module, &args.choice.model, &args.compare)?,
+        None => Programs::of_model(&args.choice, &args.target, &args.compare)?,
+    };
+    let is_compared = programs.subjects.len() > 1;
+    let (mut explained, mut candidates) = (Vec::new(), Vec::new());
+    for Subject { label, name, bytes, changes_interface } in programs.subjects {
+        let both = compiled(args, label, (&bytes, &programs.placement), programs.batch.unwrap_or(1), context);
+        let (one, report) = match is_compared {
+            true => both.with_context(|| format!("{name} cannot be compiled"))?,
+            false => both?,
+        };
+        let evidence = Some(Evidence::of(&one.explanation));
+        candidates.push(Candidate { name, outcome: Outcome::Fits(report), evidence, changes_interface });
+        explained.push(one);
+    }
+    Ok(All { explained, candidates, batch: programs.batch })
+}
+
 /// A module as it is: one that is scheduled need only be walked, any other must be fit to compile.
 fn load(path: &Path) -> anyhow::Result<Module> {
-    use anyhow::Context as _;
     let module = module_file::decode(path)?;
     if module.is_scheduled {
         verify_ids(&module).with_context(|| format!("{}: the module is broken", path.display()))?;
@@ -131,58 +161,26 @@ fn load(path: &Path) -> anyhow::Result<Module> {
     Ok(module)
 }
 
-fn of_module(args: &Args, module: Module, context: &Context) -> anyhow::Result<Subject> {
-    ensure!(
-        !args.compare,
-        "--compare builds a model twice, and {} is one module\nhelp: give the model's YAML file",
-        args.choice.model.display()
-    );
-    let precision = AS_GIVEN.to_string();
-    if module.is_scheduled {
-        let devices = devices_of_compiled(&module);
-        return explained(args, precision, devices, None, &module);
-    }
-    let module = lower_if_asked(module, &args.choice.model)?;
-    let placement = several::placement(&module, &args.choice.model)?;
-    compiled(args, precision, (&module, placement), 1, context)
-}
-
-fn of_model(args: &Args, context: &Context) -> anyhow::Result<(Vec<Subject>, Option<u32>)> {
-    let experiment = read(&args.choice.model)?;
-    let batch = args.choice.batch(&experiment);
-    let precisions = match args.compare {
-        true => vec![Precision::F32, Precision::Bf16],
-        false => vec![args.choice.precision()],
-    };
-    let subject = |precision: Precision| {
-        let program = args.choice.build(&experiment, precision, &args.target)?;
-        compiled(args, precision.to_string(), (&program.module, Placement::default()), batch, context)
-    };
-    Ok((precisions.into_iter().map(subject).collect::<anyhow::Result<Vec<Subject>>>()?, Some(batch)))
-}
-
-/// Compiles a verified module, reads back what the compiler made of it, and explains that.
+/// Compiles a verified program, reads back what the compiler made of it, and explains that.
 fn compiled(
     args: &Args,
     precision: String,
-    (module, placement): (&Module, Placement),
+    (program, placement): (&[u8], &Placement),
     batch: u32,
     context: &Context,
-) -> anyhow::Result<Subject> {
-    use anyhow::Context as _;
-    let devices = placement.devices;
-    let compiler = compiler(args.fresh, args.choice.is_module(), &args.limits, context).over(placement);
-    let bytes = encode::to_bytes(module)?;
+) -> anyhow::Result<(Explained, CompileReport)> {
+    let compiler = compiler(args.fresh, args.choice.is_module(), &args.limits, context).over(placement.clone());
     let what = format!("compiling {} ({precision}) for {}", args.choice.model.display(), args.target);
     let spinner = progress::spinner(what, context.quiet);
     let _span = tracing::info_span!("compile", precision = %precision, target = %args.target).entered();
-    let answer = compiler.compile_and_read(&args.target, &bytes, batch as usize);
+    let answer = compiler.compile_and_read(&args.target, program, batch as usize);
     spinner.finish_and_clear();
     let (compiled, optimized) = answer?;
     let optimized = decode::from_bytes(&optimized)
         .context("the compiler's optimized program cannot be read: this is a bug of bf16scope, please report it")?;
     verify_ids(&optimized).context("the compiler's optimized program is broken")?;
-    explained(args, precision, devices, Some(compiled.report(&args.target)?), &optimized)
+    let report = compiled.report(&args.target)?;
+    Ok((explained(args, precision, placement.devices, Some(report.clone()), &optimized)?, report))
 }
 
 /// Stretches of the schedule that a page shows, and buffers of each.
@@ -195,15 +193,15 @@ fn explained(
     devices: Devices,
     report: Option<CompileReport>,
     module: &Module,
-) -> anyhow::Result<Subject> {
+) -> anyhow::Result<Explained> {
     let explanation = explain(module, Rates::of(&args.target).as_ref())?;
     let moments = if args.html.is_some() { moments(module, PAGE.0, PAGE.1)? } else { Vec::new() };
-    Ok(Subject { precision, devices, report, explanation, moments })
+    Ok(Explained { precision, devices, report, explanation, moments })
 }
 
 /// What is explained, in a line.
-fn lead(args: &Args, batch: Option<u32>, subjects: &[Subject]) -> String {
-    let devices = subjects.first().map_or(Devices::ONE, |subject| subject.devices);
+fn lead(args: &Args, batch: Option<u32>, explained: &[Explained]) -> String {
+    let devices = explained.first().map_or(Devices::ONE, |one| one.devices);
     let program = match (batch, args.choice.program()) {
         (Some(batch), Which::Train) => format!("training step, batch {batch}, "),
         (Some(batch), Which::Infer) => format!("inference, batch {batch}, "),

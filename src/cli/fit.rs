@@ -21,6 +21,7 @@ use super::child::LimitArgs;
 use super::compile::compiler;
 use super::emit::{check_names, replace};
 use super::program::Which;
+use super::subjects::CompareArgs;
 use super::tune::TuneArg;
 use super::{Context, Status, progress, signals};
 use crate::graph::Precision;
@@ -40,6 +41,8 @@ Examples:
           two TPUs, and a page with the plot of batch against memory and speed (compiles of seconds)
   bf16scope fit exported/ --batch-dim 0:0 --target tpu-v3
           modules that another framework exported at several batches; the first axis of parameter 0 is the batch
+  bf16scope fit exported/ --batch-dim 0:0 --compare --policy bf16_scope
+          the same beside their lowered forms
   bf16scope fit examples/resnet50.yaml --target tpu-v2 --levers --batch 128
           one batch, compiled with each option that saves memory or time, beside the plain f32 program
 
@@ -66,6 +69,8 @@ pub struct Args {
     /// Precision of a model's network: f32, bf16, f16; separate several with commas [default: f32,bf16]
     #[arg(long, value_name = "PRECISIONS", value_delimiter = ',')]
     precision: Vec<Precision>,
+    #[command(flatten)]
+    compare: CompareArgs,
     /// Which program of a model [default: train]
     #[arg(long, value_enum)]
     program: Option<Which>,
@@ -82,7 +87,7 @@ pub struct Args {
     batch_dim: Option<BatchDim>,
     /// Instead of searching, compile one batch of a model's training step with each lever (bf16 scope, bf16 moments,
     /// …) and report what each saves over the plain program, whose precision is --precision [default: f32]
-    #[arg(long, conflicts_with_all = ["max_batch", "multiple", "batch_dim", "program", "tune", "svg"])]
+    #[arg(long, conflicts_with_all = ["max_batch", "multiple", "batch_dim", "program", "tune", "svg", "compare", "policy"])]
     levers: bool,
     /// The batch for --levers, instead of the file's
     #[arg(long, value_name = "N", requires = "levers", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
@@ -147,7 +152,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.levers {
         return levers::run(args, context);
     }
-    let source = Source::open(&args.model, args.program, &args.precision, args.batch_dim.as_ref())?;
+    let source = Source::open(&args.model, args.program, &args.precision, args.batch_dim.as_ref(), &args.compare)?;
     ensure!(
         !(source.is_foreign() && args.tune.is_some()),
         "--tune chooses among a model's programs, and {} holds modules",

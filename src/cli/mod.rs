@@ -39,6 +39,7 @@ mod progress;
 mod run;
 mod several;
 mod signals;
+mod subjects;
 mod terminal;
 mod trace;
 mod train;

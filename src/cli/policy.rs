@@ -10,7 +10,7 @@ use crate::models::yaml;
 use crate::passes::amp::{self, LowDType, Policy, PolicyDocument};
 
 /// The variable by which `run` and `compile` lower what they load.
-const AUTO: &str = "BF16SCOPE_AUTO";
+pub(super) const AUTO: &str = "BF16SCOPE_AUTO";
 
 /// Arguments that choose a policy.
 #[derive(Debug, clap::Args)]

@@ -26,7 +26,7 @@ pub struct Candidate {
 }
 
 /// What the compiler said.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// It fits.
     Fits(CompileReport),

@@ -473,18 +473,67 @@ fn emit_turns_text_into_proto_and_back_and_draws() {
 }
 
 #[test]
-fn compile_takes_modules_and_compares_only_models() {
+fn what_cannot_be_compared_says_why() {
     let folder = small();
-    assert_eq!(
-        folder.stderr(&["compile", "small.txt", "--compare"]),
-        "bf16scope: --compare builds a model twice, and small.txt is one module\nhelp: give the model's YAML file\n"
+    folder.text(
+        "bf16.txt",
+        "HloModule m\n\nENTRY m {\n  x = bf16[2] parameter(0)\n  ROOT y = bf16[2] multiply(x, x)\n}\n",
     );
+    folder.text("sum.txt", "HloModule m\n\nENTRY m {\n  x = f32[2] parameter(0)\n  ROOT y = f32[2] add(x, x)\n}\n");
+    folder.text("done.txt", "HloModule m, is_scheduled=true\n\nENTRY m {\n  ROOT x = f32[2]{0} parameter(0)\n}\n");
+    folder.text("model.yaml", "model: {kind: mlp, input: [4], n_classes: 2}\n");
+    folder.text("several.txt", "HloModule m, num_partitions=2\n\nENTRY m {\n  ROOT x = f32[2] parameter(0)\n}\n");
+    for command in ["compile", "explain"] {
+        let error = |args: &[&str]| folder.stderr(&[&[command], args].concat());
+        assert_eq!(
+            error(&["bf16.txt", "--compare"]),
+            "bf16scope: bf16.txt has nothing in f32, so there is nothing to lower, and nothing to compare with\nhelp: compile \
+             it as it is, without --compare and --policy; the f32 module that it came from can be compared\n"
+        );
+        assert_eq!(
+            error(&["sum.txt", "--compare"]),
+            "bf16scope: sum.txt: policy default leaves all of its 1 instructions with f32 as they are, so there is nothing to \
+             compare\nhelp: `bf16scope lower sum.txt --policy default --list -o lowered.txt` says why, instruction by \
+             instruction\n"
+        );
+        let both = error(&["sum.txt", "--compare", "--policy", "O0", "--policy", "default"]);
+        assert!(both.starts_with("bf16scope: sum.txt: the policies named leave all of its 1 instr"), "{both}");
+        assert_eq!(
+            error(&["done.txt", "--compare"]),
+            "bf16scope: done.txt is what a compiler has made (is_scheduled=true), and lowering comes before compiling\nhelp: \
+             give the module before optimization\n"
+        );
+        assert_eq!(
+            error(&["model.yaml", "--compare", "--policy", "tf_amp"]),
+            "bf16scope: --policy tf_amp lowers a module, and model.yaml is a model, whose precision is --precision\nhelp: \
+             leave --policy out, or lower its f32 program: `bf16scope emit model.yaml --precision f32 -o step.pb`, then give \
+             step.pb\n"
+        );
+        for args in [&["sum.txt", "--policy", "O1", "--policy", "O2"][..], &["sum.txt", "--policy", "all"]] {
+            assert_eq!(
+                error(args),
+                "bf16scope: several policies make several programs\nhelp: add --compare, which puts them side by side, or \
+                 name one policy\n"
+            );
+        }
+        let unknown = error(&["sum.txt", "--compare", "--policy", "bf16_scop"]);
+        assert!(unknown.starts_with("bf16scope: unknown preset `bf16_scop`, expected one of default, "), "{unknown}");
+        let several = error(&["several.txt", "--compare"]);
+        assert!(several.contains("num_partitions=2 for 2 devices"), "{several}");
+        let precision = error(&["model.yaml", "--compare", "--precision", "f32"]);
+        assert!(precision.contains("cannot be used with '--precision"), "{precision}");
+    }
+}
+
+#[test]
+fn compile_takes_modules() {
+    let folder = small();
     let cache_dir = support::home::cache_dir();
     let mut command = binary::bf16scope(&["compile", "small.txt", "--target", "tpu-v2", "--json"]);
     let output = command.current_dir(folder.0.path()).env("BF16SCOPE_CACHE", cache_dir.path()).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["batch"], serde_json::Value::Null);
-    assert_eq!(json["reports"][0]["precision"], "as given");
+    assert_eq!((&json["reports"][0]["precision"], &json["verdict"]), (&"as given".into(), &serde_json::Value::Null));
     assert!(json["reports"][0]["hbm"]["arguments"].as_i64().unwrap() > 0, "{json}");
 }
 

@@ -188,6 +188,7 @@ fn an_optimized_module_is_explained_as_it_is() {
     assert_eq!(memory["padding"][0]["n_unpadded"], 4 << 10);
     assert_eq!(memory["converts"][0]["instruction"], "cast");
     assert_eq!(memory["copies_of_arguments"], serde_json::json!({"n": 1, "n_bytes": 2 << 20}));
+    assert_eq!(memory["copies_at_the_peak"], memory["copies_of_arguments"]);
     assert_eq!(program["total"]["cycles"], 45_650);
     assert_eq!(program["layers"][0]["layer"], "net/dense1");
     assert_eq!(program["layers"][0]["cost"]["cycles"], 42_000);
@@ -228,7 +229,7 @@ fn what_cannot_be_explained_is_said() {
     let error = refused(&["explain", &good, "--target", "tpu-v33"]);
     assert!(error.contains("did you mean `tpu-v3`?"), "{error}");
     let error = refused(&["explain", &good, "--compare", "--offline"]);
-    assert!(error.contains("--compare builds a model twice"), "{error}");
+    assert!(error.contains("step.hlo is what a compiler has made (is_scheduled=true)"), "{error}");
     let error = refused(&["explain", &good, "--html", "no/such/folder/x.html", "--offline"]);
     assert!(error.contains("cannot write no/such/folder/x.html"), "{error}");
     let cut = write("cut.hlo", &OPTIMIZED[..OPTIMIZED.len() / 2]);
@@ -311,6 +312,9 @@ fn a_model_in_two_precisions_stands_side_by_side_in_a_browser_too() {
     let programs = json["programs"].as_array().unwrap();
     let names: Vec<&str> = programs.iter().map(|program| program["precision"].as_str().unwrap()).collect();
     assert_eq!((names, json["batch"].as_u64()), (vec!["f32", "bf16"], Some(512)));
+    // The verdict is at the end of all three.
+    let of_json = json["verdict"]["sentences"][0].as_str().unwrap().to_string();
+    assert!(of_json.starts_with("Choose bf16: cycles −"), "{of_json}");
     let figures = |program: &serde_json::Value| {
         let figure = |place: &str| program.pointer(place).and_then(serde_json::Value::as_u64).unwrap();
         (figure("/total/cycles"), figure("/memory/peak"))
@@ -320,6 +324,7 @@ fn a_model_in_two_precisions_stands_side_by_side_in_a_browser_too() {
     // The same figures in the table at the end, and on the page.
     let text = run(&["--wide", "--html", "page.html"]);
     let table = text.split("\n== f32 beside bf16\n").nth(1).unwrap();
+    assert!(table.contains(&format!("\n\n{of_json}\n")), "{table}");
     let cells = |line: &str| line.split(['│', '┆']).map(|cell| cell.trim().to_string()).collect::<Vec<String>>();
     let rows: Vec<Vec<String>> = table.lines().filter(|line| line.starts_with('│')).map(cells).collect();
     let (of_cycles, of_peak) = (ratio(bf16_cycles as f64, f32_cycles as f64), ratio(bf16_peak as f64, f32_peak as f64));
@@ -337,6 +342,7 @@ fn a_model_in_two_precisions_stands_side_by_side_in_a_browser_too() {
     assert!(layers.contains(&"mlp/dense1") && layers.contains(&"mlp/logits"), "{layers:?}");
     let page = folder.path().join("page.html");
     let html = fs::read_to_string(&page).unwrap();
+    assert!(html.contains(&of_json), "{html}");
     // The row of that table, cell by cell.
     let both = html.split("<h2>f32 beside bf16</h2>").nth(1).unwrap();
     let row = both.split("<tbody>").nth(1).unwrap().split("</tr>").next().unwrap();

@@ -307,6 +307,23 @@ fn modules_of_several_batches_are_a_model_too() {
     let figures =
         |fit: &Value| rows(&fit["series"][0]).iter().map(|row| row["fits"]["hbm"].clone()).collect::<Vec<Value>>();
     assert_eq!(figures(&fit), figures(&model));
+    // Beside their lowered forms, and those alone.
+    let dim = format!("{number}:0");
+    let args = ["fit", "exported", "--batch-dim", &dim, "--target", "tpu-v3"];
+    let both = place.json(&[&args[..], &["--compare"]].concat());
+    assert_eq!(figures(&both), figures(&fit));
+    let lowered = &both["series"][1];
+    assert_eq!((batches(lowered), &lowered["precision"]), (vec![8, 16], &"default".into()));
+    assert_ne!(rows(lowered)[1]["fits"]["bytes_accessed"], rows(&both["series"][0])[1]["fits"]["bytes_accessed"]);
+    let answers = both["answers"][0].as_str().unwrap();
+    assert!(answers.starts_with("as given: up to 16") && answers.contains(" default: up to 16"), "{answers}");
+    let alone = place.json(&[&args[..], &["--policy", "default"]].concat());
+    assert_eq!((alone["series"].as_array().unwrap().len(), &alone["series"][0]["precision"]), (1, &"default".into()));
+    assert_eq!(figures(&alone), rows(lowered).iter().map(|row| row["fits"]["hbm"].clone()).collect::<Vec<Value>>());
+    let error = place.error(&["fit", "exported", "--batch-dim", &dim, "--precision", "bf16"]);
+    assert!(error.contains("help: --compare puts them beside their lowered forms, and --policy says how"), "{error}");
+    let error = place.error(&["fit", "small.yaml", "--policy", "O2"]);
+    assert!(error.starts_with("bf16scope: --policy O2 lowers a module, and small.yaml is a model"), "{error}");
 
     let error = place.error(&["fit", "exported", "--batch-dim", "nothing:0"]);
     assert!(

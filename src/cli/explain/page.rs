@@ -1,6 +1,7 @@
 //! An explanation as a page for the browser: timeline, treemaps, tables that sort and filter.
 
-use super::Subject;
+use super::super::subjects::AS_GIVEN;
+use super::Explained;
 use super::terminal::{Pair, bound, busy, layer, pairs, waiting};
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
@@ -9,8 +10,8 @@ use crate::report::plot::treemap::{Part, treemap};
 use crate::report::{grouped, mib, percent, scientific};
 use crate::tpu::explain::{Bound, Cost, LiveBuffer, Moment, Origin};
 
-/// The page of one program, or of a model in two precisions.
-pub(super) fn page(lead: &str, subjects: &[Subject]) -> Page {
+/// The page of one program, or of several beside one another, with the sentences of a verdict.
+pub(super) fn page(lead: &str, subjects: &[Explained], sentences: &[String]) -> Page {
     Page {
         title: format!("Where memory and time go: {lead}"),
         lead: "Read from the TPU compiler's own scheduled program. Memory is HBM of one core: arguments, outputs and constants \
@@ -18,14 +19,14 @@ pub(super) fn page(lead: &str, subjects: &[Subject]) -> Page {
                Busy is the least share of the estimated time that the bounding resource works: memory or matrix units."
             .to_string(),
         facts: subjects.iter().flat_map(facts).collect(),
-        notes: Vec::new(),
+        notes: sentences.to_vec(),
         figures: subjects.iter().flat_map(figures).collect(),
         tables: comparison(subjects).into_iter().chain(subjects.iter().flat_map(tables)).collect(),
     }
 }
 
-/// A model in two precisions, layer by layer.
-fn comparison(subjects: &[Subject]) -> Option<Table> {
+/// Two programs, layer by layer.
+fn comparison(subjects: &[Explained]) -> Option<Table> {
     let [one, other] = subjects else { return None };
     let ratio = |[one, other]: [u64; 2]| match one {
         0 => number(f64::INFINITY, "-".to_string()),
@@ -41,19 +42,32 @@ fn comparison(subjects: &[Subject]) -> Option<Table> {
         cells.push(ratio(bytes));
         cells
     };
+    let (cycles, peak) = ("the compiler's estimate", "bytes of temporaries");
+    // What is compared is a model in two precisions, or a module and its lowered form, which the heading names.
+    let titles = match one.precision.as_str() {
+        AS_GIVEN => [
+            ("layer", "by scoped name"),
+            ("cycles as given", cycles),
+            ("cycles lowered", cycles),
+            ("lowered / as given", "cycles"),
+            ("at the peak as given", peak),
+            ("at the peak lowered", peak),
+            ("lowered / as given", "bytes"),
+        ],
+        _ => [
+            ("layer", "by scoped name"),
+            ("cycles f32", cycles),
+            ("cycles bf16", cycles),
+            ("bf16 / f32", "cycles"),
+            ("at the peak f32", peak),
+            ("at the peak bf16", peak),
+            ("bf16 / f32", "bytes"),
+        ],
+    };
     Some(Table {
         heading: format!("{} beside {}", one.precision, other.precision),
         lead: String::new(),
-        // These two are what `--compare` compares.
-        columns: columns([
-            ("layer", "by scoped name"),
-            ("cycles f32", "the compiler's estimate"),
-            ("cycles bf16", "the compiler's estimate"),
-            ("bf16 / f32", "cycles"),
-            ("at the peak f32", "bytes of temporaries"),
-            ("at the peak bf16", "bytes of temporaries"),
-            ("bf16 / f32", "bytes"),
-        ]),
+        columns: columns(titles),
         rows: pairs([one, other]).into_iter().map(row).collect(),
     })
 }
@@ -62,7 +76,7 @@ fn bytes(n_bytes: u64) -> String {
     mib(n_bytes as i64)
 }
 
-fn facts(subject: &Subject) -> Vec<Fact> {
+fn facts(subject: &Explained) -> Vec<Fact> {
     let memory = &subject.explanation.memory;
     let name = &subject.precision;
     let fact = |label: &str, value: String| Fact { label: format!("{name}: {label}"), value, is_bad: false };
@@ -80,7 +94,7 @@ fn facts(subject: &Subject) -> Vec<Fact> {
     facts
 }
 
-fn figures(subject: &Subject) -> Vec<(String, String)> {
+fn figures(subject: &Explained) -> Vec<(String, String)> {
     let name = &subject.precision;
     let explanation = &subject.explanation;
     let moments: Vec<timeline::Moment> = (subject.moments.iter())
@@ -144,7 +158,7 @@ fn columns<const N: usize>(columns: [(&'static str, &'static str); N]) -> Vec<Co
     columns.into_iter().map(|(title, help)| Column { title, help }).collect()
 }
 
-fn tables(subject: &Subject) -> Vec<Table> {
+fn tables(subject: &Explained) -> Vec<Table> {
     let tables = [alive(subject), layers(subject), kinds(subject), steps(subject), padding(subject), converts(subject)];
     // A table without rows says nothing.
     tables.into_iter().filter(|table| !table.rows.is_empty()).collect()
@@ -172,7 +186,7 @@ const BUFFER: [(&str, &str); 7] = [
     ("source", "the user's file and line"),
 ];
 
-fn alive(subject: &Subject) -> Table {
+fn alive(subject: &Explained) -> Table {
     let memory = &subject.explanation.memory;
     let row = |buffer: &LiveBuffer| {
         let mut cells = buffer_cells(buffer);
@@ -224,7 +238,7 @@ const COST: [(&str, &str); 6] = [
     ("busy", "the least share of the estimated time that it works"),
 ];
 
-fn layers(subject: &Subject) -> Table {
+fn layers(subject: &Explained) -> Table {
     let all = subject.explanation.total.cycles;
     let mut titles = columns([("layer", "by scoped name")]);
     titles.extend(columns(COST));
@@ -239,7 +253,7 @@ fn layers(subject: &Subject) -> Table {
     Table { heading, lead: String::new(), columns: titles, rows: rows.collect() }
 }
 
-fn kinds(subject: &Subject) -> Table {
+fn kinds(subject: &Explained) -> Table {
     let all = subject.explanation.total.cycles;
     let mut titles = columns([("op", "a fusion by the op that matters in it")]);
     titles.extend(columns(COST));
@@ -254,7 +268,7 @@ fn kinds(subject: &Subject) -> Table {
     Table { heading, lead: String::new(), columns: titles, rows: rows.collect() }
 }
 
-fn steps(subject: &Subject) -> Table {
+fn steps(subject: &Explained) -> Table {
     let all = subject.explanation.total.cycles;
     let mut titles = columns([("instruction", ""), ("op", ""), ("layer", ""), ("source", "the user's file and line")]);
     titles.extend(columns(COST));
@@ -272,7 +286,7 @@ fn steps(subject: &Subject) -> Table {
     Table { heading, lead: String::new(), columns: titles, rows: rows.collect() }
 }
 
-fn padding(subject: &Subject) -> Table {
+fn padding(subject: &Explained) -> Table {
     let rows = subject.explanation.memory.padding.iter().map(|buffer| {
         let mut cells = buffer_cells(buffer);
         cells.push(words(buffer.kind));
@@ -290,7 +304,7 @@ fn padding(subject: &Subject) -> Table {
     }
 }
 
-fn converts(subject: &Subject) -> Table {
+fn converts(subject: &Explained) -> Table {
     let rows = subject.explanation.memory.converts.iter().map(|convert| {
         let (first, last) = convert.both_alive;
         vec![

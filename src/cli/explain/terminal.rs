@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::Subject;
+use super::Explained;
 use crate::report::screen::shortened;
 use crate::report::{self, Column, Screen, Table, grouped, mib, percent, scientific};
 use crate::tpu::explain::{Bound, Cost, LiveBuffer, Memory, Origin, Phase};
@@ -12,21 +12,32 @@ const WIDTH: usize = 72;
 /// Of an array's shape or a layer in a line; its middle is left out, except on a screen without bounds.
 const MAX_TEXT: usize = 48;
 
-/// Everything, `n_rows` to a table.
-pub(super) fn render(lead: &str, subjects: &[Subject], n_rows: usize, screen: Screen) -> String {
+/// Everything, `n_rows` to a table, and the sentences of a verdict.
+pub(super) fn render(
+    lead: &str,
+    subjects: &[Explained],
+    sentences: &[String],
+    n_rows: usize,
+    screen: Screen,
+) -> String {
     let mut out = format!("{lead}\n");
     for subject in subjects {
         let _ = writeln!(out, "\n== {}", subject.precision);
         memory(&mut out, subject, n_rows, screen);
         costs(&mut out, subject, n_rows, screen);
     }
-    if let [one, other] = subjects {
-        compare(&mut out, one, other, n_rows, screen);
+    match subjects {
+        [one, other] => compare(&mut out, one, other, n_rows, screen),
+        [_, _, ..] => compare_all(&mut out, subjects, screen),
+        _ => {}
+    }
+    if !sentences.is_empty() {
+        let _ = writeln!(out, "\n{}", sentences.join("\n"));
     }
     out
 }
 
-fn memory(out: &mut String, subject: &Subject, n_rows: usize, screen: Screen) {
+fn memory(out: &mut String, subject: &Explained, n_rows: usize, screen: Screen) {
     let memory = &subject.explanation.memory;
     let Memory { arguments, outputs, constants, peak, .. } = *memory;
     let bytes = |n: u64| mib(n as i64);
@@ -163,7 +174,7 @@ fn findings(out: &mut String, memory: &Memory, n_rows: usize, screen: Screen) {
     }
 }
 
-fn costs(out: &mut String, subject: &Subject, n_rows: usize, screen: Screen) {
+fn costs(out: &mut String, subject: &Explained, n_rows: usize, screen: Screen) {
     let explanation = &subject.explanation;
     let all = explanation.total.cycles;
     let _ = writeln!(
@@ -242,7 +253,7 @@ pub(super) struct Pair {
 }
 
 /// Two programs side by side: all of them, then layer by layer, most cycles of the first first.
-pub(super) fn pairs(both: [&Subject; 2]) -> Vec<Pair> {
+pub(super) fn pairs(both: [&Explained; 2]) -> Vec<Pair> {
     let all = Pair {
         layer: "all".to_string(),
         cycles: both.map(|subject| subject.explanation.total.cycles),
@@ -257,10 +268,10 @@ pub(super) fn pairs(both: [&Subject; 2]) -> Vec<Pair> {
             }
         }
     }
-    let cycles = |subject: &Subject, layer: &str| {
+    let cycles = |subject: &Explained, layer: &str| {
         subject.explanation.layers.iter().find(|row| row.layer == layer).map_or(0, |row| row.cost.cycles)
     };
-    let bytes = |subject: &Subject, layer: &str| {
+    let bytes = |subject: &Explained, layer: &str| {
         subject.explanation.memory.layers.iter().find(|(name, _)| name == layer).map_or(0, |(_, n_bytes)| *n_bytes)
     };
     let pair = |layer: &str| Pair {
@@ -271,7 +282,7 @@ pub(super) fn pairs(both: [&Subject; 2]) -> Vec<Pair> {
     std::iter::once(all).chain(layers.into_iter().map(pair)).collect()
 }
 
-fn compare(out: &mut String, one: &Subject, other: &Subject, n_rows: usize, screen: Screen) {
+fn compare(out: &mut String, one: &Explained, other: &Explained, n_rows: usize, screen: Screen) {
     let titles = |what: &str| [format!("{what} {}", one.precision), format!("{what} {}", other.precision)];
     let ratio = format!("{} / {}", other.precision, one.precision);
     let numbers = titles("cycles").into_iter().chain([ratio.clone()]).chain(titles("at the peak")).chain([ratio]);
@@ -291,6 +302,29 @@ fn compare(out: &mut String, one: &Subject, other: &Subject, n_rows: usize, scre
     let n_layers = pairs.len() - 1;
     let (one, other) = (&one.precision, &other.precision);
     let _ = writeln!(out, "\n== {one} beside {other}\nLayers: {} of {n_layers}", n_layers.min(n_rows));
+    out.push_str(&table.render(screen));
+}
+
+/// More than two programs: a row for each, in all.
+fn compare_all(out: &mut String, subjects: &[Explained], screen: Screen) {
+    let titles = ["program", "cycles", "×", "at the peak", "×"];
+    let mut table = Table::new(titles.into_iter().enumerate().map(|(at, title)| match at {
+        0 => Column::name(title),
+        _ => Column::number(title),
+    }));
+    let figures = |subject: &Explained| (subject.explanation.total.cycles, subject.explanation.memory.peak);
+    let (cycles_before, peak_before) = subjects.first().map(figures).unwrap_or_default();
+    for subject in subjects {
+        let (cycles, peak) = figures(subject);
+        table.row([
+            subject.precision.clone(),
+            grouped(cycles as i64),
+            report::ratio(cycles as f64, cycles_before as f64),
+            mib(peak as i64),
+            report::ratio(peak as f64, peak_before as f64),
+        ]);
+    }
+    let _ = writeln!(out, "\n== side by side");
     out.push_str(&table.render(screen));
 }
 

@@ -9,9 +9,9 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::super::again;
 use super::super::module_file;
-use super::super::policy::lower_if_asked;
 use super::super::program::{Which, build, read, unit};
 use super::super::several;
+use super::super::subjects::{CompareArgs, Form};
 use super::super::tune::TuneArg;
 use crate::graph::Precision;
 use crate::hlo::Module;
@@ -43,12 +43,9 @@ impl FromStr for BatchDim {
 pub(super) enum Source {
     /// A model, which has a program at any batch.
     Model { experiment: Box<Experiment>, which: Which, precisions: Vec<String> },
-    /// Modules, by the batch that they were exported at.
-    Modules { files: BTreeMap<u32, PathBuf>, precisions: Vec<String> },
+    /// Modules, by the batch that they were exported at, in forms that are called so.
+    Modules { files: BTreeMap<u32, PathBuf>, forms: Vec<Form>, precisions: Vec<String> },
 }
-
-/// A module has whatever precision it has.
-const AS_GIVEN: &str = "as given";
 
 impl Source {
     /// What a path holds.
@@ -57,17 +54,20 @@ impl Source {
         which: Option<Which>,
         precisions: &[Precision],
         batch_dim: Option<&BatchDim>,
+        compare: &CompareArgs,
     ) -> anyhow::Result<Source> {
         let shown = path.display();
         if path.is_dir() {
             ensure!(which.is_none(), "--program chooses among a model's programs, and {shown} holds modules");
             ensure!(
                 precisions.is_empty(),
-                "--precision chooses among a model's programs, and {shown} holds modules\nhelp: lower them first, with \
-                 `bf16scope lower`, into another folder"
+                "--precision chooses among a model's programs, and {shown} holds modules\nhelp: --compare puts them beside \
+                 their lowered forms, and --policy says how they are lowered"
             );
             let files = modules(path, batch_dim)?;
-            return Ok(Source::Modules { files, precisions: vec![AS_GIVEN.to_string()] });
+            let forms = forms(&files, compare)?;
+            let precisions = forms.iter().map(|form| form.label().to_string()).collect();
+            return Ok(Source::Modules { files, forms, precisions });
         }
         ensure!(
             !module_file::is_module(path),
@@ -75,6 +75,7 @@ impl Source {
              folder, and name the folder; `bf16scope compile {}` says what this one takes",
             again::word(path)
         );
+        compare.check_model(path)?;
         if let Some(BatchDim { parameter, axis }) = batch_dim {
             bail!("--batch-dim {parameter}:{axis} is for a folder of modules: a model knows its batch");
         }
@@ -140,9 +141,11 @@ impl Source {
                 let precision = precision.parse().map_err(anyhow::Error::msg)?;
                 Ok(build(experiment, *which, precision, batch, tune.tuning(experiment, target))?.module)
             }
-            Source::Modules { files, .. } => {
+            Source::Modules { files, forms, .. } => {
                 let path = files.get(&batch).with_context(|| format!("there is no module of batch {batch}"))?;
-                let module = lower_if_asked(module_file::load(path)?, path)?;
+                let form = forms.iter().find(|form| form.label() == precision);
+                let form = form.with_context(|| format!("there is no form {precision}"))?;
+                let module = form.of(module_file::load(path)?, path)?;
                 several::refuse(&module, path)?;
                 Ok(module)
             }
@@ -165,6 +168,18 @@ impl Source {
             Source::Modules { .. } => "examples",
         }
     }
+}
+
+/// The forms of modules that differ, as those of the least batch do.
+fn forms(files: &BTreeMap<u32, PathBuf>, compare: &CompareArgs) -> anyhow::Result<Vec<Form>> {
+    if !compare.is_asked() {
+        return Ok(vec![Form::Plain]);
+    }
+    let path = files.values().next().context("there are no modules")?;
+    let module = module_file::load(path)?;
+    several::refuse(&module, path)?;
+    let forms = compare.forms(module, path)?;
+    Ok(forms.into_iter().map(|(form, _)| form).collect())
 }
 
 /// The modules of a folder by batch.
