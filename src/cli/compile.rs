@@ -190,7 +190,11 @@ fn render(args: &Args, batch: Option<u32>, unit: &str, devices: Devices, entries
     let mut text = format!("{model}: {program}{}\n", several::cores(devices, &args.target));
     // A table of nothing says nothing.
     if entries.iter().any(|entry| entry.outcome.report().is_some()) {
-        let table = if entries.len() > 2 { by_entry(unit, devices, entries) } else { by_figure(&args.target, unit, devices, entries) };
+        let table = if entries.len() > 2 {
+            by_entry(unit, devices, entries)
+        } else {
+            by_figure(&args.target, unit, devices, entries)
+        };
         text += &table.render(screen);
         let named: Vec<(&str, &CompileReport)> =
             entries.iter().filter_map(|entry| Some((entry.precision.as_str(), entry.outcome.report()?))).collect();
@@ -368,9 +372,11 @@ fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<Row> {
         row("estimated cycles", Box::new(|r| report::grouped(r.cycles as i64)), |r| r.cycles as f64),
         row("estimated time", Box::new(|r| report::seconds(r.seconds)), |r| r.seconds),
     ];
-    rows.push(row(&format!("{unit}/s{}", per_core(devices)), Box::new(|r| format!("{:.1}", r.examples_per_second)), |r| {
-        r.examples_per_second
-    }));
+    rows.push(row(
+        &format!("{unit}/s{}", per_core(devices)),
+        Box::new(|r| format!("{:.1}", r.examples_per_second)),
+        |r| r.examples_per_second,
+    ));
     // One of one core may run on each of a board.
     if devices.is_one() {
         rows.push(Row {
@@ -418,6 +424,8 @@ mod tests {
             seconds: choose(0.1371, 0.0908),
             examples_per_second: choose(466.7, 704.7),
             compile_seconds: choose(94.1, 120.5),
+            devices: Devices::ONE,
+            collectives: Vec::new(),
         }
     }
 
@@ -438,12 +446,12 @@ mod tests {
         let too_large = OutOfMemory { needed: None, available: None, message };
         let entries = [fits(false), fits(true)];
         check_screen(
-            |screen| render(&args, Some(64), "images", &entries, screen),
+            |screen| render(&args, Some(64), "images", Devices::ONE, &entries, screen),
             &expect_file!["../../tests/cli/screens/compile.txt"],
         );
         let entries = [entry("f32", false, Outcome::DoesNotFit { out_of_memory: too_large }), fits(true)];
         check_screen(
-            |screen| render(&args, Some(192), "images", &entries, screen),
+            |screen| render(&args, Some(192), "images", Devices::ONE, &entries, screen),
             &expect_file!["../../tests/cli/screens/compile-does-not-fit.txt"],
         );
     }
@@ -463,7 +471,7 @@ mod tests {
             cycles: 111_570_294,
             seconds: 0.1141,
             bytes_accessed: 3.021e10,
-            ..given
+            ..given.clone()
         };
         let copies = |n: usize| Copies { n, n_bytes: (n as u64) << 20 };
         let evidence = |n: usize| Evidence {
@@ -475,11 +483,11 @@ mod tests {
             let entry = |(label, _, report, _): &(&str, &str, CompileReport, usize)| Entry {
                 precision: label.to_string(),
                 cached: false,
-                outcome: Outcome::Fits(*report),
+                outcome: Outcome::Fits(report.clone()),
             };
             let candidate = |(_, name, report, n): &(&str, &str, CompileReport, usize)| Candidate {
                 name: name.to_string(),
-                outcome: verdict::Outcome::Fits(*report),
+                outcome: verdict::Outcome::Fits(report.clone()),
                 evidence: Some(evidence(*n)),
                 changes_interface: false,
             };
@@ -487,13 +495,14 @@ mod tests {
             let candidates: Vec<Candidate> = all.iter().map(candidate).collect();
             let labels: Vec<&str> = all.iter().map(|(label, ..)| *label).collect();
             let sentences = judge(&candidates, &labels, &args.choice).unwrap().sentences.join("\n");
-            let text = |screen| format!("{}\n{sentences}\n", render(&args, None, "runs", &entries, screen));
+            let text =
+                |screen| format!("{}\n{sentences}\n", render(&args, None, "runs", Devices::ONE, &entries, screen));
             let path = format!("{}/tests/cli/screens/{name}", env!("CARGO_MANIFEST_DIR"));
             check_screen(text, &expect_file![path]);
         };
         let given = (AS_GIVEN, "the module as given", given, 0);
         let tf_amp = ("tf_amp", "policy tf_amp", tf_amp, 97);
-        check(&[given, tf_amp], "compile-module.txt");
+        check(&[given.clone(), tf_amp.clone()], "compile-module.txt");
         check(&[given, ("default", "policy default", default, 3), tf_amp], "compile-policies.txt");
     }
 }

@@ -1,5 +1,6 @@
 //! What `emit` and `compile` share: from a YAML file, or a file that holds a module, to a verified program.
 
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -13,7 +14,7 @@ use crate::hlo::Module;
 use crate::hlo::verify::verify;
 use crate::task::{Feature, FeatureDType};
 use crate::tpu::Target;
-use crate::train::{Experiment, Objective, program};
+use crate::train::{Experiment, MAX_REPLICAS, Mesh, Objective, program};
 use crate::tuning::Tuning;
 
 /// Which program of a model.
@@ -40,6 +41,9 @@ pub(super) struct Choice {
     /// Precision of a model's network: f32, bf16 or f16 [default: bf16]
     #[arg(long)]
     precision: Option<Precision>,
+    /// Devices that share every batch of a model's training step, instead of its mesh
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_REPLICAS)))]
+    devices: Option<u32>,
     #[command(flatten)]
     pub(super) tune: TuneArg,
 }
@@ -72,6 +76,7 @@ impl Choice {
             ("--program", self.program.is_some()),
             ("--batch", self.batch.is_some()),
             ("--precision", self.precision.is_some()),
+            ("--devices", self.devices.is_some()),
             ("--tune", self.tune.is_some()),
         ];
         if let Some((flag, _)) = chosen.iter().find(|(_, is_chosen)| *is_chosen) {
@@ -106,23 +111,26 @@ impl Choice {
         precision: Precision,
         target: &Target,
     ) -> anyhow::Result<Program> {
-        build(experiment, self.program(), precision, self.batch(experiment), self.tune.tuning(experiment, target))
+        let mesh = self.devices.and_then(NonZeroU32::new).map_or(experiment.mesh, Mesh::replicas);
+        let tuning = self.tune.tuning(experiment, target);
+        build(experiment, self.program(), precision, self.batch(experiment), mesh, tuning)
             .with_context(|| format!("{} cannot be built", self.model.display()))
     }
 }
 
-/// Builds and verifies a program of a model, tuned as said.
+/// Builds and verifies a program of a model, tuned as said; a training step is that of each device of the mesh.
 pub(super) fn build(
     experiment: &Experiment,
     which: Which,
     precision: Precision,
     batch: u32,
+    mesh: Mesh,
     tuning: Tuning,
 ) -> anyhow::Result<Program> {
     let (task, batch) = (experiment.task(), i64::from(batch));
     let program = match which {
         Which::Train => {
-            let objective = Objective { tuning, ..experiment.train.objective(precision) };
+            let objective = Objective { tuning, mesh, ..experiment.train.objective(precision) };
             program::training(&*task, precision, batch, &objective)?
         }
         Which::Infer => program::prediction(&*task, precision, batch, &tuning)?,

@@ -76,7 +76,12 @@ pub fn training(
     let gradients: Vec<_> = unscaled.collect();
     objective.update.emit(&graph, scaling.step(), &gradients);
     scaling.finish(&graph, &gradients);
-    let program = finish_with_state(&graph, &sums.tensors)?;
+    let mut program = finish_with_state(&graph, &sums.tensors)?;
+    if mesh.is_parallel() {
+        // Where a module's text says how many replicas it is for.
+        let count = ("replica_count".to_string(), mesh.data.to_string());
+        program.module.unmodelled.attributes.push(count);
+    }
     Ok(TaskProgram { program, reported: sums.reported, scalars: sums.scalars, n_steps: NonZeroU32::MIN })
 }
 

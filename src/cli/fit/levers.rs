@@ -18,6 +18,7 @@ use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::{self, Screen};
 use crate::tpu::fit::{Row, Step};
 use crate::tpu::{CompileReport, Compiler, Target};
+use crate::train::Mesh;
 use crate::tuning::Tune;
 
 /// What one lever did.
@@ -117,7 +118,14 @@ fn pull_all(compiler: &Compiler, target: &Target, plain: &Setting, watch: &mut W
                 n_more -= 1;
                 watch.start(target, &format!("{lever} ({})", setting.precision), Step { batch: setting.batch, n_more });
                 let tuning = setting.experiment.tune.tuning(&target.tuning());
-                let row = match build(&setting.experiment, Which::Train, setting.precision, setting.batch, tuning) {
+                let row = match build(
+                    &setting.experiment,
+                    Which::Train,
+                    setting.precision,
+                    setting.batch,
+                    Mesh::default(),
+                    tuning,
+                ) {
                     Ok(program) => compile(compiler, target, &program.module, setting.batch)?,
                     // A plain program that cannot be built is the user's mistake; a lever that does not work here is not.
                     Err(error) if lever == "plain" => return Err(error),
@@ -363,7 +371,7 @@ mod tests {
     #[test]
     fn levers_on_80_columns() {
         use crate::models::{Model, mlp};
-        use crate::train::{Experiment, Mesh, TrainConfig};
+        use crate::train::{Experiment, TrainConfig};
 
         let model = Model::Mlp(mlp::Config::new([4], 2));
         let experiment =

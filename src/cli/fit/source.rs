@@ -16,7 +16,7 @@ use super::super::tune::TuneArg;
 use crate::graph::Precision;
 use crate::hlo::Module;
 use crate::tpu::Target;
-use crate::train::Experiment;
+use crate::train::{Experiment, Mesh};
 
 /// `--batch-dim`: which axis of which parameter is the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +80,13 @@ impl Source {
             bail!("--batch-dim {parameter}:{axis} is for a folder of modules: a model knows its batch");
         }
         let experiment = Box::new(read(path)?);
+        if experiment.mesh.is_parallel() {
+            tracing::warn!(
+                "{shown}: the mesh has {} devices, and fit looks at one: a batch here is one device's part, and no sums over \
+                 devices are in it\nhelp: `bf16scope compile` looks at the step of one device among all",
+                experiment.mesh.data
+            );
+        }
         let precisions = if precisions.is_empty() { &[Precision::F32, Precision::Bf16] } else { precisions };
         let names: Vec<String> = precisions.iter().map(Precision::to_string).collect();
         Ok(Source::Model {
@@ -139,7 +146,8 @@ impl Source {
         match self {
             Source::Model { experiment, which, .. } => {
                 let precision = precision.parse().map_err(anyhow::Error::msg)?;
-                Ok(build(experiment, *which, precision, batch, tune.tuning(experiment, target))?.module)
+                Ok(build(experiment, *which, precision, batch, Mesh::default(), tune.tuning(experiment, target))?
+                    .module)
             }
             Source::Modules { files, forms, .. } => {
                 let path = files.get(&batch).with_context(|| format!("there is no module of batch {batch}"))?;

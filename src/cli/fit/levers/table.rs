@@ -4,7 +4,7 @@
 use crate::cli::program::{Which, build};
 use crate::graph::{Precision, Program};
 use crate::optim::{Adafactor, AdamW, MomentumDtype, Optimizer};
-use crate::train::Experiment;
+use crate::train::{Experiment, Mesh};
 use crate::tuning::{Remat, Stem, Tune, Tuning};
 use std::collections::BTreeMap;
 
@@ -136,7 +136,7 @@ fn space_to_depth(setting: &mut Setting) -> Result<(), String> {
 fn plain_program(setting: &Setting) -> Result<Program, String> {
     let Setting { experiment, precision, .. } = setting;
     let tuning = now(setting);
-    build(experiment, Which::Infer, *precision, 1, tuning).map_err(|error| format!("{error:#}"))
+    build(experiment, Which::Infer, *precision, 1, Mesh::default(), tuning).map_err(|error| format!("{error:#}"))
 }
 
 /// The name of scopes that are numbered, with something in common inside: `block` of `cnn/block1/conv/kernel` and
@@ -215,7 +215,7 @@ fn adafactor(setting: &mut Setting) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::models::{Model, mlp};
-    use crate::train::{Mesh, TrainConfig};
+    use crate::train::TrainConfig;
 
     fn setting(optimizer: Optimizer, precision: Precision) -> Setting {
         let train = TrainConfig { optimizer, ..TrainConfig::default() };
@@ -283,7 +283,9 @@ mod tests {
             remat_blocks(&mut setting).unwrap();
             // A pattern that matches nothing is an error.
             let tuning = now(&setting);
-            let program = build(&setting.experiment, Which::Train, setting.precision, setting.batch, tuning).unwrap();
+            let program =
+                build(&setting.experiment, Which::Train, setting.precision, setting.batch, Mesh::default(), tuning)
+                    .unwrap();
             let is_copy = |name: &str| name.contains("remat/");
             assert!(
                 program.module.entry().instructions.iter().any(|instr| is_copy(&instr.metadata.op_name)),
