@@ -1,34 +1,55 @@
 //! Running modules for an audit: uploading inputs, compiling, fetching, and the proof that roundings are kept.
 
+use std::sync::Arc;
+
 use half::{bf16, f16};
 
 use super::AuditError;
+use super::machine::{self, Held, hold};
 use crate::hlo::proto::encode;
 use crate::hlo::{ArrayShape, DType, Element, Emitter, Literal, Module, Shape, verify};
 use crate::numerics::bf16::{bf16_from_f32, bf16_from_f32_flushed};
-use crate::pjrt::{Arg, Buffer, Client, CompileOptions};
+use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
 
 /// Verifies, compiles and runs a module. Excess precision is off: [`CompileOptions`]' default.
-pub(super) fn run(client: &Client, module: &Module, args: &[Buffer]) -> Result<Vec<Buffer>, AuditError> {
+pub(super) fn run(client: &Client, module: &Module, args: &[&Buffer]) -> Result<Vec<Buffer>, AuditError> {
     run_with(client, module, args, &CompileOptions::default())
 }
 
 fn run_with(
     client: &Client,
     module: &Module,
-    args: &[Buffer],
+    args: &[&Buffer],
     options: &CompileOptions,
 ) -> Result<Vec<Buffer>, AuditError> {
     verify(module).map_err(AuditError::Broken)?;
-    let program = encode::to_bytes(module)?;
-    let executable = {
-        let _span = tracing::info_span!("compile", n_bytes = program.len()).entered();
-        let is_tuple = |id| matches!(module.entry().instr(id).shape, Shape::Tuple(_));
-        let parameter_is_tupled = module.entry().parameters().into_iter().any(is_tuple);
-        client.compile(&program, &CompileOptions { parameter_is_tupled, ..options.clone() })?
-    };
+    let is_tuple = |id| matches!(module.entry().instr(id).shape, Shape::Tuple(_));
+    let parameter_is_tupled = module.entry().parameters().into_iter().any(is_tuple);
+    let options = CompileOptions { parameter_is_tupled, ..options.clone() };
+    execute(&compile_with(client, &encode::to_bytes(module)?, &options)?, args)
+}
+
+/// Compiles a verified module that takes and gives arrays.
+pub(super) fn compile(client: &Client, program: &[u8]) -> Result<Executable, AuditError> {
+    compile_with(client, program, &CompileOptions::default())
+}
+
+fn compile_with(client: &Client, program: &[u8], options: &CompileOptions) -> Result<Executable, AuditError> {
+    let _span = tracing::info_span!("compile", n_bytes = program.len()).entered();
+    Ok(client.compile(program, options)?)
+}
+
+/// Runs a program.
+pub(super) fn execute(executable: &Executable, args: &[&Buffer]) -> Result<Vec<Buffer>, AuditError> {
     let _span = tracing::info_span!("execute").entered();
-    Ok(executable.execute(args.iter().map(Arg::Keep).collect())?)
+    Ok(executable.execute(args.iter().map(|&buffer| Arg::Keep(buffer)).collect())?)
+}
+
+/// The elements of an array, on the host.
+#[derive(Debug)]
+pub(super) struct Bytes {
+    pub dtype: DType,
+    pub bytes: Vec<u8>,
 }
 
 /// An output, on the host.
@@ -38,12 +59,14 @@ pub(super) fn fetch(buffer: &Buffer) -> Result<Literal, AuditError> {
 }
 
 /// Puts inputs on the device in the dtypes of the module's parameters: f32 is rounded where lowering made them narrow.
+/// What is `there` in the dtype that is wanted stays.
 pub(super) fn upload(
     client: &Client,
     module: &Module,
     inputs: &[Literal],
     flush_subnormals: bool,
-) -> Result<Vec<Buffer>, AuditError> {
+    there: &[Arc<Held>],
+) -> Result<Vec<Arc<Held>>, AuditError> {
     let entry = module.entry();
     // A tuple is given as its arrays.
     let parameters: Vec<(&str, &Shape)> = (entry.parameters().into_iter())
@@ -66,8 +89,12 @@ pub(super) fn upload(
         if shape.dims != expected.dims {
             return Err(unfit());
         }
+        if let Some(same) = there.get(number).filter(|array| array.dtype == expected.dtype) {
+            buffers.push(Arc::clone(same));
+            continue;
+        }
         let bytes = in_dtype(bytes, shape.dtype, expected.dtype, flush_subnormals).ok_or_else(unfit)?;
-        buffers.push(client.buffer_from_host(&bytes, expected.dtype, &expected.dims, 0)?);
+        buffers.push(hold(client.buffer_from_host(&bytes, expected.dtype, &expected.dims, 0)?)?);
     }
     Ok(buffers)
 }
@@ -109,8 +136,8 @@ fn prove_rounding_with(client: &Client, options: &CompileOptions) -> Result<(), 
     e.tuple(&[converted, sum]);
     let module = e.finish().expect("conversions and a sum of arrays of one shape break no rule");
     let input = |value: f32| Literal::from_elements([2], &[value, -value]);
-    let buffers = upload(client, &module, &[input(EXACT), input(ROUNDED), input(EXACT - ROUNDED)], false)?;
-    for output in run_with(client, &module, &buffers, options)? {
+    let buffers = upload(client, &module, &[input(EXACT), input(ROUNDED), input(EXACT - ROUNDED)], false, &[])?;
+    for output in run_with(client, &module, &machine::buffers(&buffers), options)? {
         let measured = fetch(&output)?.elements::<f32>().unwrap_or_default();
         if measured != [ROUNDED, -ROUNDED] {
             let measured = measured.first().copied().unwrap_or(f32::NAN);

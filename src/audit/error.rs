@@ -22,6 +22,15 @@ pub enum AuditError {
     /// It is for several devices, or waits for somebody.
     #[error(transparent)]
     NotAlone(#[from] NotAlone),
+    /// An instruction cannot run by itself.
+    #[error(
+        "%{instruction} reads an array of a size that varies, or no array, which the module is given from outside; expected \
+         arrays of fixed sizes\nhelp: give each such parameter its greatest size"
+    )]
+    Apart {
+        /// The instruction.
+        instruction: String,
+    },
     /// A module cannot be encoded.
     #[error(transparent)]
     Proto(#[from] ProtoError),

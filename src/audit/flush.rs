@@ -5,26 +5,19 @@
 
 use super::taps::{fresh_prefix, plain};
 use crate::hlo::ops::{BinaryOp, Comparison, UnaryOp};
-use crate::hlo::{ArrayShape, CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
+use crate::hlo::{ArrayShape, DType, InstrId, Instruction, Literal, Module, Op, Shape};
 
 /// Rewrites all conversions f32 → bf16 of a module.
 pub(super) fn everywhere(module: &mut Module) {
-    let comps = (0..module.computations.len() as u32).map(CompId);
-    rewrite(module, comps.map(|comp| (comp, 0)).collect());
-}
-
-/// Rewrites the conversions of these computations, each from an instruction on.
-pub(super) fn rewrite(module: &mut Module, places: Vec<(CompId, usize)>) {
     let prefix = fresh_prefix(module, "flush");
     let mut next = 0;
-    for (comp, from) in places {
-        let computation = &mut module.computations[comp.idx()];
+    for computation in &mut module.computations {
         let mut new_ids: Vec<InstrId> = Vec::with_capacity(computation.instructions.len());
         let mut written: Vec<Instruction> = Vec::with_capacity(computation.instructions.len());
-        for (idx, mut instr) in std::mem::take(&mut computation.instructions).into_iter().enumerate() {
+        for mut instr in std::mem::take(&mut computation.instructions) {
             let operands = instr.operands.iter_mut().chain(&mut instr.control_predecessors);
             operands.for_each(|id| *id = new_ids[id.idx()]);
-            if idx >= from && instr.op == Op::Convert && instr.shape.dtype() == Some(DType::BF16) {
+            if instr.op == Op::Convert && instr.shape.dtype() == Some(DType::BF16) {
                 let x = instr.operands[0];
                 let array = written[x.idx()].shape.as_array().filter(|array| array.dtype == DType::F32).cloned();
                 if let Some(array) = array {
@@ -99,14 +92,5 @@ ENTRY m {
         let entry = [&["parameter"][..], &SEQUENCE, &["convert", "convert", "call", "add"]].concat();
         assert_eq!(opcodes(&module, "m"), entry);
         assert_eq!(module.entry().instr(module.entry().root).name, "sum");
-    }
-
-    #[test]
-    fn what_stands_before_the_place_stays() {
-        let before = text::parse(MODULE, "m.txt").unwrap();
-        let mut module = before.clone();
-        let entry = module.entry;
-        rewrite(&mut module, vec![(entry, 2)]);
-        assert_eq!(module, before);
     }
 }

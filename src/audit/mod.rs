@@ -13,40 +13,54 @@
 //! - `b(i)` against `f(i)` is the error **born** at `i`: the rounding of what it reads, of what it computes and of what it
 //!   gives, on operands that are otherwise right. It is what `keep: [i]` takes away, so rows are sorted by it.
 //!
-//! `l` comes from the lowered module, `f` and `b` from one run of the f32 module to which the lowered forms are appended
-//! (`born`). Values leave a module as extra results (`taps`). So that memory stays bounded, rows are taken in slices, in
-//! program order, of at most [`Config::slice_bytes`] of values at a time (a single larger instruction is a slice of its
-//! own); each slice is one compilation and one run of each module, which computes what the slice needs from the start.
+//! Values are computed instruction by instruction: each is a program of its own, whose operands are the values computed
+//! before (`groups`, `walk`). So what is found does not depend on how instructions are put into programs, and the cost is
+//! linear: one run for `f(i)`, one for `l(i)` and one for `b(i)`, less what lowering did not touch, which is not computed
+//! again. `l(i)` and `b(i)` are one program on two sets of operands. Equal instructions of equal shapes are one program
+//! (`machine`), so a network of many equal layers compiles as few as one of two.
+//!
+//! What the two programs have alive between two instructions stays on the device, and no more; rows are compared in
+//! slices, in program order, of at most [`Config::slice_bytes`] of values (a larger instruction is a slice of its own), on
+//! other threads, while the walk goes on.
 //!
 //! # What it does not see
 //! Instructions inside called computations: a `while`, `call` or `fusion` is one row. Tuples and their elements, and
 //! parameters and constants that have the same type in both modules, are no rows. What cannot be compared is listed with
-//! the reason ([`Audit::skipped`]). Extra results hinder the compiler's fusion, so a sum may be added in another order
-//! than in the program as it is; that difference is one of f32, and the [`Audit::results`] are measured without any.
+//! the reason ([`Audit::skipped`]). In the program as it is, a compiler fuses instructions: a sum may be added in another
+//! order, a product may be added without a rounding in between. That difference is one of f32, for roundings to 16 bits
+//! stay (excess precision is off), and the [`Audit::results`] are measured in the modules as they are.
 //!
 //! This room knows `hlo`, `passes`, `pjrt` and `numerics`, which holds the measures ([`crate::numerics::compare`]). It
 //! does no IO but through `pjrt` and prints nothing.
 
-mod born;
 mod device;
 mod error;
 mod flush;
+mod groups;
+mod machine;
 mod pairs;
 mod search;
 mod taps;
+mod walk;
 
 use serde::Serialize;
 
 use crate::hlo::{Literal, Module, Op};
 use crate::numerics::compare::{Comparison, Errors};
 use crate::passes::amp::{self, Policy};
-use crate::pjrt::{Buffer, Client};
+use crate::pjrt::Client;
 
 pub use error::AuditError;
 pub use search::Search;
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::{self, ScopedJoinHandle};
+
+use device::Bytes;
+use machine::{Held, Machine};
 use pairs::{Pair, Pairs};
-use taps::Leaf;
+use walk::{Found, Walk};
 
 /// How an audit runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +76,21 @@ impl Default for Config {
     fn default() -> Config {
         Config { slice_bytes: 256 << 20, flush_subnormals: false }
     }
+}
+
+/// How far an audit is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Instructions that are computed.
+    pub n_rows_done: usize,
+    /// Instructions to compare.
+    pub n_rows: usize,
+    /// Work that is done: compiles and runs, by what they are expected to take. Between equal steps of it lie about equal
+    /// times.
+    pub work_done: u64,
+    /// All of it.
+    pub work: u64,
 }
 
 /// What was found.
@@ -165,8 +194,9 @@ fn worst(results: &[ResultRow]) -> f64 {
 pub struct Auditor<'m> {
     client: Client,
     module: &'m Module,
-    inputs: &'m [Literal],
-    buffers: Vec<Buffer>,
+    literals: &'m [Literal],
+    /// On the device, as the f32 module takes them.
+    inputs: Vec<Arc<Held>>,
     config: Config,
     /// Results of the f32 module.
     results: Vec<Literal>,
@@ -188,10 +218,11 @@ impl<'m> Auditor<'m> {
         crate::hlo::alone::runs_alone(module)?;
         refuse_random(module)?;
         device::prove_rounding(client)?;
-        let buffers = device::upload(client, module, inputs, false)?;
-        let results = device::run(client, &taps::results(module), &buffers)?;
+        let literals = inputs;
+        let inputs = device::upload(client, module, literals, false, &[])?;
+        let results = device::run(client, &taps::results(module), &machine::buffers(&inputs))?;
         let results = results.iter().map(device::fetch).collect::<Result<_, _>>()?;
-        Ok(Auditor { client: client.clone(), module, inputs, buffers, config, results })
+        Ok(Auditor { client: client.clone(), module, literals, inputs, config, results })
     }
 
     /// Lowers the module by this policy and compares.
@@ -199,27 +230,38 @@ impl<'m> Auditor<'m> {
     /// # Errors
     /// A policy that contradicts itself, or a plugin that fails.
     pub fn audit(&self, policy: &Policy) -> Result<Audit, AuditError> {
-        let (plain, _) = amp::run(self.module, policy)?;
-        let lowered = self.flushed(&plain);
-        let buffers = device::upload(&self.client, &plain, self.inputs, self.config.flush_subnormals)?;
-        let pairs = Pairs::new(self.module, &plain);
-        let (rows, skipped) = comparable(self.module, &plain, &pairs);
+        self.audit_with(policy, &mut |_| {})
+    }
+
+    /// The same, and says how far it is, often.
+    ///
+    /// # Errors
+    /// As [`audit`](Self::audit).
+    pub fn audit_with(&self, policy: &Policy, says: &mut dyn FnMut(Progress)) -> Result<Audit, AuditError> {
+        let (lowered, _) = amp::run(self.module, policy)?;
+        let inputs = self.upload(&lowered)?;
+        let pairs = Pairs::new(self.module, &lowered);
+        let (rows, skipped) = comparable(self.module, &lowered, &pairs);
         let mut audit = Audit {
             module: self.module.name.clone(),
             rows: Vec::with_capacity(rows.len()),
-            results: self.result_rows(&lowered, &buffers)?,
+            results: self.result_rows(&self.flushed(&lowered), &inputs)?,
             first_not_finite: None,
             skipped,
             n_slices: 0,
         };
-        for slice in slices(self.module, &rows, self.config.slice_bytes) {
-            let _span = tracing::info_span!("slice", n_rows = slice.len()).entered();
-            audit.rows.extend(self.slice(slice, &plain, &pairs, (&lowered, &buffers))?);
-            audit.n_slices += 1;
-        }
+        let flush = self.config.flush_subnormals;
+        let machine = Machine::new(&self.client, flush);
+        let walk = Walk::new((self.module, &self.inputs), (&lowered, &inputs), &pairs, &rows, flush, machine)?;
+        self.rows(walk, &rows, &lowered, &mut audit, says)?;
         let first = audit.rows.iter().find(|row| row.errors.n_introduced > 0);
         audit.first_not_finite = first.map(|row| row.instruction.clone());
         Ok(audit)
+    }
+
+    /// Puts the inputs of a lowered module on the device; those that it takes as the f32 module does are there.
+    fn upload(&self, lowered: &Module) -> Result<Vec<Arc<Held>>, AuditError> {
+        device::upload(&self.client, lowered, self.literals, self.config.flush_subnormals, &self.inputs)
     }
 
     /// The lowered module as it runs: with flushing conversions, if they are wanted.
@@ -231,52 +273,68 @@ impl<'m> Auditor<'m> {
         module
     }
 
-    /// Compares the rows of one slice.
-    fn slice(
+    /// Walks, and compares on other threads while it walks on.
+    fn rows(
         &self,
+        mut walk: Walk<'_, '_>,
         rows: &[Pair],
-        plain: &Module,
-        pairs: &Pairs,
-        (lowered, buffers): (&Module, &[Buffer]),
-    ) -> Result<Vec<Row>, AuditError> {
-        let born = born::append(self.module, plain, pairs, rows, self.config.flush_subnormals);
-        let reference_leaves = rows.iter().flat_map(|row| leaves(&born.module, row.reference));
-        let born_leaves = rows.iter().zip(&born.ids).flat_map(|(_, &id)| leaves(&born.module, id));
-        let taps: Vec<Leaf> = reference_leaves.chain(born_leaves).collect();
-        let n_leaves = taps.len() / 2;
-        let outputs = device::run(&self.client, &taps::tapped(&born.module, &taps), &self.buffers)?;
-        let names: Vec<&str> = rows.iter().map(|row| plain.entry().instr(row.lowered).name.as_str()).collect();
-        let taps: Vec<Leaf> = taps::find(lowered, &names).into_iter().flat_map(|id| leaves(lowered, id)).collect();
-        let measured = device::run(&self.client, &taps::tapped(lowered, &taps), buffers)?;
-        let mut leaf = 0;
-        let mut found = Vec::with_capacity(rows.len());
-        for row in rows {
-            let (mut errors, mut own) = (Comparison::default(), Comparison::default());
-            for _ in leaves(self.module, row.reference) {
-                let reference = device::fetch(&outputs[leaf])?;
-                add(&mut errors, &reference, &device::fetch(&measured[leaf])?);
-                add(&mut own, &reference, &device::fetch(&outputs[n_leaves + leaf])?);
-                leaf += 1;
+        lowered: &Module,
+        audit: &mut Audit,
+        says: &mut dyn FnMut(Progress),
+    ) -> Result<(), AuditError> {
+        let mut progress = Progress { n_rows: rows.len(), work: walk.work(), ..Progress::default() };
+        let n_threads = thread::available_parallelism().map_or(1, usize::from);
+        thread::scope(|scope| -> Result<(), AuditError> {
+            let mut compared: VecDeque<(Pair, ScopedJoinHandle<'_, [Errors; 2]>)> = VecDeque::new();
+            let take = |(row, handle): (Pair, ScopedJoinHandle<'_, [Errors; 2]>), audit: &mut Audit| {
+                let errors = handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                audit.rows.push(self.row(row, lowered, errors));
+            };
+            for slice in slices(self.module, rows, self.config.slice_bytes) {
+                for (place, &row) in slice.iter().enumerate() {
+                    let found = walk.row(row)?;
+                    progress.n_rows_done += 1;
+                    progress.work_done = progress.work_done.saturating_add(found.work);
+                    says(progress);
+                    let n_waiting = if place == 0 { 0 } else { n_threads };
+                    while compared.len() > n_waiting {
+                        compared.drain(..1).for_each(|first| take(first, audit));
+                    }
+                    match triples(self.module, row, &found)? {
+                        Some(triples) => compared.push_back((row, scope.spawn(move || compare(&triples)))),
+                        None => audit.skipped.push(Skipped {
+                            instruction: self.module.entry().instr(row.reference).name.clone(),
+                            why: "it is computed together with what cannot leave a program".to_string(),
+                        }),
+                    }
+                }
+                audit.n_slices += 1;
             }
-            let (instr, other) = (self.module.entry().instr(row.reference), plain.entry().instr(row.lowered));
-            found.push(Row {
-                position: row.reference.idx(),
-                instruction: instr.name.clone(),
-                op_name: instr.metadata.op_name.clone(),
-                source: self.module.source_text(&instr.metadata),
-                opcode: instr.op.opcode().into_owned(),
-                reference: instr.shape.without_layout().to_string(),
-                lowered: other.shape.without_layout().to_string(),
-                born: own.errors(),
-                errors: errors.errors(),
-            });
+            compared.into_iter().for_each(|last| take(last, audit));
+            Ok(())
+        })?;
+        tracing::info!(compiles = walk.machine.n_compiles, runs = walk.machine.n_runs, "compared");
+        Ok(())
+    }
+
+    fn row(&self, row: Pair, lowered: &Module, [errors, born]: [Errors; 2]) -> Row {
+        let (instr, other) = (self.module.entry().instr(row.reference), lowered.entry().instr(row.lowered));
+        Row {
+            position: row.reference.idx(),
+            instruction: instr.name.clone(),
+            op_name: instr.metadata.op_name.clone(),
+            source: self.module.source_text(&instr.metadata),
+            opcode: instr.op.opcode().into_owned(),
+            reference: instr.shape.without_layout().to_string(),
+            lowered: other.shape.without_layout().to_string(),
+            born,
+            errors,
         }
-        Ok(found)
     }
 
     /// Runs a lowered module for its results alone.
-    fn result_rows(&self, lowered: &Module, buffers: &[Buffer]) -> Result<Vec<ResultRow>, AuditError> {
-        let outputs = device::run(&self.client, &taps::results(lowered), buffers)?;
+    fn result_rows(&self, lowered: &Module, inputs: &[Arc<Held>]) -> Result<Vec<ResultRow>, AuditError> {
+        let outputs = device::run(&self.client, &taps::results(lowered), &machine::buffers(inputs))?;
         let makers = taps::result_makers(self.module);
         let mut rows = Vec::with_capacity(outputs.len());
         for (index, ((output, instruction), reference)) in outputs.iter().zip(makers).zip(&self.results).enumerate() {
@@ -308,9 +366,42 @@ fn add(comparison: &mut Comparison, reference: &Literal, measured: &Literal) {
     }
 }
 
-/// The comparable arrays of an instruction's value.
-fn leaves(module: &Module, id: crate::hlo::InstrId) -> Vec<Leaf> {
-    taps::floating_leaves(&module.entry().instr(id).shape, id)
+/// An array of the f32 module, of the lowered one, and the born one.
+type Triple = [Arc<Bytes>; 3];
+
+/// The comparable arrays of a row, on the host; none if nothing was born.
+fn triples(module: &Module, row: Pair, found: &Found) -> Result<Option<Vec<Triple>>, AuditError> {
+    let Some(born) = &found.born else { return Ok(None) };
+    let values = [found.reference.arrays(), found.lowered.arrays(), born.arrays()];
+    let places = taps::floating_places(&module.entry().instr(row.reference).shape);
+    let mut triples = Vec::with_capacity(places.len());
+    for place in places {
+        let [reference, lowered, born] = [0, 1, 2].map(|which| values[which][place]);
+        let first = Arc::new(reference.fetch()?);
+        let second = if Arc::ptr_eq(lowered, reference) { Arc::clone(&first) } else { Arc::new(lowered.fetch()?) };
+        let third = match born {
+            born if Arc::ptr_eq(born, reference) => Arc::clone(&first),
+            born if Arc::ptr_eq(born, lowered) => Arc::clone(&second),
+            born => Arc::new(born.fetch()?),
+        };
+        triples.push([first, second, third]);
+    }
+    Ok(Some(triples))
+}
+
+/// All of the error, and what was born.
+fn compare(triples: &[Triple]) -> [Errors; 2] {
+    let of = |which: usize| {
+        let mut comparison = Comparison::default();
+        for triple in triples {
+            let (reference, measured) = (&triple[0], &triple[which]);
+            comparison.add((reference.dtype, &reference.bytes), (measured.dtype, &measured.bytes));
+        }
+        comparison.errors()
+    };
+    let errors = of(1);
+    let is_all_born = triples.iter().all(|[_, lowered, born]| Arc::ptr_eq(lowered, born));
+    [errors, if is_all_born { errors } else { of(2) }]
 }
 
 /// Bytes that comparing a row holds: the reference, and up to as much each for what was measured and born.

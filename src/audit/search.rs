@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::{Audit, AuditError, Auditor, device, worst};
+use super::{Audit, AuditError, Auditor, worst};
 use crate::hlo::{CompId, Module};
 use crate::passes::amp::{self, Policy};
 
@@ -42,8 +42,22 @@ impl Auditor<'_> {
     /// # Errors
     /// A policy that contradicts itself, or a plugin that fails.
     pub fn search(&self, policy: &Policy, audit: &Audit, budget: f64) -> Result<Search, AuditError> {
+        self.search_with(policy, audit, budget, &mut |_| {})
+    }
+
+    /// The same, and says how many lists were tried after each.
+    ///
+    /// # Errors
+    /// As [`search`](Self::search).
+    pub fn search_with(
+        &self,
+        policy: &Policy,
+        audit: &Audit,
+        budget: f64,
+        says: &mut dyn FnMut(usize),
+    ) -> Result<Search, AuditError> {
         let names = candidates(self.module, policy, audit)?;
-        let mut trial = Trial { auditor: self, policy, names: &names, known: BTreeMap::new(), budget };
+        let mut trial = Trial { auditor: self, policy, names: &names, known: BTreeMap::new(), budget, says };
         let all: Vec<usize> = (0..names.len()).collect();
         let list = trial.shortest_prefix(&all)?;
         let is_reached = trial.holds(&list)?;
@@ -61,8 +75,7 @@ impl Auditor<'_> {
     /// The greatest scaled error of a result under a policy.
     fn error_under(&self, policy: &Policy) -> Result<f64, AuditError> {
         let (plain, _) = amp::run(self.module, policy)?;
-        let buffers = device::upload(&self.client, &plain, self.inputs, self.config.flush_subnormals)?;
-        Ok(worst(&self.result_rows(&self.flushed(&plain), &buffers)?))
+        Ok(worst(&self.result_rows(&self.flushed(&plain), &self.upload(&plain)?)?))
     }
 }
 
@@ -73,6 +86,7 @@ struct Trial<'a, 'm> {
     names: &'a [String],
     known: BTreeMap<Vec<usize>, f64>,
     budget: f64,
+    says: &'a mut dyn FnMut(usize),
 }
 
 impl Trial<'_, '_> {
@@ -89,6 +103,7 @@ impl Trial<'_, '_> {
         let error = self.auditor.error_under(&self.policy(list))?;
         tracing::info!(kept = list.len(), error, "tried");
         self.known.insert(list.to_vec(), error);
+        (self.says)(self.known.len());
         Ok(error)
     }
 

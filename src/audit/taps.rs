@@ -1,4 +1,4 @@
-//! Values out of the middle of a module: a copy of it whose result is a tuple of the arrays that are wanted.
+//! The arrays of shapes, and a copy of a module whose result is a tuple of the arrays of its result.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use crate::numerics::compare::is_comparable;
 
 /// An array of an instruction's value: the instruction, and the way through its tuples.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Leaf {
-    pub instr: InstrId,
-    pub path: Vec<i64>,
+struct Leaf {
+    instr: InstrId,
+    path: Vec<i64>,
 }
 
 /// Whether arrays of this dtype are compared as numbers.
@@ -43,10 +43,10 @@ pub(super) fn floating_arrays(shape: &Shape) -> Vec<&ArrayShape> {
     all_arrays(shape).into_iter().map(|(_, array)| array).filter(|array| is_floating(array.dtype)).collect()
 }
 
-/// The comparable arrays of the value of an instruction of this shape.
-pub(super) fn floating_leaves(shape: &Shape, instr: InstrId) -> Vec<Leaf> {
-    let arrays = all_arrays(shape).into_iter().filter(|(_, array)| is_floating(array.dtype));
-    arrays.map(|(path, _)| Leaf { instr, path }).collect()
+/// Which of a shape's arrays, depth first, are comparable.
+pub(super) fn floating_places(shape: &Shape) -> Vec<usize> {
+    let arrays = all_arrays(shape).into_iter().enumerate().filter(|(_, (_, array))| is_floating(array.dtype));
+    arrays.map(|(place, _)| place).collect()
 }
 
 /// Why values of a shape cannot be compared, if they cannot.
@@ -91,7 +91,7 @@ pub(super) fn fresh_prefix(module: &Module, wanted: &str) -> String {
 }
 
 /// Says no longer what holds only of the module's own result.
-pub(super) fn forget_boundary(module: &mut Module) {
+fn forget_boundary(module: &mut Module) {
     module.input_output_alias.clear();
     module.buffer_donors.clear();
     module.entry_layout = None;
@@ -99,7 +99,7 @@ pub(super) fn forget_boundary(module: &mut Module) {
 }
 
 /// A copy of the module that gives these arrays.
-pub(super) fn tapped(module: &Module, taps: &[Leaf]) -> Module {
+fn tapped(module: &Module, taps: &[Leaf]) -> Module {
     let mut copy = module.clone();
     forget_boundary(&mut copy);
     let prefix = fresh_prefix(module, "tap");
@@ -153,11 +153,4 @@ pub(super) fn result_makers(module: &Module) -> Vec<String> {
         entry.instr(id).name.clone()
     };
     result_leaves(module).iter().map(maker).collect()
-}
-
-/// The entry's instructions of these names. Flushing inserts instructions, so that ids change and names do not.
-pub(super) fn find(module: &Module, names: &[&str]) -> Vec<InstrId> {
-    let entry = module.entry();
-    let ids: BTreeMap<&str, InstrId> = entry.ids().map(|id| (entry.instr(id).name.as_str(), id)).collect();
-    names.iter().map(|name| *ids.get(name).expect("an instruction keeps its name through the rewrite")).collect()
 }

@@ -4,20 +4,20 @@ mod page;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use super::arrays::Inputs;
 use super::child::LimitArgs;
 use super::policy::PolicyArgs;
 use super::{Context, Status, again, emit, module_file, progress};
-use crate::audit::{Audit, Auditor, Config, ResultRow, Row, Search};
-use crate::hlo::Literal;
+use crate::audit::{Audit, AuditError, Auditor, Config, Progress, ResultRow, Row, Search};
 use crate::hlo::alone::runs_alone;
+use crate::hlo::{Literal, Module};
 use crate::models::yaml;
 use crate::numerics::compare::Errors;
 use crate::passes::amp::Policy;
-use crate::pjrt::Platform;
+use crate::pjrt::{Client, Platform};
 use crate::report::{Column, Screen, Table};
 
 const EXAMPLES: &str = "\
@@ -67,7 +67,7 @@ pub struct Args {
     /// Show every instruction and result
     #[arg(long, conflicts_with = "top")]
     all: bool,
-    /// Values held at once for comparison, in MiB; a smaller limit means more compilations
+    /// Values held at once for comparison, in MiB, beside what the two programs hold between two instructions
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     slice_mib: u32,
     /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
@@ -111,6 +111,14 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
     let outputs = [("--save-policy", args.save_policy.as_deref()), ("--html", args.html.as_deref())];
     emit::check_names(&outputs, &[Some(&args.module), args.inputs.as_deref()])?;
+    if module_file::is_model(&args.module) {
+        let (model, stem) = (again::word(&args.module), default_stem(&args.module));
+        bail!(
+            "{} is a model in YAML, and `audit` takes a module\nhelp: write its program in f32 first, `bf16scope emit {model} \
+             --precision f32 -o {stem}.hlo.pb`, then audit {stem}.hlo.pb",
+            args.module.display()
+        );
+    }
     let module = module_file::load(&args.module)?;
     let failed = || format!("{} cannot be audited", args.module.display());
     runs_alone(&module).with_context(failed)?;
@@ -119,17 +127,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let inputs: Vec<Literal> =
         (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
     let client = args.limits.client(&args.device, context)?;
-    let spinner = progress::spinner(format!("auditing {}", args.module.display()), context.quiet);
     let config = Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals: args.flush_subnormals };
     policy.idle_patterns(&module).iter().for_each(|note| tracing::warn!("{note}"));
-    let auditor = Auditor::new(&client, &module, &inputs, config).with_context(failed)?;
-    let audit = auditor.audit(&policy).with_context(failed)?;
+    let (audit, search) = measure(args, &policy, &module, &inputs, (&client, config), context).with_context(failed)?;
     let error = audit.error();
-    let search = match args.budget {
-        Some(budget) if error > budget => Some(auditor.search(&policy, &audit, budget).with_context(failed)?),
-        Some(_) | None => None,
-    };
-    spinner.finish_and_clear();
     let (n_not_finite, n_elements) = audit.n_not_finite();
     let has_numbers = n_not_finite < n_elements || n_elements == 0;
     let is_right = has_numbers && audit.first_not_finite.is_none() && args.budget.is_none_or(|budget| error <= budget);
@@ -157,6 +158,38 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if is_right { Status::Ok } else { Status::Failing })
 }
 
+/// Audits, and searches if a result is over the budget.
+fn measure(
+    args: &Args,
+    policy: &Policy,
+    module: &Module,
+    inputs: &[Literal],
+    (client, config): (&Client, Config),
+    context: &Context,
+) -> Result<(Audit, Option<Search>), AuditError> {
+    let spinner = progress::spinner(format!("running {} in f32 and lowered", args.module.display()), context.quiet);
+    let auditor = Auditor::new(client, module, inputs, config)?;
+    let bar = progress::part(context.quiet);
+    let audit = auditor.audit_with(policy, &mut |progress: Progress| {
+        if bar.length().is_none() {
+            spinner.finish_and_clear();
+            bar.set_length(progress.work);
+        }
+        bar.set_message(format!("comparing {}/{}", progress.n_rows_done, progress.n_rows));
+        bar.set_position(progress.work_done);
+    });
+    bar.finish_and_clear();
+    spinner.finish_and_clear();
+    let audit = audit?;
+    let Some(budget) = args.budget.filter(|&budget| audit.error() > budget) else { return Ok((audit, None)) };
+    let spinner = progress::spinner("searching for what to keep in f32".to_string(), context.quiet);
+    let search = auditor.search_with(policy, &audit, budget, &mut |n| {
+        spinner.set_message(format!("searching for what to keep in f32: {n} lists tried"));
+    });
+    spinner.finish_and_clear();
+    Ok((audit, Some(search?)))
+}
+
 /// Writes the policy of a search that succeeded.
 fn save(args: &Args, search: &Search) -> anyhow::Result<Option<PathBuf>> {
     if !search.is_reached {
@@ -176,9 +209,13 @@ fn save(args: &Args, search: &Search) -> anyhow::Result<Option<PathBuf>> {
 
 /// `dir/mlp.hlo.pb` → `mlp.policy.yaml`.
 fn default_policy(module: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.policy.yaml", default_stem(module)))
+}
+
+/// `dir/mlp.hlo.pb` → `mlp`.
+fn default_stem(module: &Path) -> String {
     let name = module.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let stem = name.split('.').find(|part| !part.is_empty()).unwrap_or("module");
-    PathBuf::from(format!("{stem}.policy.yaml"))
+    name.split('.').find(|part| !part.is_empty()).unwrap_or("module").to_string()
 }
 
 /// An error for eyes.

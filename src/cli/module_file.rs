@@ -43,6 +43,11 @@ pub(super) fn is_module(path: &Path) -> bool {
     by_ending(path).unwrap_or_else(|| kind(path) != Kind::Unknown)
 }
 
+/// Whether a file is named as a model in YAML.
+pub(super) fn is_model(path: &Path) -> bool {
+    by_ending(path) == Some(false)
+}
+
 /// Whether a file among others is a module: by its ending, else by what it holds. What else lies beside modules is not.
 pub(super) fn holds_module(path: &Path) -> bool {
     by_ending(path).unwrap_or_else(|| matches!(kind(path), Kind::HloText | Kind::Mlir | Kind::JaxExport))

@@ -71,6 +71,17 @@ pub(super) fn bar(n: u64, quiet: bool) -> ProgressBar {
     bar
 }
 
+/// A bar on standard error that shows which part of some work is done and how long the rest takes, with a message that is
+/// the caller's; hidden if `quiet` or if it is no terminal. It is drawn when its length is set.
+pub(super) fn part(quiet: bool) -> ProgressBar {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(None, target);
+    let style = ProgressStyle::with_template("{msg} {bar:30} {percent}% {eta} left")
+        .expect("the template is a constant that a test renders");
+    bar.set_style(drawable(style));
+    bar
+}
+
 /// A spinner on standard error with a message and the time gone by; hidden if `quiet` or if it is no terminal.
 pub(super) fn spinner(message: String, quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
@@ -104,6 +115,7 @@ mod tests {
         download_bar(10).finish_and_clear();
         bar(3, true).finish_and_clear();
         steps(true).finish_and_clear();
+        part(true).finish_and_clear();
         spinner("compiling".to_string(), true).finish_and_clear();
     }
 }
