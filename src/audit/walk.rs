@@ -278,3 +278,63 @@ fn born_reads(lowered: &Module, pairs: &Pairs, row: Pair, read: &mut dyn FnMut(I
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::{comparable, machine::hold};
+    use crate::hlo::text;
+    use crate::passes::amp::{self, Policy, Reach};
+    use crate::pjrt::Client;
+
+    /// Layers of a product, a sum and an exponential; each product and sum is lowered.
+    fn layers(n: usize) -> Module {
+        let mut text =
+            "HloModule m\n\nENTRY m {\n  h0 = f32[4,4] parameter(0)\n  w = f32[4,4] parameter(1)\n".to_string();
+        for layer in 1..=n {
+            text += &format!(
+                "  d{layer} = f32[4,4] dot(h{}, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+                 a{layer} = f32[4,4] add(d{layer}, w)\n  n{layer} = f32[4,4] negate(a{layer})\n  \
+                 h{layer} = f32[4,4] exponential(n{layer})\n",
+                layer - 1
+            );
+        }
+        text += &format!("  ROOT out = f32[4,4] copy(h{n})\n}}\n");
+        text::parse(&text, "m.txt").unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Compiles and runs of an audit, and the share of the work that was said to be done, which never goes back.
+    fn counts(n_layers: usize, client: &Client) -> (usize, usize) {
+        let module = layers(n_layers);
+        let policy = Policy { allow: vec!["dot".into(), "add".into()], reach: Reach::All, ..Policy::default() };
+        let (lowered, _) = amp::run(&module, &policy).unwrap();
+        let inputs: Vec<Arc<Held>> = (0..2)
+            .map(|input| {
+                let bytes: Vec<u8> = (0..16).flat_map(|i| ((i + input) as f32 / 64.0).to_le_bytes()).collect();
+                hold(client.buffer_from_host(&bytes, crate::hlo::DType::F32, &[4, 4], 0).unwrap()).unwrap()
+            })
+            .collect();
+        let pairs = Pairs::new(&module, &lowered);
+        let (rows, skipped) = comparable(&module, &lowered, &pairs);
+        assert_eq!((rows.len(), skipped.len()), (4 * n_layers + 1, 0));
+        let machine = Machine::new(client, false);
+        let mut walk = Walk::new((&module, &inputs), (&lowered, &inputs), &pairs, &rows, false, machine).unwrap();
+        let done: u64 = rows.iter().map(|&row| walk.row(row).unwrap().work).sum();
+        assert_eq!(done, walk.work(), "what was said to be work is done");
+        let is_held = |side: &Side<'_>| side.values.iter().any(Option::is_some);
+        assert!(!is_held(&walk.reference) && !is_held(&walk.lowered), "nothing is held in the end");
+        (walk.machine.n_compiles, walk.machine.n_runs)
+    }
+
+    /// More layers are more runs, and no more compiles.
+    #[test]
+    fn compiles_go_by_kinds_of_instructions_and_runs_by_instructions() {
+        let client = Client::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}"));
+        let ((few, some), (same, more), (still, most)) = (counts(2, &client), counts(4, &client), counts(6, &client));
+        assert_eq!((few, few), (same, still));
+        // Each layer's four instructions in f32 and lowered, the two lowered ones once more, and casts: of the operands of
+        // either, in the lowered module and for what is born, and back.
+        assert_eq!(most - more, more - some, "linear");
+        assert!(few <= 5 + 2 + 2 && (more - some) / 2 <= 4 + 4 + 2 + 6, "{few} compiles, {} runs a layer", more - some);
+    }
+}

@@ -5,6 +5,7 @@ mod first;
 
 mod amp;
 mod audit;
+mod audit_alone;
 mod bits_pjrt;
 mod carried;
 mod foreign_modules;
