@@ -13,7 +13,7 @@
 
 use serde::Serialize;
 
-use crate::hlo::{DType, Element};
+use crate::hlo::DType;
 use half::{bf16, f16};
 
 /// What was found in one comparison. JSON has no infinity: an infinite number is written as `null`.
@@ -75,12 +75,12 @@ pub struct Comparison {
     square_reference: f64,
 }
 
-/// How elements of a dtype are read: known where the loop over elements is compiled, which is a call less for each.
-trait Reader {
+/// How elements of `N` bytes are read. The loops over elements are compiled for each pair of these, and written so that
+/// even a debug build, in which each call is one, takes few for an element.
+trait Reader<const N: usize> {
     const DTYPE: DType;
-    const N_BYTES: usize;
     const MIN_NORMAL: f64;
-    fn read(bytes: &[u8]) -> f64;
+    fn read(bytes: [u8; N]) -> f64;
 }
 
 struct F16;
@@ -88,40 +88,36 @@ struct BF16;
 struct F32;
 struct F64;
 
-impl Reader for F16 {
+impl Reader<2> for F16 {
     const DTYPE: DType = DType::F16;
-    const N_BYTES: usize = 2;
     const MIN_NORMAL: f64 = f16::MIN_POSITIVE.to_f64_const();
-    fn read(bytes: &[u8]) -> f64 {
-        f16::read(bytes).to_f64()
+    fn read(bytes: [u8; 2]) -> f64 {
+        f16::from_le_bytes(bytes).to_f64()
     }
 }
 
-impl Reader for BF16 {
+impl Reader<2> for BF16 {
     const DTYPE: DType = DType::BF16;
-    const N_BYTES: usize = 2;
     const MIN_NORMAL: f64 = bf16::MIN_POSITIVE.to_f64_const();
-    fn read(bytes: &[u8]) -> f64 {
+    fn read(bytes: [u8; 2]) -> f64 {
         // Its bits are the upper ones of an f32.
-        f32::from_bits(u32::from(u16::read(bytes)) << 16).into()
+        f64::from(f32::from_le_bytes([0, 0, bytes[0], bytes[1]]))
     }
 }
 
-impl Reader for F32 {
+impl Reader<4> for F32 {
     const DTYPE: DType = DType::F32;
-    const N_BYTES: usize = 4;
     const MIN_NORMAL: f64 = f32::MIN_POSITIVE as f64;
-    fn read(bytes: &[u8]) -> f64 {
-        f32::read(bytes).into()
+    fn read(bytes: [u8; 4]) -> f64 {
+        f64::from(f32::from_le_bytes(bytes))
     }
 }
 
-impl Reader for F64 {
+impl Reader<8> for F64 {
     const DTYPE: DType = DType::F64;
-    const N_BYTES: usize = 8;
     const MIN_NORMAL: f64 = f64::MIN_POSITIVE;
-    fn read(bytes: &[u8]) -> f64 {
-        <f64 as Element>::read(bytes)
+    fn read(bytes: [u8; 8]) -> f64 {
+        f64::from_le_bytes(bytes)
     }
 }
 
@@ -150,6 +146,11 @@ fn ulp_exponent(value: f64) -> i64 {
     exponent.clamp(-126, 127) - 7
 }
 
+/// Of a magnitude: false for a NaN too.
+fn is_finite(magnitude: f64) -> bool {
+    magnitude < f64::INFINITY
+}
+
 /// Of an exponent that a normal f64 has.
 fn power_of_two(exponent: i64) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
@@ -162,31 +163,38 @@ impl Comparison {
     /// If a dtype is not [`is_comparable`] or the arrays have different numbers of elements: a bug of the caller.
     pub fn add(&mut self, reference: (DType, &[u8]), measured: (DType, &[u8])) {
         let of = |dtype| kind(dtype).expect("the caller compares comparable dtypes");
+        let measured = (of(measured.0), measured.1);
         match of(reference.0) {
-            DType::F16 => self.add_to::<F16>(reference.1, (of(measured.0), measured.1)),
-            DType::BF16 => self.add_to::<BF16>(reference.1, (of(measured.0), measured.1)),
-            DType::F32 => self.add_to::<F32>(reference.1, (of(measured.0), measured.1)),
-            _ => self.add_to::<F64>(reference.1, (of(measured.0), measured.1)),
+            DType::F16 => self.add_to::<2, F16>(reference.1, measured),
+            DType::BF16 => self.add_to::<2, BF16>(reference.1, measured),
+            DType::F32 => self.add_to::<4, F32>(reference.1, measured),
+            _ => self.add_to::<8, F64>(reference.1, measured),
         }
     }
 
-    fn add_to<R: Reader>(&mut self, reference: &[u8], (dtype, measured): (DType, &[u8])) {
+    fn add_to<const N: usize, R: Reader<N>>(&mut self, reference: &[u8], (dtype, measured): (DType, &[u8])) {
         match dtype {
-            DType::F16 => self.add_of::<R, F16>(reference, measured),
-            DType::BF16 => self.add_of::<R, BF16>(reference, measured),
-            DType::F32 => self.add_of::<R, F32>(reference, measured),
-            _ => self.add_of::<R, F64>(reference, measured),
+            DType::F16 => self.add_of::<N, 2, R, F16>(reference, measured),
+            DType::BF16 => self.add_of::<N, 2, R, BF16>(reference, measured),
+            DType::F32 => self.add_of::<N, 4, R, F32>(reference, measured),
+            _ => self.add_of::<N, 8, R, F64>(reference, measured),
         }
     }
 
-    fn add_of<R: Reader, X: Reader>(&mut self, reference: &[u8], measured: &[u8]) {
-        let (n, expected) = (measured.len() / X::N_BYTES, reference.len() / R::N_BYTES);
-        assert_eq!(n, expected, "arrays of one shape have the same number of elements");
+    fn add_of<const N: usize, const M: usize, R: Reader<N>, X: Reader<M>>(
+        &mut self,
+        reference: &[u8],
+        measured: &[u8],
+    ) {
+        let (references, measures) = (reference.as_chunks::<N>().0, measured.as_chunks::<M>().0);
+        assert_eq!(measures.len(), references.len(), "arrays of one shape have the same number of elements");
         if R::DTYPE == X::DTYPE && reference == measured {
-            reference.chunks_exact(R::N_BYTES).for_each(|r| self.same_element(R::read(r)));
+            for &r in references {
+                self.same_element(R::read(r));
+            }
             return;
         }
-        for (r, x) in reference.chunks_exact(R::N_BYTES).zip(measured.chunks_exact(X::N_BYTES)) {
+        for (&r, &x) in references.iter().zip(measures) {
             self.element(R::read(r), X::read(x), R::MIN_NORMAL, X::MIN_NORMAL);
         }
     }
@@ -194,13 +202,18 @@ impl Comparison {
     /// What [`element`](Self::element) does of an element and itself.
     fn same_element(&mut self, r: f64) {
         self.n += 1;
-        if !r.is_finite() {
+        let magnitude = r.abs();
+        if !is_finite(magnitude) {
             self.n_not_finite += 1;
             return;
         }
         self.n_finite += 1;
-        self.max_reference = self.max_reference.max(r.abs());
-        self.n_nonzero += u64::from(r != 0.0);
+        if magnitude > self.max_reference {
+            self.max_reference = magnitude;
+        }
+        if magnitude > 0.0 {
+            self.n_nonzero += 1;
+        }
         let square = r * r;
         self.product += square;
         self.square_measured += square;
@@ -209,35 +222,58 @@ impl Comparison {
 
     fn element(&mut self, r: f64, x: f64, r_normal: f64, x_normal: f64) {
         self.n += 1;
-        self.n_not_finite += u64::from(!r.is_finite());
-        if !(r.is_finite() && x.is_finite()) {
-            let same = r == x || r.is_nan() && x.is_nan();
-            self.n_introduced += u64::from(!same && !x.is_finite());
-            self.n_lost += u64::from(!same && x.is_finite());
-            self.n_overflowed += u64::from(r.is_finite() && x.is_infinite());
+        let (scale, magnitude) = (r.abs(), x.abs());
+        if !(is_finite(scale) && is_finite(magnitude)) {
+            self.not_finite(r, x);
             return;
         }
         self.n_finite += 1;
-        let is_subnormal = |value: f64, normal: f64| value != 0.0 && value.abs() < normal;
-        self.n_subnormal += u64::from(is_subnormal(x, x_normal) && !is_subnormal(r, r_normal));
-        self.n_flushed += u64::from(x == 0.0 && r != 0.0);
+        if magnitude < x_normal {
+            let r_is_subnormal = scale != 0.0 && scale < r_normal;
+            self.n_subnormal += u64::from(magnitude != 0.0 && !r_is_subnormal);
+            self.n_flushed += u64::from(magnitude == 0.0 && scale != 0.0);
+        }
         let error = (x - r).abs();
-        self.max_reference = self.max_reference.max(r.abs());
-        self.max_abs = self.max_abs.max(error);
+        if scale > self.max_reference {
+            self.max_reference = scale;
+        }
+        if error > self.max_abs {
+            self.max_abs = error;
+        }
         self.sum_abs += error;
-        if r != 0.0 {
-            let relative = error / r.abs();
+        if scale > 0.0 {
             self.n_nonzero += 1;
-            self.max_rel = self.max_rel.max(relative);
-            self.sum_rel += relative;
-            // Exact, as a division by the ulp would be.
-            let in_ulp = error * power_of_two(-ulp_exponent(r));
-            self.max_ulp = self.max_ulp.max(in_ulp);
-            self.sum_ulp += in_ulp;
+            if error > 0.0 {
+                self.relative(error, scale);
+            }
         }
         self.product += x * r;
         self.square_measured += x * x;
         self.square_reference += r * r;
+    }
+
+    /// An error at a magnitude that is not zero.
+    fn relative(&mut self, error: f64, scale: f64) {
+        let relative = error / scale;
+        if relative > self.max_rel {
+            self.max_rel = relative;
+        }
+        self.sum_rel += relative;
+        // Exact, as a division by the ulp would be.
+        let in_ulp = error * power_of_two(-ulp_exponent(scale));
+        if in_ulp > self.max_ulp {
+            self.max_ulp = in_ulp;
+        }
+        self.sum_ulp += in_ulp;
+    }
+
+    /// A pair of which one is a NaN or an infinity.
+    fn not_finite(&mut self, r: f64, x: f64) {
+        let same = r == x || r.is_nan() && x.is_nan();
+        self.n_not_finite += u64::from(!r.is_finite());
+        self.n_introduced += u64::from(!same && !x.is_finite());
+        self.n_lost += u64::from(!same && x.is_finite());
+        self.n_overflowed += u64::from(r.is_finite() && x.is_infinite());
     }
 
     /// What was found so far.

@@ -69,6 +69,24 @@ fn json_holds_every_instruction_and_the_page_too() {
     assert_eq!(json["error"], 1.0 / 512.0);
     assert_eq!((&json["is_right"], &json["budget"], &json["search"]), (&Value::Bool(true), &Value::Null, &Value::Null));
     assert_eq!(json["results"].as_array().unwrap().len(), 3);
+    let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+    let known = [
+        "budget",
+        "error",
+        "file",
+        "first_not_finite",
+        "flush_subnormals",
+        "is_right",
+        "module",
+        "n_slices",
+        "policy",
+        "results",
+        "rows",
+        "saved_policy",
+        "search",
+        "skipped",
+    ];
+    assert_eq!(keys.iter().copied().collect::<std::collections::BTreeSet<_>>(), known.into_iter().collect());
     let html = std::fs::read_to_string(folder.path().join("a.html")).unwrap();
     assert!(html.contains("<td>difference</td>") && html.contains("<svg"), "{html}");
     assert!(!html.contains("http"), "{html}");
@@ -139,6 +157,11 @@ fn what_cannot_run_is_exit_2() {
     let folder = folder();
     for (args, expected) in [
         (vec!["audit", "missing.txt", "--random", "1"], "cannot read missing.txt"),
+        (
+            vec!["audit", "models/mlp.yaml", "--random", "1"],
+            "models/mlp.yaml is a model in YAML, and `audit` takes a module\nhelp: write its program in f32 first, \
+             `bf16scope emit models/mlp.yaml --precision f32 -o mlp.hlo.pb`, then audit mlp.hlo.pb",
+        ),
         (vec!["audit", "cancels.txt", "--random", "1", "--budget", "0"], "expected a number over 0, such as 1e-2"),
         (vec!["audit", "cancels.txt", "--random", "1", "--policy", "none.yaml"], "cannot read the policy none.yaml"),
     ] {
