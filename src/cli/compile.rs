@@ -247,14 +247,22 @@ fn by_figure(target: &Target, unit: &str, devices: Devices, entries: &[Entry]) -
     table
 }
 
+/// What every table of several programs has.
+struct Figure {
+    title: &'static str,
+    shown: fn(&CompileReport) -> String,
+    value: fn(&CompileReport) -> f64,
+}
+
+const FIGURES: [Figure; 3] = [
+    Figure { title: "HBM total", shown: |r| report::mib(r.hbm.total), value: |r| r.hbm.total as f64 },
+    Figure { title: "cycles", shown: |r| report::grouped(r.cycles as i64), value: |r| r.cycles as f64 },
+    Figure { title: "time", shown: |r| report::seconds(r.seconds), value: |r| r.seconds },
+];
+
 /// A row for each program, and each figure over the first's.
 fn by_entry(unit: &str, devices: Devices, entries: &[Entry]) -> Table {
-    const CORE: [(&str, fn(&CompileReport) -> String, fn(&CompileReport) -> f64); 3] = [
-        ("HBM total", |report| report::mib(report.hbm.total), |report| report.hbm.total as f64),
-        ("cycles", |report| report::grouped(report.cycles as i64), |report| report.cycles as f64),
-        ("time", |report| report::seconds(report.seconds), |report| report.seconds),
-    ];
-    let core = CORE.iter().flat_map(|(title, ..)| [Column::number(*title), Column::number("×")]);
+    let core = FIGURES.iter().flat_map(|figure| [Column::number(figure.title), Column::number("×")]);
     let extra = [
         Column::number("of the HBM").extra(1),
         Column::number("temporaries").extra(2),
@@ -269,7 +277,7 @@ fn by_entry(unit: &str, devices: Devices, entries: &[Entry]) -> Table {
         let mut cells = vec![entry.precision.clone()];
         match entry.outcome.report() {
             Some(own) => {
-                for (_, shown, value) in &CORE {
+                for Figure { shown, value, .. } in &FIGURES {
                     cells.push(shown(own));
                     cells.push(base.map_or("-".to_string(), |base| report::ratio(value(own), value(base))));
                 }
@@ -281,7 +289,7 @@ fn by_entry(unit: &str, devices: Devices, entries: &[Entry]) -> Table {
                     format!("{:.1}", own.examples_per_second),
                 ]);
             }
-            None => cells.extend((0..2 * CORE.len() + 5).map(|_| "-".to_string())),
+            None => cells.extend((0..2 * FIGURES.len() + 5).map(|_| "-".to_string())),
         }
         cells.push(entry.time());
         table.row(cells);
