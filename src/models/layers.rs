@@ -22,6 +22,7 @@
 //!
 //! A file is checked when it is read, by building its programs: whatever does not fit is an error with line and column.
 
+mod block;
 mod build;
 mod choice;
 mod conv;
@@ -37,17 +38,18 @@ mod pool;
 mod sequence;
 mod shape;
 
+pub use block::{DropRates, MbConv, SqueezeExcite, TransformerBlock};
 pub use conv::{Conv, DepthwiseConv};
 pub use dense::Dense;
 pub use elementwise::{Activation, Rescaling};
 pub use kinds::{Arity, Kind, Layer};
 pub use merge::{Add, Average, Concat, Maximum, Minimum, Multiply, Subtract};
-pub use norm::{BatchNorm, Dropout, LayerNorm};
+pub use norm::{BatchNorm, Dropout, LayerNorm, StochasticDepth};
 pub use objective::{Loss, LossKind, LossOptions, Metric, MetricKind, MetricOptions};
 pub use options::{DataFormat, Initializer, Padding, Pair};
 pub use pool::{AvgPool, GlobalAvgPool, GlobalMaxPool, MaxPool};
 pub use sequence::{Attention, Embedding, PositionEmbedding};
-pub use shape::{Flatten, Reshape, Upsample, ZeroPadding};
+pub use shape::{Flatten, Reshape, Take, Upsample, ZeroPadding};
 
 use super::yaml::{self, Node, NodeError};
 use crate::graph::Scope;
@@ -257,9 +259,29 @@ impl Config {
         let Keys { inputs, labels, layers, outputs, loss, metrics } = Keys::deserialize(node)?;
         let (inputs, labels, outputs) = (inputs.0, labels.0, outputs.0);
         let config = Config { inputs, labels, layers, outputs, loss: loss.0, metrics: metrics.0 };
-        build::check(&config)?;
+        build::check(&config).map_err(|error| NodeError { path: way_in(node, &error.path), ..error })?;
         Ok(config)
     }
+}
+
+/// The way in `node` to where a way leads that knows one form of losses and metrics: an option may stand beside the kind or
+/// in it, or be the kind's value, and a list of one may be none.
+fn way_in(node: &Node, path: &[yaml::Step]) -> Vec<yaml::Step> {
+    let (mut way, mut nodes) = (Vec::new(), vec![node]);
+    for step in path {
+        let before = nodes.len().checked_sub(2).map(|at| nodes[at]);
+        if let Some(next) = nodes.last().and_then(|node| node.get(step)) {
+            nodes.push(next);
+        } else if let Some(next) = before.and_then(|node| node.get(step)) {
+            way.pop();
+            nodes.pop();
+            nodes.push(next);
+        } else {
+            continue;
+        }
+        way.push(step.clone());
+    }
+    way
 }
 
 impl<'de> Deserialize<'de> for Config {
@@ -314,8 +336,12 @@ impl Task for Layers {
         let mut function = self.config.clone();
         let mut rates = Vec::new();
         for layer in &mut function.layers {
-            if let Kind::Dropout(dropout) = &mut layer.kind {
-                rates.push(std::mem::take(&mut dropout.rate));
+            match &mut layer.kind {
+                Kind::Dropout(dropout) => rates.push(std::mem::take(&mut dropout.rate)),
+                Kind::StochasticDepth(depth) => rates.push(std::mem::take(&mut depth.rate)),
+                Kind::TransformerBlock(block) => rates.push(std::mem::take(&mut block.dropout)),
+                Kind::MbConv(block) => rates.extend(std::mem::take(&mut block.stochastic_depth).0),
+                _ => {}
             }
         }
         let identity = Identity::new("layers").of(&function).changeable(&["labels", "loss", "metrics"]);

@@ -27,6 +27,7 @@ mod pool;
 mod pool_first;
 mod reshape;
 mod space_to_depth;
+mod squeeze_excite;
 mod token_loss;
 mod window;
 
@@ -39,7 +40,7 @@ pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{Conv2d, conv2d};
 pub use dense::{Dense, dense, flatten};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
-pub use dropout::dropout;
+pub use dropout::{dropout, stochastic_depth};
 pub use embedding::{Embedding, PositionEmbedding, embedding, position_embedding};
 pub use feed_forward::{FeedForward, feed_forward};
 pub use layer_norm::{LayerNorm, Variance, layer_norm};
@@ -53,8 +54,9 @@ pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, is_on_side, sides, 
 pub use paired::conv2d_paired;
 pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};
-pub use reshape::{reshape_example, upsample, zero_padding};
+pub use reshape::{reshape_example, take, upsample, zero_padding};
 pub use space_to_depth::conv2d_space_to_depth;
+pub use squeeze_excite::{SqueezeExcite, squeeze_excite};
 pub use token_loss::{TokenLoss, token_logits, token_loss};
 pub use window::{Format, Padding};
 

@@ -3,7 +3,7 @@
 use super::window::Format;
 use super::{at_least, of_rank};
 use crate::graph::Tensor;
-use crate::hlo::ops::{PadDim, RuleError};
+use crate::hlo::ops::{PadDim, RuleError, SliceDim};
 
 /// Each example in other dims; one of them may be -1, and is then what is left.
 ///
@@ -42,6 +42,42 @@ pub fn reshape_example(x: &Tensor, dims: &[i64]) -> Tensor {
     let rest = n_elements / known.unwrap_or(1);
     let target = dims.iter().map(|&dim| if dim == -1 { rest } else { dim });
     x.reshape(std::iter::once(batch).chain(target).collect::<Vec<_>>())
+}
+
+/// What stands at `index` of `axis`, which goes; the batch is axis 0, and stays.
+///
+/// # Shapes
+/// x `[batch, a, b, …]` → of axis 1 `[batch, b, …]`.
+///
+/// # Types
+/// Any; nothing is computed.
+///
+/// # Errors
+/// An axis that x has not, or the batch; an index that the axis has not.
+#[track_caller]
+pub fn take(x: &Tensor, index: i64, axis: i64) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    let mut dims = x.dims();
+    let at = x.axis(axis);
+    if !(1..dims.len() as i64).contains(&at) {
+        let message = format!("axis is {axis}, expected one of {} after the batch", x.shape());
+        return x.graph().fail("take", &[x], RuleError::new("take/axis", message));
+    }
+    if !(0..dims[at as usize]).contains(&index) {
+        let message =
+            format!("index is {index}, expected 0 up to but not including {} of {}", dims[at as usize], x.shape());
+        return x.graph().fail("take", &[x], RuleError::new("take/index", message));
+    }
+    let of = |(number, &size): (usize, &i64)| match number as i64 == at {
+        true => SliceDim { start: index, limit: index + 1, stride: 1 },
+        false => SliceDim { start: 0, limit: size, stride: 1 },
+    };
+    let slices: Vec<SliceDim> = dims.iter().enumerate().map(of).collect();
+    let slice = x.slice(&slices);
+    dims.remove(at as usize);
+    slice.reshape(dims)
 }
 
 /// Zeros around images: `[[above, below], [left, right]]`.

@@ -236,7 +236,7 @@ fn a_layer_that_is_written_wrong() {
     check_layers(
         "  - flatten\n  - {dens: 10}\n",
         expect![[r#"
-        model.yaml:5:6: unknown value `dens`, expected one of dense, conv, depthwise_conv, batch_norm, layer_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, activation, rescaling, embedding, position_embedding, attention, flatten, reshape, zero_padding, upsample, concat, add, subtract, multiply, average, maximum, minimum
+        model.yaml:5:6: unknown value `dens`, expected one of dense, conv, depthwise_conv, batch_norm, layer_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, stochastic_depth, squeeze_excite, mb_conv, activation, rescaling, embedding, position_embedding, attention, transformer_block, flatten, reshape, take, zero_padding, upsample, concat, add, subtract, multiply, average, maximum, minimum
           5 |   - {dens: 10}
             |      ^^^^
           help: did you mean `dense`?"#]],
@@ -568,10 +568,10 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: {mean_squared_error: densse}\n",
         expect![[r#"
-        model.yaml:5:7: loss `mean_squared_error` judges `densse`, which is no output and no layer
-          5 | loss: {mean_squared_error: densse}
-            |       ^^^^^^^^^^^^^^^^^^^
-          help: did you mean `dense`?"#]],
+            model.yaml:5:28: loss `mean_squared_error` judges `densse`, which is no output and no layer
+              5 | loss: {mean_squared_error: densse}
+                |                            ^^^^^^
+              help: did you mean `dense`?"#]],
     );
     check(
         "outputs: [dense, dense_1]\nloss: mean_squared_error\n",

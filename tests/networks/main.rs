@@ -6,6 +6,7 @@ mod examples;
 mod first;
 
 mod bf16_scope;
+mod blocks;
 mod functions_tf;
 mod grad;
 mod grad_cases;

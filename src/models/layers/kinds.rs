@@ -3,7 +3,7 @@
 //! A kind is added in two files: its options with their `build` in one beside this, and a line of the table here.
 
 use super::choice::{Choice, under};
-use super::{conv, dense, elementwise, merge, norm, pool, sequence, shape};
+use super::{block, conv, dense, elementwise, merge, norm, pool, sequence, shape};
 use crate::graph::{Scope, Tensor};
 use crate::models::yaml::{Node, NodeError, Step};
 use crate::nn;
@@ -120,6 +120,12 @@ kinds! {
     GlobalAvgPool(pool::GlobalAvgPool) = "global_avg_pool", "GlobalAveragePooling2D";
     /// Zeroes elements in training.
     Dropout(norm::Dropout) = "dropout", "Dropout";
+    /// Leaves whole examples out in training.
+    StochasticDepth(norm::StochasticDepth) = "stochastic_depth", "StochasticDepth";
+    /// Channels weighted by what the whole image says.
+    SqueezeExcite(block::SqueezeExcite) = "squeeze_excite", "SqueezeAndExcite2D";
+    /// Inverted bottlenecks.
+    MbConv(block::MbConv) = "mb_conv", "MBConvBlock";
     /// A function of each element.
     Activation(elementwise::Activation) = "activation", "Activation";
     /// `x · scale + offset`.
@@ -130,10 +136,14 @@ kinds! {
     PositionEmbedding(sequence::PositionEmbedding) = "position_embedding", "PositionEmbedding";
     /// Attention over several heads.
     Attention(sequence::Attention) = "attention", "MultiHeadAttention";
+    /// Attention and a feed-forward network.
+    TransformerBlock(block::TransformerBlock) = "transformer_block", "TransformerEncoder";
     /// All axes but the batch as one.
     Flatten(shape::Flatten) = "flatten", "Flatten";
     /// Each example in other dims.
     Reshape(shape::Reshape) = "reshape", "Reshape";
+    /// One of an axis.
+    Take(shape::Take) = "take", "Take";
     /// Zeros around images.
     ZeroPadding(shape::ZeroPadding) = "zero_padding", "ZeroPadding2D";
     /// Every pixel several times.

@@ -1,4 +1,5 @@
-//! `batch_norm`, `layer_norm` and `dropout`: Keras' `BatchNormalization`, `LayerNormalization` and `Dropout`.
+//! `batch_norm`, `layer_norm`, `dropout` and `stochastic_depth`: Keras' `BatchNormalization`, `LayerNormalization` and
+//! `Dropout`, and dropout of whole examples.
 
 use super::kinds::LayerOptions;
 use super::options::Initializer;
@@ -103,5 +104,20 @@ pub struct Dropout {
 impl LayerOptions for Dropout {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
         nn::dropout(s, inputs[0], name, self.rate)
+    }
+}
+
+/// Options of `stochastic_depth`; see [`nn::stochastic_depth`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StochasticDepth {
+    /// The part of the examples that are set to 0 in training.
+    #[serde(deserialize_with = "yaml::fraction")]
+    pub rate: f64,
+}
+
+impl LayerOptions for StochasticDepth {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        nn::stochastic_depth(s, inputs[0], name, self.rate)
     }
 }

@@ -296,7 +296,7 @@ impl Metric {
     }
 
     /// Its kind's name.
-    fn kind_name(&self) -> &'static str {
+    pub(super) fn kind_name(&self) -> &'static str {
         let same = |other: &MetricKind| std::mem::discriminant(other) == std::mem::discriminant(&self.kind);
         METRICS.iter().find(|(_, kind)| same(kind)).map_or("", |(name, _)| name)
     }

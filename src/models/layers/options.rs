@@ -124,8 +124,14 @@ pub enum Initializer {
     LecunUniform,
     /// Truncated normal, variance `1 / inputs`.
     LecunNormal,
+    /// Truncated normal, variance `2 / outputs`.
+    HeNormalFanOut,
+    /// Uniform, variance `1 / (3 · outputs)`: within `1 / √outputs`.
+    LecunUniformFanOut,
     /// Normal, standard deviation 0.05.
     RandomNormal,
+    /// Normal, standard deviation 0.02, as BERT and GPT-2 start (BERT's is truncated at two standard deviations).
+    BertNormal,
     /// Uniform within 0.05.
     RandomUniform,
 }
@@ -159,6 +165,9 @@ impl Initializer {
             Initializer::HeNormal => Init::HE_NORMAL,
             Initializer::LecunUniform => scaled(1.0, FanMode::FanIn, Distribution::Uniform),
             Initializer::LecunNormal => Init::VARIANCE_SCALING,
+            Initializer::HeNormalFanOut => scaled(2.0, FanMode::FanOut, Distribution::TruncatedNormal),
+            Initializer::LecunUniformFanOut => scaled(1.0 / 3.0, FanMode::FanOut, Distribution::Uniform),
+            Initializer::BertNormal => Init::Normal { stddev: 0.02 },
             Initializer::RandomNormal => Init::Normal { stddev: 0.05 },
             Initializer::RandomUniform => Init::Uniform { limit: 0.05 },
         }

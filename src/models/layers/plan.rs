@@ -70,7 +70,7 @@ impl Plan {
                 let error = NodeError::new(at("metrics", number), format!("two things are reported as `{name}`"));
                 return Err(error.with_help("give one of them another name: `name: …`"));
             }
-            let path = at("metrics", number);
+            let path = [at("metrics", number), vec![key(metric.kind_name()), key("output")]].concat();
             let source = plan.judged(config, &format!("metric `{name}`"), metric.options.output.as_deref(), path)?;
             plan.metrics.push(source);
         }
@@ -201,8 +201,12 @@ impl Plan {
         output.or_else(|| self.find(config, name)).ok_or_else(|| {
             let message = format!("{what} judges `{name}`, which is no output and no layer");
             let is_label = config.labels.iter().any(|label| label.name == name);
-            let help =
-                if is_label { format!("it is a label: write `labels: {name}`") } else { self.known(config, name) };
+            let outputs: Vec<String> = self.outputs.iter().map(|(name, _)| name.clone()).collect();
+            let help = match nearest(name, &outputs) {
+                _ if is_label => format!("it is a label: write `labels: {name}`"),
+                Some(output) => format!("did you mean `{output}`?"),
+                None => self.known(config, name),
+            };
             NodeError::new(path, message).with_help(help)
         })
     }

@@ -1,4 +1,4 @@
-//! Layers that only move elements: `flatten`, `reshape`, `zero_padding`, `upsample`.
+//! Layers that only move elements: `flatten`, `reshape`, `take`, `zero_padding`, `upsample`.
 
 use super::kinds::LayerOptions;
 use super::options::{DataFormat, Pair, is_default, one, two};
@@ -28,6 +28,27 @@ pub struct Reshape {
 impl LayerOptions for Reshape {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
         s.layer(name, |_| nn::reshape_example(inputs[0], &self.target_shape))
+    }
+}
+
+/// Options of `take`: what stands at one place of an axis, which goes. `{take: 0}` of a sequence is its first position.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Take {
+    /// The place, from 0.
+    pub index: u32,
+    /// The axis, the batch counted. Default 1.
+    #[serde(default = "first")]
+    pub axis: i64,
+}
+
+fn first() -> i64 {
+    1
+}
+
+impl LayerOptions for Take {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        s.layer(name, |_| nn::take(inputs[0], i64::from(self.index), self.axis))
     }
 }
 

@@ -78,6 +78,15 @@ impl NodeError {
         NodeError { help: Some(help.into()), ..self }
     }
 
+    /// The same, if it is serde's sentence in our words.
+    #[must_use]
+    pub fn in_own_words(self) -> NodeError {
+        match self.is_own {
+            true => self,
+            false => NodeError { message: super::problem(&self.message).to_string(), is_own: true, ..self },
+        }
+    }
+
     /// The same, seen from one step further out.
     #[must_use]
     pub fn within(mut self, step: Step) -> NodeError {
@@ -211,9 +220,65 @@ impl<'de> Deserializer<'de> for &'de Node {
 }
 
 impl Node {
+    /// Reads a node, and of it something else. Errors of `read` point at what they are about: they are made while the YAML
+    /// crate still knows where it is.
+    ///
+    /// # Errors
+    /// Those of the document, and those of `read`.
+    pub fn read<'de, D: Deserializer<'de>, T>(
+        deserializer: D,
+        read: impl FnOnce(Node) -> Result<T, NodeError>,
+    ) -> Result<T, D::Error> {
+        struct Then<F>(F);
+        impl<'de, T, F: FnOnce(Node) -> Result<T, NodeError>> Visitor<'de> for Then<F> {
+            type Value = T;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("keys, values and lists")
+            }
+            fn visit_unit<E: de::Error>(self) -> Result<T, E> {
+                (self.0)(Node::Null).map_err(E::custom)
+            }
+            fn visit_bool<E: de::Error>(self, value: bool) -> Result<T, E> {
+                (self.0)(Node::Bool(value)).map_err(E::custom)
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
+                (self.0)(u64::try_from(value).map_or(Node::Negative(value), Node::Whole)).map_err(E::custom)
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<T, E> {
+                (self.0)(Node::Whole(value)).map_err(E::custom)
+            }
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<T, E> {
+                (self.0)(Node::Float(value)).map_err(E::custom)
+            }
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<T, E> {
+                (self.0)(Node::Text(value.to_string())).map_err(E::custom)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, elements: A) -> Result<T, A::Error> {
+                let node = Node::deserialize(de::value::SeqAccessDeserializer::new(elements))?;
+                (self.0)(node).map_err(de::Error::custom)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<T, A::Error> {
+                let node = Node::deserialize(de::value::MapAccessDeserializer::new(entries))?;
+                (self.0)(node).map_err(de::Error::custom)
+            }
+        }
+        deserializer.deserialize_any(Then(read))
+    }
+
     /// Entries of a map, to be read one after another.
     pub fn entries(map: &[(String, Node)]) -> impl MapAccess<'_, Error = NodeError> {
         Entries { rest: map.iter(), value: None }
+    }
+
+    /// What a step leads to.
+    pub fn get(&self, step: &Step) -> Option<&Node> {
+        match (self, step) {
+            (Node::List(list), Step::Index(at)) => list.get(*at),
+            (Node::Map(map), Step::Key(key) | Step::KeyItself(key)) => {
+                map.iter().find(|(other, _)| other == key).map(|(_, node)| node)
+            }
+            _ => None,
+        }
     }
 
     /// What it is, for an error.

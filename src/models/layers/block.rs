@@ -1,0 +1,319 @@
+//! Layers that are several: `squeeze_excite`, `mb_conv` and `transformer_block`, the last two as often as `repeats` says.
+
+use super::kinds::LayerOptions;
+use super::options::{Initializer, Pair, is_default, one, yes};
+use crate::graph::{Distribution, FanMode, Init, Scope, Tensor};
+use crate::models::yaml;
+use crate::nn::{self, Activation, Gelu};
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The most blocks of one layer: as many as the deepest networks published have.
+const MAX_REPEATS: i64 = 1000;
+
+fn repeats<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    yaml::positive_up_to(deserializer, MAX_REPEATS)
+}
+
+fn single() -> i64 {
+    1
+}
+
+fn epsilon<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let is_positive = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();
+    yaml::number(deserializer, is_positive, "a number above 0 that f32 can hold")
+}
+
+/// Options of `squeeze_excite`; see [`nn::squeeze_excite`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SqueezeExcite {
+    /// Units between the two dense layers.
+    #[serde(deserialize_with = "yaml::positive")]
+    pub filters: i64,
+    /// What stands between them. Default `relu`.
+    #[serde(default = "relu")]
+    pub activation: Activation,
+    /// How the kernels start. Default `glorot_uniform`.
+    #[serde(default = "Initializer::glorot_uniform")]
+    pub kernel_initializer: Initializer,
+}
+
+fn relu() -> Activation {
+    Activation::Relu
+}
+
+impl LayerOptions for SqueezeExcite {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        let SqueezeExcite { filters, activation, kernel_initializer } = *self;
+        let config = nn::SqueezeExcite { filters, activation, kernel_init: kernel_initializer.init() };
+        nn::squeeze_excite(s, inputs[0], name, &config)
+    }
+}
+
+/// A rate of dropping whole branches: of the first and of the last of the blocks, and in a straight line between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct DropRates(pub [f64; 2]);
+
+impl DropRates {
+    fn of(self, number: i64, n: i64) -> f64 {
+        let [first, last] = self.0;
+        if n > 1 { first + (last - first) * number as f64 / (n - 1) as f64 } else { first }
+    }
+}
+
+impl<'de> Deserialize<'de> for DropRates {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DropRates, D::Error> {
+        struct OneOrTwo;
+        impl<'de> Visitor<'de> for OneOrTwo {
+            type Value = DropRates;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number from 0 up to but not including 1, or one of the first block and one of the last")
+            }
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<DropRates, E> {
+                match (0.0..1.0).contains(&value) {
+                    true => Ok(DropRates([value; 2])),
+                    false => Err(E::invalid_value(de::Unexpected::Float(value), &self)),
+                }
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<DropRates, E> {
+                self.visit_f64(value as f64)
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<DropRates, E> {
+                self.visit_f64(value as f64)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<DropRates, A::Error> {
+                #[derive(Deserialize)]
+                struct Rate(#[serde(deserialize_with = "yaml::fraction")] f64);
+                let mut rates = Vec::new();
+                while let Some(Rate(rate)) = elements.next_element()? {
+                    rates.push(rate);
+                }
+                match rates[..] {
+                    [first, last] => Ok(DropRates([first, last])),
+                    _ => {
+                        let found = format!("{} rates", rates.len());
+                        Err(de::Error::invalid_value(de::Unexpected::Other(&found), &self))
+                    }
+                }
+            }
+        }
+        deserializer.deserialize_any(OneOrTwo)
+    }
+}
+
+/// Options of `mb_conv`, the inverted bottleneck of MobileNetV2, MnasNet and EfficientNet: a convolution of 1×1 that
+/// expands the channels, a depthwise one, squeeze and excitation, and a convolution of 1×1 without an activation; after each
+/// convolution a batch norm. Where the strides are 1 and the channels stay, the input is added.
+///
+/// Kernels start normal with a variance of `2 / (outputs · height · width)`, as in the models' code, but truncated at two
+/// standard deviations.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MbConv {
+    /// Channels of the result.
+    #[serde(deserialize_with = "yaml::positive")]
+    pub filters: i64,
+    /// Height and width of the depthwise kernels.
+    pub kernel_size: Pair,
+    /// Steps down and right of the first block; those of the others are 1. Default 1.
+    #[serde(default = "one")]
+    pub strides: Pair,
+    /// So many times its channels a block has inside. Default 6.
+    #[serde(default = "six", deserialize_with = "yaml::positive")]
+    pub expand_ratio: i64,
+    /// Units of the squeeze, as a share of the block's channels; 0 is no squeeze and excitation. Default 0.
+    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "share")]
+    pub se_ratio: f64,
+    /// After the first two convolutions, and in the squeeze. Default `relu6`.
+    #[serde(default = "relu6")]
+    pub activation: Activation,
+    /// How often a block is left out in training, where its input is added: a rate, or `[first, last]`. Default 0.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub stochastic_depth: DropRates,
+    /// Whether the input is added. Default true.
+    #[serde(default = "yes")]
+    pub residual: bool,
+    /// Blocks behind one another. Default 1.
+    #[serde(default = "single", deserialize_with = "repeats")]
+    pub repeats: i64,
+    /// Of the batch norms. Default 0.99.
+    #[serde(default = "momentum", deserialize_with = "yaml::fraction")]
+    pub momentum: f64,
+    /// Of the batch norms. Default 0.001.
+    #[serde(default = "thousandth", deserialize_with = "epsilon")]
+    pub epsilon: f64,
+}
+
+fn six() -> i64 {
+    6
+}
+
+fn relu6() -> Activation {
+    Activation::Relu6
+}
+
+fn momentum() -> f64 {
+    0.99
+}
+
+fn thousandth() -> f64 {
+    0.001
+}
+
+fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    yaml::number(deserializer, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
+}
+
+/// Of the convolutions of [`MbConv`].
+const FAN_OUT: Init =
+    Init::VarianceScaling { scale: 2.0, mode: FanMode::FanOut, distribution: Distribution::TruncatedNormal };
+
+impl MbConv {
+    fn block(&self, s: &Scope, x: &Tensor, number: i64) -> Tensor {
+        let Some(&channels) = x.dims().get(3) else {
+            // What is no image is for the first convolution to refuse.
+            return nn::conv2d(s, x, "expand", &nn::Conv2d { filters: 1, kernel: [1, 1], ..nn::Conv2d::default() });
+        };
+        let norm = |x: &Tensor, name: &str| {
+            let (momentum, epsilon) = (self.momentum, self.epsilon as f32);
+            let gradient = s.tuning().norm_gradient;
+            nn::batch_norm(s, x, name, &nn::BatchNorm { momentum, epsilon, gradient, ..nn::BatchNorm::default() })
+        };
+        let pointwise = |x: &Tensor, name: &str, filters: i64| {
+            let config =
+                nn::Conv2d { filters, kernel: [1, 1], use_bias: false, kernel_init: FAN_OUT, ..nn::Conv2d::default() };
+            nn::conv2d(s, x, name, &config)
+        };
+        let inner = channels.saturating_mul(self.expand_ratio);
+        let expanded = match self.expand_ratio {
+            1 => x.clone(),
+            _ => self.activation.of(&norm(&pointwise(x, "expand", inner), "expand_bn")),
+        };
+        let strides = if number == 0 { self.strides.0 } else { [1, 1] };
+        let config = nn::DepthwiseConv2d {
+            kernel: self.kernel_size.0,
+            strides,
+            padding: nn::Padding::Same,
+            use_bias: false,
+            kernel_init: FAN_OUT,
+            ..nn::DepthwiseConv2d::default()
+        };
+        let y = nn::depthwise_conv2d(s, &expanded, "depthwise", &config);
+        let mut y = self.activation.of(&norm(&y, "depthwise_bn"));
+        if self.se_ratio > 0.0 {
+            let filters = ((channels as f64 * self.se_ratio) as i64).max(1);
+            let config = nn::SqueezeExcite { filters, activation: self.activation, kernel_init: FAN_OUT };
+            y = nn::squeeze_excite(s, &y, "squeeze_excite", &config);
+        }
+        let y = norm(&pointwise(&y, "project", self.filters), "project_bn");
+        match self.residual && strides == [1, 1] && channels == self.filters {
+            true => {
+                let rate = self.stochastic_depth.of(number, self.repeats);
+                (x + nn::stochastic_depth(s, &y, "stochastic_depth", rate)).named("add")
+            }
+            false => y,
+        }
+    }
+}
+
+impl LayerOptions for MbConv {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        repeated(s, name, self.repeats, inputs[0], |s, x, number| self.block(s, x, number))
+    }
+}
+
+/// Blocks behind one another, `block1` and so on.
+fn repeated(s: &Scope, name: &str, n: i64, x: &Tensor, block: impl Fn(&Scope, &Tensor, i64) -> Tensor) -> Tensor {
+    s.layer(name, |s| {
+        (0..n).fold(x.clone(), |x, number| s.layer(&format!("block{}", number + 1), |s| block(s, &x, number)))
+    })
+}
+
+/// Options of `transformer_block`: self-attention and a feed-forward network, each added to what it reads. Names and
+/// defaults are those of KerasHub's `TransformerEncoder`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TransformerBlock {
+    /// Heads, which share the features evenly.
+    #[serde(deserialize_with = "yaml::positive")]
+    pub num_heads: i64,
+    /// Units between the two layers of the feed-forward network.
+    #[serde(deserialize_with = "yaml::positive")]
+    pub intermediate_dim: i64,
+    /// What stands between them. Default `relu`.
+    #[serde(default = "relu")]
+    pub activation: Activation,
+    /// Of what each branch adds. Default 0.
+    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "yaml::fraction")]
+    pub dropout: f64,
+    /// Whether the layer norms stand before the branches, as in GPT-2, and not after the additions, as in BERT. Default
+    /// false.
+    #[serde(default)]
+    pub normalize_first: bool,
+    /// Whether a position sees only itself and those before it. Default false.
+    #[serde(default)]
+    pub use_causal_mask: bool,
+    /// Of the layer norms. Default 1e-5.
+    #[serde(default = "small", deserialize_with = "epsilon")]
+    pub layer_norm_epsilon: f64,
+    /// How the kernels start. Default `glorot_uniform`.
+    #[serde(default = "Initializer::glorot_uniform")]
+    pub kernel_initializer: Initializer,
+    /// Blocks behind one another. Default 1.
+    #[serde(default = "single", deserialize_with = "repeats")]
+    pub repeats: i64,
+}
+
+fn small() -> f64 {
+    1e-5
+}
+
+impl TransformerBlock {
+    fn connected(&self, s: &Scope, x: &Tensor, name: &str, branch: impl Fn(&Scope, &Tensor) -> Tensor) -> Tensor {
+        s.layer(name, |s| {
+            let norm = |x: &Tensor| {
+                let config = nn::LayerNorm { epsilon: self.layer_norm_epsilon, ..nn::LayerNorm::default() };
+                nn::layer_norm(s, x, "norm", &config)
+            };
+            let read = if self.normalize_first { norm(x) } else { x.clone() };
+            let sum = (x + nn::dropout(s, &branch(s, &read), "dropout", self.dropout)).named("add");
+            if self.normalize_first { sum } else { norm(&sum) }
+        })
+    }
+
+    fn feed_forward(&self, s: &Scope, x: &Tensor) -> Tensor {
+        let (hidden, units) = (self.intermediate_dim, x.dims().last().copied().unwrap_or(1));
+        let kernel_init = self.kernel_initializer.init();
+        let gelu = match self.activation {
+            Activation::Gelu => Gelu::Erf,
+            Activation::GeluTanh => Gelu::Tanh,
+            other => {
+                let of = |units| nn::Dense { units, kernel_init, ..nn::Dense::default() };
+                return nn::dense(s, &other.of(&nn::dense(s, x, "dense1", &of(hidden))), "dense2", &of(units));
+            }
+        };
+        nn::feed_forward(s, x, &nn::FeedForward { hidden, units, gelu, kernel_init, remat_hidden: false })
+    }
+
+    fn block(&self, s: &Scope, x: &Tensor) -> Tensor {
+        let x = self.connected(s, x, "attention", |s, x| {
+            let config = nn::Attention {
+                n_heads: self.num_heads,
+                is_causal: self.use_causal_mask,
+                kernel_init: self.kernel_initializer.init(),
+                softmax: s.tuning().softmax,
+                ..nn::Attention::default()
+            };
+            nn::attention(s, x, x, "heads", &config)
+        });
+        self.connected(s, &x, "feed_forward", |s, x| self.feed_forward(s, x))
+    }
+}
+
+impl LayerOptions for TransformerBlock {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        repeated(s, name, self.repeats, inputs[0], |s, x, _| self.block(s, x))
+    }
+}

@@ -1,0 +1,49 @@
+//! Squeeze and excitation: channels weighted by what the whole image says.
+
+use super::{Activation, Dense, Format, dense, global_avg_pool, of_rank};
+use crate::graph::{Init, Scope, Tensor};
+
+/// Configuration of [`squeeze_excite`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SqueezeExcite {
+    /// Units between the two dense layers.
+    pub filters: i64,
+    /// What stands between them.
+    pub activation: Activation,
+    /// How the kernels start.
+    pub kernel_init: Init,
+}
+
+/// `x · sigmoid(W₂ · activation(W₁ · mean(x) + b₁) + b₂)`, the mean over height and width, a factor for each channel.
+///
+/// # Shapes
+/// x `[b, h, w, c]` → the same; the variables of two dense layers, `reduce` `[c, filters]` and `expand` `[filters, c]`.
+///
+/// # Types
+/// As the layers that it is made of.
+///
+/// # Errors
+/// x not of rank 4 or not floating; `filters` below 1.
+///
+/// # Source
+/// Hu et al. 2018. EfficientNet's code has convolutions of 1×1 for the dense layers, which are the same.
+#[track_caller]
+pub fn squeeze_excite(s: &Scope, x: &Tensor, name: &str, config: &SqueezeExcite) -> Tensor {
+    s.layer(name, |s| {
+        if x.is_poison() {
+            return x.clone();
+        }
+        if let Err(error) = of_rank("squeeze_excite/rank", "x", x, 4, Format::Nhwc.axes()) {
+            return s.graph().fail("squeeze_excite", &[x], error);
+        }
+        let of = |units| Dense { units, kernel_init: config.kernel_init, ..Dense::default() };
+        let squeezed = global_avg_pool(x, Format::Nhwc);
+        let reduced = config.activation.of(&dense(s, &squeezed, "reduce", &of(config.filters)));
+        let excited = dense(s, &reduced, "expand", &of(x.dims()[3]));
+        if excited.is_poison() {
+            return excited;
+        }
+        let factors = Activation::Sigmoid.of(&excited);
+        x * factors.broadcast_in_dim(&x.dims(), &[0, 3])
+    })
+}
