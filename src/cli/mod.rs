@@ -37,6 +37,7 @@ mod probe;
 mod program;
 mod progress;
 mod run;
+mod schedule;
 mod several;
 mod signals;
 mod subjects;
@@ -113,6 +114,8 @@ enum Command {
     Predict(predict::Args),
     /// Compare recorded runs, f32 beside bf16: loss and metrics over steps, as a table and a page
     Curves(curves::Args),
+    /// Draw an experiment's learning rate over its steps, and say it where something happens
+    Schedule(schedule::Args),
     /// Show a number's bits, exact value and rounding error in each format, or where updates are lost
     Bits(bits::Args),
     /// Compile a model for a TPU, without one: what fits, what it costs, f32 beside bf16
@@ -147,6 +150,7 @@ impl Command {
             Command::Eval(_) => "eval",
             Command::Predict(_) => "predict",
             Command::Curves(_) => "curves",
+            Command::Schedule(_) => "schedule",
             Command::Bits(_) => "bits",
             Command::Cache(_) => "cache",
             Command::Compile(_) => "compile",
@@ -171,6 +175,7 @@ impl Command {
             | Command::Eval(_)
             | Command::Predict(_)
             | Command::Curves(_)
+            | Command::Schedule(_)
             | Command::Bits(_)
             | Command::Emit(_)
             | Command::Run(_)
@@ -188,6 +193,7 @@ impl Command {
             Command::Eval(args) => eval::run(args, context),
             Command::Predict(args) => predict::run(args, context),
             Command::Curves(args) => curves::run(args, context),
+            Command::Schedule(args) => schedule::run(args, context),
             Command::Bits(args) => bits::run(args, context),
             Command::Cache(args) => cache::run(args, context),
             Command::Compile(args) => compile::run(args, context),

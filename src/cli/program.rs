@@ -14,7 +14,7 @@ use crate::hlo::Module;
 use crate::hlo::verify::verify;
 use crate::task::{Feature, FeatureDType};
 use crate::tpu::Target;
-use crate::train::{Experiment, MAX_REPLICAS, Mesh, Objective, program};
+use crate::train::{Experiment, MAX_REPLICAS, Mesh, Objective, ProgramError, program};
 use crate::tuning::Tuning;
 
 /// Which program of a model.
@@ -50,7 +50,9 @@ pub(super) struct Choice {
 
 /// Reads a model file, and names it if that fails.
 pub(super) fn read(path: &Path) -> anyhow::Result<Experiment> {
-    Ok(Experiment::read(path)?)
+    let mut experiment = Experiment::read(path)?;
+    experiment.count_examples(path)?;
+    Ok(experiment)
 }
 
 impl Choice {
@@ -114,6 +116,10 @@ impl Choice {
         let mesh = self.devices.and_then(NonZeroU32::new).map_or(experiment.mesh, Mesh::replicas);
         let tuning = self.tune.tuning(experiment, target);
         build(experiment, self.program(), precision, self.batch(experiment), mesh, tuning)
+            .map_err(|error| match error.downcast::<ProgramError>() {
+                Ok(error) => experiment.with_its_line(&self.model, error.into()).into(),
+                Err(other) => other,
+            })
             .with_context(|| format!("{} cannot be built", self.model.display()))
     }
 }
@@ -130,7 +136,7 @@ pub(super) fn build(
     let (task, batch) = (experiment.task(), i64::from(batch));
     let program = match which {
         Which::Train => {
-            let objective = Objective { tuning, mesh, ..experiment.train.objective(precision) };
+            let objective = Objective { tuning, mesh, ..experiment.train.objective(precision)? };
             program::training(&*task, precision, batch, &objective)?
         }
         Which::Infer => program::prediction(&*task, precision, batch, &tuning)?,

@@ -117,6 +117,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         experiment.mesh = Mesh::replicas(n);
     }
     let examples = experiment.read_data(&args.experiment)?;
+    experiment.train.n_train = Some(examples.training.n_examples());
+    match experiment.check_schedule(&args.experiment) {
+        // Whoever trains for another time than the file says need not see the whole schedule.
+        Err(error) if args.epochs.is_some() || args.batch.is_some() => tracing::warn!("{error}"),
+        checked => checked?,
+    }
+    let placed = |error: TrainError| experiment.with_its_line(&args.experiment, error);
     let wanted = args.wanted();
     let path = wanted.path.clone();
     if let Some(from) = &args.resume {
@@ -129,11 +136,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let resumed = resumed.map(|from| Ok::<_, anyhow::Error>((from, Checkpoint::read(from)?))).transpose()?;
 
     // Whatever can be judged is, before a plugin is installed or a minute spent on compiling.
-    let mut spec = experiment.spec(args.precision, &Tuning::none());
+    let mut spec = experiment.spec(args.precision, &Tuning::none()).map_err(placed)?;
     spec.objective.tuning = args.tune.tuning(&experiment, &target_of(&args.device));
     let data = examples.data();
     let resumption = Resumption { other_function: args.other_function };
-    check(&spec, data)?;
+    check(&spec, data).map_err(placed)?;
     if let Some((from, checkpoint)) = &resumed {
         resumption.check(from, checkpoint, &spec)?;
         if let Some(before) = &checkpoint.data {
@@ -141,7 +148,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }
     }
     let client = client_of_all(&args.platform(experiment.mesh)?, &context.setup())?;
-    let mut session = Session::new(&client, spec)?;
+    let mut session = Session::new(&client, spec).map_err(placed)?;
     let changes = match &resumed {
         Some((from, checkpoint)) => session.restore(from, checkpoint, resumption)?,
         None => Vec::new(),

@@ -7,8 +7,9 @@
 
 use crate::models::yaml::{Node, NodeError};
 use serde::de::{
-    self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, MapAccess, Unexpected, VariantAccess, Visitor,
-    value::{MapAccessDeserializer, MapDeserializer},
+    self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, Unexpected,
+    VariantAccess, Visitor,
+    value::{MapAccessDeserializer, MapDeserializer, StrDeserializer},
 };
 use serde::forward_to_deserialize_any;
 use std::fmt;
@@ -31,6 +32,27 @@ pub fn read_or_number<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     of_number: OfNumber<T>,
 ) -> Result<T, D::Error> {
     deserializer.deserialize_any(Kinds { number: Some(of_number), kind: PhantomData })
+}
+
+/// The error of [`read()`] or [`read_or_number`], of a key that another kind has, with which that is.
+pub fn elsewhere<T: DeserializeOwned>(error: NodeError) -> NodeError {
+    let Some(key) = error.message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()) else {
+        return error;
+    };
+    let has = |kind: &&str| {
+        let mut keys = Vec::new();
+        // It fails, after it has named them.
+        drop(T::deserialize(AskKeys { kind, keys: &mut keys }));
+        keys.contains(&key)
+    };
+    let kinds: Vec<&str> = names_of::<T>().into_iter().filter(has).collect();
+    match kinds.is_empty() {
+        true => error,
+        false => {
+            let help = format!("`{key}` goes with `kind: {}`", kinds.join("`, `kind: "));
+            error.in_own_words().with_help(help)
+        }
+    }
 }
 
 /// What a number alone stands for; an error says which numbers do.
@@ -134,6 +156,79 @@ impl<'de> Deserializer<'de> for Ask<'_> {
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
         newtype_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+/// Is told what keys a kind has.
+struct AskKeys<'a> {
+    kind: &'a str,
+    keys: &'a mut Vec<&'static str>,
+}
+
+impl<'de> Deserializer<'de> for AskKeys<'_> {
+    type Error = de::value::Error;
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        visitor.visit_enum(self)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.keys.extend(fields);
+        Err(de::Error::custom("only asked"))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Self::Error> {
+        Err(de::Error::custom("only asked"))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map identifier ignored_any
+    }
+}
+
+impl<'de> EnumAccess<'de> for AskKeys<'_> {
+    type Error = de::value::Error;
+    type Variant = Self;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), Self::Error> {
+        let kind: StrDeserializer<'_, Self::Error> = self.kind.into_deserializer();
+        Ok((seed.deserialize(kind)?, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for AskKeys<'_> {
+    type Error = de::value::Error;
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.keys.extend(fields);
+        Err(de::Error::custom("only asked"))
+    }
+
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Self::Error> {
+        seed.deserialize(self)
+    }
+
+    fn unit_variant(self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, _len: usize, _visitor: V) -> Result<V::Value, Self::Error> {
+        Err(de::Error::custom("only asked"))
     }
 }
 

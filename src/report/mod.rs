@@ -2,11 +2,13 @@
 //!
 //! Tables fit a [`Screen`]. Pages for a browser are in [`html`], their plots in [`plot`].
 
+mod curve;
 pub mod html;
 pub mod plot;
 pub mod screen;
 mod table;
 
+pub use curve::Canvas;
 pub use screen::Screen;
 pub use table::{Column, Table};
 

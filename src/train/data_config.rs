@@ -1,9 +1,9 @@
 //! The `data` block of an experiment: which files hold the examples, and which of them are for testing.
 
 use super::error::TrainError;
+use super::lines;
 use super::run::Data;
 use crate::data::{Arrays, Source, csv, idx, mnist, npz};
-use crate::files;
 use crate::models::yaml::{self, NodeError, Step};
 use crate::task::{Feature, FeatureDType};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
@@ -35,12 +35,20 @@ pub struct DataConfig {
     /// What features that the network computes with are multiplied by: a number for all of them, or one by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<Scale>,
+    /// How many examples training has: what schedules by epoch count with where the files are not read. Where they are, it
+    /// must be so.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
+    pub n_train: Option<u64>,
     /// How many examples at the end are for testing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n_test: Option<u64>,
     /// The files of those that are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<TestConfig>,
+}
+
+fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    Ok(Some(yaml::positive(deserializer)? as u64))
 }
 
 /// The files of the examples for testing, of the same format.
@@ -203,6 +211,10 @@ impl DataConfig {
                 return Err(wrong("", format!("{n} of `csv`, `npz`, `idx` and `mnist`"), "one of them"));
             }
         };
+        if let Some(n_train) = self.n_train.filter(|n_train| *n_train != training.n_examples()) {
+            let expected = format!("{}, as many as there are, or no `n_train`", training.n_examples());
+            return Err(wrong("n_train", format!("`n_train: {n_train}`"), &expected));
+        }
         let ready = |arrays| self.ready(arrays, self.csv.is_some(), features, &factors);
         Ok(Examples { training: ready(training)?, test: ready(test)? })
     }
@@ -295,8 +307,7 @@ fn wrong_in(path: &Path, keys: &[&str], measured: &str, expected: &str) -> Train
         "`data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}} or {mnist: DIRECTORY}, with `n_test: N` or `test: {…}`, and \
          `scale`; docs/EXPERIMENTS.md lists them",
     );
-    let text = files::read_text(path, yaml::MAX_BYTES as u64).unwrap_or_default();
-    yaml::error_at(&path.display().to_string(), &text, error).into()
+    lines::error_in(path, error)
 }
 
 fn places_of(test: &TestConfig) -> Vec<Place<'_>> {

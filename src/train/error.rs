@@ -36,6 +36,16 @@ pub enum TrainError {
         /// The file.
         path: PathBuf,
     },
+    /// A schedule by epoch, and an epoch of steps that nobody knows, or of too few.
+    #[error("`{key}`: {problem}\nhelp: {help}")]
+    Epochs {
+        /// `learning_rate` or `warm_up`.
+        key: &'static str,
+        /// What is wrong.
+        problem: String,
+        /// What to do.
+        help: String,
+    },
     /// A file that no examples are read from.
     #[error("{}: a file of another kind, expected one whose name ends in .npz, .csv or .csv.gz", path.display())]
     OtherFile {

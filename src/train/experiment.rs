@@ -14,7 +14,9 @@
 
 use super::checkpoint::Place;
 use super::data_config::{DataConfig, Examples};
+use super::epochs::{Timed, unreached};
 use super::error::TrainError;
+use super::lines;
 use super::mesh::Mesh;
 use super::objective::Objective;
 use super::run::Plan;
@@ -23,7 +25,7 @@ use super::steps_per_call::StepsPerCall;
 use crate::data::Source;
 use crate::files;
 use crate::graph::Precision;
-use crate::models::yaml::{NodeError, Step};
+use crate::models::yaml::{Node, NodeError, Step};
 use crate::models::{Model, kind, yaml};
 use crate::optim::{Clip, LearningRate, LossScale, Optimizer, Update, WarmUp, WeightDecay};
 use crate::task::Task;
@@ -67,13 +69,16 @@ pub struct TrainConfig {
     /// How many pixels images are shifted by at most, at random, half of them not at all. Default 0.
     pub shift: u32,
     /// How variables change. Default momentum 0.9.
-    #[serde(deserialize_with = "kind::read")]
+    #[serde(deserialize_with = "optimizer")]
     pub optimizer: Optimizer,
     /// How fast; a number alone is constant. Default 0.1.
-    #[serde(deserialize_with = "learning_rate")]
-    pub learning_rate: LearningRate,
+    pub learning_rate: Timed<LearningRate>,
     /// What the rate is before. Default nothing.
-    pub warm_up: Option<WarmUp>,
+    pub warm_up: Option<Timed<WarmUp>>,
+    /// Training examples, as far as they are known: with `batch` they say how many steps an epoch has. [`Experiment::read`]
+    /// takes them from `data`, where that says `n_train`; who reads the data knows better.
+    #[serde(skip)]
+    pub n_train: Option<u64>,
     /// L2 regularisation. Default none.
     pub weight_decay: WeightDecay,
     /// What gradients that are too large become. Default none.
@@ -107,8 +112,8 @@ fn count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Er
     Ok(yaml::positive_up_to(deserializer, i64::from(i32::MAX))? as u32)
 }
 
-fn learning_rate<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<LearningRate, D::Error> {
-    kind::read_or_number(deserializer, LearningRate::constant)
+fn optimizer<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optimizer, D::Error> {
+    Node::read(deserializer, |node| kind::read(&node).map_err(kind::elsewhere::<Optimizer>))
 }
 
 fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
@@ -129,8 +134,9 @@ impl Default for TrainConfig {
             seed: 0,
             shift: 0,
             optimizer: Optimizer::default(),
-            learning_rate: LearningRate::default(),
+            learning_rate: Timed::Steps(LearningRate::default()),
             warm_up: None,
+            n_train: None,
             weight_decay: WeightDecay::default(),
             clip: None,
             label_smoothing: 0.0,
@@ -145,21 +151,98 @@ impl Default for TrainConfig {
 }
 
 impl TrainConfig {
-    /// What the training program minimises in this precision, and how; not tuned.
-    pub fn objective(&self, precision: Precision) -> Objective {
-        let update = Update {
-            optimizer: self.optimizer,
-            learning_rate: self.learning_rate.clone(),
-            weight_decay: self.weight_decay.clone(),
-            warm_up: self.warm_up,
-            clip: self.clip,
+    /// A key that does not go with the optimizer.
+    fn misplaced(&self) -> Option<NodeError> {
+        let key = |name: &str| Step::Key(name.to_string());
+        if matches!(self.optimizer, Optimizer::Lars(_)) && self.weight_decay.decoupled {
+            let way = vec![key("weight_decay"), Step::KeyItself("decoupled".to_string())];
+            let error = NodeError::new(way, "`decoupled` does not go with lars, whose rule has the weight decay in it");
+            return Some(error.with_help("leave it out, or write `optimizer: {kind: lamb}`, which decouples"));
+        }
+        None
+    }
+
+    /// Whether a length of the schedule is in epochs.
+    pub fn is_by_epoch(&self) -> bool {
+        self.learning_rate.is_by_epoch() || self.warm_up.as_ref().is_some_and(Timed::is_by_epoch)
+    }
+
+    /// Steps in an epoch, where it is known.
+    pub fn steps_per_epoch(&self) -> Option<u32> {
+        let steps = self.n_train? / u64::from(self.batch.max(1));
+        u32::try_from(steps).ok().filter(|steps| *steps > 0)
+    }
+
+    /// How variables change in a step.
+    ///
+    /// # Errors
+    /// Lengths in epochs of which nobody knows the steps, or that are less than a step.
+    pub fn update(&self) -> Result<Update, TrainError> {
+        let (learning_rate, warm_up) = self.schedule().map_err(|(key, error)| TrainError::Epochs {
+            key,
+            problem: error.message,
+            help: error.help.unwrap_or_default(),
+        })?;
+        let (optimizer, weight_decay, clip) = (self.optimizer, self.weight_decay.clone(), self.clip);
+        Ok(Update { optimizer, learning_rate, weight_decay, warm_up, clip })
+    }
+
+    /// The schedule in steps; an error with the key that it is under.
+    fn schedule(&self) -> Result<(LearningRate, Option<WarmUp>), (&'static str, NodeError)> {
+        let steps = match (self.steps_per_epoch(), self.is_by_epoch()) {
+            (Some(steps), _) => steps,
+            (None, false) => 1,
+            (None, true) => {
+                let key = if self.learning_rate.is_by_epoch() { "learning_rate" } else { "warm_up" };
+                let (problem, help) = match self.n_train {
+                    None => (
+                        "lengths are in epochs, and nothing says how many steps an epoch has".to_string(),
+                        "add `n_train: N` under `data`, the number of training examples, or give lengths in steps",
+                    ),
+                    Some(n) => (
+                        format!(
+                            "lengths are in epochs, and an epoch of {n} examples has no whole batch of {}",
+                            self.batch
+                        ),
+                        "make `batch` smaller",
+                    ),
+                };
+                return Err((key, NodeError::new(Vec::new(), problem).with_help(help)));
+            }
         };
+        let learning_rate = self.learning_rate.in_steps(steps).map_err(|error| ("learning_rate", error))?;
+        let warm_up = self.warm_up.as_ref().map(|warm_up| warm_up.in_steps(steps)).transpose();
+        Ok((learning_rate, warm_up.map_err(|error| ("warm_up", error))?))
+    }
+
+    /// What of the schedule is wrong, or never comes in a training of so many epochs; an error from `train` on.
+    fn schedule_problem(&self) -> Option<NodeError> {
+        let under = |(key, error): (&'static str, NodeError)| error.within(Step::Key(key.to_string()));
+        let (learning_rate, warm_up) = match self.schedule() {
+            Ok(schedule) => schedule,
+            Err(error) => return Some(under(error)),
+        };
+        let n_steps = u64::from(self.steps_per_epoch()?) * u64::from(self.epochs);
+        let (key, error) = unreached(&learning_rate, warm_up.as_ref(), n_steps)?;
+        let error = match (key, &self.warm_up) {
+            ("warm_up", Some(warm_up)) => warm_up.as_written(error),
+            _ => self.learning_rate.as_written(error),
+        };
+        Some(under((key, error)))
+    }
+
+    /// What the training program minimises in this precision, and how; not tuned.
+    ///
+    /// # Errors
+    /// As of [`TrainConfig::update`].
+    pub fn objective(&self, precision: Precision) -> Result<Objective, TrainError> {
+        let update = self.update()?;
         let loss_scale = self.loss_scale.unwrap_or(match precision {
             Precision::F16 => LossScale::DYNAMIC,
             Precision::F32 | Precision::Bf16 => LossScale::None,
         });
         let accumulate = NonZeroU32::new(self.accumulate).unwrap_or(NonZeroU32::MIN);
-        Objective { update, loss_scale, accumulate, ..Objective::default() }
+        Ok(Objective { update, loss_scale, accumulate, ..Objective::default() })
     }
 
     /// How long a run is, and what it leaves at `checkpoint`.
@@ -177,18 +260,52 @@ impl Experiment {
     /// Reads an experiment.
     ///
     /// # Errors
-    /// Where the file cannot be read, or is not right: then with the line.
+    /// Where the file cannot be read, or is not right: then with the line. Of a schedule that is not right for as many
+    /// examples as there are, [`Experiment::check_schedule`] says so once they are counted.
     pub fn read(path: &Path) -> Result<Experiment, TrainError> {
         let failed = |source| TrainError::Read { path: path.to_path_buf(), source };
         let text = files::read_text(path, yaml::MAX_BYTES as u64).map_err(failed)?;
         let (name, text) = (path.display().to_string(), text.as_str());
-        let experiment: Experiment = yaml::from_str(&name, text)?;
+        let mut experiment: Experiment = yaml::from_str(&name, text)?;
         if experiment.train.label_smoothing > 0.0 && !experiment.model.is_smoothed() {
             let way = vec![Step::Key("train".to_string()), Step::KeyItself("label_smoothing".to_string())];
             let error = NodeError::new(way, "no loss of `model` has label smoothing");
             return Err(yaml::error_at(&name, text, error.with_help("leave it out: it is for cross entropies")).into());
         }
+        if let Some(error) = experiment.train.misplaced() {
+            return Err(yaml::error_at(&name, text, error.within(Step::Key("train".to_string()))).into());
+        }
+        experiment.train.n_train = experiment.data.as_ref().and_then(|data| data.n_train);
+        if experiment.train.n_train.is_some() {
+            experiment.check_schedule(path)?;
+        }
         Ok(experiment)
+    }
+
+    /// Whether the schedule, of an experiment that was read from `path`, is right for as many examples as there are: whether
+    /// whatever happens in it does before training ends. Where the number of examples is not known, and lengths are in steps,
+    /// it is.
+    ///
+    /// # Errors
+    /// With the line: a warm-up longer than the training, a change of the rate after its end; lengths in epochs of which
+    /// nobody knows the steps, or that are less than a step.
+    pub fn check_schedule(&self, path: &Path) -> Result<(), TrainError> {
+        match self.train.schedule_problem() {
+            Some(error) => Err(lines::error_in(path, error.within(Step::Key("train".to_string())))),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts the training examples where lengths are in epochs and nobody knows how many there are; the experiment was read
+    /// from `path`.
+    ///
+    /// # Errors
+    /// Data that cannot be read, or that are not there.
+    pub fn count_examples(&mut self, path: &Path) -> Result<(), TrainError> {
+        if self.train.n_train.is_none() && self.train.is_by_epoch() && self.data.is_some() {
+            self.train.n_train = Some(self.read_data(path)?.training.n_examples());
+        }
+        if self.train.is_by_epoch() { self.check_schedule(path) } else { Ok(()) }
     }
 
     /// What is learnt.
@@ -202,7 +319,9 @@ impl Experiment {
     /// Where there are none, or a file is not right: then with its place.
     pub fn read_data(&self, path: &Path) -> Result<Examples, TrainError> {
         match &self.data {
-            Some(data) => data.read(path, &self.task().features()),
+            Some(data) => {
+                data.read(path, &self.task().features()).map_err(|error| lines::with_its_line(self, path, error))
+            }
             None => Err(TrainError::NoData { path: path.to_path_buf() }),
         }
     }
@@ -219,21 +338,33 @@ impl Experiment {
     }
 
     /// What the training program minimises in this precision, and how, for a target on which `auto` pays.
-    pub fn objective(&self, precision: Precision, auto: &Tuning) -> Objective {
-        Objective { tuning: self.tune.tuning(auto), mesh: self.mesh, ..self.train.objective(precision) }
+    ///
+    /// # Errors
+    /// As of [`TrainConfig::update`].
+    pub fn objective(&self, precision: Precision, auto: &Tuning) -> Result<Objective, TrainError> {
+        Ok(Objective { tuning: self.tune.tuning(auto), mesh: self.mesh, ..self.train.objective(precision)? })
     }
 
     /// What a session trains on a device for which `auto` pays: of a CPU [`Tuning::none`].
-    pub fn spec(&self, precision: Precision, auto: &Tuning) -> Spec {
-        Spec {
+    ///
+    /// # Errors
+    /// As of [`TrainConfig::update`].
+    pub fn spec(&self, precision: Precision, auto: &Tuning) -> Result<Spec, TrainError> {
+        Ok(Spec {
             task: self.task(),
             precision,
             batch: self.train.batch,
             seed: self.train.seed,
             shift: self.train.shift,
-            objective: self.objective(precision, auto),
+            objective: self.objective(precision, auto)?,
             steps_per_call: self.train.steps_per_call,
-        }
+        })
+    }
+
+    /// The error with the line of the key that it is about, where it is one of the experiment's that was read from `path`.
+    #[must_use]
+    pub fn with_its_line(&self, path: &Path, error: TrainError) -> TrainError {
+        lines::with_its_line(self, path, error)
     }
 }
 
@@ -305,7 +436,8 @@ tune: {remat: [block*, stem]}
                 seed: 6,
                 shift: 2,
                 optimizer: Optimizer::Momentum { momentum: 0.8, nesterov: true, momentum_dtype: MomentumDtype::F32 },
-                learning_rate: LearningRate::WarmUpStep { value: 0.4, warm_up: 10, drops },
+                learning_rate: Timed::Steps(LearningRate::WarmUpStep { value: 0.4, warm_up: 10, drops }),
+                n_train: None,
                 weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()], decoupled: false },
                 clip: None,
                 warm_up: None,
@@ -354,7 +486,8 @@ tune: {remat: [block*, stem]}
             parse(&format!("model: {{n_classes: 2, kind: mlp, input: [4]}}\ntrain: {{{text}}}\n")).unwrap().train
         };
         for (text, value) in [("0.01", 0.01), ("1", 1.0), ("0", 0.0)] {
-            assert_eq!(train(&format!("learning_rate: {text}")).learning_rate, LearningRate::Constant { value });
+            let rate = Timed::Steps(LearningRate::Constant { value });
+            assert_eq!(train(&format!("learning_rate: {text}")).learning_rate, rate);
         }
         assert_eq!(train("optimizer: adam").optimizer, Optimizer::ADAM);
         let nesterov = Optimizer::Momentum { momentum: 0.9, nesterov: true, momentum_dtype: MomentumDtype::F32 };
@@ -509,7 +642,8 @@ tune: {remat: [block*, stem]}
             expect![[r#"
             e.yaml:3:26: unknown key `momentum`, expected no key here
               3 |   optimizer: {kind: sgd, momentum: 0.9}
-                |                          ^^^^^^^^"#]],
+                |                          ^^^^^^^^
+              help: `momentum` goes with `kind: momentum`, `kind: adafactor`, `kind: rmsprop`, `kind: lars`"#]],
         );
         check(
             "  learning_rate: {kind: constant}\n",

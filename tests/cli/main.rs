@@ -13,6 +13,7 @@ mod regression;
 #[path = "../run/mod.rs"]
 mod run;
 mod run_cli;
+mod schedule;
 mod screens;
 #[path = "../support/mod.rs"]
 mod support;

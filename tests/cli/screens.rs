@@ -40,7 +40,12 @@ impl Place {
              train: {{epochs: 2, learning_rate: {{kind: constant, value: 0.05}}}}\n",
             csv.display()
         );
-        for (name, text) in [("step.hlo", MODULE), ("optimized.hlo", OPTIMIZED), ("mlp.yaml", &model)] {
+        // Rates that every processor computes alike.
+        let warm = "model: {kind: mlp, input: [4], n_classes: 2}\ndata: {n_train: 32000}\n\
+                    train: {epochs: 9, warm_up: {epochs: 1}, learning_rate: {kind: piecewise, value: 0.5, \
+                    changes: [{epoch: 2, value: 0.25}, {epoch: 5.5, value: 0.03125}]}}\n";
+        let files = [("step.hlo", MODULE), ("optimized.hlo", OPTIMIZED), ("mlp.yaml", &model), ("warm.yaml", warm)];
+        for (name, text) in files {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
         Place(folder)
@@ -122,6 +127,7 @@ fn commands_on_modules() {
 #[test]
 fn commands_on_models() {
     let place = Place::new();
+    place.check(&["schedule", "warm.yaml"], as_it_is, &expect_file!["screens/schedule.txt"]);
     place.check(&["train", "mlp.yaml"], nines, &expect_file!["screens/train.txt"]);
     place.check(&["eval", "mlp.yaml"], nines, &expect_file!["screens/eval.txt"]);
     place.check(&["predict", "mlp.yaml"], all_nines, &expect_file!["screens/predict.txt"]);
@@ -161,6 +167,7 @@ fn helps() {
         "plugins",
         "predict",
         "run",
+        "schedule",
         "train",
     ] {
         fits(&place.text(&[command, "--help"], &[]), 80);
@@ -177,6 +184,9 @@ fn narrow_screens_ascii_and_no_bounds() {
     // A terminal of half the width, and one that shows ASCII.
     let narrow = place.text(&["run", "step.hlo", "--random", "1"], &[("COLUMNS", "40")]);
     fits(&narrow, 40);
+    let schedule = place.text(&["schedule", "warm.yaml"], &[("COLUMNS", "40"), ("LC_ALL", "C")]);
+    fits(&schedule, 40);
+    assert!(schedule.is_ascii() && schedule.contains("****"), "{schedule}");
     expect_file!["screens/run-40.txt"].assert_eq(&nines(&without_times(&narrow)));
     for set in [("LC_ALL", "C"), ("LC_ALL", "de_DE.ISO-8859-1"), ("TERM", "dumb")] {
         let text = place.text(&explain, &[set]);

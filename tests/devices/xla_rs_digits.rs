@@ -37,7 +37,7 @@ fn ordered(batch: &Batch, order: Order) -> Batch {
 
 /// The mean training loss of each epoch, and the share of the test set that is right at the end.
 fn learn(client: &Client, experiment: &Experiment, data: &Examples, order: Order) -> (Vec<f64>, f64) {
-    let spec = experiment.spec(Precision::F32, &Tuning::none());
+    let spec = experiment.spec(Precision::F32, &Tuning::none()).unwrap();
     let mut session = Session::new(client, spec.clone()).unwrap();
     let loader = examples::loader(&*data.training, &spec).shifted(spec.shift).unwrap();
     let mut losses = Vec::new();

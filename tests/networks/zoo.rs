@@ -224,7 +224,8 @@ fn examples_build() {
         let experiment = Experiment::read(&path).unwrap_or_else(|error| panic!("{error}"));
         for precision in Precision::ALL {
             for auto in [Tuning::none(), Tuning::tpu()] {
-                let step = training(&*experiment.task(), precision, 2, &experiment.objective(precision, &auto));
+                let step =
+                    training(&*experiment.task(), precision, 2, &experiment.objective(precision, &auto).unwrap());
                 let step = step.unwrap_or_else(|error| panic!("{}: {error}", path.display())).program;
                 verify(&step.module).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
                 assert_eq!(step.warnings, [""; 0], "{}", path.display());

@@ -177,7 +177,7 @@ fn the_digits_are_learnt_as_well_as_with_momentum() {
 }
 
 fn learns_the_digits(n_epochs: u32, at_least: f64) {
-    let mut spec = digits::recipe(n_epochs).spec(Precision::Bf16, &Tuning::none());
+    let mut spec = digits::recipe(n_epochs).spec(Precision::Bf16, &Tuning::none()).unwrap();
     // The network's dims are below 128: with this threshold most of its weights are in factored kernels.
     let adafactor = Adafactor { min_dim_size_to_factor: NonZeroU32::new(16).unwrap(), ..Adafactor::default() };
     let update = &mut spec.objective.update;

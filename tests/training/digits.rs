@@ -3,7 +3,7 @@
 use crate::run;
 
 use bf16scope::optim::LearningRate;
-use bf16scope::train::{Examples, Experiment, Plan, Session, Spec, run as train};
+use bf16scope::train::{Examples, Experiment, Plan, Session, Spec, Timed, run as train};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -30,7 +30,7 @@ pub fn recipe(n_epochs: u32) -> Experiment {
     let mut experiment = Experiment::read(&path()).unwrap();
     assert_eq!(experiment.train.epochs, WHOLE);
     experiment.train.epochs = n_epochs;
-    let LearningRate::WarmUpStep { drops, .. } = &mut experiment.train.learning_rate else {
+    let Timed::Steps(LearningRate::WarmUpStep { drops, .. }) = &mut experiment.train.learning_rate else {
         panic!("the example has another schedule")
     };
     drops.iter_mut().for_each(|drop| drop.step = drop.step * n_epochs / WHOLE);

@@ -272,7 +272,7 @@ fn the_digits_are_learnt_as_well_with_bf16_momentum() {
 }
 
 fn learns_the_digits(n_epochs: u32, at_least: f64) {
-    let mut spec = digits::recipe(n_epochs).spec(Precision::Bf16, &Tuning::none());
+    let mut spec = digits::recipe(n_epochs).spec(Precision::Bf16, &Tuning::none()).unwrap();
     let Optimizer::Momentum { momentum_dtype, .. } = &mut spec.objective.update.optimizer else {
         panic!("the example has another optimizer")
     };

@@ -79,7 +79,7 @@ fn assert_same_bits(left: &BTreeMap<String, HostArray>, right: &BTreeMap<String,
 fn digits_accuracy(precision: Precision, seed: u64, n_epochs: u32) -> f64 {
     let mut experiment = digits::recipe(n_epochs);
     experiment.train.seed = seed;
-    let accuracy = digits::accuracy(experiment.spec(precision, &Tuning::none()), n_epochs);
+    let accuracy = digits::accuracy(experiment.spec(precision, &Tuning::none()).unwrap(), n_epochs);
     assert!(accuracy >= 0.95, "{precision}, seed {seed}, {n_epochs} epochs: ended at {accuracy}");
     accuracy
 }

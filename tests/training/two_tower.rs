@@ -36,7 +36,7 @@ fn experiment(loss: &str) -> Experiment {
 }
 
 fn spec(loss: &str, precision: Precision) -> Spec {
-    experiment(loss).spec(precision, &Tuning::none())
+    experiment(loss).spec(precision, &Tuning::none()).unwrap()
 }
 
 const CLASSES: &str = "{kind: classification, n_classes: 11, hidden: [32]}";

@@ -155,7 +155,7 @@ fn outcome(text: &str) -> Result<(), String> {
     let experiment: Experiment =
         yaml::from_str("e.yaml", text).map_err(|error: ConfigError| format!("read: {error}"))?;
     let batch = i64::from(experiment.train.batch);
-    let objective = experiment.objective(Precision::Bf16, &Tuning::none());
+    let objective = experiment.objective(Precision::Bf16, &Tuning::none()).unwrap();
     let program = program::training(&*experiment.task(), Precision::Bf16, batch, &objective);
     program.map_err(|error| format!("built: {error}"))?;
     Ok(())

@@ -1,0 +1,102 @@
+//! Errors that show the line of the experiment that they are about.
+
+use super::error::TrainError;
+use super::experiment::Experiment;
+use super::objective::ProgramError;
+use crate::data::DataError;
+use crate::data::npz::NpzError;
+use crate::files;
+use crate::models::yaml::{self, NodeError, Step};
+use std::error::Error;
+use std::path::Path;
+
+/// What is wrong in the experiment at `path`, whose text is read again for the place.
+pub(super) fn error_in(path: &Path, error: NodeError) -> TrainError {
+    let text = files::read_text(path, yaml::MAX_BYTES as u64).unwrap_or_default();
+    yaml::error_at(&path.display().to_string(), &text, error).into()
+}
+
+/// The error with the line of the key that it is about. One that is about no key, or about one that is not written (a flag
+/// may say it), is as it was.
+pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainError) -> TrainError {
+    let Some(way) = way_to(experiment, path, &error) else { return error };
+    let text = files::read_text(path, yaml::MAX_BYTES as u64).unwrap_or_default();
+    let is_written = |node: &yaml::Node| way.iter().try_fold(node, |node, step| node.get(step)).is_some();
+    if !yaml::from_str::<yaml::Node>("", &text).is_ok_and(|node| is_written(&node)) {
+        return error;
+    }
+    let whole = chain(&error);
+    let (message, help) = match (&error, whole.split_once("\nhelp: ")) {
+        // The place in the program says nothing here.
+        (TrainError::Program(ProgramError::Build(error)), _) => {
+            (error.0.error.message.as_str(), error.0.error.help.as_deref())
+        }
+        (_, Some((message, help))) => (message, Some(help)),
+        (_, None) => (whole.as_str(), None),
+    };
+    let placed = NodeError { help: help.map(str::to_string), ..NodeError::new(way, message) };
+    yaml::error_at(&path.display().to_string(), &text, placed).into()
+}
+
+/// The message, and those of its causes.
+fn chain(error: &TrainError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let further = format!(": {error}");
+        // A transparent error says what its source says.
+        if !text.contains(&error.to_string()) {
+            text += &further;
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The way to what the error is about.
+fn way_to(experiment: &Experiment, path: &Path, error: &TrainError) -> Option<Vec<Step>> {
+    let key = |name: &str| Step::Key(name.to_string());
+    match error {
+        TrainError::Epochs { key: name, .. } => Some(vec![key("train"), key(name)]),
+        TrainError::StepsPerCall { .. } => Some(vec![key("train"), key("steps_per_call")]),
+        TrainError::Program(ProgramError::Accumulate { .. }) => Some(vec![key("train"), key("accumulate")]),
+        TrainError::Program(ProgramError::Build(error)) => {
+            let message = &error.0.error.message;
+            match error.0.error.rule {
+                "optimizer/except" => {
+                    let parts = &experiment.train.weight_decay.except;
+                    let at = parts.iter().position(|part| message.contains(&format!("`{part}`")))?;
+                    Some(vec![key("train"), key("weight_decay"), key("except"), Step::Index(at)])
+                }
+                "optimizer/rate" => Some(vec![key("train"), key("learning_rate")]),
+                _ => None,
+            }
+        }
+        TrainError::Data(DataError::NotImages { .. } | DataError::NoImages { .. } | DataError::Shift { .. }) => {
+            Some(vec![key("train"), key("shift")])
+        }
+        TrainError::Data(DataError::Split { .. }) => Some(vec![key("data"), key("n_test")]),
+        TrainError::Data(DataError::Open { path: file, .. } | DataError::Npz(NpzError::Open { path: file, .. })) => {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            let data = experiment.data.as_ref()?;
+            let is = |other: &Path| folder.join(other) == *file;
+            let of = |csv: Option<&Path>, npz: Option<&Path>| match (csv, npz) {
+                (Some(csv), _) if is(csv) => Some(vec![key("csv")]),
+                (_, Some(npz)) if is(npz) => Some(vec![key("npz")]),
+                _ => None,
+            };
+            let of_test = || {
+                let test = data.test.as_ref()?;
+                Some([vec![key("test")], of(test.csv.as_deref(), test.npz.as_deref())?].concat())
+            };
+            let of_idx = || {
+                let (name, _) = data.idx.as_ref()?.iter().find(|(_, file)| is(file))?;
+                Some(vec![key("idx"), key(name)])
+            };
+            let of_mnist = || data.mnist.as_ref().map(|_| vec![key("mnist")]);
+            let inner = of(data.csv.as_deref(), data.npz.as_deref()).or_else(of_test).or_else(of_idx).or_else(of_mnist);
+            Some([vec![key("data")], inner?].concat())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,208 @@
+//! `bf16scope schedule`, and errors of an experiment that are found after it is read, each with its line.
+
+use crate::binary;
+use expect_test::{Expect, expect};
+use std::path::Path;
+
+const MODEL: &str = "model: {kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [4]}\n";
+
+/// What a command says of an experiment whose lines follow the model's.
+#[track_caller]
+fn check(command: &[&str], lines: &str, expected: Expect) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("e.yaml");
+    let csv = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
+    std::fs::copy(csv, folder.path().join("digits.csv.gz")).unwrap();
+    std::fs::write(&path, format!("{MODEL}{lines}")).unwrap();
+    let args = [&command[..1], &["e.yaml"], &command[1..]].concat();
+    let output = binary::bf16scope(&args).current_dir(folder.path()).env("COLUMNS", "200").output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    expected.assert_eq(&String::from_utf8(output.stderr).unwrap());
+}
+
+const DATA: &str = "data: {csv: digits.csv.gz, scale: 0.0625, n_test: 360}\n";
+
+#[test]
+fn errors_of_schedules_show_the_line() {
+    let lines = format!("{DATA}train:\n  epochs: 10\n  warm_up: {{epochs: 12}}\n");
+    check(
+        &["train", "--no-run"],
+        &lines,
+        expect![[r#"
+        bf16scope: e.yaml:5:21: the warm-up of 528 steps is longer than the training, which has 440
+          5 |   warm_up: {epochs: 12}
+            |                     ^^
+          help: make it shorter, or train more epochs
+    "#]],
+    );
+    check(
+        &["schedule"],
+        &lines,
+        expect![[r#"
+        bf16scope: e.yaml:5:21: the warm-up of 528 steps is longer than the training, which has 440
+          5 |   warm_up: {epochs: 12}
+            |                     ^^
+          help: make it shorter, or train more epochs
+    "#]],
+    );
+    let lines = format!(
+        "{DATA}train:\n  epochs: 10\n  learning_rate: {{kind: piecewise, value: 1, changes: [{{step: 44, value: 0.5}}, \
+         {{step: 500, value: 0.1}}]}}\n"
+    );
+    check(
+        &["train", "--no-run"],
+        &lines,
+        expect![[r#"
+        bf16scope: e.yaml:5:87: the change at step 500 never comes: the training has 440 steps
+          5 |   learning_rate: {kind: piecewise, value: 1, changes: [{step: 44, value: 0.5}, {step: 500, value: 0.
+            |                                                                                       ^^^
+          help: leave it out, or train more epochs
+    "#]],
+    );
+    check(
+        &["schedule"],
+        "train: {learning_rate: {kind: cosine, value: 1, decay_epochs: 3}}\n",
+        expect![[r#"
+        bf16scope: e.yaml:2:24: lengths are in epochs, and nothing says how many steps an epoch has
+          2 | train: {learning_rate: {kind: cosine, value: 1, decay_epochs: 3}}
+            |                        ^^^^^
+          help: add `n_train: N` under `data`, the number of training examples, or give lengths in steps
+    "#]],
+    );
+    check(
+        &["compile"],
+        "train: {warm_up: {epochs: 3}}\n",
+        expect![[r#"
+        bf16scope: e.yaml:2:18: lengths are in epochs, and nothing says how many steps an epoch has
+          2 | train: {warm_up: {epochs: 3}}
+            |                  ^^^^^^^
+          help: add `n_train: N` under `data`, the number of training examples, or give lengths in steps
+    "#]],
+    );
+    check(
+        &["schedule"],
+        "train: {epochs: 3}\n",
+        expect![[r#"
+        bf16scope: e.yaml: nothing says how many steps training takes
+        help: give --steps N, or add `n_train: N` under `data`, the number of training examples
+    "#]],
+    );
+    let wrong = "data: {csv: digits.csv.gz, scale: 0.0625, n_test: 360, n_train: 1438}\n";
+    check(
+        &["train", "--no-run"],
+        wrong,
+        expect![[r#"
+        bf16scope: e.yaml:2:56: `data` has `n_train: 1438`, expected 1437, as many as there are, or no `n_train`
+          2 | data: {csv: digits.csv.gz, scale: 0.0625, n_test: 360, n_train: 1438}
+            |                                                        ^^^^^^^
+          help: `data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}} or {mnist: DIRECTORY}, with `n_test: N` or `test: {…}`, and `scale`; docs/EXPERIMENTS.md lists them
+    "#]],
+    );
+}
+
+#[test]
+fn errors_that_are_found_late_show_the_line() {
+    let train = ["train", "--no-run"];
+    check(
+        &train,
+        &format!("{DATA}train: {{batch: 32, accumulate: 5}}\n"),
+        expect![[r#"
+        bf16scope: e.yaml:3:32: accumulate is 5, which does not divide the batch of 32
+          3 | train: {batch: 32, accumulate: 5}
+            |                                ^
+          help: make the batch a multiple of it, such as 30
+    "#]],
+    );
+    check(
+        &train,
+        &format!("{DATA}train: {{shift: 8}}\n"),
+        expect![[r#"
+        bf16scope: e.yaml:3:16: images of 8×8 pixels cannot be shifted by up to 8: some would be all 0
+          3 | train: {shift: 8}
+            |                ^
+          help: set `shift` to less than 8, or to 0
+    "#]],
+    );
+    check(
+        &train,
+        "data: {csv: digits.csv.gz, scale: 0.0625, n_test: 1797}\n",
+        expect![[r#"
+        bf16scope: e.yaml:2:51: cannot keep 1797 examples for testing; the data set has 1797, and one must be left to train on
+          2 | data: {csv: digits.csv.gz, scale: 0.0625, n_test: 1797}
+            |                                                   ^^^^
+    "#]],
+    );
+    check(
+        &train,
+        "data: {npz: missing.npz, n_test: 3}\n",
+        expect![[r#"
+        bf16scope: e.yaml:2:13: cannot open missing.npz: No such file or directory (os error 2)
+          2 | data: {npz: missing.npz, n_test: 3}
+            |             ^^^^^^^^^^^
+    "#]],
+    );
+    check(
+        &train,
+        "data: {csv: digits.csv.gz, test: {csv: other.csv}}\n",
+        expect![[r#"
+        bf16scope: e.yaml:2:40: other.csv: cannot open the data file: No such file or directory (os error 2)
+          2 | data: {csv: digits.csv.gz, test: {csv: other.csv}}
+            |                                        ^^^^^^^^^
+    "#]],
+    );
+    let decay = "train:\n  weight_decay: {value: 0.1, except: [/bn, /bais]}\n";
+    check(
+        &train,
+        &format!("{DATA}{decay}"),
+        expect![[r#"
+        bf16scope: e.yaml:4:44: weight decay excepts `/bais`, and no variable's name holds that
+          4 |   weight_decay: {value: 0.1, except: [/bn, /bais]}
+            |                                            ^^^^^
+          help: name a part of one, such as of `cnn/block1/conv/kernel`
+    "#]],
+    );
+    check(
+        &["emit", "-o", "x.hlo"],
+        decay,
+        expect![[r#"
+        bf16scope: e.yaml cannot be built
+          caused by: e.yaml:3:44: weight decay excepts `/bais`, and no variable's name holds that
+          3 |   weight_decay: {value: 0.1, except: [/bn, /bais]}
+            |                                            ^^^^^
+          help: name a part of one, such as of `cnn/block1/conv/kernel`
+    "#]],
+    );
+    let lars = "train: {optimizer: lars, weight_decay: {value: 0.1, decoupled: true}}\n";
+    check(
+        &["emit", "-o", "x.hlo"],
+        lars,
+        expect![[r#"
+        bf16scope: e.yaml:2:53: `decoupled` does not go with lars, whose rule has the weight decay in it
+          2 | train: {optimizer: lars, weight_decay: {value: 0.1, decoupled: true}}
+            |                                                     ^^^^^^^^^
+          help: leave it out, or write `optimizer: {kind: lamb}`, which decouples
+    "#]],
+    );
+}
+
+/// The rates of every step as JSON are those of the table, and of the steps asked for.
+#[test]
+fn rates_as_json_and_as_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!(
+        "{MODEL}data: {{n_train: 512}}\ntrain: {{epochs: 3, warm_up: {{epochs: 1}}, learning_rate: {{kind: linear, value: 1, \
+         decay_epochs: 2}}}}\n"
+    );
+    std::fs::write(folder.path().join("e.yaml"), text).unwrap();
+    let args = ["schedule", "e.yaml", "--json", "--every", "8", "--html", "page.html"];
+    let output = binary::bf16scope(&args).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["n_steps"], &json["steps_per_epoch"], &json["every"]), (&48.into(), &16.into(), &8.into()));
+    let rates: Vec<(u64, f64)> = (json["rates"].as_array().unwrap().iter())
+        .map(|rate| (rate["step"].as_u64().unwrap(), rate["rate"].as_f64().unwrap()))
+        .collect();
+    assert_eq!(rates, [(0, 0.0), (8, 0.5), (16, 1.0), (24, 0.75), (32, 0.5), (40, 0.25)]);
+    let page = std::fs::read_to_string(folder.path().join("page.html")).unwrap();
+    assert!(page.contains("warm-up ends") && page.contains("<svg"));
+}
