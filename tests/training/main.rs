@@ -15,6 +15,7 @@ mod layer_remat;
 mod loss_scale;
 mod optim;
 mod optim_tf;
+mod recipes;
 mod remat;
 mod replicas;
 #[path = "../run/mod.rs"]

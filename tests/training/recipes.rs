@@ -1,0 +1,136 @@
+//! The recipes of `examples/recipes`: each builds, and its small twin learns.
+
+use crate::{examples, run};
+
+use bf16scope::data::Loader;
+use bf16scope::graph::Precision;
+use bf16scope::hlo::verify::verify;
+use bf16scope::train::program::training;
+use bf16scope::train::{Experiment, Session, rates};
+use bf16scope::tuning::Tuning;
+use std::path::{Path, PathBuf};
+
+fn recipes() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/recipes")
+}
+
+/// The files of the recipes, and each has a twin.
+fn names() -> Vec<String> {
+    let in_folder = |folder: PathBuf| {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = entries.filter(|name| name.ends_with(".yaml")).collect();
+        names.sort();
+        names
+    };
+    let names = in_folder(recipes());
+    assert_eq!(names, in_folder(recipes().join("small")));
+    names
+}
+
+#[test]
+fn every_recipe_builds() {
+    let names = names();
+    assert_eq!(names.len(), 6);
+    for name in names {
+        let experiment = Experiment::read(&recipes().join(&name)).unwrap_or_else(|error| panic!("{error}"));
+        let update = experiment.train.update().unwrap();
+        // The rate of a whole training is known, and ends low.
+        let n_steps = experiment.train.steps_per_epoch().unwrap() * experiment.train.epochs;
+        let greatest = (0..n_steps).step_by(97).map(|step| update.rate_at(step)).fold(0.0, f64::max);
+        assert!(update.rate_at(n_steps - 1) < 0.11 * greatest, "{name}");
+        let objective = experiment.objective(Precision::Bf16, &Tuning::none()).unwrap();
+        let step =
+            training(&*experiment.task(), Precision::Bf16, 2, &objective).unwrap_or_else(|e| panic!("{name}: {e}"));
+        verify(&step.program.module).unwrap_or_else(|errors| panic!("{name}: {errors}"));
+    }
+}
+
+/// By hand, from the sources that the files name.
+#[test]
+fn resnets_recipe_is_that_of_the_tpu_models() {
+    let experiment = Experiment::read(&recipes().join("resnet50.yaml")).unwrap();
+    assert_eq!(experiment.train.steps_per_epoch(), Some(1251));
+    let update = experiment.train.update().unwrap();
+    assert_eq!(update.learning_rate, bf16scope::optim::LearningRate::resnet(1024, 1251, 90));
+    let lars = Experiment::read(&recipes().join("resnet50_lars.yaml")).unwrap().train.update().unwrap();
+    assert_eq!(lars.warm_up.unwrap().steps.get(), 14 * 39);
+    assert_eq!((lars.rate_at(14 * 39), lars.rate_at(90 * 39)), (32.0, 0.0));
+}
+
+/// Whether the loss of the last batches is less than that of the first, in `n_steps`.
+fn learns(name: &str, n_steps: usize) {
+    let path = recipes().join("small").join(name);
+    let mut experiment = Experiment::read(&path).unwrap_or_else(|error| panic!("{error}"));
+    let data = experiment.read_data(&path).unwrap();
+    experiment.train.n_train = Some(data.training.n_examples());
+    experiment.check_schedule(&path).unwrap();
+    let client = run::cpu().unwrap();
+    let mut session = Session::new(&client, experiment.spec(Precision::Bf16, &Tuning::none()).unwrap()).unwrap();
+    let loader: Loader<'_> = examples::loader(&*data.training, session.spec());
+    let batches: Vec<_> = (0..).flat_map(|epoch| loader.epoch(epoch).collect::<Vec<_>>()).take(n_steps).collect();
+    let losses: Vec<f64> =
+        batches.into_iter().map(|batch| session.train(&batch.unwrap()).unwrap().loss().unwrap()).collect();
+    let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+    let part = n_steps / 5;
+    let (first, last) = (mean(&losses[..part]), mean(&losses[n_steps - part..]));
+    assert!(last < first, "{name}: {first} at first, {last} at last: {losses:?}");
+}
+
+#[test]
+fn a_small_twin_learns() {
+    learns("bert_finetune.yaml", 30);
+}
+
+#[test]
+#[ignore = "ci/long: a_small_twin_learns asks one of the six"]
+fn every_small_twin_learns() {
+    for name in names() {
+        learns(&name, 60);
+    }
+}
+
+/// What `rates` says is what the training program's own instructions give: the same, compiled among all others.
+#[test]
+fn rates_are_those_of_the_training_program() {
+    use bf16scope::graph::{Graph, Init};
+    use bf16scope::hlo::{DType, Literal};
+    use bf16scope::optim::{LearningRate, Optimizer, Update, WarmUp};
+    use std::num::NonZeroU32;
+    let n = |n: u32| NonZeroU32::new(n).unwrap();
+    let schedules = [
+        LearningRate::Cosine { value: 0.3, decay_steps: n(700), alpha: 0.05 },
+        LearningRate::Polynomial { value: 0.3, decay_steps: n(700), end_value: 0.01, power: 2.0 },
+        LearningRate::Exponential { value: 0.3, decay_steps: n(41), decay_rate: 0.96, staircase: false },
+        LearningRate::InverseSqrt { value: 0.3, constant_until: n(90) },
+    ];
+    let client = run::cpu().unwrap();
+    let steps: Vec<u32> = (0..1000).step_by(13).collect();
+    for learning_rate in schedules {
+        let warm_up = Some(WarmUp { steps: n(90), start: 0.01, overlap: false });
+        let update = Update { learning_rate, warm_up, optimizer: Optimizer::ADAM, ..Update::default() };
+        let found = rates(&client, &update, &steps).unwrap();
+        // A step of one weight: Adam with it, and the rate among the results.
+        let graph = Graph::training("step");
+        let w = graph.scope().variable("w", DType::F32, [3], Init::Ones);
+        let step = graph.input("step", DType::S32, []);
+        let rate = update.emit(&graph, &step, &[(w.number, graph.tensor(graph.variables()[0].instr) * 0.5)]);
+        let mut results = vec![("rate", rate)];
+        let variables = graph.variables();
+        results.extend(variables.iter().map(|v| (v.name.as_str(), graph.tensor(v.update.unwrap()))));
+        let results: Vec<_> = results.iter().map(|(name, tensor)| (*name, tensor)).collect();
+        let program = graph.finish(&results).unwrap();
+        let compiled = run::Compiled::new(&program);
+        for (step, found) in steps.iter().zip(found) {
+            let results = compiled.run(|name| match name {
+                "step" => Literal::from_elements([], &[*step as i32]),
+                _ => Literal::from_elements([3], &[1f32, 2.0, 3.0]),
+            });
+            assert_eq!(
+                run::f32s(&results[0])[0].to_bits(),
+                found.to_bits(),
+                "step {step} of {:?}",
+                update.learning_rate
+            );
+        }
+    }
+}
