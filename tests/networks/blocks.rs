@@ -44,8 +44,7 @@ fn an_inverted_bottleneck_is_its_layers() {
     let squeeze = "  - {squeeze_excite: 1, activation: relu6}\n";
     let rest = [&conv(6), "  - {batch_norm: , momentum: 0.9, name: b}\n", "  - {add: [a, b]}\n"];
     // The channels are 4 and then 6, so a squeeze of a quarter is of one unit in both.
-    let first =
-        first.concat().replacen(&conv(6), &format!("{squeeze}{}", conv(6)), 1).replacen(&conv(12), &conv(12), 1);
+    let first = first.concat().replacen(&conv(6), &format!("{squeeze}{}", conv(6)), 1);
     let layers = format!("{first}{}{squeeze}{}", second.concat(), rest.concat());
     let block = "  - {mb_conv: 6, kernel_size: 3, strides: 2, expand_ratio: 3, se_ratio: 0.25, repeats: 2, momentum: 0.9, \
                  stochastic_depth: [0.1, 0.2]}\n";
