@@ -418,7 +418,9 @@ impl Tensor {
                 use_global_device_ids: false,
                 constrain_layout: false,
             };
-            e.emit(Op::AllReduce(Box::new(sum)), &[self.id], None)
+            // Or the TPU compiler sums bf16 that was just cast to f32, and casts the sum.
+            let x = e.emit(Op::OptimizationBarrier, &[self.id], None);
+            e.emit(Op::AllReduce(Box::new(sum)), &[x], None)
         })
     }
 
