@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::child::client;
+use super::trained::{TrainedArgs, by_averages};
 use super::tune::{TuneArg, target_of};
-use super::{Context, Status, trained, values};
+use super::{Context, Status, values};
 use crate::graph::Precision;
 use crate::pjrt::Platform;
 use crate::report::grouped;
@@ -35,9 +36,8 @@ pub struct Args {
     /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
-    /// Evaluate although the checkpoint is of a network that computes something else, as long as its variables fit
-    #[arg(long)]
-    other_function: bool,
+    #[command(flatten)]
+    trained: TrainedArgs,
     /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
@@ -57,7 +57,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let experiment = Experiment::read(&args.experiment)?;
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
     let task = experiment.task();
-    let checkpoint = trained::read(&path, &*task, args.other_function)?;
+    let checkpoint = args.trained.read(&path, &*task)?;
     let test = experiment.read_data(&args.experiment)?.test;
     let same_test_data = checkpoint.data.as_ref().map(|data| data.test == test.fingerprint());
     if same_test_data == Some(false) {
@@ -85,6 +85,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             "steps": checkpoint.position.step,
             // Whether these are the test data of its training, as far as the checkpoint says.
             "same_test_data": same_test_data, "n_examples": evaluation.n_examples,
+            "by_averages": checkpoint.has_averages(),
         });
         for (name, value) in values {
             object[name] = json!(value);
@@ -95,12 +96,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         context.print_json(&object)?;
     } else {
         context.print(&format!(
-            "{} in {}: test {} over {} examples, after {} steps\n",
+            "{} in {}: test {} over {} examples, after {} steps{}\n",
             path.display(),
             args.precision,
             values::list(&values),
             grouped(evaluation.n_examples as i64),
-            grouped(checkpoint.position.step as i64)
+            grouped(checkpoint.position.step as i64),
+            by_averages(&checkpoint)
         ))?;
         if let Some(confusion) = &confusion {
             context.print(&confusion.render(context.screen))?;

@@ -11,8 +11,9 @@ use serde_json::json;
 use self::arrays::Collected;
 use self::write::{Kind, Output};
 use super::child::client;
+use super::trained::{TrainedArgs, by_averages};
 use super::tune::{TuneArg, target_of};
-use super::{Context, Status, emit, progress, trained};
+use super::{Context, Status, emit, progress};
 use crate::data::{DataError, Loader, Source};
 use crate::graph::Precision;
 use crate::pjrt::Platform;
@@ -58,9 +59,8 @@ pub struct Args {
     /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
-    /// Predict although the checkpoint is of a network that computes something else, as long as its variables fit
-    #[arg(long)]
-    other_function: bool,
+    #[command(flatten)]
+    trained: TrainedArgs,
     /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
@@ -80,7 +80,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     emit::check_names(&[("-o", args.output.as_deref())], &read)?;
     let kind = args.output.as_deref().map(Kind::of).transpose()?;
     let task = experiment.task();
-    let checkpoint = trained::read(&path, &*task, args.other_function)?;
+    let checkpoint = args.trained.read(&path, &*task)?;
     let source = source(args, &experiment)?;
     let n_examples = source.n_examples();
     let batch = u32::try_from(n_examples).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
@@ -112,6 +112,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let head = json!({
         "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(),
         "steps": checkpoint.position.step, "inputs": args.inputs, "n_examples": n_examples,
+        "by_averages": checkpoint.has_averages(),
     });
     let is_written = output.is_some();
     if let Some(output) = output {
@@ -128,7 +129,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     let count = grouped(i64::try_from(n_examples).unwrap_or(i64::MAX));
     let (shown, steps) = (path.display(), grouped(checkpoint.position.step as i64));
-    let mut text = format!("{shown} in {}: predictions for {count} examples, after {steps} steps\n", args.precision);
+    let averages = by_averages(&checkpoint);
+    let mut text =
+        format!("{shown} in {}: predictions for {count} examples, after {steps} steps{averages}\n", args.precision);
     text += &match &args.output {
         Some(output) => format!("{}: {}\n", output.display(), collected.described()),
         None => table(&collected, n_examples, context.screen)?,

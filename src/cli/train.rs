@@ -27,7 +27,7 @@ use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::check_data;
 use crate::train::{
     Data, EpochReport, Event, Experiment, MAX_REPLICAS, Mesh, Resumption, Session, Summary, TrainError, check,
-    default_checkpoint, run as train,
+    check_average, default_checkpoint, run as train,
 };
 use crate::tuning::Tuning;
 
@@ -141,6 +141,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let data = examples.data();
     let resumption = Resumption { other_function: args.other_function };
     check(&spec, data).map_err(placed)?;
+    check_average(&spec, data, u64::from(experiment.train.epochs)).map_err(placed)?;
     if let Some((from, checkpoint)) = &resumed {
         resumption.check(from, checkpoint, &spec)?;
         if let Some(before) = &checkpoint.data {

@@ -39,6 +39,18 @@ pub(super) fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64
     )
 }
 
+/// A share that is neither nothing nor all: above 0 and below 1, in f32 too.
+pub(super) fn inner_fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    number(deserializer, is_inner_fraction, INNER_FRACTION)
+}
+
+/// What [`inner_fraction`] takes.
+pub(super) fn is_inner_fraction(value: f64) -> bool {
+    value as f32 > 0.0 && (value as f32) < 1.0
+}
+
+pub(super) const INNER_FRACTION: &str = "a number above 0 and below 1";
+
 /// [`positive`], or nothing.
 pub(super) fn positive_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     #[derive(Deserialize)]

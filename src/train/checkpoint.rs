@@ -10,6 +10,7 @@
 //!
 //! Source: the safetensors format (8 bytes of header length, a JSON header, the arrays).
 
+mod averages;
 mod error;
 mod file;
 mod place;
@@ -140,7 +141,9 @@ impl Checkpoint {
             }
         }
         if exactly {
-            mismatch.unexpected = unexpected.into_keys().map(str::to_string).collect();
+            // An average that is no longer taken is nothing that is missed.
+            let unexpected = unexpected.into_keys().filter(|name| !self.is_average(name));
+            mismatch.unexpected = unexpected.map(str::to_string).collect();
         }
         match mismatch == Mismatch::default() {
             true => Ok(selected),

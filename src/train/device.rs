@@ -11,6 +11,7 @@ use super::totals::Totals;
 use crate::data::{Batch, Feature, NamedArray};
 use crate::graph::{Init, InputInfo, VariableInfo};
 use crate::hlo::{ArrayShape, DType, Literal, Module, proto, verify};
+use crate::optim::Average;
 use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
 use half::{bf16, f16};
 use std::borrow::Cow;
@@ -235,11 +236,12 @@ impl Loaded {
         self.results.iter().zip(results).map(array).collect()
     }
 
-    /// The state's variables that this program reads, by name.
-    pub fn pick<'a>(&self, variables: &[VariableInfo], state: &'a [Buffer]) -> Vec<&'a Buffer> {
+    /// The state's variables that this program reads, by name; `by_averages` those that are averaged by their averages.
+    pub fn pick<'a>(&self, variables: &[VariableInfo], state: &'a [Buffer], by_averages: bool) -> Vec<&'a Buffer> {
+        let number_of = |name: &str| variables.iter().position(|variable| variable.name == name);
         let buffer_of = |name: &str| {
-            let number = variables.iter().position(|variable| variable.name == name);
-            &state[number.expect("a training program has its task's variables")]
+            let average = by_averages.then(|| number_of(&Average::name_of(name))).flatten();
+            &state[average.or_else(|| number_of(name)).expect("a training program has its task's variables")]
         };
         self.variables.iter().map(|variable| buffer_of(&variable.name)).collect()
     }
@@ -322,17 +324,20 @@ pub(super) fn check_memory(spec: &Spec, variables: &[VariableInfo], temporaries:
     }
 }
 
-/// The initial state on each replica's device.
+/// The initial state on each replica's device; an average starts where its variable does.
 pub(super) fn initial_state(
     client: &Client,
     variables: &[VariableInfo],
-    seed: u64,
-    mesh: Mesh,
+    spec: &Spec,
 ) -> Result<Vec<Vec<Buffer>>, TrainError> {
-    let mut state: Vec<Vec<Buffer>> = (0..mesh.data.get()).map(|_| Vec::with_capacity(variables.len())).collect();
+    let n_replicas = spec.objective.mesh.data.get();
+    let mut state: Vec<Vec<Buffer>> = (0..n_replicas).map(|_| Vec::with_capacity(variables.len())).collect();
+    let is_there = |name: &str| variables.iter().any(|variable| variable.name == name);
     // One after the other: no copy of the whole is needed.
     for variable in variables {
-        let bytes = initial_bytes(variable, seed)?;
+        let averaged = Average::variable_of(&variable.name);
+        let averaged = averaged.filter(|of| spec.objective.average.is_some() && is_there(of));
+        let bytes = initial_bytes(variable, averaged.unwrap_or(&variable.name), spec.seed)?;
         upload_to_all(client, variable, &bytes, &mut state)?;
     }
     Ok(state)
@@ -368,9 +373,9 @@ fn of_replica<'a>(variable: &VariableInfo, bytes: &'a [u8], replica: usize) -> C
     }
 }
 
-/// The start of a variable: floats from its recipe's values, integers from its words.
-fn initial_bytes(variable: &VariableInfo, seed: u64) -> Result<Vec<u8>, TrainError> {
-    let VariableInfo { name, dtype, dims, init, .. } = variable;
+/// The start of a variable, as of one that is called `name`: floats from its recipe's values, integers from its words.
+fn initial_bytes(variable: &VariableInfo, name: &str, seed: u64) -> Result<Vec<u8>, TrainError> {
+    let VariableInfo { dtype, dims, init, .. } = variable;
     if dtype.is_integer() {
         let words = init.words(seed, name, dims);
         return Ok(words.iter().flat_map(|word| word.to_le_bytes().into_iter().take(dtype.n_bytes())).collect());
@@ -384,7 +389,7 @@ fn initial_bytes(variable: &VariableInfo, seed: u64) -> Result<Vec<u8>, TrainErr
         match Literal::scalar_of(*dtype, f64::from(value)) {
             Some(Literal::Array { bytes: element, .. }) => bytes.extend(element),
             Some(Literal::Tuple(_) | Literal::Token) | None => {
-                return Err(TrainError::Variable { name: name.clone(), dtype: *dtype });
+                return Err(TrainError::Variable { name: variable.name.clone(), dtype: *dtype });
             }
         }
     }

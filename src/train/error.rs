@@ -10,6 +10,7 @@ use crate::hlo::DType;
 use crate::hlo::proto::ProtoError;
 use crate::hlo::verify::VerifyErrors;
 use crate::models::ConfigError;
+use crate::optim::Average;
 use crate::pjrt::PjrtError;
 use std::fmt;
 use std::io;
@@ -173,6 +174,24 @@ pub enum TrainError {
         /// Steps in an epoch.
         steps_per_epoch: u64,
     },
+    /// Averages that hold more of initial values than of what was learnt.
+    #[error(
+        "train.average: after all {n_steps} steps an average of decay {} is still {:.0} % the initial values\nhelp: {}",
+        average.decay, 100.0 * initial_share, average_help(average, *n_steps)
+    )]
+    Average {
+        /// How variables are averaged.
+        average: Average,
+        /// Steps of the run.
+        n_steps: u64,
+        /// What averages hold of initial values at its end, of 1.
+        initial_share: f64,
+    },
+    /// Averages that nobody reads.
+    #[error(
+        "train.average is never used: `evaluate` is false and there is no checkpoint\nhelp: leave `average` out, write `evaluate: true`, or give the run a place for its checkpoints"
+    )]
+    UnusedAverage,
     /// More steps than the programs can count.
     #[error(
         "{n_epochs} epochs of {steps_per_epoch} steps are more than 2147483647 steps\nhelp: train fewer epochs or use larger batches"
@@ -260,6 +279,20 @@ fn metric_help(value: f64) -> &'static str {
     match value.is_nan() {
         true => "its weights may add up to 0, or one of its terms be 0/0: leave such examples out by their weight",
         false => "one of its terms is infinite, such as a logarithm of 0: bound it in the task",
+    }
+}
+
+/// What to write instead: the ramp of `num_updates`, unless it is there, and the largest decay that comes to something.
+fn average_help(average: &Average, n_steps: u64) -> String {
+    // Of so many steps, an average over the last tenth forgets all but 1/20,000 of the initial values.
+    let decay = (1.0 - 10.0 / n_steps.max(20) as f64).max(0.5);
+    let decay = (decay * 1e4).floor() / 1e4;
+    match average.num_updates {
+        false => format!(
+            "write `average: {{decay: {}, num_updates: true}}`, a decay such as {decay}, or train longer",
+            average.decay
+        ),
+        true => format!("write a decay such as {decay}, or train longer"),
     }
 }
 

@@ -50,7 +50,8 @@ impl Evaluator {
         Ok(Evaluator { loaded, task: Arc::clone(task), precision, batch })
     }
 
-    /// Evaluates a checkpoint, read from `path`. Its precision may be another: variables are f32 in all of them.
+    /// Evaluates a checkpoint, read from `path`, by its averages where it has any. Its precision may be another: variables are
+    /// f32 in all of them.
     ///
     /// # Errors
     /// A checkpoint of another task; examples that it does not take; [`TrainError::Metric`].
@@ -60,7 +61,7 @@ impl Evaluator {
         checkpoint: &Checkpoint,
         source: &dyn Source,
     ) -> Result<Evaluation, TrainError> {
-        let arrays = checkpoint.select(path, self.loaded.wanted(), false)?;
+        let arrays = checkpoint.exported(path, self.loaded.wanted())?;
         let buffers = upload(&self.loaded.client, &arrays)?;
         self.run(&buffers.iter().collect::<Vec<_>>(), source)
     }
@@ -69,9 +70,10 @@ impl Evaluator {
         &self,
         variables: &[VariableInfo],
         state: &[Buffer],
+        by_averages: bool,
         source: &dyn Source,
     ) -> Result<Evaluation, TrainError> {
-        self.run(&self.loaded.pick(variables, state), source)
+        self.run(&self.loaded.pick(variables, state, by_averages), source)
     }
 
     fn run(&self, variables: &[&Buffer], source: &dyn Source) -> Result<Evaluation, TrainError> {
@@ -123,7 +125,8 @@ impl Predictor {
         Ok(Predictor { loaded, features, precision, batch })
     }
 
-    /// Predicts all examples of `source` in order, from a checkpoint that was read from `path`, and hands `take` the
+    /// Predicts all examples of `source` in order, from a checkpoint that was read from `path`, by its averages where it has
+    /// any, and hands `take` the
     /// predictions for each batch, without padding: `[n, …]` each, in the task's order. Labels need not be there.
     ///
     /// # Errors
@@ -135,7 +138,7 @@ impl Predictor {
         source: &dyn Source,
         take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let arrays = checkpoint.select(path, self.loaded.wanted(), false).map_err(TrainError::from)?;
+        let arrays = checkpoint.exported(path, self.loaded.wanted()).map_err(TrainError::from)?;
         let buffers = upload(&self.loaded.client, &arrays)?;
         self.run(&buffers.iter().collect::<Vec<_>>(), source, take)
     }
@@ -144,10 +147,11 @@ impl Predictor {
         &self,
         variables: &[VariableInfo],
         state: &[Buffer],
+        by_averages: bool,
         source: &dyn Source,
         take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.run(&self.loaded.pick(variables, state), source, take)
+        self.run(&self.loaded.pick(variables, state, by_averages), source, take)
     }
 
     fn run<E: From<TrainError>>(

@@ -27,7 +27,7 @@ use crate::files;
 use crate::graph::Precision;
 use crate::models::yaml::{Node, NodeError, Step};
 use crate::models::{Model, kind, yaml};
-use crate::optim::{Clip, LearningRate, LossScale, Optimizer, Update, WarmUp, WeightDecay};
+use crate::optim::{Average, Clip, LearningRate, LossScale, Optimizer, Update, WarmUp, WeightDecay};
 use crate::task::Task;
 use crate::tuning::{Tune, Tuning};
 use serde::Deserialize;
@@ -84,6 +84,8 @@ pub struct TrainConfig {
     /// What gradients that are too large become. Default none.
     #[serde(deserialize_with = "kind_or_none")]
     pub clip: Option<Clip>,
+    /// How variables are averaged over steps. Default not at all.
+    pub average: Option<Average>,
     /// Label smoothing. Default 0.
     #[serde(deserialize_with = "yaml::fraction")]
     pub label_smoothing: f64,
@@ -139,6 +141,7 @@ impl Default for TrainConfig {
             n_train: None,
             weight_decay: WeightDecay::default(),
             clip: None,
+            average: None,
             label_smoothing: 0.0,
             loss_scale: None,
             accumulate: 1,
@@ -242,7 +245,7 @@ impl TrainConfig {
             Precision::F32 | Precision::Bf16 => LossScale::None,
         });
         let accumulate = NonZeroU32::new(self.accumulate).unwrap_or(NonZeroU32::MIN);
-        Ok(Objective { update, loss_scale, accumulate, ..Objective::default() })
+        Ok(Objective { update, loss_scale, accumulate, average: self.average, ..Objective::default() })
     }
 
     /// How long a run is, and what it leaves at `checkpoint`.
@@ -410,6 +413,7 @@ train:
     warm_up: 10
     drops: [{step: 20, multiplier: 0.1}]
   weight_decay: {value: 1.0e-4, except: [bn]}
+  average: {decay: 0.999, num_updates: true, evaluate: false}
   label_smoothing: 0.1
   loss_scale: static:128
   accumulate: 4
@@ -441,6 +445,7 @@ tune: {remat: [block*, stem]}
                 weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()], decoupled: false },
                 clip: None,
                 warm_up: None,
+                average: Some(Average { num_updates: true, evaluate: false, ..Average::new(0.999) }),
                 label_smoothing: 0.1,
                 loss_scale: Some(LossScale::Static { scale: 128.0 }),
                 accumulate: 4,

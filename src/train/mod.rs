@@ -41,7 +41,7 @@ pub use mesh::{MAX_REPLICAS, Mesh};
 pub use objective::{Objective, ProgramError};
 pub use rates::rates;
 pub use resume::Resumption;
-pub use run::{Data, EpochReport, Event, Plan, Summary, check, run};
+pub use run::{Data, EpochReport, Event, Plan, Summary, check, check_average, run};
 pub use session::Session;
 pub use spec::Spec;
 pub use steps_per_call::{StepsPerCall, UnknownStepsPerCall, several_steps};

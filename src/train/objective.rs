@@ -2,7 +2,7 @@
 
 use super::mesh::Mesh;
 use crate::graph::BuildError;
-use crate::optim::{LossScale, Update};
+use crate::optim::{Average, LossScale, Update};
 use crate::passes::grad::GradError;
 use crate::passes::remat::RematError;
 use crate::tuning::Tuning;
@@ -19,6 +19,8 @@ pub struct Objective {
     pub accumulate: NonZeroU32,
     /// The devices that share a step.
     pub mesh: Mesh,
+    /// How variables are averaged over steps; what is learnt does not depend on it.
+    pub average: Option<Average>,
     /// How the program is made cheaper on its target.
     pub tuning: Tuning,
 }
@@ -26,7 +28,8 @@ pub struct Objective {
 impl Default for Objective {
     fn default() -> Self {
         let (update, loss_scale) = (Update::default(), LossScale::default());
-        Objective { update, loss_scale, accumulate: NonZeroU32::MIN, mesh: Mesh::default(), tuning: Tuning::none() }
+        let (mesh, tuning) = (Mesh::default(), Tuning::none());
+        Objective { update, loss_scale, accumulate: NonZeroU32::MIN, mesh, average: None, tuning }
     }
 }
 

@@ -32,7 +32,7 @@ pub struct TaskProgram {
 /// One step of training.
 ///
 /// # Shapes
-/// Parameters: the state (the task's variables, then the optimizer's slots); then the features that the task reads, in
+/// Parameters: the state (the task's variables, then the optimizer's slots, then averages); then the features that the task reads, in
 /// its order, `[batch, dims…]`, those to compute with in the dtype the network computes in; `weight` `f32[batch]`, if the
 /// task reads it; `step` `s32[]` (calls made before this one). Results: the new state in the same order, then sums and
 /// weights of the loss (before the update) and of metrics, and scalars. Result `i` may alias parameter `i`, so a donated
@@ -54,7 +54,7 @@ pub fn training(
     let (mesh, batch) = (objective.mesh, objective.check_batch(batch)?);
     let name = format!("{}_training_step", task.name());
     let graph = Graph::training(&name).tuned(&objective.tuning).computing_in(precision);
-    let (sums, gradients, scaling);
+    let (sums, gradients, scaling, n_of_task);
     if objective.accumulate == NonZeroU32::MIN {
         let (called, step) = call_step(&graph, task, batch);
         let loss = match &called.loss {
@@ -63,18 +63,23 @@ pub fn training(
             None => return Err(missing_loss(&graph)),
         };
         sums = Sums::of(&called, Mode::Train);
+        n_of_task = graph.variables().len();
         scaling = objective.loss_scale.begin(&graph, &step);
         gradients = differentiate(&graph, &scaling.scale(&loss))?;
     } else {
         let micro_batch = MicroBatch::new(task, precision, batch, objective)?;
         let inputs = micro_batch.inputs(&graph);
         let step = graph.input("step", DType::S32, []);
+        n_of_task = graph.variables().len();
         scaling = objective.loss_scale.begin(&graph, &step);
         Accumulated { sums, gradients } = micro_batch.emit(&graph, &inputs, &scaling, mesh);
     }
     let unscaled = gradients.into_iter().map(|(number, gradient)| (number, mesh.sum(&scaling.unscale(&gradient))));
     let gradients: Vec<_> = unscaled.collect();
     objective.update.emit(&graph, scaling.step(), &gradients);
+    if let Some(average) = &objective.average {
+        average.emit(&graph, n_of_task, &(scaling.step() + &graph.scalar(DType::S32, 1.0)));
+    }
     scaling.finish(&graph, &gradients);
     let mut program = finish_with_state(&graph, &sums.tensors)?;
     if mesh.is_parallel() {

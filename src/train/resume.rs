@@ -28,7 +28,9 @@ use std::path::Path;
 
 /// What may change beside what the task lets change: keys, and beginnings of keys that end in a dot.
 const MAY_CHANGE: &[&str] = &[
-    // How it is learnt.
+    // How it is learnt, and what is averaged of it.
+    "train.average",
+    "train.average.",
     "train.clip",
     "train.clip.",
     "train.learning_rate",
@@ -84,6 +86,9 @@ fn whatever_the_calls(spec: &Spec) -> Value {
     }
     if let Some(warm_up) = objective.update.warm_up {
         settings["train"]["warm_up"] = json(serde_json::to_value(warm_up));
+    }
+    if let Some(average) = objective.average {
+        settings["train"]["average"] = json(serde_json::to_value(average));
     }
     settings
 }

@@ -187,6 +187,20 @@ pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
     Ok(Loader::new(data.test, &features, compute, 1, 0)?.check()?)
 }
 
+/// Whether averages of variables, where `spec` has any, come to something in so many epochs: half of an average at the end is
+/// of the steps, not of initial values.
+///
+/// # Errors
+/// [`TrainError::Average`].
+pub fn check_average(spec: &Spec, data: Data<'_>, n_epochs: u64) -> Result<(), TrainError> {
+    let Some(average) = spec.objective.average else { return Ok(()) };
+    let n_steps = n_epochs.saturating_mul(loader(spec, data.training)?.n_steps());
+    match average.initial_share(n_steps) {
+        initial_share if initial_share > 0.5 => Err(TrainError::Average { average, n_steps, initial_share }),
+        _ => Ok(()),
+    }
+}
+
 fn loader<'a>(spec: &Spec, training: &'a dyn Source) -> Result<Loader<'a>, TrainError> {
     let (features, compute) = (spec.task.features(), spec.precision.compute());
     match Loader::new(training, &features, compute, spec.batch as usize, spec.seed) {
@@ -202,7 +216,7 @@ fn loader<'a>(spec: &Spec, training: &'a dyn Source) -> Result<Loader<'a>, Train
 ///
 /// # Errors
 /// [`TrainError::Diverged`], [`TrainError::Interrupted`] (a checkpoint was written first, where there is a place for
-/// it), and whatever data, plugin and disk say.
+/// it), averages that nothing comes of or that are never used, and whatever data, plugin and disk say.
 pub fn run(
     session: &mut Session,
     data: Data<'_>,
@@ -212,6 +226,10 @@ pub fn run(
 ) -> Result<Summary, TrainError> {
     let spec = session.spec().clone();
     check(&spec, data)?;
+    check_average(&spec, data, plan.n_epochs)?;
+    if spec.objective.average.is_some_and(|average| !average.evaluate) && plan.checkpoint.is_none() {
+        return Err(TrainError::UnusedAverage);
+    }
     let loader = loader(&spec, data.training)?;
     let steps_per_epoch = loader.n_steps();
     let identity = data.identity();

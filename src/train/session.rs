@@ -78,7 +78,7 @@ impl Session {
         let temporaries = training.executable.compiled().memory_stats().map_or(0, |stats| stats.temporaries.max(0));
         check_memory(&spec, &training.variables, temporaries as u128)?;
         let _span = tracing::info_span!("initialise", seed = spec.seed).entered();
-        let state = State::Held(initial_state(client, &training.variables, spec.seed, spec.objective.mesh)?);
+        let state = State::Held(initial_state(client, &training.variables, &spec)?);
         let (client, function) = (client.clone(), function_of(&*spec.task));
         let (last, resumed) = (Vec::new(), None);
         Ok(Session {
@@ -272,7 +272,8 @@ impl Session {
     ) -> Result<Vec<Change>, TrainError> {
         checkpoint.check().map_err(|fault| CheckpointError::Unsound { path: path.to_path_buf(), fault })?;
         let wanted = self.variables().iter().map(|variable| (variable.name.as_str(), shape_of(variable)));
-        let arrays = checkpoint.select(path, wanted, true)?;
+        let average = self.spec.objective.average.as_ref();
+        let arrays = checkpoint.resumed(path, &wanted.collect::<Vec<_>>(), average)?;
         let changes = resumption.check(path, checkpoint, &self.spec)?;
         // What was there goes first: there is memory for two states, and the checkpoint is one of them.
         self.state = State::Lost(format!("restoring {} failed", path.display()));
@@ -317,12 +318,14 @@ impl Session {
         Evaluator::new(&self.client, task, *precision, batch, &objective.tuning)
     }
 
-    /// Evaluates the state of this moment.
+    /// Evaluates the state of this moment: averages of variables where there are any, unless [`Average::evaluate`] says
+    /// otherwise.
     ///
     /// # Errors
     /// Examples that the task does not take; [`TrainError::Metric`]; where the plugin fails.
     pub fn evaluate(&self, evaluator: &Evaluator, source: &dyn Source) -> Result<Evaluation, TrainError> {
-        evaluator.of_state(self.variables(), self.state.buffers()?, source)
+        let by_averages = self.spec.objective.average.is_some_and(|average| average.evaluate);
+        evaluator.of_state(self.variables(), self.state.buffers()?, by_averages, source)
     }
 
     /// A predictor of this session's task, for batches of `batch` examples.
@@ -334,7 +337,8 @@ impl Session {
         Predictor::new(&self.client, &**task, *precision, batch, &objective.tuning)
     }
 
-    /// Predicts all examples of `source` in order, with the state of this moment; see [`Predictor::predict`].
+    /// Predicts all examples of `source` in order, with the state of this moment, averages of variables where there are any;
+    /// see [`Predictor::predict`].
     ///
     /// # Errors
     /// Examples that the task does not take; where the plugin fails; whatever `take` gives.
@@ -344,7 +348,8 @@ impl Session {
         source: &dyn Source,
         take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
     ) -> Result<(), E> {
-        predictor.of_state(self.variables(), self.state.buffers()?, source, take)
+        let by_averages = self.spec.objective.average.is_some();
+        predictor.of_state(self.variables(), self.state.buffers()?, by_averages, source, take)
     }
 }
 

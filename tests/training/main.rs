@@ -7,6 +7,7 @@ mod accumulate;
 mod adafactor;
 #[path = "../support/alone.rs"]
 mod alone;
+mod averages;
 mod bounded;
 mod digits;
 #[path = "../support/examples.rs"]
