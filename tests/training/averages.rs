@@ -10,7 +10,9 @@ use bf16scope::models::{Model, yaml};
 use bf16scope::optim::{Average, LearningRate, LossScale, Optimizer, Update};
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
-use bf16scope::train::{Data, Objective, Plan, Resumption, Session, Spec, StepsPerCall, TrainError, check_average};
+use bf16scope::train::{
+    Data, Objective, Plan, Resumption, Session, Spec, StepsPerCall, TrainError, check_average, program,
+};
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
 use std::collections::BTreeMap;
@@ -182,28 +184,26 @@ fn the_first_step_moves_averages_from_where_variables_start() {
         }
     }
     // Without the statistics, the same of what trains.
-    let trained = Average { moving_statistics: false, ..COUNTED };
-    let names: Vec<String> = averages(&session_state(&spec(Some(trained)))).into_keys().collect();
+    let trained = spec(Some(Average { moving_statistics: false, ..COUNTED }));
+    let program = program::training(&*trained.task, trained.precision, 4, &trained.objective).unwrap().program;
+    let names: Vec<&str> = program.variables.iter().filter_map(|v| Average::variable_of(&v.name)).collect();
     assert!(!names.is_empty() && !names.iter().any(|name| name.contains("moving_")), "{names:?}");
-}
-
-fn session_state(spec: &Spec) -> State {
-    session(spec).state().unwrap()
 }
 
 /// Several steps in a call, a rematerialising backward pass, micro-batches, and a kill in between: the same averages.
 #[test]
 fn averages_compose_with_what_a_program_may_be() {
     let spec = spec(Some(COUNTED));
-    let whole = after_an_epoch(&spec);
-    assert!(!averages(&whole).is_empty());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
-    let mut first = session(&spec);
+    let mut whole = session(&spec);
     let batches: Vec<_> = examples::loader(images(), &spec).epoch(0).map(Result::unwrap).collect();
-    batches[..4].iter().for_each(|batch| drop(first.train(batch).unwrap()));
-    first.checkpoint(6).unwrap().write(&path).unwrap();
-    let mut resumed = session(&Spec { seed: 5, ..spec.clone() });
+    batches[..4].iter().for_each(|batch| drop(whole.train(batch).unwrap()));
+    whole.checkpoint(6).unwrap().write(&path).unwrap();
+    batches[4..].iter().for_each(|batch| drop(whole.train(batch).unwrap()));
+    let whole = whole.state().unwrap();
+    assert!(!averages(&whole).is_empty());
+    let mut resumed = session(&spec);
     resumed.restore(&path, &Checkpoint::read(&path).unwrap(), Resumption::default()).unwrap();
     batches[4..].iter().for_each(|batch| drop(resumed.train(batch).unwrap()));
     assert!(resumed.state().unwrap() == whole, "resumed after four of six steps");
@@ -314,27 +314,28 @@ fn averages_are_evaluated_on_predicted_with_and_left_out_when_asked() {
 #[test]
 fn averaging_begins_ends_and_changes_where_a_run_goes_on() {
     let path = Path::new("before.safetensors");
-    let changes = |checkpoint: &Checkpoint, average: Option<Average>| {
-        let mut session = session(&spec(average));
+    let changes = |session: &mut Session, checkpoint: &Checkpoint| {
         let changes = session.restore(path, checkpoint, Resumption::default()).unwrap();
         (changes.iter().map(ToString::to_string).collect::<Vec<_>>(), session.state().unwrap())
     };
-    let of = |average: Option<Average>| {
-        let mut session = session(&spec(average));
+    let mut averaging = session(&spec(Some(COUNTED)));
+    let mut plain = session(&spec(None));
+    let of = |session: &mut Session| {
         session.train(&examples::loader(images(), session.spec()).epoch(0).next().unwrap().unwrap()).unwrap();
         session.checkpoint(6).unwrap()
     };
-    let (with, without) = (of(Some(COUNTED)), of(None));
-    let (said, state) = changes(&without, Some(COUNTED));
+    let (with, without) = (of(&mut averaging), of(&mut plain));
+    let (said, state) = changes(&mut averaging, &without);
     let json = r#"{"decay":0.75,"evaluate":true,"moving_statistics":true,"num_updates":true}"#;
     assert_eq!(said, [format!("train.average was not set, is {json} now")]);
     for (name, array) in averages(&state) {
         assert_eq!(array, without.variables[Average::variable_of(&name).unwrap()], "{name}");
     }
-    let (said, state) = changes(&with, None);
+    let (said, state) = changes(&mut plain, &with);
     assert_eq!(said, [format!("train.average was {json}, is not set now")]);
     assert!(state == with.clone().without_averages().variables);
-    let (said, state) = changes(&with, Some(Average { decay: 0.5, moving_statistics: false, ..COUNTED }));
+    let mut other = session(&spec(Some(Average { decay: 0.5, moving_statistics: false, ..COUNTED })));
+    let (said, state) = changes(&mut other, &with);
     let expected =
         ["train.average.decay was 0.75, is 0.5 now", "train.average.moving_statistics was true, is false now"];
     assert_eq!(said, expected);
@@ -342,7 +343,7 @@ fn averaging_begins_ends_and_changes_where_a_run_goes_on() {
     // What is no average of the checkpoint's own is another model's, as ever.
     let mut foreign = without;
     foreign.variables.insert("logits/kernel/average".to_string(), foreign.variables["logits/kernel"].clone());
-    let error = session(&spec(None)).restore(path, &foreign, Resumption::default()).unwrap_err().to_string();
+    let error = plain.restore(path, &foreign, Resumption::default()).unwrap_err().to_string();
     assert!(error.contains("logits/kernel/average"), "{error}");
 }
 
