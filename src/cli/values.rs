@@ -8,6 +8,7 @@ pub(super) fn named(name: &str, value: f64) -> String {
 /// A part as a percentage, anything else with four decimals; what nothing counted for has no value.
 pub(super) fn shown(name: &str, value: f64) -> String {
     let is_part = ["accuracy", "precision", "recall"].iter().any(|part| name.contains(part));
+    let is_part = is_part || name.split('_').any(|word| word == "iou");
     match is_part {
         _ if value.is_nan() => "undefined".to_string(),
         true => format!("{:.2} %", 100.0 * value),
@@ -31,6 +32,10 @@ mod tests {
         let values = [("loss", 0.12345), ("top_5_accuracy", 0.975), ("mean_error", 2.0)];
         let values = values.map(|(name, value)| (name.to_string(), value));
         assert_eq!(list(&values), "top 5 accuracy 97.50 %, mean error 2.0000, loss 0.1235");
+        assert_eq!(
+            (named("mean_iou", 0.5), named("previous", 0.5)),
+            ("mean iou 50.00 %".into(), "previous 0.5000".into())
+        );
         assert_eq!(named("precision", 0.5), "precision 50.00 %");
         assert_eq!(named("recall", f64::NAN), "recall undefined");
     }

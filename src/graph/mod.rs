@@ -34,7 +34,7 @@ pub use scope::{Scope, Variable};
 pub use tensor::Tensor;
 
 use crate::hlo::ops::RuleError;
-use crate::hlo::{DType, EmitError, Emitter, InstrId, Metadata, Module, Op, POISON, Shape};
+use crate::hlo::{DType, EmitError, Emitter, InstrId, Literal, Metadata, Module, Op, POISON, Shape};
 use crate::tuning::Tuning;
 use names::{Path, Taken};
 use std::cell::{Cell, RefCell};
@@ -240,6 +240,12 @@ impl Graph {
     #[track_caller]
     pub fn full(&self, dtype: DType, dims: &[i64], value: f64) -> Tensor {
         self.emit_with("broadcast", |e| e.full(dtype, dims, value))
+    }
+
+    /// An array that is known when the program is built.
+    #[track_caller]
+    pub(crate) fn constant(&self, array: Literal) -> Tensor {
+        self.emit_with("constant", |e| e.constant(array))
     }
 
     /// 0, 1, … along dimension `axis` of `dims`.

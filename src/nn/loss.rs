@@ -1,8 +1,8 @@
 //! Losses. All are computed in f32 (or f64); logits in bf16 or f16 are an error that says where to cast.
 
 use crate::graph::Tensor;
-use crate::hlo::DType;
 use crate::hlo::ops::{BinaryOp, RuleError};
+use crate::hlo::{DType, Literal};
 
 /// Mean over all examples of [`sparse_softmax_cross_entropy_per_example`]: `[]`.
 #[track_caller]
@@ -38,7 +38,7 @@ pub fn sparse_softmax_cross_entropy_per_example(logits: &Tensor, labels: &Tensor
 }
 
 /// [`one_hot`], and NaN all along for a label that is no class.
-fn one_hot_or_nan(logits: &Tensor, labels: &Tensor) -> Tensor {
+pub(super) fn one_hot_or_nan(logits: &Tensor, labels: &Tensor) -> Tensor {
     let (graph, dims) = (logits.graph(), logits.dims());
     let (last, n_classes) = (dims.len() as i64 - 1, dims[dims.len() - 1]);
     let leading: Vec<i64> = (0..last).collect();
@@ -179,18 +179,109 @@ pub fn sigmoid_cross_entropy_per_example(logits: &Tensor, labels: &Tensor, label
             0.0 => labels.clone(),
             smoothing => labels * (1.0 - smoothing) + smoothing / 2.0,
         };
-        // Selects, not max and abs: at a logit of 0 their gradients add up to the right one.
-        let zeros = logits.graph().full(logits.dtype(), &logits.dims(), 0.0);
-        let is_positive = logits.greater_equal(&zeros);
-        let positive = is_positive.select(logits, &zeros);
-        let minus_abs = is_positive.select(&logits.negate(), logits);
-        mean_of_rows(&(positive - logits * labels + minus_abs.exponential().log_plus_one()))
+        mean_of_rows(&yes_or_no(logits, &labels))
     })
+}
+
+/// The cross-entropy of each yes-or-no answer.
+#[track_caller]
+pub(super) fn yes_or_no(logits: &Tensor, labels: &Tensor) -> Tensor {
+    // Selects, not max and abs: at a logit of 0 their gradients add up to the right one.
+    let zeros = logits.graph().full(logits.dtype(), &logits.dims(), 0.0);
+    let is_positive = logits.greater_equal(&zeros);
+    let positive = is_positive.select(logits, &zeros);
+    let minus_abs = is_positive.select(&logits.negate(), logits);
+    positive - logits * labels + minus_abs.exponential().log_plus_one()
+}
+
+/// Squares of small differences and a line of large ones: `d² / 2` where `d = |prediction - target|` is at most `delta`, else
+/// `delta · d - delta² / 2`, and of those the mean over all axes but the first.
+///
+/// # Shapes
+/// prediction and target `[batch, …]` of one shape → `[batch]`.
+///
+/// # Types
+/// f32 or f64; computed in that dtype.
+///
+/// # Errors
+/// As [`mean_squared_error_per_example`]; a delta that is not above 0.
+///
+/// # Source
+/// Keras' `Huber`.
+#[track_caller]
+pub fn huber_per_example(prediction: &Tensor, target: &Tensor, delta: f64) -> Tensor {
+    let check = || {
+        check_rows("prediction", prediction, "target", target)?;
+        if delta as f32 > 0.0 && (delta as f32).is_finite() {
+            return Ok(());
+        }
+        Err(RuleError::new("loss/delta", format!("delta is {delta}, expected a finite number above 0")))
+    };
+    loss("huber", [prediction, target], check, || {
+        let difference = prediction - target;
+        let distance = difference.abs();
+        let is_small = distance.less_equal(&distance.graph().full(distance.dtype(), &distance.dims(), delta));
+        let line = distance * delta - 0.5 * delta * delta;
+        mean_of_rows(&is_small.select(&(&difference * &difference * 0.5), &line))
+    })
+}
+
+/// The weight of each row's class: of classes the one at the label, of distributions the mean by their probabilities.
+///
+/// # Shapes
+/// labels `[…]` of an integer dtype, or `[…, n_classes]` f32 or f64; one weight for each of the `n_classes` → f32 (f64 of f64
+/// labels) `[…]`. A label that is no class has weight 0.
+///
+/// # Errors
+/// Labels of another dtype, distributions of another number of classes than there are weights, no weights, and weights that
+/// are negative or not finite.
+///
+/// # Source
+/// Keras' `class_weight`.
+#[track_caller]
+pub fn class_weights(labels: &Tensor, weights: &[f64]) -> Tensor {
+    let check = || check_class_weights(labels, weights);
+    loss("class_weights", [labels, labels], check, || {
+        let dtype = if labels.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let n = weights.len() as i64;
+        let narrow: Vec<f32> = weights.iter().map(|&weight| weight as f32).collect();
+        let constant = match dtype {
+            DType::F64 => Literal::from_elements([n], weights),
+            _ => Literal::from_elements([n], &narrow),
+        };
+        let mut dims = labels.dims();
+        if labels.dtype().is_integer() {
+            dims.push(n);
+        }
+        let last = dims.len() as i64 - 1;
+        let weights = labels.graph().constant(constant).broadcast_in_dim(&dims, &[last]);
+        let zeros = labels.graph().full(dtype, &dims, 0.0);
+        let weighed = match labels.dtype().is_integer() {
+            true => is_label(labels, &dims).select(&weights, &zeros),
+            false => labels * &weights,
+        };
+        weighed.sum(&[last])
+    })
+}
+
+fn check_class_weights(labels: &Tensor, weights: &[f64]) -> Result<(), RuleError> {
+    let wrong = |message: String| Err(RuleError::new("loss/class-weights", message));
+    if let Some(weight) = weights.iter().find(|weight| !(**weight >= 0.0 && (**weight as f32).is_finite())) {
+        return wrong(format!("a class weighs {weight}, expected a finite number of at least 0"));
+    }
+    let fits = match labels.dtype() {
+        DType::F32 | DType::F64 => labels.dims().last() == Some(&(weights.len() as i64)),
+        dtype => dtype.is_integer(),
+    };
+    match fits && !weights.is_empty() {
+        true => Ok(()),
+        false => wrong(format!("{} weights of classes do not fit labels {}", weights.len(), labels.shape())),
+    }
 }
 
 /// The mean over all axes but the first.
 #[track_caller]
-fn mean_of_rows(values: &Tensor) -> Tensor {
+pub(super) fn mean_of_rows(values: &Tensor) -> Tensor {
     let axes: Vec<i64> = (1..values.rank() as i64).collect();
     if axes.is_empty() { values.clone() } else { values.mean(&axes) }
 }
@@ -270,13 +361,13 @@ pub(super) fn check_labels(logits: &Tensor, labels: &Tensor) -> Result<(), RuleE
     }
 }
 
-fn check_sparse(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Result<(), RuleError> {
+pub(super) fn check_sparse(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Result<(), RuleError> {
     check_logits("logits", logits)?;
     check_labels(logits, labels)?;
     check_label_smoothing(label_smoothing)
 }
 
-fn check_dense(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Result<(), RuleError> {
+pub(super) fn check_dense(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Result<(), RuleError> {
     check_equal("logits", logits, "labels", labels)?;
     super::at_least("loss/rank", "rank of logits", logits.rank() as i64, 1)?;
     check_label_smoothing(label_smoothing)
@@ -301,7 +392,7 @@ fn check_equal(x_name: &str, x: &Tensor, y_name: &str, y: &Tensor) -> Result<(),
 }
 
 /// [`check_equal`], and there is a first axis.
-fn check_rows(x_name: &str, x: &Tensor, y_name: &str, y: &Tensor) -> Result<(), RuleError> {
+pub(super) fn check_rows(x_name: &str, x: &Tensor, y_name: &str, y: &Tensor) -> Result<(), RuleError> {
     check_equal(x_name, x, y_name, y)?;
     super::at_least("loss/rank", &format!("rank of {x_name}"), x.rank() as i64, 1)
 }

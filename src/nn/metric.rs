@@ -120,7 +120,7 @@ pub fn sides(logits: &Tensor, labels: &Tensor) -> (Tensor, Tensor) {
 
 /// Poison, unless logits and labels are floats of one shape.
 #[track_caller]
-fn check_sides(what: &str, logits: &Tensor, labels: &Tensor) -> Option<Tensor> {
+pub(super) fn check_sides(what: &str, logits: &Tensor, labels: &Tensor) -> Option<Tensor> {
     if logits.dtype().is_float() && logits.shape() == labels.shape() {
         return None;
     }

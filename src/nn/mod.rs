@@ -12,16 +12,19 @@ mod activation;
 mod attention;
 mod batch_norm;
 mod conv;
+mod count;
 mod dense;
 mod depthwise;
 mod dropout;
 mod embedding;
 mod feed_forward;
+mod focal;
 mod layer_norm;
 mod log_sum_exp;
 mod loss;
 mod merge;
 mod metric;
+mod overlap;
 mod paired;
 mod pool;
 mod pool_first;
@@ -38,19 +41,25 @@ pub use activation::{
 pub use attention::{Attention, AttentionRemat, attention};
 pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{Conv2d, conv2d};
+pub use count::{ClassCounts, above_thresholds, class_counts};
 pub use dense::{Dense, dense, flatten};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
 pub use dropout::{dropout, stochastic_depth};
 pub use embedding::{Embedding, PositionEmbedding, embedding, position_embedding};
 pub use feed_forward::{FeedForward, feed_forward};
+pub use focal::{
+    Focal, sigmoid_focal_cross_entropy_per_example, softmax_focal_cross_entropy_per_example,
+    sparse_softmax_focal_cross_entropy_per_example,
+};
 pub use layer_norm::{LayerNorm, Variance, layer_norm};
 pub use loss::{
-    mean_absolute_error_per_example, mean_squared_error, mean_squared_error_per_example,
-    sigmoid_cross_entropy_per_example, softmax_cross_entropy, softmax_cross_entropy_per_example,
-    sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
+    class_weights, huber_per_example, mean_absolute_error_per_example, mean_squared_error,
+    mean_squared_error_per_example, sigmoid_cross_entropy_per_example, softmax_cross_entropy,
+    softmax_cross_entropy_per_example, sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
 };
 pub use merge::{Merge, concat, merge};
 pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, is_on_side, sides, top_k_accuracy};
+pub use overlap::{sigmoid_dice_per_example, softmax_dice_per_example};
 pub use paired::conv2d_paired;
 pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};

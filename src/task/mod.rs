@@ -48,7 +48,7 @@ mod metric;
 pub use crate::data::{Feature, FeatureDType};
 pub use features::{Features, RESERVED};
 pub use identity::Identity;
-pub use metric::{Loss, Metric, Weight};
+pub use metric::{Loss, Metric, Value, Weight};
 
 use crate::graph::{Scope, Tensor};
 use std::fmt;

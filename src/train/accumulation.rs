@@ -58,7 +58,7 @@ impl MicroBatch {
         let gradients = differentiate(&graph, &(target * &loss_scale))?;
         let mut totals = Vec::new();
         for (name, tensor) in &sums.tensors {
-            totals.push(graph.input(&format!("sum/{name}"), tensor.dtype(), []) + tensor);
+            totals.push(graph.input(&format!("sum/{name}"), tensor.dtype(), tensor.dims()) + tensor);
         }
         let variables = graph.variables();
         for (number, gradient) in &gradients {
@@ -85,7 +85,7 @@ impl MicroBatch {
         let variables = &graph.variables()[..self.program.variables.len()];
         let values: Vec<Tensor> = variables.iter().map(|variable| graph.tensor(variable.instr)).collect();
         let scale = scaling.scale(&graph.scalar(DType::F32, 1.0));
-        let zero = |(_, tensor): &(String, Tensor)| graph.scalar(tensor.dtype(), 0.0);
+        let zero = |(_, tensor): &(String, Tensor)| graph.full(tensor.dtype(), &tensor.dims(), 0.0);
         let mut zeros: Vec<Tensor> = self.sums.tensors.iter().map(zero).collect();
         zeros.extend(self.trainable.iter().map(|&number| {
             let VariableInfo { dtype, dims, .. } = &variables[number];

@@ -7,12 +7,13 @@ use super::memory::memory_of_machine;
 use super::mesh::Mesh;
 use super::program::{Reported, TaskProgram, Weighting};
 use super::spec::Spec;
-use super::totals::Totals;
+use super::totals::{Sum, Totals};
 use crate::data::{Batch, Feature, NamedArray};
 use crate::graph::{Init, InputInfo, VariableInfo};
 use crate::hlo::{ArrayShape, DType, Literal, Module, proto, verify};
 use crate::optim::Average;
 use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
+use crate::task::Value;
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ pub(super) struct Loaded {
     results: Vec<(String, ArrayShape)>,
     reported: Vec<Reported>,
     scalars: Vec<(String, usize)>,
-    names: Arc<[String]>,
+    names: Arc<[(String, Value)]>,
     features: Vec<Feature>,
     /// Examples that go up for a call: of one step, or of all its steps, to all replicas.
     n_examples: usize,
@@ -78,7 +79,7 @@ impl Loaded {
         let shapes = entry.instr(entry.root).operands.iter().map(|&id| entry.instr(id).shape.clone());
         let shapes = shapes.map(|shape| ArrayShape::new(shape.dtype().unwrap_or(DType::F32), shape.dims().to_vec()));
         let results = program.outputs.iter().cloned().zip(shapes).skip(n_state).collect();
-        let names = reported.iter().map(|reported| reported.name.clone()).collect();
+        let names = reported.iter().map(|reported| (reported.name.clone(), reported.value)).collect();
         Ok(Loaded {
             client: client.clone(),
             executable,
@@ -189,12 +190,15 @@ impl Loaded {
         for Reported { sum, weight, .. } in &self.reported {
             let values = self.of_steps(results, *sum)?;
             let weights = match weight {
-                Weighting::Constant(n) => vec![*n; self.n_steps],
+                Weighting::Constant(n) => vec![vec![*n]; self.n_steps],
                 Weighting::Result(weight) => self.of_steps(results, *weight)?,
-                Weighting::Valid => vec![n_valid as f64; self.n_steps],
+                Weighting::Valid => vec![vec![n_valid as f64]; self.n_steps],
             };
-            for ((sums, value), n) in sums.iter_mut().zip(values).zip(weights) {
-                sums.push((if *weight == Weighting::Valid { value * n } else { value }, n));
+            for ((sums, mut values), weights) in sums.iter_mut().zip(values).zip(weights) {
+                if *weight == Weighting::Valid {
+                    values.iter_mut().for_each(|mean| *mean *= n_valid as f64);
+                }
+                sums.push(Sum { sums: values, weights });
             }
         }
         let totals = |sums| {
@@ -209,22 +213,24 @@ impl Loaded {
     pub fn scalars(&self, results: &[Vec<Buffer>]) -> Result<Vec<(String, f64)>, TrainError> {
         let last = |number: usize| {
             let of_replica =
-                |results: &Vec<Buffer>| Ok::<_, TrainError>(self.of_steps(results, number)?[self.n_steps - 1]);
+                |results: &Vec<Buffer>| Ok::<_, TrainError>(self.of_steps(results, number)?[self.n_steps - 1][0]);
             let all = results.iter().map(of_replica).collect::<Result<Vec<f64>, TrainError>>()?;
             Ok::<_, TrainError>(all.iter().sum::<f64>() / all.len() as f64)
         };
         self.scalars.iter().map(|(name, number)| Ok((name.clone(), last(*number)?))).collect()
     }
 
-    /// A result of each step.
-    fn of_steps(&self, results: &[Buffer], number: usize) -> Result<Vec<f64>, TrainError> {
-        let mut bytes = vec![0; 4 * self.n_steps];
+    /// A result of each step: its elements.
+    fn of_steps(&self, results: &[Buffer], number: usize) -> Result<Vec<Vec<f64>>, TrainError> {
+        let shape = &self.results[number].1;
+        let mut bytes = vec![0; 4 * shape.n_elements() as usize];
         results[number].copy_to_host(&mut bytes)?;
-        let value = |word: &[u8; 4]| match self.results[number].1.dtype {
+        let value = |word: &[u8; 4]| match shape.dtype {
             DType::S32 => f64::from(i32::from_le_bytes(*word)),
             _ => f64::from(f32::from_le_bytes(*word)),
         };
-        Ok(bytes.as_chunks().0.iter().map(value).collect())
+        let of_step = bytes.len() / self.n_steps;
+        Ok(bytes.chunks_exact(of_step).map(|step| step.as_chunks().0.iter().map(value).collect()).collect())
     }
 
     /// Results as arrays on the host, by name.

@@ -508,6 +508,29 @@ tune: {remat: [block*, stem]}
     #[test]
     fn errors_point_at_the_line() {
         check(
+            "  average: {decay: 0}\n",
+            expect![[r#"
+            e.yaml:3:20: found floating point `0.0`, expected a number above 0 and below 1
+              3 |   average: {decay: 0}
+                |                    ^"#]],
+        );
+        check(
+            "  average: {decay: 0.99, num_update: true}\n",
+            expect![[r#"
+            e.yaml:3:26: unknown key `num_update`, expected one of decay, num_updates, moving_statistics, evaluate
+              3 |   average: {decay: 0.99, num_update: true}
+                |                          ^^^^^^^^^^
+              help: did you mean `num_updates`?"#]],
+        );
+        check(
+            "  average: {num_updates: true}\n",
+            expect![[r#"
+            e.yaml:3:12: missing key `decay`
+              3 |   average: {num_updates: true}
+                |            ^^^^^^^^^^^^
+              help: add `decay: …` to the block that starts here"#]],
+        );
+        check(
             "  batch: 0\n",
             expect![[r#"
             e.yaml:3:10: found integer `0`, expected a whole number from 1 to 2147483647
@@ -661,7 +684,7 @@ tune: {remat: [block*, stem]}
         check(
             "  epoch: 3\n",
             expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, warm_up, weight_decay, clip, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, warm_up, weight_decay, clip, average, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],

@@ -6,10 +6,10 @@ use crate::hlo::ops::RuleError;
 use crate::hlo::{DType, InstrId};
 use crate::passes::grad::gradients_reached;
 use crate::passes::remat::remat;
-use crate::task::{Feature, Features, Loss, Metric, Mode, Outputs, RESERVED, Task, Weight};
+use crate::task::{Feature, Features, Loss, Metric, Mode, Outputs, RESERVED, Task, Value, Weight};
 use std::collections::BTreeSet;
 
-/// What the host makes of a program's results: `Σ sum / Σ weight` over batches.
+/// What the host makes of a program's results: of `Σ sum` and `Σ weight` over batches a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reported {
     /// `loss`, or a metric's name.
@@ -18,6 +18,8 @@ pub struct Reported {
     pub sum: usize,
     /// What it is divided by.
     pub weight: Weighting,
+    /// What is made of both.
+    pub value: Value,
 }
 
 /// What a sum is divided by.
@@ -117,10 +119,27 @@ fn check(graph: &Graph, task: &dyn Task, outputs: &Outputs, batch: i64, mode: Mo
         }
         None => {}
     }
-    for (name, Metric { sum, weight }) in &outputs.metrics {
-        scalar(&format!("the sum of metric {name}"), sum, &counts);
-        if let Weight::Tensor(weight) = weight {
-            scalar(&format!("the weight of metric {name}"), weight, &counts);
+    for (name, Metric { sum, weight, value }) in &outputs.metrics {
+        if let Value::Quotient | Value::Exponential = value {
+            scalar(&format!("the sum of metric {name}"), sum, &counts);
+            if let Weight::Tensor(weight) = weight {
+                scalar(&format!("the weight of metric {name}"), weight, &counts);
+            }
+            continue;
+        }
+        let poison = sum.is_poison() || matches!(weight, Weight::Tensor(weight) if weight.is_poison());
+        let fits = |weight: &Tensor| {
+            [sum, weight].iter().all(|tensor| counts.contains(&tensor.dtype()))
+                && value.takes(&sum.dims(), &weight.dims())
+        };
+        if !poison && !matches!(weight, Weight::Tensor(weight) if fits(weight)) {
+            let over = match weight {
+                Weight::Tensor(weight) => weight.shape().to_string(),
+                Weight::Constant(constant) => constant.to_string(),
+            };
+            let message =
+                format!("metric {name} is {} over {over}, which is nothing that {value:?} is made of", sum.shape());
+            fail(&[sum], message, "make it with `Metric::mean_of_ratios` or `Metric::area`, from f32 or s32");
         }
     }
     for (name, value) in &outputs.scalars {
@@ -144,7 +163,7 @@ fn check(graph: &Graph, task: &dyn Task, outputs: &Outputs, batch: i64, mode: Mo
 /// Tensors that add up over micro-batches, and what the host makes of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
-    /// Names and tensors, `f32[]` or `s32[]`, in the order of the program's results.
+    /// Names and tensors, f32 or s32, scalars but for metrics that are arrays, in the order of the program's results.
     pub tensors: Vec<(String, Tensor)>,
     pub reported: Vec<Reported>,
     /// Names of scalars and which results they are.
@@ -162,12 +181,12 @@ impl Sums {
                 let sum = sums.push("loss", mean);
                 sums.means.push(sum);
                 let weight = if mode == Mode::Train { Weighting::Constant(1.0) } else { Weighting::Valid };
-                sums.reported.push(Reported { name: "loss".to_string(), sum, weight });
+                sums.reported.push(Reported { name: "loss".to_string(), sum, weight, value: Value::Quotient });
             }
             Some(Loss::Weighted { sum, weight }) => {
                 let sum = sums.push("loss", sum);
                 let weight = Weighting::Result(sums.push("loss/weight", weight));
-                sums.reported.push(Reported { name: "loss".to_string(), sum, weight });
+                sums.reported.push(Reported { name: "loss".to_string(), sum, weight, value: Value::Quotient });
             }
             None => {}
         }
@@ -177,7 +196,7 @@ impl Sums {
                 Weight::Constant(n) => Weighting::Constant(*n),
                 Weight::Tensor(weight) => Weighting::Result(sums.push(&format!("{name}/weight"), weight)),
             };
-            sums.reported.push(Reported { name: name.clone(), sum, weight });
+            sums.reported.push(Reported { name: name.clone(), sum, weight, value: metric.value });
         }
         for (name, value) in &called.scalars {
             let result = sums.push(name, value);

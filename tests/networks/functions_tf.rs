@@ -55,6 +55,11 @@ const SOFTMAX: f64 = 2.0 * 11.0 * 11.0 + 3.0 * FUNCTION;
 const PLACES: f64 = 84.0 * 84.0;
 /// A loss is a mean of 6; its functions, forward and backward, and a few products.
 const LOSS: f64 = 6.0 * 6.0 + 4.0 * FUNCTION + 8.0;
+/// A focal loss has a factor too: a sigmoid (or softmax), a logarithm and gamma, at most 2, times an exponential, forward
+/// and backward.
+const FOCAL: f64 = LOSS + 2.0 * 4.0 * FUNCTION;
+/// Three sums of 15 forward, three backward; a sigmoid, or a softmax over 5.
+const DICE: f64 = 6.0 * 15.0 * 15.0 + 2.0 * 5.0 * 5.0 + 2.0 * FUNCTION + 8.0;
 const WITH_LABELS: &[&str] = &["x", "labels"];
 
 /// Each is recorded twice: on numbers at random, and as `NAME_edges` where a rule may go wrong.
@@ -144,6 +149,32 @@ fn layers_and_losses() -> Vec<Case> {
         }),
         case("sparse_softmax_cross_entropy_smoothed", WITH_LABELS, LOSS, |_, x| {
             sparse_softmax_cross_entropy_per_example(&x[0], &x[1], 0.1)
+        }),
+        case("sigmoid_focal", WITH_LABELS, FOCAL, |_, x| {
+            sigmoid_focal_cross_entropy_per_example(&x[0], &x[1], &Focal::default(), 0.0)
+        }),
+        case("sigmoid_focal_retinanet", WITH_LABELS, FOCAL, |_, x| {
+            sigmoid_focal_cross_entropy_per_example(&x[0], &x[1], &Focal::default(), 0.0)
+        }),
+        case("sigmoid_focal_smoothed", WITH_LABELS, FOCAL, |_, x| {
+            sigmoid_focal_cross_entropy_per_example(&x[0], &x[1], &Focal { gamma: 1.5, alpha: None }, 0.1)
+        }),
+        case("softmax_focal", WITH_LABELS, FOCAL, |_, x| {
+            softmax_focal_cross_entropy_per_example(&x[0], &x[1], &Focal::default(), 0.0)
+        }),
+        case("softmax_focal_smoothed", WITH_LABELS, FOCAL, |_, x| {
+            softmax_focal_cross_entropy_per_example(&x[0], &x[1], &Focal { gamma: 1.5, alpha: None }, 0.1)
+        }),
+        case("sparse_softmax_focal", WITH_LABELS, FOCAL, |_, x| {
+            sparse_softmax_focal_cross_entropy_per_example(&x[0], &x[1], &Focal::default(), 0.0)
+        }),
+        case("huber", WITH_LABELS, LOSS, |_, x| huber_per_example(&x[0], &x[1], 1.0)),
+        case("huber_delta", WITH_LABELS, LOSS, |_, x| huber_per_example(&x[0], &x[1], 0.125)),
+        case("sigmoid_dice", WITH_LABELS, DICE, |_, x| sigmoid_dice_per_example(&x[0], &x[1])),
+        case("softmax_dice", WITH_LABELS, DICE, |_, x| softmax_dice_per_example(&x[0], &x[1])),
+        case("sparse_softmax_cross_entropy_weighted", WITH_LABELS, 3.0 * LOSS, |_, x| {
+            let weights = class_weights(&x[1], &[1.0, 0.5, 2.0, 0.0, 0.25, 3.0]).cast(x[0].dtype());
+            sparse_softmax_cross_entropy_per_example(&x[0], &x[1], 0.0) * weights
         }),
     ]
 }

@@ -492,7 +492,7 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: sparse_categorical_crossentropy\n",
         expect![[r#"
-            model.yaml:5:7: unknown value `sparse_categorical_crossentropy`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, sigmoid_cross_entropy, mean_squared_error, mean_absolute_error
+            model.yaml:5:7: unknown value `sparse_categorical_crossentropy`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, huber
               5 | loss: sparse_categorical_crossentropy
                 |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
               help: did you mean `sparse_softmax_cross_entropy`? a loss is its name, or with options `{sparse_softmax_cross_entropy: , labels: NAME, output: NAME}`"#]],
@@ -500,15 +500,15 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: {mean_squared_error: {wait: 2}}\n",
         expect![[r#"
-        model.yaml:5:29: unknown key `wait`, expected one of output, labels, weight, label_smoothing
-          5 | loss: {mean_squared_error: {wait: 2}}
-            |                             ^^^^
-          help: did you mean `weight`?"#]],
+            model.yaml:5:29: unknown key `wait`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights
+              5 | loss: {mean_squared_error: {wait: 2}}
+                |                             ^^^^
+              help: did you mean `weight`?"#]],
     );
     check(
         "loss: mean_squared_error\nmetrics: [accuracy, acc]\n",
         expect![[r#"
-            model.yaml:6:21: unknown value `acc`, expected one of accuracy, top_k, binary_accuracy, precision, recall, mean_squared_error, mean_absolute_error
+            model.yaml:6:21: unknown value `acc`, expected one of accuracy, top_k, mean_per_class_accuracy, mean_iou, perplexity, auc, iou, binary_accuracy, precision, recall, mean_squared_error, mean_absolute_error
               6 | metrics: [accuracy, acc]
                 |                     ^^^
               help: did you mean `accuracy`? a metric is its name, or with options `{accuracy: , labels: NAME, output: NAME}`"#]],
@@ -694,8 +694,7 @@ metrics: [precision, recall]
         "labels" => array(&[4, 2], &[1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]),
         _ => array(&[4], &[1.0, 1.0, 1.0, 0.0]),
     });
-    let counts: Vec<Vec<f32>> = results[2..].iter().map(run::f32s).collect();
-    assert_eq!(counts, [[2.0], [3.0], [2.0], [4.0]]);
+    assert_eq!(results[2..], [2, 3, 2, 4].map(|count| Literal::from_elements([], &[count])));
 }
 
 /// Of one number, or of answers that are independent, a softmax says nothing: `predict` takes it of `logits`.

@@ -13,9 +13,11 @@ mod grad_cases;
 mod grad_finite_difference;
 mod grad_oracle;
 mod layers;
+mod metrics_tf;
 mod models;
 mod nn;
 mod nn_errors;
+mod objectives;
 mod oracle_tf;
 mod pool_first;
 #[path = "../run/mod.rs"]

@@ -14,6 +14,7 @@ mod digits;
 mod examples;
 mod layer_remat;
 mod loss_scale;
+mod metrics;
 mod optim;
 mod optim_tf;
 mod recipes;

@@ -1,12 +1,13 @@
 //! The network of a configuration, its loss, metrics and predictions; and the check that all of it fits.
 
-use super::objective::{Labels, label_of};
+use super::objective::{Labels, MetricKind, label_of, of_rows};
 use super::plan::{Plan, Source, at};
 use super::{Config, Input, Layers};
 use crate::graph::{Graph, Precision, Scope, Tensor};
 use crate::hlo::DType;
-use crate::models::yaml::NodeError;
-use crate::task::{Feature, FeatureDType, Features, Loss, Metric, Mode, Outputs, Task};
+use crate::models::yaml::{NodeError, Step};
+use crate::nn;
+use crate::task::{Feature, FeatureDType, Features, Loss, Mode, Outputs, Task};
 use std::cell::RefCell;
 
 /// The batch that a configuration is checked with.
@@ -78,6 +79,11 @@ pub(super) fn features(config: &Config) -> Vec<Feature> {
     for (name, wanted) in judged {
         if !features.iter().any(|feature| feature.name == *name) {
             features.push(wanted);
+        }
+    }
+    for name in config.loss.iter().filter_map(|loss| loss.options.example_weights.as_ref()) {
+        if !features.iter().any(|feature| feature.name == *name) {
+            features.push(Feature::exact(name, DType::F32, []).label());
         }
     }
     for feature in &mut features {
@@ -178,7 +184,7 @@ pub(super) fn call(
             features.weight();
         }
         let what = format!("loss `{}`", loss.name());
-        if let Some(twice) = twice(config, loss, source) {
+        if let Some(twice) = taken_twice(config, loss.takes(), source) {
             let name = plan.name_of(config, source);
             let message = format!("layer `{name}` ends in {twice}, which {what} takes itself: it reads logits");
             let help = format!("leave the activation of `{name}` out, or judge the layer before it with `output: …`");
@@ -190,6 +196,7 @@ pub(super) fn call(
         };
         let each = loss.per_example(&output, &labels, smoothing);
         fits(config, &plan, s, ("loss", number, &what), source, (&loss.options.labels, &labels))?;
+        let each = weighed(loss, number, s, each, (&output, &labels), features)?;
         let each = match mode {
             Mode::Train => each.mean(&axes_from(0, &each)),
             // A sum over examples counts each once, however many rows it has.
@@ -204,22 +211,12 @@ pub(super) fn call(
     for (number, metric) in config.metrics.iter().enumerate() {
         let source = plan.metrics[number];
         let (output, labels) = (of(source), target(&metric.options.labels, metric.labels()));
-        let name = metric.name();
-        let (each, counted) = metric.per_example(&output, &labels);
-        let what = format!("metric `{name}`");
+        let (name, what) = (metric.name(), format!("metric `{}`", metric.name()));
+        judges(config, &plan, number, metric, source, &output)?;
+        let weight = (mode != Mode::Train).then(|| features.weight());
+        let of_batch = metric.of_batch(&output, &labels, weight.as_ref());
         fits(config, &plan, s, ("metrics", number, &what), source, (&metric.options.labels, &labels))?;
-        outputs = outputs.metric(
-            &name,
-            match (mode, counted) {
-                (Mode::Train, None) => Metric::mean(&each),
-                (Mode::Train, Some(counted)) => Metric::weighted(&each, &counted),
-                (_, None) => Metric::weighted(&each, &of_rows(&features.weight(), &each)),
-                (_, Some(counted)) => {
-                    let counted = counted.cast(DType::F32);
-                    Metric::weighted(&each, &(&of_rows(&features.weight(), &each) * &counted))
-                }
-            },
-        );
+        outputs = outputs.metric(&name, of_batch);
     }
     Ok(match mode {
         Mode::Train => outputs.loss(total),
@@ -243,20 +240,104 @@ fn fits(
     Err(NodeError { help: error.error.help, ..NodeError::new(at(list, number), message) })
 }
 
-/// What a loss takes of an output that has taken it already.
-fn twice(config: &Config, loss: &super::Loss, source: Source) -> Option<&'static str> {
+/// The loss of each example, or of its rows, times what its class and it weigh.
+fn weighed(
+    loss: &super::Loss,
+    number: usize,
+    s: &Scope,
+    each: Tensor,
+    (output, labels): (&Tensor, &Tensor),
+    features: &Features<'_>,
+) -> Result<Tensor, NodeError> {
+    let at_option = |option: &str| {
+        let inner = vec![Step::Key(loss.name().to_string()), Step::Key(option.to_string())];
+        [at("loss", number), inner].concat()
+    };
+    let wrong = |option: &str, message: String| Err(NodeError::new(at_option(option), message));
+    let mut each = each;
+    if let Some(weights) = &loss.options.class_weights {
+        let n_classes = output.dims().last().copied().unwrap_or_default();
+        if weights.len() as i64 != n_classes {
+            let message =
+                format!("`class_weights` are {} numbers, and the output has {n_classes} classes", weights.len());
+            return wrong("class_weights", message);
+        }
+        each = each * nn::class_weights(labels, weights);
+        if let Some(error) = s.graph().emitter().error() {
+            return wrong("class_weights", error.error.message);
+        }
+    }
+    if let Some(name) = &loss.options.example_weights {
+        let weights = features.get(name).cast(DType::F32);
+        if weights.is_poison() {
+            return Ok(each);
+        }
+        let weights = match weights.dims() {
+            dims if dims == each.dims() => weights,
+            dims if dims.len() == 1 => of_rows(&weights, &each),
+            _ => {
+                let or_rows = if each.rank() > 1 { format!(" or {}", example(&each)) } else { String::new() };
+                let given = example(&weights);
+                return wrong(
+                    "example_weights",
+                    format!("`example_weights: {name}` is {given}, expected f32[batch]{or_rows}"),
+                );
+            }
+        };
+        let zeros = s.graph().full(DType::F32, &each.dims(), 0.0);
+        // A loss of weight 0 counts for nothing, even where it is NaN.
+        each = weights.equal(&zeros).select(&zeros, &(each * &weights));
+    }
+    Ok(each)
+}
+
+/// Whether a metric can judge this output.
+fn judges(
+    config: &Config,
+    plan: &Plan,
+    number: usize,
+    metric: &super::Metric,
+    source: Source,
+    output: &Tensor,
+) -> Result<(), NodeError> {
+    let (name, what) = (plan.name_of(config, source), metric.name());
+    let wrong = |message: String, help: String| Err(NodeError::new(at("metrics", number), message).with_help(help));
+    if let Some(twice) = taken_twice(config, metric.takes(), source) {
+        let message = format!("layer `{name}` ends in {twice}, which metric `{what}` takes itself: it reads logits");
+        let help = format!("leave the activation of `{name}` out, or judge the layer before it with `output: …`");
+        return wrong(message, help);
+    }
+    let n_classes = output.dims().last().copied().unwrap_or_default();
+    match metric.kind {
+        MetricKind::TopK(k) if k > n_classes && !output.is_poison() => {
+            let path = [at("metrics", number), vec![Step::Key("top_k".to_string())]].concat();
+            let message = format!("the label is always among the {k} greatest of {n_classes} classes");
+            Err(NodeError::new(path, message)
+                .with_help(format!("write a `top_k` of at most {}", (n_classes - 1).max(1))))
+        }
+        MetricKind::Auc(_) | MetricKind::Iou if of_classes(config, plan, source) => {
+            let instead = if metric.kind == MetricKind::Iou { "mean_iou" } else { "mean_per_class_accuracy" };
+            let message = format!("metric `{what}` is of yes and no, and `{name}` is {n_classes} logits of classes");
+            wrong(message, format!("write `{instead}`, or judge an output that a `sigmoid_cross_entropy` trains"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a loss takes what a source makes for logits of classes.
+fn of_classes(config: &Config, plan: &Plan, source: Source) -> bool {
+    config.loss.iter().zip(&plan.losses).any(|(loss, judged)| *judged == source && loss.is_of_classes())
+}
+
+/// What a loss or metric takes of an output that has taken it already.
+fn taken_twice(config: &Config, takes: Option<nn::Activation>, source: Source) -> Option<&'static str> {
     use crate::nn::Activation;
     let Source::Layer(number) = source else { return None };
-    match (loss.takes()?, config.layers[number].kind.activation()?) {
+    match (takes?, config.layers[number].kind.activation()?) {
         (Activation::Softmax, Activation::Softmax) => Some("softmax"),
         (Activation::Sigmoid, Activation::Sigmoid) => Some("sigmoid"),
         _ => None,
     }
-}
-
-/// The weight of each example, for each of its rows in `x`.
-fn of_rows(weight: &Tensor, x: &Tensor) -> Tensor {
-    if x.rank() <= 1 { weight.clone() } else { weight.broadcast_in_dim(&x.dims(), &[0]) }
 }
 
 fn axes_from(first: i64, x: &Tensor) -> Vec<i64> {

@@ -93,6 +93,11 @@ impl<'a> Choice<'a> {
         NodeError::new(self.name_path.clone(), message).with_help(help.trim_end())
     }
 
+    /// Where the name stands.
+    pub fn name_path(&self) -> Vec<Step> {
+        self.name_path.clone()
+    }
+
     /// Where the value of the name's key stands.
     pub fn main_path(&self) -> Vec<Step> {
         vec![Step::Key(self.name.to_string())]

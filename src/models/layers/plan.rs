@@ -239,7 +239,15 @@ impl Plan {
                 return Err(NodeError::new(at("loss", number), message).with_help(help));
             }
         }
+        for (number, loss) in config.loss.iter().enumerate() {
+            if loss.options.class_weights.is_some() && !loss.weighs_classes() {
+                let path = [at("loss", number), vec![key(loss.name()), Step::KeyItself("class_weights".to_string())]];
+                let error = NodeError::new(path.concat(), format!("{} has no classes to weigh", loss.name()));
+                return Err(error.with_help("leave `class_weights` out: it is for cross entropies of classes"));
+            }
+        }
         let targets = config.loss.iter().map(|loss| &loss.options.labels);
+        let targets = targets.chain(config.loss.iter().filter_map(|loss| loss.options.example_weights.as_ref()));
         let targets: Vec<&String> = targets.chain(config.metrics.iter().map(|m| &m.options.labels)).collect();
         for (number, input) in config.inputs.iter().enumerate() {
             if !is_read[0][number] && !targets.contains(&&input.name) {

@@ -138,5 +138,41 @@ record("sparse_softmax_cross_entropy", lambda x, labels: tf.nn.sparse_softmax_cr
 record("sparse_softmax_cross_entropy_smoothed", lambda x, labels: keras.losses.categorical_crossentropy(
     tf.one_hot(labels, 6, dtype=x.dtype), x, from_logits=True, label_smoothing=0.1), {"x": uniform(5, 6)}, classes)
 
+
+# Losses of detectors and of segmentation, of probabilities that come from logits. No logit is where Keras clips them.
+of_rows = lambda x: list(range(1, len(x.shape)))
+record("sigmoid_focal", lambda x, labels: keras.losses.binary_focal_crossentropy(
+    labels, tf.sigmoid(x), apply_class_balancing=True), {"x": uniform(5, 6)}, answers)
+record("sigmoid_focal_smoothed", lambda x, labels: keras.losses.binary_focal_crossentropy(
+    labels, tf.sigmoid(x), gamma=1.5, label_smoothing=0.1), {"x": uniform(5, 6)}, answers)
+# RetinaNet's own, of TensorFlow's TPU models, by its formula.
+def retinanet(x, labels):
+    modulator = tf.exp(2.0 * labels * -x - 2.0 * tf.math.log1p(tf.exp(-x)))
+    loss = modulator * tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=x)
+    return mean_of_rows(tf.where(labels == 1.0, wide_as(0.25, x) * loss, wide_as(0.75, x) * loss))
+
+
+wide_as = lambda value, x: tf.constant(value, x.dtype)
+record("sigmoid_focal_retinanet", retinanet, {"x": uniform(5, 6)}, answers)
+record("softmax_focal", lambda x, labels: keras.losses.categorical_focal_crossentropy(
+    labels, x, from_logits=True), {"x": uniform(5, 6)}, {"labels": distribution})
+record("softmax_focal_smoothed", lambda x, labels: keras.losses.categorical_focal_crossentropy(
+    labels, x, alpha=1.0, gamma=1.5, from_logits=True, label_smoothing=0.1), {"x": uniform(5, 6)}, {"labels": distribution})
+record("sparse_softmax_focal", lambda x, labels: keras.losses.categorical_focal_crossentropy(
+    tf.one_hot(labels, 6, dtype=x.dtype), x, from_logits=True), {"x": uniform(5, 6)}, classes)
+record("huber", lambda x, labels: keras.losses.huber(labels, x, delta=1.0), {"x": uniform(5, 6)},
+       {"labels": uniform(5, 6)})
+record("huber_delta", lambda x, labels: keras.losses.huber(labels, x, delta=0.125), {"x": uniform(5, 6)},
+       {"labels": uniform(5, 6)})
+masks = {"labels": (uniform(4, 3, 5) > 0).astype(np.float32)}
+record("sigmoid_dice", lambda x, labels: keras.losses.dice(labels, tf.sigmoid(x), axis=of_rows(x)),
+       {"x": uniform(4, 3, 5)}, masks)
+record("softmax_dice", lambda x, labels: keras.losses.dice(labels, tf.nn.softmax(x), axis=of_rows(x)),
+       {"x": uniform(4, 3, 5)}, {"labels": np.eye(5, dtype=np.float32)[rng.integers(0, 5, (4, 3))]})
+# Weights of classes: Keras' `class_weight` multiplies the loss of each example by that of its class.
+class_weight = lambda x: tf.constant([1.0, 0.5, 2.0, 0.0, 0.25, 3.0], x.dtype)
+record("sparse_softmax_cross_entropy_weighted", lambda x, labels: tf.gather(class_weight(x), labels)
+       * tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x), {"x": uniform(5, 6)}, classes)
+
 np.savez_compressed(sys.argv[1], **arrays)
 print("tensorflow", tf.__version__, "keras", keras.__version__, "numpy", np.__version__, len(arrays), "arrays")

@@ -1,0 +1,219 @@
+//! Losses and metrics of `layers` by name: what is written wrong, and what weights do.
+
+use crate::run;
+
+use bf16scope::graph::Precision;
+use bf16scope::hlo::{DType, Literal};
+use bf16scope::models::{Model, yaml};
+use bf16scope::train::Objective;
+use bf16scope::train::program::{evaluation, training};
+use bf16scope::tuning::Tuning;
+use expect_test::{Expect, expect};
+
+fn model(text: &str) -> Model {
+    yaml::from_str("model.yaml", text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn options_that_do_not_fit() {
+    let check = |rest: &str, expected: Expect| {
+        let text = format!("kind: layers\ninputs: {{x: [3]}}\nlayers: [{{dense: 4}}]\n{rest}\n");
+        expected.assert_eq(&yaml::from_str::<Model>("model.yaml", &text).unwrap_err().to_string());
+    };
+    check(
+        "loss: {sigmoid_focal_cross_entropy: {gama: 2}}",
+        expect![[r#"
+        model.yaml:4:38: unknown key `gama`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights, gamma, alpha
+          4 | loss: {sigmoid_focal_cross_entropy: {gama: 2}}
+            |                                      ^^^^
+          help: did you mean `gamma`?"#]],
+    );
+    check(
+        "loss: {focal: {gamma: 2}}",
+        expect![[r#"
+        model.yaml:4:8: unknown value `focal`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, huber
+          4 | loss: {focal: {gamma: 2}}
+            |        ^^^^^
+          help: did you mean `sigmoid_focal_cross_entropy`? a loss is its name, or with options `{sigmoid_focal_cross_entropy: , labels: NAME, output: NAME}`"#]],
+    );
+    check(
+        "loss: {softmax_focal_cross_entropy: , alpha: 1.5}",
+        expect![[r#"
+        model.yaml:4:46: found floating point `1.5`, expected a number from 0 to 1
+          4 | loss: {softmax_focal_cross_entropy: , alpha: 1.5}
+            |                                              ^^^"#]],
+    );
+    check(
+        "loss: huber",
+        expect![[r#"
+        model.yaml:4:7: huber does not say where its squares end
+          4 | loss: huber
+            |       ^^^^^
+          help: add `delta`, in the unit of the output: `{huber: , delta: 1.0}`"#]],
+    );
+    check(
+        "loss: {huber: , delta: 0}",
+        expect![[r#"
+        model.yaml:4:24: found floating point `0.0`, expected a finite number above 0
+          4 | loss: {huber: , delta: 0}
+            |                        ^"#]],
+    );
+    check(
+        "loss: {mean_squared_error: , gamma: 2}",
+        expect![[r#"
+        model.yaml:4:30: unknown key `gamma`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights
+          4 | loss: {mean_squared_error: , gamma: 2}
+            |                              ^^^^^"#]],
+    );
+    check(
+        "loss: {sparse_softmax_cross_entropy: , class_weights: [1, 2]}",
+        expect![[r#"
+        model.yaml:4:7: `class_weights` are 2 numbers, and the output has 4 classes
+          4 | loss: {sparse_softmax_cross_entropy: , class_weights: [1, 2]}
+            |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^"#]],
+    );
+    check(
+        "loss: {sigmoid_dice: , class_weights: [1, 2, 1, 1]}",
+        expect![[r#"
+        model.yaml:4:7: sigmoid_dice has no classes to weigh
+          4 | loss: {sigmoid_dice: , class_weights: [1, 2, 1, 1]}
+            |       ^^^^^^^^^^^^^
+          help: leave `class_weights` out: it is for cross entropies of classes"#]],
+    );
+    check(
+        "labels: {w: [2], labels: []}\nloss: {sparse_softmax_cross_entropy: , example_weights: w}",
+        expect![[r#"
+        model.yaml:5:7: `example_weights: w` is f32[batch, 2], expected f32[batch]
+          5 | loss: {sparse_softmax_cross_entropy: , example_weights: w}
+            |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^"#]],
+    );
+    check(
+        "labels: {labels: [5]}\nloss: sigmoid_dice",
+        expect![[r#"
+        model.yaml:5:7: loss `sigmoid_dice` judges `dense` by `labels` f32[batch, 5]: labels f32[32,5] differ from logits f32[32,4], expected one shape
+          5 | loss: sigmoid_dice
+            |       ^^^^^^^^^^^^"#]],
+    );
+    check(
+        "loss: sparse_softmax_cross_entropy\nmetrics: [{top_k: 5}]",
+        expect![[r#"
+        model.yaml:5:19: the label is always among the 5 greatest of 4 classes
+          5 | metrics: [{top_k: 5}]
+            |                   ^
+          help: write a `top_k` of at most 3"#]],
+    );
+    check(
+        "loss: softmax_cross_entropy\nmetrics: [auc]",
+        expect![[r#"
+        model.yaml:5:11: metric `auc` is of yes and no, and `dense` is 4 logits of classes
+          5 | metrics: [auc]
+            |           ^^^
+          help: write `mean_per_class_accuracy`, or judge an output that a `sigmoid_cross_entropy` trains"#]],
+    );
+    check(
+        "loss: sigmoid_cross_entropy\nmetrics: [{auc: 1}]",
+        expect![[r#"
+        model.yaml:5:17: found floating point `1.0`, expected a whole number from 2 to 10000
+          5 | metrics: [{auc: 1}]
+            |                 ^"#]],
+    );
+}
+
+#[test]
+fn a_sigmoid_is_not_taken_twice_by_a_metric() {
+    let text = "kind: layers\ninputs: {x: [3]}\nlayers: [{dense: 4, activation: sigmoid}]\nloss: mean_squared_error\n\
+                metrics: [binary_accuracy]\n";
+    expect![[r#"
+        model.yaml:5:11: layer `dense` ends in sigmoid, which metric `binary_accuracy` takes itself: it reads logits
+          5 | metrics: [binary_accuracy]
+            |           ^^^^^^^^^^^^^^^
+          help: leave the activation of `dense` out, or judge the layer before it with `output: …`"#]]
+    .assert_eq(&yaml::from_str::<Model>("model.yaml", text).unwrap_err().to_string());
+}
+
+/// What is written is what is read again: checkpoints keep it.
+#[test]
+fn losses_are_written_as_they_are_read() {
+    for loss in [
+        "{sigmoid_focal_cross_entropy: , gamma: 1.5, alpha: null}",
+        "{huber: , delta: 0.5, weight: 2.0}",
+        "{sparse_softmax_cross_entropy: , class_weights: [1.0, 0.0, 2.5, 1.0], example_weights: w}",
+    ] {
+        let model = model(&format!("kind: layers\ninputs: {{x: [3]}}\nlayers: [{{dense: 4}}]\nloss: {loss}\n"));
+        let written = yaml::to_string(&model).unwrap();
+        assert_eq!(yaml::from_str::<Model>("written.yaml", &written).unwrap(), model, "{written}");
+    }
+}
+
+fn f32s(dims: &[i64], values: &[f32]) -> Literal {
+    Literal::from_elements(dims.to_vec(), values)
+}
+
+/// Two losses of one network with factors, of examples and classes with weights, beside the same by hand from the parts. One
+/// example weighs nothing, whose loss is not a number.
+#[test]
+fn weights_multiply_what_they_say() {
+    let head = "kind: layers\ninputs: {x: {shape: [3], dtype: float32}, y: {shape: [3], dtype: float32}}\n\
+                layers: [{activation: linear, inputs: x, name: a}]\noutputs: {a: a, y: y}\n";
+    let losses = |model: &Model| {
+        let program = evaluation(&*model.task(0.0), Precision::F32, 4, &Tuning::none()).unwrap().program;
+        let step = run::run(&program, |name| match name {
+            "x" => f32s(&[4, 3], &[1.0, 2.0, 0.0, 0.5, -1.0, 0.0, 2.0, 0.0, 1.0, 3.0, f32::NAN, 0.0]),
+            "y" => f32s(&[4, 3], &[0.0, 1.0, 0.5, 0.0, 0.0, 1.0, -1.0, 0.0, 1.0, 3.0, 0.25, 0.0]),
+            "w" => f32s(&[4], &[2.0, 0.5, 1.0, 0.0]),
+            "weight" => f32s(&[4], &[1.0; 4]),
+            _ => Literal::from_elements([4], &[0, 1, 2, 1]),
+        });
+        run::f32s(&step[0])[0]
+    };
+    let both = model(&format!(
+        "{head}loss:\n  - {{sparse_softmax_cross_entropy: , output: a, class_weights: [1, 3, 0.5], example_weights: w}}\n  \
+         - {{mean_squared_error: , output: y, labels: y, weight: 0.5, example_weights: w}}\n"
+    ));
+    // e^x of each row, and its label's share.
+    let row = |x: [f64; 3], label: usize| x.iter().map(|x| x.exp()).sum::<f64>().ln() - x[label];
+    let expected = 2.0 * row([1.0, 2.0, 0.0], 0) + 0.5 * 3.0 * row([0.5, -1.0, 0.0], 1) + 0.5 * row([2.0, 0.0, 1.0], 2);
+    let measured = f64::from(losses(&both));
+    // A sum of three cross-entropies, each of three terms and two functions, rounds less than 64 times by half an ulp.
+    assert!((measured - expected).abs() <= 64.0 * expected / f64::from(1 << 24), "{measured}, expected {expected}");
+}
+
+/// What leaves the scope is f32 before a loss or a metric reads it: whatever they are, and in an auxiliary head too.
+#[test]
+fn every_output_leaves_the_scope_in_f32() {
+    let text = "kind: layers
+inputs: {x: [4]}
+labels: {classes: [], distribution: [3], answers: [3], numbers: [3]}
+layers:
+  - {dense: 3, name: first}
+  - {dense: 3, name: last}
+outputs: {first: first, last: last}
+loss:
+  - {sparse_softmax_focal_cross_entropy: , output: last, labels: classes}
+  - {softmax_focal_cross_entropy: , output: last, labels: distribution}
+  - {sigmoid_focal_cross_entropy: , output: first, labels: answers, weight: 0.3}
+  - {sigmoid_dice: , output: first, labels: answers, weight: 0.3}
+  - {softmax_dice: , output: last, labels: distribution}
+  - {huber: , delta: 1, output: first, labels: numbers}
+metrics:
+  - {mean_per_class_accuracy: , output: last, labels: classes}
+  - {mean_iou: , output: last, labels: classes}
+  - {perplexity: , output: last, labels: classes}
+  - {auc: , output: first, labels: answers}
+  - {iou: , output: first, labels: answers}
+";
+    let task = model(text).task(0.0);
+    let step = training(&*task, Precision::Bf16, 4, &Objective::default()).unwrap().program;
+    let test = evaluation(&*task, Precision::Bf16, 4, &Tuning::none()).unwrap().program;
+    for program in [step, test] {
+        let entry = program.module.entry();
+        let is_judge =
+            |name: &str| name.split('/').any(|level| level.starts_with("loss") || level.starts_with("metric"));
+        let mut n_judging = 0;
+        for instr in entry.instructions.iter().filter(|instr| is_judge(&instr.metadata.op_name)) {
+            n_judging += 1;
+            assert_ne!(instr.shape.dtype(), Some(DType::BF16), "{} {}", instr.name, instr.metadata.op_name);
+        }
+        assert!(n_judging > 50, "{n_judging}");
+    }
+}
