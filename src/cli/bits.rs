@@ -2,6 +2,8 @@
 //!
 //! Tables for eyes and JSON for programs; what they show is computed in [`crate::numerics`].
 
+mod storage;
+
 use std::str::FromStr;
 
 use anyhow::bail;
@@ -313,6 +315,8 @@ fn run_accumulate(args: &Args, operands: &[TypedNumber], context: &Context) -> a
         .iter()
         .map(|&format| Accumulated::new(&accumulate(format, start, update, n_steps), &exact))
         .collect();
+    let has_bf16 = args.formats.iter().any(|format| format.name() == "bf16");
+    let variables = has_bf16.then(|| storage::rows(start, update, n_steps));
     if args.json {
         return context.print_json(&serde_json::json!({
             "start": start.to_string(),
@@ -320,6 +324,7 @@ fn run_accumulate(args: &Args, operands: &[TypedNumber], context: &Context) -> a
             "steps": n_steps,
             "exact": exact.to_string(),
             "formats": rows,
+            "variables": variables,
         }));
     }
     let titles = ["kept in", "start", "update", "update lost from"].map(Column::text);
@@ -337,6 +342,9 @@ fn run_accumulate(args: &Args, operands: &[TypedNumber], context: &Context) -> a
     }
     text += MASTER_COPY;
     text.push('\n');
+    if let Some(rows) = &variables {
+        text += &storage::render(rows, n_steps, &exact, context.screen);
+    }
     context.print(&text)
 }
 

@@ -7,6 +7,7 @@ use super::child::LimitArgs;
 use super::program::{Choice, Which};
 use super::subjects::{AS_GIVEN, CompareArgs, Programs, Subject, judge};
 use super::{Context, Status, progress, several};
+use crate::graph::Storage;
 use crate::hlo::devices::Devices;
 use crate::hlo::proto::decode;
 use crate::hlo::verify::verify_ids;
@@ -84,7 +85,7 @@ struct OutOfMemory {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let Programs { subjects, batch, unit, tuning, placement } = match args.choice.module()? {
+    let Programs { subjects, batch, unit, tuning, variables, placement } = match args.choice.module()? {
         Some(module) => Programs::of_module(module, &args.choice.model, &args.compare)?,
         None => Programs::of_model(&args.choice, &args.target, &args.compare)?,
     };
@@ -112,11 +113,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         let libtpu = compiler.libtpu()?;
         let target = args.target.to_string();
         context.print_json(&serde_json::json!({
-            "target": target, "batch": batch, "tune": tuning, "libtpu": libtpu, "devices": devices,
+            "target": target, "batch": batch, "variables": variables, "tune": tuning, "libtpu": libtpu, "devices": devices,
             "reports": entries, "verdict": verdict,
         }))?;
     } else {
-        context.print(&render(args, batch, unit, devices, &entries, context.screen))?;
+        context.print(&render(args, (batch, variables), unit, devices, &entries, context.screen))?;
         if let Some(tuning) = &tuning {
             context.print(&format!("{}\n", tuned(tuning, &args.target)))?;
         }
@@ -180,14 +181,25 @@ pub(super) fn compiler(fresh: bool, is_foreign: bool, limits: &LimitArgs, contex
 }
 
 /// What was compiled, a table, and what does not fit.
-fn render(args: &Args, batch: Option<u32>, unit: &str, devices: Devices, entries: &[Entry], screen: Screen) -> String {
+fn render(
+    args: &Args,
+    (batch, variables): (Option<u32>, Option<Storage>),
+    unit: &str,
+    devices: Devices,
+    entries: &[Entry],
+    screen: Screen,
+) -> String {
     let program = match (batch, args.choice.program()) {
         (Some(batch), Which::Train) => format!("training step, batch {batch}, "),
         (Some(batch), Which::Infer) => format!("inference, batch {batch}, "),
         (None, _) => lowered_by(entries),
     };
+    let variables = match variables {
+        None | Some(Storage::F32) => String::new(),
+        Some(other) => format!("variables {other}, "),
+    };
     let model = args.choice.model.display();
-    let mut text = format!("{model}: {program}{}\n", several::cores(devices, &args.target));
+    let mut text = format!("{model}: {program}{variables}{}\n", several::cores(devices, &args.target));
     // A table of nothing says nothing.
     if entries.iter().any(|entry| entry.outcome.report().is_some()) {
         let table = if entries.len() > 2 {
@@ -454,12 +466,14 @@ mod tests {
         let too_large = OutOfMemory { needed: None, available: None, message };
         let entries = [fits(false), fits(true)];
         check_screen(
-            |screen| render(&args, Some(64), "images", Devices::ONE, &entries, screen),
+            |screen| render(&args, (Some(64), Some(Storage::F32)), "images", Devices::ONE, &entries, screen),
             &expect_file!["../../tests/cli/screens/compile.txt"],
         );
         let entries = [entry("f32", false, Outcome::DoesNotFit { out_of_memory: too_large }), fits(true)];
         check_screen(
-            |screen| render(&args, Some(192), "images", Devices::ONE, &entries, screen),
+            |screen| {
+                render(&args, (Some(192), Some(Storage::Bf16Stochastic)), "images", Devices::ONE, &entries, screen)
+            },
             &expect_file!["../../tests/cli/screens/compile-does-not-fit.txt"],
         );
     }
@@ -503,8 +517,9 @@ mod tests {
             let candidates: Vec<Candidate> = all.iter().map(candidate).collect();
             let labels: Vec<&str> = all.iter().map(|(label, ..)| *label).collect();
             let sentences = judge(&candidates, &labels, &args.choice).unwrap().sentences.join("\n");
-            let text =
-                |screen| format!("{}\n{sentences}\n", render(&args, None, "runs", Devices::ONE, &entries, screen));
+            let text = |screen| {
+                format!("{}\n{sentences}\n", render(&args, (None, None), "runs", Devices::ONE, &entries, screen))
+            };
             let path = format!("{}/tests/cli/screens/{name}", env!("CARGO_MANIFEST_DIR"));
             check_screen(text, &expect_file![path]);
         };

@@ -85,7 +85,7 @@ pub struct Args {
     /// Where a module's batch is: a parameter, by number or name, and one of its axes, such as 0:0 or images:0
     #[arg(long, value_name = "PARAMETER:AXIS")]
     batch_dim: Option<BatchDim>,
-    /// Instead of searching, compile one batch of a model's training step with each lever (bf16 scope, bf16 moments,
+    /// Instead of searching, compile one batch of a model's training step with each lever (bf16 scope, bf16 weights,
     /// …) and report what each saves over the plain program, whose precision is --precision [default: f32]
     #[arg(long, conflicts_with_all = ["max_batch", "multiple", "batch_dim", "program", "tune", "svg", "compare", "policy"])]
     levers: bool,

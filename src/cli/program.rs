@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use super::module_file;
 use super::tune::TuneArg;
 
-use crate::graph::{Precision, Program};
+use crate::graph::{Precision, Program, Storage};
 use crate::hlo::Module;
 use crate::hlo::verify::verify;
 use crate::task::{Feature, FeatureDType};
@@ -44,6 +44,9 @@ pub(super) struct Choice {
     /// Devices that share every batch of a model's training step, instead of its mesh
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_REPLICAS)))]
     devices: Option<u32>,
+    /// What a model's variables are stored in, instead of the file's: f32, bf16_stochastic, bf16_compensated or bf16_nearest
+    #[arg(long, value_name = "STORAGE")]
+    variables: Option<Storage>,
     #[command(flatten)]
     pub(super) tune: TuneArg,
 }
@@ -79,6 +82,7 @@ impl Choice {
             ("--batch", self.batch.is_some()),
             ("--precision", self.precision.is_some()),
             ("--devices", self.devices.is_some()),
+            ("--variables", self.variables.is_some()),
             ("--tune", self.tune.is_some()),
         ];
         if let Some((flag, _)) = chosen.iter().find(|(_, is_chosen)| *is_chosen) {
@@ -106,6 +110,11 @@ impl Choice {
         self.batch.unwrap_or(experiment.train.batch)
     }
 
+    /// What a model's variables are stored in.
+    pub(super) fn variables(&self, experiment: &Experiment) -> Storage {
+        self.variables.unwrap_or(experiment.train.variables)
+    }
+
     /// Builds and verifies the program, for a target.
     pub(super) fn build(
         &self,
@@ -115,7 +124,9 @@ impl Choice {
     ) -> anyhow::Result<Program> {
         let mesh = self.devices.and_then(NonZeroU32::new).map_or(experiment.mesh, Mesh::replicas);
         let tuning = self.tune.tuning(experiment, target);
-        build(experiment, self.program(), precision, self.batch(experiment), mesh, tuning)
+        let mut stored = experiment.clone();
+        stored.train.variables = self.variables(experiment);
+        build(&stored, self.program(), precision, self.batch(experiment), mesh, tuning)
             .map_err(|error| match error.downcast::<ProgramError>() {
                 Ok(error) => experiment.with_its_line(&self.model, error.into()).into(),
                 Err(other) => other,
@@ -137,9 +148,9 @@ pub(super) fn build(
     let program = match which {
         Which::Train => {
             let objective = Objective { tuning, mesh, ..experiment.train.objective(precision)? };
-            program::training(&*task, precision, batch, &objective)?
+            program::training(&*task, experiment.train.numbers(precision), batch, &objective)?
         }
-        Which::Infer => program::prediction(&*task, precision, batch, &tuning)?,
+        Which::Infer => program::prediction(&*task, experiment.train.numbers(precision), batch, &tuning)?,
     };
     let program = program.program;
     let _span = tracing::info_span!("verify").entered();

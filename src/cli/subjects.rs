@@ -10,7 +10,7 @@ use super::again;
 use super::policy::{self, AUTO, lower_if_asked};
 use super::program::{Choice, read, unit};
 use super::several;
-use crate::graph::Precision;
+use crate::graph::{Precision, Storage};
 use crate::hlo::Module;
 use crate::hlo::devices::Placement;
 use crate::hlo::proto::encode;
@@ -68,6 +68,8 @@ pub(super) struct Programs {
     pub(super) unit: &'static str,
     /// How a model's programs are tuned.
     pub(super) tuning: Option<Tuning>,
+    /// What a model's variables are stored in.
+    pub(super) variables: Option<Storage>,
     /// How they lie over cores.
     pub(super) placement: Placement,
 }
@@ -264,7 +266,7 @@ impl Programs {
         // Lowering leaves what is said of devices as it is.
         let placement = several::placement(&module, path)?;
         let subjects = compare.forms(module, path)?.into_iter().map(|(_, subject)| subject).collect();
-        Ok(Programs { subjects, batch: None, unit: "runs", tuning: None, placement })
+        Ok(Programs { subjects, batch: None, unit: "runs", tuning: None, variables: None, placement })
     }
 
     /// What is made of a model, for a target.
@@ -293,6 +295,7 @@ impl Programs {
             batch: Some(choice.batch(&experiment)),
             unit: unit(&experiment),
             tuning: Some(choice.tune.tuning(&experiment, target)),
+            variables: Some(choice.variables(&experiment)),
             placement,
         })
     }

@@ -18,7 +18,7 @@ use super::child::client_of_all;
 use super::progress::{bar, say};
 use super::tune::{TuneArg, target_of};
 use super::{Context, Status, StdoutClosed, again, signals, values};
-use crate::graph::Precision;
+use crate::graph::{Precision, Storage};
 use crate::hlo::DType;
 use crate::pjrt::{PjrtError, Platform};
 use crate::report::grouped;
@@ -55,7 +55,8 @@ pub struct Args {
     /// The experiment: a YAML file with `model`, `data` and `train`
     #[arg(value_name = "EXPERIMENT")]
     experiment: PathBuf,
-    /// What the network computes in: bf16, f32 or f16. Variables, loss and update are f32 in all of them
+    /// What the network computes in: bf16, f32 or f16. Loss and update are f32 in all of them, and variables, unless
+    /// --variables or the experiment says otherwise
     #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
     precision: Precision,
     /// Passes over the data, those before a resumption included, instead of the experiment's
@@ -64,6 +65,9 @@ pub struct Args {
     /// Examples in a batch, instead of the experiment's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     batch: Option<u32>,
+    /// What variables are stored in, instead of the experiment's: f32, bf16_stochastic, bf16_compensated or bf16_nearest
+    #[arg(long, value_name = "STORAGE")]
+    variables: Option<Storage>,
     /// Seed of initial values and of the order of examples, instead of the experiment's
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
@@ -113,6 +117,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     config.epochs = args.epochs.unwrap_or(config.epochs);
     config.batch = args.batch.unwrap_or(config.batch);
     config.seed = args.seed.unwrap_or(config.seed);
+    config.variables = args.variables.unwrap_or(config.variables);
     if let Some(n) = args.devices.or(args.device.n_devices()).and_then(NonZeroU32::new) {
         experiment.mesh = Mesh::replicas(n);
     }
@@ -287,10 +292,15 @@ fn headline(args: &Args, experiment: &Experiment, session: &Session, data: Data<
         1 => String::new(),
         n => format!(": {} on each of {n} devices, gradients summed in f32", batch / n),
     };
+    let masters = match experiment.train.variables {
+        Storage::F32 if args.precision == Precision::F32 => String::new(),
+        Storage::F32 => format!(", {} master weights", DType::F32),
+        other => format!(", weights stored as {other}"),
+    };
     let scope = match args.precision {
-        Precision::F32 => "in f32".to_string(),
-        Precision::F16 => format!("in an f16 scope, {} master weights", DType::F32),
-        low => format!("in a {low} scope, {} master weights", DType::F32),
+        Precision::F32 => format!("in f32{masters}"),
+        Precision::F16 => format!("in an f16 scope{masters}"),
+        low => format!("in a {low} scope{masters}"),
     };
     format!(
         "{}: {} with {} parameters ({} bytes of state), {scope}, on {}\n\
@@ -326,9 +336,10 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
         let number = |flag: &str, value: Option<u64>| value.map_or(String::new(), |value| format!(" {flag} {value}"));
         let (batch, seed) = (number("--batch", args.batch.map(u64::from)), number("--seed", args.seed));
         let devices = number("--devices", args.devices.map(u64::from));
+        let variables = args.variables.map_or(String::new(), |variables| format!(" --variables {variables}"));
         text += &format!(
             "checkpoint {}\nnext: `bf16scope eval {name}{precision}{of_one}{tune}{place}`, or train on with \
-             `bf16scope train {name}{precision}{device}{devices}{tune}{batch}{seed}{place}{run} --resume --epochs {}`\n",
+             `bf16scope train {name}{precision}{device}{devices}{tune}{batch}{seed}{variables}{place}{run} --resume --epochs {}`\n",
             path.display(),
             2 * u64::from(experiment.train.epochs)
         );

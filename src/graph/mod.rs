@@ -25,12 +25,14 @@ mod owner;
 mod precision;
 mod scan;
 mod scope;
+mod storage;
 mod tensor;
 
 pub use init::{Distribution, FanMode, Init};
 pub use precision::{Precision, UnknownPrecision};
 pub use scan::Operand;
 pub use scope::{Scope, Variable};
+pub use storage::{Numbers, Storage, UnknownStorage};
 pub use tensor::Tensor;
 
 use crate::hlo::ops::RuleError;
@@ -38,7 +40,7 @@ use crate::hlo::{DType, EmitError, Emitter, InstrId, Literal, Metadata, Module, 
 use crate::tuning::Tuning;
 use names::{Path, Taken};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -58,9 +60,12 @@ struct Inner {
     training: bool,
     tuning: RefCell<Rc<Tuning>>,
     precision: Cell<Precision>,
+    storage: Cell<Storage>,
     inputs: RefCell<Vec<InputInfo>>,
     variables: RefCell<Vec<VariableInfo>>,
     variable_names: RefCell<BTreeSet<String>>,
+    /// Of variables stored in less than they are read in, by number: the value in f32.
+    widened: RefCell<BTreeMap<usize, InstrId>>,
     warnings: RefCell<Vec<String>>,
 }
 
@@ -153,9 +158,11 @@ impl Graph {
                 training,
                 tuning: RefCell::default(),
                 precision: Cell::new(Precision::F32),
+                storage: Cell::default(),
                 inputs: RefCell::default(),
                 variables: RefCell::default(),
                 variable_names: RefCell::default(),
+                widened: RefCell::default(),
                 warnings: RefCell::default(),
             }),
         }
@@ -183,6 +190,19 @@ impl Graph {
     /// What the network computes in.
     pub fn precision(&self) -> Precision {
         self.inner.precision.get()
+    }
+
+    /// The graph whose variables are stored so, which [`Scope::variable`] follows from now on; before, it is
+    /// [`Storage::F32`].
+    #[must_use]
+    pub fn storing(self, storage: Storage) -> Graph {
+        self.inner.storage.set(storage);
+        self
+    }
+
+    /// What variables are stored in.
+    pub fn storage(&self) -> Storage {
+        self.inner.storage.get()
     }
 
     /// Whether the program trains.
@@ -319,6 +339,27 @@ impl Graph {
     /// Variable `number` of them.
     pub fn variable(&self, number: usize) -> VariableInfo {
         self.inner.variables.borrow()[number].clone()
+    }
+
+    /// Where the gradient of variable `number` is to be taken, before the computation goes on: the f32 value that its readers
+    /// share, or, if there is none or something reads the variable past it, the variable as it is stored.
+    pub fn differentiable(&self, number: usize) -> InstrId {
+        let stored = self.inner.variables.borrow()[number].instr;
+        let Some(&wide) = self.inner.widened.borrow().get(&number) else { return stored };
+        self.emitter().with_module(|module| {
+            let readers = (0u32..).map(InstrId).zip(&module.comp(self.emitter().comp()).instructions);
+            let mut readers = readers.filter(|(_, instr)| instr.operands.contains(&stored));
+            if readers.all(|(id, _)| id == wide) { wide } else { stored }
+        })
+    }
+
+    /// Keeps a warning for [`Graph::warnings`] and [`Program::warnings`], once.
+    pub(crate) fn warn(&self, warning: String) {
+        let mut warnings = self.inner.warnings.borrow_mut();
+        if !warnings.contains(&warning) {
+            tracing::warn!("{warning}");
+            warnings.push(warning);
+        }
     }
 
     /// The warnings so far.

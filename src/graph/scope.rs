@@ -6,6 +6,9 @@
 //! parameters and statistics). Outside, a bf16 request makes a bf16 variable. A layer asks in the dtype of its input,
 //! so casting the input is what turns a network bf16.
 //!
+//! Where the rule says f32, [`Storage`](super::Storage) may say bf16 for variables that train, which are then read from
+//! that.
+//!
 //! Source: `tensorflow/python/tpu/bfloat16.py`.
 
 use super::{Graph, Init, Tensor, VariableInfo, name_problem};
@@ -37,7 +40,7 @@ pub struct Variable {
     pub number: usize,
     /// As stored (the parameter).
     pub stored: Tensor,
-    /// As read: `stored`, or its cast.
+    /// As read, in the dtype asked for: `stored`, or its cast.
     pub value: Tensor,
 }
 
@@ -107,7 +110,8 @@ impl Scope {
             return Variable { number, stored: poison.clone(), value: poison };
         }
         let is_low = self.low.as_ref().is_some_and(|low| low.dtype == requested);
-        let dtype = if is_low { DType::F32 } else { requested };
+        let master = if is_low { DType::F32 } else { requested };
+        let dtype = if trainable { graph.storage().of(master) } else { master };
         if let Some(low) = &self.low {
             let count = if is_low { &low.n_low_requests } else { &low.n_f32_requests };
             if is_low || requested == DType::F32 {
@@ -125,7 +129,13 @@ impl Scope {
             update: None,
         });
         let stored = graph.tensor(instr);
-        let value = if is_low { stored.cast(requested) } else { stored.clone() };
+        // Where it is stored in less than its readers compute in, they share an f32 value, and gradients add up in f32.
+        let is_widened = dtype != master && requested != dtype;
+        let wide = if is_widened { stored.cast(DType::F32) } else { stored.clone() };
+        if is_widened {
+            graph.inner.widened.borrow_mut().insert(number, wide.id);
+        }
+        let value = wide.cast(requested);
         Variable { number, stored, value }
     }
 
@@ -165,8 +175,7 @@ impl Scope {
         if let Some((name, file, line)) = self.first_f32_input(start) {
             warning += &format!("; its input {name} at {file}:{line} is f32: cast it with .cast(DType::{dtype:?})");
         }
-        tracing::warn!("{warning}");
-        self.graph.inner.warnings.borrow_mut().push(warning);
+        self.graph.warn(warning);
     }
 
     /// The first f32 value from outside that instructions from `start` on read, traced back to a program input.

@@ -2,7 +2,8 @@
 
 use super::number;
 use super::slot::Slot;
-use crate::graph::{Graph, Tensor, VariableInfo};
+use super::storage::Updated;
+use crate::graph::{Graph, Tensor};
 use serde::{Deserialize, Serialize};
 
 /// The settings of Adadelta, whose steps have the size of those before. `w` is the variable, `g` its gradient, `lr` the
@@ -40,7 +41,7 @@ impl Adadelta {
     pub(super) fn emit(
         &self,
         graph: &Graph,
-        variable: &VariableInfo,
+        variable: &Updated<'_>,
         gradient: &Tensor,
         learning_rate: &Tensor,
     ) -> Tensor {

@@ -2,7 +2,8 @@
 
 use super::number;
 use super::slot::{MomentumDtype, Slot};
-use crate::graph::{Graph, Tensor, VariableInfo};
+use super::storage::Updated;
+use crate::graph::{Graph, Tensor};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
@@ -93,7 +94,7 @@ impl Adafactor {
     pub(super) fn emit(
         &self,
         graph: &Graph,
-        variable: &VariableInfo,
+        variable: &Updated<'_>,
         [value, gradient]: [&Tensor; 2],
         learning_rate: &Tensor,
         t: &Tensor,

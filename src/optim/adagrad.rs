@@ -2,7 +2,8 @@
 
 use super::number;
 use super::slot::Slot;
-use crate::graph::{Graph, Tensor, VariableInfo};
+use super::storage::Updated;
+use crate::graph::{Graph, Tensor};
 use serde::{Deserialize, Serialize};
 
 /// The settings of Adagrad, whose steps shrink as squared gradients add up. `w` is the variable, `g` its gradient, `lr` the
@@ -38,7 +39,7 @@ impl Adagrad {
     pub(super) fn emit(
         &self,
         graph: &Graph,
-        variable: &VariableInfo,
+        variable: &Updated<'_>,
         gradient: &Tensor,
         learning_rate: &Tensor,
     ) -> Tensor {

@@ -3,7 +3,8 @@
 use super::number;
 use super::optimizer::one_minus_power;
 use super::slot::{MomentumDtype, Slot};
-use crate::graph::{Graph, Tensor, VariableInfo};
+use super::storage::Updated;
+use crate::graph::{Graph, Tensor};
 use serde::{Deserialize, Serialize};
 
 /// The settings of AdamW: Adam, whose weight decay is decoupled. `w` is the variable, `g` its gradient, `lr` the learning
@@ -50,7 +51,7 @@ impl Default for AdamW {
 impl AdamW {
     /// Makes and updates the slots of `variable`; gives `u`.
     #[track_caller]
-    pub(super) fn direction(&self, graph: &Graph, variable: &VariableInfo, gradient: &Tensor, step: &Tensor) -> Tensor {
+    pub(super) fn direction(&self, graph: &Graph, variable: &Updated<'_>, gradient: &Tensor, step: &Tensor) -> Tensor {
         let dtype = variable.dtype;
         let slot_m = Slot::new(graph, variable, "adam_m", self.momentum_dtype.of(dtype));
         let slot_v = Slot::new(graph, variable, "adam_v", dtype);

@@ -2,7 +2,8 @@
 
 use super::number;
 use super::slot::Slot;
-use crate::graph::{Graph, Tensor, VariableInfo};
+use super::storage::Updated;
+use crate::graph::{Graph, Tensor};
 use crate::hlo::ops::BinaryOp;
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +63,7 @@ impl Ftrl {
     pub(super) fn emit(
         &self,
         graph: &Graph,
-        variable: &VariableInfo,
+        variable: &Updated<'_>,
         [value, gradient]: [&Tensor; 2],
         learning_rate: &Tensor,
     ) -> Tensor {

@@ -3,7 +3,8 @@
 use super::adamw::AdamW;
 use super::number;
 use super::slot::Slot;
-use crate::graph::{Graph, Tensor, VariableInfo};
+use super::storage::Updated;
+use crate::graph::{Graph, Tensor};
 use crate::hlo::ops::BinaryOp;
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +49,7 @@ impl Lamb {
     pub(super) fn emit(
         &self,
         graph: &Graph,
-        variable: &VariableInfo,
+        variable: &Updated<'_>,
         [value, gradient]: [&Tensor; 2],
         decay: Option<f64>,
         learning_rate: &Tensor,
@@ -109,7 +110,7 @@ impl Lars {
     pub(super) fn emit(
         &self,
         graph: &Graph,
-        variable: &VariableInfo,
+        variable: &Updated<'_>,
         [value, gradient]: [&Tensor; 2],
         decay: Option<f64>,
         learning_rate: &Tensor,

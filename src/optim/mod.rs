@@ -1,8 +1,9 @@
 //! Optimizers and learning rates, emitted into the training program.
 //!
 //! [`Update`] is the whole of it: it takes gradients and the step, and sets for each variable (and each *slot*, the
-//! optimizer's own state about a variable) the value it has after the call. Weights are f32, whatever the network computes
-//! in, and so are slots, but for those that [`MomentumDtype`] makes bf16. There is no state on the host: the step is an input of the program.
+//! optimizer's own state about a variable) the value it has after the call. The arithmetic is f32, whatever the network
+//! computes in. So are variables, unless the graph's [`Storage`] says otherwise, and slots, but for those that
+//! [`MomentumDtype`] or [`SlotStorage`] makes bf16. There is no state on the host: the step is an input of the program.
 //!
 //! [`LossScale`] scales the loss of an f16 network. This room does not make gradients (`passes::grad`), nor drive the
 //! program (`train`).
@@ -19,8 +20,10 @@ mod loss_scale;
 mod number;
 mod optimizer;
 mod rmsprop;
+mod rounding;
 mod schedule;
 mod slot;
+mod storage;
 mod weight_decay;
 
 pub use adadelta::Adadelta;
@@ -34,12 +37,18 @@ pub use layerwise::{Lamb, Lars};
 pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
 pub use optimizer::Optimizer;
 pub use rmsprop::RmsProp;
+pub use rounding::{ROUNDING_KEY, RoundingNoise, round_stochastically};
 pub use schedule::{LearningRate, RateChange, RateDrop, WarmUp};
-pub use slot::MomentumDtype;
+pub use slot::{MomentumDtype, SlotStorage};
+pub use storage::Kept;
+pub(crate) use storage::LOW;
 pub use weight_decay::WeightDecay;
 
-use crate::graph::{Graph, Tensor};
+use crate::graph::{Graph, Storage, Tensor};
 use crate::hlo::ops::RuleError;
+use optimizer::check;
+use rounding::Rounding;
+use storage::Updated;
 
 /// How variables change in a step: `gradient` → plus weight decay, unless it is decoupled → clipped → optimizer, at the
 /// learning rate of the step.
@@ -55,6 +64,8 @@ pub struct Update {
     pub weight_decay: WeightDecay,
     /// What gradients that are too large become.
     pub clip: Option<Clip>,
+    /// What slots are stored in.
+    pub slots: SlotStorage,
 }
 
 impl Update {
@@ -72,8 +83,9 @@ impl Update {
     /// Gives the learning rate of the step, an f32 scalar.
     ///
     /// # Errors
-    /// A gradient of another dtype or other dims than its variable, a second one for a variable, a number that no variable
-    /// has, or a variable that is not f32, is an error of the graph.
+    /// A gradient of another dtype than f32 (f64 of an f64 variable) or of other dims than its variable, a second one for a
+    /// variable, a number that no variable has, or a variable that is neither f32 nor stored as the graph's [`Storage`]
+    /// says, is an error of the graph.
     #[track_caller]
     pub fn emit(&self, graph: &Graph, step: &Tensor, gradients: &[(usize, Tensor)]) -> Tensor {
         let learning_rate = match &self.warm_up {
@@ -112,14 +124,24 @@ impl Update {
                 graph.fail("optimizer", &[gradient], error);
                 return learning_rate;
             }
+            if let Some(error) = check(variable, graph.storage(), gradient) {
+                graph.fail("optimizer", &[&graph.tensor(variable.instr), gradient], error);
+                return learning_rate;
+            }
         }
-        let decayed = |(number, gradient): &(usize, Tensor)| {
-            let variable = &variables[*number];
-            weight_decay.emit(&variable.name, &graph.tensor(variable.instr), gradient)
+        let rounding = self.rounds_stochastically(graph).then(|| Rounding::begin(graph, step));
+        if graph.storage() == Storage::Bf16Nearest {
+            graph.warn(WARNING.to_string());
+        }
+        let updated = |(number, _): &(usize, Tensor)| Updated::new(graph, *number, rounding.as_ref(), self.slots);
+        let updated: Vec<Updated<'_>> = gradients.iter().map(updated).collect();
+        let decayed = |(variable, (_, gradient)): (&Updated<'_>, &(usize, Tensor))| {
+            weight_decay.emit(&variable.name, &variable.value, gradient)
         };
-        let clipped = self.clip.map(|clip| clip.emit(&gradients.iter().map(decayed).collect::<Vec<_>>()));
-        for (at, given) in gradients.iter().enumerate() {
-            let (number, variable) = (given.0, &variables[given.0]);
+        let given = || updated.iter().zip(gradients);
+        let clipped = self.clip.map(|clip| clip.emit(&given().map(decayed).collect::<Vec<_>>()));
+        for (at, given) in given().enumerate() {
+            let variable = given.0;
             let gradient = match &clipped {
                 Some(clipped) => clipped[at].clone(),
                 None => decayed(given),
@@ -128,8 +150,16 @@ impl Update {
                 true => (!weight_decay.excepts(&variable.name)).then_some(weight_decay.value),
                 false => weight_decay.decoupled_of(&variable.name),
             };
-            self.optimizer.emit(graph, number, &gradient, decay, &learning_rate, step);
+            self.optimizer.emit(graph, variable, &gradient, decay, &learning_rate, step);
         }
         learning_rate
     }
+    /// Whether anything is rounded stochastically.
+    fn rounds_stochastically(&self, graph: &Graph) -> bool {
+        graph.storage() == Storage::Bf16Stochastic || self.slots == SlotStorage::Bf16Stochastic
+    }
 }
+
+const WARNING: &str = "variables are stored as bf16_nearest: updates smaller than half an ulp, 2^-9 to 2^-8 of a variable, \
+                       are lost, and training stalls; bf16_stochastic takes as much memory and keeps their mean, \
+                       bf16_compensated keeps them";

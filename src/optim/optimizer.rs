@@ -1,8 +1,8 @@
 //! The rules that turn a gradient into a new value.
 //!
-//! All arithmetic is in the variable's dtype, which must be f32 (f64 is allowed for checking). Slots have the
-//! variable's dims, start at zero, and are called `<variable>/<slot>`; they are stored in the variable's dtype unless a
-//! [`MomentumDtype`] says otherwise.
+//! All arithmetic is in f32 (in f64 of f64 variables, for checking), whatever the variable is stored in: see
+//! [`Storage`]. Slots have the variable's dims, start at zero, and are called `<variable>/<slot>`; they are stored in f32
+//! too unless a [`MomentumDtype`] or a [`SlotStorage`](super::SlotStorage) says otherwise.
 
 use super::adadelta::Adadelta;
 use super::adafactor::Adafactor;
@@ -13,7 +13,8 @@ use super::layerwise::{Lamb, Lars};
 use super::number;
 use super::rmsprop::RmsProp;
 use super::slot::{MomentumDtype, Slot};
-use crate::graph::{Graph, Tensor, VariableInfo};
+use super::storage::Updated;
+use crate::graph::{Graph, Storage, Tensor, VariableInfo};
 use crate::hlo::ops::RuleError;
 use crate::hlo::{DType, Shape};
 use serde::{Deserialize, Serialize};
@@ -116,7 +117,7 @@ impl Optimizer {
         matches!(self, Optimizer::AdamW(_) | Optimizer::Lamb(_) | Optimizer::Lars(_))
     }
 
-    /// Sets the new value of variable `number` and makes and updates its slots.
+    /// Sets the new value of `variable` and makes and updates its slots.
     ///
     /// `decay` is the variable's weight decay, if it is decoupled; for a rule that [`decays`](Self::decays) itself, 0 is
     /// none and `None` is an excepted variable.
@@ -124,18 +125,13 @@ impl Optimizer {
     pub(super) fn emit(
         &self,
         graph: &Graph,
-        number: usize,
+        variable: &Updated<'_>,
         gradient: &Tensor,
         decay: Option<f64>,
         learning_rate: &Tensor,
         step: &Tensor,
     ) {
-        let variable = &graph.variable(number);
-        let value = graph.tensor(variable.instr);
-        if let Some(error) = check(variable, gradient) {
-            graph.fail("optimizer", &[&value, gradient], error);
-            return;
-        }
+        let value = variable.value.clone();
         let dtype = variable.dtype;
         let learning_rate = &learning_rate.cast(dtype);
         let slot = |name: &str, stored: DType| Slot::new(graph, variable, name, stored);
@@ -174,7 +170,7 @@ impl Optimizer {
             Some(decay) => change + learning_rate * (&value * decay),
             None => change,
         };
-        graph.set_update(number, &(value - change));
+        variable.store(&(value - change));
     }
 }
 
@@ -184,13 +180,14 @@ pub(super) fn one_minus_power(beta: f64, t: &Tensor) -> Tensor {
     (t * beta.ln()).unary(crate::hlo::ops::UnaryOp::Expm1).negate()
 }
 
-/// What speaks against updating a variable with this gradient.
-fn check(variable: &VariableInfo, gradient: &Tensor) -> Option<RuleError> {
+/// What speaks against updating a variable, stored so, with this gradient.
+pub(super) fn check(variable: &VariableInfo, storage: Storage, gradient: &Tensor) -> Option<RuleError> {
     let VariableInfo { name, dtype, dims, .. } = variable;
-    let dtype = *dtype;
+    let dtype = if *dtype == DType::BF16 && storage != Storage::F32 { DType::F32 } else { *dtype };
     if !matches!(dtype, DType::F32 | DType::F64) {
         let message = format!("the variable {name} is {dtype}: an update smaller than half its ulp would be lost");
-        let help = "keep an f32 master copy: make the variable inside a low-precision scope";
+        let help = "keep an f32 master copy: make the variable inside a low-precision scope; or store variables as \
+                    bf16_stochastic or bf16_compensated";
         return Some(RuleError::new("optimizer/dtype", message).with_help(help));
     }
     if gradient.dtype() != dtype && !gradient.is_poison() {

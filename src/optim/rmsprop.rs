@@ -2,7 +2,8 @@
 
 use super::number;
 use super::slot::Slot;
-use crate::graph::{Graph, Tensor, VariableInfo};
+use super::storage::Updated;
+use crate::graph::{Graph, Tensor};
 use serde::{Deserialize, Serialize};
 
 /// The settings of RMSProp. In the formulas `w` is the variable, `g` its gradient, `lr` the learning rate.
@@ -53,7 +54,7 @@ impl RmsProp {
     pub(super) fn emit(
         &self,
         graph: &Graph,
-        variable: &VariableInfo,
+        variable: &Updated<'_>,
         gradient: &Tensor,
         learning_rate: &Tensor,
     ) -> Tensor {

@@ -1,8 +1,10 @@
 //! Slots: an optimizer's state about one variable, and what it is stored in.
 
-use crate::graph::{Graph, Init, Tensor, VariableInfo};
+use super::storage::Updated;
+use crate::graph::{Graph, Init, Tensor};
 use crate::hlo::DType;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// What first moments (the slots `momentum` and `adam_m`) are stored in. As text: `f32`, `bf16`.
 ///
@@ -44,9 +46,59 @@ impl MomentumDtype {
     }
 }
 
+/// What all slots are stored in, whatever the optimizer. As text: `f32`, `bf16`, `bf16_stochastic`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlotStorage {
+    /// f32, but for first moments of which a [`MomentumDtype`] says bf16.
+    #[default]
+    F32,
+    /// First moments in bf16, as [`MomentumDtype::Bf16`] has them, of any optimizer. The others stay f32: rounded to nearest
+    /// they would stall, as described there.
+    Bf16,
+    /// Every slot in bf16, rounded up or down at random as [`Storage::Bf16Stochastic`](crate::graph::Storage) has it: a slot
+    /// that changes by less than an ulp changes once in a while, and does not stall.
+    Bf16Stochastic,
+}
+
+/// Slots that lose a tenth of themselves at every step, or so.
+const FIRST_MOMENTS: [&str; 2] = ["momentum", "adam_m"];
+
+impl SlotStorage {
+    /// Every way.
+    pub const ALL: [SlotStorage; 3] = [SlotStorage::F32, SlotStorage::Bf16, SlotStorage::Bf16Stochastic];
+
+    /// As text.
+    pub fn name(self) -> &'static str {
+        match self {
+            SlotStorage::F32 => "f32",
+            SlotStorage::Bf16 => "bf16",
+            SlotStorage::Bf16Stochastic => "bf16_stochastic",
+        }
+    }
+
+    /// The dtype of the slot called `name`, which the optimizer would store in `dtype`.
+    pub(super) fn of(self, name: &str, dtype: DType) -> DType {
+        match self {
+            SlotStorage::Bf16 if dtype == DType::F32 && FIRST_MOMENTS.contains(&name) => DType::BF16,
+            SlotStorage::Bf16Stochastic if dtype == DType::F32 => DType::BF16,
+            SlotStorage::F32 | SlotStorage::Bf16 | SlotStorage::Bf16Stochastic => dtype,
+        }
+    }
+}
+
+impl fmt::Display for SlotStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// A slot of a program under construction.
 pub(super) struct Slot<'a> {
     graph: &'a Graph,
+    variable: &'a Updated<'a>,
+    /// Its name under the variable's.
+    name: String,
     number: usize,
     stored: DType,
     /// Before the step, in the variable's dtype.
@@ -56,39 +108,41 @@ pub(super) struct Slot<'a> {
 impl<'a> Slot<'a> {
     /// Makes `<variable>/<name>`, of the variable's dims, zeros at first.
     #[track_caller]
-    pub fn new(graph: &'a Graph, variable: &VariableInfo, name: &str, stored: DType) -> Slot<'a> {
+    pub fn new(graph: &'a Graph, variable: &'a Updated<'a>, name: &str, stored: DType) -> Slot<'a> {
         Slot::of_dims(graph, variable, name, stored, variable.dims.clone())
     }
 
     /// Makes `<variable>/<name>` of other dims, zeros at first.
     #[track_caller]
-    pub fn of_dims(graph: &'a Graph, variable: &VariableInfo, name: &str, stored: DType, dims: Vec<i64>) -> Slot<'a> {
+    pub fn of_dims(graph: &'a Graph, variable: &'a Updated<'a>, name: &str, stored: DType, dims: Vec<i64>) -> Slot<'a> {
         Slot::starting(graph, variable, name, stored, dims, Init::Zeros)
     }
 
     /// Makes `<variable>/<name>`, of the variable's dims and dtype, `value` all over at first.
     #[track_caller]
-    pub fn filled(graph: &'a Graph, variable: &VariableInfo, name: &str, value: f64) -> Slot<'a> {
+    pub fn filled(graph: &'a Graph, variable: &'a Updated<'a>, name: &str, value: f64) -> Slot<'a> {
         Slot::starting(graph, variable, name, variable.dtype, variable.dims.clone(), Init::Constant(value))
     }
 
     #[track_caller]
     fn starting(
         graph: &'a Graph,
-        variable: &VariableInfo,
+        variable: &'a Updated<'a>,
         name: &str,
         stored: DType,
         dims: Vec<i64>,
         init: Init,
     ) -> Slot<'a> {
+        let stored = variable.slot_dtype(name, stored);
         let slot = graph.scope().within(&variable.name, |s| s.state(name, stored, dims, init));
         let value = slot.value.cast(variable.dtype);
-        Slot { graph, number: slot.number, stored, value }
+        Slot { graph, variable, name: name.to_string(), number: slot.number, stored, value }
     }
 
     /// Sets the value after the step, rounded to what the slot is stored in.
     #[track_caller]
     pub fn store(&self, value: &Tensor) {
-        self.graph.set_update(self.number, &value.cast(self.stored));
+        let full = format!("{}/{}", self.variable.name, self.name);
+        self.graph.set_update(self.number, &self.variable.slot_value(&full, value, self.stored));
     }
 }

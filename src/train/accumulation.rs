@@ -8,7 +8,8 @@
 use super::forward::{Sums, call, differentiate, safe};
 use super::mesh::Mesh;
 use super::objective::{Objective, ProgramError};
-use crate::graph::{Graph, Operand, Precision, Program, Tensor, VariableInfo};
+use super::program::graph_of;
+use crate::graph::{Graph, Numbers, Operand, Program, Tensor, VariableInfo};
 use crate::hlo::DType;
 use crate::optim::Scaling;
 use crate::task::{Loss, Mode, Task};
@@ -25,8 +26,8 @@ pub(super) struct Accumulated {
 pub(super) struct MicroBatch {
     program: Program,
     n: u32,
-    /// Numbers of the variables that have gradients.
-    trainable: Vec<usize>,
+    /// Numbers of the variables that have gradients, and what these are in.
+    trainable: Vec<(usize, DType)>,
     /// How many of the inputs are parts of the batch; they come first.
     n_split: usize,
     /// What one micro-batch reports; the tensors are of another graph.
@@ -40,12 +41,12 @@ impl MicroBatch {
     /// the sums so far; results: all but the inputs of the batch.
     pub fn new(
         task: &dyn Task,
-        precision: Precision,
+        numbers: Numbers,
         batch: i64,
         objective: &Objective,
     ) -> Result<MicroBatch, ProgramError> {
         let n = objective.accumulate.get();
-        let graph = Graph::training("micro_batch").tuned(&objective.tuning).computing_in(precision);
+        let graph = graph_of(Graph::training("micro_batch"), numbers, &objective.tuning);
         let called = call(&graph, task, batch / i64::from(n), Mode::Train);
         let n_split = graph.inputs().len();
         let sums = Sums::of(&called, Mode::Train);
@@ -62,14 +63,14 @@ impl MicroBatch {
         }
         let variables = graph.variables();
         for (number, gradient) in &gradients {
-            let VariableInfo { name, dtype, dims, .. } = &variables[*number];
-            totals.push(graph.input(&format!("gradient/{name}"), *dtype, dims.clone()) + gradient);
+            let VariableInfo { name, dims, .. } = &variables[*number];
+            totals.push(graph.input(&format!("gradient/{name}"), gradient.dtype(), dims.clone()) + gradient);
         }
         let state: Vec<Tensor> = variables.iter().map(|v| graph.tensor(v.update.unwrap_or(v.instr))).collect();
         let results: Vec<(&str, &Tensor)> =
             state.iter().chain([&loss_scale]).chain(&totals).map(|tensor| ("", tensor)).collect();
         let program = graph.finish(&results)?;
-        let trainable = gradients.into_iter().map(|(number, _)| number).collect();
+        let trainable = gradients.into_iter().map(|(number, gradient)| (number, gradient.dtype())).collect();
         Ok(MicroBatch { program, n, trainable, n_split, sums, weight })
     }
 
@@ -87,10 +88,7 @@ impl MicroBatch {
         let scale = scaling.scale(&graph.scalar(DType::F32, 1.0));
         let zero = |(_, tensor): &(String, Tensor)| graph.full(tensor.dtype(), &tensor.dims(), 0.0);
         let mut zeros: Vec<Tensor> = self.sums.tensors.iter().map(zero).collect();
-        zeros.extend(self.trainable.iter().map(|&number| {
-            let VariableInfo { dtype, dims, .. } = &variables[number];
-            graph.full(*dtype, dims, 0.0)
-        }));
+        zeros.extend(self.trainable.iter().map(|&(number, dtype)| graph.full(dtype, &variables[number].dims, 0.0)));
         let operands: Vec<Operand<'_>> = values
             .iter()
             .map(Operand::Carried)
@@ -112,7 +110,8 @@ impl MicroBatch {
             None => mesh.share(&(sum / n)),
             Some(weight) => sum / safe(&mesh.sum(&totals[weight])).broadcast_in_dim(&sum.dims(), &[]),
         };
-        let gradients = self.trainable.iter().zip(gradients).map(|(&number, sum)| (number, gradient(sum))).collect();
+        let gradients =
+            self.trainable.iter().zip(gradients).map(|(&(number, _), sum)| (number, gradient(sum))).collect();
         Accumulated { sums: self.sums.clone().over(self.n, totals), gradients }
     }
 }

@@ -24,6 +24,14 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Change { key, before, now } = self;
         write!(f, "{key} was {before}, is {now} now")?;
+        if ["train.variables", "train.slots"].contains(&key.as_str()) {
+            let how = match (before.as_str(), now.as_str()) {
+                ("f32", _) => "what was f32 and is bf16 now is rounded to nearest",
+                (_, "f32") => "what was bf16 is the same number in f32",
+                _ => "the same numbers where the dtype is the same",
+            };
+            return write!(f, ": {how}");
+        }
         let choice = key.strip_prefix("tune.").and_then(|key| Choice::of(key.split('.').next()?));
         match choice.map(|choice| choice.effect) {
             Some(Effect::Exact) => f.write_str(": the same bits"),

@@ -11,6 +11,7 @@
 //! Source: the safetensors format (8 bytes of header length, a JSON header, the arrays).
 
 mod averages;
+mod convert;
 mod error;
 mod file;
 mod place;
@@ -47,7 +48,7 @@ pub struct Position {
     pub batch: u32,
     /// The seed of initial values and of the order of examples.
     pub seed: u64,
-    /// What the network computed in. The variables are f32 in any case.
+    /// What the network computed in. What the variables are stored in is theirs to say.
     pub precision: Precision,
     /// The version of the order of examples: [`ORDER_VERSION`](crate::data::ORDER_VERSION) of the build that wrote it.
     pub order: u32,

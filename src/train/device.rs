@@ -363,12 +363,12 @@ fn upload_to_all(
     Ok(())
 }
 
-/// A variable's value for a replica, from the first's, which is what checkpoints keep. A random state has a key and a
-/// counter (three-fry's): the counters of all go on together, and each has a key of its own, or all would drop the same
-/// units of different examples.
+/// A variable's value for a replica, from the first's, which is what checkpoints keep. A layer's random state (three-fry's,
+/// `u64[2]`) has a key and a counter: the counters of all go on together, and each has a key of its own, or all would drop
+/// the same units of different examples. The key that updates are rounded by is that of all, as the updates are.
 fn of_replica<'a>(variable: &VariableInfo, bytes: &'a [u8], replica: usize) -> Cow<'a, [u8]> {
-    match (variable.init, bytes.first_chunk::<8>()) {
-        (Init::RandomBits, Some(key)) if replica > 0 => {
+    match (variable.init, variable.dtype, bytes.first_chunk::<8>()) {
+        (Init::RandomBits, DType::U64, Some(key)) if replica > 0 => {
             let mut bytes = bytes.to_vec();
             // The golden ratio's multiples are far apart in every bit.
             let key = u64::from_le_bytes(*key) ^ (replica as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -7,7 +7,7 @@ use super::mesh::Mesh;
 use super::program;
 use super::totals::Totals;
 use crate::data::{Loader, NamedArray, Source};
-use crate::graph::{Precision, VariableInfo};
+use crate::graph::{Numbers, Precision, VariableInfo};
 use crate::pjrt::{Buffer, Client};
 use crate::task::{Feature, Task};
 use crate::tuning::Tuning;
@@ -41,17 +41,18 @@ impl Evaluator {
     pub fn new(
         client: &Client,
         task: &Arc<dyn Task>,
-        precision: Precision,
+        numbers: impl Into<Numbers>,
         batch: u32,
         tuning: &Tuning,
     ) -> Result<Evaluator, TrainError> {
-        let program = program::evaluation(&**task, precision, i64::from(batch), tuning)?;
+        let numbers = numbers.into();
+        let program = program::evaluation(&**task, numbers, i64::from(batch), tuning)?;
         let loaded = Loaded::new(client, program, 0, task.features(), batch, Mesh::default())?;
-        Ok(Evaluator { loaded, task: Arc::clone(task), precision, batch })
+        Ok(Evaluator { loaded, task: Arc::clone(task), precision: numbers.precision, batch })
     }
 
-    /// Evaluates a checkpoint, read from `path`, by its averages where it has any. Its precision may be another: variables are
-    /// f32 in all of them.
+    /// Evaluates a checkpoint, read from `path`, by its averages where it has any. Its precision may be another. Where this
+    /// evaluator reads f32 and the checkpoint has bf16, it reads the same numbers.
     ///
     /// # Errors
     /// A checkpoint of another task; examples that it does not take; [`TrainError::Metric`].
@@ -61,6 +62,7 @@ impl Evaluator {
         checkpoint: &Checkpoint,
         source: &dyn Source,
     ) -> Result<Evaluation, TrainError> {
+        let checkpoint = checkpoint.read_as(self.loaded.wanted());
         let arrays = checkpoint.exported(path, self.loaded.wanted())?;
         let buffers = upload(&self.loaded.client, &arrays)?;
         self.run(&buffers.iter().collect::<Vec<_>>(), source)
@@ -114,15 +116,16 @@ impl Predictor {
     pub fn new(
         client: &Client,
         task: &dyn Task,
-        precision: Precision,
+        numbers: impl Into<Numbers>,
         batch: u32,
         tuning: &Tuning,
     ) -> Result<Predictor, TrainError> {
-        let program = program::prediction(task, precision, i64::from(batch), tuning)?;
+        let numbers = numbers.into();
+        let program = program::prediction(task, numbers, i64::from(batch), tuning)?;
         let mut features = task.features();
         features.retain(|feature| !feature.is_label);
         let loaded = Loaded::new(client, program, 0, features.clone(), batch, Mesh::default())?;
-        Ok(Predictor { loaded, features, precision, batch })
+        Ok(Predictor { loaded, features, precision: numbers.precision, batch })
     }
 
     /// Predicts all examples of `source` in order, from a checkpoint that was read from `path`, by its averages where it has
@@ -138,6 +141,7 @@ impl Predictor {
         source: &dyn Source,
         take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
     ) -> Result<(), E> {
+        let checkpoint = checkpoint.read_as(self.loaded.wanted());
         let arrays = checkpoint.exported(path, self.loaded.wanted()).map_err(TrainError::from)?;
         let buffers = upload(&self.loaded.client, &arrays)?;
         self.run(&buffers.iter().collect::<Vec<_>>(), source, take)

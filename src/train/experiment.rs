@@ -24,10 +24,10 @@ use super::spec::Spec;
 use super::steps_per_call::StepsPerCall;
 use crate::data::Source;
 use crate::files;
-use crate::graph::Precision;
+use crate::graph::{Numbers, Precision, Storage};
 use crate::models::yaml::{Node, NodeError, Step};
 use crate::models::{Model, kind, yaml};
-use crate::optim::{Average, Clip, LearningRate, LossScale, Optimizer, Update, WarmUp, WeightDecay};
+use crate::optim::{Average, Clip, LearningRate, LossScale, Optimizer, SlotStorage, Update, WarmUp, WeightDecay};
 use crate::task::Task;
 use crate::tuning::{Tune, Tuning};
 use serde::Deserialize;
@@ -86,6 +86,11 @@ pub struct TrainConfig {
     pub clip: Option<Clip>,
     /// How variables are averaged over steps. Default not at all.
     pub average: Option<Average>,
+    /// What variables are stored in: `f32`, `bf16_stochastic`, `bf16_compensated`, or, to see what is lost, `bf16_nearest`.
+    /// Default f32.
+    pub variables: Storage,
+    /// What the optimizer's slots are stored in: `f32`, `bf16`, `bf16_stochastic`. Default f32.
+    pub slots: SlotStorage,
     /// Label smoothing. Default 0.
     #[serde(deserialize_with = "yaml::fraction")]
     pub label_smoothing: f64,
@@ -142,6 +147,8 @@ impl Default for TrainConfig {
             weight_decay: WeightDecay::default(),
             clip: None,
             average: None,
+            variables: Storage::F32,
+            slots: SlotStorage::F32,
             label_smoothing: 0.0,
             loss_scale: None,
             accumulate: 1,
@@ -187,7 +194,7 @@ impl TrainConfig {
             help: error.help.unwrap_or_default(),
         })?;
         let (optimizer, weight_decay, clip) = (self.optimizer, self.weight_decay.clone(), self.clip);
-        Ok(Update { optimizer, learning_rate, weight_decay, warm_up, clip })
+        Ok(Update { optimizer, learning_rate, weight_decay, warm_up, clip, slots: self.slots })
     }
 
     /// The schedule in steps; an error with the key that it is under.
@@ -246,6 +253,11 @@ impl TrainConfig {
         });
         let accumulate = NonZeroU32::new(self.accumulate).unwrap_or(NonZeroU32::MIN);
         Ok(Objective { update, loss_scale, accumulate, average: self.average, ..Objective::default() })
+    }
+
+    /// What a network that computes in this precision is stored in.
+    pub fn numbers(&self, precision: Precision) -> Numbers {
+        Numbers { precision, variables: self.variables }
     }
 
     /// How long a run is, and what it leaves at `checkpoint`.
@@ -356,6 +368,7 @@ impl Experiment {
         Ok(Spec {
             task: self.task(),
             precision,
+            variables: self.train.variables,
             batch: self.train.batch,
             seed: self.train.seed,
             shift: self.train.shift,
@@ -414,6 +427,8 @@ train:
     drops: [{step: 20, multiplier: 0.1}]
   weight_decay: {value: 1.0e-4, except: [bn]}
   average: {decay: 0.999, num_updates: true, evaluate: false}
+  variables: bf16_stochastic
+  slots: bf16
   label_smoothing: 0.1
   loss_scale: static:128
   accumulate: 4
@@ -446,6 +461,8 @@ tune: {remat: [block*, stem]}
                 clip: None,
                 warm_up: None,
                 average: Some(Average { num_updates: true, evaluate: false, ..Average::new(0.999) }),
+                variables: Storage::Bf16Stochastic,
+                slots: SlotStorage::Bf16,
                 label_smoothing: 0.1,
                 loss_scale: Some(LossScale::Static { scale: 128.0 }),
                 accumulate: 4,
@@ -684,7 +701,7 @@ tune: {remat: [block*, stem]}
         check(
             "  epoch: 3\n",
             expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, warm_up, weight_decay, clip, average, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, warm_up, weight_decay, clip, average, variables, slots, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],

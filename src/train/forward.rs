@@ -1,7 +1,7 @@
 //! A task called in a graph: its inputs, what it gives, and what of it is reported.
 
 use super::objective::ProgramError;
-use crate::graph::{Graph, Tensor};
+use crate::graph::{Graph, Storage, Tensor};
 use crate::hlo::ops::RuleError;
 use crate::hlo::{DType, InstrId};
 use crate::passes::grad::gradients_reached;
@@ -239,10 +239,10 @@ pub(super) fn safe(weight: &Tensor) -> Tensor {
 }
 
 /// The gradients of `loss` with respect to the variables that train, by their numbers, with the rematerialisation that the
-/// graph's tuning asks for.
+/// graph's tuning asks for: in f32 of variables stored in bf16, in the variable's dtype of others.
 pub(super) fn differentiate(graph: &Graph, loss: &Tensor) -> Result<Vec<(usize, Tensor)>, ProgramError> {
     let trainable: Vec<_> = (0..).zip(graph.variables()).filter(|(_, v)| v.trainable).collect();
-    let wrt: Vec<_> = trainable.iter().map(|(_, variable)| variable.instr).collect();
+    let wrt: Vec<_> = trainable.iter().map(|(number, _)| graph.differentiable(*number)).collect();
     let n_forward = graph.emitter().n_instructions();
     let reached = {
         let _span = tracing::info_span!("pass", name = "grad").entered();
@@ -256,7 +256,11 @@ pub(super) fn differentiate(graph: &Graph, loss: &Tensor) -> Result<Vec<(usize, 
     let _span = tracing::info_span!("pass", name = "remat").entered();
     let (gradients, report) = remat(graph.emitter(), n_forward, &gradients, &graph.tuning().remat)?;
     tracing::debug!(n_rematerialised = report.rematerialised.len(), n_residuals = report.residuals.len(), "remat");
-    Ok(trainable.into_iter().zip(gradients).map(|((number, _), id)| (number, graph.tensor(id))).collect())
+    let in_f32 = |gradient: Tensor| match gradient.dtype() {
+        DType::BF16 if graph.storage() != Storage::F32 => gradient.cast(DType::F32),
+        _ => gradient,
+    };
+    Ok(trainable.into_iter().zip(gradients).map(|((number, _), id)| (number, in_f32(graph.tensor(id)))).collect())
 }
 
 /// Names of the inputs, and of the variables that train, that a value is computed from.

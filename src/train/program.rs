@@ -2,13 +2,14 @@
 //!
 //! Each is one function from a task and a batch to a [`TaskProgram`]; nothing is compiled here. One code path for every
 //! precision: the host casts features, the task opens the low-precision scope and casts what leaves it, and everything
-//! from there on is f32. Gradients of variables come back f32 through the casts.
+//! from there on is f32. Gradients of variables come back f32 through the casts; of variables that are stored in less,
+//! they become f32 here. All programs of a task take the same [`Numbers`], so they read the same state.
 
 use super::accumulation::{Accumulated, MicroBatch, missing_loss};
 pub use super::forward::{Reported, Weighting};
 use super::forward::{Sums, call, call_step, differentiate, quotient};
 pub use super::objective::{Objective, ProgramError};
-use crate::graph::{Graph, Precision, Program, Tensor};
+use crate::graph::{Graph, Numbers, Program, Tensor};
 use crate::hlo::{Alias, AliasKind, DType, InstrId, Module};
 use crate::passes::{cotangent_remat, pace};
 use crate::task::{Loss, Mode, Task};
@@ -46,14 +47,15 @@ pub struct TaskProgram {
 /// replicas and micro-batches.
 pub fn training(
     task: &dyn Task,
-    precision: Precision,
+    numbers: impl Into<Numbers>,
     batch: i64,
     objective: &Objective,
 ) -> Result<TaskProgram, ProgramError> {
+    let numbers = numbers.into();
     let _span = tracing::info_span!("build", program = "training", task = task.name(), batch).entered();
     let (mesh, batch) = (objective.mesh, objective.check_batch(batch)?);
     let name = format!("{}_training_step", task.name());
-    let graph = Graph::training(&name).tuned(&objective.tuning).computing_in(precision);
+    let graph = graph_of(Graph::training(&name), numbers, &objective.tuning);
     let (sums, gradients, scaling, n_of_task);
     if objective.accumulate == NonZeroU32::MIN {
         let (called, step) = call_step(&graph, task, batch);
@@ -67,7 +69,7 @@ pub fn training(
         scaling = objective.loss_scale.begin(&graph, &step);
         gradients = differentiate(&graph, &scaling.scale(&loss))?;
     } else {
-        let micro_batch = MicroBatch::new(task, precision, batch, objective)?;
+        let micro_batch = MicroBatch::new(task, numbers, batch, objective)?;
         let inputs = micro_batch.inputs(&graph);
         let step = graph.input("step", DType::S32, []);
         n_of_task = graph.variables().len();
@@ -88,6 +90,11 @@ pub fn training(
         program.module.unmodelled.attributes.push(count);
     }
     Ok(TaskProgram { program, reported: sums.reported, scalars: sums.scalars, n_steps: NonZeroU32::MIN })
+}
+
+/// The graph of a program with these numbers and this tuning.
+pub(super) fn graph_of(graph: Graph, numbers: Numbers, tuning: &Tuning) -> Graph {
+    graph.tuned(tuning).computing_in(numbers.precision).storing(numbers.variables)
 }
 
 /// The program whose results are the new state and then `others`, with state aliased to state.
@@ -146,12 +153,12 @@ fn replace(program: &mut Program, module: Module, renamed: &BTreeMap<InstrId, In
 /// A task that cannot be built, or gives neither a loss nor a metric.
 pub fn evaluation(
     task: &dyn Task,
-    precision: Precision,
+    numbers: impl Into<Numbers>,
     batch: i64,
     tuning: &Tuning,
 ) -> Result<TaskProgram, ProgramError> {
     let _span = tracing::info_span!("build", program = "evaluation", task = task.name(), batch).entered();
-    let graph = Graph::new(&format!("{}_evaluation", task.name())).tuned(tuning).computing_in(precision);
+    let graph = graph_of(Graph::new(&format!("{}_evaluation", task.name())), numbers.into(), tuning);
     let called = call(&graph, task, batch, Mode::Evaluate);
     let sums = Sums::of(&called, Mode::Evaluate);
     let results: Vec<(&str, &Tensor)> = sums.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
@@ -169,12 +176,12 @@ pub fn evaluation(
 /// A task that cannot be built, gives no predictions, or reads a label for them.
 pub fn prediction(
     task: &dyn Task,
-    precision: Precision,
+    numbers: impl Into<Numbers>,
     batch: i64,
     tuning: &Tuning,
 ) -> Result<TaskProgram, ProgramError> {
     let _span = tracing::info_span!("build", program = "prediction", task = task.name(), batch).entered();
-    let graph = Graph::new(&format!("{}_inference", task.name())).tuned(tuning).computing_in(precision);
+    let graph = graph_of(Graph::new(&format!("{}_inference", task.name())), numbers.into(), tuning);
     let called = call(&graph, task, batch, Mode::Predict);
     let results: Vec<(&str, &Tensor)> =
         called.predictions.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
@@ -185,7 +192,7 @@ pub fn prediction(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Init, Scope};
+    use crate::graph::{Init, Precision, Scope};
     use crate::hlo::verify::verify;
     use crate::models::{Model, cnn, mlp, transformer};
     use crate::optim::{LearningRate, Optimizer, Update, WeightDecay};

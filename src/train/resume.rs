@@ -4,7 +4,8 @@
 //! seed, the optimizer's kind, and the data. Else the run would be another one from here on, or test examples would have
 //! been trained on. How it is learnt may change, as one lowers a learning rate that was too high, and so may how it is
 //! computed, which changes at most the order of sums: the variables are the same under every
-//! [`Tuning`]. Every such change is said, and of one of the tuning whether bits stay.
+//! [`Tuning`]. So may what variables and slots are stored in: they are converted. Every such change is said, of one of the
+//! tuning whether bits stay, of one of the storage what becomes of the numbers.
 //!
 //! A task says by its [`Identity`](crate::task::Identity) what it is. What it does not say, such as a closure that computes
 //! something else now, shows in a hash of its prediction module.
@@ -38,6 +39,8 @@ const MAY_CHANGE: &[&str] = &[
     "train.loss_scale",
     "train.optimizer.",
     "train.shift",
+    "train.slots",
+    "train.variables",
     "train.warm_up",
     "train.warm_up.",
     "train.weight_decay.",
@@ -84,6 +87,11 @@ fn whatever_the_calls(spec: &Spec) -> Value {
     if objective.mesh.is_parallel() {
         settings["mesh"] = json(serde_json::to_value(objective.mesh));
     }
+    for (key, value) in [("variables", spec.variables.name()), ("slots", objective.update.slots.name())] {
+        if value != DEFAULT_STORAGE {
+            settings["train"][key] = json!(value);
+        }
+    }
     if let Some(warm_up) = objective.update.warm_up {
         settings["train"]["warm_up"] = json(serde_json::to_value(warm_up));
     }
@@ -91,6 +99,19 @@ fn whatever_the_calls(spec: &Spec) -> Value {
         settings["train"]["average"] = json(serde_json::to_value(average));
     }
     settings
+}
+
+/// What variables and slots are stored in where nothing says it.
+const DEFAULT_STORAGE: &str = "f32";
+
+/// What a run's variables and slots are stored in, by its settings.
+fn storage_of(settings: &Value) -> [&str; 2] {
+    ["variables", "slots"].map(|key| settings["train"][key].as_str().unwrap_or(DEFAULT_STORAGE))
+}
+
+/// Whether the state of a checkpoint is stored in another way than that of a run of `spec`.
+pub(super) fn stores_otherwise(checkpoint: &Checkpoint, spec: &Spec) -> bool {
+    storage_of(&checkpoint.settings.0) != storage_of(&whatever_the_calls(spec))
 }
 
 /// serde's `{"sgd": {…}}` as experiments have it: `{"kind": "sgd", …}`.
@@ -155,7 +176,12 @@ impl Resumption {
         }
         let (mut before, mut now) = (checkpoint.settings.0.clone(), as_json(spec));
         for settings in [&mut before, &mut now] {
+            let [variables, slots] = storage_of(settings).map(|storage| json!(storage));
             settings.as_object_mut().map(|settings| settings.remove("model"));
+            if let Some(train) = settings.get_mut("train").and_then(Value::as_object_mut) {
+                train.insert("variables".to_string(), variables);
+                train.insert("slots".to_string(), slots);
+            }
         }
         compare("", &before, &now, &mut changes);
         let (mut allowed, refused): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(may_change);

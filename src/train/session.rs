@@ -9,12 +9,12 @@ use super::device::{Loaded, check_memory, initial_state, n_bytes, n_elements, sh
 use super::error::TrainError;
 use super::evaluation::{Evaluation, Evaluator, Predictor};
 use super::program::{self, TaskProgram};
-use super::resume::{Resumption, check_data as check_resumed_data, function_of, settings};
+use super::resume::{Resumption, check_data as check_resumed_data, function_of, settings, stores_otherwise};
 use super::spec::Spec;
 use super::steps_per_call::several_steps;
 use super::totals::Totals;
 use crate::data::{Batch, NamedArray, ORDER_VERSION, Source};
-use crate::graph::VariableInfo;
+use crate::graph::{Numbers, VariableInfo};
 use crate::optim::LossScale;
 use crate::pjrt::{Arg, Buffer, Client};
 use std::collections::BTreeMap;
@@ -98,6 +98,11 @@ impl Session {
     /// What it trains.
     pub fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    /// What an evaluation reads: averages are f32, whatever their variables are stored in.
+    fn numbers_read(&self, by_averages: bool) -> Numbers {
+        if by_averages { self.spec.precision.into() } else { self.spec.numbers() }
     }
 
     /// Names of the variables that the optimizer updates.
@@ -259,7 +264,8 @@ impl Session {
     }
 
     /// Goes on from a checkpoint, read from `path`. Gives the settings that have changed since, and may; with `resumption`
-    /// one can let a task's settings change that otherwise may not.
+    /// one can let a task's settings change that otherwise may not. Where `variables` or `slots` are stored in another way
+    /// now, they are converted: f32 rounded to nearest, bf16 as it is.
     ///
     /// # Errors
     /// A checkpoint that no run leaves, of another task, or of a run with other settings that may not change; the session is
@@ -271,6 +277,11 @@ impl Session {
         resumption: Resumption,
     ) -> Result<Vec<Change>, TrainError> {
         checkpoint.check().map_err(|fault| CheckpointError::Unsound { path: path.to_path_buf(), fault })?;
+        let converted = match stores_otherwise(checkpoint, &self.spec) {
+            true => Some(checkpoint.stored_as(path, self.variables(), self.spec.seed)?),
+            false => None,
+        };
+        let checkpoint = converted.as_ref().unwrap_or(checkpoint);
         let wanted = self.variables().iter().map(|variable| (variable.name.as_str(), shape_of(variable)));
         let average = self.spec.objective.average.as_ref();
         let arrays = checkpoint.resumed(path, &wanted.collect::<Vec<_>>(), average)?;
@@ -314,8 +325,9 @@ impl Session {
     /// # Errors
     /// Where the program cannot be built or compiled.
     pub fn evaluator(&self, batch: u32) -> Result<Evaluator, TrainError> {
-        let Spec { task, precision, objective, .. } = &self.spec;
-        Evaluator::new(&self.client, task, *precision, batch, &objective.tuning)
+        let Spec { task, objective, .. } = &self.spec;
+        let by_averages = objective.average.is_some_and(|average| average.evaluate);
+        Evaluator::new(&self.client, task, self.numbers_read(by_averages), batch, &objective.tuning)
     }
 
     /// Evaluates the state of this moment: averages of variables where there are any, unless [`Average::evaluate`] says
@@ -333,8 +345,8 @@ impl Session {
     /// # Errors
     /// Where the program cannot be built or compiled.
     pub fn predictor(&self, batch: u32) -> Result<Predictor, TrainError> {
-        let Spec { task, precision, objective, .. } = &self.spec;
-        Predictor::new(&self.client, &**task, *precision, batch, &objective.tuning)
+        let Spec { task, objective, .. } = &self.spec;
+        Predictor::new(&self.client, &**task, self.numbers_read(objective.average.is_some()), batch, &objective.tuning)
     }
 
     /// Predicts all examples of `source` in order, with the state of this moment, averages of variables where there are any;
@@ -354,7 +366,7 @@ impl Session {
 }
 
 fn program_of_a_step(spec: &Spec) -> Result<TaskProgram, TrainError> {
-    Ok(program::training(&*spec.task, spec.precision, i64::from(spec.batch), &spec.objective)?)
+    Ok(program::training(&*spec.task, spec.numbers(), i64::from(spec.batch), &spec.objective)?)
 }
 
 fn load(client: &Client, program: TaskProgram, spec: &Spec) -> Result<Loaded, TrainError> {

@@ -3,7 +3,7 @@
 use super::objective::Objective;
 use super::steps_per_call::StepsPerCall;
 use crate::data::Feature;
-use crate::graph::Precision;
+use crate::graph::{Numbers, Precision, Storage};
 use crate::task::Task;
 use std::sync::Arc;
 
@@ -14,6 +14,8 @@ pub struct Spec {
     pub task: Arc<dyn Task>,
     /// What it computes in.
     pub precision: Precision,
+    /// What its variables are stored in.
+    pub variables: Storage,
     /// Examples in a batch.
     pub batch: u32,
     /// Of initial values and of the order of examples.
@@ -27,10 +29,16 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// A task in bf16, in batches of 32, with seed 0, the default objective and one step a call.
+    /// A task in bf16 with f32 variables, in batches of 32, with seed 0, the default objective and one step a call.
     pub fn new(task: Arc<dyn Task>) -> Spec {
         let (objective, steps_per_call) = (Objective::default(), StepsPerCall::default());
-        Spec { task, precision: Precision::Bf16, batch: 32, seed: 0, shift: 0, objective, steps_per_call }
+        let (precision, variables) = (Precision::Bf16, Storage::F32);
+        Spec { task, precision, variables, batch: 32, seed: 0, shift: 0, objective, steps_per_call }
+    }
+
+    /// What it computes in and what its variables are stored in.
+    pub fn numbers(&self) -> Numbers {
+        Numbers { precision: self.precision, variables: self.variables }
     }
 
     /// Examples that go up for one call.

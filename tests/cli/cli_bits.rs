@@ -238,6 +238,17 @@ fn a_lost_update() {
             bf16 loses the update from step 1 on: the next number is 0.0078125 away from 1.125, and the update (0.00041961669921875) is no more than half of that, so the sum rounds back.
             f16 loses the update from step 1 on: the next number is 0.0009765625 away from 1.125, and the update (0.000420093536376953125) is no more than half of that, so the sum rounds back.
             This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it cast to 16 bits, and the update, often thousands of times smaller than the weight, is added in f32, where it is not rounded away.
+
+            Without a master copy, as `train: {variables: …}` stores weights:
+            ┌──────────────────┬───────┬──────────────────────┬────────────────────┬────────┐
+            │ variables        ┆ bytes ┆ steps that change it ┆ after 100          ┆ off by │
+            ╞══════════════════╪═══════╪══════════════════════╪════════════════════╪════════╡
+            │ f32              ┆ 4     ┆ 100                  ┆ 1.1669974          ┆ 1.5e-6 │
+            │ bf16_stochastic  ┆ 2     ┆ 5.4 on average       ┆ 1.1671677 ± 1.8e-2 ┆ 1.7e-4 │
+            │ bf16_compensated ┆ 4     ┆ 100                  ┆ 1.1673126          ┆ 3.1e-4 │
+            │ bf16_nearest     ┆ 2     ┆ 0                    ┆ 1.125              ┆ 4.2e-2 │
+            └──────────────────┴───────┴──────────────────────┴────────────────────┴────────┘
+            bf16_stochastic is the mean of 4096 weights, ± their standard deviation. docs/BF16_WEIGHTS.md says when to use which.
         "#]],
     );
 }
@@ -364,7 +375,41 @@ fn accumulated_json() {
               ],
               "start": "256",
               "steps": 2,
-              "update": "1"
+              "update": "1",
+              "variables": [
+                {
+                  "bytes": 4,
+                  "changed": 2.0,
+                  "final": 258.0,
+                  "spread": 0.0,
+                  "storage": "f32",
+                  "weights": 1
+                },
+                {
+                  "bytes": 2,
+                  "changed": 1.018310546875,
+                  "final": 258.03662109375,
+                  "spread": 1.414084671436811,
+                  "storage": "bf16_stochastic",
+                  "weights": 4096
+                },
+                {
+                  "bytes": 4,
+                  "changed": 2.0,
+                  "final": 258.0,
+                  "spread": 0.0,
+                  "storage": "bf16_compensated",
+                  "weights": 1
+                },
+                {
+                  "bytes": 2,
+                  "changed": 0.0,
+                  "final": 256.0,
+                  "spread": 0.0,
+                  "storage": "bf16_nearest",
+                  "weights": 1
+                }
+              ]
             }
         "#]],
     );

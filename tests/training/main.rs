@@ -25,6 +25,7 @@ mod run;
 mod schedules_tf;
 mod slots;
 mod steps_per_call;
+mod storage;
 mod train;
 mod train_memory;
 mod tuning;

@@ -4,7 +4,7 @@
 use crate::run;
 
 use bf16scope::data::{ArrayInfo, Arrays, Batch, Loader};
-use bf16scope::graph::Precision;
+use bf16scope::graph::{Precision, Storage};
 use bf16scope::hlo::ops::BinaryOp;
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
@@ -147,7 +147,7 @@ fn sum_from_zero(like: &Instruction, n: usize, number: usize) -> Computation {
 /// The state of every replica after each batch, by a program of one device.
 fn on_one_device(spec: &Spec, initial: &BTreeMap<String, HostArray>, batches: &[Batch]) -> Vec<Vec<u8>> {
     let n = spec.objective.mesh.data.get() as usize;
-    let program = program::training(&*spec.task, spec.precision, spec.batch.into(), &spec.objective).unwrap().program;
+    let program = program::training(&*spec.task, spec.numbers(), spec.batch.into(), &spec.objective).unwrap().program;
     let module = unrolled(&program.module, n);
     verify(&module).unwrap();
     let executable = client().compile(&encode::to_bytes(&module).unwrap(), &CompileOptions::default()).unwrap();
@@ -202,7 +202,7 @@ fn are_the_same(spec: Spec, source: &Arrays, n_steps: usize) {
     let mut session = Session::new(client(), spec.clone()).unwrap();
     let expected = on_one_device(&spec, &session.state().unwrap(), &batches);
     batches.iter().for_each(|batch| drop(session.train(batch).unwrap()));
-    let program = program::training(&*spec.task, spec.precision, spec.batch.into(), &spec.objective).unwrap().program;
+    let program = program::training(&*spec.task, spec.numbers(), spec.batch.into(), &spec.objective).unwrap().program;
     let state = session.state().unwrap();
     let differ = program.variables.iter().zip(&expected).filter(|(it, bytes)| state[&it.name].bytes != **bytes);
     let differ: Vec<_> = differ.map(|(it, _)| &it.name).collect();
@@ -219,6 +219,8 @@ fn replicas_compute_what_one_device_does_that_sums_in_rank_order() {
     for precision in precisions() {
         are_the_same(spec(CNN, precision, 8, 4), &source, 10);
     }
+    // Updates that are rounded stochastically are rounded by the same noise on all.
+    are_the_same(Spec { variables: Storage::Bf16Stochastic, ..spec(CNN, Precision::Bf16, 8, 4) }, &source, 10);
 }
 
 /// The state after training on, from a checkpoint, with so many replicas; and what is said to have changed.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use crate::files;
+use crate::graph::Storage;
 use crate::models::yaml;
 use crate::pjrt::Client;
 use crate::runs::{About, RunFolder, Saved, Start};
@@ -137,6 +138,9 @@ fn resolved(subject: &Subject<'_>) -> anyhow::Result<String> {
         .map(|(key, value)| (key, value.to_string()));
     let mut keys: Vec<(Option<&str>, &str, &str)> =
         numbers.iter().map(|(key, value)| (Some("train"), *key, value.as_str())).collect();
+    if config.variables != Storage::F32 {
+        keys.push((Some("train"), "variables", config.variables.name()));
+    }
     // A target goes with what the file says; `auto` and `none` go before it.
     let tune = subject.tune.trim_start_matches(" --tune ");
     if ["auto", "none"].contains(&tune) {

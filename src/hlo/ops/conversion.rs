@@ -26,8 +26,13 @@
 
 pub(crate) mod grad;
 
-use super::{RuleError, operands};
+use super::{Op, RuleError, operands};
 use crate::hlo::{ArrayShape, DType, Shape};
+
+impl Op {
+    /// Rounds to the numbers that bf16 has, and stays in its dtype: unlike a convert and one back, no compiler leaves it out.
+    pub const ROUND_TO_BF16: Op = Op::ReducePrecision { exponent_bits: 8, mantissa_bits: 7 };
+}
 
 /// Any array → the declared dtype, same dims. Floats round to nearest even; float → integer truncates.
 pub(super) fn convert(operands: &[&Shape], declared: Option<&Shape>) -> Result<Shape, RuleError> {

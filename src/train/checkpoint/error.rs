@@ -2,6 +2,7 @@
 
 use super::VERSION;
 use crate::hlo::DType;
+use half::bf16;
 use std::path::PathBuf;
 use std::{fmt, io};
 
@@ -75,6 +76,14 @@ pub enum CheckpointError {
         /// The file.
         path: PathBuf,
         /// What is wrong.
+        fault: Fault,
+    },
+    /// In the storage that is asked for, it would be another state.
+    #[error("{}: cannot be converted: {fault}\nhelp: go on with `variables` and `slots` as they were", path.display())]
+    Converted {
+        /// The file.
+        path: PathBuf,
+        /// What is in the way.
         fault: Fault,
     },
     /// Of another build.
@@ -169,6 +178,15 @@ pub enum Fault {
         /// The bytes of its shape.
         expected: u128,
     },
+    /// A number that bf16 has no finite one near to.
+    TooLarge {
+        /// The variable.
+        name: String,
+        /// Which element, row-major.
+        idx: usize,
+        /// What it is, as text.
+        value: String,
+    },
     /// A name that the format has for itself.
     Name,
     /// Names and settings that are longer than a reader takes.
@@ -189,6 +207,9 @@ impl fmt::Display for Fault {
             Fault::NotFinite { name, idx, value } => write!(f, "{name} is not finite: element {idx} is {value}"),
             Fault::Bytes { name, measured, expected } => {
                 write!(f, "{name} has {measured} bytes, its shape has {expected}")
+            }
+            Fault::TooLarge { name, idx, value } => {
+                write!(f, "{name} is too large for bf16: element {idx} is {value}, expected at most {:e}", bf16::MAX)
             }
             Fault::Name => write!(f, "a variable is called `__metadata__`, which safetensors has for itself"),
             Fault::Header { measured, most } => {

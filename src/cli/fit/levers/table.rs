@@ -2,8 +2,8 @@
 //! would edit the YAML, or says why it does not apply. To add one, add a row.
 
 use crate::cli::program::{Which, build};
-use crate::graph::{Precision, Program};
-use crate::optim::{Adafactor, AdamW, MomentumDtype, Optimizer};
+use crate::graph::{Precision, Program, Storage};
+use crate::optim::{Adafactor, AdamW, MomentumDtype, Optimizer, SlotStorage};
 use crate::train::{Experiment, Mesh};
 use crate::tuning::{Remat, Stem, Tune, Tuning};
 use std::collections::BTreeMap;
@@ -39,6 +39,19 @@ pub(super) const LEVERS: &[Lever] = &[
         option: "momentum_dtype: bf16",
         about: "the optimizer keeps first moments in bf16: the same gradients, updates rounded",
         pull: bf16_moments,
+    },
+    Lever {
+        name: "bf16 weights",
+        option: "variables: bf16_stochastic",
+        about: "variables are stored in bf16, without f32 masters: the same gradients but for the rounding of the weights, \
+                updates rounded up or down at random, without bias",
+        pull: bf16_weights,
+    },
+    Lever {
+        name: "bf16 slots",
+        option: "slots: bf16_stochastic",
+        about: "all of the optimizer's slots are stored in bf16: the same gradients, slots rounded up or down at random",
+        pull: bf16_slots,
     },
     Lever {
         name: "adafactor for adam",
@@ -197,6 +210,25 @@ fn bf16_moments(setting: &mut Setting) -> Result<(), String> {
         },
         Optimizer::Sgd {} => Err("sgd keeps no moments".to_string()),
         _ => Err("the optimizer keeps its moments in f32".to_string()),
+    }
+}
+
+fn bf16_weights(setting: &mut Setting) -> Result<(), String> {
+    match setting.experiment.train.variables {
+        Storage::F32 => setting.experiment.train.variables = Storage::Bf16Stochastic,
+        other => return Err(format!("variables are stored as {other} already")),
+    }
+    Ok(())
+}
+
+fn bf16_slots(setting: &mut Setting) -> Result<(), String> {
+    match (setting.experiment.train.slots, setting.experiment.train.optimizer) {
+        (_, Optimizer::Sgd {}) => Err("sgd keeps no slots".to_string()),
+        (SlotStorage::F32, _) => {
+            setting.experiment.train.slots = SlotStorage::Bf16Stochastic;
+            Ok(())
+        }
+        (other, _) => Err(format!("slots are stored as {other} already")),
     }
 }
 

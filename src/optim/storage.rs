@@ -1,0 +1,109 @@
+//! How a variable's new value gets into what it is stored in: the other half of [`Storage`].
+//!
+//! An optimizer sees a variable as f32 (f64 where gradients are checked), whatever it is stored in: [`Updated`] reads it
+//! before the rule and writes it after.
+
+use super::rounding::{Rounding, round_stochastically};
+use super::slot::SlotStorage;
+use crate::graph::{Graph, Init, Storage, Tensor, VariableInfo};
+use crate::hlo::{DType, Op};
+use half::bf16;
+
+/// The slot of what a bf16 variable lacks, under [`Storage::Bf16Compensated`].
+pub const LOW: &str = "low";
+
+/// A variable that is updated.
+pub(super) struct Updated<'a> {
+    graph: &'a Graph,
+    number: usize,
+    /// Its scoped name.
+    pub name: String,
+    /// What the update is computed in.
+    pub dtype: DType,
+    /// Its dims.
+    pub dims: Vec<i64>,
+    /// What it is before the step, in `dtype`.
+    pub value: Tensor,
+    /// The number of the slot of what it lacks.
+    low: Option<usize>,
+    rounding: Option<&'a Rounding>,
+    slots: SlotStorage,
+}
+
+impl<'a> Updated<'a> {
+    /// Variable `number`; `rounding` is there where something is rounded stochastically.
+    #[track_caller]
+    pub fn new(graph: &'a Graph, number: usize, rounding: Option<&'a Rounding>, slots: SlotStorage) -> Updated<'a> {
+        let VariableInfo { name, dtype: stored, dims, instr, .. } = graph.variable(number);
+        let is_low = stored == DType::BF16 && graph.storage() != Storage::F32;
+        let dtype = if is_low { DType::F32 } else { stored };
+        let mut value = graph.tensor(instr).cast(dtype);
+        let mut low = None;
+        if is_low && graph.storage() == Storage::Bf16Compensated {
+            let slot = graph.scope().within(&name, |s| s.state(LOW, DType::BF16, dims.clone(), Init::Zeros));
+            value = value + slot.value.cast(dtype);
+            low = Some(slot.number);
+        }
+        Updated { graph, number, name, dtype, dims, value, low, rounding, slots }
+    }
+
+    /// Sets what it is after the step.
+    #[track_caller]
+    pub fn store(&self, value: &Tensor) {
+        let stored = self.graph.variable(self.number).dtype;
+        match (self.low, self.graph.storage(), self.rounding) {
+            _ if stored == self.dtype => self.graph.set_update(self.number, value),
+            (Some(low), _, _) => {
+                // Not a cast and back, which a compiler that may keep excess precision would leave out, and with it the rest.
+                let high = value.emit("reduce-precision", &[], |e| e.emit(Op::ROUND_TO_BF16, &[value.id], None));
+                self.graph.set_update(self.number, &high.cast(stored));
+                self.graph.set_update(low, &(value - high).cast(DType::BF16));
+            }
+            (None, Storage::Bf16Stochastic, Some(rounding)) => {
+                self.graph.set_update(self.number, &rounding.round(&self.name, value));
+            }
+            (None, _, _) => self.graph.set_update(self.number, &value.cast(stored)),
+        }
+    }
+
+    /// What the slot called `name` is stored in, which the optimizer would store in `dtype`.
+    pub fn slot_dtype(&self, name: &str, dtype: DType) -> DType {
+        self.slots.of(name, dtype)
+    }
+
+    /// What is stored in the slot called `full`, of dtype `stored`.
+    #[track_caller]
+    pub fn slot_value(&self, full: &str, value: &Tensor, stored: DType) -> Tensor {
+        match (self.slots, self.rounding) {
+            (SlotStorage::Bf16Stochastic, Some(rounding)) if stored == DType::BF16 => rounding.round(full, value),
+            _ => value.cast(stored),
+        }
+    }
+}
+
+/// A number as a storage keeps it, on the host: what a training program makes of each element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Kept {
+    /// What the network reads.
+    pub high: f32,
+    /// What [`Storage::Bf16Compensated`] has in its slot; of the others 0.
+    pub low: f32,
+}
+
+impl Kept {
+    /// `value`, stored; `noise` is what stochastic rounding takes from [`RoundingNoise`](super::RoundingNoise).
+    pub fn new(storage: Storage, value: f32, noise: u16) -> Kept {
+        let near = bf16::from_f32(value).to_f32();
+        match storage {
+            Storage::F32 => Kept { high: value, low: 0.0 },
+            Storage::Bf16Nearest => Kept { high: near, low: 0.0 },
+            Storage::Bf16Compensated => Kept { high: near, low: bf16::from_f32(value - near).to_f32() },
+            Storage::Bf16Stochastic => Kept { high: round_stochastically(value, noise).to_f32(), low: 0.0 },
+        }
+    }
+
+    /// What the next update starts from.
+    pub fn value(self) -> f32 {
+        self.high + self.low
+    }
+}
