@@ -2,7 +2,7 @@
 
 use super::graph::{FrameId, Graph, Kind, NodeId, ValueId};
 use super::narrow;
-use super::paint::{Painted, RegionKind};
+use super::paint::{Painted, RegionKind, Rule};
 use super::policy::Boundary;
 use crate::hlo::ops::UnaryOp;
 use crate::hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape, Sharding, Unmodelled};
@@ -161,9 +161,13 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             .collect();
         let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
         let op = self.op(id);
-        let shape = self.shape(id);
+        let is_rounded = node.is_some_and(|node| self.painted.rule[node as usize] == Rule::Rounded);
+        let shape = if is_rounded { original.shape.clone() } else { self.shape(id) };
         let instr = Instruction { op, shape, operands, control_predecessors: predecessors, ..original.clone() };
         let made = self.push(instr, Origin::Original(id));
+        if is_rounded {
+            return self.convert_to(original, self.shape(id), made);
+        }
         if kind == Some(&Kind::ToLow) && low_operand(self).is_none() {
             self.casts.insert(self.values(original.operands[0])[0], made);
         }
@@ -351,6 +355,11 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 shape = narrow::shape(&shape, self.graph.low, &mut |_| true);
             }
         }
+        self.convert_to(instr, shape, made)
+    }
+
+    /// Converts what instruction `made` has, which is a value of `instr`, to the dtype of `shape`.
+    fn convert_to(&mut self, instr: &Instruction, shape: Shape, made: InstrId) -> InstrId {
         let name = self.cast_name(instr, &shape);
         let sharding = self.out.instr(made).sharding.clone();
         let origin = self.cast_origin(instr);

@@ -21,7 +21,7 @@
 
 use super::graph::{Graph, Kind, Node, NodeId, ValueId};
 use super::policy::{Accumulate, Boundary, Policy, Reach};
-use super::unstored::unstored;
+use super::unstored::{Unstored, unstored};
 use crate::hlo::Op;
 use crate::hlo::ops::precision::Class;
 
@@ -44,6 +44,8 @@ pub(super) enum Rule {
     Reach,
     /// Its value need not be stored, so that rounding it saves nothing.
     Unstored,
+    /// It computes in f32 as `Unstored`, but its value is stored, and rounded once for all that read it.
+    Rounded,
     /// It does not lie between allowed ops, or the policy does not reach it.
     OutOfReach,
     /// All that read it read the narrow dtype.
@@ -65,7 +67,7 @@ pub(super) enum Rule {
 pub(super) struct Painted {
     /// For each node whether it reads the narrow dtype.
     pub low: Vec<bool>,
-    /// For each value whether it is made in the narrow dtype.
+    /// For each value whether it is made in the narrow dtype: by a node that is not `low`, if that rounds it.
     pub value_low: Vec<bool>,
     /// For each node the rule that decided.
     pub rule: Vec<Rule>,
@@ -118,8 +120,8 @@ pub(super) fn paint(graph: &Graph<'_>, policy: &Policy, kind: RegionKind) -> Pai
         painter.lower_products();
         painter.lower_between();
         if policy.unstored == Boundary::Keep {
-            for (node, from) in unstored(graph, &painter.out) {
-                painter.keep(node, from);
+            for found in unstored(graph, &painter.out) {
+                painter.keep(found);
             }
         }
         painter.lower_clear();
@@ -317,12 +319,13 @@ impl Painter<'_> {
         }
     }
 
-    /// Takes back what step 4 did.
-    fn keep(&mut self, node: NodeId, from: Option<NodeId>) {
+    /// Takes back what step 4 did; a value that is stored stays narrow.
+    fn keep(&mut self, Unstored { node, from, is_rounded }: Unstored) {
         self.out.low[node as usize] = false;
-        self.out.rule[node as usize] = Rule::Unstored;
+        self.out.rule[node as usize] = if is_rounded { Rule::Rounded } else { Rule::Unstored };
         self.out.from[node as usize] = from;
-        self.graph.node(node).results().for_each(|value| self.out.value_low[value as usize] = false);
+        let narrow = &mut self.out.value_low;
+        self.graph.node(node).results().for_each(|value| narrow[value as usize] &= is_rounded);
     }
 
     /// Step 5, until nothing changes. Every change lowers something, so it ends.

@@ -191,6 +191,10 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
         Rule::Unstored => {
             "its value is read as it is made and need not be stored, so rounding it would save nothing".to_string()
         }
+        Rule::Rounded => {
+            "it ends a value that is read as it is made; it computes in f32 and rounds, once, what is stored"
+                .to_string()
+        }
         Rule::OutOfReach => "it does not lie between ops that are lowered".to_string(),
         Rule::ReadNarrow => "it commutes with rounding, and all that read it read the narrow dtype".to_string(),
         Rule::OfNarrow => "it commutes with rounding, and what it reads is narrow already".to_string(),

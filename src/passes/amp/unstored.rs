@@ -15,6 +15,10 @@
 //!    value that a product reads too, as that one is stored in the narrow dtype.
 //!
 //! So an f32 value ends where it meets another stream, as when a branch is added, and where two ops read it.
+//!
+//! A stream of rule 1 or 2 that ends so, read by several ops of which one reads the narrow dtype and none goes on, is
+//! stored. It is rounded once, by its maker, and all of them read that, as Flax casts at the end of a norm. Else a
+//! compiler would store it in f32: it fuses a cast into each op that reads, however many there are.
 
 use super::graph::{Graph, Kind, NodeId, ValueId};
 use super::paint::Painted;
@@ -33,8 +37,19 @@ struct Facts {
     has_one_reader: bool,
 }
 
-/// The nodes that were lowered and had better stay in f32, each with the node that this comes from.
-pub(super) fn unstored(graph: &Graph<'_>, painted: &Painted) -> Vec<(NodeId, Option<NodeId>)> {
+/// A node that was lowered and had better compute in f32.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unstored {
+    /// Which.
+    pub node: NodeId,
+    /// The node that this comes from.
+    pub from: Option<NodeId>,
+    /// Whether what it makes is stored all the same, and rounded for that.
+    pub is_rounded: bool,
+}
+
+/// The nodes that were lowered and had better compute in f32.
+pub(super) fn unstored(graph: &Graph<'_>, painted: &Painted) -> Vec<Unstored> {
     let mut finder = Finder {
         graph,
         painted,
@@ -51,8 +66,31 @@ pub(super) fn unstored(graph: &Graph<'_>, painted: &Painted) -> Vec<(NodeId, Opt
     for node in (0..graph.nodes.len() as NodeId).rev() {
         finder.look_back(node);
     }
+    let ends = finder.ends();
     let kept = finder.kept.iter().zip(0..);
-    kept.filter_map(|(from, node)| from.map(|from| (node, (from != node).then_some(from)))).collect()
+    let unstored = |(from, node): (&Option<NodeId>, NodeId)| {
+        let from = (*from)?;
+        Some(Unstored { node, from: (from != node).then_some(from), is_rounded: ends[node as usize] })
+    };
+    kept.filter_map(unstored).collect()
+}
+
+/// How ops read a value, or what moves it.
+#[derive(Clone, Copy, Default)]
+struct Readers {
+    /// One reads the narrow dtype.
+    is_read_narrow: bool,
+    /// One stays in f32 by these rules.
+    is_gone_on_with: bool,
+}
+
+impl Readers {
+    fn or(self, other: Readers) -> Readers {
+        Readers {
+            is_read_narrow: self.is_read_narrow || other.is_read_narrow,
+            is_gone_on_with: self.is_gone_on_with || other.is_gone_on_with,
+        }
+    }
 }
 
 struct Finder<'g> {
@@ -125,6 +163,34 @@ impl Finder<'_> {
             | Kind::FromF32 => Facts { is_stream: reads_stream, is_denied: false, has_one_reader },
         };
         of.results().for_each(|value| self.facts[value as usize] = facts);
+    }
+
+    /// For each node whether it stays in f32 and what it makes is stored and ends there.
+    fn ends(&self) -> Vec<bool> {
+        let mut readers = vec![Readers::default(); self.graph.values.len()];
+        let mut ends = vec![false; self.graph.nodes.len()];
+        for node in (0..self.graph.nodes.len() as NodeId).rev() {
+            let of = self.graph.node(node);
+            let is_kept = self.kept[node as usize].is_some();
+            let of_results = of.results().map(|value| readers[value as usize]).fold(Readers::default(), Readers::or);
+            let is_stream = of.results().all(|value| self.facts[value as usize].is_stream);
+            let has_many_readers = self.only_reader(node).is_none();
+            ends[node as usize] = is_kept
+                && of.n_results == 1
+                && is_stream
+                && has_many_readers
+                && of_results.is_read_narrow
+                && !of_results.is_gone_on_with;
+            let reads = match of.kind {
+                Kind::Op(Class::Clear) => of_results,
+                _ => Readers {
+                    is_read_narrow: of.kind == Kind::ToLow || (self.painted.low[node as usize] && !is_kept),
+                    is_gone_on_with: is_kept,
+                },
+            };
+            of.operands.iter().for_each(|&value| readers[value as usize] = readers[value as usize].or(reads));
+        }
+        ends
     }
 
     /// What a product reads, or what moves it.

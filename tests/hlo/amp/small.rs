@@ -185,6 +185,54 @@ fn what_need_not_be_stored_is_not_rounded() {
 }
 
 #[test]
+fn an_f32_value_that_is_stored_is_rounded_once_by_its_maker() {
+    let emit = |e: &Emitter| {
+        let (x, w) = (parameter(e, 0, &[4, 4]), parameter(e, 1, &[4, 4]));
+        let ones = e.broadcast(e.scalar(DType::F32, 1.0), &[], &[4, 4]);
+        let stored = dot(e, x, w);
+        // A sigmoid as JAX writes it: a product, an op between products and a sum read it.
+        let sum = e.add(e.unary(UnaryOp::Exp, e.unary(UnaryOp::Negate, stored)), ones);
+        let sigmoid = e.div(ones, sum);
+        let weighed = e.mul(sigmoid, stored);
+        e.tuple(&[dot(e, weighed, w), dot(e, e.transpose(sigmoid, &[1, 0]), w), e.reduce_sum(sigmoid, &[1])]);
+    };
+    check(
+        &Policy::default(),
+        emit,
+        expect![[r#"
+        main
+          parameter.1 = f32[4,4] parameter()
+          parameter.2 = f32[4,4] parameter()
+          constant.3 = f32[] constant()
+          broadcast.4 = f32[4,4] broadcast(constant.3)
+          parameter.1.bf16 = bf16[4,4] convert(parameter.1)
+          parameter.2.bf16 = bf16[4,4] convert(parameter.2)
+          dot.5 = bf16[4,4] dot(parameter.1.bf16, parameter.2.bf16)
+          negate.6 = bf16[4,4] negate(dot.5)
+          negate.6.f32 = f32[4,4] convert(negate.6)
+          exponential.7 = f32[4,4] exponential(negate.6.f32)
+          add.8 = f32[4,4] add(exponential.7, broadcast.4)
+          divide.9 = f32[4,4] divide(broadcast.4, add.8)
+          divide.9.bf16 = bf16[4,4] convert(divide.9)
+          multiply.10 = bf16[4,4] multiply(divide.9.bf16, dot.5)
+          dot.11 = bf16[4,4] dot(multiply.10, parameter.2.bf16)
+          transpose.12 = bf16[4,4] transpose(divide.9.bf16)
+          dot.13 = bf16[4,4] dot(transpose.12, parameter.2.bf16)
+          constant.14 = f32[] constant()
+          divide.9.f32 = f32[4,4] convert(divide.9.bf16)
+          reduce.18 = f32[4] reduce(divide.9.f32, constant.14) to add_f32
+          dot.11.f32 = f32[4,4] convert(dot.11)
+          dot.13.f32 = f32[4,4] convert(dot.13)
+          ROOT tuple.19 = (f32[4,4], f32[4,4], f32[4]) tuple(dot.11.f32, dot.13.f32, reduce.18)
+        add_f32
+          parameter.15 = f32[] parameter()
+          parameter.16 = f32[] parameter()
+          ROOT add.17 = f32[] add(parameter.15, parameter.16)
+    "#]],
+    );
+}
+
+#[test]
 fn roundings_the_program_asks_for_are_kept() {
     let emit = |e: &Emitter| {
         let (x, w) = (parameter(e, 0, &[4, 4]), parameter(e, 1, &[4, 4]));
