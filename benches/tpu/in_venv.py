@@ -1,4 +1,4 @@
-"""The Python packages that `jax` and `policy` need, in a virtual environment of their own."""
+"""The Python packages that `jax` and `policy` need, in a virtual environment of their own, and the program that they ask."""
 
 import os
 import re
@@ -16,6 +16,14 @@ PACKAGES = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "optax": "0.2
 def said(names=PACKAGES):
     """Packages and their versions."""
     return ", ".join(f"{name} {PACKAGES[name]}" for name in names)
+
+
+def program():
+    """The bf16scope to ask."""
+    if named := os.environ.get("BF16SCOPE"):
+        return named
+    subprocess.run(["cargo", "build", "--quiet", "--locked"], cwd=ROOT, check=True)
+    return str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "bf16scope")
 
 
 def enter(without=()):
