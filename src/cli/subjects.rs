@@ -234,6 +234,12 @@ fn nothing_to_lower(path: &Path, idle: &[(String, LoweringReport)]) -> String {
              is, without --compare and --policy; the f32 module that it came from can be compared"
         );
     }
+    if n == 0 {
+        return format!(
+            "{shown} has no op that a policy lowers, so there is nothing to compare with\nhelp: compile it as it is, without \
+             --compare and --policy"
+        );
+    }
     let those = if idle.len() > 1 { "the policies named".to_string() } else { format!("policy {name}") };
     let leave = if idle.len() > 1 { "leave" } else { "leaves" };
     format!(

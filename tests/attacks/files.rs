@@ -59,7 +59,8 @@ fn the_data_of_an_experiment_are_a_file() {
         let model = format!("model: {{kind: mlp, input: [2], n_classes: 3}}\ndata: {{csv: {csv}, n_test: 1}}\n");
         folder.write("e.yaml", model);
         let error = folder.refused(&["train", "e.yaml"]);
-        assert!(error.contains(": cannot open the data file\n  caused by: not a regular file but a "), "{error}");
+        let place = "e.yaml:2:13: ";
+        assert!(error.contains(place) && error.contains(": cannot open the data file: not a regular file but a "), "{error}");
     }
 }
 

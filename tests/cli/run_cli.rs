@@ -482,7 +482,7 @@ fn what_cannot_be_compared_says_why() {
     folder.text("sum.txt", "HloModule m\n\nENTRY m {\n  x = f32[2] parameter(0)\n  ROOT y = f32[2] add(x, x)\n}\n");
     folder.text("done.txt", "HloModule m, is_scheduled=true\n\nENTRY m {\n  ROOT x = f32[2]{0} parameter(0)\n}\n");
     folder.text("model.yaml", "model: {kind: mlp, input: [4], n_classes: 2}\n");
-    folder.text("several.txt", "HloModule m, num_partitions=2\n\nENTRY m {\n  ROOT x = f32[2] parameter(0)\n}\n");
+    folder.text("idle.txt", "HloModule m, num_partitions=2\n\nENTRY m {\n  ROOT x = f32[2] parameter(0)\n}\n");
     for command in ["compile", "explain"] {
         let error = |args: &[&str]| folder.stderr(&[&[command], args].concat());
         assert_eq!(
@@ -518,8 +518,8 @@ fn what_cannot_be_compared_says_why() {
         }
         let unknown = error(&["sum.txt", "--compare", "--policy", "bf16_scop"]);
         assert!(unknown.starts_with("bf16scope: unknown preset `bf16_scop`, expected one of default, "), "{unknown}");
-        let several = error(&["several.txt", "--compare"]);
-        assert!(several.contains("num_partitions=2 for 2 devices"), "{several}");
+        let idle = error(&["idle.txt", "--compare"]);
+        assert!(idle.starts_with("bf16scope: idle.txt has no op that a policy lowers, so there is nothing"), "{idle}");
         let precision = error(&["model.yaml", "--compare", "--precision", "f32"]);
         assert!(precision.contains("cannot be used with '--precision"), "{precision}");
     }
