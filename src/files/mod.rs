@@ -5,6 +5,7 @@
 //! Errors are [`std::io::Error`]s; where the system has no word for what is wrong, they hold a [`FileError`].
 
 mod archive;
+pub mod framing;
 mod read;
 mod records;
 mod replace;

@@ -1,14 +1,13 @@
-//! TensorBoard's event files: records in TFRecord framing, each an `Event` message.
+//! TensorBoard's event files: records in TFRecord framing ([`crate::files::framing`]), each an `Event` message.
 //!
-//! A record is its length (u64, little-endian), the masked CRC-32C of those 8 bytes, its bytes, and their masked CRC-32C.
 //! The first event of a file says its version, each other one holds scalars of a step, or says that the run was started
 //! anew after a step. Scalars are written as `simple_value`, as PyTorch's writer does: f32, so f64 values are rounded;
 //! `metrics.jsonl` has them whole. Those of other writers that are tensors of one float are read too.
 //!
-//! Source: TensorFlow's `core/lib/io/record_writer.h`, `core/lib/hash/crc32c.h`, `core/util/event.proto`,
-//! `core/framework/summary.proto`, `core/framework/tensor.proto`.
+//! Source: TensorFlow's `core/util/event.proto`, `core/framework/summary.proto`, `core/framework/tensor.proto`.
 
 use super::metrics::Record;
+use crate::files::framing::{self, masked_crc};
 use prost::Message;
 use std::io::{self, Read};
 
@@ -72,20 +71,8 @@ struct SessionLog {
     status: i32,
 }
 
-/// TensorFlow's mask of a CRC-32C, so that a CRC over bytes that hold CRCs is none of theirs.
-fn masked_crc(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
 fn framed(event: &Event) -> Vec<u8> {
-    let data = event.encode_to_vec();
-    let length = (data.len() as u64).to_le_bytes();
-    let mut out = Vec::with_capacity(data.len() + 16);
-    out.extend(length);
-    out.extend(masked_crc(&length).to_le_bytes());
-    out.extend(&data);
-    out.extend(masked_crc(&data).to_le_bytes());
-    out
+    framing::framed(&event.encode_to_vec())
 }
 
 /// How a file begins.
@@ -127,7 +114,7 @@ pub(super) enum Said {
 pub(super) fn read(mut file: impl Read, mut found: impl FnMut(Said)) -> io::Result<Option<String>> {
     let mut at = 0u64;
     loop {
-        let mut head = [0; 12];
+        let mut head = [0; framing::HEAD];
         let n_read = fill(&mut file, &mut head)?;
         if n_read == 0 {
             return Ok(None);
@@ -136,9 +123,8 @@ pub(super) fn read(mut file: impl Read, mut found: impl FnMut(Said)) -> io::Resu
         if n_read < head.len() {
             return damaged("a record is cut short");
         }
-        let length = u64::from_le_bytes(head[..8].try_into().expect("eight bytes"));
-        let has = |crc: &[u8], bytes: &[u8]| masked_crc(bytes).to_le_bytes() == crc;
-        if !has(&head[8..], &head[..8]) {
+        let (length, is_intact) = framing::length(&head);
+        if !is_intact {
             return damaged("there is no record, by its checksum");
         }
         let skipped = length > MAX_RECORD;
@@ -153,7 +139,8 @@ pub(super) fn read(mut file: impl Read, mut found: impl FnMut(Said)) -> io::Resu
         }
         if !skipped {
             let (bytes, crc) = data.split_at(data.len() - 4);
-            let event = has(crc, bytes).then(|| Event::decode(bytes).ok()).flatten();
+            let is_whole = masked_crc(bytes).to_le_bytes() == crc;
+            let event = is_whole.then(|| Event::decode(bytes).ok()).flatten();
             let Some(event) = event else { return damaged("a record is damaged") };
             said(event).into_iter().for_each(&mut found);
         }
