@@ -429,8 +429,11 @@ fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
     let both: Vec<String> = shown(&report.train).into_iter().chain(of_test).collect();
     let skipped =
         report.n_skipped.filter(|n| *n > 0).map_or(String::new(), |n| format!("  {n} updates left out so far"));
+    // A tenth is no bottleneck.
+    let waited = report.waited_for_data.filter(|share| *share > 0.1);
+    let waited = waited.map_or(String::new(), |share| format!("  {:.0} % waiting for data", 100.0 * share));
     format!(
-        "epoch {:>width$}/{n_epochs}{loss}  {} {}  {} examples/s{skipped}\n",
+        "epoch {:>width$}/{n_epochs}{loss}  {} {}  {} examples/s{waited}{skipped}\n",
         report.epoch,
         metric.replace('_', " "),
         both.join(" "),

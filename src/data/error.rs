@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::npz::NpzError;
+use super::records::RecordError;
 use crate::hlo::DType;
 
 /// What is wrong with the data, where, and what was expected.
@@ -601,6 +602,9 @@ pub enum DataError {
         /// Bytes of an example.
         expected: usize,
     },
+    /// What is wrong with examples on disk.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// An example that its source could not read.
     #[error("{place}: the example cannot be read")]
     Unreadable {

@@ -1,15 +1,23 @@
 //! Batches of named arrays: shuffled for training, in order for evaluation, cast to what the program computes in.
 //!
 //! What a batch holds is a function of seed, epoch and step alone, so a run that resumes anywhere sees the batches it
-//! would have seen. Copying to a device is not done here, nor is reading ahead.
+//! would have seen. [`Loader::ahead`] makes them by threads, one batch ahead. Copying to a device is not done here.
+
+mod ahead;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
+
+pub use ahead::{Ask, Supply};
 
 use super::convert::{CASTABLE, Conversion, bounds, integer, is_whole, number};
 use super::error::DataError;
 use super::feature::{Feature, FeatureDType};
 use super::order::Order;
+use super::random::Draw;
 use super::shift;
 use super::source::{ArrayInfo, Source};
 use crate::hlo::DType;
@@ -24,7 +32,15 @@ pub struct Loader<'a> {
     seed: u64,
     /// Pixels by which images are shifted at most.
     max_shift: usize,
+    n_workers: usize,
+    /// Whether the source may leave examples out.
+    is_strict: bool,
 }
+
+/// Examples that are looked at before training where reading each would take long.
+const N_SAMPLED: u64 = 16;
+/// Examples that are tried in the place of one that is left out: where as many in a row are bad, something else is wrong.
+const MAX_TRIES: u64 = 1000;
 
 /// One array of a batch, as bytes for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +124,19 @@ impl<'a> Loader<'a> {
                 return Err(DataError::BatchBytes { batch, feature: name, dims });
             }
         }
-        Ok(Loader { source, columns, batch, seed, max_shift: 0 })
+        let n_workers = source.reading().n_workers;
+        Ok(Loader { source, columns, batch, seed, max_shift: 0, n_workers, is_strict: false })
+    }
+
+    /// The same batches, made by so many threads ahead of who takes them; 0 is the caller's own, when it asks.
+    pub fn with_workers(self, n_workers: usize) -> Self {
+        Loader { n_workers, ..self }
+    }
+
+    /// The same batches, of which no example is left out: who counts on their order, as a prediction does, has an error
+    /// instead.
+    pub fn strict(self) -> Self {
+        Loader { is_strict: true, ..self }
     }
 
     /// The same batches, but in epochs of training images are shifted at random by up to `n_pixels` each way, half of
@@ -147,7 +175,7 @@ impl<'a> Loader<'a> {
     /// An item is an error where the source cannot read, or where integers or probabilities are beyond their range.
     pub fn epoch(&self, epoch: u64) -> impl ExactSizeIterator<Item = Result<Batch, DataError>> {
         let order = self.order(epoch);
-        let build = move |step: u64| self.steps_of(epoch, &order, step, 1);
+        let build = move |step: u64| self.steps_of(epoch, &order, step, 1, &AtomicBool::new(false));
         Steps { range: 0..self.n_steps(), build }
     }
 
@@ -160,17 +188,17 @@ impl<'a> Loader<'a> {
     /// Where the epoch has fewer batches.
     pub fn steps(&self, epoch: u64, step: u64, n: u32) -> Result<Batch, DataError> {
         assert!(step + u64::from(n) <= self.n_steps(), "{n} batches from {step} on, of {}", self.n_steps());
-        self.steps_of(epoch, &self.order(epoch), step, n)
+        self.steps_of(epoch, &self.order(epoch), step, n, &AtomicBool::new(false))
     }
 
     fn order(&self, epoch: u64) -> Order {
         Order::new(self.source.n_examples(), self.seed, epoch)
     }
 
-    fn steps_of(&self, epoch: u64, order: &Order, step: u64, n: u32) -> Result<Batch, DataError> {
+    fn steps_of(&self, epoch: u64, order: &Order, step: u64, n: u32, is_over: &AtomicBool) -> Result<Batch, DataError> {
         let n_slots = self.batch * n as usize;
         let first = step * self.batch as u64;
-        self.collect(n_slots, n_slots, Some(epoch), |slot| order.at(first + slot))
+        self.collect(n_slots, n_slots, Some(epoch), |slot| order.at(first + slot), is_over)
     }
 
     /// Every example once, in order, for evaluation; the last batch is padded with zeros and says how many are real.
@@ -178,60 +206,135 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// As [`Loader::epoch`].
     pub fn in_order(&self) -> impl ExactSizeIterator<Item = Result<Batch, DataError>> {
-        let (n_examples, batch) = (self.source.n_examples(), self.batch as u64);
-        let build = move |step: u64| {
-            let start = step * batch;
-            let n_valid = (n_examples - start).min(batch) as usize;
-            self.collect(self.batch, n_valid, None, |slot| start + slot)
-        };
-        Steps { range: 0..n_examples.div_ceil(batch), build }
+        let build = move |step: u64| self.in_order_of(step, &AtomicBool::new(false));
+        Steps { range: 0..self.n_steps_in_order(), build }
     }
 
-    /// Reads every example once.
+    fn n_steps_in_order(&self) -> u64 {
+        self.source.n_examples().div_ceil(self.batch as u64)
+    }
+
+    /// What [`Loader::ahead`] is asked for the batches of [`Loader::in_order`].
+    pub fn asks_in_order(&self) -> impl Iterator<Item = Ask> + Send + use<> {
+        (0..self.n_steps_in_order()).map(|step| Ask::InOrder { step })
+    }
+
+    fn in_order_of(&self, step: u64, is_over: &AtomicBool) -> Result<Batch, DataError> {
+        let (n_examples, batch) = (self.source.n_examples(), self.batch as u64);
+        let start = step * batch;
+        let n_valid = (n_examples - start).min(batch) as usize;
+        self.collect(self.batch, n_valid, None, |slot| start + slot, is_over)
+    }
+
+    /// Reads every example once; of a source whose reading is costly some, from the first to the last, as evaluation does.
     ///
     /// # Errors
     /// The first that cannot be read; integers beyond their range, and probabilities beyond 0 and 1; floats that are no finite numbers, or that the cast
     /// makes infinite; bytes of `pred` other than 0 and 1. Floats of 8 bits and complex numbers are not looked at.
     pub fn check(&self) -> Result<(), DataError> {
         let mut scratch = Vec::new();
-        for index in 0..self.source.n_examples() {
-            let example = self.source.read(index)?;
-            let place = || self.source.place(index);
-            for column in &self.columns {
-                let src = column.bytes_of(&example, place)?;
-                column.check_range(src, place)?;
-                column.check_numbers(src, place, &mut scratch)?;
-            }
+        let n_examples = self.source.n_examples();
+        let n = if self.source.reading().is_costly { n_examples.min(N_SAMPLED) } else { n_examples };
+        for number in 0..n {
+            // From the first to the last, in equal steps; wide, for there may be 2^64 of them.
+            let index = match n == n_examples {
+                true => number,
+                false => (u128::from(number) * u128::from(n_examples - 1) / u128::from(n - 1)) as u64,
+            };
+            let checked = self.source.read(index).and_then(|example| {
+                let place = || self.source.place(index);
+                self.columns.iter().try_for_each(|column| {
+                    let src = column.bytes_of(&example, place)?;
+                    column.check_range(src, place)?;
+                    column.check_numbers(src, place, &mut scratch)
+                })
+            });
+            checked.or_else(|error| self.skip(index, error))?;
         }
         Ok(())
     }
 
-    /// A batch of `n_slots` that begins with the examples `index_of(0..n_valid)`, shifted as in `epoch` if there is one.
+    /// A batch of `n_slots` that begins with the examples `index_of(0..n_valid)`, drawn and shifted as in `epoch` if there is
+    /// one. In training an example that is left out is replaced by the next one that is not; else it is missing.
     fn collect(
         &self,
         n_slots: usize,
         n_valid: usize,
         epoch: Option<u64>,
-        index_of: impl Fn(u64) -> u64,
+        index_of: impl Fn(u64) -> u64 + Sync,
+        is_over: &AtomicBool,
     ) -> Result<Batch, DataError> {
         let mut arrays: Vec<NamedArray> = self.columns.iter().map(|column| column.zeros(n_slots)).collect();
-        for slot in 0..n_valid {
-            let index = index_of(slot as u64);
-            let example = self.source.read(index)?;
-            let place = || self.source.place(index);
-            let offset = epoch.and_then(|epoch| shift::offset(self.max_shift, self.seed, epoch, index));
-            for (column, array) in self.columns.iter().zip(&mut arrays) {
-                let src = column.bytes_of(&example, place)?;
-                column.check_range(src, place)?;
-                let n_bytes = column.dst_bytes();
-                let dst = &mut array.bytes[slot * n_bytes..][..n_bytes];
-                match offset.zip(column.image()) {
-                    Some((offset, dims)) => column.convert_moved(src, dst, dims, offset),
-                    None => column.conversion.run(src, dst),
+        let missing = Mutex::new(BTreeSet::new());
+        let mut places: Vec<_> = self
+            .columns
+            .iter()
+            .zip(&mut arrays)
+            .map(|(column, array)| array.bytes.chunks_exact_mut(column.dst_bytes()))
+            .collect();
+        let places = (0..n_valid).map(|slot| {
+            let place: Vec<&mut [u8]> = places.iter_mut().filter_map(Iterator::next).collect();
+            (slot, place)
+        });
+        let n_examples = self.source.n_examples();
+        self.each(places, is_over, |(slot, mut place)| {
+            let mut index = index_of(slot as u64);
+            let mut n_tries = 0;
+            while let Err(error) = self.fill(index, epoch, &mut place) {
+                // Whatever of it was there already.
+                place.iter_mut().for_each(|bytes| bytes.fill(0));
+                n_tries += 1;
+                if n_tries >= n_examples.min(MAX_TRIES) {
+                    return Err(error);
                 }
+                self.skip(index, error)?;
+                if epoch.is_none() {
+                    missing.lock().unwrap_or_else(PoisonError::into_inner).insert(slot);
+                    break;
+                }
+                index = (index + 1) % n_examples;
+            }
+            Ok(())
+        })?;
+        let missing = missing.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if !missing.is_empty() {
+            let kept: Vec<usize> = (0..n_valid).filter(|slot| !missing.contains(slot)).collect();
+            for (column, array) in self.columns.iter().zip(&mut arrays) {
+                let n_bytes = column.dst_bytes();
+                for (to, from) in kept.iter().enumerate() {
+                    array.bytes.copy_within(from * n_bytes..(from + 1) * n_bytes, to * n_bytes);
+                }
+                array.bytes[kept.len() * n_bytes..].fill(0);
             }
         }
-        Ok(Batch { arrays, n_valid })
+        Ok(Batch { arrays, n_valid: n_valid - missing.len() })
+    }
+
+    /// Reads an example into its place in a batch.
+    fn fill(&self, index: u64, epoch: Option<u64>, into: &mut [&mut [u8]]) -> Result<(), DataError> {
+        let example = match epoch {
+            Some(epoch) => self.source.draw(index, Draw::new(self.seed, epoch, index))?,
+            None => self.source.read(index)?,
+        };
+        let place = || self.source.place(index);
+        let offset = epoch.and_then(|epoch| shift::offset(self.max_shift, self.seed, epoch, index));
+        for (column, dst) in self.columns.iter().zip(into) {
+            let src = column.bytes_of(&example, place)?;
+            column.check_range(src, place)?;
+            match offset.zip(column.image()) {
+                Some((offset, dims)) => column.convert_moved(src, dst, dims, offset),
+                None => column.conversion.run(src, dst),
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves an example out, if the source may.
+    fn skip(&self, index: u64, error: DataError) -> Result<(), DataError> {
+        match self.source.skipped().filter(|_| !self.is_strict) {
+            Some(skipped) => skipped.add(index, error),
+            None => Err(error),
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A [`Source`] holds examples, by index: named arrays. A [`Feature`] says what a network wants under such a name. A
 //! [`Loader`] makes batches of the two, in the order of an [`Order`]. [`csv`], [`idx`] and [`npz`] read files into
-//! [`Arrays`], the source in memory.
+//! [`Arrays`], the source in memory. What does not fit there stays on the disk: a [`Pipeline`] reads [`records`] by number
+//! (TFRecord files, folders of images) and transforms them.
 //!
 //! ```
 //! use bf16scope::data::{ArrayInfo, Arrays, Feature, Loader};
@@ -35,17 +36,22 @@ pub mod csv;
 pub mod error;
 pub mod feature;
 pub mod idx;
+pub mod image;
 pub mod loader;
 pub mod mnist;
 pub mod npz;
 mod order;
+pub mod pipeline;
 mod random;
+pub mod records;
 mod shift;
 pub mod source;
 
 pub use arrays::Arrays;
 pub use error::DataError;
 pub use feature::{Feature, FeatureDType};
-pub use loader::{Batch, Loader, NamedArray};
+pub use loader::{Ask, Batch, Loader, NamedArray, Supply};
 pub use order::{ORDER_VERSION, Order};
-pub use source::{ArrayInfo, Fingerprint, Source};
+pub use pipeline::{FeatureSpec, Pipeline};
+pub use random::Draw;
+pub use source::{ArrayInfo, Fingerprint, Reading, Skipped, Source};

@@ -5,11 +5,14 @@
 //! batches are [`Loader`](super::Loader)'s.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use super::error::DataError;
+use super::random::Draw;
+use super::records::RecordError;
 use crate::hlo::DType;
 
 /// One array of every example.
@@ -49,11 +52,85 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// somebody else's has [`DataError::Unreadable`].
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError>;
 
+    /// As [`read`](Source::read), for training: what is random about it is drawn from `draw` alone. Default: nothing is.
+    ///
+    /// # Errors
+    /// As [`read`](Source::read).
+    fn draw(&self, index: u64, draw: Draw) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        let _ = draw;
+        self.read(index)
+    }
+
     /// Where example `index` stands, for errors: `digits.csv.gz:17`, `train.npz, example 16`.
     fn place(&self, index: u64) -> String;
 
     /// What tells these examples from others.
     fn fingerprint(&self) -> Fingerprint;
+
+    /// How a loader reads it. Default: as it reads memory.
+    fn reading(&self) -> Reading {
+        Reading::default()
+    }
+
+    /// Where examples that are left out are counted. Default nowhere: what is wrong with one is an error.
+    fn skipped(&self) -> Option<&Skipped> {
+        None
+    }
+}
+
+/// How a loader reads a source. Nothing of it changes what a batch holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Threads that read and transform examples, one batch ahead of who takes them; 0 where the caller's own thread does, when
+    /// it asks: of memory.
+    pub n_workers: usize,
+    /// Whether reading an example costs so much that they are not all looked at before training.
+    pub is_costly: bool,
+}
+
+/// The examples of a source that are left out because they cannot be read or no feature takes them: each is replaced by the
+/// next one in training, and missing in an evaluation.
+#[derive(Debug)]
+pub struct Skipped {
+    limit: u64,
+    examples: Mutex<BTreeSet<u64>>,
+}
+
+impl Skipped {
+    /// None so far, of at most `limit`.
+    pub fn new(limit: u64) -> Skipped {
+        Skipped { limit, examples: Mutex::default() }
+    }
+
+    /// How many there may be.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// How many there are, each counted once.
+    pub fn n(&self) -> u64 {
+        self.examples.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
+    }
+
+    /// Leaves an example out for what is wrong with it, which is said once.
+    ///
+    /// # Errors
+    /// [`RecordError::TooMany`]; where the limit is 0, `error` itself.
+    pub fn add(&self, index: u64, error: DataError) -> Result<(), DataError> {
+        let limit = self.limit;
+        if limit == 0 {
+            return Err(error);
+        }
+        let mut examples = self.examples.lock().unwrap_or_else(PoisonError::into_inner);
+        if examples.insert(index) {
+            let n = examples.len() as u64;
+            if n > limit {
+                return Err(RecordError::TooMany { limit, last: error.to_string() }.into());
+            }
+            tracing::warn!("left out, {n} of at most {limit}: {error}");
+        }
+        Ok(())
+    }
 }
 
 /// The identity of examples in their order, array by array, so that it shows which changed.

@@ -2,8 +2,9 @@
 
 use super::error::TrainError;
 use super::lines;
+use super::records_config::{Patterns, Tolerance};
 use super::run::Data;
-use crate::data::{Arrays, Source, csv, idx, mnist, npz};
+use crate::data::{Arrays, FeatureSpec, Source, csv, idx, mnist, npz};
 use crate::models::yaml::{self, NodeError, Step};
 use crate::task::{Feature, FeatureDType};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Which files hold the examples: one of `csv`, `npz`, `idx` and `mnist`; and which of them are for testing: the last
+/// Which files hold the examples: one of `csv`, `npz`, `idx`, `mnist`, `tfrecord` and `images`; and which of them are for testing: the last
 /// `n_test`, or those of `test`. Names, dims and ranges are those of the task's features.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -29,6 +30,21 @@ pub struct DataConfig {
     /// The directory of MNIST's four files, with `images` (scaled by 1/255 unless said otherwise) and `labels`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mnist: Option<PathBuf>,
+    /// TFRecord files of `tf.train.Example`s, by name or pattern. They are read by number, and stay on the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tfrecord: Option<Patterns>,
+    /// A directory of images with a directory for each class: `images` and `labels`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images: Option<PathBuf>,
+    /// Of `tfrecord` and `images`: what features are made of, and how, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub features: BTreeMap<String, FeatureSpec>,
+    /// Of `tfrecord` and `images`: how many threads read them. Default one for each core. It changes no result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
+    /// Of `tfrecord` and `images`: what is done about examples that cannot be read: `stop`, or `{skip: N}`. Default `stop`.
+    #[serde(skip_serializing_if = "is_stop")]
+    pub on_error: Tolerance,
     /// Of `npz`: the array of a feature, where it is not called like it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub arrays: BTreeMap<String, String>,
@@ -51,6 +67,10 @@ fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u6
     Ok(Some(yaml::positive(deserializer)? as u64))
 }
 
+fn is_stop(on_error: &Tolerance) -> bool {
+    *on_error == Tolerance::Stop
+}
+
 /// The files of the examples for testing, of the same format.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -64,6 +84,12 @@ pub struct TestConfig {
     /// As [`DataConfig::idx`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idx: Option<BTreeMap<String, PathBuf>>,
+    /// As [`DataConfig::tfrecord`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tfrecord: Option<Patterns>,
+    /// As [`DataConfig::images`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images: Option<PathBuf>,
 }
 
 /// What features are multiplied by.
@@ -175,6 +201,17 @@ impl DataConfig {
             let expected = "at least 1: each epoch ends with an evaluation";
             return Err(wrong("n_test", "`n_test: 0`".to_string(), expected));
         }
+        let has_all = |n: u64| match self.n_train.filter(|n_train| *n_train != n) {
+            Some(n_train) => {
+                let expected = format!("{n}, as many as there are, or no `n_train`");
+                Err(wrong("n_train", format!("`n_train: {n_train}`"), &expected))
+            }
+            None => Ok(()),
+        };
+        if let Some(examples) = self.read_records(path, features)? {
+            has_all(examples.training.n_examples())?;
+            return Ok(examples);
+        }
         let factors = self.factors(path, features)?;
         let places = places(self.csv.as_deref(), self.npz.as_deref(), self.idx.as_ref());
         let (training, test) = match (&places[..], &self.mnist) {
@@ -208,13 +245,14 @@ impl DataConfig {
             }
             (found, mnist) => {
                 let n = found.len() + usize::from(mnist.is_some());
-                return Err(wrong("", format!("{n} of `csv`, `npz`, `idx` and `mnist`"), "one of them"));
+                return Err(wrong(
+                    "",
+                    format!("{n} of `csv`, `npz`, `idx`, `mnist`, `tfrecord` and `images`"),
+                    "one of them",
+                ));
             }
         };
-        if let Some(n_train) = self.n_train.filter(|n_train| *n_train != training.n_examples()) {
-            let expected = format!("{}, as many as there are, or no `n_train`", training.n_examples());
-            return Err(wrong("n_train", format!("`n_train: {n_train}`"), &expected));
-        }
+        has_all(training.n_examples())?;
         let ready = |arrays| self.ready(arrays, self.csv.is_some(), features, &factors);
         Ok(Examples { training: ready(training)?, test: ready(test)? })
     }
@@ -257,7 +295,7 @@ impl DataConfig {
     }
 
     /// What each feature is multiplied by, where it is.
-    fn factors(&self, path: &Path, features: &[Feature]) -> Result<Vec<(String, f32)>, TrainError> {
+    pub(super) fn factors(&self, path: &Path, features: &[Feature]) -> Result<Vec<(String, f32)>, TrainError> {
         let computed = |feature: &&Feature| feature.dtype == FeatureDType::Compute && !feature.is_label;
         let names = || features.iter().filter(computed).map(|feature| feature.name.clone());
         match &self.scale {
@@ -298,13 +336,13 @@ impl DataConfig {
 
 /// What is wrong under `data` in the experiment at `path`, whose text is read again for the place: at the last of `keys`, or
 /// where that is empty at `data` itself.
-fn wrong_in(path: &Path, keys: &[&str], measured: &str, expected: &str) -> TrainError {
+pub(super) fn wrong_in(path: &Path, keys: &[&str], measured: &str, expected: &str) -> TrainError {
     let mut steps: Vec<&str> = ["data"].iter().chain(keys).copied().filter(|key| !key.is_empty()).collect();
     let last = steps.pop().unwrap_or_default();
     let mut way: Vec<Step> = steps.into_iter().map(|key| Step::Key(key.to_string())).collect();
     way.push(Step::KeyItself(last.to_string()));
     let error = NodeError::new(way, format!("`data` has {measured}, expected {expected}")).with_help(
-        "`data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}} or {mnist: DIRECTORY}, with `n_test: N` or `test: {…}`, and \
+        "`data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}}, {mnist: DIRECTORY}, {tfrecord: FILES} or {images: DIRECTORY}, with `n_test: N` or `test: {…}`, and \
          `scale`; docs/EXPERIMENTS.md lists them",
     );
     lines::error_in(path, error)
@@ -386,9 +424,13 @@ mod tests {
             (
                 "{csv: a.csv, npz: b.npz, n_test: 1}",
                 "data",
-                "`data` has 2 of `csv`, `npz`, `idx` and `mnist`, expected one of them",
+                "`data` has 2 of `csv`, `npz`, `idx`, `mnist`, `tfrecord` and `images`, expected one of them",
             ),
-            ("{n_test: 1}", "data", "`data` has 0 of `csv`, `npz`, `idx` and `mnist`, expected one of them"),
+            (
+                "{n_test: 1}",
+                "data",
+                "`data` has 0 of `csv`, `npz`, `idx`, `mnist`, `tfrecord` and `images`, expected one of them",
+            ),
             (
                 "{mnist: m, n_test: 1}",
                 "n_test",

@@ -83,12 +83,15 @@ impl Evaluator {
         let features = self.task.features();
         let loader = Loader::new(source, &features, self.precision.compute(), self.batch as usize, 0)?;
         let mut evaluation = Evaluation { totals: self.loaded.no_totals(), n_examples: 0 };
-        for batch in loader.in_order() {
-            let batch = batch?;
-            let results = self.loaded.run(variables, &batch)?;
-            evaluation.totals.merge(&self.loaded.read(&results, batch.n_valid)?[0]);
-            evaluation.n_examples += batch.n_valid as u64;
-        }
+        loader.ahead(loader.asks_in_order(), |batches| {
+            while let Some(batch) = batches.next() {
+                let batch = batch?;
+                let results = self.loaded.run(variables, &batch)?;
+                evaluation.totals.merge(&self.loaded.read(&results, batch.n_valid)?[0]);
+                evaluation.n_examples += batch.n_valid as u64;
+            }
+            Ok::<(), TrainError>(())
+        })?;
         match evaluation.totals.not_finite() {
             Some((name, value)) => {
                 let (name, n_examples) = (name.to_string(), evaluation.n_examples);
@@ -167,17 +170,21 @@ impl Predictor {
         let _span = tracing::info_span!("predict").entered();
         let compute = self.precision.compute();
         let loader = Loader::new(source, &self.features, compute, self.batch as usize, 0).map_err(TrainError::from)?;
-        for batch in loader.in_order() {
-            let batch = batch.map_err(TrainError::from)?;
-            let results = self.loaded.run(variables, &batch)?;
-            let mut arrays = self.loaded.arrays(&results)?;
-            for array in &mut arrays {
-                let n_bytes = array.bytes.len() / self.batch as usize;
-                array.bytes.truncate(batch.n_valid * n_bytes);
-                array.dims[0] = batch.n_valid as i64;
+        // Rows of predictions are those of the examples: none may be missing.
+        let loader = loader.strict();
+        loader.ahead(loader.asks_in_order(), |batches| {
+            while let Some(batch) = batches.next() {
+                let batch = batch.map_err(TrainError::from)?;
+                let results = self.loaded.run(variables, &batch)?;
+                let mut arrays = self.loaded.arrays(&results)?;
+                for array in &mut arrays {
+                    let n_bytes = array.bytes.len() / self.batch as usize;
+                    array.bytes.truncate(batch.n_valid * n_bytes);
+                    array.dims[0] = batch.n_valid as i64;
+                }
+                take(arrays)?;
             }
-            take(arrays)?;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }

@@ -11,7 +11,7 @@ use super::evaluation::Evaluation;
 use super::session::Session;
 use super::spec::Spec;
 use super::totals::Totals;
-use crate::data::{DataError, Loader, Source};
+use crate::data::{Ask, Batch, DataError, Loader, Source, Supply};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -111,6 +111,8 @@ pub struct EpochReport {
     pub test: Vec<(String, f64)>,
     /// Training examples a second, without the evaluation.
     pub examples_per_second: f64,
+    /// The share of that time in which the device waited for data, where they are read from the disk.
+    pub waited_for_data: Option<f64>,
     /// Steps in all whose update was left out, because a gradient was not finite, where the loss scale is dynamic.
     pub n_skipped: Option<u64>,
 }
@@ -123,6 +125,9 @@ impl Serialize for EpochReport {
         entries(&mut map, "train", &self.train)?;
         entries(&mut map, "test", &self.test)?;
         map.serialize_entry("examples_per_second", &self.examples_per_second)?;
+        if let Some(waited) = self.waited_for_data {
+            map.serialize_entry("waited_for_data", &waited)?;
+        }
         if let Some(n_skipped) = self.n_skipped {
             map.serialize_entry("n_skipped", &n_skipped)?;
         }
@@ -232,6 +237,7 @@ pub fn run(
     }
     let loader = loader(&spec, data.training)?;
     let steps_per_epoch = loader.n_steps();
+    let is_costly = data.training.reading().is_costly;
     let identity = data.identity();
     session.check_resumed(steps_per_epoch, &identity)?;
     if plan.n_epochs.checked_mul(steps_per_epoch).is_none_or(|steps| steps > i32::MAX as u64) {
@@ -261,6 +267,7 @@ pub fn run(
             train: training.totals.to_values(),
             test: test.totals.to_values(),
             examples_per_second: training.examples_per_second,
+            waited_for_data: is_costly.then_some(training.waited),
             n_skipped: run.session.n_skipped()?,
         };
         (run.observe)(Event::Epoch(&report));
@@ -301,19 +308,47 @@ struct Run<'a> {
 struct Trained {
     totals: Totals,
     examples_per_second: f64,
+    /// The share of the time in which the device had nothing to do but wait for data.
+    waited: f64,
 }
 
 impl Run<'_> {
     /// Trains the rest of an epoch, which a resumption may have begun in its middle.
     fn epoch(&mut self, epoch: u64, loader: &Loader<'_>, stop: &AtomicBool) -> Result<Trained, TrainError> {
         let _span = tracing::info_span!("epoch", epoch = epoch + 1).entered();
-        let batch_size = f64::from(self.session.spec().batch);
         let before = epoch * self.steps_per_epoch;
+        let asks = self.asks(epoch, self.session.step() - before);
+        loader.ahead(asks, |batches| self.steps(epoch, before, batches, stop))
+    }
+
+    /// The calls of an epoch from a step on: of several steps where one begins and the epoch has as many left, which depends
+    /// on nothing but the place in the epoch.
+    fn asks(&self, epoch: u64, step: u64) -> impl Iterator<Item = Ask> + Send + use<> {
+        let n = self.session.spec().steps_per_call.n().get();
+        let (per_call, steps_per_epoch) = (u64::from(n), self.steps_per_epoch);
+        let n_of = move |step: u64| {
+            let is_whole = step.is_multiple_of(per_call) && step + per_call <= steps_per_epoch;
+            if is_whole { n } else { 1 }
+        };
+        let next = move |step: &u64| Some(step + u64::from(n_of(*step))).filter(|step| *step < steps_per_epoch);
+        let first = Some(step).filter(|step| *step < steps_per_epoch);
+        std::iter::successors(first, next).map(move |step| Ask::Steps { epoch, step, n: n_of(step) })
+    }
+
+    /// Makes the steps of an epoch, whose first one is `before`, for as many batches as there are.
+    fn steps(
+        &mut self,
+        epoch: u64,
+        before: u64,
+        batches: &mut Supply<'_>,
+        stop: &AtomicBool,
+    ) -> Result<Trained, TrainError> {
+        let batch_size = f64::from(self.session.spec().batch);
         let began = Instant::now();
         let (mut totals, mut n_steps) = (self.session.no_totals(), 0.0);
-        while self.session.step() < before + self.steps_per_epoch {
+        while let Some(batch) = batches.next() {
             let first = self.session.step();
-            let of_steps = self.call(epoch, first - before, loader)?;
+            let of_steps = self.call(first - before, &batch?)?;
             n_steps += of_steps.len() as f64;
             let examples_per_second = n_steps * batch_size / began.elapsed().as_secs_f64();
             for (step, of_step) in (first..).zip(&of_steps) {
@@ -349,18 +384,18 @@ impl Run<'_> {
                 return Err(TrainError::Interrupted { step: self.session.step(), epoch, kept: self.kept.clone() });
             }
         }
-        let examples_per_second = n_steps * batch_size / began.elapsed().as_secs_f64();
-        Ok(Trained { totals, examples_per_second })
+        let seconds = began.elapsed().as_secs_f64();
+        let waited = batches.waited().as_secs_f64();
+        tracing::debug!("epoch {}: {waited:.3} of {seconds:.3} seconds were spent waiting for data", epoch + 1);
+        Ok(Trained { totals, examples_per_second: n_steps * batch_size / seconds, waited: waited / seconds })
     }
 
-    /// The next call of an epoch: of several steps where one begins and the epoch has as many left, which depends on nothing
-    /// but the place in the epoch.
-    fn call(&mut self, epoch: u64, step: u64, loader: &Loader<'_>) -> Result<Vec<Totals>, TrainError> {
-        let n = self.session.spec().steps_per_call.n().get();
-        let per_call = u64::from(n);
+    /// Trains on the batch of a call that begins at this step of its epoch: one of several steps holds theirs.
+    fn call(&mut self, step: u64, batch: &Batch) -> Result<Vec<Totals>, TrainError> {
+        let per_call = u64::from(self.session.spec().steps_per_call.n().get());
         match step.is_multiple_of(per_call) && step + per_call <= self.steps_per_epoch {
-            true => self.session.train_call(&loader.steps(epoch, step, n)?),
-            false => Ok(vec![self.session.train(&loader.steps(epoch, step, 1)?)?]),
+            true => self.session.train_call(batch),
+            false => Ok(vec![self.session.train(batch)?]),
         }
     }
 

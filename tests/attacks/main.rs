@@ -21,6 +21,7 @@ mod mutations;
 mod passes;
 mod places;
 mod plugins;
+mod records;
 mod resumption;
 #[path = "../run/mod.rs"]
 mod run;

@@ -1,0 +1,330 @@
+//! Encoded images to pixels: JPEG to the bit as libjpeg-turbo decodes it (`islow`, fancy upsampling), and PNG.
+//!
+//! A header says how large an image is, and is looked at before anything is allocated: a file of a kilobyte may claim
+//! 20,000 × 20,000 pixels. Which of the two it is the first bytes say, not a name: ImageNet has a PNG called `.JPEG`.
+//!
+//! Grey becomes colour and colour grey where the network asks for it, by the luma of JFIF; 16 bits become 8, the upper
+//! ones; transparency is left out; CMYK becomes RGB as TensorFlow makes it so.
+
+use std::io::Cursor;
+
+use libjpeg_turbo_rs::{DecodeLimits, Decoder, PixelFormat};
+
+use super::Image;
+
+/// Pixels of an image at most: 8,192 × 8,192.
+pub const MAX_PIXELS: u64 = 1 << 26;
+/// Memory that the decoder of JPEG may estimate for an image: progressive ones keep every coefficient.
+const MAX_MEMORY: u64 = 1 << 30;
+/// Scans of a progressive JPEG at most. Encoders make ten.
+const MAX_SCANS: usize = 500;
+
+/// What is wrong with an encoded image.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// Neither JPEG nor PNG.
+    #[error("{n_bytes} bytes that begin with {found:02x?}; expected a JPEG or PNG image")]
+    Unknown {
+        /// Its bytes.
+        n_bytes: usize,
+        /// The first of them.
+        found: Vec<u8>,
+    },
+    /// Without pixels.
+    #[error("an image of {height} × {width} pixels; expected one at least")]
+    Empty {
+        /// Rows.
+        height: u64,
+        /// Columns.
+        width: u64,
+    },
+    /// Larger than is decoded.
+    #[error("an image of {height} × {width} pixels; expected at most {limit} pixels")]
+    TooLarge {
+        /// Rows.
+        height: u64,
+        /// Columns.
+        width: u64,
+        /// Pixels.
+        limit: u64,
+    },
+    /// A damaged image, or one of a kind that is not decoded.
+    #[error("the {format} image cannot be decoded: {found}")]
+    Damaged {
+        /// `JPEG` or `PNG`.
+        format: &'static str,
+        /// What the decoder says.
+        found: String,
+    },
+    /// An image of other sizes than the network takes, which nothing makes those.
+    #[error(
+        "an image of {height} × {width} pixels; expected {expected_height} × {expected_width}\nhelp: say how it is made so: \
+         `resize: bicubic` or `resize: bilinear`"
+    )]
+    Size {
+        /// Rows.
+        height: usize,
+        /// Columns.
+        width: usize,
+        /// Rows of the feature.
+        expected_height: usize,
+        /// Columns of the feature.
+        expected_width: usize,
+    },
+}
+
+#[derive(Clone, Copy)]
+enum Format {
+    Jpeg,
+    Png,
+}
+
+fn format(bytes: &[u8]) -> Result<Format, ImageError> {
+    match bytes {
+        [0xff, 0xd8, ..] => Ok(Format::Jpeg),
+        [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, ..] => Ok(Format::Png),
+        _ => Err(ImageError::Unknown { n_bytes: bytes.len(), found: bytes.iter().take(8).copied().collect() }),
+    }
+}
+
+/// `JPEG` or `PNG`, by the first bytes; `None` for what is neither.
+pub fn format_name(bytes: &[u8]) -> Option<&'static str> {
+    match format(bytes).ok()? {
+        Format::Jpeg => Some("JPEG"),
+        Format::Png => Some("PNG"),
+    }
+}
+
+fn jpeg(found: impl ToString) -> ImageError {
+    ImageError::Damaged { format: "JPEG", found: found.to_string() }
+}
+
+fn png(found: impl ToString) -> ImageError {
+    ImageError::Damaged { format: "PNG", found: found.to_string() }
+}
+
+fn checked(height: u64, width: u64) -> Result<(usize, usize), ImageError> {
+    match height.saturating_mul(width) {
+        0 => Err(ImageError::Empty { height, width }),
+        1..=MAX_PIXELS => Ok((height as usize, width as usize)),
+        _ => Err(ImageError::TooLarge { height, width, limit: MAX_PIXELS }),
+    }
+}
+
+/// Height, width and channels of an encoded image, from its header.
+///
+/// # Errors
+/// What is neither JPEG nor PNG, or damaged up to there; more than [`MAX_PIXELS`].
+pub fn size(bytes: &[u8]) -> Result<[usize; 3], ImageError> {
+    match format(bytes)? {
+        Format::Jpeg => {
+            let decoder = decoder(bytes)?;
+            let header = decoder.header();
+            let (height, width) = checked(header.height.into(), header.width.into())?;
+            Ok([height, width, header.components.len()])
+        }
+        Format::Png => {
+            let reader = png_reader(bytes)?;
+            let header = reader.info();
+            let (height, width) = checked(header.height.into(), header.width.into())?;
+            Ok([height, width, header.color_type.samples()])
+        }
+    }
+}
+
+/// The pixels of an encoded image, in `channels` channels: 1 or 3.
+///
+/// # Errors
+/// What is neither JPEG nor PNG, or damaged; more than [`MAX_PIXELS`].
+///
+/// # Panics
+/// For another number of channels; that is a bug of the caller.
+///
+/// # Source
+/// TensorFlow's `decode_jpeg` with `dct_method="INTEGER_ACCURATE"`, and `decode_png`; CMYK as its `jpeg_mem.cc`.
+pub fn decode(bytes: &[u8], channels: usize) -> Result<Image, ImageError> {
+    assert!(channels == 1 || channels == 3, "{channels} channels");
+    let image = match format(bytes)? {
+        Format::Jpeg => decode_jpeg(bytes, channels)?,
+        Format::Png => decode_png(bytes)?,
+    };
+    Ok(with_channels(image, channels))
+}
+
+fn decoder(bytes: &[u8]) -> Result<Decoder<'_>, ImageError> {
+    let limits = DecodeLimits {
+        max_pixels: u64::MAX,
+        max_scans: MAX_SCANS,
+        max_memory: Some(MAX_MEMORY),
+        ..DecodeLimits::default()
+    };
+    Decoder::new_with_limits(bytes, limits).map_err(jpeg)
+}
+
+fn decode_jpeg(bytes: &[u8], channels: usize) -> Result<Image, ImageError> {
+    let mut decoder = decoder(bytes)?;
+    let header = decoder.header();
+    checked(header.height.into(), header.width.into())?;
+    let n_components = header.components.len();
+    let format = match (n_components, channels) {
+        (4, _) => PixelFormat::Cmyk,
+        (_, 1) | (1, _) => PixelFormat::Grayscale,
+        _ => PixelFormat::Rgb,
+    };
+    decoder.set_output_format(format);
+    let decoded = decoder.decode_image().map_err(jpeg)?;
+    let (height, width) = checked(decoded.height as u64, decoded.width as u64)?;
+    let (channels, pixels) = match format {
+        PixelFormat::Cmyk => (3, rgb_of_cmyk(&decoded.data, has_adobe_marker(bytes))),
+        PixelFormat::Grayscale => (1, decoded.data),
+        _ => (3, decoded.data),
+    };
+    if pixels.len() != height * width * channels {
+        return Err(jpeg(format_args!("{} bytes of pixels for {height} × {width}", pixels.len())));
+    }
+    Ok(Image { height, width, channels, pixels })
+}
+
+/// As TensorFlow: Adobe's files have the inks inverted.
+fn rgb_of_cmyk(cmyk: &[u8], is_inverted: bool) -> Vec<u8> {
+    let light = |ink: u8| u16::from(if is_inverted { ink } else { 255 - ink });
+    let rgb = |[c, m, y, k]: &[u8; 4]| [c, m, y].map(|&ink| (light(*k) * light(ink) / 255) as u8);
+    cmyk.as_chunks::<4>().0.iter().flat_map(rgb).collect()
+}
+
+/// Whether an APP14 segment of Adobe's stands before the pixels.
+fn has_adobe_marker(bytes: &[u8]) -> bool {
+    let mut rest = bytes.get(2..).unwrap_or_default();
+    while let [0xff, marker, after @ ..] = rest {
+        match (marker, after) {
+            // Fill bytes, and markers without a length.
+            (0xff, _) => rest = &rest[1..],
+            (0x01 | 0xd0..=0xd8, _) => rest = after,
+            (0xda | 0xd9, _) => return false,
+            (0xee, [_, _, b'A', b'd', b'o', b'b', b'e', ..]) => return true,
+            (_, [high, low, ..]) => {
+                let n_bytes = usize::from(*high) << 8 | usize::from(*low);
+                rest = after.get(n_bytes.max(2)..).unwrap_or_default();
+            }
+            _ => return false,
+        }
+    }
+    false
+}
+
+fn png_reader(bytes: &[u8]) -> Result<png::Reader<Cursor<&[u8]>>, ImageError> {
+    let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: MAX_MEMORY as usize });
+    decoder.set_transformations(png::Transformations::EXPAND | png::Transformations::STRIP_16);
+    decoder.read_info().map_err(png)
+}
+
+fn decode_png(bytes: &[u8]) -> Result<Image, ImageError> {
+    let mut reader = png_reader(bytes)?;
+    let header = reader.info();
+    let (height, width) = checked(header.height.into(), header.width.into())?;
+    let n_bytes = reader.output_buffer_size().ok_or_else(|| png("its pixels are more than memory holds"))?;
+    let mut pixels = vec![0; n_bytes];
+    let info = reader.next_frame(&mut pixels).map_err(png)?;
+    if info.bit_depth != png::BitDepth::Eight {
+        return Err(png(format_args!("{:?} bits a sample", info.bit_depth)));
+    }
+    pixels.truncate(info.buffer_size());
+    let samples = info.color_type.samples();
+    let channels = if samples < 3 { 1 } else { 3 };
+    if samples != channels {
+        pixels = pixels.chunks_exact(samples).flat_map(|pixel| &pixel[..channels]).copied().collect();
+    }
+    Ok(Image { height, width, channels, pixels })
+}
+
+fn with_channels(image: Image, channels: usize) -> Image {
+    let pixels = match (image.channels, channels) {
+        (1, 3) => image.pixels.iter().flat_map(|&grey| [grey; 3]).collect(),
+        (3, 1) => image.pixels.as_chunks::<3>().0.iter().map(luma).collect(),
+        _ => return image,
+    };
+    Image { channels, pixels, ..image }
+}
+
+/// JFIF's luma, rounded to nearest.
+fn luma(&[r, g, b]: &[u8; 3]) -> u8 {
+    ((299 * u32::from(r) + 587 * u32::from(g) + 114 * u32::from(b) + 500) / 1000) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libjpeg_turbo_rs::{Subsampling, compress};
+
+    fn a_jpeg() -> Vec<u8> {
+        let pixels: Vec<u8> = (0..24 * 17 * 3).map(|i| (i * 7 % 251) as u8).collect();
+        compress(&pixels, 24, 17, PixelFormat::Rgb, 90, Subsampling::S420).unwrap()
+    }
+
+    fn a_png(color: png::ColorType, data: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, 2, 1);
+        encoder.set_color(color);
+        encoder.write_header().unwrap().write_image_data(data).unwrap();
+        bytes
+    }
+
+    /// A header that claims so many pixels, in a file of a kilobyte.
+    fn bombs(height: u16, width: u16) -> [Vec<u8>; 2] {
+        let mut jpeg = a_jpeg();
+        let sof = jpeg.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
+        jpeg[sof + 5..sof + 7].copy_from_slice(&height.to_be_bytes());
+        jpeg[sof + 7..sof + 9].copy_from_slice(&width.to_be_bytes());
+        let mut png = a_png(png::ColorType::Rgb, &[0; 6]);
+        png[16..20].copy_from_slice(&u32::from(width).to_be_bytes());
+        png[20..24].copy_from_slice(&u32::from(height).to_be_bytes());
+        let mut crc = flate2::Crc::new();
+        crc.update(&png[12..29]);
+        png[29..33].copy_from_slice(&crc.sum().to_be_bytes());
+        [jpeg, png]
+    }
+
+    #[test]
+    fn bombs_are_refused_by_their_headers() {
+        for bomb in bombs(20_000, 20_000) {
+            assert!(bomb.len() < 2048);
+            for error in [decode(&bomb, 3).unwrap_err(), size(&bomb).unwrap_err()] {
+                assert_eq!(error.to_string(), "an image of 20000 × 20000 pixels; expected at most 67108864 pixels");
+            }
+        }
+        // As many as there may be: then the pixels are missing.
+        for bomb in bombs(8192, 8192) {
+            assert_eq!(size(&bomb).unwrap()[..2], [8192, 8192]);
+            assert!(decode(&bomb, 1).unwrap_err().to_string().contains(" image cannot be decoded: "));
+        }
+    }
+
+    #[test]
+    fn what_is_no_image_or_cut_is_refused() {
+        let refused = |bytes: &[u8]| decode(bytes, 3).unwrap_err().to_string();
+        assert_eq!(
+            refused(b"GIF89a..."),
+            "9 bytes that begin with [47, 49, 46, 38, 39, 61, 2e, 2e]; expected a JPEG or PNG image"
+        );
+        assert_eq!(refused(b""), "0 bytes that begin with []; expected a JPEG or PNG image");
+        for (whole, name) in [(a_jpeg(), "JPEG"), (a_png(png::ColorType::Rgb, &[1; 6]), "PNG")] {
+            assert!(decode(&whole, 3).is_ok());
+            for end in 8..whole.len() / 2 {
+                assert!(refused(&whole[..end]).starts_with(&format!("the {name} image cannot be decoded: ")));
+            }
+        }
+    }
+
+    #[test]
+    fn channels_are_those_that_are_asked_for() {
+        let of = |color, data: &[u8], channels| decode(&a_png(color, data), channels).unwrap().pixels;
+        assert_eq!(of(png::ColorType::Grayscale, &[10, 20], 3), [10, 10, 10, 20, 20, 20]);
+        assert_eq!(of(png::ColorType::GrayscaleAlpha, &[10, 0, 20, 9], 1), [10, 20]);
+        assert_eq!(of(png::ColorType::Rgba, &[1, 2, 3, 0, 4, 5, 6, 0], 3), [1, 2, 3, 4, 5, 6]);
+        // 0.299 · 100 + 0.587 · 50 + 0.114 · 10 = 60.39
+        assert_eq!(of(png::ColorType::Rgb, &[100, 50, 10, 255, 255, 255], 1), [60, 255]);
+        assert_eq!(rgb_of_cmyk(&[200, 100, 0, 255], true), [200, 100, 0]);
+        assert_eq!(rgb_of_cmyk(&[55, 155, 255, 0], false), [200, 100, 0]);
+    }
+}

@@ -1,0 +1,25 @@
+//! Images: decoded, cropped and resized as TensorFlow's ResNet recipe does it, on the host.
+//!
+//! Each step is a pure function of its arguments; what is random is drawn from a stream that the caller has made of seed,
+//! epoch and example.
+
+pub mod crop;
+mod decode;
+pub mod resize;
+
+pub use crop::{CenterCrop, RandomResizedCrop, Window};
+pub use decode::{ImageError, MAX_PIXELS, decode, format_name, size};
+pub use resize::Resize;
+
+/// Pixels, row-major, channels last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Rows.
+    pub height: usize,
+    /// Columns.
+    pub width: usize,
+    /// 1 (grey) or 3 (red, green, blue).
+    pub channels: usize,
+    /// `height * width * channels` bytes.
+    pub pixels: Vec<u8>,
+}

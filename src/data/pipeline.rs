@@ -1,0 +1,479 @@
+//! Examples on disk as the arrays that a network takes: what each feature is made of, and how.
+//!
+//! A [`Pipeline`] is the [`Source`] over [`Records`]: it reads a record, takes each feature's value out of it and transforms
+//! it. A transform is a pure function of the value and, in training, of a [`Draw`]; evaluation draws nothing. The cast to what
+//! the network computes in is [`Loader`](super::Loader)'s, last, into the batch's own memory.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::error::DataError;
+use super::feature::{Feature, n_elements};
+use super::image::{self, CenterCrop, ImageError, RandomResizedCrop, Resize, Window, resize};
+use super::random::{Draw, Purpose};
+use super::records::{RecordError, Records, Value, Values};
+use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source};
+use crate::hlo::DType;
+
+/// What a feature is made of, and how: the `features` of `data`, by name.
+///
+/// Bytes are an encoded image, unless `raw` says otherwise: decoded to the feature's channels, cropped, resized to its height
+/// and width, flipped, normalised. Whole numbers and floats are taken as they are.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FeatureSpec {
+    /// Its name in the records. Default the feature's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Bytes are elements of this dtype, little-endian, as `tf.io.decode_raw` reads them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub raw: Option<RawType>,
+    /// Images in training: a random window. Evaluation takes the centre, and so does training where no window is found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub random_resized_crop: Option<RandomResizedCrop>,
+    /// Images: the centre, as evaluation takes it. Default with `random_resized_crop` that of the recipe, else the whole image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub center_crop: Option<CenterCrop>,
+    /// Images: how the window is made the feature's height and width. Default not at all: then it must be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resize: Option<Resize>,
+    /// Of `resize`: whether pixels are sampled at their centres, as TensorFlow 2 does, and not as TensorFlow 1. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub half_pixel_centers: bool,
+    /// Images in training: half of them are mirrored, left and right. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub random_flip: bool,
+    /// Images: what is subtracted from each channel. Default nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mean: Vec<f32>,
+    /// Images: what each channel is divided by, after that. Default 1.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub std: Vec<f32>,
+    /// Whole numbers: what is added to each. −1 makes labels from 1 to 1,000 those from 0 to 999. Default 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub offset: i64,
+    /// A whole number: it becomes a row of zeros with a 1 at its place. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub one_hot: bool,
+}
+
+fn is_zero(value: &i64) -> bool {
+    *value == 0
+}
+
+/// Elements of bytes as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum RawType {
+    U8,
+    S8,
+    U16,
+    S16,
+    S32,
+    S64,
+    F16,
+    Bf16,
+    F32,
+    F64,
+}
+
+impl RawType {
+    fn dtype(self) -> DType {
+        match self {
+            RawType::U8 => DType::U8,
+            RawType::S8 => DType::S8,
+            RawType::U16 => DType::U16,
+            RawType::S16 => DType::S16,
+            RawType::S32 => DType::S32,
+            RawType::S64 => DType::S64,
+            RawType::F16 => DType::F16,
+            RawType::Bf16 => DType::BF16,
+            RawType::F32 => DType::F32,
+            RawType::F64 => DType::F64,
+        }
+    }
+}
+
+impl FeatureSpec {
+    /// What is wrong with the options for this feature, if something is: the keys that lead there, what is wrong, and what may
+    /// be.
+    pub fn fault(&self, feature: &Feature) -> Option<(Vec<&'static str>, String, String)> {
+        let fault = |key: &'static str, measured: String, expected: String| Some((vec![key], measured, expected));
+        if let Some((option, measured, expected)) = self.random_resized_crop.as_ref().and_then(RandomResizedCrop::fault)
+        {
+            let measured = format!("`{option}: {measured}`");
+            return Some((vec!["random_resized_crop", option], measured, expected.to_string()));
+        }
+        if let Some(key) = self.of_images() {
+            if !is_image(&feature.dims) {
+                let expected =
+                    format!("it of an image, [height, width, 1 or 3]: `{}` has dims {:?}", feature.name, feature.dims);
+                return fault(key, format!("`{key}`"), expected);
+            }
+            if self.raw.is_some() {
+                return fault(
+                    "raw",
+                    format!("`raw` with `{key}`"),
+                    "one of them: raw bytes are no encoded image".to_string(),
+                );
+            }
+            if self.offset != 0 || self.one_hot {
+                let label = if self.one_hot { "one_hot" } else { "offset" };
+                let expected = "one of them: an image is no whole number".to_string();
+                return fault(label, format!("`{label}` with `{key}`"), expected);
+            }
+        }
+        for (key, numbers, is_good, expected) in [
+            ("mean", &self.mean, f32::is_finite as fn(f32) -> bool, "finite numbers"),
+            ("std", &self.std, |std| std.is_normal() && std > 0.0, "numbers above 0"),
+        ] {
+            let channels = feature.dims.last().copied().unwrap_or(1);
+            let is_right =
+                numbers.is_empty() || (numbers.len() as i64 == channels && numbers.iter().all(|&n| is_good(n)));
+            if !is_right {
+                return fault(
+                    key,
+                    format!("`{key}: {numbers:?}`"),
+                    format!("{expected}, one for each of {channels} channels"),
+                );
+            }
+        }
+        if self.half_pixel_centers && self.resize.is_none() {
+            let expected = "it with `resize: bicubic` or `resize: bilinear`".to_string();
+            return fault("half_pixel_centers", "`half_pixel_centers` without `resize`".to_string(), expected);
+        }
+        if self.one_hot && feature.dims.len() != 1 {
+            let expected =
+                format!("it of a row, one number for each class: `{}` has dims {:?}", feature.name, feature.dims);
+            return fault("one_hot", "`one_hot`".to_string(), expected);
+        }
+        None
+    }
+
+    /// An option that only images have.
+    fn of_images(&self) -> Option<&'static str> {
+        [
+            ("random_resized_crop", self.random_resized_crop.is_some()),
+            ("center_crop", self.center_crop.is_some()),
+            ("resize", self.resize.is_some()),
+            ("random_flip", self.random_flip),
+            ("mean", !self.mean.is_empty()),
+            ("std", !self.std.is_empty()),
+        ]
+        .into_iter()
+        .find_map(|(key, is_set)| is_set.then_some(key))
+    }
+
+    /// The image of these bytes as the network takes it: `[height, width, channels]` in f32.
+    ///
+    /// # Errors
+    /// An image that cannot be decoded, or is of other sizes where nothing resizes it.
+    ///
+    /// # Panics
+    /// For dims that are no image's.
+    pub fn image(&self, bytes: &[u8], dims: &[i64], draw: Option<Draw>) -> Result<Vec<f32>, ImageError> {
+        let &[height, width, channels] = dims else { panic!("dims {dims:?}, which are no image's") };
+        let (size, channels) = ([height as usize, width as usize], channels as usize);
+        let decoded = image::decode(bytes, channels)?;
+        let whole = [decoded.height, decoded.width];
+        let drawn = self.random_resized_crop.as_ref().zip(draw);
+        let drawn = drawn.and_then(|(crop, draw)| crop.window(whole, draw));
+        let center = || match (&self.center_crop, &self.random_resized_crop) {
+            (Some(crop), _) => crop.window(whole, size),
+            (None, Some(_)) => CenterCrop::default().window(whole, size),
+            (None, None) => Window::whole(decoded.height, decoded.width),
+        };
+        let window = drawn.unwrap_or_else(center);
+        let mut pixels = match self.resize {
+            Some(resize) => resize.run(&decoded, window, size, self.half_pixel_centers),
+            None if [window.height, window.width] == size => resize::unchanged(&decoded, window),
+            None => {
+                let Window { height, width, .. } = window;
+                let [expected_height, expected_width] = size;
+                return Err(ImageError::Size { height, width, expected_height, expected_width });
+            }
+        };
+        let is_flipped = |draw: Draw| draw.stream(Purpose::Flip).below(2) == 0;
+        if self.random_flip && draw.is_some_and(is_flipped) {
+            for row in pixels.chunks_exact_mut(size[1] * channels) {
+                // The pixels change places, and their channels do not.
+                row.reverse();
+                row.chunks_exact_mut(channels).for_each(<[f32]>::reverse);
+            }
+        }
+        if !self.mean.is_empty() || !self.std.is_empty() {
+            let of =
+                |numbers: &[f32], default| (0..channels).map(|c| numbers.get(c).copied().unwrap_or(default)).collect();
+            let (mean, std): (Vec<f32>, Vec<f32>) = (of(&self.mean, 0.0), of(&self.std, 1.0));
+            for pixel in pixels.chunks_exact_mut(channels) {
+                for ((value, mean), std) in pixel.iter_mut().zip(&mean).zip(&std) {
+                    *value = (*value - mean) / std;
+                }
+            }
+        }
+        Ok(pixels)
+    }
+}
+
+/// How a pipeline is read. Nothing of it changes what an example is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Threads that read and transform, one batch ahead; 0 is the caller's own.
+    pub n_workers: usize,
+    /// How many examples that cannot be read may be left out.
+    pub n_skipped_max: u64,
+}
+
+/// Records, as the arrays of features.
+#[derive(Clone, Debug)]
+pub struct Pipeline {
+    records: Arc<dyn Records>,
+    /// The records that are examples of this source.
+    first: u64,
+    n_examples: u64,
+    features: Vec<(Feature, FeatureSpec)>,
+    infos: Vec<ArrayInfo>,
+    n_workers: usize,
+    skipped: Arc<Skipped>,
+}
+
+impl Pipeline {
+    /// The arrays of `features`, each made as the spec of its name says, or by the default one. The first record says of which
+    /// kinds values are; where records may be left out, the first that is whole.
+    ///
+    /// # Errors
+    /// A first record that cannot be read, or lacks a feature.
+    pub fn new(
+        records: Arc<dyn Records>,
+        features: &[Feature],
+        specs: &BTreeMap<String, FeatureSpec>,
+        options: Options,
+    ) -> Result<Pipeline, DataError> {
+        let n_examples = records.n_records();
+        let spec = |feature: &Feature| specs.get(&feature.name).cloned().unwrap_or_default();
+        let features: Vec<(Feature, FeatureSpec)> =
+            features.iter().map(|feature| (feature.clone(), spec(feature))).collect();
+        let Options { n_workers, n_skipped_max } = options;
+        let (infos, skipped) = (Vec::new(), Arc::new(Skipped::new(n_skipped_max)));
+        let mut pipeline = Pipeline { records, first: 0, n_examples, features, infos, n_workers, skipped };
+        // Where some may be left out, the first that is whole.
+        let infos = (0..n_examples.min(n_skipped_max.saturating_add(1))).find_map(|index| {
+            let infos = pipeline.infos_of(index);
+            (infos.is_ok() || index == n_skipped_max || index + 1 == n_examples).then_some(infos)
+        });
+        let infos = infos.expect("there is a first record")?;
+        pipeline.infos = infos;
+        Ok(pipeline)
+    }
+
+    /// What the arrays are, by a record.
+    fn infos_of(&self, index: u64) -> Result<Vec<ArrayInfo>, DataError> {
+        let values = self.values(index)?;
+        let info = |(feature, spec): &(Feature, FeatureSpec)| {
+            let value = self.value(&values, index, feature, spec)?;
+            Ok(ArrayInfo::new(&feature.name, dtype(spec, value), feature.dims.clone()))
+        };
+        self.features.iter().map(info).collect()
+    }
+
+    /// The same arrays; numbers of `name` are multiplied with `scale` where they are cast.
+    pub fn scaled(mut self, name: &str, scale: f32) -> Pipeline {
+        self.infos.iter_mut().filter(|info| info.name == name).for_each(|info| info.scale = scale);
+        self
+    }
+
+    /// Cuts the last `n_test` examples off, in order: (training, test).
+    ///
+    /// # Errors
+    /// One of the two would be empty.
+    pub fn split_tail(self, n_test: u64) -> Result<(Pipeline, Pipeline), DataError> {
+        if n_test == 0 || n_test >= self.n_examples {
+            return Err(RecordError::Split { n_test, n_records: self.n_examples }.into());
+        }
+        let n_train = self.n_examples - n_test;
+        let skipped = Arc::new(Skipped::new(self.skipped.limit()));
+        let test = Pipeline { first: self.first + n_train, n_examples: n_test, skipped, ..self.clone() };
+        Ok((Pipeline { n_examples: n_train, ..self }, test))
+    }
+
+    /// The records.
+    pub fn records(&self) -> &Arc<dyn Records> {
+        &self.records
+    }
+
+    fn values(&self, index: u64) -> Result<Values, DataError> {
+        let key =
+            |(feature, spec): &'_ (Feature, FeatureSpec)| spec.key.clone().unwrap_or_else(|| feature.name.clone());
+        let keys: Vec<String> = self.features.iter().map(key).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        Ok(self.records.values(self.first + index, Some(&keys))?)
+    }
+
+    fn value<'v>(
+        &self,
+        values: &'v Values,
+        index: u64,
+        feature: &Feature,
+        spec: &FeatureSpec,
+    ) -> Result<&'v Value, DataError> {
+        let key = spec.key.as_ref().unwrap_or(&feature.name);
+        match values.get(key) {
+            Some(value) => Ok(value),
+            None => {
+                // Only now the names are wanted.
+                let all = self.records.values(self.first + index, None)?;
+                let names = all.into_keys().collect();
+                Err(RecordError::Missing { place: self.place(index), key: key.clone(), names }.into())
+            }
+        }
+    }
+
+    fn array(
+        &self,
+        index: u64,
+        value: &Value,
+        (feature, spec): &(Feature, FeatureSpec),
+        expected: DType,
+        draw: Option<Draw>,
+    ) -> Result<Vec<u8>, DataError> {
+        let key = || spec.key.as_ref().unwrap_or(&feature.name).clone();
+        let place = || self.place(index);
+        let kind =
+            |measured: String, expected: String| RecordError::Kind { place: place(), key: key(), measured, expected };
+        let found = || format!("{} of {}", counted(value.len()), value.kind());
+        if dtype(spec, value) != expected {
+            return Err(kind(found(), format!("{expected}, as in the first record")).into());
+        }
+        let n_elements = n_elements(&feature.dims).unwrap_or_default();
+        match value {
+            Value::Bytes(strings) => {
+                let [bytes] = &strings[..] else { return Err(kind(found(), "one string of bytes".to_string()).into()) };
+                if let Some(raw) = spec.raw {
+                    let n_bytes = n_elements * raw.dtype().n_bytes();
+                    let expected = || format!("{n_bytes}: {} {:?}", raw.dtype(), feature.dims);
+                    return match bytes.len() == n_bytes {
+                        true => Ok(bytes.clone()),
+                        false => Err(kind(format!("{} bytes", bytes.len()), expected()).into()),
+                    };
+                }
+                if !is_image(&feature.dims) {
+                    let expected = format!(
+                        "numbers {:?}, for bytes are an encoded image unless `raw` says what they are",
+                        feature.dims
+                    );
+                    return Err(kind(found(), expected).into());
+                }
+                let failed = |source| RecordError::Image { place: place(), key: key(), source };
+                let pixels = spec.image(bytes, &feature.dims, draw).map_err(failed)?;
+                Ok(pixels.iter().flat_map(|value| value.to_le_bytes()).collect())
+            }
+            Value::Ints(values) if spec.one_hot => {
+                let &[value] = &values[..] else { return Err(kind(found(), "one whole number".to_string()).into()) };
+                let class = value.checked_add(spec.offset).and_then(|class| usize::try_from(class).ok());
+                let Some(class) = class.filter(|class| *class < n_elements) else {
+                    let (least, greatest) = (-spec.offset, n_elements as i64 - 1 - spec.offset);
+                    let expected = format!("a class from {least} to {greatest}");
+                    return Err(RecordError::Number { place: place(), key: key(), measured: value, expected }.into());
+                };
+                Ok((0..n_elements).flat_map(|idx| f32::from(u8::from(idx == class)).to_le_bytes()).collect())
+            }
+            Value::Ints(values) if values.len() == n_elements => {
+                let add = |&value: &i64| match value.checked_add(spec.offset) {
+                    Some(sum) => Ok(sum.to_le_bytes()),
+                    None => {
+                        let expected = format!("a number that {} can be added to", spec.offset);
+                        Err(RecordError::Number { place: place(), key: key(), measured: value, expected })
+                    }
+                };
+                let numbers = values.iter().map(add).collect::<Result<Vec<_>, _>>()?;
+                Ok(numbers.into_flattened())
+            }
+            Value::Floats(values) if values.len() == n_elements => {
+                Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+            }
+            Value::Ints(_) | Value::Floats(_) => {
+                Err(kind(found(), format!("{}: {:?}", counted(n_elements), feature.dims)).into())
+            }
+        }
+    }
+
+    fn example(&self, index: u64, draw: Option<Draw>) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        if index >= self.n_examples {
+            return Err(DataError::NoExample { place: format!("example {index}"), n_examples: self.n_examples });
+        }
+        let values = self.values(index)?;
+        let array = |(of, info): (&(Feature, FeatureSpec), &ArrayInfo)| {
+            let value = self.value(&values, index, &of.0, &of.1)?;
+            Ok(Cow::Owned(self.array(index, value, of, info.dtype, draw)?))
+        };
+        self.features.iter().zip(&self.infos).map(array).collect()
+    }
+}
+
+/// Whether an array of these dims is an image: `[height, width, channels]`.
+fn is_image(dims: &[i64]) -> bool {
+    matches!(*dims, [height, width, 1 | 3] if height > 0 && width > 0)
+}
+
+fn counted(n: usize) -> String {
+    if n == 1 { "1 value".to_string() } else { format!("{n} values") }
+}
+
+/// What a value becomes.
+fn dtype(spec: &FeatureSpec, value: &Value) -> DType {
+    match (value, spec.raw) {
+        (Value::Bytes(_), Some(raw)) => raw.dtype(),
+        (Value::Ints(_), _) if !spec.one_hot => DType::S64,
+        (Value::Bytes(_) | Value::Ints(_) | Value::Floats(_), _) => DType::F32,
+    }
+}
+
+impl Source for Pipeline {
+    fn n_examples(&self) -> u64 {
+        self.n_examples
+    }
+
+    fn arrays(&self) -> &[ArrayInfo] {
+        &self.infos
+    }
+
+    fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        self.example(index, None)
+    }
+
+    fn draw(&self, index: u64, draw: Draw) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        self.example(index, Some(draw))
+    }
+
+    fn place(&self, index: u64) -> String {
+        self.records.place(self.first + index.min(self.n_examples - 1))
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        let hash = |((_, spec), info): (&(Feature, FeatureSpec), &ArrayInfo)| {
+            let spec = serde_json::to_string(spec).expect("a spec is numbers and names");
+            let said = format!("{} {:?} {:08x} {spec}\n", info.dtype, info.dims, info.scale.to_bits());
+            let mut hash = Sha256::new();
+            hash.update(said);
+            hash.update(self.records.fingerprint());
+            hash.update(self.first.to_le_bytes());
+            hash.update(self.n_examples.to_le_bytes());
+            let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+            (info.name.clone(), hex)
+        };
+        Fingerprint { n_examples: self.n_examples, arrays: self.features.iter().zip(&self.infos).map(hash).collect() }
+    }
+
+    fn reading(&self) -> Reading {
+        Reading { n_workers: self.n_workers, is_costly: true }
+    }
+
+    fn skipped(&self) -> Option<&Skipped> {
+        Some(&self.skipped)
+    }
+}

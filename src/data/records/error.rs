@@ -1,0 +1,221 @@
+//! What can be wrong with examples on disk.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::data::image::ImageError;
+
+/// What is wrong with records, where, and what was expected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// A file that cannot be opened.
+    #[error("{}: cannot open the data file", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A folder that cannot be listed.
+    #[error("{}: cannot list the folder", path.display())]
+    List {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A pattern that is none.
+    #[error("`{pattern}` is no pattern of file names: {found}; expected one such as train-*")]
+    Pattern {
+        /// As written.
+        pattern: String,
+        /// What is wrong.
+        found: &'static str,
+    },
+    /// A pattern that no file matches.
+    #[error("{pattern}: no file has such a name; expected one at least")]
+    NoFiles {
+        /// As written, below the experiment's folder.
+        pattern: String,
+    },
+    /// Files without one record.
+    #[error("{}: no records; expected one at least", path.display())]
+    NoRecords {
+        /// The first file.
+        path: PathBuf,
+    },
+    /// Reading failed on the way.
+    #[error("{place}: cannot be read")]
+    Read {
+        /// The record.
+        place: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A compressed file.
+    #[error(
+        "{}: a {kind} file, whose records cannot be read by number; expected TFRecord files as they are\nhelp: unpack it: \
+         {remedy}",
+        path.display()
+    )]
+    Compressed {
+        /// The file.
+        path: PathBuf,
+        /// `gzip` or `zlib`.
+        kind: &'static str,
+        /// How it is unpacked.
+        remedy: String,
+    },
+    /// A length whose checksum is another.
+    #[error(
+        "{place}, at byte {at}: the checksum of its length does not agree; expected a TFRecord file{}\nhelp: copy or \
+         download the file again",
+        if *at == 0 { ": this may be another kind of file" } else { "" }
+    )]
+    Length {
+        /// The record.
+        place: String,
+        /// Where it begins.
+        at: u64,
+    },
+    /// A file that ends within a record.
+    #[error(
+        "{place}, at byte {at}: the file ends after {measured} bytes, within the record; expected {expected} at least\nhelp: \
+         copy or download the file again"
+    )]
+    Cut {
+        /// The record.
+        place: String,
+        /// Where it begins.
+        at: u64,
+        /// Bytes of the file.
+        measured: u64,
+        /// Bytes up to the record's end, or to the end of its head where that is cut.
+        expected: u64,
+    },
+    /// A record that is not read into memory.
+    #[error("{place}: {measured} bytes; expected at most {limit} in a record")]
+    TooLong {
+        /// The record.
+        place: String,
+        /// Its bytes.
+        measured: u64,
+        /// Bytes at most.
+        limit: u64,
+    },
+    /// Bytes whose checksum is another.
+    #[error(
+        "{place}: the checksum of its bytes is {measured:#010x}; expected {expected:#010x}: the record is damaged\nhelp: copy or \
+         download the file again, or leave such records out: `on_error: {{skip: N}}` under `data`"
+    )]
+    Checksum {
+        /// The record.
+        place: String,
+        /// What its bytes have.
+        measured: u32,
+        /// What the file says.
+        expected: u32,
+    },
+    /// A file that is another one than when it was indexed.
+    #[error("{}: the file has changed since this run began; expected it as it was: start the run again", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A record that is no `tf.train.Example`.
+    #[error("{place}: no tf.train.Example: {found}")]
+    Example {
+        /// The record.
+        place: String,
+        /// What the reader of messages says.
+        found: String,
+    },
+    /// A feature that a record lacks.
+    #[error("{place}: there is no feature `{key}`; it has {}{}", listed(names), key_help(names, key))]
+    Missing {
+        /// The record.
+        place: String,
+        /// The name.
+        key: String,
+        /// What there is.
+        names: Vec<String>,
+    },
+    /// A feature of another kind.
+    #[error("{place}: feature `{key}` is {measured}; expected {expected}")]
+    Kind {
+        /// The record.
+        place: String,
+        /// The name.
+        key: String,
+        /// What it is.
+        measured: String,
+        /// What its use asks for.
+        expected: String,
+    },
+    /// A whole number that its use cannot take.
+    #[error("{place}: feature `{key}` is {measured}; expected {expected}")]
+    Number {
+        /// The record.
+        place: String,
+        /// The name.
+        key: String,
+        /// What it is.
+        measured: i64,
+        /// What it may be.
+        expected: String,
+    },
+    /// An image that cannot be decoded.
+    #[error("{place}: feature `{key}`: {source}")]
+    Image {
+        /// The record.
+        place: String,
+        /// The name.
+        key: String,
+        /// What is wrong with it.
+        source: ImageError,
+    },
+    /// A folder without images in folders of classes.
+    #[error("{}: {found}; expected a folder for each class, with JPEG or PNG files in it", path.display())]
+    NoClasses {
+        /// The folder.
+        path: PathBuf,
+        /// What there is.
+        found: String,
+    },
+    /// A part that would be empty.
+    #[error(
+        "cannot keep {n_test} examples for testing; the data set has {n_records}, and one must be left to train on"
+    )]
+    Split {
+        /// Asked for.
+        n_test: u64,
+        /// There are.
+        n_records: u64,
+    },
+    /// More records left out than are allowed.
+    #[error(
+        "more than {limit} examples could not be used; the last of them: {last}\nhelp: raise `on_error: {{skip: {limit}}}` under `data` if so many may be left out"
+    )]
+    TooMany {
+        /// How many may be left out.
+        limit: u64,
+        /// The message of the last one.
+        last: String,
+    },
+}
+
+fn listed(names: &[String]) -> String {
+    match names.len() {
+        0 => "none".to_string(),
+        _ => names.iter().take(20).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn key_help(names: &[String], key: &str) -> String {
+    let score = |name: &String| strsim::jaro_winkler(&name.to_lowercase(), &key.to_lowercase());
+    match names.iter().max_by(|a, b| score(a).total_cmp(&score(b))) {
+        Some(name) => format!("\nhelp: name another one with `key`: `{name}`?"),
+        None => String::new(),
+    }
+}

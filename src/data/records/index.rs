@@ -1,0 +1,310 @@
+//! Where each record of a TFRecord file begins, found by hopping over lengths and remembered.
+//!
+//! The bytes of records are not read. What identifies them is their lengths and the checksums that the file has of them,
+//! which stand beside the lengths; whoever reads a record checks its bytes against them.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use sha2::{Digest, Sha256};
+
+use super::error::RecordError;
+use crate::files::framing::{self, FOOT, HEAD};
+use crate::files::{self, Records as Kept};
+
+/// Beyond this the oldest indexes are forgotten: 8 bytes a record.
+const MAX_CACHE: u64 = 1 << 30;
+/// Indexes of fewer records are made again each time: that takes some milliseconds.
+const MIN_KEPT: usize = 1000;
+/// What an index in the cache begins with: it changes with the format.
+const MAGIC: &[u8; 8] = b"tfridx1\n";
+/// Bytes of a record at most: an image or a page, never a whole data set.
+pub(super) const MAX_RECORD: u64 = 256 << 20;
+
+/// The indexes that are kept below a cache directory.
+pub fn indexes(cache_dir: &Path) -> Kept {
+    Kept::new(cache_dir.join("indexes"), "index", MAX_CACHE)
+}
+
+/// The records of some files.
+#[derive(Debug, PartialEq)]
+pub(super) struct Index {
+    /// For each file where its records begin, and then where the last one ends.
+    pub(super) files: Vec<Vec<u64>>,
+    /// SHA-256 of all lengths and checksums, in their order.
+    pub(super) fingerprint: String,
+}
+
+/// A file as it is on the disk.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shard {
+    pub(super) path: PathBuf,
+    pub(super) n_bytes: u64,
+    /// When it was changed: nanoseconds since 1970.
+    pub(super) changed: u128,
+}
+
+impl Shard {
+    pub(super) fn of(path: &Path) -> Result<Shard, RecordError> {
+        let failed = |source| RecordError::Open { path: path.to_path_buf(), source };
+        Shard::of_open(path, &files::open(path).map_err(failed)?).map_err(failed)
+    }
+
+    pub(super) fn of_open(path: &Path, file: &File) -> io::Result<Shard> {
+        let metadata = file.metadata()?;
+        let changed = metadata.modified()?.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        Ok(Shard { path: path.to_path_buf(), n_bytes: metadata.len(), changed })
+    }
+}
+
+/// Where a record stands, for people.
+pub(super) fn place(path: &Path, record: usize) -> String {
+    format!("{}, record {record}", path.display())
+}
+
+impl Index {
+    /// The index of these files: that of the cache where there is one, else made, and kept there. A cache that cannot be
+    /// read or written to costs time, and nothing else.
+    pub(super) fn of(shards: &[Shard], cache: Option<&Path>) -> Result<Index, RecordError> {
+        let kept = cache.map(indexes);
+        let key = key(shards);
+        if let Some(kept) = &kept
+            && let Ok(bytes) = files::read(&kept.path(&key), MAX_CACHE)
+            && let Some(index) = Index::from_bytes(&bytes, shards)
+        {
+            return Ok(index);
+        }
+        let index = Index::build(shards)?;
+        let n_records: usize = index.files.iter().map(|starts| starts.len() - 1).sum();
+        if let Some(kept) = &kept
+            && n_records >= MIN_KEPT
+            && let Err(error) = kept.keep(&key, &index.to_bytes())
+        {
+            tracing::warn!("index of records {}: {error}; it is made again each time", kept.dir().display());
+        }
+        Ok(index)
+    }
+
+    fn build(shards: &[Shard]) -> Result<Index, RecordError> {
+        let _span = tracing::info_span!("index").entered();
+        let mut hash = Sha256::new();
+        let files = shards.iter().map(|shard| hop(shard, &mut hash)).collect::<Result<_, _>>()?;
+        let fingerprint = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Index { files, fingerprint })
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend(self.fingerprint.as_bytes());
+        for starts in &self.files {
+            out.extend((starts.len() as u64).to_le_bytes());
+            out.extend(starts.iter().flat_map(|start| start.to_le_bytes()));
+        }
+        let hash = Sha256::digest(&out);
+        out.extend(hash);
+        out
+    }
+
+    /// `None` for what is damaged or does not fit the files.
+    fn from_bytes(bytes: &[u8], shards: &[Shard]) -> Option<Index> {
+        let (body, hash) = bytes.split_at_checked(bytes.len().checked_sub(32)?)?;
+        let rest = body.strip_prefix(MAGIC)?;
+        if Sha256::digest(body)[..] != *hash {
+            return None;
+        }
+        let (fingerprint, mut rest) = rest.split_at_checked(64)?;
+        let mut files = Vec::new();
+        for shard in shards {
+            let (n, after) = rest.split_first_chunk::<8>()?;
+            let n_bytes = usize::try_from(u64::from_le_bytes(*n)).ok()?.checked_mul(8)?;
+            let (starts, after) = after.split_at_checked(n_bytes)?;
+            let starts: Vec<u64> = starts.as_chunks::<8>().0.iter().map(|start| u64::from_le_bytes(*start)).collect();
+            if starts.last() != Some(&shard.n_bytes) {
+                return None;
+            }
+            files.push(starts);
+            rest = after;
+        }
+        let fingerprint = String::from_utf8(fingerprint.to_vec()).ok()?;
+        rest.is_empty().then_some(Index { files, fingerprint })
+    }
+}
+
+/// The name of an index in the cache: of the files' names, sizes and times.
+fn key(shards: &[Shard]) -> String {
+    let mut hash = Sha256::new();
+    for Shard { path, n_bytes, changed } in shards {
+        let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let name = whole.as_os_str().as_encoded_bytes();
+        hash.update((name.len() as u64).to_le_bytes());
+        hash.update(name);
+        hash.update(n_bytes.to_le_bytes());
+        hash.update(changed.to_le_bytes());
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Where the records of a file begin, and the file's end.
+fn hop(shard: &Shard, hash: &mut Sha256) -> Result<Vec<u64>, RecordError> {
+    let path = &shard.path;
+    let file = files::open(path).map_err(|source| RecordError::Open { path: path.clone(), source })?;
+    let mut file = BufReader::with_capacity(64 << 10, file);
+    let (mut starts, mut at) = (vec![0], 0u64);
+    while at < shard.n_bytes {
+        let place = || place(path, starts.len() - 1);
+        let failed = |source| RecordError::Read { place: place(), source };
+        let cut = |expected| RecordError::Cut { place: place(), at, measured: shard.n_bytes, expected };
+        if shard.n_bytes - at < HEAD as u64 {
+            return Err(match at {
+                0 => RecordError::Length { place: place(), at },
+                _ => cut(at + HEAD as u64),
+            });
+        }
+        let mut head = [0; HEAD];
+        file.read_exact(&mut head).map_err(failed)?;
+        let (length, is_intact) = framing::length(&head);
+        if !is_intact {
+            return Err(match compression(&head).filter(|_| at == 0) {
+                Some((kind, remedy)) => RecordError::Compressed {
+                    path: path.clone(),
+                    kind,
+                    remedy: remedy.replace("FILE", &path.display().to_string()),
+                },
+                None => RecordError::Length { place: place(), at },
+            });
+        }
+        let end = length.checked_add((HEAD + FOOT) as u64).and_then(|n_bytes| at.checked_add(n_bytes));
+        let Some(end) = end.filter(|end| *end <= shard.n_bytes) else {
+            return Err(cut(end.unwrap_or(u64::MAX)));
+        };
+        if length > MAX_RECORD {
+            return Err(RecordError::TooLong { place: place(), measured: length, limit: MAX_RECORD });
+        }
+        file.seek_relative(length as i64).map_err(failed)?;
+        let mut foot = [0; FOOT];
+        file.read_exact(&mut foot).map_err(failed)?;
+        hash.update(length.to_le_bytes());
+        hash.update(foot);
+        starts.push(end);
+        at = end;
+    }
+    // A file may grow while it is read: what came later is not of this run.
+    debug_assert!(file.seek(SeekFrom::Current(0)).is_ok_and(|position| position == at));
+    Ok(starts)
+}
+
+/// What a compressed file begins with, and how it is unpacked.
+fn compression(head: &[u8]) -> Option<(&'static str, &'static str)> {
+    match head {
+        [0x1f, 0x8b, 0x08, ..] => Some(("gzip", "gunzip -c FILE > FILE.unpacked")),
+        // RFC 1950: deflate with a window of up to 32 KiB, and a check of the two bytes.
+        [cmf @ 0x08..=0x78, flg, ..] if cmf & 0x0f == 8 && (u16::from(*cmf) << 8 | u16::from(*flg)) % 31 == 0 => {
+            Some((
+                "zlib",
+                "python3 -c 'import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))' < FILE > FILE.unpacked",
+            ))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::framing::framed;
+    use std::fs;
+    use std::io::Write as _;
+
+    fn shard(path: &Path, bytes: &[u8]) -> Shard {
+        fs::write(path, bytes).unwrap();
+        Shard::of(path).unwrap()
+    }
+
+    fn whole() -> Vec<u8> {
+        [framed(b"one"), framed(b""), framed(b"three")].concat()
+    }
+
+    #[test]
+    fn an_index_is_kept_and_made_again_when_it_is_damaged_or_the_file_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, cache) = (folder.path().join("a"), folder.path().join("cache"));
+        let kept = indexes(&cache);
+        let few = Index::of(&[shard(&path, &whole())], Some(&cache)).unwrap();
+        assert_eq!((few.files, kept.size().unwrap().0), (vec![vec![0, 19, 35, 56]], 0));
+        let whole = framed(b"one").repeat(MIN_KEPT);
+        let shards = [shard(&path, &whole)];
+        let index = Index::of(&shards, Some(&cache)).unwrap();
+        let of_cache = kept.path(&key(&shards));
+        let bytes = fs::read(&of_cache).unwrap();
+        assert_eq!(Index::from_bytes(&bytes, &shards).as_ref(), Some(&index));
+        for at in (0..bytes.len()).step_by(37) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert_eq!(Index::from_bytes(&damaged, &shards), None);
+            assert_eq!(Index::from_bytes(&bytes[..at], &shards), None);
+        }
+        fs::write(&of_cache, b"damaged").unwrap();
+        assert_eq!(Index::of(&shards, Some(&cache)).unwrap(), index);
+        assert_eq!(fs::read(&of_cache).unwrap(), bytes);
+        // Another record: another key, another fingerprint.
+        let longer = [shard(&path, &[&whole[..], &framed(b"four")].concat())];
+        let other = Index::of(&longer, Some(&cache)).unwrap();
+        assert!(other.fingerprint != index.fingerprint && other.files[0].len() == MIN_KEPT + 2);
+        // A record of other bytes: its checksum tells.
+        let other = [shard(&path, &[&framed(b"One"), &whole[19..]].concat())];
+        assert_ne!(Index::of(&other, None).unwrap().fingerprint, index.fingerprint);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_file_and_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let name = path.display().to_string();
+        let refused =
+            |bytes: &[u8]| Index::of(&[shard(&path, bytes)], None).unwrap_err().to_string().replace(&name, "a");
+        for end in 1..whole().len() {
+            if [19, 35].contains(&end) {
+                continue;
+            }
+            let error = refused(&whole()[..end]);
+            assert!(error.starts_with("a, record ") && error.contains("expected"), "{error}");
+        }
+        assert_eq!(
+            refused(&whole()[..50]),
+            "a, record 2, at byte 35: the file ends after 50 bytes, within the record; expected 56 at least\n\
+             help: copy or download the file again"
+        );
+        let mut flipped = whole();
+        flipped[20] ^= 0x10;
+        assert_eq!(
+            refused(&flipped),
+            "a, record 1, at byte 19: the checksum of its length does not agree; expected a TFRecord file\n\
+             help: copy or download the file again"
+        );
+        assert_eq!(
+            refused(b"x,y\n1.0,2.0\n3.0,4.0"),
+            "a, record 0, at byte 0: the checksum of its length does not agree; expected a TFRecord file: this may be another \
+             kind of file\nhelp: copy or download the file again"
+        );
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        gzip.write_all(&whole()).unwrap();
+        assert_eq!(
+            refused(&gzip.finish().unwrap()),
+            "a: a gzip file, whose records cannot be read by number; expected TFRecord files as they are\n\
+             help: unpack it: gunzip -c a > a.unpacked"
+        );
+        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+        zlib.write_all(&whole()).unwrap();
+        assert!(refused(&zlib.finish().unwrap()).starts_with("a: a zlib file, whose records"));
+        // A length of its own checksum that no memory holds.
+        let length = (MAX_RECORD + 1).to_le_bytes();
+        let head = [&length[..], &framing::masked_crc(&length).to_le_bytes()].concat();
+        let sparse = fs::File::create(&path).unwrap();
+        (&sparse).write_all(&head).unwrap();
+        sparse.set_len(MAX_RECORD + 17).unwrap();
+        let error = Index::of(&[Shard::of(&path).unwrap()], None).unwrap_err().to_string().replace(&name, "a");
+        assert_eq!(error, "a, record 0: 268435457 bytes; expected at most 268435456 in a record");
+    }
+}

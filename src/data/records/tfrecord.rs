@@ -1,0 +1,275 @@
+//! TFRecord files of `tf.train.Example`s, read by number.
+//!
+//! Opening makes or finds an [`Index`]: 8 bytes of memory for a record. Reading a record reads its bytes alone, in one call
+//! of the system, from any thread; files are kept open, so many at most.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::error::RecordError;
+use super::index::{Index, Shard, place};
+use super::{Records, Values, parse};
+use crate::files;
+use crate::files::framing::{self, FOOT, HEAD};
+
+/// Files that are open at a time: a data set of a thousand must not use up what a process may open.
+const MAX_OPEN: usize = 64;
+
+/// The records of TFRecord files, one file after the other.
+#[derive(Debug)]
+pub struct TfRecords {
+    shards: Vec<Shard>,
+    index: Index,
+    /// For each file the number of its first record among all.
+    firsts: Vec<u64>,
+    n_records: u64,
+    open: Mutex<VecDeque<(usize, Arc<File>)>>,
+}
+
+impl TfRecords {
+    /// The records of `files`, in this order. `cache` is the folder in which indexes are kept, so that the next run finds
+    /// them; without it the files are gone through each time.
+    ///
+    /// # Errors
+    /// A file that cannot be opened, is compressed, is no TFRecord file or is cut; no record at all.
+    pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<TfRecords, RecordError> {
+        let shards = files.iter().map(|path| Shard::of(path)).collect::<Result<Vec<_>, _>>()?;
+        let index = Index::of(&shards, cache)?;
+        let mut n_records = 0;
+        let firsts = index.files.iter().map(|starts| {
+            let first = n_records;
+            n_records += starts.len() as u64 - 1;
+            first
+        });
+        let firsts = firsts.collect();
+        if n_records == 0 {
+            let path = files.first().cloned().unwrap_or_default();
+            return Err(RecordError::NoRecords { path });
+        }
+        Ok(TfRecords { shards, index, firsts, n_records, open: Mutex::default() })
+    }
+
+    /// The files that `patterns` name, each relative to `folder`: names, or patterns with `*`, `?` and `[…]`, whose files are
+    /// in the order of their names. A file that several name comes once.
+    ///
+    /// # Errors
+    /// A pattern that is none, or that no file matches.
+    pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, RecordError> {
+        let mut files: Vec<PathBuf> = Vec::new();
+        for pattern in patterns {
+            let pattern = pattern.as_ref();
+            let named = folder.join(pattern);
+            let found = match named.exists() {
+                true => vec![named],
+                false => matching(folder, pattern)?,
+            };
+            for file in found {
+                if !files.contains(&file) {
+                    files.push(file);
+                }
+            }
+        }
+        Ok(files)
+    }
+
+    /// The bytes of record `index`, whose checksum is right.
+    ///
+    /// # Errors
+    /// A record that cannot be read or is damaged; a file that has changed.
+    pub fn bytes(&self, index: u64) -> Result<Vec<u8>, RecordError> {
+        let (file_idx, record) = self.find(index);
+        let starts = &self.index.files[file_idx];
+        let (start, end) = (starts[record], starts[record + 1]);
+        let shard = &self.shards[file_idx];
+        let place = || place(&shard.path, record);
+        let file = self.file(file_idx)?;
+        let n_bytes = usize::try_from(end - start).expect("the index has no record beyond its limit");
+        let mut frame = vec![0; n_bytes];
+        read_exact_at(&file, &mut frame, start).map_err(|source| RecordError::Read { place: place(), source })?;
+        let head: &[u8; HEAD] = frame.first_chunk().expect("the index has no record without a head");
+        let length = n_bytes - HEAD - FOOT;
+        if framing::length(head) != (length as u64, true) {
+            return Err(RecordError::Changed { path: shard.path.clone() });
+        }
+        let foot: [u8; FOOT] = *frame.last_chunk().expect("the index has no record without a foot");
+        frame.truncate(HEAD + length);
+        frame.drain(..HEAD);
+        let (measured, expected) = (framing::masked_crc(&frame), u32::from_le_bytes(foot));
+        match measured == expected {
+            true => Ok(frame),
+            false => Err(RecordError::Checksum { place: place(), measured, expected }),
+        }
+    }
+
+    /// The file of a record, and its number there.
+    fn find(&self, index: u64) -> (usize, usize) {
+        // Of files without records the last one begins where a file with some does.
+        let file_idx = self.firsts.partition_point(|&first| first <= index).saturating_sub(1);
+        (file_idx, (index - self.firsts[file_idx]) as usize)
+    }
+
+    fn file(&self, file_idx: usize) -> Result<Arc<File>, RecordError> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = open.iter().position(|(other, _)| *other == file_idx) {
+            // The one that was not used for longest is in front.
+            let found = open.remove(at).expect("it was found there");
+            let file = Arc::clone(&found.1);
+            open.push_back(found);
+            return Ok(file);
+        }
+        let shard = &self.shards[file_idx];
+        let failed = |source| RecordError::Open { path: shard.path.clone(), source };
+        let file = files::open(&shard.path).map_err(failed)?;
+        if Shard::of_open(&shard.path, &file).map_err(failed)? != *shard {
+            return Err(RecordError::Changed { path: shard.path.clone() });
+        }
+        if open.len() >= MAX_OPEN {
+            open.pop_front();
+        }
+        let file = Arc::new(file);
+        open.push_back((file_idx, Arc::clone(&file)));
+        Ok(file)
+    }
+}
+
+impl Records for TfRecords {
+    fn n_records(&self) -> u64 {
+        self.n_records
+    }
+
+    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, RecordError> {
+        let bytes = self.bytes(index)?;
+        parse(bytes, keys).map_err(|found| RecordError::Example { place: self.place(index), found })
+    }
+
+    fn place(&self, index: u64) -> String {
+        let (file_idx, record) = self.find(index);
+        place(&self.shards[file_idx].path, record)
+    }
+
+    fn fingerprint(&self) -> &str {
+        &self.index.fingerprint
+    }
+}
+
+/// The files that a pattern matches, in the order of their names.
+fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, RecordError> {
+    // The folder's own name may hold a `[`.
+    let whole = match Path::new(pattern).is_absolute() {
+        true => pattern.to_string(),
+        false => {
+            Path::new(&glob::Pattern::escape(&folder.to_string_lossy())).join(pattern).to_string_lossy().into_owned()
+        }
+    };
+    let found =
+        glob::glob(&whole).map_err(|error| RecordError::Pattern { pattern: pattern.to_string(), found: error.msg })?;
+    let mut files: Vec<PathBuf> = found.filter_map(Result::ok).filter(|path| path.is_file()).collect();
+    files.sort();
+    match files.is_empty() {
+        true => Err(RecordError::NoFiles { pattern: folder.join(pattern).display().to_string() }),
+        false => Ok(files),
+    }
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, into, at)
+}
+
+#[cfg(not(unix))]
+fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
+    use std::io::{Read as _, Seek as _};
+    let mut own = file.try_clone()?;
+    own.seek(io::SeekFrom::Start(at))?;
+    own.read_exact(into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::framing::framed;
+    use std::fs;
+
+    /// Files of so many records each, of which each says its number.
+    fn files(folder: &Path, counts: &[usize]) -> Vec<PathBuf> {
+        let mut number = 0..;
+        let file = |(idx, n): (usize, &usize)| {
+            let path = folder.join(format!("train-{idx:02}"));
+            let records: Vec<u8> =
+                number.by_ref().take(*n).flat_map(|n: u32| framed(n.to_string().as_bytes())).collect();
+            fs::write(&path, records).unwrap();
+            path
+        };
+        counts.iter().enumerate().map(file).collect()
+    }
+
+    #[test]
+    fn any_record_is_read_by_number_from_more_files_than_are_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut counts = vec![0, 3, 0, 0, 5];
+        counts.extend([1; MAX_OPEN + 10]);
+        let files = files(folder.path(), &counts);
+        let records = TfRecords::open(&files, None).unwrap();
+        assert_eq!(records.n_records(), 8 + MAX_OPEN as u64 + 10);
+        for index in (0..records.n_records()).rev().chain(0..records.n_records()) {
+            assert_eq!(records.bytes(index).unwrap(), index.to_string().as_bytes());
+        }
+        assert_eq!(records.open.lock().unwrap().len(), MAX_OPEN);
+        assert_eq!(records.place(2), format!("{}, record 2", files[1].display()));
+        assert_eq!(records.place(3), format!("{}, record 0", files[4].display()));
+        let empty = TfRecords::open(&files[..1], None).unwrap_err().to_string();
+        assert_eq!(empty, format!("{}: no records; expected one at least", files[0].display()));
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_wherever_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let whole = [framed(b"one"), framed(b"three")].concat();
+        for at in 19 * 8..whole.len() * 8 {
+            let mut flipped = whole.clone();
+            flipped[at / 8] ^= 1 << (at % 8);
+            fs::write(&path, &flipped).unwrap();
+            let error = match TfRecords::open(std::slice::from_ref(&path), None) {
+                Ok(records) => {
+                    assert_eq!(records.bytes(0).unwrap(), b"one");
+                    records.bytes(1).unwrap_err()
+                }
+                Err(error) => error,
+            };
+            assert!(error.to_string().contains("a, record 1"), "bit {at}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_changes_under_a_run_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files(folder.path(), &[2, 2]);
+        let records = TfRecords::open(&files, None).unwrap();
+        fs::write(&files[1], [framed(b"other"), framed(b"x")].concat()).unwrap();
+        let error = records.bytes(2).unwrap_err().to_string();
+        assert!(error.contains("train-01: the file has changed since this run began"), "{error}");
+        assert_eq!(records.bytes(1).unwrap(), b"1");
+    }
+
+    #[test]
+    fn patterns_name_files_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("a[b]");
+        fs::create_dir(&inner).unwrap();
+        let all = files(&inner, &[1, 1, 1]);
+        assert_eq!(TfRecords::files(&inner, &["train-*"]).unwrap(), all);
+        assert_eq!(
+            TfRecords::files(&inner, &["train-02", "train-0[01]", "train-*"]).unwrap(),
+            [all[2].clone(), all[0].clone(), all[1].clone()]
+        );
+        assert_eq!(TfRecords::files(folder.path(), &["a[[]b]/train-?1"]).unwrap(), [all[1].clone()]);
+        let error = TfRecords::files(&inner, &["test-*"]).unwrap_err().to_string();
+        assert_eq!(error, format!("{}/test-*: no file has such a name; expected one at least", inner.display()));
+        let error = TfRecords::files(&inner, &["a***b"]).unwrap_err().to_string();
+        assert!(error.starts_with("`a***b` is no pattern of file names: "), "{error}");
+    }
+}

@@ -1,0 +1,306 @@
+//! The part of the `data` block that names examples on disk: TFRecord files and folders of images, what features are made of,
+//! and how they are read.
+
+use super::data_config::{DataConfig, Examples, wrong_in};
+use super::error::TrainError;
+use crate::data::pipeline::Options;
+use crate::data::records::{ImageFolder, Records, TfRecords};
+use crate::data::{Feature, Pipeline, Source};
+use crate::pjrt::Setup;
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// File names or patterns: one, or a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Patterns(pub Vec<String>);
+
+impl<'de> Deserialize<'de> for Patterns {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Patterns, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Patterns;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a file name or a pattern such as train-*, or a list of them")
+            }
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<Patterns, E> {
+                Ok(Patterns(vec![value.to_string()]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Patterns, A::Error> {
+                let mut patterns = Vec::new();
+                while let Some(pattern) = seq.next_element()? {
+                    patterns.push(pattern);
+                }
+                match patterns.is_empty() {
+                    true => Err(de::Error::invalid_length(0, &self)),
+                    false => Ok(Patterns(patterns)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// What is done about an example that cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tolerance {
+    /// The run ends.
+    #[default]
+    Stop,
+    /// It is left out, up to so many; then the run ends.
+    Skip(u64),
+}
+
+impl Serialize for Tolerance {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Tolerance::Stop => serializer.serialize_str("stop"),
+            Tolerance::Skip(limit) => serializer.collect_map([("skip", limit)]),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Tolerance {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Tolerance, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Tolerance;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`stop`, or `{skip: N}`: how many examples may be left out, 1 at least")
+            }
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<Tolerance, E> {
+                match value {
+                    "stop" => Ok(Tolerance::Stop),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(value), &self)),
+                }
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tolerance, A::Error> {
+                let entry: Option<(String, u64)> = map.next_entry()?;
+                let rest: Option<(String, u64)> = map.next_entry()?;
+                match (entry, rest) {
+                    (Some((key, limit)), None) if key == "skip" && limit > 0 => Ok(Tolerance::Skip(limit)),
+                    _ => Err(de::Error::invalid_value(de::Unexpected::Map, &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl DataConfig {
+    /// The examples where they are on disk; `None` where `data` names files that are read into memory.
+    pub(super) fn read_records(&self, path: &Path, features: &[Feature]) -> Result<Option<Examples>, TrainError> {
+        let wrong = |keys: &[&str], measured: &str, expected: &str| Err(wrong_in(path, keys, measured, expected));
+        if self.tfrecord.is_none() && self.images.is_none() {
+            let set = [
+                ("features", !self.features.is_empty()),
+                ("workers", self.workers.is_some()),
+                ("on_error", self.on_error != Tolerance::Stop),
+            ];
+            return match set.iter().find(|(_, is_set)| *is_set) {
+                Some((key, _)) => {
+                    let expected = "it with `tfrecord` or `images`: other files are read into memory as they are";
+                    wrong(&[key], &format!("`{key}` without records"), expected)
+                }
+                None => Ok(None),
+            };
+        }
+        let others = [
+            ("csv", self.csv.is_some()),
+            ("npz", self.npz.is_some()),
+            ("idx", self.idx.is_some()),
+            ("mnist", self.mnist.is_some()),
+            ("arrays", !self.arrays.is_empty()),
+            ("images", self.tfrecord.is_some() && self.images.is_some()),
+        ];
+        if let Some((key, _)) = others.iter().find(|(_, is_set)| *is_set) {
+            let own = if self.tfrecord.is_some() { "tfrecord" } else { "images" };
+            return wrong(&[key], &format!("`{key}` beside `{own}`"), "one of them");
+        }
+        if self.workers == Some(0) {
+            return wrong(&["workers"], "`workers: 0`", "1 at least, or none said: as many as there are cores");
+        }
+        self.check_features(path, features)?;
+        let factors = self.factors(path, features)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let pipeline = |tfrecord: Option<&Patterns>, images: Option<&PathBuf>| -> Result<Pipeline, TrainError> {
+            let records: Arc<dyn Records> = match (tfrecord, images) {
+                (Some(Patterns(patterns)), _) => {
+                    let files = TfRecords::files(folder, patterns).map_err(of_record)?;
+                    Arc::new(TfRecords::open(&files, Setup::from_env().cache_dir.as_deref()).map_err(of_record)?)
+                }
+                (None, Some(images)) => Arc::new(ImageFolder::open(&folder.join(images)).map_err(of_record)?),
+                (None, None) => unreachable!("one of them is asked for"),
+            };
+            let mut pipeline = Pipeline::new(records, features, &self.features, self.options())?;
+            for (name, factor) in &factors {
+                pipeline = pipeline.scaled(name, *factor);
+            }
+            Ok(pipeline)
+        };
+        let whole = pipeline(self.tfrecord.as_ref(), self.images.as_ref());
+        let (training, test) = match (self.n_test, &self.test) {
+            (Some(n_test), None) => whole?.split_tail(n_test)?,
+            (None, Some(test)) => {
+                let kinds = (self.tfrecord.is_some(), test.tfrecord.is_some(), test.images.is_some());
+                let is_of_kind = matches!(kinds, (true, true, false) | (false, false, true));
+                if !is_of_kind || test.csv.is_some() || test.npz.is_some() || test.idx.is_some() {
+                    let expected = if kinds.0 { "`test: {tfrecord: FILES}`" } else { "`test: {images: DIRECTORY}`" };
+                    return wrong(&["test"], "`test` of another kind", expected);
+                }
+                (whole?, pipeline(test.tfrecord.as_ref(), test.images.as_ref())?)
+            }
+            (None, None) => return wrong(&[], "nothing for testing", "`n_test: N`, or `test: {tfrecord: FILES}`"),
+            (Some(_), Some(_)) => return wrong(&["test"], "both `n_test` and `test`", "one of them"),
+        };
+        let boxed = |pipeline| -> Box<dyn Source> { Box::new(pipeline) };
+        Ok(Some(Examples { training: boxed(training), test: boxed(test) }))
+    }
+
+    fn check_features(&self, path: &Path, features: &[Feature]) -> Result<(), TrainError> {
+        for (name, spec) in &self.features {
+            let Some(feature) = features.iter().find(|feature| feature.name == *name) else {
+                let names: Vec<&str> = features.iter().map(|feature| feature.name.as_str()).collect();
+                let expected = format!("a feature of the model: {}", names.join(", "));
+                return Err(wrong_in(path, &["features", name], &format!("`features` of {name}"), &expected));
+            };
+            if let Some((keys, measured, expected)) = spec.fault(feature) {
+                let keys: Vec<&str> = ["features", name.as_str()].into_iter().chain(keys).collect();
+                return Err(wrong_in(path, &keys, &format!("{measured} for `{name}`"), &expected));
+            }
+        }
+        Ok(())
+    }
+
+    fn options(&self) -> Options {
+        let n_cores = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let n_skipped_max = match self.on_error {
+            Tolerance::Stop => 0,
+            Tolerance::Skip(limit) => limit,
+        };
+        Options { n_workers: self.workers.unwrap_or_else(n_cores) as usize, n_skipped_max }
+    }
+}
+
+fn of_record(error: crate::data::records::RecordError) -> TrainError {
+    crate::data::DataError::from(error).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::DType;
+    use crate::models::yaml;
+
+    /// What is said of `data: TEXT`, with the place, in a file whose `data` stands on the second line.
+    fn refused(data: &str) -> (String, String) {
+        let features = [Feature::compute("images", [8, 8, 3]), Feature::exact("labels", DType::S32, []).label()];
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("e.yaml");
+        std::fs::write(&path, format!("model: {{}}\ndata: {data}\n")).unwrap();
+        let config: DataConfig = yaml::from_str("e.yaml", data).unwrap();
+        let error = config.read(&path, &features).unwrap_err().to_string();
+        let error = error.replace(&format!("{}", folder.path().display()), "");
+        let (place, message) = error.lines().next().unwrap().split_once(": ").unwrap();
+        (place.to_string(), message.to_string())
+    }
+
+    #[test]
+    fn keys_that_do_not_go_together_are_refused_with_their_place() {
+        for (data, key, expected) in [
+            (
+                "{csv: a.csv, n_test: 1, workers: 2}",
+                "workers",
+                "`data` has `workers` without records, expected it with `tfrecord` or `images`: other files are read into \
+                 memory as they are",
+            ),
+            (
+                "{tfrecord: a*, csv: b.csv, n_test: 1}",
+                "csv:",
+                "`data` has `csv` beside `tfrecord`, expected one of them",
+            ),
+            (
+                "{tfrecord: a*, images: b, n_test: 1}",
+                "images",
+                "`data` has `images` beside `tfrecord`, expected one of them",
+            ),
+            (
+                "{tfrecord: a*, n_test: 1, workers: 0}",
+                "workers",
+                "`data` has `workers: 0`, expected 1 at least, or none said: as many as there are cores",
+            ),
+            (
+                "{tfrecord: a*, features: {image: {}}}",
+                "image:",
+                "`data` has `features` of image, expected a feature of the model: images, labels",
+            ),
+            (
+                "{tfrecord: a*, features: {labels: {resize: bicubic}}}",
+                "resize",
+                "`data` has `resize` for `labels`, expected it of an image, [height, width, 1 or 3]: `labels` has dims []",
+            ),
+            (
+                "{tfrecord: a*, features: {images: {mean: [1.0]}}}",
+                "mean",
+                "`data` has `mean: [1.0]` for `images`, expected finite numbers, one for each of 3 channels",
+            ),
+            (
+                "{tfrecord: a*, features: {images: {std: [1, 0, 1]}}}",
+                "std",
+                "`data` has `std: [1.0, 0.0, 1.0]` for `images`, expected numbers above 0, one for each of 3 channels",
+            ),
+            (
+                "{tfrecord: a*, features: {images: {random_resized_crop: {area_range: [0, 1]}}}}",
+                "area_range",
+                "`data` has `area_range: [0.0, 1.0]` for `images`, expected two shares above 0 and up to 1, the lesser first",
+            ),
+            (
+                "{tfrecord: a*, features: {images: {random_flip: true, raw: u8}}}",
+                "raw",
+                "`data` has `raw` with `random_flip` for `images`, expected one of them: raw bytes are no encoded image",
+            ),
+            (
+                "{tfrecord: a*, features: {images: {random_flip: true, offset: 1}}}",
+                "offset",
+                "`data` has `offset` with `random_flip` for `images`, expected one of them: an image is no whole number",
+            ),
+            (
+                "{tfrecord: a*, features: {images: {half_pixel_centers: true}}}",
+                "half_pixel_centers",
+                "`data` has `half_pixel_centers` without `resize` for `images`, expected it with `resize: bicubic` or `resize: \
+                 bilinear`",
+            ),
+            (
+                "{tfrecord: a*, features: {labels: {one_hot: true}}}",
+                "one_hot",
+                "`data` has `one_hot` for `labels`, expected it of a row, one number for each class: `labels` has dims []",
+            ),
+        ] {
+            let column = format!("data: {data}").rfind(key).unwrap() + 1;
+            assert_eq!(refused(data), (format!("/e.yaml:2:{column}"), expected.to_string()), "{data}");
+        }
+    }
+
+    #[test]
+    fn files_and_errors_are_said_in_two_ways_each() {
+        let config = |text: &str| yaml::from_str::<DataConfig>("e.yaml", text);
+        assert_eq!(config("{tfrecord: a*}").unwrap().tfrecord, Some(Patterns(vec!["a*".to_string()])));
+        let two = config("{tfrecord: [a, b*], on_error: {skip: 3}}").unwrap();
+        assert_eq!(two.tfrecord, Some(Patterns(vec!["a".to_string(), "b*".to_string()])));
+        assert_eq!((two.on_error, config("{on_error: stop}").unwrap().on_error), (Tolerance::Skip(3), Tolerance::Stop));
+        // What is written is read.
+        let text = serde_json::to_string(&two).unwrap();
+        assert_eq!(serde_json::from_str::<DataConfig>(&text).unwrap(), two);
+        for (text, expected) in [
+            ("{tfrecord: []}", "a file name or a pattern such as train-*, or a list of them"),
+            ("{on_error: skip}", "`stop`, or `{skip: N}`: how many examples may be left out, 1 at least"),
+            ("{on_error: {skip: 0}}", "`stop`, or `{skip: N}`"),
+            ("{on_error: {stop: 1}}", "`stop`, or `{skip: N}`"),
+        ] {
+            let error = config(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

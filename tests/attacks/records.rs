@@ -1,0 +1,246 @@
+//! Training on TFRecords: killed and gone on with, and on files that are damaged or not what the experiment says.
+
+use super::binary;
+use super::streams::{kill, text};
+use bf16scope::data::image;
+use bf16scope::data::records::{Records, TfRecords, Value};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const FEATURES: &str = "    images: {key: image/encoded, random_resized_crop: {}, center_crop: {crop_padding: 8}, resize: bicubic, random_flip: true,
+             mean: [123.675, 116.28, 103.53], std: [58.395, 57.12, 57.375]}
+    labels: {key: image/class/label, offset: -1}
+";
+
+/// An experiment on the shapes of `tests/data/input`: 27 to train on, 6 to test on.
+struct Shapes {
+    folder: tempfile::TempDir,
+}
+
+impl Shapes {
+    fn new() -> Shapes {
+        let folder = tempfile::tempdir().unwrap();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/input");
+        for shard in 0..3 {
+            let name = format!("shapes-{shard:05}-of-00003");
+            std::fs::copy(from.join(&name), folder.path().join(&name)).unwrap();
+        }
+        let shapes = Shapes { folder };
+        shapes.write("", FEATURES, "batch: 4");
+        shapes
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, data: &str, features: &str, train: &str) {
+        let model = "{kind: mlp, input: [16, 16, 3], n_classes: 3, hidden: [4]}";
+        let text = format!(
+            "model: {model}\ndata:\n  tfrecord: shapes-*\n  n_test: 6\n{data}  features:\n{features}train: {{{train}}}\n"
+        );
+        std::fs::write(self.path("shapes.yaml"), text).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = binary::bf16scope(&[&["train", "shapes.yaml", "--no-run"], args].concat());
+        command.current_dir(self.folder.path());
+        command
+    }
+
+    fn train(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Flips a bit of a byte of a file.
+    fn flip(&self, name: &str, at: usize) {
+        let mut bytes = std::fs::read(self.path(name)).unwrap();
+        bytes[at] ^= 4;
+        std::fs::write(self.path(name), bytes).unwrap();
+    }
+
+    /// What is said of an experiment that cannot be trained.
+    fn refused(&self) -> String {
+        let output = self.train(&["--checkpoint", "run.safetensors"]);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(!self.path("run.safetensors").exists());
+        stderr
+    }
+}
+
+#[test]
+fn a_killed_run_goes_on_with_other_workers_and_has_the_same_weights() {
+    const TRAIN: &str = "batch: 4, save_checkpoints_steps: 4";
+    let shapes = Shapes::new();
+    shapes.write("  workers: 1\n", FEATURES, TRAIN);
+    let output = shapes.train(&["--epochs", "40", "--checkpoint", "whole.safetensors"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let args = ["--epochs", "40", "--checkpoint", "killed.safetensors"];
+    let mut child = shapes.command(&args).spawn().unwrap();
+    // The first is written in the middle of an epoch, which has 6 steps.
+    let began = std::time::Instant::now();
+    while !shapes.path("killed.safetensors").exists() {
+        assert!(began.elapsed().as_secs() < 120, "no checkpoint within two minutes");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    kill("KILL", &child);
+    child.wait().unwrap();
+    shapes.write("  workers: 3\n", FEATURES, TRAIN);
+    let output = shapes.train(&["--epochs", "40", "--checkpoint", "killed.safetensors", "--resume"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let bytes = |name: &str| std::fs::read(shapes.path(name)).unwrap();
+    assert!(bytes("killed.safetensors") == bytes("whole.safetensors"), "other weights");
+    // Other files are other data.
+    std::fs::remove_file(shapes.path("shapes-00001-of-00003")).unwrap();
+    let output = shapes.train(&["--epochs", "41", "--checkpoint", "killed.safetensors", "--resume"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.starts_with("bf16scope: killed.safetensors: the checkpoint is of another run:"), "{stderr}");
+}
+
+#[test]
+fn damaged_records_end_the_run_or_are_left_out_and_counted() {
+    let shapes = Shapes::new();
+    shapes.flip("shapes-00000-of-00003", 500);
+    let stderr = shapes.refused();
+    let message = "bf16scope: shapes-00000-of-00003, record 0: the checksum of its bytes is 0x";
+    assert!(stderr.starts_with(message) && stderr.contains("`on_error: {skip: N}` under `data`"), "{stderr}");
+
+    // One in the first file, one in the part for testing.
+    shapes.write("  on_error: {skip: 1}\n", FEATURES, "batch: 4");
+    shapes.flip("shapes-00002-of-00003", 14_000);
+    let output = shapes.train(&["--epochs", "1", "--checkpoint", "run.safetensors"]);
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    // Each is said once: the training's, and the test's.
+    let said = |name: &str| stderr.matches(&format!("left out, 1 of at most 1: {name}")).count();
+    assert_eq!((said("shapes-00000-of-00003, record 0"), said("shapes-00002-of-00003, record ")), (1, 1), "{stderr}");
+
+    shapes.flip("shapes-00001-of-00003", 500);
+    let output = shapes.train(&["--epochs", "1", "--checkpoint", "other.safetensors"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("bf16scope: more than 1 examples could not be used; the last of them: shapes-0000"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn what_is_not_as_the_experiment_says_is_named_by_file_record_and_feature() {
+    let shapes = Shapes::new();
+    let labels = |of: &str| FEATURES.replace("key: image/class/label, offset: -1", of);
+    shapes.write("", &labels("key: image/class/text"), "batch: 4");
+    assert_eq!(
+        shapes.refused(),
+        "bf16scope: shapes-00000-of-00003, record 0: there is no feature `image/class/text`; it has `image/class/label`, \
+         `image/encoded`, `image/object/bbox`, `thumbnail`\nhelp: name another one with `key`: `image/class/label`?\n"
+    );
+    // Records 0, 1, 3 and 5 are among the sixteen that are looked at.
+    shapes.write("", &labels("key: image/class/label"), "batch: 4");
+    assert_eq!(
+        shapes.refused(),
+        "bf16scope: shapes-00000-of-00003, record 5: number 0 of `labels` is 3; expected a whole number from 0 to 2\n"
+    );
+    shapes.write("", &labels("key: image/encoded"), "batch: 4");
+    assert_eq!(
+        shapes.refused(),
+        "bf16scope: shapes-00000-of-00003, record 0: array `labels` is f32, which does not become s32; expected pred or integers \
+         of 8 to 64 bits\nhelp: save it as int32, if these are whole numbers: in NumPy, `labels.astype('int32')`\n"
+    );
+    shapes.write("", &FEATURES.replace("resize: bicubic, ", ""), "batch: 4");
+    assert_eq!(
+        shapes.refused(),
+        "bf16scope: shapes-00000-of-00003, record 0: feature `image/encoded`: an image of 32 × 32 pixels; expected 16 × 16\n\
+         help: say how it is made so: `resize: bicubic` or `resize: bilinear`\n"
+    );
+    // A file that ends within a record.
+    shapes.write("", FEATURES, "batch: 4");
+    let bytes = std::fs::read(shapes.path("shapes-00001-of-00003")).unwrap();
+    std::fs::write(shapes.path("shapes-00001-of-00003"), &bytes[..bytes.len() - 1]).unwrap();
+    let stderr = shapes.refused();
+    let message = "bf16scope: shapes-00001-of-00003, record 10, at byte ";
+    assert!(
+        stderr.starts_with(message) && stderr.contains("the file ends after 15380 bytes, within the record"),
+        "{stderr}"
+    );
+}
+
+/// A number below `bound`: Knuth's generator, the upper half of it.
+fn below(state: &mut u64, bound: usize) -> usize {
+    *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+    ((*state >> 32) as usize) % bound
+}
+
+/// Bytes that are changed in a few places, cut, or repeated.
+fn mutated(bytes: &[u8], state: &mut u64) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for _ in 0..=below(state, 4) {
+        let at = below(state, bytes.len().max(1)).min(bytes.len().saturating_sub(1));
+        match below(state, 5) {
+            _ if bytes.is_empty() => {}
+            0 => bytes[at] ^= 1 << below(state, 8),
+            1 => bytes[at] = below(state, 256) as u8,
+            2 => bytes.truncate(at),
+            3 => drop(bytes.drain(at..(at + 1 + below(state, 16)).min(bytes.len()))),
+            _ => bytes[at] = [0, 0x7f, 0x80, 0xff][below(state, 4)],
+        }
+    }
+    bytes
+}
+
+/// Mutated images, and mutated files of records whose checksums are right: errors that print, or pixels, and no panic.
+fn mutations(cases: std::ops::Range<u64>) -> [u64; 4] {
+    let folder = tempfile::tempdir().unwrap();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/input");
+    let whole = TfRecords::open(&TfRecords::files(&from, &["shapes-*"]).unwrap(), None).unwrap();
+    let path = folder.path().join("mutated");
+    let mut counts = [0; 4];
+    for case in cases {
+        let mut state = case.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x51;
+        let record = below(&mut state, whole.n_records() as usize) as u64;
+        if case % 2 == 0 {
+            let values = whole.values(record, None).unwrap();
+            let Value::Bytes(strings) = &values["image/encoded"] else { panic!("{values:?}") };
+            let bytes = mutated(&strings[0], &mut state);
+            match image::decode(&bytes, 3) {
+                Ok(image) => {
+                    assert_eq!(image.pixels.len(), image.height * image.width * 3, "case {case}");
+                    counts[0] += 1;
+                }
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    counts[1] += 1;
+                }
+            }
+        } else {
+            // The bytes of the record are changed before the checksums are made, for no fuzzer finds one.
+            let bytes = mutated(&whole.bytes(record).unwrap(), &mut state);
+            std::fs::write(&path, bf16scope::files::framing::framed(&bytes)).unwrap();
+            let records = TfRecords::open(std::slice::from_ref(&path), None).unwrap();
+            assert_eq!(records.bytes(0).unwrap(), bytes);
+            match records.values(0, None) {
+                Ok(_) => counts[2] += 1,
+                Err(error) => {
+                    assert!(error.to_string().contains("record 0: no tf.train.Example"), "{error}");
+                    counts[3] += 1;
+                }
+            }
+        }
+    }
+    counts
+}
+
+#[test]
+fn mutated_records_and_images_are_read_or_refused() {
+    let counts = mutations(0..500);
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+}
+
+#[test]
+#[ignore = "ci/long: a million mutated records and images"]
+fn a_million_mutated_records_and_images_are_read_or_refused() {
+    let counts = mutations(0..1_000_000);
+    println!("images: {} read, {} refused; records: {} read, {} refused", counts[0], counts[1], counts[2], counts[3]);
+}
