@@ -20,6 +20,7 @@ mod cache;
 mod child;
 mod compile;
 mod curves;
+mod data;
 mod doctor;
 mod emit;
 mod eval;
@@ -114,6 +115,8 @@ enum Command {
     Predict(predict::Args),
     /// Compare recorded runs, f32 beside bf16: loss and metrics over steps, as a table and a page
     Curves(curves::Args),
+    /// Show what is in TFRecord files, a folder of images or an experiment's data, and how fast it is read
+    Data(data::Args),
     /// Draw an experiment's learning rate over its steps, and say it where something happens
     Schedule(schedule::Args),
     /// Show a number's bits, exact value and rounding error in each format, or where updates are lost
@@ -150,6 +153,7 @@ impl Command {
             Command::Eval(_) => "eval",
             Command::Predict(_) => "predict",
             Command::Curves(_) => "curves",
+            Command::Data(_) => "data",
             Command::Schedule(_) => "schedule",
             Command::Bits(_) => "bits",
             Command::Cache(_) => "cache",
@@ -175,6 +179,7 @@ impl Command {
             | Command::Eval(_)
             | Command::Predict(_)
             | Command::Curves(_)
+            | Command::Data(_)
             | Command::Schedule(_)
             | Command::Bits(_)
             | Command::Emit(_)
@@ -193,6 +198,7 @@ impl Command {
             Command::Eval(args) => eval::run(args, context),
             Command::Predict(args) => predict::run(args, context),
             Command::Curves(args) => curves::run(args, context),
+            Command::Data(args) => data::run(args, context),
             Command::Schedule(args) => schedule::run(args, context),
             Command::Bits(args) => bits::run(args, context),
             Command::Cache(args) => cache::run(args, context),

@@ -142,8 +142,20 @@ fn numbers() {
     place.check(&sum, as_it_is, &expect_file!["screens/bits-accumulate.txt"]);
     let cache = place.text(&["cache", "show"], &[("BF16SCOPE_CACHE", "/nonexistent/bf16scope")]);
     let expected = "/nonexistent/bf16scope/compiles: 0 compiles, 0.0 MiB\n\
-                    /nonexistent/bf16scope/stablehlo: 0 conversions, 0.0 MiB\n";
+                    /nonexistent/bf16scope/stablehlo: 0 conversions, 0.0 MiB\n\
+                    /nonexistent/bf16scope/indexes: 0 indexes, 0.0 MiB\n";
     assert_eq!(cache, expected);
+}
+
+#[test]
+fn records_on_disk() {
+    let place = Place::new();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/input");
+    for shard in 0..3 {
+        let name = format!("shapes-{shard:05}-of-00003");
+        std::fs::copy(from.join(&name), place.0.path().join(&name)).unwrap();
+    }
+    place.check(&["data", "shapes-*"], as_it_is, &expect_file!["screens/data.txt"]);
 }
 
 #[test]
@@ -157,6 +169,7 @@ fn helps() {
         "cache",
         "compile",
         "curves",
+        "data",
         "doctor",
         "emit",
         "eval",
