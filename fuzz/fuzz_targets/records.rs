@@ -1,0 +1,35 @@
+//! Any bytes as an image, as a TFRecord file, and as a record whose checksums are right: an error that prints, or values.
+#![no_main]
+
+use std::io::Write as _;
+
+use bf16scope::data::image;
+use bf16scope::data::records::{Records as _, TfRecords};
+use bf16scope::files::framing;
+use libfuzzer_sys::fuzz_target;
+
+fn read(bytes: &[u8]) {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(bytes).expect("room for it");
+    let records = match TfRecords::open(&[file.path().to_path_buf()], None) {
+        Ok(records) => records,
+        Err(error) => return drop(error.to_string()),
+    };
+    for index in 0..records.n_records().min(8) {
+        match records.values(index, None) {
+            Ok(values) => drop(format!("{values:?}")),
+            Err(error) => drop(error.to_string()),
+        }
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    for channels in [1, 3] {
+        match image::decode(bytes, channels) {
+            Ok(image) => assert_eq!(image.pixels.len(), image.height * image.width * channels),
+            Err(error) => drop(error.to_string()),
+        }
+    }
+    read(bytes);
+    read(&framing::framed(bytes));
+});
