@@ -84,7 +84,7 @@ impl Evaluator {
         let loader = Loader::new(source, &features, self.precision.compute(), self.batch as usize, 0)?;
         let mut evaluation = Evaluation { totals: self.loaded.no_totals(), n_examples: 0 };
         loader.ahead(loader.asks_in_order(), |batches| {
-            while let Some(batch) = batches.next() {
+            for batch in batches {
                 let batch = batch?;
                 let results = self.loaded.run(variables, &batch)?;
                 evaluation.totals.merge(&self.loaded.read(&results, batch.n_valid)?[0]);
@@ -173,7 +173,7 @@ impl Predictor {
         // Rows of predictions are those of the examples: none may be missing.
         let loader = loader.strict();
         loader.ahead(loader.asks_in_order(), |batches| {
-            while let Some(batch) = batches.next() {
+            for batch in batches {
                 let batch = batch.map_err(TrainError::from)?;
                 let results = self.loaded.run(variables, &batch)?;
                 let mut arrays = self.loaded.arrays(&results)?;

@@ -346,7 +346,7 @@ impl Run<'_> {
         let batch_size = f64::from(self.session.spec().batch);
         let began = Instant::now();
         let (mut totals, mut n_steps) = (self.session.no_totals(), 0.0);
-        while let Some(batch) = batches.next() {
+        for batch in batches.by_ref() {
             let first = self.session.step();
             let of_steps = self.call(first - before, &batch?)?;
             n_steps += of_steps.len() as f64;

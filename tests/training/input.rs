@@ -228,7 +228,7 @@ fn batches(n_workers: usize) -> Vec<bf16scope::data::Batch> {
     let loader = Loader::new(&pipeline, &features(), DType::BF16, 5, 9).unwrap();
     let steps = |epoch| (0..loader.n_steps()).map(move |step| Ask::Steps { epoch, step, n: 1 });
     let asks: Vec<Ask> = steps(0).chain(steps(1)).chain(loader.asks_in_order()).collect();
-    loader.ahead(asks, |supply| std::iter::from_fn(|| supply.next()).map(Result::unwrap).collect())
+    loader.ahead(asks, |supply| supply.map(Result::unwrap).collect())
 }
 
 #[test]

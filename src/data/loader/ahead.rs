@@ -32,7 +32,7 @@ pub enum Ask {
     },
 }
 
-/// Gives batches in the order in which they were asked for.
+/// Gives batches in the order in which they were asked for; an item is an error as in [`Loader::epoch`].
 #[derive(Debug)]
 pub struct Supply<'s> {
     from: From<'s>,
@@ -51,12 +51,10 @@ impl std::fmt::Debug for From<'_> {
     }
 }
 
-impl Supply<'_> {
-    /// The next batch; `None` after the last one.
-    ///
-    /// # Errors
-    /// As [`Loader::epoch`].
-    pub fn next(&mut self) -> Option<Result<Batch, DataError>> {
+impl Iterator for Supply<'_> {
+    type Item = Result<Batch, DataError>;
+
+    fn next(&mut self) -> Option<Result<Batch, DataError>> {
         let began = Instant::now();
         let batch = match &mut self.from {
             From::Here(make) => make(),
@@ -65,7 +63,9 @@ impl Supply<'_> {
         self.waited += began.elapsed();
         batch
     }
+}
 
+impl Supply<'_> {
     /// How long batches were waited for, all in all.
     pub fn waited(&self) -> Duration {
         self.waited
