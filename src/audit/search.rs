@@ -157,7 +157,7 @@ impl Trial<'_, '_> {
 /// Names to keep, those where most error is born first.
 fn candidates(module: &Module, policy: &Policy, audit: &Audit) -> Result<Vec<String>, AuditError> {
     let (_, report) = amp::run(module, policy)?;
-    let decided = report.decisions.iter().filter(|decision| decision.new != decision.old);
+    let decided = report.decisions.iter().filter(|decision| decision.is_lowered);
     let lowered: BTreeSet<&str> = decided.map(|decision| decision.instruction.as_str()).collect();
     let mut names = Vec::new();
     let mut seen = BTreeSet::new();

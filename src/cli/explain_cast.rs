@@ -146,8 +146,12 @@ fn show(explanation: &Explanation<'_>, name: &str) -> String {
 }
 
 fn line(decision: &Decision) -> String {
-    let Decision { computation, instruction, opcode, class, old, new, rule, from, .. } = decision;
-    let became = if old == new { format!("stays {old}") } else { format!("was {old}, is {new}") };
+    let Decision { computation, instruction, opcode, class, old, new, is_lowered, rule, from, .. } = decision;
+    let became = match is_lowered {
+        true if old == new => format!("is lowered and gives {new}"),
+        true => format!("was {old}, is {new}"),
+        false => format!("stays {old}"),
+    };
     let from = from.as_ref().map(|from| format!(" (%{from})")).unwrap_or_default();
     format!("{computation}/%{instruction}, {opcode} of class {class}, {became}: {rule}{from}\n")
 }

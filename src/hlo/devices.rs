@@ -156,6 +156,14 @@ impl Placement {
     }
 }
 
+/// Whether a partitioner may split a module's values over devices: it is for several partitions, as far as it says.
+pub fn is_partitioned(module: &Module) -> bool {
+    let says = |instr: &Instruction| instr.sharding.as_deref().and_then(of_sharding).is_some_and(|wants| wants > 1);
+    count(module, "num_partitions").is_some_and(|count| count > 1)
+        || size_of_meshes(module).is_some()
+        || instructions(module).any(|(_, instr)| says(instr))
+}
+
 /// The devices of a module that a compiler made: what its text says.
 pub fn devices_of_compiled(module: &Module) -> Devices {
     let count = |name| count(module, name).unwrap_or(1);

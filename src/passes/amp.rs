@@ -23,7 +23,7 @@ mod report;
 mod rewrite;
 mod unstored;
 
-pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach};
+pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach, Sums};
 pub use report::{Cast, Decision, LoweringReport, Total};
 
 use paint::RegionKind;

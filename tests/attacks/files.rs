@@ -60,7 +60,10 @@ fn the_data_of_an_experiment_are_a_file() {
         folder.write("e.yaml", model);
         let error = folder.refused(&["train", "e.yaml"]);
         let place = "e.yaml:2:13: ";
-        assert!(error.contains(place) && error.contains(": cannot open the data file: not a regular file but a "), "{error}");
+        assert!(
+            error.contains(place) && error.contains(": cannot open the data file: not a regular file but a "),
+            "{error}"
+        );
     }
 }
 

@@ -171,14 +171,38 @@ fn what_jax_shards_is_lowered_and_compiled_with_its_shardings() {
         assert_eq!(after["devices"], serde_json::json!({"replicas": 1, "partitions": 8}), "{module}");
         // Shards as before: a mesh of 4 × 2, the batch over four, the hidden dimension over two.
         assert_eq!(after["hbm"]["arguments"], before["hbm"]["arguments"], "{module}");
-        // The same communication, of which the gradients' and a layer's are sums in bf16 now.
-        assert_eq!(collectives(&before), ["all-reduce add f32 4 1 1540", "all-reduce add f32 2 1 64"], "{module}");
-        assert_eq!(
-            collectives(&after),
-            ["all-reduce add bf16 4 1 768", "all-reduce add bf16 2 1 32", "all-reduce add f32 4 1 4"],
-            "{module}"
-        );
+        // The same communication, and every sum in f32 as before: the gradients' over four, a layer's over two.
+        let expected = ["all-reduce add f32 4 1 1540", "all-reduce add f32 2 1 64"];
+        assert_eq!(collectives(&before), expected, "{module}");
+        assert_eq!(collectives(&after), expected, "{module}");
     }
+}
+
+#[test]
+fn a_lowered_step_sums_its_gradients_in_f32() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = written(&folder, "policy.yaml", "sums: as_computed\n");
+    let module = data("several_cores/f32.hlo.txt");
+    let [sums_f32, as_computed] = [None, Some(policy.to_str().unwrap())].map(|policy| {
+        let lowered = folder.path().join("lowered.hlo.pb");
+        let mut args = vec!["lower", module.to_str().unwrap(), "-o", lowered.to_str().unwrap()];
+        args.extend(policy.into_iter().flat_map(|policy| ["--policy", policy]));
+        assert!(bf16scope(&args).status.success());
+        let output = bf16scope(&["compile", lowered.to_str().unwrap(), "--target", "tpu-v3"]);
+        let is_warned = String::from_utf8(output.stdout).unwrap().contains("warning: 1 all-reduce sums in bf16");
+        assert_eq!(is_warned, policy.is_some());
+        report(&lowered, "tpu-v3")
+    });
+    let gradients = 4 * 2 * 256 * 512;
+    // Both gradients and the loss at once.
+    assert_eq!(collectives(&sums_f32), [format!("all-reduce add f32 8 1 {}", gradients + 4)]);
+    assert_eq!(
+        collectives(&as_computed),
+        [format!("all-reduce add bf16 8 1 {}", gradients / 2), "all-reduce add f32 8 1 4".into()]
+    );
+    // Which takes the bytes of f32 gradients in place of bf16 ones, and of nothing else.
+    let temporaries = |report: &Value| report["hbm"]["temporaries"].as_i64().unwrap();
+    assert_eq!(temporaries(&sums_f32) - temporaries(&as_computed), gradients / 2);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! so the compiler asks for the answer of an op that is added. The rules themselves stand in the families.
 
 use super::grad::{Combiner, Gradient, combiner};
-use super::precision::Class;
+use super::precision::{Class, DeviceSum};
 use super::{BinaryOp, Op, UnaryOp};
 use super::{batch_norm, collective, control, conversion, convolution, dot, elementwise};
 use super::{indexing, movement, reduction, window};
@@ -129,6 +129,61 @@ fn product(precision: &super::PrecisionConfig) -> Class {
         Class::island("its operand_precision asks for more than one low-precision product")
     } else {
         Class::Allow
+    }
+}
+
+/// In which dtype devices sum what an op of `module` gives.
+///
+/// # Source
+/// `HandleDot`, `HandleConvolution`, `HandleReduce`, `HandleScatter` of XLA's `spmd_partitioner.cc`. Windows move their
+/// edges between neighbours and sum nothing, unless a window is as large as what it moves over and becomes a `reduce`.
+pub fn device_sum(module: &Module, op: &Op) -> DeviceSum {
+    let combined = |to_apply: CompId| match combiner(module, to_apply) {
+        Combiner::Binary(BinaryOp::Maximum | BinaryOp::Minimum | BinaryOp::And | BinaryOp::Or | BinaryOp::Xor)
+        | Combiner::Compare(_)
+        | Combiner::Second => DeviceSum::Never,
+        Combiner::Binary(_) | Combiner::Other => DeviceSum::OfOperands,
+    };
+    match op {
+        Op::Dot { .. } | Op::Convolution(_) => DeviceSum::Own,
+        Op::Reduce { to_apply, .. } | Op::ReduceWindow { to_apply, .. } | Op::Scatter { to_apply, .. } => {
+            combined(*to_apply)
+        }
+        Op::BatchNormTraining(_) | Op::BatchNormGrad(_) => DeviceSum::OfOperands,
+        Op::AllReduce(all_reduce) => combined(all_reduce.to_apply),
+        Op::Parameter { .. }
+        | Op::Constant(_)
+        | Op::Iota { .. }
+        | Op::RngBitGenerator(_)
+        | Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare { .. }
+        | Op::Select
+        | Op::Clamp
+        | Op::Convert
+        | Op::BitcastConvert
+        | Op::ReducePrecision { .. }
+        | Op::Broadcast { .. }
+        | Op::Reshape
+        | Op::Transpose { .. }
+        | Op::Slice(_)
+        | Op::Pad(_)
+        | Op::Concatenate { .. }
+        | Op::Reverse { .. }
+        | Op::DynamicSlice { .. }
+        | Op::DynamicUpdateSlice
+        | Op::Gather(_)
+        | Op::SelectAndScatter { .. }
+        | Op::BatchNormInference(_)
+        | Op::Sort { .. }
+        | Op::Tuple
+        | Op::GetTupleElement { .. }
+        | Op::Call { .. }
+        | Op::While { .. }
+        | Op::Conditional(_)
+        | Op::CustomCall(_)
+        | Op::OptimizationBarrier
+        | Op::Opaque(_) => DeviceSum::Never,
     }
 }
 

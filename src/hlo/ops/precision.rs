@@ -28,6 +28,18 @@ pub enum Class {
     NotFloat,
 }
 
+/// In which dtype devices sum what each computed of an op's result, where a partitioner splits what the op sums over.
+/// The partitioner writes an all-reduce, or a reduce-scatter, of the dtype that the op gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceSum {
+    /// In none: each element of the result is made on one device, or all other devices add zeros to it.
+    Never,
+    /// In one that may be wider than the operands', as products' results may be.
+    Own,
+    /// In the operands', which is the result's.
+    OfOperands,
+}
+
 impl Class {
     /// Denied, and so is what follows from it.
     pub(super) const fn deny(why: &'static str) -> Class {

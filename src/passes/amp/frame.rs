@@ -162,16 +162,34 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
         let op = self.op(id);
         let is_rounded = node.is_some_and(|node| self.painted.rule[node as usize] == Rule::Rounded);
-        let shape = if is_rounded { original.shape.clone() } else { self.shape(id) };
+        let gives_f32 = node.is_some_and(|node| self.graph.node(node).gives_f32);
+        let low = self.shape(id);
+        let shape = if is_rounded || gives_f32 { original.shape.clone() } else { low.clone() };
         let instr = Instruction { op, shape, operands, control_predecessors: predecessors, ..original.clone() };
         let made = self.push(instr, Origin::Original(id));
         if is_rounded {
-            return self.convert_to(original, self.shape(id), made);
+            return self.convert_to(original, low, made);
+        }
+        if gives_f32 && low != original.shape {
+            return self.round_behind(id, made);
         }
         if kind == Some(&Kind::ToLow) && low_operand(self).is_none() {
             self.casts.insert(self.values(original.operands[0])[0], made);
         }
         made
+    }
+
+    /// The narrow value of an instruction that gives f32.
+    fn round_behind(&mut self, id: InstrId, made: InstrId) -> InstrId {
+        let original = self.original.instr(id);
+        let value = self.values(id)[0];
+        let takes_narrow = |user: &&NodeId| self.painted.low[**user as usize];
+        let reader = self.graph.users[value as usize].iter().find(takes_narrow);
+        let wanted_by = reader.map_or(original, |&user| self.graph.instr(self.graph.node(user))).name.clone();
+        let shape = self.shape(id);
+        let (name, sharding) = (self.cast_name(original, &shape), original.sharding.clone());
+        let convert = Instruction { name, op: Op::Convert, shape, operands: vec![made], sharding, ..plain(original) };
+        self.push(convert, Origin::Cast { of: original.name.clone(), wanted_by })
     }
 
     /// In what an instruction wants the values of its operand at `place`.

@@ -9,7 +9,7 @@ use super::narrow;
 use super::policy::{Because, Classes, LowDType};
 use crate::hlo::ops::UnaryOp;
 use crate::hlo::ops::decisions::{is_retypable, keeps_dtypes};
-use crate::hlo::ops::precision::Class;
+use crate::hlo::ops::precision::{Class, DeviceSum};
 use crate::hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
 use std::collections::BTreeMap;
 
@@ -79,6 +79,9 @@ pub(super) struct Node {
     pub kind: Kind,
     /// Why it has its class.
     pub because: Because,
+    /// Whether it gives f32 even where it reads the narrow dtype and its value is narrow, because devices may sum what
+    /// it gives: then a cast follows.
+    pub gives_f32: bool,
     /// Operands: the arrays of all of them, depth first.
     pub operands: Vec<ValueId>,
     /// Results: that many values from this one on.
@@ -298,7 +301,8 @@ impl<'m> Graph<'m> {
             is_zero,
         }));
         let n_results = results.len() as u32;
-        self.nodes.push(Node { frame, instr: id, kind, because, operands, first_result, n_results });
+        let gives_f32 = classes.sum_in_f32(self.module, &instr.op) == DeviceSum::Own;
+        self.nodes.push(Node { frame, instr: id, kind, because, gives_f32, operands, first_result, n_results });
         first_result..first_result + n_results
     }
 

@@ -105,6 +105,7 @@ pub(super) fn paint(graph: &Graph<'_>, policy: &Policy, kind: RegionKind) -> Pai
         blocked: spreads.clone(),
         spreads,
         is_result: vec![false; graph.values.len()],
+        leads_to_loss: vec![false; n],
     };
     graph.results.iter().for_each(|&value| painter.is_result[value as usize] = true);
     painter.parameters();
@@ -152,6 +153,8 @@ struct Painter<'g> {
     blocked: Vec<bool>,
     /// For each value whether the region gives it.
     is_result: Vec<bool>,
+    /// For each node whether a scalar result is computed from it, and from no allowed op between.
+    leads_to_loss: Vec<bool>,
 }
 
 impl Painter<'_> {
@@ -219,6 +222,7 @@ impl Painter<'_> {
         for node in self.nodes() {
             let idx = node as usize;
             if let Some(result) = to_loss[idx] {
+                self.leads_to_loss[idx] = true;
                 match graph.node(node).class() {
                     Some(Class::Infer) => self.deny(node, Rule::Loss, result),
                     Some(Class::Deny { .. }) => {}
@@ -263,7 +267,9 @@ impl Painter<'_> {
         }
     }
 
-    /// Step 1. Products' results are narrow, but for those that step 5 decides.
+    /// Step 1. Products' results are narrow, but for those that step 5 decides. Of those that devices may sum, too, step 5
+    /// decides, so that a gradient is not rounded behind its sum for nobody. What the loss is computed from is rounded
+    /// there, because it is stored for the backward pass.
     fn lower_products(&mut self) {
         for node in self.nodes() {
             if !self.is(node, Class::Allow) {
@@ -271,7 +277,8 @@ impl Painter<'_> {
             }
             self.out.low[node as usize] = true;
             self.out.rule[node as usize] = Rule::Allowed;
-            if self.policy.accumulate == Accumulate::Compute {
+            let rounds = !self.graph.node(node).gives_f32 || self.leads_to_loss[node as usize];
+            if self.policy.accumulate == Accumulate::Compute && rounds {
                 self.lower_results(node);
             }
         }

@@ -16,15 +16,17 @@
 //! results: keep            # or lower
 //! loss: keep               # or lower: what leads to results without passing an allowed op (loss, update)
 //! accumulate: compute      # or f32: products whose consumers are all f32 give f32
+//! sums: f32                # or as_computed: how devices sum what a partitioner split (dots and convolutions give f32)
 //! reach: between           # none, dots, between, all: which ops of class infer are lowered
 //! deny_spreads: false      # whether what is computed from a denied op stays f32
 //! unstored: keep           # or lower: values between two that are stored, which a fusion holds in registers
 //! ```
 
 use crate::hlo::DType;
-use crate::hlo::ops::decisions::{all_list_names, list_names, precision_class};
-use crate::hlo::ops::precision::Class;
-use crate::hlo::{Instruction, Module};
+use crate::hlo::devices::is_partitioned;
+use crate::hlo::ops::decisions::{all_list_names, device_sum, list_names, precision_class};
+use crate::hlo::ops::precision::{Class, DeviceSum};
+use crate::hlo::{Instruction, Module, Op};
 use crate::passes::glob::matches;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -57,6 +59,8 @@ pub struct Policy {
     pub loss: Boundary,
     /// The dtype products give.
     pub accumulate: Accumulate,
+    /// The dtype in which devices sum what each computed a part of.
+    pub sums: Sums,
     /// Which ops of class infer are lowered.
     pub reach: Reach,
     /// Whether what is computed from a denied op stays f32 too, up to the next allowed op.
@@ -109,6 +113,18 @@ pub enum Accumulate {
     F32,
 }
 
+/// The dtype in which devices sum what each computed a part of, such as the gradients of a split batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sums {
+    /// f32, as TensorFlow's `CrossShardOptimizer` sums. In a module for several partitions dots and convolutions read the
+    /// narrow dtype and give f32, and other sums stay f32. So does an `all-reduce` that is written out.
+    #[default]
+    F32,
+    /// What lowering makes of the op whose result they sum.
+    AsComputed,
+}
+
 /// Which ops of class infer are lowered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -139,6 +155,7 @@ impl Default for Policy {
             results: Boundary::Keep,
             loss: Boundary::Keep,
             accumulate: Accumulate::Compute,
+            sums: Sums::F32,
             reach: Reach::Between,
             deny_spreads: false,
             unstored: Boundary::Keep,
@@ -228,6 +245,7 @@ pub struct PolicyDocument {
     results: Option<Boundary>,
     loss: Option<Boundary>,
     accumulate: Option<Accumulate>,
+    sums: Option<Sums>,
     reach: Option<Reach>,
     deny_spreads: Option<bool>,
     unstored: Option<Boundary>,
@@ -263,6 +281,7 @@ impl TryFrom<PolicyDocument> for Policy {
             results: document.results.unwrap_or(base.results),
             loss: document.loss.unwrap_or(base.loss),
             accumulate: document.accumulate.unwrap_or(base.accumulate),
+            sums: document.sums.unwrap_or(base.sums),
             reach: document.reach.unwrap_or(base.reach),
             deny_spreads: document.deny_spreads.unwrap_or(base.deny_spreads),
             unstored: document.unstored.unwrap_or(base.unstored),
@@ -331,6 +350,8 @@ fn keeps(pattern: &str, instr: &Instruction) -> bool {
 pub(super) struct Classes<'p> {
     policy: &'p Policy,
     listed: BTreeMap<&'p str, Class>,
+    /// Whether a partitioner may split the module's values.
+    is_partitioned: bool,
 }
 
 /// Why an instruction has its class.
@@ -347,9 +368,15 @@ pub(super) enum Because {
 }
 
 impl<'p> Classes<'p> {
-    pub(super) fn new(policy: &'p Policy) -> Classes<'p> {
+    pub(super) fn new(policy: &'p Policy, module: &Module) -> Classes<'p> {
         let listed = policy.lists().into_iter().flat_map(|(_, ops, class)| ops.iter().map(move |op| (&op[..], class)));
-        Classes { policy, listed: listed.collect() }
+        Classes { policy, listed: listed.collect(), is_partitioned: is_partitioned(module) }
+    }
+
+    /// In which dtype devices sum what an op gives, if the policy wants f32 there.
+    pub(super) fn sum_in_f32(&self, module: &Module, op: &Op) -> DeviceSum {
+        let is_split = self.is_partitioned || matches!(op, Op::AllReduce(_));
+        if self.policy.sums == Sums::F32 && is_split { device_sum(module, op) } else { DeviceSum::Never }
     }
 
     /// The class of an instruction whose largest f32 array has `n_elements`.
@@ -371,6 +398,11 @@ impl<'p> Classes<'p> {
             Some(class) => (class, Because::Listed),
             None => (own, Because::Op),
         };
+        let is_lowered = matches!(class, Class::Allow | Class::Infer | Class::Clear);
+        if is_lowered && self.sum_in_f32(module, &instr.op) == DeviceSum::OfOperands {
+            let why = "devices may sum what each computed of it, in the dtype that it gives";
+            return (Class::Deny { why, spreads: false }, Because::Op);
+        }
         if matches!(class, Class::Allow | Class::Infer) && n_elements < self.policy.min_elements {
             return (Class::Deny { why: "its arrays are small", spreads: false }, Because::Small);
         }

@@ -30,6 +30,8 @@ pub struct Decision {
     pub old: String,
     /// The dtype it has now.
     pub new: String,
+    /// Whether it computes in the narrow dtype now. A product may, and give f32.
+    pub is_lowered: bool,
     /// What decided, in words.
     pub rule: String,
     /// The instruction that the decision spread from.
@@ -127,28 +129,39 @@ fn decision(graph: &Graph<'_>, painted: &Painted, frame: FrameId, id: InstrId, n
     }
     let instr = graph.instr(of);
     let values = &graph.frames[frame as usize].values[id.idx()];
-    let is_low = |leaf: usize| values.get(leaf).is_some_and(|&value| painted.value_low[value as usize]);
+    let is_low =
+        |leaf: usize| !of.gives_f32 && values.get(leaf).is_some_and(|&value| painted.value_low[value as usize]);
     let new = narrow::shape(&instr.shape, graph.low, &mut |leaf| is_low(leaf));
     let dtype = |shape: &Shape| {
         let old_leaves = instr.shape.leaves();
         let place = old_leaves.iter().position(|leaf| leaf.dtype() == Some(DType::F32)).unwrap_or(0);
         shape.leaves().get(place).and_then(|leaf| leaf.dtype()).map(|dtype| dtype.to_string()).unwrap_or_default()
     };
+    let mut rule = sentence(&of.kind, &of.because, painted.rule[node as usize]);
+    if of.gives_f32 && painted.low[node as usize] {
+        rule += GIVES_F32;
+    }
     let from = painted.from[node as usize].map(|from| graph.instr(graph.node(from)).name.clone());
+    let (old, new_dtype) = (dtype(&instr.shape), dtype(&new));
+    let gives_f32 = painted.low[node as usize] && old == DType::F32.to_string();
     Some(Decision {
         computation: String::new(),
         instruction: instr.name.clone(),
         op_name: instr.metadata.op_name.clone(),
         opcode: instr.op.opcode().into_owned(),
         class: class_name(&of.kind),
-        old: dtype(&instr.shape),
-        new: dtype(&new),
-        rule: sentence(&of.kind, &of.because, painted.rule[node as usize]),
+        is_lowered: new_dtype != old || gives_f32,
+        old,
+        new: new_dtype,
+        rule,
         from,
         n_bytes_before: instr.shape.n_bytes(),
         n_bytes_after: new.n_bytes(),
     })
 }
+
+/// Behind the rule of a product of a module for several partitions.
+const GIVES_F32: &str = "; it gives f32, as a partitioner sums over devices in the dtype that the op gives";
 
 fn class_name(kind: &Kind) -> &'static str {
     match kind {
@@ -254,9 +267,8 @@ impl LoweringReport {
         let is_source = matches!(decision.opcode.as_str(), "parameter" | "constant");
         if !is_source {
             let total = self.totals.entry(decision.opcode.clone()).or_default();
-            let is_lowered = decision.new != decision.old;
-            total.lowered += usize::from(is_lowered);
-            total.kept += usize::from(!is_lowered);
+            total.lowered += usize::from(decision.is_lowered);
+            total.kept += usize::from(!decision.is_lowered);
             self.n_activation_bytes_before += decision.n_bytes_before;
             self.n_activation_bytes_after += decision.n_bytes_after;
         }

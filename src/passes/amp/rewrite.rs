@@ -53,7 +53,7 @@ impl<'m> Rewriter<'m> {
         Rewriter {
             module,
             policy,
-            classes: Classes::new(policy),
+            classes: Classes::new(policy, module),
             written: Vec::new(),
             copies: BTreeMap::new(),
             call_room: CALL_ROOM,

@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use bf16scope::models::{ConfigError, yaml};
 use bf16scope::passes::amp::Policy;
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "preset",
     "dtype",
     "allow",
@@ -19,6 +19,7 @@ const KEYS: [&str; 16] = [
     "results",
     "loss",
     "accumulate",
+    "sums",
     "reach",
     "deny_spreads",
     "unstored",

@@ -4,5 +4,6 @@ mod decisions;
 mod foreign;
 pub mod oracle;
 
+mod partitioned;
 mod random;
 mod small;

@@ -1,0 +1,154 @@
+//! Modules for several partitions: what devices sum is f32, and everything else is lowered as for one.
+
+use bf16scope::hlo::{DType, Module, Op, text};
+use bf16scope::passes::amp::presets::NAMES;
+use bf16scope::passes::amp::{self, LoweringReport, Policy, Sums};
+
+/// A training step of two layers, exported for eight cores and for one.
+const EIGHT: &str = include_str!("../../data/several_cores/f32.hlo.txt");
+const ONE: &str = include_str!("../../data/several_cores/f32_one.hlo.txt");
+
+fn parse(source: &str) -> Module {
+    text::parse(source, "m").unwrap()
+}
+
+fn lowered(source: &str, policy: &Policy) -> (Module, LoweringReport) {
+    amp::run(&parse(source), policy).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What each instruction of an opcode reads and gives: `bf16 bf16 -> f32`.
+fn dtypes(module: &Module, opcode: &str) -> Vec<String> {
+    let computations = module.computations.iter();
+    let all = computations.flat_map(|comp| comp.instructions.iter().map(move |instr| (comp, instr)));
+    let name = |dtype: Option<DType>| dtype.map(|dtype| dtype.to_string()).unwrap_or_default();
+    let line = |(comp, instr): (&bf16scope::hlo::Computation, &bf16scope::hlo::Instruction)| {
+        let operands = instr.operands.iter().map(|&id| name(comp.instr(id).shape.dtype()));
+        format!("{} -> {}", operands.collect::<Vec<_>>().join(" "), name(instr.shape.dtype()))
+    };
+    all.filter(|(_, instr)| instr.op.opcode() == opcode).map(line).collect()
+}
+
+#[test]
+fn dots_read_bf16_and_give_f32_where_devices_may_sum() {
+    let (module, report) = lowered(EIGHT, &Policy::default());
+    assert_eq!(dtypes(&module, "dot"), ["bf16 bf16 -> f32"; 5]);
+    assert_eq!((report.totals["dot"].lowered, report.totals["dot"].kept), (5, 0));
+    // A gradient goes to its update as the devices summed it; what the next layer reads is rounded behind the sum.
+    let entry = module.entry();
+    let readers = |name: &str| -> Vec<String> {
+        let id = entry.ids().find(|&id| entry.instr(id).name == name).unwrap();
+        let reads = |instr: &&bf16scope::hlo::Instruction| instr.operands.contains(&id);
+        let line =
+            |instr: &bf16scope::hlo::Instruction| format!("{} {}", instr.shape.dtype().unwrap(), instr.op.opcode());
+        entry.instructions.iter().filter(reads).map(line).collect()
+    };
+    for gradient in ["dot_general.7", "dot_general.9"] {
+        assert_eq!(readers(gradient), ["f32 transpose"], "{gradient}");
+    }
+    for activation in ["dot_general.5", "dot_general.6", "dot_general.8"] {
+        assert_eq!(readers(activation), ["bf16 convert"], "{activation}");
+    }
+    let [decision] = report.explain("dot_general.9")[..] else { panic!() };
+    assert_eq!((&decision.old[..], &decision.new[..], decision.is_lowered), ("f32", "f32", true));
+    assert_eq!(
+        decision.rule,
+        "its op is always lowered; it gives f32, as a partitioner sums over devices in the dtype that the op gives"
+    );
+    let casts: Vec<_> = report.casts_about("dot_general.5").iter().map(|it| (&it.of[..], &it.to[..])).collect();
+    assert!(casts.contains(&("dot_general.5", "bf16")), "{casts:?}");
+}
+
+#[test]
+fn sums_as_computed_and_modules_of_one_device_are_lowered_as_ever() {
+    let as_computed = Policy { sums: Sums::AsComputed, ..Policy::default() };
+    assert_eq!(dtypes(&lowered(EIGHT, &as_computed).0, "dot"), ["bf16 bf16 -> bf16"; 5]);
+    let (module, report) = lowered(ONE, &Policy::default());
+    assert_eq!(dtypes(&module, "dot"), ["bf16 bf16 -> bf16"; 5]);
+    assert_eq!(module, lowered(ONE, &as_computed).0);
+    assert_eq!(report.explain("dot_general.9")[0].rule, "its op is always lowered");
+}
+
+/// Under every policy that lowers dots at all, and by whatever says that there are several partitions.
+#[test]
+fn every_policy_sums_in_f32() {
+    let all = [NAMES.as_slice(), &["jmp:params=bf16,compute=bf16,output=bf16"]].concat();
+    for name in all {
+        let policy = Policy::preset(name).unwrap();
+        let (module, _) = lowered(EIGHT, &policy);
+        let (dots, sums) = (dtypes(&module, "dot"), dtypes(&module, "reduce"));
+        assert_eq!(dots.len(), 5, "{name}");
+        assert!(dots.iter().chain(&sums).all(|dtypes| dtypes.ends_with("-> f32")), "{name}: {dots:?} {sums:?}");
+        assert!(name == "O0" || dots.iter().all(|dtypes| !dtypes.starts_with("f32")), "{name}: {dots:?}");
+        let told = Policy { sums: Sums::AsComputed, ..policy };
+        assert!(
+            name == "O0" || dtypes(&lowered(EIGHT, &told).0, "dot").iter().all(|it| it.ends_with("-> bf16")),
+            "{name}"
+        );
+    }
+    let one = |source: &str| dtypes(&lowered(source, &Policy::default()).0, "dot")[0].clone();
+    assert_eq!(one(&ONE.replacen("HloModule jit_step", "HloModule jit_step, num_partitions=2", 1)), "bf16 bf16 -> f32");
+    assert_eq!(one(&ONE.replacen("HloModule jit_step", "HloModule jit_step, replica_count=2", 1)), "bf16 bf16 -> bf16");
+    let split = ONE.replacen("parameter(2)", "parameter(2), sharding={devices=[8,1]<=[8]}", 1);
+    assert_eq!(one(&split), "bf16 bf16 -> f32");
+    let whole = ONE.replacen("parameter(2)", "parameter(2), sharding={replicated}", 1);
+    assert_eq!(one(&whole), "bf16 bf16 -> bf16");
+}
+
+const SUMS: &str = "HloModule sums, num_partitions=8
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+max {
+  a2 = f32[] parameter(0)
+  b2 = f32[] parameter(1)
+  ROOT c2 = f32[] maximum(a2, b2)
+}
+
+ENTRY main {
+  x = f32[8,4,4,16]{3,2,1,0} parameter(0)
+  k = f32[3,3,16,16]{3,2,1,0} parameter(1)
+  zero = f32[] constant(0)
+  y = f32[8,4,4,16]{3,2,1,0} convolution(x, k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+  z = f32[8,4,4,16]{3,2,1,0} tanh(y)
+  m = f32[8,16]{1,0} reduce(z, zero), dimensions={1,2}, to_apply=max
+  s = f32[16]{0} reduce(z, zero), dimensions={0,1,2}, to_apply=add
+  r = f32[16]{0} all-reduce(s), replica_groups={}, to_apply=add
+  i = s32[8,1]{1,0} parameter(2)
+  t = f32[9,16]{1,0} broadcast(zero), dimensions={}
+  ROOT g = (f32[9,16]{1,0}, f32[16]{0}) tuple(e, r)
+}
+";
+
+/// Sums that have one dtype for what they read and give stay f32, though the policy lists them; maxima do not.
+#[test]
+fn sums_of_one_dtype_stay_f32() {
+    let scatter = "  e = f32[9,16]{1,0} scatter(t, i, m), update_window_dims={1}, inserted_window_dims={0}, \
+                   scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add\n  ROOT";
+    let source = SUMS.replace("  ROOT g", &format!("{scatter} g"));
+    let o3 = Policy::preset("O3").unwrap();
+    let (module, report) = lowered(&source, &o3);
+    assert_eq!(dtypes(&module, "convolution"), ["bf16 bf16 -> f32"]);
+    assert_eq!(dtypes(&module, "reduce"), ["bf16 bf16 -> bf16", "f32 f32 -> f32"]);
+    assert_eq!(dtypes(&module, "all-reduce"), ["f32 -> f32"]);
+    assert_eq!(dtypes(&module, "scatter"), ["f32 s32 f32 -> f32"]);
+    let why = "devices may sum what each computed of it, in the dtype that it gives";
+    for sum in ["s", "r", "e"] {
+        assert_eq!((report.explain(sum)[0].class, &report.explain(sum)[0].rule[..]), ("island", why), "{sum}");
+    }
+    let told = Policy { sums: Sums::AsComputed, ..o3 };
+    let (module, _) = lowered(&source, &told);
+    for opcode in ["convolution", "reduce", "all-reduce", "scatter"] {
+        assert!(dtypes(&module, opcode).iter().all(|it| it.ends_with("-> bf16")), "{opcode}");
+    }
+    // An all-reduce sums over devices whether a partitioner comes or not.
+    let (module, _) =
+        lowered(&source.replace(", num_partitions=8", ", replica_count=8"), &Policy::preset("O3").unwrap());
+    assert_eq!(dtypes(&module, "all-reduce"), ["f32 -> f32"]);
+    assert_eq!(dtypes(&module, "convolution"), ["bf16 bf16 -> bf16"]);
+    let is_all_reduce = |op: &Op| matches!(op, Op::AllReduce(_));
+    assert!(module.entry().instructions.iter().any(|instr| is_all_reduce(&instr.op)));
+}
