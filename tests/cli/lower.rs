@@ -262,28 +262,29 @@ fn an_instruction_is_explained() {
     place.check(
         &["explain-cast", "net.txt", "zero", "--json"],
         expect![[r#"
-        exit 0
-        --- stdout
-        {
-          "decisions": [
+            exit 0
+            --- stdout
             {
-              "computation": "main",
-              "instruction": "zero",
-              "op_name": "",
-              "opcode": "constant",
-              "class": "source",
-              "old": "f32",
-              "new": "bf16",
-              "rule": "it is made in the dtype its readers want",
-              "from": null,
-              "n_bytes_before": 4,
-              "n_bytes_after": 2
+              "decisions": [
+                {
+                  "computation": "main",
+                  "instruction": "zero",
+                  "op_name": "",
+                  "opcode": "constant",
+                  "class": "source",
+                  "old": "f32",
+                  "new": "bf16",
+                  "is_lowered": true,
+                  "rule": "it is made in the dtype its readers want",
+                  "from": null,
+                  "n_bytes_before": 4,
+                  "n_bytes_after": 2
+                }
+              ],
+              "from": [],
+              "casts": []
             }
-          ],
-          "from": [],
-          "casts": []
-        }
-    "#]],
+        "#]],
     );
 }
 

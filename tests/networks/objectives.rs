@@ -68,24 +68,24 @@ fn options_that_do_not_fit() {
     check(
         "loss: {sparse_softmax_cross_entropy: , class_weights: [1, 2]}",
         expect![[r#"
-        model.yaml:4:7: `class_weights` are 2 numbers, and the output has 4 classes
-          4 | loss: {sparse_softmax_cross_entropy: , class_weights: [1, 2]}
-            |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^"#]],
+            model.yaml:4:55: `class_weights` are 2 numbers, and the output has 4 classes
+              4 | loss: {sparse_softmax_cross_entropy: , class_weights: [1, 2]}
+                |                                                       ^"#]],
     );
     check(
         "loss: {sigmoid_dice: , class_weights: [1, 2, 1, 1]}",
         expect![[r#"
-        model.yaml:4:7: sigmoid_dice has no classes to weigh
-          4 | loss: {sigmoid_dice: , class_weights: [1, 2, 1, 1]}
-            |       ^^^^^^^^^^^^^
-          help: leave `class_weights` out: it is for cross entropies of classes"#]],
+            model.yaml:4:24: sigmoid_dice has no classes to weigh
+              4 | loss: {sigmoid_dice: , class_weights: [1, 2, 1, 1]}
+                |                        ^^^^^^^^^^^^^
+              help: leave `class_weights` out: it is for cross entropies of classes"#]],
     );
     check(
         "labels: {w: [2], labels: []}\nloss: {sparse_softmax_cross_entropy: , example_weights: w}",
         expect![[r#"
-        model.yaml:5:7: `example_weights: w` is f32[batch, 2], expected f32[batch]
-          5 | loss: {sparse_softmax_cross_entropy: , example_weights: w}
-            |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^"#]],
+            model.yaml:5:57: `example_weights: w` is f32[batch, 2], expected f32[batch]
+              5 | loss: {sparse_softmax_cross_entropy: , example_weights: w}
+                |                                                         ^"#]],
     );
     check(
         "labels: {labels: [5]}\nloss: sigmoid_dice",

@@ -4,7 +4,7 @@ use super::bounded::{Bounded, check};
 use crate::{examples, run};
 
 use bf16scope::data::Arrays;
-use bf16scope::graph::{Graph, Init, Precision};
+use bf16scope::graph::{Graph, Init, Precision, Storage};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::{Model, yaml};
 use bf16scope::optim::{Average, LearningRate, LossScale, Optimizer, Update};
@@ -268,8 +268,19 @@ fn by_hand(checkpoint: &Checkpoint) -> Checkpoint {
 
 #[test]
 fn averages_are_evaluated_on_predicted_with_and_left_out_when_asked() {
+    are_used_unless_asked(Storage::F32);
+}
+
+/// Averages are f32, whatever their variables are stored in.
+#[test]
+fn averages_of_bf16_variables_are_used_too() {
+    are_used_unless_asked(Storage::Bf16Stochastic);
+}
+
+fn are_used_unless_asked(variables: Storage) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
+    let spec = |average| Spec { variables, ..spec(average) };
     let mut trained = session(&spec(Some(COUNTED)));
     let summary = train(&mut trained, &saving(1, &path)).unwrap();
     let checkpoint = Checkpoint::read(&path).unwrap();
@@ -287,7 +298,8 @@ fn averages_are_evaluated_on_predicted_with_and_left_out_when_asked() {
     // Unless its experiment says otherwise; what is learnt is the same.
     let mut blind = session(&spec(Some(Average { evaluate: false, ..COUNTED })));
     blind.restore(&path, &checkpoint, Resumption::default()).unwrap();
-    assert_eq!(blind.evaluate(&evaluator, images()).unwrap().totals.to_values(), test(&plain));
+    let reads_variables = blind.evaluator(4).unwrap();
+    assert_eq!(blind.evaluate(&reads_variables, images()).unwrap().totals.to_values(), test(&plain));
     let predictor = trained.predictor(4).unwrap();
     let predicted = |checkpoint: &Checkpoint| {
         let mut all = Vec::new();

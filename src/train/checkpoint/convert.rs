@@ -3,7 +3,7 @@
 use super::{Checkpoint, CheckpointError, Fault, HostArray};
 use crate::graph::VariableInfo;
 use crate::hlo::{ArrayShape, DType};
-use crate::optim::{LOW, ROUNDING_KEY};
+use crate::optim::{Average, LOW, ROUNDING_KEY};
 use half::bf16;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -86,7 +86,12 @@ impl Checkpoint {
             let read = if is_narrow(&(*name, shape.clone())) { widened(array, None) } else { array.clone() };
             Some((name.to_string(), read))
         };
-        let variables = wanted.iter().filter_map(read).collect();
+        // Averages are f32 already, and stand in for their variables later.
+        let average = |(name, _): &(&str, ArrayShape)| {
+            let (name, array) = self.variables.get_key_value(&Average::name_of(name))?;
+            Some((name.clone(), array.clone()))
+        };
+        let variables = wanted.iter().filter_map(read).chain(wanted.iter().filter_map(average)).collect();
         Cow::Owned(Checkpoint { variables, ..self.clone_without_variables() })
     }
 
