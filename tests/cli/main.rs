@@ -5,6 +5,7 @@ mod audit_cli;
 mod binary;
 mod cli_bits;
 mod curves;
+mod documented;
 #[path = "../support/first.rs"]
 mod first;
 mod lower;

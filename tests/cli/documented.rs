@@ -1,0 +1,275 @@
+//! Every command that the README and the GUIDE show runs, and prints what they say it prints: the same lines, once
+//! numbers are placeholders. `…` on a line of its own stands for any lines.
+//!
+//! The modules are those that the GUIDE's own snippets write (`tests/data/guide`).
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ndarray::{ArrayD, IxDyn};
+use ndarray_npy::NpzWriter;
+
+use crate::binary;
+
+/// Commands that `cargo test` does not run, by how they begin and what is long.
+const LONG: [(&str, &str); 7] = [
+    ("audit tests/data/oracle_jax/encoder_forward.hlo.pb", ENCODER),
+    ("compile encoder.bf16.pb", TPU),
+    ("compile step.bf16.mlir", TPU),
+    ("compile tests/data/oracle_jax/encoder_forward.hlo.pb", TPU),
+    ("compile tests/data/several_cores/bf16.hlo.txt", TPU),
+    ("fit wide.yaml", TPU),
+    ("examples/resnet50.yaml", RESNET),
+];
+const ENCODER: &str = "audits hundreds of instructions";
+const TPU: &str = "compiles for a TPU";
+const RESNET: &str = "compiles ResNet-50 for a TPU";
+
+/// Commands of other programs, and why no test runs them.
+const OTHERS: [(&str, &str); 5] = [
+    ("cargo install", "the tests run what cargo built for them"),
+    ("cargo test", "is what runs this"),
+    ("cargo run --release -- train examples/digits.yaml", "tests/training/train.rs trains the digits"),
+    ("cargo run --release --features xla", "ci/xla-tests runs this program with the feature"),
+    (
+        "cargo run --example port_bfloat16_scope",
+        "`cargo test` builds it, and its parts are those that the tests of training run",
+    ),
+];
+
+/// A command of a `console` block and the lines below it.
+struct Documented {
+    place: String,
+    command: String,
+    lines: Vec<String>,
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The commands of a page, in its order.
+fn documented(page: &str) -> Vec<Documented> {
+    let text = std::fs::read_to_string(root().join(page)).unwrap();
+    let (mut found, mut is_inside) = (Vec::<Documented>::new(), false);
+    for (at, line) in text.lines().enumerate() {
+        if line.starts_with("```") {
+            is_inside = line == "```console";
+        } else if let (true, Some(command)) = (is_inside, line.strip_prefix("$ ")) {
+            let command = command.split(" # ").next().unwrap().trim().to_string();
+            found.push(Documented { place: format!("{page}:{}", at + 1), command, lines: Vec::new() });
+        } else if is_inside {
+            found.last_mut().unwrap().lines.push(line.to_string());
+        }
+    }
+    found
+}
+
+/// Why a command is left to `ci/long`, if it is.
+fn why_long(command: &str) -> Option<&'static str> {
+    LONG.iter().find(|(part, _)| command.contains(part)).map(|(_, why)| *why)
+}
+
+/// A folder with the files that the pages speak of.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["examples", "tests"] {
+            std::os::unix::fs::symlink(root().join(name), folder.path().join(name)).unwrap();
+        }
+        let written = [("mlp.hlo.pb", "mlp.hlo.pb"), ("mlp.hlo.txt", "model.hlo.txt"), ("step.mlir", "step.mlir")];
+        for (from, to) in written {
+            std::fs::copy(root().join("tests/data/guide").join(from), folder.path().join(to)).unwrap();
+        }
+        Place(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// `in.npz` for the module that the command names.
+    fn inputs(&self, command: &str) {
+        let shapes: &[&[usize]] = match command.contains("step.") {
+            true => &[&[256, 512], &[512, 16], &[64, 256], &[64, 16]],
+            false => &[&[128], &[64, 128], &[10], &[128, 10], &[32, 64]],
+        };
+        let mut inputs = NpzWriter::new(File::create(self.path("in.npz")).unwrap());
+        for (n, shape) in shapes.iter().enumerate() {
+            let n_elements: usize = shape.iter().product();
+            let values = (0..n_elements).map(|at| ((at * 7 + n * 3) % 23) as f32 / 64.0 - 0.15).collect();
+            inputs.add_array(format!("in{n}"), &ArrayD::from_shape_vec(IxDyn(shape), values).unwrap()).unwrap();
+        }
+        inputs.finish().unwrap();
+    }
+
+    /// Runs a command of this program, and compares what it prints with what stands below it.
+    fn check(&self, documented: &Documented) {
+        let Documented { place, command, lines } = documented;
+        let line = command.split(" | ").next().unwrap();
+        let (set, args) = line.split_once("bf16scope ").unwrap();
+        let set = set.split_whitespace().map(|word| word.split_once('=').unwrap());
+        self.inputs(args);
+        let args: Vec<&str> = args.split_whitespace().collect();
+        let mut process: Command = binary::bf16scope(&args);
+        process.current_dir(self.0.path()).env("LC_ALL", "C.UTF-8").env("TERM", "xterm").env("COLUMNS", "200");
+        let output = process.env_remove("BF16SCOPE_AUTO").envs(set).output().unwrap();
+        // The first run downloads plugins, and says so.
+        let errors = String::from_utf8(output.stderr).unwrap();
+        let errors = errors.lines().filter(|line| !line.contains(": install") && !line.contains(": checksum is right"));
+        let printed: Vec<String> =
+            errors.chain(std::str::from_utf8(&output.stdout).unwrap().lines()).map(str::to_string).collect();
+        let is_audit_alone = lines.is_empty() && command.contains("--budget");
+        let fails = i32::from(lines.iter().any(|line| line.starts_with("FAILS: ")));
+        let code = output.status.code();
+        let exits = code == Some(fails) || is_audit_alone && code == Some(1);
+        assert!(exits, "{place}: `{command}` exits with {code:?}, not {fails}:\n{}", printed.join("\n"));
+        if let (false, Err(first)) = (lines.is_empty(), agree(lines, &printed)) {
+            panic!(
+                "{place}: `{command}` prints something else than the page says, from this line on:\n{first}\nprinted:\n{}",
+                printed.join("\n")
+            );
+        }
+    }
+}
+
+/// Runs the commands of this program that are asked for, page by page and in their order, and returns how many.
+fn run(asked: fn(&str) -> bool) -> usize {
+    let mut n = 0;
+    for page in ["README.md", "docs/GUIDE.md"] {
+        let place = Place::new();
+        for documented in documented(page) {
+            let command = &documented.command;
+            if let Some(file) = command.strip_prefix("cat ") {
+                std::fs::write(place.path(file), documented.lines.join("\n")).unwrap();
+            } else if is_ours(command) && asked(command) {
+                place.check(&documented);
+                n += 1;
+            }
+        }
+    }
+    n
+}
+
+/// Whether a command is this program's, after settings of the environment.
+fn is_ours(command: &str) -> bool {
+    command.split_whitespace().find(|word| !word.contains('=')) == Some("bf16scope")
+}
+
+/// Whether printed lines are the documented ones, or else the first documented line that they cannot be.
+fn agree(documented: &[String], printed: &[String]) -> Result<(), String> {
+    let pattern: Vec<String> = documented.iter().map(|line| shape(line)).collect();
+    let shapes: Vec<String> = printed.iter().map(|line| shape(line)).collect();
+    // After how many printed lines the pattern so far may end.
+    let mut ends = vec![true];
+    ends.resize(shapes.len() + 1, false);
+    for (line, shown) in pattern.iter().zip(documented) {
+        let mut next = vec![false; ends.len()];
+        for at in 0..ends.len() {
+            next[at] = match line.as_str() {
+                "…" => ends[at] || at > 0 && next[at - 1],
+                _ => at > 0 && ends[at - 1] && shapes[at - 1] == *line,
+            };
+        }
+        if !next.contains(&true) {
+            return Err(shown.clone());
+        }
+        ends = next;
+    }
+    if ends[shapes.len()] { Ok(()) } else { Err("(the end)".to_string()) }
+}
+
+/// A line without what a run, a processor or a version has a say in: numbers, units of bytes and time, widths of columns.
+fn shape(line: &str) -> String {
+    let is_bar = |c: char| ('▁'..='█').contains(&c);
+    let line: String = line.chars().map(|c| if is_bar(c) { '▁' } else { c }).collect();
+    let (mut found, mut before) = (String::new(), ' ');
+    let mut rest = line.chars().peekable();
+    while let Some(c) = rest.next() {
+        let is_drawn = "─═▁ ".contains(c);
+        let begins = c.is_ascii_digit() && !(before.is_alphanumeric() || before == '_');
+        if begins {
+            while rest.peek().is_some_and(|c| c.is_ascii_alphanumeric() && *c != 'x' || ".,".contains(*c)) {
+                let digit = rest.next().unwrap();
+                // The sign of an exponent.
+                if digit == 'e' && rest.peek() == Some(&'-') {
+                    rest.next();
+                }
+            }
+            while found.ends_with(['+', '-', '−']) {
+                found.pop();
+            }
+            found.push('#');
+        } else if !(is_drawn && c == before) {
+            found.push(c);
+        }
+        before = c;
+    }
+    for unit in ["MiB", "KiB", "GiB", "bytes"] {
+        found = found.replace(&format!("# {unit}"), "#B");
+    }
+    for unit in ["ms", "us", "µs", "s", "min"] {
+        for after in [",", ";", " ", "│", ""] {
+            let (time, to) = (format!("# {unit}{after}"), format!("#s{after}"));
+            found = if after.is_empty() {
+                found.strip_suffix(&time).map_or(found.clone(), |f| f.to_string() + &to)
+            } else {
+                found.replace(&time, &to)
+            };
+        }
+    }
+    found.replace(" cached ", " #s ").trim_end().to_string()
+}
+
+#[test]
+fn every_command_of_the_pages_is_known() {
+    let commands: Vec<Documented> = ["README.md", "docs/GUIDE.md"].into_iter().flat_map(documented).collect();
+    let unknown: Vec<String> = commands
+        .iter()
+        .filter(|Documented { command, .. }| {
+            let is_other = OTHERS.iter().any(|(part, _)| command.contains(part)) || command.starts_with("eval ");
+            !is_ours(command) && !command.starts_with("cat ") && !is_other
+        })
+        .map(|Documented { place, command, .. }| format!("{place}: {command}"))
+        .collect();
+    assert!(unknown.is_empty(), "no test runs these, and no list says why: {unknown:#?}");
+    for (part, why) in LONG.iter().chain(&OTHERS) {
+        let shown = commands.iter().any(|documented| documented.command.contains(part));
+        assert!(shown, "no page shows `{part}` any more, of which a list says: {why}");
+    }
+}
+
+#[test]
+fn short_commands_print_what_the_pages_say() {
+    let n = run(|command| why_long(command).is_none());
+    assert!(n >= 12, "the pages show {n} short commands");
+}
+
+#[test]
+#[ignore = "ci/long: audits hundreds of instructions, and compiles for TPUs"]
+fn long_commands_print_what_the_pages_say() {
+    run(|command| why_long(command) != Some(RESNET));
+}
+
+#[test]
+#[ignore = "ci/long: ResNet-50 at nine batches for a TPU, half an hour where nothing is cached"]
+fn commands_on_resnet50_print_what_the_pages_say() {
+    assert_eq!(run(|command| why_long(command) == Some(RESNET)), 3);
+}
+
+#[test]
+fn shapes_tell_words_from_numbers() {
+    assert_eq!(shape("compiled in 110.5 ms, ran in 57.1 µs"), shape("compiled in 1.85 s, ran in 5 ms"));
+    assert_eq!(shape("│ HBM code ┆   1.4 MiB │"), shape("│ HBM code ┆ 995.0 KiB │"));
+    assert_eq!(shape("cycles +2.9 %, time −16.8 %"), shape("cycles −2 %, time 1.25e-3 %"));
+    assert_ne!(shape("│ out0 ┆ f32[2] │"), shape("│ out0 ┆ bf16[2] │"));
+    assert_ne!(shape("5 casts inserted"), shape("5 casts left"));
+    let lines = |text: &str| text.lines().map(str::to_string).collect::<Vec<String>>();
+    assert!(agree(&lines("a 1\n…\nb"), &lines("a 2\nx\ny\nb")).is_ok());
+    assert!(agree(&lines("a\n…"), &lines("a")).is_ok());
+    assert_eq!(agree(&lines("a\nb"), &lines("a\nc")), Err("b".to_string()));
+    assert_eq!(agree(&lines("a"), &lines("a\nb")), Err("(the end)".to_string()));
+}
