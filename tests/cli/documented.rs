@@ -9,6 +9,7 @@ use std::process::Command;
 
 use ndarray::{ArrayD, IxDyn};
 use ndarray_npy::NpzWriter;
+use unicode_width::UnicodeWidthStr as _;
 
 use crate::binary;
 
@@ -115,8 +116,14 @@ impl Place {
         self.inputs(args);
         let args: Vec<&str> = args.split_whitespace().collect();
         let mut process: Command = binary::bf16scope(&args);
-        process.current_dir(self.0.path()).env("LC_ALL", "C.UTF-8").env("TERM", "xterm").env("COLUMNS", "200");
-        let output = process.env_remove("BF16SCOPE_AUTO").envs(set).output().unwrap();
+        process.current_dir(self.0.path()).env("LC_ALL", "C.UTF-8").env("TERM", "xterm");
+        process.env_remove("BF16SCOPE_AUTO").env_remove("COLUMNS").envs(set);
+        // In a pipe tables are 100 columns wide; the pages show some as wide terminals do.
+        let width = lines.iter().map(|line| line.width()).max().unwrap_or(0);
+        if width > 100 && lines.iter().any(|line| line.starts_with('┌') && line.width() > 100) {
+            process.env("COLUMNS", width.to_string());
+        }
+        let output = process.output().unwrap();
         // The first run downloads plugins, and says so.
         let errors = String::from_utf8(output.stderr).unwrap();
         let errors = errors.lines().filter(|line| !line.contains(": install") && !line.contains(": checksum is right"));
