@@ -7,9 +7,11 @@ use bf16scope::hlo::proto::messages::{HloModuleProto, HloProto};
 use bf16scope::hlo::proto::{decode, encode};
 use bf16scope::hlo::text::{self, PrintOptions};
 use bf16scope::hlo::verify::verify;
-use bf16scope::hlo::{Literal, Lost, Module, lost_in_text};
+use bf16scope::hlo::{ArrayShape, DType, Literal, Lost, Module, lost_in_text};
 use bf16scope::pjrt::CompileOptions;
 use flate2::read::GzDecoder;
+use ndarray::ArrayD;
+use ndarray_npy::NpzReader;
 use prost::Message;
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -234,6 +236,55 @@ fn source_lines_come_from_the_tables() {
     assert_eq!(of("sub.27"), "/src/model.py:17");
     assert_eq!(of("constant.9"), "");
     assert_eq!(module.stack_frames, decode::from_bytes(&proto_of("jax_cpu_dump.before")).unwrap().stack_frames);
+}
+
+/// An argument of the steps: sixty-fourths, as `computed.py` has them.
+fn argument((n, dims): (usize, &[i64; 2])) -> Literal {
+    let value = |at: i64| ((at * 7 + n as i64 * 3) % 23) as f32 / 64.0 - 0.15625;
+    Literal::Array {
+        shape: ArrayShape::new(DType::F32, dims.to_vec()),
+        bytes: (0..dims[0] * dims[1]).flat_map(|at| value(at).to_le_bytes()).collect(),
+    }
+}
+
+/// The steps, as text and as proto, compute what the framework that wrote them computed on another machine.
+///
+/// The bound: an argument reaches a result through sums of 16, 32 and five times 8 terms, at most 8 functions that are
+/// right to 8 ulp, and under 40 roundings more, so through fewer than 192 roundings of 2^-24 each. No value on the way is
+/// above 8, as arguments are below 0.21; it reaches a weight as 0.1 of a gradient.
+#[test]
+fn steps_compute_what_their_writers_did() {
+    let arguments: Vec<Literal> = [[16, 32], [32, 8], [8, 16], [8, 8]].iter().enumerate().map(argument).collect();
+    let loss_bound = 192.0 * 8.0 * 2f64.powi(-24);
+    for (writer, recorded) in [
+        ("jax_cpu_step", "jax"),
+        ("jax_cpu_dump", "jax"),
+        ("jax_tpu_v2_step", "jax"),
+        ("jax_tpu_v3_step", "jax"),
+        ("tf_cpu_step", "tf"),
+        ("tf_cpu_dump", "tf"),
+    ] {
+        let stage = format!("{writer}.before");
+        let of_text = encode::to_bytes(&text::parse(&text_of(&stage), &stage).unwrap()).unwrap();
+        let of_proto = encode::to_bytes(&decode::from_bytes(&proto_of(&stage)).unwrap()).unwrap();
+        let results = run::run_bytes(&of_text, &CompileOptions::default(), &arguments);
+        assert!(
+            results == run::run_bytes(&of_proto, &CompileOptions::default(), &arguments),
+            "{stage}: text and proto"
+        );
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/xla_today/computed_{recorded}.npz"));
+        let mut computed = NpzReader::new(std::fs::File::open(path).unwrap()).unwrap();
+        assert_eq!(results.len(), 3, "{stage}");
+        for (n, (result, bound)) in results.iter().zip([0.1 * loss_bound, 0.1 * loss_bound, loss_bound]).enumerate() {
+            let expected: ArrayD<f32> = computed.by_name(&format!("out{n}")).unwrap();
+            let found = run::f32s(result);
+            assert_eq!(found.len(), expected.len(), "{stage}: out{n}");
+            for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let off = f64::from(found - expected).abs();
+                assert!(off <= bound, "{stage}: out{n}[{at}] is {found}, {expected} was recorded; bound {bound:e}");
+            }
+        }
+    }
 }
 
 /// Text may give a name once in each computation, as XLA's parser takes it. From a proto XLA takes no name twice, so that
