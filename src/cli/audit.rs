@@ -323,6 +323,10 @@ fn results(rows: &[ResultRow], n_rows: usize, screen: Screen) -> String {
     for row in shown {
         let mut cells = vec![format!("out{}", row.index), row.instruction.clone(), row.shape.clone()];
         match &row.errors {
+            // Nothing was compared, so there is no figure.
+            Some(errors) if errors.n_elements > 0 && errors.n_not_finite == errors.n_elements => {
+                cells.extend(["not finite in f32", "-", "-", "-"].map(str::to_string));
+            }
             Some(errors) => cells.extend([
                 number(errors.scaled),
                 number(errors.max_abs),
@@ -343,14 +347,18 @@ fn results(rows: &[ResultRow], n_rows: usize, screen: Screen) -> String {
 /// The verdict, in lines.
 fn summary(outcome: &Outcome) -> String {
     let audit = &outcome.audit;
+    let (n_not_finite, n_elements) = audit.n_not_finite();
     let mut lines = vec![format!(
-        "{}: {} instructions compared{}; the results are within {} of f32",
+        "{}: {} instructions compared{}{}",
         outcome.file.display(),
         audit.rows.len(),
         if audit.n_slices > 1 { format!(" in {} slices", audit.n_slices) } else { String::new() },
-        number(outcome.error)
+        match n_not_finite == n_elements && n_elements > 0 {
+            true => String::new(),
+            false => format!("; the results are within {} of f32", number(outcome.error)),
+        }
     )];
-    match audit.n_not_finite() {
+    match (n_not_finite, n_elements) {
         (0, _) => {}
         (n, n_elements) if n == n_elements => lines.push(
             "FAILS: every element of the results is a NaN or an infinity in f32 itself, so nothing was compared; give \
@@ -358,7 +366,8 @@ fn summary(outcome: &Outcome) -> String {
                 .to_string(),
         ),
         (n, n_elements) => lines.push(format!(
-            "{n} of the results' {n_elements} elements are a NaN or an infinity in f32 itself: the figures are of the others"
+            "{n} of the results' {n_elements} elements are a NaN or an infinity in f32 itself: the figures are of the others; \
+             random numbers may be none that a step is called with, such as a second moment below 0: --inputs takes real ones"
         )),
     }
     if !audit.skipped.is_empty() {

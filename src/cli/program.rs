@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
 
 use super::module_file;
@@ -122,6 +122,11 @@ impl Choice {
         precision: Precision,
         target: &Target,
     ) -> anyhow::Result<Program> {
+        ensure!(
+            self.devices.is_none() || self.program() == Which::Train,
+            "--devices is for a training step, whose batch they share, and this is --program infer\nhelp: leave it out: an \
+             inference is of one device"
+        );
         let mesh = self.devices.and_then(NonZeroU32::new).map_or(experiment.mesh, Mesh::replicas);
         let tuning = self.tune.tuning(experiment, target);
         let mut stored = experiment.clone();
