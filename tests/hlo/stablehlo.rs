@@ -102,6 +102,27 @@ fn shardings_survive_in_every_form() {
     }
 }
 
+#[test]
+fn shardings_survive_being_written() {
+    for form in FORMS {
+        let module = read_file(&format!("sharded.{form}"));
+        let written = stablehlo::write(&module).unwrap_or_else(|error| panic!("{form}: {error}"));
+        let back = read(written.text.as_bytes(), "back.mlir").unwrap_or_else(|error| panic!("{form}: {error}"));
+        let shardings = |module: &Module| -> Vec<String> {
+            let parameters = module.entry().parameters();
+            parameters.iter().map(|id| format!("{:?}", module.entry().instr(*id).sharding)).collect()
+        };
+        assert_eq!(shardings(&back), shardings(&module), "{form}");
+        let meshes = |module: &Module| {
+            module.frontend_attributes.iter().find(|(name, _)| name == "xla.sdy.meshes").map(|(_, mesh)| mesh.clone())
+        };
+        assert!(meshes(&back).is_some(), "{form}");
+        assert_eq!(meshes(&back), meshes(&module), "{form}");
+        let Some(NotAlone::Devices { wants, .. }) = several_devices(&back) else { panic!("{form}: for one device") };
+        assert_eq!(wants, 8, "{form}");
+    }
+}
+
 /// A small module of each op, what the models are, what JAX and TensorFlow export.
 fn modules() -> Vec<Module> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
