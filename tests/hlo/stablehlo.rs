@@ -104,9 +104,11 @@ fn shardings_survive_in_every_form() {
 
 #[test]
 fn shardings_survive_being_written() {
-    for form in FORMS {
-        let module = read_file(&format!("sharded.{form}"));
+    let modules = FORMS.map(|form| (form, read_file(&format!("sharded.{form}"))));
+    for (form, module) in modules.into_iter().chain([("hlo.pb", proto(&data("sharded.hlo.pb")))]) {
         let written = stablehlo::write(&module).unwrap_or_else(|error| panic!("{form}: {error}"));
+        // Of bytecode and protos only the shardings say how many.
+        assert!(written.text.contains("mhlo.num_partitions = 8 : i32"), "{form}: {}", written.text);
         let back = read(written.text.as_bytes(), "back.mlir").unwrap_or_else(|error| panic!("{form}: {error}"));
         let shardings = |module: &Module| -> Vec<String> {
             let parameters = module.entry().parameters();

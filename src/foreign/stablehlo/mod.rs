@@ -19,6 +19,7 @@ use std::fmt::Write as _;
 
 use self::attributes::{Mnemonic, mnemonic};
 use self::types::{escaped, of_shape};
+use crate::hlo::devices::{Devices, Placement, devices_of_compiled};
 use crate::hlo::text::sharding_text;
 use crate::hlo::{
     AliasKind, CompId, Computation, InstrId, Instruction, Literal, Metadata, Module, Op, Shape, Sharding,
@@ -118,12 +119,10 @@ const MAX_REPEATED: usize = 16;
 
 impl<'m> Writer<'m> {
     fn module_head(&mut self) {
-        let count = |name: &str| {
-            let attributes = &self.module.unmodelled.attributes;
-            let value = attributes.iter().find(|(attribute, _)| attribute == name).map(|(_, value)| value.as_str());
-            value.and_then(|value| value.parse::<u32>().ok()).unwrap_or(1)
-        };
-        let (n_partitions, n_replicas) = (count("num_partitions"), count("replica_count"));
+        // A proto, and bytecode, say how many only by their shardings. Where these disagree, what is said in words stands.
+        let devices = Placement::of(self.module).map(|placement| placement.devices);
+        let devices = devices.unwrap_or_else(|_| devices_of_compiled(self.module));
+        let Devices { replicas: n_replicas, partitions: n_partitions } = devices;
         let mut attributes =
             vec![format!("mhlo.num_partitions = {n_partitions} : i32, mhlo.num_replicas = {n_replicas} : i32")];
         attributes.extend(frontend(&self.module.frontend_attributes));
