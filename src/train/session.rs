@@ -330,8 +330,8 @@ impl Session {
         Evaluator::new(&self.client, task, self.numbers_read(by_averages), batch, &objective.tuning)
     }
 
-    /// Evaluates the state of this moment: averages of variables where there are any, unless [`Average::evaluate`] says
-    /// otherwise.
+    /// Evaluates the state of this moment: averages of variables where there are any, unless
+    /// [`Average::evaluate`](crate::optim::Average::evaluate) says otherwise.
     ///
     /// # Errors
     /// Examples that the task does not take; [`TrainError::Metric`]; where the plugin fails.
