@@ -44,17 +44,17 @@ fn run(client: &Client, executable: &Executable, dims: &[Vec<i64>], values: &[Ve
 
 /// The greatest excess of |gradient - difference| over the tolerance, with where it is; `None` if there is none.
 fn check(client: &Client, case: &Case) -> Result<(), String> {
-    let loss = compile(client, &case.loss_module())?;
-    let gradient_module = case.gradient_module().map_err(|error| error.to_string())?;
-    let gradients = &run(client, &compile(client, &gradient_module)?, &case.dims, &case.values)[1..];
+    let module = case.gradient_module().map_err(|error| error.to_string())?;
+    let executable = compile(client, &module)?;
+    let at = |values: &[Vec<f64>]| run(client, &executable, &case.dims, values);
+    let gradients = &at(&case.values)[1..];
     let mut errors = Vec::new();
-    let loss_at = |values: &[Vec<f64>]| run(client, &loss, &case.dims, values)[0][0];
     for (argument, gradient) in gradients.iter().enumerate() {
         for (element, &measured) in gradient.iter().enumerate() {
             let moved = |by: f64| {
                 let mut values = case.values.clone();
                 values[argument][element] += by;
-                loss_at(&values)
+                at(&values)[0][0]
             };
             let expected = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
             // A NaN is no match either.

@@ -27,13 +27,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// The module arguments → loss: the results of the case, each weighed with fixed random numbers and summed.
-    pub fn loss_module(&self) -> Module {
-        let (e, _, _) = self.emit();
-        e.finish().unwrap_or_else(|error| panic!("{}: {error}", self.name))
-    }
-
-    /// The module arguments → (loss, gradient by each argument).
+    /// The module arguments → (loss, gradient by each argument). The loss is the results of the case, each weighed with
+    /// fixed random numbers and summed.
     pub fn gradient_module(&self) -> Result<Module, GradError> {
         let (e, arguments, loss) = self.emit();
         let gradients = gradients(&e, loss, &arguments)?;
