@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::array_type::OutputSpec;
-use super::{CompileOptions, Device, PjrtError, Plugin};
+use super::{CompileOptions, Device, ForeignCode, PjrtError, Plugin};
 use crate::hlo::DType;
 
 /// A client of some library.
@@ -28,6 +28,8 @@ pub(super) trait Backend: Debug + Send + Sync {
     fn devices(&self) -> &[Device];
     /// Compiles a program, which decodes as an `HloModuleProto`, and loads it.
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError>;
+    /// Loads a program that [`Program::serialize`] wrote. It is machine code, for which somebody answers, or a child runs it.
+    fn load(self: Arc<Self>, executable: &[u8], foreign: Option<ForeignCode>) -> Result<Loaded, PjrtError>;
     /// Copies a dense row-major array, which `bytes` holds whole, to a device that exists.
     fn upload(
         self: Arc<Self>,
@@ -117,6 +119,8 @@ pub(super) trait Program: Debug + Send + Sync {
     fn optimized_program(&self) -> Result<Vec<u8>, PjrtError>;
     /// The same for the same program, options and compiler.
     fn fingerprint(&self) -> Result<Vec<u8>, PjrtError>;
+    /// The compiled program as bytes, which a client of the same library and version loads.
+    fn serialize(&self) -> Result<Vec<u8>, PjrtError>;
 }
 
 /// An array as its own back end made it.

@@ -248,6 +248,12 @@ pub enum PjrtError {
         /// The file.
         path: PathBuf,
     },
+    /// An executable that nobody answers for.
+    #[error(
+        "an executable is not loaded into this process: it is machine code, and nobody answers for what it does\nhelp: load \
+         it in a child process (Client::in_child), or give a ForeignCode"
+    )]
+    ForeignExecutable,
     /// Hardware that this machine has not.
     #[error(
         "device {device}: this machine has no {0}: none of its PCI devices is one\nhelp: run where there is one, or set {1}=1 for the plugin to look for itself",

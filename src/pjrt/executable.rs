@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::array_type::{ArgumentSpec, OutputSpec};
 use super::backend::{Array, Given, Loaded, MemoryStats, Program, Runner};
-use super::{Buffer, Client, CompileOptions, PjrtError, program};
+use super::{Buffer, Client, CompileOptions, ForeignCode, PjrtError, program};
 
 /// A compiled program: what the compiler says of it. Comes from [`Executable::compiled`] or
 /// [`Topology::compile`](super::Topology::compile).
@@ -48,6 +48,12 @@ impl Compiled {
     /// The same for the same program, options and compiler version; `UNIMPLEMENTED` where the plugin has none.
     pub fn fingerprint(&self) -> Result<Vec<u8>, PjrtError> {
         self.program.fingerprint()
+    }
+
+    /// The compiled program as bytes, which [`Client::load`] takes where the library has the same version;
+    /// `UNIMPLEMENTED` where the plugin writes none.
+    pub fn serialize(&self) -> Result<Vec<u8>, PjrtError> {
+        self.program.serialize()
     }
 }
 
@@ -179,5 +185,31 @@ impl Client {
         let arguments = program::argument_specs(program, options)?;
         let program = program::without_schedule(program)?;
         Executable::new(self, Arc::clone(&self.backend).compile(&program, options)?, arguments)
+    }
+
+    /// The same in a process that was started for nothing else: the arguments were checked by whoever started it.
+    pub(super) fn load_alone(&self, executable: &[u8]) -> Result<Executable, PjrtError> {
+        // SAFETY: this process holds nothing else, and its parent believes nothing of what comes from here.
+        let foreign = unsafe { ForeignCode::allow() };
+        Executable::new(self, Arc::clone(&self.backend).load(executable, Some(foreign))?, None)
+    }
+
+    /// Loads what [`Compiled::serialize`] wrote of this program under these options, without compiling it again.
+    ///
+    /// What is loaded is machine code, and nothing here can tell what it does. A client in a child process
+    /// ([`Client::in_child`]) loads it there and needs no leave; in this process somebody must answer for it.
+    ///
+    /// # Errors
+    /// [`PjrtError::ForeignExecutable`] in this process without leave; whatever the plugin says of bytes that are damaged,
+    /// or written by another version.
+    pub fn load(
+        &self,
+        executable: &[u8],
+        program: &[u8],
+        options: &CompileOptions,
+        foreign: Option<ForeignCode>,
+    ) -> Result<Executable, PjrtError> {
+        let arguments = program::argument_specs(program, options)?;
+        Executable::new(self, Arc::clone(&self.backend).load(executable, foreign)?, arguments)
     }
 }

@@ -45,7 +45,7 @@ macro_rules! opaque {
 
 opaque! {
     PJRT_Error, PJRT_Event, PJRT_Client, PJRT_Device, PJRT_DeviceDescription, PJRT_TopologyDescription,
-    PJRT_Executable, PJRT_LoadedExecutable, PJRT_Buffer,
+    PJRT_Executable, PJRT_LoadedExecutable, PJRT_SerializedExecutable, PJRT_Buffer,
 }
 
 macro_rules! structs {
@@ -75,7 +75,7 @@ macro_rules! structs {
 
                 /// All zero, but for the size.
                 pub fn zeroed() -> Self {
-                    // SAFETY: every field is an integer, a bool, a raw pointer or a struct of those, for all of
+                    // SAFETY: every field is an integer, a bool, a raw pointer, an optional function or a struct of those, for all of
                     // which zero bytes are a value.
                     let zeroed: Self = unsafe { std::mem::zeroed() };
                     Self { struct_size: Self::STRUCT_SIZE, ..zeroed }
@@ -305,6 +305,23 @@ structs! {
     PJRT_Executable_OptimizedProgram_Args {
         executable: *mut PJRT_Executable,
         program: *mut PJRT_Program,
+    }
+    /// An executable as bytes, which live until the deleter is called with what backs them.
+    PJRT_Executable_Serialize_Args {
+        executable: *const PJRT_Executable,
+        serialized_bytes: *const c_char,
+        serialized_bytes_size: usize,
+        serialized_executable: *mut PJRT_SerializedExecutable,
+        serialized_executable_deleter: Option<unsafe extern "C" fn(*mut PJRT_SerializedExecutable)>,
+    }
+    /// Loads such bytes on a client, with other compile options than their own if there are any.
+    PJRT_Executable_DeserializeAndLoad_Args {
+        client: *mut PJRT_Client,
+        serialized_executable: *const c_char,
+        serialized_executable_size: usize,
+        loaded_executable: *mut PJRT_LoadedExecutable,
+        overridden_serialized_compile_options: *const c_char,
+        overridden_serialized_compile_options_size: usize,
     }
     /// Fingerprint of an executable.
     PJRT_Executable_Fingerprint_Args {
@@ -546,14 +563,14 @@ pub struct PJRT_Api {
     pub PJRT_Executable_GetCostAnalysis: Entry<PJRT_Executable_GetCostAnalysis_Args>,
     pub PJRT_Executable_OutputMemoryKinds: Unused,
     pub PJRT_Executable_OptimizedProgram: Entry<PJRT_Executable_OptimizedProgram_Args>,
-    pub PJRT_Executable_Serialize: Unused,
+    pub PJRT_Executable_Serialize: Entry<PJRT_Executable_Serialize_Args>,
     pub PJRT_LoadedExecutable_Destroy: Entry<PJRT_LoadedExecutable_Destroy_Args>,
     pub PJRT_LoadedExecutable_GetExecutable: Entry<PJRT_LoadedExecutable_GetExecutable_Args>,
     pub PJRT_LoadedExecutable_AddressableDevices: Entry<PJRT_LoadedExecutable_AddressableDevices_Args>,
     pub PJRT_LoadedExecutable_Delete: Unused,
     pub PJRT_LoadedExecutable_IsDeleted: Unused,
     pub PJRT_LoadedExecutable_Execute: Entry<PJRT_LoadedExecutable_Execute_Args>,
-    pub PJRT_Executable_DeserializeAndLoad: Unused,
+    pub PJRT_Executable_DeserializeAndLoad: Entry<PJRT_Executable_DeserializeAndLoad_Args>,
     pub PJRT_LoadedExecutable_Fingerprint: Unused,
     pub PJRT_Buffer_Destroy: Entry<PJRT_Buffer_Destroy_Args>,
     pub PJRT_Buffer_ElementType: Entry<PJRT_Buffer_ElementType_Args>,
@@ -658,6 +675,8 @@ mod tests {
         ("PJRT_Executable_Name_Args", 40),
         ("PJRT_Executable_NumOutputs_Args", 32),
         ("PJRT_Executable_OptimizedProgram_Args", 32),
+        ("PJRT_Executable_Serialize_Args", 56),
+        ("PJRT_Executable_DeserializeAndLoad_Args", 64),
         ("PJRT_Executable_Fingerprint_Args", 40),
         ("PJRT_Executable_GetCostAnalysis_Args", 40),
         ("PJRT_Executable_GetCompiledMemoryStats_Args", 112),

@@ -45,7 +45,8 @@ impl ForeignCode {
     ///
     /// # Safety
     /// Every library that is loaded with it is a PJRT plugin for this machine that keeps to the C API: its initialisers
-    /// and functions may run in this process, on any thread, and what its table says of itself is true.
+    /// and functions may run in this process, on any thread, and what its table says of itself is true. Every executable
+    /// that is loaded with it is one that the client's plugin wrote, for the program and the options given beside it.
     pub const unsafe fn allow() -> ForeignCode {
         ForeignCode(())
     }

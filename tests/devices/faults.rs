@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 use bf16scope::hlo::DType;
 use bf16scope::pjrt::{
-    Arg, Client, Code, CompileOptions, LiveHandles, PjrtError, Plugin, PluginSpec, Purpose, Topology, Value, ffi,
-    live_handles,
+    Arg, Client, Code, CompileOptions, ForeignCode, LiveHandles, PjrtError, Plugin, PluginSpec, Purpose, Topology,
+    Value, ffi, live_handles,
 };
 
 use crate::alone::alone;
@@ -108,6 +108,13 @@ impl Journey {
             self.keep(compiled.cost_analysis());
             self.keep(compiled.optimized_program());
             self.keep(compiled.fingerprint());
+            if let Some(bytes) = self.keep(compiled.serialize()) {
+                // SAFETY: the plugin of these tests runs nothing.
+                let foreign = Some(unsafe { ForeignCode::allow() });
+                self.keep(client.load(&bytes, &program(), &CompileOptions::default(), foreign));
+                let refused = client.load(&bytes, &program(), &CompileOptions::default(), None);
+                assert!(matches!(refused, Err(PjrtError::ForeignExecutable)), "{refused:?}");
+            }
         }
         let Some(buffer) = self.keep(client.buffer_from_host(&INPUT, DType::F32, &[2, 2], 0)) else { return };
         self.keep(buffer.n_device_bytes());
@@ -247,12 +254,13 @@ fn an_error_may_have_no_text_no_known_code_and_any_bytes() {
 }
 
 /// Calls whose result is a handle, by what it is of.
-const GIVE_HANDLES: [(&str, &str); 8] = [
+const GIVE_HANDLES: [(&str, &str); 9] = [
     ("PJRT_Client_Create", "client"),
     ("PJRT_Client_Compile", "executable"),
     ("PJRT_Client_BufferFromHostBuffer", "buffer"),
     ("PJRT_Device_GetDescription", "description"),
     ("PJRT_LoadedExecutable_GetExecutable", "executable"),
+    ("PJRT_Executable_DeserializeAndLoad", "executable"),
     ("PJRT_LoadedExecutable_Execute", "output"),
     ("PJRT_TopologyDescription_Create", "topology"),
     ("PJRT_Compile", "executable"),
@@ -384,7 +392,7 @@ fn sizes_that_cannot_be_are_named_and_not_believed() {
         // Texts of all the address space are no texts.
         let texts = ["PJRT_Client_PlatformName", "PJRT_DeviceDescription_Kind", "PJRT_Executable_Name"];
         each("huge", &texts, |function, errors| assert!(errors.is_empty(), "{function}: {errors:?}"));
-        each("huge", &["PJRT_Executable_Fingerprint"], |function, errors| {
+        each("huge", &["PJRT_Executable_Fingerprint", "PJRT_Executable_Serialize"], |function, errors| {
             assert_eq!(errors.len(), 1, "{function}");
         });
     });

@@ -15,6 +15,7 @@ mod pjrt_handles;
 mod pjrt_plugins;
 #[path = "../run/mod.rs"]
 mod run;
+mod serialized;
 #[path = "../support/mod.rs"]
 mod support;
 #[cfg(feature = "xla")]

@@ -186,6 +186,23 @@ impl Program for PluginProgram {
             Ok(value::whole_list("PJRT_Executable_Fingerprint", start, len)?.to_vec())
         }
     }
+
+    fn serialize(&self) -> Result<Vec<u8>, PjrtError> {
+        const CALL: &str = "PJRT_Executable_Serialize";
+        let mut args = ffi::PJRT_Executable_Serialize_Args::zeroed();
+        args.executable = self.raw;
+        // SAFETY: a live executable. The bytes live until the deleter is called, and are copied before it is; it is called
+        // once, with what the plugin gave it for.
+        unsafe {
+            call!(self.plugin, PJRT_Executable_Serialize, args)?;
+            let (start, len) = (args.serialized_bytes.cast::<u8>(), args.serialized_bytes_size);
+            let bytes = value::whole_list(CALL, start, len).map(<[u8]>::to_vec);
+            if let Some(delete) = args.serialized_executable_deleter {
+                delete(args.serialized_executable);
+            }
+            bytes
+        }
+    }
 }
 
 /// A program that a plugin loaded. Owns the handle.

@@ -15,7 +15,7 @@ use super::backend::{Array, Backend, Loaded};
 use super::event::Event;
 use super::plugin::{call, given};
 use super::program::Format;
-use super::{Client, CompileOptions, Device, PjrtError, Plugin, Value, ffi, program, value};
+use super::{Client, CompileOptions, Device, ForeignCode, PjrtError, Plugin, Value, ffi, program, value};
 use crate::hlo::DType;
 
 impl Client {
@@ -96,6 +96,21 @@ impl Backend for PluginClient {
 
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
         compile(&self, program, Format::Hlo, options)
+    }
+
+    fn load(self: Arc<Self>, executable: &[u8], foreign: Option<ForeignCode>) -> Result<Loaded, PjrtError> {
+        const CALL: &str = "PJRT_Executable_DeserializeAndLoad";
+        let Some(ForeignCode { .. }) = foreign else { return Err(PjrtError::ForeignExecutable) };
+        let mut args = ffi::PJRT_Executable_DeserializeAndLoad_Args::zeroed();
+        args.client = self.raw;
+        args.serialized_executable = executable.as_ptr().cast();
+        args.serialized_executable_size = executable.len();
+        // SAFETY: a live client; the bytes are alive during the call, and whoever gave leave answers for what they do. Null
+        // options: the executable's own.
+        unsafe { call!(self.plugin, PJRT_Executable_DeserializeAndLoad, args)? };
+        let raw = given(CALL, "executable", args.loaded_executable)?;
+        // SAFETY: the call returned an executable of this client, which we own.
+        unsafe { executable::loaded(&self, raw) }
     }
 
     fn upload(

@@ -15,8 +15,8 @@ use crate::pjrt::backend::{Array, Backend, Given, Loaded, Program, Runner, array
 use crate::pjrt::device::CountsMemory;
 use crate::pjrt::locate::locate;
 use crate::pjrt::{
-    Client, CompileOptions, Device, DeviceDescription, DeviceMemory, MemoryStats, OutputSpec, PjrtError, Platform,
-    Plugin, Purpose, Setup, environment, program,
+    Client, CompileOptions, Device, DeviceDescription, DeviceMemory, ForeignCode, MemoryStats, OutputSpec, PjrtError,
+    Platform, Plugin, Purpose, Setup, environment, program,
 };
 
 /// The client of a child.
@@ -125,6 +125,19 @@ impl Backend for ChildClient {
 
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
         let (program, n_devices) = compile(&self.child, None, program, options)?;
+        let runner = ChildRunner { program: Arc::clone(&program.0) };
+        Ok(Loaded { program: Box::new(program), runner: Box::new(runner), n_devices })
+    }
+
+    fn load(self: Arc<Self>, executable: &[u8], _foreign: Option<ForeignCode>) -> Result<Loaded, PjrtError> {
+        let doing = Doing { what: "loading an executable", of: None };
+        let file = wire::file_of(executable).map_err(|source| ChildError::Io { doing: doing.clone(), source })?;
+        let (id, n_devices) = match self.child.request(doing.clone(), Request::Load, Some(&file))? {
+            (Reply::Compiled { id, n_devices }, _) => (id, n_devices),
+            (reply, _) => return Err(unexpected(doing, &reply)),
+        };
+        let name = "an executable".to_string();
+        let program = ChildProgram(Arc::new(ProgramId { child: Arc::clone(&self.child), id, name }));
         let runner = ChildRunner { program: Arc::clone(&program.0) };
         Ok(Loaded { program: Box::new(program), runner: Box::new(runner), n_devices })
     }
@@ -238,6 +251,15 @@ impl ChildProgram {
         self.0.child.request(self.doing(), Request::Program { program: self.0.id, ask }, None)
     }
 
+    /// What comes as a file.
+    fn file(&self, ask: AskProgram) -> Result<Vec<u8>, PjrtError> {
+        match self.ask(ask)? {
+            (Reply::Bytes, Some(file)) => Ok(wire::with_bytes(&file, <[u8]>::to_vec)
+                .map_err(|source| ChildError::Io { doing: self.doing(), source })?),
+            (reply, _) => self.unexpected(&reply),
+        }
+    }
+
     fn unexpected<T>(&self, reply: &Reply) -> Result<T, PjrtError> {
         Err(unexpected(self.doing(), reply))
     }
@@ -280,11 +302,7 @@ impl Program for ChildProgram {
     }
 
     fn optimized_program(&self) -> Result<Vec<u8>, PjrtError> {
-        match self.ask(AskProgram::Optimized)? {
-            (Reply::Bytes, Some(file)) => Ok(wire::with_bytes(&file, <[u8]>::to_vec)
-                .map_err(|source| ChildError::Io { doing: self.doing(), source })?),
-            (reply, _) => self.unexpected(&reply),
-        }
+        self.file(AskProgram::Optimized)
     }
 
     fn fingerprint(&self) -> Result<Vec<u8>, PjrtError> {
@@ -292,6 +310,10 @@ impl Program for ChildProgram {
             Reply::Raw(bytes) => Ok(bytes),
             reply => self.unexpected(&reply),
         }
+    }
+
+    fn serialize(&self) -> Result<Vec<u8>, PjrtError> {
+        self.file(AskProgram::Serialized)
     }
 }
 

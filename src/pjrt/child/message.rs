@@ -32,6 +32,8 @@ pub(super) enum Request {
     Topology { library: Vec<u8>, name: String, options: BTreeMap<String, Value> },
     /// Compiles the program in the file, for the client or for the topology of this number.
     Compile { topology: Option<Id>, options: CompileOptions },
+    /// Loads the executable in the file on the client.
+    Load,
     /// Compiles the StableHLO in the file, for nothing but what the compiler dumps on its way: for the plugin's devices,
     /// or for the topology of this name.
     Convert { library: Vec<u8>, topology: Option<String>, options: CompileOptions },
@@ -65,6 +67,7 @@ pub(super) enum AskProgram {
     CostAnalysis,
     Optimized,
     Fingerprint,
+    Serialized,
 }
 
 /// What a child answers.

@@ -145,6 +145,14 @@ impl Server {
                 self.programs.insert(id, held);
                 Reply::Compiled { id, n_devices }
             }
+            Request::Load => {
+                let executable = file.ok_or_else(|| missing("an executable's file"))?;
+                let client = self.client()?;
+                let loaded = wire::with_bytes(&executable, |bytes| client.load_alone(bytes)).map_err(failed)??;
+                let (n_devices, id) = (loaded.n_devices(), self.next());
+                self.programs.insert(id, Held::Loaded(loaded));
+                Reply::Compiled { id, n_devices }
+            }
             Request::Convert { library, topology, options } => {
                 let program = file.ok_or_else(|| missing("a program's file"))?;
                 let plugin = load(&library)?;
@@ -319,6 +327,10 @@ fn of_program(compiled: &Compiled, ask: AskProgram) -> Answer {
             return Ok((Reply::Bytes, Some(file)));
         }
         AskProgram::Fingerprint => Reply::Raw(compiled.fingerprint()?),
+        AskProgram::Serialized => {
+            let file = wire::file_of(&compiled.serialize()?).map_err(failed)?;
+            return Ok((Reply::Bytes, Some(file)));
+        }
     };
     Ok((reply, None))
 }

@@ -16,7 +16,7 @@ use crate::pjrt::array_type::{OutputSpec, n_host_bytes};
 use crate::pjrt::backend::{Array, Backend, Given, Loaded, MemoryStats, Program, Runner, array};
 use crate::pjrt::error::USE_THE_PLUGIN;
 use crate::pjrt::live::{HandleKind, Live};
-use crate::pjrt::{CompileOptions, Device, PjrtError, Plugin};
+use crate::pjrt::{CompileOptions, Device, ForeignCode, PjrtError, Plugin};
 
 impl Backend for XlaClient {
     fn platform_name(&self) -> Result<String, PjrtError> {
@@ -47,6 +47,10 @@ impl Backend for XlaClient {
         let program = XlaProgram { facts: Arc::clone(&facts), _live: Live::new(HandleKind::Executable) };
         let runner = XlaRunner { executable, facts, client: self, _live: Live::new(HandleKind::LoadedExecutable) };
         Ok(Loaded { program: Box::new(program), runner: Box::new(runner), n_devices: 1 })
+    }
+
+    fn load(self: Arc<Self>, _executable: &[u8], _foreign: Option<ForeignCode>) -> Result<Loaded, PjrtError> {
+        no("way to load a compiled program")
     }
 
     fn upload(
@@ -136,6 +140,10 @@ impl Program for XlaProgram {
 
     fn fingerprint(&self) -> Result<Vec<u8>, PjrtError> {
         no("fingerprint of a program")
+    }
+
+    fn serialize(&self) -> Result<Vec<u8>, PjrtError> {
+        no("way to write a compiled program")
     }
 }
 

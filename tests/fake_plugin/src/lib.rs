@@ -112,6 +112,10 @@ unsafe extern "C" fn error_message(args: *mut ffi::PJRT_Error_Message_Args) {
     }
 }
 
+unsafe extern "C" fn serialized_delete(serialized: *mut ffi::PJRT_SerializedExecutable) {
+    unsafe { free(serialized, Kind::Serialized) }
+}
+
 table::entries! {
     PJRT_Error_GetCode(PJRT_Error_GetCode_Args) |args| {
         args.code = unsafe { object(args.error.cast_mut(), Kind::Error) }.number as c_int;
@@ -240,6 +244,16 @@ table::entries! {
         } else {
             unsafe { b"\x0a\x02hi".as_ptr().copy_to(program.code.cast(), 4) };
         }
+    }
+    PJRT_Executable_Serialize(PJRT_Executable_Serialize_Args) |args| {
+        unsafe { object(args.executable.cast_mut(), Kind::Executable) };
+        (args.serialized_bytes, args.serialized_bytes_size) = text("PJRT_Executable_Serialize", "bytes");
+        args.serialized_executable = make(Object::new(Kind::Serialized));
+        args.serialized_executable_deleter = Some(serialized_delete);
+    }
+    PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args) |args| {
+        unsafe { object(args.client, Kind::Client) };
+        args.loaded_executable = make(Object::new(Kind::LoadedExecutable));
     }
     PJRT_Executable_Fingerprint(PJRT_Executable_Fingerprint_Args) |args| {
         unsafe { object(args.executable, Kind::Executable) };

@@ -10,6 +10,7 @@ pub enum Kind {
     Client,
     LoadedExecutable,
     Executable,
+    Serialized,
     Buffer,
     Event,
     Topology,
