@@ -53,7 +53,7 @@ pub(super) fn is_tupled(module: &Module) -> bool {
     entry.parameters().iter().any(|&id| matches!(entry.instr(id).shape, Shape::Tuple(_)))
 }
 
-fn parameters(module: &Module) -> anyhow::Result<Vec<Parameter>> {
+pub(super) fn parameters(module: &Module) -> anyhow::Result<Vec<Parameter>> {
     let entry = module.entry();
     let mut parameters = Vec::new();
     for id in entry.parameters() {
@@ -85,7 +85,11 @@ impl Inputs {
     /// # Errors
     /// Parameters that nothing is given for, ambiguous names, arrays of another type or shape.
     pub(super) fn new(module: &Module, file: Option<&Path>, seed: Option<u64>) -> anyhow::Result<Inputs> {
-        let parameters = parameters(module)?;
+        Inputs::of(parameters(module)?, file, seed)
+    }
+
+    /// The same for these parameters.
+    pub(super) fn of(parameters: Vec<Parameter>, file: Option<&Path>, seed: Option<u64>) -> anyhow::Result<Inputs> {
         let npz = file.map(NpzReader::open).transpose()?;
         let mut named = match &npz {
             Some(npz) => assign(&parameters, npz)?,
@@ -168,6 +172,13 @@ impl Inputs {
 }
 
 impl Parameter {
+    /// The same for a batch that so many devices share.
+    pub(super) fn of_all(&mut self, n_devices: usize) {
+        if let Some(batch) = self.shape.dims.first_mut() {
+            *batch = batch.saturating_mul(n_devices as i64);
+        }
+    }
+
     /// Bytes of the array.
     fn n_bytes(&self) -> u64 {
         self.n_elements().saturating_mul(self.shape.dtype.n_bytes() as u64)

@@ -36,7 +36,12 @@ impl LimitArgs {
 
     /// A client for a module from a file.
     pub(super) fn client(&self, platform: &Platform, context: &Context) -> Result<Client, PjrtError> {
-        Client::in_child(platform.one_device()?, &context.setup(), &self.spec())
+        self.client_of_all(platform.one_device()?, context)
+    }
+
+    /// The same for programs of any number of devices.
+    pub(super) fn client_of_all(&self, platform: &Platform, context: &Context) -> Result<Client, PjrtError> {
+        Client::in_child(platform, &context.setup(), &self.spec())
     }
 }
 

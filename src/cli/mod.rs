@@ -31,6 +31,7 @@ mod fit;
 mod logging;
 mod lower;
 mod module_file;
+mod package;
 mod plugins;
 mod policy;
 mod predict;
@@ -119,6 +120,8 @@ enum Command {
     Data(data::Args),
     /// Draw an experiment's learning rate over its steps, and say it where something happens
     Schedule(schedule::Args),
+    /// Write a folder that predicts without its experiment, compiled ahead of time for a CPU or a TPU slice
+    Package(package::Args),
     /// Show a number's bits, exact value and rounding error in each format, or where updates are lost
     Bits(bits::Args),
     /// Compile a model for a TPU, without one: what fits, what it costs, f32 beside bf16
@@ -155,6 +158,7 @@ impl Command {
             Command::Curves(_) => "curves",
             Command::Data(_) => "data",
             Command::Schedule(_) => "schedule",
+            Command::Package(_) => "package",
             Command::Bits(_) => "bits",
             Command::Cache(_) => "cache",
             Command::Compile(_) => "compile",
@@ -175,6 +179,7 @@ impl Command {
         match self {
             Command::Compile(_) | Command::Explain(_) | Command::Fit(_) => Purpose::Compile,
             Command::Doctor(args) => args.purpose(),
+            Command::Package(args) => args.purpose(),
             Command::Train(_)
             | Command::Eval(_)
             | Command::Predict(_)
@@ -200,6 +205,7 @@ impl Command {
             Command::Curves(args) => curves::run(args, context),
             Command::Data(args) => data::run(args, context),
             Command::Schedule(args) => schedule::run(args, context),
+            Command::Package(args) => package::run(args, context),
             Command::Bits(args) => bits::run(args, context),
             Command::Cache(args) => cache::run(args, context),
             Command::Compile(args) => compile::run(args, context),

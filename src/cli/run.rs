@@ -1,4 +1,6 @@
-//! `bf16scope run`: any HLO module, on the CPU, over arrays from a file.
+//! `bf16scope run`: any HLO module, or a package, on the CPU, over arrays from a file.
+
+mod package;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -13,7 +15,7 @@ use crate::data::npz::NpzWriter;
 use crate::hlo::alone::runs_alone;
 use crate::hlo::proto::encode;
 use crate::hlo::{ArrayShape, Literal};
-use crate::pjrt::{Arg, Client, CompileOptions, Executable, Platform};
+use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable, Platform};
 use crate::report::{self, Column, Screen, Table};
 
 const EXAMPLES: &str = "\
@@ -22,6 +24,8 @@ Examples:
           arrays in0, in1, ... go in, or arrays named as the parameters are; out0, out1, ... come out
   bf16scope run model.hlo.txt --random 1
           no arrays at hand: floats are drawn from the standard normal distribution, integers from 0 to 7
+  bf16scope run digits-package --inputs images.npz --outputs predictions.npz
+          a folder that `bf16scope package` made: arrays for the inputs alone, named as package.json names them
   bf16scope run model.hlo.txt --inputs in.npz --random 1 --json
           only what in.npz lacks is drawn at random; the summary is JSON
 
@@ -32,8 +36,8 @@ float32. Every rounding in the module is performed, unless --allow-excess-precis
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The module: HLO text, a serialized HloModuleProto, or StableHLO
-    #[arg(value_name = "MODULE")]
+    /// The module: HLO text, a serialized HloModuleProto, or StableHLO; or the folder of a package
+    #[arg(value_name = "MODULE|FOLDER")]
     module: PathBuf,
     /// Arrays for the parameters
     #[arg(short, long, value_name = "FILE.npz")]
@@ -91,6 +95,9 @@ struct Output {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    if args.module.is_dir() {
+        return package::run(args, context);
+    }
     args.device.one_device()?;
     emit::check_names(&[("--outputs", args.outputs.as_deref())], &[Some(&args.module), args.inputs.as_deref()])?;
     let module = policy::lower_if_asked(module_file::load(&args.module)?, &args.module)?;
@@ -119,18 +126,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     spinner.finish_and_clear();
     drop(bytes);
     let (buffers, run_seconds) = execute(&client, &executable, &mut inputs)?;
-    let mut outputs = Vec::new();
-    for (position, buffer) in buffers.into_iter().enumerate() {
-        let shape = ArrayShape::new(buffer.dtype()?, buffer.dims()?);
-        let bytes = buffer.to_host()?;
-        drop(buffer);
-        let name = format!("out{position}");
-        if let Some(npz) = &mut npz {
-            arrays::write(npz, &name, &shape, &bytes, args.raw_bf16)?;
-        }
-        let summary = arrays::summarize(shape.dtype, &bytes);
-        outputs.push(Output { name, dtype: shape.dtype.name(), dims: shape.dims, summary });
-    }
+    let whole = buffers.into_iter().map(|buffer| vec![buffer]).collect();
+    let outputs = results(whole, |_| None, npz.as_mut(), args.raw_bf16)?;
     npz.map(NpzWriter::finish).transpose()?;
     let outcome = Outcome {
         module: module.name.clone(),
@@ -147,12 +144,39 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
+/// Reads each result, whose parts follow one another along its first dim, writes it where it is wanted, and says what can be
+/// said of it in a line. What has no name is `outN`.
+fn results(
+    parts: Vec<Vec<Buffer>>,
+    name_of: impl Fn(usize) -> Option<String>,
+    mut npz: Option<&mut NpzWriter>,
+    raw_bf16: bool,
+) -> anyhow::Result<Vec<Output>> {
+    let mut outputs = Vec::new();
+    for (position, parts) in parts.into_iter().enumerate() {
+        let (mut shape, mut bytes) = (None::<ArrayShape>, Vec::new());
+        for buffer in parts {
+            let part = ArrayShape::new(buffer.dtype()?, buffer.dims()?);
+            bytes.extend(buffer.to_host()?);
+            match shape.as_mut().map(|whole| whole.dims.first_mut().zip(part.dims.first())) {
+                None => shape = Some(part),
+                Some(Some((batch, more))) => *batch += more,
+                Some(None) => {}
+            }
+        }
+        let Some(shape) = shape else { continue };
+        let name = name_of(position).unwrap_or_else(|| format!("out{position}"));
+        if let Some(npz) = &mut npz {
+            arrays::write(npz, &name, &shape, &bytes, raw_bf16)?;
+        }
+        let summary = arrays::summarize(shape.dtype, &bytes);
+        outputs.push(Output { name, dtype: shape.dtype.name(), dims: shape.dims, summary });
+    }
+    Ok(outputs)
+}
+
 /// Puts the arguments on the device one by one and runs the program on them once.
-fn execute(
-    client: &Client,
-    executable: &Executable,
-    inputs: &mut Inputs,
-) -> anyhow::Result<(Vec<crate::pjrt::Buffer>, f64)> {
+fn execute(client: &Client, executable: &Executable, inputs: &mut Inputs) -> anyhow::Result<(Vec<Buffer>, f64)> {
     let _span = tracing::info_span!("execute").entered();
     let mut arguments = Vec::with_capacity(inputs.parameters.len());
     for position in 0..inputs.parameters.len() {

@@ -21,6 +21,7 @@ mod lines;
 mod memory;
 mod mesh;
 mod objective;
+pub mod package;
 pub mod program;
 mod rates;
 mod records_config;

@@ -9,6 +9,7 @@ mod documented;
 #[path = "../support/first.rs"]
 mod first;
 mod lower;
+mod package_cli;
 mod predict_cli;
 mod regression;
 #[path = "../run/mod.rs"]

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::io::Read as _;
 
 /// The lines of the test data: features, then the label.
-fn test_rows() -> Vec<String> {
+pub fn test_rows() -> Vec<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz");
     let mut text = String::new();
     flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();

@@ -177,6 +177,7 @@ fn helps() {
         "explain-cast",
         "fit",
         "lower",
+        "package",
         "plugins",
         "predict",
         "run",

@@ -1,0 +1,77 @@
+//! `bf16scope package` and `bf16scope run` of what it wrote: the predictions of the experiment, to the bit.
+
+use crate::train_cli::{Folder, text};
+
+use bf16scope::data::npz::{Header, NpzReader, NpzWriter};
+use bf16scope::hlo::DType;
+use std::path::Path;
+
+fn array(path: &Path, name: &str) -> Vec<u8> {
+    NpzReader::open(path).unwrap().entry(name).unwrap().unwrap().read().unwrap()
+}
+
+/// 64 of the test drawings, as `mlp.yaml` scales them.
+fn write_images(path: &Path) {
+    let images: Vec<f32> = crate::predict_cli::test_rows()[..64]
+        .iter()
+        .flat_map(|row| row.split(',').take(64).map(|value| value.trim().parse::<f32>().unwrap() / 16.0))
+        .collect();
+    let bytes: Vec<u8> = images.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let mut npz = NpzWriter::create(path).unwrap();
+    npz.add("images", &Header::of(DType::F32, vec![64, 8, 8, 1]), &bytes).unwrap();
+    npz.finish().unwrap();
+}
+
+#[test]
+fn a_package_predicts_what_its_experiment_does() {
+    let folder = Folder::new();
+    folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
+    folder.stdout(&["predict", "mlp.yaml", "-o", "expected.npz"]);
+    let expected = array(&folder.path("expected.npz"), "logits");
+    write_images(&folder.path("images.npz"));
+
+    // Two devices, each with batches of the size that `predict` uses, so each runs the same program.
+    let said = folder.stdout(&["package", "mlp.yaml", "--devices", "2", "--batch", "32", "-o", "pack"]);
+    assert!(said.contains("  in  images bf16[32,8,8,1]\n  out  logits f32[32,10]\n"), "{said}");
+    assert!(said.ends_with("run it: bf16scope run pack --device cpu:2 --inputs in.npz --outputs out.npz\n"), "{said}");
+    let run = ["run", "pack", "--device", "cpu:2", "--inputs", "images.npz", "--outputs", "out.npz"];
+    let predicted = |warning: Option<&str>| {
+        let output = folder.run(&run);
+        let stderr = text(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+        match warning {
+            Some(warning) => assert!(stderr.contains(warning), "{stderr}"),
+            None => assert_eq!(stderr, ""),
+        }
+        assert_eq!(array(&folder.path("out.npz"), "logits"), expected[..64 * 10 * 4]);
+    };
+    predicted(None);
+
+    // What another version compiled is compiled again, and that is said.
+    let manifest = folder.path("pack/package.json");
+    let written = std::fs::read_to_string(&manifest).unwrap();
+    let at = written.find("\"compiler\": \"").unwrap();
+    std::fs::write(&manifest, format!("{}older {}", &written[..at + 13], &written[at + 13..])).unwrap();
+    predicted(Some("and the program is compiled again: it was compiled by \"older "));
+    std::fs::write(&manifest, &written).unwrap();
+
+    for (args, expected) in [
+        (
+            &["run", "pack", "--inputs", "images.npz"][..],
+            "the package is for 2 devices, and cpu has 1\nhelp: --device cpu:2",
+        ),
+        (&["run", "pack", "--device", "cpu:2"], "1 of 1 parameters have no array: in0 (`images`, bf16[64,8,8,1])"),
+        (&["run", "."], "is a folder without package.json, so it is no package"),
+        (&["package", "mlp.yaml", "-o", "pack"], "pack: is there already, and is not an empty folder"),
+    ] {
+        let stderr = folder.stderr(args);
+        assert!(stderr.contains(expected), "{args:?}: {stderr}");
+    }
+    let executable = folder.path("pack/executable.bin");
+    let mut bytes = std::fs::read(&executable).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&executable, bytes).unwrap();
+    let stderr = folder.stderr(&run);
+    assert!(stderr.contains("the file is damaged or not the package's\nhelp: copy the package again"), "{stderr}");
+}
