@@ -12,6 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 [LIBTPU] = re.findall(r'"libtpu-([^-"]+)-', (ROOT / "src/pjrt/spec.rs").read_text())
 PACKAGES = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "optax": "0.2.8", "libtpu": LIBTPU}
 
+# XLA's flag that allows it to leave out roundings.
+EXCESS = "xla_allow_excess_precision"
+
 
 def said(names=PACKAGES):
     """Packages and their versions."""
@@ -24,6 +27,16 @@ def program():
         return named
     subprocess.run(["cargo", "build", "--quiet", "--locked"], cwd=ROOT, check=True)
     return str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "bf16scope")
+
+
+def by_plugin(bf16scope):
+    """Variables with which JAX drives bf16scope's CPU plugin, with excess precision off."""
+    where = subprocess.run([bf16scope, "plugins", "where", "cpu"], check=True, stdout=subprocess.PIPE, text=True)
+    return {
+        "PJRT_NAMES_AND_LIBRARY_PATHS": f"bf16scope_cpu:{where.stdout.strip()}",
+        "JAX_PLATFORMS": "bf16scope_cpu",
+        "XLA_FLAGS": f"--{EXCESS}=false",
+    }
 
 
 def enter(without=()):

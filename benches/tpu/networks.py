@@ -4,6 +4,7 @@ In bf16 a network is what flax makes of `dtype=jnp.bfloat16`: f32 parameters, su
 cast to f32 before the loss.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -284,10 +285,21 @@ NETWORKS = {
 }
 
 
-def step(name, dtype, batch, input_dtype=jnp.float32):
+# What is smaller where a step runs on a CPU: the same layers and widths, of smaller images or fewer layers.
+SMALLER = {
+    "resnet50": {"inputs": (floats(64, 64, 3),)},
+    "bert_base": {
+        "model": partial(Bert, layers=2, vocabulary=8192),
+        "inputs": (integers(8192, 128),),
+        "labels": integers(8192, 128),
+    },
+}
+
+
+def step(name, dtype, batch, input_dtype=jnp.float32, to_run=False):
     """A training step, which takes a state and a batch and gives the next state and the loss; and a function of a seed
-    that makes both."""
-    network = NETWORKS[name]
+    that makes both. `to_run` makes large networks smaller, and gives the gradients behind the loss."""
+    network = NETWORKS[name]._replace(**SMALLER.get(name, {}) if to_run else {})
     model = network.model(dtype=dtype)
 
     def arguments(seed):
@@ -309,6 +321,7 @@ def step(name, dtype, batch, input_dtype=jnp.float32):
 
         (value, rest), gradients = jax.value_and_grad(loss, has_aux=True)(params)
         updates, moments = network.optimizer.update(gradients, moments, params)
-        return (optax.apply_updates(params, updates), rest, moments), value
+        state = (optax.apply_updates(params, updates), rest, moments)
+        return (state, value, gradients) if to_run else (state, value)
 
     return train, arguments
