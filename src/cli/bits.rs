@@ -301,7 +301,20 @@ fn lost_sentence(run: &Accumulation, step: usize) -> String {
 
 const MASTER_COPY: &str = "\
 This is why mixed-precision training keeps an f32 master copy of every weight: the network reads it cast to 16 bits, \
-and the update, often thousands of times smaller than the weight, is added in f32, where it is not rounded away.";
+and the update, often thousands of times smaller than the weight, is added in f32, where it is not rounded away.\n";
+
+const NONE_LOST: &str = "\
+No update is lost here: beside this weight it is large enough to move it in every one of these formats.\n";
+
+/// What the rows show: of a 16-bit format that loses updates, why there is a master copy. An overflow shows neither.
+fn advice(rows: &[Accumulated]) -> &'static str {
+    let loses = |row: &Accumulated| row.first_lost_step.is_some();
+    match rows.iter().any(|row| loses(row) && row.error.is_some()) {
+        true => MASTER_COPY,
+        false if rows.iter().any(|row| loses(row) || row.error.is_none()) => "",
+        false => NONE_LOST,
+    }
+}
 
 fn run_accumulate(args: &Args, operands: &[TypedNumber], context: &Context) -> anyhow::Result<()> {
     let [start, update] = operands else {
@@ -340,8 +353,7 @@ fn run_accumulate(args: &Args, operands: &[TypedNumber], context: &Context) -> a
         text += sentence;
         text.push('\n');
     }
-    text += MASTER_COPY;
-    text.push('\n');
+    text += advice(&rows);
     if let Some(rows) = &variables {
         text += &storage::render(rows, n_steps, &exact, context.screen);
     }

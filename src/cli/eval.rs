@@ -90,8 +90,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         for (name, value) in values {
             object[name] = json!(value);
         }
-        if let Some(confusion) = &confusion {
-            object["confusion"] = json!(confusion.rows());
+        match confusion.as_deref() {
+            None => {}
+            Some([(_, only)]) => object["confusion"] = json!(only.rows()),
+            Some(several) => {
+                let of_label = |(label, confusion): &(String, Confusion)| (label.clone(), json!(confusion.rows()));
+                object["confusion"] = several.iter().map(of_label).collect();
+            }
         }
         context.print_json(&object)?;
     } else {
@@ -104,8 +109,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             grouped(checkpoint.position.step as i64),
             by_averages(&checkpoint)
         ))?;
-        if let Some(confusion) = &confusion {
-            context.print(&confusion.render(context.screen))?;
+        let confusion = confusion.unwrap_or_default();
+        for (label, matrix) in &confusion {
+            let title = if confusion.len() > 1 { format!("{label}:\n") } else { String::new() };
+            context.print(&(title + &matrix.render(context.screen)))?;
         }
     }
     Ok(Status::Ok)

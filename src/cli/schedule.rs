@@ -97,6 +97,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.steps.is_none() || experiment.train.is_by_epoch() {
         experiment.check_schedule(&args.experiment)?;
     }
+    if let Some(remark) = experiment.schedule_remark(&args.experiment).filter(|_| args.steps.is_none()) {
+        tracing::warn!("{remark}");
+    }
     let update = experiment.train.update()?;
     let steps_per_epoch = experiment.train.steps_per_epoch();
     let of_epochs = steps_per_epoch.map(|steps| u64::from(steps) * u64::from(experiment.train.epochs));

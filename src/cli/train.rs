@@ -128,6 +128,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Err(error) if args.epochs.is_some() || args.batch.is_some() => tracing::warn!("{error}"),
         checked => checked?,
     }
+    if let Some(remark) = experiment.schedule_remark(&args.experiment) {
+        tracing::warn!("{remark}");
+    }
     let placed = |error: TrainError| experiment.with_its_line(&args.experiment, error);
     let wanted = args.wanted();
     let path = wanted.path.clone();

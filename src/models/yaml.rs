@@ -247,7 +247,8 @@ fn in_one_line(value: &serde_yaml::Value) -> String {
         Value::String(text) => format!("{text:?}"),
         Value::Bool(value) => value.to_string(),
         Value::Number(value) => value.to_string(),
-        Value::Null | Value::Tagged(_) => "…".to_string(),
+        Value::Null => "null".to_string(),
+        Value::Tagged(tagged) => format!("{} {}", tagged.tag, in_one_line(&tagged.value)),
     }
 }
 
@@ -257,6 +258,17 @@ fn in_one_line(value: &serde_yaml::Value) -> String {
 /// A value that YAML has no form for, such as a map whose keys are maps; in the writer's words.
 pub fn to_string<T: Serialize>(value: &T) -> Result<String, WriteError> {
     serde_yaml::to_string(value).map_err(WriteError)
+}
+
+/// A value in one line, as [`from_str`] reads it: `{kind: momentum, momentum: 0.9}`.
+///
+/// ```
+/// let value = serde_json::json!({"data": 8, "names": ["a", "b c"], "none": null});
+/// assert_eq!(bf16scope::models::yaml::to_line(&value), r#"{data: 8, names: [a, "b c"], none: null}"#);
+/// ```
+pub fn to_line<T: Serialize>(value: &T) -> String {
+    // Only a map whose keys are maps has no form.
+    serde_yaml::to_value(value).map_or_else(|error| error.to_string(), |value| in_one_line(&value))
 }
 
 /// A document with some keys set, such as a command line's: block, key and value as YAML; a key of no block stands beside
@@ -518,22 +530,28 @@ pub fn number<'de, D: Deserializer<'de>>(
         accepts: fn(f64) -> bool,
         expected: &'static str,
     }
+    impl Number {
+        /// The value; an error says it as it is written.
+        fn accepted<E: de::Error>(self, value: f64, written: Unexpected<'_>) -> Result<f64, E> {
+            match (self.accepts)(value) {
+                true => Ok(value),
+                false => Err(E::invalid_value(written, &self)),
+            }
+        }
+    }
     impl Visitor<'_> for Number {
         type Value = f64;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str(self.expected)
         }
         fn visit_f64<E: de::Error>(self, value: f64) -> Result<f64, E> {
-            match (self.accepts)(value) {
-                true => Ok(value),
-                false => Err(E::invalid_value(Unexpected::Float(value), &self)),
-            }
+            self.accepted(value, Unexpected::Float(value))
         }
         fn visit_u64<E: de::Error>(self, value: u64) -> Result<f64, E> {
-            self.visit_f64(value as f64)
+            self.accepted(value as f64, Unexpected::Unsigned(value))
         }
         fn visit_i64<E: de::Error>(self, value: i64) -> Result<f64, E> {
-            self.visit_f64(value as f64)
+            self.accepted(value as f64, Unexpected::Signed(value))
         }
     }
     deserializer.deserialize_f64(Number { accepts, expected })

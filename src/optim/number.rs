@@ -39,6 +39,11 @@ pub(super) fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64
     )
 }
 
+/// A share that stays: from 0 to 1.
+pub(super) fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    number(deserializer, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
+}
+
 /// A share that is neither nothing nor all: above 0 and below 1, in f32 too.
 pub(super) fn inner_fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     number(deserializer, is_inner_fraction, INNER_FRACTION)
@@ -72,22 +77,28 @@ fn number<'de, D: Deserializer<'de>>(
     expected: &'static str,
 ) -> Result<f64, D::Error> {
     struct Number(fn(f64) -> bool, &'static str);
+    impl Number {
+        /// The value; an error says it as it is written.
+        fn accepted<E: de::Error>(self, value: f64, written: Unexpected<'_>) -> Result<f64, E> {
+            match (self.0)(value) {
+                true => Ok(value),
+                false => Err(E::invalid_value(written, &self)),
+            }
+        }
+    }
     impl Visitor<'_> for Number {
         type Value = f64;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str(self.1)
         }
         fn visit_f64<E: de::Error>(self, value: f64) -> Result<f64, E> {
-            match (self.0)(value) {
-                true => Ok(value),
-                false => Err(E::invalid_value(Unexpected::Float(value), &self)),
-            }
+            self.accepted(value, Unexpected::Float(value))
         }
         fn visit_u64<E: de::Error>(self, value: u64) -> Result<f64, E> {
-            self.visit_f64(value as f64)
+            self.accepted(value as f64, Unexpected::Unsigned(value))
         }
         fn visit_i64<E: de::Error>(self, value: i64) -> Result<f64, E> {
-            self.visit_f64(value as f64)
+            self.accepted(value as f64, Unexpected::Signed(value))
         }
     }
     deserializer.deserialize_f64(Number(accepts, expected))

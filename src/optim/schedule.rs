@@ -51,8 +51,8 @@ pub enum LearningRate {
         value: f64,
         /// The step from which on the rate is `alpha · value`.
         decay_steps: NonZeroU32,
-        /// The share of the rate that stays.
-        #[serde(default, deserialize_with = "number::not_negative")]
+        /// The share of the rate that stays, from 0 to 1.
+        #[serde(default, deserialize_with = "number::share")]
         alpha: f64,
     },
     /// `(value − end_value) · r^power + end_value`, where `r`, what remains, is `1 − min(step, decay_steps) / decay_steps`.

@@ -37,6 +37,7 @@ impl Schedule for LearningRate {
 
 impl Schedule for WarmUp {
     fn read(node: &Node) -> Result<WarmUp, NodeError> {
+        node.is_no_number("steps")?;
         WarmUp::deserialize(node)
     }
 }
@@ -99,7 +100,21 @@ impl<'de, T: Schedule> Deserialize<'de> for Timed<T> {
 }
 
 fn read_at<T: Schedule>(node: &Node, steps_per_epoch: u32) -> Result<T, NodeError> {
-    T::read(&in_steps(node, steps_per_epoch)?).map_err(|error| as_written(node, error))
+    T::read(&in_steps(node, steps_per_epoch)?).map_err(|error| as_written(node, with_twin(error)))
+}
+
+/// An error about a length that is missing, with both its keys.
+fn with_twin(error: NodeError) -> NodeError {
+    let missing = error.message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+    match missing.and_then(|key| LENGTHS.iter().find(|(steps, _)| *steps == key)) {
+        Some((steps, epochs)) => NodeError {
+            message: format!("missing key `{steps}`, or `{epochs}`"),
+            is_own: true,
+            help: Some(format!("add `{steps}: …` or `{epochs}: …` to the block that starts here")),
+            ..error
+        },
+        None => error,
+    }
 }
 
 fn is_by_epoch(node: &Node) -> bool {
@@ -235,6 +250,47 @@ pub(super) fn unreached(
     }
 }
 
+/// Where a rate that falls to an end does so at another time than a training of `n_steps` ends: from the learning rate on.
+/// `unit` is how many steps the lengths are in: 1, or those of an epoch.
+pub(super) fn beside_the_end(
+    learning_rate: &LearningRate,
+    warm_up: Option<&WarmUp>,
+    n_steps: u64,
+    unit: u32,
+) -> Option<NodeError> {
+    let (decay_steps, last) = match *learning_rate {
+        LearningRate::Cosine { value, decay_steps, alpha } => (decay_steps, value * alpha),
+        LearningRate::Polynomial { decay_steps, end_value, .. }
+        | LearningRate::Linear { decay_steps, end_value, .. } => (decay_steps, end_value),
+        LearningRate::Constant { .. }
+        | LearningRate::Exponential { .. }
+        | LearningRate::Piecewise { .. }
+        | LearningRate::InverseSqrt { .. }
+        | LearningRate::WarmUpStep { .. } => return None,
+    };
+    let before = warm_up.filter(|warm_up| !warm_up.overlap).map_or(0, |warm_up| u64::from(warm_up.steps.get()));
+    let end = u64::from(decay_steps.get()) + before;
+    let wanted = n_steps.checked_sub(before).filter(|&steps| steps > 0)?;
+    // A hundredth of the training more or less comes from rounding.
+    let message = if end > n_steps + n_steps / 100 {
+        let rate = learning_rate.at(u32::try_from(wanted).ok()?);
+        format!("the rate falls to {last} at step {end}, and is still {rate:.3e} when training ends, at step {n_steps}")
+    } else if last == 0.0 && end + n_steps / 100 < n_steps {
+        let n_idle = n_steps - end;
+        format!("the rate is 0 from step {end} on: the last {n_idle} of {n_steps} steps learn nothing")
+    } else {
+        return None;
+    };
+    let error = NodeError::new(vec![Step::Key("decay_steps".to_string())], message);
+    Some(error.with_help(match unit {
+        1 => format!("write `decay_steps: {wanted}`, if the rate is to fall until the end"),
+        _ => {
+            let epochs = (1e4 * wanted as f64 / f64::from(unit)).round() / 1e4;
+            format!("write `decay_epochs: {epochs}`, if the rate is to fall until the end")
+        }
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,9 +374,67 @@ mod tests {
                   1 | {kind: piecewise, value: 0.4, changes: [{epoch: 3, value: 1}, {epoch: 2, value: 0.1}]}
                     |                                        ^"#]],
         );
+        check(
+            "{kind: cosine, value: 0.4}",
+            expect![[r#"
+                e.yaml:1:1: missing key `decay_steps`, or `decay_epochs`
+                  1 | {kind: cosine, value: 0.4}
+                    | ^^^^^
+                  help: add `decay_steps: …` or `decay_epochs: …` to the block that starts here"#]],
+        );
+        check(
+            "{kind: cosine, value: 0.4, decay_steps: 3, alpha: 2}",
+            expect![[r#"
+                e.yaml:1:51: found integer `2`, expected a number from 0 to 1
+                  1 | {kind: cosine, value: 0.4, decay_steps: 3, alpha: 2}
+                    |                                                   ^"#]],
+        );
+        check(
+            "adam",
+            expect![[r#"
+                e.yaml:1:1: found string "adam", expected a number, or keys with `kind: …`, one of constant, exponential, cosine, polynomial, linear, piecewise, inverse_sqrt, warm_up_step
+                  1 | adam
+                    | ^^^^"#]],
+        );
         let short = timed("{kind: cosine, value: 0.4, decay_epochs: 0.01}").in_steps(44).unwrap_err();
         assert_eq!(short.message, "0.01 epochs of 44 steps are less than a step");
         assert_eq!(short.path, [Step::Key("decay_epochs".to_string())]);
+    }
+
+    #[test]
+    fn a_rate_that_does_not_end_with_the_training_is_remarked() {
+        let remark = |text: &str, overlap: Option<bool>, n_steps| {
+            let timed = timed(text);
+            let warm_up = overlap.map(|overlap| WarmUp { steps: NonZeroU32::new(50).unwrap(), start: 0.0, overlap });
+            let unit = if timed.is_by_epoch() { 10 } else { 1 };
+            let remark = beside_the_end(&timed.in_steps(10).unwrap(), warm_up.as_ref(), n_steps, unit)?;
+            Some(format!("{}; {}", remark.message, remark.help.unwrap()))
+        };
+        let cosine = "{kind: cosine, value: 0.4, decay_steps: 300}";
+        // Up to a hundredth before or after.
+        for n_steps in [298, 300, 303] {
+            assert_eq!(remark(cosine, None, n_steps), None, "{n_steps}");
+        }
+        assert_eq!((remark(cosine, Some(true), 300), remark(cosine, Some(false), 350)), (None, None));
+        assert_eq!(
+            remark(cosine, None, 200).unwrap(),
+            "the rate falls to 0 at step 300, and is still 1.000e-1 when training ends, at step 200; write \
+             `decay_steps: 200`, if the rate is to fall until the end"
+        );
+        assert_eq!(
+            remark(cosine, Some(false), 400).unwrap(),
+            "the rate is 0 from step 350 on: the last 50 of 400 steps learn nothing; write `decay_steps: 350`, if the rate \
+             is to fall until the end"
+        );
+        assert_eq!(
+            remark("{kind: linear, value: 1, decay_epochs: 20}", Some(false), 300).unwrap(),
+            "the rate is 0 from step 250 on: the last 50 of 300 steps learn nothing; write `decay_epochs: 25`, if the rate \
+             is to fall until the end"
+        );
+        // What stays above 0 may stay.
+        assert_eq!(remark("{kind: cosine, value: 0.4, decay_steps: 300, alpha: 0.1}", None, 900), None);
+        assert_eq!(remark("{kind: polynomial, value: 1, decay_steps: 9, power: 2, end_value: 0.1}", None, 900), None);
+        assert_eq!((remark("0.1", None, 9), remark(cosine, Some(false), 50)), (None, None));
     }
 
     #[test]

@@ -14,7 +14,7 @@
 
 use super::checkpoint::Place;
 use super::data_config::{DataConfig, Examples};
-use super::epochs::{Timed, unreached};
+use super::epochs::{Timed, beside_the_end, unreached};
 use super::error::TrainError;
 use super::lines;
 use super::mesh::Mesh;
@@ -80,11 +80,13 @@ pub struct TrainConfig {
     #[serde(skip)]
     pub n_train: Option<u64>,
     /// L2 regularisation. Default none.
+    #[serde(deserialize_with = "weight_decay")]
     pub weight_decay: WeightDecay,
     /// What gradients that are too large become. Default none.
-    #[serde(deserialize_with = "kind_or_none")]
+    #[serde(deserialize_with = "clip")]
     pub clip: Option<Clip>,
     /// How variables are averaged over steps. Default not at all.
+    #[serde(deserialize_with = "average")]
     pub average: Option<Average>,
     /// What variables are stored in: `f32`, `bf16_stochastic`, `bf16_compensated`, or, to see what is lost, `bf16_nearest`.
     /// Default f32.
@@ -127,10 +129,25 @@ fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optio
     count(deserializer).map(Some)
 }
 
-fn kind_or_none<'de, D: serde::Deserializer<'de>, T: serde::de::DeserializeOwned>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    kind::read(deserializer).map(Some)
+fn weight_decay<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<WeightDecay, D::Error> {
+    Node::read(deserializer, |node| {
+        node.is_no_number("value")?;
+        WeightDecay::deserialize(&node)
+    })
+}
+
+fn clip<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Clip>, D::Error> {
+    Node::read(deserializer, |node| {
+        node.is_no_number("kind: global_norm, value")?;
+        kind::read(&node).map(Some)
+    })
+}
+
+fn average<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Average>, D::Error> {
+    Node::read(deserializer, |node| {
+        node.is_no_number("decay")?;
+        Option::deserialize(&node)
+    })
 }
 
 impl Default for TrainConfig {
@@ -241,6 +258,16 @@ impl TrainConfig {
         Some(under((key, error)))
     }
 
+    /// Where the schedule's end is not the training's, from `train` on.
+    fn schedule_remark(&self) -> Option<NodeError> {
+        let (learning_rate, warm_up) = self.schedule().ok()?;
+        let steps_per_epoch = self.steps_per_epoch()?;
+        let n_steps = u64::from(steps_per_epoch) * u64::from(self.epochs);
+        let unit = if self.learning_rate.is_by_epoch() { steps_per_epoch } else { 1 };
+        let remark = beside_the_end(&learning_rate, warm_up.as_ref(), n_steps, unit)?;
+        Some(self.learning_rate.as_written(remark).within(Step::Key("learning_rate".to_string())))
+    }
+
     /// What the training program minimises in this precision, and how; not tuned.
     ///
     /// # Errors
@@ -309,6 +336,13 @@ impl Experiment {
             Some(error) => Err(lines::error_in(path, error.within(Step::Key("train".to_string())))),
             None => Ok(()),
         }
+    }
+
+    /// What is probably not meant in the schedule of an experiment that was read from `path`, with the line: a rate that is
+    /// still high when training ends, or 0 long before. Nothing where the number of examples is not known.
+    pub fn schedule_remark(&self, path: &Path) -> Option<TrainError> {
+        let remark = self.train.schedule_remark()?;
+        Some(lines::error_in(path, remark.within(Step::Key("train".to_string()))))
     }
 
     /// Counts the training examples where lengths are in epochs and nobody knows how many there are; the experiment was read

@@ -6,7 +6,7 @@ use super::objective::ProgramError;
 use crate::data::DataError;
 use crate::data::npz::NpzError;
 use crate::files;
-use crate::models::yaml::{self, NodeError, Step};
+use crate::models::yaml::{self, Node, NodeError, Step};
 use std::error::Error;
 use std::path::Path;
 
@@ -19,10 +19,14 @@ pub(super) fn error_in(path: &Path, error: NodeError) -> TrainError {
 /// The error with the line of the key that it is about. One that is about no key, or about one that is not written (a flag
 /// may say it), is as it was.
 pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainError) -> TrainError {
-    let Some(way) = way_to(experiment, path, &error) else { return error };
     let text = files::read_text(path, yaml::MAX_BYTES as u64).unwrap_or_default();
-    let is_written = |node: &yaml::Node| way.iter().try_fold(node, |node, step| node.get(step)).is_some();
-    if !yaml::from_str::<yaml::Node>("", &text).is_ok_and(|node| is_written(&node)) {
+    let Ok(document) = yaml::from_str::<Node>("", &text) else { return error };
+    if let Some((way, help)) = room(experiment, &document, &error) {
+        let placed = NodeError::new(way, chain(&error)).with_help(help);
+        return yaml::error_at(&path.display().to_string(), &text, placed).into();
+    }
+    let Some(way) = way_to(experiment, path, &error) else { return error };
+    if way.iter().try_fold(&document, |node, step| node.get(step)).is_none() {
         return error;
     }
     let whole = chain(&error);
@@ -51,6 +55,46 @@ fn chain(error: &TrainError) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Of a class or an index that the model has no room for: where the document says how many there are, and what to do.
+fn room(experiment: &Experiment, document: &Node, error: &TrainError) -> Option<(Vec<Step>, String)> {
+    let (name, value) = match error {
+        TrainError::Data(DataError::Integer { feature, value, .. }) => (feature, *value),
+        TrainError::Data(DataError::Value { feature, text, .. }) => (feature, text.parse().ok()?),
+        _ => return None,
+    };
+    let feature = experiment.task().features().into_iter().find(|feature| feature.name == *name)?;
+    let n = u64::try_from(feature.n_values?).ok()?;
+    let mut ways = Vec::new();
+    whole_numbers(document.get(&Step::Key("model".to_string()))?, n, &mut Vec::new(), &mut ways);
+    // Classes are said at a network's end, and what it embeds at its beginning.
+    let keys: &[&str] = match feature.is_label {
+        true => &["n_classes", "vocabulary", "below", "dense", "units"],
+        false => &["vocabulary", "below", "embedding", "input_dim"],
+    };
+    ways.retain(|way| matches!(way.last(), Some(Step::Key(key)) if keys.contains(&key.as_str())));
+    let way = if feature.is_label { ways.pop() } else { ways.into_iter().next() }?;
+    let help = match u64::try_from(value) {
+        Ok(value) => format!("write {} or more here, or leave such examples out", value.saturating_add(1)),
+        Err(_) => format!("`{name}` is counted from 0"),
+    };
+    Some(([vec![Step::Key("model".to_string())], way].concat(), help))
+}
+
+/// The ways to every `n` in `node`, which `here` leads to.
+fn whole_numbers(node: &Node, n: u64, here: &mut Vec<Step>, ways: &mut Vec<Vec<Step>>) {
+    let mut go = |step: Step, node: &Node| {
+        here.push(step);
+        whole_numbers(node, n, here, ways);
+        here.pop();
+    };
+    match node {
+        Node::List(list) => list.iter().enumerate().for_each(|(at, node)| go(Step::Index(at), node)),
+        Node::Map(map) => map.iter().for_each(|(key, node)| go(Step::Key(key.clone()), node)),
+        Node::Whole(value) if *value == n => ways.push(here.clone()),
+        _ => {}
+    }
 }
 
 /// The way to what the error is about.

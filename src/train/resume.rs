@@ -10,7 +10,7 @@
 //! A task says by its [`Identity`](crate::task::Identity) what it is. What it does not say, such as a closure that computes
 //! something else now, shows in a hash of its prediction module.
 
-use super::change::Change;
+use super::change::{Change, NOT_SET};
 use super::checkpoint::{Checkpoint, DataIdentity, FunctionHash, Settings};
 use super::error::TrainError;
 use super::program;
@@ -20,6 +20,7 @@ use crate::data::ORDER_VERSION;
 use crate::graph::Precision;
 use crate::hlo::text::{PrintOptions, print};
 use crate::hlo::{Metadata, Module};
+use crate::models::yaml;
 use crate::task::Task;
 use crate::tuning::Tuning;
 use serde_json::{Map, Value, json};
@@ -325,8 +326,8 @@ const MAX_SHOWN: usize = 120;
 fn shown(value: &Value) -> String {
     let text = match value {
         Value::String(text) => text.clone(),
-        Value::Null => "not set".to_string(),
-        other => other.to_string(),
+        Value::Null => NOT_SET.to_string(),
+        other => yaml::to_line(other),
     };
     match text.chars().count() > MAX_SHOWN {
         true => text.chars().take(MAX_SHOWN - 1).chain(['…']).collect(),
@@ -357,19 +358,19 @@ mod tests {
         let dropout = json!({"dropout": {"rate": 0.5}});
         assert_eq!(
             changes(before.clone(), layers(json!(["flatten", dense(8), dropout, dense(9), dense(2)]))),
-            [r#"model.layers[2] was not set, is {"dropout":{"rate":0.5}} now"#]
+            ["model.layers[2] was not set, is {dropout: {rate: 0.5}} now"]
         );
         assert_eq!(
             changes(before.clone(), layers(json!(["flatten", dense(8), dense(2)]))),
-            [r#"model.layers[2] was {"dense":{"activation":"relu","units":9}}, is not set now"#]
+            ["model.layers[2] was {dense: {activation: relu, units: 9}}, is not set now"]
         );
         assert_eq!(
             changes(before.clone(), layers(json!(["flatten", dense(8), dropout, dense(2)]))),
-            [r#"model.layers[2] was {"dense":{"activation":"relu","units":9}}, is {"dropout":{"rate":0.5}} now"#]
+            ["model.layers[2] was {dense: {activation: relu, units: 9}}, is {dropout: {rate: 0.5}} now"]
         );
         assert_eq!(changes(before.clone(), before), [""; 0]);
         // A list of numbers is a value.
-        assert_eq!(changes(json!({"hidden": [8, 8]}), json!({"hidden": [9]})), ["model.hidden was [8,8], is [9] now"]);
+        assert_eq!(changes(json!({"hidden": [8, 8]}), json!({"hidden": [9]})), ["model.hidden was [8, 8], is [9] now"]);
         let long = "x".repeat(200);
         assert_eq!(changes(json!(long), json!(1)), [format!("model was {}…, is 1 now", "x".repeat(119))]);
     }

@@ -174,7 +174,7 @@ fn settings_that_can_only_fail_are_errors_of_the_file() {
         (
             "learning_rate: {kind: constant, value: -1}",
             "3:42",
-            "found floating point `-1.0`, expected 0, or a finite number above 0 in f32",
+            "found integer `-1`, expected 0, or a finite number above 0 in f32",
         ),
         ("learning_rate: {kind: constant, value: 1.0e39}", "3:42", "expected 0, or a finite number above 0 in f32"),
         ("optimizer: {kind: momentum, momentum: 1.5}", "3:41", "expected a number from 0 up to but not including 1"),

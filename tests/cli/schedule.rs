@@ -9,11 +9,16 @@ const MODEL: &str = "model: {kind: cnn, input: [8, 8, 1], n_classes: 10, filters
 /// What a command says of an experiment whose lines follow the model's.
 #[track_caller]
 fn check(command: &[&str], lines: &str, expected: Expect) {
+    check_whole(command, &format!("{MODEL}{lines}"), expected);
+}
+
+#[track_caller]
+fn check_whole(command: &[&str], yaml: &str, expected: Expect) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("e.yaml");
     let csv = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
     std::fs::copy(csv, folder.path().join("digits.csv.gz")).unwrap();
-    std::fs::write(&path, format!("{MODEL}{lines}")).unwrap();
+    std::fs::write(&path, yaml).unwrap();
     let args = [&command[..1], &["e.yaml"], &command[1..]].concat();
     let output = binary::bf16scope(&args).current_dir(folder.path()).env("COLUMNS", "200").output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -101,8 +106,36 @@ fn errors_of_schedules_show_the_line() {
 }
 
 #[test]
+fn a_rate_that_ends_before_the_training_is_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines =
+        "data: {n_train: 320}\ntrain:\n  epochs: 10\n  learning_rate: {kind: cosine, value: 1, decay_steps: 40}\n";
+    std::fs::write(folder.path().join("e.yaml"), format!("{MODEL}{lines}")).unwrap();
+    let output = binary::bf16scope(&["schedule", "e.yaml", "--json"]).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    expect![[r#"
+        bf16scope: warning: e.yaml:5:56: the rate is 0 from step 40 on: the last 60 of 100 steps learn nothing
+          5 |   learning_rate: {kind: cosine, value: 1, decay_steps: 40}
+            |                                                        ^^
+          help: write `decay_steps: 100`, if the rate is to fall until the end
+    "#]]
+    .assert_eq(&String::from_utf8(output.stderr).unwrap());
+}
+
+#[test]
 fn errors_that_are_found_late_show_the_line() {
     let train = ["train", "--no-run"];
+    let few = format!("model: {{kind: mlp, input: [8, 8, 1], n_classes: 5}}\n{DATA}");
+    check_whole(
+        &train,
+        &few,
+        expect![[r#"
+            bf16scope: e.yaml:1:49: digits.csv.gz:6: column 65, of `labels`, is `5`; expected a whole number from 0 to 4
+              1 | model: {kind: mlp, input: [8, 8, 1], n_classes: 5}
+                |                                                 ^
+              help: write 6 or more here, or leave such examples out
+        "#]],
+    );
     check(
         &train,
         &format!("{DATA}train: {{batch: 32, accumulate: 5}}\n"),

@@ -338,13 +338,15 @@ fn averaging_begins_ends_and_changes_where_a_run_goes_on() {
     };
     let (with, without) = (of(&mut averaging), of(&mut plain));
     let (said, state) = changes(&mut averaging, &without);
-    let json = r#"{"decay":0.75,"evaluate":true,"moving_statistics":true,"num_updates":true}"#;
-    assert_eq!(said, [format!("train.average was not set, is {json} now")]);
+    let shown = "{decay: 0.75, evaluate: true, moving_statistics: true, num_updates: true}";
+    let begin = "averages begin where the checkpoint's variables are";
+    assert_eq!(said, [format!("train.average was not set, is {shown} now: {begin}")]);
     for (name, array) in averages(&state) {
         assert_eq!(array, without.variables[Average::variable_of(&name).unwrap()], "{name}");
     }
     let (said, state) = changes(&mut plain, &with);
-    assert_eq!(said, [format!("train.average was {json}, is not set now")]);
+    let end = "the checkpoint's averages are left out";
+    assert_eq!(said, [format!("train.average was {shown}, is not set now: {end}")]);
     assert!(state == with.clone().without_averages().variables);
     let mut other = session(&spec(Some(Average { decay: 0.5, moving_statistics: false, ..COUNTED })));
     let (said, state) = changes(&mut other, &with);

@@ -243,7 +243,7 @@ fn a_run_goes_on_with_as_many_replicas_to_the_bit_and_with_others_on_the_same_ba
     let (state, changes) = goes_on(&checkpoint, of(4), &batches[3..]);
     assert!(state == whole.state().unwrap() && changes.is_empty(), "{changes:?}");
 
-    for (n, change) in [(2, "mesh.data was 4, is 2 now"), (1, "mesh was {\"data\":4}, is not set now")] {
+    for (n, change) in [(2, "mesh.data was 4, is 2 now"), (1, "mesh was {data: 4}, is not set now")] {
         let (state, changes) = goes_on(&checkpoint, of(n), &batches[3..]);
         assert_eq!(changes, [change]);
         // Statistics of larger parts and other masks: another run from here on, with the same variables.

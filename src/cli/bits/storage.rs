@@ -57,7 +57,8 @@ fn follow(storage: Storage, start: f32, update: f32, n_steps: usize) -> Row {
         let noise = RoundingNoise::new([0, 0], step as u32, "weight");
         for (number, weight) in (0..).zip(&mut weights) {
             let kept = Kept::new(storage, weight.value() + update, noise.bits(number));
-            n_changed += u64::from(kept != *weight);
+            // After an overflow nothing changes any more, but a NaN differs from itself.
+            n_changed += u64::from(weight.value().is_finite() && kept != *weight);
             *weight = kept;
         }
     }
@@ -74,6 +75,10 @@ fn follow(storage: Storage, start: f32, update: f32, n_steps: usize) -> Row {
     }
 }
 
+fn small(distance: f64) -> String {
+    if distance == 0.0 { "0".to_owned() } else { format!("{distance:.1e}") }
+}
+
 /// A table, and what it says.
 pub(super) fn render(rows: &[Row], n_steps: usize, exact: &Decimal, screen: Screen) -> String {
     let exact = f64::from(nearest(exact));
@@ -82,7 +87,7 @@ pub(super) fn render(rows: &[Row], n_steps: usize, exact: &Decimal, screen: Scre
     let mut table = Table::new(titles.into_iter().chain(ends));
     for row in rows {
         let (last, error) = match row.last {
-            Some(last) => (format!("{:?}", last as f32), format!("{:.1e}", (last - exact).abs())),
+            Some(last) => (format!("{:?}", last as f32), small((last - exact).abs())),
             None => ("overflow".to_owned(), "-".to_owned()),
         };
         let spread = if row.spread > 0.0 { format!(" ± {:.1e}", row.spread) } else { String::new() };

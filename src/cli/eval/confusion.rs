@@ -22,38 +22,35 @@ pub(super) struct Confusion {
 }
 
 impl Confusion {
-    /// Predicts all examples of `source` from a checkpoint that was read from `path`, in batches of `batch`.
+    /// Predicts all examples of `source` from a checkpoint that was read from `path`, in batches of `batch`: a matrix for
+    /// each label that is one class, by its name.
     ///
     /// # Errors
-    /// A task without one integer label for each example, or without `logits` of `[batch, n_classes]`.
+    /// A task without one integer label for each example, or without a prediction of `[batch, n_classes]` for one.
     pub(super) fn of(
         task: &dyn Task,
         predictor: &Predictor,
         (path, checkpoint): (&Path, &Checkpoint),
         source: &dyn Source,
         batch: usize,
-    ) -> anyhow::Result<Confusion> {
-        let (label, n_classes) = label(task)?;
-        let labels = labels(&label, source, batch)?;
-        let mut confusion = Confusion { n_classes, counts: vec![0; n_classes * n_classes] };
-        let mut labels = labels.into_iter();
+    ) -> anyhow::Result<Vec<(String, Confusion)>> {
+        let described = classes(task)?;
+        let truths = described.iter().map(|(label, _)| labels(label, source, batch));
+        let mut truths: Vec<_> = truths.map(|labels| labels.map(Vec::into_iter)).collect::<anyhow::Result<_>>()?;
+        let none = |n: usize| Confusion { n_classes: n, counts: vec![0; n * n] };
+        let mut found: Vec<_> = described.into_iter().map(|(label, n)| (label.name, none(n))).collect();
         predictor.predict(path, checkpoint, source, |arrays| -> anyhow::Result<()> {
-            let logits = arrays.iter().find(|array| array.name == "logits");
-            let wanted = |array: &&NamedArray| array.dtype == DType::F32 && array.dims[1..] == [n_classes as i64];
-            let Some(logits) = logits.filter(wanted) else {
-                bail!(
-                    "--confusion needs a prediction `logits` f32[batch, {n_classes}], and {} predicts {}\nhelp: leave --confusion out",
-                    task.name(),
-                    described(&arrays)
-                );
-            };
-            for row in logits.bytes.chunks_exact(4 * n_classes) {
-                let truth = labels.next().context("there are more predictions than labels")?;
-                confusion.counts[truth * n_classes + first_greatest(row)] += 1;
+            for ((label, confusion), truths) in found.iter_mut().zip(&mut truths) {
+                let n_classes = confusion.n_classes;
+                let logits = logits_of(label, n_classes, &arrays)?;
+                for row in logits.bytes.chunks_exact(4 * n_classes) {
+                    let truth = truths.next().context("there are more predictions than labels")?;
+                    confusion.counts[truth * n_classes + first_greatest(row)] += 1;
+                }
             }
             Ok(())
         })?;
-        Ok(confusion)
+        Ok(found)
     }
 
     /// The matrix, a row for each true class.
@@ -106,23 +103,46 @@ impl Confusion {
     }
 }
 
-/// The one integer label that an example has, and how many classes there are.
-fn label(task: &dyn Task) -> anyhow::Result<(Feature, usize)> {
+/// The labels of an example that are one class each, and how many classes there are.
+fn classes(task: &dyn Task) -> anyhow::Result<Vec<(Feature, usize)>> {
     let features = task.features();
-    let labels: Vec<&Feature> = features.iter().filter(|feature| feature.is_label).collect();
-    if let [label] = labels[..]
-        && let (Some(n_classes), FeatureDType::Exact(_), []) = (label.n_values, label.dtype, &label.dims[..])
-        && let Ok(n_classes) = usize::try_from(n_classes)
-    {
-        return Ok((label.clone(), n_classes));
+    let labels = || features.iter().filter(|feature| feature.is_label);
+    let of_classes = labels().filter_map(|label| match (label.n_values, label.dtype, &label.dims[..]) {
+        (Some(n_classes), FeatureDType::Exact(_), []) => Some((label.clone(), usize::try_from(n_classes).ok()?)),
+        _ => None,
+    });
+    let of_classes: Vec<(Feature, usize)> = of_classes.collect();
+    if !of_classes.is_empty() {
+        return Ok(of_classes);
     }
-    let found: Vec<String> = labels.iter().map(|label| format!("{} {:?}", label.name, label.dims)).collect();
+    let found: Vec<String> = labels().map(|label| format!("{} {:?}", label.name, label.dims)).collect();
     bail!(
         "--confusion needs one class for each example, and the labels of {} are: {}\nhelp: leave --confusion out: it counts \
          classes, which a loss such as `sparse_softmax_cross_entropy` learns",
         task.name(),
         if found.is_empty() { "none".to_string() } else { found.join(", ") }
     )
+}
+
+/// The prediction of a label: of those that have a number for each of its classes the only one, or the one that is called
+/// like the label, or `logits`.
+fn logits_of<'a>(label: &str, n_classes: usize, arrays: &'a [NamedArray]) -> anyhow::Result<&'a NamedArray> {
+    let fits = |array: &&NamedArray| array.dtype == DType::F32 && array.dims[1..] == [n_classes as i64];
+    let fitting: Vec<&NamedArray> = arrays.iter().filter(fits).collect();
+    let named = |name: &str| fitting.iter().find(|array| array.name == name).copied();
+    match (named(label).or_else(|| named("logits")), &fitting[..]) {
+        (Some(array), _) => Ok(array),
+        (None, [only]) => Ok(only),
+        (None, []) => bail!(
+            "--confusion needs a prediction f32[batch, {n_classes}] of `{label}`, and there are {}\nhelp: leave --confusion out",
+            described(arrays)
+        ),
+        (None, _) => bail!(
+            "--confusion does not know which prediction is of `{label}`: there are {}\nhelp: give one of `outputs` the name \
+             `{label}`",
+            described(arrays)
+        ),
+    }
 }
 
 /// The labels of all examples, in order.
@@ -163,6 +183,29 @@ mod tests {
         (counts[3 * 40 + 3], counts[3 * 40 + 7]) = (3, 1);
         let text = Confusion { n_classes: 40, counts }.render(screen);
         assert!(text.contains("25.0 %") && text.contains('7'), "{text}");
+    }
+
+    #[test]
+    fn the_prediction_of_a_label_is_found_by_its_classes_and_its_name() {
+        let array = |name: &str, dims: &[i64]| NamedArray {
+            name: name.to_string(),
+            dtype: DType::F32,
+            dims: dims.to_vec(),
+            bytes: Vec::new(),
+        };
+        let found = |label: &str, n_classes, arrays: &[NamedArray]| {
+            logits_of(label, n_classes, arrays).map(|array| array.name.clone()).map_err(|error| error.to_string())
+        };
+        let heads = [array("kind", &[8, 3]), array("size", &[8, 3]), array("age", &[8, 1]), array("place", &[8, 5])];
+        assert_eq!(
+            (found("kind", 3, &heads).unwrap(), found("where", 5, &heads).unwrap()),
+            ("kind".into(), "place".into())
+        );
+        let unknown = found("what", 3, &heads).unwrap_err();
+        assert!(unknown.contains("does not know which prediction is of `what`"), "{unknown}");
+        let none = found("kind", 7, &heads).unwrap_err();
+        assert!(none.contains("needs a prediction f32[batch, 7] of `kind`, and there are kind f32[8, 3]"), "{none}");
+        assert_eq!(found("labels", 3, &[array("other", &[8, 3]), array("logits", &[8, 3])]).unwrap(), "logits");
     }
 
     #[test]

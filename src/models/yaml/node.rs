@@ -281,6 +281,21 @@ impl Node {
         }
     }
 
+    /// That it is no number alone, where keys are expected; `keys` are what to write before the number, such as
+    /// `kind: norm, value`.
+    ///
+    /// # Errors
+    /// A number, with what to write.
+    pub fn is_no_number(&self, keys: &str) -> Result<(), NodeError> {
+        let number = match self {
+            Node::Whole(value) => value.to_string(),
+            Node::Float(value) => value.to_string(),
+            _ => return Ok(()),
+        };
+        let error = NodeError::wrong(self, "keys and values").in_own_words();
+        Err(error.with_help(format!("write `{{{keys}: {number}}}`")))
+    }
+
     /// What it is, for an error.
     pub fn unexpected(&self) -> Unexpected<'_> {
         match self {

@@ -130,7 +130,7 @@ fn errors_point_at_the_line() {
     check(
         "  average: {decay: 0}\n",
         expect![[r#"
-            e.yaml:3:20: found floating point `0.0`, expected a number above 0 and below 1
+            e.yaml:3:20: found integer `0`, expected a number above 0 and below 1
               3 |   average: {decay: 0}
                 |                    ^"#]],
     );
@@ -236,7 +236,7 @@ fn errors_point_at_the_line() {
     check(
         "  optimizer: {momentum: 2, kind: momentum}\n",
         expect![[r#"
-            e.yaml:3:25: found floating point `2.0`, expected a number from 0 up to but not including 1
+            e.yaml:3:25: found integer `2`, expected a number from 0 up to but not including 1
               3 |   optimizer: {momentum: 2, kind: momentum}
                 |                         ^"#]],
     );
@@ -418,6 +418,30 @@ train: {remat: elementwise}
                 | ^^^^^^^^
               help: write `tune: {cotangent_remat: false}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
     );
+}
+
+#[test]
+fn a_number_alone_is_told_its_key() {
+    let help = |key: &str| {
+        let text = format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain: {{{key}}}\n");
+        let error = parse(&text).unwrap_err().to_string();
+        let (found, help) = error.split_once("\n  help: ").unwrap();
+        (found.lines().next().unwrap().split_once(": ").unwrap().1.to_string(), help.to_string())
+    };
+    let cases = [
+        ("average: 0.9", "write `{decay: 0.9}`"),
+        ("weight_decay: 0.0001", "write `{value: 0.0001}`"),
+        ("clip: 1", "write `{kind: global_norm, value: 1}`"),
+        ("warm_up: 500", "write `{steps: 500}`"),
+    ];
+    for (key, expected) in cases {
+        let (found, help) = help(key);
+        assert!(found.starts_with("found ") && found.ends_with(", expected keys and values"), "{found}");
+        assert_eq!(help, expected);
+    }
+    // As it is written, and not as the float that it would be.
+    let error = parse("model: {kind: mlp, input: [4], n_classes: 2}\ntrain: {average: {decay: 1}}\n").unwrap_err();
+    assert!(error.to_string().contains("found integer `1`, expected a number above 0 and below 1"), "{error}");
 }
 
 #[test]
