@@ -16,7 +16,6 @@ mod input;
 mod layer_remat;
 mod loss_scale;
 mod metrics;
-mod optim;
 mod optim_tf;
 mod recipes;
 mod remat;

@@ -136,6 +136,21 @@ fn follow(
     }
 }
 
+/// [`follow`] of a rule that goes element by element: `rule(step, name, w, g, slots)` gives the new w.
+fn follow_elements(
+    cases: &[&str],
+    update: &Update,
+    slots: &[(&str, f64)],
+    rule: impl Fn(usize, &str, Bounded, Bounded, &mut [Bounded]) -> Bounded,
+) {
+    follow(cases, update, slots, |step, states, g| {
+        for (state, g) in states.iter_mut().zip(g) {
+            let name = state.name;
+            state.each(g, |w, g, slots| rule(step, name, w, g, slots));
+        }
+    });
+}
+
 fn with(optimizer: Optimizer) -> Update {
     Update { optimizer, learning_rate: LearningRate::Constant { value: RATE }, ..Update::default() }
 }
@@ -146,9 +161,7 @@ fn rate() -> Bounded {
 
 #[test]
 fn sgd() {
-    follow(&["sgd"], &with(Optimizer::Sgd {}), &[], |_, states, g| {
-        states.iter_mut().zip(g).for_each(|(state, g)| state.each(g, |w, g, _| w - rate() * g));
-    });
+    follow_elements(&["sgd"], &with(Optimizer::Sgd {}), &[], |_, _, w, g, _| w - rate() * g);
 }
 
 #[test]
@@ -156,13 +169,9 @@ fn momentum() {
     for (case, nesterov) in [("momentum", false), ("nesterov", true)] {
         let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov, momentum_dtype: MomentumDtype::F32 };
         let share = Bounded::constant(0.9);
-        follow(&[case], &with(optimizer), &[("momentum", 0.0)], |_, states, g| {
-            for (state, g) in states.iter_mut().zip(g) {
-                state.each(g, |w, g, slots| {
-                    slots[0] = share * slots[0] + g;
-                    w - rate() * if nesterov { g + share * slots[0] } else { slots[0] }
-                });
-            }
+        follow_elements(&[case], &with(optimizer), &[("momentum", 0.0)], |_, _, w, g, slots| {
+            slots[0] = share * slots[0] + g;
+            w - rate() * if nesterov { g + share * slots[0] } else { slots[0] }
         });
     }
 }
@@ -177,24 +186,20 @@ fn rmsprop() {
         let mut slots = vec![("rms", 1.0)];
         slots.extend(it.centered.then_some(("rms_mean", 0.0)));
         slots.extend((it.momentum > 0.0).then_some(("momentum", 0.0)));
-        follow(&[case], &with(Optimizer::RmsProp(it)), &slots, |_, states, g| {
-            for (state, g) in states.iter_mut().zip(g) {
-                state.each(g, |w, g, slots| {
-                    slots[0] = Bounded::moved(slots[0], g * g, it.decay);
-                    let mut square = slots[0];
-                    if it.centered {
-                        slots[1] = Bounded::moved(slots[1], g, it.decay);
-                        square = square - slots[1] * slots[1];
-                    }
-                    let change = rate() * g / (square + Bounded::constant(it.epsilon)).sqrt();
-                    match slots {
-                        [.., momentum] if it.momentum > 0.0 => {
-                            *momentum = Bounded::constant(it.momentum) * *momentum + change;
-                            w - *momentum
-                        }
-                        _ => w - change,
-                    }
-                });
+        follow_elements(&[case], &with(Optimizer::RmsProp(it)), &slots, |_, _, w, g, slots| {
+            slots[0] = Bounded::moved(slots[0], g * g, it.decay);
+            let mut square = slots[0];
+            if it.centered {
+                slots[1] = Bounded::moved(slots[1], g, it.decay);
+                square = square - slots[1] * slots[1];
+            }
+            let change = rate() * g / (square + Bounded::constant(it.epsilon)).sqrt();
+            match slots {
+                [.., momentum] if it.momentum > 0.0 => {
+                    *momentum = Bounded::constant(it.momentum) * *momentum + change;
+                    w - *momentum
+                }
+                _ => w - change,
             }
         });
     }
@@ -206,13 +211,9 @@ fn adagrad() {
     let (keras, v1) = (Adagrad::default(), Adagrad { initial_accumulator_value: 0.5, epsilon: 0.0 });
     for (case, it) in [("adagrad", keras), ("adagrad_v1", v1)] {
         let slots = [("adagrad", it.initial_accumulator_value)];
-        follow(&[case], &with(Optimizer::Adagrad(it)), &slots, |_, states, g| {
-            for (state, g) in states.iter_mut().zip(g) {
-                state.each(g, |w, g, slots| {
-                    slots[0] = slots[0] + g * g;
-                    w - (rate() * g / (slots[0] + Bounded::constant(it.epsilon)).sqrt()).rounded(FUNCTION)
-                });
-            }
+        follow_elements(&[case], &with(Optimizer::Adagrad(it)), &slots, |_, _, w, g, slots| {
+            slots[0] = slots[0] + g * g;
+            w - (rate() * g / (slots[0] + Bounded::constant(it.epsilon)).sqrt()).rounded(FUNCTION)
         });
     }
 }
@@ -223,17 +224,18 @@ fn adadelta() {
     let update =
         Update { learning_rate: LearningRate::Constant { value: 16.0 * RATE }, ..with(Optimizer::Adadelta(it)) };
     let root = |mean: Bounded| (mean + Bounded::constant(it.epsilon)).sqrt();
-    follow(&["adadelta"], &update, &[("adadelta_square", 0.0), ("adadelta_change", 0.0)], |_, states, g| {
-        for (state, g) in states.iter_mut().zip(g) {
-            state.each(g, |w, g, slots| {
-                slots[0] = Bounded::moved(slots[0], g * g, it.rho);
-                // TensorFlow multiplies with the reciprocal root.
-                let change = (root(slots[1]) / root(slots[0]) * g).rounded(FUNCTION);
-                slots[1] = Bounded::moved(slots[1], change * change, it.rho);
-                w - Bounded::exact(16.0 * RATE) * change
-            });
-        }
-    });
+    follow_elements(
+        &["adadelta"],
+        &update,
+        &[("adadelta_square", 0.0), ("adadelta_change", 0.0)],
+        |_, _, w, g, slots| {
+            slots[0] = Bounded::moved(slots[0], g * g, it.rho);
+            // TensorFlow multiplies with the reciprocal root.
+            let change = (root(slots[1]) / root(slots[0]) * g).rounded(FUNCTION);
+            slots[1] = Bounded::moved(slots[1], change * change, it.rho);
+            w - Bounded::exact(16.0 * RATE) * change
+        },
+    );
 }
 
 #[test]
@@ -248,22 +250,18 @@ fn ftrl() {
     };
     for (case, it) in [("ftrl", Ftrl::default()), ("ftrl_regularized", regularized)] {
         let slots = [("ftrl_square", it.initial_accumulator_value), ("ftrl_linear", 0.0)];
-        follow(&[case], &with(Optimizer::Ftrl(it)), &slots, |_, states, g| {
-            for (state, g) in states.iter_mut().zip(g) {
-                state.each(g, |w, g, slots| {
-                    let power = |x: Bounded| x.power(-it.learning_rate_power);
-                    let sum = slots[0] + g * g;
-                    let shrinking = g + Bounded::exact(2.0 * it.l2_shrinkage_regularization_strength) * w;
-                    slots[1] = slots[1] + shrinking - (power(sum) - power(slots[0])) / rate() * w;
-                    slots[0] = sum;
-                    let l2 = Bounded::exact(2.0 * it.l2_regularization_strength + it.beta / RATE);
-                    let l1 = it.l1_regularization_strength;
-                    let new = (slots[1].clamp(-l1, l1) - slots[1]) / (power(sum) / rate() + l2);
-                    // Ours subtracts a change from w, which rounds twice what is as large as both.
-                    let roundings = 2.0 * super::bounded::U * (w.value.abs() + new.value.abs());
-                    Bounded { error: new.error + roundings, ..new }
-                });
-            }
+        follow_elements(&[case], &with(Optimizer::Ftrl(it)), &slots, |_, _, w, g, slots| {
+            let power = |x: Bounded| x.power(-it.learning_rate_power);
+            let sum = slots[0] + g * g;
+            let shrinking = g + Bounded::exact(2.0 * it.l2_shrinkage_regularization_strength) * w;
+            slots[1] = slots[1] + shrinking - (power(sum) - power(slots[0])) / rate() * w;
+            slots[0] = sum;
+            let l2 = Bounded::exact(2.0 * it.l2_regularization_strength + it.beta / RATE);
+            let l1 = it.l1_regularization_strength;
+            let new = (slots[1].clamp(-l1, l1) - slots[1]) / (power(sum) / rate() + l2);
+            // Ours subtracts a change from w, which rounds twice what is as large as both.
+            let roundings = 2.0 * super::bounded::U * (w.value.abs() + new.value.abs());
+            Bounded { error: new.error + roundings, ..new }
         });
     }
 }
@@ -279,6 +277,14 @@ fn a_schedule_from_zero_is_no_schedule_for_ftrl() {
     assert!(error.contains("ftrl divides by the learning rate, which is 0 at step 0"), "{error}");
 }
 
+/// A term of the gradient, of every variable.
+#[test]
+fn coupled_weight_decay() {
+    let weight_decay = WeightDecay { value: 0.125, ..WeightDecay::default() };
+    let update = Update { weight_decay, ..with(Optimizer::Sgd {}) };
+    follow_elements(&[], &update, &[], |_, _, w, g, _| w - rate() * (g + Bounded::exact(0.125) * w));
+}
+
 /// All variables but the bias.
 fn decay() -> WeightDecay {
     WeightDecay { value: 0.125, except: vec!["bias".to_string()], decoupled: true }
@@ -292,12 +298,7 @@ fn with_decay(name: &str, direction: Bounded, w: Bounded) -> Bounded {
 #[test]
 fn decoupled_weight_decay() {
     let update = Update { weight_decay: decay(), ..with(Optimizer::Sgd {}) };
-    follow(&["sgd_decoupled"], &update, &[], |_, states, g| {
-        for (state, g) in states.iter_mut().zip(g) {
-            let name = state.name;
-            state.each(g, |w, g, _| w - rate() * with_decay(name, g, w));
-        }
-    });
+    follow_elements(&["sgd_decoupled"], &update, &[], |_, name, w, g, _| w - rate() * with_decay(name, g, w));
 }
 
 /// Adam's direction, corrected as we do or as optax does: `1 − β^t` from a power that was rounded.
@@ -317,11 +318,8 @@ fn adamw() {
     for (case, it) in [("adamw", AdamW::default()), ("bert", bert)] {
         let weight_decay = WeightDecay { decoupled: false, ..decay() };
         let update = Update { weight_decay, ..with(Optimizer::AdamW(it)) };
-        follow(&[case], &update, &[("adam_m", 0.0), ("adam_v", 0.0)], |step, states, g| {
-            for (state, g) in states.iter_mut().zip(g) {
-                let name = state.name;
-                state.each(g, |w, g, slots| w - rate() * with_decay(name, adam_direction(&it, step, g, slots), w));
-            }
+        follow_elements(&[case], &update, &[("adam_m", 0.0), ("adam_v", 0.0)], |step, name, w, g, slots| {
+            w - rate() * with_decay(name, adam_direction(&it, step, g, slots), w)
         });
     }
 }
@@ -334,6 +332,23 @@ fn adam() {
         for (state, g) in states.iter_mut().zip(g) {
             state.each(g, |w, g, slots| w - rate() * adam_direction(&it, step, g, slots));
         }
+    });
+}
+
+/// `1 − β^t` as `−expm1(t·ln β)`: this bound has no room for the bits that optax's powers lose.
+#[test]
+fn adam_corrects_its_bias_without_cancellation() {
+    let slots = [("adam_m", 0.0), ("adam_v", 0.0)];
+    follow_elements(&[], &with(Optimizer::ADAM), &slots, |step, _, w, g, slots| {
+        slots[0] = Bounded::constant(0.9) * slots[0] + g * Bounded::constant(1.0 - 0.9);
+        slots[1] = Bounded::constant(0.999) * slots[1] + g * g * Bounded::constant(1.0 - 0.999);
+        let correction = |beta: f64| {
+            let exponent = Bounded::exact(step as f64 + 1.0) * Bounded::constant(beta.ln());
+            // The derivative of 1 - e^x is below 1 in size where x < 0.
+            exponent.map(|x| -x.exp_m1(), 1.0, FUNCTION)
+        };
+        let (m, v) = (slots[0] / correction(0.9), slots[1] / correction(0.999));
+        w - rate() * (m / (v.sqrt() + Bounded::constant(1e-8)))
     });
 }
 

@@ -1,4 +1,4 @@
-//! Learning rates beside Keras', at every step of 1,000.
+//! Learning rates beside Keras' and TensorFlow's, at every step of 1,000, alone and warmed up.
 //!
 //! `tests/data/optim_tf/schedules.npz` holds Keras' in f32. A reference in f64 carries a bound of f32's roundings along;
 //! ours and Keras' must both be within it. Rates that are constants in pieces are compared bit for bit.
@@ -8,7 +8,8 @@ use crate::run;
 
 use bf16scope::graph::Graph;
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::optim::{LearningRate, RateChange, Update, WarmUp};
+use bf16scope::optim::{LearningRate, RateChange, RateDrop, Update, WarmUp};
+use bf16scope::train::rates;
 use ndarray::Array1;
 use ndarray_npy::NpzReader;
 use std::fs::File;
@@ -78,16 +79,46 @@ fn exponential(exponent: Bounded) -> Bounded {
     Bounded { error: power.error + exponent.value * U, ..power } * value()
 }
 
+/// [`follow`] of a schedule alone and after a warm-up, as far as `warmed` says: `NAME_warm_up`, which begins the schedule
+/// after it, and `NAME_overlapped`, in which the schedule counts its steps too.
+fn follow_warmed(name: &str, schedule: &LearningRate, warmed: [bool; 2], reference: impl Fn(u32) -> Bounded) {
+    follow(name, &of(schedule.clone(), None), &reference);
+    let composed = [("warm_up", false), ("overlapped", true)].into_iter().zip(warmed);
+    for ((how, overlap), _) in composed.filter(|(_, is_recorded)| *is_recorded) {
+        let update = of(schedule.clone(), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap }));
+        follow(&format!("{name}_{how}"), &update, |step| match step.checked_sub(WARM_UP.get()) {
+            None => ramp(0.0, step),
+            Some(after) => reference(if overlap { step } else { after }),
+        });
+    }
+}
+
+#[test]
+fn a_constant_rate() {
+    let schedule = LearningRate::Constant { value: VALUE };
+    follow_warmed("constant", &schedule, [true, false], |_| value());
+    assert_eq!(ours(&of(schedule, None)), recorded("constant"));
+}
+
 #[test]
 fn exponential_decay() {
     let schedule =
         |staircase| LearningRate::Exponential { value: VALUE, decay_steps: n(41), decay_rate: 0.96, staircase };
     let exponent = |step: u32| (Bounded::exact(f64::from(step)) / Bounded::exact(41.0)).rounded(U);
     let stairs = |step: u32| exponential(Bounded::exact(f64::from(step / 41)));
-    follow("exponential", &of(schedule(false), None), |step| exponential(exponent(step)));
+    follow_warmed("exponential", &schedule(false), [true, false], |step| exponential(exponent(step)));
     follow("exponential_staircase", &of(schedule(true), None), stairs);
     let overlapped = of(schedule(true), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap: true }));
     follow("exponential_overlapped", &overlapped, |step| if step < 90 { ramp(0.0, step) } else { stairs(step) });
+}
+
+/// In f32, 41 · (1/41) and its multiples do not all come out whole; the stairs, halves here, are exact.
+#[test]
+fn a_staircase_falls_at_its_steps_and_not_before() {
+    let schedule = LearningRate::Exponential { value: 1.0, decay_steps: n(41), decay_rate: 0.5, staircase: true };
+    for (step, measured) in (0..).zip(ours(&of(schedule, None))) {
+        check(&format!("step {step}"), measured, Bounded::exact(0.5f64.powi(step / 41)).rounded(FUNCTION));
+    }
 }
 
 #[test]
@@ -100,12 +131,10 @@ fn cosine() {
         let half = (wave + Bounded::exact(1.0)) * Bounded::exact(0.5);
         (half * Bounded::constant(1.0 - alpha) + Bounded::constant(alpha)) * value()
     };
-    follow("cosine", &of(schedule(0.0), None), |step| rate(step, 0.0));
+    follow_warmed("cosine", &schedule(0.0), [true, true], |step| rate(step, 0.0));
     follow("cosine_alpha", &of(schedule(0.05), None), |step| rate(step, 0.05));
-    for (name, start) in [("cosine_warm_up", 0.0), ("cosine_warm_up_from", 0.1)] {
-        let update = of(schedule(0.0), Some(WarmUp { steps: WARM_UP, start, overlap: false }));
-        follow(name, &update, |step| if step < 90 { ramp(start, step) } else { rate(step - 90, 0.0) });
-    }
+    let from = of(schedule(0.0), Some(WarmUp { steps: WARM_UP, start: 0.1, overlap: false }));
+    follow("cosine_warm_up_from", &from, |step| if step < 90 { ramp(0.1, step) } else { rate(step - 90, 0.0) });
 }
 
 #[test]
@@ -119,32 +148,85 @@ fn polynomials() {
         powered * (value() - Bounded::constant(end)) + Bounded::constant(end)
     };
     let (value, decay_steps) = (VALUE, DECAY_STEPS);
-    for (name, power) in [("polynomial", 2.0), ("polynomial_root", 0.5)] {
+    for (name, power, warmed) in [("polynomial", 2.0, true), ("polynomial_root", 0.5, false)] {
         let schedule = LearningRate::Polynomial { value, decay_steps, end_value: END, power };
-        follow(name, &of(schedule, None), |step| rate(step, END, power));
+        follow_warmed(name, &schedule, [warmed; 2], |step| rate(step, END, power));
     }
     let linear = |end_value| LearningRate::Linear { value, decay_steps, end_value };
-    follow("linear", &of(linear(END), None), |step| rate(step, END, 1.0));
+    follow_warmed("linear", &linear(END), [true, false], |step| rate(step, END, 1.0));
     let overlapped = of(linear(0.0), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap: true }));
     follow("linear_overlapped", &overlapped, |step| if step < 90 { ramp(0.0, step) } else { rate(step, 0.0, 1.0) });
 }
 
 #[test]
 fn inverse_root() {
-    let schedule = LearningRate::InverseSqrt { value: VALUE, constant_until: WARM_UP };
-    follow("inverse_sqrt", &of(schedule, None), |step| {
-        (value() / Bounded::exact(f64::from((step + 1).max(90))).sqrt()).rounded(FUNCTION)
-    });
+    let rate = |numerator: Bounded, step: u32| {
+        (numerator / Bounded::exact(f64::from((step + 1).max(90))).sqrt()).rounded(FUNCTION)
+    };
+    let schedule = |value| LearningRate::InverseSqrt { value, constant_until: WARM_UP };
+    follow("inverse_sqrt", &of(schedule(VALUE), None), |step| rate(value(), step));
+    // Such a numerator that the rate starts at the value, where the warm-up ends.
+    let scaled = VALUE * 90f64.sqrt();
+    for (name, overlap) in [("inverse_sqrt_warm_up", false), ("inverse_sqrt_overlapped", true)] {
+        let update = of(schedule(scaled), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap }));
+        // TensorFlow multiplies with a root in f32: two roundings more.
+        let numerator = Bounded::constant(scaled).rounded(2.0 * U);
+        follow(name, &update, |step| match step.checked_sub(90) {
+            None => ramp(0.0, step),
+            Some(after) => rate(numerator, if overlap { step } else { after }),
+        });
+    }
 }
 
+/// From step 90 on, where a warm-up has ended, these rates are constants: bit for bit.
 #[test]
 fn pieces_are_bit_for_bit() {
     let changes = [(101, 0.1), (251, 0.05), (252, 0.02)].map(|(step, value)| RateChange { step, value }).to_vec();
-    let schedule = LearningRate::Piecewise { value: VALUE, changes };
-    let plain = of(schedule.clone(), None);
-    assert_eq!(ours(&plain), recorded("piecewise"));
-    let host = (0..N_STEPS).map(|step| plain.rate_at(step) as f32).collect::<Vec<_>>();
-    assert_eq!(host, recorded("piecewise"));
-    let overlapped = of(schedule, Some(WarmUp { steps: WARM_UP, start: 0.0, overlap: true }));
-    assert_eq!(ours(&overlapped)[90..], recorded("piecewise_overlapped")[90..]);
+    let piecewise = LearningRate::Piecewise { value: VALUE, changes };
+    let drops =
+        [(300, 0.1), (600, 0.01), (800, 0.001)].map(|(step, multiplier)| RateDrop { step, multiplier }).to_vec();
+    let resnet = LearningRate::WarmUpStep { value: VALUE, warm_up: 90, drops };
+    let warm_up = |overlap| Some(WarmUp { steps: WARM_UP, start: 0.0, overlap });
+    let plain = of(piecewise.clone(), None);
+    assert_eq!(ours(&plain)[..90], recorded("piecewise")[..90]);
+    for (name, update) in [
+        ("piecewise", plain),
+        ("piecewise_warm_up", of(piecewise.clone(), warm_up(false))),
+        ("piecewise_overlapped", of(piecewise, warm_up(true))),
+        ("warm_up_step", of(resnet, None)),
+    ] {
+        let (ours, theirs) = (ours(&update), recorded(name));
+        assert_eq!(ours[90..], theirs[90..], "{name}");
+        let host = (0..N_STEPS).map(|step| update.rate_at(step) as f32).collect::<Vec<_>>();
+        assert_eq!(host[90..], theirs[90..], "{name}");
+        for (step, (ours, theirs)) in (0..90).zip(ours.into_iter().zip(theirs)).filter(|_| name != "piecewise") {
+            check(&format!("{name}, step {step}"), ours, ramp(0.0, step));
+            check(&format!("TensorFlow's {name}, step {step}"), theirs, ramp(0.0, step));
+        }
+    }
+}
+
+/// Beyond the recordings, up to a million steps, the device computes what the host does.
+#[test]
+fn rates_far_out() {
+    let far = |schedule: &LearningRate, steps: &[u32], bound: f64| {
+        let client = run::cpu().unwrap();
+        for (step, measured) in steps.iter().zip(rates(&client, &of(schedule.clone(), None), steps).unwrap()) {
+            let expected = schedule.at(*step);
+            check(
+                &format!("{schedule:?}, step {step}"),
+                measured,
+                Bounded { value: expected, error: bound * expected },
+            );
+        }
+    };
+    far(&LearningRate::Constant { value: VALUE }, &[1 << 30], U);
+    // The exponent, which has at most three roundings, times ln 0.96; the base's rounding as often as the exponent; a product.
+    let bound = 122.0 * (3.0 * 0.041 + 1.0) * U + FUNCTION + 2.0 * U;
+    let schedule = LearningRate::Exponential { value: VALUE, decay_steps: n(41), decay_rate: 0.96, staircase: false };
+    far(&schedule, &[1_000, 5_000], bound);
+    let schedule = LearningRate::InverseSqrt { value: VALUE, constant_until: WARM_UP };
+    far(&schedule, &[1_000, 1_000_000], FUNCTION + 4.0 * U);
+    let drops = vec![RateDrop { step: 60, multiplier: 0.01 }];
+    far(&LearningRate::WarmUpStep { value: VALUE, warm_up: 5, drops }, &[1_000_000], U);
 }

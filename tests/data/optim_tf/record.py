@@ -171,11 +171,39 @@ def overlapped(schedule, warm_up):
     return lambda step: tf.where(step < warm_up, VALUE * tf.cast(step, tf.float32) / warm_up, schedule(step))
 
 
+# As Keras' cosine warms up: the schedule begins after it.
+def warmed_up(schedule, warm_up):
+    return lambda step: tf.where(step < warm_up, VALUE * tf.cast(step, tf.float32) / warm_up, schedule(step - warm_up))
+
+
 def inverse_sqrt(step):
     return VALUE * tf.math.rsqrt(tf.maximum(tf.cast(step, tf.float32) + 1.0, 90.0))
 
 
+def inverse_sqrt_of_value(step):
+    return VALUE * tf.math.sqrt(90.0) * tf.math.rsqrt(tf.maximum(tf.cast(step, tf.float32) + 1.0, 90.0))
+
+
+# `learning_rate_schedule` of the TPU models' resnet_main.py, in steps.
+def warm_up_step(step):
+    rate = VALUE * tf.cast(step, tf.float32) / 90.0
+    for start, multiplier in [(90, 1.0), (300, 0.1), (600, 0.01), (800, 0.001)]:
+        rate = tf.where(step < start, rate, VALUE * multiplier)
+    return rate
+
+
 for name, rate in {
+    "constant": lambda step: tf.constant(VALUE),
+    "constant_warm_up": warmed_up(lambda step: tf.constant(VALUE), 90),
+    "exponential_warm_up": warmed_up(rates["exponential"], 90),
+    "polynomial_warm_up": warmed_up(rates["polynomial"], 90),
+    "linear_warm_up": warmed_up(rates["linear"], 90),
+    "piecewise_warm_up": warmed_up(rates["piecewise"], 90),
+    "inverse_sqrt_warm_up": warmed_up(inverse_sqrt_of_value, 90),
+    "cosine_overlapped": overlapped(rates["cosine"], 90),
+    "polynomial_overlapped": overlapped(rates["polynomial"], 90),
+    "inverse_sqrt_overlapped": overlapped(inverse_sqrt_of_value, 90),
+    "warm_up_step": warm_up_step,
     "inverse_sqrt": inverse_sqrt,
     "linear_overlapped": overlapped(schedules.PolynomialDecay(VALUE, 700, 0.0, power=1.0), 90),
     "exponential_overlapped": overlapped(schedules.ExponentialDecay(VALUE, 41, 0.96, staircase=True), 90),
