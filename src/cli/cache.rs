@@ -1,11 +1,11 @@
-//! `bf16scope cache`: shows and clears what is kept on disk: the TPU compiler's answers, conversions of StableHLO, and indexes
-//! of TFRecord files.
+//! `bf16scope cache`: shows and clears what is kept on disk: the TPU compiler's answers, conversions of StableHLO, indexes of
+//! records, and data files that were compressed.
 
 use anyhow::Context as _;
 use clap::Subcommand;
 
 use super::{Context, Status};
-use crate::data::records::indexes;
+use crate::data::records::{indexes, unpacked};
 use crate::foreign::conversions;
 use crate::report;
 use crate::tpu::Cache;
@@ -13,14 +13,15 @@ use crate::tpu::Cache;
 const EXAMPLES: &str = "\
 Examples:
   bf16scope cache show
-          where compiles, conversions and indexes are cached, how many there are, and their size
+          where compiles, conversions, indexes and unpacked files are cached, how many there are, and their size
   bf16scope cache clear
           forget them
 
 `compile`, `fit` and `explain` remember what the TPU compiler said, in the folder `compiles` of the cache (BF16SCOPE_CACHE,
 else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope). The oldest go when there are more than 2 GiB.
 StableHLO that was converted to HLO is in the folder `stablehlo`, at most 1 GiB.
-Where the records of TFRecord files begin is in the folder `indexes`, at most 1 GiB.";
+Where the records of TFRecord files begin is in the folder `indexes`, at most 1 GiB.
+Data files that are compressed are unpacked to the folder `unpacked`, at most 64 GiB; those that were not used for longest go.";
 
 /// Arguments of `cache`.
 #[derive(Debug, clap::Args)]
@@ -32,13 +33,13 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show where compiles, conversions and indexes are cached, how many there are, and their size
+    /// Show where compiles, conversions, indexes and unpacked files are cached, how many there are, and their size
     Show {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Delete every cached compile, conversion and index
+    /// Delete every cached compile, conversion, index and unpacked file
     Clear,
 }
 
@@ -49,8 +50,12 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         "no cache directory: BF16SCOPE_CACHE, XDG_CACHE_HOME and HOME are unset or empty\nhelp: set BF16SCOPE_CACHE",
     )?;
     let cache = Cache::of(&cache_dir);
-    let kinds =
-        [("compiles", cache.records()), ("conversions", &conversions(&cache_dir)), ("indexes", &indexes(&cache_dir))];
+    let kinds = [
+        ("compiles", cache.records()),
+        ("conversions", &conversions(&cache_dir)),
+        ("indexes", &indexes(&cache_dir)),
+        ("unpacked", &unpacked(&cache_dir)),
+    ];
     let mut found = serde_json::Map::new();
     for (kind, records) in kinds {
         let shown = records.dir().display();

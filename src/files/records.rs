@@ -1,6 +1,7 @@
 //! A folder of records that cost only time when they are lost: each is written whole, and the oldest go when there are
 //! too many bytes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,12 +41,23 @@ impl Records {
         fs::create_dir_all(&self.dir)?;
         replace(&self.path(key), bytes)?;
         sweep(&self.dir)?;
+        self.make_room(&BTreeSet::new())
+    }
+
+    /// Removes the oldest records where there are too many bytes, but none of the keys `spared`, which come first.
+    ///
+    /// # Errors
+    /// A folder that cannot be listed, a record that cannot be removed.
+    pub fn make_room(&self, spared: &BTreeSet<String>) -> io::Result<()> {
         let mut entries = self.entries()?;
-        entries.sort_by(|a, b| (b.changed, &b.path).cmp(&(a.changed, &a.path)));
+        let is_spared = |entry: &Entry| {
+            entry.path.file_stem().is_some_and(|key| key.to_str().is_some_and(|key| spared.contains(key)))
+        };
+        entries.sort_by(|a, b| (is_spared(b), b.changed, &b.path).cmp(&(is_spared(a), a.changed, &a.path)));
         let mut n_bytes = 0;
         for entry in entries {
             n_bytes += entry.n_bytes;
-            if n_bytes > self.max_bytes {
+            if n_bytes > self.max_bytes && !is_spared(&entry) {
                 remove(&entry.path)?;
             }
         }

@@ -143,7 +143,8 @@ fn numbers() {
     let cache = place.text(&["cache", "show"], &[("BF16SCOPE_CACHE", "/nonexistent/bf16scope")]);
     let expected = "/nonexistent/bf16scope/compiles: 0 compiles, 0.0 MiB\n\
                     /nonexistent/bf16scope/stablehlo: 0 conversions, 0.0 MiB\n\
-                    /nonexistent/bf16scope/indexes: 0 indexes, 0.0 MiB\n";
+                    /nonexistent/bf16scope/indexes: 0 indexes, 0.0 MiB\n\
+                    /nonexistent/bf16scope/unpacked: 0 unpacked, 0.0 MiB\n";
     assert_eq!(cache, expected);
 }
 

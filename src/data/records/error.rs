@@ -53,10 +53,10 @@ pub enum RecordError {
         /// What the system says.
         source: io::Error,
     },
-    /// A compressed file.
+    /// A compressed file, and no place to unpack it.
     #[error(
-        "{}: a {kind} file, whose records cannot be read by number; expected TFRecord files as they are\nhelp: unpack it: \
-         {remedy}",
+        "{}: a {kind} file, whose records are read by number once it is unpacked, and there is no cache directory for that\n\
+         help: set BF16SCOPE_CACHE, or unpack it: {by_hand}",
         path.display()
     )]
     Compressed {
@@ -65,7 +65,66 @@ pub enum RecordError {
         /// `gzip` or `zlib`.
         kind: &'static str,
         /// How it is unpacked.
-        remedy: String,
+        by_hand: String,
+    },
+    /// A compressed file that is damaged.
+    #[error(
+        "{}: the {kind} stream is damaged or ends early, at or before byte {at}\nhelp: copy or download the file again",
+        path.display()
+    )]
+    Packed {
+        /// The file.
+        path: PathBuf,
+        /// `gzip` or `zlib`.
+        kind: &'static str,
+        /// Bytes that were read of it.
+        at: u64,
+        /// What the reader says.
+        source: io::Error,
+    },
+    /// A compressed file that would fill the disk.
+    #[error(
+        "{}: a {kind} file of which {n_packed} bytes unpack to {measured} times as many; expected at most {limit} times: it may \
+         be made to fill disks\nhelp: if it is not, unpack it yourself and name what comes out",
+        path.display()
+    )]
+    Bomb {
+        /// The file.
+        path: PathBuf,
+        /// `gzip` or `zlib`.
+        kind: &'static str,
+        /// Bytes that were read of it.
+        n_packed: u64,
+        /// How many times more came out.
+        measured: u64,
+        /// How many times more may.
+        limit: u64,
+    },
+    /// More than is kept unpacked.
+    #[error(
+        "{}: a {kind} file; with those before it, it unpacks to more than {limit} bytes, which is all that is kept unpacked of a \
+         data set\nhelp: unpack the files where there is room, and name those: {by_hand}",
+        path.display()
+    )]
+    Room {
+        /// The file.
+        path: PathBuf,
+        /// `gzip` or `zlib`.
+        kind: &'static str,
+        /// Bytes.
+        limit: u64,
+        /// How it is unpacked.
+        by_hand: String,
+    },
+    /// A cache that does not take what is unpacked.
+    #[error("{}: cannot be unpacked to {}", path.display(), dir.display())]
+    Unpack {
+        /// The file.
+        path: PathBuf,
+        /// The folder of the cache.
+        dir: PathBuf,
+        /// What the system says.
+        source: io::Error,
     },
     /// A length whose checksum is another.
     #[error(

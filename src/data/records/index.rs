@@ -3,14 +3,13 @@
 //! The bytes of records are not read. What identifies them is their lengths and the checksums that the file has of them,
 //! which stand beside the lengths; whoever reads a record checks its bytes against them.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::io::{BufReader, Read};
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
 use super::error::RecordError;
+use super::shard::{Shard, key};
 use crate::files::framing::{self, FOOT, HEAD};
 use crate::files::{self, Records as Kept};
 
@@ -35,28 +34,6 @@ pub(super) struct Index {
     pub(super) files: Vec<Vec<u64>>,
     /// SHA-256 of all lengths and checksums, in their order.
     pub(super) fingerprint: String,
-}
-
-/// A file as it is on the disk.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shard {
-    pub(super) path: PathBuf,
-    pub(super) n_bytes: u64,
-    /// When it was changed: nanoseconds since 1970.
-    pub(super) changed: u128,
-}
-
-impl Shard {
-    pub(super) fn of(path: &Path) -> Result<Shard, RecordError> {
-        let failed = |source| RecordError::Open { path: path.to_path_buf(), source };
-        Shard::of_open(path, &files::open(path).map_err(failed)?).map_err(failed)
-    }
-
-    pub(super) fn of_open(path: &Path, file: &File) -> io::Result<Shard> {
-        let metadata = file.metadata()?;
-        let changed = metadata.modified()?.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-        Ok(Shard { path: path.to_path_buf(), n_bytes: metadata.len(), changed })
-    }
 }
 
 /// Where a record stands, for people.
@@ -121,7 +98,7 @@ impl Index {
             let n_bytes = usize::try_from(u64::from_le_bytes(*n)).ok()?.checked_mul(8)?;
             let (starts, after) = after.split_at_checked(n_bytes)?;
             let starts: Vec<u64> = starts.as_chunks::<8>().0.iter().map(|start| u64::from_le_bytes(*start)).collect();
-            if starts.last() != Some(&shard.n_bytes) {
+            if starts.last() != Some(&shard.stored_bytes()) {
                 return None;
             }
             files.push(starts);
@@ -132,31 +109,19 @@ impl Index {
     }
 }
 
-/// The name of an index in the cache: of the files' names, sizes and times.
-fn key(shards: &[Shard]) -> String {
-    let mut hash = Sha256::new();
-    for Shard { path, n_bytes, changed } in shards {
-        let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        let name = whole.as_os_str().as_encoded_bytes();
-        hash.update((name.len() as u64).to_le_bytes());
-        hash.update(name);
-        hash.update(n_bytes.to_le_bytes());
-        hash.update(changed.to_le_bytes());
-    }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Where the records of a file begin, and the file's end.
 fn hop(shard: &Shard, hash: &mut Sha256) -> Result<Vec<u64>, RecordError> {
     let path = &shard.path;
-    let file = files::open(path).map_err(|source| RecordError::Open { path: path.clone(), source })?;
+    let failed = |source| RecordError::Open { path: shard.stored().to_path_buf(), source };
+    let file = files::open(shard.stored()).map_err(failed)?;
     let mut file = BufReader::with_capacity(64 << 10, file);
     let (mut starts, mut at) = (vec![0], 0u64);
-    while at < shard.n_bytes {
+    let n_bytes = shard.stored_bytes();
+    while at < n_bytes {
         let place = || place(path, starts.len() - 1);
         let failed = |source| RecordError::Read { place: place(), source };
-        let cut = |expected| RecordError::Cut { place: place(), at, measured: shard.n_bytes, expected };
-        if shard.n_bytes - at < HEAD as u64 {
+        let cut = |expected| RecordError::Cut { place: place(), at, measured: n_bytes, expected };
+        if n_bytes - at < HEAD as u64 {
             return Err(match at {
                 0 => RecordError::Length { place: place(), at },
                 _ => cut(at + HEAD as u64),
@@ -166,17 +131,10 @@ fn hop(shard: &Shard, hash: &mut Sha256) -> Result<Vec<u64>, RecordError> {
         file.read_exact(&mut head).map_err(failed)?;
         let (length, is_intact) = framing::length(&head);
         if !is_intact {
-            return Err(match compression(&head).filter(|_| at == 0) {
-                Some((kind, remedy)) => RecordError::Compressed {
-                    path: path.clone(),
-                    kind,
-                    remedy: remedy.replace("FILE", &path.display().to_string()),
-                },
-                None => RecordError::Length { place: place(), at },
-            });
+            return Err(RecordError::Length { place: place(), at });
         }
         let end = length.checked_add((HEAD + FOOT) as u64).and_then(|n_bytes| at.checked_add(n_bytes));
-        let Some(end) = end.filter(|end| *end <= shard.n_bytes) else {
+        let Some(end) = end.filter(|end| *end <= n_bytes) else {
             return Err(cut(end.unwrap_or(u64::MAX)));
         };
         if length > MAX_RECORD {
@@ -191,21 +149,6 @@ fn hop(shard: &Shard, hash: &mut Sha256) -> Result<Vec<u64>, RecordError> {
         at = end;
     }
     Ok(starts)
-}
-
-/// What a compressed file begins with, and how it is unpacked.
-fn compression(head: &[u8]) -> Option<(&'static str, &'static str)> {
-    match head {
-        [0x1f, 0x8b, 0x08, ..] => Some(("gzip", "gunzip -c FILE > FILE.unpacked")),
-        // RFC 1950: deflate with a window of up to 32 KiB, and a check of the two bytes.
-        [cmf @ 0x08..=0x78, flg, ..] if cmf & 0x0f == 8 && (u16::from(*cmf) << 8 | u16::from(*flg)) % 31 == 0 => {
-            Some((
-                "zlib",
-                "python3 -c 'import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))' < FILE > FILE.unpacked",
-            ))
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -286,16 +229,6 @@ mod tests {
             "a, record 0, at byte 0: the checksum of its length does not agree; expected a TFRecord file: this may be another \
              kind of file\nhelp: copy or download the file again"
         );
-        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-        gzip.write_all(&whole()).unwrap();
-        assert_eq!(
-            refused(&gzip.finish().unwrap()),
-            "a: a gzip file, whose records cannot be read by number; expected TFRecord files as they are\n\
-             help: unpack it: gunzip -c a > a.unpacked"
-        );
-        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
-        zlib.write_all(&whole()).unwrap();
-        assert!(refused(&zlib.finish().unwrap()).starts_with("a: a zlib file, whose records"));
         // A length of its own checksum that no memory holds.
         let length = (MAX_RECORD + 1).to_le_bytes();
         let head = [&length[..], &framing::masked_crc(&length).to_le_bytes()].concat();

@@ -7,8 +7,10 @@ mod error;
 mod example;
 mod folder;
 mod index;
+mod shard;
 mod survey;
 mod tfrecord;
+mod unpack;
 
 pub use error::RecordError;
 pub(super) use example::parse;
@@ -16,6 +18,7 @@ pub use folder::ImageFolder;
 pub use index::indexes;
 pub use survey::{Held, Survey};
 pub use tfrecord::TfRecords;
+pub use unpack::unpacked;
 
 use std::collections::BTreeMap;
 

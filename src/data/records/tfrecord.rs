@@ -3,41 +3,34 @@
 //! Opening makes or finds an [`Index`]: 8 bytes of memory for a record. Reading a record reads its bytes alone, in one call
 //! of the system, from any thread; files are kept open, so many at most.
 
-use std::collections::VecDeque;
-use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::RecordError;
-use super::index::{Index, Shard, place};
+use super::index::{Index, place};
+use super::shard::{Shards, read_exact_at};
+use super::unpack::Compression;
 use super::{Records, Values, parse};
-use crate::files;
 use crate::files::framing::{self, FOOT, HEAD};
-
-/// Files that are open at a time: a data set of a thousand must not use up what a process may open.
-const MAX_OPEN: usize = 64;
 
 /// The records of TFRecord files, one file after the other.
 #[derive(Debug)]
 pub struct TfRecords {
-    shards: Vec<Shard>,
+    shards: Shards,
     index: Index,
     /// For each file the number of its first record among all.
     firsts: Vec<u64>,
     n_records: u64,
-    open: Mutex<VecDeque<(usize, Arc<File>)>>,
 }
 
 impl TfRecords {
     /// The records of `files`, in this order. `cache` is the folder in which indexes are kept, so that the next run finds
-    /// them; without it the files are gone through each time.
+    /// them; without it the files are gone through each time. Files of gzip or zlib are unpacked into it once.
     ///
     /// # Errors
-    /// A file that cannot be opened, is compressed, is no TFRecord file or is cut; no record at all.
+    /// A file that cannot be opened, cannot be unpacked, is no TFRecord file or is cut; no record at all.
     pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<TfRecords, RecordError> {
-        let shards = files.iter().map(|path| Shard::of(path)).collect::<Result<Vec<_>, _>>()?;
-        let index = Index::of(&shards, cache)?;
+        let shards = Shards::of(files, cache, compression)?;
+        let index = Index::of(&shards.shards, cache)?;
         let mut n_records = 0;
         let firsts = index.files.iter().map(|starts| {
             let first = n_records;
@@ -49,7 +42,7 @@ impl TfRecords {
             let path = files.first().cloned().unwrap_or_default();
             return Err(RecordError::NoRecords { path });
         }
-        Ok(TfRecords { shards, index, firsts, n_records, open: Mutex::default() })
+        Ok(TfRecords { shards, index, firsts, n_records })
     }
 
     /// The files that `patterns` name, each relative to `folder`: names, or patterns with `*`, `?` and `[…]`, whose files are
@@ -83,9 +76,9 @@ impl TfRecords {
         let (file_idx, record) = self.find(index);
         let starts = &self.index.files[file_idx];
         let (start, end) = (starts[record], starts[record + 1]);
-        let shard = &self.shards[file_idx];
+        let shard = &self.shards.shards[file_idx];
         let place = || place(&shard.path, record);
-        let file = self.file(file_idx)?;
+        let file = self.shards.file(file_idx)?;
         let n_bytes = usize::try_from(end - start).expect("the index has no record beyond its limit");
         let mut frame = vec![0; n_bytes];
         read_exact_at(&file, &mut frame, start).map_err(|source| RecordError::Read { place: place(), source })?;
@@ -110,29 +103,6 @@ impl TfRecords {
         let file_idx = self.firsts.partition_point(|&first| first <= index).saturating_sub(1);
         (file_idx, (index - self.firsts[file_idx]) as usize)
     }
-
-    fn file(&self, file_idx: usize) -> Result<Arc<File>, RecordError> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = open.iter().position(|(other, _)| *other == file_idx) {
-            // The one that was not used for longest is in front.
-            let found = open.remove(at).expect("it was found there");
-            let file = Arc::clone(&found.1);
-            open.push_back(found);
-            return Ok(file);
-        }
-        let shard = &self.shards[file_idx];
-        let failed = |source| RecordError::Open { path: shard.path.clone(), source };
-        let file = files::open(&shard.path).map_err(failed)?;
-        if Shard::of_open(&shard.path, &file).map_err(failed)? != *shard {
-            return Err(RecordError::Changed { path: shard.path.clone() });
-        }
-        if open.len() >= MAX_OPEN {
-            open.pop_front();
-        }
-        let file = Arc::new(file);
-        open.push_back((file_idx, Arc::clone(&file)));
-        Ok(file)
-    }
 }
 
 impl Records for TfRecords {
@@ -147,12 +117,18 @@ impl Records for TfRecords {
 
     fn place(&self, index: u64) -> String {
         let (file_idx, record) = self.find(index);
-        place(&self.shards[file_idx].path, record)
+        place(&self.shards.shards[file_idx].path, record)
     }
 
     fn fingerprint(&self) -> &str {
         &self.index.fingerprint
     }
+}
+
+/// How a file is compressed that does not begin with a record.
+fn compression(head: &[u8]) -> Option<Compression> {
+    let is_record = head.first_chunk().is_some_and(|head| framing::length(head).1);
+    if is_record { None } else { Compression::of(head) }
 }
 
 /// The files that a pattern matches, in the order of their names.
@@ -174,21 +150,9 @@ fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, RecordError> {
     }
 }
 
-#[cfg(unix)]
-fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, into, at)
-}
-
-#[cfg(not(unix))]
-fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
-    use std::io::{Read as _, Seek as _};
-    let mut own = file.try_clone()?;
-    own.seek(io::SeekFrom::Start(at))?;
-    own.read_exact(into)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::shard::MAX_OPEN;
     use super::*;
     use crate::files::framing::framed;
     use std::fs;
@@ -217,7 +181,7 @@ mod tests {
         for index in (0..records.n_records()).rev().chain(0..records.n_records()) {
             assert_eq!(records.bytes(index).unwrap(), index.to_string().as_bytes());
         }
-        assert_eq!(records.open.lock().unwrap().len(), MAX_OPEN);
+        assert_eq!(records.shards.n_open(), MAX_OPEN);
         assert_eq!(records.place(2), format!("{}, record 2", files[1].display()));
         assert_eq!(records.place(3), format!("{}, record 0", files[4].display()));
         let empty = TfRecords::open(&files[..1], None).unwrap_err().to_string();

@@ -1,0 +1,371 @@
+//! Compressed files, unpacked once into the cache, so that any record of theirs is read by number.
+//!
+//! What comes out is written to the disk and never held in memory. Two bounds keep a file that was made to fill disks from
+//! doing so: how many bytes are kept unpacked, and how many times more of them there may be than of the compressed ones.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read, Write as _};
+use std::path::Path;
+use std::time::SystemTime;
+
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
+
+use super::error::RecordError;
+use super::shard::{Shard, key};
+use crate::files::{self, Records as Kept, Replacement};
+
+/// What is kept unpacked at most; beyond it the files that were not used for longest go.
+const MAX_UNPACKED: u64 = 64 << 30;
+/// Unpacked bytes for each compressed one at most, once [`MIN_JUDGED`] have come out. Deflate makes up to 1,032 of one, of
+/// zeros; images are compressed already, numbers and text give 2 to 20.
+const MAX_RATIO: u64 = 200;
+/// Bytes that come out before the ratio is looked at.
+const MIN_JUDGED: u64 = 64 << 20;
+
+/// The files that are kept unpacked below a cache directory.
+pub fn unpacked(cache_dir: &Path) -> Kept {
+    Kept::new(cache_dir.join("unpacked"), "records", MAX_UNPACKED)
+}
+
+/// How a whole file is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compression {
+    Gzip,
+    Zlib,
+}
+
+impl Compression {
+    /// By the first bytes of a file.
+    pub(super) fn of(head: &[u8]) -> Option<Compression> {
+        match head {
+            [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
+            // RFC 1950: deflate with a window of up to 32 KiB, and a check of the two bytes.
+            [cmf @ 0x08..=0x78, flg, ..] if cmf & 0x0f == 8 && (u16::from(*cmf) << 8 | u16::from(*flg)) % 31 == 0 => {
+                Some(Compression::Zlib)
+            }
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Compression::Gzip => "gzip",
+            Compression::Zlib => "zlib",
+        }
+    }
+
+    /// How somebody unpacks it by hand.
+    fn by_hand(self, path: &Path) -> String {
+        let path = path.display();
+        match self {
+            Compression::Gzip => format!("gunzip -c {path} > {path}.unpacked"),
+            Compression::Zlib => format!(
+                "python3 -c 'import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))' < {path} > {path}.unpacked"
+            ),
+        }
+    }
+}
+
+/// Finds or makes the unpacked form of the files that are compressed.
+pub(super) fn unpack(
+    shards: &mut [Shard],
+    cache: Option<&Path>,
+    compression: fn(&[u8]) -> Option<Compression>,
+) -> Result<(), RecordError> {
+    let mut packed = Vec::new();
+    for (idx, shard) in shards.iter().enumerate() {
+        if let Some(kind) = compression(&head(&shard.path)?) {
+            packed.push((idx, kind));
+        }
+    }
+    let Some(&(first, kind)) = packed.first() else { return Ok(()) };
+    let Some(cache) = cache else {
+        let path = shards[first].path.clone();
+        let by_hand = kind.by_hand(&path);
+        return Err(RecordError::Compressed { path, kind: kind.name(), by_hand });
+    };
+    let room = Room { kept: unpacked(cache), limit: MAX_UNPACKED };
+    room.fill(shards, &packed)
+}
+
+/// The first bytes of a file.
+fn head(path: &Path) -> Result<Vec<u8>, RecordError> {
+    let failed = |source| RecordError::Open { path: path.to_path_buf(), source };
+    let mut head = Vec::new();
+    files::open(path).map_err(failed)?.take(16).read_to_end(&mut head).map_err(failed)?;
+    Ok(head)
+}
+
+/// Where files are unpacked, and how many bytes of one data set may be.
+struct Room {
+    kept: Kept,
+    limit: u64,
+}
+
+impl Room {
+    fn fill(&self, shards: &mut [Shard], packed: &[(usize, Compression)]) -> Result<(), RecordError> {
+        let mut left = self.limit;
+        let (mut own, mut n_new, mut n_bytes_new) = (BTreeSet::new(), 0, 0);
+        for &(idx, kind) in packed {
+            let shard = &mut shards[idx];
+            let name = key(std::slice::from_ref(shard));
+            let path = self.kept.path(&name);
+            let n_bytes = match found(&path) {
+                // A cache that belongs to somebody else may still be read.
+                Some(n_bytes) if n_bytes <= left => n_bytes,
+                Some(_) => return Err(too_large(&shard.path, kind, self.limit)),
+                None => {
+                    let _span = tracing::info_span!("unpack").entered();
+                    let n_bytes = self.unpack(shard, kind, &path, left)?;
+                    (n_new, n_bytes_new) = (n_new + 1, n_bytes_new + n_bytes);
+                    n_bytes
+                }
+            };
+            left -= n_bytes;
+            shard.unpacked = Some((path, n_bytes));
+            own.insert(name);
+            // None of this data set's goes to make room for another one.
+            if let Err(error) = self.kept.make_room(&own) {
+                tracing::warn!("{}: {error}; what is unpacked there stays", self.kept.dir().display());
+            }
+        }
+        if n_new > 0 {
+            let (dir, mib) = (self.kept.dir().display(), n_bytes_new >> 20);
+            tracing::warn!(
+                "compressed files are unpacked once: {n_new} of them, {mib} MiB, to {dir}, where at most {} GiB are kept",
+                self.limit >> 30
+            );
+        }
+        Ok(())
+    }
+
+    /// Unpacks a file to `to`; returns its bytes.
+    fn unpack(&self, shard: &Shard, kind: Compression, to: &Path, left: u64) -> Result<u64, RecordError> {
+        let path = &shard.path;
+        let cannot_keep =
+            |source| RecordError::Unpack { path: path.clone(), dir: self.kept.dir().to_path_buf(), source };
+        std::fs::create_dir_all(self.kept.dir()).map_err(cannot_keep)?;
+        files::sweep(self.kept.dir()).map_err(cannot_keep)?;
+        let mut out = Replacement::begin(to).map_err(cannot_keep)?;
+        let file = files::open(path).map_err(|source| RecordError::Open { path: path.clone(), source })?;
+        let n_packed = Cell::new(0);
+        let counted = Counted { file, n_bytes: &n_packed };
+        let mut stream: Box<dyn Read> = match kind {
+            Compression::Gzip => Box::new(MultiGzDecoder::new(counted)),
+            Compression::Zlib => Box::new(ZlibDecoder::new(counted)),
+        };
+        let mut buffer = vec![0; 256 << 10];
+        let mut n_bytes = 0u64;
+        loop {
+            let n = match stream.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(source) => {
+                    let at = n_packed.get();
+                    return Err(RecordError::Packed { path: path.clone(), kind: kind.name(), at, source });
+                }
+            };
+            n_bytes += n as u64;
+            if n_bytes > MIN_JUDGED && n_bytes / n_packed.get().max(1) > MAX_RATIO {
+                let (path, measured, limit) = (path.clone(), n_bytes / n_packed.get().max(1), MAX_RATIO);
+                return Err(RecordError::Bomb { path, kind: kind.name(), n_packed: n_packed.get(), measured, limit });
+            }
+            if n_bytes > left {
+                return Err(too_large(path, kind, self.limit));
+            }
+            out.write_all(&buffer[..n]).map_err(cannot_keep)?;
+        }
+        out.finish().map_err(cannot_keep)?;
+        Ok(n_bytes)
+    }
+}
+
+fn too_large(path: &Path, kind: Compression, limit: u64) -> RecordError {
+    RecordError::Room { path: path.to_path_buf(), kind: kind.name(), limit, by_hand: kind.by_hand(path) }
+}
+
+/// The bytes of a file that is there, which is now used.
+fn found(path: &Path) -> Option<u64> {
+    let n_bytes = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?.len();
+    if let Ok(file) = File::options().append(true).open(path) {
+        drop(file.set_modified(SystemTime::now()));
+    }
+    Some(n_bytes)
+}
+
+/// A file of which it is known how much was read.
+struct Counted<'a> {
+    file: File,
+    n_bytes: &'a Cell<u64>,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.file.read(into)?;
+        self.n_bytes.set(self.n_bytes.get() + n as u64);
+        Ok(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Records as _, TfRecords};
+    use super::*;
+    use crate::files::framing::framed;
+    use std::fs;
+    use std::path::PathBuf;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        out.write_all(bytes).unwrap();
+        out.finish().unwrap()
+    }
+
+    fn zlib(bytes: &[u8]) -> Vec<u8> {
+        let mut out = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+        out.write_all(bytes).unwrap();
+        out.finish().unwrap()
+    }
+
+    struct Place {
+        folder: tempfile::TempDir,
+    }
+
+    impl Place {
+        fn new() -> Place {
+            Place { folder: tempfile::tempdir().unwrap() }
+        }
+
+        fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+            let path = self.folder.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            path
+        }
+
+        fn cache(&self) -> PathBuf {
+            self.folder.path().join("cache")
+        }
+
+        fn refused(&self, path: &Path) -> String {
+            let error = TfRecords::open(&[path.to_path_buf()], Some(&self.cache())).unwrap_err();
+            error.to_string().replace(&format!("{}/", self.folder.path().display()), "")
+        }
+    }
+
+    #[test]
+    fn compressed_files_are_unpacked_once_and_read_by_number() {
+        let place = Place::new();
+        let records = |from: u32| -> Vec<u8> { (from..from + 3).flat_map(|n| framed(&n.to_le_bytes())).collect() };
+        // Of two members, as `cat a.gz b.gz` makes them.
+        let two = [gzip(&records(0)), gzip(&records(3))].concat();
+        let files = [place.file("a.gz", &two), place.file("b", &records(6)), place.file("c", &zlib(&records(9)))];
+        let open = || TfRecords::open(&files, Some(&place.cache())).unwrap();
+        let check = |opened: &TfRecords| {
+            assert_eq!(opened.n_records(), 12);
+            for index in (0..12).rev() {
+                assert_eq!(opened.bytes(index).unwrap(), (index as u32).to_le_bytes());
+            }
+            assert_eq!(opened.place(4), format!("{}, record 4", files[0].display()));
+        };
+        let opened = open();
+        check(&opened);
+        let kept = unpacked(&place.cache());
+        let n_bytes = (records(0).len() * 3) as u64;
+        assert_eq!(kept.size().unwrap(), (2, n_bytes));
+        // The same again, of the cache: what is in it is not made again.
+        let mut of_cache: Vec<PathBuf> = fs::read_dir(kept.dir()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        of_cache.sort();
+        let inode = |path: &PathBuf| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+        let before: Vec<u64> = of_cache.iter().map(inode).collect();
+        let again = open();
+        check(&again);
+        assert_eq!(of_cache.iter().map(inode).collect::<Vec<_>>(), before);
+        // What a checkpoint remembers does not depend on how the files are stored.
+        let plain =
+            [place.file("p", &[records(0), records(3)].concat()), files[1].clone(), place.file("q", &records(9))];
+        assert_eq!(TfRecords::open(&plain, None).unwrap().fingerprint(), opened.fingerprint());
+        // Another file of the same name is unpacked anew.
+        fs::write(&files[0], gzip(&[records(20), records(23)].concat())).unwrap();
+        assert_eq!(open().bytes(0).unwrap(), 20u32.to_le_bytes());
+    }
+
+    #[test]
+    fn without_a_cache_it_is_said_how_a_file_is_unpacked() {
+        let place = Place::new();
+        let refused = |path: &PathBuf| {
+            let error = TfRecords::open(std::slice::from_ref(path), None).unwrap_err().to_string();
+            error.replace(&format!("{}/", place.folder.path().display()), "")
+        };
+        assert_eq!(
+            refused(&place.file("a", &gzip(&framed(b"one")))),
+            "a: a gzip file, whose records are read by number once it is unpacked, and there is no cache directory for that\n\
+             help: set BF16SCOPE_CACHE, or unpack it: gunzip -c a > a.unpacked"
+        );
+        let error = refused(&place.file("b", &zlib(&framed(b"one"))));
+        assert!(error.starts_with("b: a zlib file, whose records") && error.contains("zlib.decompress"), "{error}");
+    }
+
+    #[test]
+    fn a_damaged_or_cut_stream_is_said_with_its_file_and_leaves_nothing() {
+        let place = Place::new();
+        // What does not compress, so that damage has no place where nothing depends on it.
+        let noise: Vec<u8> = (0..40_000u64).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect();
+        let whole = gzip(&framed(&noise));
+        for end in [17, whole.len() / 2, whole.len() - 1] {
+            let error = place.refused(&place.file("a", &whole[..end]));
+            let help = "help: copy or download the file again";
+            assert!(
+                error.starts_with("a: the gzip stream is damaged or ends early") && error.ends_with(help),
+                "{error}"
+            );
+        }
+        let mut damaged = whole.clone();
+        let at = damaged.len() - 6; // the stream's own checksum
+        damaged[at] ^= 1;
+        assert!(place.refused(&place.file("a", &damaged)).starts_with("a: the gzip stream is damaged"));
+        assert_eq!(unpacked(&place.cache()).size().unwrap(), (0, 0));
+        // What is no file of records inside is said as of any other file, by the name that was given.
+        let error = place.refused(&place.file("a", &gzip(b"x,y\n1.0,2.0\n3.0,4.0")));
+        assert!(error.starts_with("a, record 0, at byte 0: the checksum of its length does not agree"), "{error}");
+    }
+
+    #[test]
+    fn a_bomb_is_refused() {
+        let place = Place::new();
+        // A gigabyte of zeros would come out of a megabyte.
+        let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        for _ in 0..80 {
+            out.write_all(&vec![0; 1 << 20]).unwrap();
+        }
+        let bomb = out.finish().unwrap();
+        let error = place.refused(&place.file("bomb.gz", &bomb));
+        let start = "bomb.gz: a gzip file of which ";
+        assert!(error.starts_with(start) && error.contains("times as many; expected at most 200 times"), "{error}");
+        assert_eq!(unpacked(&place.cache()).size().unwrap(), (0, 0), "nothing of it is left");
+    }
+
+    #[test]
+    fn what_is_unpacked_has_a_limit_and_the_oldest_of_others_go() {
+        let place = Place::new();
+        let path = place.file("a", &gzip(&framed(&[1; 1000])));
+        let dir = place.cache();
+        let room = |limit| Room { kept: Kept::new(dir.clone(), "records", limit), limit };
+        let fill = |path: &Path, limit| {
+            let mut shards = [Shard::of(path).unwrap()];
+            room(limit).fill(&mut shards, &[(0, Compression::Gzip)])
+        };
+        let error = fill(&path, 1015).unwrap_err().to_string();
+        assert_eq!(
+            error.replace(&format!("{}/", place.folder.path().display()), ""),
+            "a: a gzip file; with those before it, it unpacks to more than 1015 bytes, which is all that is kept unpacked of a \
+             data set\nhelp: unpack the files where there is room, and name those: gunzip -c a > a.unpacked"
+        );
+        fill(&path, 1016).unwrap();
+        let other = place.file("b", &gzip(&framed(&[2; 500])));
+        fill(&other, 1516).unwrap();
+        assert_eq!(room(1).kept.size().unwrap(), (1, 516), "the older one went, for 1532 do not fit");
+    }
+}
