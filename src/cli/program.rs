@@ -127,7 +127,8 @@ impl Choice {
             "--devices is for a training step, whose batch they share, and this is --program infer\nhelp: leave it out: an \
              inference is of one device"
         );
-        let mesh = self.devices.and_then(NonZeroU32::new).map_or(experiment.mesh, Mesh::replicas);
+        let devices = self.devices.and_then(NonZeroU32::new);
+        let mesh = devices.map_or(experiment.mesh, |n| experiment.mesh.of_replicas(n));
         let tuning = self.tune.tuning(experiment, target);
         let mut stored = experiment.clone();
         stored.train.variables = self.variables(experiment);

@@ -20,13 +20,13 @@ use super::tune::{TuneArg, target_of};
 use super::{Context, Status, StdoutClosed, again, signals, values};
 use crate::graph::{Precision, Storage};
 use crate::hlo::DType;
-use crate::pjrt::{PjrtError, Platform};
+use crate::pjrt::{MAX_CPU_DEVICES, Platform};
 use crate::report::grouped;
 use crate::runs::{ABOUT, RunFolder};
 use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::check_data;
 use crate::train::{
-    Data, EpochReport, Event, Experiment, MAX_REPLICAS, Mesh, Resumption, Session, Summary, TrainError, check,
+    Data, EpochReport, Event, Experiment, MAX_REPLICAS, Mesh, Resumption, Session, StateOf, Summary, TrainError, check,
     check_average, default_checkpoint, run as train,
 };
 use crate::tuning::Tuning;
@@ -119,7 +119,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     config.seed = args.seed.unwrap_or(config.seed);
     config.variables = args.variables.unwrap_or(config.variables);
     if let Some(n) = args.devices.or(args.device.n_devices()).and_then(NonZeroU32::new) {
-        experiment.mesh = Mesh::replicas(n);
+        experiment.mesh = experiment.mesh.of_replicas(n);
     }
     let examples = experiment.read_data(&args.experiment)?;
     experiment.train.n_train = Some(examples.training.n_examples());
@@ -156,7 +156,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             check_data(from, before, &data.identity())?;
         }
     }
-    let client = client_of_all(&args.platform(experiment.mesh)?, &context.setup())?;
+    let platform = args.platform(experiment.mesh)?;
+    let client = client_of_all(&platform, &context.setup())?;
     let mut session = Session::new(&client, spec).map_err(placed)?;
     let changes = match &resumed {
         Some((from, checkpoint)) => session.restore(from, checkpoint, resumption)?,
@@ -167,7 +168,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let mut show =
         Show { context, json: args.json, n_epochs, bar: None, unwritten: None, record: None, unrecorded: None };
     if !args.json {
-        show.print(&headline(args, &experiment, &session, data));
+        show.print(&headline(args, (&experiment, &platform), &session, data));
     }
     if let Some((from, checkpoint)) = &resumed {
         for change in &changes {
@@ -241,9 +242,14 @@ struct Wanted {
 
 impl Args {
     /// The device named; of `cpu` as many as the mesh has.
-    fn platform(&self, mesh: Mesh) -> Result<Platform, PjrtError> {
+    fn platform(&self, mesh: Mesh) -> anyhow::Result<Platform> {
+        let n = mesh.data.get();
         match mesh.is_parallel() && self.device == Platform::cpu() {
-            true => Platform::cpu_devices(mesh.data.get()),
+            true if n > MAX_CPU_DEVICES => bail!(
+                "the mesh has {n} replicas, and a CPU can be 1 to {MAX_CPU_DEVICES} devices\nhelp: train on fewer, with \
+                 --devices or `mesh`; `bf16scope compile` takes a slice of any size"
+            ),
+            true => Ok(Platform::cpu_devices(n)?),
             false => Ok(self.device.clone()),
         }
     }
@@ -289,11 +295,23 @@ impl Wanted {
 }
 
 /// What is trained, on what, where.
-fn headline(args: &Args, experiment: &Experiment, session: &Session, data: Data<'_>) -> String {
+fn headline(
+    args: &Args,
+    (experiment, platform): (&Experiment, &Platform),
+    session: &Session,
+    data: Data<'_>,
+) -> String {
     let batch = session.spec().batch;
-    let parts = match experiment.mesh.data.get() {
-        1 => String::new(),
-        n => format!(": {} on each of {n} devices, gradients summed in f32", batch / n),
+    let parts = match (experiment.mesh.data.get(), experiment.mesh.state) {
+        (1, _) => String::new(),
+        (n, state) => {
+            let state = if state == StateOf::Sharded { ", state in parts" } else { "" };
+            format!(
+                ": {} on each of {n} devices, gradients summed in {}{state}",
+                batch / n,
+                experiment.mesh.sum.dtype()
+            )
+        }
     };
     let masters = match experiment.train.variables {
         Storage::F32 if args.precision == Precision::F32 => String::new(),
@@ -312,7 +330,7 @@ fn headline(args: &Args, experiment: &Experiment, session: &Session, data: Data<
         experiment.model.kind(),
         grouped(session.n_parameters() as i64),
         grouped(session.n_state_bytes() as i64),
-        args.device,
+        platform,
         grouped(data.training.n_examples() as i64),
         grouped(data.test.n_examples() as i64),
     )

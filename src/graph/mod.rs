@@ -18,6 +18,7 @@
 //! assert_eq!(program.module.entry().result_shape().to_string(), "(f32[32,10])");
 //! ```
 
+mod collectives;
 mod init;
 mod names;
 mod operators;
@@ -28,6 +29,7 @@ mod scope;
 mod storage;
 mod tensor;
 
+pub use collectives::{Group, Part, Replicas, SumOrder};
 pub use init::{Distribution, FanMode, Init};
 pub use precision::{Precision, UnknownPrecision};
 pub use scan::Operand;
@@ -66,6 +68,11 @@ struct Inner {
     variable_names: RefCell<BTreeSet<String>>,
     /// Of variables stored in less than they are read in, by number: the value in f32.
     widened: RefCell<BTreeMap<usize, InstrId>>,
+    replicas: Cell<Replicas>,
+    /// This replica's number, once something asked for it.
+    replica_id: Cell<Option<InstrId>>,
+    /// Of variables that lie in parts, by number: the whole, in the dtype in which gradients add up.
+    gathered: RefCell<BTreeMap<usize, InstrId>>,
     warnings: RefCell<Vec<String>>,
 }
 
@@ -89,8 +96,10 @@ pub struct VariableInfo {
     pub name: String,
     /// The dtype it is stored in.
     pub dtype: DType,
-    /// Its dims.
+    /// Its dims: of one that lies in parts, those of a part.
     pub dims: Vec<i64>,
+    /// How it lies over replicas, if each has a part of it.
+    pub part: Option<Part>,
     /// How it starts.
     pub init: Init,
     /// Whether an optimizer updates it (a running mean is not trainable).
@@ -163,6 +172,9 @@ impl Graph {
                 variables: RefCell::default(),
                 variable_names: RefCell::default(),
                 widened: RefCell::default(),
+                replicas: Cell::default(),
+                replica_id: Cell::default(),
+                gathered: RefCell::default(),
                 warnings: RefCell::default(),
             }),
         }
@@ -344,7 +356,8 @@ impl Graph {
     /// Where the gradient of variable `number` is to be taken, before the computation goes on: the f32 value that its readers
     /// share, or, if there is none or something reads the variable past it, the variable as it is stored.
     pub fn differentiable(&self, number: usize) -> InstrId {
-        let stored = self.inner.variables.borrow()[number].instr;
+        let gathered = self.inner.gathered.borrow().get(&number).copied();
+        let stored = gathered.unwrap_or(self.inner.variables.borrow()[number].instr);
         let Some(&wide) = self.inner.widened.borrow().get(&number) else { return stored };
         self.emitter().with_module(|module| {
             let readers = (0u32..).map(InstrId).zip(&module.comp(self.emitter().comp()).instructions);

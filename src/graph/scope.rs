@@ -11,7 +11,7 @@
 //!
 //! Source: `tensorflow/python/tpu/bfloat16.py`.
 
-use super::{Graph, Init, Tensor, VariableInfo, name_problem};
+use super::{Graph, Init, Part, Tensor, VariableInfo, name_problem};
 use crate::hlo::{DType, InstrId, Op, POISON};
 use crate::tuning::Tuning;
 use std::cell::Cell;
@@ -38,8 +38,11 @@ struct Low {
 pub struct Variable {
     /// Its number in [`Graph::variables`].
     pub number: usize,
-    /// As stored (the parameter).
+    /// As stored (the parameter); of one that lies in parts, what of the whole is gathered: its cast, where all read that.
     pub stored: Tensor,
+    /// What a reader of single elements reads, whose gradient then adds up as a whole cast's does: `stored`, or, of one that
+    /// lies in parts and is gathered in less, that in f32.
+    pub full: Tensor,
     /// As read, in the dtype asked for: `stored`, or its cast.
     pub value: Tensor,
 }
@@ -89,25 +92,48 @@ impl Scope {
     /// A trainable variable requested in `dtype`.
     #[track_caller]
     pub fn variable(&self, name: &str, dtype: DType, dims: impl Into<Vec<i64>>, init: Init) -> Variable {
-        self.make(name, dtype, dims.into(), init, true)
+        let dims = dims.into();
+        let part = self.graph.part_of(&dims);
+        self.make(name, dtype, dims, init, true, part)
     }
 
     /// A variable no optimizer updates, such as a running mean; its value after the call is set by
     /// [`Graph::set_update`].
     #[track_caller]
     pub fn state(&self, name: &str, dtype: DType, dims: impl Into<Vec<i64>>, init: Init) -> Variable {
-        self.make(name, dtype, dims.into(), init, false)
+        self.make(name, dtype, dims.into(), init, false, None)
+    }
+
+    /// State about a variable, each replica with a part of it where it has one of the variable: `dims` are those of the whole.
+    #[track_caller]
+    pub(crate) fn state_in_parts(
+        &self,
+        name: &str,
+        dtype: DType,
+        dims: Vec<i64>,
+        init: Init,
+        part: Option<Part>,
+    ) -> Variable {
+        self.make(name, dtype, dims, init, false, part)
     }
 
     #[track_caller]
-    fn make(&self, name: &str, requested: DType, dims: Vec<i64>, init: Init, trainable: bool) -> Variable {
+    fn make(
+        &self,
+        name: &str,
+        requested: DType,
+        dims: Vec<i64>,
+        init: Init,
+        trainable: bool,
+        part: Option<Part>,
+    ) -> Variable {
         let graph = &self.graph;
         let full = graph.inner.path.join(name);
         let number = graph.inner.variables.borrow().len();
         let is_taken = !graph.inner.variable_names.borrow_mut().insert(full.clone());
         if let Some(error) = name_problem("a variable", &full, is_taken) {
             let poison = graph.fail("variable", &[], error);
-            return Variable { number, stored: poison.clone(), value: poison };
+            return Variable { number, stored: poison.clone(), full: poison.clone(), value: poison };
         }
         let is_low = self.low.as_ref().is_some_and(|low| low.dtype == requested);
         let master = if is_low { DType::F32 } else { requested };
@@ -118,17 +144,31 @@ impl Scope {
                 count.set(count.get() + 1);
             }
         }
+        let dims = part.map_or(dims.clone(), |part| part.dims(&dims));
         let instr = graph.parameter(name, dtype, &dims);
         graph.inner.variables.borrow_mut().push(VariableInfo {
             name: full,
             dtype,
             dims,
+            part,
             init,
             trainable,
             instr,
             update: None,
         });
-        let stored = graph.tensor(instr);
+        let mut stored = graph.tensor(instr);
+        if let Some(part) = part.filter(|_| trainable) {
+            // What is read as a cast is gathered as that. Gradients are taken at an f32 value nevertheless: it stands for the
+            // variable that each replica would have, so all that reads it and all that adds up is the same.
+            let in_low = is_low && dtype == master;
+            stored = if in_low { stored.cast(requested) } else { stored }.gathered(part);
+            let full = if in_low { stored.cast(master) } else { stored.clone() };
+            graph.inner.gathered.borrow_mut().insert(number, full.id);
+            if in_low {
+                let value = full.cast(requested);
+                return Variable { number, stored, full, value };
+            }
+        }
         // Where it is stored in less than its readers compute in, they share an f32 value, and gradients add up in f32.
         let is_widened = dtype != master && requested != dtype;
         let wide = if is_widened { stored.cast(DType::F32) } else { stored.clone() };
@@ -136,7 +176,7 @@ impl Scope {
             graph.inner.widened.borrow_mut().insert(number, wide.id);
         }
         let value = wide.cast(requested);
-        Variable { number, stored, value }
+        Variable { number, full: stored.clone(), stored, value }
     }
 
     /// The low-precision scope of the graph's [`precision`](Graph::precision), nested here; in f32 nothing changes. No name

@@ -4,9 +4,7 @@
 //! f32), its doc says so. Axes may be negative: -1 is the last.
 
 use super::Graph;
-use crate::hlo::ops::{
-    AllReduce, BinaryOp, Comparison, DotDims, PadDim, PrecisionConfig, ReplicaGroups, RuleError, SliceDim, UnaryOp,
-};
+use crate::hlo::ops::{BinaryOp, Comparison, DotDims, PadDim, PrecisionConfig, RuleError, SliceDim, UnaryOp};
 use crate::hlo::{CustomVjp, DType, Emitter, InstrId, Op, POISON, Shape};
 use std::fmt;
 use std::rc::Rc;
@@ -403,25 +401,6 @@ impl Tensor {
     pub fn matmul(&self, rhs: &Tensor) -> Tensor {
         let lhs_contracting = vec![self.rank() as i64 - 1];
         self.dot(rhs, DotDims { lhs_contracting, rhs_contracting: vec![0], ..DotDims::default() })
-    }
-
-    /// The sum over all replicas that run the program, on each of them, in this tensor's dtype: an `all-reduce`.
-    ///
-    /// How many replicas there are is said when the program is compiled.
-    #[track_caller]
-    pub fn sum_over_replicas(&self) -> Tensor {
-        self.emit("all-reduce", &[], |e| {
-            let sum = AllReduce {
-                to_apply: e.scalar_computation(BinaryOp::Add, e.dtype(self.id)),
-                replica_groups: ReplicaGroups::List(Vec::new()),
-                channel_id: None,
-                use_global_device_ids: false,
-                constrain_layout: false,
-            };
-            // Or the TPU compiler sums bf16 that was just cast to f32, and casts the sum.
-            let x = e.emit(Op::OptimizationBarrier, &[self.id], None);
-            e.emit(Op::AllReduce(Box::new(sum)), &[x], None)
-        })
     }
 
     /// An element of a tuple.

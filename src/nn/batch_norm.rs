@@ -1,10 +1,10 @@
 //! Batch normalisation.
 
 use super::{at_least, is_float, normalising_dtype};
-use crate::graph::{Init, Scope, Tensor, Variable};
+use crate::graph::{Group, Init, Scope, Tensor, Variable};
 use crate::hlo::ops::batch_norm::Normalisation;
 use crate::hlo::ops::{self, RuleError};
-use crate::hlo::{DType, Op};
+use crate::hlo::{DType, Emitter, InstrId, Op};
 use crate::tuning::NormGradient;
 
 /// Configuration of [`batch_norm`]. The default is that of TensorFlow's ResNet-50.
@@ -47,6 +47,12 @@ impl Default for BatchNorm {
 /// x `[…, c, …]` → the same; variables `gamma`, `beta`, `moving_mean`, `moving_variance` `[c]`, the last two not
 /// trainable.
 ///
+/// # Replicas
+/// Each takes the statistics of its own part of a batch, unless the graph's
+/// [`Replicas::statistics`](crate::graph::Replicas::statistics) says over how many: then mean and variance are those of all
+/// their parts, and `n` counts the elements of all. They are made of the parts' means and variances, which loses no digits
+/// to large means: the mean of means, and the mean of `variance + (mean - mean of means)²`. Gradients are those of that.
+///
 /// # Types
 /// bf16 and f16 data is converted to f32, normalised in f32, and the result rounded once; variables are f32, asked for
 /// as f32 in any scope (`batch-norm-*` of HLO wants one dtype for all). f32 and f64 data is normalised in its own dtype.
@@ -74,17 +80,23 @@ pub fn batch_norm(s: &Scope, x: &Tensor, name: &str, config: &BatchNorm) -> Tens
             let y = inference(&data, [gamma, beta, &running_mean.value, &running_variance.value], attributes);
             return y.cast(x.dtype());
         }
-        let (all, [mean, variance]) = training(&data, gamma, beta, attributes);
+        let (all, own) = training(&data, gamma, beta, attributes);
+        let group = s.graph().statistics_group();
+        let [mean, variance] = over(group.as_ref(), own);
         variables.update(&mean, &variance, &x.dims(), config);
-        let y = all.get_tuple_element(0);
-        let y = match config.gradient {
-            NormGradient::PerElement => y,
-            NormGradient::PerFeature => {
-                let norm = Normalisation { scale: gamma.id, mean: mean.id, variance: variance.id, attributes };
+        let norm = Normalisation { scale: gamma.id, mean: mean.id, variance: variance.id, attributes };
+        let y = match (config.gradient, &group) {
+            (_, Some(_)) => inference(&data, [gamma, beta, &mean, &variance], attributes),
+            (NormGradient::PerElement | NormGradient::PerFeature, None) => all.get_tuple_element(0),
+        };
+        let y = match (config.gradient, &group) {
+            (NormGradient::PerElement, None) => y,
+            (NormGradient::PerElement | NormGradient::PerFeature, _) => {
                 let x = data.id;
                 y.with_layer_vjp(&[&data, gamma, beta], move |e, g, _| {
                     let to_parameters = norm.parameter_cotangents(e, x, g);
-                    vec![norm.data_cotangent(e, x, g, to_parameters), to_parameters[0], to_parameters[1]]
+                    let of_all = mean_cotangents(e, group.as_ref(), to_parameters);
+                    vec![norm.data_cotangent(e, x, g, of_all), to_parameters[0], to_parameters[1]]
                 })
             }
         };
@@ -104,6 +116,25 @@ pub(super) fn training(
     let all = data.emit("batch-norm-training", &[gamma, beta], |e| e.emit(op, &[data.id, gamma.id, beta.id], None));
     let statistics = [1, 2].map(|element| all.get_tuple_element(element));
     (all, statistics)
+}
+
+/// The mean and variance of all parts of a group of replicas, from those of each.
+#[track_caller]
+pub(super) fn over(group: Option<&Group>, [mean, variance]: [Tensor; 2]) -> [Tensor; 2] {
+    let Some(group) = group else { return [mean, variance] };
+    let share = 1.0 / f64::from(group.size.get());
+    let of_all = mean.sum_over_group(group) * share;
+    let distance = &mean - &of_all;
+    let variance = (variance + &distance * &distance).sum_over_group(group) * share;
+    [of_all, variance]
+}
+
+/// The cotangents of scale and offset that the statistics of a group pass on to each part's data: the mean over the parts.
+pub(super) fn mean_cotangents(e: &Emitter, group: Option<&Group>, own: [InstrId; 2]) -> [InstrId; 2] {
+    match group {
+        None => own,
+        Some(group) => own.map(|own| group.mean(e, own)),
+    }
 }
 
 /// `batch-norm-inference` with gamma, beta, mean and variance.
@@ -133,10 +164,11 @@ impl Variables {
         }
     }
 
-    /// Moves the running statistics towards those of a batch of these dims.
+    /// Moves the running statistics towards those of a batch of these dims on each of the replicas that take them together.
     pub(super) fn update(&self, mean: &Tensor, variance: &Tensor, dims: &[i64], config: &BatchNorm) {
         let n_features = self.gamma.dims().iter().product::<i64>();
-        let n_elements = dims.iter().product::<i64>() / n_features.max(1);
+        let n_replicas = i64::from(self.gamma.graph().replicas().statistics.get());
+        let n_elements = dims.iter().product::<i64>() / n_features.max(1) * n_replicas;
         let unbiased = variance * (n_elements as f64 / (n_elements - 1).max(1) as f64);
         for (running, batch) in [(&self.running_mean, mean), (&self.running_variance, &unbiased)] {
             let step = (&running.value - batch) * (1.0 - config.momentum);

@@ -59,9 +59,7 @@ pub fn embedding(s: &Scope, indices: &Tensor, name: &str, config: &Embedding) ->
             slice_sizes: vec![1, config.features],
             ..GatherDims::default()
         });
-        indices
-            .emit("gather", &[&table.stored], |e| e.emit(op, &[table.stored.id, indices.id], None))
-            .cast(config.dtype)
+        indices.emit("gather", &[&table.full], |e| e.emit(op, &[table.full.id, indices.id], None)).cast(config.dtype)
     })
 }
 

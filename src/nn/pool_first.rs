@@ -93,7 +93,9 @@ fn normalise(
         let mean = &running_mean.value * sign;
         return batch_norm::inference(&data, [&scale, beta, &mean, &running_variance.value], attributes).cast(low);
     }
-    let (_, [mean, variance]) = batch_norm::training(&features.cast(dtype), &scale, beta, attributes);
+    let (_, own) = batch_norm::training(&features.cast(dtype), &scale, beta, attributes);
+    let group = s.graph().statistics_group();
+    let [mean, variance] = batch_norm::over(group.as_ref(), own);
     variables.update(&(&mean * sign), &variance, &features.dims(), &config.norm);
     let norm = Normalisation { scale: scale.id, mean: mean.id, variance: variance.id, attributes };
     let window = pool::windows(features, &config.pool).unwrap_or_default();
@@ -104,7 +106,8 @@ fn normalise(
         // Of all elements only the selected ones have a cotangent through the result; their sums are those above.
         let selected = select_extremum(e, features_id, e.convert(g, low), &window, Comparison::Ge);
         let of_all = e.convert(features_id, dtype);
-        let to_features = norm.data_cotangent(e, of_all, e.convert(selected, dtype), to_parameters);
+        let to_all = batch_norm::mean_cotangents(e, group.as_ref(), to_parameters);
+        let to_features = norm.data_cotangent(e, of_all, e.convert(selected, dtype), to_all);
         let [to_scale, to_offset] = to_parameters;
         vec![e.convert(to_features, low), e.mul(to_scale, sign_id), to_offset]
     });

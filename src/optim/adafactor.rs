@@ -104,17 +104,17 @@ impl Adafactor {
         let share = t.power(&graph.scalar(dtype, -self.decay_exponent));
         let moved = |old: &Tensor, new: &Tensor| old * (graph.scalar(dtype, 1.0) - &share) + new * &share;
         let squares = gradient * gradient + self.epsilon1;
-        let mut change = match self.factored(&variable.dims) {
+        let mut change = match self.factored(&variable.whole_dims()) {
             Some(Factored { largest, second }) => {
                 let slot = |name: &str, axis: usize| {
-                    let slot = Slot::of_dims(graph, variable, name, dtype, without(&variable.dims, axis));
-                    let moved = moved(&slot.value, &squares.mean(&[axis as i64]));
+                    let slot = Slot::without_axis(graph, variable, name, dtype, axis);
+                    let moved = moved(&slot.value, &squares.mean_along(axis, variable.part));
                     slot.store(&moved);
-                    moved
+                    (moved, slot.part)
                 };
-                let (row, col) = (slot("adafactor_row", largest), slot("adafactor_col", second));
+                let ((row, row_part), (col, _)) = (slot("adafactor_row", largest), slot("adafactor_col", second));
                 let second_of_row = if second > largest { second - 1 } else { second };
-                let mean = spread(&row.mean(&[second_of_row as i64]), &row.dims(), second_of_row);
+                let mean = spread(&row.mean_along(second_of_row, row_part), &row.dims(), second_of_row);
                 let [by_row, by_col] = [((row / mean).rsqrt(), largest), (col.rsqrt(), second)]
                     .map(|(factor, axis)| spread(&factor, &variable.dims, axis));
                 gradient * by_row * by_col
@@ -127,11 +127,11 @@ impl Adafactor {
             }
         };
         if let Some(threshold) = self.clipping_threshold {
-            change = &change / (rms(&change) / threshold).maximum(&graph.scalar(dtype, 1.0));
+            change = &change / (variable.rms(&change) / threshold).maximum(&graph.scalar(dtype, 1.0));
         }
         change = change * learning_rate;
         if self.scale_by_parameter {
-            change = change * rms(value).maximum(&graph.scalar(dtype, self.epsilon2));
+            change = change * variable.rms(value).maximum(&graph.scalar(dtype, self.epsilon2));
         }
         match self.momentum {
             Some(momentum) => {
@@ -143,19 +143,6 @@ impl Adafactor {
             None => change,
         }
     }
-}
-
-/// `√(mean x²)`, a scalar.
-#[track_caller]
-fn rms(x: &Tensor) -> Tensor {
-    let axes: Vec<i64> = (0..x.rank() as i64).collect();
-    (x * x).mean(&axes).sqrt()
-}
-
-fn without(dims: &[i64], axis: usize) -> Vec<i64> {
-    let mut dims = dims.to_vec();
-    dims.remove(axis);
-    dims
 }
 
 /// `x`, which has no dimension `axis`, repeated along it to `dims`.

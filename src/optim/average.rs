@@ -102,9 +102,9 @@ impl Average {
         for variable in averaged {
             let dtype = if variable.dtype == DType::F64 { DType::F64 } else { DType::F32 };
             let value = graph.tensor(variable.update.unwrap_or(variable.instr)).cast(dtype);
-            let (dims, init) = (variable.dims, variable.init);
+            let (dims, part, init) = (variable.whole_dims(), variable.part, variable.init);
             let (number, moved) = graph.scope().within(&variable.name, |s| {
-                let average = s.state(LEVEL, dtype, dims, init);
+                let average = s.state_in_parts(LEVEL, dtype, dims, init, part);
                 let distance = &average.value - &value;
                 (average.number, &average.value - distance * &rate.cast(dtype))
             });

@@ -1,7 +1,7 @@
 //! Gradients that are too large, made smaller.
 
-use super::layerwise::norm;
 use super::number;
+use super::storage::Updated;
 use crate::graph::Tensor;
 use crate::hlo::ops::BinaryOp;
 use serde::{Deserialize, Serialize};
@@ -41,17 +41,26 @@ pub enum Clip {
 }
 
 impl Clip {
-    /// The gradients, clipped.
+    /// The gradients of these variables, clipped.
     #[track_caller]
-    pub(super) fn emit(self, gradients: &[Tensor]) -> Vec<Tensor> {
+    pub(super) fn emit(self, variables: &[Updated<'_>], gradients: &[Tensor]) -> Vec<Tensor> {
         match self {
             Clip::GlobalNorm { value } => {
                 let Some(first) = gradients.first() else { return vec![] };
-                let squares = gradients.iter().map(|gradient| {
+                let square = |gradient: &Tensor| {
                     let axes: Vec<i64> = (0..gradient.rank() as i64).collect();
                     (gradient * gradient).sum(&axes).cast(first.dtype())
-                });
-                let Some(sum) = squares.reduce(|sum, square| sum + square) else { return vec![] };
+                };
+                let sum_of = |in_parts: bool| {
+                    let both = variables.iter().zip(gradients);
+                    // Beyond the whole a part's gradient is zeros.
+                    let squares = both.filter(|(variable, _)| variable.part.is_some() == in_parts);
+                    squares.map(|(_, gradient)| square(gradient)).reduce(|sum, square| sum + square)
+                };
+                let of_parts = sum_of(true).map(|sum| sum.sum_over_replicas());
+                let Some(sum) = [sum_of(false), of_parts].into_iter().flatten().reduce(|a, b| a + b) else {
+                    return vec![];
+                };
                 let norm = sum.sqrt();
                 let scalar = |value: f64| norm.graph().scalar(norm.dtype(), value);
                 let factor = (scalar(1.0) / &norm).minimum(&scalar(1.0 / value)) * value;
@@ -61,11 +70,11 @@ impl Clip {
                 gradients.iter().map(|gradient| gradient * &factor.cast(gradient.dtype())).collect()
             }
             Clip::Norm { value } => {
-                let clipped = |gradient: &Tensor| {
+                let clipped = |(variable, gradient): (&Updated<'_>, &Tensor)| {
                     let least = gradient.graph().scalar(gradient.dtype(), value);
-                    gradient * value / norm(gradient).maximum(&least)
+                    gradient * value / variable.norm(gradient).maximum(&least)
                 };
-                gradients.iter().map(clipped).collect()
+                variables.iter().zip(gradients).map(clipped).collect()
             }
             Clip::Value { value } => (gradients.iter())
                 .map(|g| g.binary_scalar(BinaryOp::Maximum, -value).binary_scalar(BinaryOp::Minimum, value))

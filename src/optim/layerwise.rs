@@ -62,7 +62,7 @@ impl Lamb {
             None => learning_rate * direction,
             Some(decay) => {
                 let direction = if decay == 0.0 { direction } else { direction + value * decay };
-                let (size, of_step) = (norm(value), norm(&direction));
+                let (size, of_step) = (variable.norm(value), variable.norm(&direction));
                 learning_rate * &ratio(&(&size / &of_step), &size, &of_step) * direction
             }
         }
@@ -119,7 +119,7 @@ impl Lars {
         let change = match decay {
             None => learning_rate * gradient,
             Some(decay) => {
-                let (size, of_step) = (norm(value), norm(gradient));
+                let (size, of_step) = (variable.norm(value), variable.norm(gradient));
                 let below = match decay {
                     0.0 => of_step.clone(),
                     decay => &of_step + &size * decay,
@@ -133,13 +133,6 @@ impl Lars {
         slot.store(&accumulated);
         accumulated
     }
-}
-
-/// `√(Σ x²)`, a scalar.
-#[track_caller]
-pub(super) fn norm(x: &Tensor) -> Tensor {
-    let axes: Vec<i64> = (0..x.rank() as i64).collect();
-    (x * x).sum(&axes).sqrt()
 }
 
 /// `ratio` where both norms are above 0, else 1.

@@ -19,7 +19,7 @@
 //! # Source
 //! Gupta et al. 2015 for training with it; the mixing function is Chris Wellons' `lowbias32` (2018).
 
-use crate::graph::{Graph, Init, Tensor};
+use crate::graph::{Graph, Init, Part, Tensor};
 use crate::hlo::ops::{BinaryOp, Comparison};
 use crate::hlo::{DType, Op, Shape};
 use half::bf16;
@@ -97,7 +97,7 @@ pub(super) struct Rounding {
     /// `a` and `b` of the step.
     of_step: [Tensor; 2],
     /// Numbers of the elements of arrays, by dims.
-    elements: RefCell<BTreeMap<Vec<i64>, Tensor>>,
+    elements: RefCell<BTreeMap<(Vec<i64>, Option<(usize, i64)>), Tensor>>,
 }
 
 impl Rounding {
@@ -116,7 +116,7 @@ impl Rounding {
 
     /// `x`, f32, rounded to bf16 as the variable called `name`.
     #[track_caller]
-    pub fn round(&self, name: &str, x: &Tensor) -> Tensor {
+    pub fn round(&self, name: &str, x: &Tensor, part: Option<Part>) -> Tensor {
         if x.is_poison() {
             return x.clone();
         }
@@ -127,7 +127,7 @@ impl Rounding {
         let [n0, n1] = words_of(name).map(word);
         let dims = x.dims();
         let (of_index, of_mixed) = ((a + &n0).broadcast_to(&dims), b.xor(&n1).broadcast_to(&dims));
-        let noise = mixed(&(mixed(&self.elements(&dims).xor(&of_index)) + of_mixed)).shifted(16);
+        let noise = mixed(&(mixed(&self.elements(&dims, part).xor(&of_index)) + of_mixed)).shifted(16);
         let bits = bits_of(x, DType::U32);
         let rounded = &bits + noise;
         let has_no_finite = |bits: &Tensor| bits.and(&full(EXPONENT)).equal(&full(EXPONENT));
@@ -140,23 +140,27 @@ impl Rounding {
 
     /// The row-major number of each element.
     #[track_caller]
-    fn elements(&self, dims: &[i64]) -> Tensor {
-        if let Some(elements) = self.elements.borrow().get(dims) {
+    fn elements(&self, dims: &[i64], part: Option<Part>) -> Tensor {
+        let key = (dims.to_vec(), part.map(|part| (part.axis, part.whole)));
+        if let Some(elements) = self.elements.borrow().get(&key) {
             return elements.clone();
         }
         // Not one iota that is reshaped: sums of iotas are made where they are read.
+        let whole = part.map_or(dims.to_vec(), |part| part.whole_dims(dims));
         let mut stride = 1u32;
         let mut sum: Option<Tensor> = None;
         for (axis, &dim) in dims.iter().enumerate().rev() {
-            if dim != 1 {
+            let split = part.filter(|part| part.axis == axis);
+            if dim != 1 || split.is_some() {
                 let iota = self.graph.iota(DType::U32, dims, axis as i64);
-                let of_axis = if stride == 1 { iota } else { iota * f64::from(stride) };
+                let place = split.map_or(iota.clone(), |part| iota + self.graph.start_of_part(part).broadcast_to(dims));
+                let of_axis = if stride == 1 { place } else { place * f64::from(stride) };
                 sum = Some(sum.map_or(of_axis.clone(), |sum| sum + of_axis));
             }
-            stride = stride.wrapping_mul(dim as u32);
+            stride = stride.wrapping_mul(whole[axis] as u32);
         }
         let elements = sum.unwrap_or_else(|| self.graph.full(DType::U32, dims, 0.0));
-        self.elements.borrow_mut().insert(dims.to_vec(), elements.clone());
+        self.elements.borrow_mut().insert(key, elements.clone());
         elements
     }
 }

@@ -1,7 +1,7 @@
 //! Slots: an optimizer's state about one variable, and what it is stored in.
 
 use super::storage::Updated;
-use crate::graph::{Graph, Init, Tensor};
+use crate::graph::{Graph, Init, Part, Tensor};
 use crate::hlo::DType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -101,6 +101,8 @@ pub(super) struct Slot<'a> {
     name: String,
     number: usize,
     stored: DType,
+    /// How it lies over replicas, if each has a part.
+    pub part: Option<Part>,
     /// Before the step, in the variable's dtype.
     pub value: Tensor,
 }
@@ -109,19 +111,30 @@ impl<'a> Slot<'a> {
     /// Makes `<variable>/<name>`, of the variable's dims, zeros at first.
     #[track_caller]
     pub fn new(graph: &'a Graph, variable: &'a Updated<'a>, name: &str, stored: DType) -> Slot<'a> {
-        Slot::of_dims(graph, variable, name, stored, variable.dims.clone())
+        Slot::starting(graph, variable, name, stored, (variable.whole_dims(), variable.part), Init::Zeros)
     }
 
-    /// Makes `<variable>/<name>` of other dims, zeros at first.
+    /// Makes `<variable>/<name>`, of the variable's dims without `axis`, zeros at first. Where that axis is the one that the
+    /// variable is split along, it is whole on all replicas.
     #[track_caller]
-    pub fn of_dims(graph: &'a Graph, variable: &'a Updated<'a>, name: &str, stored: DType, dims: Vec<i64>) -> Slot<'a> {
-        Slot::starting(graph, variable, name, stored, dims, Init::Zeros)
+    pub fn without_axis(
+        graph: &'a Graph,
+        variable: &'a Updated<'a>,
+        name: &str,
+        stored: DType,
+        axis: usize,
+    ) -> Slot<'a> {
+        let mut dims = variable.whole_dims();
+        dims.remove(axis);
+        let part = variable.part.and_then(|part| part.without(axis));
+        Slot::starting(graph, variable, name, stored, (dims, part), Init::Zeros)
     }
 
     /// Makes `<variable>/<name>`, of the variable's dims and dtype, `value` all over at first.
     #[track_caller]
     pub fn filled(graph: &'a Graph, variable: &'a Updated<'a>, name: &str, value: f64) -> Slot<'a> {
-        Slot::starting(graph, variable, name, variable.dtype, variable.dims.clone(), Init::Constant(value))
+        let shape = (variable.whole_dims(), variable.part);
+        Slot::starting(graph, variable, name, variable.dtype, shape, Init::Constant(value))
     }
 
     #[track_caller]
@@ -130,19 +143,19 @@ impl<'a> Slot<'a> {
         variable: &'a Updated<'a>,
         name: &str,
         stored: DType,
-        dims: Vec<i64>,
+        (dims, part): (Vec<i64>, Option<Part>),
         init: Init,
     ) -> Slot<'a> {
         let stored = variable.slot_dtype(name, stored);
-        let slot = graph.scope().within(&variable.name, |s| s.state(name, stored, dims, init));
+        let slot = graph.scope().within(&variable.name, |s| s.state_in_parts(name, stored, dims, init, part));
         let value = slot.value.cast(variable.dtype);
-        Slot { graph, variable, name: name.to_string(), number: slot.number, stored, value }
+        Slot { graph, variable, name: name.to_string(), number: slot.number, stored, part, value }
     }
 
     /// Sets the value after the step, rounded to what the slot is stored in.
     #[track_caller]
     pub fn store(&self, value: &Tensor) {
         let full = format!("{}/{}", self.variable.name, self.name);
-        self.graph.set_update(self.number, &self.variable.slot_value(&full, value, self.stored));
+        self.graph.set_update(self.number, &self.variable.slot_value(&full, value, self.stored, self.part));
     }
 }

@@ -5,7 +5,7 @@
 
 use super::rounding::{Rounding, round_stochastically};
 use super::slot::SlotStorage;
-use crate::graph::{Graph, Init, Storage, Tensor, VariableInfo};
+use crate::graph::{Graph, Init, Part, Storage, Tensor, VariableInfo};
 use crate::hlo::{DType, Op};
 use half::bf16;
 
@@ -20,8 +20,10 @@ pub(super) struct Updated<'a> {
     pub name: String,
     /// What the update is computed in.
     pub dtype: DType,
-    /// Its dims.
+    /// Its dims: of one that lies in parts, those of a part.
     pub dims: Vec<i64>,
+    /// How it lies over replicas, if each has a part.
+    pub part: Option<Part>,
     /// What it is before the step, in `dtype`.
     pub value: Tensor,
     /// The number of the slot of what it lacks.
@@ -34,17 +36,44 @@ impl<'a> Updated<'a> {
     /// Variable `number`; `rounding` is there where something is rounded stochastically.
     #[track_caller]
     pub fn new(graph: &'a Graph, number: usize, rounding: Option<&'a Rounding>, slots: SlotStorage) -> Updated<'a> {
-        let VariableInfo { name, dtype: stored, dims, instr, .. } = graph.variable(number);
+        let VariableInfo { name, dtype: stored, dims, part, instr, .. } = graph.variable(number);
         let is_low = stored == DType::BF16 && graph.storage() != Storage::F32;
         let dtype = if is_low { DType::F32 } else { stored };
         let mut value = graph.tensor(instr).cast(dtype);
         let mut low = None;
         if is_low && graph.storage() == Storage::Bf16Compensated {
-            let slot = graph.scope().within(&name, |s| s.state(LOW, DType::BF16, dims.clone(), Init::Zeros));
+            let whole = part.map_or(dims.clone(), |part| part.whole_dims(&dims));
+            let slot = graph.scope().within(&name, |s| s.state_in_parts(LOW, DType::BF16, whole, Init::Zeros, part));
             value = value + slot.value.cast(dtype);
             low = Some(slot.number);
         }
-        Updated { graph, number, name, dtype, dims, value, low, rounding, slots }
+        Updated { graph, number, name, dtype, dims, part, value, low, rounding, slots }
+    }
+
+    /// Its dims, whole.
+    pub fn whole_dims(&self) -> Vec<i64> {
+        self.part.map_or(self.dims.clone(), |part| part.whole_dims(&self.dims))
+    }
+
+    /// `√(Σ x²)`, a scalar, of what has this variable's dims.
+    #[track_caller]
+    pub fn norm(&self, x: &Tensor) -> Tensor {
+        (x * x).total(self.part).sqrt()
+    }
+
+    /// `√(mean x²)`, a scalar, of what has this variable's dims.
+    #[track_caller]
+    pub fn rms(&self, x: &Tensor) -> Tensor {
+        match self.part {
+            None => {
+                let axes: Vec<i64> = (0..x.rank() as i64).collect();
+                (x * x).mean(&axes).sqrt()
+            }
+            Some(_) => {
+                let n: i64 = self.whole_dims().iter().product();
+                ((x * x).total(self.part) / n as f64).sqrt()
+            }
+        }
     }
 
     /// Sets what it is after the step.
@@ -60,7 +89,7 @@ impl<'a> Updated<'a> {
                 self.graph.set_update(low, &(value - high).cast(DType::BF16));
             }
             (None, Storage::Bf16Stochastic, Some(rounding)) => {
-                self.graph.set_update(self.number, &rounding.round(&self.name, value));
+                self.graph.set_update(self.number, &rounding.round(&self.name, value, self.part));
             }
             (None, _, _) => self.graph.set_update(self.number, &value.cast(stored)),
         }
@@ -73,9 +102,9 @@ impl<'a> Updated<'a> {
 
     /// What is stored in the slot called `full`, of dtype `stored`.
     #[track_caller]
-    pub fn slot_value(&self, full: &str, value: &Tensor, stored: DType) -> Tensor {
+    pub fn slot_value(&self, full: &str, value: &Tensor, stored: DType, part: Option<Part>) -> Tensor {
         match (self.slots, self.rounding) {
-            (SlotStorage::Bf16Stochastic, Some(rounding)) if stored == DType::BF16 => rounding.round(full, value),
+            (SlotStorage::Bf16Stochastic, Some(rounding)) if stored == DType::BF16 => rounding.round(full, value, part),
             _ => value.cast(stored),
         }
     }

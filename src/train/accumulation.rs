@@ -9,8 +9,8 @@ use super::forward::{Sums, call, differentiate, safe};
 use super::mesh::Mesh;
 use super::objective::{Objective, ProgramError};
 use super::program::graph_of;
-use crate::graph::{Graph, Numbers, Operand, Program, Tensor, VariableInfo};
-use crate::hlo::DType;
+use crate::graph::{Graph, Numbers, Operand, Program, Replicas, Tensor, VariableInfo};
+use crate::hlo::{Computation, DType, InstrId, Instruction, Op};
 use crate::optim::Scaling;
 use crate::task::{Loss, Mode, Task};
 
@@ -46,7 +46,9 @@ impl MicroBatch {
         objective: &Objective,
     ) -> Result<MicroBatch, ProgramError> {
         let n = objective.accumulate.get();
-        let graph = graph_of(Graph::training("micro_batch"), numbers, &objective.tuning);
+        // Its variables are whole: what lies in parts was gathered before the loop.
+        let replicas = Replicas { in_parts: false, ..objective.mesh.of_program() };
+        let graph = graph_of(Graph::training("micro_batch"), numbers, &objective.tuning).for_replicas(replicas);
         let called = call(&graph, task, batch / i64::from(n), Mode::Train);
         let n_split = graph.inputs().len();
         let sums = Sums::of(&called, Mode::Train);
@@ -84,11 +86,11 @@ impl MicroBatch {
     /// Emits the loop over the micro-batches of `inputs`, one replica's share of the gradients, and sets the new values of state that the network updates.
     pub fn emit(&self, graph: &Graph, inputs: &[Tensor], scaling: &Scaling, mesh: Mesh) -> Accumulated {
         let variables = &graph.variables()[..self.program.variables.len()];
-        let values: Vec<Tensor> = variables.iter().map(|variable| graph.tensor(variable.instr)).collect();
+        let values: Vec<Tensor> = (0..variables.len()).map(|number| graph.whole(number)).collect();
         let scale = scaling.scale(&graph.scalar(DType::F32, 1.0));
         let zero = |(_, tensor): &(String, Tensor)| graph.full(tensor.dtype(), &tensor.dims(), 0.0);
         let mut zeros: Vec<Tensor> = self.sums.tensors.iter().map(zero).collect();
-        zeros.extend(self.trainable.iter().map(|&(number, dtype)| graph.full(dtype, &variables[number].dims, 0.0)));
+        zeros.extend(self.trainable.iter().map(|&(number, dtype)| graph.full(dtype, &values[number].dims(), 0.0)));
         let operands: Vec<Operand<'_>> = values
             .iter()
             .map(Operand::Carried)
@@ -126,18 +128,41 @@ pub(super) fn missing_loss(graph: &Graph) -> ProgramError {
 
 /// Makes in `graph` the variables that `program` has.
 pub(super) fn declare_variables(graph: &Graph, program: &Program) {
-    for VariableInfo { name, dtype, dims, init, trainable, instr, .. } in &program.variables {
-        let variable = match trainable {
-            true => graph.scope().variable(name, *dtype, dims.clone(), *init),
-            false => graph.scope().state(name, *dtype, dims.clone(), *init),
-        };
+    let entry = program.module.entry();
+    for VariableInfo { name, dtype, dims, part, init, trainable, instr, .. } in &program.variables {
+        // Of a variable that is only read as a cast, that is gathered.
+        let cast = graph.replicas().in_parts.then(|| only_cast(entry, *instr)).flatten();
+        let number = graph.variables().len();
+        match (trainable, cast) {
+            (true, Some(low)) => {
+                graph.low_precision_scope(low, |s| s.variable(name, low, dims.clone(), *init));
+            }
+            (true, None) => drop(graph.scope().variable(name, *dtype, dims.clone(), *init)),
+            (false, _) => drop(graph.scope().state(name, *dtype, dims.clone(), *init)),
+        }
+        if part.is_some() {
+            graph.set_part(number, *part);
+        }
         // The layer that made it is the place to name, not this loop.
-        let metadata = program.module.entry().instr(*instr).metadata.clone();
+        let (metadata, parameter) = (entry.instr(*instr).metadata.clone(), graph.variable(number).instr);
         graph.emitter().with_module_mut(|module| {
             let entry = module.entry;
-            module.computations[entry.idx()].instructions[variable.stored.id.idx()].metadata = metadata;
+            module.computations[entry.idx()].instructions[parameter.idx()].metadata = metadata;
         });
     }
+}
+
+/// What a variable is cast to before anything else is done with it, where that is one dtype of less than f32.
+fn only_cast(entry: &Computation, variable: InstrId) -> Option<DType> {
+    let mut readers =
+        entry.instructions.iter().filter(|instr| instr.operands.contains(&variable) && instr.op != Op::Tuple);
+    let cast = |instr: &Instruction| match (&instr.op, instr.shape.dtype()) {
+        (Op::Convert, Some(dtype @ (DType::BF16 | DType::F16))) => Some(dtype),
+        _ => None,
+    };
+    let first = cast(readers.next()?)?;
+    (entry.instr(variable).shape.dtype() == Some(DType::F32) && readers.all(|reader| cast(reader) == Some(first)))
+        .then_some(first)
 }
 
 /// The dims of the whole of which `part` is an `n`th, along the first dimension.

@@ -242,19 +242,49 @@ impl Loaded {
         self.results.iter().zip(results).map(array).collect()
     }
 
-    /// The state's variables that this program reads, by name; `by_averages` those that are averaged by their averages.
-    pub fn pick<'a>(&self, variables: &[VariableInfo], state: &'a [Buffer], by_averages: bool) -> Vec<&'a Buffer> {
+    /// The state's variables that this program reads, by name; `by_averages` those that are averaged by their averages. What
+    /// lies in parts is put together on the first device.
+    pub fn pick<'a>(
+        &self,
+        variables: &[VariableInfo],
+        state: &'a [Vec<Buffer>],
+        by_averages: bool,
+    ) -> Result<Vec<Whole<'a>>, TrainError> {
         let number_of = |name: &str| variables.iter().position(|variable| variable.name == name);
-        let buffer_of = |name: &str| {
+        let whole = |name: &str| {
             let average = by_averages.then(|| number_of(&Average::name_of(name))).flatten();
-            &state[average.or_else(|| number_of(name)).expect("a training program has its task's variables")]
+            let number = average.or_else(|| number_of(name)).expect("a training program has its task's variables");
+            let variable = &variables[number];
+            if variable.part.is_none() {
+                return Ok(Whole::Held(&state[0][number]));
+            }
+            let (bytes, dims) = (download(variable, number, state)?, variable.whole_dims());
+            Ok(Whole::Made(self.client.buffer_from_host(&bytes, variable.dtype, &dims, 0)?))
         };
-        self.variables.iter().map(|variable| buffer_of(&variable.name)).collect()
+        self.variables.iter().map(|variable| whole(&variable.name)).collect()
     }
 
     /// Names and shapes of its variables.
     pub fn wanted(&self) -> impl Iterator<Item = (&str, ArrayShape)> {
         self.variables.iter().map(|variable| (variable.name.as_str(), shape_of(variable)))
+    }
+}
+
+/// A variable on the first device, whole.
+#[derive(Debug)]
+pub(super) enum Whole<'a> {
+    /// Of the state.
+    Held(&'a Buffer),
+    /// Put together from parts.
+    Made(Buffer),
+}
+
+impl Whole<'_> {
+    pub fn buffer(&self) -> &Buffer {
+        match self {
+            Whole::Held(buffer) => buffer,
+            Whole::Made(buffer) => buffer,
+        }
     }
 }
 
@@ -300,14 +330,23 @@ fn beyond_probability(array: &NamedArray, n: usize) -> Option<String> {
     })
 }
 
+/// A variable's shape, whole.
 pub(super) fn shape_of(variable: &VariableInfo) -> ArrayShape {
-    ArrayShape::new(variable.dtype, variable.dims.clone())
+    ArrayShape::new(variable.dtype, variable.whole_dims())
 }
 
+/// Elements of the whole.
 pub(super) fn n_elements(variable: &VariableInfo) -> u128 {
-    variable.dims.iter().map(|&dim| dim.max(0) as u128).product()
+    variable.whole_dims().iter().map(|&dim| dim.max(0) as u128).product()
 }
 
+/// Bytes that each replica holds of it.
+fn n_bytes_held(variable: &VariableInfo) -> u128 {
+    let n_elements: u128 = variable.dims.iter().map(|&dim| dim.max(0) as u128).product();
+    n_elements * variable.dtype.n_bytes() as u128
+}
+
+/// Bytes of the whole.
 pub(super) fn n_bytes(variable: &VariableInfo) -> u128 {
     n_elements(variable) * variable.dtype.n_bytes() as u128
 }
@@ -318,7 +357,7 @@ pub(super) fn n_bytes(variable: &VariableInfo) -> u128 {
 pub(super) fn check_memory(spec: &Spec, variables: &[VariableInfo], temporaries: u128) -> Result<(), TrainError> {
     // On one machine all replicas' devices are in its memory.
     let n_replicas = u128::from(spec.objective.mesh.data.get());
-    let state: u128 = variables.iter().map(n_bytes).sum::<u128>() * n_replicas;
+    let state: u128 = variables.iter().map(n_bytes_held).sum::<u128>() * n_replicas;
     let temporaries = temporaries * n_replicas;
     let batch = u128::from(spec.examples_per_call()) * spec.n_example_bytes();
     match (memory_of_machine(), variables.iter().rev().max_by_key(|variable| n_bytes(variable))) {
@@ -349,6 +388,13 @@ pub(super) fn initial_state(
     Ok(state)
 }
 
+/// A variable's value on the host, whole: the first replica's, or the parts of all.
+pub(super) fn download(variable: &VariableInfo, number: usize, state: &[Vec<Buffer>]) -> Result<Vec<u8>, TrainError> {
+    let Some(part) = variable.part else { return Ok(state[0][number].to_host()?) };
+    let parts = state.iter().map(|replica| replica[number].to_host()).collect::<Result<Vec<_>, _>>()?;
+    Ok(part.join(&parts, &variable.whole_dims(), variable.dtype.n_bytes()))
+}
+
 /// Puts a variable's value on each replica's device.
 fn upload_to_all(
     client: &Client,
@@ -357,7 +403,10 @@ fn upload_to_all(
     state: &mut [Vec<Buffer>],
 ) -> Result<(), TrainError> {
     for (replica, state) in state.iter_mut().enumerate() {
-        let bytes = of_replica(variable, bytes, replica);
+        let bytes = match variable.part {
+            Some(part) => part.cut(bytes, &variable.whole_dims(), variable.dtype.n_bytes(), replica).into(),
+            None => of_replica(variable, bytes, replica),
+        };
         state.push(client.buffer_from_host(&bytes, variable.dtype, &variable.dims, replica)?);
     }
     Ok(())
@@ -381,7 +430,8 @@ fn of_replica<'a>(variable: &VariableInfo, bytes: &'a [u8], replica: usize) -> C
 
 /// The start of a variable, as of one that is called `name`: floats from its recipe's values, integers from its words.
 fn initial_bytes(variable: &VariableInfo, name: &str, seed: u64) -> Result<Vec<u8>, TrainError> {
-    let VariableInfo { dtype, dims, init, .. } = variable;
+    let VariableInfo { dtype, init, .. } = variable;
+    let dims = &variable.whole_dims();
     if dtype.is_integer() {
         let words = init.words(seed, name, dims);
         return Ok(words.iter().flat_map(|word| word.to_le_bytes().into_iter().take(dtype.n_bytes())).collect());

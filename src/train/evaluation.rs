@@ -1,7 +1,7 @@
 //! Evaluating and predicting: programs that read variables and leave them as they are.
 
 use super::checkpoint::Checkpoint;
-use super::device::{Loaded, upload};
+use super::device::{Loaded, Whole, upload};
 use super::error::TrainError;
 use super::mesh::Mesh;
 use super::program;
@@ -71,11 +71,12 @@ impl Evaluator {
     pub(super) fn of_state(
         &self,
         variables: &[VariableInfo],
-        state: &[Buffer],
+        state: &[Vec<Buffer>],
         by_averages: bool,
         source: &dyn Source,
     ) -> Result<Evaluation, TrainError> {
-        self.run(&self.loaded.pick(variables, state, by_averages), source)
+        let picked = self.loaded.pick(variables, state, by_averages)?;
+        self.run(&picked.iter().map(Whole::buffer).collect::<Vec<_>>(), source)
     }
 
     fn run(&self, variables: &[&Buffer], source: &dyn Source) -> Result<Evaluation, TrainError> {
@@ -153,12 +154,13 @@ impl Predictor {
     pub(super) fn of_state<E: From<TrainError>>(
         &self,
         variables: &[VariableInfo],
-        state: &[Buffer],
+        state: &[Vec<Buffer>],
         by_averages: bool,
         source: &dyn Source,
         take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.run(&self.loaded.pick(variables, state, by_averages), source, take)
+        let picked = self.loaded.pick(variables, state, by_averages)?;
+        self.run(&picked.iter().map(Whole::buffer).collect::<Vec<_>>(), source, take)
     }
 
     fn run<E: From<TrainError>>(

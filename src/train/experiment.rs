@@ -47,7 +47,7 @@ pub struct Experiment {
     #[serde(default)]
     pub train: TrainConfig,
     /// The devices that share a step's work. Default one.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "Mesh::read")]
     pub mesh: Mesh,
     /// How its programs are made cheaper on their target. Default `auto`.
     #[serde(default)]

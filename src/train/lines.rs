@@ -104,6 +104,10 @@ fn way_to(experiment: &Experiment, path: &Path, error: &TrainError) -> Option<Ve
         TrainError::Epochs { key: name, .. } => Some(vec![key("train"), key(name)]),
         TrainError::StepsPerCall { .. } => Some(vec![key("train"), key("steps_per_call")]),
         TrainError::Program(ProgramError::Accumulate { .. }) => Some(vec![key("train"), key("accumulate")]),
+        TrainError::Program(ProgramError::Replicas { .. }) => Some(vec![key("mesh"), key("data")]),
+        TrainError::Program(ProgramError::Statistics { .. }) => {
+            Some(vec![key("mesh"), key("batch_norm"), key("across")])
+        }
         TrainError::Program(ProgramError::Build(error)) => {
             let message = &error.0.error.message;
             match error.0.error.rule {

@@ -2,16 +2,17 @@
 //!
 //! Along `data` are **replicas**, as TPUEstimator has them: each holds the whole state, takes an equal part of every batch,
 //! and computes the statistics of a batch norm over its own part. The loss of a step is the mean over the whole batch: each
-//! replica scales its own by 1/N, and gradients are summed over replicas in f32, after the cast from bf16.
+//! replica scales its own by 1/N, and gradients are summed over replicas in f32, after the cast from bf16. What they share
+//! beside, the other keys say.
 
 use super::objective::ProgramError;
-use crate::graph::Tensor;
+use crate::graph::{Replicas, SumOrder, Tensor};
 use crate::hlo::DType;
-use crate::models::yaml;
+use crate::models::yaml::{self, Node, NodeError};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
-/// How many devices there are along each axis.
+/// How many devices there are along each axis, and what they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -19,6 +20,69 @@ pub struct Mesh {
     /// Replicas, each with an equal part of every batch.
     #[serde(deserialize_with = "replicas")]
     pub data: NonZeroU32,
+    /// Over how many replicas batch norms take their statistics. Default each over its own part.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub batch_norm: Statistics,
+    /// What gradients are summed in. Default f32.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sum: SumOf,
+    /// Where the state lies. Default whole on each.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub state: StateOf,
+}
+
+/// Over what batch norms take their statistics: `batch_norm: {across: 4}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Statistics {
+    /// Over groups of so many replicas; a divisor of [`Mesh::data`].
+    #[serde(deserialize_with = "replicas")]
+    pub across: NonZeroU32,
+}
+
+impl Default for Statistics {
+    /// One replica's part.
+    fn default() -> Self {
+        Statistics { across: NonZeroU32::MIN }
+    }
+}
+
+/// What gradients are summed over replicas in. Each replica's own is computed as it is either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SumOf {
+    /// f32, as TensorFlow's `CrossShardOptimizer`.
+    #[default]
+    F32,
+    /// bf16, as XLA's partitioner sums gradients of bf16 weights: half the bytes from core to core, and every addition rounds.
+    /// On a CPU, which would sum in more and round once, it is [`SumOf::Bf16Ring`].
+    Bf16,
+    /// bf16, written out: one after the other by rank. For measuring.
+    Bf16Ring,
+    /// bf16, written out: in pairs, and pairs of pairs. For measuring.
+    Bf16Tree,
+}
+
+impl SumOf {
+    /// The dtype.
+    pub fn dtype(self) -> DType {
+        match self {
+            SumOf::F32 => DType::F32,
+            SumOf::Bf16 | SumOf::Bf16Ring | SumOf::Bf16Tree => DType::BF16,
+        }
+    }
+}
+
+/// Where variables that train, and what the optimizer keeps of them, lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StateOf {
+    /// Whole on each replica.
+    #[default]
+    Whole,
+    /// Spread over the replicas: each holds a part, and updates it; what the network reads is gathered, cast first where it
+    /// reads casts. What would take as much memory in parts stays whole.
+    Sharded,
 }
 
 /// The cores of the largest slice, a v3-2048.
@@ -29,17 +93,44 @@ fn replicas<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NonZero
     Ok(NonZeroU32::new(n as u32).unwrap_or(NonZeroU32::MIN))
 }
 
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 impl Default for Mesh {
     /// One device.
     fn default() -> Self {
-        Mesh { data: NonZeroU32::MIN }
+        Mesh::replicas(NonZeroU32::MIN)
     }
 }
 
 impl Mesh {
-    /// So many replicas.
+    /// So many replicas, that share nothing but the sums of gradients.
     pub fn replicas(n: NonZeroU32) -> Mesh {
-        Mesh { data: n }
+        Mesh { data: n, batch_norm: Statistics::default(), sum: SumOf::default(), state: StateOf::default() }
+    }
+
+    /// Reads a mesh, for `#[serde(deserialize_with)]`: as derived, with help for whoever writes a number.
+    pub(super) fn read<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Mesh, D::Error> {
+        Node::read(deserializer, |node| match &node {
+            Node::Map(_) => Mesh::deserialize(&node),
+            Node::Whole(n) => {
+                let help = format!("write `mesh: {{data: {n}}}` for {n} replicas");
+                Err(NodeError::wrong(&node, "the sizes of its axes").in_own_words().with_help(help))
+            }
+            _ => Err(NodeError::wrong(&node, "the sizes of its axes, such as {data: 8}")),
+        })
+    }
+
+    /// The same for another number of replicas.
+    #[must_use]
+    pub fn of_replicas(self, n: NonZeroU32) -> Mesh {
+        Mesh { data: n, ..self }
+    }
+
+    /// What programs know of the replicas that run them.
+    pub(super) fn of_program(self) -> Replicas {
+        Replicas { n: self.data, statistics: self.batch_norm.across, in_parts: self.state == StateOf::Sharded }
     }
 
     /// Whether it is more than one device.
@@ -50,9 +141,13 @@ impl Mesh {
     /// One replica's part of a batch.
     ///
     /// # Errors
-    /// [`ProgramError::Replicas`] for a batch that does not split evenly.
+    /// [`ProgramError::Replicas`] for a batch that does not split evenly, [`ProgramError::Statistics`] for groups of replicas
+    /// that do not.
     pub fn part_of(self, batch: i64) -> Result<i64, ProgramError> {
-        let n = self.data.get();
+        let (n, across) = (self.data.get(), self.batch_norm.across.get());
+        if n % across != 0 {
+            return Err(ProgramError::Statistics { across, n });
+        }
         match batch % i64::from(n) {
             0 => Ok(batch / i64::from(n)),
             _ => Err(ProgramError::Replicas { n, batch }),
@@ -64,6 +159,26 @@ impl Mesh {
         match self.is_parallel() {
             true => x * (1.0 / f64::from(self.data.get())),
             false => x.clone(),
+        }
+    }
+
+    /// The mesh, on a device that sums a bf16 `all-reduce` in more.
+    pub(super) fn written_out(self) -> Mesh {
+        match self.sum {
+            SumOf::Bf16 => Mesh { sum: SumOf::Bf16Ring, ..self },
+            SumOf::F32 | SumOf::Bf16Ring | SumOf::Bf16Tree => self,
+        }
+    }
+
+    /// The sum of a gradient over replicas, in f32 afterwards.
+    pub(super) fn sum_gradient(self, x: &Tensor) -> Tensor {
+        let in_bf16 = |order| x.rounded_sum_over_replicas(order);
+        match self.sum {
+            _ if !self.is_parallel() => x.clone(),
+            SumOf::F32 => self.sum(x),
+            SumOf::Bf16 => x.cast(DType::BF16).sum_over_replicas().cast(x.dtype()),
+            SumOf::Bf16Ring => in_bf16(SumOrder::Ring),
+            SumOf::Bf16Tree => in_bf16(SumOrder::Tree),
         }
     }
 

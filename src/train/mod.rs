@@ -39,7 +39,7 @@ pub use epochs::{Schedule, Timed};
 pub use error::{Kept, TrainError};
 pub use evaluation::{Evaluation, Evaluator, Predictor};
 pub use experiment::{Experiment, TrainConfig, default_checkpoint};
-pub use mesh::{MAX_REPLICAS, Mesh};
+pub use mesh::{MAX_REPLICAS, Mesh, StateOf, Statistics, SumOf};
 pub use objective::{Objective, ProgramError};
 pub use rates::rates;
 pub use records_config::{Patterns, Tolerance};

@@ -86,6 +86,16 @@ pub enum ProgramError {
         /// Examples in the batch.
         batch: i64,
     },
+    /// Groups of replicas that take statistics together would differ in size.
+    #[error(
+        "batch_norm takes statistics across {across} replicas, and the mesh has {n}\nhelp: make `across` a number that divides {n}"
+    )]
+    Statistics {
+        /// Replicas in a group.
+        across: u32,
+        /// Replicas.
+        n: u32,
+    },
     /// What was to be computed again is not there.
     #[error(transparent)]
     Remat(#[from] RematError),

@@ -40,7 +40,8 @@ pub struct TaskProgram {
 /// state is updated in place.
 ///
 /// With several replicas ([`Objective::mesh`]) it is the program of each: features and `weight` are `[batch / N, dims…]`,
-/// gradients are summed over replicas in f32, and sums and weights are of the replica's own part.
+/// gradients are summed over replicas as the mesh says, in f32 unless told otherwise, and sums and weights are of the replica's own part. Where the state is sharded
+/// ([`StateOf::Sharded`](super::StateOf)), variables that lie in parts, and their slots and averages, have a part's dims.
 ///
 /// # Errors
 /// A task that cannot be built or gives no loss; an op without a gradient; a batch that does not split in equal parts for
@@ -55,7 +56,7 @@ pub fn training(
     let _span = tracing::info_span!("build", program = "training", task = task.name(), batch).entered();
     let (mesh, batch) = (objective.mesh, objective.check_batch(batch)?);
     let name = format!("{}_training_step", task.name());
-    let graph = graph_of(Graph::training(&name), numbers, &objective.tuning);
+    let graph = graph_of(Graph::training(&name), numbers, &objective.tuning).for_replicas(mesh.of_program());
     let (sums, gradients, scaling, n_of_task);
     if objective.accumulate == NonZeroU32::MIN {
         let (called, step) = call_step(&graph, task, batch);
@@ -76,9 +77,16 @@ pub fn training(
         scaling = objective.loss_scale.begin(&graph, &step);
         Accumulated { sums, gradients } = micro_batch.emit(&graph, &inputs, &scaling, mesh);
     }
-    let unscaled = gradients.into_iter().map(|(number, gradient)| (number, mesh.sum(&scaling.unscale(&gradient))));
-    let gradients: Vec<_> = unscaled.collect();
-    objective.update.emit(&graph, scaling.step(), &gradients);
+    let summed = |(number, gradient): (usize, Tensor)| {
+        let unscaled = scaling.unscale(&gradient);
+        // Named after its variable, so that whoever reads what replicas say to each other knows it.
+        let sum = graph.scope().within(&graph.variable(number).name, |_| mesh.sum_gradient(&unscaled));
+        (number, sum)
+    };
+    let gradients: Vec<_> = gradients.into_iter().map(summed).collect();
+    let in_parts: Vec<_> =
+        gradients.iter().map(|(number, gradient)| (*number, own_part(&graph, *number, gradient))).collect();
+    objective.update.emit(&graph, scaling.step(), &in_parts);
     if let Some(average) = &objective.average {
         average.emit(&graph, n_of_task, &(scaling.step() + &graph.scalar(DType::S32, 1.0)));
     }
@@ -90,6 +98,14 @@ pub fn training(
         program.module.unmodelled.attributes.push(count);
     }
     Ok(TaskProgram { program, reported: sums.reported, scalars: sums.scalars, n_steps: NonZeroU32::MIN })
+}
+
+/// What a replica needs of a gradient to update what it holds of variable `number`.
+fn own_part(graph: &Graph, number: usize, gradient: &Tensor) -> Tensor {
+    match graph.variable(number).part {
+        Some(part) => graph.scope().within(&graph.variable(number).name, |_| gradient.part(part)),
+        None => gradient.clone(),
+    }
 }
 
 /// The graph of a program with these numbers and this tuning.

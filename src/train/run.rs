@@ -355,7 +355,8 @@ impl Run<'_> {
                 let learning_rate = self.session.learning_rate_of(step);
                 match of_step.not_finite() {
                     Some(("loss", loss)) => {
-                        return Err(self.diverged(step + 1, format!("the loss ({loss})"), learning_rate));
+                        let place = self.place_of_loss((step - first) as usize)?;
+                        return Err(self.diverged(step + 1, format!("the loss ({loss}{place})"), learning_rate));
                     }
                     Some((name, value)) => {
                         self.save()?;
@@ -427,6 +428,18 @@ impl Run<'_> {
         self.kept = Kept(Some((path.to_path_buf(), step)));
         (self.observe)(Event::Saved { path, step });
         Ok(())
+    }
+
+    /// Which replicas' loss was not finite in a step of the last call, where there are several.
+    fn place_of_loss(&self, step: usize) -> Result<String, TrainError> {
+        let n = self.session.spec().objective.mesh.data.get();
+        let replicas = self.session.not_finite_on(step)?;
+        Ok(match replicas.as_slice() {
+            [] => String::new(),
+            [one] => format!(", on replica {one} of 0 to {}", n - 1),
+            all if all.len() == n as usize => format!(", on all {n} replicas"),
+            [first, rest @ ..] => format!(", on replicas {first} and {} more of 0 to {}", rest.len(), n - 1),
+        })
     }
 
     /// The error of a step, counted from 1.

@@ -5,7 +5,7 @@
 
 use super::change::Change;
 use super::checkpoint::{Checkpoint, CheckpointError, DataIdentity, FunctionHash, HostArray, Position};
-use super::device::{Loaded, check_memory, initial_state, n_bytes, n_elements, shape_of, upload_state};
+use super::device::{Loaded, check_memory, download, initial_state, n_bytes, n_elements, shape_of, upload_state};
 use super::error::TrainError;
 use super::evaluation::{Evaluation, Evaluator, Predictor};
 use super::program::{self, TaskProgram};
@@ -46,7 +46,7 @@ struct Resumed {
     data: Option<DataIdentity>,
 }
 
-/// The variables on each replica's device, in the program's order. The first's are those that are kept, evaluated and used:
+/// The variables on each replica's device, in the program's order: whole, or its part of them. Of what is whole the first's are those that are kept, evaluated and used:
 /// others differ from them in what is of a replica's own, a batch norm's statistics and random states.
 #[derive(Debug)]
 enum State {
@@ -56,10 +56,10 @@ enum State {
 }
 
 impl State {
-    /// The first replica's.
-    fn buffers(&self) -> Result<&[Buffer], TrainError> {
+    /// Each replica's.
+    fn buffers(&self) -> Result<&[Vec<Buffer>], TrainError> {
         match self {
-            State::Held(replicas) => Ok(&replicas[0]),
+            State::Held(replicas) => Ok(replicas),
             State::Lost(lost) => Err(TrainError::Lost { lost: lost.clone() }),
         }
     }
@@ -71,7 +71,7 @@ impl Session {
     /// # Errors
     /// Where the task cannot be built, compiled or held.
     pub fn new(client: &Client, spec: Spec) -> Result<Session, TrainError> {
-        let program = several_steps(program_of_a_step(&spec)?, spec.steps_per_call)?;
+        let program = several_steps(program_of_a_step(client, &spec)?, spec.steps_per_call)?;
         check_memory(&spec, &program.program.variables, 0)?;
         let training = load(client, program, &spec)?;
         // A client that does not say has been asked for what is sure.
@@ -164,7 +164,7 @@ impl Session {
     /// Compiles the program of one step, where there is none yet.
     pub(super) fn load_single_step(&mut self) -> Result<(), TrainError> {
         if self.single.is_none() && self.spec.steps_per_call.n().get() > 1 {
-            self.single = Some(load(&self.client, program_of_a_step(&self.spec)?, &self.spec)?);
+            self.single = Some(load(&self.client, program_of_a_step(&self.client, &self.spec)?, &self.spec)?);
         }
         Ok(())
     }
@@ -230,8 +230,28 @@ impl Session {
         let is_count = |variable: &VariableInfo| variable.name == LossScale::N_SKIPPED;
         let Some(number) = self.variables().iter().position(is_count) else { return Ok(None) };
         let mut word = [0; 4];
-        self.state.buffers()?[number].copy_to_host(&mut word)?;
+        self.state.buffers()?[0][number].copy_to_host(&mut word)?;
         Ok(Some(u64::from(u32::from_le_bytes(word))))
+    }
+
+    /// The replicas, numbered from 0, on which the loss of a step of the last call, counted from 0, was not finite; nothing
+    /// of one replica.
+    ///
+    /// # Errors
+    /// Where the plugin fails.
+    pub(super) fn not_finite_on(&self, step: usize) -> Result<Vec<usize>, TrainError> {
+        let program = match (&self.single, self.last_was_single) {
+            (Some(single), true) => single,
+            _ => &self.training,
+        };
+        let mut found = Vec::new();
+        for (replica, last) in self.last.iter().enumerate().filter(|_| self.last.len() > 1) {
+            let steps = program.read(last, self.spec.batch as usize)?;
+            if steps.get(step).and_then(Totals::loss).is_some_and(|loss| !loss.is_finite()) {
+                found.push(replica);
+            }
+        }
+        Ok(found)
     }
 
     /// Totals of no step, to merge those of steps into.
@@ -244,11 +264,12 @@ impl Session {
     /// # Errors
     /// Where the plugin fails.
     pub fn state(&self) -> Result<BTreeMap<String, HostArray>, TrainError> {
-        let download = |(variable, buffer): (&VariableInfo, &Buffer)| {
-            let array = HostArray { shape: shape_of(variable), bytes: buffer.to_host()? };
+        let state = self.state.buffers()?;
+        let host = |(number, variable): (usize, &VariableInfo)| {
+            let array = HostArray { shape: shape_of(variable), bytes: download(variable, number, state)? };
             Ok((variable.name.clone(), array))
         };
-        self.variables().iter().zip(self.state.buffers()?).map(download).collect()
+        self.variables().iter().enumerate().map(host).collect()
     }
 
     /// A checkpoint of this moment.
@@ -365,8 +386,15 @@ impl Session {
     }
 }
 
-fn program_of_a_step(spec: &Spec) -> Result<TaskProgram, TrainError> {
-    Ok(program::training(&*spec.task, spec.numbers(), i64::from(spec.batch), &spec.objective)?)
+/// The platform of a plugin that sums a bf16 `all-reduce` in more.
+const CPU: &str = "cpu";
+
+fn program_of_a_step(client: &Client, spec: &Spec) -> Result<TaskProgram, TrainError> {
+    let mut objective = spec.objective.clone();
+    if objective.mesh.is_parallel() && client.platform_name()? == CPU {
+        objective.mesh = objective.mesh.written_out();
+    }
+    Ok(program::training(&*spec.task, spec.numbers(), i64::from(spec.batch), &objective)?)
 }
 
 fn load(client: &Client, program: TaskProgram, spec: &Spec) -> Result<Loaded, TrainError> {

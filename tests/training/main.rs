@@ -23,9 +23,12 @@ mod replicas;
 #[path = "../run/mod.rs"]
 mod run;
 mod schedules_tf;
+mod sharded;
 mod slots;
+mod statistics;
 mod steps_per_call;
 mod storage;
+mod sums;
 mod train;
 mod train_memory;
 mod tuning;

@@ -13,11 +13,12 @@ use bf16scope::models::{Model, yaml};
 use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update};
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions, Platform, Setup};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray};
-use bf16scope::train::{Mesh, Objective, Resumption, Session, Spec, TrainError, program};
+use bf16scope::train::{Data, Mesh, Objective, Plan, Resumption, Session, Spec, TrainError, program, run as train};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 
 /// Devices of the client that all tests share.
 const N_DEVICES: u32 = 8;
@@ -32,7 +33,7 @@ pub fn mesh(n: u32) -> Mesh {
 }
 
 /// Batch norms, dropout, slots, a rate that changes.
-fn spec(model: &str, precision: Precision, batch: u32, n: u32) -> Spec {
+pub fn spec(model: &str, precision: Precision, batch: u32, n: u32) -> Spec {
     let model: Model = yaml::from_str("model", model).unwrap();
     let learning_rate = LearningRate::WarmUpStep { value: 0.01, warm_up: 12, drops: Vec::new() };
     let update = Update { optimizer: Optimizer::ADAM, learning_rate, ..Update::default() };
@@ -41,10 +42,10 @@ fn spec(model: &str, precision: Precision, batch: u32, n: u32) -> Spec {
     Spec { precision, batch, seed: 5, objective, ..Spec::new(model.task(0.1)) }
 }
 
-const CNN: &str = "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [4], dropout: 0.25}";
+pub const CNN: &str = "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [4], dropout: 0.25}";
 
 /// Noise for images, in so many batches of eight.
-fn noise(dims: &[i64], n_classes: i32, n: usize) -> Arrays {
+pub fn noise(dims: &[i64], n_classes: i32, n: usize) -> Arrays {
     let n_pixels: i64 = dims.iter().product();
     let pixel = |i: usize| ((i * 37 + i / 7 * 11) % 64) as f32 / 32.0 - 1.0;
     let pixels = (0..n * n_pixels as usize).flat_map(|i| pixel(i).to_le_bytes()).collect();
@@ -55,7 +56,7 @@ fn noise(dims: &[i64], n_classes: i32, n: usize) -> Arrays {
 }
 
 /// Sequences of tokens, and which of each are to be named.
-fn tokens(length: usize, vocabulary: i32, n: usize) -> Arrays {
+pub fn tokens(length: usize, vocabulary: i32, n: usize) -> Arrays {
     let token = |i: usize| ((i * 31 + i / 5) as i32 % vocabulary).to_le_bytes();
     let tokens = (0..n * length).flat_map(token).collect::<Vec<u8>>();
     let dims = [length as i64];
@@ -66,7 +67,7 @@ fn tokens(length: usize, vocabulary: i32, n: usize) -> Arrays {
     Arrays::new(Path::new("tokens"), arrays).unwrap()
 }
 
-fn batches(source: &Arrays, spec: &Spec, n: usize) -> Vec<Batch> {
+pub fn batches(source: &Arrays, spec: &Spec, n: usize) -> Vec<Batch> {
     let (features, compute) = (spec.task.features(), spec.precision.compute());
     let loader = Loader::new(source, &features, compute, spec.batch as usize, spec.seed).unwrap();
     (0..).flat_map(|epoch| loader.epoch(epoch).map(Result::unwrap).collect::<Vec<_>>()).take(n).collect()
@@ -209,7 +210,7 @@ fn are_the_same(spec: Spec, source: &Arrays, n_steps: usize) {
     assert!(differ.is_empty(), "{}: these differ: {differ:?}", spec.precision);
 }
 
-fn precisions() -> impl Iterator<Item = Precision> {
+pub fn precisions() -> impl Iterator<Item = Precision> {
     Precision::ALL.into_iter().filter(|&precision| precision != Precision::F16 || run::has_f16())
 }
 
@@ -278,6 +279,28 @@ fn a_gradient_that_overflows_on_one_replica_skips_the_step_of_all() {
     assert_eq!(session.n_skipped().unwrap(), Some(1));
     let slot = "cnn/logits/kernel/adam_m";
     assert!(session.state().unwrap()[slot] != before[slot], "another batch is no overflow");
+}
+
+#[test]
+fn a_loss_that_is_not_finite_is_reported_with_its_replica() {
+    const N: usize = 16;
+    let pixel = |i: usize| if i / 64 == 5 { 3e38f32 } else { ((i * 37) % 64) as f32 / 32.0 - 1.0 };
+    let pixels = (0..N * 64).flat_map(|i| pixel(i).to_le_bytes()).collect();
+    let labels = (0..N as i32).flat_map(|i| (i % 10).to_le_bytes()).collect();
+    let images = ArrayInfo::new("images", DType::F32, [8, 8, 1]);
+    let source = vec![(images, pixels), (ArrayInfo::new("labels", DType::S32, []), labels)];
+    let source = Arrays::new(Path::new("one too large"), source).unwrap();
+    let spec = spec("{kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [22]}", Precision::F32, N as u32, 4);
+    let batch = &batches(&source, &spec, 1)[0];
+    let images = batch.arrays.iter().find(|array| array.name == "images").unwrap();
+    let replica = images.bytes.as_chunks::<256>().0.iter().position(|image| image.starts_with(&3e38f32.to_le_bytes()));
+    let replica = replica.unwrap() / (N / 4);
+    let mut session = Session::new(client(), spec).unwrap();
+    let data = Data { training: &source, test: &source };
+    let error = train(&mut session, data, &Plan::new(1, None), &AtomicBool::new(false), &mut |_| {}).unwrap_err();
+    let message = error.to_string();
+    assert!(message.starts_with("step 1 (epoch 1): the loss ("), "{message}");
+    assert!(message.contains(&format!(", on replica {replica} of 0 to 3) is not finite")), "{message}");
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn variable_of_low(name: &str) -> Option<&str> {
 }
 
 fn shape_of(variable: &VariableInfo) -> ArrayShape {
-    ArrayShape::new(variable.dtype, variable.dims.clone())
+    ArrayShape::new(variable.dtype, variable.whole_dims())
 }
 
 /// The bf16 nearest to each f32, and the bf16 nearest to what it lacks; or the first that is too large, and its number.

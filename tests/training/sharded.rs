@@ -1,0 +1,236 @@
+//! State that lies in parts, one on each replica: to the bit what whole state is under every optimizer that goes element by
+//! element, and within the rounding of one sum in another order under those that take norms; and checkpoints that whole state
+//! goes on from, with any number of replicas.
+
+use super::bounded::U;
+use super::replicas::{CNN, batches, client, noise, precisions, spec, tokens};
+
+use bf16scope::data::{Arrays, Batch};
+use bf16scope::graph::{Precision, Storage};
+use bf16scope::hlo::DType;
+use bf16scope::models::{Model, yaml};
+use bf16scope::optim::{Average, Clip, Optimizer, SlotStorage, WeightDecay};
+use bf16scope::train::checkpoint::{Checkpoint, HostArray};
+use bf16scope::train::{Resumption, Session, Spec, StateOf, program};
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::Path;
+
+type State = BTreeMap<String, HostArray>;
+
+/// Kernels of 64 × 22 and 22 × 10: of the second four parts have two rows of padding. Biases stay whole.
+const MLP: &str = "{kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [22]}";
+
+fn sharded(mut spec: Spec) -> Spec {
+    spec.objective.mesh.state = StateOf::Sharded;
+    spec
+}
+
+fn optimized(text: &str) -> Spec {
+    let spec = spec(MLP, Precision::Bf16, 8, 4);
+    with_optimizer(spec, text)
+}
+
+fn with_optimizer(mut spec: Spec, text: &str) -> Spec {
+    spec.objective.update.optimizer = serde_yaml::from_str(text).unwrap();
+    spec
+}
+
+fn trained(spec: Spec, batches: &[Batch]) -> State {
+    let mut session = Session::new(client(), spec).unwrap();
+    batches.iter().for_each(|batch| drop(session.train(batch).unwrap()));
+    session.state().unwrap()
+}
+
+/// Both ways end with the same bits.
+#[track_caller]
+fn are_the_same(spec: Spec, source: &Arrays, n_steps: usize) {
+    let batches = batches(source, &spec, n_steps);
+    let what = format!("{:?} in {}", spec.objective.update.optimizer, spec.precision);
+    let in_parts = program_of(&sharded(spec.clone())).variables.iter().filter(|it| it.part.is_some()).count();
+    assert!(in_parts > 0, "{what}: everything is whole");
+    let [whole, parts] = [spec.clone(), sharded(spec)].map(|spec| trained(spec, &batches));
+    assert!(whole.keys().eq(parts.keys()));
+    let differ: Vec<_> = whole.iter().filter(|(name, array)| parts[*name] != **array).map(|(name, _)| name).collect();
+    assert!(differ.is_empty(), "{what}: these differ: {differ:?}");
+}
+
+fn program_of(spec: &Spec) -> bf16scope::graph::Program {
+    program::training(&*spec.task, spec.numbers(), spec.batch.into(), &spec.objective).unwrap().program
+}
+
+#[test]
+fn a_network_with_norms_and_dropout_learns_the_same_bits() {
+    let source = noise(&[8, 8, 1], 10, 48);
+    for precision in precisions() {
+        are_the_same(spec(CNN, precision, 8, 4), &source, 4);
+    }
+}
+
+#[test]
+fn every_optimizer_that_goes_element_by_element_makes_the_same_bits() {
+    let source = noise(&[8, 8, 1], 10, 24);
+    for optimizer in ["!momentum {momentum: 0.9, nesterov: true}", "!rmsprop {momentum: 0.9}", "!adagrad {}"] {
+        are_the_same(optimized(optimizer), &source, 2);
+    }
+    // What else is kept of a variable, or rounded by the number of an element.
+    let mut spec = Spec { variables: Storage::Bf16Stochastic, ..optimized("!adamw {}") };
+    spec.objective.update.slots = SlotStorage::Bf16Stochastic;
+    spec.objective.average = Some(Average::new(0.9));
+    spec.objective.update.clip = Some(Clip::Value { value: 0.01 });
+    are_the_same(spec, &source, 2);
+    let mut spec = Spec { variables: Storage::Bf16Compensated, ..optimized("!adamw {}") };
+    spec.objective.accumulate = NonZeroU32::new(2).unwrap();
+    are_the_same(spec, &source, 2);
+}
+
+#[test]
+#[ignore = "ci/long: the other optimizers, and 50 steps of the digits' network, a ResNet and a transformer, on 8 devices"]
+fn larger_networks_learn_the_same_bits() {
+    let source = noise(&[8, 8, 1], 10, 24);
+    for optimizer in ["!sgd {}", "!adadelta {}", "!ftrl {}", "!adam {momentum_dtype: bf16}"] {
+        are_the_same(optimized(optimizer), &source, 3);
+    }
+    let mut spec_of_loop = optimized("!adam {}");
+    spec_of_loop.objective.accumulate = NonZeroU32::new(2).unwrap();
+    are_the_same(spec_of_loop, &source, 3);
+    let digits = "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [32, 64, 128], dropout: 0.3}";
+    let resnet = "{kind: resnet, depth: 18, width: 8, input: [16, 16, 3], n_classes: 10}";
+    let sizes = "vocabulary: 43, length: 8, max_length: 8, features: 16, heads: 4, hidden: 64, layers: 2";
+    let bert = format!("{{kind: transformer, {sizes}}}");
+    for precision in [Precision::F32, Precision::Bf16] {
+        are_the_same(spec(digits, precision, 32, 8), &noise(&[8, 8, 1], 10, 96), 50);
+        are_the_same(spec(resnet, precision, 32, 8), &noise(&[16, 16, 3], 10, 96), 50);
+        are_the_same(spec(&bert, precision, 16, 8), &tokens(8, 43, 48), 50);
+    }
+}
+
+/// Tables are read row by row, so that their gradients add up in f32; rows are no multiple of the replicas.
+#[test]
+fn an_embedding_learns_the_same_bits() {
+    let model = "{kind: layers, inputs: {tokens: {shape: [6], dtype: int32, below: 43}}, \
+                 layers: [{embedding: 43, output_dim: 8}, flatten, {dense: 43}], loss: sparse_softmax_cross_entropy}";
+    let model: Model = yaml::from_str("model", model).unwrap();
+    let spec = Spec { task: model.task(0.0), ..spec(MLP, Precision::Bf16, 8, 4) };
+    let tokens: Vec<u8> = (0..24 * 6).flat_map(|i: i32| (i * 31 % 7).to_le_bytes()).collect();
+    let labels: Vec<u8> = (0..24).flat_map(|i: i32| (i * 5 % 43).to_le_bytes()).collect();
+    let info = |name: &str, dims: &[i64]| bf16scope::data::ArrayInfo::new(name, DType::S32, dims);
+    let source = Arrays::new(Path::new("t"), vec![(info("tokens", &[6]), tokens), (info("labels", &[]), labels)]);
+    are_the_same(spec, &source.unwrap(), 2);
+}
+
+/// Casts are gathered, not masters, and no replica has a whole slot of what lies in parts.
+#[test]
+fn casts_are_gathered_and_slots_are_parts() {
+    let spec = sharded(spec(MLP, Precision::Bf16, 8, 4));
+    let program = program_of(&spec);
+    let of = |name: &str| program.variables.iter().find(|it| it.name == name).unwrap();
+    let dims = |name: &str| (of(name).dims.clone(), of(name).whole_dims());
+    assert_eq!(dims("mlp/logits/kernel"), (vec![6, 10], vec![22, 10]));
+    assert_eq!(dims("mlp/dense1/kernel/adam_v"), (vec![16, 22], vec![64, 22]));
+    assert_eq!((of("mlp/dense1/bias").part, dims("mlp/dense1/bias")), (None, (vec![22], vec![22])));
+    let entry = program.module.entry();
+    let gathers = entry.instructions.iter().filter(|instr| instr.op.opcode() == "all-gather");
+    let shapes: Vec<String> = gathers.map(|instr| instr.shape.to_string()).collect();
+    assert_eq!(shapes, ["bf16[64,22]", "bf16[24,10]"]);
+}
+
+/// A norm over parts is one sum in another order: of `n` squares it is within `n u` of itself, u half an ulp; its root within
+/// half of that. What is made of such norms differs by as much, relatively, and each of its operations rounds once.
+#[test]
+fn optimizers_that_take_norms_are_within_the_rounding_of_one_sum() {
+    let source = noise(&[8, 8, 1], 10, 8);
+    let n = 64.0 * 22.0;
+    let lamb = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!lamb {}");
+    let lars = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!lars {}");
+    let factored = "!adafactor {min_dim_size_to_factor: 8}";
+    let adafactor = with_optimizer(spec(MLP, Precision::F32, 8, 4), factored);
+    let mut clipped = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!sgd {}");
+    clipped.objective.update.clip = Some(Clip::GlobalNorm { value: 1e-3 });
+    let mut each = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!sgd {}");
+    each.objective.update.clip = Some(Clip::Norm { value: 1e-3 });
+    for mut spec in [lamb, lars, adafactor, clipped, each] {
+        spec.objective.update.weight_decay = WeightDecay { value: 0.01, except: Vec::new(), decoupled: false };
+        if matches!(spec.objective.update.optimizer, Optimizer::Lars(_)) {
+            spec.objective.update.weight_decay.decoupled = false;
+        }
+        spec.objective.update.learning_rate = bf16scope::optim::LearningRate::Constant { value: 0.1 };
+        let what = format!("{:?}", spec.objective.update.optimizer);
+        let batches = batches(&source, &spec, 1);
+        let before = Session::new(client(), spec.clone()).unwrap().state().unwrap();
+        let [whole, parts] = [spec.clone(), sharded(spec)].map(|spec| trained(spec, &batches));
+        assert!(whole.keys().eq(parts.keys()), "{what}");
+        for name in ["mlp/dense1/kernel", "mlp/logits/kernel"] {
+            let [before, whole, parts] = [&before, &whole, &parts].map(|state| floats(&state[name]));
+            let mut n_changed = 0;
+            for ((before, whole), parts) in before.iter().zip(&whole).zip(&parts) {
+                let change = f64::from((before - whole).abs());
+                // Four norms or means at most, and 32 operations.
+                let bound = (4.0 * n + 32.0) * U * change + 4.0 * U * f64::from(before.abs());
+                let difference = f64::from((whole - parts).abs());
+                assert!(difference <= bound, "{what} {name}: {whole} and {parts} are {difference:e} apart, {bound:e}");
+                n_changed += usize::from(before != whole);
+            }
+            assert!(n_changed > before.len() / 2, "{what} {name}: nothing was learnt");
+        }
+    }
+}
+
+fn floats(array: &HostArray) -> Vec<f32> {
+    array.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn goes_on(checkpoint: &Checkpoint, spec: Spec, batches: &[Batch]) -> (State, Vec<String>) {
+    let mut session = Session::new(client(), spec).unwrap();
+    let changes = session.restore(Path::new("run"), checkpoint, Resumption::default()).unwrap();
+    batches.iter().for_each(|batch| drop(session.train(batch).unwrap()));
+    (session.state().unwrap(), changes.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn a_checkpoint_is_that_of_whole_state_and_goes_on_with_any_number_of_replicas() {
+    let source = noise(&[8, 8, 1], 10, 48);
+    let of = |n| spec(MLP, Precision::Bf16, 8, n);
+    let batches = batches(&source, &of(8), 4);
+    let [(whole, last_of_whole), (parts, last)] = [of(8), sharded(of(8))].map(|spec| {
+        let mut session = Session::new(client(), spec).unwrap();
+        batches[..2].iter().for_each(|batch| drop(session.train(batch).unwrap()));
+        let checkpoint = session.checkpoint(6).unwrap();
+        batches[2..].iter().for_each(|batch| drop(session.train(batch).unwrap()));
+        (checkpoint, session.state().unwrap())
+    });
+    // But for the key of the mesh the same file.
+    assert!(whole.variables == parts.variables && last == last_of_whole);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.safetensors");
+    parts.write(&path).unwrap();
+    let read = Checkpoint::read(&path).unwrap();
+    assert_eq!(goes_on(&read, sharded(of(8)), &batches[2..]), (last.clone(), vec![]));
+    let (state, changes) = goes_on(&read, of(8), &batches[2..]);
+    assert_eq!(changes, ["mesh.state was sharded, is not set now"]);
+    assert!(state == last);
+    assert!(goes_on(&whole, sharded(of(8)), &batches[2..]).0 == last);
+    // On four and on one, whole or in parts: the same bits as each other.
+    let fewer = [4, 1].map(|n| {
+        let [whole, parts] = [of(n), sharded(of(n))].map(|spec| goes_on(&read, spec, &batches[2..]).0);
+        assert!(whole == parts, "{n}");
+        whole
+    });
+    assert!(fewer.iter().all(|state| state.keys().eq(last.keys())));
+}
+
+/// An evaluation reads the whole, put together.
+#[test]
+fn evaluations_read_what_lies_in_parts() {
+    let source = noise(&[8, 8, 1], 10, 24);
+    let of = |spec: Spec| {
+        let batches = batches(&source, &spec, 2);
+        let mut session = Session::new(client(), spec).unwrap();
+        batches.iter().for_each(|batch| drop(session.train(batch).unwrap()));
+        let evaluator = session.evaluator(8).unwrap();
+        session.evaluate(&evaluator, &source).unwrap().totals.to_values()
+    };
+    let mut spec = spec(MLP, Precision::Bf16, 8, 4);
+    spec.objective.average = Some(Average::new(0.5));
+    assert_eq!(of(spec.clone()), of(sharded(spec)));
+}
