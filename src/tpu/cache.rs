@@ -91,7 +91,7 @@ impl Compiler {
     pub fn compile(&self, target: &Target, program: &[u8], batch: usize) -> Result<Compiled, TpuError> {
         let key = self.key(target, program)?;
         if let Some((header, _)) = self.recall(&key) {
-            return Ok(Compiled { answer: header.answer.of_batch(batch), is_cached: true });
+            return Ok(Compiled { answer: header.answer.of_batch(batch, target), is_cached: true });
         }
         let (answer, _) = self.ask(&key, target, program, batch)?;
         Ok(Compiled { answer, is_cached: false })
@@ -117,7 +117,7 @@ impl Compiler {
                 Answer::Fits(_) if header.program_sha256 != hex(&Sha256::digest(program)) => {}
                 Answer::Fits(_) => match record::read_optimized(&path) {
                     Ok(optimized) => {
-                        let answer = header.answer.of_batch(batch);
+                        let answer = header.answer.of_batch(batch, target);
                         return Ok((Compiled { answer, is_cached: true }, optimized));
                     }
                     Err(damage) => warn_of_damage(&path, &damage),

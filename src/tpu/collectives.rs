@@ -14,7 +14,7 @@ use crate::hlo::devices::{Devices, participants};
 use crate::hlo::proto::messages::{HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto};
 
 /// Collectives of one kind, over groups of one size, with arrays of one dtype.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Collective {
     /// Its opcode, such as `all-reduce`.
@@ -31,11 +31,30 @@ pub struct Collective {
     pub participants: u64,
     /// The compiler's cycles for them; 0 where it says none.
     pub cycles: u64,
+    /// Seconds of all of them: by the compiler's cycles, or, where it gives none, by the model of [`Links`](super::Links).
+    /// `None` on a TPU whose links are not known here.
+    #[serde(default)]
+    pub seconds: Option<f64>,
     /// Where the largest comes from: the `op_name` of its metadata.
     pub origin: String,
 }
 
 impl Collective {
+    /// One that adds arrays of a dtype over so many devices, of which a core has so many bytes.
+    pub fn of_bytes(op: &str, dtype: &str, n_bytes: u64, participants: u64) -> Collective {
+        Collective {
+            op: op.to_string(),
+            reduction: Some("add".to_string()),
+            dtype: dtype.to_string(),
+            n: 1,
+            n_bytes,
+            participants,
+            cycles: 0,
+            seconds: None,
+            origin: String::new(),
+        }
+    }
+
     /// Whether it adds floats in a dtype of less than 32 bits.
     pub fn is_narrow_sum(&self) -> bool {
         let dtype = DType::from_name(&self.dtype);
@@ -80,6 +99,7 @@ pub(super) fn collectives(optimized: &HloModuleProto, devices: Devices) -> Vec<C
                         n_bytes: 0,
                         participants,
                         cycles: 0,
+                        seconds: None,
                         origin: String::new(),
                     };
                     (collective, 0)

@@ -1,7 +1,7 @@
 //! TPUs that are not present: the [`Target`]s, and what the TPU compiler says of a program ([`compile`]).
 //!
-//! Every figure of a [`CompileReport`] comes from the compiler. Nothing is estimated here, except that loops are multiplied
-//! by their trip counts, which the compiler takes as one. [`Compiler`] caches compiles on disk; use it for everything but a
+//! Every figure of a [`CompileReport`] comes from the compiler. Two things are estimated here: loops are multiplied by their
+//! trip counts, which the compiler takes as one; and collectives, of which it gives no cycles, take what [`Links`] says. [`Compiler`] caches compiles on disk; use it for everything but a
 //! check of the compiler itself. This room does not build programs, does not run them (there is no TPU), and does not
 //! print.
 
@@ -9,7 +9,9 @@ mod cache;
 mod collectives;
 pub mod explain;
 pub mod fit;
+mod links;
 mod loops;
+pub mod plan;
 mod record;
 mod report;
 mod target;
@@ -17,6 +19,7 @@ pub mod verdict;
 
 pub use cache::{Cache, Compiled, Compiler};
 pub use collectives::Collective;
+pub use links::Links;
 pub use record::Answer;
 pub use report::{CompileReport, Hbm, TpuError, compile, compile_with};
 pub use target::{Target, TargetError, Version};

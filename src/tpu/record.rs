@@ -17,7 +17,7 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{CompileReport, Target, TpuError};
+use super::{CompileReport, Target, TpuError, links};
 use crate::files;
 
 /// What the compiler said of a program.
@@ -51,10 +51,12 @@ impl Answer {
         }
     }
 
-    /// The same for a caller who counts another number of examples in a run.
-    pub(super) fn of_batch(self, batch: usize) -> Answer {
+    /// The same for a caller who counts another number of examples in a run. How long collectives take is not the
+    /// compiler's to say, so it is not what was kept.
+    pub(super) fn of_batch(self, batch: usize, target: &Target) -> Answer {
         match self {
-            Answer::Fits(report) => {
+            Answer::Fits(mut report) => {
+                links::time(&mut report.collectives, target, report.devices);
                 Answer::Fits(CompileReport { examples_per_second: batch as f64 / report.seconds, ..report })
             }
             Answer::OutOfMemory { .. } => self,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Target;
 use super::collectives::{Collective, collectives};
+use super::links;
 use super::loops::n_executions;
 use crate::hlo::devices::{Devices, Placement};
 use crate::hlo::proto::WireError;
@@ -60,6 +61,13 @@ pub struct CompileReport {
     /// What they say to each other in one run, most bytes first.
     #[serde(default)]
     pub collectives: Vec<Collective>,
+}
+
+impl CompileReport {
+    /// Seconds of its collectives ([`Collective::seconds`]); `None` where they cannot be said.
+    pub fn collective_seconds(&self) -> Option<f64> {
+        self.collectives.iter().map(|collective| collective.seconds).sum()
+    }
 }
 
 /// A program that could not be compiled for a TPU.
@@ -203,6 +211,8 @@ pub(super) fn compile_whole(
     if seconds <= 0.0 {
         return Err(TpuError::NoFigure { target: target.clone(), figure: "optimal_seconds" });
     }
+    let mut collectives = collectives(&optimized, devices);
+    links::time(&mut collectives, target, devices);
     let report = CompileReport {
         hbm: Hbm { arguments, outputs, aliased, temporaries, code, total, limit },
         flops: (cost("flops")? + n_unknown) * cycles.share(),
@@ -212,7 +222,7 @@ pub(super) fn compile_whole(
         examples_per_second: batch as f64 / seconds,
         compile_seconds,
         devices,
-        collectives: collectives(&optimized, devices),
+        collectives,
     };
     Ok((report, optimized_bytes))
 }

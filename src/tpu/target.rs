@@ -106,7 +106,7 @@ impl Version {
     /// The smallest grid of whole boards that has so many cores; `None` where no such TPU has.
     ///
     /// It grows by doubling its shortest axis, the last of those.
-    pub(super) fn slice_of(self, n_cores: usize) -> Option<Target> {
+    pub fn slice_of(self, n_cores: usize) -> Option<Target> {
         let mut grid = self.board().to_vec();
         loop {
             let target = Target::Tpu { version: self, grid: grid.clone() };

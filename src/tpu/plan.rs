@@ -1,0 +1,394 @@
+//! Which slice to rent: what training with one global batch takes on slices of every size, from a few compiles.
+//!
+//! A [`Setting`] is one way to train. Those that differ only in how many examples a core has at once are a [`Series`]: its
+//! compiled settings are points of memory and cycles over these examples, and the rest lie on straight lines between them
+//! ([`plan`]), marked as predicted. Every point is also predicted from the others, which says how far predictions are off.
+//! [`next`] chooses what to compile next, [`front`] which settings no other beats. All of it is arithmetic over what a
+//! compiler said; nothing here compiles.
+//!
+//! Seconds of a step are cycles at the core's clock and the seconds of its collectives ([`Links`]), one after the other.
+
+use serde::{Serialize, Serializer};
+
+use super::explain::Rates;
+use super::{Answer, Collective, CompileReport, Links, Target};
+use crate::hlo::devices::Devices;
+
+/// Settings that differ only in the size of their parts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Series {
+    /// One board of the TPU.
+    #[serde(rename = "tpu", serialize_with = "display")]
+    pub board: Target,
+    /// What the network computes in.
+    pub precision: String,
+    /// Whether the backward pass rematerialises what the target's tuning says.
+    pub remat: bool,
+}
+
+/// One way to train.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// What it has in common with others.
+    #[serde(flatten)]
+    pub series: Series,
+    /// The slice.
+    #[serde(serialize_with = "display")]
+    pub target: Target,
+    /// Cores that share a batch: all of the slice.
+    pub n_cores: u32,
+    /// Examples in a batch of all cores.
+    pub batch: u32,
+    /// Micro-batches that a core's part is taken in.
+    pub accumulate: u32,
+}
+
+fn display<S: Serializer>(target: &Target, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(target)
+}
+
+impl Setting {
+    /// Examples that a core has at once.
+    pub fn part(&self) -> u32 {
+        self.batch / self.n_cores.max(1) / self.accumulate.max(1)
+    }
+}
+
+/// A setting, and what the compiler said of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// Which.
+    pub setting: Setting,
+    /// What it said.
+    pub answer: Answer,
+}
+
+impl Point {
+    fn report(&self) -> Option<&CompileReport> {
+        match &self.answer {
+            Answer::Fits(report) => Some(report),
+            Answer::OutOfMemory { .. } => None,
+        }
+    }
+}
+
+/// What a step of a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    /// Bytes of a core's HBM, code included.
+    pub hbm: f64,
+    /// Bytes that a core has.
+    pub limit: f64,
+    /// Seconds that a core computes.
+    pub compute_seconds: f64,
+    /// Seconds that the cores talk.
+    pub collective_seconds: f64,
+}
+
+impl Figures {
+    /// Seconds of a step.
+    pub fn seconds(&self) -> f64 {
+        self.compute_seconds + self.collective_seconds
+    }
+}
+
+/// How a row's figures are known.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "by")]
+pub enum Known {
+    /// The compiler said them of this program.
+    Compiled,
+    /// They lie on a line through compiled points.
+    Predicted {
+        /// The greatest error of memory where a compiled point is predicted from others, as a part of it; `None` where there
+        /// is no point to try.
+        hbm_error: Option<f64>,
+        /// The same of cycles.
+        cycles_error: Option<f64>,
+    },
+}
+
+/// Whether a setting fits in a core's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fit {
+    /// It does.
+    Yes,
+    /// It does not.
+    No,
+    /// The prediction is no further from the limit than predictions are off.
+    Unsure,
+}
+
+/// A setting, and what is known of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Which.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// Whether it fits.
+    pub fits: Fit,
+    /// How that and the figures are known.
+    pub known: Known,
+    /// `None` of what the compiler refused.
+    pub figures: Option<Figures>,
+    /// Steps in a second.
+    pub steps_per_second: Option<f64>,
+    /// Examples in a second, of all cores.
+    pub examples_per_second: Option<f64>,
+    /// Examples in a second and core over the most that a core of its series does alone, without collectives, in any row.
+    pub efficiency: Option<f64>,
+    /// Whether no row of its TPU that fits has as many examples in a second on as few cores.
+    pub is_on_front: bool,
+}
+
+/// A line through compiled points of a series: what its steps take with so many examples at once.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    part: f64,
+    hbm: f64,
+    cycles: f64,
+    /// Bytes that do not grow with the part: arguments and code.
+    fixed: f64,
+}
+
+/// Points of a series without accumulation, by part.
+fn samples(series: &Series, points: &[Point], without: Option<u32>) -> Vec<Sample> {
+    let mut samples: Vec<Sample> = Vec::new();
+    for point in points {
+        let Some(report) = point.report() else { continue };
+        let part = point.setting.part();
+        let is_of_it = point.setting.series == *series && point.setting.accumulate == 1 && without != Some(part);
+        if is_of_it && samples.iter().all(|sample| sample.part != f64::from(part)) {
+            samples.push(Sample {
+                part: f64::from(part),
+                hbm: report.hbm.total as f64,
+                cycles: report.cycles as f64,
+                fixed: (report.hbm.total - report.hbm.temporaries) as f64,
+            });
+        }
+    }
+    samples.sort_by(|one, other| one.part.total_cmp(&other.part));
+    samples
+}
+
+/// Memory and cycles with so many examples at once: on the line through the two nearest points that enclose it, else the two
+/// nearest; of a single point, temporaries and cycles grow as the part does.
+fn at(samples: &[Sample], part: f64) -> Option<(f64, f64)> {
+    let (one, two) = match samples {
+        [] => return None,
+        [only] => {
+            let times = part / only.part;
+            return Some((only.fixed + (only.hbm - only.fixed) * times, only.cycles * times));
+        }
+        _ => {
+            let above = samples.partition_point(|sample| sample.part < part).clamp(1, samples.len() - 1);
+            (samples[above - 1], samples[above])
+        }
+    };
+    let share = (part - one.part) / (two.part - one.part);
+    let between = |one: f64, two: f64| one + (two - one) * share;
+    // A line down to fewer examples may cross what there is with none.
+    let hbm = between(one.hbm, two.hbm).max(one.fixed.min(two.fixed));
+    Some((hbm, between(one.cycles, two.cycles).max(0.0)))
+}
+
+/// The greatest errors of memory and cycles where points that have neighbours on both sides are predicted from the others.
+fn errors(series: &Series, points: &[Point]) -> Option<(f64, f64)> {
+    let all = samples(series, points, None);
+    let inner = all.get(1..all.len().checked_sub(1)?).filter(|inner| !inner.is_empty())?;
+    let tried = inner.iter().filter_map(|sample| {
+        let (hbm, cycles) = at(&samples(series, points, Some(sample.part as u32)), sample.part)?;
+        Some(((hbm / sample.hbm - 1.0).abs(), (cycles / sample.cycles - 1.0).abs()))
+    });
+    tried.reduce(|(hbm, cycles), other| (hbm.max(other.0), cycles.max(other.1)))
+}
+
+/// What the cores of a setting say to each other, as the nearest compiled program of its series does: sums of gradients are of
+/// the same arrays whatever the batch.
+fn collectives<'p>(setting: &Setting, points: &'p [Point]) -> Option<&'p [Collective]> {
+    let same = points.iter().filter(|point| point.setting.series == setting.series);
+    let reports = same.filter_map(|point| Some((point.setting.part().abs_diff(setting.part()), point.report()?)));
+    reports.min_by_key(|(distance, _)| *distance).map(|(_, report)| report.collectives.as_slice())
+}
+
+/// Seconds of collectives over all cores of a setting.
+fn collective_seconds(setting: &Setting, collectives: &[Collective]) -> Option<f64> {
+    let links = Links::of(&setting.target)?;
+    let devices = Devices { replicas: setting.n_cores as usize, partitions: 1 };
+    let all = u64::from(setting.n_cores);
+    Some(collectives.iter().map(|it| links.of_bytes(&it.op, it.n_bytes as f64, all, devices)).sum())
+}
+
+/// Memory that accumulation adds: a sum in f32 of every gradient, which are what the cores sum.
+fn accumulators(setting: &Setting, collectives: &[Collective]) -> f64 {
+    match setting.accumulate {
+        0 | 1 => 0.0,
+        _ => collectives.iter().filter(|it| it.reduction.as_deref() == Some("add")).map(|it| it.n_bytes as f64).sum(),
+    }
+}
+
+/// What is known of each setting.
+pub fn plan(settings: &[Setting], points: &[Point]) -> Vec<Row> {
+    let mut rows: Vec<Row> = settings.iter().map(|setting| row(setting, points)).collect();
+    let per_core = |row: &Row| {
+        let figures = row.figures.filter(|figures| row.fits != Fit::No && figures.compute_seconds > 0.0)?;
+        Some(f64::from(row.setting.batch / row.setting.n_cores.max(1)) / figures.compute_seconds)
+    };
+    let alone: Vec<Option<f64>> = rows
+        .iter()
+        .map(|row| {
+            let same = rows.iter().filter(|other| other.setting.series == row.setting.series);
+            same.filter_map(per_core).reduce(f64::max)
+        })
+        .collect();
+    for (row, alone) in rows.iter_mut().zip(alone) {
+        let each = row.examples_per_second.map(|all| all / f64::from(row.setting.n_cores));
+        row.efficiency = each.zip(alone).map(|(each, alone)| each / alone);
+    }
+    let on_front = front(&rows);
+    for (row, is_on_front) in rows.iter_mut().zip(on_front) {
+        row.is_on_front = is_on_front;
+    }
+    rows
+}
+
+fn row(setting: &Setting, points: &[Point]) -> Row {
+    let unknown = |fits, known| Row {
+        setting: setting.clone(),
+        fits,
+        known,
+        figures: None,
+        steps_per_second: None,
+        examples_per_second: None,
+        efficiency: None,
+        is_on_front: false,
+    };
+    let clock = Rates::of(&setting.target).map(|rates| rates.cycles);
+    let said = collectives(setting, points).unwrap_or_default();
+    let (figures, known, fits) = match points.iter().find(|point| point.setting == *setting) {
+        Some(Point { answer: Answer::OutOfMemory { .. }, .. }) => return unknown(Fit::No, Known::Compiled),
+        Some(Point { answer: Answer::Fits(report), .. }) => {
+            let figures = clock.zip(report.collective_seconds()).map(|(clock, collective_seconds)| Figures {
+                hbm: report.hbm.total as f64,
+                limit: report.hbm.limit as f64,
+                compute_seconds: report.cycles as f64 / clock,
+                collective_seconds,
+            });
+            (figures, Known::Compiled, Fit::Yes)
+        }
+        None => {
+            let errors = errors(&setting.series, points);
+            let known = Known::Predicted { hbm_error: errors.map(|it| it.0), cycles_error: errors.map(|it| it.1) };
+            let limit = points.iter().filter(|point| point.setting.series == setting.series).find_map(limit);
+            let line = at(&samples(&setting.series, points, None), f64::from(setting.part()));
+            let is_refused = refused(setting, points);
+            let (Some((hbm, cycles)), Some(limit)) = (line, limit) else {
+                return unknown(if is_refused { Fit::No } else { Fit::Unsure }, known);
+            };
+            let hbm = hbm + accumulators(setting, said);
+            let figures = clock.zip(collective_seconds(setting, said)).map(|(clock, collective_seconds)| Figures {
+                hbm,
+                limit,
+                compute_seconds: cycles * f64::from(setting.accumulate.max(1)) / clock,
+                collective_seconds,
+            });
+            let off = errors.map_or(UNTRIED, |it| it.0);
+            let fits = match hbm {
+                hbm if hbm * (1.0 + off) <= limit => Fit::Yes,
+                hbm if hbm * (1.0 - off) > limit => Fit::No,
+                _ => Fit::Unsure,
+            };
+            (figures, known, if is_refused { Fit::No } else { fits })
+        }
+    };
+    let seconds = figures.map(|figures| figures.seconds()).filter(|seconds| *seconds > 0.0 && fits != Fit::No);
+    Row {
+        figures,
+        steps_per_second: seconds.map(|seconds| 1.0 / seconds),
+        examples_per_second: seconds.map(|seconds| f64::from(setting.batch) / seconds),
+        ..unknown(fits, known)
+    }
+}
+
+/// Where no point could be tried, a prediction of memory is taken to be off by no more than this: half of it, as the line of
+/// a single point says too much by whatever does not grow with the batch.
+const UNTRIED: f64 = 0.5;
+
+fn limit(point: &Point) -> Option<f64> {
+    match &point.answer {
+        Answer::Fits(report) => Some(report.hbm.limit as f64),
+        Answer::OutOfMemory { available, .. } => available.map(|available| available as f64),
+    }
+}
+
+/// Whether the compiler refused fewer examples at once.
+fn refused(setting: &Setting, points: &[Point]) -> bool {
+    points.iter().any(|point| {
+        point.setting.series == setting.series && point.report().is_none() && point.setting.part() <= setting.part()
+    })
+}
+
+/// Beyond this many times the core's memory nothing is compiled: it only takes long to be refused.
+const TOO_LARGE: f64 = 1.5;
+
+/// The setting to compile next, of which the most would be learned; `None` where nothing is left that could fit.
+///
+/// Series take turns, those with fewest points first. In each the least part comes first, which compiles fastest and says
+/// what does not grow; then the greatest that may fit, for which the memory of the rest is a straight line; then what is
+/// farthest from all that are compiled.
+pub fn next(settings: &[Setting], points: &[Point]) -> Option<usize> {
+    let n_points = |series: &Series| points.iter().filter(|point| point.setting.series == *series).count();
+    let value = |setting: &Setting| -> Option<f64> {
+        let row = row(setting, points);
+        let is_hopeless = row.figures.is_some_and(|figures| figures.hbm > TOO_LARGE * figures.limit);
+        if row.known == Known::Compiled || is_hopeless || refused(setting, points) {
+            return None;
+        }
+        let part = f64::from(setting.part().max(1)).log2();
+        Some(match n_points(&setting.series) {
+            0 => -part,
+            1 => part,
+            _ => {
+                let same = points.iter().filter(|point| point.setting.series == setting.series);
+                let distances = same.map(|point| (f64::from(point.setting.part().max(1)).log2() - part).abs());
+                distances.fold(f64::INFINITY, f64::min)
+            }
+        })
+    };
+    let candidates = settings.iter().enumerate().filter_map(|(at, setting)| Some((at, setting, value(setting)?)));
+    // Fewest points first; of those, the greatest value; of equals, the first.
+    let best = candidates.min_by(|(_, one, value), (_, other, than)| {
+        n_points(&one.series).cmp(&n_points(&other.series)).then(than.total_cmp(value))
+    });
+    best.map(|(at, ..)| at)
+}
+
+/// Of each row, whether it is on the Pareto front of its TPU: it fits, and none that fits has as few cores and more examples
+/// in a second, or fewer cores and as many.
+pub fn front(rows: &[Row]) -> Vec<bool> {
+    let figures = |row: &Row| row.examples_per_second.filter(|_| row.fits == Fit::Yes);
+    let beats = |one: &Row, other: &Row| match (figures(one), figures(other)) {
+        (Some(speed), Some(than)) => {
+            let (n, m) = (one.setting.n_cores, other.setting.n_cores);
+            one.setting.series.board == other.setting.series.board && n <= m && speed >= than && (n < m || speed > than)
+        }
+        _ => false,
+    };
+    rows.iter().map(|row| figures(row).is_some() && !rows.iter().any(|other| beats(other, row))).collect()
+}
+
+/// The same setting with the fewest micro-batches that are predicted to fit, where it does not without; `None` where it does,
+/// where nothing is known, or where not even one example at once fits.
+pub fn accumulated(setting: &Setting, points: &[Point]) -> Option<Setting> {
+    if setting.accumulate != 1 || row(setting, points).fits != Fit::No {
+        return None;
+    }
+    let part = setting.part();
+    let by = |accumulate: u32| Setting { accumulate, ..setting.clone() };
+    let counts = (1..=part.max(1).ilog2()).map(|power| 1u32 << power).filter(|n| part.is_multiple_of(*n));
+    counts.map(by).find(|setting| row(setting, points).fits == Fit::Yes)
+}
+
+#[cfg(test)]
+mod tests;
