@@ -4,6 +4,7 @@
 //! - `remat`: the backward pass rematerialises values instead of keeping them; `cotangent_remat` does so for cotangents
 //!   where they are added.
 //! - `pace`: variable updates do not wait for the end of the program.
+//! - `partition`: a step is laid over the model axis, by shardings.
 //! - `amp`: automatic mixed precision.
 //! - `tidy`: folds exact conversions, merges common subexpressions, removes dead code.
 //!
@@ -18,6 +19,7 @@ mod glob;
 pub mod grad;
 mod order;
 pub mod pace;
+pub mod partition;
 pub mod remat;
 pub mod tidy;
 
