@@ -287,7 +287,7 @@ NETWORKS = {
 
 # What is smaller where a step runs on a CPU: the same layers and widths, of smaller images or fewer layers.
 SMALLER = {
-    "resnet50": {"inputs": (floats(64, 64, 3),)},
+    "resnet50": {"inputs": (floats(96, 96, 3),)},
     "bert_base": {
         "model": partial(Bert, layers=2, vocabulary=8192),
         "inputs": (integers(8192, 128),),
