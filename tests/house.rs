@@ -355,9 +355,12 @@ fn an_op_is_added_in_the_seven_files_that_the_guide_names() {
         steps.map(|line| line.split_once("](../").expect("a step links its file").1.split_once(')').unwrap().0);
     let named: BTreeSet<PathBuf> = linked.map(PathBuf::from).collect();
     assert_eq!(named.len(), 7, "{named:?}");
-    let is_of_tests = |path: &Path| path.ends_with("tests.rs") || path.ends_with("samples.rs");
+    // StableHLO's text is XLA's to read where our reader does not know an op: that step is left to who wants it.
+    let is_beside = |path: &Path| {
+        path.ends_with("tests.rs") || path.ends_with("samples.rs") || path.starts_with("src/foreign/stablehlo/read")
+    };
     let knows = |code: &Code| ["ReducePrecision", "reduce_precision"].iter().any(|name| code.names.contains(*name));
-    let found = sources().iter().filter(|(path, code)| !is_of_tests(path) && knows(code));
+    let found = sources().iter().filter(|(path, code)| !is_beside(path) && knows(code));
     assert_eq!(found.map(|(path, _)| path.clone()).collect::<BTreeSet<_>>(), named);
 }
 

@@ -2,7 +2,8 @@
 //! ([`stablehlo`]).
 //!
 //! StableHLO comes in through XLA's own converter, in a child process ([`hlo_of_stablehlo`]); what it answers is kept by
-//! content. It goes out through a printer of our own. This room does not read HLO text or protos (`hlo`), and opens no
+//! content. Text whose every op is certain is read here instead, which takes a small part of the time
+//! ([`stablehlo::read`]). It goes out through a printer of our own. This room does not read HLO text or protos (`hlo`), and opens no
 //! file that a user names: it is given bytes.
 
 mod cache;
@@ -16,13 +17,13 @@ pub use error::ForeignError;
 pub use kind::{Kind, Other, of_proto};
 
 use crate::hlo::proto::decode;
-use crate::hlo::{Metadata, Module};
+use crate::hlo::{Metadata, Module, verify};
 use crate::pjrt::{ChildSpec, Setup, hlo_of_stablehlo};
 
 /// A module from StableHLO: MLIR as text or bytecode, a portable artifact, or a file of `jax.export` around one.
 ///
-/// It is decoded, and not yet verified. The name by which messages and source locations call the file is `name`. Answers
-/// are kept in the cache directory of `setup`, by content.
+/// It is decoded, and may not be verified. The name by which messages and source locations call the file is `name`. The
+/// converter's answers are kept in the cache directory of `setup`, by content.
 ///
 /// # Errors
 /// [`ForeignError`]: what has no HLO, with its line; another dialect; a converter that cannot be had.
@@ -31,6 +32,9 @@ pub fn read(bytes: &[u8], name: &str, setup: &Setup, spec: &ChildSpec) -> Result
         Kind::JaxExport => Some(jax_export::read(bytes).ok_or(ForeignError::Damaged { name: name.to_string() })?),
         _ => None,
     };
+    if let Some(module) = read_here(bytes, name) {
+        return Ok(module);
+    }
     let program = exported.as_ref().map_or(bytes, |exported| exported.module);
     let cache = setup.cache_dir.as_deref().map(|folder| cache::Cache::of(folder, program));
     let kept = cache.as_ref().and_then(cache::Cache::read);
@@ -59,6 +63,13 @@ pub fn read(bytes: &[u8], name: &str, setup: &Setup, spec: &ChildSpec) -> Result
         }
     }
     Ok(module)
+}
+
+/// A module from a text that needs no converter. What does not verify is XLA's to refuse, in its words.
+fn read_here(bytes: &[u8], name: &str) -> Option<Module> {
+    let _span = tracing::info_span!("read", n_bytes = bytes.len()).entered();
+    let module = stablehlo::read(std::str::from_utf8(bytes).ok()?, name)?;
+    verify(&module).is_ok().then_some(module)
 }
 
 /// A program in text that has no locations of its own is located in its text, a file without a name: `-`.

@@ -1,13 +1,15 @@
 //! StableHLO that was changed at random, through the one door: no panic here and no hang, whatever XLA's converter does.
+//! What is read without the converter is a program to the converter too, with the same arguments and results.
 //!
 //! `BF16SCOPE_MUTATIONS=2000` asks for so many cases; each is its number.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bf16scope::foreign;
-use bf16scope::hlo::verify;
-use bf16scope::pjrt::{ChildSpec, PluginSpec, Setup, locate};
+use bf16scope::foreign::{self, stablehlo};
+use bf16scope::hlo::proto::decode;
+use bf16scope::hlo::{Module, Shape, verify};
+use bf16scope::pjrt::{ChildSpec, PluginSpec, Setup, hlo_of_stablehlo, locate};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -29,9 +31,8 @@ fn changed_stablehlo_is_read_or_refused() {
     std::os::unix::fs::symlink(plugins, cache.path().join("plugins")).unwrap();
     let setup = Setup { cache_dir: Some(cache.path().to_path_buf()), ..Setup::from_env() };
     let spec = ChildSpec::new(env!("CARGO_BIN_EXE_bf16scope"));
-    let n_cases = std::env::var("BF16SCOPE_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(N_CASES);
-    let (mut n_read, mut n_refused) = (0, 0);
-    for case in 0..n_cases {
+    let (mut n_read, mut n_here, mut n_refused) = (0, 0, 0);
+    for case in cases() {
         let mut random = SmallRng::seed_from_u64(case);
         let mut bytes = seeds[random.random_range(0..seeds.len())].clone();
         for _ in 0..random.random_range(1..4) {
@@ -43,6 +44,14 @@ fn changed_stablehlo_is_read_or_refused() {
             Ok(module) => {
                 n_read += 1;
                 drop(verify(&module));
+                let text = std::str::from_utf8(&bytes).ok();
+                if text.is_some_and(|text| stablehlo::read(text, "changed.mlir").is_some_and(|here| here == module)) {
+                    n_here += 1;
+                    let hlo = hlo_of_stablehlo(&bytes, &setup, &spec);
+                    let hlo = hlo.unwrap_or_else(|error| panic!("case {case} is read here, and XLA says: {error}"));
+                    let hlo = decode::from_bytes(&hlo).unwrap();
+                    assert_eq!(signature(&module), signature(&hlo), "case {case}");
+                }
             }
             Err(error) => {
                 n_refused += 1;
@@ -51,8 +60,24 @@ fn changed_stablehlo_is_read_or_refused() {
         }
         assert!(began.elapsed() < PATIENCE, "case {case} took {:?}", began.elapsed());
     }
-    println!("{n_read} read, {n_refused} refused");
+    println!("{n_read} read, {n_here} of them without the converter, {n_refused} refused");
     assert!(n_read > 0 && n_refused > 0, "{n_read} read, {n_refused} refused");
+}
+
+/// As many as are asked for, or a range of them: `BF16SCOPE_MUTATIONS=700..720`.
+fn cases() -> std::ops::Range<u64> {
+    let asked = std::env::var("BF16SCOPE_MUTATIONS").unwrap_or_default();
+    match asked.split_once("..") {
+        Some((first, end)) => first.parse().unwrap()..end.parse().unwrap(),
+        None => 0..asked.parse().unwrap_or(N_CASES),
+    }
+}
+
+/// What a module takes and gives, and which of it may share memory.
+fn signature(module: &Module) -> (Vec<Shape>, Shape, usize) {
+    let entry = module.entry();
+    let parameters = entry.parameters().into_iter().map(|id| entry.instr(id).shape.without_layout());
+    (parameters.collect(), entry.result_shape().without_layout(), module.input_output_alias.len())
 }
 
 /// One change: a byte, a piece taken out, doubled, or put elsewhere.

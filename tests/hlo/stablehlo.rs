@@ -7,7 +7,7 @@ use bf16scope::foreign::{self, ForeignError, stablehlo};
 use bf16scope::hlo::alone::{NotAlone, several_devices};
 use bf16scope::hlo::proto::{decode, encode};
 use bf16scope::hlo::{AliasKind, Literal, Module, Op, Shape, text, verify};
-use bf16scope::pjrt::{ChildSpec, CompileOptions, PluginSpec, Setup, locate};
+use bf16scope::pjrt::{ChildSpec, CompileOptions, PluginSpec, Setup, hlo_of_stablehlo, locate};
 use std::path::{Path, PathBuf};
 
 use crate::run::run_bytes;
@@ -71,6 +71,47 @@ fn every_form_of_jax_computes_what_its_hlo_does() {
             assert!(found == expected, "{name}.{form} computes something else");
         }
     }
+}
+
+/// Bits of results, so that NaN is NaN.
+fn bits(literals: &[Literal]) -> Vec<&[u8]> {
+    let bytes = literals.iter().map(|literal| match literal {
+        Literal::Array { bytes, .. } => &bytes[..],
+        other => panic!("{other:?}"),
+    });
+    bytes.collect()
+}
+
+/// What is read without XLA's converter is what the converter makes of it: the same aliases, and the same bits.
+fn is_read_here_as_by_xla(text: &str, name: &str) {
+    let here = stablehlo::read(text, name).unwrap_or_else(|| panic!("{name} is not read without the converter"));
+    verify(&here).unwrap_or_else(|errors| panic!("{name}: {errors}"));
+    let hlo = hlo_of_stablehlo(text.as_bytes(), &Setup::from_env(), &ChildSpec::new(env!("CARGO_BIN_EXE_bf16scope")));
+    let by_xla = decode::from_bytes(&hlo.unwrap_or_else(|error| panic!("{name}: {error}"))).unwrap();
+    assert_eq!(here.name, by_xla.name);
+    assert_eq!(here.input_output_alias, by_xla.input_output_alias, "{name}");
+    let (found, expected) = (results(&here), results(&by_xla));
+    let (found, expected) = (bits(&found), bits(&expected));
+    assert_eq!(found.len(), expected.len());
+    for (idx, (found, expected)) in found.into_iter().zip(expected).enumerate() {
+        assert!(found == expected, "{name}: result {idx} is something else:\n{found:?}\n{expected:?}");
+    }
+}
+
+#[test]
+fn text_that_needs_no_converter_is_read_as_xla_reads_it() {
+    let mlp = std::fs::read_to_string(data("mlp.mlir")).unwrap();
+    is_read_here_as_by_xla(&mlp, "mlp.mlir");
+    let forms = std::fs::read_to_string(data("forms.mlir")).unwrap();
+    is_read_here_as_by_xla(&forms, "forms.mlir");
+    // Three functions of CHLO are XLA's; the rest of `many` is not.
+    let many = std::fs::read_to_string(data("many.mlir")).unwrap();
+    assert!(stablehlo::read(&many, "many.mlir").is_none());
+    let top = "%values, %indices = chlo.top_k(%7, k = 2) : tensor<64x4xf32> -> (tensor<64x2xf32>, tensor<64x2xi32>)";
+    let slice = "%values = stablehlo.slice %7 [0:64, 1:3] : (tensor<64x4xf32>) -> tensor<64x2xf32>\n    \
+                 %indices = stablehlo.iota dim = 0 : tensor<64x2xi32>";
+    let most = many.replace("chlo.erf_inv", "chlo.erf").replace("chlo.digamma", "chlo.square").replace(top, slice);
+    is_read_here_as_by_xla(&most, "most.mlir");
 }
 
 #[test]

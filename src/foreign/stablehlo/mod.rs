@@ -12,7 +12,10 @@
 //! Source: the StableHLO specification, version 1.0, and MLIR's language reference (generic form of an operation).
 
 mod attributes;
+mod read;
 mod types;
+
+pub use self::read::read;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

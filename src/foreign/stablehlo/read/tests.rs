@@ -1,0 +1,111 @@
+//! What is read, and what is left to XLA's converter.
+
+use super::read;
+use crate::hlo::text::{PrintOptions, print};
+use crate::hlo::{Op, verify};
+
+fn function(body: &str) -> String {
+    format!(
+        "module @m {{\n  func.func public @main(%arg0: tensor<2xf32>, %arg1: tensor<2xf32>) -> tensor<2xf32> {{\n{body}\n  }}\n}}\n"
+    )
+}
+
+/// Whether a body of two arrays that gives one is read; and if, that it verifies.
+fn is_read(body: &str) -> bool {
+    let module = read(&function(body), "m.mlir");
+    module.is_some_and(|module| verify(&module).is_ok())
+}
+
+const RETURN: &str = "    return %0 : tensor<2xf32>";
+
+#[test]
+fn an_op_knows_its_line_and_a_constant_is_written_once() {
+    let text = function(
+        "    %cst = stablehlo.constant dense<1.0> : tensor<f32>\n    %cst_0 = stablehlo.constant dense<1.0> : tensor<f32>\n    \
+         %1 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<2xf32>\n    \
+         %2 = stablehlo.broadcast_in_dim %cst_0, dims = [] : (tensor<f32>) -> tensor<2xf32>\n    \
+         %3 = stablehlo.add %1, %2 : tensor<2xf32>\n    %0 = stablehlo.convert %3 : tensor<2xf32>\n    return %0 : tensor<2xf32>",
+    );
+    let module = read(&text, "m.mlir").unwrap();
+    verify(&module).unwrap();
+    let printed = print(&module, &PrintOptions::default());
+    let n = |word: &str| printed.matches(word).count();
+    assert_eq!((n(" constant("), n(" broadcast("), n(" convert(")), (1, 1, 0), "{printed}");
+    let add = module.entry().instructions.iter().find(|instr| matches!(instr.op, Op::Binary(_))).unwrap();
+    assert_eq!((add.metadata.source_file.as_str(), add.metadata.source_line), ("m.mlir", 7));
+}
+
+#[test]
+fn what_is_not_certain_is_left_to_xla() {
+    assert!(is_read(&format!("    %0 = stablehlo.add %arg0, %arg1 : tensor<2xf32>\n{RETURN}")));
+    for body in [
+        // Unknown, or said with more than is known.
+        "%0 = stablehlo.cosh %arg0 : tensor<2xf32>",
+        "%0 = tosa.abs %arg0 : tensor<2xf32>",
+        "%0 = chlo.digamma %arg0 : tensor<2xf32> -> tensor<2xf32>",
+        "%0 = stablehlo.add %arg0, %arg1 {mhlo.sharding = \"{replicated}\"} : tensor<2xf32>",
+        "%0 = stablehlo.add %arg0, %arg1 : tensor<2xf32> loc(#loc1)",
+        "%0 = stablehlo.custom_call @f(%arg0) : (tensor<2xf32>) -> tensor<2xf32>",
+        // Wrong: types, names, shapes.
+        "%0 = stablehlo.add %arg0, %arg1 : tensor<3xf32>",
+        "%0 = stablehlo.add %arg0, %arg1, : tensor<2xf32>",
+        "%0 = stablehlo.add %arg0, %arg2 : tensor<2xf32>",
+        "%0 = stablehlo.add %arg0 : tensor<2xf32>",
+        "%0 = stablehlo.and %arg0, %arg1 : tensor<2xf32>",
+        "%0:2 = stablehlo.add %arg0, %arg1 : tensor<2xf32>",
+        "%0:0 = stablehlo.add %arg0, %arg1 : tensor<2xf32>",
+        "%0 = stablehlo.add %arg0, %arg1#1 : tensor<2xf32>",
+        "%arg0 = stablehlo.add %arg0, %arg1 : tensor<2xf32>\n    %0 = stablehlo.abs %arg0 : tensor<2xf32>",
+        "%0 = stablehlo.convert %arg0 : (tensor<2xf32>) -> tensor<3xf32>",
+        "%0 = stablehlo.slice %arg0 [0:3] : (tensor<2xf32>) -> tensor<2xf32>",
+        "%0 = stablehlo.transpose %arg0, dims = [1] : (tensor<2xf32>) -> tensor<2xf32>",
+        "%0 = stablehlo.broadcast_in_dim %arg0, dims = [1] : (tensor<2xf32>) -> tensor<2xf32>",
+        "%0 = stablehlo.compare LT, %arg0, %arg1, SIGNED : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>",
+        "%0 = call @main(%arg0, %arg1) : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>",
+        "%0 = call @nobody(%arg0) : (tensor<2xf32>) -> tensor<2xf32>",
+        // A value of outside where a reduction cannot see it, and a name that is taken.
+        "%0 = stablehlo.reduce(%arg0 init: %arg1) applies stablehlo.add across dimensions = [] : (tensor<2xf32>, \
+         tensor<2xf32>) -> tensor<2xf32>",
+    ] {
+        assert!(!is_read(&format!("    {body}\n{RETURN}")), "{body}");
+    }
+    let whole = function(&format!("    %0 = stablehlo.add %arg0, %arg1 : tensor<2xf32>\n{RETURN}"));
+    assert!(read(&whole, "m").is_some());
+    for (word, other) in [
+        ("module @m {", "module @m attributes {mhlo.num_partitions = 2 : i32} {"),
+        ("%arg1: tensor<2xf32>)", "%arg1: tensor<2xf32> {mhlo.sharding = \"{replicated}\"})"),
+        ("%arg1: tensor<2xf32>)", "%arg1: tensor<2xf32> {tf.aliasing_output = 1 : i32})"),
+        ("-> tensor<2xf32> {", "-> tensor<3xf32> {"),
+        ("@main", "@other"),
+        ("}\n}\n", "}\n"),
+        ("}\n}\n", "}\n}\n{-# dialect_resources: {} #-}"),
+        ("return %0 : tensor<2xf32>", "return %0 : tensor<2xf32>\n    return %0 : tensor<2xf32>"),
+        ("return %0 : tensor<2xf32>", ""),
+        ("}\n}\n", "}\n  func.func private @unused() {\n    return\n  }\n}\n"),
+    ] {
+        assert!(whole.contains(word), "{word}");
+        assert!(read(&whole.replacen(word, other, 1), "m").is_none(), "{other}");
+    }
+}
+
+#[test]
+fn no_depth_and_no_cut_ends_the_process() {
+    let deep = format!("    %0 = \"stablehlo.if\"(%arg0) {}", "({ %1 = \"stablehlo.if\"(%arg0) ".repeat(10_000));
+    assert!(read(&function(&deep), "m").is_none());
+    let call = |n: usize| {
+        format!(
+            "  func.func private @f{n}(%arg0: tensor<f32>) -> tensor<f32> {{\n    %0 = call @f{}(%arg0) : (tensor<f32>) -> \
+             tensor<f32>\n    return %0 : tensor<f32>\n  }}\n",
+            n + 1
+        )
+    };
+    let calls: String = (0..10_000).map(call).collect();
+    let main = function("    %0 = call @f0(%arg0) : (tensor<2xf32>) -> tensor<2xf32>\n    return %0 : tensor<2xf32>");
+    let main = main.replace("tensor<2xf32>", "tensor<f32>");
+    assert!(read(&main.replace("  }\n}\n", &format!("  }}\n{calls}}}\n")), "m").is_none());
+    let text = include_str!("../../../../tests/data/stablehlo/mlp.mlir");
+    assert!(read(text, "m").is_some());
+    for end in (0..text.trim_end().len()).step_by(7) {
+        assert!(read(&text[..end], "m").is_none(), "{end}");
+    }
+}
