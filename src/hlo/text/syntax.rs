@@ -4,6 +4,7 @@
 use super::error::ParseErrorKind;
 use super::lex::{Cursor, Fault, Read, Span};
 use crate::hlo::{Computation, Instruction, Shape};
+use std::collections::HashSet;
 
 /// Bytes that a name takes beside itself: in the table of names, and in the order that is made of what has them.
 const PER_NAME: usize = 160;
@@ -135,15 +136,32 @@ impl<'a> Part<'a> {
     }
 }
 
-/// `, name=value` as often as it stands there.
+/// `, name=value` as often as it stands there, no name twice.
 fn attributes<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read<Listed> {
+    /// Among so few names looking at each is fastest.
+    const N_FEW: usize = 16;
     let start = all.len();
+    let mut many: HashSet<&str> = HashSet::new();
     while cursor.eat(",") {
+        cursor.skip_blank();
+        let offset = cursor.pos;
         let name = cursor.word("an attribute's name")?;
         cursor.expect("=")?;
         let value = cursor.value()?;
         if value.start == value.end {
             return Err(cursor.expected(format!("a value of `{name}`")));
+        }
+        let before = &all[start..];
+        if before.len() == N_FEW {
+            many.extend(before.iter().map(|attribute| attribute.name));
+        }
+        let is_known = match before.len() < N_FEW {
+            true => before.iter().any(|attribute| attribute.name == name),
+            false => !many.insert(name),
+        };
+        if is_known {
+            let kind = ParseErrorKind::DuplicateName { what: "attribute", name: name.to_string() };
+            return Err(Fault::new(offset, kind));
         }
         // Name and value become strings of their own where the IR does not model them.
         let n_bytes = name.len() + value.end - value.start + size_of::<(String, String)>();

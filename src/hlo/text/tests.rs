@@ -234,6 +234,10 @@ fn errors_say_where_and_what() {
             "ROOT y = s8[2] constant({1})",
             "m.hlo:5:29: found `}`, expected 2 elements in dimension 0 of s8[2], here are 1",
         ),
+        (
+            "y = f32[] negate(x), sharding={replicated},\n    sharding={maximal device=0}",
+            "m.hlo:6:5: the attribute `sharding` is defined twice",
+        ),
         ("x = f32[] constant(0)", "m.hlo:5:3: the instruction `x` is defined twice"),
         (
             "ROOT y = f32[2]{0} negate(x), dimensions={0}, foo={1}",
@@ -280,7 +284,7 @@ fn memory_is_bounded() {
         of_entry(format!("t = f32[{}1] negate(x)\n", many("1,"))),
         of_entry(format!("t = f32[1]{{0:T{}}} negate(x)\n", many("(1)"))),
         of_entry(format!("t = f32[] negate({}x)\n", many("x,"))),
-        of_entry(format!("t = f32[] negate(x){}\n", many(",a=b"))),
+        of_entry(format!("t = f32[] negate(x){}\n", (0..2000).map(|i| format!(",a{i}=b")).collect::<String>())),
         of_entry(format!("t = f32[] negate(x),frontend_attributes={{{}a=\"\"}}\n", many("a=\"\","))),
         of_entry(format!("t = f32[] negate(x),metadata={{{}a=b}}\n", many("a=b "))),
         of_entry(format!("t = f32[] negate(x),sharding={{{}{{manual}}}}\n", many("{manual},"))),
