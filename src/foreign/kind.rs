@@ -117,9 +117,10 @@ fn is_mlir_text(text: &[u8]) -> bool {
     let starts = |word: &str, ends: &[u8]| {
         text.strip_prefix(word.as_bytes()).is_some_and(|rest| rest.first().is_some_and(|byte| ends.contains(byte)))
     };
-    let is_alias = matches!(text, [b'#' | b'!', b'a'..=b'z', ..])
+    let is_alias = matches!(text, [b'#' | b'!', b'a'..=b'z' | b'A'..=b'Z' | b'_', ..])
         && memchr::memchr(b'\n', text).is_some_and(|end| memmem::find(&text[..end], b" = ").is_some())
-        && (memmem::find(text, b"\nmodule").is_some() || text.starts_with(b"#loc"));
+        && (["\nmodule", "\nfunc.func"].iter().any(|word| memmem::find(text, word.as_bytes()).is_some())
+            || text.starts_with(b"#loc"));
     is_alias
         || starts("module", b" {\n\r@")
         || starts("builtin.module", b" {\n\r@")
@@ -260,6 +261,7 @@ mod tests {
             (b"module {\n}", "MLIR"),
             (b"#loc1 = loc(\"x\")\nmodule @m {", "MLIR"),
             (b"!t = tensor<2xf32>\nmodule @m {", "MLIR"),
+            (b"#SV = #sparse_tensor.encoding<{ map = (d0) -> (d0 : compressed) }>\nmodule @m {", "MLIR"),
             (b"\"builtin.module\"() <{", "MLIR"),
             (b"ML\xefR\rStableHLO", "MLIR"),
             (b"model: {kind: mlp}", "unknown"),
