@@ -97,7 +97,7 @@ pub(super) fn check(module: &Module, path: &Path) -> anyhow::Result<()> {
 }
 
 /// What to say of a module that XLA has compiled, to a user whose command compiles programs.
-fn already_compiled(module: &Module, path: &Path) -> String {
+pub(super) fn already_compiled(module: &Module, path: &Path) -> String {
     let by = if is_tpus(module) { "XLA's TPU compiler" } else { "XLA" };
     let devices = devices_of_compiled(module);
     let of = if devices.is_one() { String::new() } else { format!("one device's part of a program over {devices}, ") };

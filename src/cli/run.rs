@@ -125,9 +125,14 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let compile_seconds = began.elapsed().as_secs_f64();
     spinner.finish_and_clear();
     drop(bytes);
-    let (buffers, run_seconds) = execute(&client, &executable, &mut inputs)?;
+    // Some of what another XLA has made this one runs; and what not, it says when it runs.
+    let explained = |error: anyhow::Error| match module.is_scheduled && format!("{error:#}").contains("Unsupported") {
+        true => error.context(module_file::already_compiled(&module, &args.module)),
+        false => error,
+    };
+    let (buffers, run_seconds) = execute(&client, &executable, &mut inputs).map_err(explained)?;
     let whole = buffers.into_iter().map(|buffer| vec![buffer]).collect();
-    let outputs = results(whole, |_| None, npz.as_mut(), args.raw_bf16)?;
+    let outputs = results(whole, |_| None, npz.as_mut(), args.raw_bf16).map_err(explained)?;
     npz.map(NpzWriter::finish).transpose()?;
     let outcome = Outcome {
         module: module.name.clone(),

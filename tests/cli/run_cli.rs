@@ -548,4 +548,17 @@ fn a_scheduled_module_runs() {
     );
     folder.stdout(&["run", "m.hlo", "--outputs", "out.npz"]);
     assert_eq!(f32s(&mut folder.npz("out.npz"), "out0"), [-2.0, -4.0]);
+    // With another XLA's fusions in it, it does not: what to give instead is said.
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/xla_today/jax_cpu_step.after.txt");
+    folder.text("step.txt", &std::fs::read_to_string(text).unwrap());
+    let error = folder.stderr(&["run", "step.txt", "--random", "1"]);
+    assert!(
+        error.starts_with(
+            "bf16scope: step.txt: XLA compiled this module already (is_scheduled=true): it is written for its back end, and no \
+             program to compile again\nhelp: give the module from before optimization: JAX's lowered.as_text(\"hlo\"), not \
+             compiled.as_text(); of --xla_dump_to the file *before_optimizations*\n"
+        ),
+        "{error}"
+    );
+    assert!(error.contains("Unsupported fusion instruction"), "{error}");
 }
