@@ -17,6 +17,11 @@ use crate::pjrt::available_memory;
 /// Random integers are below this: small enough to be labels and indices of most programs, and never negative.
 const RANDOM_INTS: u64 = 8;
 
+/// A seed, as an argument.
+pub(super) fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("expected a whole number from 0 to {}, such as 1", u64::MAX))
+}
+
 /// An array that the entry computation takes: a parameter, or a leaf of the one tuple that it takes instead.
 #[derive(Clone, Debug)]
 pub(super) struct Parameter {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
-use super::arrays::Inputs;
+use super::arrays::{Inputs, seed};
 use super::child::LimitArgs;
 use super::policy::PolicyArgs;
 use super::{Context, Status, again, emit, module_file, progress};
@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE.npz")]
     inputs: Option<PathBuf>,
     /// Draw at random what --inputs does not supply
-    #[arg(long, value_name = "SEED", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SEED", value_parser = seed, allow_negative_numbers = true)]
     random: Option<u64>,
     #[command(flatten)]
     policy: PolicyArgs,
@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long)]
     flush_subnormals: bool,
     /// Largest scaled error that a result may have; if one exceeds it, search for what to keep in f32
-    #[arg(long, value_name = "ERROR", value_parser = budget)]
+    #[arg(long, value_name = "ERROR", value_parser = budget, allow_negative_numbers = true)]
     budget: Option<f64>,
     /// Where to write the policy that a search found [default: MODULE.policy.yaml in the current directory]
     #[arg(long, value_name = "FILE", requires = "budget")]

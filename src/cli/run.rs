@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use serde::Serialize;
 
-use super::arrays::{self, Inputs, Source, Summary};
+use super::arrays::{self, Inputs, Source, Summary, seed};
 use super::child::LimitArgs;
 use super::{Context, Status, emit, module_file, policy, progress};
 use crate::data::npz::NpzWriter;
@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE.npz")]
     outputs: Option<PathBuf>,
     /// Draw at random what --inputs does not supply
-    #[arg(long, value_name = "SEED", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SEED", value_parser = seed, allow_negative_numbers = true)]
     random: Option<u64>,
     /// Write the bits of bf16 results as uint16, not their values as float32
     #[arg(long, requires = "outputs")]

@@ -53,6 +53,23 @@ fn over_the_budget_is_exit_1_and_a_policy_that_is_not() {
     assert!(stdout.contains("within the budget of 1.00e-4"), "{stdout}");
 }
 
+/// `-1` was an unexpected argument, and a seed that is none an "invalid digit found in string".
+#[test]
+fn a_budget_or_a_seed_that_is_none_says_what_is_expected() {
+    let folder = folder();
+    for (flag, value, expected) in [
+        ("--budget", "-1", "expected a number over 0, such as 1e-2"),
+        ("--random", "x", "expected a whole number from 0 to 18446744073709551615, such as 1"),
+        ("--random", "-1", "expected a whole number from 0 to 18446744073709551615, such as 1"),
+    ] {
+        let output = bf16scope(folder.path(), &["audit", "cancels.txt", flag, value]);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(&format!("invalid value '{value}' for '{flag} ")), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
+    }
+}
+
 #[test]
 fn json_holds_every_instruction_and_the_page_too() {
     let folder = folder();

@@ -240,3 +240,17 @@ fn a_run_on_other_data_does_not_go_on() {
         "{error}"
     );
 }
+
+#[test]
+fn an_explanation_of_nothing_in_hbm_says_so() {
+    // Of two products whose values stay on the chip, tables without a row were shown.
+    let folder = Folder::new();
+    let text = "HloModule two, is_scheduled=true\n\nENTRY main {\n  x = f32[8,128]{1,0:T(8,128)} parameter(0)\n  y = \
+                f32[8,128]{1,0:T(8,128)S(1)} negate(x)\n  ROOT z = f32[8,128]{1,0:T(8,128)} negate(y)\n}\n";
+    folder.write("two.hlo", &[text]);
+    let output = folder.run(&["explain", "two.hlo", "--target", "tpu-v3"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("No temporary is in HBM: "), "{text}");
+    assert!(!text.contains("Alive at the peak") && !text.contains("By layer: 0"), "{text}");
+}

@@ -63,6 +63,11 @@ fn memory(out: &mut String, subject: &Explained, n_rows: usize, screen: Screen) 
     );
     let _ = writeln!(out, "{}\n", sparkline(&memory.timeline, screen));
     let alive = memory.live.len();
+    if alive == 0 {
+        let _ =
+            writeln!(out, "No temporary is in HBM: what is computed fits on the chip, or goes straight to a result");
+        return findings(out, memory, n_rows, screen);
+    }
     let _ = writeln!(out, "Alive at the peak: {} of {alive} buffers", alive.min(n_rows));
     let mut table = Table::new([
         Column::number("bytes"),
