@@ -14,13 +14,15 @@ use crate::hlo::verify::verify_ids;
 use crate::report::{self, Column, Screen, Table};
 use crate::tpu::explain::explain;
 use crate::tpu::verdict::{self, Candidate, Evidence};
-use crate::tpu::{Answer, CompileReport, Compiled, Compiler, Target, TpuError, Version};
+use crate::tpu::{Answer, CompileReport, Compiled, Compiler, Links, Target, TpuError, Version};
 use crate::tuning::Tuning;
 
 const EXAMPLES: &str = "\
 Examples:
   bf16scope compile examples/resnet50.yaml --target tpu-v2 --batch 64 --compare
           f32 beside bf16: memory, flops, bytes, cycles, images/s (about two minutes)
+  bf16scope compile examples/digits.yaml --target tpu-v3:2x2 --mesh data=8
+          one core's share of a step over eight cores, and what they sum: dtype, bytes, time
   bf16scope compile examples/digits.yaml --target tpu-v3:4x4 --json
           the bf16 training step for a core of a 32-core slice, as JSON
   bf16scope compile examples/resnet50.yaml --program infer --batch 1
@@ -114,6 +116,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         let target = args.target.to_string();
         context.print_json(&serde_json::json!({
             "target": target, "batch": batch, "variables": variables, "tune": tuning, "libtpu": libtpu, "devices": devices,
+            "links": Links::of(&args.target).filter(|_| !devices.is_one()),
             "reports": entries, "verdict": verdict,
         }))?;
     } else {
@@ -210,7 +213,7 @@ fn render(
         text += &table.render(screen);
         let named: Vec<(&str, &CompileReport)> =
             entries.iter().filter_map(|entry| Some((entry.precision.as_str(), entry.outcome.report()?))).collect();
-        text += &several::notes(&named, screen);
+        text += &several::notes(&named, &args.target, screen);
     }
     for entry in entries {
         if let Outcome::DoesNotFit { out_of_memory } = &entry.outcome {

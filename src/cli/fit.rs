@@ -20,18 +20,21 @@ use self::source::{BatchDim, Source};
 use super::child::LimitArgs;
 use super::compile::compiler;
 use super::emit::{check_names, replace};
+use super::mesh::{MeshArgs, check_slice};
 use super::program::Which;
 use super::subjects::CompareArgs;
 use super::tune::TuneArg;
 use super::{Context, Status, progress, signals};
 use crate::graph::Precision;
 use crate::hlo::Module;
+use crate::hlo::devices::{Devices, Placement};
 use crate::hlo::proto::encode;
 use crate::pjrt::PjrtError;
 use crate::report::plot::curves;
 use crate::report::{self, Column, Screen, Table};
 use crate::tpu::fit::{Found, MULTIPLE, Outcome, Row, Step, Summary, Trial, search, search_among, summarize};
 use crate::tpu::{Answer, Compiler, Target, TpuError};
+use crate::train::Mesh;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,6 +42,8 @@ Examples:
           how far f32 and bf16 go, and which batch is best (some 17 compiles of 1 to 2 minutes on two cores)
   bf16scope fit examples/digits.yaml --target tpu-v2,tpu-v3 --max-batch 4096 --html fit.html
           two TPUs, and a page with the plot of batch against memory and speed (compiles of seconds)
+  bf16scope fit examples/bert_base.yaml --target tpu-v3:4x4 --mesh data=32
+          the largest part of a batch for each core of a slice
   bf16scope fit exported/ --batch-dim 0:0 --target tpu-v3
           modules that another framework exported at several batches; the first axis of parameter 0 is the batch
   bf16scope fit exported/ --batch-dim 0:0 --compare --policy bf16_scope
@@ -75,6 +80,8 @@ pub struct Args {
     #[arg(long, value_enum)]
     program: Option<Which>,
     #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
     tune: TuneArg,
     /// The largest batch to try
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
@@ -87,7 +94,7 @@ pub struct Args {
     batch_dim: Option<BatchDim>,
     /// Instead of searching, compile one batch of a model's training step with each lever (bf16 scope, bf16 weights,
     /// …) and report what each saves over the plain program, whose precision is --precision [default: f32]
-    #[arg(long, conflicts_with_all = ["max_batch", "multiple", "batch_dim", "program", "tune", "svg", "compare", "policy"])]
+    #[arg(long, conflicts_with_all = ["max_batch", "multiple", "batch_dim", "program", "tune", "svg", "compare", "policy", "devices", "mesh"])]
     levers: bool,
     /// The batch for --levers, instead of the file's
     #[arg(long, value_name = "N", requires = "levers", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
@@ -139,6 +146,8 @@ struct Fit {
     program: &'static str,
     /// `images`, `examples` or `runs`.
     unit: &'static str,
+    /// The cores that a step is over: a batch is one core's part.
+    mesh: Mesh,
     libtpu: String,
     series: Vec<Series>,
 }
@@ -152,13 +161,20 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.levers {
         return levers::run(args, context);
     }
-    let source = Source::open(&args.model, args.program, &args.precision, args.batch_dim.as_ref(), &args.compare)?;
+    let source =
+        Source::open(&args.model, args.program, &args.precision, args.batch_dim.as_ref(), &args.compare, &args.mesh)?;
     ensure!(
         !(source.is_foreign() && args.tune.is_some()),
         "--tune chooses among a model's programs, and {} holds modules",
         args.model.display()
     );
-    let compiler = compiler(args.fresh, source.is_foreign(), &args.limits, context);
+    let mesh = source.mesh();
+    for target in &args.target {
+        check_slice(mesh, 1, target)?;
+    }
+    let devices = Devices { replicas: mesh.data.get() as usize, partitions: 1 };
+    let compiler = compiler(args.fresh, source.is_foreign(), &args.limits, context)
+        .over(Placement { devices, ..Placement::default() });
     let targets = without_repeats(&args.target);
     let mut watch = Watch::new(context.quiet, targets.len() * source.precisions().len());
     keep_what_is_compiled(context.quiet)?;
@@ -173,6 +189,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         model: args.model.display().to_string(),
         program: source.program(),
         unit: source.unit(),
+        mesh,
         libtpu: compiler.libtpu()?,
         series,
     };
@@ -375,7 +392,7 @@ impl Watch {
 }
 
 /// Seconds, for someone who decides whether to wait.
-fn minutes(seconds: f64) -> String {
+pub(super) fn minutes(seconds: f64) -> String {
     match seconds {
         s if s < 90.0 => format!("{s:.0} s"),
         s => format!("{:.0} min", s / 60.0),
@@ -384,9 +401,17 @@ fn minutes(seconds: f64) -> String {
 
 fn json(fit: &Fit) -> serde_json::Value {
     serde_json::json!({
-        "model": fit.model, "program": fit.program, "unit": fit.unit, "libtpu": fit.libtpu, "series": fit.series,
+        "model": fit.model, "program": fit.program, "unit": fit.unit, "devices": fit.mesh.data, "libtpu": fit.libtpu, "series": fit.series,
         "answers": words::answers(fit),
     })
+}
+
+/// What a batch is of.
+fn of_core(mesh: Mesh) -> String {
+    match mesh.data.get() {
+        1 => "one core".to_string(),
+        n => format!("one core's part of a batch over {n} cores, whose gradients are summed in f32"),
+    }
 }
 
 /// A table, what failed, and the answers in words.
@@ -433,7 +458,7 @@ fn render(fit: &Fit, screen: Screen) -> String {
         }
     }
     let program = if fit.program.is_empty() { String::new() } else { format!("{}, ", fit.program) };
-    let mut text = format!("{}: {program}one core\n{}{failures}", fit.model, table.render(screen));
+    let mut text = format!("{}: {program}{}\n{}{failures}", fit.model, of_core(fit.mesh), table.render(screen));
     for answer in words::answers(fit) {
         text += &format!("{answer}\n");
     }

@@ -30,6 +30,7 @@ mod failure;
 mod fit;
 mod logging;
 mod lower;
+mod mesh;
 mod module_file;
 mod package;
 mod plugins;

@@ -1,11 +1,11 @@
 //! What `emit` and `compile` share: from a YAML file, or a file that holds a module, to a verified program.
 
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
+use super::mesh::{MeshArgs, SplitArgs, check_slice};
 use super::module_file;
 use super::tune::TuneArg;
 
@@ -14,7 +14,7 @@ use crate::hlo::Module;
 use crate::hlo::verify::verify;
 use crate::task::{Feature, FeatureDType};
 use crate::tpu::Target;
-use crate::train::{Experiment, MAX_REPLICAS, Mesh, Objective, ProgramError, program};
+use crate::train::{Experiment, Mesh, Objective, ProgramError, program};
 use crate::tuning::Tuning;
 
 /// Which program of a model.
@@ -41,9 +41,10 @@ pub(super) struct Choice {
     /// Precision of a model's network: f32, bf16 or f16 [default: bf16]
     #[arg(long)]
     precision: Option<Precision>,
-    /// Devices that share every batch of a model's training step, instead of its mesh
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_REPLICAS)))]
-    devices: Option<u32>,
+    #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
+    split: SplitArgs,
     /// What a model's variables are stored in, instead of the file's: f32, bf16_stochastic, bf16_compensated or bf16_nearest
     #[arg(long, value_name = "STORAGE")]
     variables: Option<Storage>,
@@ -81,7 +82,8 @@ impl Choice {
             ("--program", self.program.is_some()),
             ("--batch", self.batch.is_some()),
             ("--precision", self.precision.is_some()),
-            ("--devices", self.devices.is_some()),
+            (self.mesh.flag().unwrap_or("--mesh"), self.mesh.flag().is_some()),
+            ("--split", self.split.is_some()),
             ("--variables", self.variables.is_some()),
             ("--tune", self.tune.is_some()),
         ];
@@ -122,22 +124,22 @@ impl Choice {
         precision: Precision,
         target: &Target,
     ) -> anyhow::Result<Program> {
-        ensure!(
-            self.devices.is_none() || self.program() == Which::Train,
-            "--devices is for a training step, whose batch they share, and this is --program infer\nhelp: leave it out: an \
-             inference is of one device"
-        );
-        let devices = self.devices.and_then(NonZeroU32::new);
-        let mesh = devices.map_or(experiment.mesh, |n| experiment.mesh.of_replicas(n));
+        self.mesh.check(self.program())?;
+        let (mesh, n_partitions) = (self.mesh.over(experiment.mesh), self.mesh.n_partitions());
+        if self.program() == Which::Train {
+            check_slice(mesh, n_partitions, target)?;
+        }
         let tuning = self.tune.tuning(experiment, target);
         let mut stored = experiment.clone();
         stored.train.variables = self.variables(experiment);
-        build(&stored, self.program(), precision, self.batch(experiment), mesh, tuning)
+        let mut program = build(&stored, self.program(), precision, self.batch(experiment), mesh, tuning)
             .map_err(|error| match error.downcast::<ProgramError>() {
                 Ok(error) => experiment.with_its_line(&self.model, error.into()).into(),
                 Err(other) => other,
             })
-            .with_context(|| format!("{} cannot be built", self.model.display()))
+            .with_context(|| format!("{} cannot be built", self.model.display()))?;
+        program.module = self.split.apply(program.module, n_partitions)?;
+        Ok(program)
     }
 }
 

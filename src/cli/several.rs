@@ -8,7 +8,7 @@ use crate::hlo::Module;
 use crate::hlo::alone::{NotAlone, collective_of_all, several_devices};
 use crate::hlo::devices::{Devices, Placement};
 use crate::report::{self, Column, Screen, Table};
-use crate::tpu::{Collective, CompileReport, Target};
+use crate::tpu::{Collective, CompileReport, Links, Target};
 
 /// How a module lies over cores.
 pub(super) fn placement(module: &Module, path: &Path) -> anyhow::Result<Placement> {
@@ -53,32 +53,36 @@ pub(super) fn cores(devices: Devices, target: &Target) -> String {
 }
 
 /// What is said below the figures of a program over several cores; nothing for one core.
-pub(super) fn notes(reports: &[(&str, &CompileReport)], screen: Screen) -> String {
+pub(super) fn notes(reports: &[(&str, &CompileReport)], target: &Target, screen: Screen) -> String {
     let Some((_, first)) = reports.iter().find(|(_, report)| !report.devices.is_one()) else { return String::new() };
     let n = first.devices.n();
     let mut text = format!("A run is of {n} cores at once. Arguments and outputs are one core's shards.\n");
     for (name, report) in reports {
         let of = if reports.len() > 1 { format!("{name}: ") } else { String::new() };
-        text += &communication(&of, &report.collectives, screen);
+        text += &communication(&of, &report.collectives, Links::of(target), screen);
     }
     text
 }
 
-fn communication(of: &str, collectives: &[Collective], screen: Screen) -> String {
+fn communication(of: &str, collectives: &[Collective], links: Option<Links>, screen: Screen) -> String {
     if collectives.is_empty() {
         return format!("\n{of}no collectives: the cores say nothing to each other\n");
     }
     let n_bytes = |n_bytes: u64| i64::try_from(n_bytes).unwrap_or(i64::MAX);
     let total: u64 = collectives.iter().map(|it| it.n_bytes).sum();
     let total = if total < 1024 { format!("{total} bytes") } else { report::mib(n_bytes(total)) };
-    let mut text = format!("\n{of}collectives of one run, {total} a core\n");
+    let time: Option<f64> = collectives.iter().map(|it| it.seconds).sum();
+    let takes = time.map_or(String::new(), |time| format!(", {}", report::seconds(time)));
+    let mut text = format!("\n{of}collectives of one run, {total} a core{takes}\n");
     let mut table = Table::new([
         Column::name("op"),
         Column::name("of"),
         Column::name("dtype"),
         Column::number("how many"),
         Column::number("bytes a core"),
-        Column::number("cores in each"),
+        Column::number("cores"),
+        Column::number("time"),
+        Column::name("largest of").extra(1),
     ]);
     for it in collectives {
         table.row([
@@ -88,11 +92,16 @@ fn communication(of: &str, collectives: &[Collective], screen: Screen) -> String
             it.n.to_string(),
             report::grouped(n_bytes(it.n_bytes)),
             it.participants.to_string(),
+            it.seconds.map_or("-".to_string(), report::seconds),
+            it.origin.clone(),
         ]);
     }
     text += &table.render(screen);
     if collectives.iter().all(|it| it.cycles == 0) {
         text += "The compiler gives collectives no cycles: those above are of computing alone.\n";
+        if let Some(links) = links {
+            text += &format!("Their time is a model's: {}.\n", links.said());
+        }
     }
     text + &narrow_sums(collectives)
 }

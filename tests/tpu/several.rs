@@ -90,7 +90,8 @@ fn the_screen_says_the_mesh_and_sums_in_bf16() {
     for part in [
         "runs/s  ",
         "A run is of 8 cores at once. Arguments and outputs are one core's shards.\n",
-        "collectives of one run, 512.0 KiB a core\n",
+        "collectives of one run, 512.0 KiB a core, 5 us\n",
+        "Their time is a model's: a ring over the chips of a group by links of 82 GB/s",
         "warning: 1 all-reduce sums in bf16: ",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
@@ -128,6 +129,10 @@ fn replicas_are_compiled_for_as_many_cores() {
     let report = report(&eight, "tpu-v2");
     assert_eq!(report["devices"], serde_json::json!({"replicas": 8, "partitions": 1}));
     assert_eq!(collectives(&report), ["all-reduce add f32 8 1 524288"]);
+    // The compiler gives no cycles; four chips in a ring both ways, by links of 62 GB/s.
+    let seconds = report["collectives"][0]["seconds"].as_f64().unwrap();
+    assert_eq!(report["collectives"][0]["cycles"], 0);
+    assert!((seconds / (1.5 * 524_288.0 / 124e9) - 1.0).abs() < 1e-12, "{seconds}");
     // Nothing says how many: one, aloud.
     let unsaid = written(&folder, "unsaid.hlo", &REPLICAS.replace(", replica_count=8", ""));
     let output = bf16scope(&["compile", unsaid.to_str().unwrap()]);
@@ -257,5 +262,61 @@ fn the_replicas_of_a_model_sum_gradients_in_f32() {
         let found = collectives(report);
         assert!(!found.is_empty(), "{path}: replicas say nothing to each other");
         assert!(found.iter().all(|it| it.starts_with(&format!("all-reduce add f32 {n} "))), "{path}: {found:?}");
+    }
+}
+
+/// What cannot be is an error before the compiler is asked.
+#[test]
+fn a_mesh_that_does_not_divide_the_slice_or_the_batch_is_refused() {
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
+    let digits = digits.to_str().unwrap();
+    for (args, expected) in [
+        (
+            &["compile", digits, "--target", "tpu-v3:4x4", "--mesh", "data=12", "--batch", "96"][..],
+            "a mesh of 12 devices does not divide tpu-v3:4x4, which has 32 cores\nhelp: use all of them, or a part of the slice, \
+             such as 8",
+        ),
+        (&["explain", digits, "--target", "tpu-v3", "--mesh", "data=8", "--batch", "12"], "a batch of 12"),
+        (&["fit", digits, "--target", "tpu-v3", "--devices", "3"], "a mesh of 3 devices does not divide tpu-v3"),
+        (&["compile", digits, "--target", "tpu-v3", "--mesh", "batch=2"], "there is no axis `batch`"),
+        (
+            &["compile", digits, "--target", "tpu-v3", "--mesh", "model=2"],
+            "2 partitions, and nothing is split over them",
+        ),
+        (&["emit", digits, "--split", "images=1"], "help: add it, such as --mesh data=4,model=2"),
+        (
+            &["emit", digits, "--batch", "8", "--mesh", "data=4,model=2", "--split", "*/queries/kernel=1"],
+            "`*/queries/kernel` matches no parameter",
+        ),
+        (&["fit", digits, "--mesh", "model=2"], "fit lays a batch over replicas"),
+        (
+            &["compile", digits, "--mesh", "data=16", "--batch", "64"],
+            "help: use --target tpu-v2:2x4, the smallest slice",
+        ),
+        (&["compile", digits, "--program", "infer", "--mesh", "data=8"], "--mesh is for a training step"),
+        (
+            &["plan", digits, "--batch", "12", "--devices", "8"],
+            "there is nothing to plan: A batch of 12 does not split",
+        ),
+    ] {
+        let text = refused(args);
+        assert!(text.contains(expected), "{args:?}: {text}");
+    }
+}
+
+/// One core's part is searched, of a step whose gradients eight cores sum.
+#[test]
+fn fit_over_a_slice_finds_the_part_of_a_core() {
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
+    let args = ["fit", digits.to_str().unwrap(), "--target", "tpu-v3", "--precision", "bf16", "--max-batch", "4"];
+    let output = bf16scope(&[&args[..], &["--mesh", "data=8", "--json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["devices"], 8);
+    let series = &answer["series"][0];
+    assert_eq!((&series["largest"], &series["is_capped"]), (&Value::from(4), &Value::Bool(true)));
+    for row in series["rows"].as_array().unwrap() {
+        assert_eq!(row["fits"]["devices"], serde_json::json!({"replicas": 8, "partitions": 1}), "{row}");
+        assert!(collectives(&row["fits"])[0].starts_with("all-reduce add f32 8 "), "{row}");
     }
 }

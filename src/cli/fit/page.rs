@@ -11,9 +11,10 @@ pub(super) fn page(fit: &Fit) -> Page {
     Page {
         title: format!("What fits: {}", fit.model),
         lead: format!(
-            "Every row is a program ({}one core) that Google's TPU compiler, libtpu {}, compiled or refused. Cycles and \
+            "Every row is a program ({}{}) that Google's TPU compiler, libtpu {}, compiled or refused. Cycles and \
              seconds are its estimates; no TPU has run anything.",
             if fit.program.is_empty() { String::new() } else { format!("{}, ", fit.program) },
+            super::of_core(fit.mesh),
             fit.libtpu
         ),
         facts: facts(fit),

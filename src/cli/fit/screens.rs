@@ -48,7 +48,14 @@ fn series(precision: &str, largest: Option<u32>, best: Option<u32>, rows: Vec<Ro
 }
 
 fn fit(model: &str, unit: &'static str, series: Vec<Series>) -> Fit {
-    Fit { model: model.to_string(), program: "training step", unit, libtpu: String::new(), series }
+    Fit {
+        model: model.to_string(),
+        program: "training step",
+        unit,
+        mesh: Mesh::default(),
+        libtpu: String::new(),
+        series,
+    }
 }
 
 #[test]

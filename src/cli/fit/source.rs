@@ -8,6 +8,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail, ensure};
 
 use super::super::again;
+use super::super::mesh::MeshArgs;
 use super::super::module_file;
 use super::super::program::{Which, build, read, unit};
 use super::super::several;
@@ -42,7 +43,7 @@ impl FromStr for BatchDim {
 #[derive(Debug)]
 pub(super) enum Source {
     /// A model, which has a program at any batch.
-    Model { experiment: Box<Experiment>, which: Which, precisions: Vec<String> },
+    Model { experiment: Box<Experiment>, which: Which, mesh: Mesh, precisions: Vec<String> },
     /// Modules, by the batch that they were exported at, in forms that are called so.
     Modules { files: BTreeMap<u32, PathBuf>, forms: Vec<Form>, precisions: Vec<String> },
 }
@@ -55,9 +56,13 @@ impl Source {
         precisions: &[Precision],
         batch_dim: Option<&BatchDim>,
         compare: &CompareArgs,
+        mesh: &MeshArgs,
     ) -> anyhow::Result<Source> {
         let shown = path.display();
         if path.is_dir() {
+            if let Some(flag) = mesh.flag() {
+                bail!("{flag} lays a model's batch over cores, and {shown} holds modules, which are of one");
+            }
             ensure!(which.is_none(), "--program chooses among a model's programs, and {shown} holds modules");
             ensure!(
                 precisions.is_empty(),
@@ -80,10 +85,18 @@ impl Source {
             bail!("--batch-dim {parameter}:{axis} is for a folder of modules: a model knows its batch");
         }
         let experiment = Box::new(read(path)?);
-        if experiment.mesh.is_parallel() {
+        let which = which.unwrap_or(Which::Train);
+        mesh.check(which)?;
+        ensure!(
+            mesh.n_partitions() == 1,
+            "fit lays a batch over replicas, and --mesh has a model axis\nhelp: `bf16scope compile` says what a step of so many \
+             partitions takes"
+        );
+        if experiment.mesh.is_parallel() && mesh.flag().is_none() {
             tracing::warn!(
                 "{shown}: the mesh has {} devices, and fit looks at one: a batch here is one device's part, and no sums over \
-                 devices are in it\nhelp: `bf16scope compile` looks at the step of one device among all",
+                 devices are in it\nhelp: --mesh data={} looks at one device's share of a step over all",
+                experiment.mesh.data,
                 experiment.mesh.data
             );
         }
@@ -91,7 +104,8 @@ impl Source {
         let names: Vec<String> = precisions.iter().map(Precision::to_string).collect();
         Ok(Source::Model {
             experiment,
-            which: which.unwrap_or(Which::Train),
+            which,
+            mesh: mesh.over(Mesh::default()),
             precisions: super::without_repeats(&names),
         })
     }
@@ -130,12 +144,21 @@ impl Source {
     /// Where a search begins.
     pub(super) fn start(&self) -> u32 {
         match self {
-            Source::Model { experiment, .. } => experiment.train.batch,
+            // The file's batch is that of all of its devices.
+            Source::Model { experiment, mesh, .. } => (experiment.train.batch / mesh.data).max(1),
             Source::Modules { files, .. } => files.keys().next().copied().unwrap_or(1),
         }
     }
 
-    /// The verified program of a precision and batch, tuned for a target.
+    /// The cores that a step of a model is over.
+    pub(super) fn mesh(&self) -> Mesh {
+        match self {
+            Source::Model { mesh, .. } => *mesh,
+            Source::Modules { .. } => Mesh::default(),
+        }
+    }
+
+    /// The verified program of a precision and of a core's part of a batch, tuned for a target.
     pub(super) fn module(
         &self,
         precision: &str,
@@ -144,10 +167,13 @@ impl Source {
         tune: &TuneArg,
     ) -> anyhow::Result<Module> {
         match self {
-            Source::Model { experiment, which, .. } => {
+            Source::Model { experiment, which, mesh, .. } => {
                 let precision = precision.parse().map_err(anyhow::Error::msg)?;
-                Ok(build(experiment, *which, precision, batch, Mesh::default(), tune.tuning(experiment, target))?
-                    .module)
+                let Some(batch) = batch.checked_mul(mesh.data.get()).filter(|&batch| i32::try_from(batch).is_ok())
+                else {
+                    bail!("{} parts of {batch} are a batch of more than {}", mesh.data, i32::MAX);
+                };
+                Ok(build(experiment, *which, precision, batch, *mesh, tune.tuning(experiment, target))?.module)
             }
             Source::Modules { files, forms, .. } => {
                 let path = files.get(&batch).with_context(|| format!("there is no module of batch {batch}"))?;
