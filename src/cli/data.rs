@@ -1,17 +1,21 @@
-//! `bf16scope data`: what is in data sets on disk, and how fast examples come out of them.
+//! `bf16scope data`: what is in data sets on disk, pages of examples, and how fast they come out of them.
 
-use std::path::Path;
+mod sheet;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::{Context, Status};
-use crate::data::records::{Held, ImageFolder, Records, Survey, TfRecords};
-use crate::data::{Ask, DataError, Loader, Source};
+use self::sheet::Extent;
+use super::{Context, Status, emit};
+use crate::data::records::{self, Held, Records, Survey};
+use crate::data::{Ask, Census, DataError, Loader, Source};
 use crate::hlo::DType;
-use crate::report::{Column, Table, grouped, percent};
-use crate::train::Experiment;
+use crate::report::{Column, Screen, Table, grouped, percent};
+use crate::train::{Experiment, Tolerance};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,8 +23,12 @@ Examples:
           what a TFRecord file holds: features, kinds, sizes of images, classes, broken records
   bf16scope data pictures/
           a folder of images with a folder for each class
+  bf16scope data pets-*.tar
+          WebDataset's tar files
+  bf16scope data resnet50.yaml --html page.html
+          the examples of an experiment as its network gets them, and a page with some of them
   bf16scope data resnet50.yaml --bench
-          the examples of an experiment as its network gets them, and how many a second this machine makes
+          how many a second this machine makes
 
 Exit status 1 says that records are broken.";
 
@@ -33,7 +41,7 @@ const BENCH_SECS: f64 = 2.0;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// TFRecord files or patterns of their names, a folder of images, or an experiment (.yaml)
+    /// TFRecord or .tar files or patterns of their names, a folder of images, or an experiment (.yaml)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<String>,
     /// Look at so many records at most, from the first to the last in equal steps
@@ -42,9 +50,24 @@ pub struct Args {
     /// Of an experiment: measure examples a second, by the number of workers
     #[arg(long)]
     bench: bool,
+    /// Also a page with examples: of an experiment training's, as its network gets them in several epochs
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Examples on the page
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    examples: u64,
+    /// Epochs on the page that each example is drawn in
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(0..=100))]
+    epochs: u64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    fn extent(&self) -> Extent {
+        Extent { n_examples: self.examples, n_epochs: self.epochs }
+    }
 }
 
 /// Runs the command.
@@ -56,15 +79,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             "{} is not one experiment; expected one (.yaml) for --bench, or data files\nhelp: name them under `data` of an experiment",
             files.join(" ")
         ),
-        [folder] if Path::new(folder).is_dir() => {
-            let records = ImageFolder::open(Path::new(folder)).map_err(DataError::from)?;
-            show(&records, args, context)
-        }
         files => {
-            let files = TfRecords::files(Path::new(""), files).map_err(DataError::from)?;
             let cache = context.setup().cache_dir;
-            let records = TfRecords::open(&files, cache.as_deref()).map_err(DataError::from)?;
-            show(&records, args, context)
+            let records = records::open(Path::new(""), files, cache.as_deref()).map_err(DataError::from)?;
+            show(&*records, args, context)
         }
     }
 }
@@ -72,13 +90,16 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 fn show(records: &dyn Records, args: &Args, context: &Context) -> anyhow::Result<Status> {
     let survey = Survey::of(records, args.limit);
     let status = if survey.n_broken == 0 { Status::Ok } else { Status::Failing };
+    if let Some(html) = &args.html {
+        let page = sheet::of_records(&args.files.join(" "), records, args.extent());
+        emit::replace(html, page.render().as_bytes())?;
+    }
     if args.json {
         context.print_json(&to_json(&survey, records.classes()))?;
         return Ok(status);
     }
-    let read = if survey.n_read == survey.n_records { "all".to_string() } else { grouped(survey.n_read as i64) };
-    let what = format!("{} records, {read} of them looked at\n", grouped(survey.n_records as i64));
-    context.print(&what)?;
+    let read = looked_at(survey.n_read, survey.n_records);
+    context.print(&format!("{} records, {read}\n", grouped(survey.n_records as i64)))?;
     let mut table = Table::new([
         Column::name("feature"),
         Column::number("kind"),
@@ -94,15 +115,27 @@ fn show(records: &dyn Records, args: &Args, context: &Context) -> anyhow::Result
     }
     context.print(&table.render(context.screen))?;
     for (name, held) in survey.features.iter().filter(|(_, held)| held.counts.len() > 1) {
-        context.print(&classes(name, held, records.classes()))?;
+        context.print(&classes(name, &held.counts, records.classes(), "records"))?;
     }
     if survey.n_broken > 0 {
-        context.print(&format!("{} broken:\n", grouped(survey.n_broken as i64)))?;
-        for message in &survey.broken {
-            context.print(&format!("  {}\n", message.replace('\n', "\n  ")))?;
-        }
+        context.print(&broken(survey.n_broken, &survey.broken))?;
     }
     Ok(status)
+}
+
+fn looked_at(n_read: u64, n: u64) -> String {
+    format!("{} of them looked at", if n_read == n { "all".to_string() } else { grouped(n_read as i64) })
+}
+
+fn broken(n: u64, messages: &[String]) -> String {
+    let mut text = format!("{} broken:\n", grouped(n as i64));
+    for message in messages {
+        text += &format!("  {}\n", message.replace('\n', "\n  "));
+    }
+    match usize::try_from(n).unwrap_or(usize::MAX).saturating_sub(messages.len()) {
+        0 => text,
+        more => text + &format!("  and {} more\n", grouped(more as i64)),
+    }
 }
 
 fn range<T: PartialEq + ToString>([least, greatest]: [T; 2]) -> String {
@@ -115,6 +148,9 @@ fn range<T: PartialEq + ToString>([least, greatest]: [T; 2]) -> String {
 /// What values are, in words.
 fn words(held: &Held) -> String {
     let mut parts: Vec<String> = held.images.iter().map(|(format, n)| format!("{n} {format}")).collect();
+    if held.n_no_image > 0 {
+        parts.push(format!("{} neither", held.n_no_image));
+    }
     if let (Some(heights), Some(widths)) = (held.heights, held.widths) {
         parts.push(format!("{} × {} pixels", range(heights), range(widths)));
     }
@@ -126,20 +162,20 @@ fn words(held: &Held) -> String {
 }
 
 /// How often each class comes: the first of them, and how even they are.
-fn classes(name: &str, held: &Held, names: &[String]) -> String {
-    let total: u64 = held.counts.values().sum();
+fn classes(name: &str, counts: &BTreeMap<i64, u64>, names: &[String], what: &str) -> String {
+    let total: u64 = counts.values().sum();
     let class = |label: &i64| match usize::try_from(*label).ok().and_then(|label| names.get(label)) {
         Some(name) => format!("{label} ({name})"),
         None => label.to_string(),
     };
-    let shown = held.counts.iter().take(MAX_CLASSES);
+    let shown = counts.iter().take(MAX_CLASSES);
     let shown: Vec<String> =
         shown.map(|(label, n)| format!("{}: {}", class(label), percent(*n as i64, total as i64))).collect();
-    let more = held.counts.len().saturating_sub(MAX_CLASSES);
+    let more = counts.len().saturating_sub(MAX_CLASSES);
     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-    let (least, greatest) = (held.counts.values().min(), held.counts.values().max());
-    let counts = least.zip(greatest).map(|(least, greatest)| range([*least, *greatest])).unwrap_or_default();
-    format!("{name}: {} values, {counts} records each: {}{more}\n", held.counts.len(), shown.join(", "))
+    let (least, greatest) = (counts.values().min(), counts.values().max());
+    let each = least.zip(greatest).map(|(least, greatest)| range([*least, *greatest])).unwrap_or_default();
+    format!("{name}: {} values, {each} {what} each: {}{more}\n", counts.len(), shown.join(", "))
 }
 
 fn to_json(survey: &Survey, names: &[String]) -> Json {
@@ -148,7 +184,7 @@ fn to_json(survey: &Survey, names: &[String]) -> Json {
         .iter()
         .map(|(name, held)| {
             let object = json!({
-                "kinds": held.kinds, "n_values": held.n_values, "n_bytes": held.n_bytes, "images": held.images,
+                "kinds": held.kinds, "n_values": held.n_values, "n_bytes": held.n_bytes, "images": held.images, "n_no_image": held.n_no_image,
                 "heights": held.heights, "widths": held.widths, "range": held.range, "counts": held.counts,
             });
             (name.clone(), object)
@@ -163,33 +199,29 @@ fn to_json(survey: &Survey, names: &[String]) -> Json {
 /// The examples of an experiment, as its network gets them.
 fn experiment(path: &Path, args: &Args, context: &Context) -> anyhow::Result<Status> {
     let experiment = Experiment::read(path)?;
+    let is_stop = experiment.data.as_ref().is_some_and(|data| data.is_on_disk() && data.on_error == Tolerance::Stop);
+    let experiment = experiment.leaving_out_broken();
     let examples = experiment.read_data(path)?;
     let features = experiment.task().features();
     let batch = experiment.train.batch as usize;
     let mut object = json!({ "experiment": path });
+    let mut status = Status::Ok;
     for (part, source) in [("training", &examples.training), ("test", &examples.test)] {
-        let arrays = source.arrays();
-        Loader::new(&**source, &features, DType::BF16, 1, 0)?.check().with_context(|| format!("{part} examples"))?;
-        if !args.json {
-            context.print(&format!("{part}: {} examples\n", grouped(source.n_examples() as i64)))?;
+        let census = Census::of(&**source, &features, DType::BF16, args.limit)?;
+        if census.n_broken > 0 {
+            status = Status::Failing;
         }
-        let rows: Vec<Json> = arrays
-            .iter()
-            .map(
-                |info| json!({ "name": info.name, "dtype": info.dtype.name(), "dims": info.dims, "scale": info.scale }),
-            )
-            .collect();
-        object[part] = json!({ "n_examples": source.n_examples(), "arrays": rows });
+        if args.json {
+            object[part] = census_json(&census, &**source);
+        } else {
+            context.print(&census_text(part, &census, is_stop, context.screen))?;
+        }
     }
-    if !args.json {
-        let mut table = Table::new([Column::name("feature"), Column::name("is read as"), Column::name("in the batch")]);
-        for feature in &features {
-            let info = examples.training.arrays().iter().find(|info| info.name == feature.name);
-            let read = info.map(|info| format!("{} {:?}", info.dtype, info.dims)).unwrap_or_default();
-            let cast = format!("{} {:?}", feature.dtype_in(DType::BF16), feature.dims);
-            table.row([feature.name.clone(), read, cast]);
-        }
-        context.print(&table.render(context.screen))?;
+    if let Some(html) = &args.html {
+        let loader = Loader::new(&*examples.training, &features, DType::BF16, 1, experiment.train.seed)?;
+        let loader = loader.shifted(experiment.train.shift)?;
+        let page = sheet::of_experiment(path, &*examples.training, &features, &loader, args.extent());
+        emit::replace(html, page.render().as_bytes())?;
     }
     if args.bench {
         let rates = bench(&*examples.training, &experiment, batch)?;
@@ -208,7 +240,63 @@ fn experiment(path: &Path, args: &Args, context: &Context) -> anyhow::Result<Sta
     if args.json {
         context.print_json(&object)?;
     }
-    Ok(Status::Ok)
+    Ok(status)
+}
+
+/// A part of the examples of an experiment: what each feature is, class balance, and what is broken.
+fn census_text(part: &str, census: &Census, is_stop: bool, screen: Screen) -> String {
+    let read = looked_at(census.n_read, census.n_examples);
+    let mut text = format!("{part}: {} examples, {read}\n", grouped(census.n_examples as i64));
+    let mut table = Table::new([
+        Column::name("feature"),
+        Column::name("in the batch"),
+        Column::number("least"),
+        Column::number("greatest"),
+        Column::number("mean").extra(1),
+        Column::number("deviation").extra(2),
+    ]);
+    for figures in &census.features {
+        let [least, greatest] = figures.range.map_or([String::new(), String::new()], |range| range.map(short));
+        let (mean, deviation) = match figures.range {
+            Some(_) if figures.counts.is_empty() => (short(figures.mean), short(figures.deviation)),
+            _ => (String::new(), String::new()),
+        };
+        let cast = format!("{} {:?}", figures.dtype, figures.dims);
+        table.row([figures.name.clone(), cast, least, greatest, mean, deviation]);
+    }
+    text += &table.render(screen);
+    for figures in census.features.iter().filter(|figures| figures.counts.len() > 1) {
+        text += &classes(&figures.name, &figures.counts, &[], "examples");
+    }
+    if census.n_broken > 0 {
+        text += &broken(census.n_broken, &census.broken);
+        if is_stop {
+            text += "help: `on_error: {skip: N}` under `data` leaves such examples out; without it the first ends the run\n";
+        }
+    }
+    text
+}
+
+/// A number in few digits.
+fn short(value: f64) -> String {
+    if value == value.trunc() && value.abs() < 1e9 { format!("{value}") } else { format!("{value:.4}") }
+}
+
+fn census_json(census: &Census, source: &dyn Source) -> Json {
+    let features = census.features.iter().map(|figures| {
+        let object = json!({
+            "dtype": figures.dtype.name(), "dims": figures.dims, "range": figures.range, "mean": figures.mean,
+            "deviation": figures.deviation, "counts": figures.counts,
+        });
+        (figures.name.clone(), object)
+    });
+    let arrays: Vec<Json> = (source.arrays().iter())
+        .map(|info| json!({ "name": info.name, "dtype": info.dtype.name(), "dims": info.dims, "scale": info.scale }))
+        .collect();
+    json!({
+        "n_examples": census.n_examples, "n_read": census.n_read, "arrays": arrays,
+        "features": features.collect::<serde_json::Map<_, _>>(), "n_broken": census.n_broken, "broken": census.broken,
+    })
 }
 
 /// Training examples a second, by one worker, two, four and so on, up to as many as there are cores.

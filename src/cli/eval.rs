@@ -21,7 +21,9 @@ Examples:
   bf16scope eval examples/digits.yaml
           the checkpoint that `bf16scope train examples/digits.yaml` left
   bf16scope eval examples/digits.yaml --checkpoint checkpoints/digits-bf16.safetensors --precision f32
-          weights trained in bf16, evaluated in f32: variables are f32 in every precision";
+          weights trained in bf16, evaluated in f32: variables are f32 in every precision
+  bf16scope eval pets.yaml --inputs others/
+          on other examples with labels: of the kinds that `predict --inputs` takes; of a folder, a folder for each class";
 
 /// Arguments of `eval`.
 #[derive(Debug, clap::Args)]
@@ -30,6 +32,9 @@ pub struct Args {
     /// The experiment: a YAML file with `model` and `data`
     #[arg(value_name = "EXPERIMENT")]
     experiment: PathBuf,
+    /// Other examples, with labels [default: the experiment's test data]
+    #[arg(short, long, value_name = "FILE")]
+    inputs: Option<PathBuf>,
     /// What the network computes in: bf16, f32 or f16
     #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
     precision: Precision,
@@ -58,9 +63,12 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
     let task = experiment.task();
     let checkpoint = args.trained.read(&path, &*task)?;
-    let test = experiment.read_data(&args.experiment)?.test;
+    let test = match &args.inputs {
+        Some(file) => experiment.read_other_labelled(&args.experiment, file)?,
+        None => experiment.read_data(&args.experiment)?.test,
+    };
     let same_test_data = checkpoint.data.as_ref().map(|data| data.test == test.fingerprint());
-    if same_test_data == Some(false) {
+    if same_test_data == Some(false) && args.inputs.is_none() {
         tracing::warn!(
             "{}: these test data are not those of its training: examples that it was trained on may be among them",
             path.display()
@@ -81,7 +89,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     };
     if args.json {
         let mut object = json!({
-            "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(),
+            "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(), "inputs": args.inputs,
             "steps": checkpoint.position.step,
             // Whether these are the test data of its training, as far as the checkpoint says.
             "same_test_data": same_test_data, "n_examples": evaluation.n_examples,

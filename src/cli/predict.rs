@@ -31,6 +31,8 @@ Examples:
           other examples, without labels: a CSV file has the columns of the features alone
   bf16scope predict examples/digits.yaml --inputs new.npz --top 3 --json
           with the three best classes of each and their probabilities
+  bf16scope predict pets.yaml --inputs photo.jpg
+          one image, made what the network reads as the experiment's `features` say; a folder, TFRecords and tars too
 
 The experiment's `scale` and `arrays` hold for --inputs too. Predictions keep the names that the task gives them, and the
 example is their first dim. Of `logits` come `classes` (the greatest, of equal ones the first) and `probabilities` (softmax
@@ -43,8 +45,8 @@ pub struct Args {
     /// The experiment: a YAML file with `model`, and with `data` where --inputs is not given
     #[arg(value_name = "EXPERIMENT")]
     experiment: PathBuf,
-    /// The examples: an .npz, .csv or .csv.gz file of the task's features, without labels [default: the experiment's test
-    /// data]
+    /// The examples: an .npz, .csv or .csv.gz file of the task's features, without labels; where `data` says how features are
+    /// made of records, an image, a folder of images, TFRecords or a .tar [default: the experiment's test data]
     #[arg(short, long, value_name = "FILE")]
     inputs: Option<PathBuf>,
     /// Add the K best classes of each example and their probabilities

@@ -605,6 +605,12 @@ pub enum DataError {
     /// What is wrong with examples on disk.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// An example that cannot be used, where none may be left out.
+    #[error("{source}{}", skip_help(source))]
+    Stopped {
+        /// What is wrong with it.
+        source: Box<DataError>,
+    },
     /// An example that its source could not read.
     #[error("{place}: the example cannot be read")]
     Unreadable {
@@ -621,6 +627,14 @@ impl DataError {
         let score = |other: &String| strsim::jaro_winkler(&name.to_lowercase(), &other.to_lowercase());
         let nearest = names.iter().max_by(|a, b| score(a).total_cmp(&score(b))).filter(|other| score(other) > 0.7);
         DataError::NoArray { place, name: name.to_string(), nearest: nearest.cloned(), names }
+    }
+}
+
+/// How examples are left out, where nothing says what else to do.
+fn skip_help(error: &DataError) -> &'static str {
+    match error.to_string().contains("\nhelp: ") {
+        true => "",
+        false => "\nhelp: leave such examples out: `on_error: {skip: N}` under `data`",
     }
 }
 

@@ -4,6 +4,7 @@
 //! would have seen. [`Loader::ahead`] makes them by threads, one batch ahead. Copying to a device is not done here.
 
 mod ahead;
+mod example;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

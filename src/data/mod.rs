@@ -31,6 +31,7 @@
 
 mod arrays;
 pub mod cast;
+mod census;
 mod convert;
 pub mod csv;
 pub mod error;
@@ -38,6 +39,7 @@ pub mod feature;
 pub mod idx;
 pub mod image;
 pub mod loader;
+mod look;
 pub mod mnist;
 pub mod npz;
 mod order;
@@ -48,6 +50,7 @@ mod shift;
 pub mod source;
 
 pub use arrays::Arrays;
+pub use census::{Census, Figures};
 pub use error::DataError;
 pub use feature::{Feature, FeatureDType};
 pub use loader::{Ask, Batch, Loader, NamedArray, Supply};

@@ -220,6 +220,9 @@ impl FeatureSpec {
     }
 }
 
+/// Records that are tried, where some may be left out, for one that says of which kinds values are.
+const MAX_FIRST: u64 = 1000;
+
 /// How a pipeline is read. Nothing of it changes what an example is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -261,13 +264,11 @@ impl Pipeline {
         let Options { n_workers, n_skipped_max } = options;
         let (infos, skipped) = (Vec::new(), Arc::new(Skipped::new(n_skipped_max)));
         let mut pipeline = Pipeline { records, first: 0, n_examples, features, infos, n_workers, skipped };
-        // Where some may be left out, the first that is whole.
-        let infos = (0..n_examples.min(n_skipped_max.saturating_add(1))).find_map(|index| {
-            let infos = pipeline.infos_of(index);
-            (infos.is_ok() || index == n_skipped_max || index + 1 == n_examples).then_some(infos)
-        });
-        let infos = infos.expect("there is a first record")?;
-        pipeline.infos = infos;
+        let first = pipeline.infos_of(0);
+        // Where some may be left out, the first that is whole; of a data set without one the first's error.
+        let n_tried = n_examples.min(n_skipped_max.saturating_add(1)).min(MAX_FIRST);
+        let other = || (1..n_tried).find_map(|index| pipeline.infos_of(index).ok());
+        pipeline.infos = first.or_else(|error| other().ok_or(error))?;
         Ok(pipeline)
     }
 

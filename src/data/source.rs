@@ -115,11 +115,11 @@ impl Skipped {
     /// Leaves an example out for what is wrong with it, which is said once.
     ///
     /// # Errors
-    /// [`RecordError::TooMany`]; where the limit is 0, `error` itself.
+    /// [`RecordError::TooMany`]; where the limit is 0, `error` and how such examples are left out.
     pub fn add(&self, index: u64, error: DataError) -> Result<(), DataError> {
         let limit = self.limit;
         if limit == 0 {
-            return Err(error);
+            return Err(DataError::Stopped { source: Box::new(error) });
         }
         let mut examples = self.examples.lock().unwrap_or_else(PoisonError::into_inner);
         if examples.insert(index) {

@@ -6,6 +6,8 @@
 
 use std::fmt::Write as _;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use maud::{DOCTYPE, Escaper, Markup, PreEscaped, html};
 
 /// A page.
@@ -21,8 +23,43 @@ pub struct Page {
     pub notes: Vec<String>,
     /// Figures: caption, and an SVG of [`super::plot`].
     pub figures: Vec<(String, String)>,
+    /// Pictures in rows.
+    pub sheets: Vec<Sheet>,
     /// Tables.
     pub tables: Vec<Table>,
+}
+
+/// Pictures in rows, as a contact sheet has them.
+#[derive(Clone, Debug, Default)]
+pub struct Sheet {
+    /// Its heading.
+    pub heading: String,
+    /// How to read it.
+    pub lead: String,
+    /// Its rows.
+    pub rows: Vec<SheetRow>,
+}
+
+/// A row of pictures.
+#[derive(Clone, Debug, Default)]
+pub struct SheetRow {
+    /// What they show.
+    pub title: String,
+    /// What is said of it, a line each.
+    pub lines: Vec<String>,
+    /// The pictures.
+    pub pictures: Vec<Picture>,
+}
+
+/// A picture within the page.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// A PNG file.
+    pub png: Vec<u8>,
+    /// How many pixels of the page it is wide.
+    pub width: usize,
+    /// What stands below it.
+    pub caption: String,
 }
 
 /// A number that matters.
@@ -115,6 +152,11 @@ th button { all: unset; cursor: pointer; font-weight: 600; } th button:focus-vis
 th[aria-sort=ascending] button::after { content: ' \\25B2'; } th[aria-sort=descending] button::after { content: ' \\25BC'; }
 .n { text-align: right; }
 tbody tr:hover { background: var(--card); } tbody tr:last-child td { border-bottom: 0; }
+.row { display: flex; flex-wrap: wrap; gap: .8rem; align-items: flex-start; border-bottom: 1px solid var(--line);
+  padding: .7rem 0; }
+.row .about { width: 18rem; overflow-wrap: anywhere; font-size: .85rem; } .row .about b { font-weight: 600; }
+.row .shot { font-size: .75rem; color: var(--soft); text-align: center; max-width: 12rem; }
+.row img { display: block; image-rendering: pixelated; border: 1px solid var(--line); margin: 0 auto .2rem; }
 input { font: inherit; color: inherit; background: var(--card); border: 1px solid var(--line); border-radius: 6px;
   padding: .3rem .6rem; margin-top: .6rem; width: 22rem; max-width: 100%; }
 ";
@@ -177,6 +219,9 @@ impl Page {
                     @for (caption, svg) in &self.figures {
                         figure { figcaption { (caption) } (PreEscaped(svg)) }
                     }
+                    @for sheet in &self.sheets {
+                        (sheet.markup())
+                    }
                     @for table in &self.tables {
                         (table.markup())
                     }
@@ -186,6 +231,34 @@ impl Page {
             "\n"
         };
         page.into_string()
+    }
+}
+
+impl Sheet {
+    fn markup(&self) -> Markup {
+        html! {
+            "\n"
+            div.sheet {
+                h2 { (self.heading) }
+                p { (self.lead) }
+                @for row in &self.rows {
+                    "\n"
+                    div.row {
+                        div.about {
+                            b { (row.title) }
+                            @for line in &row.lines { div { (line) } }
+                        }
+                        @for picture in &row.pictures {
+                            div.shot {
+                                img src={ "data:image/png;base64," (BASE64.encode(&picture.png)) } width=(picture.width)
+                                    alt=(picture.caption);
+                                (picture.caption)
+                            }
+                        }
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -247,6 +320,7 @@ mod tests {
     #[test]
     fn a_page_is_whole_and_loads_nothing() {
         let page = Page {
+            sheets: Vec::new(),
             title: "a <module> & more".to_string(),
             lead: "lead".to_string(),
             facts: vec![Fact { label: "error".to_string(), value: "1e-3".to_string(), is_bad: true }],

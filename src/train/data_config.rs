@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Which files hold the examples: one of `csv`, `npz`, `idx`, `mnist`, `tfrecord` and `images`; and which of them are for testing: the last
+/// Which files hold the examples: one of `csv`, `npz`, `idx`, `mnist`, `tfrecord`,
+/// `webdataset` and `images`; and which of them are for testing: the last
 /// `n_test`, or those of `test`. Names, dims and ranges are those of the task's features.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -33,16 +34,19 @@ pub struct DataConfig {
     /// TFRecord files of `tf.train.Example`s, by name or pattern. They are read by number, and stay on the disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tfrecord: Option<Patterns>,
+    /// WebDataset's tar files, by name or pattern: files of one name are an example, and their endings name what it holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webdataset: Option<Patterns>,
     /// A directory of images with a directory for each class: `images` and `labels`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<PathBuf>,
-    /// Of `tfrecord` and `images`: what features are made of, and how, by name.
+    /// Of examples on disk (`tfrecord`, `webdataset`, `images`): what features are made of, and how, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub features: BTreeMap<String, FeatureSpec>,
-    /// Of `tfrecord` and `images`: how many threads read them. Default one for each core. It changes no result.
+    /// Of examples on disk: how many threads read them. Default one for each core. It changes no result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<u32>,
-    /// Of `tfrecord` and `images`: what is done about examples that cannot be read: `stop`, or `{skip: N}`. Default `stop`.
+    /// Of examples on disk: what is done about examples that cannot be read: `stop`, or `{skip: N}`. Default `stop`.
     #[serde(skip_serializing_if = "is_stop")]
     pub on_error: Tolerance,
     /// Of `npz`: the array of a feature, where it is not called like it.
@@ -87,6 +91,9 @@ pub struct TestConfig {
     /// As [`DataConfig::tfrecord`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tfrecord: Option<Patterns>,
+    /// As [`DataConfig::webdataset`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webdataset: Option<Patterns>,
     /// As [`DataConfig::images`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<PathBuf>,
@@ -247,7 +254,7 @@ impl DataConfig {
                 let n = found.len() + usize::from(mnist.is_some());
                 return Err(wrong(
                     "",
-                    format!("{n} of `csv`, `npz`, `idx`, `mnist`, `tfrecord` and `images`"),
+                    format!("{n} of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset` and `images`"),
                     "one of them",
                 ));
             }
@@ -258,7 +265,8 @@ impl DataConfig {
     }
 
     /// Reads other examples by the same rules, of an experiment that was read from `path`: `file` is CSV, plain or gzip, or
-    /// `.npz`, by its name, and holds these features.
+    /// `.npz`, by its name, and holds these features. Where `data` is on disk it may be records of any kind, a folder of
+    /// images or one image, made features as `data` says.
     ///
     /// # Errors
     /// A file of another kind, or one that is not right: then with its place.
@@ -269,9 +277,7 @@ impl DataConfig {
         let place = match name.ends_with(".npz") {
             true => Place::Npz(file),
             false if is_csv => Place::Csv(file),
-            false => {
-                return Err(TrainError::OtherFile { path: file.to_path_buf() });
-            }
+            false => return self.read_other_records(path, file, features),
         };
         let factors = self.factors(path, features)?;
         self.ready(self.arrays(Path::new(""), &place, features)?, is_csv, features, &factors)
@@ -342,8 +348,8 @@ pub(super) fn wrong_in(path: &Path, keys: &[&str], measured: &str, expected: &st
     let mut way: Vec<Step> = steps.into_iter().map(|key| Step::Key(key.to_string())).collect();
     way.push(Step::KeyItself(last.to_string()));
     let error = NodeError::new(way, format!("`data` has {measured}, expected {expected}")).with_help(
-        "`data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}}, {mnist: DIRECTORY}, {tfrecord: FILES} or {images: DIRECTORY}, with `n_test: N` or `test: {…}`, and \
-         `scale`; docs/EXPERIMENTS.md lists them",
+        "`data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}}, {mnist: DIRECTORY}, {tfrecord: FILES}, {webdataset: FILES} or \
+         {images: DIRECTORY}, with `n_test: N` or `test: {…}`, and `scale`; docs/EXPERIMENTS.md lists them",
     );
     lines::error_in(path, error)
 }
@@ -424,12 +430,12 @@ mod tests {
             (
                 "{csv: a.csv, npz: b.npz, n_test: 1}",
                 "data",
-                "`data` has 2 of `csv`, `npz`, `idx`, `mnist`, `tfrecord` and `images`, expected one of them",
+                "`data` has 2 of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset` and `images`, expected one of them",
             ),
             (
                 "{n_test: 1}",
                 "data",
-                "`data` has 0 of `csv`, `npz`, `idx`, `mnist`, `tfrecord` and `images`, expected one of them",
+                "`data` has 0 of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset` and `images`, expected one of them",
             ),
             (
                 "{mnist: m, n_test: 1}",

@@ -48,10 +48,26 @@ pub enum TrainError {
         help: String,
     },
     /// A file that no examples are read from.
-    #[error("{}: a file of another kind, expected one whose name ends in .npz, .csv or .csv.gz", path.display())]
+    #[error(
+        "{}: a file of another kind, expected one whose name ends in .npz, .csv or .csv.gz: `data` of this experiment does not say \
+         how features are made of records or images",
+        path.display()
+    )]
     OtherFile {
         /// The file.
         path: PathBuf,
+    },
+    /// Images alone, for a model that reads something else too.
+    #[error(
+        "{}: an image is not all that the model reads: {}; expected records or a folder that hold each feature",
+        path.display(),
+        features.join(", ")
+    )]
+    NotOneImage {
+        /// The file.
+        path: PathBuf,
+        /// Names and dims of what the model reads.
+        features: Vec<String>,
     },
     /// A batch of more than there is to train on.
     #[error(

@@ -19,6 +19,7 @@ use super::error::TrainError;
 use super::lines;
 use super::mesh::Mesh;
 use super::objective::Objective;
+use super::records_config::Tolerance;
 use super::run::Plan;
 use super::spec::Spec;
 use super::steps_per_call::StepsPerCall;
@@ -384,6 +385,22 @@ impl Experiment {
         let mut features = self.task().features();
         features.retain(|feature| !feature.is_label);
         self.data.clone().unwrap_or_default().read_other(path, file, &features)
+    }
+
+    /// As [`Experiment::read_other`], with labels.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_other_labelled(&self, path: &Path, file: &Path) -> Result<Box<dyn Source>, TrainError> {
+        self.data.clone().unwrap_or_default().read_other(path, file, &self.task().features())
+    }
+
+    /// The same experiment, in whose data on disk any number of broken examples is left out: for whoever counts them.
+    pub fn leaving_out_broken(mut self) -> Experiment {
+        if let Some(data) = self.data.as_mut().filter(|data| data.is_on_disk()) {
+            data.on_error = Tolerance::Skip(u64::MAX);
+        }
+        self
     }
 
     /// What the training program minimises in this precision, and how, for a target on which `auto` pays.

@@ -1,16 +1,16 @@
-//! The part of the `data` block that names examples on disk: TFRecord files and folders of images, what features are made of,
+//! The part of the `data` block that names examples on disk: TFRecord files, tars and folders of images, what features are made of,
 //! and how they are read.
 
 use super::data_config::{DataConfig, Examples, wrong_in};
 use super::error::TrainError;
 use crate::data::pipeline::Options;
-use crate::data::records::{ImageFolder, Records, TfRecords};
+use crate::data::records::{self, ImageFolder, Pictures, RecordError, Records, Tars, TfRecords};
 use crate::data::{Feature, Pipeline, Source};
 use crate::pjrt::Setup;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// File names or patterns: one, or a list.
@@ -89,11 +89,72 @@ impl<'de> Deserialize<'de> for Tolerance {
     }
 }
 
+/// Files of examples on disk, of one kind.
+enum RecordFiles<'a> {
+    TfRecord(&'a Patterns),
+    WebDataset(&'a Patterns),
+    Images(&'a Path),
+}
+
+impl<'a> RecordFiles<'a> {
+    /// Those that are named.
+    fn of(
+        tfrecord: Option<&'a Patterns>,
+        webdataset: Option<&'a Patterns>,
+        images: Option<&'a Path>,
+    ) -> Vec<RecordFiles<'a>> {
+        let all = [
+            tfrecord.map(RecordFiles::TfRecord),
+            webdataset.map(RecordFiles::WebDataset),
+            images.map(RecordFiles::Images),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
+    /// What `data` calls them.
+    fn key(&self) -> &'static str {
+        match self {
+            RecordFiles::TfRecord(_) => "tfrecord",
+            RecordFiles::WebDataset(_) => "webdataset",
+            RecordFiles::Images(_) => "images",
+        }
+    }
+
+    /// What stands after the key.
+    fn metavariable(&self) -> &'static str {
+        if let RecordFiles::Images(_) = self { "DIRECTORY" } else { "FILES" }
+    }
+
+    /// Opens them; names are relative to `folder`.
+    fn open(&self, folder: &Path) -> Result<Arc<dyn Records>, RecordError> {
+        let cache = Setup::from_env().cache_dir;
+        Ok(match self {
+            RecordFiles::TfRecord(Patterns(patterns)) => {
+                Arc::new(TfRecords::open(&records::files(folder, patterns)?, cache.as_deref())?)
+            }
+            RecordFiles::WebDataset(Patterns(patterns)) => {
+                Arc::new(Tars::open(&records::files(folder, patterns)?, cache.as_deref())?)
+            }
+            RecordFiles::Images(directory) => Arc::new(ImageFolder::open(&folder.join(directory))?),
+        })
+    }
+}
+
 impl DataConfig {
+    /// Whether the examples are on disk, where broken ones may be left out.
+    pub fn is_on_disk(&self) -> bool {
+        !self.record_files().is_empty()
+    }
+
+    fn record_files(&self) -> Vec<RecordFiles<'_>> {
+        RecordFiles::of(self.tfrecord.as_ref(), self.webdataset.as_ref(), self.images.as_deref())
+    }
+
     /// The examples where they are on disk; `None` where `data` names files that are read into memory.
     pub(super) fn read_records(&self, path: &Path, features: &[Feature]) -> Result<Option<Examples>, TrainError> {
         let wrong = |keys: &[&str], measured: &str, expected: &str| Err(wrong_in(path, keys, measured, expected));
-        if self.tfrecord.is_none() && self.images.is_none() {
+        let files = self.record_files();
+        let Some(own) = files.first() else {
             let set = [
                 ("features", !self.features.is_empty()),
                 ("workers", self.workers.is_some()),
@@ -101,62 +162,106 @@ impl DataConfig {
             ];
             return match set.iter().find(|(_, is_set)| *is_set) {
                 Some((key, _)) => {
-                    let expected = "it with `tfrecord` or `images`: other files are read into memory as they are";
+                    let expected =
+                        "it with `tfrecord`, `webdataset` or `images`: other files are read into memory as they are";
                     wrong(&[key], &format!("`{key}` without records"), expected)
                 }
                 None => Ok(None),
             };
-        }
+        };
         let others = [
             ("csv", self.csv.is_some()),
             ("npz", self.npz.is_some()),
             ("idx", self.idx.is_some()),
             ("mnist", self.mnist.is_some()),
             ("arrays", !self.arrays.is_empty()),
-            ("images", self.tfrecord.is_some() && self.images.is_some()),
         ];
-        if let Some((key, _)) = others.iter().find(|(_, is_set)| *is_set) {
-            let own = if self.tfrecord.is_some() { "tfrecord" } else { "images" };
-            return wrong(&[key], &format!("`{key}` beside `{own}`"), "one of them");
+        let other = files.get(1).map(RecordFiles::key);
+        let other = other.or_else(|| others.iter().find(|(_, is_set)| *is_set).map(|(key, _)| *key));
+        if let Some(key) = other {
+            return wrong(&[key], &format!("`{key}` beside `{}`", own.key()), "one of them");
         }
         if self.workers == Some(0) {
             return wrong(&["workers"], "`workers: 0`", "1 at least, or none said: as many as there are cores");
         }
         self.check_features(path, features)?;
-        let factors = self.factors(path, features)?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        let pipeline = |tfrecord: Option<&Patterns>, images: Option<&PathBuf>| -> Result<Pipeline, TrainError> {
-            let records: Arc<dyn Records> = match (tfrecord, images) {
-                (Some(Patterns(patterns)), _) => {
-                    let files = TfRecords::files(folder, patterns).map_err(of_record)?;
-                    Arc::new(TfRecords::open(&files, Setup::from_env().cache_dir.as_deref()).map_err(of_record)?)
-                }
-                (None, Some(images)) => Arc::new(ImageFolder::open(&folder.join(images)).map_err(of_record)?),
-                (None, None) => unreachable!("one of them is asked for"),
-            };
-            let mut pipeline = Pipeline::new(records, features, &self.features, self.options())?;
-            for (name, factor) in &factors {
-                pipeline = pipeline.scaled(name, *factor);
-            }
-            Ok(pipeline)
+        let pipeline = |files: &RecordFiles<'_>| {
+            let records = files.open(folder).map_err(of_record)?;
+            self.pipeline(path, records, features)
         };
-        let whole = pipeline(self.tfrecord.as_ref(), self.images.as_ref());
         let (training, test) = match (self.n_test, &self.test) {
-            (Some(n_test), None) => whole?.split_tail(n_test)?,
+            (Some(n_test), None) => pipeline(own)?.split_tail(n_test)?,
             (None, Some(test)) => {
-                let kinds = (self.tfrecord.is_some(), test.tfrecord.is_some(), test.images.is_some());
-                let is_of_kind = matches!(kinds, (true, true, false) | (false, false, true));
-                if !is_of_kind || test.csv.is_some() || test.npz.is_some() || test.idx.is_some() {
-                    let expected = if kinds.0 { "`test: {tfrecord: FILES}`" } else { "`test: {images: DIRECTORY}`" };
-                    return wrong(&["test"], "`test` of another kind", expected);
+                let of_test = RecordFiles::of(test.tfrecord.as_ref(), test.webdataset.as_ref(), test.images.as_deref());
+                let is_in_memory = test.csv.is_some() || test.npz.is_some() || test.idx.is_some();
+                match &of_test[..] {
+                    [of_test] if of_test.key() == own.key() && !is_in_memory => (pipeline(own)?, pipeline(of_test)?),
+                    _ => {
+                        let expected = format!("`test: {{{}: {}}}`", own.key(), own.metavariable());
+                        return wrong(&["test"], "`test` of another kind", &expected);
+                    }
                 }
-                (whole?, pipeline(test.tfrecord.as_ref(), test.images.as_ref())?)
             }
             (None, None) => return wrong(&[], "nothing for testing", "`n_test: N`, or `test: {tfrecord: FILES}`"),
             (Some(_), Some(_)) => return wrong(&["test"], "both `n_test` and `test`", "one of them"),
         };
         let boxed = |pipeline| -> Box<dyn Source> { Box::new(pipeline) };
         Ok(Some(Examples { training: boxed(training), test: boxed(test) }))
+    }
+
+    /// Other examples, made as those of `data` are: a TFRecord file, a tar, a folder of images, or one image.
+    pub(super) fn read_other_records(
+        &self,
+        path: &Path,
+        file: &Path,
+        features: &[Feature],
+    ) -> Result<Box<dyn Source>, TrainError> {
+        if !self.is_on_disk() {
+            return Err(TrainError::OtherFile { path: file.to_path_buf() });
+        }
+        let mut config = self.clone();
+        let is_picture = |feature: &Feature| matches!(feature.dims[..], [_, _, 1 | 3]) && !feature.is_label;
+        let is_labelled = features.iter().any(|feature| feature.is_label);
+        let has_folders =
+            || std::fs::read_dir(file).is_ok_and(|found| found.flatten().any(|entry| entry.path().is_dir()));
+        let are_pictures = Pictures::is_named_so(file) || (file.is_dir() && !is_labelled && !has_folders());
+        let records: Arc<dyn Records> = if are_pictures {
+            if !matches!(features, [one] if is_picture(one)) {
+                let features =
+                    features.iter().map(|feature| format!("`{}` {:?}", feature.name, feature.dims)).collect();
+                return Err(TrainError::NotOneImage { path: file.to_path_buf(), features });
+            }
+            Arc::new(Pictures::open(file).map_err(of_record)?)
+        } else {
+            let cache = Setup::from_env().cache_dir;
+            records::open(Path::new(""), &[file.to_string_lossy()], cache.as_deref()).map_err(of_record)?
+        };
+        if file.is_dir() && !are_pictures {
+            // Where `data` is of another kind, its names are not a folder's.
+            for feature in features.iter().filter(|_| self.images.is_none()) {
+                let spec = config.features.entry(feature.name.clone()).or_default();
+                spec.key = is_picture(feature).then(|| "images".to_string());
+                if feature.is_label {
+                    (spec.key, spec.offset) = (Some("labels".to_string()), 0);
+                }
+            }
+        }
+        Ok(Box::new(config.pipeline(path, records, features)?))
+    }
+
+    /// The features of an experiment that was read from `path`, made of records as `data` says.
+    pub(super) fn pipeline(
+        &self,
+        path: &Path,
+        records: Arc<dyn Records>,
+        features: &[Feature],
+    ) -> Result<Pipeline, TrainError> {
+        let mut pipeline = Pipeline::new(records, features, &self.features, self.options())?;
+        for (name, factor) in &self.factors(path, features)? {
+            pipeline = pipeline.scaled(name, *factor);
+        }
+        Ok(pipeline)
     }
 
     fn check_features(&self, path: &Path, features: &[Feature]) -> Result<(), TrainError> {
@@ -184,7 +289,7 @@ impl DataConfig {
     }
 }
 
-fn of_record(error: crate::data::records::RecordError) -> TrainError {
+pub(super) fn of_record(error: RecordError) -> TrainError {
     crate::data::DataError::from(error).into()
 }
 
@@ -213,8 +318,8 @@ mod tests {
             (
                 "{csv: a.csv, n_test: 1, workers: 2}",
                 "workers",
-                "`data` has `workers` without records, expected it with `tfrecord` or `images`: other files are read into \
-                 memory as they are",
+                "`data` has `workers` without records, expected it with `tfrecord`, `webdataset` or `images`: other files are \
+                 read into memory as they are",
             ),
             (
                 "{tfrecord: a*, csv: b.csv, n_test: 1}",
@@ -225,6 +330,11 @@ mod tests {
                 "{tfrecord: a*, images: b, n_test: 1}",
                 "images",
                 "`data` has `images` beside `tfrecord`, expected one of them",
+            ),
+            (
+                "{webdataset: a*, csv: b.csv, n_test: 1}",
+                "csv:",
+                "`data` has `csv` beside `webdataset`, expected one of them",
             ),
             (
                 "{tfrecord: a*, n_test: 1, workers: 0}",

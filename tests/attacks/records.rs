@@ -4,6 +4,7 @@ use super::binary;
 use super::streams::{kill, text};
 use bf16scope::data::image;
 use bf16scope::data::records::{Records, TfRecords, Value};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -73,6 +74,11 @@ impl Shapes {
 fn a_killed_run_goes_on_with_other_workers_and_has_the_same_weights() {
     const TRAIN: &str = "batch: 4, save_checkpoints_steps: 4";
     let shapes = Shapes::new();
+    // One file is compressed, and unpacked once.
+    let middle = shapes.path("shapes-00001-of-00003");
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(&std::fs::read(&middle).unwrap()).unwrap();
+    std::fs::write(&middle, gzip.finish().unwrap()).unwrap();
     shapes.write("  workers: 1\n", FEATURES, TRAIN);
     let output = shapes.train(&["--epochs", "40", "--checkpoint", "whole.safetensors"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -141,7 +147,8 @@ fn what_is_not_as_the_experiment_says_is_named_by_file_record_and_feature() {
     shapes.write("", &labels("key: image/class/label"), "batch: 4");
     assert_eq!(
         shapes.refused(),
-        "bf16scope: shapes-00000-of-00003, record 5: number 0 of `labels` is 3; expected a whole number from 0 to 2\n"
+        "bf16scope: shapes-00000-of-00003, record 5: number 0 of `labels` is 3; expected a whole number from 0 to 2\n\
+         help: leave such examples out: `on_error: {skip: N}` under `data`\n"
     );
     shapes.write("", &labels("key: image/encoded"), "batch: 4");
     assert_eq!(
@@ -164,6 +171,106 @@ fn what_is_not_as_the_experiment_says_is_named_by_file_record_and_feature() {
     assert!(
         stderr.starts_with(message) && stderr.contains("the file ends after 15380 bytes, within the record"),
         "{stderr}"
+    );
+}
+
+#[test]
+fn what_is_broken_is_counted_by_name_before_it_ends_a_run() {
+    let shapes = Shapes::new();
+    let data = |args: &[&str]| {
+        let mut command = binary::bf16scope(&[&["data"], args].concat());
+        let output = command.current_dir(shapes.folder.path()).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    shapes.flip("shapes-00000-of-00003", 500);
+    shapes.write("", &FEATURES.replace(", offset: -1", ""), "batch: 4");
+    let (code, stdout, stderr) = data(&["shapes.yaml"]);
+    assert_eq!(code, Some(1), "{stderr}");
+    // Of 27 for training nine have the class 3, which there is not; and the first is damaged.
+    for part in [
+        "training: 27 examples, all of them looked at",
+        "labels: 2 values, 8 to 9 examples each: 1: 47.1 %, 2: 52.9 %",
+        "10 broken:\n  shapes-00000-of-00003, record 0: the checksum of its bytes is 0x",
+        "\n  shapes-00000-of-00003, record 2: number 0 of `labels` is 3; expected a whole number from 0 to 2",
+        "help: `on_error: {skip: N}` under `data` leaves such examples out; without it the first ends the run",
+        "test: 6 examples, all of them looked at",
+    ] {
+        assert!(stdout.contains(part), "{part} is not in\n{stdout}");
+    }
+    let (_, stdout, _) = data(&["shapes.yaml", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((&json["training"]["n_broken"], &json["test"]["n_broken"]), (&10.into(), &2.into()));
+    assert_eq!(json["training"]["features"]["labels"]["counts"], serde_json::json!({ "1": 8, "2": 9 }));
+
+    // A folder with a file of one byte and one that is cut.
+    let records = TfRecords::open(&[shapes.path("shapes-00002-of-00003")], None).unwrap();
+    let folder = shapes.path("pictures/disc");
+    std::fs::create_dir_all(&folder).unwrap();
+    for index in 0..4 {
+        let values = records.values(index, None).unwrap();
+        let Value::Bytes(strings) = &values["image/encoded"] else { panic!("{values:?}") };
+        let n_bytes = if index == 3 { strings[0].len() / 2 } else { strings[0].len() };
+        std::fs::write(folder.join(format!("{index}.jpg")), &strings[0][..n_bytes]).unwrap();
+    }
+    std::fs::write(folder.join("bad.png"), "a").unwrap();
+    let (code, stdout, _) = data(&["pictures"]);
+    assert_eq!(code, Some(1));
+    assert!(stdout.contains("1 neither"), "{stdout}");
+    let said = "pictures/disc/bad.png: feature `images`: 1 byte, 61; expected a JPEG or PNG image";
+    assert!(stdout.contains("2 broken:\n") && stdout.contains(said), "{stdout}");
+    assert!(stdout.contains("pictures/disc/3.jpg: feature `images`: the "), "{stdout}");
+}
+
+#[test]
+fn one_image_a_folder_and_a_tar_are_predicted_and_evaluated() {
+    let shapes = Shapes::new();
+    let output = shapes.train(&["--epochs", "1", "--checkpoint", "run.safetensors"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let records = TfRecords::open(&[shapes.path("shapes-00002-of-00003")], None).unwrap();
+    let classes = ["a_disc", "b_square", "c_cross"];
+    for index in 5..11 {
+        let values = records.values(index, None).unwrap();
+        let (Value::Bytes(image), Value::Ints(label)) = (&values["image/encoded"], &values["image/class/label"]) else {
+            panic!("{values:?}")
+        };
+        let folder = shapes.path("pictures").join(classes[label[0] as usize - 1]);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(format!("{index:02}.jpg")), &image[0]).unwrap();
+        std::fs::create_dir_all(shapes.path("flat")).unwrap();
+        std::fs::write(shapes.path("flat").join(format!("{index:02}.png")), &image[0]).unwrap();
+    }
+    let run = |args: &[&str]| {
+        let args = [args, &["--checkpoint", "run.safetensors", "--json"]].concat();
+        let output = binary::bf16scope(&args).current_dir(shapes.folder.path()).output().unwrap();
+        let stdout = text(&output.stdout);
+        (output.status.code(), serde_json::from_str::<serde_json::Value>(&stdout).unwrap(), text(&output.stderr))
+    };
+    let predicted = |name: &str, inputs: &str| {
+        let args = ["predict", "shapes.yaml", "--inputs", inputs];
+        let (code, json, stderr) = run(if inputs.is_empty() { &args[..2] } else { &args });
+        assert_eq!(code, Some(0), "{inputs}: {stderr}");
+        json["predictions"][name].as_array().unwrap().clone()
+    };
+    // The last six records are the test data.
+    assert_eq!(predicted("logits", "flat"), predicted("logits", ""));
+    // In other batches sums may be made in another order: what is asked is the class.
+    let expected = predicted("classes", "");
+    assert_eq!(expected.len(), 6);
+    assert_eq!(predicted("classes", "flat/07.png"), expected[2..3]);
+    assert_eq!(predicted("classes", "shapes-00002-of-00003")[5..], expected[..]);
+    // By class, then by name: records 27, 30, then 28, 31, then 29, 32.
+    let by_class = [0, 3, 1, 4, 2, 5].map(|index| expected[index].clone());
+    assert_eq!(predicted("classes", "pictures"), by_class);
+    let (_, whole, _) = run(&["eval", "shapes.yaml"]);
+    let (code, folder, stderr) = run(&["eval", "shapes.yaml", "--inputs", "pictures"]);
+    assert_eq!((code, &folder["n_examples"]), (Some(0), &6.into()), "{stderr}");
+    assert_eq!(folder["accuracy"], whole["accuracy"]);
+    std::fs::write(shapes.path("broken.png"), "a").unwrap();
+    let args = ["predict", "shapes.yaml", "--checkpoint", "run.safetensors", "--inputs", "broken.png"];
+    let output = binary::bf16scope(&args).current_dir(shapes.folder.path()).output().unwrap();
+    assert_eq!(
+        text(&output.stderr).lines().next().unwrap(),
+        "bf16scope: broken.png: feature `image/encoded`: 1 byte, 61; expected a JPEG or PNG image"
     );
 }
 

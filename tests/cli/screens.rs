@@ -157,6 +157,58 @@ fn records_on_disk() {
         std::fs::copy(from.join(&name), place.0.path().join(&name)).unwrap();
     }
     place.check(&["data", "shapes-*"], as_it_is, &expect_file!["screens/data.txt"]);
+    let experiment = "model: {kind: mlp, input: [16, 16, 3], n_classes: 3, hidden: [4]}\ndata:\n  tfrecord: shapes-*\n  n_test: 6\n  \
+                      features:\n    images: {key: image/encoded, random_resized_crop: {}, resize: bicubic, random_flip: true}\n    \
+                      labels: {key: image/class/label, offset: -1}\n";
+    std::fs::write(place.0.path().join("shapes.yaml"), experiment).unwrap();
+    place.check(&["data", "shapes.yaml"], as_it_is, &expect_file!["screens/data-experiment.txt"]);
+}
+
+#[test]
+fn the_contact_sheet_of_examples_works_in_a_browser() {
+    let place = Place::new();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/input");
+    let shapes = from.join("shapes-0000*").display().to_string();
+    let experiment = format!(
+        "model: {{kind: mlp, input: [16, 16, 3], n_classes: 3, hidden: [4]}}\ndata:\n  tfrecord: {shapes}\n  n_test: 6\n  features:\n    \
+         images: {{key: image/encoded, random_resized_crop: {{}}, resize: bicubic, random_flip: true}}\n    \
+         labels: {{key: image/class/label, offset: -1}}\n"
+    );
+    std::fs::write(place.0.path().join("shapes.yaml"), experiment).unwrap();
+    // Five examples, as evaluation has them and in three epochs; and the records themselves, each with one image.
+    for (args, n_images, parts) in [
+        (
+            &["data", "shapes.yaml", "--html", "page.html", "--examples", "5", "--epochs", "3"][..],
+            20,
+            &[
+                "<b>27</b><span>training examples</span>",
+                "bf16 [16, 16, 3]: what the network gets",
+                "epoch 2: ",
+                "labels: ",
+            ][..],
+        ),
+        (
+            &["data", &shapes, "--html", "page.html", "--examples", "33"],
+            33,
+            &["<b>33</b><span>shown</span>", "image/encoded: JPEG, 48 × 60", "image/class/label: 3"],
+        ),
+    ] {
+        place.text(args, &[]);
+        let page = place.0.path().join("page.html");
+        let html = std::fs::read_to_string(&page).unwrap();
+        for part in parts {
+            assert!(html.contains(part), "{part} is not in\n{html}");
+        }
+        let sources = html.matches("src=\"data:image/png;base64,").count();
+        assert_eq!((sources, html.matches("src=").count()), (n_images, n_images), "nothing is loaded from elsewhere");
+        assert!(!html.contains("http") && !html.contains("href="));
+        // In a browser a script says how many pictures were decoded, and how wide they are.
+        let script = "<script>document.body.dataset.seen = [...document.images].filter(image => image.naturalWidth > 0).length;</script></body>";
+        std::fs::write(&page, html.replace("</body>", script)).unwrap();
+        if let Some(dom) = crate::support::browser::dom(&page) {
+            assert!(dom.contains(&format!("data-seen=\"{n_images}\"")), "{}", &dom[..500.min(dom.len())]);
+        }
+    }
 }
 
 #[test]

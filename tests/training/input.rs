@@ -3,7 +3,7 @@
 use bf16scope::data::image::{self, RandomResizedCrop, Resize, Window};
 use bf16scope::data::npz;
 use bf16scope::data::pipeline::Options;
-use bf16scope::data::records::{ImageFolder, Records, TfRecords, Value};
+use bf16scope::data::records::{self, ImageFolder, Records, TfRecords, Value};
 use bf16scope::data::{Ask, Draw, Feature, FeatureSpec, Loader, Pipeline, Source};
 use bf16scope::hlo::DType;
 use sha2::{Digest, Sha256};
@@ -80,6 +80,38 @@ fn records_are_the_bytes_that_tensorflow_wrote() {
         assert_eq!(values["image/object/bbox"], Value::Floats(bbox.to_vec()));
         let thumbnail = (index as u8..index as u8 + 4).collect();
         assert_eq!(values["thumbnail"], Value::Bytes(vec![thumbnail]));
+    }
+}
+
+/// What other programs wrote of the same drawings: TensorFlow with compression, webdataset.
+#[test]
+fn compressed_files_and_tars_hold_what_the_records_do() {
+    let plain = records();
+    let cache = tempfile::tempdir().unwrap();
+    for name in ["shapes.gz", "shapes.zlib"] {
+        let other = TfRecords::open(&[folder().join(name)], Some(cache.path())).unwrap();
+        assert_eq!(other.n_records(), N_EXAMPLES, "{name}");
+        for index in (0..N_EXAMPLES).rev() {
+            assert_eq!(other.bytes(index).unwrap(), plain.bytes(index).unwrap(), "{name}, record {index}");
+        }
+        assert_eq!(other.fingerprint(), plain.fingerprint());
+    }
+    for name in ["shapes.tar", "shapes.tar.gz"] {
+        let tars = records::open(&folder(), &[name], Some(cache.path())).unwrap();
+        assert_eq!(tars.n_records(), 11, "{name}");
+        for index in 0..11 {
+            let (found, expected) = (tars.values(index, None).unwrap(), plain.values(index, None).unwrap());
+            let Value::Ints(label) = &expected["image/class/label"] else { panic!("{expected:?}") };
+            let image = found.get("jpg").or(found.get("png")).unwrap();
+            assert_eq!(image, &expected["image/encoded"], "{name}, example {index}");
+            assert_eq!(found["cls"], Value::Ints(vec![label[0] - 1]));
+            assert_eq!(found["json.label"], Value::Ints(label.clone()));
+            assert_eq!(found["json.box"], expected["image/object/bbox"]);
+            let asked = tars.values(index, Some(&["jpg;png", "json.box"])).unwrap();
+            assert_eq!((&asked["jpg;png"], &asked["json.box"]), (image, &found["json.box"]));
+        }
+        let name = format!("shapes/{}/0010", "long".repeat(40));
+        assert!(tars.place(10).ends_with(&format!(", example `{name}`")), "{}", tars.place(10));
     }
 }
 

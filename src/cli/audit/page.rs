@@ -9,6 +9,7 @@ use crate::report::plot::{Series, along, histogram};
 pub(super) fn page(outcome: &Outcome) -> Page {
     let audit = &outcome.audit;
     Page {
+        sheets: Vec::new(),
         title: format!("Audit of {}", audit.module),
         lead: "An f32 module beside its lowered form, run on the same inputs on a CPU, with every rounding kept. An error is \
                born at an instruction if its lowered form makes it on the f32 module's operands; the scaled error of an \

@@ -11,6 +11,7 @@ use crate::runs::{Point, Run};
 pub(super) fn page(runs: &[Named]) -> Page {
     let names: Vec<&str> = runs.iter().map(|named| named.name.as_str()).collect();
     Page {
+        sheets: Vec::new(),
         title: format!("Training: {}", names.join(", ")),
         lead: format!(
             "What was recorded of each run, over the updates that it made. Hovering says the values. Of a line with more than \

@@ -13,6 +13,7 @@ use crate::tpu::explain::{Bound, Cost, LiveBuffer, Moment, Origin};
 /// The page of one program, or of several beside one another, with the sentences of a verdict.
 pub(super) fn page(lead: &str, subjects: &[Explained], sentences: &[String]) -> Page {
     Page {
+        sheets: Vec::new(),
         title: format!("Where memory and time go: {lead}"),
         lead: "Read from the TPU compiler's own scheduled program. Memory is HBM of one core: arguments, outputs and constants \
                stay, temporaries come and go. Cycles are the compiler's estimates; flops and bytes are counted from shapes. \

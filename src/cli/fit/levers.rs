@@ -309,6 +309,7 @@ fn page(model: &str, plain: &Setting, all: &[OnTarget], libtpu: &str) -> Page {
         }
     };
     Page {
+        sheets: Vec::new(),
         title: format!("What saves what: {model}"),
         lead: format!(
             "Every row is a program ({}) that Google's TPU compiler, libtpu {libtpu}, compiled or refused. Cycles are its \

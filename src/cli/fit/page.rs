@@ -9,6 +9,7 @@ use crate::tpu::fit::Outcome;
 /// The page.
 pub(super) fn page(fit: &Fit) -> Page {
     Page {
+        sheets: Vec::new(),
         title: format!("What fits: {}", fit.model),
         lead: format!(
             "Every row is a program ({}{}) that Google's TPU compiler, libtpu {}, compiled or refused. Cycles and \

@@ -25,7 +25,7 @@ const MAX_SCANS: usize = 500;
 #[non_exhaustive]
 pub enum ImageError {
     /// Neither JPEG nor PNG.
-    #[error("{n_bytes} bytes that begin with {found:02x?}; expected a JPEG or PNG image")]
+    #[error("{}; expected a JPEG or PNG image", beginning(*n_bytes, found))]
     Unknown {
         /// Its bytes.
         n_bytes: usize,
@@ -73,6 +73,16 @@ pub enum ImageError {
         /// Columns of the feature.
         expected_width: usize,
     },
+}
+
+fn beginning(n_bytes: usize, found: &[u8]) -> String {
+    let hex = found.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+    match n_bytes {
+        0 => "no bytes".to_string(),
+        1 => format!("1 byte, {hex}"),
+        n if n == found.len() => format!("{n} bytes, {hex}"),
+        n => format!("{n} bytes that begin with {hex}"),
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -309,9 +319,10 @@ mod tests {
         let refused = |bytes: &[u8]| decode(bytes, 3).unwrap_err().to_string();
         assert_eq!(
             refused(b"GIF89a..."),
-            "9 bytes that begin with [47, 49, 46, 38, 39, 61, 2e, 2e]; expected a JPEG or PNG image"
+            "9 bytes that begin with 47 49 46 38 39 61 2e 2e; expected a JPEG or PNG image"
         );
-        assert_eq!(refused(b""), "0 bytes that begin with []; expected a JPEG or PNG image");
+        assert_eq!(refused(b""), "no bytes; expected a JPEG or PNG image");
+        assert_eq!(refused(b"a"), "1 byte, 61; expected a JPEG or PNG image");
         for (whole, name) in [(a_jpeg(), "JPEG"), (a_png(png::ColorType::Rgb, &[1; 6]), "PNG")] {
             assert!(decode(&whole, 3).is_ok());
             for end in 8..whole.len() / 2 {

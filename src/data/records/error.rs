@@ -138,6 +138,28 @@ pub enum RecordError {
         /// Where it begins.
         at: u64,
     },
+    /// A file that is no tar, or is damaged.
+    #[error(
+        "{}, at byte {at}: no header of a tar file{}\nhelp: copy or download the file again",
+        path.display(),
+        if *at == 0 { ": this may be another kind of file" } else { "" }
+    )]
+    Tar {
+        /// The file.
+        path: PathBuf,
+        /// Where a header should be.
+        at: u64,
+        /// What the reader says.
+        source: io::Error,
+    },
+    /// Two files of one name in a tar.
+    #[error("{}: two files are called `{name}`; expected one of each name and ending", path.display())]
+    Twice {
+        /// The tar.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
     /// A file that ends within a record.
     #[error(
         "{place}, at byte {at}: the file ends after {measured} bytes, within the record; expected {expected} at least\nhelp: \
@@ -241,6 +263,12 @@ pub enum RecordError {
         path: PathBuf,
         /// What there is.
         found: String,
+    },
+    /// A folder without images.
+    #[error("{}: no images; expected JPEG or PNG files in it", path.display())]
+    NoPictures {
+        /// The folder.
+        path: PathBuf,
     },
     /// A part that would be empty.
     #[error(

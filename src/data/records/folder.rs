@@ -13,7 +13,7 @@ use super::{Records, Value, Values};
 use crate::files;
 
 /// Bytes of an image file at most.
-const MAX_BYTES: u64 = 256 << 20;
+pub(super) const MAX_BYTES: u64 = 256 << 20;
 /// Files that are images, by the ends of their names.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 
@@ -43,12 +43,11 @@ impl ImageFolder {
             let label = found.classes.len() as i64;
             let n_before = found.files.len();
             for (name, path) in listed(&path)? {
-                let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
                 let Some(n_bytes) = fs::metadata(&path).ok().filter(fs::Metadata::is_file).map(|file| file.len())
                 else {
                     continue;
                 };
-                if ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str())) {
+                if is_image(&path) {
                     for part in [class.as_bytes(), b"/", name.as_bytes(), b"\0", &n_bytes.to_le_bytes()] {
                         hash.update(part);
                     }
@@ -68,8 +67,14 @@ impl ImageFolder {
     }
 }
 
+/// Whether the name is an image's.
+pub(super) fn is_image(path: &Path) -> bool {
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+    ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
+}
+
 /// What a folder holds, by name.
-fn listed(folder: &Path) -> Result<Vec<(String, PathBuf)>, RecordError> {
+pub(super) fn listed(folder: &Path) -> Result<Vec<(String, PathBuf)>, RecordError> {
     let failed = |source| RecordError::List { path: folder.to_path_buf(), source };
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
@@ -113,6 +118,10 @@ impl Records for ImageFolder {
 
     fn classes(&self) -> &[String] {
         &self.classes
+    }
+
+    fn is_image(&self, key: &str) -> bool {
+        key == "images"
     }
 }
 

@@ -1,4 +1,4 @@
-//! Examples on disk that are not read into memory: TFRecord files and folders of images.
+//! Examples on disk that are not read into memory: TFRecord files, WebDataset's tars and folders of images.
 //!
 //! Each kind is [`Records`]: how many there are, and the named values of one, read by number from any thread. What a
 //! program is given is made of them by transforms ([`super::Pipeline`]).
@@ -7,8 +7,11 @@ mod error;
 mod example;
 mod folder;
 mod index;
+mod pattern;
+mod pictures;
 mod shard;
 mod survey;
+mod tar;
 mod tfrecord;
 mod unpack;
 
@@ -16,11 +19,16 @@ pub use error::RecordError;
 pub(super) use example::parse;
 pub use folder::ImageFolder;
 pub use index::indexes;
+pub use pattern::files;
+pub use pictures::Pictures;
 pub use survey::{Held, Survey};
+pub use tar::Tars;
 pub use tfrecord::TfRecords;
 pub use unpack::unpacked;
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
 
 /// What an example holds under one name, as its file has it.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,8 +86,37 @@ pub trait Records: Send + Sync + std::fmt::Debug {
     /// What tells these records from others, in their order: SHA-256 in hexadecimal.
     fn fingerprint(&self) -> &str;
 
+    /// Whether the values of this name are images, whatever their bytes are. Default: that is not known.
+    fn is_image(&self, key: &str) -> bool {
+        let _ = key;
+        false
+    }
+
     /// Names of classes, where the files have them: of label 0 first.
     fn classes(&self) -> &[String] {
         &[]
+    }
+}
+
+/// The records of files or patterns of names, relative to `folder`, of the kind that their names say: one directory of images, tars
+/// (`.tar`, `.tar.gz`, `.tgz`), else TFRecords. `cache` is as in [`TfRecords::open`].
+///
+/// # Errors
+/// Those of the kind.
+pub fn open(
+    folder: &Path,
+    patterns: &[impl AsRef<str>],
+    cache: Option<&Path>,
+) -> Result<Arc<dyn Records>, RecordError> {
+    if let [one] = patterns
+        && folder.join(one.as_ref()).is_dir()
+    {
+        return Ok(Arc::new(ImageFolder::open(&folder.join(one.as_ref()))?));
+    }
+    let files = files(folder, patterns)?;
+    let name = files[0].to_string_lossy().to_lowercase();
+    match [".tar", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end)) {
+        true => Ok(Arc::new(Tars::open(&files, cache)?)),
+        false => Ok(Arc::new(TfRecords::open(&files, cache)?)),
     }
 }

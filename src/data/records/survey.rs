@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Records, Value};
 use crate::data::image;
+use crate::data::look::{look, widen};
 
 /// Distinct whole numbers that are counted of a feature; of more only the range is kept.
 const MAX_DISTINCT: usize = 10_000;
@@ -38,6 +39,8 @@ pub struct Held {
     pub n_bytes: Option<[usize; 2]>,
     /// Of images: formats, with how many there are of each.
     pub images: BTreeMap<&'static str, u64>,
+    /// Where there are images: how many values are neither JPEG nor PNG.
+    pub n_no_image: u64,
     /// Of images: the least and the greatest height.
     pub heights: Option<[usize; 2]>,
     /// Of images: the least and the greatest width.
@@ -48,31 +51,60 @@ pub struct Held {
     pub counts: BTreeMap<i64, u64>,
 }
 
+/// What was seen of a value: what it holds, whether it is no image, and what is wrong with it.
+struct Seen {
+    key: String,
+    held: Held,
+    is_none: bool,
+    wrong: Option<String>,
+}
+
 impl Survey {
-    /// Looks at up to `limit` records, from the first to the last in equal steps. Images are looked at up to their headers.
+    /// Looks at up to `limit` records, from the first to the last in equal steps. Images are decoded. Where a feature has
+    /// images, what is neither JPEG nor PNG is broken.
     pub fn of(records: &dyn Records, limit: u64) -> Survey {
         let n_records = records.n_records();
-        let n = limit.min(n_records);
-        let mut survey = Survey { n_records, n_read: n, ..Survey::default() };
-        for number in 0..n {
-            let index = match n == n_records || n == 1 {
-                true => number,
-                false => (u128::from(number) * u128::from(n_records - 1) / u128::from(n - 1)) as u64,
+        let mut survey = Survey { n_records, n_read: limit.min(n_records), ..Survey::default() };
+        let seen = |index: u64| -> Result<Vec<Seen>, String> {
+            let values = records.values(index, None).map_err(|error| error.to_string())?;
+            let seen = |(key, value): (String, Value)| {
+                let (held, wrong) = Held::of(&value);
+                let said = wrong.map(|wrong| format!("{}: feature `{key}`: {wrong}", records.place(index)));
+                let is_none = said.is_some() && held.images.is_empty();
+                Seen { key, held, is_none, wrong: said }
             };
-            let values = match records.values(index, None) {
-                Ok(values) => values,
-                Err(error) => {
-                    survey.add_broken(error.to_string());
-                    continue;
-                }
-            };
-            for (key, value) in values {
-                let wrong = survey.features.entry(key.clone()).or_default().add(&value);
-                if let Some(wrong) = wrong {
-                    survey.add_broken(format!("{}: feature `{key}`: {wrong}", records.place(index)));
+            Ok(values.into_iter().map(seen).collect())
+        };
+        // What is no image is broken only where others are, which is known in the end.
+        let mut others: BTreeMap<String, (u64, Vec<String>)> = BTreeMap::new();
+        look(n_records, limit, seen, |seen| match seen {
+            Err(error) => survey.add_broken(error),
+            Ok(seen) => {
+                for Seen { key, held, is_none, wrong } in seen {
+                    survey.features.entry(key.clone()).or_default().merge(&held);
+                    match wrong {
+                        Some(wrong) if is_none => {
+                            let (n, messages) = others.entry(key).or_default();
+                            *n += 1;
+                            if messages.len() < MAX_NAMED {
+                                messages.push(wrong);
+                            }
+                        }
+                        Some(wrong) => survey.add_broken(wrong),
+                        None => {}
+                    }
                 }
             }
+        });
+        for (key, (n, messages)) in others {
+            let held = survey.features.entry(key.clone()).or_default();
+            if records.is_image(&key) || !held.images.is_empty() {
+                held.n_no_image = n;
+                survey.n_broken += n;
+                survey.broken.extend(messages);
+            }
         }
+        survey.broken.truncate(MAX_NAMED);
         for held in survey.features.values_mut().filter(|held| held.counts.len() > MAX_DISTINCT) {
             held.counts.clear();
         }
@@ -88,46 +120,54 @@ impl Survey {
 }
 
 impl Held {
-    /// Adds a value; says what is wrong with an image.
-    fn add(&mut self, value: &Value) -> Option<String> {
-        *self.kinds.entry(value.kind()).or_default() += 1;
-        widen(&mut self.n_values, value.len());
+    /// What a value holds, and what is wrong with it as an image.
+    fn of(value: &Value) -> (Held, Option<String>) {
+        let mut held = Held { kinds: [(value.kind(), 1)].into(), ..Held::default() };
+        widen(&mut held.n_values, value.len());
         match value {
             Value::Ints(values) => {
-                values.iter().for_each(|value| widen(&mut self.range, *value as f64));
-                // One more than are kept says that there are too many.
-                if let [value] = values[..]
-                    && (self.counts.len() <= MAX_DISTINCT || self.counts.contains_key(&value))
-                {
-                    *self.counts.entry(value).or_default() += 1;
+                values.iter().for_each(|value| widen(&mut held.range, *value as f64));
+                if let [value] = values[..] {
+                    held.counts = [(value, 1)].into();
                 }
-                None
             }
-            Value::Floats(values) => {
-                values.iter().for_each(|value| widen(&mut self.range, f64::from(*value)));
-                None
-            }
+            Value::Floats(values) => values.iter().for_each(|value| widen(&mut held.range, f64::from(*value))),
             Value::Bytes(values) => {
-                values.iter().for_each(|value| widen(&mut self.n_bytes, value.len()));
-                let [bytes] = &values[..] else { return None };
-                let format = image::format_name(bytes)?;
-                *self.images.entry(format).or_default() += 1;
-                match image::size(bytes) {
-                    Ok([height, width, _]) => {
-                        widen(&mut self.heights, height);
-                        widen(&mut self.widths, width);
-                        None
+                values.iter().for_each(|value| widen(&mut held.n_bytes, value.len()));
+                let [bytes] = &values[..] else { return (held, None) };
+                if let Some(format) = image::format_name(bytes) {
+                    held.images = [(format, 1)].into();
+                }
+                match image::decode(bytes, 3) {
+                    Ok(image) => {
+                        widen(&mut held.heights, image.height);
+                        widen(&mut held.widths, image.width);
                     }
-                    Err(error) => Some(error.to_string()),
+                    Err(error) => return (held, Some(error.to_string())),
                 }
             }
         }
+        (held, None)
     }
-}
 
-fn widen<T: PartialOrd + Copy>(range: &mut Option<[T; 2]>, value: T) {
-    let [least, greatest] = range.unwrap_or([value, value]);
-    *range = Some([if value < least { value } else { least }, if value > greatest { value } else { greatest }]);
+    fn merge(&mut self, other: &Held) {
+        fn both<T: PartialOrd + Copy>(range: &mut Option<[T; 2]>, other: Option<[T; 2]>) {
+            other.into_iter().flatten().for_each(|value| widen(range, value));
+        }
+        other.kinds.iter().for_each(|(kind, n)| *self.kinds.entry(kind).or_default() += n);
+        other.images.iter().for_each(|(format, n)| *self.images.entry(format).or_default() += n);
+        both(&mut self.n_values, other.n_values);
+        both(&mut self.n_bytes, other.n_bytes);
+        both(&mut self.heights, other.heights);
+        both(&mut self.widths, other.widths);
+        both(&mut self.range, other.range);
+        for (value, n) in &other.counts {
+            // One more than are kept says that there are too many.
+            if self.counts.len() <= MAX_DISTINCT || self.counts.contains_key(value) {
+                *self.counts.entry(*value).or_default() += n;
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -169,7 +209,15 @@ mod tests {
         };
         let records = Fixed(vec![record(1, b"text"), None, record(2, b"\xff\xd8\xff"), record(1, b"")]);
         let survey = Survey::of(&records, 100);
-        assert_eq!((survey.n_records, survey.n_read, survey.n_broken), (4, 4, 2));
+        // Where there is one image, what is none is broken too.
+        assert_eq!((survey.n_records, survey.n_read, survey.n_broken), (4, 4, 4));
+        assert_eq!(
+            survey.broken[2..],
+            [
+                "a, record 0: feature `image`: 4 bytes, 74 65 78 74; expected a JPEG or PNG image",
+                "a, record 3: feature `image`: no bytes; expected a JPEG or PNG image"
+            ]
+        );
         assert_eq!(survey.broken[0], "a, record 1: no tf.train.Example: broken");
         assert!(survey.broken[1].starts_with("a, record 2: feature `image`: the JPEG image cannot be decoded: "));
         let label = &survey.features["label"];
@@ -178,8 +226,10 @@ mod tests {
         assert_eq!(survey.features["box"].n_values, Some([1, 2]));
         let image = &survey.features["image"];
         assert_eq!((image.n_bytes, image.images.clone()), (Some([0, 4]), [("JPEG", 1)].into()));
+        assert_eq!(image.n_no_image, 2);
         // Some of them: the first and the last are among them.
         let survey = Survey::of(&records, 2);
         assert_eq!((survey.n_read, survey.n_broken, survey.features["label"].counts.clone()), (2, 0, [(1, 2)].into()));
+        assert_eq!(survey.features["image"].n_no_image, 0, "text is no broken image");
     }
 }

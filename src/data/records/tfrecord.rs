@@ -45,27 +45,12 @@ impl TfRecords {
         Ok(TfRecords { shards, index, firsts, n_records })
     }
 
-    /// The files that `patterns` name, each relative to `folder`: names, or patterns with `*`, `?` and `[…]`, whose files are
-    /// in the order of their names. A file that several name comes once.
+    /// As [`files`](super::files).
     ///
     /// # Errors
-    /// A pattern that is none, or that no file matches.
+    /// As there.
     pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, RecordError> {
-        let mut files: Vec<PathBuf> = Vec::new();
-        for pattern in patterns {
-            let pattern = pattern.as_ref();
-            let named = folder.join(pattern);
-            let found = match named.exists() {
-                true => vec![named],
-                false => matching(folder, pattern)?,
-            };
-            for file in found {
-                if !files.contains(&file) {
-                    files.push(file);
-                }
-            }
-        }
-        Ok(files)
+        super::files(folder, patterns)
     }
 
     /// The bytes of record `index`, whose checksum is right.
@@ -129,25 +114,6 @@ impl Records for TfRecords {
 fn compression(head: &[u8]) -> Option<Compression> {
     let is_record = head.first_chunk().is_some_and(|head| framing::length(head).1);
     if is_record { None } else { Compression::of(head) }
-}
-
-/// The files that a pattern matches, in the order of their names.
-fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, RecordError> {
-    // The folder's own name may hold a `[`.
-    let whole = match Path::new(pattern).is_absolute() {
-        true => pattern.to_string(),
-        false => {
-            Path::new(&glob::Pattern::escape(&folder.to_string_lossy())).join(pattern).to_string_lossy().into_owned()
-        }
-    };
-    let found =
-        glob::glob(&whole).map_err(|error| RecordError::Pattern { pattern: pattern.to_string(), found: error.msg })?;
-    let mut files: Vec<PathBuf> = found.filter_map(Result::ok).filter(|path| path.is_file()).collect();
-    files.sort();
-    match files.is_empty() {
-        true => Err(RecordError::NoFiles { pattern: folder.join(pattern).display().to_string() }),
-        false => Ok(files),
-    }
 }
 
 #[cfg(test)]
@@ -217,23 +183,5 @@ mod tests {
         let error = records.bytes(2).unwrap_err().to_string();
         assert!(error.contains("train-01: the file has changed since this run began"), "{error}");
         assert_eq!(records.bytes(1).unwrap(), b"1");
-    }
-
-    #[test]
-    fn patterns_name_files_in_order() {
-        let folder = tempfile::tempdir().unwrap();
-        let inner = folder.path().join("a[b]");
-        fs::create_dir(&inner).unwrap();
-        let all = files(&inner, &[1, 1, 1]);
-        assert_eq!(TfRecords::files(&inner, &["train-*"]).unwrap(), all);
-        assert_eq!(
-            TfRecords::files(&inner, &["train-02", "train-0[01]", "train-*"]).unwrap(),
-            [all[2].clone(), all[0].clone(), all[1].clone()]
-        );
-        assert_eq!(TfRecords::files(folder.path(), &["a[[]b]/train-?1"]).unwrap(), [all[1].clone()]);
-        let error = TfRecords::files(&inner, &["test-*"]).unwrap_err().to_string();
-        assert_eq!(error, format!("{}/test-*: no file has such a name; expected one at least", inner.display()));
-        let error = TfRecords::files(&inner, &["a***b"]).unwrap_err().to_string();
-        assert!(error.starts_with("`a***b` is no pattern of file names: "), "{error}");
     }
 }

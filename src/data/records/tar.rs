@@ -1,0 +1,473 @@
+//! WebDataset: tar files in which the files of one example stand after one another, with one name and an ending each:
+//! `n01/0007.jpg`, `n01/0007.cls`, `n01/0007.json`.
+//!
+//! Opening hops over the headers, each of which has a checksum, and remembers where each file lies: some 100 bytes of memory
+//! for an example. The bytes of files have no checksum in a tar. An example's values are named by their endings. Endings that
+//! WebDataset reads as whole numbers (`cls`, `index`, …) are; of `json` come its members too, as `json.NAME`; all else is
+//! bytes.
+//!
+//! Source: WebDataset's `tariterators.py` (`base_plus_ext`, `group_by_keys`) and `autodecode.py`. The headers are read by the
+//! crate `tar`.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+use sha2::{Digest, Sha256};
+
+use super::error::RecordError;
+use super::index::MAX_RECORD;
+use super::shard::{Shard, Shards, read_exact_at};
+use super::unpack::Compression;
+use super::{Records, Value, Values};
+use crate::files;
+
+/// Bytes of a name at most, where a header of its own holds one.
+const MAX_NAME: u64 = 64 << 10;
+/// Endings whose files are a whole number in text.
+const NUMBERS: [&str; 7] = ["cls", "cls2", "class", "count", "index", "inx", "id"];
+/// Endings of JSON.
+const JSON: [&str; 2] = ["json", "jsn"];
+
+/// The examples of tar files, one file after the other.
+#[derive(Debug)]
+pub struct Tars {
+    shards: Shards,
+    samples: Vec<Sample>,
+    /// The files of all samples, in the order of the tars.
+    fields: Vec<Field>,
+    /// The names of all samples, one after the other.
+    names: String,
+    endings: Vec<String>,
+    fingerprint: String,
+}
+
+/// What the files of an example are, up to where the next one's begin.
+#[derive(Debug)]
+struct Sample {
+    shard: usize,
+    field: usize,
+    name: usize,
+}
+
+/// A file in a tar.
+#[derive(Debug)]
+struct Field {
+    ending: u32,
+    at: u64,
+    n_bytes: u64,
+}
+
+impl Tars {
+    /// The examples of `files`, in this order. Tars of gzip are unpacked once, into the folder `cache`.
+    ///
+    /// # Errors
+    /// A file that cannot be opened or unpacked, is no tar, or is cut; two files of one name and ending; no example at all.
+    pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Tars, RecordError> {
+        let _span = tracing::info_span!("index").entered();
+        let compression = |head: &[u8]| Compression::of(head).filter(|kind| *kind == Compression::Gzip);
+        let shards = Shards::of(files, cache, compression)?;
+        let mut tars = Tars {
+            shards,
+            samples: Vec::new(),
+            fields: Vec::new(),
+            names: String::new(),
+            endings: Vec::new(),
+            fingerprint: String::new(),
+        };
+        let (mut hash, mut n_other) = (Sha256::new(), 0);
+        for idx in 0..files.len() {
+            n_other += tars.hop(idx, &mut hash)?;
+        }
+        if tars.samples.is_empty() {
+            return Err(RecordError::NoRecords { path: files.first().cloned().unwrap_or_default() });
+        }
+        if n_other > 0 {
+            tracing::warn!("tar files: {n_other} entries that are no files, such as links, are passed over");
+        }
+        tars.fingerprint = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(tars)
+    }
+
+    /// Finds the examples of a tar; returns how many entries are neither files nor folders.
+    fn hop(&mut self, shard_idx: usize, hash: &mut Sha256) -> Result<u64, RecordError> {
+        let shard = self.shards.shards[shard_idx].clone();
+        let n_bytes = shard.stored_bytes();
+        let failed = |source| RecordError::Open { path: shard.stored().to_path_buf(), source };
+        let mut archive = tar::Archive::new(files::open(shard.stored()).map_err(failed)?);
+        let no_tar = |at, source| RecordError::Tar { path: shard.path.clone(), at, source };
+        let (mut at, mut n_other) = (0, 0);
+        // A name that a header of its own gives to the entry after it.
+        let mut given: Option<Vec<u8>> = None;
+        let first = self.samples.len();
+        for entry in archive.entries_with_seek().map_err(|source| no_tar(0, source))?.raw(true) {
+            let mut entry = entry.map_err(|source| no_tar(at, source))?;
+            let (start, size) = (entry.raw_file_position(), entry.size());
+            let end = start.saturating_add(size);
+            let kind = entry.header().entry_type();
+            if end > n_bytes {
+                let place = shard.path.display().to_string();
+                return Err(RecordError::Cut {
+                    place,
+                    at: entry.raw_header_position(),
+                    measured: n_bytes,
+                    expected: end,
+                });
+            }
+            at = end.next_multiple_of(512);
+            if kind.is_gnu_longname() || kind.is_pax_local_extensions() {
+                if size > MAX_NAME {
+                    let place = format!("{}, at byte {start}: a name", shard.path.display());
+                    return Err(RecordError::TooLong { place, measured: size, limit: MAX_NAME });
+                }
+                let mut bytes = Vec::new();
+                entry.read_to_end(&mut bytes).map_err(|source| no_tar(start, source))?;
+                match kind.is_gnu_longname() {
+                    true => given = Some(bytes.into_iter().take_while(|byte| *byte != 0).collect()),
+                    false => {
+                        for pair in tar::PaxExtensions::new(&bytes) {
+                            let pair = pair.map_err(|source| no_tar(start, source))?;
+                            match pair.key_bytes() {
+                                b"path" => given = Some(pair.value_bytes().to_vec()),
+                                // Only files beyond 8 GiB need it, and those are no examples.
+                                b"size" => {
+                                    let place = format!("{}, at byte {start}: a file", shard.path.display());
+                                    let measured =
+                                        pair.value().ok().and_then(|size| size.parse().ok()).unwrap_or(u64::MAX);
+                                    return Err(RecordError::TooLong { place, measured, limit: MAX_RECORD });
+                                }
+                                _ => {}
+                            }
+                        }
+                    }
+                }
+                continue;
+            }
+            let is_about_others = kind.is_pax_global_extensions() || kind.is_gnu_longlink();
+            if is_about_others {
+                continue;
+            }
+            let name = given.take().unwrap_or_else(|| entry.path_bytes().into_owned());
+            if !(kind.is_file() || kind.is_contiguous()) {
+                n_other += u64::from(!kind.is_dir());
+                continue;
+            }
+            let name = String::from_utf8_lossy(&name).into_owned();
+            let Some((name, ending)) = split(&name) else { continue };
+            for part in [name.as_bytes(), b".", ending.as_bytes(), b"\0", &size.to_le_bytes()] {
+                hash.update(part);
+            }
+            self.add((shard_idx, first), name, &ending, start, size, &shard)?;
+        }
+        Ok(n_other)
+    }
+
+    /// Adds a file to the example of its name, or begins one; `first` is the first example of the tar.
+    fn add(
+        &mut self,
+        (shard_idx, first): (usize, usize),
+        name: &str,
+        ending: &str,
+        at: u64,
+        n_bytes: u64,
+        shard: &Shard,
+    ) -> Result<(), RecordError> {
+        let ending = match self.endings.iter().position(|other| other == ending) {
+            Some(idx) => idx,
+            None => {
+                self.endings.push(ending.to_string());
+                self.endings.len() - 1
+            }
+        };
+        let is_same =
+            self.samples.len() > first && self.samples.last().is_some_and(|sample| self.names[sample.name..] == *name);
+        if !is_same {
+            let (field, start) = (self.fields.len(), self.names.len());
+            self.samples.push(Sample { shard: shard_idx, field, name: start });
+            self.names.push_str(name);
+        }
+        let from = self.samples.last().map_or(0, |sample| sample.field);
+        if self.fields[from..].iter().any(|field| field.ending as usize == ending) {
+            let (path, ending) = (shard.path.clone(), self.endings[ending].clone());
+            return Err(RecordError::Twice { path, name: format!("{name}.{ending}") });
+        }
+        if n_bytes > MAX_RECORD {
+            let place = format!("{}: {name}.{}", shard.path.display(), self.endings[ending]);
+            return Err(RecordError::TooLong { place, measured: n_bytes, limit: MAX_RECORD });
+        }
+        self.fields.push(Field { ending: ending as u32, at, n_bytes });
+        Ok(())
+    }
+
+    /// The files of an example.
+    fn fields(&self, index: u64) -> &[Field] {
+        let idx = index as usize;
+        let end = self.samples.get(idx + 1).map_or(self.fields.len(), |next| next.field);
+        &self.fields[self.samples[idx].field..end]
+    }
+
+    fn name(&self, index: u64) -> &str {
+        let idx = index as usize;
+        let end = self.samples.get(idx + 1).map_or(self.names.len(), |next| next.name);
+        &self.names[self.samples[idx].name..end]
+    }
+
+    fn ending(&self, field: &Field) -> &str {
+        &self.endings[field.ending as usize]
+    }
+
+    fn bytes(&self, index: u64, field: &Field) -> Result<Vec<u8>, RecordError> {
+        let file = self.shards.file(self.samples[index as usize].shard)?;
+        let mut bytes = vec![0; field.n_bytes as usize];
+        let failed = |source| RecordError::Read { place: self.place(index), source };
+        read_exact_at(&file, &mut bytes, field.at).map_err(failed)?;
+        Ok(bytes)
+    }
+
+    /// What a file holds, as its ending says.
+    fn value(&self, index: u64, field: &Field) -> Result<Value, RecordError> {
+        let bytes = self.bytes(index, field)?;
+        let ending = self.ending(field);
+        if !NUMBERS.contains(&kind_of(ending)) {
+            return Ok(Value::Bytes(vec![bytes]));
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        match text.trim().parse() {
+            Ok(number) => Ok(Value::Ints(vec![number])),
+            Err(_) => {
+                let measured = format!("`{}`", text.trim().chars().take(40).collect::<String>());
+                let (place, key) = (self.place(index), ending.to_string());
+                Err(RecordError::Kind { place, key, measured, expected: "a whole number".to_string() })
+            }
+        }
+    }
+
+    /// The members of a file of JSON, by `ENDING.NAME`.
+    fn members(&self, index: u64, field: &Field, into: &mut Values) -> Result<(), RecordError> {
+        let (bytes, ending) = (self.bytes(index, field)?, self.ending(field));
+        let json: Json = serde_json::from_slice(&bytes).map_err(|error| {
+            let (place, key) = (self.place(index), ending.to_string());
+            RecordError::Kind { place, key, measured: error.to_string(), expected: "JSON".to_string() }
+        })?;
+        flatten(ending, &json, into);
+        Ok(())
+    }
+}
+
+/// The last of several endings, which says what a file is: of `seg.png` it is `png`.
+fn kind_of(ending: &str) -> &str {
+    ending.rsplit('.').next().unwrap_or(ending)
+}
+
+/// A path's name and its endings, which begin at the first dot of what follows the last `/`; `None` for what has no ending or
+/// is hidden, and for what WebDataset keeps to itself: `__NAME__`.
+fn split(path: &str) -> Option<(&str, String)> {
+    let path = path.strip_prefix("./").unwrap_or(path);
+    let file = path.rfind('/').map_or(0, |at| at + 1);
+    let dot = file + path[file..].find('.')?;
+    let is_own = path[file..].starts_with("__") && path.ends_with("__");
+    (dot > file && dot + 1 < path.len() && !is_own).then(|| (&path[..dot], path[dot + 1..].to_lowercase()))
+}
+
+/// What JSON holds, by name: numbers, truths and texts, and lists of them.
+fn flatten(name: &str, json: &Json, into: &mut Values) {
+    let ints = |json: &Json| json.as_i64().or_else(|| json.as_bool().map(i64::from));
+    let floats = |json: &Json| json.as_f64().map(|value| value as f32);
+    let text = |json: &Json| json.as_str().map(|text| text.as_bytes().to_vec());
+    let list = match json {
+        Json::Object(members) => {
+            members.iter().for_each(|(member, json)| flatten(&format!("{name}.{member}"), json, into));
+            return;
+        }
+        Json::Array(list) => &list[..],
+        other => std::slice::from_ref(other),
+    };
+    let value = if let Some(ints) = list.iter().map(ints).collect::<Option<_>>() {
+        Value::Ints(ints)
+    } else if let Some(floats) = list.iter().map(floats).collect::<Option<_>>() {
+        Value::Floats(floats)
+    } else if let Some(texts) = list.iter().map(text).collect::<Option<_>>() {
+        Value::Bytes(texts)
+    } else {
+        return;
+    };
+    into.insert(name.to_string(), value);
+}
+
+impl Records for Tars {
+    fn n_records(&self) -> u64 {
+        self.samples.len() as u64
+    }
+
+    /// A key may be several endings, of which the first that the example has is taken: `jpg;jpeg;png`.
+    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, RecordError> {
+        let mut values = Values::new();
+        let fields = self.fields(index);
+        let Some(keys) = keys else {
+            for field in fields {
+                let ending = self.ending(field);
+                match JSON.contains(&kind_of(ending)) {
+                    true => self.members(index, field, &mut values)?,
+                    false => drop(values.insert(ending.to_string(), self.value(index, field)?)),
+                }
+            }
+            return Ok(values);
+        };
+        for key in keys {
+            let mut endings = key.split(';');
+            let field = endings.find_map(|ending| fields.iter().find(|field| self.ending(field) == ending));
+            if let Some(field) = field {
+                values.insert(key.to_string(), self.value(index, field)?);
+            } else if let Some((ending, _)) = key.split_once('.')
+                && let Some(field) = fields.iter().find(|field| JSON.contains(&ending) && self.ending(field) == ending)
+            {
+                let mut members = Values::new();
+                self.members(index, field, &mut members)?;
+                values.extend(members.remove_entry(*key));
+            }
+        }
+        Ok(values)
+    }
+
+    fn place(&self, index: u64) -> String {
+        let path = &self.shards.shards[self.samples[index as usize].shard].path;
+        format!("{}, example `{}`", path.display(), self.name(index))
+    }
+
+    fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    fn is_image(&self, key: &str) -> bool {
+        ["jpg", "jpeg", "png"].contains(&kind_of(key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A tar of files with what they hold.
+    fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut out = tar::Builder::new(Vec::new());
+        for (name, bytes) in files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            header.set_mode(0o644);
+            // Long names get a header of their own.
+            out.append_data(&mut header, name, *bytes).unwrap();
+        }
+        out.into_inner().unwrap()
+    }
+
+    fn opened(folder: &Path, tars: &[Vec<u8>]) -> Result<Tars, String> {
+        let write = |(idx, bytes): (usize, &Vec<u8>)| {
+            let path = folder.join(format!("a-{idx}.tar"));
+            fs::write(&path, bytes).unwrap();
+            path
+        };
+        let files: Vec<PathBuf> = tars.iter().enumerate().map(write).collect();
+        Tars::open(&files, None).map_err(|error| error.to_string().replace(&format!("{}/", folder.display()), ""))
+    }
+
+    #[test]
+    fn files_of_one_name_are_an_example() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = format!("{}/0003", "n".repeat(150));
+        let first: Vec<(&str, &[u8])> = vec![
+            ("__meta__", b"x"),
+            ("notes", b"no ending"),
+            ("./n01/0001.jpg", b"jpeg"),
+            ("./n01/0001.CLS", b" 7\n"),
+            ("./n01/0001.seg.png", b"png"),
+            ("n01/0002.png", b"two"),
+            (
+                "n01/0002.json",
+                br#"{"label": 3, "box": [0.5, 1], "name": "cat", "of": {"ok": true}, "mixed": [1, "a"]}"#,
+            ),
+        ];
+        let names = [format!("{long}.jpg"), format!("{long}.cls")];
+        let second: Vec<(&str, &[u8])> = vec![(&names[0], b"three"), (&names[1], b"-1")];
+        let tars = opened(folder.path(), &[tar(&first), tar(&second)]).unwrap();
+        assert_eq!(tars.n_records(), 3);
+        let bytes = |bytes: &[u8]| Value::Bytes(vec![bytes.to_vec()]);
+        let expected = [("cls", Value::Ints(vec![7])), ("jpg", bytes(b"jpeg")), ("seg.png", bytes(b"png"))];
+        assert_eq!(tars.values(0, None).unwrap(), expected.map(|(key, value)| (key.to_string(), value)).into());
+        let expected = [
+            ("json.box", Value::Floats(vec![0.5, 1.0])),
+            ("json.label", Value::Ints(vec![3])),
+            ("json.name", bytes(b"cat")),
+            ("json.of.ok", Value::Ints(vec![1])),
+            ("png", bytes(b"two")),
+        ];
+        assert_eq!(tars.values(1, None).unwrap(), expected.map(|(key, value)| (key.to_string(), value)).into());
+        let asked = tars.values(1, Some(&["jpg;png", "json.label", "json.other", "cls"])).unwrap();
+        let expected = [("jpg;png", bytes(b"two")), ("json.label", Value::Ints(vec![3]))];
+        assert_eq!(asked, expected.map(|(key, value)| (key.to_string(), value)).into());
+        assert_eq!(tars.values(2, Some(&["cls"])).unwrap()["cls"], Value::Ints(vec![-1]));
+        assert_eq!(tars.place(2), format!("{}, example `{long}`", folder.path().join("a-1.tar").display()));
+        assert_eq!(tars.place(1), format!("{}, example `n01/0002`", folder.path().join("a-0.tar").display()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_file_and_example() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = tar(&[("a/1.cls", b"seven"), ("a/1.json", b"{"), ("a/2.jpg", &[1; 700])]);
+        let tars = opened(folder.path(), std::slice::from_ref(&whole)).unwrap();
+        let said = |keys: &[&str]| tars.values(0, Some(keys)).unwrap_err().to_string();
+        let place = folder.path().join("a-0.tar").display().to_string();
+        assert_eq!(
+            said(&["cls"]),
+            format!("{place}, example `a/1`: feature `cls` is `seven`; expected a whole number")
+        );
+        assert!(said(&["json.x"]).starts_with(&format!("{place}, example `a/1`: feature `json` is EOF")));
+
+        let refused = |bytes: Vec<u8>| opened(folder.path(), &[bytes]).unwrap_err();
+        assert_eq!(
+            refused(whole[..3 * 512 + 1024].to_vec()),
+            "a-0.tar, at byte 2048: the file ends after 2560 bytes, within the record; expected 3260 at least\n\
+             help: copy or download the file again"
+        );
+        let mut flipped = whole.clone();
+        flipped[1024 + 3] ^= 1;
+        assert_eq!(
+            refused(flipped),
+            "a-0.tar, at byte 1024: no header of a tar file\nhelp: copy or download the file again"
+        );
+        let error = refused(b"x,y\n1,2\n".repeat(100));
+        assert!(
+            error.starts_with("a-0.tar, at byte 0: no header of a tar file: this may be another kind of file"),
+            "{error}"
+        );
+        assert_eq!(
+            refused(tar(&[("a.jpg", b"1"), ("a.JPG", b"2")])),
+            "a-0.tar: two files are called `a.jpg`; expected one of each name and ending"
+        );
+        assert_eq!(refused(tar(&[("notes", b"1")])), "a-0.tar: no records; expected one at least");
+        // A file that claims more than a record may have is not read into memory.
+        let mut header = tar::Header::new_gnu();
+        header.set_path("a.jpg").unwrap();
+        header.set_size(MAX_RECORD + 1);
+        header.set_cksum();
+        let path = folder.path().join("sparse.tar");
+        fs::write(&path, header.as_bytes()).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(MAX_RECORD + 2048).unwrap();
+        let error = Tars::open(&[path], None).unwrap_err().to_string();
+        assert!(
+            error.ends_with("sparse.tar: a.jpg: 268435457 bytes; expected at most 268435456 in a record"),
+            "{error}"
+        );
+        // Mutated tars are read or refused.
+        let mut n_refused = 0;
+        for at in (0..whole.len()).step_by(7) {
+            let mut mutated = whole.clone();
+            mutated[at] ^= 0x11;
+            match opened(folder.path(), &[mutated]) {
+                Ok(tars) => (0..tars.n_records()).for_each(|index| drop(tars.values(index, None))),
+                Err(_) => n_refused += 1,
+            }
+        }
+        assert!(n_refused > 100, "{n_refused}");
+    }
+}
