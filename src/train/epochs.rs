@@ -273,8 +273,8 @@ pub(super) fn beside_the_end(
     let wanted = n_steps.checked_sub(before).filter(|&steps| steps > 0)?;
     // A hundredth of the training more or less comes from rounding.
     let message = if end > n_steps + n_steps / 100 {
-        let rate = learning_rate.at(u32::try_from(wanted).ok()?);
-        format!("the rate falls to {last} at step {end}, and is still {rate:.3e} when training ends, at step {n_steps}")
+        let rate = format!("{:.2e}", learning_rate.at(u32::try_from(wanted).ok()?)).parse::<f64>().unwrap_or_default();
+        format!("the rate falls to {last} at step {end}, and is still {rate} when training ends, at step {n_steps}")
     } else if last == 0.0 && end + n_steps / 100 < n_steps {
         let n_idle = n_steps - end;
         format!("the rate is 0 from step {end} on: the last {n_idle} of {n_steps} steps learn nothing")
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!((remark(cosine, Some(true), 300), remark(cosine, Some(false), 350)), (None, None));
         assert_eq!(
             remark(cosine, None, 200).unwrap(),
-            "the rate falls to 0 at step 300, and is still 1.000e-1 when training ends, at step 200; write \
+            "the rate falls to 0 at step 300, and is still 0.1 when training ends, at step 200; write \
              `decay_steps: 200`, if the rate is to fall until the end"
         );
         assert_eq!(

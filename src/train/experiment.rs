@@ -123,7 +123,16 @@ fn count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Er
 }
 
 fn optimizer<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optimizer, D::Error> {
-    Node::read(deserializer, |node| kind::read(&node).map_err(kind::elsewhere::<Optimizer>))
+    Node::read(deserializer, |node| kind::read(&node).map_err(|error| beside(kind::elsewhere::<Optimizer>(error))))
+}
+
+/// The error of a key that stands under `train` itself, with that.
+fn beside(error: NodeError) -> NodeError {
+    const KEYS: [&str; 6] = ["learning_rate", "warm_up", "weight_decay", "clip", "average", "slots"];
+    match KEYS.iter().find(|key| error.message.starts_with(&format!("unknown field `{key}`"))) {
+        Some(key) => error.in_own_words().with_help(format!("write `{key}` under `train`, beside `optimizer`")),
+        None => error,
+    }
 }
 
 fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {

@@ -102,6 +102,8 @@ fn way_to(experiment: &Experiment, path: &Path, error: &TrainError) -> Option<Ve
     let key = |name: &str| Step::Key(name.to_string());
     match error {
         TrainError::Epochs { key: name, .. } => Some(vec![key("train"), key(name)]),
+        TrainError::Average { .. } => Some(vec![key("train"), key("average"), key("decay")]),
+        TrainError::UnusedAverage => Some(vec![key("train"), key("average"), key("evaluate")]),
         TrainError::StepsPerCall { .. } => Some(vec![key("train"), key("steps_per_call")]),
         TrainError::Program(ProgramError::Accumulate { .. }) => Some(vec![key("train"), key("accumulate")]),
         TrainError::Program(ProgramError::Replicas { .. }) => Some(vec![key("mesh"), key("data")]),

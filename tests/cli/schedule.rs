@@ -148,6 +148,26 @@ fn errors_that_are_found_late_show_the_line() {
     );
     check(
         &train,
+        &format!("{DATA}train: {{epochs: 1, average: {{decay: 0.9999}}}}\n"),
+        expect![[r#"
+            bf16scope: e.yaml:3:37: train.average: after all 44 steps an average of decay 0.9999 is still 100 % the initial values
+              3 | train: {epochs: 1, average: {decay: 0.9999}}
+                |                                     ^^^^^^
+              help: write `average: {decay: 0.9999, num_updates: true}`, a decay such as 0.7727, or train longer
+        "#]],
+    );
+    check(
+        &train,
+        &format!("{DATA}train: {{optimizer: {{kind: adam, weight_decay: 0.1}}}}\n"),
+        expect![[r#"
+            bf16scope: e.yaml:3:33: unknown key `weight_decay`, expected one of beta1, beta2, epsilon, momentum_dtype
+              3 | train: {optimizer: {kind: adam, weight_decay: 0.1}}
+                |                                 ^^^^^^^^^^^^
+              help: write `weight_decay` under `train`, beside `optimizer`
+        "#]],
+    );
+    check(
+        &train,
         &format!("{DATA}train: {{shift: 8}}\n"),
         expect![[r#"
         bf16scope: e.yaml:3:16: images of 8×8 pixels cannot be shifted by up to 8: some would be all 0
