@@ -33,6 +33,7 @@ mod lower;
 mod mesh;
 mod module_file;
 mod package;
+mod plan;
 mod plugins;
 mod policy;
 mod predict;
@@ -131,6 +132,8 @@ enum Command {
     Explain(explain::Args),
     /// Find the largest and the best batch for a TPU, in f32 and bf16, without one
     Fit(fit::Args),
+    /// Plan a training on slices of TPUs, 8 to 2,048 cores: what fits, how fast, at which efficiency
+    Plan(plan::Args),
     /// Check plugins, devices, dtypes that really run, TPU targets, and this CPU
     Doctor(doctor::Args),
     /// Write a model's program, or a module, as HLO (text, proto) or StableHLO
@@ -167,6 +170,7 @@ impl Command {
             Command::Doctor(_) => "doctor",
             Command::Emit(_) => "emit",
             Command::Fit(_) => "fit",
+            Command::Plan(_) => "plan",
             Command::Lower(_) => "lower",
             Command::ExplainCast(_) => "explain-cast",
             Command::Audit(_) => "audit",
@@ -178,7 +182,7 @@ impl Command {
     /// What it loads plugins for, if it loads one.
     fn purpose(&self) -> Purpose {
         match self {
-            Command::Compile(_) | Command::Explain(_) | Command::Fit(_) => Purpose::Compile,
+            Command::Compile(_) | Command::Explain(_) | Command::Fit(_) | Command::Plan(_) => Purpose::Compile,
             Command::Doctor(args) => args.purpose(),
             Command::Package(args) => args.purpose(),
             Command::Train(_)
@@ -214,6 +218,7 @@ impl Command {
             Command::Doctor(args) => doctor::run(args, context),
             Command::Emit(args) => emit::run(args, context),
             Command::Fit(args) => fit::run(args, context),
+            Command::Plan(args) => plan::run(args, context),
             Command::Lower(args) => lower::run(args, context),
             Command::ExplainCast(args) => explain_cast::run(args, context),
             Command::Audit(args) => audit::run(args, context),

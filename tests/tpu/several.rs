@@ -298,6 +298,8 @@ fn a_mesh_that_does_not_divide_the_slice_or_the_batch_is_refused() {
             &["plan", digits, "--batch", "12", "--devices", "8"],
             "there is nothing to plan: A batch of 12 does not split",
         ),
+        (&["plan", digits, "--target", "tpu-v4"], "how fast its chips' links are is not known here"),
+        (&["plan", digits, "--target", "tpu-v3:4x4"], "help: give tpu-v3 and --devices 32"),
     ] {
         let text = refused(args);
         assert!(text.contains(expected), "{args:?}: {text}");
@@ -319,4 +321,39 @@ fn fit_over_a_slice_finds_the_part_of_a_core() {
         assert_eq!(row["fits"]["devices"], serde_json::json!({"replicas": 8, "partitions": 1}), "{row}");
         assert!(collectives(&row["fits"])[0].starts_with("all-reduce add f32 8 "), "{row}");
     }
+}
+
+/// Two slices compiled and one predicted between them: nothing is compiled that there is no leave for.
+#[test]
+fn a_plan_compiles_as_much_as_it_may_and_predicts_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("plan.html");
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
+    let args = ["plan", digits.to_str().unwrap(), "--batch", "512", "--target", "tpu-v3", "--precision", "bf16"];
+    let more = ["--devices", "8,32,128", "--compiles", "2", "--json", "--html", page.to_str().unwrap()];
+    let cache = folder.path().join("cache");
+    let plugins = bf16scope(&["plugins", "where", "tpu"]);
+    let library = String::from_utf8(plugins.stdout).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_bf16scope"))
+        .args(args.iter().chain(&more))
+        .env("BF16SCOPE_CACHE", &cache)
+        .env("TPU_LIBRARY_PATH", library.trim())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("up to 2 compiles") && said.contains("2 of 2: bf16 for tpu-v3, 64 a core in "), "{said}");
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let by = |at: usize| (answer["rows"][at]["n_cores"].clone(), answer["rows"][at]["known"]["by"].clone());
+    let expected = [(8, "compiled"), (32, "predicted"), (128, "compiled")];
+    assert_eq!([by(0), by(1), by(2)], expected.map(|(n, by)| (Value::from(n), Value::from(by))));
+    for row in answer["rows"].as_array().unwrap() {
+        assert_eq!(row["fits"], "yes", "{row}");
+        assert!(
+            row["examples_per_second"].as_f64().unwrap() > 0.0 && row["efficiency"].as_f64().unwrap() <= 1.0,
+            "{row}"
+        );
+    }
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("Which slice: ") && page.contains("predicted from fewer than three compiled rows"), "{page}");
 }
