@@ -1,4 +1,4 @@
-//! What `plan` says on 80 columns, of figures that the compiler gave for ResNet-50.
+//! What `plan` says on 80 columns, of rounded figures that are near ResNet-50's, not the compiler's own.
 
 use expect_test::expect_file;
 
@@ -7,7 +7,7 @@ use crate::cli::terminal::check_screen;
 use crate::hlo::devices::Devices;
 use crate::tpu::{Collective, CompileReport, Hbm};
 
-/// Cores of v3, MiB in all and of temporaries, cycles.
+/// A setting that is compiled: MiB in all and of temporaries, cycles.
 fn point(setting: &Setting, total: f64, temporaries: f64, cycles: u64) -> Point {
     let mib = |n: f64| (n * f64::from(1 << 20)) as i64;
     let hbm = Hbm {
