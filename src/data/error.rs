@@ -510,6 +510,14 @@ pub enum DataError {
         /// There are.
         n_examples: u64,
     },
+    /// A host that is none of those that share an epoch.
+    #[error("host {number} of {n_hosts}; expected a number below {n_hosts}: hosts are counted from 0")]
+    Host {
+        /// Which.
+        number: u32,
+        /// There are.
+        n_hosts: u32,
+    },
     /// An integer beyond its range or its dtype.
     #[error("{place}: number {element} of `{feature}` is {value}; expected a whole number from {least} to {greatest}")]
     Integer {

@@ -1,12 +1,12 @@
 //! Batches of named arrays: shuffled for training, in order for evaluation, cast to what the program computes in.
 //!
 //! What a batch holds is a function of seed, epoch and step alone, so a run that resumes anywhere sees the batches it
-//! would have seen. [`Loader::ahead`] makes them by threads, one batch ahead. Copying to a device is not done here.
+//! would have seen. [`Loader::ahead`] makes them by threads, one batch ahead. What puts them on a device is its caller's.
 
 mod ahead;
+mod column;
 mod example;
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -14,15 +14,16 @@ use std::sync::{Mutex, PoisonError};
 
 pub use ahead::{Ask, Supply};
 
-use super::convert::{CASTABLE, Conversion, bounds, integer, is_whole, number};
+use column::Column;
+
 use super::error::DataError;
 use super::feature::{Feature, FeatureDType};
 use super::order::Order;
 use super::random::Draw;
 use super::shift;
-use super::source::{ArrayInfo, Source};
+use super::source::Source;
 use crate::hlo::DType;
-use half::{bf16, f16};
+use smallvec::{SmallVec, smallvec};
 
 /// A way to cut a source into batches of one size.
 #[derive(Clone, Debug)]
@@ -30,12 +31,20 @@ pub struct Loader<'a> {
     source: &'a dyn Source,
     columns: Vec<Column>,
     batch: usize,
+    host: Host,
     seed: u64,
     /// Pixels by which images are shifted at most.
     max_shift: usize,
     n_workers: usize,
     /// Whether the source may leave examples out.
     is_strict: bool,
+}
+
+/// Which of the hosts that share a training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Host {
+    number: u64,
+    n_hosts: u64,
 }
 
 /// Examples that are looked at before training where reading each would take long.
@@ -63,23 +72,6 @@ pub struct Batch {
     pub arrays: Vec<NamedArray>,
     /// How many examples are real; those after them are padding: zeros, for the caller to leave out.
     pub n_valid: usize,
-}
-
-/// A feature and the array that it is made of.
-#[derive(Clone, Debug)]
-struct Column {
-    feature: Feature,
-    /// Its index among the source's arrays.
-    array: usize,
-    /// The array's dtype and scale.
-    from: DType,
-    scale: f32,
-    /// The dtype in the batch.
-    to: DType,
-    n_elements: usize,
-    conversion: Conversion,
-    /// Integers beyond are an error.
-    range: Option<(i128, i128)>,
 }
 
 impl<'a> Loader<'a> {
@@ -126,7 +118,35 @@ impl<'a> Loader<'a> {
             }
         }
         let n_workers = source.reading().n_workers;
-        Ok(Loader { source, columns, batch, seed, max_shift: 0, n_workers, is_strict: false })
+        let host = Host { number: 0, n_hosts: 1 };
+        Ok(Loader { source, columns, batch, host, seed, max_shift: 0, n_workers, is_strict: false })
+    }
+
+    /// The batches of host `number` of `n_hosts`, counted from 0, which share an epoch: each reads its own examples and no
+    /// others, and the batches of all of them, one after the other, are those that one host makes `n_hosts` times as large.
+    ///
+    /// # Errors
+    /// A number that is not below `n_hosts`; a batch of all hosts that is of more examples than there are.
+    pub fn of_host(self, number: u32, n_hosts: u32) -> Result<Loader<'a>, DataError> {
+        if number >= n_hosts {
+            return Err(DataError::Host { number, n_hosts });
+        }
+        let host = Host { number: number.into(), n_hosts: n_hosts.into() };
+        let batch = self.batch.saturating_mul(n_hosts as usize);
+        match batch as u64 > self.source.n_examples() {
+            true => Err(DataError::Batch { batch, n_examples: self.source.n_examples() }),
+            false => Ok(Loader { host, ..self }),
+        }
+    }
+
+    /// Examples of a batch of all hosts.
+    fn batch_of_all(&self) -> u64 {
+        self.batch as u64 * self.host.n_hosts
+    }
+
+    /// Where the examples of this host begin in the batch `step` of all hosts.
+    fn first(&self, step: u64) -> u64 {
+        step * self.batch_of_all() + self.host.number * self.batch as u64
     }
 
     /// The same batches, made by so many threads ahead of who takes them; 0 is the caller's own, when it asks.
@@ -165,7 +185,7 @@ impl<'a> Loader<'a> {
 
     /// How many whole batches an epoch has: what [`Loader::epoch`] yields.
     pub fn n_steps(&self) -> u64 {
-        self.source.n_examples() / self.batch as u64
+        self.source.n_examples() / self.batch_of_all()
     }
 
     /// One epoch of training: every example at most once, in the epoch's [`Order`]. The examples that do not fill a last
@@ -197,9 +217,9 @@ impl<'a> Loader<'a> {
     }
 
     fn steps_of(&self, epoch: u64, order: &Order, step: u64, n: u32, is_over: &AtomicBool) -> Result<Batch, DataError> {
-        let n_slots = self.batch * n as usize;
-        let first = step * self.batch as u64;
-        self.collect(n_slots, n_slots, Some(epoch), |slot| order.at(first + slot), is_over)
+        let (n_slots, batch) = (self.batch * n as usize, self.batch as u64);
+        let position = |slot: u64| self.first(step + slot / batch) + slot % batch;
+        self.collect(n_slots, n_slots, Some(epoch), |slot| order.at(position(slot)), is_over)
     }
 
     /// Every example once, in order, for evaluation; the last batch is padded with zeros and says how many are real.
@@ -212,7 +232,7 @@ impl<'a> Loader<'a> {
     }
 
     fn n_steps_in_order(&self) -> u64 {
-        self.source.n_examples().div_ceil(self.batch as u64)
+        self.source.n_examples().div_ceil(self.batch_of_all())
     }
 
     /// What [`Loader::ahead`] is asked for the batches of [`Loader::in_order`].
@@ -222,8 +242,9 @@ impl<'a> Loader<'a> {
 
     fn in_order_of(&self, step: u64, is_over: &AtomicBool) -> Result<Batch, DataError> {
         let (n_examples, batch) = (self.source.n_examples(), self.batch as u64);
-        let start = step * batch;
-        let n_valid = (n_examples - start).min(batch) as usize;
+        let start = self.first(step);
+        // Of the last batch of all, a host may have none.
+        let n_valid = n_examples.saturating_sub(start).min(batch) as usize;
         self.collect(self.batch, n_valid, None, |slot| start + slot, is_over)
     }
 
@@ -246,7 +267,7 @@ impl<'a> Loader<'a> {
                 let place = || self.source.place(index);
                 self.columns.iter().try_for_each(|column| {
                     let src = column.bytes_of(&example, place)?;
-                    column.check_range(src, place)?;
+                    column.check_range(src, 0, place)?;
                     column.check_numbers(src, place, &mut scratch)
                 })
             });
@@ -313,17 +334,49 @@ impl<'a> Loader<'a> {
 
     /// Reads an example into its place in a batch.
     fn fill(&self, index: u64, epoch: Option<u64>, into: &mut [&mut [u8]]) -> Result<(), DataError> {
-        let example = match epoch {
-            Some(epoch) => self.source.draw(index, Draw::new(self.seed, epoch, index))?,
+        let draw = epoch.map(|epoch| Draw::new(self.seed, epoch, index));
+        let place = || self.source.place(index);
+        let offset = epoch.and_then(|epoch| shift::offset(self.max_shift, self.seed, epoch, index));
+        if let Some(offset) = offset {
+            return self.fill_moved(index, draw, offset, into);
+        }
+        // Elements of each array that are there.
+        let mut done: SmallVec<[usize; 8]> = smallvec![0; self.columns.len()];
+        self.source.give(index, draw, &mut |array, src| {
+            let Some(number) = self.columns.iter().position(|column| column.array == array) else { return Ok(()) };
+            let (column, done) = (&self.columns[number], &mut done[number]);
+            let (n_elements, rest) = (src.len() / column.from.n_bytes(), src.len() % column.from.n_bytes());
+            if rest > 0 || n_elements > column.n_elements - *done {
+                return Err(column.wrong_bytes(*done * column.from.n_bytes() + src.len(), place));
+            }
+            column.check_range(src, *done, place)?;
+            let width = column.to.n_bytes();
+            column.conversion.run(src, &mut into[number][*done * width..][..n_elements * width]);
+            *done += n_elements;
+            Ok(())
+        })?;
+        let short = self.columns.iter().zip(&done).find(|(column, done)| **done < column.n_elements);
+        short.map_or(Ok(()), |(column, done)| Err(column.wrong_bytes(done * column.from.n_bytes(), place)))
+    }
+
+    /// As [`fill`](Loader::fill), with images moved by `offset`.
+    fn fill_moved(
+        &self,
+        index: u64,
+        draw: Option<Draw>,
+        offset: (isize, isize),
+        into: &mut [&mut [u8]],
+    ) -> Result<(), DataError> {
+        let example = match draw {
+            Some(draw) => self.source.draw(index, draw)?,
             None => self.source.read(index)?,
         };
         let place = || self.source.place(index);
-        let offset = epoch.and_then(|epoch| shift::offset(self.max_shift, self.seed, epoch, index));
         for (column, dst) in self.columns.iter().zip(into) {
             let src = column.bytes_of(&example, place)?;
-            column.check_range(src, place)?;
-            match offset.zip(column.image()) {
-                Some((offset, dims)) => column.convert_moved(src, dst, dims, offset),
+            column.check_range(src, 0, place)?;
+            match column.image() {
+                Some(dims) => column.convert_moved(src, dst, dims, offset),
                 None => column.conversion.run(src, dst),
             }
         }
@@ -337,192 +390,6 @@ impl<'a> Loader<'a> {
             None => Err(error),
         }
     }
-}
-
-impl Column {
-    fn new(source: &dyn Source, feature: &Feature, compute: DType) -> Result<Column, DataError> {
-        let arrays = source.arrays();
-        let Some(array) = arrays.iter().position(|info| info.name == feature.name) else {
-            let names = arrays.iter().map(|info| info.name.clone()).collect();
-            return Err(DataError::no_array(source.place(0), &feature.name, names));
-        };
-        let ArrayInfo { name, dtype: given, dims, scale } = arrays[array].clone();
-        let Some(n_elements) = feature.n_elements() else {
-            return Err(DataError::FeatureDims { dims: feature.dims.clone() });
-        };
-        if dims != feature.dims {
-            let expected = feature.dims.clone();
-            return Err(DataError::Dims { place: source.place(0), name, measured: dims, expected });
-        }
-        let to = feature.dtype_in(compute);
-        let cannot = |expected| DataError::Cast {
-            place: source.place(0),
-            name: name.clone(),
-            dtype: given,
-            wanted: to,
-            expected,
-        };
-        // One of `pred` is a byte of 0 or 1, a number like others.
-        let is_truth = given == DType::Pred && to != DType::Pred;
-        let from = if is_truth { DType::U8 } else { given };
-        let conversion = match feature.dtype {
-            FeatureDType::Compute if !CASTABLE.contains(&from) => {
-                return Err(cannot("pred, integers of 8 to 64 bits, f16, bf16, f32 or f64"));
-            }
-            FeatureDType::Compute if from == to && scale == 1.0 => Conversion::Copy,
-            FeatureDType::Compute => Conversion::Cast { from, scale, to },
-            FeatureDType::Exact(_) if scale != 1.0 => {
-                return Err(DataError::ScaledExact { place: source.place(0), name, scale, dtype: to });
-            }
-            FeatureDType::Exact(_) if from == to => Conversion::Copy,
-            FeatureDType::Exact(_) if is_whole(from) && is_whole(to) => Conversion::Integers { from, to },
-            FeatureDType::Exact(DType::F32) if is_whole(from) || matches!(from, DType::F16 | DType::BF16) => {
-                Conversion::Cast { from, scale, to }
-            }
-            FeatureDType::Exact(_) if is_whole(to) => return Err(cannot("pred or integers of 8 to 64 bits")),
-            FeatureDType::Exact(DType::F32) => return Err(cannot("pred, integers of 8 to 64 bits, f16, bf16 or f32")),
-            FeatureDType::Exact(_) => return Err(cannot(to.name())),
-        };
-        let range = range(feature, from, to)?;
-        let range =
-            if is_truth { Some(range.map_or((0, 1), |(least, greatest)| (least, greatest.min(1)))) } else { range };
-        Ok(Column { feature: feature.clone(), array, from, scale, to, n_elements, conversion, range })
-    }
-
-    fn dst_bytes(&self) -> usize {
-        self.n_elements * self.to.n_bytes()
-    }
-
-    fn zeros(&self, batch: usize) -> NamedArray {
-        NamedArray {
-            name: self.feature.name.clone(),
-            dtype: self.to,
-            dims: [batch as i64].into_iter().chain(self.feature.dims.iter().copied()).collect(),
-            bytes: vec![0; batch * self.dst_bytes()],
-        }
-    }
-
-    /// Its dims, if it can be shifted.
-    fn image(&self) -> Option<[usize; 3]> {
-        let &[height, width, channels] = self.feature.dims.as_slice() else { return None };
-        let is_cast = self.feature.dtype == FeatureDType::Compute;
-        is_cast.then_some([height as usize, width as usize, channels as usize])
-    }
-
-    /// Its bytes of an example, as many as they should be.
-    fn bytes_of<'e>(&self, example: &'e [Cow<'_, [u8]>], place: impl Fn() -> String) -> Result<&'e [u8], DataError> {
-        let expected = self.n_elements * self.from.n_bytes();
-        let bytes = example.get(self.array).map_or(&[][..], |bytes| bytes);
-        if bytes.len() != expected {
-            let name = self.feature.name.clone();
-            return Err(DataError::ExampleBytes { place: place(), name, measured: bytes.len(), expected });
-        }
-        Ok(bytes)
-    }
-
-    fn check_range(&self, src: &[u8], place: impl Fn() -> String) -> Result<(), DataError> {
-        if self.feature.is_probability {
-            for element in 0..self.n_elements {
-                let value = number(self.from, src, element).expect("what is cast to a float is a number");
-                if !(0.0..=1.0).contains(&(value as f32 * self.scale)) {
-                    let (feature, scale) = (self.feature.name.clone(), self.scale);
-                    return Err(DataError::Probability { place: place(), feature, element, value, scale });
-                }
-            }
-        }
-        let Some((least, greatest)) = self.range else { return Ok(()) };
-        for element in 0..self.n_elements {
-            let value = integer(self.from, src, element).expect("ranges are of integers");
-            if value < least || value > greatest {
-                let feature = self.feature.name.clone();
-                return Err(DataError::Integer { place: place(), feature, element, value, least, greatest });
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses what is no finite number, before the cast or after it.
-    fn check_numbers(&self, src: &[u8], place: impl Fn() -> String, scratch: &mut Vec<u8>) -> Result<(), DataError> {
-        let feature = || self.feature.name.clone();
-        if self.from == DType::Pred {
-            return match src.iter().position(|&byte| byte > 1) {
-                Some(element) => {
-                    let value = src[element];
-                    Err(DataError::NotPred { place: place(), feature: feature(), element, value })
-                }
-                None => Ok(()),
-            };
-        }
-        if !CASTABLE.contains(&self.from) || !self.from.is_float() && self.feature.dtype != FeatureDType::Compute {
-            return Ok(());
-        }
-        // An exact feature is not multiplied, and f64 is not to become f32 there.
-        if self.from == DType::F64 && self.feature.dtype != FeatureDType::Compute {
-            let is_finite = |bytes: &[u8; 8]| f64::from_le_bytes(*bytes).is_finite();
-            return match src.as_chunks().0.iter().position(|bytes| !is_finite(bytes)) {
-                Some(element) => Err(self.not_finite(src, element, place())),
-                None => Ok(()),
-            };
-        }
-        let (greatest, is_finite): (f32, fn(f32) -> bool) = match self.to {
-            DType::BF16 => (bf16::MAX.to_f32(), |value| bf16::from_f32(value).is_finite()),
-            DType::F16 => (f16::MAX.to_f32(), |value| f16::from_f32(value).is_finite()),
-            _ => (f32::MAX, f32::is_finite),
-        };
-        // Rounding is monotone: where the outermost integers stay, all do.
-        let (least, most) = bounds(self.from);
-        if is_whole(self.from) && [least, most].iter().all(|&value| (value as f32 * self.scale).abs() <= greatest) {
-            return Ok(());
-        }
-        scratch.resize(4 * self.n_elements, 0);
-        Conversion::Cast { from: self.from, scale: self.scale, to: DType::F32 }.run(src, scratch);
-        // Only what is beyond the greatest can round to an infinity.
-        let is_lost = |bytes: &[u8; 4]| {
-            let value = f32::from_le_bytes(*bytes);
-            // NaN is not below the greatest either.
-            !(value.abs() <= greatest || is_finite(value))
-        };
-        let Some(element) = scratch.as_chunks().0.iter().position(is_lost) else { return Ok(()) };
-        let value = number(self.from, src, element).expect("these are numbers");
-        if !value.is_finite() {
-            return Err(self.not_finite(src, element, place()));
-        }
-        let (scale, dtype) = (self.scale, self.to);
-        Err(DataError::BeyondRange { place: place(), feature: feature(), element, value, scale, dtype, greatest })
-    }
-
-    fn not_finite(&self, src: &[u8], element: usize, place: String) -> DataError {
-        let value = number(self.from, src, element).expect("these are numbers");
-        DataError::NotFinite { place, feature: self.feature.name.clone(), element, value }
-    }
-
-    /// Converts an image into `dst`, which is zeros, moved by so many pixels.
-    fn convert_moved(&self, src: &[u8], dst: &mut [u8], dims: [usize; 3], offset: (isize, isize)) {
-        let (from_width, to_width) = (self.from.n_bytes(), self.to.n_bytes());
-        for (from, to, len) in shift::runs(dims, offset) {
-            let src = &src[from * from_width..][..len * from_width];
-            self.conversion.run(src, &mut dst[to * to_width..][..len * to_width]);
-        }
-    }
-}
-
-/// Which integers a feature takes, where its array may hold others.
-fn range(feature: &Feature, from: DType, to: DType) -> Result<Option<(i128, i128)>, DataError> {
-    let (mut least, mut greatest) = bounds(to);
-    if let Some(n) = feature.n_values {
-        if !is_whole(to) || feature.dtype == FeatureDType::Compute || n <= 0 {
-            return Err(DataError::Range { feature: feature.name.clone(), dtype: to, n });
-        }
-        least = 0;
-        greatest = greatest.min(i128::from(n) - 1);
-    }
-    let (from_least, from_greatest) = bounds(from);
-    if to == DType::F32 {
-        // Integers up to here are f32 numbers, each of them.
-        (least, greatest) = (-(1 << 24), 1 << 24);
-    }
-    let is_needed = (is_whole(to) || to == DType::F32) && is_whole(from) && feature.dtype != FeatureDType::Compute;
-    Ok((is_needed && (from_least < least || from_greatest > greatest)).then_some((least, greatest)))
 }
 
 /// An iterator over steps that builds only those it yields: what is skipped is arithmetic.

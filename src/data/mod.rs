@@ -57,4 +57,4 @@ pub use loader::{Ask, Batch, Loader, NamedArray, Supply};
 pub use order::{ORDER_VERSION, Order};
 pub use pipeline::{FeatureSpec, Pipeline};
 pub use random::Draw;
-pub use source::{ArrayInfo, Fingerprint, Reading, Skipped, Source};
+pub use source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};

@@ -6,17 +6,18 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::error::DataError;
 use super::feature::{Feature, n_elements};
-use super::image::{self, CenterCrop, ImageError, RandomResizedCrop, Resize, Window, resize};
+use super::image::{self, Buffers, CenterCrop, ImageError, RandomResizedCrop, Resize, Resizing, Window, resize};
 use super::random::{Draw, Purpose};
 use super::records::{RecordError, Records, Value, Values};
-use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source};
+use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
 use crate::hlo::DType;
 
 /// What a feature is made of, and how: the `features` of `data`, by name.
@@ -177,51 +178,84 @@ impl FeatureSpec {
     /// # Panics
     /// For dims that are no image's.
     pub fn image(&self, bytes: &[u8], dims: &[i64], draw: Option<Draw>) -> Result<Vec<f32>, ImageError> {
+        let mut pixels = Vec::new();
+        self.rows(bytes, dims, draw, &mut Scratch::default(), |row| {
+            pixels.extend_from_slice(row);
+            Ok(())
+        })?;
+        Ok(pixels)
+    }
+
+    /// The rows of [`image`](FeatureSpec::image), one after the other.
+    fn rows<E: From<ImageError>>(
+        &self,
+        bytes: &[u8],
+        dims: &[i64],
+        draw: Option<Draw>,
+        scratch: &mut Scratch,
+        mut take: impl FnMut(&[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let &[height, width, channels] = dims else { panic!("dims {dims:?}, which are no image's") };
         let (size, channels) = ([height as usize, width as usize], channels as usize);
-        let decoded = image::decode(bytes, channels)?;
-        let whole = [decoded.height, decoded.width];
-        let drawn = self.random_resized_crop.as_ref().zip(draw);
-        let drawn = drawn.and_then(|(crop, draw)| crop.window(whole, draw));
-        let center = || match (&self.center_crop, &self.random_resized_crop) {
-            (Some(crop), _) => crop.window(whole, size),
-            (None, Some(_)) => CenterCrop::default().window(whole, size),
-            (None, None) => Window::whole(decoded.height, decoded.width),
+        let window_of = |whole: [usize; 2]| {
+            let drawn = self.random_resized_crop.as_ref().zip(draw);
+            let drawn = drawn.and_then(|(crop, draw)| crop.window(whole, draw));
+            drawn.unwrap_or_else(|| match (&self.center_crop, &self.random_resized_crop) {
+                (Some(crop), _) => crop.window(whole, size),
+                (None, Some(_)) => CenterCrop::default().window(whole, size),
+                (None, None) => Window::whole(whole[0], whole[1]),
+            })
         };
-        let window = drawn.unwrap_or_else(center);
-        let mut pixels = match self.resize {
-            Some(resize) => resize.run(&decoded, window, size, self.half_pixel_centers),
-            None if [window.height, window.width] == size => resize::unchanged(&decoded, window),
-            None => {
-                let Window { height, width, .. } = window;
-                let [expected_height, expected_width] = size;
-                return Err(ImageError::Size { height, width, expected_height, expected_width });
-            }
-        };
-        let is_flipped = |draw: Draw| draw.stream(Purpose::Flip).below(2) == 0;
-        if self.random_flip && draw.is_some_and(is_flipped) {
-            for row in pixels.chunks_exact_mut(size[1] * channels) {
-                // The pixels change places, and their channels do not.
-                row.reverse();
-                row.chunks_exact_mut(channels).for_each(<[f32]>::reverse);
-            }
+        let Scratch { buffers, resize, mean, std, decoding, .. } = scratch;
+        let began = Instant::now();
+        let (decoded, window) = image::decode_window(bytes, channels, window_of, buffers)?;
+        *decoding += began.elapsed();
+        if self.resize.is_none() && [window.height, window.width] != size {
+            let Window { height, width, .. } = window;
+            let [expected_height, expected_width] = size;
+            return Err(ImageError::Size { height, width, expected_height, expected_width }.into());
         }
-        if !self.mean.is_empty() || !self.std.is_empty() {
-            let of =
-                |numbers: &[f32], default| (0..channels).map(|c| numbers.get(c).copied().unwrap_or(default)).collect();
-            let (mean, std): (Vec<f32>, Vec<f32>) = (of(&self.mean, 0.0), of(&self.std, 1.0));
-            for pixel in pixels.chunks_exact_mut(channels) {
-                for ((value, mean), std) in pixel.iter_mut().zip(&mean).zip(&std) {
+        let is_flipped = self.random_flip && draw.is_some_and(|draw| draw.stream(Purpose::Flip).below(2) == 0);
+        let resizing = Resizing { how: self.resize, window, size, is_half_pixel: self.half_pixel_centers, is_flipped };
+        let is_normalised = !self.mean.is_empty() || !self.std.is_empty();
+        if is_normalised {
+            // As long as a row, so that a row is subtracted from and divided as one.
+            let fill = |row: &mut Vec<f32>, numbers: &[f32], default| {
+                row.clear();
+                row.extend((0..size[1] * channels).map(|idx| numbers.get(idx % channels).copied().unwrap_or(default)));
+            };
+            fill(mean, &self.mean, 0.0);
+            fill(std, &self.std, 1.0);
+        }
+        let done = resizing.rows(&decoded, resize, |row| {
+            if is_normalised {
+                for ((value, mean), std) in row.iter_mut().zip(&*mean).zip(&*std) {
                     *value = (*value - mean) / std;
                 }
             }
-        }
-        Ok(pixels)
+            take(row)
+        });
+        buffers.pixels = decoded.pixels;
+        done
     }
 }
 
 /// Records that are tried, where some may be left out, for one that says of which kinds values are.
 const MAX_FIRST: u64 = 1000;
+/// What an image needs on its way: kept by a pipeline from one to the next.
+#[derive(Debug, Default)]
+struct Scratch {
+    buffers: Buffers,
+    resize: resize::Scratch,
+    mean: Vec<f32>,
+    std: Vec<f32>,
+    bytes: Vec<u8>,
+    /// How long decoding took, all in all.
+    decoding: Duration,
+}
+
+/// Bytes of pixels beyond which an image's memory is given back, and not kept for the next.
+const MAX_KEPT: usize = 1 << 24;
 
 /// How a pipeline is read. Nothing of it changes what an example is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -243,6 +277,8 @@ pub struct Pipeline {
     infos: Vec<ArrayInfo>,
     n_workers: usize,
     skipped: Arc<Skipped>,
+    /// As many as threads have read at a time.
+    scratch: Arc<Mutex<Vec<Scratch>>>,
 }
 
 impl Pipeline {
@@ -263,7 +299,8 @@ impl Pipeline {
             features.iter().map(|feature| (feature.clone(), spec(feature))).collect();
         let Options { n_workers, n_skipped_max } = options;
         let (infos, skipped) = (Vec::new(), Arc::new(Skipped::new(n_skipped_max)));
-        let mut pipeline = Pipeline { records, first: 0, n_examples, features, infos, n_workers, skipped };
+        let scratch = Arc::default();
+        let mut pipeline = Pipeline { records, first: 0, n_examples, features, infos, n_workers, skipped, scratch };
         let first = pipeline.infos_of(0);
         // Where some may be left out, the first that is whole; of a data set without one the first's error.
         let n_tried = n_examples.min(n_skipped_max.saturating_add(1)).min(MAX_FIRST);
@@ -307,11 +344,9 @@ impl Pipeline {
         &self.records
     }
 
-    fn values(&self, index: u64) -> Result<Values, DataError> {
-        let key =
-            |(feature, spec): &'_ (Feature, FeatureSpec)| spec.key.clone().unwrap_or_else(|| feature.name.clone());
-        let keys: Vec<String> = self.features.iter().map(key).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    fn values<'a>(&'a self, index: u64) -> Result<Values, DataError> {
+        let key = |(feature, spec): &'a (Feature, FeatureSpec)| spec.key.as_deref().unwrap_or(&feature.name);
+        let keys: Vec<&str> = self.features.iter().map(key).collect();
         Ok(self.records.values(self.first + index, Some(&keys))?)
     }
 
@@ -334,14 +369,16 @@ impl Pipeline {
         }
     }
 
+    /// Gives `take` a feature's bytes.
     fn array(
         &self,
-        index: u64,
+        (index, draw): (u64, Option<Draw>),
         value: &Value,
         (feature, spec): &(Feature, FeatureSpec),
         expected: DType,
-        draw: Option<Draw>,
-    ) -> Result<Vec<u8>, DataError> {
+        scratch: &mut Scratch,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
         let key = || spec.key.as_ref().unwrap_or(&feature.name).clone();
         let place = || self.place(index);
         let kind =
@@ -358,7 +395,7 @@ impl Pipeline {
                     let n_bytes = n_elements * raw.dtype().n_bytes();
                     let expected = || format!("{n_bytes}: {} {:?}", raw.dtype(), feature.dims);
                     return match bytes.len() == n_bytes {
-                        true => Ok(bytes.clone()),
+                        true => take(bytes),
                         false => Err(kind(format!("{} bytes", bytes.len()), expected()).into()),
                     };
                 }
@@ -369,9 +406,22 @@ impl Pipeline {
                     );
                     return Err(kind(found(), expected).into());
                 }
-                let failed = |source| RecordError::Image { place: place(), key: key(), source };
-                let pixels = spec.image(bytes, &feature.dims, draw).map_err(failed)?;
-                Ok(pixels.iter().flat_map(|value| value.to_le_bytes()).collect())
+                let mut row_bytes = std::mem::take(&mut scratch.bytes);
+                let done = spec.rows(bytes, &feature.dims, draw, scratch, |row| {
+                    row_bytes.resize(4 * row.len(), 0);
+                    for (bytes, value) in row_bytes.as_chunks_mut().0.iter_mut().zip(row) {
+                        *bytes = value.to_le_bytes();
+                    }
+                    take(&row_bytes).map_err(Stopped::Taking)
+                });
+                scratch.bytes = row_bytes;
+                match done {
+                    Ok(()) => Ok(()),
+                    Err(Stopped::Image(source)) => {
+                        Err(RecordError::Image { place: place(), key: key(), source }.into())
+                    }
+                    Err(Stopped::Taking(error)) => Err(error),
+                }
             }
             Value::Ints(values) if spec.one_hot => {
                 let &[value] = &values[..] else { return Err(kind(found(), "one whole number".to_string()).into()) };
@@ -381,7 +431,8 @@ impl Pipeline {
                     let expected = format!("a class from {least} to {greatest}");
                     return Err(RecordError::Number { place: place(), key: key(), measured: value, expected }.into());
                 };
-                Ok((0..n_elements).flat_map(|idx| f32::from(u8::from(idx == class)).to_le_bytes()).collect())
+                let row = (0..n_elements).flat_map(|idx| f32::from(u8::from(idx == class)).to_le_bytes());
+                take(&row.collect::<Vec<u8>>())
             }
             Value::Ints(values) if values.len() == n_elements => {
                 let add = |&value: &i64| match value.checked_add(spec.offset) {
@@ -392,10 +443,11 @@ impl Pipeline {
                     }
                 };
                 let numbers = values.iter().map(add).collect::<Result<Vec<_>, _>>()?;
-                Ok(numbers.into_flattened())
+                take(numbers.as_flattened())
             }
             Value::Floats(values) if values.len() == n_elements => {
-                Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+                let numbers: Vec<[u8; 4]> = values.iter().map(|value| value.to_le_bytes()).collect();
+                take(numbers.as_flattened())
             }
             Value::Ints(_) | Value::Floats(_) => {
                 Err(kind(found(), format!("{}: {:?}", counted(n_elements), feature.dims)).into())
@@ -403,16 +455,48 @@ impl Pipeline {
         }
     }
 
-    fn example(&self, index: u64, draw: Option<Draw>) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+    /// Gives `take` an example, and says how long that took.
+    fn take_apart(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<Spent, DataError> {
         if index >= self.n_examples {
             return Err(DataError::NoExample { place: format!("example {index}"), n_examples: self.n_examples });
         }
+        let began = Instant::now();
         let values = self.values(index)?;
-        let array = |(of, info): (&(Feature, FeatureSpec), &ArrayInfo)| {
+        let read = began.elapsed();
+        let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut scratch = scratch.unwrap_or_default();
+        scratch.decoding = Duration::ZERO;
+        let given = self.features.iter().zip(&self.infos).enumerate().try_for_each(|(array, (of, info))| {
             let value = self.value(&values, index, &of.0, &of.1)?;
-            Ok(Cow::Owned(self.array(index, value, of, info.dtype, draw)?))
-        };
-        self.features.iter().zip(&self.infos).map(array).collect()
+            self.array((index, draw), value, of, info.dtype, &mut scratch, &mut |bytes| take(array, bytes))
+        });
+        let decode = scratch.decoding;
+        let spent = Spent { read, decode, transform: began.elapsed().saturating_sub(read + decode) };
+        if scratch.buffers.pixels.capacity() <= MAX_KEPT {
+            self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        }
+        given.map(|()| spent)
+    }
+
+    fn example(&self, index: u64, draw: Option<Draw>) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        let mut example = vec![Vec::new(); self.infos.len()];
+        self.give(index, draw, &mut |array, bytes| {
+            example[array].extend_from_slice(bytes);
+            Ok(())
+        })?;
+        Ok(example.into_iter().map(Cow::Owned).collect())
+    }
+}
+
+/// Why an image's rows were not all given.
+enum Stopped {
+    Image(ImageError),
+    Taking(DataError),
+}
+
+impl From<ImageError> for Stopped {
+    fn from(source: ImageError) -> Stopped {
+        Stopped::Image(source)
     }
 }
 
@@ -449,6 +533,14 @@ impl Source for Pipeline {
 
     fn draw(&self, index: u64, draw: Draw) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
         self.example(index, Some(draw))
+    }
+
+    fn give(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<(), DataError> {
+        self.take_apart(index, draw, take).map(drop)
+    }
+
+    fn timed(&self, index: u64, draw: Option<Draw>) -> Result<Option<Spent>, DataError> {
+        self.take_apart(index, draw, &mut |_, _| Ok(())).map(Some)
     }
 
     fn place(&self, index: u64) -> String {

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +62,29 @@ pub trait Source: Send + Sync + std::fmt::Debug {
         self.read(index)
     }
 
+    /// Gives `take` the bytes of example `index` piece by piece: of each array from the first to the last, in pieces of whole
+    /// elements. So nothing but the pieces is in memory before it is in its batch. Default: each array in one piece, as
+    /// [`draw`](Source::draw) gives it, or without a draw [`read`](Source::read).
+    ///
+    /// # Errors
+    /// As [`read`](Source::read), and those of `take`.
+    fn give(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<(), DataError> {
+        let example = match draw {
+            Some(draw) => self.draw(index, draw)?,
+            None => self.read(index)?,
+        };
+        example.iter().enumerate().try_for_each(|(array, bytes)| take(array, bytes))
+    }
+
+    /// As [`give`](Source::give), to nobody: how long its stages take. Default: nobody knows.
+    ///
+    /// # Errors
+    /// As [`give`](Source::give).
+    fn timed(&self, index: u64, draw: Option<Draw>) -> Result<Option<Spent>, DataError> {
+        let _ = (index, draw);
+        Ok(None)
+    }
+
     /// Where example `index` stands, for errors: `digits.csv.gz:17`, `train.npz, example 16`.
     fn place(&self, index: u64) -> String;
 
@@ -76,6 +100,20 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     fn skipped(&self) -> Option<&Skipped> {
         None
     }
+}
+
+/// What takes the next bytes of an array, which is named by its number among [`Source::arrays`].
+pub type Take<'a> = dyn FnMut(usize, &[u8]) -> Result<(), DataError> + 'a;
+
+/// What an example's stages take, by the clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Reading the record and finding its features.
+    pub read: Duration,
+    /// Decoding images.
+    pub decode: Duration,
+    /// All that follows.
+    pub transform: Duration,
 }
 
 /// How a loader reads a source. Nothing of it changes what a batch holds.

@@ -25,6 +25,7 @@ pub(super) fn page(plan: &Plan) -> Page {
             "Cores against speed and memory; larger points are on the Pareto front".to_string(),
             plots(plan),
         )],
+        sheets: Vec::new(),
         tables: vec![table(plan)],
     }
 }

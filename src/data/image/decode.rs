@@ -11,7 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libjpeg_turbo_rs::{DecodeLimits, Decoder, PixelFormat};
 
-use super::Image;
+use super::jpeg::{OneScan, has_adobe_marker};
+use super::{Image, Window};
 
 /// Pixels of an image at most: 8,192 × 8,192.
 pub const MAX_PIXELS: u64 = 1 << 26;
@@ -49,6 +50,15 @@ pub enum ImageError {
         width: u64,
         /// Pixels.
         limit: u64,
+    },
+    /// A JPEG of so many colours that nobody says what they are.
+    #[error(
+        "a JPEG image of {n_components} components; expected 1 (grey), 3 (colour) or 4 (CMYK)\nhelp: `on_error: {{skip: N}}` \
+         under `data` leaves up to N examples out that cannot be used"
+    )]
+    Components {
+        /// How many.
+        n_components: usize,
     },
     /// A damaged image, or one of a kind that is not decoded.
     #[error("the {format} image cannot be decoded: {found}")]
@@ -144,6 +154,15 @@ pub fn size(bytes: &[u8]) -> Result<[usize; 3], ImageError> {
     }
 }
 
+/// What decoding needs beside the bytes: kept from one image to the next, most of it is allocated once.
+#[derive(Clone, Debug, Default)]
+pub struct Buffers {
+    /// A JPEG with another height in its header.
+    jpeg: Vec<u8>,
+    /// Of the next image.
+    pub pixels: Vec<u8>,
+}
+
 /// The pixels of an encoded image, in `channels` channels: 1 or 3.
 ///
 /// # Errors
@@ -155,12 +174,34 @@ pub fn size(bytes: &[u8]) -> Result<[usize; 3], ImageError> {
 /// # Source
 /// TensorFlow's `decode_jpeg` with `dct_method="INTEGER_ACCURATE"`, and `decode_png`; CMYK as its `jpeg_mem.cc`.
 pub fn decode(bytes: &[u8], channels: usize) -> Result<Image, ImageError> {
+    let whole = |[height, width]: [usize; 2]| Window::whole(height, width);
+    Ok(decode_window(bytes, channels, whole, &mut Buffers::default())?.0)
+}
+
+/// As [`decode`], but what is not in a window of the image may be missing: rows below it. `window` is asked for it with the
+/// whole image's height and width.
+///
+/// # Errors
+/// As [`decode`]; what is damaged below the window may not be noticed.
+///
+/// # Panics
+/// As [`decode`].
+pub fn decode_window(
+    bytes: &[u8],
+    channels: usize,
+    window: impl FnOnce([usize; 2]) -> Window,
+    buffers: &mut Buffers,
+) -> Result<(Image, Window), ImageError> {
     assert!(channels == 1 || channels == 3, "{channels} channels");
-    let image = match format(bytes)? {
-        Format::Jpeg => decode_jpeg(bytes, channels)?,
-        Format::Png => decode_png(bytes)?,
+    let (image, window) = match format(bytes)? {
+        Format::Jpeg => decode_jpeg(bytes, channels, window, buffers)?,
+        Format::Png => {
+            let image = decode_png(bytes)?;
+            let window = window([image.height, image.width]);
+            (image, window)
+        }
     };
-    Ok(with_channels(image, channels))
+    Ok((with_channels(image, channels), window))
 }
 
 fn decoder(bytes: &[u8]) -> Result<Decoder<'_>, ImageError> {
@@ -173,30 +214,61 @@ fn decoder(bytes: &[u8]) -> Result<Decoder<'_>, ImageError> {
     Decoder::new_with_limits(bytes, limits).map_err(jpeg)
 }
 
-fn decode_jpeg(bytes: &[u8], channels: usize) -> Result<Image, ImageError> {
-    let mut decoder = decoder(bytes)?;
+fn decode_jpeg(
+    bytes: &[u8],
+    channels: usize,
+    window: impl FnOnce([usize; 2]) -> Window,
+    buffers: &mut Buffers,
+) -> Result<(Image, Window), ImageError> {
+    let Buffers { jpeg, pixels } = buffers;
+    let Some(one) = OneScan::of(bytes) else {
+        let decoder = decoder(bytes)?;
+        let (height, width) = checked(decoder.header().height.into(), decoder.header().width.into())?;
+        let window = window([height, width]);
+        return Ok((pixels_of(decoder, bytes, channels, pixels)?, window));
+    };
+    let (height, width) = checked(one.height as u64, one.width as u64)?;
+    let window = window([height, width]);
+    let bytes = match one.cut(window.y + window.height) {
+        Some(height) => {
+            one.write(bytes, height, jpeg);
+            &jpeg[..]
+        }
+        None => bytes,
+    };
+    Ok((pixels_of(decoder(bytes)?, bytes, channels, pixels)?, window))
+}
+
+fn pixels_of(
+    mut decoder: Decoder<'_>,
+    bytes: &[u8],
+    channels: usize,
+    pixels: &mut Vec<u8>,
+) -> Result<Image, ImageError> {
     let header = decoder.header();
-    checked(header.height.into(), header.width.into())?;
-    let n_components = header.components.len();
-    let format = match (n_components, channels) {
+    let (height, width) = checked(header.height.into(), header.width.into())?;
+    let format = match (header.components.len(), channels) {
         (4, _) => PixelFormat::Cmyk,
-        (_, 1) | (1, _) => PixelFormat::Grayscale,
-        _ => PixelFormat::Rgb,
+        (1, _) | (3, 1) => PixelFormat::Grayscale,
+        (3, _) => PixelFormat::Rgb,
+        (n_components, _) => return Err(ImageError::Components { n_components }),
     };
     decoder.set_output_format(format);
+    let n_bytes = height * width * format.bytes_per_pixel();
+    pixels.try_reserve(n_bytes.saturating_sub(pixels.len())).map_err(jpeg)?;
+    pixels.resize(n_bytes, 0);
     // One of 10^5 to 10^6 mutated images makes version 0.9.0 index beyond a row, which Rust's check ends with a panic
     // (tests/attacks/records.rs): an error of this image, and not the end of the run.
-    let decoded = catch_unwind(AssertUnwindSafe(|| decoder.decode_image()));
+    let decoded = catch_unwind(AssertUnwindSafe(|| decoder.decode_image_into(pixels)));
     let decoded = decoded.map_err(|_| jpeg("its decoder has a bug that this image shows"))?.map_err(jpeg)?;
-    let (height, width) = checked(decoded.height as u64, decoded.width as u64)?;
-    let (channels, pixels) = match format {
-        PixelFormat::Cmyk => (3, rgb_of_cmyk(&decoded.data, has_adobe_marker(bytes))),
-        PixelFormat::Grayscale => (1, decoded.data),
-        _ => (3, decoded.data),
-    };
-    if pixels.len() != height * width * channels {
-        return Err(jpeg(format_args!("{} bytes of pixels for {height} × {width}", pixels.len())));
+    if (decoded.height, decoded.width, decoded.bytes_written) != (height, width, n_bytes) {
+        return Err(jpeg(format_args!("{} bytes of pixels for {height} × {width}", decoded.bytes_written)));
     }
+    let (channels, pixels) = match format {
+        PixelFormat::Cmyk => (3, rgb_of_cmyk(pixels, has_adobe_marker(bytes))),
+        PixelFormat::Grayscale => (1, std::mem::take(pixels)),
+        _ => (3, std::mem::take(pixels)),
+    };
     Ok(Image { height, width, channels, pixels })
 }
 
@@ -205,26 +277,6 @@ fn rgb_of_cmyk(cmyk: &[u8], is_inverted: bool) -> Vec<u8> {
     let light = |ink: u8| u16::from(if is_inverted { ink } else { 255 - ink });
     let rgb = |[c, m, y, k]: &[u8; 4]| [c, m, y].map(|&ink| (light(*k) * light(ink) / 255) as u8);
     cmyk.as_chunks::<4>().0.iter().flat_map(rgb).collect()
-}
-
-/// Whether an APP14 segment of Adobe's stands before the pixels.
-fn has_adobe_marker(bytes: &[u8]) -> bool {
-    let mut rest = bytes.get(2..).unwrap_or_default();
-    while let [0xff, marker, after @ ..] = rest {
-        match (marker, after) {
-            // Fill bytes, and markers without a length.
-            (0xff, _) => rest = &rest[1..],
-            (0x01 | 0xd0..=0xd8, _) => rest = after,
-            (0xda | 0xd9, _) => return false,
-            (0xee, [_, _, b'A', b'd', b'o', b'b', b'e', ..]) => return true,
-            (_, [high, low, ..]) => {
-                let n_bytes = usize::from(*high) << 8 | usize::from(*low);
-                rest = after.get(n_bytes.max(2)..).unwrap_or_default();
-            }
-            _ => return false,
-        }
-    }
-    false
 }
 
 fn png_reader(bytes: &[u8]) -> Result<png::Reader<Cursor<&[u8]>>, ImageError> {
@@ -312,6 +364,58 @@ mod tests {
             assert_eq!(size(&bomb).unwrap()[..2], [8192, 8192]);
             assert!(decode(&bomb, 1).unwrap_err().to_string().contains(" image cannot be decoded: "));
         }
+    }
+
+    /// Every window of small images, and what of their whole is in it: of each way to sample colours, with and without
+    /// restarts, progressive, grey.
+    #[test]
+    fn a_windows_pixels_are_those_of_the_whole() {
+        let (height, width) = (61, 37);
+        let pixels: Vec<u8> = (0..height * width * 3).map(|i| (i * i / 5 % 251) as u8).collect();
+        let encoder = || libjpeg_turbo_rs::Encoder::new(&pixels, width, height, PixelFormat::Rgb).quality(80);
+        let ways = [Subsampling::S444, Subsampling::S422, Subsampling::S420, Subsampling::S440, Subsampling::S411];
+        let mut files: Vec<Vec<u8>> = ways.iter().map(|&way| encoder().subsampling(way).encode().unwrap()).collect();
+        files.push(encoder().subsampling(Subsampling::S420).restart_rows(1).encode().unwrap());
+        files.push(encoder().subsampling(Subsampling::S420).progressive(true).encode().unwrap());
+        files.push(compress(&pixels, 3 * width, height, PixelFormat::Grayscale, 80, Subsampling::S444).unwrap());
+        let mut buffers = Buffers::default();
+        let mut n_shorter = 0;
+        for (number, bytes) in files.iter().enumerate() {
+            for channels in [1, 3] {
+                let whole = decode(bytes, channels).unwrap();
+                for end in 1..=whole.height {
+                    let y = end / 2;
+                    let wanted = Window { y, x: 1, height: end - y, width: 20 };
+                    let (image, window) = decode_window(bytes, channels, |_| wanted, &mut buffers).unwrap();
+                    assert_eq!((window, image.width, image.channels), (wanted, whole.width, whole.channels));
+                    let n = end * whole.width * channels;
+                    assert!(image.pixels[..n] == whole.pixels[..n], "file {number}, {channels} channels, to row {end}");
+                    n_shorter += usize::from(image.height < whole.height);
+                    buffers.pixels = image.pixels;
+                }
+            }
+        }
+        assert!(n_shorter > 200, "{n_shorter} of all were decoded in part");
+    }
+
+    #[test]
+    fn colours_that_nobody_knows_are_refused() {
+        let mut two = a_jpeg();
+        let sof = two.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
+        // The frame and its scan without their third component.
+        two[sof + 3] = 14;
+        two[sof + 9] = 2;
+        two.drain(sof + 16..sof + 19);
+        let sos = two.windows(2).position(|marker| marker == [0xff, 0xda]).unwrap();
+        two[sos + 3] = 10;
+        two[sos + 4] = 2;
+        two.drain(sos + 9..sos + 11);
+        assert_eq!(size(&two).unwrap()[2], 2);
+        assert_eq!(
+            decode(&two, 3).unwrap_err().to_string(),
+            "a JPEG image of 2 components; expected 1 (grey), 3 (colour) or 4 (CMYK)\n\
+             help: `on_error: {skip: N}` under `data` leaves up to N examples out that cannot be used"
+        );
     }
 
     #[test]

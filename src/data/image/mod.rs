@@ -5,11 +5,12 @@
 
 pub mod crop;
 mod decode;
+mod jpeg;
 pub mod resize;
 
 pub use crop::{CenterCrop, RandomResizedCrop, Window};
-pub use decode::{ImageError, MAX_PIXELS, decode, format_name, size};
-pub use resize::Resize;
+pub use decode::{Buffers, ImageError, MAX_PIXELS, decode, decode_window, format_name, size};
+pub use resize::{Resize, Resizing};
 
 /// Pixels, row-major, channels last.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -48,9 +48,17 @@ fn table(a: f64) -> Table {
 
 /// The pixels that one of the result is made of, along an axis, with their weights.
 #[derive(Clone, Copy, Debug)]
-struct Taps {
+struct Cubic {
     idx: [usize; 4],
     weights: [f32; 4],
+}
+
+/// The pixel below and above a place, and how far it is from the one below.
+#[derive(Clone, Copy, Debug)]
+struct Linear {
+    lower: usize,
+    upper: usize,
+    share: f32,
 }
 
 /// Where a pixel of the result lies among those of the image.
@@ -61,10 +69,10 @@ fn position(idx: usize, scale: f32, is_half_pixel: bool) -> f32 {
     }
 }
 
-fn cubic_taps(n_in: usize, n_out: usize, is_half_pixel: bool) -> Vec<Taps> {
+fn cubic_taps(n_in: usize, n_out: usize, is_half_pixel: bool) -> impl Iterator<Item = Cubic> {
     let scale = n_in as f32 / n_out as f32;
     let table = if is_half_pixel { &*KEYS } else { &*LEGACY };
-    let taps = |idx: usize| {
+    let taps = move |idx: usize| {
         let at = position(idx, scale, is_half_pixel);
         let floor = at.floor();
         let step = ((at - floor) * STEPS as f32).round_ties_even() as usize;
@@ -84,22 +92,176 @@ fn cubic_taps(n_in: usize, n_out: usize, is_half_pixel: bool) -> Vec<Taps> {
                 weights = weights.map(|weight| weight * inverse);
             }
         }
-        Taps { idx, weights }
+        Cubic { idx, weights }
     };
-    (0..n_out).map(taps).collect()
+    (0..n_out).map(taps)
 }
 
-/// The pixel below and above a place, and how far it is from the one below.
-fn linear_taps(n_in: usize, n_out: usize, is_half_pixel: bool) -> Vec<(usize, usize, f32)> {
+fn linear_taps(n_in: usize, n_out: usize, is_half_pixel: bool) -> impl Iterator<Item = Linear> {
     let scale = n_in as f32 / n_out as f32;
-    let taps = |idx: usize| {
+    let taps = move |idx: usize| {
         let at = position(idx, scale, is_half_pixel);
         let floor = at.floor();
         let above = if is_half_pixel { at.ceil() as i64 } else { floor as i64 + 1 };
         let lower = (floor as i64).clamp(0, n_in as i64 - 1) as usize;
-        (lower, above.clamp(0, n_in as i64 - 1) as usize, at - floor)
+        Linear { lower, upper: above.clamp(0, n_in as i64 - 1) as usize, share: at - floor }
     };
-    (0..n_out).map(taps).collect()
+    (0..n_out).map(taps)
+}
+
+/// Of an image which part is resized, to what, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Resizing {
+    /// How; `None` leaves the window's pixels as they are.
+    pub how: Option<Resize>,
+    /// The part.
+    pub window: Window,
+    /// `[height, width]` of the result.
+    pub size: [usize; 2],
+    /// Whether pixels are sampled at their centres.
+    pub is_half_pixel: bool,
+    /// Whether the result is mirrored, left and right.
+    pub is_flipped: bool,
+}
+
+/// What resizing needs beside the image: kept from one to the next, it is allocated once.
+#[derive(Clone, Debug, Default)]
+pub struct Scratch {
+    cubic: Vec<Cubic>,
+    linear: Vec<Linear>,
+    /// The four rows that the next row of the result is made of, one for each number modulo four, and which they are.
+    rows: [Vec<f32>; 4],
+    held: [Option<usize>; 4],
+    mixed: Vec<f32>,
+    out: Vec<f32>,
+}
+
+/// Beyond a row, so that a pixel of three channels is read and written as four numbers.
+const SPARE: usize = 1;
+
+impl Resizing {
+    /// Gives the rows of the result to `take`, from the first to the last: numbers in f32, `[width, channels]`.
+    ///
+    /// # Errors
+    /// Those of `take`.
+    ///
+    /// # Panics
+    /// For a window that is not within the image or, without a way to resize, is not of `size`; and for no pixels. Those are
+    /// bugs of the caller.
+    pub fn rows<E>(
+        &self,
+        image: &Image,
+        scratch: &mut Scratch,
+        mut take: impl FnMut(&mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (window, [height, width], channels) = (self.window, self.size, image.channels);
+        let row = |y: usize| {
+            let start = ((window.y + y) * image.width + window.x) * channels;
+            &image.pixels[start..][..window.width * channels]
+        };
+        let Scratch { cubic, linear, rows, held, mixed, out } = scratch;
+        out.clear();
+        out.resize(width * channels + SPARE, 0.0);
+        mixed.clear();
+        mixed.resize(window.width * channels + SPARE, 0.0);
+        *held = [None; 4];
+        match self.how {
+            Some(Resize::Bicubic) => {
+                cubic.clear();
+                cubic.extend(cubic_taps(window.width, width, self.is_half_pixel));
+                if self.is_flipped {
+                    cubic.reverse();
+                }
+                for Cubic { idx, weights } in cubic_taps(window.height, height, self.is_half_pixel) {
+                    for y in idx {
+                        if held[y % 4] != Some(y) {
+                            held[y % 4] = Some(y);
+                            rows[y % 4].clear();
+                            rows[y % 4].extend(row(y).iter().map(|&byte| f32::from(byte)));
+                        }
+                    }
+                    mix(idx.map(|y| &rows[y % 4][..]), weights, mixed);
+                    match channels {
+                        3 => across_three(cubic, mixed, out),
+                        _ => across(cubic, mixed, out, channels),
+                    }
+                    take(&mut out[..width * channels])?;
+                }
+            }
+            Some(Resize::Bilinear) => {
+                linear.clear();
+                linear.extend(linear_taps(window.width, width, self.is_half_pixel));
+                if self.is_flipped {
+                    linear.reverse();
+                }
+                for Linear { lower, upper, share } in linear_taps(window.height, height, self.is_half_pixel) {
+                    for y in [lower, upper] {
+                        if held[y % 4] != Some(y) {
+                            held[y % 4] = Some(y);
+                            between(linear, row(y), &mut rows[y % 4], channels);
+                        }
+                    }
+                    for ((out, top), bottom) in out.iter_mut().zip(&rows[lower % 4]).zip(&rows[upper % 4]) {
+                        *out = top + (bottom - top) * share;
+                    }
+                    take(&mut out[..width * channels])?;
+                }
+            }
+            None => {
+                assert_eq!([window.height, window.width], self.size, "a window that nothing resizes");
+                for y in 0..height {
+                    for (x, pixel) in row(y).chunks_exact(channels).enumerate() {
+                        let x = if self.is_flipped { width - 1 - x } else { x };
+                        for (out, &byte) in out[x * channels..].iter_mut().zip(pixel) {
+                            *out = f32::from(byte);
+                        }
+                    }
+                    take(&mut out[..width * channels])?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One row of the result before its columns are: a sum of four rows.
+fn mix(rows: [&[f32]; 4], [w0, w1, w2, w3]: [f32; 4], mixed: &mut [f32]) {
+    let [r0, r1, r2, r3] = rows;
+    for ((((mixed, p0), p1), p2), p3) in mixed.iter_mut().zip(r0).zip(r1).zip(r2).zip(r3) {
+        *mixed = p0 * w0 + p1 * w1 + p2 * w2 + p3 * w3;
+    }
+}
+
+/// The columns of a row of pixels of three channels, each read and written with what stands beside it: four numbers are one
+/// instruction. The one too many is overwritten by the next pixel.
+fn across_three(columns: &[Cubic], mixed: &[f32], out: &mut [f32]) {
+    for (number, Cubic { idx, weights: [w0, w1, w2, w3] }) in columns.iter().enumerate() {
+        let four = |x: usize| mixed[3 * x..].first_chunk::<4>().expect("a row has a number to spare");
+        let [p0, p1, p2, p3] = [four(idx[0]), four(idx[1]), four(idx[2]), four(idx[3])];
+        let pixel = std::array::from_fn(|c| p0[c] * w0 + p1[c] * w1 + p2[c] * w2 + p3[c] * w3);
+        *out[3 * number..].first_chunk_mut::<4>().expect("so has the result") = pixel;
+    }
+}
+
+fn across(columns: &[Cubic], mixed: &[f32], out: &mut [f32], channels: usize) {
+    for (out, Cubic { idx, weights: [w0, w1, w2, w3] }) in out.chunks_exact_mut(channels).zip(columns) {
+        let [p0, p1, p2, p3] = idx.map(|x| &mixed[x * channels..][..channels]);
+        for (c, out) in out.iter_mut().enumerate() {
+            *out = p0[c] * w0 + p1[c] * w1 + p2[c] * w2 + p3[c] * w3;
+        }
+    }
+}
+
+/// A row's numbers between its pixels.
+fn between(columns: &[Linear], row: &[u8], out: &mut Vec<f32>, channels: usize) {
+    out.clear();
+    for &Linear { lower, upper, share } in columns {
+        let (left, right) = (&row[lower * channels..][..channels], &row[upper * channels..][..channels]);
+        out.extend(left.iter().zip(right).map(|(&left, &right)| {
+            let (left, right) = (f32::from(left), f32::from(right));
+            left + (right - left) * share
+        }));
+    }
 }
 
 impl Resize {
@@ -107,55 +269,16 @@ impl Resize {
     ///
     /// # Panics
     /// For a window that is not within the image, or no pixels; those are bugs of the caller.
-    pub fn run(self, image: &Image, window: Window, [height, width]: [usize; 2], is_half_pixel: bool) -> Vec<f32> {
-        let channels = image.channels;
-        let row = |y: usize| {
-            let start = ((window.y + y) * image.width + window.x) * channels;
-            &image.pixels[start..][..window.width * channels]
+    pub fn run(self, image: &Image, window: Window, size: [usize; 2], is_half_pixel: bool) -> Vec<f32> {
+        let resizing = Resizing { how: Some(self), window, size, is_half_pixel, is_flipped: false };
+        let mut out = Vec::with_capacity(size[0] * size[1] * image.channels);
+        let take = |row: &mut [f32]| {
+            out.extend_from_slice(row);
+            Ok::<(), std::convert::Infallible>(())
         };
-        let mut out = Vec::with_capacity(height * width * channels);
-        // One row of the result before its columns are.
-        let mut mixed = vec![0.0f32; window.width * channels];
-        match self {
-            Resize::Bicubic => {
-                let columns = cubic_taps(window.width, width, is_half_pixel);
-                for Taps { idx, weights: [w0, w1, w2, w3] } in cubic_taps(window.height, height, is_half_pixel) {
-                    let [r0, r1, r2, r3] = idx.map(row);
-                    for ((((mixed, p0), p1), p2), p3) in mixed.iter_mut().zip(r0).zip(r1).zip(r2).zip(r3) {
-                        *mixed = f32::from(*p0) * w0 + f32::from(*p1) * w1 + f32::from(*p2) * w2 + f32::from(*p3) * w3;
-                    }
-                    for Taps { idx, weights: [w0, w1, w2, w3] } in &columns {
-                        let [p0, p1, p2, p3] = idx.map(|x| &mixed[x * channels..][..channels]);
-                        out.extend((0..channels).map(|c| p0[c] * w0 + p1[c] * w1 + p2[c] * w2 + p3[c] * w3));
-                    }
-                }
-            }
-            Resize::Bilinear => {
-                let columns = linear_taps(window.width, width, is_half_pixel);
-                for (upper, lower, down) in linear_taps(window.height, height, is_half_pixel) {
-                    let (upper, lower) = (row(upper), row(lower));
-                    for &(left, right, along) in &columns {
-                        for c in 0..channels {
-                            let between = |row: &[u8]| {
-                                let (left, right) =
-                                    (f32::from(row[left * channels + c]), f32::from(row[right * channels + c]));
-                                left + (right - left) * along
-                            };
-                            let (top, bottom) = (between(upper), between(lower));
-                            out.push(top + (bottom - top) * down);
-                        }
-                    }
-                }
-            }
+        match resizing.rows(image, &mut Scratch::default(), take) {
+            Ok(()) => out,
+            Err(never) => match never {},
         }
-        out
     }
-}
-
-/// The pixels of a window as they are, in f32.
-pub fn unchanged(image: &Image, window: Window) -> Vec<f32> {
-    let rows = image.pixels.chunks_exact(image.width * image.channels).skip(window.y).take(window.height);
-    rows.flat_map(|row| &row[window.x * image.channels..][..window.width * image.channels])
-        .map(|&byte| f32::from(byte))
-        .collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! A batch is cut into its examples' places; each worker takes the next place and fills it. What a place holds is a function of
 //! its example, so how many workers there are, and which of them comes first, changes nothing. While a batch is used the next
-//! one is made, and no more: two batches are in memory.
+//! one is made and put where it will be used, and no more: two batches are in memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -32,29 +32,30 @@ pub enum Ask {
     },
 }
 
-/// Gives batches in the order in which they were asked for; an item is an error as in [`Loader::epoch`].
+/// Gives batches, or what was made of them, in the order in which they were asked for; an item is an error as in
+/// [`Loader::epoch`], or where it could not be put.
 #[derive(Debug)]
-pub struct Supply<'s> {
-    from: From<'s>,
+pub struct Supply<'s, P = Batch, E = DataError> {
+    from: From<'s, P, E>,
     waited: Duration,
 }
 
-enum From<'s> {
+enum From<'s, P, E> {
     /// Nobody reads ahead: the batch is made when it is taken.
-    Here(&'s mut dyn FnMut() -> Option<Result<Batch, DataError>>),
-    Threads(Receiver<Result<Batch, DataError>>),
+    Here(&'s mut dyn FnMut() -> Option<Result<P, E>>),
+    Threads(Receiver<Result<P, E>>),
 }
 
-impl std::fmt::Debug for From<'_> {
+impl<P, E> std::fmt::Debug for From<'_, P, E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if matches!(self, From::Here(_)) { "Here" } else { "Threads" })
     }
 }
 
-impl Iterator for Supply<'_> {
-    type Item = Result<Batch, DataError>;
+impl<P, E> Iterator for Supply<'_, P, E> {
+    type Item = Result<P, E>;
 
-    fn next(&mut self) -> Option<Result<Batch, DataError>> {
+    fn next(&mut self) -> Option<Result<P, E>> {
         let began = Instant::now();
         let batch = match &mut self.from {
             From::Here(make) => make(),
@@ -65,7 +66,7 @@ impl Iterator for Supply<'_> {
     }
 }
 
-impl Supply<'_> {
+impl<P, E> Supply<'_, P, E> {
     /// How long batches were waited for, all in all.
     pub fn waited(&self) -> Duration {
         self.waited
@@ -80,11 +81,21 @@ impl Loader<'_> {
         asks: impl IntoIterator<Item = Ask, IntoIter: Send>,
         take: impl FnOnce(&mut Supply<'_>) -> T,
     ) -> T {
+        self.put_ahead(asks, |_, batch| Ok(batch), take)
+    }
+
+    /// As [`Loader::ahead`], but `take` is given what `put` makes of each batch, ahead too: its place on a device.
+    pub fn put_ahead<P: Send, E: Send + std::convert::From<DataError>, T>(
+        &self,
+        asks: impl IntoIterator<Item = Ask, IntoIter: Send>,
+        put: impl Fn(Ask, Batch) -> Result<P, E> + Send,
+        take: impl FnOnce(&mut Supply<'_, P, E>) -> T,
+    ) -> T {
         let mut asks = asks.into_iter();
         let waited = Duration::ZERO;
         if self.n_workers == 0 {
             let go = AtomicBool::new(false);
-            let mut make = || asks.next().map(|ask| self.make(ask, &go));
+            let mut make = || asks.next().map(|ask| put(ask, self.make(ask, &go)?));
             return take(&mut Supply { from: From::Here(&mut make), waited });
         }
         let is_over = AtomicBool::new(false);
@@ -95,7 +106,8 @@ impl Loader<'_> {
             let _over = Over(flag);
             scope.spawn(move || {
                 for ask in asks {
-                    if sender.send(self.make(ask, flag)).is_err() {
+                    let made = self.make(ask, flag).map_err(E::from).and_then(|batch| put(ask, batch));
+                    if sender.send(made).is_err() {
                         break;
                     }
                 }

@@ -26,7 +26,7 @@ impl Loader<'_> {
         let mut scratch = Vec::new();
         let array = |column: &super::Column| {
             let src = column.bytes_of(&example, place)?;
-            column.check_range(src, place)?;
+            column.check_range(src, 0, place)?;
             column.check_numbers(src, place, &mut scratch)?;
             let mut array = column.zeros(1);
             column.conversion.run(src, &mut array.bytes);

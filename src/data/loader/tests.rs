@@ -1,13 +1,16 @@
 //! The loader on small sources, and beside an implementation that does one number after another.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use half::bf16;
 use proptest::prelude::*;
 
 use super::*;
-use crate::data::Arrays;
+use crate::data::convert::number;
 use crate::data::source::Fingerprint;
+use crate::data::{ArrayInfo, Arrays};
 use crate::numerics::bf16::{bf16_from_f32, f16_from_f32};
 
 /// Ten examples: `x` is `[idx, -idx / 3]` in f32, `label` `idx % 5` as a byte, `image` 3×4 intensities as bytes.
@@ -68,6 +71,51 @@ fn arrays_come_in_the_order_of_the_features() {
     );
     assert_eq!(integers(label), [4, 0, 1, 2]);
     assert_eq!(floats(x)[..4], [4.0, -4.0 / 3.0, 5.0, -5.0 / 3.0]);
+}
+
+#[test]
+fn hosts_together_make_the_batches_of_one() {
+    let source = source();
+    let whole = loader(&source, &[x(), label()], 4, 7);
+    let part = |host, n: u32| loader(&source, &[x(), label()], 4 / n as usize, 7).of_host(host, n).unwrap();
+    let joined = |of_hosts: &[Batch]| -> (Vec<Vec<u8>>, usize) {
+        let array = |number: usize| of_hosts.iter().flat_map(|batch| batch.arrays[number].bytes.clone()).collect();
+        ((0..2).map(array).collect(), of_hosts.iter().map(|batch| batch.n_valid).sum())
+    };
+    for n in [1, 2, 4] {
+        let hosts: Vec<Loader<'_>> = (0..n).map(|host| part(host, n)).collect();
+        assert!(hosts.iter().all(|host| host.n_steps() == 2));
+        for epoch in 0..3 {
+            for step in 0..2 {
+                let of_hosts: Vec<Batch> = hosts.iter().map(|host| host.steps(epoch, step, 1).unwrap()).collect();
+                assert_eq!(joined(&of_hosts), joined(&[whole.steps(epoch, step, 1).unwrap()]), "{n} hosts");
+            }
+            // Of two steps as one each host has its part of the first, then of the second.
+            let both: Vec<Batch> = hosts.iter().map(|host| host.steps(epoch, 0, 2).unwrap()).collect();
+            for (host, both) in hosts.iter().zip(both) {
+                let one_by_one: Vec<Batch> = all(host.epoch(epoch));
+                for array in 0..2 {
+                    let bytes: Vec<u8> =
+                        one_by_one.iter().flat_map(|batch| batch.arrays[array].bytes.clone()).collect();
+                    assert_eq!(both.arrays[array].bytes, bytes);
+                }
+            }
+        }
+        // Ten examples: of the third batch of four, the first half.
+        let of_hosts: Vec<Vec<Batch>> = hosts.iter().map(|host| all(host.in_order())).collect();
+        for (step, of_one) in whole.in_order().enumerate() {
+            let of_step: Vec<Batch> = of_hosts.iter().map(|batches| batches[step].clone()).collect();
+            assert_eq!(joined(&of_step), joined(&[of_one.unwrap()]), "{n} hosts, step {step}");
+        }
+    }
+    assert_eq!(
+        message(whole.clone().of_host(2, 2)),
+        "host 2 of 2; expected a number below 2: hosts are counted from 0"
+    );
+    assert_eq!(
+        message(whole.of_host(0, 3)),
+        "a batch of 12 does not fit: expected 1 to 10, as many as there are examples"
+    );
 }
 
 #[test]

@@ -1,0 +1,235 @@
+//! One array of the batches: from the bytes of examples to its place there, checked and cast.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+
+use super::NamedArray;
+use crate::data::convert::{CASTABLE, Conversion, bounds, integer, is_whole, number};
+use crate::data::error::DataError;
+use crate::data::feature::{Feature, FeatureDType};
+use crate::data::shift;
+use crate::data::source::{ArrayInfo, Source};
+use crate::hlo::DType;
+
+/// A feature and the array that it is made of.
+#[derive(Clone, Debug)]
+pub(super) struct Column {
+    pub feature: Feature,
+    /// Its index among the source's arrays.
+    pub array: usize,
+    /// The array's dtype and scale.
+    pub from: DType,
+    scale: f32,
+    /// The dtype in the batch.
+    pub to: DType,
+    pub n_elements: usize,
+    pub conversion: Conversion,
+    /// Integers beyond are an error.
+    range: Option<(i128, i128)>,
+}
+
+impl Column {
+    pub fn new(source: &dyn Source, feature: &Feature, compute: DType) -> Result<Column, DataError> {
+        let arrays = source.arrays();
+        let Some(array) = arrays.iter().position(|info| info.name == feature.name) else {
+            let names = arrays.iter().map(|info| info.name.clone()).collect();
+            return Err(DataError::no_array(source.place(0), &feature.name, names));
+        };
+        let ArrayInfo { name, dtype: given, dims, scale } = arrays[array].clone();
+        let Some(n_elements) = feature.n_elements() else {
+            return Err(DataError::FeatureDims { dims: feature.dims.clone() });
+        };
+        if dims != feature.dims {
+            let expected = feature.dims.clone();
+            return Err(DataError::Dims { place: source.place(0), name, measured: dims, expected });
+        }
+        let to = feature.dtype_in(compute);
+        let cannot = |expected| DataError::Cast {
+            place: source.place(0),
+            name: name.clone(),
+            dtype: given,
+            wanted: to,
+            expected,
+        };
+        // One of `pred` is a byte of 0 or 1, a number like others.
+        let is_truth = given == DType::Pred && to != DType::Pred;
+        let from = if is_truth { DType::U8 } else { given };
+        let conversion = match feature.dtype {
+            FeatureDType::Compute if !CASTABLE.contains(&from) => {
+                return Err(cannot("pred, integers of 8 to 64 bits, f16, bf16, f32 or f64"));
+            }
+            FeatureDType::Compute if from == to && scale == 1.0 => Conversion::Copy,
+            FeatureDType::Compute => Conversion::Cast { from, scale, to },
+            FeatureDType::Exact(_) if scale != 1.0 => {
+                return Err(DataError::ScaledExact { place: source.place(0), name, scale, dtype: to });
+            }
+            FeatureDType::Exact(_) if from == to => Conversion::Copy,
+            FeatureDType::Exact(_) if is_whole(from) && is_whole(to) => Conversion::Integers { from, to },
+            FeatureDType::Exact(DType::F32) if is_whole(from) || matches!(from, DType::F16 | DType::BF16) => {
+                Conversion::Cast { from, scale, to }
+            }
+            FeatureDType::Exact(_) if is_whole(to) => return Err(cannot("pred or integers of 8 to 64 bits")),
+            FeatureDType::Exact(DType::F32) => return Err(cannot("pred, integers of 8 to 64 bits, f16, bf16 or f32")),
+            FeatureDType::Exact(_) => return Err(cannot(to.name())),
+        };
+        let range = range(feature, from, to)?;
+        let range =
+            if is_truth { Some(range.map_or((0, 1), |(least, greatest)| (least, greatest.min(1)))) } else { range };
+        Ok(Column { feature: feature.clone(), array, from, scale, to, n_elements, conversion, range })
+    }
+
+    pub fn dst_bytes(&self) -> usize {
+        self.n_elements * self.to.n_bytes()
+    }
+
+    pub fn zeros(&self, batch: usize) -> NamedArray {
+        NamedArray {
+            name: self.feature.name.clone(),
+            dtype: self.to,
+            dims: [batch as i64].into_iter().chain(self.feature.dims.iter().copied()).collect(),
+            bytes: vec![0; batch * self.dst_bytes()],
+        }
+    }
+
+    /// Its dims, if it can be shifted.
+    pub fn image(&self) -> Option<[usize; 3]> {
+        let &[height, width, channels] = self.feature.dims.as_slice() else { return None };
+        let is_cast = self.feature.dtype == FeatureDType::Compute;
+        is_cast.then_some([height as usize, width as usize, channels as usize])
+    }
+
+    /// Its bytes of an example, as many as they should be.
+    pub fn bytes_of<'e>(
+        &self,
+        example: &'e [Cow<'_, [u8]>],
+        place: impl Fn() -> String,
+    ) -> Result<&'e [u8], DataError> {
+        let expected = self.n_elements * self.from.n_bytes();
+        let bytes = example.get(self.array).map_or(&[][..], |bytes| bytes);
+        if bytes.len() != expected {
+            return Err(self.wrong_bytes(bytes.len(), place));
+        }
+        Ok(bytes)
+    }
+
+    pub fn wrong_bytes(&self, measured: usize, place: impl Fn() -> String) -> DataError {
+        let expected = self.n_elements * self.from.n_bytes();
+        DataError::ExampleBytes { place: place(), name: self.feature.name.clone(), measured, expected }
+    }
+
+    /// Of whole elements, before which `n_before` others stand.
+    pub fn check_range(&self, src: &[u8], n_before: usize, place: impl Fn() -> String) -> Result<(), DataError> {
+        if !self.feature.is_probability && self.range.is_none() {
+            return Ok(());
+        }
+        let n_elements = src.len() / self.from.n_bytes();
+        if self.feature.is_probability {
+            for element in 0..n_elements {
+                let value = number(self.from, src, element).expect("what is cast to a float is a number");
+                if !(0.0..=1.0).contains(&(value as f32 * self.scale)) {
+                    let (feature, scale) = (self.feature.name.clone(), self.scale);
+                    let element = n_before + element;
+                    return Err(DataError::Probability { place: place(), feature, element, value, scale });
+                }
+            }
+        }
+        let Some((least, greatest)) = self.range else { return Ok(()) };
+        for element in 0..n_elements {
+            let value = integer(self.from, src, element).expect("ranges are of integers");
+            if value < least || value > greatest {
+                let (feature, element) = (self.feature.name.clone(), n_before + element);
+                return Err(DataError::Integer { place: place(), feature, element, value, least, greatest });
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what is no finite number, before the cast or after it.
+    pub fn check_numbers(
+        &self,
+        src: &[u8],
+        place: impl Fn() -> String,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), DataError> {
+        let feature = || self.feature.name.clone();
+        if self.from == DType::Pred {
+            return match src.iter().position(|&byte| byte > 1) {
+                Some(element) => {
+                    let value = src[element];
+                    Err(DataError::NotPred { place: place(), feature: feature(), element, value })
+                }
+                None => Ok(()),
+            };
+        }
+        if !CASTABLE.contains(&self.from) || !self.from.is_float() && self.feature.dtype != FeatureDType::Compute {
+            return Ok(());
+        }
+        // An exact feature is not multiplied, and f64 is not to become f32 there.
+        if self.from == DType::F64 && self.feature.dtype != FeatureDType::Compute {
+            let is_finite = |bytes: &[u8; 8]| f64::from_le_bytes(*bytes).is_finite();
+            return match src.as_chunks().0.iter().position(|bytes| !is_finite(bytes)) {
+                Some(element) => Err(self.not_finite(src, element, place())),
+                None => Ok(()),
+            };
+        }
+        let (greatest, is_finite): (f32, fn(f32) -> bool) = match self.to {
+            DType::BF16 => (bf16::MAX.to_f32(), |value| bf16::from_f32(value).is_finite()),
+            DType::F16 => (f16::MAX.to_f32(), |value| f16::from_f32(value).is_finite()),
+            _ => (f32::MAX, f32::is_finite),
+        };
+        // Rounding is monotone: where the outermost integers stay, all do.
+        let (least, most) = bounds(self.from);
+        if is_whole(self.from) && [least, most].iter().all(|&value| (value as f32 * self.scale).abs() <= greatest) {
+            return Ok(());
+        }
+        scratch.resize(4 * self.n_elements, 0);
+        Conversion::Cast { from: self.from, scale: self.scale, to: DType::F32 }.run(src, scratch);
+        // Only what is beyond the greatest can round to an infinity.
+        let is_lost = |bytes: &[u8; 4]| {
+            let value = f32::from_le_bytes(*bytes);
+            // NaN is not below the greatest either.
+            !(value.abs() <= greatest || is_finite(value))
+        };
+        let Some(element) = scratch.as_chunks().0.iter().position(is_lost) else { return Ok(()) };
+        let value = number(self.from, src, element).expect("these are numbers");
+        if !value.is_finite() {
+            return Err(self.not_finite(src, element, place()));
+        }
+        let (scale, dtype) = (self.scale, self.to);
+        Err(DataError::BeyondRange { place: place(), feature: feature(), element, value, scale, dtype, greatest })
+    }
+
+    pub fn not_finite(&self, src: &[u8], element: usize, place: String) -> DataError {
+        let value = number(self.from, src, element).expect("these are numbers");
+        DataError::NotFinite { place, feature: self.feature.name.clone(), element, value }
+    }
+
+    /// Converts an image into `dst`, which is zeros, moved by so many pixels.
+    pub fn convert_moved(&self, src: &[u8], dst: &mut [u8], dims: [usize; 3], offset: (isize, isize)) {
+        let (from_width, to_width) = (self.from.n_bytes(), self.to.n_bytes());
+        for (from, to, len) in shift::runs(dims, offset) {
+            let src = &src[from * from_width..][..len * from_width];
+            self.conversion.run(src, &mut dst[to * to_width..][..len * to_width]);
+        }
+    }
+}
+
+/// Which integers a feature takes, where its array may hold others.
+fn range(feature: &Feature, from: DType, to: DType) -> Result<Option<(i128, i128)>, DataError> {
+    let (mut least, mut greatest) = bounds(to);
+    if let Some(n) = feature.n_values {
+        if !is_whole(to) || feature.dtype == FeatureDType::Compute || n <= 0 {
+            return Err(DataError::Range { feature: feature.name.clone(), dtype: to, n });
+        }
+        least = 0;
+        greatest = greatest.min(i128::from(n) - 1);
+    }
+    let (from_least, from_greatest) = bounds(from);
+    if to == DType::F32 {
+        // Integers up to here are f32 numbers, each of them.
+        (least, greatest) = (-(1 << 24), 1 << 24);
+    }
+    let is_needed = (is_whole(to) || to == DType::F32) && is_whole(from) && feature.dtype != FeatureDType::Compute;
+    Ok((is_needed && (from_least < least || from_greatest > greatest)).then_some((least, greatest)))
+}
