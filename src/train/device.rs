@@ -146,12 +146,30 @@ impl Loaded {
         Ok(())
     }
 
-    /// A replica's part of the batch on its device, in the order of the program's inputs; `step` is what it counts.
-    pub fn upload(&self, batch: &Batch, step: i32, replica: usize) -> Result<Vec<Buffer>, TrainError> {
+    /// A batch on the devices of all replicas, but for the count of its step, which is not known before it is made.
+    ///
+    /// # Errors
+    /// A batch that the program does not take; where the plugin fails.
+    pub fn put(&self, batch: &Batch, step: u64, is_padded: bool) -> Result<Fed, TrainError> {
+        self.check(batch, step, is_padded)?;
+        let parts = (0..self.n_replicas).map(|replica| self.upload(batch, replica)).collect::<Result<_, _>>()?;
+        Ok(Fed { parts, n_valid: batch.n_valid })
+    }
+
+    /// The inputs of a replica, in the program's order: its part of a batch, and the count of the step.
+    pub fn inputs(&self, part: Vec<Option<Buffer>>, step: i32, replica: usize) -> Result<Vec<Buffer>, TrainError> {
+        let count = |input: &InputInfo| {
+            Ok(self.client.buffer_from_host(&step.to_le_bytes(), input.dtype, &input.dims, replica)?)
+        };
+        self.inputs.iter().zip(part).map(|(input, buffer)| buffer.map_or_else(|| count(input), Ok)).collect()
+    }
+
+    /// A replica's part of the batch on its device, in the order of the program's inputs; nothing in the place of the count.
+    fn upload(&self, batch: &Batch, replica: usize) -> Result<Vec<Option<Buffer>>, TrainError> {
         let upload = |input: &InputInfo| {
             let ours;
             let bytes: Cow<'_, [u8]> = match input.name.as_str() {
-                "step" => step.to_le_bytes().to_vec().into(),
+                "step" => return Ok(None),
                 "weight" => {
                     let weight = |example| if example < batch.n_valid { 1.0f32 } else { 0.0 };
                     ours = (0..self.n_examples).flat_map(|example| weight(example).to_le_bytes()).collect::<Vec<u8>>();
@@ -159,7 +177,7 @@ impl Loaded {
                 }
                 name => self.part(&find(batch, name).expect("a batch that was checked has it").bytes, replica),
             };
-            Ok(self.client.buffer_from_host(&bytes, input.dtype, &input.dims, replica)?)
+            Ok(Some(self.client.buffer_from_host(&bytes, input.dtype, &input.dims, replica)?))
         };
         self.inputs.iter().map(upload).collect()
     }
@@ -176,11 +194,12 @@ impl Loaded {
         }
     }
 
-    /// Runs on a batch, with variables that stay.
-    pub fn run(&self, variables: &[&Buffer], batch: &Batch) -> Result<Vec<Buffer>, TrainError> {
-        self.check(batch, 0, true)?;
+    /// Runs on a batch that is on the first device, with variables that stay.
+    pub fn run(&self, variables: &[&Buffer], fed: Fed) -> Result<Vec<Buffer>, TrainError> {
         let mut args: Vec<Arg<'_>> = variables.iter().map(|&buffer| Arg::Keep(buffer)).collect();
-        args.extend(self.upload(batch, 0, 0)?.into_iter().map(Arg::Donate));
+        for part in fed.parts {
+            args.extend(self.inputs(part, 0, 0)?.into_iter().map(Arg::Donate));
+        }
         Ok(self.executable.execute(args)?)
     }
 
@@ -286,6 +305,15 @@ impl Whole<'_> {
             Whole::Made(buffer) => buffer,
         }
     }
+}
+
+/// A batch on the devices that a program runs on.
+#[derive(Debug)]
+pub(super) struct Fed {
+    /// For each replica its inputs, in the program's order; nothing in the place of the count of steps.
+    pub parts: Vec<Vec<Option<Buffer>>>,
+    /// How many of its examples are real.
+    pub n_valid: usize,
 }
 
 /// Whether an input is made here, not by the task.

@@ -84,12 +84,14 @@ impl Evaluator {
         let features = self.task.features();
         let loader = Loader::new(source, &features, self.precision.compute(), self.batch as usize, 0)?;
         let mut evaluation = Evaluation { totals: self.loaded.no_totals(), n_examples: 0 };
-        loader.ahead(loader.asks_in_order(), |batches| {
-            for batch in batches {
-                let batch = batch?;
-                let results = self.loaded.run(variables, &batch)?;
-                evaluation.totals.merge(&self.loaded.read(&results, batch.n_valid)?[0]);
-                evaluation.n_examples += batch.n_valid as u64;
+        let put = |_, batch| self.loaded.put(&batch, 0, true);
+        loader.put_ahead(loader.asks_in_order(), put, |batches| {
+            for fed in batches {
+                let fed = fed?;
+                let n_valid = fed.n_valid;
+                let results = self.loaded.run(variables, fed)?;
+                evaluation.totals.merge(&self.loaded.read(&results, n_valid)?[0]);
+                evaluation.n_examples += n_valid as u64;
             }
             Ok::<(), TrainError>(())
         })?;
@@ -174,15 +176,17 @@ impl Predictor {
         let loader = Loader::new(source, &self.features, compute, self.batch as usize, 0).map_err(TrainError::from)?;
         // Rows of predictions are those of the examples: none may be missing.
         let loader = loader.strict();
-        loader.ahead(loader.asks_in_order(), |batches| {
-            for batch in batches {
-                let batch = batch.map_err(TrainError::from)?;
-                let results = self.loaded.run(variables, &batch)?;
+        let put = |_, batch| self.loaded.put(&batch, 0, true);
+        loader.put_ahead(loader.asks_in_order(), put, |batches| {
+            for fed in batches {
+                let fed = fed?;
+                let n_valid = fed.n_valid;
+                let results = self.loaded.run(variables, fed)?;
                 let mut arrays = self.loaded.arrays(&results)?;
                 for array in &mut arrays {
                     let n_bytes = array.bytes.len() / self.batch as usize;
-                    array.bytes.truncate(batch.n_valid * n_bytes);
-                    array.dims[0] = batch.n_valid as i64;
+                    array.bytes.truncate(n_valid * n_bytes);
+                    array.dims[0] = n_valid as i64;
                 }
                 take(arrays)?;
             }

@@ -8,10 +8,10 @@
 use super::checkpoint::{DataIdentity, Fault, Place, Series};
 use super::error::{Kept, TrainError};
 use super::evaluation::Evaluation;
-use super::session::Session;
+use super::session::{Call, Session};
 use super::spec::Spec;
 use super::totals::Totals;
-use crate::data::{Ask, Batch, DataError, Loader, Source, Supply};
+use crate::data::{Ask, DataError, Loader, Source, Supply};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -318,7 +318,12 @@ impl Run<'_> {
         let _span = tracing::info_span!("epoch", epoch = epoch + 1).entered();
         let before = epoch * self.steps_per_epoch;
         let asks = self.asks(epoch, self.session.step() - before);
-        loader.ahead(asks, |batches| self.steps(epoch, before, batches, stop))
+        let feeder = self.session.feeder();
+        let put = |ask, batch| match ask {
+            Ask::Steps { step, n, .. } => feeder.put(&batch, before + step, n),
+            Ask::InOrder { .. } => unreachable!("an epoch of training is asked for"),
+        };
+        loader.put_ahead(asks, put, |calls| self.steps(epoch, before, calls, stop))
     }
 
     /// The calls of an epoch from a step on: of several steps where one begins and the epoch has as many left, which depends
@@ -340,15 +345,15 @@ impl Run<'_> {
         &mut self,
         epoch: u64,
         before: u64,
-        batches: &mut Supply<'_>,
+        calls: &mut Supply<'_, Call, TrainError>,
         stop: &AtomicBool,
     ) -> Result<Trained, TrainError> {
         let batch_size = f64::from(self.session.spec().batch);
         let began = Instant::now();
         let (mut totals, mut n_steps) = (self.session.no_totals(), 0.0);
-        for batch in batches.by_ref() {
+        for call in calls.by_ref() {
             let first = self.session.step();
-            let of_steps = self.call(first - before, &batch?)?;
+            let of_steps = self.session.advance(call?)?;
             n_steps += of_steps.len() as f64;
             let examples_per_second = n_steps * batch_size / began.elapsed().as_secs_f64();
             for (step, of_step) in (first..).zip(&of_steps) {
@@ -386,18 +391,9 @@ impl Run<'_> {
             }
         }
         let seconds = began.elapsed().as_secs_f64();
-        let waited = batches.waited().as_secs_f64();
+        let waited = calls.waited().as_secs_f64();
         tracing::debug!("epoch {}: {waited:.3} of {seconds:.3} seconds were spent waiting for data", epoch + 1);
         Ok(Trained { totals, examples_per_second: n_steps * batch_size / seconds, waited: waited / seconds })
-    }
-
-    /// Trains on the batch of a call that begins at this step of its epoch: one of several steps holds theirs.
-    fn call(&mut self, step: u64, batch: &Batch) -> Result<Vec<Totals>, TrainError> {
-        let per_call = u64::from(self.session.spec().steps_per_call.n().get());
-        match step.is_multiple_of(per_call) && step + per_call <= self.steps_per_epoch {
-            true => self.session.train_call(batch),
-            false => Ok(vec![self.session.train(batch)?]),
-        }
     }
 
     /// Whether the steps since `before`, or time since the last checkpoint, ask for one, within an epoch.

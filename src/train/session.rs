@@ -5,7 +5,7 @@
 
 use super::change::Change;
 use super::checkpoint::{Checkpoint, CheckpointError, DataIdentity, FunctionHash, HostArray, Position};
-use super::device::{Loaded, check_memory, download, initial_state, n_bytes, n_elements, shape_of, upload_state};
+use super::device::{Fed, Loaded, check_memory, download, initial_state, n_bytes, n_elements, shape_of, upload_state};
 use super::error::TrainError;
 use super::evaluation::{Evaluation, Evaluator, Predictor};
 use super::program::{self, TaskProgram};
@@ -19,6 +19,7 @@ use crate::optim::LossScale;
 use crate::pjrt::{Arg, Buffer, Client};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A task on a device.
 #[derive(Debug)]
@@ -26,9 +27,9 @@ pub struct Session {
     spec: Spec,
     client: Client,
     /// The program of a call.
-    training: Loaded,
+    training: Arc<Loaded>,
     /// The program of one step, where a call makes several; compiled when it is needed.
-    single: Option<Loaded>,
+    single: Option<Arc<Loaded>>,
     state: State,
     /// What the last call gave beside the state, on each replica.
     last: Vec<Vec<Buffer>>,
@@ -65,6 +66,32 @@ impl State {
     }
 }
 
+/// Puts batches on the devices of a session.
+#[derive(Debug)]
+pub(super) struct Feeder {
+    training: Arc<Loaded>,
+    single: Option<Arc<Loaded>>,
+}
+
+/// A batch on the devices, and the program that it is for.
+#[derive(Debug)]
+pub(super) struct Call {
+    program: Arc<Loaded>,
+    fed: Fed,
+    /// Whether it is of one step, where calls make several.
+    is_single: bool,
+}
+
+impl Feeder {
+    /// The batch of `n` steps, the first of which is `step`.
+    pub fn put(&self, batch: &Batch, step: u64, n: u32) -> Result<Call, TrainError> {
+        let single = self.single.as_ref().filter(|_| n == 1);
+        let program = Arc::clone(single.unwrap_or(&self.training));
+        let fed = program.put(batch, step, false)?;
+        Ok(Call { program, fed, is_single: single.is_some() })
+    }
+}
+
 impl Session {
     /// Builds and compiles the training program, and puts the initial state on the devices of its mesh.
     ///
@@ -84,7 +111,7 @@ impl Session {
         Ok(Session {
             spec,
             client,
-            training,
+            training: Arc::new(training),
             single: None,
             state,
             last,
@@ -147,8 +174,8 @@ impl Session {
     /// the program of one. Where the plugin fails, the state is lost, and the session says so from then on.
     pub fn train(&mut self, batch: &Batch) -> Result<Totals, TrainError> {
         self.load_single_step()?;
-        let is_single = self.single.is_some();
-        Ok(self.advance(batch, is_single)?.remove(0))
+        let fed = self.feeder().put(batch, self.step, 1)?;
+        Ok(self.advance(fed)?.remove(0))
     }
 
     /// As many updates as a call makes ([`Spec::steps_per_call`]), in one call of the device, with as many batches as one:
@@ -158,31 +185,34 @@ impl Session {
     /// # Errors
     /// As [`Session::train`].
     pub fn train_call(&mut self, batches: &Batch) -> Result<Vec<Totals>, TrainError> {
-        self.advance(batches, false)
+        let fed = self.feeder().put(batches, self.step, self.spec.steps_per_call.n().get())?;
+        self.advance(fed)
+    }
+
+    /// What puts batches on the devices of this session: from another thread too, while a step is made.
+    pub(super) fn feeder(&self) -> Feeder {
+        Feeder { training: Arc::clone(&self.training), single: self.single.clone() }
     }
 
     /// Compiles the program of one step, where there is none yet.
     pub(super) fn load_single_step(&mut self) -> Result<(), TrainError> {
         if self.single.is_none() && self.spec.steps_per_call.n().get() > 1 {
-            self.single = Some(load(&self.client, program_of_a_step(&self.client, &self.spec)?, &self.spec)?);
+            self.single = Some(Arc::new(load(&self.client, program_of_a_step(&self.client, &self.spec)?, &self.spec)?));
         }
         Ok(())
     }
 
-    fn advance(&mut self, batch: &Batch, is_single: bool) -> Result<Vec<Totals>, TrainError> {
-        let program = match (&self.single, is_single) {
-            (Some(single), true) => single,
-            _ => &self.training,
-        };
+    /// As [`Session::train_call`], with what a feeder put on the devices: of one step or of several.
+    pub(super) fn advance(&mut self, call: Call) -> Result<Vec<Totals>, TrainError> {
+        let Call { program, fed, is_single } = call;
         let n_steps = if is_single { 1 } else { u64::from(self.spec.steps_per_call.n().get()) };
         let _span = tracing::debug_span!("step", step = self.step, n_steps).entered();
         self.state.buffers()?;
-        program.check(batch, self.step, false)?;
         // The step after the last of these is counted too.
         let count = i32::try_from(self.step + n_steps).ok().map(|_| self.step as i32);
         let count = count.ok_or(TrainError::Counted { step: self.step })?;
-        let n_replicas = self.spec.objective.mesh.data.get() as usize;
-        let inputs = (0..n_replicas).map(|replica| program.upload(batch, count, replica));
+        let Fed { parts, n_valid } = fed;
+        let inputs = parts.into_iter().enumerate().map(|(replica, part)| program.inputs(part, count, replica));
         let inputs = inputs.collect::<Result<Vec<_>, TrainError>>()?;
         // From here on the state belongs to the execution, and comes back only if that succeeds.
         let lost = State::Lost(format!("step {} was interrupted", self.step + 1));
@@ -201,7 +231,7 @@ impl Session {
         self.step += n_steps;
         let mut totals = vec![program.no_totals(); n_steps as usize];
         for last in &self.last {
-            let steps = program.read(last, batch.n_valid)?;
+            let steps = program.read(last, n_valid)?;
             totals.iter_mut().zip(&steps).for_each(|(totals, step)| totals.merge(step));
         }
         Ok(totals)

@@ -204,6 +204,7 @@ fn scalars(event: &Event<'_>) -> (u64, Vec<(String, f64)>) {
             let mut scalars: Vec<(String, f64)> = report.train.iter().map(under("train")).collect();
             scalars.extend(report.test.iter().map(under("test")));
             scalars.push(("train/examples_per_second".to_string(), report.examples_per_second));
+            scalars.extend(report.waited_for_data.map(|share| ("train/waited_for_data".to_string(), share)));
             scalars.extend(report.n_skipped.map(|n| ("train/n_skipped".to_string(), n as f64)));
             (report.step, scalars)
         }
