@@ -11,7 +11,7 @@ use super::Context;
 use crate::pjrt::{ChildSpec, Client, Limits, PjrtError, Platform, SERVE, Setup, serve};
 
 /// Arguments that limit what a module may take.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Default, Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub(super) struct LimitArgs {
     /// Stop when a compile or a run takes longer than this [default: as long as it takes]

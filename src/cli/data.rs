@@ -1,18 +1,17 @@
 //! `bf16scope data`: what is in data sets on disk, pages of examples, and how fast they come out of them.
 
+mod bench;
 mod sheet;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
-use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
 use self::sheet::Extent;
 use super::{Context, Status, emit};
 use crate::data::records::{self, Held, Records, Survey};
-use crate::data::{Ask, Census, DataError, Loader, Source};
+use crate::data::{Census, DataError, Loader, Source};
 use crate::hlo::DType;
 use crate::report::{Column, Screen, Table, grouped, percent};
 use crate::train::{Experiment, Tolerance};
@@ -29,13 +28,13 @@ Examples:
           the examples of an experiment as its network gets them, and a page with some of them
   bf16scope data resnet50.yaml --bench
           how many a second this machine makes
+  bf16scope data resnet50.yaml --bench --target tpu-v2
+          and beside it what a board of TPU v2 eats
 
 Exit status 1 says that records are broken.";
 
 /// Classes that are listed.
 const MAX_CLASSES: usize = 12;
-/// Seconds that each number of workers is measured for, at least.
-const BENCH_SECS: f64 = 2.0;
 
 /// Arguments of `data`.
 #[derive(Debug, clap::Args)]
@@ -47,9 +46,8 @@ pub struct Args {
     /// Look at so many records at most, from the first to the last in equal steps
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
-    /// Of an experiment: measure examples a second, by the number of workers
-    #[arg(long)]
-    bench: bool,
+    #[command(flatten)]
+    bench: bench::Args,
     /// Also a page with examples: of an experiment training's, as its network gets them in several epochs
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -75,7 +73,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let is_experiment = |file: &String| file.ends_with(".yaml") || file.ends_with(".yml");
     match &args.files[..] {
         [file] if is_experiment(file) => experiment(Path::new(file), args, context),
-        files if args.bench || files.iter().any(is_experiment) => anyhow::bail!(
+        files if args.bench.bench || files.iter().any(is_experiment) => anyhow::bail!(
             "{} is not one experiment; expected one (.yaml) for --bench, or data files\nhelp: name them under `data` of an experiment",
             files.join(" ")
         ),
@@ -203,7 +201,6 @@ fn experiment(path: &Path, args: &Args, context: &Context) -> anyhow::Result<Sta
     let experiment = experiment.leaving_out_broken();
     let examples = experiment.read_data(path)?;
     let features = experiment.task().features();
-    let batch = experiment.train.batch as usize;
     let mut object = json!({ "experiment": path });
     let mut status = Status::Ok;
     for (part, source) in [("training", &examples.training), ("test", &examples.test)] {
@@ -223,19 +220,12 @@ fn experiment(path: &Path, args: &Args, context: &Context) -> anyhow::Result<Sta
         let page = sheet::of_experiment(path, &*examples.training, &features, &loader, args.extent());
         emit::replace(html, page.render().as_bytes())?;
     }
-    if args.bench {
-        let rates = bench(&*examples.training, &experiment, batch)?;
+    if args.bench.bench {
+        let (text, measured) = bench::run(&args.bench, &*examples.training, (&experiment, path), context)?;
         if !args.json {
-            let mut table =
-                Table::new([Column::number("workers"), Column::number("examples/s"), Column::number("per worker")]);
-            for (n_workers, rate) in &rates {
-                let per_worker = rate / (*n_workers).max(1) as f64;
-                table.row([n_workers.to_string(), grouped(*rate as i64), grouped(per_worker as i64)]);
-            }
-            context.print(&table.render(context.screen))?;
+            context.print(&text)?;
         }
-        let rows = rates.iter().map(|(n, rate)| json!({ "n_workers": n, "examples_per_second": rate }));
-        object["bench"] = rows.collect();
+        object["bench"] = measured;
     }
     if args.json {
         context.print_json(&object)?;
@@ -297,29 +287,4 @@ fn census_json(census: &Census, source: &dyn Source) -> Json {
         "n_examples": census.n_examples, "n_read": census.n_read, "arrays": arrays,
         "features": features.collect::<serde_json::Map<_, _>>(), "n_broken": census.n_broken, "broken": census.broken,
     })
-}
-
-/// Training examples a second, by one worker, two, four and so on, up to as many as there are cores.
-fn bench(source: &dyn Source, experiment: &Experiment, batch: usize) -> anyhow::Result<Vec<(usize, f64)>> {
-    let n_cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let mut counts: Vec<usize> = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < n_cores).collect();
-    counts.push(n_cores);
-    let features = experiment.task().features();
-    let mut rates = Vec::new();
-    for n_workers in counts {
-        let loader = Loader::new(source, &features, DType::BF16, batch, experiment.train.seed)?.with_workers(n_workers);
-        let n_steps = loader.n_steps();
-        let asks = (0u64..).map(move |step| Ask::Steps { epoch: step / n_steps, step: step % n_steps, n: 1 });
-        let rate = loader.ahead(asks, |batches| -> anyhow::Result<f64> {
-            // The first one pays for what is done once.
-            batches.next().context("an epoch has no batches")??;
-            let (began, mut n_examples) = (Instant::now(), 0);
-            while began.elapsed().as_secs_f64() < BENCH_SECS {
-                n_examples += batches.next().context("an epoch has no batches")??.n_valid;
-            }
-            Ok(n_examples as f64 / began.elapsed().as_secs_f64())
-        })?;
-        rates.push((n_workers, rate));
-    }
-    Ok(rates)
 }
