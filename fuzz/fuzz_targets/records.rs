@@ -1,9 +1,9 @@
-//! Any bytes as an image, as a TFRecord file, and as a record whose checksums are right: an error that prints, or values.
+//! Any bytes as an image, whole and in a window, as a TFRecord file, and as a record whose checksums are right: an error that prints, or values.
 #![no_main]
 
 use std::io::Write as _;
 
-use bf16scope::data::image;
+use bf16scope::data::image::{self, Buffers, Image, Window};
 use bf16scope::data::records::{Records as _, TfRecords};
 use bf16scope::files::framing;
 use libfuzzer_sys::fuzz_target;
@@ -23,10 +23,22 @@ fn read(bytes: &[u8]) {
     }
 }
 
+/// The upper half of an image that can be decoded: the same pixels, whatever is below.
+fn window(bytes: &[u8], whole: &Image) {
+    let half = Window { y: 0, x: 0, height: whole.height.div_ceil(2), width: whole.width };
+    let decoded = image::decode_window(bytes, whole.channels, |_| half, &mut Buffers::default());
+    let (upper, window) = decoded.expect("the whole image was decoded");
+    let n_bytes = half.height * half.width * whole.channels;
+    assert!(window == half && upper.pixels[..n_bytes] == whole.pixels[..n_bytes]);
+}
+
 fuzz_target!(|bytes: &[u8]| {
     for channels in [1, 3] {
         match image::decode(bytes, channels) {
-            Ok(image) => assert_eq!(image.pixels.len(), image.height * image.width * channels),
+            Ok(image) => {
+                assert_eq!(image.pixels.len(), image.height * image.width * channels);
+                window(bytes, &image);
+            }
             Err(error) => drop(error.to_string()),
         }
     }
