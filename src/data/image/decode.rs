@@ -220,7 +220,7 @@ fn decode_jpeg(
     window: impl FnOnce([usize; 2]) -> Window,
     buffers: &mut Buffers,
 ) -> Result<(Image, Window), ImageError> {
-    let Buffers { jpeg, pixels } = buffers;
+    let Buffers { jpeg: jpeg_bytes, pixels } = buffers;
     let Some(one) = OneScan::of(bytes) else {
         let decoder = decoder(bytes)?;
         let (height, width) = checked(decoder.header().height.into(), decoder.header().width.into())?;
@@ -229,14 +229,19 @@ fn decode_jpeg(
     };
     let (height, width) = checked(one.height as u64, one.width as u64)?;
     let window = window([height, width]);
-    let bytes = match one.cut(window.y + window.height) {
-        Some(height) => {
-            one.write(bytes, height, jpeg);
-            &jpeg[..]
+    let (bytes, rows) = match one.cut(window.y + window.height) {
+        Some(rows) => {
+            one.write(bytes, rows, jpeg_bytes);
+            (&jpeg_bytes[..], rows)
         }
-        None => bytes,
+        None => (bytes, height),
     };
-    Ok((pixels_of(decoder(bytes)?, bytes, channels, pixels)?, window))
+    let image = pixels_of(decoder(bytes)?, bytes, channels, pixels)?;
+    // A damaged file may have two frames, of which the decoder took the other one.
+    match [image.height, image.width] == [rows, width] {
+        true => Ok((image, window)),
+        false => Err(jpeg(format_args!("it is {} × {} pixels and {rows} × {width}", image.height, image.width))),
+    }
 }
 
 fn pixels_of(
