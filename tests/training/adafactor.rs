@@ -151,10 +151,10 @@ fn bound(values: &[Vec<f32>], optimizer: Adafactor, before: f64) -> f64 {
     let rms = (old.iter().map(|&w| f64::from(w).powi(2)).sum::<f64>() / n).sqrt().max(optimizer.epsilon2);
     let scale = if optimizer.scale_by_parameter { before / rms + (0.5 * n + 16.0) * U } else { 0.0 };
     // What was subtracted: with momentum, sums of at most all earlier updates, each off by as much.
-    let of_steps = values.windows(2).map(|w| largest(w[0].iter().zip(&w[1]).map(|(a, b)| f64::from(a - b))));
+    let mut of_steps = values.windows(2).map(|w| largest(w[0].iter().zip(&w[1]).map(|(a, b)| f64::from(a - b))));
     let moved = match optimizer.momentum {
         Some(_) => of_steps.sum::<f64>() / (1.0 - 0.9),
-        None => of_steps.last().unwrap_or(0.0),
+        None => of_steps.next_back().unwrap_or(0.0),
     };
     let size = largest(old.iter().chain(new).map(|&w| f64::from(w)));
     // Two implementations, each off by this much.
