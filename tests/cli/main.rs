@@ -4,6 +4,7 @@ mod audit_cli;
 #[path = "../support/binary.rs"]
 mod binary;
 mod cli_bits;
+mod clipart;
 mod curves;
 mod documented;
 #[path = "../support/first.rs"]

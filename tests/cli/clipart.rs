@@ -1,0 +1,59 @@
+//! `examples/resnet_clipart.yaml`, made small: JPEG and PNG images in compressed TFRecords of TensorFlow's are learnt.
+
+use crate::binary;
+
+/// Four classes of drawings; 96 to train on, 24 to test on.
+const EXPERIMENT: &str = "model:
+  kind: layers
+  inputs: {images: [16, 16, 3]}
+  layers:
+    - {conv: 8, kernel_size: 3, padding: same, activation: relu}
+    - max_pool
+    - {conv: 16, kernel_size: 3, padding: same, activation: relu}
+    - max_pool
+    - flatten
+    - {dense: 4}
+  loss: sparse_softmax_cross_entropy
+  metrics: [accuracy]
+data:
+  tfrecord: INPUT/clipart.train
+  test: {tfrecord: INPUT/clipart.test}
+  features:
+    images: {key: image/encoded, resize: bilinear, random_flip: true, mean: [215.2, 209.0, 200.4], std: [71.2, 75.3, 86.2]}
+    labels: {key: image/class/label, offset: -1}
+train: {batch: 16, epochs: 20, optimizer: adam, learning_rate: 0.003}
+";
+
+/// The network says the class of nine in ten drawings that it was trained on, after 120 steps; chance would say a quarter, and
+/// 30 epochs gave 98.96 % in f32 and in bf16 (23 November 2026). Of 24 others a share says little: 42 and 46 %.
+#[test]
+fn drawings_are_learnt_from_compressed_records_in_bf16_and_f32() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/input");
+    std::fs::write(folder.path().join("small.yaml"), EXPERIMENT.replace("INPUT", input)).unwrap();
+    let run = |args: &[&str]| {
+        let output = binary::bf16scope(args).current_dir(folder.path()).output().unwrap();
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{args:?}: {stdout}{}", String::from_utf8_lossy(&output.stderr));
+        stdout
+    };
+    for precision in ["f32", "bf16"] {
+        run(&["train", "small.yaml", "--no-run", "--precision", precision, "--checkpoint", "run.safetensors"]);
+        let train = format!("{input}/clipart.train");
+        let args = [
+            "eval",
+            "small.yaml",
+            "--precision",
+            precision,
+            "--checkpoint",
+            "run.safetensors",
+            "--json",
+            "--inputs",
+            &train,
+        ];
+        let json: serde_json::Value = serde_json::from_str(&run(&args)).unwrap();
+        assert_eq!(json["n_examples"], 96);
+        assert!(json["accuracy"].as_f64().unwrap() >= 0.9, "{precision}: {json}");
+        std::fs::remove_file(folder.path().join("run.safetensors")).unwrap();
+    }
+}
