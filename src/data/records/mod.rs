@@ -11,9 +11,9 @@ mod pattern;
 mod pictures;
 mod shard;
 mod survey;
-mod tar;
 mod tfrecord;
 mod unpack;
+mod webdataset;
 
 pub use error::RecordError;
 pub(super) use example::parse;
@@ -22,9 +22,9 @@ pub use index::indexes;
 pub use pattern::files;
 pub use pictures::Pictures;
 pub use survey::{Held, Survey};
-pub use tar::Tars;
 pub use tfrecord::TfRecords;
 pub use unpack::unpacked;
+pub use webdataset::Tars;
 
 use std::collections::BTreeMap;
 use std::path::Path;
