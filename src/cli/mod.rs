@@ -336,6 +336,7 @@ fn execute(cli: &Cli) -> anyhow::Result<Status> {
     let screen = terminal::screen(cli.global.wide);
     let context = Context { offline: cli.global.offline, quiet: cli.global.quiet, screen };
     progress::show_installations(context.quiet);
+    progress::show_tokenizing(context.quiet);
     module_file::convert_with(context.setup());
     signals::survive_file_limit();
     let result = {

@@ -1,6 +1,7 @@
 //! `bf16scope predict`: a checkpoint's predictions for examples, as a table, `.npz`, CSV or JSON.
 
 mod arrays;
+mod complete;
 mod write;
 
 use std::path::PathBuf;
@@ -33,6 +34,8 @@ Examples:
           with the three best classes of each and their probabilities
   bf16scope predict pets.yaml --inputs photo.jpg
           one image, made what the network reads as the experiment's `features` say; a folder, TFRecords and tars too
+  bf16scope predict examples/gpt_bible.yaml --complete \"In the beginning\" --tokens 80
+          what a decoder writes after a text, the most probable token each time; --temperature 0.8 --top-k 40 draws them
 
 The experiment's `scale` and `arrays` hold for --inputs too. Predictions keep the names that the task gives them, and the
 example is their first dim. Of `logits` come `classes` (the greatest, of equal ones the first) and `probabilities` (softmax
@@ -55,6 +58,8 @@ pub struct Args {
     /// Where to write all predictions: .npz, .csv or .json
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    completion: complete::CompletionArgs,
     /// What the network computes in: bf16, f32 or f16
     #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
     precision: Precision,
@@ -83,6 +88,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let kind = args.output.as_deref().map(Kind::of).transpose()?;
     let task = experiment.task();
     let checkpoint = args.trained.read(&path, &*task)?;
+    if let Some(text) = &args.completion.complete {
+        return complete::run(args, context, &experiment, &path, &checkpoint, text);
+    }
     let source = source(args, &experiment)?;
     let n_examples = source.n_examples();
     let batch = u32::try_from(n_examples).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));

@@ -1,11 +1,13 @@
-//! Progress on standard error: what a plugin's installation does, and bars for work over a second.
+//! Progress on standard error: what a plugin's installation does, text on its way to ids, and bars for work over a second.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::terminal;
+use crate::data::text::{self, Tokenized};
 use crate::pjrt::{Progress, set_progress};
 
 /// Says on standard error what installations of plugins do: a bar for the download on a terminal, lines elsewhere.
@@ -36,6 +38,27 @@ pub(super) fn show_installations(quiet: bool) {
                 }
                 say(&progress.to_string());
             }
+        }
+    });
+}
+
+/// Shows on a terminal how much of a text has been made ids, where that takes over a second.
+pub(super) fn show_tokenizing(quiet: bool) {
+    let bar: Mutex<Option<(Instant, ProgressBar)>> = Mutex::new(None);
+    // A second call in one process would keep the first hook, which does the same.
+    text::set_progress(move |Tokenized { n_bytes, of }| {
+        if quiet || !std::io::stderr().is_terminal() {
+            return;
+        }
+        let mut bar = bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (began, shown) = bar.get_or_insert_with(|| (Instant::now(), ProgressBar::hidden()));
+        if n_bytes == of {
+            shown.finish_and_clear();
+            *bar = None;
+        } else if shown.is_hidden() && began.elapsed().as_secs() >= 1 {
+            *shown = download_bar(of);
+        } else {
+            shown.set_position(n_bytes);
         }
     });
 }

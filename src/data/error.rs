@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::npz::NpzError;
 use super::records::RecordError;
+use super::text::TextError;
 use crate::hlo::DType;
 
 /// What is wrong with the data, where, and what was expected.
@@ -619,6 +620,9 @@ pub enum DataError {
         /// What is wrong with it.
         source: Box<DataError>,
     },
+    /// Text, or what makes ids of it.
+    #[error(transparent)]
+    Text(#[from] TextError),
     /// An example that its source could not read.
     #[error("{place}: the example cannot be read")]
     Unreadable {

@@ -32,6 +32,8 @@ pub struct Draw(u64);
 pub(super) enum Purpose {
     Crop = 1,
     Flip = 2,
+    Mask = 3,
+    Share = 4,
 }
 
 impl Draw {
@@ -41,6 +43,11 @@ impl Draw {
         // those of shifts too.
         let stream = SplitMix64(SplitMix64(!seed).next() ^ SplitMix64(!epoch).next()).next();
         Draw(SplitMix64(stream ^ SplitMix64(!example).next()).next())
+    }
+
+    /// A number from 0 up to but not including 1, of 53 random bits: for what is drawn once for an example.
+    pub fn share(self) -> f64 {
+        (self.stream(Purpose::Share).next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// The numbers for one purpose, unrelated to those for others: how often a crop was tried changes no flip.

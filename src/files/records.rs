@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::{replace, sweep};
+use super::replace;
 
 /// Records of one kind in a folder of ours. Other processes may write and remove there at the same time.
 #[derive(Debug)]
@@ -40,7 +40,6 @@ impl Records {
     pub fn keep(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
         fs::create_dir_all(&self.dir)?;
         replace(&self.path(key), bytes)?;
-        sweep(&self.dir)?;
         self.make_room(&BTreeSet::new())
     }
 

@@ -65,6 +65,11 @@ impl Replacement {
         &self.place
     }
 
+    /// Where it is written until then: for who reads what was written.
+    pub fn writing(&self) -> &Path {
+        self.file.path()
+    }
+
     /// Puts the file in its place, once everything is on the disk.
     ///
     /// # Errors

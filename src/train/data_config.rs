@@ -4,7 +4,7 @@ use super::error::TrainError;
 use super::lines;
 use super::records_config::{Patterns, Tolerance};
 use super::run::Data;
-use crate::data::{Arrays, FeatureSpec, Source, csv, idx, mnist, npz};
+use crate::data::{Arrays, FeatureSpec, Source, csv, idx, mnist, npz, text};
 use crate::models::yaml::{self, NodeError, Step};
 use crate::task::{Feature, FeatureDType};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
@@ -14,7 +14,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Which files hold the examples: one of `csv`, `npz`, `idx`, `mnist`, `tfrecord`,
-/// `webdataset` and `images`; and which of them are for testing: the last
+/// `webdataset`, `images`, `text` and `jsonl`; and which of them are for testing: the last
 /// `n_test`, or those of `test`. Names, dims and ranges are those of the task's features.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -40,6 +40,15 @@ pub struct DataConfig {
     /// A directory of images with a directory for each class: `images` and `labels`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<PathBuf>,
+    /// Files of text, by name or pattern; `tokens` says what becomes of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<Patterns>,
+    /// Files of JSON lines, by name or pattern; `tokens` says what becomes of their text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jsonl: Option<Patterns>,
+    /// Of `text` and `jsonl`: how text becomes examples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<text::Options>,
     /// Of examples on disk (`tfrecord`, `webdataset`, `images`): what features are made of, and how, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub features: BTreeMap<String, FeatureSpec>,
@@ -97,6 +106,12 @@ pub struct TestConfig {
     /// As [`DataConfig::images`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<PathBuf>,
+    /// As [`DataConfig::text`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<Patterns>,
+    /// As [`DataConfig::jsonl`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jsonl: Option<Patterns>,
 }
 
 /// What features are multiplied by.
@@ -197,11 +212,11 @@ impl DataConfig {
             let expected = format!("a feature of the model: {}", names.join(", "));
             return Err(wrong_in(path, &["arrays", other], &format!("`arrays` of {other}"), &expected));
         }
-        if !self.arrays.is_empty() && self.npz.is_none() {
+        if !self.arrays.is_empty() && self.npz.is_none() && !self.is_text() {
             return Err(wrong(
                 "arrays",
                 "`arrays` without `npz`".to_string(),
-                "them with `npz` alone: other files have no names of arrays",
+                "them with `npz`, `text` or `jsonl`: other files have no names of arrays",
             ));
         }
         if self.n_test == Some(0) {
@@ -215,6 +230,10 @@ impl DataConfig {
             }
             None => Ok(()),
         };
+        if let Some(examples) = self.read_text(path, features)? {
+            has_all(examples.training.n_examples())?;
+            return Ok(examples);
+        }
         if let Some(examples) = self.read_records(path, features)? {
             has_all(examples.training.n_examples())?;
             return Ok(examples);
@@ -254,7 +273,7 @@ impl DataConfig {
                 let n = found.len() + usize::from(mnist.is_some());
                 return Err(wrong(
                     "",
-                    format!("{n} of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset` and `images`"),
+                    format!("{n} of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, `images`, `text` and `jsonl`"),
                     "one of them",
                 ));
             }
@@ -274,6 +293,11 @@ impl DataConfig {
         let _span = tracing::info_span!("data").entered();
         let name = file.to_string_lossy();
         let is_csv = name.ends_with(".csv") || name.ends_with(".csv.gz");
+        if let Some(tokens) = &self.tokens
+            && [".txt", ".jsonl"].iter().any(|ending| name.ends_with(ending))
+        {
+            return self.other_text(path, file, features, tokens);
+        }
         let place = match name.ends_with(".npz") {
             true => Place::Npz(file),
             false if is_csv => Place::Csv(file),
@@ -348,8 +372,9 @@ pub(super) fn wrong_in(path: &Path, keys: &[&str], measured: &str, expected: &st
     let mut way: Vec<Step> = steps.into_iter().map(|key| Step::Key(key.to_string())).collect();
     way.push(Step::KeyItself(last.to_string()));
     let error = NodeError::new(way, format!("`data` has {measured}, expected {expected}")).with_help(
-        "`data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}}, {mnist: DIRECTORY}, {tfrecord: FILES}, {webdataset: FILES} or \
-         {images: DIRECTORY}, with `n_test: N` or `test: {…}`, and `scale`; docs/EXPERIMENTS.md lists them",
+        "`data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}}, {mnist: DIRECTORY}, {tfrecord: FILES}, {webdataset: FILES}, \
+         {images: DIRECTORY}, {text: FILES} or {jsonl: FILES}, with `n_test: N` or `test: {…}`, and `scale`; docs/EXPERIMENTS.md \
+         lists them",
     );
     lines::error_in(path, error)
 }
@@ -420,7 +445,7 @@ mod tests {
             (
                 "{csv: a.csv, n_test: 1, arrays: {x: a}}",
                 "arrays",
-                "`data` has `arrays` without `npz`, expected them with `npz` alone: other files have no names of arrays",
+                "`data` has `arrays` without `npz`, expected them with `npz`, `text` or `jsonl`: other files have no names of arrays",
             ),
             (
                 "{csv: a.csv, n_test: 0}",
@@ -430,12 +455,12 @@ mod tests {
             (
                 "{csv: a.csv, npz: b.npz, n_test: 1}",
                 "data",
-                "`data` has 2 of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset` and `images`, expected one of them",
+                "`data` has 2 of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, `images`, `text` and `jsonl`, expected one of them",
             ),
             (
                 "{n_test: 1}",
                 "data",
-                "`data` has 0 of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset` and `images`, expected one of them",
+                "`data` has 0 of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, `images`, `text` and `jsonl`, expected one of them",
             ),
             (
                 "{mnist: m, n_test: 1}",

@@ -49,8 +49,8 @@ pub enum TrainError {
     },
     /// A file that no examples are read from.
     #[error(
-        "{}: a file of another kind, expected one whose name ends in .npz, .csv or .csv.gz: `data` of this experiment does not say \
-         how features are made of records or images",
+        "{}: a file of another kind, expected one whose name ends in .npz, .csv or .csv.gz, or with `tokens` under `data` in \
+         .txt or .jsonl: `data` of this experiment does not say how features are made of records or images",
         path.display()
     )]
     OtherFile {
@@ -68,6 +68,16 @@ pub enum TrainError {
         path: PathBuf,
         /// Names and dims of what the model reads.
         features: Vec<String>,
+    },
+    /// A text that cannot be completed.
+    #[error("{task}: {found}; a text is completed by {expected}")]
+    Completion {
+        /// The task.
+        task: String,
+        /// What there is.
+        found: String,
+        /// What is wanted.
+        expected: &'static str,
     },
     /// A batch of more than there is to train on.
     #[error(

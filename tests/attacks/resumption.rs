@@ -71,8 +71,7 @@ fn what_may_not_change_is_refused_with_both_values() {
     refused(
         &tiny,
         &[],
-        "\n  train.optimizer was {\"kind\":\"momentum\",\"momentum\":0.9,\"momentum_dtype\":\"f32\",\"nesterov\":false}, is \
-         {\"kind\":\"sgd\"} now",
+        "\n  train.optimizer was {kind: momentum, momentum: 0.9, momentum_dtype: f32, nesterov: false}, is {kind: sgd} now",
         "set the experiment as it was",
     );
 }

@@ -20,6 +20,7 @@ mod schedule;
 mod screens;
 #[path = "../support/mod.rs"]
 mod support;
+mod text_cli;
 mod train_cli;
 mod two_tower;
 #[path = "../support/wide.rs"]

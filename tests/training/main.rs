@@ -29,6 +29,7 @@ mod statistics;
 mod steps_per_call;
 mod storage;
 mod sums;
+mod text;
 mod train;
 mod train_memory;
 mod tuning;

@@ -21,6 +21,7 @@ use crate::train::Experiment;
 
 /// Arguments of a measurement.
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 pub(super) struct Args {
     /// Of an experiment: measure examples a second, by stage and by the number of workers
     #[arg(long)]
@@ -185,12 +186,12 @@ mod tests {
         let said = |eaten, made, n| beside(&v2, "images", eaten, made, n);
         assert_eq!(
             said(5638.4, 1240.0, 2),
-            "one board of tpu-v2:2x2 eats 5,638 images/s; this machine makes 1,240 with 2 workers; 8 more cores like these, \
+            "one board of tpu-v2 eats 5,638 images/s; this machine makes 1,240 with 2 workers; 8 more cores like these, \
              or it waits 78.0 % of the time\n"
         );
         assert_eq!(
             said(1000.0, 1000.0, 1),
-            "one board of tpu-v2:2x2 eats 1,000 images/s; this machine makes 1,000 with 1 worker: it is fed\n"
+            "one board of tpu-v2 eats 1,000 images/s; this machine makes 1,000 with 1 worker: it is fed\n"
         );
     }
 }

@@ -21,6 +21,7 @@ pub use folder::ImageFolder;
 pub use index::indexes;
 pub use pattern::files;
 pub use pictures::Pictures;
+pub(super) use shard::{Shard, key, read_exact_at};
 pub use survey::{Held, Survey};
 pub use tfrecord::TfRecords;
 pub use unpack::unpacked;

@@ -20,9 +20,9 @@ pub(super) const MAX_OPEN: usize = 64;
 
 /// A file as it is on the disk.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shard {
-    pub(super) path: PathBuf,
-    pub(super) n_bytes: u64,
+pub(in crate::data) struct Shard {
+    pub(in crate::data) path: PathBuf,
+    pub(in crate::data) n_bytes: u64,
     /// When it was changed: nanoseconds since 1970.
     pub(super) changed: u128,
     /// Where its bytes are, and how many, if it is compressed.
@@ -30,7 +30,7 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn of(path: &Path) -> Result<Shard, RecordError> {
+    pub(in crate::data) fn of(path: &Path) -> Result<Shard, RecordError> {
         let failed = |source| RecordError::Open { path: path.to_path_buf(), source };
         Shard::of_open(path, &files::open(path).map_err(failed)?).map_err(failed)
     }
@@ -53,7 +53,7 @@ impl Shard {
 }
 
 /// The name in a cache of what is made of files: of their names, sizes and times.
-pub(super) fn key(shards: &[Shard]) -> String {
+pub(in crate::data) fn key(shards: &[Shard]) -> String {
     let mut hash = Sha256::new();
     for Shard { path, n_bytes, changed, .. } in shards {
         let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -130,12 +130,12 @@ impl Shards {
 }
 
 #[cfg(unix)]
-pub(super) fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
+pub(in crate::data) fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, into, at)
 }
 
 #[cfg(not(unix))]
-pub(super) fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
+pub(in crate::data) fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
     use std::io::{Read as _, Seek as _};
     let mut own = file.try_clone()?;
     own.seek(io::SeekFrom::Start(at))?;

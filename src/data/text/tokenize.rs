@@ -1,0 +1,460 @@
+//! Files of text made ids, once: read in pieces, tokenized by threads, written in order.
+//!
+//! What comes out is a function of the files and the tokenizer alone; it is kept in the cache under their names, sizes, times
+//! and contents, and found there by the next run.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::str;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use serde::Serialize;
+use serde_json::{Map, Value as Json};
+use sha2::{Digest, Sha256};
+
+use super::error::TextError;
+use super::ids::{Header, Ids, LabelType, MAX_BYTES, Record, Writer, token_ids, width};
+use super::tokenizer::{Cuts, Encoder, Tokenizer};
+use crate::data::DataError;
+use crate::data::records::{RecordError, Shard, key};
+use crate::data::source::Skipped;
+use crate::files::{self, Records as Kept};
+
+/// Bytes that a worker takes at a time, where the text can be cut.
+const PIECE: usize = 1 << 18;
+/// Bytes of a line, or of a file that cannot be cut.
+const MAX_TEXT: usize = 32 << 20;
+/// Smaller texts are made ids again each time: that takes some milliseconds.
+const MIN_KEPT: u64 = 1 << 20;
+/// Ids of the same text may be others by another version of what makes them.
+const VERSION: &str = "1 tokenizers-0.23";
+
+/// What a file of text holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Format {
+    /// One text.
+    Whole,
+    /// A text a line; empty lines are none.
+    Lines,
+    /// A JSON object a line.
+    JsonLines {
+        /// Its texts: one field, or two.
+        fields: Vec<String>,
+        /// Its label, and whether that is a whole number.
+        label: Option<(String, bool)>,
+        /// What labels that are strings stand for: that of label 0 first.
+        classes: Vec<String>,
+    },
+}
+
+/// Which text is made ids, and how.
+#[derive(Clone, Debug)]
+pub struct Texts {
+    /// The files, in this order.
+    pub files: Vec<PathBuf>,
+    /// What they hold.
+    pub format: Format,
+    /// Stands after each text.
+    pub separator: Option<u32>,
+    /// Threads that work at it.
+    pub n_workers: usize,
+    /// How many texts that are not right may be left out.
+    pub n_skipped_max: u64,
+    /// Where ids are kept.
+    pub cache: Option<PathBuf>,
+}
+
+/// How far the work is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tokenized {
+    /// Bytes of text that are ids.
+    pub n_bytes: u64,
+    /// All bytes.
+    pub of: u64,
+}
+
+type Hook = Box<dyn Fn(Tokenized) + Send + Sync>;
+static PROGRESS: OnceLock<Hook> = OnceLock::new();
+
+/// Is told how far the work is, and when it is done. Once per process; `false` if one was set before.
+pub fn set_progress(hook: impl Fn(Tokenized) + Send + Sync + 'static) -> bool {
+    PROGRESS.set(Box::new(hook)).is_ok()
+}
+
+fn say(n_bytes: u64, of: u64) {
+    if let Some(hook) = PROGRESS.get() {
+        hook(Tokenized { n_bytes, of });
+    }
+}
+
+impl Texts {
+    /// Their ids: those of the cache where they are there.
+    pub(super) fn ids(&self, tokenizer: &Tokenizer) -> Result<Ids, DataError> {
+        let _span = tracing::info_span!("tokenize").entered();
+        let mut shards = Vec::new();
+        for path in &self.files {
+            let shard = Shard::of(path).map_err(|error| match error {
+                RecordError::Open { path, source } => DataError::from(TextError::Open { path, source }),
+                other => other.into(),
+            })?;
+            if shard.n_bytes == 0 {
+                return Err(TextError::Empty { path: path.clone() }.into());
+            }
+            shards.push(shard);
+        }
+        let n_bytes = shards.iter().map(|shard| shard.n_bytes).sum();
+        let name = self.key(&shards, tokenizer);
+        let kept = self.cache.as_deref().filter(|_| n_bytes >= MIN_KEPT).map(token_ids);
+        let found = kept.as_ref().and_then(|kept| Ids::open(&kept.path(&name)));
+        if let Some(ids) = found.filter(|ids| ids.header.n_skipped <= self.n_skipped_max) {
+            if ids.header.n_skipped > 0 {
+                tracing::warn!("{} texts are left out, as when they were made ids", ids.header.n_skipped);
+            }
+            return Ok(ids);
+        }
+        let ids = self.build(tokenizer, kept.as_ref().map(|kept| (kept, name.as_str())), n_bytes)?;
+        if let Some(kept) = &kept {
+            let swept = files::sweep(kept.dir());
+            if let Err(error) = swept.and_then(|()| kept.make_room(&BTreeSet::from([name.clone()]))) {
+                tracing::warn!("ids of text {}: {error}", kept.dir().display());
+            }
+            let Header { n_tokens, width, .. } = ids.header;
+            tracing::info!(n_tokens, n_bytes = n_tokens * width, "ids are kept in {}", kept.dir().display());
+        }
+        Ok(ids)
+    }
+
+    fn key(&self, shards: &[Shard], tokenizer: &Tokenizer) -> String {
+        let format = serde_json::to_string(&self.format).expect("a format is names");
+        let said = format!("{VERSION}\n{}\n{}\n{format}\n{:?}", key(shards), tokenizer.fingerprint(), self.separator);
+        Sha256::digest(said).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn label(&self) -> Option<LabelType> {
+        let Format::JsonLines { label: Some((_, is_whole)), .. } = &self.format else { return None };
+        Some(if *is_whole { LabelType::Int } else { LabelType::Float })
+    }
+
+    fn build(&self, tokenizer: &Tokenizer, kept: Option<(&Kept, &str)>, of: u64) -> Result<Ids, DataError> {
+        let n_fields = if let Format::JsonLines { fields, .. } = &self.format { fields.len() as u64 } else { 1 };
+        let header =
+            Header { width: width(tokenizer.vocabulary()), n_fields, label: self.label(), ..Header::default() };
+        let failed = |source| TextError::Keep {
+            place: kept.map_or("a temporary file".to_string(), |(kept, _)| kept.dir().display().to_string()),
+            source,
+        };
+        let mut writer = match Writer::new(kept, header.clone()) {
+            Err(error) if kept.is_some() => {
+                tracing::warn!("{}; ids are made again each time", failed(error));
+                Writer::new(None, header).map_err(failed)?
+            }
+            other => other.map_err(failed)?,
+        };
+        let skipped = Skipped::new(self.n_skipped_max);
+        let n_workers = self.n_workers.max(1);
+        let encoders: Vec<_> = (0..n_workers).map(|_| Mutex::new(Encoder::new(tokenizer))).collect();
+        let mut pieces = Pieces { texts: self, cuts: self.cuts(tokenizer), file: 0, open: None };
+        let (mut done, mut number) = (0, 0u64);
+        loop {
+            let mut round = Vec::new();
+            while round.len() < 4 * n_workers {
+                match pieces.next()? {
+                    Some(piece) => round.push(piece),
+                    None => break,
+                }
+            }
+            if round.is_empty() {
+                break;
+            }
+            for (piece, made) in round.iter().zip(self.work(&round, &encoders)) {
+                let base = writer.n_tokens();
+                writer.ids(&made.ids).map_err(failed)?;
+                for item in made.items {
+                    match item {
+                        Ok(mut record) => {
+                            record.ends.iter_mut().for_each(|end| *end += base);
+                            writer.record(&record).map_err(failed)?;
+                        }
+                        Err(error) => skipped.add(number, error.into())?,
+                    }
+                    number += 1;
+                }
+                done += piece.text.len() as u64;
+            }
+            if writer.n_tokens().saturating_mul(width(tokenizer.vocabulary())) > MAX_BYTES {
+                let limit = MAX_BYTES / width(tokenizer.vocabulary());
+                return Err(TextError::TooMany { path: self.files[0].clone(), limit }.into());
+            }
+            say(done, of);
+        }
+        say(of, of);
+        if writer.n_records() == 0 {
+            return Err(TextError::NoText { path: self.files[0].clone() }.into());
+        }
+        Ok(writer.finish(skipped.n()).map_err(failed)?)
+    }
+
+    fn cuts(&self, tokenizer: &Tokenizer) -> Option<Cuts> {
+        (self.format == Format::Whole).then(|| tokenizer.cuts())
+    }
+
+    /// What becomes of pieces, in their order.
+    fn work(&self, pieces: &[Piece], encoders: &[Mutex<Encoder<'_>>]) -> Vec<Made> {
+        let next = AtomicUsize::new(0);
+        let made: Vec<Mutex<Made>> = pieces.iter().map(|_| Mutex::default()).collect();
+        let work = |encoder: &Mutex<Encoder<'_>>| {
+            let mut encoder = encoder.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                let slot = next.fetch_add(1, Ordering::Relaxed);
+                let Some(piece) = pieces.get(slot) else { break };
+                *made[slot].lock().unwrap_or_else(PoisonError::into_inner) = self.make(piece, &mut encoder);
+            }
+        };
+        thread::scope(|scope| {
+            let others = encoders.iter().skip(1).take(pieces.len().saturating_sub(1));
+            others.for_each(|encoder| drop(scope.spawn(|| work(encoder))));
+            work(&encoders[0]);
+        });
+        made.into_iter().map(|made| made.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
+    }
+
+    fn make(&self, piece: &Piece, encoder: &mut Encoder<'_>) -> Made {
+        let mut made = Made::default();
+        let path = &self.files[piece.file];
+        if self.format == Format::Whole {
+            let place = || path.display().to_string();
+            let item = check(&piece.text, encoder, piece.at, place)
+                .and_then(|()| encode(encoder, &piece.text, &mut made.ids, place));
+            match item {
+                Err(error) => made.items.push(Err(error)),
+                Ok(()) if piece.is_last => {
+                    made.ids.extend(self.separator);
+                    made.items.push(Ok(Record {
+                        ends: vec![made.ids.len() as u64],
+                        file: piece.file as u64,
+                        ..Record::default()
+                    }));
+                }
+                Ok(()) => {}
+            }
+            return made;
+        }
+        let mut at = 0;
+        for (line, whole) in (piece.line..).zip(piece.text.split_inclusive(|&byte| byte == b'\n')) {
+            let start = at;
+            at += whole.len();
+            let text = whole.strip_suffix(b"\n").unwrap_or(whole);
+            let text = text.strip_suffix(b"\r").unwrap_or(text);
+            if text.is_empty() {
+                continue;
+            }
+            let place = || format!("{}:{line}", path.display());
+            let before = made.ids.len();
+            let record = check(text, encoder, piece.at + start as u64, place)
+                .and_then(|()| self.record(text, encoder, &mut made.ids, place));
+            made.items.push(match record {
+                Ok(record) => Ok(Record { file: piece.file as u64, line, ..record }),
+                Err(error) => {
+                    made.ids.truncate(before);
+                    Err(error)
+                }
+            });
+        }
+        made
+    }
+
+    /// The record of a line.
+    fn record(
+        &self,
+        text: &[u8],
+        encoder: &mut Encoder<'_>,
+        ids: &mut Vec<u32>,
+        place: impl Fn() -> String + Copy,
+    ) -> Result<Record, TextError> {
+        let mut record = Record::default();
+        let Format::JsonLines { fields, label, classes } = &self.format else {
+            encode(encoder, text, ids, place)?;
+            ids.extend(self.separator);
+            record.ends.push(ids.len() as u64);
+            return Ok(record);
+        };
+        let object: Map<String, Json> =
+            serde_json::from_slice(text).map_err(|e| TextError::Json { place: place(), found: e.to_string() })?;
+        let get = |field: &String| {
+            let names = || object.keys().cloned().collect();
+            object.get(field).ok_or_else(|| TextError::NoField { place: place(), field: field.clone(), names: names() })
+        };
+        for (number, field) in fields.iter().enumerate() {
+            let Some(text) = get(field)?.as_str() else {
+                let (field, measured) = (field.clone(), kind(&object[field]).to_string());
+                return Err(TextError::Field { place: place(), field, measured, expected: "a string".to_string() });
+            };
+            encode(encoder, text.as_bytes(), ids, place)?;
+            if number + 1 == fields.len() {
+                ids.extend(self.separator);
+            }
+            record.ends.push(ids.len() as u64);
+        }
+        if let Some((field, is_whole)) = label {
+            let value = get(field)?;
+            let bits = label_bits(value, *is_whole, classes);
+            record.label = bits.map_err(|expected| {
+                let measured = match value {
+                    Json::String(_) | Json::Number(_) => value.to_string(),
+                    other => kind(other).to_string(),
+                };
+                TextError::Field { place: place(), field: field.clone(), measured, expected }
+            })?;
+        }
+        Ok(record)
+    }
+}
+
+/// The bits of a label, or what is expected.
+fn label_bits(value: &Json, is_whole: bool, classes: &[String]) -> Result<u64, String> {
+    let whole = match value {
+        Json::Bool(value) => Some(i64::from(*value)),
+        Json::Number(value) => value.as_i64(),
+        Json::String(name) => match classes.iter().position(|class| class == name) {
+            Some(class) => Some(class as i64),
+            None if classes.is_empty() => {
+                return Err("a number, or names of `classes` under `tokens`: `classes: [no, yes]`".to_string());
+            }
+            None => return Err(format!("one of {}", classes.join(", "))),
+        },
+        _ => None,
+    };
+    match (is_whole, whole, value.as_f64()) {
+        (true, Some(whole), _) => Ok(whole as u64),
+        (true, None, _) => Err("a whole number".to_string()),
+        (false, Some(whole), _) => Ok((whole as f64).to_bits()),
+        (false, None, Some(value)) => Ok(value.to_bits()),
+        (false, None, None) => Err("a number".to_string()),
+    }
+}
+
+fn kind(value: &Json) -> &'static str {
+    match value {
+        Json::Null => "null",
+        Json::Bool(_) => "a truth value",
+        Json::Number(_) => "a number",
+        Json::String(_) => "a string",
+        Json::Array(_) => "a list",
+        Json::Object(_) => "an object",
+    }
+}
+
+fn check(text: &[u8], encoder: &Encoder<'_>, at: u64, place: impl Fn() -> String) -> Result<(), TextError> {
+    if encoder.takes_bytes() {
+        return Ok(());
+    }
+    let error = |e: str::Utf8Error| TextError::NotUtf8 { place: place(), at: at + e.valid_up_to() as u64 };
+    str::from_utf8(text).map(drop).map_err(error)
+}
+
+fn encode(
+    encoder: &mut Encoder<'_>,
+    text: &[u8],
+    ids: &mut Vec<u32>,
+    place: impl Fn() -> String,
+) -> Result<(), TextError> {
+    encoder.encode(text, ids).map_err(|found| TextError::Encode { place: place(), found })
+}
+
+/// What becomes of a piece: ids, and what ends in it.
+#[derive(Debug, Default)]
+struct Made {
+    ids: Vec<u32>,
+    items: Vec<Result<Record, TextError>>,
+}
+
+/// Part of a file: whole lines, or what can be taken on its own.
+#[derive(Debug)]
+struct Piece {
+    file: usize,
+    /// Bytes of the file before it.
+    at: u64,
+    /// The number of its first line.
+    line: u64,
+    text: Vec<u8>,
+    /// Whether the file ends here.
+    is_last: bool,
+}
+
+/// The files, in pieces.
+struct Pieces<'t> {
+    texts: &'t Texts,
+    /// Of texts that are whole files.
+    cuts: Option<Cuts>,
+    file: usize,
+    open: Option<Open>,
+}
+
+struct Open {
+    reader: BufReader<File>,
+    at: u64,
+    line: u64,
+    rest: Vec<u8>,
+}
+
+impl Pieces<'_> {
+    fn next(&mut self) -> Result<Option<Piece>, TextError> {
+        let Some(path) = self.texts.files.get(self.file) else { return Ok(None) };
+        if self.open.is_none() {
+            let failed = |source| TextError::Open { path: path.clone(), source };
+            let reader = BufReader::with_capacity(1 << 16, files::open(path).map_err(failed)?);
+            self.open = Some(Open { reader, at: 0, line: 1, rest: Vec::new() });
+        }
+        let open = self.open.as_mut().expect("it is open now");
+        let mut wanted = PIECE;
+        loop {
+            let missing = wanted.saturating_sub(open.rest.len()) as u64;
+            let n = (&mut open.reader).take(missing).read_to_end(&mut open.rest);
+            let n = n.map_err(|source| TextError::Read { place: path.display().to_string(), source })?;
+            let is_last = (n as u64) < missing;
+            let cut = match self.cuts {
+                _ if is_last => open.rest.len(),
+                Some(cuts) => cuts.last(&open.rest),
+                None => memchr::memrchr(b'\n', &open.rest).map_or(0, |at| at + 1),
+            };
+            if cut == 0 && !is_last {
+                if wanted >= MAX_TEXT {
+                    return Err(self.too_long(path));
+                }
+                wanted = (2 * wanted).min(MAX_TEXT);
+                continue;
+            }
+            let after = open.rest.split_off(cut);
+            let text = std::mem::replace(&mut open.rest, after);
+            let piece = Piece { file: self.file, at: open.at, line: open.line, is_last, text };
+            open.at += cut as u64;
+            open.line += memchr::memchr_iter(b'\n', &piece.text).count() as u64;
+            if is_last {
+                self.open = None;
+                self.file += 1;
+            }
+            return Ok(Some(piece));
+        }
+    }
+
+    fn too_long(&self, path: &Path) -> TextError {
+        let (limit, line) = (MAX_TEXT as u64, self.open.as_ref().map_or(1, |open| open.line));
+        match self.cuts {
+            Some(_) => TextError::TooLong {
+                place: path.display().to_string(),
+                limit,
+                help: "the ids of such a tokenizer may depend on the whole text: make each line a text, `by: line`, or split the \
+                       file",
+            },
+            None => TextError::TooLong {
+                place: format!("{}:{line}", path.display()),
+                limit,
+                help: "split the line, or take the file as one text: `by: file`",
+            },
+        }
+    }
+}

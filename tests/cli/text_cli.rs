@@ -1,0 +1,114 @@
+//! Text as a user trains on it: a decoder that completes what it learnt, and what is said of experiments that are not right.
+
+use crate::train_cli::Folder;
+
+const MODEL: &str =
+    "kind: transformer, length: 16, max_length: 16, layers: 1, features: 32, heads: 2, hidden: 64, norm: pre";
+
+/// A folder with an experiment over the alphabet, again and again: after a letter there is one that may follow.
+fn alphabet(model: &str, tokens: &str) -> Folder {
+    let folder = Folder::new();
+    std::fs::write(folder.path("alphabet.txt"), "abcdefghijklmnopqrstuvwxyz".repeat(80)).unwrap();
+    let text = format!(
+        "model: {{{MODEL}, {model}}}\ndata: {{text: alphabet.txt, tokens: {{{tokens}}}, n_test: 8}}\n\
+         train: {{batch: 16, epochs: 12, optimizer: adam, learning_rate: 0.01}}\n"
+    );
+    std::fs::write(folder.path("e.yaml"), text).unwrap();
+    folder
+}
+
+#[test]
+fn a_decoder_completes_what_it_learnt_and_draws_the_same_again_with_the_same_seed() {
+    let folder = alphabet("vocabulary: 256, causal: true", "tokenizer: bytes, window: 16");
+    folder.stdout(&["train", "e.yaml", "--no-run"]);
+    let complete = |more: &[&str]| {
+        let args = [&["predict", "e.yaml", "--complete", "abc", "--tokens", "30", "--json"][..], more].concat();
+        folder.json(&args)
+    };
+    let greedy = complete(&[]);
+    // Past the 16 that the network reads.
+    assert_eq!(greedy["text"], "abcdefghijklmnopqrstuvwxyzabcdefg");
+    assert_eq!(greedy["prompt"], serde_json::json!([97, 98, 99]));
+    assert!(greedy["tokens_per_second"].as_f64().unwrap() > 0.0);
+    let hot = ["--temperature", "100", "--seed", "1"];
+    let drawn = complete(&hot);
+    assert_eq!(complete(&hot)["ids"], drawn["ids"]);
+    assert_ne!(drawn["ids"], greedy["ids"]);
+    assert_ne!(complete(&["--temperature", "100", "--seed", "2"])["ids"], drawn["ids"]);
+    assert_eq!(complete(&["--temperature", "100", "--top-k", "1"])["ids"], greedy["ids"]);
+    let shown = folder.stdout(&["predict", "e.yaml", "--complete", "xyz", "--tokens", "3"]);
+    assert!(
+        shown.contains("in bf16, after 84 steps: the most probable token each time\nxyzabc\n3 tokens, "),
+        "{shown}"
+    );
+    let error = folder.stderr(&["predict", "e.yaml", "--complete", ""]);
+    assert!(error.contains("transformer: a text without tokens; a text is completed by one at least"), "{error}");
+}
+
+#[test]
+fn a_network_that_looks_ahead_completes_nothing() {
+    let folder = alphabet("vocabulary: 128", "tokenizer: bytes, window: 16");
+    folder.stdout(&["train", "e.yaml", "--no-run", "--epochs", "1"]);
+    let error = folder.stderr(&["predict", "e.yaml", "--complete", "abc"]);
+    let expected =
+        "transformer: a network whose logits depend on the tokens that come after; a text is completed by a causal one";
+    assert!(error.contains(expected), "{error}");
+    let error = folder.stderr(&["predict", "e.yaml", "--complete", "café"]);
+    assert!(error.contains("a text with token 195, of 128"), "{error}");
+}
+
+#[test]
+fn experiments_over_text_that_are_not_right_show_the_line() {
+    for (model, tokens, expected) in [
+        (
+            "vocabulary: 100",
+            "tokenizer: bytes, window: 16",
+            "e.yaml:1:126: bytes makes ids up to 122, and `tokens` takes those below 100\n  1 | ",
+        ),
+        ("vocabulary: 100", "tokenizer: bytes, window: 16", "\n  help: write 256, as many as the tokenizer has"),
+        (
+            "vocabulary: 256",
+            "tokenizer: gone.json, window: 16",
+            "e.yaml:2:48: gone.json: cannot open the tokenizer: No such file",
+        ),
+        (
+            "vocabulary: 256",
+            "tokenizer: alphabet.txt, window: 16",
+            "alphabet.txt: no line is `[UNK]`; expected a `tokenizer.json`",
+        ),
+        (
+            "vocabulary: 256",
+            "tokenizer: bytes",
+            "`data` has `tokens` without a length, expected `window: N`, `pack: N` or `max_length: N`",
+        ),
+        (
+            "vocabulary: 256",
+            "tokenizer: bytes, window: 16, pack: 16",
+            "e.yaml:2:67: `data` has 2 of `window`, `pack` and `max_length`, expected one of them",
+        ),
+        (
+            "vocabulary: 256",
+            "tokenizer: bytes, window: 16, stride: 17",
+            "`data` has `stride: 17`, expected `window` at most",
+        ),
+        (
+            "vocabulary: 256",
+            "tokenizer: bytes, window: 16, label: x",
+            "`data` has `label` here, expected it with `jsonl` and `max_length`",
+        ),
+        (
+            "vocabulary: 256",
+            "tokenizer: bytes, window: 16, mask: {}",
+            "there is no token `[MASK]`, which stands for masked ones",
+        ),
+        (
+            "vocabulary: 256",
+            "tokenizer: bytes, window: 0",
+            "found integer `0`, expected a number of tokens from 1 to 16777216",
+        ),
+    ] {
+        let folder = alphabet(model, tokens);
+        let error = folder.stderr(&["train", "e.yaml", "--no-run"]);
+        assert!(error.contains(expected), "{tokens}: {error}");
+    }
+}
