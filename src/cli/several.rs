@@ -79,7 +79,7 @@ fn communication(of: &str, collectives: &[Collective], links: Option<Links>, scr
         Column::name("of"),
         Column::name("dtype"),
         Column::number("how many"),
-        Column::number("bytes a core"),
+        Column::number("bytes"),
         Column::number("cores"),
         Column::number("time"),
         Column::name("largest of").extra(1),

@@ -328,8 +328,8 @@ fn a_checkpoint_of_another_run_is_refused() {
     let checkpoint = session(spec(constant())).checkpoint(STEPS_PER_EPOCH).unwrap();
     let restore = |spec: Spec| session(spec).restore(path, &checkpoint, Resumption::default());
     let changed: Vec<String> = restore(spec(explodes_at(1, 1.0))).unwrap().iter().map(ToString::to_string).collect();
-    let now = r#"{"drops":[{"multiplier":1.0,"step":1}],"kind":"warm_up_step","value":0.05,"warm_up":0}"#;
-    let before = r#"{"kind":"constant","value":0.05}"#;
+    let now = "{drops: [{multiplier: 1.0, step: 1}], kind: warm_up_step, value: 0.05, warm_up: 0}";
+    let before = "{kind: constant, value: 0.05}";
     assert_eq!(changed, [format!("train.learning_rate was {before}, is {now} now")]);
     let other_setting = |setting: &str, measured: &str, expected: &str| {
         format!(

@@ -1,3 +1,5 @@
+//! What is predicted between programs that were compiled, and what fits.
+
 use super::*;
 use crate::tpu::{Hbm, Version};
 
