@@ -273,7 +273,9 @@ impl DataConfig {
                 let n = found.len() + usize::from(mnist.is_some());
                 return Err(wrong(
                     "",
-                    format!("{n} of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, `images`, `text` and `jsonl`"),
+                    format!(
+                        "{n} of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, `images`, `text` and `jsonl`"
+                    ),
                     "one of them",
                 ));
             }

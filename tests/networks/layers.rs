@@ -561,9 +561,9 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: {mean_squared_error: , weight: -2}\n",
         expect![[r#"
-        model.yaml:5:38: found floating point `-2.0`, expected a number of at least 0
-          5 | loss: {mean_squared_error: , weight: -2}
-            |                                      ^^"#]],
+            model.yaml:5:38: found integer `-2`, expected a number of at least 0
+              5 | loss: {mean_squared_error: , weight: -2}
+                |                                      ^^"#]],
     );
     check(
         "loss: {mean_squared_error: densse}\n",
@@ -714,7 +714,7 @@ fn only_logits_of_classes_are_called_so() {
 fn the_experiments_of_the_page_build() {
     let page = include_str!("../../docs/EXPERIMENTS.md");
     let blocks: Vec<&str> = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert_eq!(blocks.len(), 4);
+    assert_eq!(blocks.len(), 5);
     for block in blocks {
         let experiment: Experiment = yaml::from_str("docs/EXPERIMENTS.md", block).unwrap_or_else(|e| panic!("{e}"));
         programs(&experiment.model, Precision::Bf16).iter().for_each(|program| verify(&program.module).unwrap());

@@ -54,9 +54,9 @@ fn options_that_do_not_fit() {
     check(
         "loss: {huber: , delta: 0}",
         expect![[r#"
-        model.yaml:4:24: found floating point `0.0`, expected a finite number above 0
-          4 | loss: {huber: , delta: 0}
-            |                        ^"#]],
+            model.yaml:4:24: found integer `0`, expected a finite number above 0
+              4 | loss: {huber: , delta: 0}
+                |                        ^"#]],
     );
     check(
         "loss: {mean_squared_error: , gamma: 2}",
@@ -113,9 +113,9 @@ fn options_that_do_not_fit() {
     check(
         "loss: sigmoid_cross_entropy\nmetrics: [{auc: 1}]",
         expect![[r#"
-        model.yaml:5:17: found floating point `1.0`, expected a whole number from 2 to 10000
-          5 | metrics: [{auc: 1}]
-            |                 ^"#]],
+            model.yaml:5:17: found integer `1`, expected a whole number from 2 to 10000
+              5 | metrics: [{auc: 1}]
+                |                 ^"#]],
     );
 }
 

@@ -276,7 +276,10 @@ fn a_mesh_that_does_not_divide_the_slice_or_the_batch_is_refused() {
             "a mesh of 12 devices does not divide tpu-v3:4x4, which has 32 cores\nhelp: use all of them, or a part of the slice, \
              such as 8",
         ),
-        (&["explain", digits, "--target", "tpu-v3", "--mesh", "data=8", "--batch", "12"], "which do not divide the batch of 12"),
+        (
+            &["explain", digits, "--target", "tpu-v3", "--mesh", "data=8", "--batch", "12"],
+            "which do not divide the batch of 12",
+        ),
         (&["fit", digits, "--target", "tpu-v3", "--devices", "3"], "a mesh of 3 devices does not divide tpu-v3"),
         (&["compile", digits, "--target", "tpu-v3", "--mesh", "batch=2"], "there is no axis `batch`"),
         (

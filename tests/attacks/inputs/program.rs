@@ -29,7 +29,11 @@ fn what_is_wrong_in_a_file_is_named_before_anything_is_trained() {
     let with = |from: &str, to: &str| EXPERIMENT.replace(from, to);
     refused(&with("0.25", ".nan"), ROWS, "e.yaml:1:68: found floating point `NaN`, expected a number from 0");
     refused(&with("batch: 2", "batch: 0"), ROWS, "e.yaml:4:10: found integer `0`, expected a whole number from 1");
-    refused(&with("value: 0.1", "value: -1"), ROWS, "e.yaml:6:42: found integer `-1`, expected 0, or a finite number above 0 in f32");
+    refused(
+        &with("value: 0.1", "value: -1"),
+        ROWS,
+        "e.yaml:6:42: found integer `-1`, expected 0, or a finite number above 0 in f32",
+    );
     refused(&with("hidden: [2]", "hidden: [4611686018427387904]"), ROWS, "bf16scope: ");
     refused(&with("batch: 2", "batch: 2147483647"), ROWS, "bf16scope: ");
     refused(&with("epochs: 1", "epochs: 1\n  shift: 1"), ROWS, "no feature can be shifted: `images` has dims [2]");
