@@ -82,7 +82,8 @@ fn main() {
     loader.ahead(asks, |batches| {
         let mut next = || black_box(batches.next().expect("there is always another").expect("whole images")).n_valid;
         // The first two pay for what is done once.
-        (next(), next());
+        next();
+        next();
         let (began, computed, mut n_images) = (Instant::now(), processor_secs(), 0);
         while began.elapsed().as_secs_f64() < secs {
             n_images += next();

@@ -96,9 +96,11 @@ pub(super) struct Rounding {
     graph: Graph,
     /// `a` and `b` of the step.
     of_step: [Tensor; 2],
-    /// Numbers of the elements of arrays, by dims.
-    elements: RefCell<BTreeMap<(Vec<i64>, Option<(usize, i64)>), Tensor>>,
+    elements: RefCell<Elements>,
 }
+
+/// Numbers of the elements of arrays, by dims and, of a part, by which.
+type Elements = BTreeMap<(Vec<i64>, Option<(usize, i64)>), Tensor>;
 
 impl Rounding {
     /// Makes the key; `step` is an s32 scalar, the number of updates made before this one.

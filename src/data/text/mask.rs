@@ -97,19 +97,16 @@ mod tests {
             (tokens[0], tokens[n - 1]) = (2, 3);
             let chosen = rule.run(&mut tokens, n, Draw::new(1, 2, index));
             assert_eq!(chosen.len(), 6);
-            for at in 0..n {
-                assert!(
-                    chosen.contains(&at)
-                        || tokens[at]
-                            == if at == 0 {
-                                2
-                            } else if at == n - 1 {
-                                3
-                            } else {
-                                29
-                            }
-                );
-            }
+            let before = |at: usize| {
+                if at == 0 {
+                    2
+                } else if at == n - 1 {
+                    3
+                } else {
+                    29
+                }
+            };
+            assert!(tokens.iter().enumerate().all(|(at, &token)| chosen.contains(&at) || token == before(at)));
             for at in chosen {
                 by_position[at] += 1;
                 match tokens[at] {
