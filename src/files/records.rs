@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::replace;
+use super::{replace, sweep};
 
 /// Records of one kind in a folder of ours. Other processes may write and remove there at the same time.
 #[derive(Debug)]
@@ -43,11 +43,13 @@ impl Records {
         self.make_room(&BTreeSet::new())
     }
 
-    /// Removes the oldest records where there are too many bytes, but none of the keys `spared`, which come first.
+    /// Removes what killed writers left, and the oldest records where there are too many bytes, but none of the keys
+    /// `spared`, which come first.
     ///
     /// # Errors
     /// A folder that cannot be listed, a record that cannot be removed.
     pub fn make_room(&self, spared: &BTreeSet<String>) -> io::Result<()> {
+        sweep(&self.dir)?;
         let mut entries = self.entries()?;
         let is_spared = |entry: &Entry| {
             entry.path.file_stem().is_some_and(|key| key.to_str().is_some_and(|key| spared.contains(key)))

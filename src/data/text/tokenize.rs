@@ -118,8 +118,7 @@ impl Texts {
         }
         let ids = self.build(tokenizer, kept.as_ref().map(|kept| (kept, name.as_str())), n_bytes)?;
         if let Some(kept) = &kept {
-            let swept = files::sweep(kept.dir());
-            if let Err(error) = swept.and_then(|()| kept.make_room(&BTreeSet::from([name.clone()]))) {
+            if let Err(error) = kept.make_room(&BTreeSet::from([name.clone()])) {
                 tracing::warn!("ids of text {}: {error}", kept.dir().display());
             }
             let Header { n_tokens, width, .. } = ids.header;
