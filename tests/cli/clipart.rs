@@ -27,7 +27,17 @@ train: {batch: 16, epochs: 20, optimizer: adam, learning_rate: 0.003}
 /// The network says the class of nine in ten drawings that it was trained on, after 120 steps; chance would say a quarter, and
 /// 30 epochs gave 98.96 % in f32 and in bf16 (23 November 2026). Of 24 others a share says little: 42 and 46 %.
 #[test]
-fn drawings_are_learnt_from_compressed_records_in_bf16_and_f32() {
+fn drawings_are_learnt_from_compressed_records() {
+    are_learnt("bf16");
+}
+
+#[test]
+#[ignore = "ci/long: the same in f32"]
+fn drawings_are_learnt_from_compressed_records_in_f32() {
+    are_learnt("f32");
+}
+
+fn are_learnt(precision: &str) {
     let folder = tempfile::tempdir().unwrap();
     let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/input");
     std::fs::write(folder.path().join("small.yaml"), EXPERIMENT.replace("INPUT", input)).unwrap();
@@ -37,23 +47,20 @@ fn drawings_are_learnt_from_compressed_records_in_bf16_and_f32() {
         assert!(output.status.success(), "{args:?}: {stdout}{}", String::from_utf8_lossy(&output.stderr));
         stdout
     };
-    for precision in ["f32", "bf16"] {
-        run(&["train", "small.yaml", "--no-run", "--precision", precision, "--checkpoint", "run.safetensors"]);
-        let train = format!("{input}/clipart.train");
-        let args = [
-            "eval",
-            "small.yaml",
-            "--precision",
-            precision,
-            "--checkpoint",
-            "run.safetensors",
-            "--json",
-            "--inputs",
-            &train,
-        ];
-        let json: serde_json::Value = serde_json::from_str(&run(&args)).unwrap();
-        assert_eq!(json["n_examples"], 96);
-        assert!(json["accuracy"].as_f64().unwrap() >= 0.9, "{precision}: {json}");
-        std::fs::remove_file(folder.path().join("run.safetensors")).unwrap();
-    }
+    run(&["train", "small.yaml", "--no-run", "--precision", precision, "--checkpoint", "run.safetensors"]);
+    let train = format!("{input}/clipart.train");
+    let args = [
+        "eval",
+        "small.yaml",
+        "--precision",
+        precision,
+        "--checkpoint",
+        "run.safetensors",
+        "--json",
+        "--inputs",
+        &train,
+    ];
+    let json: serde_json::Value = serde_json::from_str(&run(&args)).unwrap();
+    assert_eq!(json["n_examples"], 96);
+    assert!(json["accuracy"].as_f64().unwrap() >= 0.9, "{precision}: {json}");
 }
