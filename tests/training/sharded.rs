@@ -9,7 +9,7 @@ use bf16scope::data::{Arrays, Batch};
 use bf16scope::graph::{Precision, Storage};
 use bf16scope::hlo::DType;
 use bf16scope::models::{Model, yaml};
-use bf16scope::optim::{Average, Clip, LearningRate, Optimizer, SlotStorage, WeightDecay};
+use bf16scope::optim::{Average, Clip, LearningRate, SlotStorage, WeightDecay};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray};
 use bf16scope::train::{Resumption, Session, Spec, StateOf, program};
 use std::collections::BTreeMap;
