@@ -87,7 +87,8 @@ pub(super) fn collectives(optimized: &HloModuleProto, devices: Devices) -> Vec<C
             let opcode = instr.opcode.strip_suffix("-start").unwrap_or(&instr.opcode);
             let Some(&op) = COLLECTIVES.iter().find(|&&op| op == opcode) else { continue };
             let participants = participants(instr, devices) as u64;
-            let reduction = reduction(optimized, instr);
+            // Small gathers become all-reduces of arrays that are zero but for a core's own part: nothing is rounded.
+            let reduction = if is_gather(instr) { None } else { reduction(optimized, instr) };
             for (dtype, n_bytes) in arrays(op, computation, instr) {
                 let kind = (op, reduction.clone(), dtype, participants);
                 let (collective, largest) = all.entry(kind).or_insert_with(|| {
@@ -118,6 +119,12 @@ pub(super) fn collectives(optimized: &HloModuleProto, devices: Devices) -> Vec<C
     let mut all: Vec<Collective> = all.into_values().map(|(collective, _)| collective).collect();
     all.sort_by_key(|collective| std::cmp::Reverse(collective.n_bytes));
     all
+}
+
+/// Whether it brings parts together, by the name of the op that it was written for, whatever the compiler made of it.
+fn is_gather(instr: &HloInstructionProto) -> bool {
+    let name = instr.metadata.as_ref().map_or("", |metadata| metadata.op_name.as_str());
+    ["all-gather", "all_gather"].contains(&name.rsplit('/').next().unwrap_or_default())
 }
 
 /// Bytes of one core's arrays, by dtype.
@@ -156,4 +163,21 @@ fn reduction(module: &HloModuleProto, instr: &HloInstructionProto) -> Option<Str
     let called = module.computations.iter().find(|computation| computation.id == *id)?;
     let root = called.instructions.iter().find(|instr| instr.id == called.root_id)?;
     Some(root.opcode.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::proto::messages::OpMetadata;
+
+    #[test]
+    fn a_gather_is_no_sum_whatever_it_became() {
+        let named = |op_name: &str| HloInstructionProto {
+            opcode: "all-reduce".to_string(),
+            metadata: Some(OpMetadata { op_name: op_name.to_string(), ..OpMetadata::default() }),
+            ..HloInstructionProto::default()
+        };
+        assert!(is_gather(&named("mlp/logits/all-gather")) && is_gather(&named("jit(step)/all_gather")));
+        assert!(!is_gather(&named("mlp/logits/kernel/all-reduce")) && !is_gather(&HloInstructionProto::default()));
+    }
 }

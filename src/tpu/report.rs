@@ -228,7 +228,7 @@ pub(super) fn compile_whole(
 }
 
 /// What the figures of a report count, as a number that changes when that does: figures kept on disk are then not reused.
-pub(super) const FIGURES: u32 = 2;
+pub(super) const FIGURES: u32 = 3;
 
 /// How every program is compiled here: for the cores that it is for, the first of the target, with every rounding kept.
 pub(super) fn options(placement: &Placement) -> CompileOptions {
