@@ -99,9 +99,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         return Ok(Status::Ok);
     }
     let shown = args.output.display();
+    let examples = if batch == 1 { "1 example".to_string() } else { format!("{batch} examples") };
     let devices = if args.devices == 1 { String::new() } else { format!(" on each of {} devices", args.devices) };
     let mut text = format!(
-        "{shown}: {} after {} steps{}, in {}, {batch} examples at a time{devices}, for {}\n",
+        "{shown}: {} after {} steps{}, in {}, {examples} at a time{devices}, for {}\n",
         args.experiment.display(),
         grouped(checkpoint.position.step as i64),
         by_averages(&checkpoint),

@@ -188,7 +188,11 @@ fn settings(args: &Args, experiment: &Experiment, batch: u32) -> anyhow::Result<
             }
         }
     }
-    ensure!(!settings.is_empty(), "there is nothing to plan: {}", left_out.join(" "));
+    ensure!(
+        !settings.is_empty(),
+        "there is nothing to plan: {}\nhelp: give --devices of which there are slices, such as 8 or 32, and a --batch that is a multiple of them",
+        left_out.join(" ")
+    );
     Ok((settings, left_out))
 }
 

@@ -71,8 +71,27 @@ struct Outcome {
     allow_excess_precision: bool,
     inputs: Vec<Input>,
     outputs: Vec<Output>,
+    #[serde(skip)]
+    was: Was,
+    /// Until it could run.
     compile_seconds: f64,
     run_seconds: f64,
+}
+
+/// How a program came to the device.
+#[derive(Clone, Copy, Debug)]
+enum Was {
+    Compiled,
+    Loaded,
+}
+
+impl Was {
+    fn word(self) -> &'static str {
+        match self {
+            Was::Compiled => "compiled",
+            Was::Loaded => "loaded",
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -139,12 +158,18 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         allow_excess_precision: args.allow_excess_precision,
         inputs: described(&inputs),
         outputs,
+        was: Was::Compiled,
         compile_seconds,
         run_seconds,
     };
+    say(args, &outcome, context)
+}
+
+/// Prints what was run, as it was asked for.
+fn say(args: &Args, outcome: &Outcome, context: &Context) -> anyhow::Result<Status> {
     match args.json {
-        true => context.print_json(&outcome)?,
-        false => context.print(&render(args, &outcome, context.screen))?,
+        true => context.print_json(outcome)?,
+        false => context.print(&render(args, outcome, context.screen))?,
     }
     Ok(Status::Ok)
 }
@@ -230,10 +255,11 @@ fn render(args: &Args, outcome: &Outcome, screen: Screen) -> String {
         ]);
     }
     format!(
-        "{}: {} arrays in{drawn}, {} out; compiled in {}, ran in {}\n{}",
+        "{}: {} arrays in{drawn}, {} out; {} in {}, ran in {}\n{}",
         args.module.display(),
         outcome.inputs.len(),
         outcome.outputs.len(),
+        outcome.was.word(),
         report::seconds(outcome.compile_seconds),
         report::seconds(outcome.run_seconds),
         table.render(screen),

@@ -8,12 +8,13 @@
 use super::checkpoint::{Checkpoint, HostArray};
 use super::device::shape_of;
 use super::error::TrainError;
+use super::mesh::MAX_REPLICAS;
 use super::program;
 use crate::data::npz::{Header, NpzError, NpzWriter};
 use crate::files;
 use crate::graph::{Numbers, Precision, Program};
 use crate::hlo::{ArrayShape, Module, proto, verify};
-use crate::pjrt::{CompileOptions, Compiled, PjrtError};
+use crate::pjrt::{Code, CompileOptions, Compiled, PjrtError};
 use crate::task::Task;
 use crate::tuning::Tuning;
 use serde::{Deserialize, Serialize};
@@ -314,6 +315,9 @@ impl Manifest {
         if manifest.format != FORMAT {
             return Err(wrong(format!("its format is {}, and this version reads {FORMAT}", manifest.format)));
         }
+        if !(1..=MAX_REPLICAS as usize).contains(&manifest.n_devices) {
+            return Err(wrong(format!("n_devices is {}, expected 1 to {MAX_REPLICAS}", manifest.n_devices)));
+        }
         let executable = manifest.executable.iter().map(|built| &built.part);
         for part in [&manifest.program, &manifest.variables].into_iter().chain(executable) {
             // What is read lies in the folder.
@@ -344,7 +348,6 @@ pub fn options(n_devices: usize) -> CompileOptions {
 /// # Errors
 /// What else the plugin says.
 pub fn serialized(compiled: &Compiled) -> Result<Option<Vec<u8>>, PjrtError> {
-    use crate::pjrt::Code;
     match compiled.serialize() {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.code() == Some(Code::Unimplemented) => Ok(None),

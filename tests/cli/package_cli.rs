@@ -43,6 +43,8 @@ fn a_package_predicts_what_its_experiment_does() {
             Some(warning) => assert!(stderr.contains(warning), "{stderr}"),
             None => assert_eq!(stderr, ""),
         }
+        let was = if warning.is_some() { "compiled in" } else { "loaded in" };
+        assert!(text(&output.stdout).contains(was), "{output:?}");
         assert_eq!(array(&folder.path("out.npz"), "logits"), expected[..64 * 10 * 4]);
     };
     predicted(None);
@@ -53,6 +55,10 @@ fn a_package_predicts_what_its_experiment_does() {
     let at = written.find("\"compiler\": \"").unwrap();
     std::fs::write(&manifest, format!("{}older {}", &written[..at + 13], &written[at + 13..])).unwrap();
     predicted(Some("and the program is compiled again: it was compiled by \"older "));
+    // A program for no device ends XLA.
+    std::fs::write(&manifest, written.replace("\"n_devices\": 2", "\"n_devices\": 0")).unwrap();
+    let stderr = folder.stderr(&run);
+    assert!(stderr.contains("package.json: no manifest of a package: n_devices is 0, expected 1 to 2048"), "{stderr}");
     std::fs::write(&manifest, &written).unwrap();
 
     for (args, expected) in [

@@ -25,7 +25,7 @@ pub(super) struct CompletionArgs {
     #[arg(long, value_name = "N", default_value_t = 100, requires = "complete", value_parser = clap::value_parser!(u32).range(1..))]
     tokens: u32,
     /// Draw each token by its probability, with logits divided by T [default: the most probable one]
-    #[arg(long, value_name = "T", requires = "complete", value_parser = positive)]
+    #[arg(long, value_name = "T", requires = "complete", value_parser = positive, allow_negative_numbers = true)]
     temperature: Option<f64>,
     /// Draw from the K most probable ones only
     #[arg(long, value_name = "K", requires = "temperature", value_parser = clap::value_parser!(u32).range(1..))]

@@ -4,11 +4,12 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::{Args, Outcome, described, render, results};
+use super::{Args, Outcome, Was, described, results, say};
 use crate::cli::arrays::{self, Inputs};
 use crate::cli::package::compiler_of;
 use crate::cli::{Context, Status, emit, module_file, progress};
 use crate::data::npz::NpzWriter;
+use crate::files;
 use crate::hlo::Literal;
 use crate::hlo::proto::encode;
 use crate::pjrt::{Arg, Buffer, Client, Executable};
@@ -61,7 +62,7 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let client = args.limits.client_of_all(&args.device, context)?;
     let spinner = progress::spinner(format!("loading {}", folder.display()), context.quiet);
     let began = Instant::now();
-    let executable = load(args, &manifest, &client, &encode::to_bytes(&module)?, context)?;
+    let (executable, was) = load(args, &manifest, &client, &encode::to_bytes(&module)?, context)?;
     let compile_seconds = began.elapsed().as_secs_f64();
     spinner.finish_and_clear();
     let (parts, run_seconds) = execute(&client, &executable, &mut variables, &mut inputs, n_devices)?;
@@ -73,14 +74,11 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         allow_excess_precision: false,
         inputs: described(&inputs),
         outputs,
+        was,
         compile_seconds,
         run_seconds,
     };
-    match args.json {
-        true => context.print_json(&outcome)?,
-        false => context.print(&render(args, &outcome, context.screen))?,
-    }
-    Ok(Status::Ok)
+    say(args, &outcome, context)
 }
 
 /// The package's executable, where this device can run it, else its program, compiled here.
@@ -90,18 +88,21 @@ fn load(
     client: &Client,
     program: &[u8],
     context: &Context,
-) -> anyhow::Result<Executable> {
+) -> anyhow::Result<(Executable, Was)> {
     let options = package::options(manifest.n_devices);
-    let compiled_here = || client.compile(program, &options).context("the package's program cannot be compiled");
+    let compiled_here = || {
+        let executable = client.compile(program, &options).context("the package's program cannot be compiled")?;
+        Ok((executable, Was::Compiled))
+    };
     let Some(built) = &manifest.executable else { return compiled_here() };
     let shown = args.module.join(&built.part.file);
     if let Some(difference) = built.differs(&compiler_of(&args.device, client, &context.setup())?) {
         tracing::warn!("{} is not used, and the program is compiled again: {difference}", shown.display());
         return compiled_here();
     }
-    let bytes = std::fs::read(&shown).with_context(|| format!("cannot read {}", shown.display()))?;
+    let bytes = files::read(&shown, built.part.n_bytes).with_context(|| format!("cannot read {}", shown.display()))?;
     match client.load(&bytes, program, &options, None) {
-        Ok(executable) => Ok(executable),
+        Ok(executable) => Ok((executable, Was::Loaded)),
         Err(error) => {
             tracing::warn!("{} cannot be loaded, and the program is compiled again: {error}", shown.display());
             compiled_here()
