@@ -4,15 +4,38 @@
 use std::sync::Arc;
 
 use super::backend::Backend;
+use super::kept::Kept;
 use super::{Device, PjrtError, Plugin};
 
 /// Devices of one library. Cloning shares it; buffers and executables keep it alive.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(super) backend: Arc<dyn Backend>,
+    /// The programs that it compiled last, where it keeps any.
+    pub(super) kept: Option<Arc<Kept>>,
 }
 
 impl Client {
+    pub(super) fn over(backend: impl Backend + 'static) -> Client {
+        Client { backend: Arc::new(backend), kept: None }
+    }
+
+    /// This client, keeping the last `n_programs` that it compiles: [`compile`](Client::compile) gives one of them again
+    /// at once where program and options are the same, as when a training is begun anew from another seed or goes on
+    /// from a checkpoint. Until the last clone is gone, what is kept takes memory, on a TPU that of the device.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), bf16scope::pjrt::PjrtError> {
+    /// use bf16scope::pjrt::Client;
+    ///
+    /// let client = Client::cpu()?.keeping(8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn keeping(self, n_programs: usize) -> Client {
+        Client { kept: Some(Arc::new(Kept::new(n_programs))), ..self }
+    }
+
     /// Such as `cpu`.
     pub fn platform_name(&self) -> Result<String, PjrtError> {
         self.backend.platform_name()

@@ -83,41 +83,46 @@ impl Arg<'_> {
 /// A program loaded on devices of a client.
 #[derive(Debug)]
 pub struct Executable {
-    // Dropped before the runner it was made from, and both before the client.
+    // Dropped before the client.
+    code: Arc<Code>,
+    client: Client,
+    arguments: Option<Vec<ArgumentSpec>>,
+}
+
+/// What a compiler made of a program, as it lies on the devices.
+#[derive(Debug)]
+pub(super) struct Code {
+    // Dropped before the runner it was made from.
     compiled: Compiled,
     runner: Box<dyn Runner>,
-    client: Client,
     name: String,
-    arguments: Option<Vec<ArgumentSpec>>,
     n_outputs: usize,
     n_devices: usize,
 }
 
-impl Executable {
-    pub(super) fn new(
-        client: &Client,
-        loaded: Loaded,
-        arguments: Option<Vec<ArgumentSpec>>,
-    ) -> Result<Executable, PjrtError> {
+impl Code {
+    fn new(loaded: Loaded) -> Result<Code, PjrtError> {
         let Loaded { program, runner, n_devices } = loaded;
         let compiled = Compiled { program };
         let (name, n_outputs) = (compiled.name()?, compiled.n_outputs()?);
-        Ok(Executable { compiled, runner, client: client.clone(), name, arguments, n_outputs, n_devices })
+        Ok(Code { compiled, runner, name, n_outputs, n_devices })
     }
+}
 
+impl Executable {
     /// What the compiler says of it.
     pub fn compiled(&self) -> &Compiled {
-        &self.compiled
+        &self.code.compiled
     }
 
     /// Outputs for each device.
     pub fn n_outputs(&self) -> usize {
-        self.n_outputs
+        self.code.n_outputs
     }
 
     /// Devices it runs on: replicas × partitions.
     pub fn n_devices(&self) -> usize {
-        self.n_devices
+        self.code.n_devices
     }
 
     /// Runs it on its one device, and returns when the outputs are there.
@@ -134,7 +139,7 @@ impl Executable {
     pub fn execute_sharded(&self, args: Vec<Vec<Arg<'_>>>) -> Result<Vec<Vec<Buffer>>, PjrtError> {
         self.check_args(&args)?;
         let lists: Vec<Vec<Given<'_>>> = args.iter().map(|list| list.iter().map(Arg::given).collect()).collect();
-        let outputs = self.runner.execute(&lists, self.n_outputs)?;
+        let outputs = self.code.runner.execute(&lists, self.code.n_outputs)?;
         let buffers = |list: Vec<Box<dyn Array>>| list.into_iter().map(|array| self.client.buffer(array)).collect();
         Ok(outputs.into_iter().map(buffers).collect())
     }
@@ -143,16 +148,16 @@ impl Executable {
     fn check_args(&self, args: &[Vec<Arg<'_>>]) -> Result<(), PjrtError> {
         let count = |what, measured, expected| match measured == expected {
             true => Ok(()),
-            false => Err(PjrtError::Arguments { name: self.name.clone(), what, measured, expected }),
+            false => Err(PjrtError::Arguments { name: self.code.name.clone(), what, measured, expected }),
         };
-        count("lists of arguments, one for each device", args.len(), self.n_devices)?;
+        count("lists of arguments, one for each device", args.len(), self.code.n_devices)?;
         for list in args {
             let expected = self.arguments.as_ref().map_or(args[0].len(), Vec::len);
             count("arguments", list.len(), expected)?;
             for (idx, arg) in list.iter().enumerate() {
                 let buffer = arg.buffer();
                 if !buffer.client.is(&self.client) {
-                    return Err(PjrtError::ForeignBuffer { name: self.name.clone(), idx });
+                    return Err(PjrtError::ForeignBuffer { name: self.code.name.clone(), idx });
                 }
                 if let Some(arguments) = &self.arguments {
                     self.check_type(idx, buffer, &arguments[idx])?;
@@ -173,7 +178,7 @@ impl Executable {
                 format!("{shard}, the part of {whole} that each device holds\nhelp: upload to each device its own")
             }
         };
-        Err(PjrtError::ArgumentType { name: self.name.clone(), idx, measured: measured.to_string(), expected })
+        Err(PjrtError::ArgumentType { name: self.code.name.clone(), idx, measured: measured.to_string(), expected })
     }
 }
 
@@ -181,17 +186,24 @@ impl Client {
     /// Compiles a program (serialized `HloModuleProto`) and loads it on the first devices.
     ///
     /// The program must have passed `hlo::verify`: XLA aborts the process over some of what the verifier rejects.
+    /// A client that keeps programs ([`Client::keeping`]) compiles one that it still has no second time.
     pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Executable, PjrtError> {
         let arguments = program::argument_specs(program, options)?;
         let program = program::without_schedule(program)?;
-        Executable::new(self, Arc::clone(&self.backend).compile(&program, options)?, arguments)
+        let compile = || Code::new(Arc::clone(&self.backend).compile(&program, options)?);
+        let code = match &self.kept {
+            Some(kept) => kept.code(&program, options, compile)?,
+            None => Arc::new(compile()?),
+        };
+        Ok(Executable { code, client: self.clone(), arguments })
     }
 
     /// The same in a process that was started for nothing else: the arguments were checked by whoever started it.
     pub(super) fn load_alone(&self, executable: &[u8]) -> Result<Executable, PjrtError> {
         // SAFETY: this process holds nothing else, and its parent believes nothing of what comes from here.
         let foreign = unsafe { ForeignCode::allow() };
-        Executable::new(self, Arc::clone(&self.backend).load(executable, Some(foreign))?, None)
+        let code = Code::new(Arc::clone(&self.backend).load(executable, Some(foreign))?)?;
+        Ok(Executable { code: Arc::new(code), client: self.clone(), arguments: None })
     }
 
     /// Loads what [`Compiled::serialize`] wrote of this program under these options, without compiling it again.
@@ -210,6 +222,7 @@ impl Client {
         foreign: Option<ForeignCode>,
     ) -> Result<Executable, PjrtError> {
         let arguments = program::argument_specs(program, options)?;
-        Executable::new(self, Arc::clone(&self.backend).load(executable, foreign)?, arguments)
+        let code = Code::new(Arc::clone(&self.backend).load(executable, foreign)?)?;
+        Ok(Executable { code: Arc::new(code), client: self.clone(), arguments })
     }
 }

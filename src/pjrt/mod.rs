@@ -30,6 +30,7 @@ mod error;
 mod event;
 mod executable;
 mod install;
+mod kept;
 mod live;
 mod locate;
 mod options;

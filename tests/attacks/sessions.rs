@@ -20,7 +20,7 @@ fn batch() -> Batch {
 
 #[test]
 fn a_wrong_batch_is_named_and_changes_nothing() {
-    let mut session = Session::new(&run::cpu().unwrap(), spec()).unwrap();
+    let mut session = Session::new(run::client(), spec()).unwrap();
     session.train(&batch()).unwrap();
     let before = session.state().unwrap();
     let mut refused = |change: &dyn Fn(&mut Batch), measured: &str, expected: &str| {
@@ -51,7 +51,7 @@ fn a_wrong_batch_is_named_and_changes_nothing() {
 
 #[test]
 fn steps_end_where_the_program_stops_counting() {
-    let mut session = Session::new(&run::cpu().unwrap(), spec()).unwrap();
+    let mut session = Session::new(run::client(), spec()).unwrap();
     let mut checkpoint = session.checkpoint(1).unwrap();
     checkpoint.position.step = i32::MAX as u64 - 1;
     session.restore(Path::new("late"), &checkpoint, Resumption::default()).unwrap();
@@ -76,7 +76,7 @@ fn more_than_the_memory_there_is_is_refused_with_the_sum() {
     // 4 TiB in one kernel.
     let wide = mlp::Config { hidden: vec![1 << 20, 1 << 20], ..mlp::Config::new([4], 2) };
     let wide = Spec { task: Model::Mlp(wide).task(0.0), ..spec() };
-    let error = Session::new(&run::cpu().unwrap(), wide).unwrap_err().to_string();
+    let error = Session::new(run::client(), wide).unwrap_err().to_string();
     let state = "8796160131088";
     assert!(error.starts_with("training needs 17592320262176 bytes: "), "{error}");
     assert!(

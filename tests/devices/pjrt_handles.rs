@@ -26,7 +26,7 @@ fn nothing_is_alive_after_runs_and_errors() {
 
 fn handles_of_a_process() {
     {
-        let client = run::cpu().unwrap();
+        let client = run::own_client();
         let executable = client.compile(&doubled(), &CompileOptions::default()).unwrap();
         let mut state = client.buffer_from_host(&[0; 16], DType::F32, &[2, 2], 0).unwrap();
         for _ in 0..10 {
@@ -48,5 +48,53 @@ fn handles_of_a_process() {
         drop(client);
         assert_eq!(live_handles(), LiveHandles { buffers: 0, ..expected });
     }
+    assert_eq!(live_handles(), LiveHandles::default());
+}
+
+#[test]
+fn a_client_keeps_the_programs_that_it_was_last_asked_for() {
+    alone("pjrt_handles::a_client_keeps_the_programs_that_it_was_last_asked_for", kept_in_a_process);
+}
+
+fn kept_in_a_process() {
+    let client = run::own_client().keeping(2);
+    let programs = || live_handles().loaded_executables;
+    let compile = |opcode: &str, options: &CompileOptions| {
+        let mut program = Program::default();
+        let x = program.parameter(DType::F32, &[]);
+        let value = program.push(opcode, DType::F32, &[], &[x, x]);
+        client.compile(&program.finish(&[value]), options)
+    };
+    let once = CompileOptions::default();
+    let other = CompileOptions { allow_excess_precision: true, ..CompileOptions::default() };
+    let of_three = |opcode: &str, expected: f32| {
+        let executable = compile(opcode, &once).unwrap();
+        let x = client.buffer_from_host(&3f32.to_le_bytes(), DType::F32, &[], 0).unwrap();
+        let value = executable.execute(vec![Arg::Keep(&x)]).unwrap().remove(0).to_host().unwrap();
+        assert_eq!(value, expected.to_le_bytes(), "{opcode}");
+    };
+    of_three("add", 6.0);
+    assert_eq!(programs(), 1);
+    // The same one again, from two threads too.
+    std::thread::scope(|scope| {
+        [scope.spawn(|| of_three("add", 6.0)), scope.spawn(|| of_three("add", 6.0))].map(|it| it.join().unwrap())
+    });
+    assert_eq!(programs(), 1);
+    // Another program; another option; and the one that was asked for first is let go.
+    of_three("multiply", 9.0);
+    assert_eq!(programs(), 2);
+    let held = compile("multiply", &other).unwrap();
+    assert_eq!(programs(), 2);
+    of_three("multiply", 9.0);
+    assert_eq!(programs(), 2);
+    of_three("subtract", 0.0);
+    assert_eq!(programs(), 3, "what somebody holds stays as long");
+    drop(held);
+    assert_eq!(programs(), 2);
+    // A program that cannot be compiled is an error each time.
+    for _ in 0..2 {
+        client.compile(&[], &once).unwrap_err();
+    }
+    drop(client);
     assert_eq!(live_handles(), LiveHandles::default());
 }

@@ -1,6 +1,7 @@
 //! Audits of modules whose born errors are known exactly, of what TensorFlow and JAX made, and of bad input.
 
 use crate::run;
+use crate::run::client;
 
 #[allow(dead_code)] // Written for another test crate.
 use crate::amp::oracle;
@@ -10,13 +11,7 @@ use bf16scope::hlo::ops::{Opaque, UnaryOp};
 use bf16scope::hlo::{Literal, Module, Op, text};
 use bf16scope::models::yaml;
 use bf16scope::passes::amp::{self, LowDType, Policy, Reach};
-use bf16scope::pjrt::Client;
-use std::sync::{LazyLock, OnceLock};
-
-fn client() -> &'static Client {
-    static CLIENT: OnceLock<Client> = OnceLock::new();
-    CLIENT.get_or_init(|| run::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
-}
+use std::sync::LazyLock;
 
 fn parse(body: &str) -> Module {
     let text = format!("HloModule m\n\n{body}");

@@ -224,8 +224,8 @@ fn an_audit_finds_what_instruction_by_instruction_is_found() {
         .collect();
     let runs = |module, inputs| Runs { module, inputs, known: RefCell::default() };
     let (reference_runs, lowered_runs) = (runs(&module, inputs.to_vec()), runs(&lowered, lowered_inputs));
-    let client = run::cpu().unwrap();
-    let auditor = Auditor::new(&client, &module, &inputs, Config::default()).unwrap();
+    let client = run::client();
+    let auditor = Auditor::new(client, &module, &inputs, Config::default()).unwrap();
     let audit = auditor.audit(&policy).unwrap();
     let mut n_born: BTreeMap<&str, usize> = BTreeMap::new();
     for row in &audit.rows {

@@ -38,7 +38,7 @@ fn foreign_modules_are_tidied_once_and_for_all() {
 
 #[test]
 fn results_stay_bit_for_bit() {
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/oracle_tf/resnet_block_bf16.hlo.pb");
     let original = module(&path);
     let (tidied, report) = run(&original, &Config::default());

@@ -314,7 +314,7 @@ fn a_name_may_stand_in_several_computations() {
         let mut twice = message.clone();
         let instructions = twice.computations.iter_mut().flat_map(|computation| &mut computation.instructions);
         instructions.filter(|instr| instr.name == format!("{name}.2")).for_each(|instr| instr.name = name.to_string());
-        let error = run::cpu().unwrap().compile(&twice.encode_to_vec(), &CompileOptions::default()).err().unwrap();
+        let error = run::client().compile(&twice.encode_to_vec(), &CompileOptions::default()).err().unwrap();
         assert!(error.to_string().contains(&format!("Instruction name is not unique: {name}")), "{error}");
     }
 }

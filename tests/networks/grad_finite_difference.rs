@@ -69,10 +69,10 @@ fn check(client: &Client, case: &Case) -> Result<(), String> {
 
 #[test]
 fn every_rule_agrees_with_central_differences() {
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let failures: Vec<String> = grad_cases::all()
         .iter()
-        .filter_map(|case| check(&client, case).err().map(|error| format!("{}:\n  {error}", case.name)))
+        .filter_map(|case| check(client, case).err().map(|error| format!("{}:\n  {error}", case.name)))
         .collect();
     assert!(failures.is_empty(), "{} cases fail:\n{}", failures.len(), failures.join("\n"));
 }
@@ -180,17 +180,17 @@ fn gradients_of_sum(
 
 #[test]
 fn ties_are_resolved_as_documented() {
-    let client = run::cpu().unwrap();
+    let client = run::client();
     for tie in TIES {
         let arguments: Vec<Vec<f64>> = tie.arguments.iter().map(|values| values.to_vec()).collect();
-        assert_eq!(gradients_of_sum(&client, &arguments, tie.build), tie.gradients, "{}", tie.name);
+        assert_eq!(gradients_of_sum(client, &arguments, tie.build), tie.gradients, "{}", tie.name);
     }
 }
 
 /// The plugin has no code for these three functions themselves; their gradients do not need them.
 #[test]
 fn inverse_hyperbolic_functions_agree_with_differences_on_the_host() {
-    let client = run::cpu().unwrap();
+    let client = run::client();
     type OnHost = fn(f64) -> f64;
     let functions: [(UnaryOp, OnHost, [f64; 4]); 3] = [
         (UnaryOp::Acosh, f64::acosh, [1.5, 1.9, 2.2, 3.0]),
@@ -198,7 +198,7 @@ fn inverse_hyperbolic_functions_agree_with_differences_on_the_host() {
         (UnaryOp::Atanh, f64::atanh, [-0.8, -0.2, 0.3, 0.7]),
     ];
     for (op, function, points) in functions {
-        let gradients = gradients_of_sum(&client, &[points.to_vec()], |e, args| e.unary(op, args[0]));
+        let gradients = gradients_of_sum(client, &[points.to_vec()], |e, args| e.unary(op, args[0]));
         for (x, gradient) in points.into_iter().zip(&gradients[0]) {
             let expected = (function(x + STEP) - function(x - STEP)) / (2.0 * STEP);
             assert!((gradient - expected).abs() <= TOLERANCE * (1.0 + expected.abs()), "{op:?} at {x}");

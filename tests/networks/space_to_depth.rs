@@ -38,7 +38,7 @@ type Conv = fn(&Scope, &Tensor, &str, &Conv2d) -> Tensor;
 /// Of the plain and another form: the result, and the gradients of its sum weighted by `weights` with respect to image and
 /// kernel.
 fn both_forms(other: Conv, dtype: DType, x_dims: &[i64; 4], config: &Conv2d) -> [Vec<Vec<u8>>; 2] {
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let plain: Conv = conv2d;
     [plain, other].map(|conv| {
         let graph = Graph::new("stem");
@@ -57,9 +57,9 @@ fn both_forms(other: Conv, dtype: DType, x_dims: &[i64; 4], config: &Conv2d) -> 
         let n = |dims: &[i64]| dims.iter().product::<i64>();
         let kernel = &program.variables[0];
         let args = [
-            upload(&client, &exact(n(&kernel.dims), 3, 1.0 / 64.0), dtype, &kernel.dims),
-            upload(&client, &exact(n(x_dims), 0, 1.0 / 16.0), dtype, x_dims),
-            upload(&client, &exact(n(&program.inputs[1].dims), 5, 0.125), dtype, &program.inputs[1].dims),
+            upload(client, &exact(n(&kernel.dims), 3, 1.0 / 64.0), dtype, &kernel.dims),
+            upload(client, &exact(n(x_dims), 0, 1.0 / 16.0), dtype, x_dims),
+            upload(client, &exact(n(&program.inputs[1].dims), 5, 0.125), dtype, &program.inputs[1].dims),
         ];
         let results = executable.execute(args.iter().map(Arg::Keep).collect()).unwrap();
         results.iter().map(|result| result.to_host().unwrap()).collect()
@@ -163,7 +163,7 @@ fn session(stem: Stem, precision: Precision) -> Session {
     let tuning = Tuning::none().with(|tuning| tuning.stem = stem);
     let objective = Objective { update, tuning, ..Objective::default() };
     let spec = Spec { precision, batch: 8, seed: 2, objective, ..Spec::new(model().task(0.0)) };
-    Session::new(&run::cpu().unwrap(), spec).unwrap()
+    Session::new(run::client(), spec).unwrap()
 }
 
 #[test]

@@ -7,19 +7,23 @@ use bf16scope::graph::{Graph, Program, Tensor};
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Element, Literal};
-use bf16scope::pjrt::{Arg, Client, CompileOptions, Executable, PjrtError, Platform, Setup};
+use bf16scope::pjrt::{Arg, Client, CompileOptions, Executable, Platform, Setup};
 use std::sync::OnceLock;
 
-/// The one client of this process.
-fn client() -> &'static Client {
+/// The one client of this process. It keeps programs: most of the tests' time is XLA's, and many tests begin with the
+/// same one.
+pub fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
-    CLIENT.get_or_init(|| cpu().unwrap_or_else(|error| panic!("no client: {error}")))
+    CLIENT.get_or_init(|| own_client().keeping(KEPT))
 }
 
-/// A client of the CPU plugin, or of the device named.
-pub fn cpu() -> Result<Client, PjrtError> {
+/// Programs that a client of the tests keeps.
+pub const KEPT: usize = 32;
+
+/// A client of the CPU plugin, or of the device named, for one test alone: it compiles whatever it is given.
+pub fn own_client() -> Client {
     let platform = std::env::var("BF16SCOPE_TEST_DEVICE").map_or(Platform::cpu(), |name| name.parse().unwrap());
-    Client::of(&platform, &Setup::from_env())
+    Client::of(&platform, &Setup::from_env()).unwrap_or_else(|error| panic!("no client: {error}"))
 }
 
 /// Whether the device's compiler rounds to f16. XLA's CPU plugin does not where the processor has no F16C, or where

@@ -49,7 +49,7 @@ fn is_gradient(name: &str) -> bool {
 
 /// The state after one step on the first batch of `data`, and the loss.
 fn one_step(spec: Spec, data: &Arrays) -> (State, f64) {
-    let client = if spec.objective.mesh.is_parallel() { replicas::client().clone() } else { run::cpu().unwrap() };
+    let client = if spec.objective.mesh.is_parallel() { replicas::client().clone() } else { run::client().clone() };
     let mut session = Session::new(&client, spec.clone()).unwrap();
     let loss = session.train(&examples::batches(data, &spec)[0]).unwrap().loss().unwrap();
     (session.state().unwrap(), loss)
@@ -85,7 +85,7 @@ fn one_after_the_other(model: &Model, precision: Precision) -> (u32, u32) {
     let (accumulated, loss) = one_step(spec(model, precision, N * PART, N, 0.0, LossScale::None), &data);
     // At a rate of 0 weights stay, so a session that makes a step for each part has the same weights in all of them,
     // the gradient of each in its slot, and statistics and generators that move on.
-    let mut parts = Session::new(&run::cpu().unwrap(), spec(model, precision, PART, 1, 0.0, LossScale::None)).unwrap();
+    let mut parts = Session::new(run::client(), spec(model, precision, PART, 1, 0.0, LossScale::None)).unwrap();
     let (mut sums, mut sum_of_losses) = (BTreeMap::<String, Vec<f32>>::new(), 0f32);
     for part in &examples::batches(&data, &parts.spec().clone()) {
         sum_of_losses += parts.train(part).unwrap().loss().unwrap() as f32;
@@ -184,7 +184,7 @@ fn the_gradients_are_those_of_the_whole_batch_but_for_the_order_of_sums() {
     let data = dataset(BATCH as usize, &[16]);
     for precision in [Precision::F32, Precision::Bf16] {
         let low = precision == Precision::Bf16;
-        let start = Session::new(&run::cpu().unwrap(), spec(&model, precision, BATCH, 1, 0.0, LossScale::None));
+        let start = Session::new(run::client(), spec(&model, precision, BATCH, 1, 0.0, LossScale::None));
         let start = start.unwrap().state().unwrap();
         let read = |end: &str| -> Vec<f64> {
             let (_, array) = start.iter().find(|(name, _)| name.ends_with(end)).unwrap();
@@ -233,7 +233,7 @@ fn an_overflow_in_one_micro_batch_skips_the_step_of_all() {
     // Cotangents of a logit are at most 1/8 in a micro-batch of eight: 2^30 times that is beyond f16's 65504.
     let scale = LossScale::Dynamic { initial: 2f64.powi(30), period: 2000, factor: 2.0, minimum: 1.0 };
     let data = dataset(32, &[8, 8, 1]);
-    let mut session = Session::new(&run::cpu().unwrap(), spec(&cnn(), Precision::F16, 32, 4, 0.1, scale)).unwrap();
+    let mut session = Session::new(run::client(), spec(&cnn(), Precision::F16, 32, 4, 0.1, scale)).unwrap();
     let kept = |session: &Session| -> State {
         let state = session.state().unwrap();
         // Generators go on, so that a step that is tried again is not the same one.

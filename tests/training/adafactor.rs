@@ -64,7 +64,7 @@ fn largest(values: impl Iterator<Item = f64>) -> f64 {
 /// Values of all variables after each step, beside optax's, and how far apart they may be. Without momentum each step begins
 /// where optax's variables are, with our slots, so that what is compared is one update, by what all steps have left.
 fn follow(case: &str, optimizer: Adafactor) {
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let mut fixture =
         Fixture(NpzReader::new(File::open(root().join("tests/data/adafactor/optax.npz")).unwrap()).unwrap());
     let graph = Graph::training("adafactor");
@@ -93,8 +93,8 @@ fn follow(case: &str, optimizer: Adafactor) {
     let mut state: Vec<Buffer> = variables
         .iter()
         .map(|v| match VARIABLES.iter().find(|(name, ..)| *name == v.name) {
-            Some((name, dims, _)) => upload(&client, &fixture.array(&format!("start/{name}")), dims),
-            None => upload(&client, &vec![0.0; v.dims.iter().product::<i64>() as usize], &v.dims),
+            Some((name, dims, _)) => upload(client, &fixture.array(&format!("start/{name}")), dims),
+            None => upload(client, &vec![0.0; v.dims.iter().product::<i64>() as usize], &v.dims),
         })
         .collect();
     let mut expected: Vec<Vec<Vec<f32>>> =
@@ -105,7 +105,7 @@ fn follow(case: &str, optimizer: Adafactor) {
         let count = client.buffer_from_host(&(step as i32).to_le_bytes(), DType::S32, &[], 0).unwrap();
         let given: Vec<Buffer> = VARIABLES
             .iter()
-            .map(|(name, dims, _)| upload(&client, &fixture.array(&format!("gradient/{step}/{name}")), dims))
+            .map(|(name, dims, _)| upload(client, &fixture.array(&format!("gradient/{step}/{name}")), dims))
             .collect();
         let mut args: Vec<Arg<'_>> = state.drain(..).map(Arg::Donate).collect();
         args.push(Arg::Keep(&count));
@@ -128,7 +128,7 @@ fn follow(case: &str, optimizer: Adafactor) {
                 bounds[at]
             );
             if optimizer.momentum.is_none() {
-                (state[place], bounds[at]) = (upload(&client, &wanted, VARIABLES[at].1), 0.0);
+                (state[place], bounds[at]) = (upload(client, &wanted, VARIABLES[at].1), 0.0);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Moving averages: beside TensorFlow's for 20 steps, and through everything that a session does with its state.
 
 use super::bounded::{Bounded, check};
+use crate::run::client;
 use crate::{examples, run};
 
 use bf16scope::data::Arrays;
@@ -8,7 +9,6 @@ use bf16scope::graph::{Graph, Init, Precision, Storage};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::{Model, yaml};
 use bf16scope::optim::{Average, LearningRate, LossScale, Optimizer, Update};
-use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
 use bf16scope::train::{
     Data, Objective, Plan, Resumption, Session, Spec, StepsPerCall, TrainError, check_average, program,
@@ -88,11 +88,6 @@ fn averages_are_tensorflows() {
             }
         }
     }
-}
-
-fn client() -> &'static Client {
-    static CLIENT: OnceLock<Client> = OnceLock::new();
-    CLIENT.get_or_init(|| run::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
 }
 
 const COUNTED: Average = Average { decay: 0.75, num_updates: true, moving_statistics: true, evaluate: true };

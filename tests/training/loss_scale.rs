@@ -31,7 +31,7 @@ fn session(precision: Precision, optimizer: Optimizer, loss_scale: LossScale) ->
     let objective = Objective { update, loss_scale, ..Objective::default() };
     let model = Model::Mlp(mlp::Config { hidden: vec![8], ..mlp::Config::new([4], 2) });
     let spec = Spec { precision, batch: BATCH, seed: 1, objective, ..Spec::new(model.task(0.0)) };
-    Session::new(&run::cpu().unwrap(), spec).unwrap()
+    Session::new(run::client(), spec).unwrap()
 }
 
 type State = BTreeMap<String, HostArray>;

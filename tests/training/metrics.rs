@@ -24,7 +24,7 @@ fn session(accumulate: u32, steps_per_call: StepsPerCall) -> Session {
     let model: Model = yaml::from_str("model.yaml", MODEL).unwrap();
     let objective = Objective { accumulate: NonZeroU32::new(accumulate).unwrap(), ..Objective::default() };
     let spec = Spec { precision: Precision::F32, batch: 8, objective, steps_per_call, ..Spec::new(model.task(0.0)) };
-    Session::new(&run::cpu().unwrap(), spec).unwrap()
+    Session::new(run::client(), spec).unwrap()
 }
 
 #[test]

@@ -64,8 +64,8 @@ fn learns(name: &str, n_steps: usize) {
     let data = experiment.read_data(&path).unwrap();
     experiment.train.n_train = Some(data.training.n_examples());
     experiment.check_schedule(&path).unwrap();
-    let client = run::cpu().unwrap();
-    let mut session = Session::new(&client, experiment.spec(Precision::Bf16, &Tuning::none()).unwrap()).unwrap();
+    let client = run::client();
+    let mut session = Session::new(client, experiment.spec(Precision::Bf16, &Tuning::none()).unwrap()).unwrap();
     let loader: Loader<'_> = examples::loader(&*data.training, session.spec());
     let batches: Vec<_> = (0..).flat_map(|epoch| loader.epoch(epoch).collect::<Vec<_>>()).take(n_steps).collect();
     let losses: Vec<f64> =
@@ -103,12 +103,12 @@ fn rates_are_those_of_the_training_program() {
         LearningRate::Exponential { value: 0.3, decay_steps: n(41), decay_rate: 0.96, staircase: false },
         LearningRate::InverseSqrt { value: 0.3, constant_until: n(90) },
     ];
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let steps: Vec<u32> = (0..1000).step_by(13).collect();
     for learning_rate in schedules {
         let warm_up = Some(WarmUp { steps: n(90), start: 0.01, overlap: false });
         let update = Update { learning_rate, warm_up, optimizer: Optimizer::ADAM, ..Update::default() };
-        let found = rates(&client, &update, &steps).unwrap();
+        let found = rates(client, &update, &steps).unwrap();
         // A step of one weight: Adam with it, and the rate among the results.
         let graph = Graph::training("step");
         let w = graph.scope().variable("w", DType::F32, [3], Init::Ones);

@@ -48,11 +48,11 @@ fn objective(remat: &Remat) -> Objective {
 /// Every variable and slot after three steps on the digits: with momentum, a slot holds the gradients themselves.
 fn trained(model: &Model, precision: Precision, remat: &Remat) -> BTreeMap<String, HostArray> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let task = model.task(0.0);
     let digits = csv::read(&path, &task.features(), 1.0 / 16.0).unwrap();
     let spec = Spec { precision, batch: 16, seed: 1, objective: objective(remat), ..Spec::new(task) };
-    let mut session = Session::new(&client, spec.clone()).unwrap();
+    let mut session = Session::new(client, spec.clone()).unwrap();
     for batch in examples::loader(&digits, &spec).epoch(0).take(3) {
         session.train(&batch.unwrap()).unwrap();
     }

@@ -210,8 +210,8 @@ fn pieces_are_bit_for_bit() {
 #[test]
 fn rates_far_out() {
     let far = |schedule: &LearningRate, steps: &[u32], bound: f64| {
-        let client = run::cpu().unwrap();
-        for (step, measured) in steps.iter().zip(rates(&client, &of(schedule.clone(), None), steps).unwrap()) {
+        let client = run::client();
+        for (step, measured) in steps.iter().zip(rates(client, &of(schedule.clone(), None), steps).unwrap()) {
             let expected = schedule.at(*step);
             check(
                 &format!("{schedule:?}, step {step}"),

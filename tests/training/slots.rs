@@ -70,7 +70,7 @@ fn bf16s(buffer: &Buffer) -> Vec<bf16> {
 
 /// Runs the update for [`N_STEPS`] and hands every new state to `look`.
 fn follow(optimizer: Optimizer, mut look: impl FnMut(usize, &[f32], &[Buffer])) {
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let program = program_of(optimizer);
     verify(&program.module).unwrap();
     let bytes = encode::to_bytes(&program.module).unwrap();
@@ -186,11 +186,11 @@ fn train(session: &mut Session, steps: std::ops::Range<u64>) {
 
 #[test]
 fn bf16_slots_go_through_a_checkpoint_to_the_bit_and_f32_ones_are_refused() {
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
     for optimizer in [momentum(MomentumDtype::Bf16), adam(MomentumDtype::Bf16)] {
-        let new = || Session::new(&client, spec(optimizer, Precision::Bf16, LossScale::None)).unwrap();
+        let new = || Session::new(client, spec(optimizer, Precision::Bf16, LossScale::None)).unwrap();
         let mut whole = new();
         train(&mut whole, 0..6);
         let mut first = new();
@@ -208,7 +208,7 @@ fn bf16_slots_go_through_a_checkpoint_to_the_bit_and_f32_ones_are_refused() {
     }
     let in_f32 = spec(adam(MomentumDtype::F32), Precision::Bf16, LossScale::None);
     let checkpoint = Checkpoint::read(&path).unwrap();
-    let message = Session::new(&client, in_f32).unwrap().restore(&path, &checkpoint, Resumption::default());
+    let message = Session::new(client, in_f32).unwrap().restore(&path, &checkpoint, Resumption::default());
     let message = message.unwrap_err().to_string();
     assert!(message.contains("adam_m is bf16[8], not f32[8]"), "{message}");
 }
@@ -221,7 +221,7 @@ fn a_skipped_step_leaves_bf16_slots_alone() {
     // The scale is far above what f16 cotangents can hold, so the first steps are skipped.
     let scale = LossScale::Dynamic { initial: 2f64.powi(30), period: 2000, factor: 2.0, minimum: 1.0 };
     let optimizer = adam(MomentumDtype::Bf16);
-    let mut session = Session::new(&run::cpu().unwrap(), spec(optimizer, Precision::F16, scale)).unwrap();
+    let mut session = Session::new(run::client(), spec(optimizer, Precision::F16, scale)).unwrap();
     let kept = |session: &Session| -> BTreeMap<String, HostArray> {
         let state = session.state().unwrap();
         state.into_iter().filter(|(name, _)| !name.starts_with("loss_scale/")).collect()

@@ -1,5 +1,6 @@
 //! Several steps in a call: unrolled, to the bit what as many calls give; in a loop, the same again and again.
 
+use crate::run::client;
 use crate::{examples, run};
 
 use bf16scope::data::{ArrayInfo, Arrays};
@@ -9,7 +10,6 @@ use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update};
-use bf16scope::pjrt::Client;
 use bf16scope::task::{Feature, Features, Identity, Loss, Mode, Outputs, Task};
 use bf16scope::tpu::{Target, compile};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
@@ -25,11 +25,6 @@ use std::sync::{Arc, LazyLock, OnceLock};
 type State = BTreeMap<String, HostArray>;
 /// A step's number, what it reports, and its learning rate.
 type Step = (u64, Vec<(String, f64)>, f64);
-
-fn client() -> &'static Client {
-    static CLIENT: OnceLock<Client> = OnceLock::new();
-    CLIENT.get_or_init(|| run::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
-}
 
 fn unrolled(n: u32) -> StepsPerCall {
     StepsPerCall::Unrolled(NonZeroU32::new(n).unwrap())

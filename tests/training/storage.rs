@@ -46,7 +46,7 @@ const KEY: [u32; 2] = [0x0123_4567, 0x89AB_CDEF];
 
 /// The variables after each step, of which `gradient` gives the gradients.
 fn follow(program: &Program, n_steps: i32, gradient: impl Fn(i32) -> Vec<f32>, mut look: impl FnMut(&[Buffer])) {
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let bytes = encode::to_bytes(&program.module).unwrap();
     let executable = client.compile(&bytes, &CompileOptions::default()).unwrap();
     let dims = &program.inputs[0].dims;
@@ -205,7 +205,7 @@ fn train(session: &mut Session, steps: std::ops::Range<usize>) {
 }
 
 fn state_of(spec: Spec) -> BTreeMap<String, HostArray> {
-    let mut session = Session::new(&run::cpu().unwrap(), spec).unwrap();
+    let mut session = Session::new(run::client(), spec).unwrap();
     train(&mut session, 0..8);
     session.state().unwrap()
 }
@@ -242,18 +242,18 @@ fn what_is_stored_is_what_was_asked_for_and_the_network_reads_it_without_a_cast(
 
 #[test]
 fn a_run_that_stops_goes_on_with_the_same_bits() {
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let path = Path::new("stopped.safetensors");
     for (storage, slots) in
         [(Storage::Bf16Stochastic, SlotStorage::Bf16Stochastic), (Storage::Bf16Compensated, SlotStorage::Bf16)]
     {
         let spec = || spec(storage, slots, Precision::Bf16);
-        let mut first = Session::new(&client, spec()).unwrap();
+        let mut first = Session::new(client, spec()).unwrap();
         train(&mut first, 0..3);
         let bytes = first.checkpoint(8).unwrap().to_bytes(path).unwrap();
         train(&mut first, 3..8);
         let checkpoint = Checkpoint::from_bytes(path, &bytes).unwrap();
-        let mut second = Session::new(&client, Spec { seed: 3, ..spec() }).unwrap();
+        let mut second = Session::new(client, Spec { seed: 3, ..spec() }).unwrap();
         assert_eq!(second.restore(path, &checkpoint, Resumption::default()).unwrap(), []);
         train(&mut second, 3..8);
         assert_eq!(first.state().unwrap(), second.state().unwrap(), "{storage}");
@@ -264,13 +264,13 @@ fn a_run_that_stops_goes_on_with_the_same_bits() {
 fn the_noise_is_of_the_step_not_of_the_call() {
     let spec = || spec(Storage::Bf16Stochastic, SlotStorage::F32, Precision::Bf16);
     let calls = StepsPerCall::Unrolled(NonZeroU32::new(4).unwrap());
-    let mut several = Session::new(&run::cpu().unwrap(), Spec { steps_per_call: calls, ..spec() }).unwrap();
+    let mut several = Session::new(run::client(), Spec { steps_per_call: calls, ..spec() }).unwrap();
     let source = data();
     let loader = examples::loader(&source, &spec());
     for first in [0, 4] {
         several.train_call(&loader.steps(0, first, 4).unwrap()).unwrap();
     }
-    let mut single = Session::new(&run::cpu().unwrap(), spec()).unwrap();
+    let mut single = Session::new(run::client(), spec()).unwrap();
     for step in 0..8 {
         single.train(&loader.steps(0, step, 1).unwrap()).unwrap();
     }
@@ -313,7 +313,7 @@ fn f32s(array: &HostArray) -> Vec<f32> {
 fn what_is_not_finite_in_a_slot_is_named_by_its_variable() {
     let path = Path::new("slot.safetensors");
     let slots = spec(Storage::Bf16Stochastic, SlotStorage::Bf16Stochastic, Precision::Bf16);
-    let mut session = Session::new(&run::cpu().unwrap(), slots).unwrap();
+    let mut session = Session::new(run::client(), slots).unwrap();
     train(&mut session, 0..1);
     let good = session.checkpoint(8).unwrap();
     let slot = format!("{}/adam_v", session.trainable()[1]);
@@ -349,14 +349,14 @@ fn what_is_not_finite_in_a_slot_is_named_by_its_variable() {
 
 #[test]
 fn a_checkpoint_goes_from_one_storage_to_another_and_back() {
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let path = Path::new("other.safetensors");
     let of = |storage| spec(storage, SlotStorage::F32, Precision::F32);
-    let mut f32 = Session::new(&client, of(Storage::F32)).unwrap();
+    let mut f32 = Session::new(client, of(Storage::F32)).unwrap();
     train(&mut f32, 0..3);
     let masters = f32.checkpoint(8).unwrap();
     let converted = |checkpoint: &Checkpoint, storage| {
-        let mut session = Session::new(&client, of(storage)).unwrap();
+        let mut session = Session::new(client, of(storage)).unwrap();
         let changes = session.restore(path, checkpoint, Resumption::default()).unwrap();
         (changes.iter().map(ToString::to_string).collect::<Vec<_>>(), session.checkpoint(8).unwrap())
     };
@@ -389,7 +389,7 @@ fn a_checkpoint_goes_from_one_storage_to_another_and_back() {
         };
         assert_eq!(slots(&masters), slots(&back));
         // What evaluates reads f32, or bf16 as the same f32.
-        let evaluator = Evaluator::new(&client, &f32.spec().task, Precision::F32, 8, &Tuning::none()).unwrap();
+        let evaluator = Evaluator::new(client, &f32.spec().task, Precision::F32, 8, &Tuning::none()).unwrap();
         let evaluated = |of: &Checkpoint| evaluator.evaluate(path, of, &data()).unwrap().totals.to_values();
         let read = evaluated(&low);
         match storage {
@@ -401,7 +401,7 @@ fn a_checkpoint_goes_from_one_storage_to_another_and_back() {
     let mut large = masters.clone();
     let name = &trainable[0];
     large.variables.get_mut(name).unwrap().bytes[4..8].copy_from_slice(&f32::MAX.to_le_bytes());
-    let mut session = Session::new(&client, of(Storage::Bf16Stochastic)).unwrap();
+    let mut session = Session::new(client, of(Storage::Bf16Stochastic)).unwrap();
     let before = session.state().unwrap();
     let error = session.restore(path, &large, Resumption::default()).unwrap_err().to_string();
     assert_eq!(
@@ -450,7 +450,7 @@ fn small_gpt(storage: Storage, seed: u64) -> Spec {
 
 /// The test loss and accuracy after training.
 pub(super) fn learnt(spec: Spec, data: Data<'_>, n_epochs: u64) -> [f64; 2] {
-    let mut session = Session::new(&run::cpu().unwrap(), spec).unwrap();
+    let mut session = Session::new(run::client(), spec).unwrap();
     let plan = Plan::new(n_epochs, None);
     let summary = bf16scope::train::run(&mut session, data, &plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
     ["loss", "accuracy"].map(|name| summary.value(name).unwrap())

@@ -1,5 +1,6 @@
 //! Training through PJRT: accuracy on the real digits, resumption to the bit, and every way to end badly.
 
+use crate::run::client;
 use crate::{digits, examples, run};
 
 use bf16scope::graph::Precision;
@@ -12,13 +13,8 @@ use bf16scope::tuning::Tuning;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, OnceLock};
-
-fn client() -> &'static Client {
-    static CLIENT: OnceLock<Client> = OnceLock::new();
-    CLIENT.get_or_init(|| run::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}")))
-}
 
 fn data() -> Data<'static> {
     digits::digits().data()
@@ -130,14 +126,15 @@ fn data_that_do_not_fill_a_batch_are_known_before_anything_is_compiled() {
 
 #[test]
 fn the_same_run_gives_the_same_weights_and_another_seed_others() {
-    let state = |seed| {
-        let mut session = session(Spec { seed, ..spec(constant()) });
+    let state = |client: &Client, seed| {
+        let mut session = Session::new(client, Spec { seed, ..spec(constant()) }).unwrap();
         finish(&mut session, &Plan::new(1, None)).unwrap();
         session.state().unwrap()
     };
-    let once = state(3);
-    assert_same_bits(&once, &state(3));
-    assert_ne!(once, state(4));
+    let once = state(client(), 3);
+    // Compiled again, too.
+    assert_same_bits(&once, &state(&run::own_client(), 3));
+    assert_ne!(once, state(client(), 4));
 }
 
 #[test]

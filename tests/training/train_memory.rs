@@ -31,7 +31,7 @@ fn ten_thousand_steps() {
     const N_STEPS: usize = 10_000;
     const N_WARM_UP: usize = 1_000;
     const BATCH: u32 = 32;
-    let client = run::cpu().unwrap();
+    let client = run::own_client();
     let spec = Spec { batch: BATCH, ..Spec::new(Model::Mlp(mlp::Config::new([64], 10)).task(0.0)) };
     let mut session = Session::new(&client, spec.clone()).unwrap();
     let state_bytes: usize = session.state().unwrap().values().map(|array| array.bytes.len()).sum();

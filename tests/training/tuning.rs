@@ -132,10 +132,10 @@ fn spec(model: Model, tuning: &Tuning) -> Spec {
 fn a_checkpoint_goes_from_one_tuning_to_another_and_what_it_does_to_bits_is_said() {
     let pixels = (0..8 * 16 * 16 * 3).map(|i| ((i * 37 + i / 5) % 16) as f32 / 16.0 - 0.5).collect();
     let data = examples::images(pixels, &[16, 16, 3], (0..8).map(|label| label % 5).collect());
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let tpu = Tuning::tpu();
     let [mut none, mut tuned] =
-        [&Tuning::none(), &tpu].map(|tuning| Session::new(&client, spec(resnet(), tuning)).unwrap());
+        [&Tuning::none(), &tpu].map(|tuning| Session::new(client, spec(resnet(), tuning)).unwrap());
     let batch = examples::batches(&data, none.spec()).remove(0);
     none.train(&batch).unwrap();
     let checkpoint = none.checkpoint(1).unwrap();

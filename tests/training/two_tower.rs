@@ -47,7 +47,7 @@ const MATCHING: &str = "{kind: matching, features: 32}";
 
 /// A metric of the test drawings after some epochs of training.
 fn learnt(loss: &str, precision: Precision, n_epochs: u64, metric: &str) -> f64 {
-    let mut session = Session::new(&run::cpu().unwrap(), spec(loss, precision)).unwrap();
+    let mut session = Session::new(run::client(), spec(loss, precision)).unwrap();
     let plan = Plan::new(n_epochs, None);
     let stop = AtomicBool::new(false);
     let summary = bf16scope::train::run(&mut session, drawings().data(), &plan, &stop, &mut |_| {}).unwrap();
@@ -94,11 +94,11 @@ fn classes_of_drawings_are_learnt_in_every_precision() {
 #[test]
 fn words_of_drawings_are_found_among_those_of_a_batch() {
     let spec = spec(MATCHING, Precision::Bf16);
-    let (client, task) = (run::cpu().unwrap(), spec.task.clone());
-    let mut session = Session::new(&client, spec).unwrap();
+    let (client, task) = (run::client(), spec.task.clone());
+    let mut session = Session::new(client, spec).unwrap();
     let plan = Plan::new(4, None);
     bf16scope::train::run(&mut session, drawings().data(), &plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
-    let evaluator = Evaluator::new(&client, &task, Precision::Bf16, 32, &Tuning::none()).unwrap();
+    let evaluator = Evaluator::new(client, &task, Precision::Bf16, 32, &Tuning::none()).unwrap();
     let checkpoint = session.checkpoint(4).unwrap();
     let evaluation = evaluator.evaluate(Path::new("trained"), &checkpoint, &*drawings().training).unwrap();
     let accuracy = evaluation.totals.value("matching_accuracy").unwrap();
@@ -108,15 +108,15 @@ fn words_of_drawings_are_found_among_those_of_a_batch() {
 /// With all variables zero every logit is 0, and so is every cosine: class 0 wins every tie, the first of a batch too.
 #[test]
 fn padding_of_a_batch_counts_for_nothing_in_an_evaluation() {
-    let client = run::cpu().unwrap();
+    let client = run::client();
     let zeros = |loss: &str| {
-        let mut checkpoint = Session::new(&client, spec(loss, Precision::Bf16)).unwrap().checkpoint(1).unwrap();
+        let mut checkpoint = Session::new(client, spec(loss, Precision::Bf16)).unwrap().checkpoint(1).unwrap();
         checkpoint.variables.values_mut().for_each(|array| array.bytes.fill(0));
         checkpoint
     };
     let evaluated = |checkpoint: &Checkpoint, loss: &str, batch: u32| {
         let task = spec(loss, Precision::Bf16).task;
-        let evaluator = Evaluator::new(&client, &task, Precision::Bf16, batch, &Tuning::none()).unwrap();
+        let evaluator = Evaluator::new(client, &task, Precision::Bf16, batch, &Tuning::none()).unwrap();
         let evaluation = evaluator.evaluate(Path::new("zeros"), checkpoint, &*drawings().test).unwrap();
         assert_eq!(evaluation.n_examples as usize, N_TEST);
         evaluation.totals
@@ -143,11 +143,11 @@ fn predictions(words: &str, array: ArrayInfo, bytes: Vec<u8>, n: usize) -> Vec<V
     let text = format!("kind: two_tower\npictures: [4, 4, 1]\nwords: {words}\nfilters: [4]\nloss: {MATCHING}\n");
     let model: Model = yaml::from_str("small", &text).unwrap();
     let spec = Spec { batch: n as u32, precision: Precision::F32, ..Spec::new(model.task(0.0)) };
-    let (client, task) = (run::cpu().unwrap(), spec.task.clone());
-    let checkpoint = Session::new(&client, spec).unwrap().checkpoint(1).unwrap();
+    let (client, task) = (run::client(), spec.task.clone());
+    let checkpoint = Session::new(client, spec).unwrap().checkpoint(1).unwrap();
     let pictures = (ArrayInfo::new("pictures", DType::U8, [4, 4, 1]), vec![7; n * 16]);
     let source = Arrays::new(Path::new("words"), vec![pictures, (array, bytes)]).unwrap();
-    let predictor = Predictor::new(&client, &*task, Precision::F32, n as u32, &Tuning::none()).unwrap();
+    let predictor = Predictor::new(client, &*task, Precision::F32, n as u32, &Tuning::none()).unwrap();
     let mut rows = Vec::new();
     let take = |arrays: Vec<bf16scope::data::NamedArray>| {
         let names: Vec<&str> = arrays.iter().map(|array| array.name.as_str()).collect();

@@ -31,7 +31,7 @@ impl Client {
 
     /// A client of this plugin, made with options of the plugin's own, such as `cpu_device_count`.
     pub fn with_options(plugin: &'static Plugin, options: &BTreeMap<String, Value>) -> Result<Client, PjrtError> {
-        Ok(Client { backend: Arc::new(PluginClient::new(plugin, options)?) })
+        Ok(Client::over(PluginClient::new(plugin, options)?))
     }
 }
 

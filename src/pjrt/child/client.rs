@@ -47,7 +47,7 @@ pub(super) fn open(platform: &Platform, setup: &Setup, spec: &ChildSpec) -> Resu
     let device =
         |(idx, description)| Device::new(description, Box::new(ChildDevice { child: Arc::clone(&child), idx }));
     let devices = descriptions.into_iter().enumerate().map(device).collect();
-    Ok(Client { backend: Arc::new(ChildClient { child, platform_name, platform_version, devices }) })
+    Ok(Client::over(ChildClient { child, platform_name, platform_version, devices }))
 }
 
 /// What the child says of a client or topology that it opened: number, name, version, devices.

@@ -42,7 +42,7 @@ impl Client {
         let devices = client.addressable_devices().iter().map(describe).collect();
         let excess_precision = keeps_excess_precision(&client)?;
         let _live = Live::new(HandleKind::Client);
-        Ok(Client { backend: Arc::new(XlaClient { client, devices, excess_precision, _live }) })
+        Ok(Client::over(XlaClient { client, devices, excess_precision, _live }))
     }
 }
 
