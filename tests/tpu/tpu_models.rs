@@ -47,9 +47,11 @@ fn bf16_needs_less(model: &Model, batch: i64, target: &str) {
 }
 
 #[test]
-#[ignore = "ci/long: two compiles of a ResNet for a TPU"]
-fn bf16_needs_less_memory_and_moves_fewer_bytes_than_f32_in_a_resnet_on_v3() {
-    bf16_needs_less(&small_resnet(), 64, "tpu-v3");
+#[ignore = "ci/long: four compiles of a ResNet for a TPU"]
+fn bf16_needs_less_memory_and_moves_fewer_bytes_than_f32_in_a_resnet() {
+    for target in ["tpu-v2", "tpu-v3"] {
+        bf16_needs_less(&small_resnet(), 64, target);
+    }
 }
 
 #[test]
@@ -58,7 +60,6 @@ fn bf16_needs_less_memory_and_moves_fewer_bytes_than_f32() {
     for target in ["tpu-v2", "tpu-v3"] {
         bf16_needs_less(&digits(), 1024, target);
     }
-    bf16_needs_less(&small_resnet(), 64, "tpu-v2");
     let batch = 1 << 27;
     let target: Target = "tpu-v2".parse().unwrap();
     let error = compile(&target, &training_step(&digits(), Precision::Bf16, batch), batch as usize).unwrap_err();
