@@ -18,7 +18,7 @@ pub fn client() -> &'static Client {
 }
 
 /// Programs that a client of the tests keeps.
-pub const KEPT: usize = 32;
+pub const KEPT: usize = 128;
 
 /// A client of the CPU plugin, or of the device named, for one test alone: it compiles whatever it is given.
 pub fn own_client() -> Client {
