@@ -14,6 +14,9 @@ PACKAGES = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "optax": "0.2
 
 # XLA's flag that allows it to leave out roundings.
 EXCESS = "xla_allow_excess_precision"
+# XLA's flag that names kinds of fusions which a library of kernels computes, sums among them. JAX sends the defaults of
+# its own jaxlib with every program, and those of 0.10.2 name some; by default our plugin has none.
+LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
 
 
 def said(names=PACKAGES):

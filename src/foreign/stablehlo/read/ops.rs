@@ -15,7 +15,7 @@ impl<'t> Builder<'_, 't> {
         &mut self,
         scope: &mut Scope<'t>,
         operation: &mut Operation<'t>,
-        operands: Vec<InstrId>,
+        mut operands: Vec<InstrId>,
         types: &[Shape],
     ) -> Option<Vec<InstrId>> {
         let short = match operation.name.strip_prefix("stablehlo.") {
@@ -43,6 +43,13 @@ impl<'t> Builder<'_, 't> {
             })
             .or_else(|| elementwise(short))?,
         };
+        if let [lhs, rhs] = operands[..]
+            && commutes(&op)
+            && self.is_constant(scope, lhs)
+            && !self.is_constant(scope, rhs)
+        {
+            operands.reverse();
+        }
         let changes = !changes_nothing(&op);
         let values = self.push(scope, op, &operands, types, operation.line)?;
         if let ([operand, ..], [value]) = (&operands[..], &values[..])
@@ -69,6 +76,18 @@ impl<'t> Builder<'_, 't> {
             "chlo.square" => self.push(scope, Op::Binary(BinaryOp::Multiply), &[operand; 2], types, operation.line),
             "chlo.erf" => self.push(scope, Op::Unary(UnaryOp::Erf), operands, types, operation.line),
             _ => None,
+        }
+    }
+
+    /// Whether a value is a constant, or one repeated.
+    fn is_constant(&self, scope: &Scope<'t>, id: InstrId) -> bool {
+        let computation = self.module.comp(scope.comp);
+        let instr = computation.instr(id);
+        let operand = instr.operands.first().map(|id| &computation.instr(*id).op);
+        match instr.op {
+            Op::Constant(_) => true,
+            Op::Broadcast { .. } => matches!(operand, Some(Op::Constant(_))),
+            _ => false,
         }
     }
 
@@ -191,6 +210,13 @@ impl<'t> Builder<'_, 't> {
         };
         (regions.next().is_none() && !types.is_empty()).then_some(op)
     }
+}
+
+/// Whether an op of two operands is one whose constants XLA's converter puts last. XLA fuses, and so sums, otherwise where
+/// they come first.
+fn commutes(op: &Op) -> bool {
+    use BinaryOp::{Add, And, Maximum, Minimum, Multiply, Or, Xor};
+    matches!(op, Op::Binary(Add | And | Maximum | Minimum | Multiply | Or | Xor))
 }
 
 /// Whether an op whose result has its first operand's shape is that operand.

@@ -36,6 +36,27 @@ fn an_op_knows_its_line_and_a_constant_is_written_once() {
 }
 
 #[test]
+fn constants_of_ops_that_commute_come_last() {
+    let operands = |op: &str| {
+        let body = format!(
+            "    %cst = stablehlo.constant dense<2.0> : tensor<f32>\n    \
+             %1 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<2xf32>\n    \
+             %0 = stablehlo.{op} %1, %arg0 : tensor<2xf32>\n{RETURN}"
+        );
+        let module = read(&function(&body), "m.mlir").unwrap();
+        let entry = module.entry();
+        let binary = entry.instructions.iter().find(|instr| matches!(instr.op, Op::Binary(_))).unwrap();
+        [0, 1].map(|place| entry.instr(binary.operands[place]).op.opcode().into_owned())
+    };
+    for op in ["add", "maximum", "minimum", "multiply"] {
+        assert_eq!(operands(op), ["parameter", "broadcast"], "{op}");
+    }
+    for op in ["subtract", "divide", "power"] {
+        assert_eq!(operands(op), ["broadcast", "parameter"], "{op}");
+    }
+}
+
+#[test]
 fn what_is_not_certain_is_left_to_xla() {
     assert!(is_read(&format!("    %0 = stablehlo.add %arg0, %arg1 : tensor<2xf32>\n{RETURN}")));
     for body in [
