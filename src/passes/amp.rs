@@ -21,6 +21,7 @@ mod policy;
 pub mod presets;
 mod report;
 mod rewrite;
+mod tables;
 mod unstored;
 
 pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach, Sums};

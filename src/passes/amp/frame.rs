@@ -41,6 +41,8 @@ pub(super) enum Origin {
     },
     /// A tuple taken apart and put together again.
     Tuple,
+    /// What a lookup reads in its table's place.
+    Barrier,
 }
 
 /// For an instruction that calls, what it calls now, in the order of its attributes; others call what they did.
@@ -151,7 +153,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             Some(Kind::FromLow) if self.is_low(self.values(id)[0]) => return self.made[original.operands[0].idx()],
             _ => {}
         }
-        let operands: Vec<InstrId> = (original.operands.iter().enumerate())
+        let mut operands: Vec<InstrId> = (original.operands.iter().enumerate())
             .map(|(place, &operand)| {
                 // As made, and not asked of each element of a tuple whose elements are taken out one by one.
                 let Some(node) = node else { return self.made[operand.idx()] };
@@ -159,6 +161,9 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 self.operand(operand, &wants)
             })
             .collect();
+        if node.is_some_and(|node| self.painted.rule[node as usize] == Rule::Lookup) {
+            operands[0] = self.barrier(original.operands[0], operands[0]);
+        }
         let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
         let op = self.op(id);
         let is_rounded = node.is_some_and(|node| self.painted.rule[node as usize] == Rule::Rounded);
@@ -177,6 +182,15 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             self.casts.insert(self.values(original.operands[0])[0], made);
         }
         made
+    }
+
+    /// A table as a lookup reads it.
+    fn barrier(&mut self, table: InstrId, made: InstrId) -> InstrId {
+        let shape = self.out.instr(made).shape.clone();
+        let sharding = self.out.instr(made).sharding.clone();
+        let instr = self.original.instr(table);
+        let (name, op) = (format!("{}.lookup", instr.name), Op::OptimizationBarrier);
+        self.push(Instruction { name, op, shape, operands: vec![made], sharding, ..plain(instr) }, Origin::Barrier)
     }
 
     /// The narrow value of an instruction that gives f32.
@@ -411,7 +425,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             let instr = &self.out.instructions[idx];
             let may_go = match &self.origins[idx] {
                 Origin::Original(id) => was_read[id.idx()] && is_pure(&instr.op),
-                Origin::Cast { .. } | Origin::Tuple => true,
+                Origin::Cast { .. } | Origin::Tuple | Origin::Barrier => true,
             };
             if !may_go || is_used[idx] {
                 is_used[idx] = true;

@@ -15,12 +15,15 @@
 //! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
 //!    readers read the narrow dtype (the cast moves up, unless that makes it larger), or where their operands are
 //!    narrow already (the cast back moves down, unless that makes it larger).
+//! 6. `tables` finds what becomes of tables with narrow rows, unless the policy keeps them: sums of rows are lowered, and
+//!    lookups marked.
 //!
 //! This is the order of TensorFlow's `auto_mixed_precision`, except for step 3, which TensorFlow does not need because
 //! it denies loss and optimizer ops outright, the second half of step 4, and step 5, where it lowers whatever is connected.
 
 use super::graph::{Graph, Kind, Node, NodeId, ValueId};
-use super::policy::{Accumulate, Boundary, Policy, Reach};
+use super::policy::{Accumulate, Boundary, Classes, Policy, Reach};
+use super::tables;
 use super::unstored::{Unstored, unstored};
 use crate::hlo::Op;
 use crate::hlo::ops::precision::Class;
@@ -48,6 +51,10 @@ pub(super) enum Rule {
     Rounded,
     /// It does not lie between allowed ops, or the policy does not reach it.
     OutOfReach,
+    /// It looks up rows of a table whose rows are narrow, behind a barrier.
+    Lookup,
+    /// It adds narrow rows, which are bf16 already, to zeros.
+    Rows,
     /// All that read it read the narrow dtype.
     ReadNarrow,
     /// What it reads is narrow already.
@@ -126,6 +133,9 @@ pub(super) fn paint(graph: &Graph<'_>, policy: &Policy, kind: RegionKind) -> Pai
             }
         }
         painter.lower_clear();
+        if policy.tables == Boundary::Lower {
+            painter.tables();
+        }
     }
     painter.out
 }
@@ -348,6 +358,19 @@ impl Painter<'_> {
             if !changed {
                 return;
             }
+        }
+    }
+
+    /// Step 6.
+    fn tables(&mut self) {
+        for node in tables::sums(self.graph, &self.out, &Classes::new(self.policy, self.graph.module)) {
+            self.out.low[node as usize] = true;
+            self.out.rule[node as usize] = Rule::Rows;
+            self.lower_results(node);
+        }
+        self.lower_clear();
+        for node in tables::lookups(self.graph, &self.out, self.kind) {
+            self.out.rule[node as usize] = Rule::Lookup;
         }
     }
 

@@ -20,6 +20,7 @@
 //! reach: between           # none, dots, between, all: which ops of class infer are lowered
 //! deny_spreads: false      # whether what is computed from a denied op stays f32
 //! unstored: keep           # or lower: values between two that are stored, which a fusion holds in registers
+//! tables: lower            # or keep: gradients of tables with narrow rows are f32, and lookups read the table as it is
 //! ```
 
 use crate::hlo::DType;
@@ -68,6 +69,9 @@ pub struct Policy {
     /// Whether values of ops of class infer that need not be stored may be lowered: what applies statistics, and what a
     /// single op reads that computes in f32.
     pub unstored: Boundary,
+    /// Whether what a TPU's compiler copies of tables whose rows are narrower than its tiles is made small: sums of rows
+    /// in bf16, lookups behind a barrier.
+    pub tables: Boundary,
 }
 
 /// The narrow dtype.
@@ -159,6 +163,7 @@ impl Default for Policy {
             reach: Reach::Between,
             deny_spreads: false,
             unstored: Boundary::Keep,
+            tables: Boundary::Lower,
         }
     }
 }
@@ -249,6 +254,7 @@ pub struct PolicyDocument {
     reach: Option<Reach>,
     deny_spreads: Option<bool>,
     unstored: Option<Boundary>,
+    tables: Option<Boundary>,
 }
 
 impl TryFrom<PolicyDocument> for Policy {
@@ -285,6 +291,7 @@ impl TryFrom<PolicyDocument> for Policy {
             reach: document.reach.unwrap_or(base.reach),
             deny_spreads: document.deny_spreads.unwrap_or(base.deny_spreads),
             unstored: document.unstored.unwrap_or(base.unstored),
+            tables: document.tables.unwrap_or(base.tables),
         };
         policy.check()?;
         Ok(policy)

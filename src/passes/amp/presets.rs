@@ -5,7 +5,7 @@
 //!
 //! | name | model | what it does here |
 //! | --- | --- | --- |
-//! | `default` | a network written for bf16 by hand, as in Flax | dots, convolutions and what lies between them and is stored; f32 within a norm, a softmax, a sum, and rounded where a value is stored |
+//! | `default` | a network written for bf16 by hand, as in Flax | dots, convolutions and what lies between them and is stored; f32 within a norm, a softmax, a sum, and rounded where a value is stored; tables of narrow rows as there |
 //! | `tf_amp` | TensorFlow's `auto_mixed_precision` with its oneDNN bf16 lists | dots, convolutions and what lies between them; what follows a denied op is f32 up to the next dot; `log`, `log-plus-one` and `rsqrt` are *infer*, and a sum does not make what follows it f32 (TensorFlow lists `Sum` and `Mean` as *infer*; its kernels accumulate in f32) |
 //! | `bf16_scope` | `tf.tpu.bfloat16_scope` | f32 variables read as bf16, everything between bf16; exponentials, logarithms and statistics are computed in f32 and rounded back; logits, loss and update f32. The scope ends where the loss begins, which is found by structure |
 //! | `O0` | Apex | nothing is lowered |
@@ -44,6 +44,7 @@ fn preset(name: &str) -> Result<Policy, PolicyError> {
             island: strings(&["reduce:add", "reduce-window:add", "reduce:multiply"]),
             deny_spreads: true,
             unstored: Boundary::Lower,
+            tables: Boundary::Keep,
             ..default
         },
         "bf16_scope" => scope,

@@ -209,6 +209,14 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
                 .to_string()
         }
         Rule::OutOfReach => "it does not lie between ops that are lowered".to_string(),
+        Rule::Lookup => {
+            "it reads rows that are narrower than a tile of a table that is read later, too; it does so behind a \
+                         barrier, so that a copy for it is not kept"
+                .to_string()
+        }
+        Rule::Rows => {
+            "it adds rows that are rounded already and narrower than a tile, and no more than the table has".to_string()
+        }
         Rule::ReadNarrow => "it commutes with rounding, and all that read it read the narrow dtype".to_string(),
         Rule::OfNarrow => "it commutes with rounding, and what it reads is narrow already".to_string(),
         Rule::WouldRound => "it commutes with rounding, and narrowing it would round for a reader of f32".to_string(),

@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use bf16scope::models::{ConfigError, yaml};
 use bf16scope::passes::amp::Policy;
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "preset",
     "dtype",
     "allow",
@@ -23,6 +23,7 @@ const KEYS: [&str; 17] = [
     "reach",
     "deny_spreads",
     "unstored",
+    "tables",
 ];
 
 const VALUES: [&str; 16] = [

@@ -188,6 +188,7 @@ fn policy(random: &mut SmallRng) -> Policy {
         policy.reach = [Reach::Dots, Reach::Between, Reach::All][random.random_range(0..3)];
         policy.deny_spreads = random.random_bool(0.5);
         policy.unstored = if random.random_bool(0.5) { Boundary::Keep } else { Boundary::Lower };
+        policy.tables = if random.random_bool(0.5) { Boundary::Keep } else { Boundary::Lower };
     }
     policy
 }

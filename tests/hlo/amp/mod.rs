@@ -7,3 +7,4 @@ pub mod oracle;
 mod partitioned;
 mod random;
 mod small;
+mod tables;

@@ -1,0 +1,167 @@
+//! Tables with narrow rows: which lookups read them behind a barrier, and which sums of rows are bf16.
+
+use super::oracle::run;
+use bf16scope::hlo::{Module, text};
+use bf16scope::passes::amp::{self, Boundary, LowDType, LoweringReport, Policy};
+use expect_test::{Expect, expect};
+
+/// A step of a network that looks up `n` rows of a table: their product with weights, whose squares are the loss, and an
+/// update of the table by the gradient, `update`.
+fn step(header: &str, [rows, width, n]: [i64; 3], update: &str) -> Module {
+    let source = format!(
+        "HloModule step{header}
+
+add {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT sum = f32[] add(a, b)
+}}
+
+ENTRY main {{
+  table = f32[{rows},{width}] parameter(0)
+  ids = s32[{n},1] parameter(1)
+  weights = f32[{width},8] parameter(2)
+  looked_up = f32[{n},{width}] gather(table, ids), offset_dims={{1}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=1, slice_sizes={{1,{width}}}
+  outputs = f32[{n},8] dot(looked_up, weights), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  squares = f32[{n},8] multiply(outputs, outputs)
+  zero = f32[] constant(0)
+  loss = f32[] reduce(squares, zero), dimensions={{0,1}}, to_apply=add
+  of_rows = f32[{n},{width}] dot(outputs, weights), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  zeros = f32[{rows},{width}] broadcast(zero), dimensions={{}}
+  gradient = f32[{rows},{width}] scatter(zeros, ids, of_rows), update_window_dims={{1}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
+{update}
+  ROOT results = (f32[], f32[{rows},{width}]) tuple(loss, new)
+}}
+"
+    );
+    text::parse(&source, "step.hlo").unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// An update that reads the gradient twice, as those of Adagrad and Adam do.
+fn squared([rows, width, _]: [i64; 3]) -> String {
+    format!(
+        "  squared = f32[{rows},{width}] multiply(gradient, gradient)
+  scaled = f32[{rows},{width}] multiply(gradient, squared)
+  new = f32[{rows},{width}] subtract(table, scaled)"
+    )
+}
+
+fn lowered(module: &Module, policy: &Policy) -> (Module, LoweringReport) {
+    amp::run(module, policy).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What the lookup reads, and what the sum of rows gives.
+fn tables(module: &Module) -> (String, String) {
+    let entry = module.entry();
+    let of = |name: &str| entry.instructions.iter().find(|instr| instr.name == name).unwrap();
+    let read = entry.instr(of("looked_up").operands[0]);
+    (read.op.opcode().into_owned(), of("gradient").shape.dtype().unwrap().to_string())
+}
+
+fn check(policy: &Policy, sizes: [i64; 3], lookup: &str, sum: &str) {
+    let (module, _) = lowered(&step("", sizes, &squared(sizes)), policy);
+    assert_eq!(tables(&module), (lookup.to_string(), sum.to_string()), "{sizes:?}");
+}
+
+#[test]
+fn a_lookup_of_narrow_rows_reads_behind_a_barrier_and_its_gradient_is_summed_in_bf16() {
+    let sizes = [300, 64, 40];
+    let (module, report) = lowered(&step("", sizes, &squared(sizes)), &Policy::default());
+    let lines = |expected: Expect| {
+        let text = text::print(&module, &text::PrintOptions::default());
+        let of_tables = text.lines().filter(|line| line.contains("[300,64]") && line.starts_with("  "));
+        let shown: Vec<&str> = of_tables.map(|line| line.split("), ").next().unwrap_or_default().trim()).collect();
+        expected.assert_eq(&shown.join("\n"));
+    };
+    lines(expect![[r#"
+        table = f32[300,64]{1,0} parameter(0)
+        table.lookup = f32[300,64]{1,0} opt-barrier(table)
+        zeros = bf16[300,64]{1,0} broadcast(zero.bf16
+        gradient = bf16[300,64]{1,0} scatter(zeros, ids, of_rows
+        gradient.f32 = f32[300,64]{1,0} convert(gradient)
+        squared = f32[300,64]{1,0} multiply(gradient.f32, gradient.f32)
+        scaled = f32[300,64]{1,0} multiply(gradient.f32, squared)
+        new = f32[300,64]{1,0} subtract(table, scaled)
+        ROOT results = (f32[], f32[300,64]{1,0}) tuple(loss, new)"#]]);
+    let rule = |name: &str| report.explain(name)[0].rule.clone();
+    assert_eq!(
+        rule("looked_up"),
+        "it reads rows that are narrower than a tile of a table that is read later, too; it does so behind a barrier, so \
+         that a copy for it is not kept"
+    );
+    assert_eq!(
+        rule("gradient"),
+        "it adds rows that are rounded already and narrower than a tile, and no more than the table has"
+    );
+}
+
+#[test]
+fn only_tables_whose_rows_leave_tiles_half_empty_are_touched() {
+    let default = Policy::default();
+    check(&default, [300, 96, 40], "opt-barrier", "bf16");
+    check(&default, [300, 128, 40], "parameter", "f32");
+    check(&default, [300, 256, 40], "parameter", "f32");
+    // Two tiles a row, of which one is half empty.
+    check(&default, [300, 192, 40], "opt-barrier", "bf16");
+    // Transposed they take as much.
+    check(&default, [300, 127, 40], "parameter", "f32");
+    check(&default, [64, 64, 40], "parameter", "f32");
+    // As many rows as there are, and more.
+    check(&default, [300, 64, 300], "opt-barrier", "bf16");
+    check(&default, [300, 64, 301], "parameter", "f32");
+}
+
+#[test]
+fn policies_keep_tables() {
+    let sizes = [300, 64, 40];
+    for name in ["bf16_scope", "O1", "O2"] {
+        check(&Policy::preset(name).unwrap(), sizes, "opt-barrier", "bf16");
+    }
+    for name in ["tf_amp", "O0"] {
+        check(&Policy::preset(name).unwrap(), sizes, "parameter", "f32");
+    }
+    check(&Policy { tables: Boundary::Keep, ..Policy::default() }, sizes, "parameter", "f32");
+    // A sum in f16 may be infinite; one that a list, a name or devices keep stays f32.
+    check(&Policy { dtype: LowDType::F16, ..Policy::default() }, sizes, "opt-barrier", "f32");
+    check(&Policy { island: vec!["scatter:add".to_string()], ..Policy::default() }, sizes, "opt-barrier", "f32");
+    check(&Policy { keep: vec!["gradient".to_string()], ..Policy::default() }, sizes, "opt-barrier", "f32");
+    let split = step(", num_partitions=8", sizes, &squared(sizes));
+    assert_eq!(tables(&lowered(&split, &Policy::default()).0), ("opt-barrier".to_string(), "f32".to_string()));
+}
+
+#[test]
+fn what_else_reads_a_table_and_its_gradient_decides() {
+    let default = Policy::default();
+    let with = |update: &str| tables(&lowered(&step("", [300, 64, 40], update), &default).0);
+    let is = |lookup: &str, sum: &str| (lookup.to_string(), sum.to_string());
+    // SGD reads the gradient once.
+    let sgd = "  rate = f32[] constant(0.1)
+  rates = f32[300,64] broadcast(rate), dimensions={}
+  scaled = f32[300,64] multiply(gradient, rates)
+  new = f32[300,64] subtract(table, scaled)";
+    assert_eq!(with(sgd), is("opt-barrier", "f32"));
+    // Nothing but the lookup reads the table.
+    let without = "  squared = f32[300,64] multiply(gradient, gradient)
+  new = f32[300,64] multiply(gradient, squared)";
+    assert_eq!(with(without), is("parameter", "bf16"));
+    // The rows that were looked up are read in f32, too.
+    let in_f32 = "  exponential = f32[40,64] exponential(looked_up)
+  added = f32[300,64] scatter(table, ids, exponential), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
+  new = f32[300,64] multiply(added, gradient)";
+    assert_eq!(with(in_f32), is("parameter", "f32"));
+}
+
+/// With the sum in f32, nothing of what is computed changes.
+#[test]
+fn a_barrier_changes_no_bit() {
+    let sizes = [300, 64, 40];
+    let module = step("", sizes, &squared(sizes));
+    let island = |tables| Policy { tables, island: vec!["scatter:add".to_string()], ..Policy::default() };
+    let floats = |n: usize| (0..n).flat_map(|i| ((i * 37 % 101) as f32 / 101.0 - 0.5).to_le_bytes()).collect();
+    let ids = (0..40i32).flat_map(|i| (i * i % 300).to_le_bytes()).collect();
+    let arguments: Vec<Vec<u8>> = vec![floats(300 * 64), ids, floats(64 * 8)];
+    let [behind, as_given] =
+        [Boundary::Lower, Boundary::Keep].map(|tables| run(&lowered(&module, &island(tables)).0, &arguments));
+    assert_eq!(behind, as_given);
+    assert!(behind.iter().any(|(_, values)| values.iter().any(|value| *value != 0.0)));
+}
