@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use bf16scope::data::npz::NpzReader;
-use bf16scope::data::{Arrays, CsvSpec, DataError, Dataset, Feature, Loader, Source as _, csv, idx, npz};
+use bf16scope::data::{Arrays, DataError, Feature, Loader, Source as _, csv, idx, npz};
 use bf16scope::hlo::DType;
 use bf16scope::models::yaml;
 use bf16scope::passes::amp::Policy;
@@ -45,8 +45,6 @@ fuzz_target!(|bytes: &[u8]| {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), bytes).expect("it is writable");
     let _ = read_arrays(file.path());
-    let spec = CsvSpec { feature_dims: vec![2], n_classes: 3, scale: 1.0 };
-    let _ = Dataset::read_csv(file.path(), &spec).map_err(|error| error.to_string());
     let features = [Feature::compute("x", [2]), Feature::exact("y", DType::S8, []).label().below(3)];
     check(csv::read(file.path(), &features, 1.0));
     check(idx::read(&[("x", file.path())]));
