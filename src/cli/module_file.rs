@@ -12,7 +12,7 @@ use super::child::this_program;
 use crate::files;
 use crate::foreign::{self, Kind};
 use crate::hlo::devices::devices_of_compiled;
-use crate::hlo::proto;
+use crate::hlo::proto::{self, ProtoError};
 use crate::hlo::verify::verify;
 use crate::hlo::{Module, text};
 use crate::pjrt::Setup;
@@ -133,6 +133,10 @@ pub(super) fn decode(path: &Path) -> anyhow::Result<Module> {
             Ok(module) => module,
             Err(error) => match foreign::of_proto(&bytes) {
                 Some(other) => bail!("{shown} is {other}"),
+                // It is a proto, and something is wrong in it.
+                None if !matches!(error, ProtoError::Wire(_)) => {
+                    return Err(error).with_context(|| format!("{shown}: the proto holds no module"));
+                }
                 None => {
                     return Err(error).with_context(|| {
                         format!(
@@ -211,6 +215,9 @@ mod tests {
             error.starts_with("./m.txt holds no HLO: it neither begins with `HloModule` or as StableHLO"),
             "{error}"
         );
+        // A name and nothing more.
+        let error = loaded("m.pb", b"\n\x01m").unwrap_err();
+        assert!(error.starts_with("./m.pb: the proto holds no module: "), "{error}");
         let error = loaded("m.hlo", b"HloModule m\nENTRY m {\n  x = f32[ parameter(0)\n}").unwrap_err();
         assert!(error.starts_with("./m.hlo:3:12: found `parameter`"), "{error}");
         let error = loaded("m.txt", b"HloModule m\n\xff").unwrap_err();

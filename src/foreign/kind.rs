@@ -64,6 +64,15 @@ const NPZ: Other = Other { what: "arrays in an .npz archive, without a program",
 const ZIP: Other = Other { what: "a zip archive", export: FROM_JAX };
 const TFLITE: Other = Other { what: "a model in TensorFlow Lite", export: FROM_TENSORFLOW };
 const GZIP: Other = Other { what: "compressed (gzip)", export: "unpack it first: `gunzip FILE`" };
+const UTF16: Other = Other {
+    what: "text in UTF-16, as PowerShell's `>` writes it",
+    export: "write it in UTF-8: from the program that makes it, or in PowerShell by `Get-Content FILE | Set-Content -Encoding \
+             utf8NoBOM NEW`",
+};
+const MARKED: Other = Other {
+    what: "text that begins with a byte order mark",
+    export: "write it without: `sed '1s/^\\xEF\\xBB\\xBF//' FILE > NEW`",
+};
 const LLVM: Other = Other { what: "LLVM bitcode", export: FROM_JAX };
 
 /// How many of a file's first bytes [`Kind::of`] looks at, but for archives and JAX's files.
@@ -143,6 +152,8 @@ fn by_magic(bytes: &[u8]) -> Option<Other> {
         [_, _, _, _, b'T', b'F', b'L', b'3', ..] => TFLITE,
         [0x1f, 0x8b, ..] => GZIP,
         [b'B', b'C', 0xc0, 0xde, ..] => LLVM,
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => UTF16,
+        [0xef, 0xbb, 0xbf, ..] => MARKED,
         // A protocol, then a dict, a tuple or a long number: torch's magic.
         [0x80, 2..=5, b'}' | b'c' | b'(' | b'.' | 0x8a | 0x95, ..] => PICKLE,
         [_, _, _, _, _, 0, 0, 0, b'{', b'"', ..] => SAFETENSORS,
@@ -280,6 +291,8 @@ mod tests {
             (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a pickle, as older PyTorch saves weights"),
             (b"\x40\0\0\0\0\0\0\0{\"w\":{", "weights in safetensors, without a program"),
             (b"\x1f\x8b\x08", "compressed (gzip)"),
+            (b"\xff\xfem\0o\0d\0u\0l\0e\0", "text in UTF-16, as PowerShell's `>` writes it"),
+            (b"\xef\xbb\xbfHloModule m", "text that begins with a byte order mark"),
             // ir_version 8, producer, graph, opset.
             (b"\x08\x08\x12\x07pytorch\x3a\x02\x0a\0\x42\x02\x10\x11", "a model in ONNX"),
             (b"\x08\x01\x12\x04\x0a\x02\x10\x01", "a SavedModel of TensorFlow"),

@@ -8,8 +8,6 @@
 
 use std::fmt;
 
-use prost::Message as _;
-
 use super::ops::ReplicaGroups;
 use super::proto::attributes::take_groups;
 use super::proto::messages::HloInstructionProto;
@@ -187,9 +185,7 @@ const OVER_DEVICES: [&str; 5] = ["all-gather", "all-gather-start", "all-reduce-s
 /// What the IR does not model of an instruction, whichever form it came in; `None` for what has no form as a message,
 /// which encoding reports.
 pub(super) fn as_proto(opcode: &str, instr: &Instruction) -> Option<HloInstructionProto> {
-    let mut proto = HloInstructionProto::decode(instr.unmodelled.proto.as_slice()).ok()?;
-    unmodelled::to_proto(opcode, &instr.unmodelled.attributes, &mut proto).ok()?;
-    Some(proto)
+    unmodelled::message(opcode, &instr.unmodelled).ok()
 }
 
 fn of_groups(groups: &ReplicaGroups) -> Option<i64> {

@@ -6,7 +6,8 @@
 //!
 //! Source: `PrintExtraAttributesImpl` and `ToProto` of each instruction class in XLA's `hlo_instructions.cc`.
 
-use super::Op;
+use prost::Message as _;
+
 use super::ops::ReplicaGroups;
 use super::proto::attributes::{encode_groups, take_groups};
 use super::proto::messages::{
@@ -18,6 +19,7 @@ use super::text::lex::{Cursor, Read};
 use super::text::number::escape;
 use super::text::op::{BEFORE_API_VERSION, BEFORE_TARGET};
 use super::text::print::METADATA;
+use super::{Op, Unmodelled};
 
 mod annotations;
 mod lost;
@@ -177,15 +179,30 @@ fn metadata_text(metadata: &OpMetadata) -> String {
     parts.join(" ")
 }
 
+/// Why there is no message of what the IR does not model.
+#[derive(Debug)]
+pub(super) enum NoMessage {
+    /// The bytes that are kept are none.
+    Wire(prost::DecodeError),
+    /// The name of the first attribute that has no row here, or whose value is not what its row reads.
+    Attribute(String),
+}
+
+/// The message of what the IR does not model of an instruction. One that came from a proto has it whole, and its text
+/// attributes say the same once more; of one that came from text they are all there is.
+pub(super) fn message(opcode: &str, kept: &Unmodelled) -> Result<HloInstructionProto, NoMessage> {
+    let mut proto = HloInstructionProto::decode(kept.proto.as_slice()).map_err(NoMessage::Wire)?;
+    if kept.proto.is_empty() {
+        to_proto(opcode, &kept.attributes, &mut proto).map_err(NoMessage::Attribute)?;
+    }
+    Ok(proto)
+}
+
 /// Sets the fields that text attributes mean.
 ///
 /// # Errors
 /// The name of the first attribute that has no row here, or whose value is not what its row reads.
-pub(super) fn to_proto(
-    opcode: &str,
-    attributes: &[(String, String)],
-    proto: &mut HloInstructionProto,
-) -> Result<(), String> {
+fn to_proto(opcode: &str, attributes: &[(String, String)], proto: &mut HloInstructionProto) -> Result<(), String> {
     for (name, text) in attributes {
         let mut value = Cursor::new(text);
         let known = set_field(opcode, name, &mut value, proto).and_then(|known| {
@@ -328,6 +345,9 @@ fn set_metadata(value: &mut Cursor<'_>, metadata: &mut OpMetadata) -> Read<()> {
 mod tests {
     use super::*;
     use crate::hlo::proto::messages::{CollectiveDeviceListProto, ReplicaGroup};
+    use crate::hlo::proto::{decode, encode};
+    use crate::hlo::text::parse;
+    use crate::hlo::verify;
 
     /// Messages whose every field has a text, and that text.
     fn samples() -> Vec<(&'static str, HloInstructionProto, &'static str)> {
@@ -403,6 +423,23 @@ mod tests {
             assert_eq!(to_proto(opcode, &attributes, &mut back), Ok(()));
             assert_eq!(back, proto, "{opcode}");
         }
+    }
+
+    #[test]
+    fn what_came_from_a_proto_is_not_said_twice() {
+        for (opcode, proto, _) in samples() {
+            let kept = Unmodelled { attributes: to_text(opcode, &proto), proto: proto.encode_to_vec() };
+            assert_eq!(message(opcode, &kept).unwrap(), proto, "{opcode}");
+        }
+    }
+
+    #[test]
+    fn a_permutation_of_a_proto_verifies_as_that_of_its_text() {
+        let text = "HloModule m, num_partitions=2\n\nENTRY main {\n  x = f32[4]{0} parameter(0)\n  ROOT y = f32[4]{0} \
+                    collective-permute(x), channel_id=1, source_target_pairs={{0,1},{1,0}}\n}\n";
+        let module = parse(text, "m.hlo").unwrap();
+        let decoded = decode::from_bytes(&encode::to_bytes(&module).unwrap()).unwrap();
+        assert_eq!([&module, &decoded].map(verify), [Ok(()), Ok(())]);
     }
 
     #[test]

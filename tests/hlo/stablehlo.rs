@@ -166,6 +166,24 @@ fn shardings_survive_being_written() {
     }
 }
 
+/// Ops that the IR carries as they are, and an algorithm of a product.
+const CARRIED: &str = "HloModule carried
+
+ENTRY main {
+  x = f32[4,4]{1,0} parameter(0)
+  full = c64[4,3]{1,0} fft(x), fft_type=RFFT, fft_length={4}
+  back = f32[4,4]{1,0} fft(full), fft_type=IRFFT, fft_length={4}
+  square = c64[4,4]{1,0} complex(x, back)
+  plane = c64[4,4]{1,0} fft(square), fft_type=FFT, fft_length={4,4}
+  matrix = f32[3,3]{1,0} constant({{4,1,0},{1,4,1},{0,1,4}})
+  factor = f32[3,3]{1,0} cholesky(matrix), lower=true
+  solved = f32[3,3]{1,0} triangular-solve(factor, matrix), left_side=true, lower=true, unit_diagonal=false, transpose_a=TRANSPOSE
+  top = (f32[4,2]{1,0}, s32[4,2]{1,0}) topk(x), k=2, largest=true
+  low = f32[4,4]{1,0} dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}, algorithm=dot_bf16_bf16_f32_x3
+  ROOT all = (f32[4,4]{1,0}, c64[4,4]{1,0}, f32[3,3]{1,0}, (f32[4,2]{1,0}, s32[4,2]{1,0}), f32[4,4]{1,0}) tuple(back, plane, solved, top, low)
+}
+";
+
 /// A small module of each op, what the models are, what JAX and TensorFlow export.
 fn modules() -> Vec<Module> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -178,6 +196,7 @@ fn modules() -> Vec<Module> {
     for name in ["oracle_jax/encoder_forward", "oracle_tf/mlp_bf16", "stablehlo/mlp"] {
         modules.push(proto(&root.join(format!("tests/data/{name}.hlo.pb"))));
     }
+    modules.push(text::parse(CARRIED, "carried").unwrap());
     modules
 }
 
@@ -206,6 +225,7 @@ fn what_is_written_is_read_and_computes_the_same() {
     println!("{n_written} written; refused:\n{}", refused.join("\n"));
     assert!(refused.iter().all(|error| error.contains("StableHLO has no ")), "{refused:?}");
     assert!(n_written > 3 * refused.len(), "{n_written} written, refused: {refused:#?}");
+    assert!(stablehlo::write(&text::parse(CARRIED, "carried").unwrap()).is_ok());
 }
 
 #[test]
@@ -227,6 +247,26 @@ fn what_has_no_hlo_is_said_with_its_line() {
     assert!(error.contains("`main`"), "{error}");
     let error = refused(&format!("module @m {{{}", "{".repeat(100_000)));
     assert!(!error.is_empty());
+}
+
+/// What a custom call says of layouts, of memory and to its back end is XLA's again after both ways.
+#[test]
+fn a_custom_call_keeps_its_words() {
+    let module = text::parse(
+        "HloModule m\n\nENTRY main {\n  x = f32[4,3]{1,0} parameter(0)\n  ROOT y = (f32[4,3]{0,1}, f32[3]{0}) \
+         custom-call(x), custom_call_target=\"f\", operand_layout_constraints={f32[4,3]{0,1}}, \
+         output_to_operand_aliasing={{0}: (0, {})}, api_version=API_VERSION_TYPED_FFI, backend_config={index = 0 : ui64}\n}\n",
+        "m",
+    );
+    let module = module.unwrap();
+    let back = read(stablehlo::write(&module).unwrap().text.as_bytes(), "m.mlir").unwrap();
+    let calls = [&module, &back].map(|module| {
+        let entry = module.entry();
+        let call = entry.instructions.iter().find(|instr| matches!(instr.op, Op::CustomCall(_))).unwrap();
+        let aliasing = call.unmodelled.attributes.iter().find(|(name, _)| name == "output_to_operand_aliasing");
+        (call.op.clone(), call.shape.clone(), call.backend_config.clone(), aliasing.cloned())
+    });
+    assert_eq!(calls[0], calls[1]);
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use super::{KEEP_HLO, constant};
 use crate::hlo::ops::{
-    AllReduce, BatchNorm, BinaryOp, CompareKind, Convolution, ConvolutionDims, CustomCall, DotDims, GatherDims, PadDim,
+    AllReduce, BatchNorm, BinaryOp, CompareKind, Convolution, ConvolutionDims, DotDims, GatherDims, PadDim,
     PrecisionConfig, ReplicaGroups, RngAlgorithm, ScatterDims, SliceDim, UnaryOp, WindowDim,
 };
 use crate::hlo::{Instruction, Op, Shape};
 
-use super::types::escaped;
+use super::calls::{self, custom_call};
 
 /// An operation's name, and its attributes, each `name = value`.
 pub(super) struct Mnemonic {
@@ -16,7 +16,7 @@ pub(super) struct Mnemonic {
 }
 
 /// What is missing, and what to do.
-type Missing = (String, &'static str);
+pub(super) type Missing = (String, &'static str);
 
 /// What an instruction is in StableHLO. `lhs` is the shape of its first operand.
 pub(super) fn mnemonic(instr: &Instruction, lhs: Option<&Shape>) -> Result<Mnemonic, Missing> {
@@ -64,7 +64,8 @@ pub(super) fn mnemonic(instr: &Instruction, lhs: Option<&Shape>) -> Result<Mnemo
         Op::Scatter { dims, .. } => ("scatter", scatter(dims)),
         Op::Dot { dims, precision: config } => {
             let mut said = vec![dot(dims)];
-            said.extend(precision(config)?);
+            said.extend(precision(config));
+            said.extend(config.algorithm.as_deref().map(algorithm).transpose()?);
             ("dot_general", said)
         }
         Op::Convolution(convolution) => ("convolution", conv(convolution)?),
@@ -82,10 +83,13 @@ pub(super) fn mnemonic(instr: &Instruction, lhs: Option<&Shape>) -> Result<Mnemo
         // By one of two values, or by a number.
         Op::Conditional(_) if lhs.and_then(Shape::dtype) == Some(crate::hlo::DType::Pred) => ("if", vec![]),
         Op::Conditional(_) => ("case", vec![]),
-        Op::CustomCall(call) => ("custom_call", custom_call(call, &instr.backend_config)?),
+        Op::CustomCall(call) => ("custom_call", custom_call(call, instr)?),
         Op::AllReduce(all_reduce) => ("all_reduce", all_reduced(all_reduce)?),
         Op::OptimizationBarrier => ("optimization_barrier", vec![]),
-        Op::Opaque(opaque) => return Err(missing(&format!("`{}` that bf16scope can write", opaque.opcode))),
+        Op::Opaque(opaque) => {
+            let (name, attributes) = calls::opaque(opaque, instr)?;
+            return Ok(Mnemonic { name: name.to_string(), attributes });
+        }
         Op::Parameter { .. } | Op::Tuple | Op::GetTupleElement { .. } => {
             return Err(missing(&format!("`{}`", instr.op.opcode())));
         }
@@ -93,7 +97,7 @@ pub(super) fn mnemonic(instr: &Instruction, lhs: Option<&Shape>) -> Result<Mnemo
     Ok(Mnemonic { name: format!("stablehlo.{name}"), attributes })
 }
 
-fn missing(what: &str) -> Missing {
+pub(super) fn missing(what: &str) -> Missing {
     (what.to_string(), KEEP_HLO)
 }
 
@@ -121,7 +125,7 @@ fn plain(values: &[i64]) -> String {
 }
 
 /// `name = array<i64: 1, 2>`.
-fn ints(name: &str, values: &[i64]) -> String {
+pub(super) fn ints(name: &str, values: &[i64]) -> String {
     match values {
         [] => format!("{name} = array<i64>"),
         values => format!("{name} = array<i64: {}>", plain(values)),
@@ -192,13 +196,30 @@ fn dot(dims: &DotDims) -> String {
     )
 }
 
-fn precision(config: &PrecisionConfig) -> Result<Option<String>, Missing> {
-    if let Some(algorithm) = &config.algorithm {
-        return Err(missing(&format!("algorithm `{algorithm}` that bf16scope can write")));
-    }
+/// `dot_bf16_bf16_f32_x3` in StableHLO's words: types of both sides and of the sum, and how many products make one.
+///
+/// # Source
+/// `ConvertDotAlgorithm` of XLA's `attribute_importer.cc`.
+fn algorithm(name: &str) -> Result<String, Missing> {
+    let unknown = || missing(&format!("algorithm `{name}` that bf16scope can write"));
+    let parts: Vec<&str> = name.split('_').skip(1).collect();
+    let (&[lhs, rhs, sum], n) = match &parts[..] {
+        [lhs, rhs, sum] => (&[*lhs, *rhs, *sum], "1"),
+        [lhs, rhs, sum, times] => (&[*lhs, *rhs, *sum], times.strip_prefix('x').ok_or_else(unknown)?),
+        // Any f8 is no type of StableHLO.
+        _ => return Err(unknown()),
+    };
+    Ok(format!(
+        "algorithm = #stablehlo.dot_algorithm<lhs_precision_type = {lhs}, rhs_precision_type = {rhs}, accumulation_type = \
+         {sum}, lhs_component_count = 1, rhs_component_count = 1, num_primitive_operations = {n}, \
+         allow_imprecise_accumulation = false>"
+    ))
+}
+
+fn precision(config: &PrecisionConfig) -> Option<String> {
     let one = |p: &crate::hlo::ops::OperandPrecision| format!("#stablehlo<precision {}>", p.name().to_uppercase());
     let all = config.operand_precision.iter().map(one).collect::<Vec<_>>().join(", ");
-    Ok((!config.operand_precision.is_empty()).then(|| format!("precision_config = [{all}]")))
+    (!config.operand_precision.is_empty()).then(|| format!("precision_config = [{all}]"))
 }
 
 fn conv(convolution: &Convolution) -> Result<Vec<String>, Missing> {
@@ -215,7 +236,10 @@ fn conv(convolution: &Convolution) -> Result<Vec<String>, Missing> {
         format!("feature_group_count = {feature_group_count} : i64"),
         format!("batch_group_count = {batch_group_count} : i64"),
     ];
-    said.extend(precision(config)?);
+    if let Some(algorithm) = &config.algorithm {
+        return Err(missing(&format!("algorithm `{algorithm}` of a convolution")));
+    }
+    said.extend(precision(config));
     Ok(said)
 }
 
@@ -283,22 +307,6 @@ fn select_and_scatter(window: &[WindowDim]) -> Result<Vec<String>, Missing> {
 fn batch_norm(norm: &BatchNorm) -> Vec<String> {
     let BatchNorm { epsilon, feature_index } = norm;
     vec![format!("epsilon = 0x{:08X} : f32", epsilon.to_bits()), format!("feature_index = {feature_index} : i64")]
-}
-
-fn custom_call(call: &CustomCall, backend_config: &str) -> Result<Vec<String>, Missing> {
-    if !call.called.is_empty() {
-        return Err(missing("custom call that applies computations"));
-    }
-    let is_default = |shape: &Shape| shape.as_array().is_none_or(|_| *shape == shape.with_default_layout());
-    if !call.operand_layouts.iter().all(is_default) {
-        return Err(missing("custom call with layouts of its own that bf16scope can write"));
-    }
-    Ok(vec![
-        format!("call_target_name = \"{}\"", escaped(&call.target)),
-        format!("has_side_effect = {}", call.has_side_effect),
-        format!("api_version = {} : i32", call.api_version),
-        format!("backend_config = \"{}\"", escaped(backend_config)),
-    ])
 }
 
 fn all_reduced(all_reduce: &AllReduce) -> Result<Vec<String>, Missing> {

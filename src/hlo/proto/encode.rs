@@ -9,7 +9,8 @@
 use super::messages::*;
 use super::order::dependencies_first;
 use super::{ProtoError, WireError, op, shape, sharding};
-use crate::hlo::{self, unmodelled};
+use crate::hlo;
+use crate::hlo::unmodelled::{self, NoMessage};
 use crate::hlo::{AliasKind, CompId, Computation, InstrId, Instruction, Module, Shape, StackFrames};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, message};
@@ -241,12 +242,12 @@ fn instruction(
 ) -> Result<HloInstructionProto, ProtoError> {
     let instr = computation.instr(id);
     let place = format!("{}/{}", computation.name, instr.name);
-    let mut proto = HloInstructionProto::decode(instr.unmodelled.proto.as_slice()).map_err(WireError::new)?;
-    if instr.unmodelled.proto.is_empty() {
-        unmodelled::to_proto(&instr.op.opcode(), &instr.unmodelled.attributes, &mut proto).map_err(|name| {
+    let mut proto = unmodelled::message(&instr.op.opcode(), &instr.unmodelled).map_err(|error| match error {
+        NoMessage::Wire(error) => ProtoError::from(WireError::new(error)),
+        NoMessage::Attribute(name) => {
             ProtoError::Unsupported { place: place.clone(), what: format!("a proto for the text attribute {name}") }
-        })?;
-    }
+        }
+    })?;
     proto.name = instr.name.clone();
     proto.opcode = instr.op.opcode().into_owned();
     proto.shape = Some(shape::encode(&instr.shape));

@@ -13,6 +13,17 @@ impl WireError {
     }
 }
 
+/// What to do about a literal without elements: TensorFlow writes such modules.
+fn left_out(n_found: usize) -> &'static str {
+    match n_found {
+        0 => {
+            "; help: whoever wrote the module left the constants' values out, as TensorFlow's stage \
+             `optimized_hlo_proto_serialized` does: ask for `hlo_serialized`"
+        }
+        _ => "",
+    }
+}
+
 /// A module that is not one, or that holds what this crate cannot represent.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -97,7 +108,7 @@ pub enum ProtoError {
         what: &'static str,
     },
     /// A literal that does not hold what its shape says.
-    #[error("{place}: literal of shape {shape} holds {found} elements, expected {expected}")]
+    #[error("{place}: literal of shape {shape} holds {found} elements, expected {expected}{}", left_out(*found))]
     LiteralSize {
         /// Computation and instruction.
         place: String,

@@ -245,5 +245,12 @@ mod tests {
         proto.s32s.pop();
         let error = decode(proto, "main/c").unwrap_err();
         assert_eq!(error.to_string(), "main/c: literal of shape s32[3]{0} holds 2 elements, expected 3");
+        let mut proto = encode(&Literal::from_elements([1], &[1i32]), "here").unwrap();
+        proto.s32s.clear();
+        assert_eq!(
+            decode(proto, "main/c").unwrap_err().to_string(),
+            "main/c: literal of shape s32[1]{0} holds 0 elements, expected 1; help: whoever wrote the module left the \
+             constants' values out, as TensorFlow's stage `optimized_hlo_proto_serialized` does: ask for `hlo_serialized`"
+        );
     }
 }

@@ -12,6 +12,7 @@ pub(super) mod forms;
 mod frames;
 pub(super) mod lex;
 mod literal;
+mod names;
 pub(super) mod number;
 pub(super) mod op;
 mod parse;

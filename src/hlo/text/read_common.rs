@@ -2,6 +2,7 @@
 
 use super::forms::small_int;
 use super::lex::{Cursor, Read};
+use super::names::Names;
 use crate::hlo::Metadata;
 
 /// `{a="b",c={"d":1}}`.
@@ -24,13 +25,17 @@ pub(super) fn frontend_attributes(value: &mut Cursor<'_>) -> Read<Vec<(String, S
 }
 
 /// `{op_type="…" op_name="…" source_file="…" source_line=3 stack_frame_id=2}`. Returns what else stands there, verbatim.
+///
+/// No field comes twice: XLA refuses that too.
 pub(super) fn metadata(value: &mut Cursor<'_>, metadata: &mut Metadata) -> Read<Vec<String>> {
     let mut rest = Vec::new();
+    let mut names = Names::default();
     value.expect("{")?;
     while !value.eat("}") {
         value.skip_blank();
         let start = value.pos;
         let name = value.word("a metadata field or `}`")?;
+        names.insert(name, "metadata field", start)?;
         value.expect("=")?;
         match name {
             "op_type" => metadata.op_type = value.string()?,

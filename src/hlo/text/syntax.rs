@@ -3,8 +3,8 @@
 
 use super::error::ParseErrorKind;
 use super::lex::{Cursor, Fault, Read, Span};
+use super::names::Names;
 use crate::hlo::{Computation, Instruction, Shape};
-use std::collections::HashSet;
 
 /// Bytes that a name takes beside itself: in the table of names, and in the order that is made of what has them.
 const PER_NAME: usize = 160;
@@ -138,10 +138,8 @@ impl<'a> Part<'a> {
 
 /// `, name=value` as often as it stands there, no name twice.
 fn attributes<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read<Listed> {
-    /// Among so few names looking at each is fastest.
-    const N_FEW: usize = 16;
     let start = all.len();
-    let mut many: HashSet<&str> = HashSet::new();
+    let mut names = Names::default();
     while cursor.eat(",") {
         cursor.skip_blank();
         let offset = cursor.pos;
@@ -151,18 +149,7 @@ fn attributes<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read
         if value.start == value.end {
             return Err(cursor.expected(format!("a value of `{name}`")));
         }
-        let before = &all[start..];
-        if before.len() == N_FEW {
-            many.extend(before.iter().map(|attribute| attribute.name));
-        }
-        let is_known = match before.len() < N_FEW {
-            true => before.iter().any(|attribute| attribute.name == name),
-            false => !many.insert(name),
-        };
-        if is_known {
-            let kind = ParseErrorKind::DuplicateName { what: "attribute", name: name.to_string() };
-            return Err(Fault::new(offset, kind));
-        }
+        names.insert(name, "attribute", offset)?;
         // Name and value become strings of their own where the IR does not model them.
         let n_bytes = name.len() + value.end - value.start + size_of::<(String, String)>();
         cursor.spend(2 * (size_of::<Attribute<'_>>() + n_bytes))?;

@@ -238,6 +238,14 @@ fn errors_say_where_and_what() {
             "y = f32[] negate(x), sharding={replicated},\n    sharding={maximal device=0}",
             "m.hlo:6:5: the attribute `sharding` is defined twice",
         ),
+        (
+            "ROOT y = f32[2]{0} negate(x), metadata={op_name=\"a\" op_name=\"b\"}",
+            "m.hlo:5:55: the metadata field `op_name` is defined twice",
+        ),
+        (
+            "ROOT y = f32[2]{0} negate(x), metadata={profile_type={1} op_type=\"a\" profile_type={1}}",
+            "m.hlo:5:72: the metadata field `profile_type` is defined twice",
+        ),
         ("x = f32[] constant(0)", "m.hlo:5:3: the instruction `x` is defined twice"),
         (
             "ROOT y = f32[2]{0} negate(x), dimensions={0}, foo={1}",
@@ -286,7 +294,10 @@ fn memory_is_bounded() {
         of_entry(format!("t = f32[] negate({}x)\n", many("x,"))),
         of_entry(format!("t = f32[] negate(x){}\n", (0..2000).map(|i| format!(",a{i}=b")).collect::<String>())),
         of_entry(format!("t = f32[] negate(x),frontend_attributes={{{}a=\"\"}}\n", many("a=\"\","))),
-        of_entry(format!("t = f32[] negate(x),metadata={{{}a=b}}\n", many("a=b "))),
+        of_entry(format!(
+            "t = f32[] negate(x),metadata={{{}}}\n",
+            (0..2000).map(|i| format!("a{i}=b ")).collect::<String>()
+        )),
         of_entry(format!("t = f32[] negate(x),sharding={{{}{{manual}}}}\n", many("{manual},"))),
         of_entry(format!("t = f32[] broadcast(x),dimensions={{{}1}}\n", many("1,"))),
         of_entry(format!("t = f32[] reduce-window(x),window={{size={}1}},to_apply=e\n", many("1x"))),
