@@ -8,13 +8,14 @@ use super::program::{Choice, Which};
 use super::subjects::{AS_GIVEN, CompareArgs, Programs, Subject, judge};
 use super::{Context, Status, progress, several};
 use crate::graph::Storage;
+use crate::hlo::DType;
 use crate::hlo::devices::Devices;
 use crate::hlo::proto::decode;
 use crate::hlo::verify::verify_ids;
 use crate::report::{self, Column, Screen, Table};
 use crate::tpu::explain::explain;
 use crate::tpu::verdict::{self, Candidate, Evidence};
-use crate::tpu::{Answer, CompileReport, Compiled, Compiler, Links, Target, TpuError, Version};
+use crate::tpu::{Answer, Collective, CompileReport, Compiled, Compiler, Links, Target, TpuError, Version};
 use crate::tuning::Tuning;
 
 const EXAMPLES: &str = "\
@@ -37,7 +38,8 @@ Every compile is cached under BF16SCOPE_CACHE (else XDG_CACHE_HOME/bf16scope, el
 target and compiler, so asking again is instant. `bf16scope cache clear` empties the cache.
 
 Every figure comes from the compiler. Seconds and images/s are its estimates (optimal_seconds); cycles are the sum of its
-estimated_cycles. Exit status: 0 it compiles and fits, 1 it does not fit, 2 it could not be compiled.";
+estimated_cycles. Exit status: 0 it compiles and fits, 1 it does not fit, or a model's replicas sum gradients in less than the
+f32 that was asked for, 2 it could not be compiled.";
 
 /// Arguments of `compile`.
 #[derive(Debug, clap::Args)]
@@ -87,7 +89,7 @@ struct OutOfMemory {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let Programs { subjects, batch, unit, tuning, variables, placement } = match args.choice.module()? {
+    let Programs { subjects, batch, unit, tuning, variables, placement, sums } = match args.choice.module()? {
         Some(module) => Programs::of_module(module, &args.choice.model, &args.compare)?,
         None => Programs::of_model(&args.choice, &args.target, &args.compare)?,
     };
@@ -129,7 +131,24 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }
     }
     let fits = entries.iter().all(|entry| matches!(entry.outcome, Outcome::Fits(_)));
-    Ok(if fits { Status::Ok } else { Status::Failing })
+    let narrow = if sums == Some(DType::F32) { narrow_sums(&entries) } else { None };
+    if let Some(narrow) = &narrow {
+        tracing::error!("{}: {narrow}", args.choice.model.display());
+    }
+    Ok(if fits && narrow.is_none() { Status::Ok } else { Status::Failing })
+}
+
+/// Sums over replicas in less than the f32 that they were asked for, in a sentence.
+fn narrow_sums(entries: &[Entry]) -> Option<String> {
+    let reports = entries.iter().filter_map(|entry| Some((&entry.precision, entry.outcome.report()?)));
+    let mut narrow = reports
+        .flat_map(|(precision, report)| report.narrow_sums_over_replicas().into_iter().map(move |it| (precision, it)));
+    let (precision, Collective { op, dtype, n, origin, .. }) = narrow.next()?;
+    Some(format!(
+        "{precision}: the compiler makes {n} {op} of replicas in {dtype}, the largest of {origin}, and f32 was asked for\nhelp: \
+         this is an error of bf16scope's, whose step keeps the cast before the sum: report it; `mesh: {{sum: bf16}}` says that \
+         bf16 will do"
+    ))
 }
 
 /// What the compiler says of a program, and, if it `is_compared`, what its optimized form shows.
@@ -449,7 +468,30 @@ mod tests {
             compile_seconds: choose(94.1, 120.5),
             devices: Devices::ONE,
             collectives: Vec::new(),
+            narrow_sums: Vec::new(),
         }
+    }
+
+    #[test]
+    fn replicas_that_sum_in_less_than_f32_are_told_and_the_parts_of_one_are_not() {
+        let entry = |partitions: usize, dtype: &str, origin: &str| {
+            let mut own = report(true);
+            own.devices = Devices { replicas: 4, partitions };
+            let mut sum = Collective::of_bytes("all-reduce", dtype, 64, 4);
+            sum.origin = origin.to_string();
+            own.collectives = vec![sum];
+            [Entry { precision: "bf16".to_string(), cached: false, outcome: Outcome::Fits(own) }]
+        };
+        let told = narrow_sums(&entry(1, "bf16", "net/dense/dot")).unwrap();
+        assert!(
+            told.starts_with(
+                "bf16: the compiler makes 1 all-reduce of replicas in bf16, the largest of net/dense/dot, and f32 was asked for\n"
+            ),
+            "{told}"
+        );
+        assert!(narrow_sums(&entry(2, "bf16", "net/dense/kernel/all-reduce")).is_some());
+        assert_eq!(narrow_sums(&entry(2, "bf16", "net/dense/dot")), None);
+        assert_eq!(narrow_sums(&entry(1, "f32", "net/dense/kernel/all-reduce")), None);
     }
 
     #[test]

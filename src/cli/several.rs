@@ -8,7 +8,7 @@ use crate::hlo::Module;
 use crate::hlo::alone::{NotAlone, collective_of_all, several_devices};
 use crate::hlo::devices::{Devices, Placement};
 use crate::report::{self, Column, Screen, Table};
-use crate::tpu::{Collective, CompileReport, Links, Target};
+use crate::tpu::{Collective, CompileReport, Links, NarrowSum, Target};
 
 /// How a module lies over cores.
 pub(super) fn placement(module: &Module, path: &Path) -> anyhow::Result<Placement> {
@@ -59,12 +59,13 @@ pub(super) fn notes(reports: &[(&str, &CompileReport)], target: &Target, screen:
     let mut text = format!("A run is of {n} cores at once. Arguments and outputs are one core's shards.\n");
     for (name, report) in reports {
         let of = if reports.len() > 1 { format!("{name}: ") } else { String::new() };
-        text += &communication(&of, &report.collectives, Links::of(target), screen);
+        text += &communication(&of, report, Links::of(target), screen);
     }
     text
 }
 
-fn communication(of: &str, collectives: &[Collective], links: Option<Links>, screen: Screen) -> String {
+fn communication(of: &str, report: &CompileReport, links: Option<Links>, screen: Screen) -> String {
+    let collectives = &report.collectives;
     if collectives.is_empty() {
         return format!("\n{of}no collectives: the cores say nothing to each other\n");
     }
@@ -103,25 +104,35 @@ fn communication(of: &str, collectives: &[Collective], links: Option<Links>, scr
             text += &format!("Their time is a model's: {}.\n", links.said());
         }
     }
-    text + &narrow_sums(collectives)
+    text + &narrow(report, screen)
 }
 
-/// Sums that lose digits, in words; nothing where there are none.
-fn narrow_sums(collectives: &[Collective]) -> String {
-    let narrow: Vec<&Collective> = collectives.iter().filter(|it| it.is_narrow_sum()).collect();
+/// Sums that lose digits, in words, and where they come from; nothing where there are none.
+fn narrow(report: &CompileReport, screen: Screen) -> String {
+    /// Lines of a narrow screen.
+    const MOST: usize = 8;
+    let narrow: Vec<&Collective> = report.collectives.iter().filter(|it| it.is_narrow_sum()).collect();
     let mut said: Vec<(&str, &str)> = narrow.iter().map(|it| (it.op.as_str(), it.dtype.as_str())).collect();
     said.sort_unstable();
     said.dedup();
     let mut text = String::new();
-    for (op, dtype) in &said {
-        // Most bytes first.
-        let of_this: Vec<&&Collective> =
-            narrow.iter().filter(|it| (it.op.as_str(), it.dtype.as_str()) == (*op, *dtype)).collect();
-        let n: u64 = of_this.iter().map(|it| it.n).sum();
+    for &(op, dtype) in &said {
+        let of_this = narrow.iter().filter(|it| (it.op.as_str(), it.dtype.as_str()) == (op, dtype));
+        let n: u64 = of_this.map(|it| it.n).sum();
         let sums = if n == 1 { format!("1 {op} sums") } else { format!("{n} {op}s sum") };
-        text += &format!("warning: {sums} in {dtype}: what goes from core to core is rounded");
-        let origin = of_this.iter().map(|it| it.origin.as_str()).find(|origin| !origin.is_empty());
-        text += &origin.map_or("\n".to_string(), |origin| format!(",\n  the largest of them of {origin}\n"));
+        text += &format!("warning: {sums} in {dtype}: what goes from core to core is rounded\n");
+        let of_this: Vec<&NarrowSum> =
+            report.narrow_sums.iter().filter(|it| (it.op.as_str(), it.dtype.as_str()) == (op, dtype)).collect();
+        let n_shown = if screen.table.is_none() { of_this.len() } else { MOST };
+        for NarrowSum { op_name, source, n_bytes, .. } in of_this.iter().take(n_shown) {
+            let name = if op_name.is_empty() { "an op without a name" } else { op_name };
+            let place = if source.is_empty() { String::new() } else { format!(", {source}") };
+            let n_bytes = report::mib(i64::try_from(*n_bytes).unwrap_or(i64::MAX));
+            text += &format!("  {n_bytes} of {name}{place}\n");
+        }
+        if of_this.len() > n_shown {
+            text += &format!("  and {} more: --wide shows them\n", of_this.len() - n_shown);
+        }
     }
     if !said.is_empty() {
         text += "help: the partitioner sums in the dtype of the op whose result it sums: let that\n  op give f32, as a dot \

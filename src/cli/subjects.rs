@@ -11,9 +11,9 @@ use super::policy::{self, AUTO, lower_if_asked};
 use super::program::{Choice, read, unit};
 use super::several;
 use crate::graph::{Precision, Storage};
-use crate::hlo::Module;
 use crate::hlo::devices::Placement;
 use crate::hlo::proto::encode;
+use crate::hlo::{DType, Module};
 use crate::passes::amp::{self, Boundary, LowDType, LoweringReport, Policy, Reach, presets};
 use crate::tpu::Target;
 use crate::tpu::verdict::{Candidate, Verdict, verdict};
@@ -72,6 +72,8 @@ pub(super) struct Programs {
     pub(super) variables: Option<Storage>,
     /// How they lie over cores.
     pub(super) placement: Placement,
+    /// What a model's replicas are asked to sum gradients in.
+    pub(super) sums: Option<DType>,
 }
 
 impl Form {
@@ -272,7 +274,7 @@ impl Programs {
         // Lowering leaves what is said of devices as it is.
         let placement = several::placement(&module, path)?;
         let subjects = compare.forms(module, path)?.into_iter().map(|(_, subject)| subject).collect();
-        Ok(Programs { subjects, batch: None, unit: "runs", tuning: None, variables: None, placement })
+        Ok(Programs { subjects, batch: None, unit: "runs", tuning: None, variables: None, placement, sums: None })
     }
 
     /// What is made of a model, for a target.
@@ -303,6 +305,7 @@ impl Programs {
             tuning: Some(choice.tune.tuning(&experiment, target)),
             variables: Some(choice.variables(&experiment)),
             placement,
+            sums: Some(experiment.mesh.sum.dtype()),
         })
     }
 }

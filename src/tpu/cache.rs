@@ -342,6 +342,7 @@ mod tests {
             compile_seconds: 49.123_456_789,
             devices: crate::hlo::devices::Devices { replicas: 1, partitions: 8 },
             collectives: Vec::new(),
+            narrow_sums: Vec::new(),
         };
         Header::new(key, &"tpu-v2".parse().unwrap(), "of the program".to_string(), Answer::Fits(report))
     }

@@ -88,7 +88,8 @@ pub(super) fn collectives(optimized: &HloModuleProto, devices: Devices) -> Vec<C
             let Some(&op) = COLLECTIVES.iter().find(|&&op| op == opcode) else { continue };
             let participants = participants(instr, devices) as u64;
             // Small gathers become all-reduces of arrays that are zero but for a core's own part: nothing is rounded.
-            let reduction = if is_gather(instr) { None } else { reduction(optimized, instr) };
+            let name = instr.metadata.as_ref().map_or("", |metadata| metadata.op_name.as_str());
+            let reduction = if is_gather(name) { None } else { reduction(optimized, instr) };
             for (dtype, n_bytes) in arrays(op, computation, instr) {
                 let kind = (op, reduction.clone(), dtype, participants);
                 let (collective, largest) = all.entry(kind).or_insert_with(|| {
@@ -122,9 +123,8 @@ pub(super) fn collectives(optimized: &HloModuleProto, devices: Devices) -> Vec<C
 }
 
 /// Whether it brings parts together, by the name of the op that it was written for, whatever the compiler made of it.
-fn is_gather(instr: &HloInstructionProto) -> bool {
-    let name = instr.metadata.as_ref().map_or("", |metadata| metadata.op_name.as_str());
-    ["all-gather", "all_gather"].contains(&name.rsplit('/').next().unwrap_or_default())
+pub(super) fn is_gather(op_name: &str) -> bool {
+    ["all-gather", "all_gather"].contains(&op_name.rsplit('/').next().unwrap_or_default())
 }
 
 /// Bytes of one core's arrays, by dtype.
@@ -168,16 +168,10 @@ fn reduction(module: &HloModuleProto, instr: &HloInstructionProto) -> Option<Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hlo::proto::messages::OpMetadata;
 
     #[test]
     fn a_gather_is_no_sum_whatever_it_became() {
-        let named = |op_name: &str| HloInstructionProto {
-            opcode: "all-reduce".to_string(),
-            metadata: Some(OpMetadata { op_name: op_name.to_string(), ..OpMetadata::default() }),
-            ..HloInstructionProto::default()
-        };
-        assert!(is_gather(&named("mlp/logits/all-gather")) && is_gather(&named("jit(step)/all_gather")));
-        assert!(!is_gather(&named("mlp/logits/kernel/all-reduce")) && !is_gather(&HloInstructionProto::default()));
+        assert!(is_gather("mlp/logits/all-gather") && is_gather("jit(step)/all_gather"));
+        assert!(!is_gather("mlp/logits/kernel/all-reduce") && !is_gather(""));
     }
 }

@@ -424,6 +424,7 @@ mod tests {
                 compile_seconds: 1.0,
                 devices: crate::hlo::devices::Devices::ONE,
                 collectives: Vec::new(),
+                narrow_sums: Vec::new(),
             };
             Row { batch, cached: false, outcome: Outcome::Fits(report) }
         };

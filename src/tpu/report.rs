@@ -10,9 +10,11 @@ use super::Target;
 use super::collectives::{Collective, collectives};
 use super::links;
 use super::loops::n_executions;
+use super::narrow::{NarrowSum, narrow_sums};
 use crate::hlo::devices::{Devices, Placement};
-use crate::hlo::proto::WireError;
 use crate::hlo::proto::messages::{HloInstructionProto, HloModuleProto};
+use crate::hlo::proto::{WireError, decode};
+use crate::hlo::verify::verify_ids;
 use crate::pjrt::{Code, CompileOptions, MemoryStats, PjrtError, Plugin, Topology, Value};
 
 /// Device memory a program needs on one core, in bytes.
@@ -61,12 +63,23 @@ pub struct CompileReport {
     /// What they say to each other in one run, most bytes first.
     #[serde(default)]
     pub collectives: Vec<Collective>,
+    /// What of that they add in floats of less than 32 bits, by op and source line, most bytes first.
+    #[serde(default)]
+    pub narrow_sums: Vec<NarrowSum>,
 }
 
 impl CompileReport {
     /// Seconds of its collectives ([`Collective::seconds`]); `None` where they cannot be said.
     pub fn collective_seconds(&self) -> Option<f64> {
         self.collectives.iter().map(|collective| collective.seconds).sum()
+    }
+
+    /// The sums over replicas of a training step of ours in less than 32 bits, where gradients were to be summed in f32: the
+    /// compiler may move a cast behind a sum. What a partitioner sums within a replica is not among them: sums over replicas
+    /// have the name that `train` gives them.
+    pub fn narrow_sums_over_replicas(&self) -> Vec<&Collective> {
+        let is_of_replicas = |it: &Collective| self.devices.partitions == 1 || it.origin.ends_with("/all-reduce");
+        self.collectives.iter().filter(|it| it.is_narrow_sum() && is_of_replicas(it)).collect()
     }
 }
 
@@ -222,9 +235,26 @@ pub(super) fn compile_whole(
         examples_per_second: batch as f64 / seconds,
         compile_seconds,
         devices,
+        narrow_sums: narrow_sums_of(&collectives, &optimized_bytes),
         collectives,
     };
     Ok((report, optimized_bytes))
+}
+
+/// Where narrow sums come from. A program that cannot be read as a module leaves that unsaid; the collectives are known.
+fn narrow_sums_of(collectives: &[Collective], optimized: &[u8]) -> Vec<NarrowSum> {
+    if !collectives.iter().any(Collective::is_narrow_sum) {
+        return Vec::new();
+    }
+    let read = decode::from_bytes(optimized).map_err(|error| error.to_string());
+    let read = read.and_then(|module| verify_ids(&module).map(|()| module).map_err(|errors| errors.to_string()));
+    match read {
+        Ok(module) => narrow_sums(&module),
+        Err(error) => {
+            tracing::debug!("where narrow sums come from is not said: {error}");
+            Vec::new()
+        }
+    }
 }
 
 /// What the figures of a report count, as a number that changes when that does: figures kept on disk are then not reused.

@@ -251,7 +251,9 @@ fn the_replicas_of_a_model_sum_gradients_in_f32() {
     let sizes = "vocabulary: 16, length: 8, max_length: 8, features: 128, heads: 2, hidden: 128, layers: 1";
     let words = written(&folder, "words.yaml", &format!("model: {{kind: transformer, {sizes}}}\n"));
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
-    for (model, target, n) in [(&digits, "tpu-v3", 8), (&words, "tpu-v3", 8), (&digits, "tpu-v3:16x16", 512)] {
+    for (model, target, n) in
+        [(&digits, "tpu-v3", 8), (&words, "tpu-v3", 8), (&digits, "tpu-v3:16x16", 512), (&words, "tpu-v3:16x16", 512)]
+    {
         let (path, n) = (model.to_str().unwrap(), n.to_string());
         let args = ["compile", path, "--target", target, "--devices", &n, "--batch", "1024", "--json"];
         let output = bf16scope(&args);

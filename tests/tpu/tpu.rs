@@ -81,6 +81,7 @@ fn the_report_has_the_names_of_the_json_output() {
             "examples_per_second",
             "flops",
             "hbm",
+            "narrow_sums",
             "seconds"
         ]
     );

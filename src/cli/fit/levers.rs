@@ -348,6 +348,7 @@ mod tests {
             compile_seconds: 1.0,
             devices: crate::hlo::devices::Devices::ONE,
             collectives: Vec::new(),
+            narrow_sums: Vec::new(),
         };
         let outcome = match n_bytes {
             Some(_) => Outcome::Fits(report),

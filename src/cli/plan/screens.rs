@@ -31,6 +31,7 @@ fn point(setting: &Setting, total: f64, temporaries: f64, cycles: u64) -> Point 
         compile_seconds: 61.0,
         devices: Devices { replicas: setting.n_cores as usize, partitions: 1 },
         collectives: vec![sum],
+        narrow_sums: Vec::new(),
     };
     Point { setting: setting.clone(), answer: Answer::Fits(report) }
 }

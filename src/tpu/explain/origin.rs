@@ -90,6 +90,11 @@ impl Origins {
         origins
     }
 
+    /// Of an instruction.
+    pub fn of_instr(&self, comp: CompId, id: InstrId) -> &Origin {
+        &self.of[comp.idx()][id.idx()]
+    }
+
     /// Of what a step executes.
     pub fn of_step(&self, liveness: &Liveness, step: usize) -> &Origin {
         let step = liveness.steps[step];

@@ -40,6 +40,7 @@ fn fits(setting: &Setting, fixed: i64, each: i64, start: u64) -> Point {
         compile_seconds: 1.0,
         devices,
         collectives: vec![sum],
+        narrow_sums: Vec::new(),
     };
     Point { setting: setting.clone(), answer: Answer::Fits(report) }
 }

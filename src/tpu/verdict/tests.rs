@@ -26,6 +26,7 @@ fn report(cycles: f64, seconds: f64, temporaries: i64) -> CompileReport {
         compile_seconds: 1.0,
         devices: crate::hlo::devices::Devices::ONE,
         collectives: Vec::new(),
+        narrow_sums: Vec::new(),
     }
 }
 
