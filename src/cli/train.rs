@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::bail;
 use indicatif::ProgressBar;
 use serde::Serialize;
+use signal_hook::consts::SIGTERM;
 
 use self::record::{Recorder, Subject};
 use super::child::client_of_all;
@@ -46,7 +47,10 @@ Examples:
 
 The first run installs the CPU plugin (63 MB) with pip. Ctrl-C saves a checkpoint and leaves with exit status 130 (SIGTERM:
 143, SIGHUP: 129); --resume goes on from it to bitwise the same weights as if the run had not stopped. A reader of standard
-output that leaves (`| head`) does not end the training.";
+output that leaves (`| head`) does not end the training.
+
+On a slice of several hosts the same command runs on each (docs/CLOUD_TPU.md): host 0 reports and writes, and a signal to one
+stops all, with exit status 143.";
 
 /// Arguments of `train`.
 #[derive(Debug, clap::Args)]
@@ -137,11 +141,15 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if let Some(from) = &args.resume {
         wanted.check_there(from.as_ref().unwrap_or(&path))?;
     }
-    // Before anything is read from there: another run could still be replacing it.
     let existed = path.exists();
-    let place = Place::claim(&path)?;
-    let resumed = args.resume.as_ref().map(|from| from.as_ref().unwrap_or(&path));
-    let resumed = resumed.map(|from| Ok::<_, anyhow::Error>((from, Checkpoint::read(from)?))).transpose()?;
+    let begin = |is_first: bool| -> anyhow::Result<_> {
+        // Before anything is read from there: another run could still be replacing it.
+        let place = is_first.then(|| Place::claim(&path)).transpose()?;
+        let resumed = args.resume.as_ref().map(|from| from.as_ref().unwrap_or(&path));
+        Ok((place, resumed.map(|from| Ok::<_, anyhow::Error>((from, Checkpoint::read(from)?))).transpose()?))
+    };
+    // Of a slice's hosts the first writes, and which this is only its plugin knows.
+    let begun = args.device.is_of_one_process().then(|| begin(true)).transpose()?;
 
     // Whatever can be judged is, before a plugin is installed or a minute spent on compiling.
     let mut spec = experiment.spec(args.precision, &Tuning::none()).map_err(placed)?;
@@ -150,14 +158,27 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let resumption = Resumption { other_function: args.other_function };
     check(&spec, data).map_err(placed)?;
     check_average(&spec, data, u64::from(experiment.train.epochs)).map_err(placed)?;
-    if let Some((from, checkpoint)) = &resumed {
+    let check_resumed = |from: &Path, checkpoint: &Checkpoint| -> anyhow::Result<()> {
         resumption.check(from, checkpoint, &spec)?;
-        if let Some(before) = &checkpoint.data {
-            check_data(from, before, &data.identity())?;
-        }
+        Ok(checkpoint.data.as_ref().map_or(Ok(()), |before| check_data(from, before, &data.identity()))?)
+    };
+    if let Some((_, Some((from, checkpoint)))) = &begun {
+        check_resumed(from, checkpoint)?;
     }
     let platform = args.platform(experiment.mesh)?;
     let client = client_of_all(&platform, &context.setup())?;
+    let (host, n_hosts) = client.processes().rank();
+    let is_first = host == 0;
+    let (place, resumed) = match begun {
+        Some(begun) => begun,
+        None => {
+            let (place, resumed) = begin(is_first)?;
+            if let Some((from, checkpoint)) = &resumed {
+                check_resumed(from, checkpoint)?;
+            }
+            (place, resumed)
+        }
+    };
     let mut session = Session::new(&client, spec).map_err(placed)?;
     let changes = match &resumed {
         Some((from, checkpoint)) => session.restore(from, checkpoint, resumption)?,
@@ -165,8 +186,24 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     };
     let stop = stop_on_signals()?;
     let n_epochs = u64::from(experiment.train.epochs);
-    let mut show =
-        Show { context, json: args.json, n_epochs, bar: None, unwritten: None, record: None, unrecorded: None };
+    let mut show = Show {
+        context,
+        json: args.json,
+        is_first,
+        n_epochs,
+        bar: None,
+        unwritten: None,
+        record: None,
+        unrecorded: None,
+    };
+    if !is_first {
+        let replicas = session.replicas();
+        show.say(&format!(
+            "host {host} of {n_hosts}: replicas {} to {}; host 0 reports and writes",
+            replicas.start,
+            replicas.end - 1
+        ));
+    }
     if !args.json {
         show.print(&headline(args, (&experiment, &platform), &session, data));
     }
@@ -179,7 +216,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             true => format!("going on from {} after step {}", from.display(), session.step()),
             false => format!("{} has {n_done} epochs, --epochs {n_epochs} asks for no more", from.display()),
         });
-    } else if existed {
+    } else if existed && is_first {
         show.say(&format!(
             "{} will be replaced {}; --resume goes on from it instead, if it is whole",
             path.display(),
@@ -199,17 +236,30 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         tune: &tune,
         resumed: resumed.as_ref(),
     };
-    show.record = args.record.open(&subject, &mut |line| show.say(line))?;
+    if is_first {
+        show.record = args.record.open(&subject, &mut |line| show.say(line))?;
+    }
     let run = show.record.as_ref().map(|record| record.path().to_path_buf());
-    let plan = experiment.train.plan(Some(place));
+    let plan = experiment.train.plan(place);
     let result = train(&mut session, data, &plan, &stop.asked, &mut |event| show.event(event));
     show.clear();
     let summary = match (result, stop.signal.load(Ordering::Relaxed)) {
         (Err(error @ TrainError::Interrupted { .. }), signal) if signal != 0 => {
             return Err(signals::Stopped { signal, text: error.to_string() }.into());
         }
+        // Another host of the slice was asked to: a slice that is preempted may tell one before the others.
+        (Err(error @ TrainError::Interrupted { .. }), _) if n_hosts > 1 => {
+            return Err(signals::Stopped {
+                signal: SIGTERM,
+                text: format!("another host of the slice was asked to stop: {error}"),
+            }
+            .into());
+        }
         (result, _) => result?,
     };
+    if !is_first {
+        return Ok(Status::Ok);
+    }
     if args.json {
         let config = &experiment.train;
         context.print_json(&Json {
@@ -306,8 +356,12 @@ fn headline(
         (1, _) => String::new(),
         (n, state) => {
             let state = if state == StateOf::Sharded { ", state in parts" } else { "" };
+            let hosts = match session.host().1 {
+                1 => String::new(),
+                n_hosts => format!(" of {n_hosts} hosts"),
+            };
             format!(
-                ": {} on each of {n} devices, gradients summed in {}{state}",
+                ": {} on each of {n} devices{hosts}, gradients summed in {}{state}",
                 batch / n,
                 experiment.mesh.sum.dtype()
             )
@@ -372,6 +426,8 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
 struct Show<'a> {
     context: &'a Context,
     json: bool,
+    /// Whether this host is the one that reports.
+    is_first: bool,
     n_epochs: u64,
     bar: Option<ProgressBar>,
     /// Why standard output takes nothing more.
@@ -389,7 +445,7 @@ impl Show<'_> {
             (self.record, self.unrecorded) = (None, Some(error));
         }
         match event {
-            Event::Step { epoch, step, steps_per_epoch, totals, examples_per_second, .. } => {
+            Event::Step { epoch, step, steps_per_epoch, totals, examples_per_second, .. } if self.is_first => {
                 let (quiet, n_epochs) = (self.context.quiet, self.n_epochs);
                 let bar = self.bar.get_or_insert_with(|| bar(steps_per_epoch, quiet));
                 bar.set_prefix(format!("epoch {epoch}/{n_epochs}"));
@@ -403,6 +459,7 @@ impl Show<'_> {
                     self.print(&epoch_line(report, self.n_epochs));
                 }
             }
+            Event::Step { .. } => {}
             Event::Saved { path, step } => {
                 tracing::info!("{} saved after step {step}", path.display());
             }
@@ -412,7 +469,7 @@ impl Show<'_> {
     /// Lines on standard output, as long as it takes them. That nobody reads any more (`| head`) or that a disk is full is
     /// no wish to end an hour's training: it goes on, and how it ends says so.
     fn print(&mut self, text: &str) {
-        if self.unwritten.is_some() {
+        if self.unwritten.is_some() || !self.is_first {
             return;
         }
         if let Err(error) = self.context.print(text) {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::array_type::OutputSpec;
-use super::{CompileOptions, Device, ForeignCode, PjrtError, Plugin};
+use super::{CompileOptions, Device, ForeignCode, PjrtError, Plugin, Processes};
 use crate::hlo::DType;
 
 /// A client of some library.
@@ -26,6 +26,8 @@ pub(super) trait Backend: Debug + Send + Sync {
     fn plugin(&self) -> Option<&'static Plugin>;
     /// The devices this process can use.
     fn devices(&self) -> &[Device];
+    /// The processes that share the platform's devices.
+    fn processes(&self) -> &Processes;
     /// Compiles a program, which decodes as an `HloModuleProto`, and loads it.
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError>;
     /// Loads a program that [`Program::serialize`] wrote. It is machine code, for which somebody answers, or a child runs it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::backend::Backend;
 use super::kept::Kept;
-use super::{Device, PjrtError, Plugin};
+use super::{Device, PjrtError, Plugin, Processes};
 
 /// Devices of one library. Cloning shares it; buffers and executables keep it alive.
 #[derive(Clone, Debug)]
@@ -54,6 +54,11 @@ impl Client {
     /// The devices this process can use, in the library's order: other calls name a device by its position here.
     pub fn devices(&self) -> &[Device] {
         self.backend.devices()
+    }
+
+    /// The processes that share the platform's devices, and which of them this is: of a slice of several hosts, one on each.
+    pub fn processes(&self) -> &Processes {
+        self.backend.processes()
     }
 
     /// Whether both are one client.

@@ -70,6 +70,29 @@ impl DeviceDescription {
     }
 }
 
+/// The processes that share a platform's devices, one on each host of a slice, and which of them this is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Processes {
+    /// This process.
+    pub own_idx: i32,
+    /// The devices of all processes, this one's among them.
+    pub devices: Vec<DeviceDescription>,
+}
+
+impl Processes {
+    /// Which of the processes that have devices this is, from 0, and how many they are.
+    pub fn rank(&self) -> (usize, usize) {
+        let of: std::collections::BTreeSet<i32> = self.devices.iter().map(|device| device.process_idx).collect();
+        (of.iter().filter(|&&process| process < self.own_idx).count(), of.len().max(1))
+    }
+
+    /// One process, which has these devices to itself.
+    pub(super) fn one(devices: &[Device]) -> Processes {
+        let devices: Vec<DeviceDescription> = devices.iter().map(|device| device.description().clone()).collect();
+        Processes { own_idx: devices.first().map_or(0, |device| device.process_idx), devices }
+    }
+}
+
 /// Memory of a device as its allocator counts it, in bytes. `None`: the plugin does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMemory {

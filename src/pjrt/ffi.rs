@@ -157,6 +157,17 @@ structs! {
         platform_version: *const c_char,
         platform_version_size: usize,
     }
+    /// Which of the processes this is that share a platform's devices.
+    PJRT_Client_ProcessIndex_Args {
+        client: *mut PJRT_Client,
+        process_index: c_int,
+    }
+    /// Devices of all processes; live as long as the client.
+    PJRT_Client_Devices_Args {
+        client: *mut PJRT_Client,
+        devices: *const *mut PJRT_Device,
+        num_devices: usize,
+    }
     /// Devices this process can use; live as long as the client.
     PJRT_Client_AddressableDevices_Args {
         client: *mut PJRT_Client,
@@ -527,9 +538,9 @@ pub struct PJRT_Api {
     pub PJRT_Client_Create: Entry<PJRT_Client_Create_Args>,
     pub PJRT_Client_Destroy: Entry<PJRT_Client_Destroy_Args>,
     pub PJRT_Client_PlatformName: Entry<PJRT_Client_PlatformName_Args>,
-    pub PJRT_Client_ProcessIndex: Unused,
+    pub PJRT_Client_ProcessIndex: Entry<PJRT_Client_ProcessIndex_Args>,
     pub PJRT_Client_PlatformVersion: Entry<PJRT_Client_PlatformVersion_Args>,
-    pub PJRT_Client_Devices: Unused,
+    pub PJRT_Client_Devices: Entry<PJRT_Client_Devices_Args>,
     pub PJRT_Client_AddressableDevices: Entry<PJRT_Client_AddressableDevices_Args>,
     pub PJRT_Client_LookupDevice: Unused,
     pub PJRT_Client_LookupAddressableDevice: Unused,
@@ -654,6 +665,8 @@ mod tests {
         ("PJRT_Client_Destroy_Args", 24),
         ("PJRT_Client_PlatformName_Args", 40),
         ("PJRT_Client_PlatformVersion_Args", 40),
+        ("PJRT_Client_ProcessIndex_Args", 28),
+        ("PJRT_Client_Devices_Args", 40),
         ("PJRT_Client_AddressableDevices_Args", 40),
         ("PJRT_Program", 48),
         ("PJRT_Client_Compile_Args", 56),

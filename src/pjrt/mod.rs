@@ -51,7 +51,7 @@ pub use buffer::Buffer;
 pub use child::memory::available as available_memory;
 pub use child::{ChildCompiler, ChildError, ChildSpec, Doing, Limits, SERVE, hlo_of_stablehlo, serve};
 pub use client::Client;
-pub use device::{Device, DeviceDescription, DeviceMemory};
+pub use device::{Device, DeviceDescription, DeviceMemory, Processes};
 pub use environment::prepare_environment;
 pub use error::{Code, PjrtError};
 pub use executable::{Arg, Compiled, Executable};

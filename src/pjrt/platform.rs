@@ -44,6 +44,11 @@ impl Platform {
         }
     }
 
+    /// Whether its devices are all of this process, whatever the machine is: so it is of a CPU.
+    pub fn is_of_one_process(&self) -> bool {
+        self.n_devices().is_some() || *self == Platform::cpu() || *self == Platform::XlaCpu
+    }
+
     /// Whether a program of one device may be meant for it.
     ///
     /// # Errors

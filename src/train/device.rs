@@ -3,8 +3,8 @@
 use super::accumulation::whole;
 use super::checkpoint::HostArray;
 use super::error::TrainError;
+use super::hosts::{Exchange, Site};
 use super::memory::memory_of_machine;
-use super::mesh::Mesh;
 use super::program::{Reported, TaskProgram, Weighting};
 use super::spec::Spec;
 use super::totals::{Sum, Totals};
@@ -12,7 +12,7 @@ use crate::data::{Batch, Feature, NamedArray};
 use crate::graph::{Init, InputInfo, VariableInfo};
 use crate::hlo::{ArrayShape, DType, Literal, Module, proto, verify};
 use crate::optim::Average;
-use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
+use crate::pjrt::{Arg, Buffer, Client, Executable};
 use crate::task::Value;
 use half::{bf16, f16};
 use std::borrow::Cow;
@@ -23,19 +23,15 @@ use std::sync::Arc;
 /// # Errors
 /// Where the module does not verify, or the plugin refuses it.
 pub fn compile(client: &Client, module: &Module) -> Result<Executable, TrainError> {
-    compile_for(client, module, Mesh::default())
+    compile_for(client, module, &Site::alone(client))
 }
 
-/// Verifies, encodes and compiles a module for the first devices of `client`, as many as the mesh has.
-fn compile_for(client: &Client, module: &Module, mesh: Mesh) -> Result<Executable, TrainError> {
-    let (n_replicas, n_devices) = (mesh.data.get() as usize, client.devices().len());
-    if n_replicas > n_devices {
-        return Err(TrainError::Mesh { n_replicas, n_devices });
-    }
+/// Verifies, encodes and compiles a module for the devices of a site.
+fn compile_for(client: &Client, module: &Module, site: &Site) -> Result<Executable, TrainError> {
     let _span = tracing::info_span!("compile", module = module.name).entered();
     verify::verify(module)?;
     let bytes = proto::encode::to_bytes(module)?;
-    Ok(client.compile(&bytes, &CompileOptions { n_replicas, ..CompileOptions::default() })?)
+    Ok(client.compile(&bytes, &site.options())?)
 }
 
 /// A compiled program of a task, that is fed batches.
@@ -52,29 +48,29 @@ pub(super) struct Loaded {
     scalars: Vec<(String, usize)>,
     names: Arc<[(String, Value)]>,
     features: Vec<Feature>,
-    /// Examples that go up for a call: of one step, or of all its steps, to all replicas.
+    /// Examples that go up for a call: of one step, or of all its steps, to all replicas of this host.
     n_examples: usize,
     /// Steps that a call makes; results are arrays of so many where it is not 1.
     n_steps: usize,
-    /// Devices that run it, each on its part of a batch.
-    n_replicas: usize,
+    /// The replicas that run it, each on its part of a batch.
+    pub site: Site,
 }
 
 impl Loaded {
     /// Compiles a program, `n_state` of whose results are state, for batches of `batch` examples a step, of which each
-    /// replica of the mesh takes its part.
+    /// replica takes its part.
     pub fn new(
         client: &Client,
         program: TaskProgram,
         n_state: usize,
         features: Vec<Feature>,
         batch: u32,
-        mesh: Mesh,
+        site: Site,
     ) -> Result<Loaded, TrainError> {
-        let executable = compile_for(client, &program.program.module, mesh)?;
+        let executable = compile_for(client, &program.program.module, &site)?;
         let TaskProgram { program, reported, scalars, n_steps } = program;
         let n_steps = n_steps.get() as usize;
-        let n_examples = batch as usize * n_steps;
+        let n_examples = batch as usize / site.n_hosts as usize * n_steps;
         let entry = program.module.entry();
         let shapes = entry.instr(entry.root).operands.iter().map(|&id| entry.instr(id).shape.clone());
         let shapes = shapes.map(|shape| ArrayShape::new(shape.dtype().unwrap_or(DType::F32), shape.dims().to_vec()));
@@ -92,7 +88,7 @@ impl Loaded {
             features,
             n_examples,
             n_steps,
-            n_replicas: mesh.data.get() as usize,
+            site,
         })
     }
 
@@ -114,7 +110,7 @@ impl Loaded {
             false => same(format!("{} valid examples", batch.n_valid), format!("{n} valid examples"))?,
         }
         for input in self.inputs.iter().filter(|input| !is_ours(input)) {
-            let shape = ArrayShape::new(input.dtype, whole(&input.dims, self.n_replicas as u32));
+            let shape = ArrayShape::new(input.dtype, whole(&input.dims, self.site.n_here() as u32));
             let expected = format!("{} {shape}", input.name);
             let Some(array) = find(batch, &input.name) else {
                 let names: Vec<&str> = batch.arrays.iter().map(|array| array.name.as_str()).collect();
@@ -146,20 +142,21 @@ impl Loaded {
         Ok(())
     }
 
-    /// A batch on the devices of all replicas, but for the count of its step, which is not known before it is made.
+    /// A batch on the devices of all replicas of this host, of which it is this host's part, but for the count of its step, which is not known before it is made.
     ///
     /// # Errors
     /// A batch that the program does not take; where the plugin fails.
     pub fn put(&self, batch: &Batch, step: u64, is_padded: bool) -> Result<Fed, TrainError> {
         self.check(batch, step, is_padded)?;
-        let parts = (0..self.n_replicas).map(|replica| self.upload(batch, replica)).collect::<Result<_, _>>()?;
-        Ok(Fed { parts, n_valid: batch.n_valid })
+        let parts = (0..self.site.n_here()).map(|replica| self.upload(batch, replica)).collect::<Result<_, _>>()?;
+        Ok(Fed { parts, n_valid: batch.n_valid * self.site.n_hosts as usize })
     }
 
-    /// The inputs of a replica, in the program's order: its part of a batch, and the count of the step.
+    /// The inputs of a replica of this host, in the program's order: its part of a batch, and the count of the step.
     pub fn inputs(&self, part: Vec<Option<Buffer>>, step: i32, replica: usize) -> Result<Vec<Buffer>, TrainError> {
         let count = |input: &InputInfo| {
-            Ok(self.client.buffer_from_host(&step.to_le_bytes(), input.dtype, &input.dims, replica)?)
+            let device = self.site.device(replica);
+            Ok(self.client.buffer_from_host(&step.to_le_bytes(), input.dtype, &input.dims, device)?)
         };
         self.inputs.iter().zip(part).map(|(input, buffer)| buffer.map_or_else(|| count(input), Ok)).collect()
     }
@@ -177,7 +174,8 @@ impl Loaded {
                 }
                 name => self.part(&find(batch, name).expect("a batch that was checked has it").bytes, replica),
             };
-            Ok(Some(self.client.buffer_from_host(&bytes, input.dtype, &input.dims, replica)?))
+            let device = self.site.device(replica);
+            Ok(Some(self.client.buffer_from_host(&bytes, input.dtype, &input.dims, device)?))
         };
         self.inputs.iter().map(upload).collect()
     }
@@ -185,9 +183,9 @@ impl Loaded {
     /// A replica's part of what goes up for all: of each step's batch, its examples.
     fn part<'a>(&self, bytes: &'a [u8], replica: usize) -> Cow<'a, [u8]> {
         let of_step = bytes.len() / self.n_steps;
-        let size = of_step / self.n_replicas;
+        let size = of_step / self.site.n_here();
         let part = |step: usize| &bytes[step * of_step + replica * size..][..size];
-        match (self.n_replicas, self.n_steps) {
+        match (self.site.n_here(), self.n_steps) {
             (1, _) => bytes.into(),
             (_, 1) => part(0).into(),
             (_, n) => (0..n).flat_map(part).copied().collect::<Vec<u8>>().into(),
@@ -203,14 +201,14 @@ impl Loaded {
         Ok(self.executable.execute(args)?)
     }
 
-    /// What results, those after the state, say of each step, with so many examples in it that are no padding.
-    pub fn read(&self, results: &[Buffer], n_valid: usize) -> Result<Vec<Totals>, TrainError> {
+    /// What a replica's results say of each step, with so many examples in it that are no padding.
+    pub fn read(&self, results: &Results, replica: usize, n_valid: usize) -> Result<Vec<Totals>, TrainError> {
         let mut sums = vec![Vec::with_capacity(self.reported.len()); self.n_steps];
         for Reported { sum, weight, .. } in &self.reported {
-            let values = self.of_steps(results, *sum)?;
+            let values = self.of_steps(results, replica, *sum)?;
             let weights = match weight {
                 Weighting::Constant(n) => vec![vec![*n]; self.n_steps],
-                Weighting::Result(weight) => self.of_steps(results, *weight)?,
+                Weighting::Result(weight) => self.of_steps(results, replica, *weight)?,
                 Weighting::Valid => vec![vec![n_valid as f64]; self.n_steps],
             };
             for ((sums, mut values), weights) in sums.iter_mut().zip(values).zip(weights) {
@@ -228,23 +226,22 @@ impl Loaded {
         Ok(sums.into_iter().map(totals).collect())
     }
 
-    /// The scalars of each replica's results: of the last step, the mean over replicas.
-    pub fn scalars(&self, results: &[Vec<Buffer>]) -> Result<Vec<(String, f64)>, TrainError> {
+    /// The scalars of all replicas' results: of the last step, the mean over replicas.
+    pub fn scalars(&self, results: &Results) -> Result<Vec<(String, f64)>, TrainError> {
         let last = |number: usize| {
             let of_replica =
-                |results: &Vec<Buffer>| Ok::<_, TrainError>(self.of_steps(results, number)?[self.n_steps - 1][0]);
-            let all = results.iter().map(of_replica).collect::<Result<Vec<f64>, TrainError>>()?;
+                |replica| Ok::<_, TrainError>(self.of_steps(results, replica, number)?[self.n_steps - 1][0]);
+            let all = (0..results.n_replicas()).map(of_replica).collect::<Result<Vec<f64>, TrainError>>()?;
             Ok::<_, TrainError>(all.iter().sum::<f64>() / all.len() as f64)
         };
         self.scalars.iter().map(|(name, number)| Ok((name.clone(), last(*number)?))).collect()
     }
 
     /// A result of each step: its elements.
-    fn of_steps(&self, results: &[Buffer], number: usize) -> Result<Vec<Vec<f64>>, TrainError> {
-        let shape = &self.results[number].1;
-        let mut bytes = vec![0; 4 * shape.n_elements() as usize];
-        results[number].copy_to_host(&mut bytes)?;
-        let value = |word: &[u8; 4]| match shape.dtype {
+    fn of_steps(&self, results: &Results, replica: usize, number: usize) -> Result<Vec<Vec<f64>>, TrainError> {
+        let dtype = self.results[number].1.dtype;
+        let bytes = results.bytes(replica, number)?;
+        let value = |word: &[u8; 4]| match dtype {
             DType::S32 => f64::from(i32::from_le_bytes(*word)),
             _ => f64::from(f32::from_le_bytes(*word)),
         };
@@ -268,6 +265,7 @@ impl Loaded {
         variables: &[VariableInfo],
         state: &'a [Vec<Buffer>],
         by_averages: bool,
+        exchange: Option<&Exchange>,
     ) -> Result<Vec<Whole<'a>>, TrainError> {
         let number_of = |name: &str| variables.iter().position(|variable| variable.name == name);
         let whole = |name: &str| {
@@ -277,7 +275,7 @@ impl Loaded {
             if variable.part.is_none() {
                 return Ok(Whole::Held(&state[0][number]));
             }
-            let (bytes, dims) = (download(variable, number, state)?, variable.whole_dims());
+            let (bytes, dims) = (download(variable, number, state, exchange)?, variable.whole_dims());
             Ok(Whole::Made(self.client.buffer_from_host(&bytes, variable.dtype, &dims, 0)?))
         };
         self.variables.iter().map(|variable| whole(&variable.name)).collect()
@@ -303,6 +301,31 @@ impl Whole<'_> {
         match self {
             Whole::Held(buffer) => buffer,
             Whole::Made(buffer) => buffer,
+        }
+    }
+}
+
+/// What a call gave beside the state, of each replica.
+#[derive(Debug)]
+pub(super) enum Results {
+    /// On the devices: those of all replicas, where one host has them all.
+    Here(Vec<Vec<Buffer>>),
+    /// Of all hosts, as bytes.
+    Gathered(Vec<Vec<Vec<u8>>>),
+}
+
+impl Results {
+    pub fn n_replicas(&self) -> usize {
+        match self {
+            Results::Here(replicas) => replicas.len(),
+            Results::Gathered(replicas) => replicas.len(),
+        }
+    }
+
+    fn bytes(&self, replica: usize, number: usize) -> Result<Vec<u8>, TrainError> {
+        match self {
+            Results::Here(replicas) => Ok(replicas[replica][number].to_host()?),
+            Results::Gathered(replicas) => Ok(replicas[replica][number].clone()),
         }
     }
 }
@@ -382,12 +405,17 @@ pub(super) fn n_bytes(variable: &VariableInfo) -> u128 {
 /// Whether there is memory for a session: asked before it is made, because an allocation that fails ends the process. The
 /// state is on the device all the time; beside it there is what a step needs, or, while saving and
 /// resuming, a copy of the state on the host.
-pub(super) fn check_memory(spec: &Spec, variables: &[VariableInfo], temporaries: u128) -> Result<(), TrainError> {
-    // On one machine all replicas' devices are in its memory.
-    let n_replicas = u128::from(spec.objective.mesh.data.get());
+pub(super) fn check_memory(
+    spec: &Spec,
+    site: &Site,
+    variables: &[VariableInfo],
+    temporaries: u128,
+) -> Result<(), TrainError> {
+    // All replicas' devices are in the memory of their host.
+    let n_replicas = site.n_here() as u128;
     let state: u128 = variables.iter().map(n_bytes_held).sum::<u128>() * n_replicas;
     let temporaries = temporaries * n_replicas;
-    let batch = u128::from(spec.examples_per_call()) * spec.n_example_bytes();
+    let batch = u128::from(spec.examples_per_call()) * spec.n_example_bytes() / u128::from(site.n_hosts);
     match (memory_of_machine(), variables.iter().rev().max_by_key(|variable| n_bytes(variable))) {
         (Some(available), Some(largest)) if state + (temporaries + batch).max(state) > available => {
             let largest = format!("{} {}", largest.name, shape_of(largest));
@@ -397,45 +425,57 @@ pub(super) fn check_memory(spec: &Spec, variables: &[VariableInfo], temporaries:
     }
 }
 
-/// The initial state on each replica's device; an average starts where its variable does.
+/// The initial state on the device of each replica of this host; an average starts where its variable does.
 pub(super) fn initial_state(
     client: &Client,
     variables: &[VariableInfo],
     spec: &Spec,
+    site: &Site,
 ) -> Result<Vec<Vec<Buffer>>, TrainError> {
-    let n_replicas = spec.objective.mesh.data.get();
-    let mut state: Vec<Vec<Buffer>> = (0..n_replicas).map(|_| Vec::with_capacity(variables.len())).collect();
+    let mut state: Vec<Vec<Buffer>> = (0..site.n_here()).map(|_| Vec::with_capacity(variables.len())).collect();
     let is_there = |name: &str| variables.iter().any(|variable| variable.name == name);
     // One after the other: no copy of the whole is needed.
     for variable in variables {
         let averaged = Average::variable_of(&variable.name);
         let averaged = averaged.filter(|of| spec.objective.average.is_some() && is_there(of));
         let bytes = initial_bytes(variable, averaged.unwrap_or(&variable.name), spec.seed)?;
-        upload_to_all(client, variable, &bytes, &mut state)?;
+        upload_to_all(client, site, variable, &bytes, &mut state)?;
     }
     Ok(state)
 }
 
-/// A variable's value on the host, whole: the first replica's, or the parts of all.
-pub(super) fn download(variable: &VariableInfo, number: usize, state: &[Vec<Buffer>]) -> Result<Vec<u8>, TrainError> {
+/// A variable's value on the host, whole: the first replica's of this host, or the parts of all, for which every host asks.
+pub(super) fn download(
+    variable: &VariableInfo,
+    number: usize,
+    state: &[Vec<Buffer>],
+    exchange: Option<&Exchange>,
+) -> Result<Vec<u8>, TrainError> {
     let Some(part) = variable.part else { return Ok(state[0][number].to_host()?) };
-    let parts = state.iter().map(|replica| replica[number].to_host()).collect::<Result<Vec<_>, _>>()?;
+    let parts: Vec<Vec<u8>> = match exchange {
+        None => state.iter().map(|replica| replica[number].to_host()).collect::<Result<_, _>>()?,
+        Some(exchange) => {
+            let own: Vec<Vec<&Buffer>> = state.iter().map(|replica| vec![&replica[number]]).collect();
+            exchange.gather(&own)?.into_iter().flatten().collect()
+        }
+    };
     Ok(part.join(&parts, &variable.whole_dims(), variable.dtype.n_bytes()))
 }
 
-/// Puts a variable's value on each replica's device.
+/// Puts a variable's value on the device of each replica of this host.
 fn upload_to_all(
     client: &Client,
+    site: &Site,
     variable: &VariableInfo,
     bytes: &[u8],
     state: &mut [Vec<Buffer>],
 ) -> Result<(), TrainError> {
-    for (replica, state) in state.iter_mut().enumerate() {
+    for ((here, state), replica) in state.iter_mut().enumerate().zip(site.replicas.clone()) {
         let bytes = match variable.part {
             Some(part) => part.cut(bytes, &variable.whole_dims(), variable.dtype.n_bytes(), replica).into(),
             None => of_replica(variable, bytes, replica),
         };
-        state.push(client.buffer_from_host(&bytes, variable.dtype, &variable.dims, replica)?);
+        state.push(client.buffer_from_host(&bytes, variable.dtype, &variable.dims, site.device(here))?);
     }
     Ok(())
 }
@@ -485,11 +525,11 @@ pub(super) fn upload_state(
     client: &Client,
     variables: &[VariableInfo],
     arrays: &[&HostArray],
-    mesh: Mesh,
+    site: &Site,
 ) -> Result<Vec<Vec<Buffer>>, TrainError> {
-    let mut state: Vec<Vec<Buffer>> = (0..mesh.data.get()).map(|_| Vec::with_capacity(variables.len())).collect();
+    let mut state: Vec<Vec<Buffer>> = (0..site.n_here()).map(|_| Vec::with_capacity(variables.len())).collect();
     for (variable, array) in variables.iter().zip(arrays) {
-        upload_to_all(client, variable, &array.bytes, &mut state)?;
+        upload_to_all(client, site, variable, &array.bytes, &mut state)?;
     }
     Ok(state)
 }

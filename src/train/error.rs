@@ -190,6 +190,49 @@ pub enum TrainError {
         /// Devices of the client.
         n_devices: usize,
     },
+    /// Replicas that the hosts of a slice cannot share equally.
+    #[error(
+        "the mesh has {n_replicas} replica{}, and the slice has {n_hosts} hosts of {n_each} devices each, which share them \
+         equally\nhelp: use --devices {}, or fewer on each host",
+        if *n_replicas == 1 { "" } else { "s" }, n_hosts * n_each
+    )]
+    Hosts {
+        /// Replicas of the mesh.
+        n_replicas: usize,
+        /// Hosts of the slice.
+        n_hosts: usize,
+        /// Devices that each host has at least.
+        n_each: usize,
+    },
+    /// A process that has none of the devices that its plugin knows of.
+    #[error(
+        "the plugin says that this is process {process}, and its devices are of processes {}\nhelp: check TPU_WORKER_ID \
+         and TPU_PROCESS_BOUNDS, where they are set",
+        known.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    Process {
+        /// What the plugin says.
+        process: i32,
+        /// Whose the devices are.
+        known: Vec<i32>,
+    },
+    /// Hosts that would not train the same.
+    #[error(
+        "host {host} has another {what} than host 0, and all hosts of a slice make the same steps\nhelp: {}",
+        differ_help(what)
+    )]
+    HostsDiffer {
+        /// The first that does.
+        host: usize,
+        /// What of.
+        what: &'static str,
+    },
+    /// Another host of the slice ended the run.
+    #[error("host {host} ended the run, and no host goes on without it\nhelp: it says why on its standard error")]
+    OtherHost {
+        /// Which.
+        host: usize,
+    },
     /// Calls of more steps than an epoch has.
     #[error(
         "steps_per_call is {calls}, and an epoch has {steps_per_epoch} steps\nhelp: at most that many; a number that divides it needs no second program"
@@ -277,6 +320,24 @@ impl fmt::Display for Kept {
 fn lines(changes: &[Change]) -> String {
     changes.iter().map(|change| format!("\n  {change}")).collect()
 }
+
+/// How to have hosts that train the same.
+fn differ_help(what: &str) -> &'static str {
+    match what {
+        VERSION => "install the same bf16scope on each",
+        STATE => "give each host the same checkpoint to go on from, on shared storage or as a copy",
+        _ => "run the same command with the same files on each",
+    }
+}
+
+/// What hosts may have another of.
+pub(super) const VERSION: &str = "version of bf16scope";
+/// The same.
+pub(super) const EXPERIMENT: &str = "experiment";
+/// The same.
+pub(super) const DATA: &str = "content of the data";
+/// The same.
+pub(super) const STATE: &str = "checkpoint";
 
 /// How to have a run as it was.
 fn resume_help(changes: &[Change]) -> String {

@@ -1,9 +1,9 @@
 //! Evaluating and predicting: programs that read variables and leave them as they are.
 
 use super::checkpoint::Checkpoint;
-use super::device::{Loaded, Whole, upload};
+use super::device::{Loaded, Results, Whole, upload};
 use super::error::TrainError;
-use super::mesh::Mesh;
+use super::hosts::{Exchange, Site};
 use super::program;
 use super::totals::Totals;
 use crate::data::{Loader, NamedArray, Source};
@@ -47,7 +47,7 @@ impl Evaluator {
     ) -> Result<Evaluator, TrainError> {
         let numbers = numbers.into();
         let program = program::evaluation(&**task, numbers, i64::from(batch), tuning)?;
-        let loaded = Loaded::new(client, program, 0, task.features(), batch, Mesh::default())?;
+        let loaded = Loaded::new(client, program, 0, task.features(), batch, Site::alone(client))?;
         Ok(Evaluator { loaded, task: Arc::clone(task), precision: numbers.precision, batch })
     }
 
@@ -68,14 +68,19 @@ impl Evaluator {
         self.run(&buffers.iter().collect::<Vec<_>>(), source)
     }
 
+    /// Of a state; on hosts that are not the first, nothing but their part in gathering it.
     pub(super) fn of_state(
         &self,
         variables: &[VariableInfo],
         state: &[Vec<Buffer>],
         by_averages: bool,
         source: &dyn Source,
+        (exchange, is_first): (Option<&Exchange>, bool),
     ) -> Result<Evaluation, TrainError> {
-        let picked = self.loaded.pick(variables, state, by_averages)?;
+        let picked = self.loaded.pick(variables, state, by_averages, exchange)?;
+        if !is_first {
+            return Ok(Evaluation { totals: self.loaded.no_totals(), n_examples: 0 });
+        }
         self.run(&picked.iter().map(Whole::buffer).collect::<Vec<_>>(), source)
     }
 
@@ -90,7 +95,8 @@ impl Evaluator {
                 let fed = fed?;
                 let n_valid = fed.n_valid;
                 let results = self.loaded.run(variables, fed)?;
-                evaluation.totals.merge(&self.loaded.read(&results, n_valid)?[0]);
+                let results = Results::Here(vec![results]);
+                evaluation.totals.merge(&self.loaded.read(&results, 0, n_valid)?[0]);
                 evaluation.n_examples += n_valid as u64;
             }
             Ok::<(), TrainError>(())
@@ -130,7 +136,7 @@ impl Predictor {
         let program = program::prediction(task, numbers, i64::from(batch), tuning)?;
         let mut features = task.features();
         features.retain(|feature| !feature.is_label);
-        let loaded = Loaded::new(client, program, 0, features.clone(), batch, Mesh::default())?;
+        let loaded = Loaded::new(client, program, 0, features.clone(), batch, Site::alone(client))?;
         Ok(Predictor { loaded, features, precision: numbers.precision, batch })
     }
 
@@ -159,9 +165,10 @@ impl Predictor {
         state: &[Vec<Buffer>],
         by_averages: bool,
         source: &dyn Source,
+        exchange: Option<&Exchange>,
         take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let picked = self.loaded.pick(variables, state, by_averages)?;
+        let picked = self.loaded.pick(variables, state, by_averages, exchange)?;
         self.run(&picked.iter().map(Whole::buffer).collect::<Vec<_>>(), source, take)
     }
 

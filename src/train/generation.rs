@@ -6,7 +6,7 @@
 use super::checkpoint::Checkpoint;
 use super::device::{Loaded, upload};
 use super::error::TrainError;
-use super::mesh::Mesh;
+use super::hosts::Site;
 use super::program;
 use crate::data::{Batch, Draw, NamedArray};
 use crate::graph::{Numbers, Scope};
@@ -118,7 +118,7 @@ impl Completer {
                 program.program.outputs.join(", ")
             )));
         }
-        let loaded = Loaded::new(client, program, 0, features, 1, Mesh::default())?;
+        let loaded = Loaded::new(client, program, 0, features, 1, Site::alone(client))?;
         Ok(Completer { loaded, name: task.name().to_string(), input, vocabulary })
     }
 

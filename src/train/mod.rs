@@ -18,6 +18,7 @@ mod evaluation;
 mod experiment;
 mod forward;
 mod generation;
+mod hosts;
 mod lines;
 mod memory;
 mod mesh;

@@ -8,7 +8,7 @@
 use super::checkpoint::{DataIdentity, Fault, Place, Series};
 use super::error::{Kept, TrainError};
 use super::evaluation::Evaluation;
-use super::session::{Call, Session};
+use super::session::{Call, Session, Wish};
 use super::spec::Spec;
 use super::totals::Totals;
 use crate::data::{Ask, DataError, Loader, Source, Supply};
@@ -214,6 +214,15 @@ fn loader<'a>(spec: &Spec, training: &'a dyn Source) -> Result<Loader<'a>, Train
     }
 }
 
+/// What one host reads: its stretch of every batch.
+fn loader_of_host<'a>(spec: &Spec, training: &'a dyn Source, host: (u32, u32)) -> Result<Loader<'a>, TrainError> {
+    let (features, compute) = (spec.task.features(), spec.precision.compute());
+    let (number, n_hosts) = host;
+    let batch = spec.batch as usize / n_hosts as usize;
+    let loader = Loader::new(training, &features, compute, batch, spec.seed)?;
+    Ok(loader.of_host(number, n_hosts)?.shifted(spec.shift)?)
+}
+
 /// Trains `session` on `data` until `plan` is done, `stop` is set, or the loss is not finite.
 ///
 /// The order of examples depends on the session's seed and the epoch alone, so a session restored from a checkpoint
@@ -235,11 +244,14 @@ pub fn run(
     if spec.objective.average.is_some_and(|average| !average.evaluate) && plan.checkpoint.is_none() {
         return Err(TrainError::UnusedAverage);
     }
-    let loader = loader(&spec, data.training)?;
+    let loader = loader_of_host(&spec, data.training, session.host())?;
     let steps_per_epoch = loader.n_steps();
     let is_costly = data.training.reading().is_costly;
     let identity = data.identity();
     session.check_resumed(steps_per_epoch, &identity)?;
+    session.check_hosts(plan.n_epochs, &identity)?;
+    // The first host writes for all.
+    let saves = session.agree(Wish { save: plan.checkpoint.is_some(), ..Wish::default() })?.save;
     if plan.n_epochs.checked_mul(steps_per_epoch).is_none_or(|steps| steps > i32::MAX as u64) {
         return Err(TrainError::TooLong { n_epochs: plan.n_epochs, steps_per_epoch });
     }
@@ -253,14 +265,16 @@ pub fn run(
     let resumed = resumed.as_ref().map(|(path, step)| (path.as_path(), *step));
     let series = plan.checkpoint.as_ref().map(|place| Series::begin(place, plan.keep_checkpoint_max, resumed));
     let (kept, saved) = (Kept::default(), Instant::now());
-    let mut run = Run { session, plan, series, saved, steps_per_epoch, identity, kept, observe };
+    let saves = saves.then_some(None);
+    let mut run = Run { session, plan, series, saves, saved, steps_per_epoch, identity, kept, observe };
     let mut epochs = Vec::new();
     let mut last: Option<Evaluation> = None;
     for epoch in run.session.step() / steps_per_epoch..plan.n_epochs {
         let training = run.epoch(epoch, &loader, stop)?;
         // Before the evaluation: whatever it meets, this is not lost.
         run.save()?;
-        let test = run.session.evaluate(&evaluator, data.test)?;
+        let test = run.session.evaluate(&evaluator, data.test);
+        let test = run.session.together(test)?;
         let report = EpochReport {
             epoch: epoch + 1,
             step: run.session.step(),
@@ -277,7 +291,7 @@ pub fn run(
     let end = match last {
         Some(evaluation) => evaluation,
         // Resumed at the end: nothing to train, but something to say.
-        None => run.session.evaluate(&evaluator, data.test)?,
+        None => run.session.together(run.session.evaluate(&evaluator, data.test))?,
     };
     let steps = run.session.step();
     // Resumed at the end, it is the one that it came from.
@@ -296,6 +310,8 @@ struct Run<'a> {
     session: &'a mut Session,
     plan: &'a Plan,
     series: Option<Series<'a>>,
+    /// Where checkpoints are written, by this host or the first of several: after which step the last one was.
+    saves: Option<Option<u64>>,
     /// When it last saved, or began.
     saved: Instant,
     steps_per_epoch: u64,
@@ -351,7 +367,12 @@ impl Run<'_> {
         let batch_size = f64::from(self.session.spec().batch);
         let began = Instant::now();
         let (mut totals, mut n_steps) = (self.session.no_totals(), 0.0);
-        for call in calls.by_ref() {
+        let is_one = self.session.host().1 == 1;
+        let mut next = calls.next();
+        let wish =
+            |next: &Option<Result<Call, TrainError>>| Wish { failed: matches!(next, Some(Err(_))), ..Wish::default() };
+        self.session.agree(wish(&next))?;
+        while let Some(call) = next {
             let first = self.session.step();
             let of_steps = self.session.advance(call?)?;
             n_steps += of_steps.len() as f64;
@@ -381,14 +402,22 @@ impl Run<'_> {
                     examples_per_second,
                 });
             }
-            let epoch = epoch + 1;
-            if self.is_time_to_save(first) {
+            // Several hosts make a step together or not at all: whether each has its batch is known before it.
+            let ahead = (!is_one).then(|| calls.next());
+            let own = Wish {
+                stop: stop.load(Ordering::Relaxed),
+                save: self.is_time_to_save(first),
+                ..ahead.as_ref().map_or(Wish::default(), wish)
+            };
+            let agreed = self.session.agree(own)?;
+            if agreed.save || agreed.stop {
                 self.save()?;
             }
-            if stop.load(Ordering::Relaxed) {
-                self.save()?;
-                return Err(TrainError::Interrupted { step: self.session.step(), epoch, kept: self.kept.clone() });
+            if agreed.stop {
+                let (step, epoch, kept) = (self.session.step(), epoch + 1, self.kept.clone());
+                return Err(TrainError::Interrupted { step, epoch, kept });
             }
+            next = ahead.unwrap_or_else(|| calls.next());
         }
         let seconds = began.elapsed().as_secs_f64();
         let waited = calls.waited().as_secs_f64();
@@ -407,23 +436,31 @@ impl Run<'_> {
 
     /// Writes a checkpoint of a state that is good, unless the last one is of this step.
     fn save(&mut self) -> Result<(), TrainError> {
-        let Some(place) = &self.plan.checkpoint else { return Ok(()) };
-        if self.kept.0.as_ref().is_some_and(|(_, step)| *step == self.session.step()) {
+        let step = self.session.step();
+        if self.saves.is_none_or(|last| last == Some(step)) {
             return Ok(());
         }
         let _span = tracing::info_span!("checkpoint").entered();
-        let mut checkpoint = self.session.checkpoint(self.steps_per_epoch)?;
+        let written = self.write();
+        self.session.together(written)?;
+        (self.saves, self.saved) = (Some(Some(step)), Instant::now());
+        if let Some(place) = &self.plan.checkpoint {
+            let path = place.path();
+            self.kept = Kept(Some((path.to_path_buf(), step)));
+            (self.observe)(Event::Saved { path, step });
+        }
+        Ok(())
+    }
+
+    /// Writes it, on the first host.
+    fn write(&mut self) -> Result<(), TrainError> {
+        let Some(mut checkpoint) = self.session.checkpoint_of_first(self.steps_per_epoch)? else { return Ok(()) };
         checkpoint.data = Some(self.identity.clone());
         if let Err(Fault::NotFinite { name, .. }) = checkpoint.check_finite() {
             let step = self.session.step();
             return Err(self.diverged(step, name, self.session.learning_rate_of(step)));
         }
-        self.series.iter_mut().try_for_each(|series| series.write(&checkpoint))?;
-        self.saved = Instant::now();
-        let (path, step) = (place.path(), self.session.step());
-        self.kept = Kept(Some((path.to_path_buf(), step)));
-        (self.observe)(Event::Saved { path, step });
-        Ok(())
+        Ok(self.series.iter_mut().try_for_each(|series| series.write(&checkpoint))?)
     }
 
     /// Which replicas' loss was not finite in a step of the last call, where there are several.

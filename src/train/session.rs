@@ -5,9 +5,12 @@
 
 use super::change::Change;
 use super::checkpoint::{Checkpoint, CheckpointError, DataIdentity, FunctionHash, HostArray, Position};
-use super::device::{Fed, Loaded, check_memory, download, initial_state, n_bytes, n_elements, shape_of, upload_state};
-use super::error::TrainError;
+use super::device::{
+    Fed, Loaded, Results, check_memory, download, initial_state, n_bytes, n_elements, shape_of, upload_state,
+};
+use super::error::{DATA, EXPERIMENT, STATE, TrainError, VERSION};
 use super::evaluation::{Evaluation, Evaluator, Predictor};
+use super::hosts::{Exchange, Site};
 use super::program::{self, TaskProgram};
 use super::resume::{Resumption, check_data as check_resumed_data, function_of, settings, stores_otherwise};
 use super::spec::Spec;
@@ -17,6 +20,7 @@ use crate::data::{Batch, NamedArray, ORDER_VERSION, Source};
 use crate::graph::{Numbers, VariableInfo};
 use crate::optim::LossScale;
 use crate::pjrt::{Arg, Buffer, Client};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,12 +35,26 @@ pub struct Session {
     /// The program of one step, where a call makes several; compiled when it is needed.
     single: Option<Arc<Loaded>>,
     state: State,
-    /// What the last call gave beside the state, on each replica.
-    last: Vec<Vec<Buffer>>,
+    /// What the last call gave beside the state; nothing before the first.
+    last: Option<Results>,
     last_was_single: bool,
     step: u64,
     resumed: Option<Resumed>,
     function: Option<FunctionHash>,
+    site: Site,
+    /// Where there are several hosts.
+    exchange: Option<Exchange>,
+}
+
+/// What one host of a slice wants before the next step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// To save and end the run: it was asked to.
+    pub stop: bool,
+    /// To save: it is time.
+    pub save: bool,
+    /// It cannot go on.
+    pub failed: bool,
 }
 
 /// What the data of a run that goes on must be.
@@ -45,9 +63,11 @@ struct Resumed {
     path: PathBuf,
     steps_per_epoch: u64,
     data: Option<DataIdentity>,
+    /// A hash of its state.
+    state: [u8; 32],
 }
 
-/// The variables on each replica's device, in the program's order: whole, or its part of them. Of what is whole the first's are those that are kept, evaluated and used:
+/// The variables on the device of each replica of this host, in the program's order: whole, or its part of them. Of what is whole the first's are those that are kept, evaluated and used:
 /// others differ from them in what is of a replica's own, a batch norm's statistics and random states.
 #[derive(Debug)]
 enum State {
@@ -98,16 +118,17 @@ impl Session {
     /// # Errors
     /// Where the task cannot be built, compiled or held.
     pub fn new(client: &Client, spec: Spec) -> Result<Session, TrainError> {
+        let site = Site::of(client, spec.objective.mesh)?;
         let program = several_steps(program_of_a_step(client, &spec)?, spec.steps_per_call)?;
-        check_memory(&spec, &program.program.variables, 0)?;
-        let training = load(client, program, &spec)?;
+        check_memory(&spec, &site, &program.program.variables, 0)?;
+        let training = load(client, program, &spec, &site)?;
         // A client that does not say has been asked for what is sure.
         let temporaries = training.executable.compiled().memory_stats().map_or(0, |stats| stats.temporaries.max(0));
-        check_memory(&spec, &training.variables, temporaries as u128)?;
+        check_memory(&spec, &site, &training.variables, temporaries as u128)?;
         let _span = tracing::info_span!("initialise", seed = spec.seed).entered();
-        let state = State::Held(initial_state(client, &training.variables, &spec)?);
+        let state = State::Held(initial_state(client, &training.variables, &spec, &site)?);
         let (client, function) = (client.clone(), function_of(&*spec.task));
-        let (last, resumed) = (Vec::new(), None);
+        let (last, resumed, exchange) = (None, None, Exchange::of(&client, &site));
         Ok(Session {
             spec,
             client,
@@ -119,7 +140,77 @@ impl Session {
             step: 0,
             resumed,
             function,
+            site,
+            exchange,
         })
+    }
+
+    /// Which host of a slice this is, from 0, and how many there are: `(0, 1)` where all devices are of this process. Of
+    /// several, each has a session of its own, and all must ask the same of theirs, in the same order; the first evaluates and
+    /// writes.
+    pub fn host(&self) -> (u32, u32) {
+        (self.site.host, self.site.n_hosts)
+    }
+
+    /// The replicas whose devices are of this host, numbered from 0 over all hosts.
+    pub fn replicas(&self) -> std::ops::Range<usize> {
+        self.site.replicas.clone()
+    }
+
+    /// Makes the wishes of all hosts one: any may stop or end the run, the first says when it is time to save.
+    ///
+    /// # Errors
+    /// [`TrainError::OtherHost`] where another cannot go on; where the plugin fails.
+    pub(super) fn agree(&self, own: Wish) -> Result<Wish, TrainError> {
+        let Some(exchange) = &self.exchange else { return Ok(own) };
+        let all = exchange.say([own.stop, own.save, own.failed].map(i32::from))?;
+        let is_own = |host: usize| host == self.site.host as usize;
+        match all.iter().position(|&[_, _, failed]| failed != 0) {
+            // Whoever failed has a better error.
+            Some(_) if own.failed => Ok(own),
+            Some(host) if !is_own(host) => Err(TrainError::OtherHost { host }),
+            _ => Ok(Wish { stop: all.iter().any(|&[stop, ..]| stop != 0), save: all[0][1] != 0, failed: false }),
+        }
+    }
+
+    /// What one host did, once all know whether they all could.
+    ///
+    /// # Errors
+    /// Its own; [`TrainError::OtherHost`].
+    pub(super) fn together<T>(&self, own: Result<T, TrainError>) -> Result<T, TrainError> {
+        let agreed = self.agree(Wish { failed: own.is_err(), ..Wish::default() });
+        let own = own?;
+        agreed.map(|_| own)
+    }
+
+    /// Whether all hosts are about to make the same steps.
+    ///
+    /// # Errors
+    /// [`TrainError::HostsDiffer`].
+    pub(super) fn check_hosts(&self, n_epochs: u64, data: &DataIdentity) -> Result<(), TrainError> {
+        let Some(exchange) = &self.exchange else { return Ok(()) };
+        let Spec { precision, batch, seed, .. } = &self.spec;
+        let asked =
+            format!("{:?} {precision} {batch} {seed} {n_epochs} {}", settings(&self.spec), self.spec.steps_per_call);
+        let state = self.resumed.as_ref().map_or([0; 32], |resumed| resumed.state);
+        let of = |bytes: &[u8]| {
+            let hash = Sha256::digest(bytes);
+            hash.first_chunk().map_or(0, |word| i32::from_le_bytes(*word))
+        };
+        let start = [self.step.to_le_bytes().as_slice(), &state].concat();
+        let own = [
+            of(env!("CARGO_PKG_VERSION").as_bytes()),
+            of(asked.as_bytes()),
+            of(format!("{data:?}").as_bytes()),
+            of(&start),
+        ];
+        let all = exchange.say(own)?;
+        for (number, what) in [VERSION, EXPERIMENT, DATA, STATE].into_iter().enumerate() {
+            if let Some(host) = all.iter().position(|words| words[number] != all[0][number]) {
+                return Err(TrainError::HostsDiffer { host, what });
+            }
+        }
+        Ok(())
     }
 
     /// What it trains.
@@ -197,7 +288,8 @@ impl Session {
     /// Compiles the program of one step, where there is none yet.
     pub(super) fn load_single_step(&mut self) -> Result<(), TrainError> {
         if self.single.is_none() && self.spec.steps_per_call.n().get() > 1 {
-            self.single = Some(Arc::new(load(&self.client, program_of_a_step(&self.client, &self.spec)?, &self.spec)?));
+            let program = program_of_a_step(&self.client, &self.spec)?;
+            self.single = Some(Arc::new(load(&self.client, program, &self.spec, &self.site)?));
         }
         Ok(())
     }
@@ -225,13 +317,20 @@ impl Session {
             self.state = State::Lost(format!("step {} failed: {error}", self.step + 1));
             error
         })?;
-        self.last = results.iter_mut().map(|results| results.split_off(program.variables.len())).collect();
+        let last: Vec<_> = results.iter_mut().map(|results| results.split_off(program.variables.len())).collect();
         self.last_was_single = is_single;
         self.state = State::Held(results);
         self.step += n_steps;
+        let last = self.last.insert(match &self.exchange {
+            None => Results::Here(last),
+            Some(exchange) => {
+                let own: Vec<Vec<&Buffer>> = last.iter().map(|replica| replica.iter().collect()).collect();
+                Results::Gathered(exchange.gather(&own)?)
+            }
+        });
         let mut totals = vec![program.no_totals(); n_steps as usize];
-        for last in &self.last {
-            let steps = program.read(last, n_valid)?;
+        for replica in 0..last.n_replicas() {
+            let steps = program.read(last, replica, n_valid)?;
             totals.iter_mut().zip(&steps).for_each(|(totals, step)| totals.merge(step));
         }
         Ok(totals)
@@ -242,12 +341,10 @@ impl Session {
     /// # Errors
     /// Where the plugin fails.
     pub fn scalars(&self) -> Result<Vec<(String, f64)>, TrainError> {
-        match self.last.is_empty() {
-            true => Ok(Vec::new()),
-            false => match (&self.single, self.last_was_single) {
-                (Some(single), true) => single.scalars(&self.last),
-                _ => self.training.scalars(&self.last),
-            },
+        let Some(last) = &self.last else { return Ok(Vec::new()) };
+        match (&self.single, self.last_was_single) {
+            (Some(single), true) => single.scalars(last),
+            _ => self.training.scalars(last),
         }
     }
 
@@ -275,8 +372,9 @@ impl Session {
             _ => &self.training,
         };
         let mut found = Vec::new();
-        for (replica, last) in self.last.iter().enumerate().filter(|_| self.last.len() > 1) {
-            let steps = program.read(last, self.spec.batch as usize)?;
+        let Some(last) = self.last.as_ref().filter(|last| last.n_replicas() > 1) else { return Ok(found) };
+        for replica in 0..last.n_replicas() {
+            let steps = program.read(last, replica, self.spec.batch as usize)?;
             if steps.get(step).and_then(Totals::loss).is_some_and(|loss| !loss.is_finite()) {
                 found.push(replica);
             }
@@ -294,9 +392,9 @@ impl Session {
     /// # Errors
     /// Where the plugin fails.
     pub fn state(&self) -> Result<BTreeMap<String, HostArray>, TrainError> {
-        let state = self.state.buffers()?;
+        let (state, exchange) = (self.state.buffers()?, self.exchange.as_ref());
         let host = |(number, variable): (usize, &VariableInfo)| {
-            let array = HostArray { shape: shape_of(variable), bytes: download(variable, number, state)? };
+            let array = HostArray { shape: shape_of(variable), bytes: download(variable, number, state, exchange)? };
             Ok((variable.name.clone(), array))
         };
         self.variables().iter().enumerate().map(host).collect()
@@ -312,6 +410,18 @@ impl Session {
         let position = Position { step: self.step, steps_per_epoch, batch: *batch, seed: *seed, precision, order };
         let (settings, function) = (settings(&self.spec), self.function.clone());
         Ok(Checkpoint { position, settings, function, data: None, variables: self.state()? })
+    }
+
+    /// As [`Session::checkpoint`], on the first host of a slice; the others do their part in gathering what lies in parts.
+    pub(super) fn checkpoint_of_first(&self, steps_per_epoch: u64) -> Result<Option<Checkpoint>, TrainError> {
+        if self.site.is_first() {
+            return self.checkpoint(steps_per_epoch).map(Some);
+        }
+        let (state, exchange) = (self.state.buffers()?, self.exchange.as_ref());
+        for (number, variable) in self.variables().iter().enumerate().filter(|(_, variable)| variable.part.is_some()) {
+            download(variable, number, state, exchange)?;
+        }
+        Ok(None)
     }
 
     /// Goes on from a checkpoint, read from `path`. Gives the settings that have changed since, and may; with `resumption`
@@ -339,11 +449,18 @@ impl Session {
         let changes = resumption.check(path, checkpoint, &self.spec)?;
         // What was there goes first: there is memory for two states, and the checkpoint is one of them.
         self.state = State::Lost(format!("restoring {} failed", path.display()));
-        self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, self.spec.objective.mesh)?);
+        self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, &self.site)?);
         self.step = checkpoint.position.step;
-        self.last = Vec::new();
+        self.last = None;
         let steps_per_epoch = checkpoint.position.steps_per_epoch;
-        self.resumed = Some(Resumed { path: path.to_path_buf(), steps_per_epoch, data: checkpoint.data.clone() });
+        let data = checkpoint.data.clone();
+        let state = match &self.exchange {
+            None => [0; 32],
+            Some(_) => {
+                arrays.iter().fold(Sha256::new(), |hash, array| hash.chain_update(&array.bytes)).finalize().into()
+            }
+        };
+        self.resumed = Some(Resumed { path: path.to_path_buf(), steps_per_epoch, data, state });
         Ok(changes)
     }
 
@@ -381,14 +498,15 @@ impl Session {
         Evaluator::new(&self.client, task, self.numbers_read(by_averages), batch, &objective.tuning)
     }
 
-    /// Evaluates the state of this moment: averages of variables where there are any, unless
+    /// Evaluates the state of this moment, on the first host of a slice (on others, the evaluation is of no examples): averages of variables where there are any, unless
     /// [`Average::evaluate`](crate::optim::Average::evaluate) says otherwise.
     ///
     /// # Errors
     /// Examples that the task does not take; [`TrainError::Metric`]; where the plugin fails.
     pub fn evaluate(&self, evaluator: &Evaluator, source: &dyn Source) -> Result<Evaluation, TrainError> {
         let by_averages = self.spec.objective.average.is_some_and(|average| average.evaluate);
-        evaluator.of_state(self.variables(), self.state.buffers()?, by_averages, source)
+        let here = (self.exchange.as_ref(), self.site.is_first());
+        evaluator.of_state(self.variables(), self.state.buffers()?, by_averages, source, here)
     }
 
     /// A predictor of this session's task, for batches of `batch` examples.
@@ -412,7 +530,7 @@ impl Session {
         take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
     ) -> Result<(), E> {
         let by_averages = self.spec.objective.average.is_some();
-        predictor.of_state(self.variables(), self.state.buffers()?, by_averages, source, take)
+        predictor.of_state(self.variables(), self.state.buffers()?, by_averages, source, self.exchange.as_ref(), take)
     }
 }
 
@@ -427,9 +545,9 @@ fn program_of_a_step(client: &Client, spec: &Spec) -> Result<TaskProgram, TrainE
     Ok(program::training(&*spec.task, spec.numbers(), i64::from(spec.batch), &objective)?)
 }
 
-fn load(client: &Client, program: TaskProgram, spec: &Spec) -> Result<Loaded, TrainError> {
+fn load(client: &Client, program: TaskProgram, spec: &Spec, site: &Site) -> Result<Loaded, TrainError> {
     let n_state = program.program.variables.len();
-    Loaded::new(client, program, n_state, spec.task.features(), spec.batch, spec.objective.mesh)
+    Loaded::new(client, program, n_state, spec.task.features(), spec.batch, site.clone())
 }
 
 #[cfg(test)]

@@ -285,6 +285,9 @@ fn a_call_that_succeeds_and_gives_nothing_is_named() {
                         ["the client has no devices that this process can use\nhelp: name another device"]
                     );
                 }
+                ("PJRT_Client_Devices", _) => {
+                    assert_eq!(texts, [impossible(function, "0 devices without device 5 of this process")]);
+                }
                 ("PJRT_LoadedExecutable_AddressableDevices", _) => {
                     assert_eq!(texts, [impossible(function, "0 devices")]);
                 }
@@ -313,6 +316,7 @@ fn impossible(function: &str, what: &str) -> String {
 fn a_size_without_a_list_and_a_list_of_nulls_are_named() {
     alone("faults::a_size_without_a_list_and_a_list_of_nulls_are_named", || {
         let lists = [
+            "PJRT_Client_Devices",
             "PJRT_Client_AddressableDevices",
             "PJRT_DeviceDescription_Attributes",
             "PJRT_Executable_GetCostAnalysis",
@@ -333,6 +337,7 @@ fn a_size_without_a_list_and_a_list_of_nulls_are_named() {
         let texts = ["PJRT_Client_PlatformName", "PJRT_DeviceDescription_Kind", "PJRT_Executable_Name"];
         each("headless", &texts, |function, errors| assert!(errors.is_empty(), "{function}: {errors:?}"));
         let holes = [
+            ("PJRT_Client_Devices", "device"),
             ("PJRT_Client_AddressableDevices", "device"),
             ("PJRT_Client_BufferFromHostBuffer", "buffer"),
             ("PJRT_LoadedExecutable_Execute", "output"),

@@ -10,6 +10,7 @@ mod alone;
 #[path = "../support/binary.rs"]
 mod binary;
 mod faults;
+mod hosts;
 mod pjrt;
 mod pjrt_handles;
 mod pjrt_plugins;

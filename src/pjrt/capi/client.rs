@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::device::PluginDevice;
 use crate::pjrt::live::{HandleKind, Live};
 use crate::pjrt::plugin::{call, given, log_drop};
-use crate::pjrt::{Device, PjrtError, Plugin, Value, ffi, value};
+use crate::pjrt::{Device, PjrtError, Plugin, Processes, Value, ffi, value};
 
 /// A client of a plugin: what its buffers and its executables share.
 #[derive(Debug)]
@@ -15,6 +15,7 @@ pub(in crate::pjrt) struct PluginClient {
     /// In one order: as others see them, and as the plugin knows them.
     pub(super) devices: Vec<Device>,
     pub(super) handles: Vec<PluginDevice>,
+    pub(super) processes: Processes,
     _live: Live,
 }
 
@@ -49,12 +50,14 @@ impl PluginClient {
             raw,
             devices: Vec::new(),
             handles: Vec::new(),
+            processes: Processes::one(&[]),
             _live: Live::new(HandleKind::Client),
         };
         (client.handles, client.devices) = read_devices(&client)?;
         if client.devices.is_empty() {
             return Err(PjrtError::NoDevices);
         }
+        client.processes = read_processes(&client)?;
         Ok(client)
     }
 }
@@ -70,5 +73,38 @@ fn read_devices(client: &PluginClient) -> Result<(Vec<PluginDevice>, Vec<Device>
             .iter()
             .map(|&raw| PluginDevice::read(client.plugin, given("PJRT_Client_AddressableDevices", "device", raw)?))
             .collect()
+    }
+}
+
+/// Copies what a new client says of all processes.
+fn read_processes(client: &PluginClient) -> Result<Processes, PjrtError> {
+    const CALL: &str = "PJRT_Client_Devices";
+    let mut own = ffi::PJRT_Client_ProcessIndex_Args::zeroed();
+    own.client = client.raw;
+    let mut all = ffi::PJRT_Client_Devices_Args::zeroed();
+    all.client = client.raw;
+    // SAFETY: a live client; its devices live as long as it, and only their descriptions are kept, which are copies.
+    let devices = unsafe {
+        call!(client.plugin, PJRT_Client_ProcessIndex, own)?;
+        call!(client.plugin, PJRT_Client_Devices, all)?;
+        value::whole_list(CALL, all.devices, all.num_devices)?
+            .iter()
+            .map(|&raw| {
+                let (_, device) = PluginDevice::read(client.plugin, given(CALL, "device", raw)?)?;
+                Ok(device.description().clone())
+            })
+            .collect::<Result<Vec<_>, PjrtError>>()?
+    };
+    // Whoever numbers replicas by all devices finds his own among them.
+    let is_there = |own: &&Device| devices.iter().any(|device| device.id == own.description().id);
+    match client.devices.iter().find(|own| !is_there(own)) {
+        None => Ok(Processes { own_idx: own.process_index, devices }),
+        Some(own) => {
+            let (n, id) = (devices.len(), own.description().id);
+            Err(PjrtError::Impossible {
+                call: CALL,
+                measured: format!("{n} devices without device {id} of this process"),
+            })
+        }
     }
 }

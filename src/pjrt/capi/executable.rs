@@ -229,14 +229,17 @@ impl Drop for PluginRunner {
     }
 }
 
-/// What a plugin loaded, with what it says of it.
+/// What a plugin loaded, with what it says of it. Where `device_ids` names devices, those of this process among them must be
+/// those that it runs on, in that order: so arguments are given.
 ///
 /// # Safety
 /// `raw` is a live loaded executable of this client that nobody else frees.
 pub(super) unsafe fn loaded(
     client: &Arc<PluginClient>,
     raw: *mut ffi::PJRT_LoadedExecutable,
+    device_ids: &[i32],
 ) -> Result<Loaded, PjrtError> {
+    const DEVICES: &str = "PJRT_LoadedExecutable_AddressableDevices";
     let plugin = client.plugin;
     // Owns the handle from here on, so that it is freed also when what follows fails.
     let _live = Live::new(HandleKind::LoadedExecutable);
@@ -251,14 +254,26 @@ pub(super) unsafe fn loaded(
     };
     let mut devices = ffi::PJRT_LoadedExecutable_AddressableDevices_Args::zeroed();
     devices.executable = raw;
-    // SAFETY: a live loaded executable. Only the count is used.
+    // SAFETY: a live loaded executable.
     unsafe { call!(plugin, PJRT_LoadedExecutable_AddressableDevices, devices)? };
     runner.n_devices = match devices.num_addressable_devices {
         n_devices @ 1..=MOST => n_devices,
-        n_devices => {
-            return Err(impossible("PJRT_LoadedExecutable_AddressableDevices", format!("{n_devices} devices")));
-        }
+        n_devices => return Err(impossible(DEVICES, format!("{n_devices} devices"))),
     };
+    if !device_ids.is_empty() {
+        // SAFETY: as many devices as the plugin says, which live as long as the client; they are only compared.
+        let list = unsafe { value::whole_list(DEVICES, devices.addressable_devices, devices.num_addressable_devices)? };
+        let id_of = |raw: &*mut ffi::PJRT_Device| {
+            let position = client.handles.iter().position(|device| std::ptr::eq(device.raw, *raw));
+            position.map(|position| client.devices[position].description().id)
+        };
+        let measured: Vec<Option<i32>> = list.iter().map(id_of).collect();
+        let is_own = |id: &&i32| client.devices.iter().any(|device| device.description().id == **id);
+        let expected: Vec<Option<i32>> = device_ids.iter().filter(is_own).map(|&id| Some(id)).collect();
+        if measured != expected {
+            return Err(impossible(DEVICES, format!("devices {measured:?} where {expected:?} were asked for")));
+        }
+    }
     Ok(Loaded { program, n_devices: runner.n_devices, runner: Box::new(runner) })
 }
 

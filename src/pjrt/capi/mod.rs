@@ -15,7 +15,7 @@ use super::backend::{Array, Backend, Loaded};
 use super::event::Event;
 use super::plugin::{call, given};
 use super::program::Format;
-use super::{Client, CompileOptions, Device, ForeignCode, PjrtError, Plugin, Value, ffi, program, value};
+use super::{Client, CompileOptions, Device, ForeignCode, PjrtError, Plugin, Processes, Value, ffi, program, value};
 use crate::hlo::DType;
 
 impl Client {
@@ -51,6 +51,7 @@ fn compile(
     format: Format,
     options: &CompileOptions,
 ) -> Result<Loaded, PjrtError> {
+    let device_ids = &options.device_ids;
     let options = options.encode();
     let mut program = program::program(program, format);
     let mut args = ffi::PJRT_Client_Compile_Args::zeroed();
@@ -62,7 +63,7 @@ fn compile(
     unsafe { call!(client.plugin, PJRT_Client_Compile, args)? };
     let raw = given("PJRT_Client_Compile", "executable", args.executable)?;
     // SAFETY: the call returned an executable of this client, which we own.
-    unsafe { executable::loaded(client, raw) }
+    unsafe { executable::loaded(client, raw, device_ids) }
 }
 
 impl Backend for PluginClient {
@@ -94,6 +95,10 @@ impl Backend for PluginClient {
         &self.devices
     }
 
+    fn processes(&self) -> &Processes {
+        &self.processes
+    }
+
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
         compile(&self, program, Format::Hlo, options)
     }
@@ -110,7 +115,7 @@ impl Backend for PluginClient {
         unsafe { call!(self.plugin, PJRT_Executable_DeserializeAndLoad, args)? };
         let raw = given(CALL, "executable", args.loaded_executable)?;
         // SAFETY: the call returned an executable of this client, which we own.
-        unsafe { executable::loaded(&self, raw) }
+        unsafe { executable::loaded(&self, raw, &[]) }
     }
 
     fn upload(

@@ -16,7 +16,7 @@ use crate::pjrt::device::CountsMemory;
 use crate::pjrt::locate::locate;
 use crate::pjrt::{
     Client, CompileOptions, Device, DeviceDescription, DeviceMemory, ForeignCode, MemoryStats, OutputSpec, PjrtError,
-    Platform, Plugin, Purpose, Setup, environment, program,
+    Platform, Plugin, Processes, Purpose, Setup, environment, program,
 };
 
 /// The client of a child.
@@ -26,6 +26,7 @@ struct ChildClient {
     platform_name: String,
     platform_version: String,
     devices: Vec<Device>,
+    processes: Processes,
 }
 
 /// Starts a child, and opens the platform in it.
@@ -43,22 +44,29 @@ pub(super) fn open(platform: &Platform, setup: &Setup, spec: &ChildSpec) -> Resu
     let doing = Doing { what: "opening device", of: Some(platform.to_string()) };
     let library = library.map(|path| path.as_os_str().as_bytes().to_vec());
     let request = Request::Client { platform: platform.to_string(), library, create_options };
-    let (_, platform_name, platform_version, descriptions) = opened(&child, doing, request)?;
+    let Opened { platform_name, platform_version, devices: descriptions, processes, .. } =
+        opened(&child, doing, request)?;
     let device =
         |(idx, description)| Device::new(description, Box::new(ChildDevice { child: Arc::clone(&child), idx }));
-    let devices = descriptions.into_iter().enumerate().map(device).collect();
-    Ok(Client::over(ChildClient { child, platform_name, platform_version, devices }))
+    let devices: Vec<Device> = descriptions.into_iter().enumerate().map(device).collect();
+    let processes = processes.unwrap_or_else(|| Processes::one(&devices));
+    Ok(Client::over(ChildClient { child, platform_name, platform_version, devices, processes }))
 }
 
-/// What the child says of a client or topology that it opened: number, name, version, devices.
-pub(super) fn opened(
-    child: &Child,
-    doing: Doing,
-    request: Request,
-) -> Result<(Id, String, String, Vec<DeviceDescription>), PjrtError> {
+/// What a child says of a client or topology that it opened.
+pub(super) struct Opened {
+    pub(super) id: Id,
+    pub(super) platform_name: String,
+    pub(super) platform_version: String,
+    pub(super) devices: Vec<DeviceDescription>,
+    processes: Option<Processes>,
+}
+
+/// Opens a client or topology in the child.
+pub(super) fn opened(child: &Child, doing: Doing, request: Request) -> Result<Opened, PjrtError> {
     match child.request(doing.clone(), request, None)? {
-        (Reply::Opened { id, platform_name, platform_version, devices }, _) => {
-            Ok((id, platform_name, platform_version, devices))
+        (Reply::Opened { id, platform_name, platform_version, devices, processes }, _) => {
+            Ok(Opened { id, platform_name, platform_version, devices, processes })
         }
         (reply, _) => Err(unexpected(doing, &reply)),
     }
@@ -121,6 +129,10 @@ impl Backend for ChildClient {
 
     fn devices(&self) -> &[Device] {
         &self.devices
+    }
+
+    fn processes(&self) -> &Processes {
+        &self.processes
     }
 
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {

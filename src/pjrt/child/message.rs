@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::error::ChildError;
 use crate::hlo::DType;
 use crate::pjrt::{
-    Code, CompileOptions, DeviceDescription, DeviceMemory, MemoryStats, OutputSpec, PjrtError, Value, ffi,
+    Code, CompileOptions, DeviceDescription, DeviceMemory, MemoryStats, OutputSpec, PjrtError, Processes, Value, ffi,
 };
 
 /// What names an object of the child: arrays and programs each have their own numbers, counted by the child.
@@ -82,6 +82,8 @@ pub(super) enum Reply {
         platform_name: String,
         platform_version: String,
         devices: Vec<DeviceDescription>,
+        /// Of a client.
+        processes: Option<Processes>,
     },
     Compiled {
         id: Id,

@@ -19,8 +19,8 @@ use super::error::{ChildError, gib};
 use super::message::{AskArray, AskProgram, Envelope, Failure, Id, Output, Reply, Request, dtype};
 use super::{memory, wire};
 use crate::pjrt::{
-    Arg, Buffer, Client, Compiled, DeviceDescription, Executable, PjrtError, Platform, Plugin, PluginSpec, Purpose,
-    Setup, Topology, Value, capi, prepare_environment, topology,
+    Arg, Buffer, Client, Compiled, DeviceDescription, Executable, PjrtError, Platform, Plugin, PluginSpec, Processes,
+    Purpose, Setup, Topology, Value, capi, prepare_environment, topology,
 };
 
 /// Serves a parent over standard input, which must be its socket, until the parent hangs up or dies.
@@ -125,7 +125,7 @@ impl Server {
                 let (name, version) = (topology.platform_name()?, topology.platform_version()?);
                 let devices = topology.devices().to_vec();
                 self.topologies.insert(id, topology);
-                opened(id, name, version, devices)
+                opened(id, name, version, devices, None)
             }
             Request::Compile { topology, options } => {
                 let program = file.ok_or_else(|| missing("a program's file"))?;
@@ -204,7 +204,8 @@ impl Server {
             None => Client::of(&platform.parse::<Platform>()?, &Setup::from_env())?,
         };
         let devices = client.devices().iter().map(|device| device.description().clone()).collect();
-        let reply = opened(0, client.platform_name()?, client.platform_version()?, devices);
+        let reply =
+            opened(0, client.platform_name()?, client.platform_version()?, devices, Some(client.processes().clone()));
         self.client = Some(client);
         Ok(reply)
     }
@@ -253,8 +254,14 @@ impl Server {
     }
 }
 
-fn opened(id: Id, platform_name: String, platform_version: String, devices: Vec<DeviceDescription>) -> Reply {
-    Reply::Opened { id, platform_name, platform_version, devices }
+fn opened(
+    id: Id,
+    platform_name: String,
+    platform_version: String,
+    devices: Vec<DeviceDescription>,
+    processes: Option<Processes>,
+) -> Reply {
+    Reply::Opened { id, platform_name, platform_version, devices, processes }
 }
 
 /// Loads the library that the parent found.

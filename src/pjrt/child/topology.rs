@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::client::{compile, opened};
+use super::client::{Opened, compile, opened};
 use super::error::Doing;
 use super::message::{Id, Request};
 use super::process::Child;
@@ -56,7 +56,7 @@ pub(super) fn open(
     };
     let doing = Doing { what: "describing", of: Some(name.to_string()) };
     let request = Request::Topology { library, name: name.to_string(), options: options.clone() };
-    let (id, platform_name, platform_version, devices) = opened(&child, doing, request)?;
+    let Opened { id, platform_name, platform_version, devices, .. } = opened(&child, doing, request)?;
     Ok(Topology::of(Box::new(ChildTopology { child, id, platform_name, platform_version }), devices))
 }
 

@@ -16,7 +16,7 @@ use crate::pjrt::array_type::{OutputSpec, n_host_bytes};
 use crate::pjrt::backend::{Array, Backend, Given, Loaded, MemoryStats, Program, Runner, array};
 use crate::pjrt::error::USE_THE_PLUGIN;
 use crate::pjrt::live::{HandleKind, Live};
-use crate::pjrt::{CompileOptions, Device, ForeignCode, PjrtError, Plugin};
+use crate::pjrt::{CompileOptions, Device, ForeignCode, PjrtError, Plugin, Processes};
 
 impl Backend for XlaClient {
     fn platform_name(&self) -> Result<String, PjrtError> {
@@ -33,6 +33,10 @@ impl Backend for XlaClient {
 
     fn devices(&self) -> &[Device] {
         &self.devices
+    }
+
+    fn processes(&self) -> &Processes {
+        &self.processes
     }
 
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {

@@ -13,12 +13,13 @@ use crate::pjrt::device::CountsMemory;
 use crate::pjrt::environment::prepare_environment;
 use crate::pjrt::error::USE_THE_PLUGIN;
 use crate::pjrt::live::{HandleKind, Live};
-use crate::pjrt::{Client, CompileOptions, Device, DeviceDescription, DeviceMemory, PjrtError, Purpose};
+use crate::pjrt::{Client, CompileOptions, Device, DeviceDescription, DeviceMemory, PjrtError, Processes, Purpose};
 
 /// xla-rs's client.
 pub(super) struct XlaClient {
     pub(super) client: xla::PjRtClient,
     pub(super) devices: Vec<Device>,
+    pub(super) processes: Processes,
     /// Whether XLA compiles with excess precision in this process: measured.
     excess_precision: bool,
     _live: Live,
@@ -39,10 +40,11 @@ impl Client {
 
     /// A client over one that xla-rs made.
     pub fn from_xla(client: xla::PjRtClient) -> Result<Client, PjrtError> {
-        let devices = client.addressable_devices().iter().map(describe).collect();
+        let devices: Vec<Device> = client.addressable_devices().iter().map(describe).collect();
+        let processes = Processes::one(&devices);
         let excess_precision = keeps_excess_precision(&client)?;
         let _live = Live::new(HandleKind::Client);
-        Ok(Client::over(XlaClient { client, devices, excess_precision, _live }))
+        Ok(Client::over(XlaClient { client, devices, processes, excess_precision, _live }))
     }
 }
 

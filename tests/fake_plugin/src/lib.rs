@@ -150,6 +150,14 @@ table::entries! {
         unsafe { object(args.client, Kind::Client) };
         (args.platform_version, args.platform_version_size) = text("PJRT_Client_PlatformVersion", "version 0");
     }
+    PJRT_Client_ProcessIndex(PJRT_Client_ProcessIndex_Args) |args| {
+        unsafe { object(args.client, Kind::Client) };
+    }
+    PJRT_Client_Devices(PJRT_Client_Devices_Args) |args| {
+        unsafe { object(args.client, Kind::Client) };
+        args.devices = pointers("PJRT_Client_Devices", n_devices());
+        args.num_devices = n_devices();
+    }
     PJRT_Client_AddressableDevices(PJRT_Client_AddressableDevices_Args) |args| {
         unsafe { object(args.client, Kind::Client) };
         args.addressable_devices = pointers("PJRT_Client_AddressableDevices", n_devices());
