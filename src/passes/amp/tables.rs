@@ -40,7 +40,7 @@ pub(super) fn lookups(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) ->
             && has_narrow_rows(graph, of, graph.instr(of).operands[0])
             && graph.value(of.first_result).n_elements <= graph.value(table).n_elements
             && !users(of.first_result).as_slice().is_empty()
-            && users(of.first_result).all(|user| takes_narrow(user))
+            && users(of.first_result).all(takes_narrow)
             && users(table).any(|&user| !is_gather(graph.node(user)))
     };
     (0..graph.nodes.len() as NodeId).filter(is_lookup).collect()
