@@ -3,7 +3,7 @@
 //! The text is a deep network's: dense layers with a normalization, each instruction with layouts and metadata, as
 //! frameworks dump them; in the long dialect with `%` and operand shapes too. It has no large constants.
 //!
-//! The same network as StableHLO, as `lowered.as_text()` gives it, 5 and 20 MB; and as HLO text of as many instructions,
+//! The same network as StableHLO, as `lowered.as_text()` gives it, 5 and 20 MB; and as HLO text of as many layers,
 //! so that the two readers are compared in one run.
 
 use std::fmt::Write;

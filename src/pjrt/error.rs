@@ -117,14 +117,22 @@ fn excess_precision_remedy(measured: &str) -> &'static str {
 
 /// What to do about a refusal whose text does not say it.
 fn help_for(message: &str) -> &'static str {
-    match message.starts_with("Failed to materialize symbols") {
+    let calls_outside = ["No FFI handler registered for ", "No registered implementation for "];
+    if message.starts_with("Failed to materialize symbols") {
         // XLA's CPU plugin lacks the functions that round to f16 where no instruction does.
-        true => {
-            "\nhelp: XLA's code for this processor calls a function that its CPU plugin lacks. Rounding to f16, and f8 by way \
-             of f16, needs F16C, which comes with AVX (`bf16scope doctor` shows it; an --xla_cpu_max_isa in XLA_FLAGS \
-             hides it): use bf16 or f32"
-        }
-        false => "",
+        "\nhelp: XLA's code for this processor calls a function that its CPU plugin lacks. Rounding to f16, and f8 by way \
+         of f16, needs F16C, which comes with AVX (`bf16scope doctor` shows it; an --xla_cpu_max_isa in XLA_FLAGS hides \
+         it): use bf16 or f32"
+    } else if !calls_outside.iter().any(|words| message.starts_with(words)) {
+        ""
+    } else if message.contains("_python_") {
+        "\nhelp: this is a callback of JAX (`jax.pure_callback`, `jax.debug.print`), which runs in the Python process that \
+         made it: export the function without it"
+    } else {
+        // jaxlib registers LAPACK's functions in its own process; of `Qr` and the like XLA has its own.
+        "\nhelp: the custom call is to a library that this plugin lacks. JAX writes calls of LAPACK where it lowers for a \
+         CPU: lower it with `jax.jit(f).trace(*args).lower(lowering_platforms=(\"tpu\",))`, and XLA computes `qr` and \
+         `eigh` itself, here too"
     }
 }
 
@@ -462,5 +470,28 @@ impl PjrtError {
     /// Whether the plugin ran out of memory, compiling or running.
     pub fn is_resource_exhausted(&self) -> bool {
         self.code() == Some(Code::ResourceExhausted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_out_of_a_program_say_what_to_do() {
+        let said = |message: &str| {
+            let error =
+                PjrtError::Call { call: "PJRT_Client_Compile", code: Code::NotFound, message: message.to_string() };
+            error.to_string().split_once("\nhelp: ").map(|(_, help)| help.to_string()).unwrap_or_default()
+        };
+        let callback = said("No FFI handler registered for xla_ffi_python_cpu_callback on a platform Host");
+        assert!(callback.starts_with("this is a callback of JAX"), "{callback}");
+        for message in [
+            "No FFI handler registered for lapack_sgeqrf_ffi on a platform Host (canonical host)",
+            "No registered implementation for untyped custom call to LuDecomposition for Host",
+        ] {
+            assert!(said(message).starts_with("the custom call is to a library that this plugin lacks"), "{message}");
+        }
+        assert_eq!(said("No such thing"), "");
     }
 }

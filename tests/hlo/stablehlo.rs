@@ -180,7 +180,9 @@ ENTRY main {
   solved = f32[3,3]{1,0} triangular-solve(factor, matrix), left_side=true, lower=true, unit_diagonal=false, transpose_a=TRANSPOSE
   top = (f32[4,2]{1,0}, s32[4,2]{1,0}) topk(x), k=2, largest=true
   low = f32[4,4]{1,0} dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}, algorithm=dot_bf16_bf16_f32_x3
-  ROOT all = (f32[4,4]{1,0}, c64[4,4]{1,0}, f32[3,3]{1,0}, (f32[4,2]{1,0}, s32[4,2]{1,0}), f32[4,4]{1,0}) tuple(back, plane, solved, top, low)
+  best = f32[4,2]{1,0} get-tuple-element(top), index=0
+  at = s32[4,2]{1,0} get-tuple-element(top), index=1
+  ROOT all = (f32[4,4]{1,0}, c64[4,4]{1,0}, f32[3,3]{1,0}, f32[4,2]{1,0}, s32[4,2]{1,0}, f32[4,4]{1,0}) tuple(back, plane, solved, best, at, low)
 }
 ";
 
