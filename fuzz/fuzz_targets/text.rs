@@ -1,7 +1,9 @@
 //! Any text: an error, or a module. A module that verifies prints, in both dialects, to a text that reads back as that
-//! very module, up to layouts: the printer writes the row-major ones that a text left out.
+//! very module, up to layouts: the printer writes the row-major ones that a text left out. It is written as StableHLO, or
+//! refused in words.
 #![no_main]
 
+use bf16scope::foreign::stablehlo;
 use bf16scope::hlo::text::{self, PrintOptions};
 use bf16scope::hlo::verify;
 use bf16scope_fuzz::with_layouts;
@@ -12,6 +14,7 @@ fuzz_target!(|text: &str| {
     if verify(&module).is_err() {
         return;
     }
+    drop(stablehlo::write(&module).map_err(|error| error.to_string()));
     let module = with_layouts(module);
     for options in [PrintOptions::default(), PrintOptions::long()] {
         let printed = text::print(&module, &options);

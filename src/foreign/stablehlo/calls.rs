@@ -89,13 +89,10 @@ fn is_dictionary(text: &str) -> bool {
             b'\\' if is_quoted => is_escaped = true,
             b'"' => is_quoted = !is_quoted,
             _ if is_quoted => {}
-            b'{' | b'[' | b'(' => open.push(byte),
-            b'}' | b']' | b')' => {
-                // What closes comes one or two after what opens, in ASCII.
-                if !matches!(open.pop(), Some(opened) if byte - opened <= 2) {
-                    return false;
-                }
-            }
+            b'{' => open.push(b'}'),
+            b'[' => open.push(b']'),
+            b'(' => open.push(b')'),
+            b'}' | b']' | b')' if open.pop() != Some(byte) => return false,
             _ => {}
         }
         if open.is_empty() {
@@ -199,7 +196,7 @@ mod tests {
              dense<> : tensor<0xindex>], output_operand_aliases = [#stablehlo.output_operand_alias<output_tuple_indices = \
              [0], operand_index = 0, operand_tuple_indices = []>]",
         );
-        for config in ["no", "{a = 1}, b = {}", "{a = [1}]", "{a = \\\"}"] {
+        for config in ["no", "{a = 1}, b = {}", "{a = [1}]", "{a = 1)", "{a = \\\"}"] {
             check(
                 &format!(
                     "f32[4,4] custom-call(x), custom_call_target=\"f\", api_version=API_VERSION_TYPED_FFI, \
