@@ -24,7 +24,7 @@ use crate::pjrt::PjrtError;
 use crate::report::{self, Column, Screen, Table};
 use crate::tpu::plan::{Fit, Known, Point, Row, Series, Setting, accumulated, next, plan};
 use crate::tpu::{Answer, Links, Target, TpuError, Version};
-use crate::train::{Experiment, Mesh};
+use crate::train::{Experiment, Mesh, StateOf};
 use crate::tuning::{LayerRemat, Remat, Tuning};
 
 const EXAMPLES: &str = "\
@@ -69,6 +69,9 @@ pub struct Args {
     /// Whether the backward pass rematerialises what pays on a TPU
     #[arg(long, value_enum, default_value = "on")]
     remat: RematArg,
+    /// Where variables that train, and what the optimizer keeps of them, lie
+    #[arg(long, value_enum, default_value = "whole")]
+    state: StateArg,
     /// Programs to compile at most that are not cached
     #[arg(long, value_name = "N", default_value_t = 12)]
     compiles: u32,
@@ -89,6 +92,17 @@ enum RematArg {
     On,
     /// None
     Off,
+    /// Both
+    Both,
+}
+
+/// Which places of the state are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum StateArg {
+    /// Whole on each core
+    Whole,
+    /// In parts, one on each core
+    Sharded,
     /// Both
     Both,
 }
@@ -152,6 +166,11 @@ fn settings(args: &Args, experiment: &Experiment, batch: u32) -> anyhow::Result<
         RematArg::Off => &[false],
         RematArg::Both => &[true, false],
     };
+    let states = match args.state {
+        StateArg::Whole => &[false][..],
+        StateArg::Sharded => &[true],
+        StateArg::Both => &[false, true],
+    };
     let mut settings = Vec::new();
     for board in &args.target {
         let Target::Tpu { version, .. } = board else { bail!(TpuError::NotATpu(board.clone())) };
@@ -177,8 +196,10 @@ fn settings(args: &Args, experiment: &Experiment, batch: u32) -> anyhow::Result<
                 continue;
             }
             for precision in &args.precision {
-                for &remat in remats {
-                    let series = Series { board: board.clone(), precision: precision.to_string(), remat };
+                for (remat, in_parts) in
+                    remats.iter().flat_map(|&remat| states.iter().map(move |&state| (remat, state)))
+                {
+                    let series = Series { board: board.clone(), precision: precision.to_string(), remat, in_parts };
                     let target = target.clone();
                     let setting = Setting { series, target, n_cores, batch, accumulate: 1 };
                     if !settings.contains(&setting) {
@@ -245,8 +266,9 @@ fn compiled(
 }
 
 fn refusal(setting: &Setting, message: &str) -> String {
-    let Setting { series: Series { precision, .. }, target, .. } = setting;
-    format!("{target} in {precision}: the compiler refused: {}.", message.lines().next().unwrap_or_default())
+    let Setting { series: Series { precision, in_parts, .. }, target, .. } = setting;
+    let state = if *in_parts { ", state in parts" } else { "" };
+    format!("{target} in {precision}{state}: the compiler refused: {}.", message.lines().next().unwrap_or_default())
 }
 
 enum Asked {
@@ -271,7 +293,8 @@ fn ask(
     let tuning = experiment.tune.tuning(&target.tuning());
     let tuning = if series.remat { tuning } else { without_remat(tuning) };
     let precision = series.precision.parse().map_err(anyhow::Error::msg)?;
-    let mesh = NonZeroU32::new(*n_cores).map_or(Mesh::default(), Mesh::replicas);
+    let mut mesh = NonZeroU32::new(*n_cores).map_or(Mesh::default(), Mesh::replicas);
+    mesh.state = if series.in_parts { StateOf::Sharded } else { StateOf::Whole };
     let module = match build(&stored, Which::Train, precision, *batch, mesh, tuning) {
         Ok(program) => program.module,
         Err(error) => return Ok(Asked::Refused(format!("{error:#}"))),
@@ -372,8 +395,9 @@ impl Watch {
 }
 
 fn said(setting: &Setting) -> String {
-    let Setting { series: Series { precision, .. }, target, .. } = setting;
-    format!("{precision} for {target}, {} a core", setting.part())
+    let Setting { series: Series { precision, in_parts, .. }, target, .. } = setting;
+    let state = if *in_parts { ", state in parts" } else { "" };
+    format!("{precision} for {target}, {} a core{state}", setting.part())
 }
 
 fn json(plan: &Plan) -> serde_json::Value {
@@ -437,7 +461,8 @@ fn notes(plan: &Plan) -> Vec<String> {
 
 fn named(series: &Series) -> String {
     let remat = if series.remat { "" } else { ", without remat" };
-    format!("{}, {}{remat}", series.board, series.precision)
+    let state = if series.in_parts { ", state in parts" } else { "" };
+    format!("{}, {}{remat}{state}", series.board, series.precision)
 }
 
 /// A table, and what to know about it.
@@ -457,8 +482,12 @@ fn render(plan: &Plan, screen: Screen) -> String {
         Column::text("target").extra(5),
         Column::text(""),
     ];
+    let has_parts = plan.rows.iter().any(|row| row.setting.series.in_parts);
     if has_both {
         columns.insert(2, Column::text("remat"));
+    }
+    if has_parts {
+        columns.insert(2, Column::text("state"));
     }
     let mut table = Table::new(columns);
     for row in &plan.rows {
@@ -481,6 +510,9 @@ fn render(plan: &Plan, screen: Screen) -> String {
         ];
         if has_both {
             cells.insert(2, if series.remat { "on" } else { "off" }.to_string());
+        }
+        if has_parts {
+            cells.insert(2, if series.in_parts { "parts" } else { "whole" }.to_string());
         }
         table.row(cells);
     }

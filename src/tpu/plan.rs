@@ -24,6 +24,8 @@ pub struct Series {
     pub precision: String,
     /// Whether the backward pass rematerialises what the target's tuning says.
     pub remat: bool,
+    /// Whether the state lies in parts, one on each core.
+    pub in_parts: bool,
 }
 
 /// One way to train.
@@ -150,6 +152,9 @@ struct Sample {
     cycles: f64,
     /// Bytes that do not grow with the part: arguments and code.
     fixed: f64,
+    /// Bytes of arguments. State in parts is less of them on more cores, which of one batch have less each: so it lies on a
+    /// line too.
+    arguments: f64,
 }
 
 /// Points of a series without accumulation, by part.
@@ -165,6 +170,7 @@ fn samples(series: &Series, points: &[Point], without: Option<u32>) -> Vec<Sampl
                 hbm: report.hbm.total as f64,
                 cycles: report.cycles as f64,
                 fixed: (report.hbm.total - report.hbm.temporaries) as f64,
+                arguments: report.hbm.arguments as f64,
             });
         }
     }
@@ -191,6 +197,22 @@ fn at(samples: &[Sample], part: f64) -> Option<(f64, f64)> {
     // A line down to fewer examples may cross what there is with none.
     let hbm = between(one.hbm, two.hbm).max(one.fixed.min(two.fixed));
     Some((hbm, between(one.cycles, two.cycles).max(0.0)))
+}
+
+/// What the arguments of a core's whole part take beyond those of one micro-batch, which is what the line is of.
+fn arguments_beyond(samples: &[Sample], setting: &Setting) -> f64 {
+    if setting.accumulate <= 1 {
+        return 0.0;
+    }
+    let line = |part: f64| match samples {
+        [] => 0.0,
+        [only] => only.arguments,
+        [first, .., last] => {
+            first.arguments + (last.arguments - first.arguments) * (part - first.part) / (last.part - first.part)
+        }
+    };
+    let part = f64::from(setting.part());
+    (line(part * f64::from(setting.accumulate)) - line(part)).max(0.0)
 }
 
 /// The greatest errors of memory and cycles where points that have neighbours on both sides are predicted from the others.
@@ -281,12 +303,13 @@ fn row(setting: &Setting, points: &[Point]) -> Row {
             let errors = errors(&setting.series, points);
             let known = Known::Predicted { hbm_error: errors.map(|it| it.0), cycles_error: errors.map(|it| it.1) };
             let limit = points.iter().filter(|point| point.setting.series == setting.series).find_map(limit);
-            let line = at(&samples(&setting.series, points, None), f64::from(setting.part()));
+            let samples = samples(&setting.series, points, None);
+            let line = at(&samples, f64::from(setting.part()));
             let is_refused = refused(setting, points);
             let (Some((hbm, cycles)), Some(limit)) = (line, limit) else {
                 return unknown(if is_refused { Fit::No } else { Fit::Unsure }, known);
             };
-            let hbm = hbm + accumulators(setting, said);
+            let hbm = hbm + accumulators(setting, said) + arguments_beyond(&samples, setting);
             let figures = clock.zip(collective_seconds(setting, said)).map(|(clock, collective_seconds)| Figures {
                 hbm,
                 limit,

@@ -17,6 +17,7 @@ mod layer_remat;
 mod loss_scale;
 mod metrics;
 mod optim_tf;
+mod partitions;
 mod recipes;
 mod remat;
 mod replicas;

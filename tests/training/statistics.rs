@@ -10,9 +10,10 @@ use bf16scope::hlo::DType;
 use bf16scope::models::{Model, yaml};
 use bf16scope::optim::{Optimizer, Update};
 use bf16scope::train::checkpoint::HostArray;
-use bf16scope::train::{Experiment, Mesh, Objective, Session, Spec, StateOf};
+use bf16scope::train::{Experiment, Mesh, Objective, Resumption, Session, Spec, StateOf};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::path::Path;
 
 const N: usize = 16;
 const INPUTS: usize = 3;
@@ -100,7 +101,7 @@ fn expected(before: &BTreeMap<String, HostArray>, size: usize) -> BTreeMap<&'sta
     };
     let hidden: Vec<Vec<Bounded>> = x.chunks(INPUTS).map(of_row).collect();
     let statistics: Vec<[Bounded; 2]> = (0..FEATURES).map(|feature| statistics(&hidden, feature, size)).collect();
-    // gamma is 1 and beta 0.
+    let (gamma_before, beta_before) = (variable("bn/gamma"), variable("bn/beta"));
     let inverse: Vec<Bounded> = statistics
         .iter()
         .map(|[_, variance]| loose(Bounded::exact(1.0) / (*variance + Bounded::constant(1e-5)).sqrt()))
@@ -109,11 +110,15 @@ fn expected(before: &BTreeMap<String, HostArray>, size: usize) -> BTreeMap<&'sta
         .iter()
         .map(|row| (0..FEATURES).map(|c| loose((row[c] - statistics[c][0]) * inverse[c])).collect())
         .collect();
+    let shifted: Vec<Vec<Bounded>> = normal
+        .iter()
+        .map(|row| (0..FEATURES).map(|c| loose(row[c] * gamma_before[c] + beta_before[c])).collect())
+        .collect();
     let slope = |(row, y): (&Vec<Bounded>, &Bounded)| {
         let predicted = Bounded::sum((0..FEATURES).map(|c| row[c] * out[c])) + variable("b/bias")[0];
         loose((predicted - *y) * Bounded::exact(2.0 / N as f64))
     };
-    let slopes: Vec<Bounded> = normal.iter().zip(&y).map(slope).collect();
+    let slopes: Vec<Bounded> = shifted.iter().zip(&y).map(slope).collect();
     let along = |of: &dyn Fn(usize) -> Bounded| Bounded::sum((0..N).map(of));
     let of_features = |of: &dyn Fn(usize) -> Bounded| (0..FEATURES).map(of).collect::<Vec<_>>();
     let gamma = of_features(&|c| along(&|i| slopes[i] * out[c] * normal[i][c]));
@@ -121,23 +126,56 @@ fn expected(before: &BTreeMap<String, HostArray>, size: usize) -> BTreeMap<&'sta
     let n = Bounded::exact(N as f64);
     let to_hidden = |i: usize, c: usize| {
         let along = loose(gamma[c] / n * normal[i][c]);
-        loose((slopes[i] * out[c] - beta[c] / n - along) * inverse[c])
+        loose((slopes[i] * out[c] - beta[c] / n - along) * inverse[c] * gamma_before[c])
     };
     let to_kernel =
         (0..INPUTS * FEATURES).map(|at| along(&|i| x[i * INPUTS + at / FEATURES] * to_hidden(i, at % FEATURES)));
-    let moved =
-        |start: f64, of: &dyn Fn(usize) -> Bounded| of_features(&|c| Bounded::moved(Bounded::exact(start), of(c), 0.9));
+    let moved = |name: &str, of: &dyn Fn(usize) -> Bounded| {
+        let start = variable(name);
+        of_features(&|c| Bounded::moved(start[c], of(c), 0.9))
+    };
     let unbiased = Bounded::constant(N as f64 / (N - 1) as f64);
-    BTreeMap::from([
-        ("a/kernel/momentum", to_kernel.collect()),
+    let mut expected = BTreeMap::from([
+        ("a/kernel/momentum", to_kernel.collect::<Vec<_>>()),
         ("a/bias/momentum", of_features(&|c| along(&|i| to_hidden(i, c)))),
         ("bn/gamma/momentum", gamma.clone()),
         ("bn/beta/momentum", beta.clone()),
-        ("b/kernel/momentum", of_features(&|c| along(&|i| slopes[i] * normal[i][c]))),
+        ("b/kernel/momentum", of_features(&|c| along(&|i| slopes[i] * shifted[i][c]))),
         ("b/bias/momentum", vec![along(&|i| slopes[i])]),
-        ("bn/moving_mean", moved(0.0, &|c| statistics[c][0])),
-        ("bn/moving_variance", moved(1.0, &|c| statistics[c][1] * unbiased)),
-    ])
+        ("bn/moving_mean", moved("bn/moving_mean", &|c| statistics[c][0])),
+        ("bn/moving_variance", moved("bn/moving_variance", &|c| statistics[c][1] * unbiased)),
+    ]);
+    for (name, gradient) in expected.iter_mut().filter(|(name, _)| name.ends_with("/momentum")) {
+        for (gradient, slot) in gradient.iter_mut().zip(variable(name)) {
+            *gradient = loose(Bounded::constant(0.9) * slot + *gradient);
+        }
+    }
+    expected
+}
+
+/// On fewer devices than before, the first step is that of the whole batch, from where the others were.
+#[test]
+fn a_run_that_goes_on_with_fewer_replicas_makes_the_step_of_the_whole_batch() {
+    let mut checkpoint = {
+        let mut session = Session::new(client(), spec(across(8, 8))).unwrap();
+        session.train(&batch()).unwrap();
+        session.checkpoint(4).unwrap()
+    };
+    for n in [4, 1] {
+        let mut session = Session::new(client(), spec(across(n, n))).unwrap();
+        session.restore(Path::new("run"), &checkpoint, Resumption::default()).unwrap();
+        let before = session.state().unwrap();
+        assert!(before == checkpoint.variables);
+        session.train(&batch()).unwrap();
+        let after = session.state().unwrap();
+        for (name, expected) in expected(&before, N) {
+            for (at, (measured, expected)) in floats(&after[name]).into_iter().zip(expected).enumerate() {
+                check(&format!("{n} replicas, {name} {at}"), measured, expected);
+            }
+        }
+        // The next goes on from here.
+        checkpoint = session.checkpoint(4).unwrap();
+    }
 }
 
 #[test]

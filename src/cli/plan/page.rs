@@ -44,7 +44,13 @@ fn boards(plan: &Plan) -> Vec<&Target> {
 fn facts(plan: &Plan) -> Vec<Fact> {
     let rows = plan.rows.iter().filter(|row| row.is_on_front);
     let fact = |row: &Row| Fact {
-        label: format!("{} in {}, {}", row.setting.target, row.setting.series.precision, remark(row)),
+        label: format!(
+            "{} in {}{}, {}",
+            row.setting.target,
+            row.setting.series.precision,
+            if row.setting.series.in_parts { ", state in parts" } else { "" },
+            remark(row)
+        ),
         value: format!("{} {}/s", row.examples_per_second.map_or("-".to_string(), figure), plan.unit),
         is_bad: false,
     };
@@ -110,8 +116,7 @@ fn has_accumulated(rows: &[&Row], row: &Row) -> bool {
 
 fn hover(row: &Row, unit: &str) -> String {
     let setting = &row.setting;
-    let name =
-        format!("{} on {}, {} {unit} at once on a core", setting.series.precision, setting.target, setting.part());
+    let name = format!("{} on {}, {} {unit} at once on a core", named(&setting.series), setting.target, setting.part());
     match (row.figures, row.examples_per_second) {
         (Some(figures), Some(speed)) => format!(
             "{name}: {} {unit}/s, {}, collectives {}; {}",
@@ -131,6 +136,7 @@ fn table(plan: &Plan) -> Table {
         column("cores", "all of them share a batch"),
         column("dtype", "what the network computes in"),
         column("remat", "whether the backward pass rematerialises"),
+        column("state", "whole on each core, or in parts, one on each"),
         column("a core", "examples at once on a core"),
         column("micro-batches", "of a core's part of the batch"),
         column("HBM", "of a core, code included"),
@@ -166,6 +172,7 @@ fn cells(row: &Row) -> Vec<Cell> {
         count(setting.n_cores),
         Cell::Text(setting.series.precision.clone()),
         Cell::Text(if setting.series.remat { "on" } else { "off" }.to_string()),
+        Cell::Text(if setting.series.in_parts { "parts" } else { "whole" }.to_string()),
         count(setting.part()),
         count(setting.accumulate),
         number(figures.map(|figures| figures.hbm), |n| report::mib(n as i64)),

@@ -39,7 +39,12 @@ fn point(setting: &Setting, total: f64, temporaries: f64, cycles: u64) -> Point 
 #[test]
 fn a_plan_on_80_columns() {
     let setting = |precision: &str, n_cores: u32| {
-        let series = Series { board: Target::board(Version::V3), precision: precision.to_string(), remat: true };
+        let series = Series {
+            board: Target::board(Version::V3),
+            precision: precision.to_string(),
+            remat: true,
+            in_parts: false,
+        };
         let target = slice(Version::V3, n_cores).unwrap();
         Setting { series, target, n_cores, batch: 8192, accumulate: 1 }
     };

@@ -6,7 +6,7 @@ use crate::tpu::{Hbm, Version};
 const MIB: i64 = 1 << 20;
 
 fn series(version: Version, precision: &str) -> Series {
-    Series { board: Target::board(version), precision: precision.to_string(), remat: true }
+    Series { board: Target::board(version), precision: precision.to_string(), remat: true, in_parts: false }
 }
 
 fn setting(version: Version, precision: &str, n_cores: u32) -> Setting {
