@@ -1,5 +1,5 @@
 //! `bf16scope cache`: shows and clears what is kept on disk: the TPU compiler's answers, conversions of StableHLO, indexes of
-//! records, data files that were compressed, and ids of text.
+//! records, data files that were compressed or Parquet, and ids of text.
 
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -22,7 +22,7 @@ Examples:
 else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope). The oldest go when there are more than 2 GiB.
 StableHLO that was converted to HLO is in the folder `stablehlo`, at most 1 GiB.
 Where the records of TFRecord files begin is in the folder `indexes`, at most 1 GiB.
-Data files that are compressed are unpacked to the folder `unpacked`, at most 64 GiB; those that were not used for longest go.
+Data files that are compressed, and Parquet files, are unpacked to the folder `unpacked`, at most 64 GiB; those that were not used for longest go.
 The ids that tokenizers made of text are in the folder `tokens`, at most 16 GiB.";
 
 /// Arguments of `cache`.

@@ -24,6 +24,8 @@ Examples:
           a folder of images with a folder for each class
   bf16scope data pets-*.tar
           WebDataset's tar files
+  bf16scope data 'pets-*.parquet'
+          Parquet files, as Hugging Face keeps data sets
   bf16scope data resnet50.yaml --html page.html
           the examples of an experiment as its network gets them, and a page with some of them
   bf16scope data resnet50.yaml --bench
@@ -40,7 +42,7 @@ const MAX_CLASSES: usize = 12;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// TFRecord or .tar files or patterns of their names, a folder of images, or an experiment (.yaml)
+    /// TFRecord, .tar or .parquet files or patterns of their names, a folder of images, or an experiment (.yaml)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<String>,
     /// Look at so many records at most, from the first to the last in equal steps

@@ -118,7 +118,7 @@ enum Command {
     Predict(predict::Args),
     /// Compare recorded runs, f32 beside bf16: loss and metrics over steps, as a table and a page
     Curves(curves::Args),
-    /// Show what is in TFRecord files, a folder of images or an experiment's data, and how fast it is read
+    /// Show what is in TFRecord or Parquet files, a folder of images or an experiment's data, and how fast it is read
     Data(data::Args),
     /// Draw an experiment's learning rate over its steps, and say it where something happens
     Schedule(schedule::Args),

@@ -33,7 +33,7 @@ Examples:
   bf16scope predict examples/digits.yaml --inputs new.npz --top 3 --json
           with the three best classes of each and their probabilities
   bf16scope predict pets.yaml --inputs photo.jpg
-          one image, made what the network reads as the experiment's `features` say; a folder, TFRecords and tars too
+          one image, made what the network reads as the experiment's `features` say; a folder, TFRecords, tars and Parquet too
   bf16scope predict examples/gpt_bible.yaml --complete \"In the beginning\" --tokens 80
           what a decoder writes after a text, the most probable token each time; --temperature 0.8 --top-k 40 draws them
 
@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(value_name = "EXPERIMENT")]
     experiment: PathBuf,
     /// The examples: an .npz, .csv or .csv.gz file of the task's features, without labels; where `data` says how features are
-    /// made of records, an image, a folder of images, TFRecords or a .tar [default: the experiment's test data]
+    /// made of records, an image, a folder of images, TFRecords, a .tar or a .parquet [default: the experiment's test data]
     #[arg(short, long, value_name = "FILE")]
     inputs: Option<PathBuf>,
     /// Add the K best classes of each example and their probabilities

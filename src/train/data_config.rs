@@ -14,7 +14,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Which files hold the examples: one of `csv`, `npz`, `idx`, `mnist`, `tfrecord`,
-/// `webdataset`, `images`, `text` and `jsonl`; and which of them are for testing: the last
+/// `webdataset`, `parquet`, `images`, `text` and `jsonl`; and which of them are for testing: the last
 /// `n_test`, or those of `test`. Names, dims and ranges are those of the task's features.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -37,6 +37,9 @@ pub struct DataConfig {
     /// WebDataset's tar files, by name or pattern: files of one name are an example, and their endings name what it holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webdataset: Option<Patterns>,
+    /// Parquet files, by name or pattern. They are unpacked into the cache once, and read there by number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parquet: Option<Patterns>,
     /// A directory of images with a directory for each class: `images` and `labels`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<PathBuf>,
@@ -49,7 +52,7 @@ pub struct DataConfig {
     /// Of `text` and `jsonl`: how text becomes examples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<text::Options>,
-    /// Of examples on disk (`tfrecord`, `webdataset`, `images`): what features are made of, and how, by name.
+    /// Of examples on disk (`tfrecord`, `webdataset`, `parquet`, `images`): what features are made of, and how, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub features: BTreeMap<String, FeatureSpec>,
     /// Of examples on disk: how many threads read them. Default one for each core. It changes no result.
@@ -103,6 +106,9 @@ pub struct TestConfig {
     /// As [`DataConfig::webdataset`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webdataset: Option<Patterns>,
+    /// As [`DataConfig::parquet`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parquet: Option<Patterns>,
     /// As [`DataConfig::images`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<PathBuf>,
@@ -274,7 +280,7 @@ impl DataConfig {
                 return Err(wrong(
                     "",
                     format!(
-                        "{n} of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, `images`, `text` and `jsonl`"
+                        "{n} of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, `parquet`, `images`, `text` and `jsonl`"
                     ),
                     "one of them",
                 ));
@@ -375,7 +381,7 @@ pub(super) fn wrong_in(path: &Path, keys: &[&str], measured: &str, expected: &st
     way.push(Step::KeyItself(last.to_string()));
     let error = NodeError::new(way, format!("`data` has {measured}, expected {expected}")).with_help(
         "`data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}}, {mnist: DIRECTORY}, {tfrecord: FILES}, {webdataset: FILES}, \
-         {images: DIRECTORY}, {text: FILES} or {jsonl: FILES}, with `n_test: N` or `test: {…}`, and `scale`; docs/EXPERIMENTS.md \
+         {parquet: FILES}, {images: DIRECTORY}, {text: FILES} or {jsonl: FILES}, with `n_test: N` or `test: {…}`, and `scale`; docs/EXPERIMENTS.md \
          lists them",
     );
     lines::error_in(path, error)
@@ -457,12 +463,12 @@ mod tests {
             (
                 "{csv: a.csv, npz: b.npz, n_test: 1}",
                 "data",
-                "`data` has 2 of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, `images`, `text` and `jsonl`, expected one of them",
+                "`data` has 2 of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, `parquet`, `images`, `text` and `jsonl`, expected one of them",
             ),
             (
                 "{n_test: 1}",
                 "data",
-                "`data` has 0 of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, `images`, `text` and `jsonl`, expected one of them",
+                "`data` has 0 of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, `parquet`, `images`, `text` and `jsonl`, expected one of them",
             ),
             (
                 "{mnist: m, n_test: 1}",

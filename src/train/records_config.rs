@@ -1,10 +1,10 @@
-//! The part of the `data` block that names examples on disk: TFRecord files, tars and folders of images, what features are made of,
-//! and how they are read.
+//! The part of the `data` block that names examples on disk: TFRecord files, tars, Parquet files and folders of images, what
+//! features are made of, and how they are read.
 
-use super::data_config::{DataConfig, Examples, wrong_in};
+use super::data_config::{DataConfig, Examples, TestConfig, wrong_in};
 use super::error::TrainError;
 use crate::data::pipeline::Options;
-use crate::data::records::{self, ImageFolder, Pictures, RecordError, Records, Tars, TfRecords};
+use crate::data::records::{self, ImageFolder, Parquet, Pictures, RecordError, Records, Tars, TfRecords};
 use crate::data::{Feature, Pipeline, Source};
 use crate::pjrt::Setup;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -93,19 +93,29 @@ impl<'de> Deserialize<'de> for Tolerance {
 enum RecordFiles<'a> {
     TfRecord(&'a Patterns),
     WebDataset(&'a Patterns),
+    Parquet(&'a Patterns),
     Images(&'a Path),
 }
 
 impl<'a> RecordFiles<'a> {
-    /// Those that are named.
-    fn of(
-        tfrecord: Option<&'a Patterns>,
-        webdataset: Option<&'a Patterns>,
+    /// Those that `data` names.
+    fn of(data: &'a DataConfig) -> Vec<RecordFiles<'a>> {
+        RecordFiles::named([&data.tfrecord, &data.webdataset, &data.parquet], data.images.as_deref())
+    }
+
+    /// Those that `test` names.
+    fn of_test(test: &'a TestConfig) -> Vec<RecordFiles<'a>> {
+        RecordFiles::named([&test.tfrecord, &test.webdataset, &test.parquet], test.images.as_deref())
+    }
+
+    fn named(
+        [tfrecord, webdataset, parquet]: [&'a Option<Patterns>; 3],
         images: Option<&'a Path>,
     ) -> Vec<RecordFiles<'a>> {
         let all = [
-            tfrecord.map(RecordFiles::TfRecord),
-            webdataset.map(RecordFiles::WebDataset),
+            tfrecord.as_ref().map(RecordFiles::TfRecord),
+            webdataset.as_ref().map(RecordFiles::WebDataset),
+            parquet.as_ref().map(RecordFiles::Parquet),
             images.map(RecordFiles::Images),
         ];
         all.into_iter().flatten().collect()
@@ -116,6 +126,7 @@ impl<'a> RecordFiles<'a> {
         match self {
             RecordFiles::TfRecord(_) => "tfrecord",
             RecordFiles::WebDataset(_) => "webdataset",
+            RecordFiles::Parquet(_) => "parquet",
             RecordFiles::Images(_) => "images",
         }
     }
@@ -135,6 +146,9 @@ impl<'a> RecordFiles<'a> {
             RecordFiles::WebDataset(Patterns(patterns)) => {
                 Arc::new(Tars::open(&records::files(folder, patterns)?, cache.as_deref())?)
             }
+            RecordFiles::Parquet(Patterns(patterns)) => {
+                Arc::new(Parquet::open(&records::files(folder, patterns)?, cache.as_deref())?)
+            }
             RecordFiles::Images(directory) => Arc::new(ImageFolder::open(&folder.join(directory))?),
         })
     }
@@ -143,17 +157,13 @@ impl<'a> RecordFiles<'a> {
 impl DataConfig {
     /// Whether the examples are on disk, where broken ones may be left out.
     pub fn is_on_disk(&self) -> bool {
-        !self.record_files().is_empty()
-    }
-
-    fn record_files(&self) -> Vec<RecordFiles<'_>> {
-        RecordFiles::of(self.tfrecord.as_ref(), self.webdataset.as_ref(), self.images.as_deref())
+        !RecordFiles::of(self).is_empty()
     }
 
     /// The examples where they are on disk; `None` where `data` names files that are read into memory.
     pub(super) fn read_records(&self, path: &Path, features: &[Feature]) -> Result<Option<Examples>, TrainError> {
         let wrong = |keys: &[&str], measured: &str, expected: &str| Err(wrong_in(path, keys, measured, expected));
-        let files = self.record_files();
+        let files = RecordFiles::of(self);
         let Some(own) = files.first() else {
             let set = [
                 ("features", !self.features.is_empty()),
@@ -162,8 +172,7 @@ impl DataConfig {
             ];
             return match set.iter().find(|(_, is_set)| *is_set) {
                 Some((key, _)) => {
-                    let expected =
-                        "it with `tfrecord`, `webdataset` or `images`: other files are read into memory as they are";
+                    let expected = "it with `tfrecord`, `webdataset`, `parquet` or `images`: other files are read into memory as they are";
                     wrong(&[key], &format!("`{key}` without records"), expected)
                 }
                 None => Ok(None),
@@ -193,7 +202,7 @@ impl DataConfig {
         let (training, test) = match (self.n_test, &self.test) {
             (Some(n_test), None) => pipeline(own)?.split_tail(n_test)?,
             (None, Some(test)) => {
-                let of_test = RecordFiles::of(test.tfrecord.as_ref(), test.webdataset.as_ref(), test.images.as_deref());
+                let of_test = RecordFiles::of_test(test);
                 let is_in_memory = test.csv.is_some() || test.npz.is_some() || test.idx.is_some();
                 match &of_test[..] {
                     [of_test] if of_test.key() == own.key() && !is_in_memory => (pipeline(own)?, pipeline(of_test)?),
@@ -203,14 +212,17 @@ impl DataConfig {
                     }
                 }
             }
-            (None, None) => return wrong(&[], "nothing for testing", "`n_test: N`, or `test: {tfrecord: FILES}`"),
+            (None, None) => {
+                let expected = format!("`n_test: N`, or `test: {{{}: {}}}`", own.key(), own.metavariable());
+                return wrong(&[], "nothing for testing", &expected);
+            }
             (Some(_), Some(_)) => return wrong(&["test"], "both `n_test` and `test`", "one of them"),
         };
         let boxed = |pipeline| -> Box<dyn Source> { Box::new(pipeline) };
         Ok(Some(Examples { training: boxed(training), test: boxed(test) }))
     }
 
-    /// Other examples, made as those of `data` are: a TFRecord file, a tar, a folder of images, or one image.
+    /// Other examples, made as those of `data` are: a TFRecord file, a tar, a Parquet file, a folder of images, or one image.
     pub(super) fn read_other_records(
         &self,
         path: &Path,
@@ -318,8 +330,8 @@ mod tests {
             (
                 "{csv: a.csv, n_test: 1, workers: 2}",
                 "workers",
-                "`data` has `workers` without records, expected it with `tfrecord`, `webdataset` or `images`: other files are \
-                 read into memory as they are",
+                "`data` has `workers` without records, expected it with `tfrecord`, `webdataset`, `parquet` or `images`: other \
+                 files are read into memory as they are",
             ),
             (
                 "{tfrecord: a*, csv: b.csv, n_test: 1}",
@@ -335,6 +347,16 @@ mod tests {
                 "{webdataset: a*, csv: b.csv, n_test: 1}",
                 "csv:",
                 "`data` has `csv` beside `webdataset`, expected one of them",
+            ),
+            (
+                "{parquet: a*, webdataset: b*, n_test: 1}",
+                "parquet:",
+                "`data` has `parquet` beside `webdataset`, expected one of them",
+            ),
+            (
+                "{parquet: a*}",
+                "data",
+                "`data` has nothing for testing, expected `n_test: N`, or `test: {parquet: FILES}`",
             ),
             (
                 "{tfrecord: a*, n_test: 1, workers: 0}",

@@ -43,6 +43,8 @@ impl DataConfig {
             ("idx", self.idx.is_some()),
             ("mnist", self.mnist.is_some()),
             ("tfrecord", self.tfrecord.is_some()),
+            ("webdataset", self.webdataset.is_some()),
+            ("parquet", self.parquet.is_some()),
             ("images", self.images.is_some()),
             ("jsonl", key == "text" && self.jsonl.is_some()),
         ];
@@ -77,7 +79,8 @@ impl DataConfig {
                 let found = (test.text.is_some(), test.jsonl.is_some());
                 let is_other =
                     test.csv.is_some() || test.npz.is_some() || test.idx.is_some() || test.tfrecord.is_some();
-                if found != (self.text.is_some(), self.jsonl.is_some()) || is_other || test.images.is_some() {
+                let is_other = is_other || test.webdataset.is_some() || test.parquet.is_some() || test.images.is_some();
+                if found != (self.text.is_some(), self.jsonl.is_some()) || is_other {
                     let expected = format!("`test: {{{key}: FILES}}`");
                     return wrong(&["test"], "`test` of another kind", &expected);
                 }

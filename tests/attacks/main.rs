@@ -18,6 +18,7 @@ mod inputs;
 #[path = "../support/random.rs"]
 mod modules;
 mod mutations;
+mod parquet;
 mod passes;
 mod places;
 mod plugins;

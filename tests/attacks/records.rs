@@ -70,36 +70,43 @@ impl Shapes {
     }
 }
 
+/// Trains `train` in `folder` to the end, with one worker; then again, killed at its first checkpoint, which must be one within
+/// an epoch, and gone on with by three: the weights must be the same bytes. `write` writes the experiment for so many workers.
+pub fn killed_and_gone_on_with(folder: &Path, write: impl Fn(u32), train: impl Fn(&[&str]) -> Command) {
+    let run = |args: &[&str]| {
+        let output = train(args).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    };
+    write(1);
+    run(&["--epochs", "20", "--checkpoint", "whole.safetensors"]);
+    let mut child = train(&["--epochs", "20", "--checkpoint", "killed.safetensors"]).spawn().unwrap();
+    let began = std::time::Instant::now();
+    while !folder.join("killed.safetensors").exists() {
+        assert!(began.elapsed().as_secs() < 120, "no checkpoint within two minutes");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    kill("KILL", &child);
+    child.wait().unwrap();
+    write(3);
+    run(&["--epochs", "20", "--checkpoint", "killed.safetensors", "--resume"]);
+    let bytes = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    assert!(bytes("killed.safetensors") == bytes("whole.safetensors"), "other weights");
+}
+
 #[test]
 fn a_killed_run_goes_on_with_other_workers_and_has_the_same_weights() {
-    const TRAIN: &str = "batch: 4, save_checkpoints_steps: 4";
     let shapes = Shapes::new();
     // One file is compressed, and unpacked once.
     let middle = shapes.path("shapes-00001-of-00003");
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     gzip.write_all(&std::fs::read(&middle).unwrap()).unwrap();
     std::fs::write(&middle, gzip.finish().unwrap()).unwrap();
-    shapes.write("  workers: 1\n", FEATURES, TRAIN);
-    let output = shapes.train(&["--epochs", "40", "--checkpoint", "whole.safetensors"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let args = ["--epochs", "40", "--checkpoint", "killed.safetensors"];
-    let mut child = shapes.command(&args).spawn().unwrap();
-    // The first is written in the middle of an epoch, which has 6 steps.
-    let began = std::time::Instant::now();
-    while !shapes.path("killed.safetensors").exists() {
-        assert!(began.elapsed().as_secs() < 120, "no checkpoint within two minutes");
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    kill("KILL", &child);
-    child.wait().unwrap();
-    shapes.write("  workers: 3\n", FEATURES, TRAIN);
-    let output = shapes.train(&["--epochs", "40", "--checkpoint", "killed.safetensors", "--resume"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let bytes = |name: &str| std::fs::read(shapes.path(name)).unwrap();
-    assert!(bytes("killed.safetensors") == bytes("whole.safetensors"), "other weights");
+    // The first checkpoint is written in the middle of an epoch, which has 6 steps.
+    let write = |n: u32| shapes.write(&format!("  workers: {n}\n"), FEATURES, "batch: 4, save_checkpoints_steps: 4");
+    killed_and_gone_on_with(shapes.folder.path(), write, |args| shapes.command(args));
     // Other files are other data.
     std::fs::remove_file(shapes.path("shapes-00001-of-00003")).unwrap();
-    let output = shapes.train(&["--epochs", "41", "--checkpoint", "killed.safetensors", "--resume"]);
+    let output = shapes.train(&["--epochs", "21", "--checkpoint", "killed.safetensors", "--resume"]);
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.starts_with("bf16scope: killed.safetensors: the checkpoint is of another run:"), "{stderr}");

@@ -18,6 +18,7 @@ mod loss_scale;
 mod metrics;
 mod optim_tf;
 mod partitions;
+mod parquet;
 mod recipes;
 mod remat;
 mod replicas;

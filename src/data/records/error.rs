@@ -56,16 +56,16 @@ pub enum RecordError {
     /// A compressed file, and no place to unpack it.
     #[error(
         "{}: a {kind} file, whose records are read by number once it is unpacked, and there is no cache directory for that\n\
-         help: set BF16SCOPE_CACHE, or unpack it: {by_hand}",
-        path.display()
+         help: set BF16SCOPE_CACHE{}",
+        path.display(), by_hand.as_ref().map(|by_hand| format!(", or unpack it: {by_hand}")).unwrap_or_default()
     )]
     Compressed {
         /// The file.
         path: PathBuf,
-        /// `gzip` or `zlib`.
+        /// `gzip`, `zlib` or `Parquet`.
         kind: &'static str,
-        /// How it is unpacked.
-        by_hand: String,
+        /// How it is unpacked, where that is one command.
+        by_hand: Option<String>,
     },
     /// A compressed file that is damaged.
     #[error(
@@ -75,7 +75,7 @@ pub enum RecordError {
     Packed {
         /// The file.
         path: PathBuf,
-        /// `gzip` or `zlib`.
+        /// `gzip`, `zlib` or `Parquet`.
         kind: &'static str,
         /// Bytes that were read of it.
         at: u64,
@@ -91,7 +91,7 @@ pub enum RecordError {
     Bomb {
         /// The file.
         path: PathBuf,
-        /// `gzip` or `zlib`.
+        /// `gzip`, `zlib` or `Parquet`.
         kind: &'static str,
         /// Bytes that were read of it.
         n_packed: u64,
@@ -103,18 +103,22 @@ pub enum RecordError {
     /// More than is kept unpacked.
     #[error(
         "{}: a {kind} file; with those before it, it unpacks to more than {limit} bytes, which is all that is kept unpacked of a \
-         data set\nhelp: unpack the files where there is room, and name those: {by_hand}",
-        path.display()
+         data set\nhelp: {}",
+        path.display(),
+        match by_hand {
+            Some(by_hand) => format!("unpack the files where there is room, and name those: {by_hand}"),
+            None => "name fewer files, or write them again without columns that no feature is made of".to_string(),
+        }
     )]
     Room {
         /// The file.
         path: PathBuf,
-        /// `gzip` or `zlib`.
+        /// `gzip`, `zlib` or `Parquet`.
         kind: &'static str,
         /// Bytes.
         limit: u64,
-        /// How it is unpacked.
-        by_hand: String,
+        /// How it is unpacked, where that is one command.
+        by_hand: Option<String>,
     },
     /// A cache that does not take what is unpacked.
     #[error("{}: cannot be unpacked to {}", path.display(), dir.display())]
@@ -125,6 +129,58 @@ pub enum RecordError {
         dir: PathBuf,
         /// What the system says.
         source: io::Error,
+    },
+    /// A file that is no Parquet file, or whose footer is damaged.
+    #[error("{}: no Parquet file: {found}\nhelp: copy or download the file again", path.display())]
+    NoParquet {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        found: String,
+    },
+    /// A Parquet file that only its keys open.
+    #[error("{}: an encrypted Parquet file; expected one that is not: there is nowhere to give its keys", path.display())]
+    Encrypted {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A column of a type that nothing is made of.
+    #[error(
+        "{place}: column `{key}` is {measured}; expected whole numbers, floats, bools, bytes, text or lists of them"
+    )]
+    ColumnKind {
+        /// The row.
+        place: String,
+        /// The column.
+        key: String,
+        /// Its type.
+        measured: String,
+    },
+    /// A value that is not there.
+    #[error(
+        "{place}: column `{key}` is null; expected a value{}\nhelp: leave such rows out: `on_error: {{skip: N}}` under `data`",
+        if *is_elsewhere { ": the row only says where its file was, so write the data set again with files in it" } else { "" }
+    )]
+    Null {
+        /// The row.
+        place: String,
+        /// The column.
+        key: String,
+        /// Whether there is a path in its place.
+        is_elsewhere: bool,
+    },
+    /// A value of a column that is not right.
+    #[error(
+        "{place}: column `{key}`: {found}\nhelp: if the file is damaged, copy or download it again; or leave such rows out: \
+         `on_error: {{skip: N}}` under `data`"
+    )]
+    Cell {
+        /// The row.
+        place: String,
+        /// The column.
+        key: String,
+        /// What is wrong.
+        found: String,
     },
     /// A length whose checksum is another.
     #[error(

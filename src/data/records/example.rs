@@ -99,8 +99,7 @@ pub(in crate::data) fn parse(record: Vec<u8>, keys: Option<&[&str]>) -> Result<V
     Ok(values)
 }
 
-/// An example as bytes, for tests of what reads them.
-#[cfg(test)]
+/// An example as bytes.
 pub(in crate::data) fn encode(values: &Values) -> Vec<u8> {
     let feature = |value: &Value| match value {
         Value::Bytes(value) => Feature { bytes_list: Some(BytesList { value: value.clone() }), ..Feature::default() },

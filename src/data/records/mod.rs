@@ -1,4 +1,4 @@
-//! Examples on disk that are not read into memory: TFRecord files, WebDataset's tars and folders of images.
+//! Examples on disk that are not read into memory: TFRecord files, WebDataset's tars, Parquet files and folders of images.
 //!
 //! Each kind is [`Records`]: how many there are, and the named values of one, read by number from any thread. What a
 //! program is given is made of them by transforms ([`super::Pipeline`]).
@@ -7,6 +7,7 @@ mod error;
 mod example;
 mod folder;
 mod index;
+mod parquet_files;
 mod pattern;
 mod pictures;
 mod shard;
@@ -19,6 +20,7 @@ pub use error::RecordError;
 pub(super) use example::parse;
 pub use folder::ImageFolder;
 pub use index::indexes;
+pub use parquet_files::Parquet;
 pub use pattern::files;
 pub use pictures::Pictures;
 pub(super) use shard::{Shard, key, read_exact_at};
@@ -100,7 +102,7 @@ pub trait Records: Send + Sync + std::fmt::Debug {
 }
 
 /// The records of files or patterns of names, relative to `folder`, of the kind that their names say: one directory of images, tars
-/// (`.tar`, `.tar.gz`, `.tgz`), else TFRecords. `cache` is as in [`TfRecords::open`].
+/// (`.tar`, `.tar.gz`, `.tgz`), Parquet files (`.parquet`), else TFRecords. `cache` is as in [`TfRecords::open`].
 ///
 /// # Errors
 /// Those of the kind.
@@ -118,6 +120,7 @@ pub fn open(
     let name = files[0].to_string_lossy().to_lowercase();
     match [".tar", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end)) {
         true => Ok(Arc::new(Tars::open(&files, cache)?)),
+        false if name.ends_with(".parquet") => Ok(Arc::new(Parquet::open(&files, cache)?)),
         false => Ok(Arc::new(TfRecords::open(&files, cache)?)),
     }
 }

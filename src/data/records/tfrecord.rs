@@ -29,6 +29,16 @@ impl TfRecords {
     /// # Errors
     /// A file that cannot be opened, cannot be unpacked, is no TFRecord file or is cut; no record at all.
     pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<TfRecords, RecordError> {
+        TfRecords::open_as(files, cache, compression)
+    }
+
+    /// As [`open`](TfRecords::open); `compression` says by its first bytes what a file's records are made of, if it has them
+    /// in another form.
+    pub(super) fn open_as(
+        files: &[PathBuf],
+        cache: Option<&Path>,
+        compression: fn(&[u8]) -> Option<Compression>,
+    ) -> Result<TfRecords, RecordError> {
         let shards = Shards::of(files, cache, compression)?;
         let index = Index::of(&shards.shards, cache)?;
         let mut n_records = 0;
@@ -83,10 +93,15 @@ impl TfRecords {
     }
 
     /// The file of a record, and its number there.
-    fn find(&self, index: u64) -> (usize, usize) {
+    pub(super) fn find(&self, index: u64) -> (usize, usize) {
         // Of files without records the last one begins where a file with some does.
         let file_idx = self.firsts.partition_point(|&first| first <= index).saturating_sub(1);
         (file_idx, (index - self.firsts[file_idx]) as usize)
+    }
+
+    /// A file, as it was named.
+    pub(super) fn path(&self, file_idx: usize) -> &Path {
+        &self.shards.shards[file_idx].path
     }
 }
 

@@ -1,4 +1,4 @@
-//! Compressed files, unpacked once into the cache, so that any record of theirs is read by number.
+//! Compressed files and Parquet's, unpacked once into the cache, so that any record of theirs is read by number.
 //!
 //! What comes out is written to the disk and never held in memory. Two bounds keep a file that was made to fill disks from
 //! doing so: how many bytes are kept unpacked, and how many times more of them there may be than of the compressed ones.
@@ -8,11 +8,13 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::path::Path;
+use std::rc::Rc;
 use std::time::SystemTime;
 
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 
 use super::error::RecordError;
+use super::parquet_files;
 use super::shard::{Shard, key};
 use crate::files::{self, Records as Kept, Replacement};
 
@@ -21,6 +23,8 @@ const MAX_UNPACKED: u64 = 64 << 30;
 /// Unpacked bytes for each compressed one at most, once [`MIN_JUDGED`] have come out. Deflate makes up to 1,032 of one, of
 /// zeros; images are compressed already, numbers and text give 2 to 20.
 const MAX_RATIO: u64 = 200;
+/// The same of Parquet, which writes a column of equal values in some bytes, and where names stand once and not in each row.
+const MAX_RATIO_PARQUET: u64 = 2000;
 /// Bytes that come out before the ratio is looked at.
 const MIN_JUDGED: u64 = 64 << 20;
 
@@ -29,11 +33,12 @@ pub fn unpacked(cache_dir: &Path) -> Kept {
     Kept::new(cache_dir.join("unpacked"), "records", MAX_UNPACKED)
 }
 
-/// How a whole file is compressed.
+/// What a whole file is, of which records are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compression {
     Gzip,
     Zlib,
+    Parquet,
 }
 
 impl Compression {
@@ -53,18 +58,33 @@ impl Compression {
         match self {
             Compression::Gzip => "gzip",
             Compression::Zlib => "zlib",
+            Compression::Parquet => "Parquet",
         }
     }
 
-    /// How somebody unpacks it by hand.
-    fn by_hand(self, path: &Path) -> String {
+    /// How somebody unpacks it by hand, where that is one command.
+    fn by_hand(self, path: &Path) -> Option<String> {
         let path = path.display();
         match self {
-            Compression::Gzip => format!("gunzip -c {path} > {path}.unpacked"),
-            Compression::Zlib => format!(
+            Compression::Gzip => Some(format!("gunzip -c {path} > {path}.unpacked")),
+            Compression::Zlib => Some(format!(
                 "python3 -c 'import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))' < {path} > {path}.unpacked"
-            ),
+            )),
+            Compression::Parquet => None,
         }
+    }
+
+    /// What tells its records in the cache from those that another reading of the same file makes. It changes with what a
+    /// row becomes.
+    fn form(self) -> &'static str {
+        match self {
+            Compression::Gzip | Compression::Zlib => "",
+            Compression::Parquet => "-rows1",
+        }
+    }
+
+    fn max_ratio(self) -> u64 {
+        if let Compression::Parquet = self { MAX_RATIO_PARQUET } else { MAX_RATIO }
     }
 }
 
@@ -110,7 +130,7 @@ impl Room {
         let (mut own, mut n_new, mut n_bytes_new) = (BTreeSet::new(), 0, 0);
         for &(idx, kind) in packed {
             let shard = &mut shards[idx];
-            let name = key(std::slice::from_ref(shard));
+            let name = key(std::slice::from_ref(shard)) + kind.form();
             let path = self.kept.path(&name);
             let n_bytes = match found(&path) {
                 // A cache that belongs to somebody else may still be read.
@@ -134,7 +154,7 @@ impl Room {
         if n_new > 0 {
             let (dir, mib) = (self.kept.dir().display(), n_bytes_new >> 20);
             tracing::warn!(
-                "compressed files are unpacked once: {n_new} of them, {mib} MiB, to {dir}, where at most {} GiB are kept",
+                "files whose records cannot be read by number are unpacked once: {n_new} of them, {mib} MiB, to {dir}, where at most {} GiB are kept",
                 self.limit >> 30
             );
         }
@@ -150,36 +170,49 @@ impl Room {
         files::sweep(self.kept.dir()).map_err(cannot_keep)?;
         let mut out = Replacement::begin(to).map_err(cannot_keep)?;
         let file = files::open(path).map_err(|source| RecordError::Open { path: path.clone(), source })?;
-        let n_packed = Cell::new(0);
-        let counted = Counted { file, n_bytes: &n_packed };
-        let mut stream: Box<dyn Read> = match kind {
-            Compression::Gzip => Box::new(MultiGzDecoder::new(counted)),
-            Compression::Zlib => Box::new(ZlibDecoder::new(counted)),
-        };
-        let mut buffer = vec![0; 256 << 10];
         let mut n_bytes = 0u64;
-        loop {
-            let n = match stream.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(n) => n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(source) => {
-                    let at = n_packed.get();
-                    return Err(RecordError::Packed { path: path.clone(), kind: kind.name(), at, source });
-                }
-            };
-            n_bytes += n as u64;
-            if n_bytes > MIN_JUDGED && n_bytes / n_packed.get().max(1) > MAX_RATIO {
-                let (path, measured, limit) = (path.clone(), n_bytes / n_packed.get().max(1), MAX_RATIO);
-                return Err(RecordError::Bomb { path, kind: kind.name(), n_packed: n_packed.get(), measured, limit });
+        let mut take = |bytes: &[u8], n_packed: u64| {
+            n_bytes += bytes.len() as u64;
+            let (measured, limit) = (n_bytes / n_packed.max(1), kind.max_ratio());
+            if n_bytes > MIN_JUDGED && measured > limit {
+                return Err(RecordError::Bomb { path: path.clone(), kind: kind.name(), n_packed, measured, limit });
             }
             if n_bytes > left {
                 return Err(too_large(path, kind, self.limit));
             }
-            out.write_all(&buffer[..n]).map_err(cannot_keep)?;
+            out.write_all(bytes).map_err(cannot_keep)
+        };
+        match kind {
+            Compression::Parquet => parquet_files::unpack(file, path, |bytes| take(bytes, shard.n_bytes))?,
+            Compression::Gzip => stream(file, path, kind, MultiGzDecoder::new, &mut take)?,
+            Compression::Zlib => stream(file, path, kind, ZlibDecoder::new, &mut take)?,
         }
         out.finish().map_err(cannot_keep)?;
         Ok(n_bytes)
+    }
+}
+
+/// Gives `take` what comes out of a compressed file, and how many of its bytes were read for that.
+fn stream<R: Read>(
+    file: File,
+    path: &Path,
+    kind: Compression,
+    decoder: impl FnOnce(Counted) -> R,
+    take: &mut dyn FnMut(&[u8], u64) -> Result<(), RecordError>,
+) -> Result<(), RecordError> {
+    let n_packed = Rc::new(Cell::new(0));
+    let mut stream = decoder(Counted { file, n_bytes: Rc::clone(&n_packed) });
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(n) => take(&buffer[..n], n_packed.get())?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => {
+                let at = n_packed.get();
+                return Err(RecordError::Packed { path: path.to_path_buf(), kind: kind.name(), at, source });
+            }
+        }
     }
 }
 
@@ -197,12 +230,12 @@ fn found(path: &Path) -> Option<u64> {
 }
 
 /// A file of which it is known how much was read.
-struct Counted<'a> {
+struct Counted {
     file: File,
-    n_bytes: &'a Cell<u64>,
+    n_bytes: Rc<Cell<u64>>,
 }
 
-impl Read for Counted<'_> {
+impl Read for Counted {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let n = self.file.read(into)?;
         self.n_bytes.set(self.n_bytes.get() + n as u64);

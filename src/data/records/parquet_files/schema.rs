@@ -1,0 +1,186 @@
+//! What the columns of a Parquet file are called and what their values become.
+//!
+//! A column is a leaf of the schema. It is called by the fields that lead there, with dots between them and without what lists
+//! put around their elements: `labels`, `box.left`, `objects.bbox`. An image as Hugging Face writes it, a struct of `bytes` and
+//! `path`, is called by the struct's name: its bytes are the column `image`, its path is `image.path`.
+
+use std::collections::BTreeMap;
+
+use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
+use parquet::file::metadata::FileMetaData;
+use parquet::schema::types::{ColumnDescriptor, Type};
+
+/// What a column's values become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bytes,
+    Ints,
+    /// Whole numbers without a sign.
+    Unsigned,
+    Floats,
+    /// Floats of 16 bits.
+    Halves,
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Column {
+    pub(super) name: String,
+    /// What its values become, or what they are that nothing becomes of.
+    pub(super) kind: Result<Kind, String>,
+}
+
+/// What Hugging Face's `datasets` say of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Said {
+    /// Names of the classes of the first column that has some.
+    pub(super) classes: Vec<String>,
+    /// Columns of images.
+    pub(super) images: Vec<String>,
+}
+
+/// The columns of a file, in its order.
+pub(super) fn columns(file: &FileMetaData) -> Vec<Column> {
+    let schema = file.schema_descr();
+    let mut names = Vec::new();
+    for field in schema.root_schema().get_fields() {
+        collect(field, String::new(), &mut names);
+    }
+    let column = |(idx, name): (usize, String)| Column { name, kind: kind(&schema.column(idx)) };
+    names.into_iter().enumerate().map(column).collect()
+}
+
+/// The names of the leaves below a field.
+fn collect(field: &Type, before: String, names: &mut Vec<String>) {
+    let name = if before.is_empty() { field.name().to_string() } else { format!("{before}.{}", field.name()) };
+    within(field, name, names);
+}
+
+/// The names of the leaves of what is called `name`.
+fn within(field: &Type, name: String, names: &mut Vec<String>) {
+    if field.is_primitive() {
+        names.push(name);
+        return;
+    }
+    let fields = field.get_fields();
+    let is_list = field.get_basic_info().converted_type() == ConvertedType::LIST
+        || field.get_basic_info().logical_type_ref() == Some(&LogicalType::List);
+    if let (true, [repeated]) = (is_list, fields) {
+        // A list's element is within a group that repeats; in old files it repeats itself.
+        return match (repeated.is_group().then(|| repeated.get_fields()), repeated.name()) {
+            (Some([element]), inner) if inner != "array" && !inner.ends_with("_tuple") => within(element, name, names),
+            _ => within(repeated, name, names),
+        };
+    }
+    let is_image = matches!(fields, [one, two] if one.is_primitive() && two.is_primitive() && {
+        let names = [one.name(), two.name()];
+        names.contains(&"bytes") && names.contains(&"path")
+    });
+    for inner in fields {
+        match is_image && inner.name() == "bytes" {
+            true => names.push(name.clone()),
+            false => collect(inner, name.clone(), names),
+        }
+    }
+}
+
+fn kind(column: &ColumnDescriptor) -> Result<Kind, String> {
+    let (logical, converted) = (column.logical_type_ref(), column.converted_type());
+    let is_unsigned = match logical {
+        Some(LogicalType::Integer(int)) => !int.is_signed,
+        _ => {
+            use ConvertedType::{UINT_8, UINT_16, UINT_32, UINT_64};
+            [UINT_8, UINT_16, UINT_32, UINT_64].contains(&converted)
+        }
+    };
+    if matches!(logical, Some(LogicalType::Decimal(_))) || converted == ConvertedType::DECIMAL {
+        return Err(format!("decimal({}, {})", column.type_precision(), column.type_scale()));
+    }
+    if converted == ConvertedType::INTERVAL {
+        return Err("interval".to_string());
+    }
+    match column.physical_type() {
+        Physical::BOOLEAN => Ok(Kind::Ints),
+        Physical::INT32 | Physical::INT64 if is_unsigned => Ok(Kind::Unsigned),
+        Physical::INT32 | Physical::INT64 => Ok(Kind::Ints),
+        Physical::INT96 => Err("int96, a time of old files".to_string()),
+        Physical::FLOAT | Physical::DOUBLE => Ok(Kind::Floats),
+        Physical::FIXED_LEN_BYTE_ARRAY if logical == Some(&LogicalType::Float16) => match column.type_length() {
+            2 => Ok(Kind::Halves),
+            n => Err(format!("float16 of {n} bytes")),
+        },
+        Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY => Ok(Kind::Bytes),
+    }
+}
+
+/// What the key `huggingface` of a file's metadata says; nothing where it says nothing that we know.
+pub(super) fn said(file: &FileMetaData) -> Said {
+    #[derive(serde::Deserialize)]
+    struct Whole {
+        info: Info,
+    }
+    #[derive(serde::Deserialize)]
+    struct Info {
+        features: BTreeMap<String, serde_json::Value>,
+    }
+    let pairs = file.key_value_metadata().into_iter().flatten();
+    let text = pairs.filter(|pair| pair.key == "huggingface").find_map(|pair| pair.value.as_deref());
+    let Some(whole) = text.and_then(|text| serde_json::from_str::<Whole>(text).ok()) else { return Said::default() };
+    let mut said = Said::default();
+    for (name, feature) in whole.info.features {
+        match feature.get("_type").and_then(|kind| kind.as_str()) {
+            Some("Image") => said.images.push(name),
+            Some("ClassLabel") if said.classes.is_empty() => {
+                let names = feature.get("names").and_then(|names| names.as_array()).into_iter().flatten();
+                said.classes = names.filter_map(|name| name.as_str().map(str::to_string)).collect();
+            }
+            _ => {}
+        }
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::schema::parser::parse_message_type;
+    use parquet::schema::types::SchemaDescriptor;
+    use std::sync::Arc;
+
+    #[test]
+    fn columns_are_called_by_their_fields() {
+        let text = "message m {
+            optional group image { optional binary bytes; optional binary path (UTF8); }
+            required int32 small (UINT_8);
+            optional group tokens (LIST) { repeated group list { optional int64 element; } }
+            optional group old (LIST) { repeated int32 array; }
+            repeated float bare;
+            optional group objects {
+                optional group bbox (LIST) { repeated group list { optional group element (LIST) {
+                    repeated group list { optional double element; } } } }
+                optional group pictures (LIST) { repeated group list { optional group element {
+                    optional binary bytes; optional binary path (UTF8); } } }
+            }
+            optional binary price (DECIMAL(10, 2));
+            optional int96 when;
+        }";
+        let schema = SchemaDescriptor::new(Arc::new(parse_message_type(text).unwrap()));
+        let file = FileMetaData::new(1, 0, None, None, Arc::new(schema), None);
+        let found: Vec<(String, Result<Kind, String>)> =
+            columns(&file).into_iter().map(|column| (column.name, column.kind)).collect();
+        let expected = [
+            ("image", Ok(Kind::Bytes)),
+            ("image.path", Ok(Kind::Bytes)),
+            ("small", Ok(Kind::Unsigned)),
+            ("tokens", Ok(Kind::Ints)),
+            ("old", Ok(Kind::Ints)),
+            ("bare", Ok(Kind::Floats)),
+            ("objects.bbox", Ok(Kind::Floats)),
+            ("objects.pictures", Ok(Kind::Bytes)),
+            ("objects.pictures.path", Ok(Kind::Bytes)),
+            ("price", Err("decimal(10, 2)".to_string())),
+            ("when", Err("int96, a time of old files".to_string())),
+        ];
+        assert_eq!(found, expected.map(|(name, kind)| (name.to_string(), kind)));
+    }
+}
