@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::npz::NpzError;
 use super::records::RecordError;
 use super::text::TextError;
+use super::words::WordsError;
 use crate::hlo::DType;
 
 /// What is wrong with the data, where, and what was expected.
@@ -623,6 +624,9 @@ pub enum DataError {
     /// Text, or what makes ids of it.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// What is wrong with a table of word vectors.
+    #[error(transparent)]
+    Words(#[from] WordsError),
     /// An example that its source could not read.
     #[error("{place}: the example cannot be read")]
     Unreadable {

@@ -49,6 +49,7 @@ pub mod records;
 mod shift;
 pub mod source;
 pub mod text;
+pub mod words;
 
 pub use arrays::Arrays;
 pub use census::{Census, Figures};
@@ -59,3 +60,4 @@ pub use order::{ORDER_VERSION, Order};
 pub use pipeline::{FeatureSpec, Pipeline};
 pub use random::Draw;
 pub use source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
+pub use words::{WordTable, WordVectors};

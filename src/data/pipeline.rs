@@ -13,11 +13,12 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::error::DataError;
-use super::feature::{Feature, n_elements};
+use super::feature::{Feature, FeatureDType, n_elements};
 use super::image::{self, Buffers, CenterCrop, ImageError, RandomResizedCrop, Resize, Resizing, Window, resize};
 use super::random::{Draw, Purpose};
 use super::records::{RecordError, Records, Value, Values};
 use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
+use super::words::{WordTable, WordVectors};
 use crate::hlo::DType;
 
 /// What a feature is made of, and how: the `features` of `data`, by name.
@@ -33,6 +34,9 @@ pub struct FeatureSpec {
     /// Bytes are elements of this dtype, little-endian, as `tf.io.decode_raw` reads them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub raw: Option<RawType>,
+    /// Bytes are text, and what its words are in a table: vectors, or for whole numbers their numbers from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub word_vectors: Option<WordVectors>,
     /// Images in training: a random window. Evaluation takes the centre, and so does training where no window is found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub random_resized_crop: Option<RandomResizedCrop>,
@@ -109,6 +113,19 @@ impl FeatureSpec {
         {
             let measured = format!("`{option}: {measured}`");
             return Some((vec!["random_resized_crop", option], measured, expected.to_string()));
+        }
+        if self.word_vectors.is_some() {
+            let other = self.of_images().or(self.raw.map(|_| "raw")).or(self.one_hot.then_some("one_hot"));
+            if let Some(other) = other.or((self.offset != 0).then_some("offset")) {
+                let expected = "one of them: `word_vectors` makes numbers of text".to_string();
+                return fault(other, format!("`{other}` with `word_vectors`"), expected);
+            }
+            let is_ids = is_whole(feature);
+            if feature.dims.is_empty() || feature.dims.len() > if is_ids { 1 } else { 2 } {
+                let kind = if is_ids { "[words]" } else { "[numbers] or [words, numbers]" };
+                let expected = format!("it of {kind}: `{}` has dims {:?}", feature.name, feature.dims);
+                return fault("word_vectors", "`word_vectors`".to_string(), expected);
+            }
         }
         if let Some(key) = self.of_images() {
             if !is_image(&feature.dims) {
@@ -266,6 +283,21 @@ pub struct Options {
     pub n_skipped_max: u64,
 }
 
+/// A feature, how it is made, and the table that it is made by, if there is one.
+#[derive(Clone, Debug)]
+struct Made {
+    feature: Feature,
+    spec: FeatureSpec,
+    table: Option<Arc<WordTable>>,
+}
+
+impl Made {
+    /// Its name in the records.
+    fn key(&self) -> &String {
+        self.spec.key.as_ref().unwrap_or(&self.feature.name)
+    }
+}
+
 /// Records, as the arrays of features.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
@@ -273,7 +305,7 @@ pub struct Pipeline {
     /// The records that are examples of this source.
     first: u64,
     n_examples: u64,
-    features: Vec<(Feature, FeatureSpec)>,
+    features: Vec<Made>,
     infos: Vec<ArrayInfo>,
     n_workers: usize,
     skipped: Arc<Skipped>,
@@ -295,26 +327,52 @@ impl Pipeline {
     ) -> Result<Pipeline, DataError> {
         let n_examples = records.n_records();
         let spec = |feature: &Feature| specs.get(&feature.name).cloned().unwrap_or_default();
-        let features: Vec<(Feature, FeatureSpec)> =
-            features.iter().map(|feature| (feature.clone(), spec(feature))).collect();
+        let made = |feature: &Feature| -> Result<Made, DataError> {
+            let spec = spec(feature);
+            let table =
+                spec.word_vectors.as_ref().map(|options| WordTable::of_feature(options, feature)).transpose()?;
+            Ok(Made { feature: feature.clone(), spec, table: table.map(Arc::new) })
+        };
+        let features = features.iter().map(made).collect::<Result<Vec<_>, _>>()?;
         let Options { n_workers, n_skipped_max } = options;
         let (infos, skipped) = (Vec::new(), Arc::new(Skipped::new(n_skipped_max)));
         let scratch = Arc::default();
         let mut pipeline = Pipeline { records, first: 0, n_examples, features, infos, n_workers, skipped, scratch };
-        let first = pipeline.infos_of(0);
-        // Where some may be left out, the first that is whole; of a data set without one the first's error.
-        let n_tried = n_examples.min(n_skipped_max.saturating_add(1)).min(MAX_FIRST);
-        let other = || (1..n_tried).find_map(|index| pipeline.infos_of(index).ok());
-        pipeline.infos = first.or_else(|error| other().ok_or(error))?;
+        pipeline.find_infos()?;
         Ok(pipeline)
+    }
+
+    /// The same features, made of other records; what was scaled is scaled.
+    ///
+    /// # Errors
+    /// As [`new`](Pipeline::new).
+    pub fn over(&self, records: Arc<dyn Records>) -> Result<Pipeline, DataError> {
+        let skipped = Arc::new(Skipped::new(self.skipped.limit()));
+        let n_examples = records.n_records();
+        let mut pipeline = Pipeline { records, first: 0, n_examples, skipped, ..self.clone() };
+        pipeline.find_infos()?;
+        for (info, own) in pipeline.infos.iter_mut().zip(&self.infos) {
+            info.scale = own.scale;
+        }
+        Ok(pipeline)
+    }
+
+    /// Finds what the arrays are, by the first record.
+    fn find_infos(&mut self) -> Result<(), DataError> {
+        let first = self.infos_of(0);
+        // Where some may be left out, the first that is whole; of a data set without one the first's error.
+        let n_tried = self.n_examples.min(self.skipped.limit().saturating_add(1)).min(MAX_FIRST);
+        let other = || (1..n_tried).find_map(|index| self.infos_of(index).ok());
+        self.infos = first.or_else(|error| other().ok_or(error))?;
+        Ok(())
     }
 
     /// What the arrays are, by a record.
     fn infos_of(&self, index: u64) -> Result<Vec<ArrayInfo>, DataError> {
         let values = self.values(index)?;
-        let info = |(feature, spec): &(Feature, FeatureSpec)| {
-            let value = self.value(&values, index, feature, spec)?;
-            Ok(ArrayInfo::new(&feature.name, dtype(spec, value), feature.dims.clone()))
+        let info = |made: &Made| {
+            let value = self.value(&values, index, made)?;
+            Ok(ArrayInfo::new(&made.feature.name, dtype(made, value), made.feature.dims.clone()))
         };
         self.features.iter().map(info).collect()
     }
@@ -344,20 +402,13 @@ impl Pipeline {
         &self.records
     }
 
-    fn values<'a>(&'a self, index: u64) -> Result<Values, DataError> {
-        let key = |(feature, spec): &'a (Feature, FeatureSpec)| spec.key.as_deref().unwrap_or(&feature.name);
-        let keys: Vec<&str> = self.features.iter().map(key).collect();
+    fn values(&self, index: u64) -> Result<Values, DataError> {
+        let keys: Vec<&str> = self.features.iter().map(|made| made.key().as_str()).collect();
         Ok(self.records.values(self.first + index, Some(&keys))?)
     }
 
-    fn value<'v>(
-        &self,
-        values: &'v Values,
-        index: u64,
-        feature: &Feature,
-        spec: &FeatureSpec,
-    ) -> Result<&'v Value, DataError> {
-        let key = spec.key.as_ref().unwrap_or(&feature.name);
+    fn value<'v>(&self, values: &'v Values, index: u64, made: &Made) -> Result<&'v Value, DataError> {
+        let key = made.key();
         match values.get(key) {
             Some(value) => Ok(value),
             None => {
@@ -374,18 +425,25 @@ impl Pipeline {
         &self,
         (index, draw): (u64, Option<Draw>),
         value: &Value,
-        (feature, spec): &(Feature, FeatureSpec),
+        made: &Made,
         expected: DType,
         scratch: &mut Scratch,
         take: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
-        let key = || spec.key.as_ref().unwrap_or(&feature.name).clone();
+        let Made { feature, spec, table } = made;
+        let key = || made.key().clone();
         let place = || self.place(index);
         let kind =
             |measured: String, expected: String| RecordError::Kind { place: place(), key: key(), measured, expected };
         let found = || format!("{} of {}", counted(value.len()), value.kind());
-        if dtype(spec, value) != expected {
+        if dtype(made, value) != expected {
             return Err(kind(found(), format!("{expected}, as in the first record")).into());
+        }
+        if let Some(table) = table {
+            let Value::Bytes(strings) = value else { return Err(kind(found(), "text".to_string()).into()) };
+            let words = strings.iter().map(|string| str::from_utf8(string)).collect::<Result<Vec<&str>, _>>();
+            let words = words.map_err(|_| kind("bytes that are no UTF-8".to_string(), "text".to_string()))?;
+            return take(&table.array(&words.join(" "), feature));
         }
         let n_elements = n_elements(&feature.dims).unwrap_or_default();
         match value {
@@ -467,7 +525,7 @@ impl Pipeline {
         let mut scratch = scratch.unwrap_or_default();
         scratch.decoding = Duration::ZERO;
         let given = self.features.iter().zip(&self.infos).enumerate().try_for_each(|(array, (of, info))| {
-            let value = self.value(&values, index, &of.0, &of.1)?;
+            let value = self.value(&values, index, of)?;
             self.array((index, draw), value, of, info.dtype, &mut scratch, &mut |bytes| take(array, bytes))
         });
         let decode = scratch.decoding;
@@ -509,9 +567,16 @@ fn counted(n: usize) -> String {
     if n == 1 { "1 value".to_string() } else { format!("{n} values") }
 }
 
+/// Whether a feature is whole numbers.
+pub(super) fn is_whole(feature: &Feature) -> bool {
+    matches!(feature.dtype, FeatureDType::Exact(dtype) if !dtype.is_float())
+}
+
 /// What a value becomes.
-fn dtype(spec: &FeatureSpec, value: &Value) -> DType {
+fn dtype(made: &Made, value: &Value) -> DType {
+    let spec = &made.spec;
     match (value, spec.raw) {
+        (Value::Bytes(_), None) if made.table.is_some() && is_whole(&made.feature) => DType::S64,
         (Value::Bytes(_), Some(raw)) => raw.dtype(),
         (Value::Ints(_), _) if !spec.one_hot => DType::S64,
         (Value::Bytes(_) | Value::Ints(_) | Value::Floats(_), _) => DType::F32,
@@ -548,8 +613,13 @@ impl Source for Pipeline {
     }
 
     fn fingerprint(&self) -> Fingerprint {
-        let hash = |((_, spec), info): (&(Feature, FeatureSpec), &ArrayInfo)| {
-            let spec = serde_json::to_string(spec).expect("a spec is numbers and names");
+        let hash = |(made, info): (&Made, &ArrayInfo)| {
+            let mut spec = made.spec.clone();
+            if let (Some(words), Some(table)) = (&mut spec.word_vectors, &made.table) {
+                // What is in the table, wherever it lies.
+                (words.table, words.vocabulary) = (table.fingerprint().into(), None);
+            }
+            let spec = serde_json::to_string(&spec).expect("a spec is numbers and names");
             let said = format!("{} {:?} {:08x} {spec}\n", info.dtype, info.dims, info.scale.to_bits());
             let mut hash = Sha256::new();
             hash.update(said);

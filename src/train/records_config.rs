@@ -205,7 +205,11 @@ impl DataConfig {
                 let of_test = RecordFiles::of_test(test);
                 let is_in_memory = test.csv.is_some() || test.npz.is_some() || test.idx.is_some();
                 match &of_test[..] {
-                    [of_test] if of_test.key() == own.key() && !is_in_memory => (pipeline(own)?, pipeline(of_test)?),
+                    [of_test] if of_test.key() == own.key() && !is_in_memory => {
+                        let training = pipeline(own)?;
+                        let test = training.over(of_test.open(folder).map_err(of_record)?)?;
+                        (training, test)
+                    }
                     _ => {
                         let expected = format!("`test: {{{}: {}}}`", own.key(), own.metavariable());
                         return wrong(&["test"], "`test` of another kind", &expected);
@@ -269,7 +273,13 @@ impl DataConfig {
         records: Arc<dyn Records>,
         features: &[Feature],
     ) -> Result<Pipeline, TrainError> {
-        let mut pipeline = Pipeline::new(records, features, &self.features, self.options())?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut specs = self.features.clone();
+        for words in specs.values_mut().filter_map(|spec| spec.word_vectors.as_mut()) {
+            words.table = folder.join(&words.table);
+            words.vocabulary = words.vocabulary.take().map(|vocabulary| folder.join(vocabulary));
+        }
+        let mut pipeline = Pipeline::new(records, features, &specs, self.options())?;
         for (name, factor) in &self.factors(path, features)? {
             pipeline = pipeline.scaled(name, *factor);
         }
