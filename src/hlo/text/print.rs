@@ -277,14 +277,14 @@ impl Printer<'_> {
             }
         }
         let has_stack_frame = *stack_frame_id != 0;
+        let further = instr.unmodelled.attributes.iter().find(|(name, _)| name == METADATA);
         // As XLA has it, a line without any of these says nothing.
-        if parts.is_empty() && !has_stack_frame {
+        if parts.is_empty() && !has_stack_frame && further.is_none() {
             return;
         }
         if *source_line != 0 {
             parts.push(format!("source_line={source_line}"));
         }
-        let further = instr.unmodelled.attributes.iter().find(|(name, _)| name == METADATA);
         parts.extend(further.map(|(_, text)| text.clone()));
         if has_stack_frame {
             parts.push(format!("stack_frame_id={stack_frame_id}"));

@@ -457,3 +457,11 @@ fn a_text_of_many_parts_is_read() {
         Some("m.hlo:4004:3: the instruction `x1` is defined twice")
     );
 }
+
+/// Found by fuzzing: fields of metadata that the IR does not model went where no other stood beside them.
+#[test]
+fn metadata_of_unmodelled_fields_alone_is_printed() {
+    let text = "HloModule m, entry_computation_layout={(f32[])->f32[]}\n\nENTRY m {\n  ROOT x = f32[] parameter(0), \
+                metadata={scheduling_name=\"x.1\"}\n}\n\n";
+    assert_eq!(print(&parse(text, "m.hlo").unwrap(), &PrintOptions::default()), text);
+}
