@@ -7,9 +7,9 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::program::Which;
 use crate::hlo::Module;
-use crate::passes::partition::{self, partition};
+use crate::passes::partition::{self, partition, sum_in_f32};
 use crate::tpu::Target;
-use crate::train::{MAX_REPLICAS, Mesh};
+use crate::train::{MAX_REPLICAS, Mesh, SumOf};
 
 /// Arguments that say how many devices share a step.
 #[derive(Debug, clap::Args)]
@@ -127,11 +127,11 @@ impl SplitArgs {
         !self.split.is_empty()
     }
 
-    /// A training step, laid over the partitions of each replica.
+    /// A training step, laid over the partitions of each replica, which sum as its replicas do.
     ///
     /// # Errors
     /// Rules without partitions; rules that do not fit the program.
-    pub(super) fn apply(&self, module: Module, n_partitions: u32) -> anyhow::Result<Module> {
+    pub(super) fn apply(&self, module: Module, n_partitions: u32, sum: SumOf) -> anyhow::Result<Module> {
         if n_partitions == 1 {
             ensure!(
                 self.split.is_empty(),
@@ -139,6 +139,7 @@ impl SplitArgs {
             );
             return Ok(module);
         }
+        let module = if sum == SumOf::F32 { sum_in_f32(&module) } else { module };
         let rules: Vec<partition::Rule> = self.split.iter().map(|rule| rule.0.clone()).collect();
         let (module, report) =
             partition(&module, n_partitions as usize, &rules).context("the step cannot be laid over its partitions")?;

@@ -138,7 +138,7 @@ impl Choice {
                 Err(other) => other,
             })
             .with_context(|| format!("{} cannot be built", self.model.display()))?;
-        program.module = self.split.apply(program.module, n_partitions)?;
+        program.module = self.split.apply(program.module, n_partitions, mesh.sum)?;
         Ok(program)
     }
 }

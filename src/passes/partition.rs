@@ -12,9 +12,13 @@
 //!
 //! Source: `OpSharding` in XLA's `xla_data.proto`; TPUEstimator's `input_partition_dims`.
 
+mod sums;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::glob::matches;
+pub use sums::sum_in_f32;
+
 use crate::hlo::{ArrayShape, DeviceOrder, InstrId, Instruction, Module, Op, Shape, Sharding, TileAssignment};
 
 /// Parameters of these names are split along this axis.
