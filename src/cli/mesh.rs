@@ -102,8 +102,8 @@ impl MeshArgs {
     }
 
     /// Partitions of each replica.
-    pub(super) fn n_partitions(&self) -> u32 {
-        self.mesh.map_or(1, |axes| axes.model.get())
+    pub(super) fn n_partitions(&self, mesh: Mesh) -> u32 {
+        self.mesh.map_or(mesh.model, |axes| axes.model).get()
     }
 
     /// Whether a program can be over several devices.
@@ -127,11 +127,18 @@ impl SplitArgs {
         !self.split.is_empty()
     }
 
-    /// A training step, laid over the partitions of each replica, which sum as its replicas do.
+    /// A training step, laid over the partitions of each replica, as the file says unless --split says otherwise. They sum
+    /// as its replicas do.
     ///
     /// # Errors
     /// Rules without partitions; rules that do not fit the program.
-    pub(super) fn apply(&self, module: Module, n_partitions: u32, sum: SumOf) -> anyhow::Result<Module> {
+    pub(super) fn apply(
+        &self,
+        module: Module,
+        n_partitions: u32,
+        of_file: &[partition::Rule],
+        sum: SumOf,
+    ) -> anyhow::Result<Module> {
         if n_partitions == 1 {
             ensure!(
                 self.split.is_empty(),
@@ -140,7 +147,10 @@ impl SplitArgs {
             return Ok(module);
         }
         let module = if sum == SumOf::F32 { sum_in_f32(&module) } else { module };
-        let rules: Vec<partition::Rule> = self.split.iter().map(|rule| rule.0.clone()).collect();
+        let mut rules: Vec<partition::Rule> = self.split.iter().map(|rule| rule.0.clone()).collect();
+        if rules.is_empty() {
+            rules = of_file.to_vec();
+        }
         let (module, report) =
             partition(&module, n_partitions as usize, &rules).context("the step cannot be laid over its partitions")?;
         for (parameter, axis) in report.split {

@@ -125,7 +125,7 @@ impl Choice {
         target: &Target,
     ) -> anyhow::Result<Program> {
         self.mesh.check(self.program())?;
-        let (mesh, n_partitions) = (self.mesh.over(experiment.mesh), self.mesh.n_partitions());
+        let (mesh, n_partitions) = (self.mesh.over(*experiment.mesh), self.mesh.n_partitions(*experiment.mesh));
         if self.program() == Which::Train {
             check_slice(mesh, n_partitions, target)?;
         }
@@ -138,7 +138,7 @@ impl Choice {
                 Err(other) => other,
             })
             .with_context(|| format!("{} cannot be built", self.model.display()))?;
-        program.module = self.split.apply(program.module, n_partitions, mesh.sum)?;
+        program.module = self.split.apply(program.module, n_partitions, &experiment.mesh.split, mesh.sum)?;
         Ok(program)
     }
 }

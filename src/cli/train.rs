@@ -123,7 +123,15 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     config.seed = args.seed.unwrap_or(config.seed);
     config.variables = args.variables.unwrap_or(config.variables);
     if let Some(n) = args.devices.or(args.device.n_devices()).and_then(NonZeroU32::new) {
-        experiment.mesh = experiment.mesh.of_replicas(n);
+        // As many replicas as they are enough for.
+        let model = experiment.mesh.model;
+        let replicas = NonZeroU32::new(n.get() / model).filter(|_| n.get().is_multiple_of(model.get()));
+        let Some(replicas) = replicas else {
+            bail!(
+                "{n} devices do not split in replicas of {model} (`mesh: {{model: {model}}}`)\nhelp: give a multiple of {model}"
+            );
+        };
+        experiment.mesh.mesh = experiment.mesh.of_replicas(replicas);
     }
     let examples = experiment.read_data(&args.experiment)?;
     experiment.train.n_train = Some(examples.training.n_examples());
@@ -165,7 +173,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if let Some((_, Some((from, checkpoint)))) = &begun {
         check_resumed(from, checkpoint)?;
     }
-    let platform = args.platform(experiment.mesh)?;
+    let platform = args.platform(*experiment.mesh)?;
     let client = client_of_all(&platform, &context.setup())?;
     let (host, n_hosts) = client.processes().rank();
     let is_first = host == 0;
@@ -293,10 +301,10 @@ struct Wanted {
 impl Args {
     /// The device named; of `cpu` as many as the mesh has.
     fn platform(&self, mesh: Mesh) -> anyhow::Result<Platform> {
-        let n = mesh.data.get();
-        match mesh.is_parallel() && self.device == Platform::cpu() {
+        let n = mesh.n_devices();
+        match n > 1 && self.device == Platform::cpu() {
             true if n > MAX_CPU_DEVICES => bail!(
-                "the mesh has {n} replicas, and a CPU can be 1 to {MAX_CPU_DEVICES} devices\nhelp: train on fewer, with \
+                "the mesh has {n} devices, and a CPU can be 1 to {MAX_CPU_DEVICES} devices\nhelp: train on fewer, with \
                  --devices or `mesh`; `bf16scope compile` takes a slice of any size"
             ),
             true => Ok(Platform::cpu_devices(n)?),
@@ -356,12 +364,16 @@ fn headline(
         (1, _) => String::new(),
         (n, state) => {
             let state = if state == StateOf::Sharded { ", state in parts" } else { "" };
+            let of = match experiment.mesh.model.get() {
+                1 => "devices".to_string(),
+                model => format!("replicas of {model} devices"),
+            };
             let hosts = match session.host().1 {
                 1 => String::new(),
                 n_hosts => format!(" of {n_hosts} hosts"),
             };
             format!(
-                ": {} on each of {n} devices{hosts}, gradients summed in {}{state}",
+                ": {} on each of {n} {of}{hosts}, gradients summed in {}{state}",
                 batch / n,
                 experiment.mesh.sum.dtype()
             )

@@ -148,21 +148,24 @@ impl Loaded {
     /// A batch that the program does not take; where the plugin fails.
     pub fn put(&self, batch: &Batch, step: u64, is_padded: bool) -> Result<Fed, TrainError> {
         self.check(batch, step, is_padded)?;
-        let parts = (0..self.site.n_here()).map(|replica| self.upload(batch, replica)).collect::<Result<_, _>>()?;
+        let parts =
+            (0..self.site.n_devices_here()).map(|device| self.upload(batch, device)).collect::<Result<_, _>>()?;
         Ok(Fed { parts, n_valid: batch.n_valid * self.site.n_hosts as usize })
     }
 
-    /// The inputs of a replica of this host, in the program's order: its part of a batch, and the count of the step.
-    pub fn inputs(&self, part: Vec<Option<Buffer>>, step: i32, replica: usize) -> Result<Vec<Buffer>, TrainError> {
+    /// The inputs of a device of this host, in the program's order: its part of a batch, and the count of the step.
+    pub fn inputs(&self, part: Vec<Option<Buffer>>, step: i32, number: usize) -> Result<Vec<Buffer>, TrainError> {
         let count = |input: &InputInfo| {
-            let device = self.site.device(replica);
+            let device = self.site.device(number);
             Ok(self.client.buffer_from_host(&step.to_le_bytes(), input.dtype, &input.dims, device)?)
         };
         self.inputs.iter().zip(part).map(|(input, buffer)| buffer.map_or_else(|| count(input), Ok)).collect()
     }
 
-    /// A replica's part of the batch on its device, in the order of the program's inputs; nothing in the place of the count.
-    fn upload(&self, batch: &Batch, replica: usize) -> Result<Vec<Option<Buffer>>, TrainError> {
+    /// A device's part of the batch, in the order of the program's inputs; nothing in the place of the count.
+    fn upload(&self, batch: &Batch, number: usize) -> Result<Vec<Option<Buffer>>, TrainError> {
+        let n_partitions = self.site.n_partitions as usize;
+        let (replica, partition) = (number / n_partitions, number % n_partitions);
         let upload = |input: &InputInfo| {
             let ours;
             let bytes: Cow<'_, [u8]> = match input.name.as_str() {
@@ -174,8 +177,15 @@ impl Loaded {
                 }
                 name => self.part(&find(batch, name).expect("a batch that was checked has it").bytes, replica),
             };
-            let device = self.site.device(replica);
-            Ok(Some(self.client.buffer_from_host(&bytes, input.dtype, &input.dims, device)?))
+            let device = self.site.device(number);
+            let (bytes, dims) = match self.site.part(&input.name, &input.dims) {
+                None => (bytes, input.dims.clone()),
+                Some(part) => {
+                    let cut = part.cut(&bytes, &input.dims, input.dtype.n_bytes(), partition);
+                    (cut.into(), part.dims(&input.dims))
+                }
+            };
+            Ok(Some(self.client.buffer_from_host(&bytes, input.dtype, &dims, device)?))
         };
         self.inputs.iter().map(upload).collect()
     }
@@ -265,17 +275,17 @@ impl Loaded {
         variables: &[VariableInfo],
         state: &'a [Vec<Buffer>],
         by_averages: bool,
-        exchange: Option<&Exchange>,
+        (site, exchange): (&Site, Option<&Exchange>),
     ) -> Result<Vec<Whole<'a>>, TrainError> {
         let number_of = |name: &str| variables.iter().position(|variable| variable.name == name);
         let whole = |name: &str| {
             let average = by_averages.then(|| number_of(&Average::name_of(name))).flatten();
             let number = average.or_else(|| number_of(name)).expect("a training program has its task's variables");
             let variable = &variables[number];
-            if variable.part.is_none() {
+            if variable.part.is_none() && site.part(&variable.name, &variable.dims).is_none() {
                 return Ok(Whole::Held(&state[0][number]));
             }
-            let (bytes, dims) = (download(variable, number, state, exchange)?, variable.whole_dims());
+            let (bytes, dims) = (download(variable, number, state, (site, exchange))?, variable.whole_dims());
             Ok(Whole::Made(self.client.buffer_from_host(&bytes, variable.dtype, &dims, 0)?))
         };
         self.variables.iter().map(|variable| whole(&variable.name)).collect()
@@ -412,7 +422,7 @@ pub(super) fn check_memory(
     temporaries: u128,
 ) -> Result<(), TrainError> {
     // All replicas' devices are in the memory of their host.
-    let n_replicas = site.n_here() as u128;
+    let n_replicas = site.n_devices_here() as u128;
     let state: u128 = variables.iter().map(n_bytes_held).sum::<u128>() * n_replicas;
     let temporaries = temporaries * n_replicas;
     let batch = u128::from(spec.examples_per_call()) * spec.n_example_bytes() / u128::from(site.n_hosts);
@@ -432,7 +442,7 @@ pub(super) fn initial_state(
     spec: &Spec,
     site: &Site,
 ) -> Result<Vec<Vec<Buffer>>, TrainError> {
-    let mut state: Vec<Vec<Buffer>> = (0..site.n_here()).map(|_| Vec::with_capacity(variables.len())).collect();
+    let mut state: Vec<Vec<Buffer>> = (0..site.n_devices_here()).map(|_| Vec::with_capacity(variables.len())).collect();
     let is_there = |name: &str| variables.iter().any(|variable| variable.name == name);
     // One after the other: no copy of the whole is needed.
     for variable in variables {
@@ -449,8 +459,13 @@ pub(super) fn download(
     variable: &VariableInfo,
     number: usize,
     state: &[Vec<Buffer>],
-    exchange: Option<&Exchange>,
+    (site, exchange): (&Site, Option<&Exchange>),
 ) -> Result<Vec<u8>, TrainError> {
+    if let Some(part) = site.part(&variable.name, &variable.dims) {
+        let devices = &state[..site.n_partitions as usize];
+        let parts = devices.iter().map(|device| device[number].to_host()).collect::<Result<Vec<_>, _>>()?;
+        return Ok(part.join(&parts, &variable.dims, variable.dtype.n_bytes()));
+    }
     let Some(part) = variable.part else { return Ok(state[0][number].to_host()?) };
     let parts: Vec<Vec<u8>> = match exchange {
         None => state.iter().map(|replica| replica[number].to_host()).collect::<Result<_, _>>()?,
@@ -462,7 +477,7 @@ pub(super) fn download(
     Ok(part.join(&parts, &variable.whole_dims(), variable.dtype.n_bytes()))
 }
 
-/// Puts a variable's value on the device of each replica of this host.
+/// Puts a variable's value on the devices of each replica of this host.
 fn upload_to_all(
     client: &Client,
     site: &Site,
@@ -470,12 +485,21 @@ fn upload_to_all(
     bytes: &[u8],
     state: &mut [Vec<Buffer>],
 ) -> Result<(), TrainError> {
-    for ((here, state), replica) in state.iter_mut().enumerate().zip(site.replicas.clone()) {
+    let n_partitions = site.n_partitions as usize;
+    for (here, state) in state.iter_mut().enumerate() {
+        let (replica, partition) = (site.replicas.start + here / n_partitions, here % n_partitions);
         let bytes = match variable.part {
             Some(part) => part.cut(bytes, &variable.whole_dims(), variable.dtype.n_bytes(), replica).into(),
             None => of_replica(variable, bytes, replica),
         };
-        state.push(client.buffer_from_host(&bytes, variable.dtype, &variable.dims, site.device(here))?);
+        let (bytes, dims) = match site.part(&variable.name, &variable.dims) {
+            None => (bytes, variable.dims.clone()),
+            Some(part) => {
+                let cut = part.cut(&bytes, &variable.dims, variable.dtype.n_bytes(), partition);
+                (cut.into(), part.dims(&variable.dims))
+            }
+        };
+        state.push(client.buffer_from_host(&bytes, variable.dtype, &dims, site.device(here))?);
     }
     Ok(())
 }
@@ -527,7 +551,7 @@ pub(super) fn upload_state(
     arrays: &[&HostArray],
     site: &Site,
 ) -> Result<Vec<Vec<Buffer>>, TrainError> {
-    let mut state: Vec<Vec<Buffer>> = (0..site.n_here()).map(|_| Vec::with_capacity(variables.len())).collect();
+    let mut state: Vec<Vec<Buffer>> = (0..site.n_devices_here()).map(|_| Vec::with_capacity(variables.len())).collect();
     for (variable, array) in variables.iter().zip(arrays) {
         upload_to_all(client, site, variable, &array.bytes, &mut state)?;
     }

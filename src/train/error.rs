@@ -204,6 +204,14 @@ pub enum TrainError {
         /// Devices that each host has at least.
         n_each: usize,
     },
+    /// Replicas split over devices, on a slice of several hosts.
+    #[error(
+        "the mesh splits replicas (`model`), and the slice has {n_hosts} hosts: that runs on the devices of one host so far\nhelp: leave `model` out"
+    )]
+    SplitHosts {
+        /// Hosts of the slice.
+        n_hosts: usize,
+    },
     /// A process that has none of the devices that its plugin knows of.
     #[error(
         "the plugin says that this is process {process}, and its devices are of processes {}\nhelp: check TPU_WORKER_ID \

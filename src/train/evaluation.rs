@@ -75,10 +75,10 @@ impl Evaluator {
         state: &[Vec<Buffer>],
         by_averages: bool,
         source: &dyn Source,
-        (exchange, is_first): (Option<&Exchange>, bool),
+        here: (&Site, Option<&Exchange>),
     ) -> Result<Evaluation, TrainError> {
-        let picked = self.loaded.pick(variables, state, by_averages, exchange)?;
-        if !is_first {
+        let picked = self.loaded.pick(variables, state, by_averages, here)?;
+        if !here.0.is_first() {
             return Ok(Evaluation { totals: self.loaded.no_totals(), n_examples: 0 });
         }
         self.run(&picked.iter().map(Whole::buffer).collect::<Vec<_>>(), source)
@@ -165,10 +165,10 @@ impl Predictor {
         state: &[Vec<Buffer>],
         by_averages: bool,
         source: &dyn Source,
-        exchange: Option<&Exchange>,
+        here: (&Site, Option<&Exchange>),
         take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let picked = self.loaded.pick(variables, state, by_averages, exchange)?;
+        let picked = self.loaded.pick(variables, state, by_averages, here)?;
         self.run(&picked.iter().map(Whole::buffer).collect::<Vec<_>>(), source, take)
     }
 

@@ -17,7 +17,7 @@ use super::data_config::{DataConfig, Examples};
 use super::epochs::{Timed, beside_the_end, unreached};
 use super::error::TrainError;
 use super::lines;
-use super::mesh::Mesh;
+use super::mesh::MeshConfig;
 use super::objective::Objective;
 use super::records_config::Tolerance;
 use super::run::Plan;
@@ -48,8 +48,8 @@ pub struct Experiment {
     #[serde(default)]
     pub train: TrainConfig,
     /// The devices that share a step's work. Default one.
-    #[serde(default, deserialize_with = "Mesh::read")]
-    pub mesh: Mesh,
+    #[serde(default)]
+    pub mesh: MeshConfig,
     /// How its programs are made cheaper on their target. Default `auto`.
     #[serde(default)]
     pub tune: Tune,
@@ -417,7 +417,8 @@ impl Experiment {
     /// # Errors
     /// As of [`TrainConfig::update`].
     pub fn objective(&self, precision: Precision, auto: &Tuning) -> Result<Objective, TrainError> {
-        Ok(Objective { tuning: self.tune.tuning(auto), mesh: self.mesh, ..self.train.objective(precision)? })
+        let MeshConfig { mesh, split } = self.mesh.clone();
+        Ok(Objective { tuning: self.tune.tuning(auto), mesh, split, ..self.train.objective(precision)? })
     }
 
     /// What a session trains on a device for which `auto` pays: of a CPU [`Tuning::none`].

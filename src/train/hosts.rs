@@ -8,7 +8,7 @@
 
 use super::error::TrainError;
 use super::mesh::Mesh;
-use crate::graph::{Graph, Replicas};
+use crate::graph::{Graph, Part, Replicas};
 use crate::hlo::{DType, proto, verify};
 use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable, Processes};
 use std::collections::BTreeMap;
@@ -27,7 +27,11 @@ pub(super) struct Site {
     pub n_replicas: u32,
     /// Those on this one.
     pub replicas: Range<usize>,
-    /// Of each of them, the position of its device among those of the client.
+    /// Devices of each replica.
+    pub n_partitions: u32,
+    /// Along which axis a replica's devices split what, by name.
+    pub split: Arc<BTreeMap<String, usize>>,
+    /// Of each device of this host's replicas, one replica's after the other's, its position among those of the client.
     positions: Vec<usize>,
     /// Ids of the devices of all replicas; none where the plugin chooses, on one host.
     device_ids: Vec<i32>,
@@ -40,7 +44,31 @@ impl Site {
     /// More of them than devices, or hosts that cannot have equally many.
     pub fn of(client: &Client, mesh: Mesh) -> Result<Site, TrainError> {
         let own: Vec<i32> = client.devices().iter().map(|device| device.description().id).collect();
-        Site::among(client.processes(), &own, mesh.data)
+        match mesh.model.get() {
+            1 => Site::among(client.processes(), &own, mesh.data),
+            n_partitions => Site::split(client.processes(), own.len(), mesh.data.get(), n_partitions),
+        }
+    }
+
+    /// Of replicas with several devices each, all of one process.
+    fn split(processes: &Processes, n_here: usize, n_replicas: u32, n_partitions: u32) -> Result<Site, TrainError> {
+        let n_devices = n_replicas as usize * n_partitions as usize;
+        if processes.rank().1 > 1 {
+            return Err(TrainError::SplitHosts { n_hosts: processes.rank().1 });
+        }
+        if n_devices > n_here {
+            return Err(TrainError::Mesh { n_replicas: n_devices, n_devices: n_here });
+        }
+        Ok(Site {
+            host: 0,
+            n_hosts: 1,
+            n_replicas,
+            replicas: 0..n_replicas as usize,
+            n_partitions,
+            split: Arc::default(),
+            positions: (0..n_devices).collect(),
+            device_ids: Vec::new(),
+        })
     }
 
     /// The same, from what a client says: of all devices, and the ids of its own in its order.
@@ -58,6 +86,8 @@ impl Site {
                     n_hosts: 1,
                     n_replicas: n.get(),
                     replicas: 0..n_replicas,
+                    n_partitions: 1,
+                    split: Arc::default(),
                     positions,
                     device_ids: Vec::new(),
                 }),
@@ -76,7 +106,16 @@ impl Site {
         let replicas = host * n_here..(host + 1) * n_here;
         let position = |id: &i32| own.iter().position(|other| other == id).ok_or_else(unknown);
         let positions = device_ids[replicas.clone()].iter().map(position).collect::<Result<_, _>>()?;
-        Ok(Site { host: host as u32, n_hosts: n_hosts as u32, n_replicas: n.get(), replicas, positions, device_ids })
+        Ok(Site {
+            host: host as u32,
+            n_hosts: n_hosts as u32,
+            n_replicas: n.get(),
+            replicas,
+            n_partitions: 1,
+            split: Arc::default(),
+            positions,
+            device_ids,
+        })
     }
 
     /// Where a program of one device runs: on the first of this process, whatever other hosts do.
@@ -84,12 +123,25 @@ impl Site {
         let is_one = client.processes().devices.len() == client.devices().len();
         let first = client.devices().first().map(|device| device.description().id);
         let device_ids = first.into_iter().filter(|_| !is_one).collect();
-        Site { host: 0, n_hosts: 1, n_replicas: 1, replicas: 0..1, positions: vec![0], device_ids }
+        let (positions, split) = (vec![0], Arc::default());
+        Site { host: 0, n_hosts: 1, n_replicas: 1, replicas: 0..1, n_partitions: 1, split, positions, device_ids }
     }
 
-    /// The client's device of a replica of this host, the first of which is 0.
-    pub fn device(&self, replica: usize) -> usize {
-        self.positions[replica]
+    /// The client's device of a device of this host, the first of which is 0.
+    pub fn device(&self, number: usize) -> usize {
+        self.positions[number]
+    }
+
+    /// Devices of this host that take part.
+    pub fn n_devices_here(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// How an array of this name and these dims lies over the devices of a replica, if they split it.
+    pub fn part(&self, name: &str, dims: &[i64]) -> Option<Part> {
+        let n = NonZeroU32::new(self.n_partitions)?;
+        let &axis = self.split.get(name)?;
+        Some(Part { axis, whole: *dims.get(axis)?, n })
     }
 
     /// Replicas on this host.
@@ -104,8 +156,9 @@ impl Site {
 
     /// How a program that all replicas run is compiled.
     pub fn options(&self) -> CompileOptions {
-        let (n_replicas, device_ids) = (self.n_replicas as usize, self.device_ids.clone());
-        CompileOptions { n_replicas, device_ids, ..CompileOptions::default() }
+        let (n_replicas, n_partitions) = (self.n_replicas as usize, self.n_partitions as usize);
+        let device_ids = self.device_ids.clone();
+        CompileOptions { n_replicas, n_partitions, device_ids, ..CompileOptions::default() }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::data::DataError;
 use crate::data::npz::NpzError;
 use crate::files;
 use crate::models::yaml::{self, Node, NodeError, Step};
+use crate::passes::partition::PartitionError;
 use std::error::Error;
 use std::path::Path;
 
@@ -107,6 +108,16 @@ fn way_to(experiment: &Experiment, path: &Path, error: &TrainError) -> Option<Ve
         TrainError::StepsPerCall { .. } => Some(vec![key("train"), key("steps_per_call")]),
         TrainError::Program(ProgramError::Accumulate { .. }) => Some(vec![key("train"), key("accumulate")]),
         TrainError::Program(ProgramError::Replicas { .. }) => Some(vec![key("mesh"), key("data")]),
+        TrainError::Program(ProgramError::Partition(PartitionError::Nothing { .. })) => {
+            Some(vec![key("mesh"), key("model")])
+        }
+        TrainError::Program(ProgramError::Partition(PartitionError::Idle { pattern, .. })) => {
+            Some(vec![key("mesh"), key("split"), Step::KeyItself(pattern.clone())])
+        }
+        TrainError::Program(ProgramError::Partition(_) | ProgramError::NoModelAxis) => {
+            Some(vec![key("mesh"), key("split")])
+        }
+        TrainError::Program(ProgramError::ShardedParts) => Some(vec![key("mesh"), key("state")]),
         TrainError::Program(ProgramError::Statistics { .. }) => {
             Some(vec![key("mesh"), key("batch_norm"), key("across")])
         }

@@ -8,8 +8,10 @@
 use super::objective::ProgramError;
 use crate::graph::{Replicas, SumOrder, Tensor};
 use crate::hlo::DType;
-use crate::models::yaml::{self, Node, NodeError};
+use crate::models::yaml::{self, Node, NodeError, Step};
+use crate::passes::partition::Rule;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 /// How many devices there are along each axis, and what they share.
@@ -20,6 +22,9 @@ pub struct Mesh {
     /// Replicas, each with an equal part of every batch.
     #[serde(deserialize_with = "replicas")]
     pub data: NonZeroU32,
+    /// Devices that each replica is split over, as [`Objective::split`](super::Objective::split) says. Default 1.
+    #[serde(default = "one", skip_serializing_if = "is_one", deserialize_with = "replicas")]
+    pub model: NonZeroU32,
     /// Over how many replicas batch norms take their statistics. Default each over its own part.
     #[serde(default, skip_serializing_if = "is_default")]
     pub batch_norm: Statistics,
@@ -93,8 +98,55 @@ fn replicas<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NonZero
     Ok(NonZeroU32::new(n as u32).unwrap_or(NonZeroU32::MIN))
 }
 
+fn one() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+fn is_one(n: &NonZeroU32) -> bool {
+    *n == NonZeroU32::MIN
+}
+
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
+}
+
+/// `mesh` of an experiment: `{data: 4, model: 2, split: {'*/query/kernel': 1}}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MeshConfig {
+    /// Its axes, and what they share.
+    pub mesh: Mesh,
+    /// What the devices of a replica split: parameters by the pattern of their name, each along an axis.
+    pub split: Vec<Rule>,
+}
+
+impl std::ops::Deref for MeshConfig {
+    type Target = Mesh;
+
+    fn deref(&self) -> &Mesh {
+        &self.mesh
+    }
+}
+
+impl<'de> Deserialize<'de> for MeshConfig {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<MeshConfig, D::Error> {
+        Node::read(deserializer, |node| match &node {
+            Node::Map(map) => {
+                let split = map.iter().find(|(key, _)| key == "split").map(|(_, rules)| {
+                    let rules = BTreeMap::<String, usize>::deserialize(rules);
+                    rules.map_err(|error| error.within(Step::Key("split".to_string())))
+                });
+                let split = split.transpose()?.unwrap_or_default();
+                let split = split.into_iter().map(|(pattern, axis)| Rule { pattern, axis }).collect();
+                let axes = map.iter().filter(|(key, _)| key != "split").cloned().collect();
+                Ok(MeshConfig { mesh: Mesh::deserialize(&Node::Map(axes))?, split })
+            }
+            Node::Whole(n) => {
+                let help = format!("write `mesh: {{data: {n}}}` for {n} replicas");
+                Err(NodeError::wrong(&node, "the sizes of its axes").in_own_words().with_help(help))
+            }
+            _ => Err(NodeError::wrong(&node, "the sizes of its axes, such as {data: 8}")),
+        })
+    }
 }
 
 impl Default for Mesh {
@@ -107,19 +159,18 @@ impl Default for Mesh {
 impl Mesh {
     /// So many replicas, that share nothing but the sums of gradients.
     pub fn replicas(n: NonZeroU32) -> Mesh {
-        Mesh { data: n, batch_norm: Statistics::default(), sum: SumOf::default(), state: StateOf::default() }
+        Mesh {
+            data: n,
+            model: one(),
+            batch_norm: Statistics::default(),
+            sum: SumOf::default(),
+            state: StateOf::default(),
+        }
     }
 
-    /// Reads a mesh, for `#[serde(deserialize_with)]`: as derived, with help for whoever writes a number.
-    pub(super) fn read<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Mesh, D::Error> {
-        Node::read(deserializer, |node| match &node {
-            Node::Map(_) => Mesh::deserialize(&node),
-            Node::Whole(n) => {
-                let help = format!("write `mesh: {{data: {n}}}` for {n} replicas");
-                Err(NodeError::wrong(&node, "the sizes of its axes").in_own_words().with_help(help))
-            }
-            _ => Err(NodeError::wrong(&node, "the sizes of its axes, such as {data: 8}")),
-        })
+    /// Devices: of all replicas, all their parts.
+    pub fn n_devices(self) -> u32 {
+        self.data.get().saturating_mul(self.model.get())
     }
 
     /// The same for another number of replicas.

@@ -43,7 +43,7 @@ pub use error::{Kept, TrainError};
 pub use evaluation::{Evaluation, Evaluator, Predictor};
 pub use experiment::{Experiment, TrainConfig, default_checkpoint};
 pub use generation::{Completer, Sampling};
-pub use mesh::{MAX_REPLICAS, Mesh, StateOf, Statistics, SumOf};
+pub use mesh::{MAX_REPLICAS, Mesh, MeshConfig, StateOf, Statistics, SumOf};
 pub use objective::{Objective, ProgramError};
 pub use rates::rates;
 pub use records_config::{Patterns, Tolerance};

@@ -1,9 +1,10 @@
 //! What a training program minimises, and how; and why there may be no program.
 
-use super::mesh::Mesh;
+use super::mesh::{Mesh, StateOf};
 use crate::graph::BuildError;
 use crate::optim::{Average, LossScale, Update};
 use crate::passes::grad::GradError;
+use crate::passes::partition::{PartitionError, Rule};
 use crate::passes::remat::RematError;
 use crate::tuning::Tuning;
 use std::num::NonZeroU32;
@@ -19,6 +20,8 @@ pub struct Objective {
     pub accumulate: NonZeroU32,
     /// The devices that share a step.
     pub mesh: Mesh,
+    /// What the devices of each replica split, where it has several.
+    pub split: Vec<Rule>,
     /// How variables are averaged over steps; what is learnt does not depend on it.
     pub average: Option<Average>,
     /// How the program is made cheaper on its target.
@@ -29,7 +32,7 @@ impl Default for Objective {
     fn default() -> Self {
         let (update, loss_scale) = (Update::default(), LossScale::default());
         let (mesh, tuning) = (Mesh::default(), Tuning::none());
-        Objective { update, loss_scale, accumulate: NonZeroU32::MIN, mesh, average: None, tuning }
+        Objective { update, loss_scale, accumulate: NonZeroU32::MIN, mesh, split: Vec::new(), average: None, tuning }
     }
 }
 
@@ -39,6 +42,12 @@ impl Objective {
     /// # Errors
     /// A batch that does not split in equal parts for the replicas, or theirs in equal micro-batches.
     pub fn check_batch(&self, batch: i64) -> Result<i64, ProgramError> {
+        if self.mesh.model.get() == 1 && !self.split.is_empty() {
+            return Err(ProgramError::NoModelAxis);
+        }
+        if self.mesh.model.get() > 1 && self.mesh.state == StateOf::Sharded {
+            return Err(ProgramError::ShardedParts);
+        }
         let part = self.mesh.part_of(batch)?;
         let n = self.accumulate.get();
         match part % i64::from(n) {
@@ -96,6 +105,19 @@ pub enum ProgramError {
         /// Replicas.
         n: u32,
     },
+    /// What is to be split cannot be.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// Something to split, and one device for each replica.
+    #[error(
+        "`split` says what the devices of a replica split, and a replica has one\nhelp: add `model: 2` to `mesh`, or leave `split` out"
+    )]
+    NoModelAxis,
+    /// State in parts over replicas that are themselves split.
+    #[error(
+        "`state: sharded` spreads variables over replicas, and `model` splits them within one: both at once are not possible yet\nhelp: leave one of them out"
+    )]
+    ShardedParts,
     /// What was to be computed again is not there.
     #[error(transparent)]
     Remat(#[from] RematError),

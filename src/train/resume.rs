@@ -21,6 +21,7 @@ use crate::graph::Precision;
 use crate::hlo::text::{PrintOptions, print};
 use crate::hlo::{Metadata, Module};
 use crate::models::yaml;
+use crate::passes::partition::Rule;
 use crate::task::Task;
 use crate::tuning::Tuning;
 use serde_json::{Map, Value, json};
@@ -85,8 +86,11 @@ fn whatever_the_calls(spec: &Spec) -> Value {
     if let Some(clip) = objective.update.clip {
         settings["train"]["clip"] = kind_first(json(serde_json::to_value(clip)));
     }
-    if objective.mesh.is_parallel() {
+    if objective.mesh.n_devices() > 1 {
         settings["mesh"] = json(serde_json::to_value(objective.mesh));
+    }
+    for Rule { pattern, axis } in &objective.split {
+        settings["mesh"]["split"][pattern] = json!(axis);
     }
     for (key, value) in [("variables", spec.variables.name()), ("slots", objective.update.slots.name())] {
         if value != DEFAULT_STORAGE {

@@ -11,14 +11,16 @@ use super::device::{
 use super::error::{DATA, EXPERIMENT, STATE, TrainError, VERSION};
 use super::evaluation::{Evaluation, Evaluator, Predictor};
 use super::hosts::{Exchange, Site};
+use super::objective::Objective;
 use super::program::{self, TaskProgram};
 use super::resume::{Resumption, check_data as check_resumed_data, function_of, settings, stores_otherwise};
 use super::spec::Spec;
 use super::steps_per_call::several_steps;
 use super::totals::Totals;
 use crate::data::{Batch, NamedArray, ORDER_VERSION, Source};
-use crate::graph::{Numbers, VariableInfo};
+use crate::graph::{Numbers, Program, VariableInfo};
 use crate::optim::LossScale;
+use crate::passes::partition::partition;
 use crate::pjrt::{Arg, Buffer, Client};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -118,8 +120,10 @@ impl Session {
     /// # Errors
     /// Where the task cannot be built, compiled or held.
     pub fn new(client: &Client, spec: Spec) -> Result<Session, TrainError> {
-        let site = Site::of(client, spec.objective.mesh)?;
+        let mut site = Site::of(client, spec.objective.mesh)?;
         let program = several_steps(program_of_a_step(client, &spec)?, spec.steps_per_call)?;
+        let (program, split) = over_partitions(program, &spec)?;
+        site.split = Arc::new(split);
         check_memory(&spec, &site, &program.program.variables, 0)?;
         let training = load(client, program, &spec, &site)?;
         // A client that does not say has been asked for what is sure.
@@ -150,6 +154,10 @@ impl Session {
     /// writes.
     pub fn host(&self) -> (u32, u32) {
         (self.site.host, self.site.n_hosts)
+    }
+
+    fn here(&self) -> (&Site, Option<&Exchange>) {
+        (&self.site, self.exchange.as_ref())
     }
 
     /// The replicas whose devices are of this host, numbered from 0 over all hosts.
@@ -288,7 +296,7 @@ impl Session {
     /// Compiles the program of one step, where there is none yet.
     pub(super) fn load_single_step(&mut self) -> Result<(), TrainError> {
         if self.single.is_none() && self.spec.steps_per_call.n().get() > 1 {
-            let program = program_of_a_step(&self.client, &self.spec)?;
+            let (program, _) = over_partitions(program_of_a_step(&self.client, &self.spec)?, &self.spec)?;
             self.single = Some(Arc::new(load(&self.client, program, &self.spec, &self.site)?));
         }
         Ok(())
@@ -317,7 +325,9 @@ impl Session {
             self.state = State::Lost(format!("step {} failed: {error}", self.step + 1));
             error
         })?;
-        let last: Vec<_> = results.iter_mut().map(|results| results.split_off(program.variables.len())).collect();
+        let last = results.iter_mut().map(|results| results.split_off(program.variables.len()));
+        // What all devices of a replica have is its first's.
+        let last: Vec<_> = last.collect::<Vec<_>>().into_iter().step_by(self.site.n_partitions as usize).collect();
         self.last_was_single = is_single;
         self.state = State::Held(results);
         self.step += n_steps;
@@ -392,9 +402,9 @@ impl Session {
     /// # Errors
     /// Where the plugin fails.
     pub fn state(&self) -> Result<BTreeMap<String, HostArray>, TrainError> {
-        let (state, exchange) = (self.state.buffers()?, self.exchange.as_ref());
+        let (state, here) = (self.state.buffers()?, self.here());
         let host = |(number, variable): (usize, &VariableInfo)| {
-            let array = HostArray { shape: shape_of(variable), bytes: download(variable, number, state, exchange)? };
+            let array = HostArray { shape: shape_of(variable), bytes: download(variable, number, state, here)? };
             Ok((variable.name.clone(), array))
         };
         self.variables().iter().enumerate().map(host).collect()
@@ -417,9 +427,9 @@ impl Session {
         if self.site.is_first() {
             return self.checkpoint(steps_per_epoch).map(Some);
         }
-        let (state, exchange) = (self.state.buffers()?, self.exchange.as_ref());
+        let (state, here) = (self.state.buffers()?, self.here());
         for (number, variable) in self.variables().iter().enumerate().filter(|(_, variable)| variable.part.is_some()) {
-            download(variable, number, state, exchange)?;
+            download(variable, number, state, here)?;
         }
         Ok(None)
     }
@@ -505,8 +515,7 @@ impl Session {
     /// Examples that the task does not take; [`TrainError::Metric`]; where the plugin fails.
     pub fn evaluate(&self, evaluator: &Evaluator, source: &dyn Source) -> Result<Evaluation, TrainError> {
         let by_averages = self.spec.objective.average.is_some_and(|average| average.evaluate);
-        let here = (self.exchange.as_ref(), self.site.is_first());
-        evaluator.of_state(self.variables(), self.state.buffers()?, by_averages, source, here)
+        evaluator.of_state(self.variables(), self.state.buffers()?, by_averages, source, self.here())
     }
 
     /// A predictor of this session's task, for batches of `batch` examples.
@@ -530,7 +539,7 @@ impl Session {
         take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
     ) -> Result<(), E> {
         let by_averages = self.spec.objective.average.is_some();
-        predictor.of_state(self.variables(), self.state.buffers()?, by_averages, source, self.exchange.as_ref(), take)
+        predictor.of_state(self.variables(), self.state.buffers()?, by_averages, source, self.here(), take)
     }
 }
 
@@ -543,6 +552,19 @@ fn program_of_a_step(client: &Client, spec: &Spec) -> Result<TaskProgram, TrainE
         objective.mesh = objective.mesh.written_out();
     }
     Ok(program::training(&*spec.task, spec.numbers(), i64::from(spec.batch), &objective)?)
+}
+
+/// The program over the devices of each replica, and what they split along which axis.
+fn over_partitions(program: TaskProgram, spec: &Spec) -> Result<(TaskProgram, BTreeMap<String, usize>), TrainError> {
+    let Objective { mesh, split, .. } = &spec.objective;
+    if mesh.model.get() == 1 {
+        return Ok((program, BTreeMap::new()));
+    }
+    let module = &program.program.module;
+    let laid = partition(module, mesh.model.get() as usize, split).map_err(program::ProgramError::from)?;
+    let (module, report) = laid;
+    let program = TaskProgram { program: Program { module, ..program.program }, ..program };
+    Ok((program, report.split.into_iter().collect()))
 }
 
 fn load(client: &Client, program: TaskProgram, spec: &Spec, site: &Site) -> Result<Loaded, TrainError> {

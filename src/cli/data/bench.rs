@@ -111,7 +111,7 @@ fn eaten(target: &Target, (experiment, path): (&Experiment, &Path), context: &Co
     let Target::Tpu { version, .. } = target else { return Err(TpuError::NotATpu(target.clone()).into()) };
     let mut counted = experiment.clone();
     counted.count_examples(path)?;
-    let (batch, mesh) = (counted.train.batch, counted.mesh);
+    let (batch, mesh) = (counted.train.batch, *counted.mesh);
     let tuning = counted.tune.tuning(&target.tuning());
     let module = build(&counted, Which::Train, Precision::Bf16, batch, mesh, tuning)?.module;
     let placement = Placement::of(&module)?;

@@ -88,8 +88,8 @@ impl Source {
         let which = which.unwrap_or(Which::Train);
         mesh.check(which)?;
         ensure!(
-            mesh.n_partitions() == 1,
-            "fit lays a batch over replicas, and --mesh has a model axis\nhelp: `bf16scope compile` says what a step of so many \
+            mesh.n_partitions(*experiment.mesh) == 1,
+            "fit lays a batch over replicas, and the mesh has a model axis\nhelp: `bf16scope compile` says what a step of so many \
              partitions takes"
         );
         if experiment.mesh.is_parallel() && mesh.flag().is_none() {
