@@ -174,7 +174,7 @@ fn what_cannot_be_split_is_refused_with_its_line() {
     refused("{data: 2, model: 2, split: {'c/*': 1}}", "`c/*` matches no parameter");
     refused(
         "{data: 2, model: 2, split: {b/kernel: 1}}",
-        "b/kernel f32[8,3]{1,0} does not split in 2 equal parts along axis 1",
+        "b/kernel f32[8,3] does not split in 2 equal parts along axis 1",
     );
     refused("{data: 2, model: 2}", "2 partitions, and nothing is split over them");
     refused(
