@@ -119,6 +119,12 @@ pub struct MeshConfig {
     pub split: Vec<Rule>,
 }
 
+impl From<Mesh> for MeshConfig {
+    fn from(mesh: Mesh) -> MeshConfig {
+        MeshConfig { mesh, split: Vec::new() }
+    }
+}
+
 impl std::ops::Deref for MeshConfig {
     type Target = Mesh;
 

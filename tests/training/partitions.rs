@@ -44,8 +44,11 @@ fn floats(at: usize, n: usize) -> Vec<u8> {
     (0..n).flat_map(|i| value(at, i).to_le_bytes()).collect()
 }
 
+/// A parameter of the step: its name, its dims, and what it holds.
+type Argument = (String, Vec<i64>, Vec<u8>);
+
 /// The parameters of the step: name, dims, and what they hold.
-fn arguments() -> (Module, Vec<(String, Vec<i64>, Vec<u8>)>) {
+fn arguments() -> (Module, Vec<Argument>) {
     let spec = spec();
     let step = program::training(&*spec.task, spec.numbers(), BATCH, &spec.objective).unwrap().program;
     let variables = step.variables.iter().map(|it| (it.name.clone(), it.dtype, it.dims.clone()));
@@ -71,7 +74,7 @@ fn half(bytes: &[u8], dims: &[i64], axis: usize, number: usize) -> Vec<u8> {
 }
 
 /// The results of each device, of two replicas of one or two partitions each; `split` says which parameters are split.
-fn run(module: &Module, arguments: &[(String, Vec<i64>, Vec<u8>)], split: &[(String, usize)]) -> Vec<Vec<Vec<u8>>> {
+fn run(module: &Module, arguments: &[Argument], split: &[(String, usize)]) -> Vec<Vec<Vec<u8>>> {
     verify(module).unwrap();
     let placement = Placement::of(module).unwrap();
     let n_partitions = placement.devices.partitions;
@@ -79,7 +82,7 @@ fn run(module: &Module, arguments: &[(String, Vec<i64>, Vec<u8>)], split: &[(Str
     let executable = client().compile(&bytes, &CompileOptions::over(&placement)).unwrap();
     assert_eq!(executable.n_devices(), 2 * n_partitions);
     let of_device = |device: usize| {
-        let put = |(name, dims, bytes): &(String, Vec<i64>, Vec<u8>)| {
+        let put = |(name, dims, bytes): &Argument| {
             let axis = split.iter().find(|(other, _)| other == name).map(|(_, axis)| *axis);
             let mut dims = dims.clone();
             let bytes = match axis {

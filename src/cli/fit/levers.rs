@@ -376,8 +376,13 @@ mod tests {
         use crate::train::{Experiment, TrainConfig};
 
         let model = Model::Mlp(mlp::Config::new([4], 2));
-        let experiment =
-            Experiment { model, data: None, train: TrainConfig::default(), mesh: Mesh::default(), tune: Tune::Auto };
+        let experiment = Experiment {
+            model,
+            data: None,
+            train: TrainConfig::default(),
+            mesh: crate::train::MeshConfig::default(),
+            tune: Tune::Auto,
+        };
         let plain = Setting { experiment, precision: Precision::F32, batch: 128 };
         let mut levers = vec![
             pulled("plain", Some(7_335_000_000), 188_200_000),

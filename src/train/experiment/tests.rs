@@ -78,7 +78,7 @@ tune: {remat: [block*, stem]}
             save_checkpoints_secs: Some(600),
             keep_checkpoint_max: 5,
         },
-        mesh: Mesh::replicas(NonZeroU32::new(2).unwrap()),
+        mesh: crate::train::Mesh::replicas(NonZeroU32::new(2).unwrap()).into(),
         tune: Keys { remat: Some(Remat::Scopes(vec!["block*".to_string(), "stem".to_string()])), ..Keys::default() }
             .into(),
     };

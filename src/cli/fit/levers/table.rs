@@ -255,7 +255,7 @@ mod tests {
             model: Model::Mlp(mlp::Config::new([4], 2)),
             data: None,
             train,
-            mesh: Mesh::default(),
+            mesh: crate::train::MeshConfig::default(),
             tune: Tune::None,
         };
         Setting { experiment, precision, batch: 8 }
