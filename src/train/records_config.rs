@@ -172,7 +172,8 @@ impl DataConfig {
             ];
             return match set.iter().find(|(_, is_set)| *is_set) {
                 Some((key, _)) => {
-                    let expected = "it with `tfrecord`, `webdataset`, `parquet` or `images`: other files are read into memory as they are";
+                    let expected = "it with `tfrecord`, `webdataset`, `parquet` or `images`: other files are read into \
+                                    memory as they are";
                     wrong(&[key], &format!("`{key}` without records"), expected)
                 }
                 None => Ok(None),

@@ -192,13 +192,16 @@ impl Room {
     }
 }
 
+/// Takes bytes that came out of a file, and how many of its own were read for them and those before.
+type Take<'a> = dyn FnMut(&[u8], u64) -> Result<(), RecordError> + 'a;
+
 /// Gives `take` what comes out of a compressed file, and how many of its bytes were read for that.
 fn stream<R: Read>(
     file: File,
     path: &Path,
     kind: Compression,
     decoder: impl FnOnce(Counted) -> R,
-    take: &mut dyn FnMut(&[u8], u64) -> Result<(), RecordError>,
+    take: &mut Take<'_>,
 ) -> Result<(), RecordError> {
     let n_packed = Rc::new(Cell::new(0));
     let mut stream = decoder(Counted { file, n_bytes: Rc::clone(&n_packed) });
