@@ -11,6 +11,7 @@ use super::device::{
 use super::error::{DATA, EXPERIMENT, STATE, TrainError, VERSION};
 use super::evaluation::{Evaluation, Evaluator, Predictor};
 use super::hosts::{Exchange, Site};
+use super::mesh::SumOf;
 use super::objective::Objective;
 use super::program::{self, TaskProgram};
 use super::resume::{Resumption, check_data as check_resumed_data, function_of, settings, stores_otherwise};
@@ -20,7 +21,7 @@ use super::totals::Totals;
 use crate::data::{Batch, NamedArray, ORDER_VERSION, Source};
 use crate::graph::{Numbers, Program, VariableInfo};
 use crate::optim::LossScale;
-use crate::passes::partition::partition;
+use crate::passes::partition::{partition, sum_in_f32};
 use crate::pjrt::{Arg, Buffer, Client};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -554,14 +555,17 @@ fn program_of_a_step(client: &Client, spec: &Spec) -> Result<TaskProgram, TrainE
     Ok(program::training(&*spec.task, spec.numbers(), i64::from(spec.batch), &objective)?)
 }
 
-/// The program over the devices of each replica, and what they split along which axis.
+/// The program over the devices of each replica, which sum as the replicas do, and what they split along which axis.
 fn over_partitions(program: TaskProgram, spec: &Spec) -> Result<(TaskProgram, BTreeMap<String, usize>), TrainError> {
     let Objective { mesh, split, .. } = &spec.objective;
     if mesh.model.get() == 1 {
         return Ok((program, BTreeMap::new()));
     }
-    let module = &program.program.module;
-    let laid = partition(module, mesh.model.get() as usize, split).map_err(program::ProgramError::from)?;
+    let mut module = program.program.module;
+    if mesh.sum == SumOf::F32 {
+        module = sum_in_f32(&module);
+    }
+    let laid = partition(&module, mesh.model.get() as usize, split).map_err(program::ProgramError::from)?;
     let (module, report) = laid;
     let program = TaskProgram { program: Program { module, ..program.program }, ..program };
     Ok((program, report.split.into_iter().collect()))
