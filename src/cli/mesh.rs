@@ -1,15 +1,19 @@
 //! `--devices`, `--mesh` and `--split`: how many devices share a step, and what a replica's own devices split.
 
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context as _, bail, ensure};
 
+use super::again;
 use super::program::Which;
+use crate::files;
 use crate::hlo::Module;
+use crate::models::yaml::{self, NodeError, Step};
 use crate::passes::partition::{self, partition, sum_in_f32};
 use crate::tpu::Target;
-use crate::train::{MAX_REPLICAS, Mesh, SumOf};
+use crate::train::{MAX_REPLICAS, Mesh, MeshConfig, SumOf};
 
 /// Arguments that say how many devices share a step.
 #[derive(Debug, clap::Args)]
@@ -101,6 +105,11 @@ impl MeshArgs {
         devices.or(self.mesh.map(|axes| axes.data)).map_or(mesh, |n| mesh.of_replicas(n))
     }
 
+    /// Whether --mesh says over how many partitions a replica is split.
+    pub(super) fn names_the_model_axis(&self) -> bool {
+        self.mesh.is_some_and(|axes| axes.model.get() > 1)
+    }
+
     /// Partitions of each replica.
     pub(super) fn n_partitions(&self, mesh: Mesh) -> u32 {
         self.mesh.map_or(mesh.model, |axes| axes.model).get()
@@ -158,6 +167,33 @@ impl SplitArgs {
         }
         Ok(module)
     }
+}
+
+/// Refuses the model axis of the file at `path`, with its line, for a command that lays replicas of one device each.
+///
+/// # Errors
+/// A model axis.
+pub(super) fn check_no_model_axis(command: &str, path: &Path, of_file: &MeshConfig) -> anyhow::Result<()> {
+    if of_file.model.get() == 1 {
+        return Ok(());
+    }
+    let key = |name: &str| Step::Key(name.to_string());
+    let error = NodeError::new(
+        vec![key("mesh"), key("model")],
+        format!(
+            "{command} lays a batch over replicas of one device each, and here each replica is split over {}",
+            of_file.model
+        ),
+    );
+    let text = files::read_text(path, yaml::MAX_BYTES as u64).unwrap_or_default();
+    let help = format!(
+        "leave `model` and `split` out for {command}; what a step with them takes on a slice of 32 cores says `bf16scope compile \
+         {} --target tpu-v3:4x4 --mesh data={},model={}`",
+        again::word(path),
+        (32 / of_file.model.get()).max(1),
+        of_file.model
+    );
+    Err(yaml::error_at(&path.display().to_string(), &text, error.with_help(help)).into())
 }
 
 /// Whether so many devices can be laid over a slice.

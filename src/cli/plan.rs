@@ -15,6 +15,7 @@ use clap::ValueEnum;
 use super::child::LimitArgs;
 use super::compile::compiler;
 use super::emit::{check_names, replace};
+use super::mesh::check_no_model_axis;
 use super::program::{Which, build, read, unit};
 use super::{Context, Status, module_file, progress, signals};
 use crate::graph::Precision;
@@ -129,6 +130,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
          `bf16scope compile` says what a module takes on the cores that it is for"
     );
     let experiment = read(&args.model)?;
+    check_no_model_axis("plan", &args.model, &experiment.mesh)?;
     let batch = args.batch.unwrap_or(experiment.train.batch);
     let (settings, mut left_out) = settings(args, &experiment, batch)?;
     let plan = Plan {
@@ -293,7 +295,8 @@ fn ask(
     let tuning = experiment.tune.tuning(&target.tuning());
     let tuning = if series.remat { tuning } else { without_remat(tuning) };
     let precision = series.precision.parse().map_err(anyhow::Error::msg)?;
-    let mut mesh = NonZeroU32::new(*n_cores).map_or(Mesh::default(), Mesh::replicas);
+    // What else the replicas share is as the file says.
+    let mut mesh = NonZeroU32::new(*n_cores).map_or(Mesh::default(), |n| experiment.mesh.of_replicas(n));
     mesh.state = if series.in_parts { StateOf::Sharded } else { StateOf::Whole };
     let module = match build(&stored, Which::Train, precision, *batch, mesh, tuning) {
         Ok(program) => program.module,

@@ -272,9 +272,18 @@ fn the_replicas_of_a_model_sum_gradients_in_f32() {
 fn a_mesh_that_does_not_divide_the_slice_or_the_batch_is_refused() {
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
     let digits = digits.to_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let split = folder.path().join("split.yaml");
+    let text = "model: {kind: mlp, input: [4], n_classes: 2, hidden: [8]}\n\
+                mesh:\n  data: 4\n  model: 2\n  split: {'*/dense1/kernel': 1}\n";
+    std::fs::write(&split, text).unwrap();
+    let split = split.to_str().unwrap();
     for (args, expected) in [
+        (&["plan", split][..], "each replica is split over 2\n  |\n4 |   model: 2\n"),
+        (&["plan", split], "--target tpu-v3:4x4 --mesh data=16,model=2`"),
+        (&["fit", split, "--devices", "8"], "fit lays a batch over replicas of one device each, and here"),
         (
-            &["compile", digits, "--target", "tpu-v3:4x4", "--mesh", "data=12", "--batch", "96"][..],
+            &["compile", digits, "--target", "tpu-v3:4x4", "--mesh", "data=12", "--batch", "96"],
             "a mesh of 12 devices does not divide tpu-v3:4x4, which has 32 cores\nhelp: use all of them, or a part of the slice, \
              such as 8",
         ),

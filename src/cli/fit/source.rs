@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context as _, bail, ensure};
 
 use super::super::again;
-use super::super::mesh::MeshArgs;
+use super::super::mesh::{MeshArgs, check_no_model_axis};
 use super::super::module_file;
 use super::super::program::{Which, build, read, unit};
 use super::super::several;
@@ -87,11 +88,14 @@ impl Source {
         let experiment = Box::new(read(path)?);
         let which = which.unwrap_or(Which::Train);
         mesh.check(which)?;
-        ensure!(
-            mesh.n_partitions(*experiment.mesh) == 1,
-            "fit lays a batch over replicas, and the mesh has a model axis\nhelp: `bf16scope compile` says what a step of so many \
-             partitions takes"
-        );
+        match mesh.n_partitions(*experiment.mesh) {
+            1 => {}
+            _ if mesh.names_the_model_axis() => bail!(
+                "fit lays a batch over replicas of one device each, and --mesh has a model axis\nhelp: leave it out; `bf16scope \
+                 compile` with the same --mesh says what a step of so many partitions takes"
+            ),
+            _ => check_no_model_axis("fit", path, &experiment.mesh)?,
+        }
         if experiment.mesh.is_parallel() && mesh.flag().is_none() {
             tracing::warn!(
                 "{shown}: the mesh has {} devices, and fit looks at one: a batch here is one device's part, and no sums over \
@@ -102,12 +106,12 @@ impl Source {
         }
         let precisions = if precisions.is_empty() { &[Precision::F32, Precision::Bf16] } else { precisions };
         let names: Vec<String> = precisions.iter().map(Precision::to_string).collect();
-        Ok(Source::Model {
-            experiment,
-            which,
-            mesh: mesh.over(Mesh::default()),
-            precisions: super::without_repeats(&names),
-        })
+        // What else the replicas share is as the file says.
+        let mesh = match mesh.flag() {
+            Some(_) => mesh.over(Mesh { model: NonZeroU32::MIN, ..*experiment.mesh }),
+            None => Mesh::default(),
+        };
+        Ok(Source::Model { experiment, which, mesh, precisions: super::without_repeats(&names) })
     }
 
     /// Whether its programs are modules that bf16scope did not build.
