@@ -13,6 +13,7 @@ use super::{Context, Status, emit};
 use crate::data::records::{self, Held, Records, Survey};
 use crate::data::{Census, DataError, Loader, Source};
 use crate::hlo::DType;
+use crate::pjrt::Purpose;
 use crate::report::{Column, Screen, Table, grouped, percent};
 use crate::train::{Experiment, Tolerance};
 
@@ -65,6 +66,11 @@ pub struct Args {
 }
 
 impl Args {
+    /// What it loads a plugin for.
+    pub(super) fn purpose(&self) -> Purpose {
+        self.bench.purpose()
+    }
+
     fn extent(&self) -> Extent {
         Extent { n_examples: self.examples, n_epochs: self.epochs }
     }

@@ -185,11 +185,11 @@ impl Command {
             Command::Compile(_) | Command::Explain(_) | Command::Fit(_) | Command::Plan(_) => Purpose::Compile,
             Command::Doctor(args) => args.purpose(),
             Command::Package(args) => args.purpose(),
+            Command::Data(args) => args.purpose(),
             Command::Train(_)
             | Command::Eval(_)
             | Command::Predict(_)
             | Command::Curves(_)
-            | Command::Data(_)
             | Command::Schedule(_)
             | Command::Bits(_)
             | Command::Emit(_)
@@ -361,6 +361,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Or the plugin cannot be loaded: what it reads must be set while there is one thread.
+    #[test]
+    fn data_beside_a_tpu_is_for_compiling() {
+        let purpose =
+            |args: &[&str]| Cli::parse_from([&["bf16scope", "data", "e.yaml"], args].concat()).command.purpose();
+        assert!(matches!(purpose(&["--bench", "--target", "tpu-v2"]), Purpose::Compile));
+        assert!(matches!(purpose(&["--bench"]), Purpose::Run));
     }
 
     #[test]

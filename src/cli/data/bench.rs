@@ -15,6 +15,7 @@ use crate::graph::Precision;
 use crate::hlo::DType;
 use crate::hlo::devices::Placement;
 use crate::hlo::proto::encode;
+use crate::pjrt::Purpose;
 use crate::report::{Column, Table, grouped, percent};
 use crate::tpu::{Target, TpuError};
 use crate::train::Experiment;
@@ -29,6 +30,13 @@ pub(super) struct Args {
     /// With --bench: what a board of this TPU eats, by `compile`'s estimate, beside what this machine makes
     #[arg(long, value_name = "TARGET", requires = "bench")]
     target: Option<Target>,
+}
+
+impl Args {
+    /// What a plugin is loaded for, if one is.
+    pub(super) fn purpose(&self) -> Purpose {
+        if self.target.is_some() { Purpose::Compile } else { Purpose::Run }
+    }
 }
 
 /// Seconds that each number of workers is measured for, at least.
@@ -52,6 +60,9 @@ pub(super) fn run(
     (experiment, path): (&Experiment, &Path),
     context: &Context,
 ) -> anyhow::Result<(String, Json)> {
+    if let Some(target @ Target::Cpu) = &args.target {
+        return Err(TpuError::NotATpu(target.clone()).into());
+    }
     let Measured { stages, rates } = measure(source, experiment)?;
     let mut text = String::new();
     let mut object = json!({});
