@@ -310,7 +310,13 @@ fn check_type(parameter: &Parameter, position: usize, name: &str, path: &str, he
         let dims: Vec<String> = expected.dims.iter().map(i64::to_string).collect();
         format!("if the order of its elements is right, .reshape({})", dims.join(", "))
     } else {
-        "the module was made for other sizes".to_string()
+        match (header.dims.split_first(), expected.dims.split_first()) {
+            (Some((n, of_each)), Some((batch, expected))) if of_each == expected => format!(
+                "it takes {batch} examples at a time, no more and no fewer: cut {n} into parts of {batch}, and fill the last one up; \
+                 or export it, or make the package (--batch), for {n}"
+            ),
+            _ => "the module was made for other sizes".to_string(),
+        }
     };
     bail!("{path}: {} is given `{name}`, which is {header}, expected {expected}\nhelp: {help}", {
         let shown = if parameter.op_name.is_empty() { &parameter.name } else { &parameter.op_name };

@@ -4,9 +4,9 @@ mod arrays;
 mod complete;
 mod write;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use serde_json::json;
 
 use self::arrays::Collected;
@@ -96,7 +96,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let batch = u32::try_from(n_examples).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
     let mut features = task.features();
     features.retain(|feature| !feature.is_label);
-    Loader::new(&*source, &features, args.precision.compute(), batch as usize, 0)?.check()?;
+    let loader = Loader::new(&*source, &features, args.precision.compute(), batch as usize, 0)?;
+    loader.check().map_err(|error| none_is_left_out(error.into()))?;
     // A path that cannot be written fails before the work, not after it.
     let output = match (&args.output, kind) {
         (Some(path), Some(kind)) => Some(Output::begin(path, kind)?),
@@ -111,19 +112,31 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     bar.set_prefix("predicting");
     let keep = if args.json || output.is_some() { usize::MAX } else { N_SHOWN };
     let mut collected = Collected::new(n_examples, keep, args.top.map(|k| k as usize));
-    predictor.predict(&path, &checkpoint, &*source, |batch| -> anyhow::Result<()> {
+    let predicted = predictor.predict(&path, &checkpoint, &*source, |batch| -> anyhow::Result<()> {
         bar.inc(batch.first().map_or(0, |array| array.dims[0].unsigned_abs()));
         collected.add(batch, |index| source.place(index))
-    })?;
+    });
+    predicted.map_err(none_is_left_out)?;
     bar.finish_and_clear();
     if collected.arrays.is_empty() {
         bail!("the task predicts nothing; expected predictions by name in Mode::Predict");
     }
-    let head = json!({
+    // What is a file of its own is known by its name.
+    let files: Option<Vec<String>> = args.inputs.as_ref().filter(|inputs| inputs.is_dir()).map(|inputs| {
+        let name = |index| {
+            let place = source.place(index);
+            Path::new(&place).strip_prefix(inputs).map_or(place.clone(), |name| name.display().to_string())
+        };
+        (0..n_examples.min(keep as u64)).map(name).collect()
+    });
+    let mut head = json!({
         "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(),
         "steps": checkpoint.position.step, "inputs": args.inputs, "n_examples": n_examples,
         "by_averages": checkpoint.has_averages(),
     });
+    if let Some(files) = &files {
+        head["files"] = json!(files);
+    }
     let is_written = output.is_some();
     if let Some(output) = output {
         output.finish(&head, &collected.arrays)?;
@@ -140,14 +153,29 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let count = grouped(i64::try_from(n_examples).unwrap_or(i64::MAX));
     let (shown, steps) = (path.display(), grouped(checkpoint.position.step as i64));
     let averages = by_averages(&checkpoint);
+    let examples = if n_examples == 1 { "example" } else { "examples" };
     let mut text =
-        format!("{shown} in {}: predictions for {count} examples, after {steps} steps{averages}\n", args.precision);
+        format!("{shown} in {}: predictions for {count} {examples}, after {steps} steps{averages}\n", args.precision);
     text += &match &args.output {
         Some(output) => format!("{}: {}\n", output.display(), collected.described()),
-        None => table(&collected, n_examples, context.screen)?,
+        None => table(&collected, files.as_deref(), n_examples, context.screen)?,
     };
     context.print(&text)?;
     Ok(Status::Ok)
+}
+
+/// The error, where an example cannot be read, with what can be done: here none is left out.
+fn none_is_left_out(error: anyhow::Error) -> anyhow::Error {
+    let of_train = error.downcast_ref().and_then(|error| match error {
+        TrainError::Data(error) => Some(error),
+        _ => None,
+    });
+    match of_train.or_else(|| error.downcast_ref()) {
+        Some(DataError::Stopped { source }) => {
+            anyhow!("{source}\nhelp: take it out: a prediction is for every example, and leaves out none")
+        }
+        _ => error,
+    }
 }
 
 /// The examples that are asked for.
@@ -162,9 +190,17 @@ fn source(args: &Args, experiment: &Experiment) -> anyhow::Result<Box<dyn Source
 }
 
 /// The first examples, for eyes.
-fn table(collected: &Collected, n_examples: u64, screen: Screen) -> anyhow::Result<String> {
-    let (columns, rows) = collected.rows()?;
-    let numbers = |title: &String| if title == "best" { Column::text(title) } else { Column::number(title) };
+fn table(collected: &Collected, files: Option<&[String]>, n_examples: u64, screen: Screen) -> anyhow::Result<String> {
+    let (mut columns, mut rows) = collected.rows()?;
+    if let Some(files) = files {
+        columns[0] = "file".to_string();
+        rows.iter_mut().zip(files).for_each(|(row, file)| row[0].clone_from(file));
+    }
+    let numbers = |title: &String| match title.as_str() {
+        "best" => Column::text(title),
+        "file" => Column::name(title),
+        _ => Column::number(title),
+    };
     let mut table = Table::new(columns.iter().map(numbers));
     let n_rows = rows.len() as u64;
     rows.into_iter().for_each(|row| table.row(row));

@@ -255,9 +255,12 @@ fn render(args: &Args, outcome: &Outcome, screen: Screen) -> String {
         ]);
     }
     format!(
-        "{}: {} arrays in{drawn}, {} out; {} in {}, ran in {}\n{}",
+        "{}: {} in{drawn}, {} out; {} in {}, ran in {}\n{}",
         args.module.display(),
-        outcome.inputs.len(),
+        match outcome.inputs.len() {
+            1 => "1 array".to_string(),
+            n => format!("{n} arrays"),
+        },
         outcome.outputs.len(),
         outcome.was.word(),
         report::seconds(outcome.compile_seconds),

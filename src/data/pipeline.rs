@@ -372,6 +372,11 @@ impl Pipeline {
         let values = self.values(index)?;
         let info = |made: &Made| {
             let value = self.value(&values, index, made)?;
+            if let Some(expected) = misfit(made, value) {
+                let measured = format!("{} of {}", counted(value.len()), value.kind());
+                let (place, key) = (self.place(index), made.key().clone());
+                return Err(RecordError::Kind { place, key, measured, expected }.into());
+            }
             Ok(ArrayInfo::new(&made.feature.name, dtype(made, value), made.feature.dims.clone()))
         };
         self.features.iter().map(info).collect()
@@ -457,11 +462,7 @@ impl Pipeline {
                         false => Err(kind(format!("{} bytes", bytes.len()), expected()).into()),
                     };
                 }
-                if !is_image(&feature.dims) {
-                    let expected = format!(
-                        "numbers {:?}, for bytes are an encoded image unless `raw` says what they are",
-                        feature.dims
-                    );
+                if let Some(expected) = misfit(made, value) {
                     return Err(kind(found(), expected).into());
                 }
                 let mut row_bytes = std::mem::take(&mut scratch.bytes);
@@ -561,6 +562,24 @@ impl From<ImageError> for Stopped {
 /// Whether an array of these dims is an image: `[height, width, channels]`.
 fn is_image(dims: &[i64]) -> bool {
     matches!(*dims, [height, width, 1 | 3] if height > 0 && width > 0)
+}
+
+/// What a feature wants, where it is not made of values of this kind.
+fn misfit(made: &Made, value: &Value) -> Option<String> {
+    let Made { feature, spec, table } = made;
+    let what = match (is_whole(feature), &feature.dims[..]) {
+        (true, []) => "a whole number".to_string(),
+        (true, dims) => format!("whole numbers {dims:?}"),
+        (false, []) => "a number".to_string(),
+        (false, dims) => format!("numbers {dims:?}"),
+    };
+    match value {
+        Value::Bytes(_) if spec.raw.is_none() && table.is_none() && !is_image(&feature.dims) => Some(format!(
+            "{what}, for bytes are an encoded image unless `raw` says what they are: name another one with `key`, or add `raw`"
+        )),
+        Value::Floats(_) if is_whole(feature) && table.is_none() => Some(what),
+        Value::Bytes(_) | Value::Ints(_) | Value::Floats(_) => None,
+    }
 }
 
 fn counted(n: usize) -> String {

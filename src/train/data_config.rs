@@ -379,7 +379,11 @@ pub(super) fn wrong_in(path: &Path, keys: &[&str], measured: &str, expected: &st
     let last = steps.pop().unwrap_or_default();
     let mut way: Vec<Step> = steps.into_iter().map(|key| Step::Key(key.to_string())).collect();
     way.push(Step::KeyItself(last.to_string()));
-    let error = NodeError::new(way, format!("`data` has {measured}, expected {expected}")).with_help(
+    let error = NodeError::new(way, format!("`data` has {measured}, expected {expected}"));
+    if keys.iter().any(|key| !key.is_empty()) {
+        return lines::error_in(path, error);
+    }
+    let error = error.with_help(
         "`data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}}, {mnist: DIRECTORY}, {tfrecord: FILES}, {webdataset: FILES}, \
          {parquet: FILES}, {images: DIRECTORY}, {text: FILES} or {jsonl: FILES}, with `n_test: N` or `test: {…}`, and `scale`; docs/EXPERIMENTS.md \
          lists them",

@@ -5,6 +5,8 @@ use super::experiment::Experiment;
 use super::objective::ProgramError;
 use crate::data::DataError;
 use crate::data::npz::NpzError;
+use crate::data::records::RecordError;
+use crate::data::text::TextError;
 use crate::files;
 use crate::models::yaml::{self, Node, NodeError, Step};
 use crate::passes::partition::PartitionError;
@@ -23,7 +25,11 @@ pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainEr
     let text = files::read_text(path, yaml::MAX_BYTES as u64).unwrap_or_default();
     let Ok(document) = yaml::from_str::<Node>("", &text) else { return error };
     if let Some((way, help)) = room(experiment, &document, &error) {
-        let placed = NodeError::new(way, chain(&error)).with_help(help);
+        let message = match &error {
+            TrainError::Data(DataError::Stopped { source }) => source.to_string(),
+            _ => chain(&error),
+        };
+        let placed = NodeError::new(way, message).with_help(help);
         return yaml::error_at(&path.display().to_string(), &text, placed).into();
     }
     let Some(way) = way_to(experiment, path, &error) else { return error };
@@ -36,6 +42,10 @@ pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainEr
         (TrainError::Program(ProgramError::Build(error)), _) => {
             (error.0.error.message.as_str(), error.0.error.help.as_deref())
         }
+        (TrainError::Program(ProgramError::Partition(PartitionError::Nothing { .. })), Some((message, _))) => (
+            message,
+            Some("say what is, by the pattern of a name and an axis: `split: {'*/query/kernel': 1}` beside `model`"),
+        ),
         (_, Some((message, help))) => (message, Some(help)),
         (_, None) => (whole.as_str(), None),
     };
@@ -60,9 +70,15 @@ fn chain(error: &TrainError) -> String {
 
 /// Of a class or an index that the model has no room for: where the document says how many there are, and what to do.
 fn room(experiment: &Experiment, document: &Node, error: &TrainError) -> Option<(Vec<Step>, String)> {
+    let TrainError::Data(error) = error else { return None };
+    // Of examples on disk, which may be left out.
+    let (error, is_on_disk) = match error {
+        DataError::Stopped { source } => (&**source, true),
+        error => (error, false),
+    };
     let (name, value) = match error {
-        TrainError::Data(DataError::Integer { feature, value, .. }) => (feature, *value),
-        TrainError::Data(DataError::Value { feature, text, .. }) => (feature, text.parse().ok()?),
+        DataError::Integer { feature, value, .. } => (feature, *value),
+        DataError::Value { feature, text, .. } => (feature, text.parse().ok()?),
         _ => return None,
     };
     let feature = experiment.task().features().into_iter().find(|feature| feature.name == *name)?;
@@ -77,6 +93,15 @@ fn room(experiment: &Experiment, document: &Node, error: &TrainError) -> Option<
     ways.retain(|way| matches!(way.last(), Some(Step::Key(key)) if keys.contains(&key.as_str())));
     let way = if feature.is_label { ways.pop() } else { ways.into_iter().next() }?;
     let help = match u64::try_from(value) {
+        Ok(value) if is_on_disk => format!(
+            "write {} or more here, or leave such examples out: `on_error: {{skip: N}}` under `data`; where the data count from 1, \
+             `offset: -1` of `{name}` counts from 0",
+            value.saturating_add(1)
+        ),
+        Err(_) if is_on_disk => format!(
+            "`{name}` is counted from 0: see `offset` of the feature, or leave such examples out: `on_error: {{skip: N}}` under \
+             `data`"
+        ),
         Ok(value) => format!("write {} or more here, or leave such examples out", value.saturating_add(1)),
         Err(_) => format!("`{name}` is counted from 0"),
     };
@@ -136,7 +161,11 @@ fn way_to(experiment: &Experiment, path: &Path, error: &TrainError) -> Option<Ve
         TrainError::Data(DataError::NotImages { .. } | DataError::NoImages { .. } | DataError::Shift { .. }) => {
             Some(vec![key("train"), key("shift")])
         }
-        TrainError::Data(DataError::Split { .. }) => Some(vec![key("data"), key("n_test")]),
+        TrainError::Data(
+            DataError::Split { .. }
+            | DataError::Record(RecordError::Split { .. })
+            | DataError::Text(TextError::Split { .. }),
+        ) => Some(vec![key("data"), key("n_test")]),
         TrainError::Data(DataError::Open { path: file, .. } | DataError::Npz(NpzError::Open { path: file, .. })) => {
             let folder = path.parent().unwrap_or(Path::new(""));
             let data = experiment.data.as_ref()?;

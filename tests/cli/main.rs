@@ -10,6 +10,7 @@ mod documented;
 #[path = "../support/first.rs"]
 mod first;
 mod lower;
+mod newcomer;
 mod package_cli;
 mod predict_cli;
 mod regression;

@@ -100,7 +100,6 @@ fn errors_of_schedules_show_the_line() {
             bf16scope: e.yaml:2:56: `data` has `n_train: 1438`, expected 1437, as many as there are, or no `n_train`
               2 | data: {csv: digits.csv.gz, scale: 0.0625, n_test: 360, n_train: 1438}
                 |                                                        ^^^^^^^
-              help: `data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}}, {mnist: DIRECTORY}, {tfrecord: FILES}, {webdataset: FILES}, {images: DIRECTORY}, {text: FILES} or {jsonl: FILES}, with `n_test: N` or `test: {…}`, and `scale`; docs/EXPERIMENTS.md lists them
         "#]],
     );
 }

@@ -1,0 +1,93 @@
+//! What somebody meets who brings data of their own: what is said of labels, files and meshes that are not right.
+
+use crate::train_cli::Folder;
+
+/// One pixel.
+const PNG: &[u8] = &[
+    137, 80, 78, 71, 13, 10, 26, 10, 0, 0, 0, 13, 73, 72, 68, 82, 0, 0, 0, 1, 0, 0, 0, 1, 8, 2, 0, 0, 0, 144, 119, 83,
+    222, 0, 0, 0, 12, 73, 68, 65, 84, 120, 156, 99, 56, 193, 37, 7, 0, 2, 142, 0, 241, 169, 90, 242, 142, 0, 0, 0, 0,
+    73, 69, 78, 68, 174, 66, 96, 130,
+];
+
+fn pictures() -> Folder {
+    let folder = Folder::new();
+    for class in ["black", "white"] {
+        std::fs::create_dir_all(folder.path("set").join(class)).unwrap();
+        for name in ["a.png", "b.png"] {
+            std::fs::write(folder.path("set").join(class).join(name), PNG).unwrap();
+        }
+    }
+    experiment(&folder, "n_classes: 2", "images: set, n_test: 1");
+    folder
+}
+
+fn experiment(folder: &Folder, classes: &str, data: &str) {
+    let text = format!(
+        "model: {{kind: mlp, input: [1, 1, 3], {classes}, hidden: [4]}}\ndata: {{{data}}}\ntrain: {{batch: 2, epochs: 1}}\n"
+    );
+    std::fs::write(folder.path("e.yaml"), text).unwrap();
+}
+
+#[test]
+fn predictions_for_a_folder_name_its_files_and_leave_none_out() {
+    let folder = pictures();
+    folder.stdout(&["train", "e.yaml", "--no-run"]);
+    let table = folder.stdout(&["predict", "e.yaml", "--inputs", "set/white"]);
+    assert!(table.contains("predictions for 2 examples"), "{table}");
+    assert!(table.contains("│ a.png ┆") && table.contains("│ b.png ┆"), "{table}");
+    let json = folder.json(&["predict", "e.yaml", "--inputs", "set", "--json"]);
+    assert_eq!(json["files"], serde_json::json!(["black/a.png", "black/b.png", "white/a.png", "white/b.png"]));
+    let one = folder.stdout(&["predict", "e.yaml", "--inputs", "set/white/a.png"]);
+    assert!(one.contains("predictions for 1 example,"), "{one}");
+    std::fs::write(folder.path("set/white/b.png"), "no image").unwrap();
+    let error = folder.stderr(&["predict", "e.yaml", "--inputs", "set/white"]);
+    let expected =
+        "expected a JPEG or PNG image\nhelp: take it out: a prediction is for every example, and leaves out none";
+    assert!(error.contains(expected) && !error.contains("on_error"), "{error}");
+}
+
+#[test]
+fn a_label_that_the_model_has_no_room_for_is_said_with_the_line_of_its_classes() {
+    let folder = pictures();
+    experiment(&folder, "n_classes: 1", "images: set, n_test: 1");
+    let error = folder.stderr(&["train", "e.yaml", "--no-run"]);
+    assert!(error.starts_with("bf16scope: e.yaml:1:49: "), "{error}");
+    assert!(error.contains("is 1; expected a whole number from 0 to 0\n"), "{error}");
+    assert!(error.contains("help: write 2 or more here, or leave such examples out: `on_error: {skip: N}`"), "{error}");
+    experiment(&folder, "n_classes: 2", "images: set, n_test: 4");
+    let error = folder.stderr(&["train", "e.yaml", "--no-run"]);
+    assert!(error.starts_with("bf16scope: e.yaml:2:29: cannot keep 4 examples for testing"), "{error}");
+}
+
+#[test]
+fn a_label_that_is_text_and_an_option_that_is_wrong_are_said_shortly() {
+    let folder = pictures();
+    let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/input");
+    let of = |images: &str, labels: &str| {
+        let data = format!(
+            "tfrecord: {input}/clipart.train, n_test: 1, features: {{images: {{key: image/encoded, resize: bilinear{images}}}, \
+             labels: {{key: {labels}}}}}"
+        );
+        experiment(&folder, "n_classes: 4", &data);
+        folder.stderr(&["train", "e.yaml", "--no-run"])
+    };
+    let error = of("", "image/encoded");
+    let expected =
+        "feature `image/encoded` is 1 value of bytes; expected a whole number, for bytes are an encoded image";
+    assert!(error.contains(expected), "{error}");
+    let error = of(", mean: [1, 2]", "image/class/label");
+    assert!(error.contains("expected finite numbers, one for each of 3 channels\n"), "{error}");
+    assert!(!error.contains("help: `data` is"), "{error}");
+}
+
+#[test]
+fn a_model_axis_without_a_split_is_told_how_a_file_says_one() {
+    let folder = pictures();
+    let text = "model: {kind: mlp, input: [4], n_classes: 2, hidden: [4]}\nmesh: {data: 2, model: 2}\n";
+    std::fs::write(folder.path("e.yaml"), format!("{text}data: {{csv: e.csv, n_test: 2}}\ntrain: {{batch: 2}}\n"))
+        .unwrap();
+    std::fs::write(folder.path("e.csv"), "1,2,3,4,0\n".repeat(6)).unwrap();
+    let error = folder.stderr(&["train", "e.yaml", "--no-run"]);
+    assert!(error.contains("e.yaml:2:24: 2 partitions, and nothing is split over them"), "{error}");
+    assert!(error.contains("help: say what is, by the pattern of a name and an axis: `split: {"), "{error}");
+}
