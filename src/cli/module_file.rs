@@ -3,6 +3,7 @@
 //!
 //! Everything that reads a module a user names comes through [`load`]. It does not read models (YAML): see `program`.
 
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -38,9 +39,12 @@ pub(super) fn convert_with(setup: Setup) {
 }
 
 /// Whether a file is a module and not a model in YAML: by its ending, else by what it holds. A file of another kind that
-/// has a name is taken for a module, whose reader says what it is.
+/// has a name is taken for a module, whose reader says what it is; so is what is no text.
 pub(super) fn is_module(path: &Path) -> bool {
-    by_ending(path).unwrap_or_else(|| kind(path) != Kind::Unknown)
+    by_ending(path).unwrap_or_else(|| {
+        let head = head(path);
+        kind(path, &head) != Kind::Unknown || !is_text(&head)
+    })
 }
 
 /// Whether a file is named as a model in YAML.
@@ -50,7 +54,7 @@ pub(super) fn is_model(path: &Path) -> bool {
 
 /// Whether a file among others is a module: by its ending, else by what it holds. What else lies beside modules is not.
 pub(super) fn holds_module(path: &Path) -> bool {
-    by_ending(path).unwrap_or_else(|| matches!(kind(path), Kind::HloText | Kind::Mlir | Kind::JaxExport))
+    by_ending(path).unwrap_or_else(|| matches!(kind(path, &head(path)), Kind::HloText | Kind::Mlir | Kind::JaxExport))
 }
 
 /// Whether the ending is a module's; `None` where it is neither a module's nor a model's.
@@ -60,14 +64,25 @@ fn by_ending(path: &Path) -> Option<bool> {
 }
 
 /// What a file or folder holds, by its beginning.
-fn kind(path: &Path) -> Kind {
-    if path.is_dir() {
-        return of_folder(path);
+fn kind(path: &Path, head: &[u8]) -> Kind {
+    if path.is_dir() { of_folder(path) } else { Kind::of(head) }
+}
+
+/// The beginning of a file; of a pipe all there is, as it comes once. Nothing of what cannot be read.
+fn head(path: &Path) -> Vec<u8> {
+    if files::is_pipe(path) {
+        return files::read(path, MAX_BYTES).unwrap_or_default();
     }
     let mut head = Vec::new();
-    let read =
-        files::open(path).map(|file| std::io::Read::read_to_end(&mut std::io::Read::take(file, HEAD), &mut head));
-    if matches!(read, Ok(Ok(_))) { Kind::of(&head) } else { Kind::Unknown }
+    let read = files::open(path).map(|file| file.take(HEAD).read_to_end(&mut head));
+    if matches!(read, Ok(Ok(_))) { head } else { Vec::new() }
+}
+
+/// Whether these bytes are text, as a model in YAML is: UTF-8, but for a character cut at the end, without what is no
+/// text in it.
+fn is_text(head: &[u8]) -> bool {
+    let is_utf8 = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
+    is_utf8 && !head.iter().any(|byte| matches!(byte, 0..=8 | 0x0e..=0x1f))
 }
 
 fn of_folder(path: &Path) -> Kind {
@@ -110,13 +125,19 @@ pub(super) fn already_compiled(module: &Module, path: &Path) -> String {
     )
 }
 
+/// A folder of something that has a name is an error that says what it is.
+pub(super) fn refuse_other_folders(path: &Path) -> anyhow::Result<()> {
+    match of_folder(path) {
+        Kind::Other(other) => bail!("{} is {other}", path.display()),
+        _ => Ok(()),
+    }
+}
+
 /// As [`load`], but does not verify: optimized modules break rules that programs keep.
 pub(super) fn decode(path: &Path) -> anyhow::Result<Module> {
     let shown = path.display();
     let _span = tracing::info_span!("load", path = %shown).entered();
-    if let Kind::Other(other) = of_folder(path) {
-        bail!("{shown} is {other}");
-    }
+    refuse_other_folders(path)?;
     let bytes = files::read(path, MAX_BYTES).with_context(|| format!("cannot read {shown}"))?;
     let module = match Kind::of(&bytes) {
         Kind::HloText => {
@@ -192,6 +213,10 @@ mod tests {
         };
         assert_eq!(found("in.npz", b"PK\x03\x04...in0.npy"), (true, false));
         assert_eq!(found("notes", b"of today"), (false, false));
+        assert_eq!(found("accents", "é".as_bytes().split_last().unwrap().1), (false, false));
+        // A model in ONNX, and something else that is no text.
+        assert_eq!(found("m.onnx", b"\x08\x08\x12\x07pytorch\x3a\x02\x0a\0\x42\x02\x10\x11"), (true, false));
+        assert_eq!(found("noise", b"\xff\xff"), (true, false));
         assert_eq!(found("model.yaml", b"module @m {"), (false, false));
         assert_eq!(found("step", b"module @m {"), (true, true));
         assert_eq!(found("step.mlir", b""), (true, true));

@@ -11,7 +11,7 @@ mod records;
 mod replace;
 
 pub use archive::ZipError;
-pub use read::{open, read, read_text};
+pub use read::{is_pipe, open, read, read_text};
 pub use records::Records;
 pub use replace::{Replacement, open_lock, replace, sweep};
 

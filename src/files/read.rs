@@ -2,7 +2,8 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::{FIFO, FileError, check_name, is_descriptor, not_regular};
 
@@ -21,13 +22,16 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Reads a whole file of at most `limit` bytes. A pipe is read as a file where the path names a descriptor that is open
-/// already: `/dev/stdin`, or what a shell makes of `<(…)`. A FIFO with a name of its own is refused: its writer may
+/// already: `/dev/stdin`, or what a shell makes of `<(…)`. What came through it is kept, as it comes once: who reads it
+/// again, as one who asked first what it is, gets the same. A FIFO with a name of its own is refused: its writer may
 /// never come.
 ///
 /// # Errors
 /// What the system says; [`FileError::NotRegular`]; [`FileError::TooLarge`], which costs no more memory than the limit.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let n_bytes = check(path, true)?;
+    let Some(n_bytes) = check(path, true)? else {
+        return read_pipe(path, limit);
+    };
     if n_bytes > limit {
         return Err(FileError::TooLarge { limit }.into());
     }
@@ -40,6 +44,33 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Whether [`read`] takes the path for a pipe that is open already.
+pub fn is_pipe(path: &Path) -> bool {
+    matches!(check(path, true), Ok(None))
+}
+
+/// What came through pipes, by their names: no more than was asked for and a byte.
+static PIPED: Mutex<Vec<(PathBuf, Vec<u8>)>> = Mutex::new(Vec::new());
+
+fn read_pipe(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut piped = PIPED.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = match piped.iter().position(|(name, _)| name == path) {
+        Some(at) => at,
+        None => {
+            piped.push((path.to_path_buf(), Vec::new()));
+            piped.len() - 1
+        }
+    };
+    let bytes = &mut piped[at].1;
+    // A writer that has ended leaves nothing more to read, so asking again is no harm.
+    let more = limit.saturating_add(1).saturating_sub(bytes.len() as u64);
+    File::open(path)?.take(more).read_to_end(bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(FileError::TooLarge { limit }.into());
+    }
+    Ok(bytes.clone())
+}
+
 /// As [`read`], of text.
 ///
 /// # Errors
@@ -49,13 +80,13 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     text.map_err(|error| FileError::NotText { at: error.utf8_error().valid_up_to() }.into())
 }
 
-/// Bytes of the file, if it is one that may be read.
-fn check(path: &Path, takes_pipes: bool) -> io::Result<u64> {
+/// Bytes of the file, if it is one that may be read; none of a pipe, which does not say.
+fn check(path: &Path, takes_pipes: bool) -> io::Result<Option<u64>> {
     check_name(path)?;
     let metadata = fs::metadata(path)?;
     match not_regular(metadata.file_type()) {
-        None => Ok(metadata.len()),
-        Some(FIFO) if takes_pipes && is_descriptor(path) => Ok(0),
+        None => Ok(Some(metadata.len())),
+        Some(FIFO) if takes_pipes && is_descriptor(path) => Ok(None),
         Some(found) => Err(FileError::NotRegular { found }.into()),
     }
 }

@@ -38,9 +38,9 @@ const FROM_TENSORFLOW: &str = "from TensorFlow, write a program with `open(\"ste
      jit_compile=True).experimental_get_compiler_ir(*args)(stage=\"hlo_serialized\"))`";
 const FROM_KERAS: &str = "load it, and write a program with `f = tf.function(keras.saving.load_model(FILE), jit_compile=True); \
      open(\"model.hlo.pb\", \"wb\").write(f.experimental_get_compiler_ir(x)(stage=\"hlo_serialized\"))`";
-const FROM_SAVED_MODEL: &str = "load it, and write a program with `f = tf.saved_model.load(FOLDER).signatures[\"serving_default\"]; \
-     g = tf.function(lambda *xs: f(*xs), jit_compile=True); \
-     open(\"model.hlo.pb\", \"wb\").write(g.experimental_get_compiler_ir(*xs)(stage=\"hlo_serialized\"))`";
+const FROM_SAVED_MODEL: &str = "load it, and write a program with `m = tf.saved_model.load(FOLDER); \
+     f = m.signatures[\"serving_default\"]; g = tf.function(lambda **xs: f(**xs), jit_compile=True); \
+     open(\"model.hlo.pb\", \"wb\").write(g.experimental_get_compiler_ir(**xs)(stage=\"hlo_serialized\"))`";
 const FROM_TORCH: &str = "from the nn.Module, with torch_xla: `open(\"model.mlir\", \"w\").write(torch_xla.stablehlo.\
      exported_program_to_stablehlo(torch.export.export(model, args)).get_stablehlo_text())`";
 
@@ -61,6 +61,9 @@ const HDF5: Other = Other { what: "an HDF5 file, as Keras's .h5", export: FROM_K
 const GGUF: Other = Other { what: "weights in GGUF, without a program", export: FROM_JAX };
 const SAFETENSORS: Other = Other { what: "weights in safetensors, without a program", export: FROM_JAX };
 const NPZ: Other = Other { what: "arrays in an .npz archive, without a program", export: FROM_JAX };
+const NPY: Other = Other { what: "an array in .npy, without a program", export: FROM_JAX };
+const CHECKPOINT: Other =
+    Other { what: "the index of a TensorFlow checkpoint, without a program", export: FROM_TENSORFLOW };
 const ZIP: Other = Other { what: "a zip archive", export: FROM_JAX };
 const TFLITE: Other = Other { what: "a model in TensorFlow Lite", export: FROM_TENSORFLOW };
 const GZIP: Other = Other { what: "compressed (gzip)", export: "unpack it first: `gunzip FILE`" };
@@ -74,6 +77,9 @@ const MARKED: Other = Other {
     export: "write it without: `sed '1s/^\\xEF\\xBB\\xBF//' FILE > NEW`",
 };
 const LLVM: Other = Other { what: "LLVM bitcode", export: FROM_JAX };
+
+/// The magic number of LevelDB's tables, at their end.
+const CHECKPOINT_END: [u8; 8] = [0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb];
 
 /// How many of a file's first bytes [`Kind::of`] looks at, but for archives and JAX's files.
 const HEAD: usize = 64 << 10;
@@ -147,6 +153,8 @@ fn by_magic(bytes: &[u8]) -> Option<Other> {
         [b'P', b'K', 3, 4, ..] if holds("data.pkl") => TORCH_WEIGHTS,
         [b'P', b'K', 3, 4, ..] if holds(".npy") => NPZ,
         [b'P', b'K', 3 | 5, 4 | 6, ..] => ZIP,
+        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => NPY,
+        _ if bytes.ends_with(&CHECKPOINT_END) => CHECKPOINT,
         [0x89, b'H', b'D', b'F', b'\r', b'\n', 0x1a, b'\n', ..] => HDF5,
         [b'G', b'G', b'U', b'F', ..] => GGUF,
         [_, _, _, _, b'T', b'F', b'L', b'3', ..] => TFLITE,
@@ -288,6 +296,11 @@ mod tests {
             (b"PK\x03\x04...model.weights.h5", "a Keras model"),
             (b"PK\x03\x04...x.npy", "arrays in an .npz archive, without a program"),
             (b"PK\x03\x04", "a zip archive"),
+            (b"\x93NUMPY\x01\0", "an array in .npy, without a program"),
+            (
+                b"\0\0\x01\x08\x01\x1a\x57\xfb\x80\x8b\x24\x75\x47\xdb",
+                "the index of a TensorFlow checkpoint, without a program",
+            ),
             (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a pickle, as older PyTorch saves weights"),
             (b"\x40\0\0\0\0\0\0\0{\"w\":{", "weights in safetensors, without a program"),
             (b"\x1f\x8b\x08", "compressed (gzip)"),

@@ -91,6 +91,23 @@ fn a_pipe_that_is_open_already_is_read() {
     assert!(fs::read_to_string(folder.path("out.txt")).unwrap().starts_with("HloModule m"));
 }
 
+/// `emit` looks first whether it is a module or a model, and reads it then: it comes through the pipe once.
+#[test]
+fn a_pipe_holds_a_module_or_a_model() {
+    let folder = Folder::new();
+    let module = "module @m {\n  func.func public @main(%x: tensor<4xf32>) -> (tensor<4xf32>) {\n    \
+                  %0 = stablehlo.add %x, %x : tensor<4xf32>\n    return %0 : tensor<4xf32>\n  }\n}\n";
+    let model = fs::read_to_string(folder.path("m.yaml")).unwrap();
+    for held in [module, MODULE, &model] {
+        let args = ["emit", "/dev/stdin", "-o", "out.txt"];
+        let mut child = folder.command(&args).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(held.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "{held}");
+        assert!(fs::read_to_string(folder.path("out.txt")).unwrap().starts_with("HloModule"));
+        fs::remove_file(folder.path("out.txt")).unwrap();
+    }
+}
+
 #[test]
 fn a_file_beyond_the_bound_costs_nothing() {
     let folder = Folder::new();

@@ -19,6 +19,7 @@ use crate::train::package::{self, Manifest};
 pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let folder = &args.module;
     if !folder.join(package::MANIFEST).exists() {
+        module_file::refuse_other_folders(folder)?;
         bail!(
             "{} is a folder without {}, so it is no package\nhelp: name a module, or make a package with `bf16scope package`",
             folder.display(),

@@ -66,10 +66,12 @@ const OP: &str = "dot";
 /// dims in the order of their operand. Both operands have rank 1 or more; every `k` and `b` has one size on both sides.
 ///
 /// # Types
-/// Both operands have one dtype, or one is `f8e5m2` and the other `f8e4m3fn` (or both with `fnuz`). The result has the
-/// declared dtype (XLA's `preferred_element_type`), of the same class and no narrower, else the operands'. Products and
-/// sums are rounded as the back end accumulates (f32 for bf16 on a TPU's MXU), and once to the result's dtype: declare
-/// f32 to keep the accumulator of a bf16 dot.
+/// Both operands have one dtype, or one is a float and the other an integer (int8 weights, or the s32 of a linear
+/// algebra routine): XLA converts the integers first. Or one is `f8e5m2` and the other `f8e4m3fn` (or both with `fnuz`).
+/// XLA takes two other floats as well; here that is an error, as it is more often a forgotten cast. The result has the
+/// declared dtype (XLA's `preferred_element_type`), of the same class and no narrower, else the operands', of a pair the
+/// float's. Products and sums are rounded as the back end accumulates (f32 for bf16 on a TPU's MXU), and once to the
+/// result's dtype: declare f32 to keep the accumulator of a bf16 dot.
 ///
 /// # Source
 /// `ShapeInference::InferDotOpShape`; dtypes as JAX's `dot_general` limits them.
@@ -92,7 +94,9 @@ pub(super) fn dot(
             return Err(RuleError::new("dot/rank", message).with_help("use `multiply`, or `reshape` the scalar to [1]"));
         }
     }
-    check_operand_dtypes(OP, ("lhs", lhs), ("rhs", rhs))?;
+    if !mixes_integers(lhs.dtype, rhs.dtype) {
+        check_operand_dtypes(OP, ("lhs", lhs), ("rhs", rhs))?;
+    }
     check_pairs("contracting", (lhs, &dims.lhs_contracting), (rhs, &dims.rhs_contracting))?;
     check_pairs("batch", (lhs, &dims.lhs_batch), (rhs, &dims.rhs_batch))?;
     let batch = dims.lhs_batch.iter().map(|&axis| (lhs, axis as usize));
@@ -133,9 +137,23 @@ pub(super) fn check_operand_dtypes(
     operands::same_dtype(op, lhs, rhs)
 }
 
-/// The wider of two dtypes, the first if they are equally wide.
+/// Whether one is a float and the other an integer, which a `dot` takes and a `convolution` does not.
+fn mixes_integers(lhs: DType, rhs: DType) -> bool {
+    (lhs.is_float() && rhs.is_integer()) || (lhs.is_integer() && rhs.is_float())
+}
+
+/// The dtype that a product of two has: the float of a float and an integer, however wide that is; else the wider one,
+/// the first if they are equally wide.
+///
+/// # Source
+/// `primitive_util::HigherPrecisionType`.
 pub(super) fn wider(lhs: DType, rhs: DType) -> DType {
-    if rhs.bits() > lhs.bits() { rhs } else { lhs }
+    match (lhs.is_float(), rhs.is_float()) {
+        (true, false) => lhs,
+        (false, true) => rhs,
+        _ if rhs.bits() > lhs.bits() => rhs,
+        _ => lhs,
+    }
 }
 
 /// The dtype of a product of operands of `dtype`: the declared one if it is of the same class and no narrower.
@@ -228,6 +246,10 @@ mod tests {
         expect(&matmul(), &["bf16[2,3]", "bf16[3,5]"], "f32[9]", text!["f32[2,5]"]);
         expect(&matmul(), &["s8[2,3]", "s8[3,5]"], "s32[2,5]", text!["s32[2,5]"]);
         expect(&matmul(), &["f8e4m3fn[2,3]", "f8e5m2[3,5]"], "f32[2,5]", text!["f32[2,5]"]);
+        // XLA's order of dtypes: any float before any integer.
+        expect(&matmul(), &["f32[2,3]", "s32[3,5]"], "", text!["f32[2,5]"]);
+        expect(&matmul(), &["s64[2,3]", "bf16[3,5]"], "", text!["bf16[2,5]"]);
+        expect(&matmul(), &["s8[2,3]", "bf16[3,5]"], "f32[2,5]", text!["f32[2,5]"]);
         expect(&matmul(), &["pred[2,0]", "pred[0,5]"], "", text!["pred[2,5]"]);
         // Batch dims come first, in the order of lhs_batch, then the free dims of lhs, then those of rhs.
         expect(&op([&[3, 0], &[1, 2]], [&[1], &[0]]), &["f32[7,4,6,<=5]", "f32[4,5,7,9]"], "", text!["f32[<=5,7,6,9]"]);
@@ -276,6 +298,14 @@ mod tests {
             text![[r#"
             dot/declared-dtype: dot declares bf16 for operands of f32, expected f32 or a wider dtype like it
               help: let dot give f32 and `convert` its result to bf16"#]],
+        );
+        expect(
+            &matmul(),
+            &["f32[2,3]", "s32[3,5]"],
+            "s32[2,5]",
+            text![[r#"
+            dot/declared-dtype: dot declares s32 for operands of f32, expected f32 or a wider dtype like it
+              help: let dot give f32 and `convert` its result to s32"#]],
         );
         expect(
             &matmul(),

@@ -359,7 +359,9 @@ impl<'m> Graph<'m> {
             dtype.is_some_and(|dtype| (dtype.is_float() && dtype != DType::F32) || dtype.is_complex())
         };
         let mixes = operands.iter().any(|&v| is_other(self.value(v).dtype))
-            || results.iter().any(|shape| is_other(shape.dtype()));
+            || results.iter().any(|shape| is_other(shape.dtype()))
+            // Of a lookup's operands one is of integers too; those of a product would be rounded with the floats.
+            || (matches!(instr.op, Op::Dot { .. }) && operands.iter().any(|&v| !self.value(v).is_f32()));
         keeps_dtypes(&instr.op).or(mixes.then_some("it mixes f32 with another dtype"))
     }
 }

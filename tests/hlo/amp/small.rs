@@ -4,7 +4,7 @@ use bf16scope::hlo::ops::{
     BinaryOp, Comparison, Conditional, CustomCall, DotDims, PadDim, PrecisionConfig, SliceDim, UnaryOp,
 };
 use bf16scope::hlo::{CompId, DType, Emitter, InstrId, Literal, Metadata, Module, Op, Shape, verify};
-use bf16scope::passes::amp::{self, Accumulate, Boundary, LowDType, LoweringReport, Policy};
+use bf16scope::passes::amp::{self, Accumulate, Boundary, LowDType, LoweringReport, Policy, Reach};
 use expect_test::{Expect, expect};
 
 /// A module's computations, an instruction a line.
@@ -376,6 +376,24 @@ fn products_give_their_accumulator_where_f32_is_read() {
           dot.5 = f32[4,4] dot(tanh.4, parameter.2.bf16)
           ROOT exponential.6 = f32[4,4] exponential(dot.5)
     "#]],
+    );
+}
+
+#[test]
+fn a_product_with_integers_is_left() {
+    let module = build(|e| {
+        let (x, w) = (parameter(e, 0, &[4, 4]), parameter(e, 1, &[4, 4]));
+        let counted = e.emit(Op::Iota { dimension: 0 }, &[], Some(&Shape::array(DType::S32, [4, 4])));
+        dot(e, dot(e, x, w), counted);
+    });
+    let policy = Policy { reach: Reach::All, ..Policy::default() };
+    let (lowered, report) = amp::run(&module, &policy).unwrap();
+    assert_eq!((report.totals["dot"].lowered, report.totals["dot"].kept), (1, 1));
+    // 257 is no number of bf16, and what counts further would not be either.
+    assert!(
+        !show(&lowered).contains("s32[4,4] convert") && show(&lowered).contains("f32[4,4] dot("),
+        "{}",
+        show(&lowered)
     );
 }
 

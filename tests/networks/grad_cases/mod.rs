@@ -364,6 +364,11 @@ fn products() -> Vec<Case> {
                 e.emit(Op::Dot { dims: dims.clone(), precision: PrecisionConfig::default() }, args, None)
             })
         };
+    let by_integers = case("dot_integers", &[&[3, 4]], (-1.0, 1.0), |e, args| {
+        let counted = e.emit(Op::Iota { dimension: 0 }, &[], Some(&Shape::array(DType::S32, [4, 2])));
+        let dims = DotDims { lhs_contracting: vec![1], rhs_contracting: vec![0], ..DotDims::default() };
+        e.emit(Op::Dot { dims, precision: PrecisionConfig::default() }, &[args[0], counted], None)
+    });
     let base = WindowDim::of_size(3);
     let rows = |height, width| [height, width];
     let conv = |name, input: &[i64], kernel: &[i64], window: [WindowDim; 2], (features, batches): (i64, i64)| {
@@ -388,6 +393,7 @@ fn products() -> Vec<Case> {
         ..WindowDim::of_size(2)
     };
     vec![
+        by_integers,
         dot("dot_matrices", &[3, 4], &[4, 2], [&[], &[], &[1], &[0]]),
         dot("dot_rhs_transposed", &[3, 4], &[2, 4], [&[], &[], &[1], &[1]]),
         dot("dot_vectors", &[4], &[4], [&[], &[], &[0], &[0]]),

@@ -5,7 +5,7 @@
 //! gradient. They run in the operands' dtype; if the dot's result is wider than its operands (as `bf16 × bf16 → f32`),
 //! in the wider one.
 
-use super::{DotDims, PrecisionConfig};
+use super::{DotDims, PrecisionConfig, wider};
 use crate::hlo::ops::grad::{Cotangents, Vjp};
 use crate::hlo::{DType, Emitter, InstrId, Op};
 
@@ -74,11 +74,12 @@ fn mixed_dot(e: &Emitter, operands: [InstrId; 2], dims: DotDims, precision: &Pre
     e.convert(product, dtype)
 }
 
-/// Both converted to the wider dtype of the two.
+/// Both converted to the wider dtype of the two, or of a float and an integer to the float's.
 pub(crate) fn to_widest(e: &Emitter, operands: [InstrId; 2]) -> [InstrId; 2] {
     let [lhs, rhs] = operands.map(|operand| e.dtype(operand));
     // bf16 and f16 are equally wide and hold each other's values in neither: f32 holds both.
     let widest = match lhs.bits().cmp(&rhs.bits()) {
+        _ if lhs.is_float() != rhs.is_float() => wider(lhs, rhs),
         std::cmp::Ordering::Less => rhs,
         std::cmp::Ordering::Greater => lhs,
         std::cmp::Ordering::Equal if lhs == rhs => lhs,
