@@ -1,11 +1,11 @@
 //! `bf16scope cache`: shows and clears what is kept on disk: the TPU compiler's answers, conversions of StableHLO, indexes of
-//! records, data files that were compressed or Parquet, and ids of text.
+//! records, objects of stores, data files that were compressed or Parquet, and ids of text.
 
 use anyhow::Context as _;
 use clap::Subcommand;
 
 use super::{Context, Status};
-use crate::data::records::{indexes, unpacked};
+use crate::data::records::{indexes, objects, unpacked};
 use crate::data::text::token_ids;
 use crate::foreign::conversions;
 use crate::report;
@@ -14,7 +14,7 @@ use crate::tpu::Cache;
 const EXAMPLES: &str = "\
 Examples:
   bf16scope cache show
-          where compiles, conversions, indexes, unpacked files and ids of text are cached, how many there are, and their size
+          where compiles, conversions, indexes, objects, unpacked files and ids of text are cached, how many there are, and their size
   bf16scope cache clear
           forget them
 
@@ -22,6 +22,7 @@ Examples:
 else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope). The oldest go when there are more than 2 GiB.
 StableHLO that was converted to HLO is in the folder `stablehlo`, at most 1 GiB.
 Where the records of TFRecord files begin is in the folder `indexes`, at most 1 GiB.
+Objects of stores are in the folder `objects`, at most 64 GiB; those that were not used for longest go.
 Data files that are compressed, and Parquet files, are unpacked to the folder `unpacked`, at most 64 GiB; those that were not used for longest go.
 The ids that tokenizers made of text are in the folder `tokens`, at most 16 GiB.";
 
@@ -35,13 +36,13 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show where compiles, conversions, indexes, unpacked files and ids of text are cached, how many there are, and their size
+    /// Show where compiles, conversions, indexes, objects, unpacked files and ids of text are cached, how many there are, and their size
     Show {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Delete every cached compile, conversion, index, unpacked file and id of text
+    /// Delete every cached compile, conversion, index, object, unpacked file and id of text
     Clear,
 }
 
@@ -56,6 +57,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         ("compiles", cache.records()),
         ("conversions", &conversions(&cache_dir)),
         ("indexes", &indexes(&cache_dir)),
+        ("objects", &objects(&cache_dir)),
         ("unpacked", &unpacked(&cache_dir)),
         ("tokens", &token_ids(&cache_dir)),
     ];

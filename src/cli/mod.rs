@@ -335,8 +335,12 @@ fn execute(cli: &Cli) -> anyhow::Result<Status> {
     logging::init(logging::Verbosity::new(cli.global.verbose, cli.global.quiet), layer)?;
     let screen = terminal::screen(cli.global.wide);
     let context = Context { offline: cli.global.offline, quiet: cli.global.quiet, screen };
+    if context.offline {
+        crate::files::refuse_downloads();
+    }
     progress::show_installations(context.quiet);
     progress::show_tokenizing(context.quiet);
+    progress::show_fetching(context.quiet);
     module_file::convert_with(context.setup());
     signals::survive_file_limit();
     let result = {

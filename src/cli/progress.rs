@@ -1,4 +1,4 @@
-//! Progress on standard error: what a plugin's installation does, text on its way to ids, and bars for work over a second.
+//! Progress on standard error: what a plugin's installation does, objects and text on their way, and bars for work over a second.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
@@ -7,6 +7,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::terminal;
+use crate::data::records::{self, Fetched};
 use crate::data::text::{self, Tokenized};
 use crate::pjrt::{Progress, set_progress};
 
@@ -44,9 +45,21 @@ pub(super) fn show_installations(quiet: bool) {
 
 /// Shows on a terminal how much of a text has been made ids, where that takes over a second.
 pub(super) fn show_tokenizing(quiet: bool) {
-    let bar: Mutex<Option<(Instant, ProgressBar)>> = Mutex::new(None);
+    let show = bytes(quiet);
     // A second call in one process would keep the first hook, which does the same.
-    text::set_progress(move |Tokenized { n_bytes, of }| {
+    text::set_progress(move |Tokenized { n_bytes, of }| show(n_bytes, of));
+}
+
+/// Shows on a terminal how much of the objects of a data set has been fetched, where that takes over a second.
+pub(super) fn show_fetching(quiet: bool) {
+    let show = bytes(quiet);
+    records::set_progress(move |Fetched { n_bytes, of }| show(n_bytes, of));
+}
+
+/// A bar of bytes on a terminal, for work that has taken a second: it is told how many are done, and of how many.
+fn bytes(quiet: bool) -> impl Fn(u64, u64) {
+    let bar: Mutex<Option<(Instant, ProgressBar)>> = Mutex::new(None);
+    move |n_bytes, of| {
         if quiet || !std::io::stderr().is_terminal() {
             return;
         }
@@ -60,7 +73,7 @@ pub(super) fn show_tokenizing(quiet: bool) {
         } else {
             shown.set_position(n_bytes);
         }
-    });
+    }
 }
 
 /// A line on standard error. If it is closed there is nobody to tell.

@@ -6,11 +6,13 @@
 
 mod archive;
 pub mod framing;
+mod offline;
 mod read;
 mod records;
 mod replace;
 
 pub use archive::ZipError;
+pub use offline::{is_offline, refuse_downloads};
 pub use read::{is_pipe, open, read, read_text};
 pub use records::Records;
 pub use replace::{Replacement, open_lock, replace, sweep};

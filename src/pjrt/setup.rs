@@ -62,7 +62,7 @@ impl Setup {
             cache_dir: path("BF16SCOPE_CACHE")
                 .or_else(|| path("XDG_CACHE_HOME").map(|dir| dir.join("bf16scope")))
                 .or_else(|| path("HOME").map(|dir| dir.join(".cache").join("bf16scope"))),
-            offline: variable("BF16SCOPE_OFFLINE").is_some_and(|value| value != "0"),
+            offline: crate::files::is_offline(),
             search_path: None,
             foreign: None,
         }

@@ -4,8 +4,9 @@ use super::error::TrainError;
 use super::lines;
 use super::records_config::{Patterns, Tolerance};
 use super::run::Data;
-use crate::data::{Arrays, FeatureSpec, Source, csv, idx, mnist, npz, text};
+use crate::data::{Arrays, DataError, FeatureSpec, Source, csv, idx, mnist, npz, records, text};
 use crate::models::yaml::{self, NodeError, Step};
+use crate::pjrt::Setup;
 use crate::task::{Feature, FeatureDType};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -351,20 +352,22 @@ impl DataConfig {
         }
     }
 
-    fn arrays<'a>(&'a self, folder: &Path, place: &Place<'_>, features: &'a [Feature]) -> Result<Arrays, TrainError> {
+    fn arrays<'a>(&'a self, folder: &Path, place: &Place<'a>, features: &'a [Feature]) -> Result<Arrays, TrainError> {
+        let cache = Setup::from_env().cache_dir;
+        let at = |file: &Path| records::at(folder, file, cache.as_deref()).map_err(DataError::from);
         Ok(match place {
             Place::Csv(file) => {
                 let scale = if let Some(Scale::All(factor)) = self.scale { factor } else { 1.0 };
-                csv::read(&folder.join(file), features, scale)?
+                csv::read(&at(file)?, features, scale)?
             }
             Place::Npz(file) => {
                 let array = |name: &'a String| (name.as_str(), self.arrays.get(name).unwrap_or(name).as_str());
                 let arrays: Vec<(&str, &str)> = features.iter().map(|feature| array(&feature.name)).collect();
-                npz::read(&folder.join(file), &arrays)?
+                npz::read(&at(file)?, &arrays)?
             }
             Place::Idx(files) => {
-                let files: Vec<(&str, PathBuf)> =
-                    files.iter().map(|(name, file)| (name.as_str(), folder.join(file))).collect();
+                let at = |(name, file): (&'a String, &PathBuf)| Ok((name.as_str(), at(file)?));
+                let files = files.iter().map(at).collect::<Result<Vec<(&str, PathBuf)>, DataError>>()?;
                 let files: Vec<(&str, &Path)> = files.iter().map(|(name, file)| (*name, file.as_path())).collect();
                 idx::read(&files)?
             }

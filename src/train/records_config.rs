@@ -149,7 +149,7 @@ impl<'a> RecordFiles<'a> {
             RecordFiles::Parquet(Patterns(patterns)) => {
                 Arc::new(Parquet::open(&records::files(folder, patterns)?, cache.as_deref())?)
             }
-            RecordFiles::Images(directory) => Arc::new(ImageFolder::open(&folder.join(directory))?),
+            RecordFiles::Images(directory) => Arc::new(ImageFolder::open(&records::directory(folder, directory)?)?),
         })
     }
 }

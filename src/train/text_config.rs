@@ -69,7 +69,9 @@ impl DataConfig {
         let folder = path.parent().unwrap_or(Path::new(""));
         let examples = |text: Option<&Patterns>, jsonl: Option<&Patterns>| {
             let Patterns(patterns) = text.or(jsonl).expect("one of them is asked for");
-            let files = records::files(folder, patterns).map_err(DataError::from)?;
+            let cache = Setup::from_env().cache_dir;
+            let files = records::files(folder, patterns).and_then(|files| records::local(files, cache.as_deref()));
+            let files = files.map_err(DataError::from)?;
             self.examples(path, files, jsonl.is_some(), features, tokens, &tokenizer)
         };
         let whole = || examples(self.text.as_ref(), self.jsonl.as_ref());

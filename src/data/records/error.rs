@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::remote::RemoteError;
 use crate::data::image::ImageError;
 
 /// What is wrong with records, where, and what was expected.
@@ -17,6 +18,9 @@ pub enum RecordError {
         /// What the system says.
         source: io::Error,
     },
+    /// An object of a store that is not fetched.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     /// A folder that cannot be listed.
     #[error("{}: cannot list the folder", path.display())]
     List {

@@ -10,6 +10,7 @@ mod index;
 mod parquet_files;
 mod pattern;
 mod pictures;
+mod remote;
 mod shard;
 mod survey;
 mod tfrecord;
@@ -23,6 +24,7 @@ pub use index::indexes;
 pub use parquet_files::Parquet;
 pub use pattern::files;
 pub use pictures::Pictures;
+pub use remote::{Fetched, RemoteError, at, directory, local, objects, set_progress};
 pub(super) use shard::{Shard, key, read_exact_at};
 pub use survey::{Held, Survey};
 pub use tfrecord::TfRecords;
@@ -112,6 +114,7 @@ pub fn open(
     cache: Option<&Path>,
 ) -> Result<Arc<dyn Records>, RecordError> {
     if let [one] = patterns
+        && remote::url(Path::new(one.as_ref())).is_none()
         && folder.join(one.as_ref()).is_dir()
     {
         return Ok(Arc::new(ImageFolder::open(&folder.join(one.as_ref()))?));

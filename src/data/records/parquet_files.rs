@@ -59,16 +59,17 @@ impl Parquet {
     /// # Errors
     /// A file that cannot be opened or unpacked, or is no Parquet file; no row at all; no cache.
     pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Parquet, RecordError> {
+        let rows = TfRecords::open_as(files, cache, |_| Some(Compression::Parquet))?;
         let (mut columns, mut said): (Vec<Arc<[Column]>>, _) = (Vec::new(), None);
-        for path in files {
-            let file = files::open(path).map_err(|source| RecordError::Open { path: path.clone(), source })?;
+        for (idx, path) in files.iter().enumerate() {
+            let file =
+                files::open(rows.whole(idx)).map_err(|source| RecordError::Open { path: path.clone(), source })?;
             let (footer, own) = footer(&file, path)?;
             said.get_or_insert_with(|| schema::said(footer.file_metadata()));
             // Files of one data set have the same columns, which are kept once.
             let same = columns.last().filter(|last| ***last == *own).cloned();
             columns.push(same.unwrap_or_else(|| own.into()));
         }
-        let rows = TfRecords::open_as(files, cache, |_| Some(Compression::Parquet))?;
         Ok(Parquet { rows, columns, said: said.unwrap_or_default() })
     }
 

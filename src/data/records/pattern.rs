@@ -3,20 +3,23 @@
 use std::path::{Path, PathBuf};
 
 use super::error::RecordError;
+use super::remote;
 
 /// The files that `patterns` name, each relative to `folder`: names, or patterns with `*`, `?` and `[…]`, whose files are
-/// in the order of their names. A file that several name comes once.
+/// in the order of their names; or URLs of objects of stores (`gs://`, `s3://`, `http://`, `https://`), with patterns where
+/// a store can list. A file that several name comes once.
 ///
 /// # Errors
-/// A pattern that is none, or that no file matches.
+/// A pattern that is none, or that no file matches; a URL where this build, or this run, fetches none.
 pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, RecordError> {
     let mut files: Vec<PathBuf> = Vec::new();
     for pattern in patterns {
         let pattern = pattern.as_ref();
         let named = folder.join(pattern);
-        let found = match named.exists() {
-            true => vec![named],
-            false => matching(folder, pattern)?,
+        let found = match remote::url(Path::new(pattern)) {
+            Some(url) => remote::matching(url)?,
+            None if named.exists() => vec![named],
+            None => matching(folder, pattern)?,
         };
         for file in found {
             if !files.contains(&file) {

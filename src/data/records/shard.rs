@@ -1,6 +1,7 @@
 //! The files of a data set: what tells each from others, and reading at any place of any of them.
 //!
-//! A file that is compressed is read where it was unpacked ([`super::unpack`]), and named as it was given.
+//! An object of a store is read where it was brought to ([`super::remote`]), a file that is compressed where it was unpacked
+//! ([`super::unpack`]); both are named as they were given.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,6 +13,7 @@ use std::time::UNIX_EPOCH;
 use sha2::{Digest, Sha256};
 
 use super::error::RecordError;
+use super::remote;
 use super::unpack::{self, Compression};
 use crate::files;
 
@@ -23,8 +25,10 @@ pub(super) const MAX_OPEN: usize = 64;
 pub(in crate::data) struct Shard {
     pub(in crate::data) path: PathBuf,
     pub(in crate::data) n_bytes: u64,
-    /// When it was changed: nanoseconds since 1970.
+    /// When it was changed: nanoseconds since 1970; of an object what tells this version of it from others.
     pub(super) changed: u128,
+    /// Where it is, if it is an object of a store.
+    pub(super) fetched: Option<PathBuf>,
     /// Where its bytes are, and how many, if it is compressed.
     pub(super) unpacked: Option<(PathBuf, u64)>,
 }
@@ -38,12 +42,17 @@ impl Shard {
     fn of_open(path: &Path, file: &File) -> io::Result<Shard> {
         let metadata = file.metadata()?;
         let changed = metadata.modified()?.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-        Ok(Shard { path: path.to_path_buf(), n_bytes: metadata.len(), changed, unpacked: None })
+        Ok(Shard { path: path.to_path_buf(), n_bytes: metadata.len(), changed, fetched: None, unpacked: None })
     }
 
     /// The file that is read.
     pub(super) fn stored(&self) -> &Path {
-        self.unpacked.as_ref().map_or(&self.path, |(path, _)| path)
+        self.unpacked.as_ref().map_or(self.whole(), |(path, _)| path)
+    }
+
+    /// The file as it was before it was unpacked.
+    pub(super) fn whole(&self) -> &Path {
+        self.fetched.as_ref().unwrap_or(&self.path)
     }
 
     /// How many bytes that one has.
@@ -56,7 +65,10 @@ impl Shard {
 pub(in crate::data) fn key(shards: &[Shard]) -> String {
     let mut hash = Sha256::new();
     for Shard { path, n_bytes, changed, .. } in shards {
-        let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let whole = match remote::url(path) {
+            Some(_) => path.clone(),
+            None => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
+        };
         let name = whole.as_os_str().as_encoded_bytes();
         hash.update((name.len() as u64).to_le_bytes());
         hash.update(name);
@@ -74,7 +86,7 @@ pub(super) struct Shards {
 }
 
 impl Shards {
-    /// The files as they are on the disk; those that `compression` finds compressed, by their first bytes, are unpacked into
+    /// The files as they are on the disk, or in the cache; those that `compression` finds compressed, by their first bytes, are unpacked into
     /// the cache, where they are not there yet.
     ///
     /// # Errors
@@ -84,7 +96,7 @@ impl Shards {
         cache: Option<&Path>,
         compression: fn(&[u8]) -> Option<Compression>,
     ) -> Result<Shards, RecordError> {
-        let mut shards = files.iter().map(|path| Shard::of(path)).collect::<Result<Vec<_>, _>>()?;
+        let mut shards = remote::shards(files, cache)?;
         unpack::unpack(&mut shards, cache, compression)?;
         Ok(Shards { shards, open: Mutex::default() })
     }
@@ -106,10 +118,10 @@ impl Shards {
         let failed = |source| RecordError::Open { path: shard.stored().to_path_buf(), source };
         let file = files::open(shard.stored()).map_err(failed)?;
         let now = Shard::of_open(&shard.path, &file).map_err(failed)?;
-        let is_same = match &shard.unpacked {
-            // Its time says when it was last used.
-            Some((_, n_bytes)) => now.n_bytes == *n_bytes,
-            None => now == *shard,
+        let is_same = match shard.stored() == shard.path {
+            true => now == *shard,
+            // The time of one in the cache says when it was last used.
+            false => now.n_bytes == shard.stored_bytes(),
         };
         if !is_same {
             return Err(RecordError::Changed { path: shard.path.clone() });

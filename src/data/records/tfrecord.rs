@@ -99,6 +99,11 @@ impl TfRecords {
         (file_idx, (index - self.firsts[file_idx]) as usize)
     }
 
+    /// A file as it was before it was unpacked.
+    pub(super) fn whole(&self, file_idx: usize) -> &Path {
+        self.shards.shards[file_idx].whole()
+    }
+
     /// A file, as it was named.
     pub(super) fn path(&self, file_idx: usize) -> &Path {
         &self.shards.shards[file_idx].path

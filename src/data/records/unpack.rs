@@ -96,7 +96,7 @@ pub(super) fn unpack(
 ) -> Result<(), RecordError> {
     let mut packed = Vec::new();
     for (idx, shard) in shards.iter().enumerate() {
-        if let Some(kind) = compression(&head(&shard.path)?) {
+        if let Some(kind) = compression(&head(shard)?) {
             packed.push((idx, kind));
         }
     }
@@ -111,10 +111,10 @@ pub(super) fn unpack(
 }
 
 /// The first bytes of a file.
-fn head(path: &Path) -> Result<Vec<u8>, RecordError> {
-    let failed = |source| RecordError::Open { path: path.to_path_buf(), source };
+fn head(shard: &Shard) -> Result<Vec<u8>, RecordError> {
+    let failed = |source| RecordError::Open { path: shard.path.clone(), source };
     let mut head = Vec::new();
-    files::open(path).map_err(failed)?.take(16).read_to_end(&mut head).map_err(failed)?;
+    files::open(shard.whole()).map_err(failed)?.take(16).read_to_end(&mut head).map_err(failed)?;
     Ok(head)
 }
 
@@ -169,7 +169,7 @@ impl Room {
         std::fs::create_dir_all(self.kept.dir()).map_err(cannot_keep)?;
         files::sweep(self.kept.dir()).map_err(cannot_keep)?;
         let mut out = Replacement::begin(to).map_err(cannot_keep)?;
-        let file = files::open(path).map_err(|source| RecordError::Open { path: path.clone(), source })?;
+        let file = files::open(shard.whole()).map_err(|source| RecordError::Open { path: path.clone(), source })?;
         let mut n_bytes = 0u64;
         let mut take = |bytes: &[u8], n_packed: u64| {
             n_bytes += bytes.len() as u64;
@@ -224,7 +224,7 @@ fn too_large(path: &Path, kind: Compression, limit: u64) -> RecordError {
 }
 
 /// The bytes of a file that is there, which is now used.
-fn found(path: &Path) -> Option<u64> {
+pub(super) fn found(path: &Path) -> Option<u64> {
     let n_bytes = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?.len();
     if let Ok(file) = File::options().append(true).open(path) {
         drop(file.set_modified(SystemTime::now()));

@@ -1,0 +1,230 @@
+//! Objects of stores, by URL: each is brought whole into the cache, and then read as a file is.
+//!
+//! An object is known by its URL, its size and what the store says of its version, which is asked at each opening. So what
+//! is made of an object (indexes, unpacked files, fingerprints) is never that of an older one. The stores themselves are
+//! behind the feature `object-store` ([`store`]).
+
+mod error;
+#[cfg(feature = "object-store")]
+mod store;
+
+pub use error::RemoteError;
+#[cfg(feature = "object-store")]
+use store::{fetch, list};
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::error::RecordError;
+use super::shard::Shard;
+use crate::files::{self, Records as Kept};
+
+/// What is kept of objects at most, as of unpacked files; beyond it those that were not used for longest go.
+const MAX_OBJECTS: u64 = 64 << 30;
+
+/// The objects that are kept below a cache directory.
+pub fn objects(cache_dir: &Path) -> Kept {
+    Kept::new(cache_dir.join("objects"), "object", MAX_OBJECTS)
+}
+
+/// How far the objects of a data set are fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// Bytes that are here.
+    pub n_bytes: u64,
+    /// Bytes that are fetched.
+    pub of: u64,
+}
+
+type Hook = Box<dyn Fn(Fetched) + Send + Sync>;
+static PROGRESS: OnceLock<Hook> = OnceLock::new();
+
+/// Is told how far fetching is, and when it is done. Once per process; `false` if one was set before.
+pub fn set_progress(hook: impl Fn(Fetched) + Send + Sync + 'static) -> bool {
+    PROGRESS.set(Box::new(hook)).is_ok()
+}
+
+/// The URL that a name is, if it is one.
+pub(in crate::data) fn url(name: &Path) -> Option<&str> {
+    let schemes = ["gs://", "s3://", "http://", "https://"];
+    name.to_str().filter(|name| schemes.iter().any(|scheme| name.starts_with(scheme)))
+}
+
+/// A URL in its parts: `gs`, `bucket`, `folder/name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parts<'a> {
+    scheme: &'a str,
+    host: &'a str,
+    name: &'a str,
+}
+
+impl Parts<'_> {
+    /// Takes a URL apart, if it may be fetched at all: names are shown and kept, so none may hold a secret.
+    fn of(url: &str) -> Result<Parts<'_>, RemoteError> {
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        let (host, name) = rest.split_once('/').unwrap_or((rest, ""));
+        let public = host.rsplit('@').next().unwrap_or_default();
+        let wrong = |found| Err(RemoteError::Url { url: format!("{scheme}://{public}/"), found });
+        match () {
+            () if public.len() < host.len() => wrong("a URL with a user or a password; expected one without"),
+            () if scheme.starts_with("http") && name.contains(['?', '#']) => {
+                wrong("a URL with a query or a fragment; expected one without")
+            }
+            () if host.is_empty() || name.is_empty() => wrong("a URL without a host or a name; expected both"),
+            () => Ok(Parts { scheme, host, name }),
+        }
+    }
+}
+
+/// Takes a URL apart, if this build and this run may fetch it.
+fn allowed(url: &str) -> Result<Parts<'_>, RemoteError> {
+    let parts = Parts::of(url)?;
+    match () {
+        () if !cfg!(feature = "object-store") => Err(RemoteError::Feature { url: url.to_string() }),
+        () if files::is_offline() => Err(RemoteError::Offline { url: url.to_string() }),
+        () => Ok(parts),
+    }
+}
+
+/// The objects that a pattern matches, in the order of their names; a URL without `*`, `?` and `[` is itself.
+pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, RecordError> {
+    let parts = allowed(pattern)?;
+    if !parts.name.contains(['*', '?', '[']) {
+        return Ok(vec![PathBuf::from(pattern)]);
+    }
+    if parts.scheme.starts_with("http") {
+        return Err(RemoteError::NoList { url: pattern.to_string() }.into());
+    }
+    let wrong = |error: glob::PatternError| RecordError::Pattern { pattern: pattern.to_string(), found: error.msg };
+    let matcher = glob::Pattern::new(parts.name).map_err(wrong)?;
+    let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
+    // A store lists what begins with a folder's name.
+    let literal = parts.name.split(['*', '?', '[']).next().unwrap_or_default();
+    let folder = literal.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut names = list(pattern, parts, folder)?;
+    names.retain(|name| matcher.matches_with(name, options));
+    names.sort();
+    match names.is_empty() {
+        true => Err(RecordError::NoFiles { pattern: pattern.to_string() }),
+        false => {
+            Ok(names.iter().map(|name| PathBuf::from(format!("{}://{}/{name}", parts.scheme, parts.host))).collect())
+        }
+    }
+}
+
+/// Files as they are on the disk, and objects as they are in the cache, where those that are not there yet are brought.
+///
+/// # Errors
+/// A file that cannot be opened, an object that cannot be fetched.
+pub(in crate::data) fn shards(files: &[PathBuf], cache: Option<&Path>) -> Result<Vec<Shard>, RecordError> {
+    let mut urls = Vec::new();
+    for url in files.iter().filter_map(|path| url(path)) {
+        urls.push((url, allowed(url)?));
+    }
+    let mut fetched = match (urls.first(), cache) {
+        (None, _) => Vec::new(),
+        (Some((url, _)), None) => return Err(RemoteError::NoCache { url: url.to_string() }.into()),
+        (Some(_), Some(cache)) => fetch(&urls, &objects(cache), MAX_OBJECTS)?,
+    }
+    .into_iter();
+    let shard = |path: &PathBuf| match url(path) {
+        Some(_) => Ok(fetched.next().expect("each URL is fetched")),
+        None => Shard::of(path),
+    };
+    files.iter().map(shard).collect()
+}
+
+/// The local files of some names: an object's in the cache, a file itself.
+///
+/// # Errors
+/// An object that cannot be fetched.
+pub fn local(files: Vec<PathBuf>, cache: Option<&Path>) -> Result<Vec<PathBuf>, RecordError> {
+    match files.iter().any(|path| url(path).is_some()) {
+        false => Ok(files),
+        true => Ok(shards(&files, cache)?.iter().map(|shard| shard.stored().to_path_buf()).collect()),
+    }
+}
+
+/// As [`local`], of one name, which is relative to `folder` unless it is a URL.
+///
+/// # Errors
+/// An object that cannot be fetched.
+pub fn at(folder: &Path, file: &Path, cache: Option<&Path>) -> Result<PathBuf, RecordError> {
+    // A URL that is joined to a folder would begin with it.
+    let file = if url(file).is_some() { file.to_path_buf() } else { folder.join(file) };
+    Ok(local(vec![file], cache)?.remove(0))
+}
+
+/// A folder of files, relative to another.
+///
+/// # Errors
+/// A URL: a store has no folders that could be read as these are.
+pub fn directory(folder: &Path, directory: &Path) -> Result<PathBuf, RemoteError> {
+    match url(directory) {
+        Some(url) => Err(RemoteError::Folder { url: url.to_string() }),
+        None => Ok(folder.join(directory)),
+    }
+}
+
+/// Never called: [`allowed`] refuses every URL of a build without the feature.
+#[cfg(not(feature = "object-store"))]
+fn fetch(urls: &[(&str, Parts<'_>)], _: &Kept, _: u64) -> Result<Vec<Shard>, RemoteError> {
+    Err(RemoteError::Feature { url: urls[0].0.to_string() })
+}
+
+/// As [`fetch`].
+#[cfg(not(feature = "object-store"))]
+fn list(url: &str, _: Parts<'_>, _: &str) -> Result<Vec<String>, RemoteError> {
+    Err(RemoteError::Feature { url: url.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::open;
+    use super::*;
+
+    fn refused(name: &str) -> String {
+        open(Path::new("/folder"), &[name], None).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn urls_that_hold_secrets_are_refused_and_not_shown() {
+        let help = "help: name it as https://host/name, s3://bucket/name or gs://bucket/name; credentials come from the \
+                    environment, or copy the file here and name that";
+        for (url, said) in [
+            ("https://me:secret@host/a?b", "https://host/: a URL with a user or a password; expected one without"),
+            (
+                "https://host/a.tar?X-Amz-Signature=secret",
+                "https://host/: a URL with a query or a fragment; expected one without",
+            ),
+            ("s3://bucket", "s3://bucket/: a URL without a host or a name; expected both"),
+            ("gs:///name", "gs:///: a URL without a host or a name; expected both"),
+        ] {
+            assert_eq!(refused(url), format!("{said}\n{help}"), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_no_build_fetches_is_said() {
+        let error = directory(Path::new("/folder"), Path::new("gs://bucket/images")).unwrap_err().to_string();
+        let help = "help: copy the folder here, or write its images as tars and name those under `webdataset`";
+        assert_eq!(
+            error,
+            format!("gs://bucket/images: a folder of a store, which is not read as one of images\n{help}")
+        );
+    }
+
+    #[cfg(not(feature = "object-store"))]
+    #[test]
+    fn a_build_without_stores_says_how_to_make_one() {
+        for url in ["gs://bucket/train-*", "s3://bucket/a.tar", "http://host/a", "https://host/a.parquet"] {
+            let help = "help: build bf16scope with `--features object-store`, or copy the file here and name that";
+            assert_eq!(refused(url), format!("{url}: this build reads local files only\n{help}"));
+        }
+        let file = PathBuf::from("/nowhere/http://host");
+        let error = at(Path::new("/folder"), Path::new("gs://bucket/a.csv"), None).unwrap_err().to_string();
+        assert!(error.starts_with("gs://bucket/a.csv: this build reads"), "{error}");
+        assert_eq!(at(Path::new("/folder"), Path::new("a.csv"), None).unwrap(), Path::new("/folder/a.csv"));
+        assert_eq!(local(vec![file.clone()], None).unwrap(), [file], "a local file has no scheme at its beginning");
+    }
+}

@@ -1,0 +1,275 @@
+//! The stores themselves, through the crate `object_store`. Its calls run on a runtime of one thread that nobody sees.
+//!
+//! Credentials come from the environment, as the crate reads it. A request that cannot connect or is refused for now is made
+//! again, [`RETRIES`] times at most; a download that breaks off goes on where it was, if the object has an ETag.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::path::Path as Name;
+use object_store::{
+    BackoffConfig, ClientConfigKey, ClientOptions, Error, GetOptions, ObjectMeta, ObjectStore, RetryConfig,
+};
+use sha2::{Digest, Sha256};
+
+use super::{Fetched, PROGRESS, Parts, RemoteError, Shard};
+use crate::data::records::shard::key;
+use crate::data::records::unpack::found;
+use crate::files::{self, Records as Kept, Replacement};
+
+/// How often a request is made again.
+const RETRIES: usize = 4;
+/// The longest wait before that.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+/// A server that says nothing for so long is given up.
+const SILENCE: &str = "30 seconds";
+/// What a whole download may take.
+const WHOLE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Questions about objects that are asked at a time.
+const AT_A_TIME: usize = 32;
+/// Names that are looked at for a pattern.
+const MAX_NAMES: usize = 1_000_000;
+
+/// An object, with the store that has it.
+#[derive(Clone)]
+struct Object {
+    url: String,
+    store: Arc<dyn ObjectStore>,
+    name: Name,
+}
+
+impl Object {
+    fn failed(&self, error: &Error) -> RemoteError {
+        failed(&self.url, error)
+    }
+
+    /// What the store says of it, without its bytes.
+    async fn look(self) -> Result<ObjectMeta, RemoteError> {
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        Ok(self.store.get_opts(&self.name, options).await.map_err(|error| self.failed(&error))?.meta)
+    }
+
+    /// Gives its bytes to `take`, piece by piece.
+    async fn bring(
+        &self,
+        expected: &ObjectMeta,
+        mut take: impl FnMut(&[u8]) -> Result<(), RemoteError>,
+    ) -> Result<(), RemoteError> {
+        let found =
+            self.store.get_opts(&self.name, GetOptions::default()).await.map_err(|error| self.failed(&error))?;
+        let (is_same, mut n_bytes) = (version(&found.meta) == version(expected), 0);
+        let mut pieces = found.into_stream();
+        while let Some(piece) = pieces.next().await.filter(|_| is_same) {
+            let piece = piece.map_err(|error| self.failed(&error))?;
+            n_bytes += piece.len() as u64;
+            take(&piece)?;
+        }
+        match is_same && n_bytes == expected.size {
+            true => Ok(()),
+            false => Err(RemoteError::Changed { url: self.url.clone() }),
+        }
+    }
+}
+
+/// Brings objects into a cache of `limit` bytes, where they are not there yet.
+pub(super) fn fetch(urls: &[(&str, Parts<'_>)], kept: &Kept, limit: u64) -> Result<Vec<Shard>, RemoteError> {
+    let _span = tracing::info_span!("fetch").entered();
+    let mut stores = Stores::default();
+    let objects = urls.iter().map(|(url, parts)| stores.object(url, *parts)).collect::<Result<Vec<_>, _>>()?;
+    block_on(async {
+        let mut metas = Vec::new();
+        for some in objects.chunks(AT_A_TIME) {
+            let asked: Vec<_> = some.iter().map(|object| tokio::spawn(object.clone().look())).collect();
+            for answer in asked {
+                metas.push(answer.await.expect("asking does not panic")?);
+            }
+        }
+        let shards: Vec<Shard> =
+            objects.iter().zip(&metas).map(|(object, meta)| shard(&object.url, meta, kept)).collect();
+        let mut measured = 0u64;
+        for shard in &shards {
+            measured = measured.saturating_add(shard.n_bytes);
+            if measured > limit {
+                let url = shard.path.display().to_string();
+                return Err(RemoteError::Room { url, measured, limit });
+            }
+        }
+        // What is here is used now, so it is none of those that were not used for longest.
+        let is_new = |shard: &Shard| found(shard.whole()).is_none();
+        let new: Vec<usize> = (0..shards.len()).filter(|idx| is_new(&shards[*idx])).collect();
+        let of: u64 = new.iter().map(|idx| shards[*idx].n_bytes).sum();
+        if !new.is_empty() {
+            let (n, mib, dir) = (new.len(), of >> 20, kept.dir().display());
+            let gib = limit >> 30;
+            tracing::warn!(
+                "objects are fetched once: {n} of them, {mib} MiB, to {dir}, where at most {gib} GiB are kept"
+            );
+        }
+        let mut done = 0;
+        for idx in new {
+            write(&objects[idx], &metas[idx], &shards[idx], kept, |n_bytes| {
+                done += n_bytes;
+                PROGRESS.get().inspect(|hook| hook(Fetched { n_bytes: done, of }));
+            })
+            .await?;
+        }
+        let own: BTreeSet<String> = shards.iter().map(|shard| key(std::slice::from_ref(shard))).collect();
+        if let Err(error) = kept.make_room(&own) {
+            tracing::warn!("{}: {error}; what is kept there stays", kept.dir().display());
+        }
+        Ok(shards)
+    })
+}
+
+/// An object as it will be in the cache.
+fn shard(url: &str, meta: &ObjectMeta, kept: &Kept) -> Shard {
+    let hash = Sha256::digest(version(meta));
+    let changed = u128::from_le_bytes(*hash.first_chunk().expect("it has 32 bytes"));
+    if meta.e_tag.is_none() && meta.last_modified.timestamp() == 0 {
+        tracing::warn!(
+            "{url}: the server gives neither ETag nor Last-Modified, so a change that keeps its size is not seen"
+        );
+    }
+    let mut shard = Shard { path: url.into(), n_bytes: meta.size, changed, fetched: None, unpacked: None };
+    shard.fetched = Some(kept.path(&key(std::slice::from_ref(&shard))));
+    shard
+}
+
+/// What tells this version of an object from others.
+fn version(meta: &ObjectMeta) -> String {
+    format!("{:?} {:?} {} {}", meta.e_tag, meta.version, meta.last_modified.to_rfc3339(), meta.size)
+}
+
+/// Brings an object into the cache whole.
+async fn write(
+    object: &Object,
+    meta: &ObjectMeta,
+    shard: &Shard,
+    kept: &Kept,
+    mut say: impl FnMut(u64),
+) -> Result<(), RemoteError> {
+    let failed = |source| RemoteError::Keep { url: object.url.clone(), dir: kept.dir().to_path_buf(), source };
+    std::fs::create_dir_all(kept.dir()).map_err(failed)?;
+    files::sweep(kept.dir()).map_err(failed)?;
+    let mut out = Replacement::begin(shard.whole()).map_err(failed)?;
+    object
+        .bring(meta, |bytes| {
+            say(bytes.len() as u64);
+            out.write_all(bytes).map_err(failed)
+        })
+        .await?;
+    out.finish().map_err(failed)
+}
+
+/// Names below a folder of a store.
+pub(super) fn list(url: &str, parts: Parts<'_>, folder: &str) -> Result<Vec<String>, RemoteError> {
+    let store = Stores::default().store(url, parts)?;
+    block_on(async {
+        let mut listed = store.list(Some(&Name::from(folder)).filter(|_| !folder.is_empty()));
+        let mut names = Vec::new();
+        while let Some(found) = listed.next().await {
+            if names.len() == MAX_NAMES {
+                return Err(RemoteError::TooMany { url: url.to_string(), limit: MAX_NAMES });
+            }
+            names.push(found.map_err(|error| failed(url, &error))?.location.to_string());
+        }
+        Ok(names)
+    })
+}
+
+/// Runs a future to its end, on a thread of its own: the caller's may have a runtime already.
+fn block_on<T: Send>(future: impl Future<Output = Result<T, RemoteError>> + Send) -> Result<T, RemoteError> {
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("the system gives a thread its events").block_on(future)
+    };
+    std::thread::scope(|scope| scope.spawn(run).join()).expect("fetching does not panic")
+}
+
+/// One client for each bucket or server.
+#[derive(Default)]
+struct Stores(BTreeMap<String, Arc<dyn ObjectStore>>);
+
+impl Stores {
+    fn object(&mut self, url: &str, parts: Parts<'_>) -> Result<Object, RemoteError> {
+        let name = match parts.scheme {
+            "gs" | "s3" => Name::parse(parts.name),
+            _ => Name::from_url_path(parts.name),
+        };
+        let name = name.map_err(|error| failed(url, &error.into()))?;
+        Ok(Object { url: url.to_string(), store: self.store(url, parts)?, name })
+    }
+
+    fn store(&mut self, url: &str, Parts { scheme, host, .. }: Parts<'_>) -> Result<Arc<dyn ObjectStore>, RemoteError> {
+        let place = format!("{scheme}://{host}");
+        if let Some(store) = self.0.get(&place) {
+            return Ok(Arc::clone(store));
+        }
+        let backoff = BackoffConfig { max_backoff: MAX_WAIT, ..BackoffConfig::default() };
+        let retry = RetryConfig { max_retries: RETRIES, retry_timeout: WHOLE, backoff };
+        let limits = [
+            (ClientConfigKey::ReadTimeout, SILENCE.to_string()),
+            (ClientConfigKey::Timeout, format!("{} seconds", WHOLE.as_secs())),
+        ];
+        let limits = limits.into_iter();
+        let store = match scheme {
+            "gs" => {
+                let builder = GoogleCloudStorageBuilder::from_env().with_url(&place).with_retry(retry);
+                let builder =
+                    limits.fold(builder, |it, (key, value)| it.with_config(GoogleConfigKey::Client(key), value));
+                builder.build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
+            }
+            "s3" => {
+                let builder = AmazonS3Builder::from_env().with_url(&place).with_retry(retry);
+                let builder =
+                    limits.fold(builder, |it, (key, value)| it.with_config(AmazonS3ConfigKey::Client(key), value));
+                builder.build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
+            }
+            _ => {
+                let options = ClientOptions::new().with_allow_http(scheme == "http");
+                let options = limits.fold(options, |it, (key, value)| it.with_config(key, value));
+                let builder = HttpBuilder::new().with_url(&place).with_client_options(options).with_retry(retry);
+                builder.build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
+            }
+        };
+        let store = store.map_err(|error| failed(url, &error))?;
+        self.0.insert(place, Arc::clone(&store));
+        Ok(store)
+    }
+}
+
+/// What a store said, in one line, and what to do about it. The crate redacts requests that hold a secret.
+fn failed(url: &str, error: &Error) -> RemoteError {
+    let mut texts = vec![error.to_string()];
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        let text = error.to_string();
+        // Whoever only wraps what is below says nothing of its own.
+        if texts.last().is_some_and(|last| last.contains(&text)) {
+            texts.pop();
+        }
+        texts.push(text);
+        source = error.source();
+    }
+    let found = texts.join(": ").split_whitespace().collect::<Vec<_>>().join(" ");
+    let found: String = found.trim_end_matches([':', ' ']).chars().take(300).collect();
+    let help = match error {
+        Error::NotFound { .. } => "check the name, letter for letter",
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+            "check the credentials in the environment (GOOGLE_APPLICATION_CREDENTIALS, AWS_ACCESS_KEY_ID and \
+             AWS_SECRET_ACCESS_KEY); GOOGLE_SKIP_SIGNATURE=true or AWS_SKIP_SIGNATURE=true read what is public"
+        }
+        _ => {
+            "is the store reachable from this machine, and are there credentials in the environment? \
+             GOOGLE_SKIP_SIGNATURE=true or AWS_SKIP_SIGNATURE=true read what is public; or copy the file here and name that"
+        }
+    };
+    RemoteError::Store { url: url.to_string(), found, help }
+}
