@@ -27,6 +27,8 @@ Examples:
           WebDataset's tar files
   bf16scope data 'pets-*.parquet'
           Parquet files, as Hugging Face keeps data sets
+  bf16scope data 'gs://bucket/train-*'
+          objects of a store, brought into the cache first: gs://, s3://, http(s)://, in a build with the feature object-store
   bf16scope data resnet50.yaml --html page.html
           the examples of an experiment as its network gets them, and a page with some of them
   bf16scope data resnet50.yaml --bench
@@ -43,7 +45,7 @@ const MAX_CLASSES: usize = 12;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// TFRecord, .tar or .parquet files or patterns of their names, a folder of images, or an experiment (.yaml)
+    /// TFRecord, .tar or .parquet files, URLs or patterns of their names, a folder of images, or an experiment (.yaml)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<String>,
     /// Look at so many records at most, from the first to the last in equal steps

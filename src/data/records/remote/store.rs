@@ -83,49 +83,46 @@ pub(super) fn fetch(urls: &[(&str, Parts<'_>)], kept: &Kept, limit: u64) -> Resu
     let _span = tracing::info_span!("fetch").entered();
     let mut stores = Stores::default();
     let objects = urls.iter().map(|(url, parts)| stores.object(url, *parts)).collect::<Result<Vec<_>, _>>()?;
-    block_on(async {
-        let mut metas = Vec::new();
-        for some in objects.chunks(AT_A_TIME) {
-            let asked: Vec<_> = some.iter().map(|object| tokio::spawn(object.clone().look())).collect();
-            for answer in asked {
-                metas.push(answer.await.expect("asking does not panic")?);
-            }
+    block_on(bring_all(&objects, kept, limit))
+}
+
+async fn bring_all(objects: &[Object], kept: &Kept, limit: u64) -> Result<Vec<Shard>, RemoteError> {
+    let mut metas = Vec::new();
+    for some in objects.chunks(AT_A_TIME) {
+        let asked: Vec<_> = some.iter().map(|object| tokio::spawn(object.clone().look())).collect();
+        for answer in asked {
+            metas.push(answer.await.expect("asking does not panic")?);
         }
-        let shards: Vec<Shard> =
-            objects.iter().zip(&metas).map(|(object, meta)| shard(&object.url, meta, kept)).collect();
-        let mut measured = 0u64;
-        for shard in &shards {
-            measured = measured.saturating_add(shard.n_bytes);
-            if measured > limit {
-                let url = shard.path.display().to_string();
-                return Err(RemoteError::Room { url, measured, limit });
-            }
+    }
+    let shards: Vec<Shard> = objects.iter().zip(&metas).map(|(object, meta)| shard(&object.url, meta, kept)).collect();
+    let mut measured = 0u64;
+    for (object, shard) in objects.iter().zip(&shards) {
+        measured = measured.saturating_add(shard.n_bytes);
+        if measured > limit {
+            return Err(RemoteError::Room { url: object.url.clone(), measured, limit });
         }
-        // What is here is used now, so it is none of those that were not used for longest.
-        let is_new = |shard: &Shard| found(shard.whole()).is_none();
-        let new: Vec<usize> = (0..shards.len()).filter(|idx| is_new(&shards[*idx])).collect();
-        let of: u64 = new.iter().map(|idx| shards[*idx].n_bytes).sum();
-        if !new.is_empty() {
-            let (n, mib, dir) = (new.len(), of >> 20, kept.dir().display());
-            let gib = limit >> 30;
-            tracing::warn!(
-                "objects are fetched once: {n} of them, {mib} MiB, to {dir}, where at most {gib} GiB are kept"
-            );
-        }
-        let mut done = 0;
-        for idx in new {
-            write(&objects[idx], &metas[idx], &shards[idx], kept, |n_bytes| {
-                done += n_bytes;
-                PROGRESS.get().inspect(|hook| hook(Fetched { n_bytes: done, of }));
-            })
-            .await?;
-        }
-        let own: BTreeSet<String> = shards.iter().map(|shard| key(std::slice::from_ref(shard))).collect();
+    }
+    // What is here is used now, so it is none of those that were not used for longest.
+    let new: Vec<usize> = (0..shards.len()).filter(|idx| found(shards[*idx].whole()).is_none()).collect();
+    let of: u64 = new.iter().map(|idx| shards[*idx].n_bytes).sum();
+    if !new.is_empty() {
+        let (n, mib, dir, gib) = (new.len(), of >> 20, kept.dir().display(), limit >> 30);
+        tracing::warn!("objects are fetched once: {n} of them, {mib} MiB, to {dir}, where at most {gib} GiB are kept");
+    }
+    let own: BTreeSet<String> = shards.iter().map(|shard| key(std::slice::from_ref(shard))).collect();
+    let mut done = 0;
+    for idx in new {
+        let say = |n_bytes| {
+            done += n_bytes;
+            PROGRESS.get().inspect(|hook| hook(Fetched { n_bytes: done, of }));
+        };
+        write(&objects[idx], &metas[idx], &shards[idx], kept, say).await?;
+        // None of this data set's goes to make room for another one.
         if let Err(error) = kept.make_room(&own) {
             tracing::warn!("{}: {error}; what is kept there stays", kept.dir().display());
         }
-        Ok(shards)
-    })
+    }
+    Ok(shards)
 }
 
 /// An object as it will be in the cache.
@@ -272,4 +269,55 @@ fn failed(url: &str, error: &Error) -> RemoteError {
         }
     };
     RemoteError::Store { url: url.to_string(), found, help }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object_store::ObjectStoreExt as _;
+    use object_store::memory::InMemory;
+
+    #[test]
+    fn objects_have_a_limit_and_no_half_of_one_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = super::super::objects(folder.path());
+        let object = |name: &str| Object {
+            url: format!("s3://bucket/{name}"),
+            store: Arc::new(InMemory::new()),
+            name: Name::from(name),
+        };
+        let objects = [object("a"), object("b")];
+        let put = |object: &Object, bytes: &str| {
+            let bytes = bytes.to_string().into();
+            block_on(async { object.store.put(&object.name, bytes).await.map_err(|error| object.failed(&error)) })
+                .unwrap();
+        };
+        put(&objects[0], "1234");
+        let refused = |kept: &Kept, limit| block_on(bring_all(&objects, kept, limit)).unwrap_err().to_string();
+        assert!(refused(&kept, 7).ends_with("\nhelp: check the name, letter for letter"));
+        put(&objects[1], "5678");
+        let help = "help: name fewer, or copy the files where there is room and name those";
+        let said = "s3://bucket/b: the objects of this data set up to here have 8 bytes; expected at most 7, which is all that";
+        assert_eq!(refused(&kept, 7), format!("{said} is kept\n{help}"));
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let help = "help: make room there, or set BF16SCOPE_CACHE to a roomier directory";
+        let said = format!("s3://bucket/a: cannot be kept in {}\n{help}", file.join("objects").display());
+        assert_eq!(refused(&super::super::objects(&file), 8), said);
+        // Another one in its place before it is brought.
+        let stale = block_on(objects[0].clone().look()).unwrap();
+        put(&objects[0], "4321");
+        let error = block_on(write(&objects[0], &stale, &shard("s3://bucket/a", &stale, &kept), &kept, |_| {}));
+        let said = "s3://bucket/a: the object changed while it was fetched\nhelp: run again when nobody writes it";
+        assert_eq!(error.unwrap_err().to_string(), said);
+        assert_eq!(kept.size().unwrap(), (0, 0));
+        let shards = block_on(bring_all(&objects, &kept, 8)).unwrap();
+        let read = |shard: &Shard| std::fs::read_to_string(shard.stored()).unwrap();
+        assert_eq!(shards.iter().map(read).collect::<Vec<_>>(), ["4321", "5678"]);
+        assert_eq!(kept.size().unwrap(), (2, 8));
+        let names = RemoteError::TooMany { url: "gs://bucket/a*".to_string(), limit: 3 };
+        let said =
+            "gs://bucket/a*: more than 3 names in its folder\nhelp: name a folder with fewer, or the files in a list";
+        assert_eq!(names.to_string(), said);
+    }
 }
