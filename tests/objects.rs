@@ -33,7 +33,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let own = own.clone();
-                std::thread::spawn(move || while own.answer(&stream.as_ref().unwrap()).is_some() {});
+                std::thread::spawn(move || while own.answer(stream.as_ref().unwrap()).is_some() {});
             }
         });
         server
