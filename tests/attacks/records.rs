@@ -154,8 +154,10 @@ fn what_is_not_as_the_experiment_says_is_named_by_file_record_and_feature() {
     shapes.write("", &labels("key: image/class/label"), "batch: 4");
     assert_eq!(
         shapes.refused(),
-        "bf16scope: shapes-00000-of-00003, record 5: number 0 of `labels` is 3; expected a whole number from 0 to 2\n\
-         help: leave such examples out: `on_error: {skip: N}` under `data`\n"
+        "bf16scope: shapes.yaml:1:51: shapes-00000-of-00003, record 5: number 0 of `labels` is 3; expected a whole number from \
+         0 to 2\n  1 | model: {kind: mlp, input: [16, 16, 3], n_classes: 3, hidden: [4]}\n    |                                      \
+         \x20            ^\n  help: write 4 or more here, or leave such examples out: `on_error: {skip: N}` under `data`; where the data \
+         count from 1, `offset: -1` of `labels` counts from 0\n"
     );
     shapes.write("", &labels("key: image/encoded"), "batch: 4");
     assert_eq!(

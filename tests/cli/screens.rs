@@ -144,6 +144,7 @@ fn numbers() {
     let expected = "/nonexistent/bf16scope/compiles: 0 compiles, 0.0 MiB\n\
                     /nonexistent/bf16scope/stablehlo: 0 conversions, 0.0 MiB\n\
                     /nonexistent/bf16scope/indexes: 0 indexes, 0.0 MiB\n\
+                    /nonexistent/bf16scope/objects: 0 objects, 0.0 MiB\n\
                     /nonexistent/bf16scope/unpacked: 0 unpacked, 0.0 MiB\n\
                     /nonexistent/bf16scope/tokens: 0 tokens, 0.0 MiB\n";
     assert_eq!(cache, expected);
