@@ -162,8 +162,8 @@ fn what_is_not_as_the_experiment_says_is_named_by_file_record_and_feature() {
     shapes.write("", &labels("key: image/encoded"), "batch: 4");
     assert_eq!(
         shapes.refused(),
-        "bf16scope: shapes-00000-of-00003, record 0: array `labels` is f32, which does not become s32; expected pred or integers \
-         of 8 to 64 bits\nhelp: save it as int32, if these are whole numbers: in NumPy, `labels.astype('int32')`\n"
+        "bf16scope: shapes-00000-of-00003, record 0: feature `image/encoded` is 1 value of bytes; expected a whole number, for \
+         bytes are an encoded image unless `raw` says what they are: name another one with `key`, or add `raw`\n"
     );
     shapes.write("", &FEATURES.replace("resize: bicubic, ", ""), "batch: 4");
     assert_eq!(
