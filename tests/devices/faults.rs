@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::OnceLock;
 
 use bf16scope::hlo::DType;
@@ -15,23 +14,14 @@ use bf16scope::pjrt::{
 
 use crate::alone::alone;
 use crate::binary::bf16scope;
+use crate::cdylib;
 use crate::pjrt_plugins::trusting;
 use crate::support::Program;
 
 /// The fake plugin, built once.
 fn library() -> &'static PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fake_plugin");
-        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_plugin/Cargo.toml");
-        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .args(["build", "--offline", "--locked", "--manifest-path", manifest, "--target-dir"])
-            .arg(&target)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        target.join("debug/libfake_plugin.so")
-    })
+    LIBRARY.get_or_init(|| cdylib::built("fake_plugin"))
 }
 
 /// A copy with this fault, which goes with the folder.

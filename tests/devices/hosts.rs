@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use crate::cdylib;
 use bf16scope::pjrt::{PluginSpec, Setup, locate};
 
 const N_HOSTS: usize = 2;
@@ -14,17 +15,7 @@ const N_HOSTS: usize = 2;
 /// The plugin, built once.
 fn library() -> &'static PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fake_slice");
-        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_slice/Cargo.toml");
-        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .args(["build", "--offline", "--locked", "--manifest-path", manifest, "--target-dir"])
-            .arg(&target)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        target.join("debug/libfake_slice.so")
-    })
+    LIBRARY.get_or_init(|| cdylib::built("fake_slice"))
 }
 
 fn bf16scope(folder: &Path, args: &[&str]) -> Command {

@@ -9,6 +9,7 @@ mod first;
 mod alone;
 #[path = "../support/binary.rs"]
 mod binary;
+mod cdylib;
 mod faults;
 mod hosts;
 mod pjrt;
