@@ -1,7 +1,8 @@
 //! How much of the time that examples take is hidden behind the steps that use them.
 //!
 //! `cargo bench --bench input -- overlap` trains a perceptron on the CPU plugin three times: on examples that are there, on
-//! examples that are waited for as long as a step takes, without processor time, and on examples that are computed for as long.
+//! examples that are waited for as long as a step takes, without processor time, and on examples that are computed for as long,
+//! by as many workers as there are cores, as by default.
 //! Of the second it prints the run over the longer of the two, and of the third how much of the cores was used: on a machine
 //! that others use, only the first of these says anything.
 
@@ -121,14 +122,14 @@ pub fn measure() {
     let [alone, _, _] = epoch(&client, &spec, &Slow { arrays: arrays(), cost: Cost::Nothing, n_workers: 1 });
     println!("steps alone: {:.1} ms each", 1e3 * alone / N_STEPS as f64);
 
-    let wait = Duration::from_secs_f64(alone / (N_STEPS * BATCH as usize) as f64);
-    let source = Slow { arrays: arrays(), cost: Cost::Wait(wait), n_workers: 1 };
+    let each = Duration::from_secs_f64(alone / (N_STEPS * BATCH as usize) as f64) * n_cores as u32;
+    let source = Slow { arrays: arrays(), cost: Cost::Wait(each), n_workers: n_cores };
     let began = Instant::now();
     for index in 0..BATCH.into() {
         source.read(index).expect("it is there");
     }
     // What a sleep takes is more than what was asked for.
-    let waits = began.elapsed().as_secs_f64() * N_STEPS as f64;
+    let waits = began.elapsed().as_secs_f64() * N_STEPS as f64 / n_cores as f64;
     let [clock, waited, _] = epoch(&client, &spec, &source);
     let longer = waits.max(clock - waited);
     println!(
@@ -138,8 +139,8 @@ pub fn measure() {
         clock / longer
     );
 
-    let cost = Cost::Compute(wait * n_cores as u32);
-    let [clock, _, used] = epoch(&client, &spec, &Slow { arrays: arrays(), cost, n_workers: n_cores });
+    let source = Slow { arrays: arrays(), cost: Cost::Compute(each), n_workers: n_cores };
+    let [clock, _, used] = epoch(&client, &spec, &source);
     let share = 100.0 * used / n_cores as f64;
     println!("examples that are computed for as long: {clock:.2} s, {share:.0} % of {n_cores} cores used");
 }

@@ -7,14 +7,24 @@ use bf16scope::graph::{Graph, Program, Tensor};
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Element, Literal};
-use bf16scope::pjrt::{Arg, Client, CompileOptions, Executable, Platform, Setup};
+use bf16scope::pjrt::{Arg, Client, CompileOptions, Executable, OptionValue, Platform, Setup};
 use std::sync::OnceLock;
 
 /// The one client of this process. It keeps programs: most of the tests' time is XLA's, and many tests begin with the
 /// same one.
 pub fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
-    CLIENT.get_or_init(|| own_client().keeping(KEPT))
+    CLIENT.get_or_init(|| quick(own_client()).keeping(KEPT))
+}
+
+/// This client, whose programs XLA compiles for a CPU without LLVM's optimizations: in half the time, to the same bits
+/// (docs/TESTING.md). `BF16SCOPE_TEST_OPTIMIZED`, which `ci/long` sets, leaves a client as users have it.
+pub fn quick(client: Client) -> Client {
+    let named = std::env::var("BF16SCOPE_TEST_DEVICE").is_ok_and(|name| name != "cpu");
+    if named || std::env::var_os("BF16SCOPE_TEST_OPTIMIZED").is_some() {
+        return client;
+    }
+    client.with_flags([("xla_backend_optimization_level".to_string(), OptionValue::Int(0))])
 }
 
 /// Programs that a client of the tests keeps.

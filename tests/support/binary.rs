@@ -21,16 +21,24 @@ pub fn bf16scope(args: &[&str]) -> Command {
 pub fn started_by(launcher: &[&str], args: &[&str]) -> Command {
     let mut words = [launcher, &[env!("CARGO_BIN_EXE_bf16scope")], args].concat();
     let device = device();
-    let names_it = device != "cpu" && args.first().is_some_and(|subcommand| RUNNING.contains(subcommand));
-    if names_it {
-        words.extend(["--device", &device]);
-    }
+    let runs = args.first().is_some_and(|subcommand| RUNNING.contains(subcommand));
+    let flag = match (runs, device == "cpu") {
+        (false, _) => None,
+        // As the tests' own clients compile (`quick` in tests/run).
+        (true, true) => {
+            std::env::var_os("BF16SCOPE_TEST_OPTIMIZED").is_none().then_some("--xla_backend_optimization_level=0")
+        }
+        (true, false) => {
+            words.extend(["--device", &device]);
+            // On xla-rs excess precision is the process's, and the option must agree with it.
+            args.contains(&"--allow-excess-precision").then_some("--xla_allow_excess_precision=true")
+        }
+    };
     let mut command = Command::new(words[0]);
     command.args(&words[1..]);
-    // On xla-rs excess precision is the process's, and the option must agree with it.
-    if names_it && args.contains(&"--allow-excess-precision") {
+    if let Some(flag) = flag {
         let flags = std::env::var("XLA_FLAGS").unwrap_or_default();
-        command.env("XLA_FLAGS", format!("{flags} --xla_allow_excess_precision=true"));
+        command.env("XLA_FLAGS", format!("{flags} {flag}"));
     }
     // XLA's library, where one is linked, otherwise says on standard error that it was loaded.
     command.env("TF_ENABLE_ONEDNN_OPTS", "0");

@@ -1,5 +1,6 @@
 //! What the verifier accepts, XLA's compiler for the CPU accepts; and what XLA made, the verifier accepts.
 
+use crate::run::quick;
 use crate::verify::build::*;
 use crate::verify::corruption::numbers;
 use bf16scope::hlo::ops::*;
@@ -299,7 +300,7 @@ fn all_reduce(to_apply: CompId) -> Op {
     Op::AllReduce(Box::new(all_reduce))
 }
 
-static CLIENT: LazyLock<Client> = LazyLock::new(|| Client::cpu().unwrap());
+static CLIENT: LazyLock<Client> = LazyLock::new(|| quick(Client::cpu().unwrap()));
 
 /// Whether this module's dtypes keep XLA from compiling it here: it rounds to floats of 16 bits and fewer, other than
 /// bf16, with F16C.
