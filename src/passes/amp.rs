@@ -15,6 +15,7 @@ use crate::hlo::{Module, VerifyErrors, verify};
 
 mod frame;
 mod graph;
+mod logits;
 mod narrow;
 mod paint;
 mod policy;

@@ -166,7 +166,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         }
         let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
         let op = self.op(id);
-        let is_rounded = node.is_some_and(|node| self.painted.rule[node as usize] == Rule::Rounded);
+        let is_rounded =
+            node.is_some_and(|node| matches!(self.painted.rule[node as usize], Rule::Rounded | Rule::Logits));
         let gives_f32 = node.is_some_and(|node| self.graph.node(node).gives_f32);
         let low = self.shape(id);
         let shape = if is_rounded || gives_f32 { original.shape.clone() } else { low.clone() };

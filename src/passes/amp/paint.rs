@@ -17,14 +17,16 @@
 //!    narrow already (the cast back moves down, unless that makes it larger).
 //! 6. `tables` finds what becomes of tables with narrow rows, unless the policy keeps them: sums of rows are lowered, and
 //!    lookups marked.
+//! 7. `logits` finds logits that are larger than any parameter, unless the policy keeps them: they are rounded, and the
+//!    sum that is their bias's gradient is lowered. What reads them reads f32 as before.
 //!
 //! This is the order of TensorFlow's `auto_mixed_precision`, except for step 3, which TensorFlow does not need because
 //! it denies loss and optimizer ops outright, the second half of step 4, and step 5, where it lowers whatever is connected.
 
 use super::graph::{Graph, Kind, Node, NodeId, ValueId};
 use super::policy::{Accumulate, Boundary, Classes, Policy, Reach};
-use super::tables;
 use super::unstored::{Unstored, unstored};
+use super::{logits, tables};
 use crate::hlo::Op;
 use crate::hlo::ops::precision::Class;
 
@@ -53,6 +55,10 @@ pub(super) enum Rule {
     OutOfReach,
     /// It looks up rows of a table whose rows are narrow, behind a barrier.
     Lookup,
+    /// It gives logits that are larger than any parameter, in f32, and rounds them once for all that read them.
+    Logits,
+    /// It sums the gradient of such logits over all rows.
+    Bias,
     /// It adds narrow rows, which are bf16 already, to zeros.
     Rows,
     /// All that read it read the narrow dtype.
@@ -135,6 +141,9 @@ pub(super) fn paint(graph: &Graph<'_>, policy: &Policy, kind: RegionKind) -> Pai
         painter.lower_clear();
         if policy.tables == Boundary::Lower {
             painter.tables();
+        }
+        if policy.logits == Boundary::Lower {
+            painter.logits();
         }
     }
     painter.out
@@ -358,6 +367,18 @@ impl Painter<'_> {
             if !changed {
                 return;
             }
+        }
+    }
+
+    /// Step 7, after all others, as no lookup is lowered for it.
+    fn logits(&mut self) {
+        let classes = Classes::new(self.policy, self.graph.module);
+        for found in logits::logits(self.graph, &self.out, &classes, self.kind) {
+            self.out.rule[found.add as usize] = Rule::Logits;
+            self.lower_results(found.add);
+            self.out.low[found.sum as usize] = true;
+            self.out.rule[found.sum as usize] = Rule::Bias;
+            self.lower_results(found.sum);
         }
     }
 

@@ -20,6 +20,7 @@
 //! reach: between           # none, dots, between, all: which ops of class infer are lowered
 //! deny_spreads: false      # whether what is computed from a denied op stays f32
 //! unstored: keep           # or lower: values between two that are stored, which a fusion holds in registers
+//! logits: lower            # or keep: logits larger than any parameter are f32, and so is the gradient of their bias
 //! tables: lower            # or keep: gradients of tables with narrow rows are f32, and lookups read the table as it is
 //! ```
 
@@ -69,6 +70,9 @@ pub struct Policy {
     /// Whether values of ops of class infer that need not be stored may be lowered: what applies statistics, and what a
     /// single op reads that computes in f32.
     pub unstored: Boundary,
+    /// Whether logits that are larger than any parameter are rounded to bf16, and the gradient of their bias is summed in
+    /// it, as in a network written for bf16.
+    pub logits: Boundary,
     /// Whether what a TPU's compiler copies of tables whose rows are narrower than its tiles is made small: sums of rows
     /// in bf16, lookups behind a barrier.
     pub tables: Boundary,
@@ -163,6 +167,7 @@ impl Default for Policy {
             reach: Reach::Between,
             deny_spreads: false,
             unstored: Boundary::Keep,
+            logits: Boundary::Lower,
             tables: Boundary::Lower,
         }
     }
@@ -254,6 +259,7 @@ pub struct PolicyDocument {
     reach: Option<Reach>,
     deny_spreads: Option<bool>,
     unstored: Option<Boundary>,
+    logits: Option<Boundary>,
     tables: Option<Boundary>,
 }
 
@@ -291,6 +297,7 @@ impl TryFrom<PolicyDocument> for Policy {
             reach: document.reach.unwrap_or(base.reach),
             deny_spreads: document.deny_spreads.unwrap_or(base.deny_spreads),
             unstored: document.unstored.unwrap_or(base.unstored),
+            logits: document.logits.unwrap_or(base.logits),
             tables: document.tables.unwrap_or(base.tables),
         };
         policy.check()?;

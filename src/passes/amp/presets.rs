@@ -44,6 +44,7 @@ fn preset(name: &str) -> Result<Policy, PolicyError> {
             island: strings(&["reduce:add", "reduce-window:add", "reduce:multiply"]),
             deny_spreads: true,
             unstored: Boundary::Lower,
+            logits: Boundary::Keep,
             tables: Boundary::Keep,
             ..default
         },

@@ -214,6 +214,13 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
                          barrier, so that a copy for it is not kept"
                 .to_string()
         }
+        Rule::Logits => {
+            "it gives logits, more than any parameter has numbers; it computes in f32 and rounds, once, what is stored"
+                .to_string()
+        }
+        Rule::Bias => {
+            "it sums over all rows what a product reads rounded, as the gradient of such logits' bias".to_string()
+        }
         Rule::Rows => {
             "it adds rows that are rounded already and narrower than a tile, and no more than the table has".to_string()
         }

@@ -2,6 +2,7 @@
 
 mod decisions;
 mod foreign;
+mod logits;
 pub mod oracle;
 
 mod partitioned;

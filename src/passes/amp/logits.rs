@@ -1,0 +1,89 @@
+//! Logits that are larger than any parameter, as those of a language model's words.
+//!
+//! They are a product plus a bias, and the loss reads them: it reduces them, and looks up one of each row. So they belong
+//! to the loss, and would be f32 as it is, and so would the sum over all rows that is the bias's gradient. A network that
+//! was written for bf16 rounds both, since it casts to f32 behind its last layer.
+//!
+//! For a TPU that decides when the compiler makes the array of f32 that the loss looks up, the largest of the program:
+//! beside all that is kept for the backward pass, or behind it. It does the second only where logits and sum are as in a
+//! network written for bf16 (benches/tpu/policy.md has what else was tried). So both are rounded here, where there is such
+//! a sum, and no number is further from f32's than in that form. What is looked up is f32 still.
+
+use super::graph::{Graph, Kind, Node, NodeId, ValueId};
+use super::paint::{Painted, RegionKind, Rule};
+use super::policy::{Because, Classes};
+use crate::hlo::ops::decisions::list_names;
+use crate::hlo::ops::precision::{Class, DeviceSum};
+use crate::hlo::{DType, Op};
+
+/// What is rounded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Logits {
+    /// The op that adds the bias: what it gives is rounded.
+    pub add: NodeId,
+    /// The sum that is the bias's gradient: computed in the narrow dtype.
+    pub sum: NodeId,
+}
+
+/// All logits of a region that are rounded.
+pub(super) fn logits(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>, kind: RegionKind) -> Vec<Logits> {
+    // In f16 a sum over a batch may be infinite.
+    if kind != RegionKind::Entry || graph.low != DType::BF16 {
+        return Vec::new();
+    }
+    let parameters = graph.nodes.iter().filter(|node| node.kind == Kind::Parameter);
+    let largest = parameters.flat_map(Node::results).map(|value| graph.value(value).n_elements).max().unwrap_or(0);
+    let found = (0..graph.nodes.len() as NodeId).filter_map(|add| {
+        let bias = bias_of(graph, painted, add)?;
+        let made = graph.node(add).first_result;
+        let is_looked_up = graph.users[made as usize].iter().any(|&user| {
+            let of = graph.node(user);
+            of.kind == Kind::Op(Class::Clear) && matches!(graph.instr(of).op, Op::Gather(_)) && of.operands[0] == made
+        });
+        let n_elements = graph.value(made).n_elements;
+        if n_elements <= largest || !is_looked_up {
+            return None;
+        }
+        let is_sum = |&node: &NodeId| is_sum_of(graph, painted, classes, node, [n_elements, bias]);
+        Some(Logits { add, sum: (add..graph.nodes.len() as NodeId).find(is_sum)? })
+    });
+    found.collect()
+}
+
+/// Of an op that adds a bias to a product, and that the loss reads, how many numbers the bias has.
+fn bias_of(graph: &Graph<'_>, painted: &Painted, add: NodeId) -> Option<i64> {
+    let of = graph.node(add);
+    let &[left, right] = &of.operands[..] else { return None };
+    let is_add = painted.rule[add as usize] == Rule::Loss
+        && list_names(graph.module, &graph.instr(of).op).iter().any(|name| name == "add");
+    let is_product = |value: ValueId| painted.rule[graph.producer(value) as usize] == Rule::Allowed;
+    let bias = match (is_product(left), is_product(right)) {
+        (true, false) => right,
+        (false, true) => left,
+        _ => return None,
+    };
+    let mut value = bias;
+    loop {
+        let maker = graph.node(graph.producer(value));
+        match (&maker.kind, &maker.operands[..]) {
+            (Kind::Parameter, _) => return Some(graph.value(value).n_elements).filter(|_| is_add),
+            (Kind::Op(Class::Clear), &[operand]) => value = operand,
+            _ => return None,
+        }
+    }
+}
+
+/// Whether a node sums so many numbers, which a product reads too, to so many.
+fn is_sum_of(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>, node: NodeId, [from, to]: [i64; 2]) -> bool {
+    let of = graph.node(node);
+    let instr = graph.instr(of);
+    let Some(&summed) = of.operands.first() else { return false };
+    matches!(of.kind, Kind::Op(Class::Deny { .. }))
+        && of.because == Because::Op
+        && of.operands.len() == 2
+        && list_names(graph.module, &instr.op).iter().any(|name| name == "reduce:add")
+        && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
+        && graph.value(summed).n_elements == from
+        && graph.value(of.first_result).n_elements == to
+        && graph.users[summed as usize].iter().any(|&user| painted.rule[user as usize] == Rule::Allowed)
+}

@@ -1,0 +1,132 @@
+//! Logits that are larger than any parameter: which are rounded, and with them the sum that is their bias's gradient.
+
+use super::oracle::run;
+use bf16scope::hlo::{DType, Module, text};
+use bf16scope::passes::amp::{self, Boundary, LowDType, Policy};
+use expect_test::expect;
+
+/// A step of `n` rows: a product and a bias make logits of 16 words, the loss looks up one of each row, and the bias's
+/// gradient is the sum over all rows of what a second product reads.
+fn step(n: i64, bias: &str) -> Module {
+    let source = format!(
+        "HloModule step
+
+add {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT sum = f32[] add(a, b)
+}}
+
+ENTRY main {{
+  x = f32[{n},8] parameter(0)
+  kernel = f32[8,16] parameter(1)
+  bias = f32[16] parameter(2)
+  words = s32[{n},1] parameter(3)
+  product = f32[{n},16] dot(x, kernel), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  biases = f32[{n},16] broadcast(bias), dimensions={{1}}
+  logits = f32[{n},16] add(product, biases)
+  looked_up = f32[{n},1] gather(logits, words), offset_dims={{}}, collapsed_slice_dims={{1}}, start_index_map={{1}}, operand_batching_dims={{0}}, start_indices_batching_dims={{0}}, index_vector_dim=2, slice_sizes={{1,1}}
+  zero = f32[] constant(0)
+  exponentials = f32[{n},16] exponential(logits)
+  sums = f32[{n}] reduce(exponentials, zero), dimensions={{1}}, to_apply=add
+  logarithms = f32[{n}] log(sums)
+  all = f32[] reduce(logarithms, zero), dimensions={{0}}, to_apply=add
+  found = f32[] reduce(looked_up, zero), dimensions={{0,1}}, to_apply=add
+  loss = f32[] subtract(all, found)
+  each = f32[{n},16] broadcast(sums), dimensions={{0}}
+  gradients = f32[{n},16] divide(exponentials, each)
+  of_kernel = f32[8,16] dot(x, gradients), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  new_kernel = f32[8,16] subtract(kernel, of_kernel)
+{bias}
+  ROOT results = (f32[], f32[8,16], f32[16]) tuple(loss, new_kernel, new_bias)
+}}
+"
+    );
+    text::parse(&source, "step.hlo").unwrap_or_else(|error| panic!("{error}"))
+}
+
+const SUM: &str = "  of_bias = f32[16] reduce(gradients, zero), dimensions={0}, to_apply=add
+  new_bias = f32[16] subtract(bias, of_bias)";
+
+fn lowered(module: &Module, policy: &Policy) -> Module {
+    amp::run(module, policy).unwrap_or_else(|error| panic!("{error}")).0
+}
+
+/// Whether logits are rounded before they are reduced, and in which dtype the bias's gradient is summed.
+fn found(module: &Module) -> (bool, Option<DType>) {
+    let entry = module.entry();
+    let of = |name: &str| entry.instructions.iter().find(|instr| instr.name == name);
+    let looked_up = of("looked_up").unwrap();
+    assert_eq!(looked_up.shape.dtype(), Some(DType::F32), "what is looked up is f32 in any case");
+    let read = entry.instr(of("exponentials").unwrap().operands[0]);
+    let is_rounded = read.name != "logits";
+    assert_eq!(entry.instr(looked_up.operands[0]).name == "logits", !is_rounded);
+    (is_rounded, of("of_bias").and_then(|sum| sum.shape.dtype()))
+}
+
+#[test]
+fn logits_larger_than_parameters_are_rounded_and_their_bias_summed_so() {
+    let module = step(32, SUM);
+    for name in ["default", "bf16_scope"] {
+        let (lowered, report) = amp::run(&module, &Policy::preset(name).unwrap()).unwrap();
+        assert_eq!(found(&lowered), (true, Some(DType::BF16)), "{name}");
+        let said =
+            |name: &str| report.decisions.iter().find(|decision| decision.instruction == name).unwrap().rule.clone();
+        expect![
+            "it gives logits, more than any parameter has numbers; it computes in f32 and rounds, once, what is stored"
+        ]
+        .assert_eq(&said("logits"));
+        expect!["it sums over all rows what a product reads rounded, as the gradient of such logits' bias"]
+            .assert_eq(&said("of_bias"));
+    }
+}
+
+/// Not those that a parameter is as large as, not without a sum for a bias, not in f16, not where the policy keeps them.
+#[test]
+fn other_logits_stay_f32() {
+    let default = Policy::default();
+    assert_eq!(found(&lowered(&step(8, SUM), &default)), (false, Some(DType::F32)));
+    let alone = "  of_bias = f32[] constant(1)\n  new_bias = f32[16] negate(bias)";
+    assert!(!found(&lowered(&step(32, alone), &default)).0);
+    let module = step(32, SUM);
+    let keep = Policy { logits: Boundary::Keep, ..default.clone() };
+    let f16 = Policy { dtype: LowDType::F16, ..default.clone() };
+    let island = Policy { island: vec!["reduce:add".to_string()], ..default };
+    for policy in [&keep, &f16, &island, &Policy::preset("tf_amp").unwrap()] {
+        assert_eq!(found(&lowered(&module, policy)), (false, Some(DType::F32)));
+    }
+}
+
+/// The same bits as the step with both roundings written by hand.
+#[test]
+fn logits_are_rounded_as_by_hand() {
+    let module = step(32, SUM);
+    let kept = lowered(&module, &Policy { logits: Boundary::Keep, ..Policy::default() });
+    let source = text::print(&kept, &text::PrintOptions::default());
+    let by_hand = source
+        .replacen("  logits = f32[32,16]{1,0} add(", "  wide = f32[32,16]{1,0} add(", 1)
+        .replacen(
+            "  looked_up =",
+            "  rounded = bf16[32,16]{1,0} convert(wide)\n  logits = f32[32,16]{1,0} convert(rounded)\n  looked_up =",
+            1,
+        )
+        .replacen(
+            "  of_bias = f32[16]{0} reduce(gradients, zero)",
+            "  first = bf16[32,16]{1,0} convert(gradients)\n  zero_bf16 = bf16[] constant(0)\n  sum_bf16 = bf16[16]{0} \
+             reduce(first, zero_bf16), dimensions={0}, to_apply=add_bf16\n  of_bias = f32[16]{0} convert(sum_bf16)\n  \
+             unused = f32[16]{0} reduce(gradients, zero)",
+            1,
+        )
+        .replacen(
+            "add {",
+            "add_bf16 {\n  p = bf16[] parameter(0)\n  q = bf16[] parameter(1)\n  ROOT r = bf16[] add(p, q)\n}\n\nadd {",
+            1,
+        );
+    let by_hand = text::parse(&by_hand, "by_hand.hlo").unwrap_or_else(|error| panic!("{error}\n{by_hand}"));
+    let floats = |n: usize| (0..n).flat_map(|i| ((i * 37 % 101) as f32 / 101.0 - 0.5).to_le_bytes()).collect();
+    let words = (0..32i32).flat_map(|i| (i * i % 16).to_le_bytes()).collect();
+    let arguments: Vec<Vec<u8>> = vec![floats(32 * 8), floats(8 * 16), floats(16), words];
+    let rounded = run(&lowered(&module, &Policy::default()), &arguments);
+    assert_eq!(rounded, run(&by_hand, &arguments));
+    assert_ne!(rounded, run(&kept, &arguments));
+}
