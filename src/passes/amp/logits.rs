@@ -8,6 +8,9 @@
 //! beside all that is kept for the backward pass, or behind it. It does the second only where logits and sum are as in a
 //! network written for bf16 (benches/tpu/policy.md has what else was tried). So both are rounded here, where there is such
 //! a sum, and no number is further from f32's than in that form. What is looked up is f32 still.
+//!
+//! But not where a loop reads what is computed from the logits, as that of a recurrent network's backward pass: all that
+//! it reads is kept until it ends, so what comes behind it is no cheaper, and logits that wait for that are kept, too.
 
 use super::graph::{Graph, Kind, Node, NodeId, ValueId};
 use super::paint::{Painted, RegionKind, Rule};
@@ -41,13 +44,24 @@ pub(super) fn logits(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>
             of.kind == Kind::Op(Class::Clear) && matches!(graph.instr(of).op, Op::Gather(_)) && of.operands[0] == made
         });
         let n_elements = graph.value(made).n_elements;
-        if n_elements <= largest || !is_looked_up {
+        if n_elements <= largest || !is_looked_up || leads_to_loop(graph, add) {
             return None;
         }
         let is_sum = |&node: &NodeId| is_sum_of(graph, painted, classes, node, [n_elements, bias]);
         Some(Logits { add, sum: (add..graph.nodes.len() as NodeId).find(is_sum)? })
     });
     found.collect()
+}
+
+/// Whether a loop reads what is computed from what a node gives.
+fn leads_to_loop(graph: &Graph<'_>, from: NodeId) -> bool {
+    let mut reached = vec![false; graph.nodes.len()];
+    reached[from as usize] = true;
+    (from..graph.nodes.len() as NodeId).any(|node| {
+        let of = graph.node(node);
+        reached[node as usize] |= of.operands.iter().any(|&value| reached[graph.producer(value) as usize]);
+        reached[node as usize] && matches!(graph.instr(of).op, Op::While { .. })
+    })
 }
 
 /// Of an op that adds a bias to a product, and that the loss reads, how many numbers the bias has.

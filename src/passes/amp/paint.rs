@@ -17,8 +17,9 @@
 //!    narrow already (the cast back moves down, unless that makes it larger).
 //! 6. `tables` finds what becomes of tables with narrow rows, unless the policy keeps them: sums of rows are lowered, and
 //!    lookups marked.
-//! 7. `logits` finds logits that are larger than any parameter, unless the policy keeps them: they are rounded, and the
-//!    sum that is their bias's gradient is lowered. What reads them reads f32 as before.
+//! 7. `logits` finds logits that are larger than any parameter, unless the policy keeps them or a loop reads their
+//!    gradient: they are rounded, and the sum that is their bias's gradient is lowered. What reads them reads f32 as
+//!    before.
 //!
 //! This is the order of TensorFlow's `auto_mixed_precision`, except for step 3, which TensorFlow does not need because
 //! it denies loss and optimizer ops outright, the second half of step 4, and step 5, where it lowers whatever is connected.

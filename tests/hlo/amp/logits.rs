@@ -17,6 +17,15 @@ add {{
   ROOT sum = f32[] add(a, b)
 }}
 
+never {{
+  carried = f32[16] parameter(0)
+  ROOT is = pred[] constant(false)
+}}
+
+same {{
+  ROOT carried = f32[16] parameter(0)
+}}
+
 ENTRY main {{
   x = f32[{n},8] parameter(0)
   kernel = f32[8,16] parameter(1)
@@ -88,6 +97,10 @@ fn other_logits_stay_f32() {
     assert_eq!(found(&lowered(&step(8, SUM), &default)), (false, Some(DType::F32)));
     let alone = "  of_bias = f32[] constant(1)\n  new_bias = f32[16] negate(bias)";
     assert!(!found(&lowered(&step(32, alone), &default)).0);
+    // A loop reads what is computed from them.
+    let in_a_loop = "  of_bias = f32[16] reduce(gradients, zero), dimensions={0}, to_apply=add
+  new_bias = f32[16] while(of_bias), condition=never, body=same";
+    assert_eq!(found(&lowered(&step(32, in_a_loop), &default)), (false, Some(DType::F32)));
     let module = step(32, SUM);
     let keep = Policy { logits: Boundary::Keep, ..default.clone() };
     let f16 = Policy { dtype: LowDType::F16, ..default.clone() };
