@@ -33,7 +33,7 @@ fn decimal(text: &str) -> Decimal {
 
 /// The bits after each step, as the CPU plugin computes them: the weight stays on the device.
 fn through_pjrt(dtype: DType, start: u64, update: u64) -> Vec<u64> {
-    let client = run::client();
+    let client = run::optimized_client();
     let executable = client.compile(&addition(dtype), &CompileOptions::default()).unwrap();
     let n_bytes = dtype.n_bytes();
     let buffer = |bits: u64| client.buffer_from_host(&bits.to_le_bytes()[..n_bytes], dtype, &[], 0).unwrap();

@@ -17,8 +17,14 @@ pub fn client() -> &'static Client {
     CLIENT.get_or_init(|| quick(own_client()).keeping(KEPT))
 }
 
-/// This client, whose programs XLA compiles for a CPU without LLVM's optimizations: in half the time, to the same bits
-/// (docs/TESTING.md). `BF16SCOPE_TEST_OPTIMIZED`, which `ci/long` sets, leaves a client as users have it.
+/// The same for what runs longer than it is compiled, such as a whole training: its programs are optimized.
+pub fn optimized_client() -> &'static Client {
+    static CLIENT: OnceLock<Client> = OnceLock::new();
+    CLIENT.get_or_init(|| own_client().keeping(KEPT))
+}
+
+/// This client, whose programs XLA compiles for a CPU without LLVM's optimizations, in half the time (docs/TESTING.md).
+/// `BF16SCOPE_TEST_OPTIMIZED`, which `ci/long` sets, leaves a client as users have it.
 pub fn quick(client: Client) -> Client {
     let named = std::env::var("BF16SCOPE_TEST_DEVICE").is_ok_and(|name| name != "cpu");
     if named || std::env::var_os("BF16SCOPE_TEST_OPTIMIZED").is_some() {

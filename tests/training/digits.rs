@@ -39,7 +39,7 @@ pub fn recipe(n_epochs: u32) -> Experiment {
 
 /// The accuracy on the test digits that so many epochs end with.
 pub fn accuracy(spec: Spec, n_epochs: u32) -> f64 {
-    let mut session = Session::new(run::client(), spec).unwrap();
+    let mut session = Session::new(run::optimized_client(), spec).unwrap();
     let plan = Plan::new(u64::from(n_epochs), None);
     let summary = train(&mut session, digits().data(), &plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
     assert_eq!(summary.epochs.len() as u32, n_epochs);

@@ -131,10 +131,10 @@ fn the_same_run_gives_the_same_weights_and_another_seed_others() {
         finish(&mut session, &Plan::new(1, None)).unwrap();
         session.state().unwrap()
     };
-    let once = state(client(), 3);
+    let once = state(run::optimized_client(), 3);
     // Compiled again, too.
     assert_same_bits(&once, &state(&run::own_client(), 3));
-    assert_ne!(once, state(client(), 4));
+    assert_ne!(once, state(run::optimized_client(), 4));
 }
 
 #[test]

@@ -47,7 +47,7 @@ const MATCHING: &str = "{kind: matching, features: 32}";
 
 /// A metric of the test drawings after some epochs of training.
 fn learnt(loss: &str, precision: Precision, n_epochs: u64, metric: &str) -> f64 {
-    let mut session = Session::new(run::client(), spec(loss, precision)).unwrap();
+    let mut session = Session::new(run::optimized_client(), spec(loss, precision)).unwrap();
     let plan = Plan::new(n_epochs, None);
     let stop = AtomicBool::new(false);
     let summary = bf16scope::train::run(&mut session, drawings().data(), &plan, &stop, &mut |_| {}).unwrap();
