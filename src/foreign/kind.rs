@@ -38,6 +38,9 @@ const FROM_TENSORFLOW: &str = "from TensorFlow, write a program with `open(\"ste
      jit_compile=True).experimental_get_compiler_ir(*args)(stage=\"hlo_serialized\"))`";
 const FROM_KERAS: &str = "load it, and write a program with `f = tf.function(keras.saving.load_model(FILE), jit_compile=True); \
      open(\"model.hlo.pb\", \"wb\").write(f.experimental_get_compiler_ir(x)(stage=\"hlo_serialized\"))`";
+const FROM_H5: &str = "make its model, `model.load_weights(FILE)` where it holds weights alone (.weights.h5), else \
+     `model = keras.saving.load_model(FILE)`; then write a program with `f = tf.function(model, jit_compile=True); \
+     open(\"model.hlo.pb\", \"wb\").write(f.experimental_get_compiler_ir(x)(stage=\"hlo_serialized\"))`";
 const FROM_SAVED_MODEL: &str = "load it, and write a program with `m = tf.saved_model.load(FOLDER); \
      f = m.signatures[\"serving_default\"]; g = tf.function(lambda **xs: f(**xs), jit_compile=True); \
      open(\"model.hlo.pb\", \"wb\").write(g.experimental_get_compiler_ir(**xs)(stage=\"hlo_serialized\"))`";
@@ -57,7 +60,7 @@ const TORCH_EXPORT: Other = Other { what: "a program of torch.export (.pt2)", ex
 const TORCH_WEIGHTS: Other = Other { what: "weights of PyTorch (torch.save)", export: FROM_TORCH };
 const PICKLE: Other = Other { what: "a pickle, as older PyTorch saves weights", export: FROM_TORCH };
 const KERAS: Other = Other { what: "a Keras model", export: FROM_KERAS };
-const HDF5: Other = Other { what: "an HDF5 file, as Keras's .h5", export: FROM_KERAS };
+const HDF5: Other = Other { what: "an HDF5 file, as Keras's .h5", export: FROM_H5 };
 const GGUF: Other = Other { what: "weights in GGUF, without a program", export: FROM_JAX };
 const SAFETENSORS: Other = Other { what: "weights in safetensors, without a program", export: FROM_JAX };
 const NPZ: Other = Other { what: "arrays in an .npz archive, without a program", export: FROM_JAX };
