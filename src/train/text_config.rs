@@ -65,6 +65,17 @@ impl DataConfig {
         if let Some((option, measured, expected)) = fault(tokens, self.jsonl.is_some()) {
             return wrong(&["tokens", option], &measured, expected);
         }
+        let array = |feature: &Feature| self.arrays.get(&feature.name).unwrap_or(&feature.name).clone();
+        let read = features.iter().find(|feature| array(feature) == "tokens").map(|feature| &feature.dims[..]);
+        let lengths = [("window", tokens.window), ("pack", tokens.pack), ("max_length", tokens.max_length)];
+        let made = lengths.into_iter().find_map(|(option, length)| Some((option, length?)));
+        if let (Some(&[read]), Some((option, Length(made)))) = (read, made)
+            && u64::try_from(read).is_ok_and(|read| read != made)
+        {
+            let expected =
+                format!("`{option}: {read}`, as many tokens as the model reads, or a model that reads {made}");
+            return wrong(&["tokens", option], &format!("`{option}: {made}`"), &expected);
+        }
         let tokenizer = tokenizer(path, tokens)?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let examples = |text: Option<&Patterns>, jsonl: Option<&Patterns>| {

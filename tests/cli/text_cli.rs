@@ -88,6 +88,11 @@ fn experiments_over_text_that_are_not_right_show_the_line() {
         ),
         (
             "vocabulary: 256",
+            "tokenizer: bytes, window: 8",
+            "`data` has `window: 8`, expected `window: 16`, as many tokens as the model reads, or a model that reads 8",
+        ),
+        (
+            "vocabulary: 256",
             "tokenizer: bytes, window: 16, stride: 17",
             "`data` has `stride: 17`, expected `window` at most",
         ),
