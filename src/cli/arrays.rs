@@ -301,7 +301,10 @@ fn accepted(dtype: DType) -> Vec<(char, usize)> {
 fn check_type(parameter: &Parameter, position: usize, name: &str, path: &str, header: &Header) -> anyhow::Result<()> {
     let expected = &parameter.shape;
     let dtype = expected.dtype;
-    let help = if !accepted(dtype).contains(&(header.kind, header.width)) {
+    let is_taken = accepted(dtype).contains(&(header.kind, header.width));
+    let help = if !is_taken && header.dims != expected.dims {
+        "neither dtype nor dims are the parameter's: is an array before it one too many, or one left out?".to_string()
+    } else if !is_taken {
         let (kind, width) = accepted(dtype)[0];
         format!("convert it with .astype('{kind}{width}')")
     } else if header.dims == expected.dims {

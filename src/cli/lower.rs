@@ -55,6 +55,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     emit::check_names(&[("-o", Some(&args.output)), ("--report", args.report.as_deref())], &[])?;
     emit::check_names(&[("--report", args.report.as_deref())], &[Some(&args.module)])?;
     let module = module_file::load(&args.module)?;
+    if module.is_scheduled {
+        tracing::warn!(
+            "{} is what a compiler has made (is_scheduled=true): what is inside its fusions stays as it is; lower the \
+             module before optimization, such as lowered.as_text()",
+            args.module.display()
+        );
+    }
     let _span = tracing::info_span!("lower").entered();
     let lowered = amp::run(&module, &policy);
     let (lowered, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;

@@ -79,6 +79,20 @@ impl Place {
     }
 }
 
+/// Inside its fusions nothing is lowered, so whoever lowers what `compiled.as_text()` gave has gained little.
+#[test]
+fn a_module_that_a_compiler_has_made_is_told() {
+    let place = Place::new();
+    place.write("made.txt", &MODULE.replacen("HloModule net", "HloModule net, is_scheduled=true", 1));
+    let output = place.run(&["lower", "made.txt", "-o", "lowered.txt"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.success() && said.contains("made.txt is what a compiler has made (is_scheduled=true)"),
+        "{said}"
+    );
+    assert!(!String::from_utf8(place.run(&["lower", "net.txt", "-o", "n.txt"]).stderr).unwrap().contains("compiler"));
+}
+
 fn oracle(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }

@@ -408,6 +408,11 @@ fn wrong_arrays_are_said_by_parameter() {
         "bf16scope: bad.npz: parameter 2 (`labels`) is given `labels`, which is f32[2], expected s32[2]\n\
          help: convert it with .astype('i4')\n"
     );
+    assert_eq!(
+        complaint(&[("in0", x.clone()), ("in1", scale.clone()), ("in2", x.clone())]),
+        "bf16scope: bad.npz: parameter 2 (`labels`) is given `in2`, which is f32[2,3], expected s32[2]\n\
+         help: neither dtype nor dims are the parameter's: is an array before it one too many, or one left out?\n"
+    );
     let flat = ArrayD::<f32>::zeros(vec![6]);
     assert_eq!(
         complaint(&[("in0", flat), ("scale", scale.clone()), ("labels", scale.clone())]),
