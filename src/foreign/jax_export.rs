@@ -1,11 +1,12 @@
 //! The file that `jax.export` serializes: a FlatBuffer around a portable artifact.
 //!
-//! Only the program and the number of devices are read; every offset is checked against the file.
+//! Only the program, its platforms and the number of devices are read; every offset is checked against the file.
 //!
 //! Source: the FlatBuffers binary format; the table `Exported` of jax 0.10's `jax/_src/export/serialization.py`.
 
 /// Places in the table's vtable, in bytes: its two sizes, then one u16 per field.
 const FIELD_N_DEVICES_SHORT: usize = 16;
+const FIELD_PLATFORMS: usize = 22;
 const FIELD_MODULE: usize = 30;
 const FIELD_N_DEVICES: usize = 40;
 
@@ -18,7 +19,12 @@ pub(super) struct Exported<'a> {
     pub(super) module: &'a [u8],
     /// How many devices it is for.
     pub(super) n_devices: u64,
+    /// What it is lowered for: `cpu`. Where there are several, the program's first parameter says which by number.
+    pub(super) platforms: Vec<String>,
 }
+
+/// Platforms that are read at most; JAX has four.
+const MAX_PLATFORMS: usize = 16;
 
 /// Reads the parts; `None` for another file, or a damaged one.
 pub(super) fn read(bytes: &[u8]) -> Option<Exported<'_>> {
@@ -41,7 +47,21 @@ pub(super) fn read(bytes: &[u8]) -> Option<Exported<'_>> {
     let long = field(FIELD_N_DEVICES).and_then(|at| u32_at(bytes, at));
     let short = || field(FIELD_N_DEVICES_SHORT).and_then(|at| u16_at(bytes, at)).map(usize::from);
     let n_devices = long.filter(|&n| n > 0).or_else(short).unwrap_or(1);
-    Some(Exported { module, n_devices: n_devices as u64 })
+    let platforms = field(FIELD_PLATFORMS).and_then(|at| strings(bytes, at)).unwrap_or_default();
+    Some(Exported { module, n_devices: n_devices as u64, platforms })
+}
+
+/// The strings of the vector that is named here.
+fn strings(bytes: &[u8], place: usize) -> Option<Vec<String>> {
+    let vector = place.checked_add(u32_at(bytes, place)?)?;
+    let string = |idx: usize| {
+        let place = vector.checked_add(4 + 4 * idx)?;
+        let string = place.checked_add(u32_at(bytes, place)?)?;
+        let start = string.checked_add(4)?;
+        let text = bytes.get(start..start.checked_add(u32_at(bytes, string)?)?)?;
+        Some(std::str::from_utf8(text).ok()?.to_string())
+    };
+    (0..u32_at(bytes, vector)?.min(MAX_PLATFORMS)).map(string).collect()
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
@@ -62,7 +82,10 @@ mod tests {
     fn a_file_of_jax_gives_its_program() {
         let exported = read(EXPORTED).unwrap();
         assert_eq!((&exported.module[..4], exported.n_devices), (BYTECODE, 1));
+        assert_eq!(exported.platforms, ["cpu"]);
         assert_eq!(read(include_bytes!("../../tests/data/stablehlo/sharded.jax")).unwrap().n_devices, 8);
+        let several = read(include_bytes!("../../tests/data/stablehlo/platforms.jax")).unwrap();
+        assert_eq!(several.platforms, ["cpu", "tpu"]);
     }
 
     #[test]

@@ -32,6 +32,16 @@ pub fn read(bytes: &[u8], name: &str, setup: &Setup, spec: &ChildSpec) -> Result
         Kind::JaxExport => Some(jax_export::read(bytes).ok_or(ForeignError::Damaged { name: name.to_string() })?),
         _ => None,
     };
+    if let Some(platforms) = exported.as_ref().map(|exported| &exported.platforms).filter(|them| them.len() > 1) {
+        let numbered: Vec<String> =
+            platforms.iter().enumerate().map(|(idx, name)| format!("{idx} for {name}")).collect();
+        tracing::warn!(
+            "{name} was exported for several platforms: its first parameter says on which it runs ({}), and the function's \
+             own follow; with `platforms=[\"{}\"]` it has only those, and lowers better",
+            numbered.join(", "),
+            platforms[platforms.len() - 1]
+        );
+    }
     if let Some(module) = read_here(bytes, name) {
         return Ok(module);
     }

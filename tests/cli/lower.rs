@@ -93,6 +93,16 @@ fn a_module_that_a_compiler_has_made_is_told() {
     assert!(!String::from_utf8(place.run(&["lower", "net.txt", "-o", "n.txt"]).stderr).unwrap().contains("compiler"));
 }
 
+/// Its first parameter is not the function's, and its products lie in branches.
+#[test]
+fn a_function_exported_for_several_platforms_is_told() {
+    let place = Place::new();
+    let exported = oracle("stablehlo/platforms.jax");
+    let output = place.run(&["lower", exported.to_str().unwrap(), "-o", "lowered.txt"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.contains("says on which it runs (0 for cpu, 1 for tpu)"), "{said}");
+}
+
 fn oracle(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }

@@ -4,7 +4,7 @@
     python tests/data/stablehlo/make.py
 
 Each program gives NAME.mlir (text), NAME.generic.mlir (generic form, with locations), NAME.mlirbc (bytecode),
-NAME.vhlo.mlirbc (a portable artifact), NAME.jax (jax.export's file) and NAME.hlo.pb (an HloModuleProto).
+NAME.vhlo.mlirbc (a portable artifact), NAME.jax (jax.export's file) and NAME.hlo.pb (an HloModuleProto). platforms.jax is exported for two.
 """
 
 import io
@@ -85,6 +85,8 @@ def main():
 
     jitted = jax.jit(sharded, in_shardings=(laid("batch"), laid(None, "model")), out_shardings=laid("batch"))
     write("sharded", jitted, f32(8, 16), f32(16, 4))
+    several = export.export(jax.jit(lambda x, y: jnp.tanh(x @ y)), platforms=["cpu", "tpu"])
+    (HERE / "platforms.jax").write_bytes(bytes(several(f32(4, 4), f32(4, 4)).serialize()))
 
 
 if __name__ == "__main__":
