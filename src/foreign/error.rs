@@ -83,6 +83,9 @@ impl ForeignError {
                 "this is MLIR of the dialect `{dialect}`, and StableHLO is read (with chlo, sdy and mhlo). {}",
                 kind::export_of(&dialect)
             ),
+            None if ends_at(program, &lines) => {
+                "the text ends there: the file may have been cut; write it again".to_string()
+            }
             None => match message.contains("forward incompatibility") && !program.is_ascii() {
                 true => {
                     "the file is damaged, or its StableHLO is newer than XLA's plugins here know: write it again; or \
@@ -97,6 +100,14 @@ impl ForeignError {
         };
         ForeignError::Refused { said, help }
     }
+}
+
+/// Whether the converter's first error, `-:LINE:COLUMN: …`, is in the last line of a text, which does not close it.
+fn ends_at(program: &[u8], errors: &[&str]) -> bool {
+    let Ok(text) = std::str::from_utf8(program) else { return false };
+    let line = errors.first().and_then(|error| error.strip_prefix("-:")?.split(':').next()?.parse().ok());
+    line.is_some_and(|line: usize| line >= text.trim_end().lines().count())
+        && text.matches('{').count() > text.matches('}').count()
 }
 
 impl std::fmt::Display for Other {

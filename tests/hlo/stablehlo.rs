@@ -245,6 +245,14 @@ fn what_has_no_hlo_is_said_with_its_line() {
     assert!(error.contains("help: this is MLIR of the dialect `tosa`, and StableHLO is read"), "{error}");
     let error = refused(&function("    return %a : tensor<2xf32>").replace("2xf32", "?xf32"));
     assert!(error.starts_with("m.mlir: %Arg_0.1 is f32[?]{0}, whose size is not known"), "{error}");
+    // Cut within an op, and between two.
+    let whole = function(
+        "    %0 = stablehlo.transpose %a, dims = [0] : (tensor<2xf32>) -> tensor<2xf32>\n    return %0 : tensor<2xf32>",
+    );
+    for end in ["%a,", "-> tensor<2xf32>\n    "] {
+        let error = refused(&whole[..whole.rfind(end).unwrap() + end.len()]);
+        assert!(error.contains("\nhelp: the text ends there: the file may have been cut"), "{end}: {error}");
+    }
     let error = refused("module @m {\n}\n");
     assert!(error.contains("`main`"), "{error}");
     let error = refused(&format!("module @m {{{}", "{".repeat(100_000)));
