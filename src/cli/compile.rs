@@ -190,7 +190,7 @@ pub(super) fn tuned(tuning: &Tuning, target: &Target) -> String {
     }
     match *tuning == target.tuning() {
         true => format!("tuned for {target}; with --tune none it is the program as TensorFlow writes it"),
-        false => "tuned as the file says; --tune auto is what pays on the target".to_string(),
+        false => "tuned as the file says; --tune auto is what pays off on the target".to_string(),
     }
 }
 

@@ -15,7 +15,7 @@ Examples:
   bf16scope plugins list
           what is installed, and what would be
   bf16scope plugins install
-          both plugins, now (268 MB to download, 834 MB on disk)
+          both plugins, now (201 MB to download, 727 MB on disk)
   TPU_LIBRARY_PATH=$(bf16scope plugins where tpu) other-program
           the path of a library, for other programs
 

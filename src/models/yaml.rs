@@ -376,7 +376,7 @@ impl ConfigProblem {
                 nearest(given, valid).map(|name| format!("did you mean `{name}`?"))
             }
             ConfigProblem::OfTuning { line, .. } => Some(format!(
-                "write `{line}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"
+                "write `{line}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays off on the target"
             )),
             ConfigProblem::Renamed { line, .. } => Some(format!("write `{line}`")),
             ConfigProblem::MissingKey { key } => Some(format!("add `{key}: …` to the block that starts here")),

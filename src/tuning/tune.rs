@@ -19,7 +19,7 @@ use std::fmt;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tune {
-    /// What pays on the target.
+    /// What pays off on the target.
     #[default]
     Auto,
     /// Nothing, on any target.
@@ -71,7 +71,7 @@ pub struct LayerRematKeys {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Base {
-    /// What pays on the target.
+    /// What pays off on the target.
     #[default]
     Auto,
     /// [`Tuning::none`].

@@ -1,6 +1,6 @@
 //! `bf16scope bits` and what every command shares, driven as a user would: the real binary, whole outputs.
 //!
-//! `UPDATE_EXPECT=1 cargo test --test cli_bits` rewrites the expectations; read the diff.
+//! `UPDATE_EXPECT=1 cargo test --test cli cli_bits::` rewrites the expectations; read the diff.
 
 use std::io::Read;
 use std::process::{Command, Output, Stdio};

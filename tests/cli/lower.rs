@@ -1,6 +1,6 @@
 //! `bf16scope lower`, `bf16scope explain-cast` and `BF16SCOPE_AUTO`, driven as a user would: the real binary.
 //!
-//! `UPDATE_EXPECT=1 cargo test --test lower` rewrites the expectations; read the diff.
+//! `UPDATE_EXPECT=1 cargo test --test cli lower::` rewrites the expectations; read the diff.
 
 use crate::binary;
 

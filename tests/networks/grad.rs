@@ -177,7 +177,10 @@ fn every_op_has_a_decision_and_it_is_written_down() {
         std::fs::write(&path, &table).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap();
-    assert!(written == table, "docs/GRADIENTS.md is stale: run BF16SCOPE_BLESS=1 cargo test --test grad\n{table}");
+    assert!(
+        written == table,
+        "docs/GRADIENTS.md is stale: run BF16SCOPE_BLESS=1 cargo test --test networks grad::\n{table}"
+    );
 }
 
 /// The error of differentiating what `build` returns by what it returns, with everything named.

@@ -379,7 +379,7 @@ fn a_choice_that_stands_elsewhere_is_quoted_as_it_is_written_now() {
             e.yaml:3:3: `remat` is a choice for a target, expected under `tune`
               3 |   remat: ["*/conv3", block1]
                 |   ^^^^^
-              help: write `tune: {remat: ["*/conv3", block1]}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
+              help: write `tune: {remat: ["*/conv3", block1]}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays off on the target"#]],
     );
     let check = |text: &str, expected: Expect| expected.assert_eq(&parse(text).unwrap_err());
     check(
@@ -394,7 +394,7 @@ train: {remat: elementwise}
                 e.yaml:3:3: `stem` is a choice for a target, expected under `tune`
                   3 |   stem: pool_first # as it was
                     |   ^^^^
-                  help: write `tune: {stem: pool_first, pair_columns: true, norm_gradient: per_feature, remat: elementwise}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
+                  help: write `tune: {stem: pool_first, pair_columns: true, norm_gradient: per_feature, remat: elementwise}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays off on the target"#]],
     );
     check(
         "model:
@@ -408,7 +408,7 @@ train: {remat: elementwise}
                 e.yaml:4:3: `recompute` is a choice for a target, expected under `tune`
                   4 |   recompute:
                     |   ^^^^^^^^^
-                  help: write `tune: {softmax: one_pass, layer_remat: {weights: 0}}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
+                  help: write `tune: {softmax: one_pass, layer_remat: {weights: 0}}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays off on the target"#]],
     );
     check(
         "model: {kind: mlp, input: [4], n_classes: 2}\nresidual: false\n",
@@ -416,7 +416,7 @@ train: {remat: elementwise}
             e.yaml:2:1: `residual` is a choice for a target, expected under `tune`
               2 | residual: false
                 | ^^^^^^^^
-              help: write `tune: {cotangent_remat: false}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays on the target"#]],
+              help: write `tune: {cotangent_remat: false}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays off on the target"#]],
     );
 }
 

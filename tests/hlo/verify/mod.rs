@@ -1,7 +1,7 @@
 //! The verifier as a black box: a corpus of broken modules with whole messages, and random corruptions;
 //! and what XLA itself and its users' modules say.
 //!
-//! `UPDATE_EXPECT=1 cargo test --test verify` rewrites the messages.
+//! `UPDATE_EXPECT=1 cargo test --test hlo verify::` rewrites the messages.
 
 mod build;
 mod corpus;

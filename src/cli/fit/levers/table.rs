@@ -69,7 +69,7 @@ pub(super) const LEVERS: &[Lever] = &[
     Lever {
         name: "tuned for the target",
         option: "tune: auto",
-        about: "all that pays on the target: the same function; gradients differ in their last bits",
+        about: "all that pays off on the target: the same function; gradients differ in their last bits",
         pull: auto,
     },
     Lever {
