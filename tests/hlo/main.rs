@@ -17,5 +17,6 @@ mod random_modules;
 mod run;
 mod stablehlo;
 mod tidy;
+mod torch;
 mod verify;
 mod xla_today;
