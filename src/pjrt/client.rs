@@ -47,7 +47,7 @@ impl Client {
     /// # fn main() -> Result<(), bf16scope::pjrt::PjrtError> {
     /// use bf16scope::pjrt::{Client, OptionValue};
     ///
-    /// // Compiles in about half the time; what large arrays take is several times as slow.
+    /// // Compiles in about half the time; a small network then trained for three times as long.
     /// let quickly = [("xla_backend_optimization_level".to_string(), OptionValue::Int(0))];
     /// let client = Client::cpu()?.with_flags(quickly);
     /// # Ok(())
