@@ -37,7 +37,7 @@ pub(super) fn logits(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>
     let parameters = graph.nodes.iter().filter(|node| node.kind == Kind::Parameter);
     let largest = parameters.flat_map(Node::results).map(|value| graph.value(value).n_elements).max().unwrap_or(0);
     let found = (0..graph.nodes.len() as NodeId).filter_map(|add| {
-        let bias = bias_of(graph, painted, add)?;
+        let axis = bias_axis(graph, painted, add)?;
         let made = graph.node(add).first_result;
         let is_looked_up = graph.users[made as usize].iter().any(|&user| {
             let of = graph.node(user);
@@ -47,7 +47,8 @@ pub(super) fn logits(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>
         if n_elements <= largest || !is_looked_up || leads_to_loop(graph, add) {
             return None;
         }
-        let is_sum = |&node: &NodeId| is_sum_of(graph, painted, classes, node, [n_elements, bias]);
+        let dims = graph.instr(graph.node(add)).shape.dims();
+        let is_sum = |&node: &NodeId| is_sum_of(graph, painted, classes, node, dims, axis);
         Some(Logits { add, sum: (add..graph.nodes.len() as NodeId).find(is_sum)? })
     });
     found.collect()
@@ -64,8 +65,8 @@ fn leads_to_loop(graph: &Graph<'_>, from: NodeId) -> bool {
     })
 }
 
-/// Of an op that adds a bias to a product, and that the loss reads, how many numbers the bias has.
-fn bias_of(graph: &Graph<'_>, painted: &Painted, add: NodeId) -> Option<i64> {
+/// Of an op that adds a bias to a product, and that the loss reads, the axis along which the bias lies.
+fn bias_axis(graph: &Graph<'_>, painted: &Painted, add: NodeId) -> Option<i64> {
     let of = graph.node(add);
     let &[left, right] = &of.operands[..] else { return None };
     let is_add = painted.rule[add as usize] == Rule::Loss
@@ -76,19 +77,28 @@ fn bias_of(graph: &Graph<'_>, painted: &Painted, add: NodeId) -> Option<i64> {
         (false, true) => left,
         _ => return None,
     };
+    let Op::Broadcast { dimensions } = &graph.instr(graph.node(graph.producer(bias))).op else { return None };
+    let &[axis] = &dimensions[..] else { return None };
     let mut value = bias;
     loop {
         let maker = graph.node(graph.producer(value));
         match (&maker.kind, &maker.operands[..]) {
-            (Kind::Parameter, _) => return Some(graph.value(value).n_elements).filter(|_| is_add),
+            (Kind::Parameter, _) => return is_add.then_some(axis),
             (Kind::Op(Class::Clear), &[operand]) => value = operand,
             _ => return None,
         }
     }
 }
 
-/// Whether a node sums so many numbers, which a product reads too, to so many.
-fn is_sum_of(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>, node: NodeId, [from, to]: [i64; 2]) -> bool {
+/// Whether a node sums an array of these dims, which a product reads too, over all axes but one.
+fn is_sum_of(
+    graph: &Graph<'_>,
+    painted: &Painted,
+    classes: &Classes<'_>,
+    node: NodeId,
+    dims: &[i64],
+    axis: i64,
+) -> bool {
     let of = graph.node(node);
     let instr = graph.instr(of);
     let Some(&summed) = of.operands.first() else { return false };
@@ -97,7 +107,16 @@ fn is_sum_of(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>, node: 
         && of.operands.len() == 2
         && list_names(graph.module, &instr.op).iter().any(|name| name == "reduce:add")
         && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
-        && graph.value(summed).n_elements == from
-        && graph.value(of.first_result).n_elements == to
+        && is_over_all_but(graph, of, dims, axis)
         && graph.users[summed as usize].iter().any(|&user| painted.rule[user as usize] == Rule::Allowed)
+}
+
+/// Whether what a reduction reads has these dims, and all of them but `axis` are reduced.
+fn is_over_all_but(graph: &Graph<'_>, reduction: &Node, dims: &[i64], axis: i64) -> bool {
+    let instr = graph.instr(reduction);
+    let Op::Reduce { dimensions, .. } = &instr.op else { return false };
+    let read = &graph.module.comp(graph.frames[reduction.frame as usize].comp).instr(instr.operands[0]).shape;
+    let mut reduced = dimensions.clone();
+    reduced.sort_unstable();
+    read.dims() == dims && reduced.into_iter().eq((0..dims.len() as i64).filter(|&other| other != axis))
 }

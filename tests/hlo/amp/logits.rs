@@ -110,6 +110,18 @@ fn other_logits_stay_f32() {
     }
 }
 
+/// As many rows as words: the sum over words is another.
+#[test]
+fn of_square_logits_the_sum_over_rows_is_the_biass() {
+    let both = "  of_rows = f32[16] reduce(gradients, zero), dimensions={1}, to_apply=add
+  of_bias = f32[16] reduce(gradients, zero), dimensions={0}, to_apply=add
+  new_bias = f32[16] subtract(of_rows, of_bias)";
+    let module = lowered(&step(16, both), &Policy::default());
+    assert_eq!(found(&module), (true, Some(DType::BF16)));
+    let of_rows = module.entry().instructions.iter().find(|instr| instr.name == "of_rows").unwrap();
+    assert_eq!(of_rows.shape.dtype(), Some(DType::F32));
+}
+
 /// The same bits as the step with both roundings written by hand.
 #[test]
 fn logits_are_rounded_as_by_hand() {
