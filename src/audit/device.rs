@@ -45,13 +45,6 @@ pub(super) fn execute(executable: &Executable, args: &[&Buffer]) -> Result<Vec<B
     Ok(executable.execute(args.iter().map(|&buffer| Arg::Keep(buffer)).collect())?)
 }
 
-/// The elements of an array, on the host.
-#[derive(Debug)]
-pub(super) struct Bytes {
-    pub dtype: DType,
-    pub bytes: Vec<u8>,
-}
-
 /// An output, on the host.
 pub(super) fn fetch(buffer: &Buffer) -> Result<Literal, AuditError> {
     let shape = ArrayShape::new(buffer.dtype()?, buffer.dims()?);

@@ -37,6 +37,7 @@ mod device;
 mod error;
 mod flush;
 mod groups;
+mod host;
 mod machine;
 mod pairs;
 mod search;
@@ -57,7 +58,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
-use device::Bytes;
+use host::{Bytes, Spare};
 use machine::{Held, Machine};
 use pairs::{Pair, Pairs};
 use walk::{Found, Walk};
@@ -284,6 +285,7 @@ impl<'m> Auditor<'m> {
     ) -> Result<(), AuditError> {
         let mut progress = Progress { n_rows: rows.len(), work: walk.work(), ..Progress::default() };
         let n_threads = thread::available_parallelism().map_or(1, usize::from);
+        let spare = Arc::new(Spare::default());
         thread::scope(|scope| -> Result<(), AuditError> {
             let mut compared: VecDeque<(Pair, ScopedJoinHandle<'_, [Errors; 2]>)> = VecDeque::new();
             let take = |(row, handle): (Pair, ScopedJoinHandle<'_, [Errors; 2]>), audit: &mut Audit| {
@@ -300,7 +302,7 @@ impl<'m> Auditor<'m> {
                     while compared.len() > n_waiting {
                         compared.drain(..1).for_each(|first| take(first, audit));
                     }
-                    match triples(self.module, row, &found)? {
+                    match triples(self.module, row, &found, &spare)? {
                         Some(triples) => compared.push_back((row, scope.spawn(move || compare(&triples)))),
                         None => audit.skipped.push(Skipped {
                             instruction: self.module.entry().instr(row.reference).name.clone(),
@@ -370,19 +372,20 @@ fn add(comparison: &mut Comparison, reference: &Literal, measured: &Literal) {
 type Triple = [Arc<Bytes>; 3];
 
 /// The comparable arrays of a row, on the host; none if nothing was born.
-fn triples(module: &Module, row: Pair, found: &Found) -> Result<Option<Vec<Triple>>, AuditError> {
+fn triples(module: &Module, row: Pair, found: &Found, spare: &Arc<Spare>) -> Result<Option<Vec<Triple>>, AuditError> {
+    let fetch = |array| Bytes::fetch(array, spare).map(Arc::new);
     let Some(born) = &found.born else { return Ok(None) };
     let values = [found.reference.arrays(), found.lowered.arrays(), born.arrays()];
     let places = taps::floating_places(&module.entry().instr(row.reference).shape);
     let mut triples = Vec::with_capacity(places.len());
     for place in places {
         let [reference, lowered, born] = [0, 1, 2].map(|which| values[which][place]);
-        let first = Arc::new(reference.fetch()?);
-        let second = if Arc::ptr_eq(lowered, reference) { Arc::clone(&first) } else { Arc::new(lowered.fetch()?) };
+        let first = fetch(reference)?;
+        let second = if Arc::ptr_eq(lowered, reference) { Arc::clone(&first) } else { fetch(lowered)? };
         let third = match born {
             born if Arc::ptr_eq(born, reference) => Arc::clone(&first),
             born if Arc::ptr_eq(born, lowered) => Arc::clone(&second),
-            born => Arc::new(born.fetch()?),
+            born => fetch(born)?,
         };
         triples.push([first, second, third]);
     }
@@ -395,7 +398,7 @@ fn compare(triples: &[Triple]) -> [Errors; 2] {
         let mut comparison = Comparison::default();
         for triple in triples {
             let (reference, measured) = (&triple[0], &triple[which]);
-            comparison.add((reference.dtype, &reference.bytes), (measured.dtype, &measured.bytes));
+            comparison.add((reference.dtype, reference.bytes()), (measured.dtype, measured.bytes()));
         }
         comparison.errors()
     };

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use super::error::{ChildError, Doing};
-use super::message::{AskArray, AskProgram, Id, Reply, Request, dtype, output_specs};
+use super::message::{AskArray, AskProgram, Id, Reply, Request, dtype, output_specs, unexpected};
 use super::process::Child;
 use super::spec::ChildSpec;
 use super::wire;
@@ -70,12 +69,6 @@ pub(super) fn opened(child: &Child, doing: Doing, request: Request) -> Result<Op
         }
         (reply, _) => Err(unexpected(doing, &reply)),
     }
-}
-
-/// An answer to another question.
-pub(super) fn unexpected(doing: Doing, reply: &Reply) -> PjrtError {
-    let measured: String = format!("{reply:?}").chars().take(100).collect();
-    ChildError::Answer { doing, measured }.into()
 }
 
 /// A device of a child's client, by its position there.
@@ -226,13 +219,7 @@ impl Array for ChildArray {
 
     fn copy_to_host(&self, bytes: &mut [u8], _dims: &[i64]) -> Result<(), PjrtError> {
         let doing = Doing { what: "copying a result from the device:", of: Some(self.spec.to_string()) };
-        match self.child.request(doing.clone(), Request::Download { array: self.id }, None)? {
-            (Reply::Bytes, Some(file)) => {
-                // A file that is too short is an error here; one that is too long is the child's bug, and harmless.
-                Ok(file.read_exact_at(bytes, 0).map_err(|source| ChildError::Io { doing, source })?)
-            }
-            (reply, _) => Err(unexpected(doing, &reply)),
-        }
+        self.child.request_bytes(&doing, Request::Download { array: self.id }, bytes)
     }
 }
 

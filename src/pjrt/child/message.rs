@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::ChildError;
+use super::error::{ChildError, Doing};
 use crate::hlo::DType;
 use crate::pjrt::{
     Code, CompileOptions, DeviceDescription, DeviceMemory, MemoryStats, OutputSpec, PjrtError, Processes, Value, ffi,
@@ -157,4 +157,10 @@ pub(super) fn dtype(number: i32) -> Result<DType, PjrtError> {
 /// Output types that travelled.
 pub(super) fn output_specs(outputs: Vec<(i32, Vec<i64>)>) -> Result<Vec<OutputSpec>, PjrtError> {
     outputs.into_iter().map(|(number, dims)| Ok(OutputSpec { dtype: dtype(number)?, dims })).collect()
+}
+
+/// An answer to another question.
+pub(super) fn unexpected(doing: Doing, reply: &Reply) -> PjrtError {
+    let measured: String = format!("{reply:?}").chars().take(100).collect();
+    ChildError::Answer { doing, measured }.into()
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::error::{ChildError, Doing};
-use super::message::{Envelope, Id, Reply, Request};
+use super::message::{Envelope, Id, Reply, Request, unexpected};
 use super::said::Said;
 use super::spec::ChildSpec;
 use super::{memory, wire};
@@ -109,11 +109,35 @@ impl Child {
         request: Request,
         file: Option<&File>,
     ) -> Result<(Reply, Option<File>), PjrtError> {
+        self.answer(&mut self.line(), doing, request, file)
+    }
+
+    /// Asks for an array, and copies it out of the child's memory before anybody asks for another.
+    ///
+    /// # Errors
+    /// As [`Child::request`]; a file that is too short. (One that is too long is the child's bug, and harmless.)
+    pub(super) fn request_bytes(&self, doing: &Doing, request: Request, bytes: &mut [u8]) -> Result<(), PjrtError> {
+        use std::os::unix::fs::FileExt as _;
         let mut line = self.line();
+        match self.answer(&mut line, doing.clone(), request, None)? {
+            (Reply::Bytes, Some(file)) => {
+                Ok(file.read_exact_at(bytes, 0).map_err(|source| ChildError::Io { doing: doing.clone(), source })?)
+            }
+            (reply, _) => Err(unexpected(doing.clone(), &reply)),
+        }
+    }
+
+    fn answer(
+        &self,
+        line: &mut Line,
+        doing: Doing,
+        request: Request,
+        file: Option<&File>,
+    ) -> Result<(Reply, Option<File>), PjrtError> {
         if let Some(why) = &line.ended {
             return Err(ChildError::Gone { doing, why: why.clone() }.into());
         }
-        match self.ask(&mut line, &doing, request, file, self.spec.limits.timeout, &mut || false)? {
+        match self.ask(line, &doing, request, file, self.spec.limits.timeout, &mut || false)? {
             Some((Reply::Failed(failure), _)) => Err(failure.into()),
             Some(answer) => Ok(answer),
             None => unreachable!("nothing is ever enough here"),

@@ -89,6 +89,7 @@ struct Server {
     topologies: BTreeMap<Id, Topology>,
     client: Option<Client>,
     n_given: Id,
+    outbox: wire::Outbox,
 }
 
 enum Held {
@@ -172,7 +173,10 @@ impl Server {
                 self.arrays.insert(id, buffer);
                 Reply::Uploaded { id }
             }
-            Request::Download { array } => return download(self.array(array)?),
+            Request::Download { array } => {
+                let buffer = self.arrays.get(&array).ok_or_else(|| missing("an array"))?;
+                return download(buffer, &mut self.outbox);
+            }
             Request::Execute { program, args } => self.execute(program, &args)?,
             Request::DeviceMemory { idx } => {
                 let device = self.client()?.devices().get(idx).ok_or_else(|| missing("a device"))?;
@@ -282,7 +286,7 @@ fn failed(error: io::Error) -> PjrtError {
 }
 
 /// Copies an array into a file.
-fn download(buffer: &Buffer) -> Answer {
+fn download(buffer: &Buffer, outbox: &mut wire::Outbox) -> Answer {
     let n_bytes = crate::pjrt::array_type::n_host_bytes(buffer.dtype()?, &buffer.dims()?)?;
     // The file, and the parent's copy of it. Memory that is not there ends processes, and not always the right one.
     let wanted = 2 * n_bytes as u64;
@@ -295,10 +299,10 @@ fn download(buffer: &Buffer) -> Answer {
         );
         return Err(ChildError::Failed { text }.into());
     }
-    let file = wire::file_filled_by(n_bytes, |bytes| match n_bytes {
-        0 => Ok(()),
-        _ => buffer.copy_to_host(bytes).map_err(Copy::Pjrt),
-    });
+    let file = match n_bytes {
+        0 => wire::file_of(&[]).map_err(Copy::Io),
+        _ => outbox.filled_by(n_bytes, |bytes| buffer.copy_to_host(bytes).map_err(Copy::Pjrt)),
+    };
     match file {
         Ok(file) => Ok((Reply::Bytes, Some(file))),
         Err(Copy::Pjrt(error)) => Err(error),

@@ -1,7 +1,8 @@
 //! Messages over a Unix socket: a header that is checked, JSON, and at most one file, which travels as a descriptor.
 //!
 //! Whatever is large (programs, arrays) is in the file: memory that both processes see, made with `memfd_create`, so it has
-//! no name in any file system and goes with its last descriptor. What is sent is sealed: nobody can change or shorten it.
+//! no name in any file system and goes with its last descriptor. What is sent is sealed: nobody can change or shorten it;
+//! but not what a child gives of arrays, which is copied out of its memory ([`Outbox`]).
 //!
 //! Source: `unix(7)` (`SCM_RIGHTS`), `memfd_create(2)`, `fcntl(2)` (seals).
 
@@ -128,21 +129,41 @@ pub(super) fn file_of(bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// A file of `n_bytes` that `write` fills.
-pub(super) fn file_filled_by<E: From<io::Error>>(
-    n_bytes: usize,
-    write: impl FnOnce(&mut [u8]) -> Result<(), E>,
-) -> Result<File, E> {
-    let file = memory_file()?;
-    file.set_len(n_bytes as u64)?;
-    if n_bytes > 0 {
-        let map = Map::new(&file, n_bytes, ProtFlags::READ | ProtFlags::WRITE)?;
-        // SAFETY: the mapping is `n_bytes` long and writable, the file has that length and nobody else has its
-        // descriptor, so nobody reads, writes or shortens it while the slice lives; zeros are valid bytes.
+/// Memory in which a child gives arrays, one after another. It is kept from one to the next: to get memory from the system
+/// takes several times as long as to copy an array into it. So it is not sealed, and the parent, which does not lend it,
+/// reads it (`pread`) before it asks again.
+#[derive(Default)]
+pub(super) struct Outbox(Option<(File, Map)>);
+
+impl Outbox {
+    /// The most that is kept.
+    const KEPT: usize = 256 << 20;
+
+    /// A file that begins with `n_bytes`, more than none, that `write` fills.
+    pub(super) fn filled_by<E: From<io::Error>>(
+        &mut self,
+        n_bytes: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<File, E> {
+        let (file, map) = match self.0.take().filter(|(_, map)| map.n_bytes >= n_bytes) {
+            Some(kept) => kept,
+            None => {
+                let file = memory_file()?;
+                file.set_len(n_bytes as u64)?;
+                let map = Map::new(&file, n_bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+                (file, map)
+            }
+        };
+        // SAFETY: the mapping is at least `n_bytes` long and writable; it is this value's alone, which is borrowed. The
+        // parent has a descriptor, and reads through it only between an answer and its next request, so not while the
+        // slice lives; it never writes, nor changes the length. The bytes are zeros or an earlier array's: valid.
         write(unsafe { std::slice::from_raw_parts_mut(map.start.cast(), n_bytes) })?;
+        let given = file.try_clone()?;
+        if map.n_bytes <= Outbox::KEPT {
+            self.0 = Some((file, map));
+        }
+        Ok(given)
     }
-    rustix::fs::fcntl_add_seals(&file, SEALS).map_err(io::Error::from)?;
-    Ok(file)
 }
 
 /// Lends the bytes of a sealed file.
@@ -235,17 +256,34 @@ mod tests {
         assert_eq!(error.to_string(), "asked to wait");
     }
 
+    /// Arrays of growing, of smaller and of too large a size: each is there, and memory is new only where it must be.
+    #[test]
+    fn arrays_are_given_in_memory_that_is_kept() {
+        use std::os::unix::fs::MetadataExt as _;
+        let mut outbox = Outbox::default();
+        let mut given = |n_bytes: usize, value: u8| {
+            let fill = |bytes: &mut [u8]| -> io::Result<()> {
+                bytes.fill(value);
+                Ok(())
+            };
+            let file = outbox.filled_by(n_bytes, fill).unwrap();
+            let mut read = vec![0; n_bytes];
+            file.read_exact_at(&mut read, 0).unwrap();
+            assert!(read.iter().all(|&byte| byte == value), "{n_bytes} bytes of {value}");
+            file.metadata().unwrap().ino()
+        };
+        let (first, larger, smaller) = (given(3, 1), given(5000, 2), given(10, 3));
+        assert!(first != larger && larger == smaller);
+        let (huge, after) = (given(Outbox::KEPT + 1, 4), given(10, 5));
+        assert!(huge != larger && huge != after);
+    }
+
     #[test]
     fn what_is_sent_can_no_longer_change() {
-        let filled = file_filled_by(3, |bytes| -> io::Result<()> {
-            bytes.copy_from_slice(b"abc");
-            Ok(())
-        });
-        for file in [filled.unwrap(), file_of(b"abc").unwrap()] {
-            assert_eq!(with_bytes(&file, <[u8]>::to_vec).unwrap(), b"abc");
-            assert!(file.write_at(b"x", 0).is_err());
-            assert!(file.set_len(1).is_err());
-        }
+        let file = file_of(b"abc").unwrap();
+        assert_eq!(with_bytes(&file, <[u8]>::to_vec).unwrap(), b"abc");
+        assert!(file.write_at(b"x", 0).is_err());
+        assert!(file.set_len(1).is_err());
         assert_eq!(with_bytes(&file_of(b"").unwrap(), <[u8]>::len).unwrap(), 0);
         let unsealed = memory_file().unwrap();
         assert_eq!(with_bytes(&unsealed, <[u8]>::len).unwrap_err().kind(), io::ErrorKind::InvalidData);
