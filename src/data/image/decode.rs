@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libjpeg_turbo_rs::{DecodeLimits, Decoder, PixelFormat};
 
-use super::jpeg::{OneScan, has_adobe_marker};
+use super::jpeg::{OneScan, check_inks, has_adobe_marker};
 use super::{Image, Window};
 
 /// Pixels of an image at most: 8,192 × 8,192.
@@ -253,7 +253,11 @@ fn pixels_of(
     let header = decoder.header();
     let (height, width) = checked(header.height.into(), header.width.into())?;
     let format = match (header.components.len(), channels) {
-        (4, _) => PixelFormat::Cmyk,
+        (4, _) => {
+            let factors = header.components.iter().map(|it| [it.horizontal_sampling, it.vertical_sampling]);
+            check_inks(&factors.collect::<Vec<_>>()).map_err(jpeg)?;
+            PixelFormat::Cmyk
+        }
         (1, _) | (3, 1) => PixelFormat::Grayscale,
         (3, _) => PixelFormat::Rgb,
         (n_components, _) => return Err(ImageError::Components { n_components }),
@@ -262,8 +266,7 @@ fn pixels_of(
     let n_bytes = height * width * format.bytes_per_pixel();
     pixels.try_reserve(n_bytes.saturating_sub(pixels.len())).map_err(jpeg)?;
     pixels.resize(n_bytes, 0);
-    // One of 10^5 to 10^6 mutated images makes version 0.9.0 index beyond a row, which Rust's check ends with a panic
-    // (tests/attacks/records.rs): an error of this image, and not the end of the run.
+    // A panic of the decoder would be an error of this image, and not the end of the run.
     let decoded = catch_unwind(AssertUnwindSafe(|| decoder.decode_image_into(pixels)));
     let decoded = decoded.map_err(|_| jpeg("its decoder has a bug that this image shows"))?.map_err(jpeg)?;
     if (decoded.height, decoded.width, decoded.bytes_written) != (height, width, n_bytes) {
@@ -401,6 +404,25 @@ mod tests {
             }
         }
         assert!(n_shorter > 200, "{n_shorter} of all were decoded in part");
+    }
+
+    /// Each way that mutations of images found, and one that makes pixels: of the wrong places.
+    #[test]
+    fn inks_sampled_as_the_decoder_does_not_take_them_are_refused() {
+        let pixels: Vec<u8> = (0..24 * 17 * 4).map(|i| (i * 7 % 251) as u8).collect();
+        let whole = compress(&pixels, 24, 17, PixelFormat::Cmyk, 90, Subsampling::S444).unwrap();
+        assert!(decode(&whole, 3).is_ok());
+        let sof = whole.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
+        for factors in
+            [[0x11, 0x11, 0x11, 0x21], [0x11, 0x21, 0x21, 0x11], [0x31, 0x21, 0x21, 0x31], [0x22, 0x11, 0x12, 0x22]]
+        {
+            let mut changed = whole.clone();
+            for (number, factor) in factors.into_iter().enumerate() {
+                changed[sof + 11 + 3 * number] = factor;
+            }
+            let error = decode(&changed, 3).unwrap_err().to_string();
+            assert!(error.contains("its four components have the sampling factors "), "{error}");
+        }
     }
 
     #[test]

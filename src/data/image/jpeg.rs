@@ -34,6 +34,25 @@ pub(super) fn has_adobe_marker(bytes: &[u8]) -> bool {
     segments(bytes).any(|(marker, inner)| marker == 0xee && bytes[inner.start..].starts_with(b"Adobe"))
 }
 
+/// Version 0.9.0 of the decoder takes the first of four components and the last to be of full size, and the two between to be
+/// alike and so many whole times smaller. Of other files, which no encoder is known to write, it would make other pixels, or
+/// index beyond a row.
+pub(super) fn check_inks(factors: &[[u8; 2]]) -> Result<(), String> {
+    let &[first, second, third, fourth] = factors else { return Ok(()) };
+    let divides = |axis: usize| second[axis] != 0 && first[axis] % second[axis] == 0;
+    match first == fourth && second == third && divides(0) && divides(1) {
+        true => Ok(()),
+        false => {
+            let each: Vec<String> = factors.iter().map(|[across, down]| format!("{across}×{down}")).collect();
+            Err(format!(
+                "its four components have the sampling factors {}; expected the first and the last alike, and the two \
+                 between alike and dividing them",
+                each.join(", ")
+            ))
+        }
+    }
+}
+
 /// A file whose pixels are one scan, row after row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OneScan {
