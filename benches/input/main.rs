@@ -3,8 +3,9 @@
 //!
 //! `cargo bench --bench input -- FILES evaluation|training WORKERS SECONDS` prints a line of JSON: images, seconds on the clock,
 //! seconds of processor time of all threads, and the resident memory at its peak. Without arguments it does nothing: the files
-//! are what `compare` makes. `overlap` in their place is another measurement.
+//! are what `compare` makes. `overlap` or `memory` in their place is another measurement.
 
+mod memory;
 mod overlap;
 
 use std::collections::BTreeMap;
@@ -23,8 +24,8 @@ use rustix::time::{ClockId, clock_gettime};
 const BATCH: usize = 64;
 const SIZE: i64 = 224;
 
-/// ResNet's recipe of an image, by the names that ImageNet's TFRecords have.
-fn features() -> ([Feature; 2], BTreeMap<String, FeatureSpec>) {
+/// ResNet's recipe of an image of so many pixels a side, by the names that ImageNet's TFRecords have.
+fn features(size: i64) -> ([Feature; 2], BTreeMap<String, FeatureSpec>) {
     let image = FeatureSpec {
         key: Some("image/encoded".to_string()),
         random_resized_crop: Some(RandomResizedCrop::default()),
@@ -36,7 +37,7 @@ fn features() -> ([Feature; 2], BTreeMap<String, FeatureSpec>) {
     };
     let label = FeatureSpec { key: Some("image/class/label".to_string()), offset: -1, ..FeatureSpec::default() };
     let features =
-        [Feature::compute("image", [SIZE, SIZE, 3]), Feature::exact("label", DType::S32, []).label().below(1000)];
+        [Feature::compute("image", [size, size, 3]), Feature::exact("label", DType::S32, []).label().below(1000)];
     (features, [("image".to_string(), image), ("label".to_string(), label)].into())
 }
 
@@ -46,17 +47,20 @@ fn processor_secs() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// MiB that were resident at most.
-fn peak_mib() -> f64 {
+/// MiB that are resident, or were at most (`VmHWM:`), by a line of `/proc/self/status`.
+fn resident_mib(line: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
-    peak.map_or(f64::NAN, |kib: f64| kib / 1024.0)
+    let value = status.lines().find_map(|it| it.strip_prefix(line)?.trim().strip_suffix(" kB")?.parse().ok());
+    value.map_or(f64::NAN, |kib: f64| kib / 1024.0)
 }
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     if args == ["overlap"] {
         return overlap::measure();
+    }
+    if args == ["memory"] {
+        return memory::measure();
     }
     let [pattern, path, n_workers, secs] = &args[..] else {
         return println!("benches/input/compare runs this with the files that it makes");
@@ -65,7 +69,7 @@ fn main() {
     let secs: f64 = secs.parse().expect("a number of seconds");
     let files = TfRecords::files(Path::new(""), &[pattern]).expect("files of this pattern");
     let records = Arc::new(TfRecords::open(&files, None).expect("TFRecord files"));
-    let (features, specs) = features();
+    let (features, specs) = features(SIZE);
     let options = Options { n_workers, n_skipped_max: 0 };
     let source = Pipeline::new(records, &features, &specs, options).expect("records with an image and a label");
     let loader = Loader::new(&source, &features, DType::BF16, BATCH, 17).expect("features of the source");
@@ -89,7 +93,7 @@ fn main() {
             n_images += next();
         }
         let (clock, processor) = (began.elapsed().as_secs_f64(), processor_secs() - computed);
-        let peak = peak_mib();
+        let peak = resident_mib("VmHWM:");
         println!("{{\"images\": {n_images}, \"clock\": {clock}, \"processor\": {processor}, \"peak_mib\": {peak:.1}}}");
     });
 }
