@@ -3,6 +3,7 @@
 mod page;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use serde::Serialize;
@@ -19,6 +20,9 @@ use crate::numerics::compare::Errors;
 use crate::passes::amp::Policy;
 use crate::pjrt::{Client, Platform};
 use crate::report::{Column, Screen, Table};
+
+/// How often an audit without a terminal says how far it is.
+const SAYS_EVERY: Duration = Duration::from_secs(10);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -170,6 +174,7 @@ fn measure(
     let spinner = progress::spinner(format!("running {} in f32 and lowered", args.module.display()), context.quiet);
     let auditor = Auditor::new(client, module, inputs, config)?;
     let bar = progress::part(context.quiet);
+    let mut said = Instant::now();
     let audit = auditor.audit_with(policy, &mut |progress: Progress| {
         if bar.length().is_none() {
             spinner.finish_and_clear();
@@ -177,6 +182,15 @@ fn measure(
         }
         bar.set_message(format!("comparing {}/{}", progress.n_rows_done, progress.n_rows));
         bar.set_position(progress.work_done);
+        // Where nobody sees a bar, a line now and then.
+        if bar.is_hidden() && !context.quiet && said.elapsed() >= SAYS_EVERY {
+            said = Instant::now();
+            let percent = 100 * progress.work_done / progress.work.max(1);
+            progress::say(&format!(
+                "compared {} of {} instructions ({percent} %)",
+                progress.n_rows_done, progress.n_rows
+            ));
+        }
     });
     bar.finish_and_clear();
     spinner.finish_and_clear();

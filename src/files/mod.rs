@@ -54,6 +54,9 @@ pub enum FileError {
     /// A name that other programs take for their standard input or output.
     #[error("`-` is not a file name here\nhelp: name /dev/stdin or /dev/stdout, or ./- for a file called so")]
     Dash,
+    /// No folder to write in.
+    #[error("its folder is not there\nhelp: make it (`mkdir -p`), or name another place")]
+    NoFolder,
     /// Links that lead to each other, or nowhere.
     #[error("a symbolic link that leads to no file")]
     Link,
@@ -68,6 +71,7 @@ impl From<FileError> for io::Error {
             FileError::TooLarge { .. } => io::ErrorKind::FileTooLarge,
             FileError::NotText { .. } => io::ErrorKind::InvalidData,
             FileError::ReadOnly => io::ErrorKind::PermissionDenied,
+            FileError::NoFolder => io::ErrorKind::NotFound,
         };
         io::Error::new(kind, error)
     }

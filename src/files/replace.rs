@@ -50,6 +50,9 @@ impl Replacement {
             Err(_) => None,
         };
         let folder = folder_of(&place);
+        if matches!(fs::metadata(folder), Err(error) if error.kind() == io::ErrorKind::NotFound) {
+            return Err(FileError::NoFolder.into());
+        }
         let prefix = prefix_of(name);
         remove_left(folder, |name| name.as_encoded_bytes().starts_with(prefix.as_encoded_bytes()))?;
         let file = locked(folder, &prefix)?;

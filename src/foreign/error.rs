@@ -2,6 +2,7 @@
 
 use super::kind::{self, Other};
 use crate::hlo::proto::ProtoError;
+use crate::hlo::text;
 use crate::pjrt::PjrtError;
 
 /// A program in another form that does not become a module.
@@ -93,13 +94,38 @@ impl ForeignError {
                          `jax.jit(f).lower(*args).compiler_ir(\"hlo\").as_serialized_hlo_module_proto()`"
                         .to_string()
                 }
-                false => "what XLA's converter does not take has no HLO; shapes must be static, and the function \
-                          called `main`"
-                    .to_string(),
+                false => misspelt(&lines).unwrap_or_else(|| {
+                    "what XLA's converter does not take has no HLO; shapes must be static, and the function called \
+                     `main`"
+                        .to_string()
+                }),
             },
         };
         ForeignError::Refused { said, help }
     }
+}
+
+/// Asks for the op of StableHLO that is named most like one which the converter does not know: `-:3:10: error: custom op
+/// 'stablehlo.addd' is unknown`. They are opcodes of HLO with underscores, but for a few.
+fn misspelt(errors: &[&str]) -> Option<String> {
+    const OTHERS: [&str; 7] = [
+        "broadcast_in_dim",
+        "dot_general",
+        "exponential_minus_one",
+        "if",
+        "log_plus_one",
+        "real_dynamic_slice",
+        "return",
+    ];
+    let (_, rest) = errors.first()?.split_once("'stablehlo.")?;
+    let (name, rest) = rest.split_once('\'')?;
+    if !rest.contains("unknown") && !rest.contains("unregistered") {
+        return None;
+    }
+    let near = text::nearest_opcode(&name.replace('_', "-")).map(|opcode| opcode.replace('-', "_"));
+    let of_ours =
+        || OTHERS.iter().filter(|other| strsim::levenshtein(name, other) <= 2).map(|other| (*other).to_string());
+    Some(format!("did you mean `stablehlo.{}`?", of_ours().next().or(near)?))
 }
 
 /// Whether the converter's first error, `-:LINE:COLUMN: …`, is in the last line of a text, which does not close it.

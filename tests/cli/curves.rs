@@ -246,7 +246,7 @@ fn wrong_input_says_what_to_name() {
     assert!(place.refused(&many).starts_with("bf16scope: 25 runs, expected 24 at most"), "{}", place.refused(&many));
     assert_eq!(
         place.refused(&["curves", "runs/net-f32", "--html", "no/page.html"]),
-        "bf16scope: cannot write no/page.html\n  caused by: No such file or directory (os error 2)\n"
+        "bf16scope: cannot write no/page.html\n  caused by: its folder is not there\nhelp: make it (`mkdir -p`), or name another place\n"
     );
     // A damaged run is drawn as far as it goes, and the damage said.
     let lines = place.path("runs/net-f32/metrics.jsonl");

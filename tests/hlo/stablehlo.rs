@@ -243,6 +243,18 @@ fn what_has_no_hlo_is_said_with_its_line() {
     ));
     assert!(error.starts_with("m.mlir:3:"), "{error}");
     assert!(error.contains("help: this is MLIR of the dialect `tosa`, and StableHLO is read"), "{error}");
+    for (written, meant) in
+        [("exponentiall", "exponential"), ("dot_generl", "dot_general"), ("log_plus_1", "log_plus_one")]
+    {
+        let error = refused(&function(&format!(
+            "    %0 = \"stablehlo.{written}\"(%a) : (tensor<2xf32>) -> tensor<2xf32>\n    return %0 : tensor<2xf32>"
+        )));
+        assert!(error.ends_with(&format!("\nhelp: did you mean `stablehlo.{meant}`?")), "{error}");
+        let error = refused(&function(&format!(
+            "    %0 = stablehlo.{written} %a : tensor<2xf32>\n    return %0 : tensor<2xf32>"
+        )));
+        assert!(error.ends_with(&format!("\nhelp: did you mean `stablehlo.{meant}`?")), "{error}");
+    }
     let error = refused(&function("    return %a : tensor<2xf32>").replace("2xf32", "?xf32"));
     assert!(error.starts_with("m.mlir: %Arg_0.1 is f32[?]{0}, whose size is not known"), "{error}");
     // Cut within an op, and between two.
