@@ -9,8 +9,8 @@ mod example;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub use ahead::{Ask, Supply};
 
@@ -36,6 +36,8 @@ pub struct Loader<'a> {
     /// Pixels by which images are shifted at most.
     max_shift: usize,
     n_workers: usize,
+    /// What an example took in the last batch, in nanoseconds; 0 before the first.
+    example_nanos: Arc<AtomicU64>,
     /// Whether the source may leave examples out.
     is_strict: bool,
 }
@@ -119,7 +121,17 @@ impl<'a> Loader<'a> {
         }
         let n_workers = source.reading().n_workers;
         let host = Host { number: 0, n_hosts: 1 };
-        Ok(Loader { source, columns, batch, host, seed, max_shift: 0, n_workers, is_strict: false })
+        Ok(Loader {
+            source,
+            columns,
+            batch,
+            host,
+            seed,
+            max_shift: 0,
+            n_workers,
+            example_nanos: Arc::default(),
+            is_strict: false,
+        })
     }
 
     /// The batches of host `number` of `n_hosts`, counted from 0, which share an epoch: each reads its own examples and no
@@ -299,7 +311,7 @@ impl<'a> Loader<'a> {
             (slot, place)
         });
         let n_examples = self.source.n_examples();
-        self.each(places, is_over, |(slot, mut place)| {
+        self.each(n_valid, places, is_over, |(slot, mut place)| {
             let mut index = index_of(slot as u64);
             let mut n_tries = 0;
             while let Err(error) = self.fill(index, epoch, &mut place) {

@@ -4,7 +4,7 @@
 //! its example, so how many workers there are, and which of them comes first, changes nothing. While a batch is used the next
 //! one is made and put where it will be used, and no more: two batches are in memory.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -12,6 +12,11 @@ use std::time::{Duration, Instant};
 
 use super::{Batch, Loader};
 use crate::data::DataError;
+
+/// A batch that takes fewer nanoseconds is made by one worker: to start another takes about as long.
+const WORTH_A_WORKER: u64 = 100_000;
+/// Examples that a worker takes at once take about so many, so that workers seldom wait for each other to take some.
+const WORTH_A_LOOK: u64 = 20_000;
 
 /// Which batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,32 +128,50 @@ impl Loader<'_> {
         }
     }
 
-    /// Calls `fill` for each item: here, or in so many workers. Of several errors the first item's is given.
+    /// Calls `fill` for each of `n` items: here, or in so many workers, where that is worth their start. Of several errors the
+    /// first item's is given.
     pub(super) fn each<I: Send>(
         &self,
+        n: usize,
         items: impl Iterator<Item = I> + Send,
         is_over: &AtomicBool,
         fill: impl Fn(I) -> Result<(), DataError> + Sync,
     ) -> Result<(), DataError> {
-        if self.n_workers < 2 {
-            let mut items = items;
-            return items.try_for_each(fill);
+        let item = self.example_nanos.load(Ordering::Relaxed);
+        let all = item.saturating_mul(n as u64);
+        if self.n_workers < 2 || (item > 0 && all < WORTH_A_WORKER) {
+            let (mut items, began) = (items, Instant::now());
+            let filled = items.try_for_each(fill);
+            self.example_nanos.store((nanos(began) / n.max(1) as u64).max(1), Ordering::Relaxed);
+            return filled;
         }
+        let n_at_once = WORTH_A_LOOK.checked_div(item).unwrap_or(1).clamp(1, 64) as usize;
         let queue = Mutex::new(items.enumerate());
         let failed: Mutex<Option<(usize, DataError)>> = Mutex::new(None);
+        let spent = AtomicU64::new(0);
         let work = || {
-            while !is_over.load(Ordering::Relaxed) {
-                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some((idx, item)) = next else { return };
-                if let Err(error) = fill(item) {
-                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                    // Items are taken in order: whatever comes before this one is being filled already.
-                    if failed.as_ref().is_none_or(|(other, _)| idx < *other) {
-                        *failed = Some((idx, error));
+            let began = Instant::now();
+            let mut taken = Vec::with_capacity(n_at_once);
+            loop {
+                taken.extend(queue.lock().unwrap_or_else(PoisonError::into_inner).by_ref().take(n_at_once));
+                if taken.is_empty() {
+                    break;
+                }
+                for (idx, item) in taken.drain(..) {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
                     }
-                    return;
+                    if let Err(error) = fill(item) {
+                        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                        // Items are taken in order: whatever comes before this one is being filled already.
+                        if failed.as_ref().is_none_or(|(other, _)| idx < *other) {
+                            *failed = Some((idx, error));
+                        }
+                        return;
+                    }
                 }
             }
+            spent.fetch_add(nanos(began), Ordering::Relaxed);
         };
         thread::scope(|scope| {
             for _ in 1..self.n_workers {
@@ -156,11 +179,16 @@ impl Loader<'_> {
             }
             work();
         });
+        self.example_nanos.store((spent.into_inner() / n.max(1) as u64).max(1), Ordering::Relaxed);
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some((_, error)) => Err(error),
             None => Ok(()),
         }
     }
+}
+
+fn nanos(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Says that nobody takes batches any more when it goes, by a panic too.
