@@ -54,19 +54,21 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     )?;
     let cache = Cache::of(&cache_dir);
     let kinds = [
-        ("compiles", cache.records()),
-        ("conversions", &conversions(&cache_dir)),
-        ("indexes", &indexes(&cache_dir)),
-        ("objects", &objects(&cache_dir)),
-        ("unpacked", &unpacked(&cache_dir)),
-        ("tokens", &token_ids(&cache_dir)),
+        ("compiles", "compile", cache.records()),
+        ("conversions", "conversion", &conversions(&cache_dir)),
+        ("indexes", "index", &indexes(&cache_dir)),
+        ("objects", "object", &objects(&cache_dir)),
+        ("unpacked", "unpacked", &unpacked(&cache_dir)),
+        ("tokens", "text as ids", &token_ids(&cache_dir)),
     ];
     let mut found = serde_json::Map::new();
-    for (kind, records) in kinds {
+    for (kind, one, records) in kinds {
         let shown = records.dir().display();
         let failed = || format!("cannot read or change {shown}");
-        let line =
-            |did: &str, n: usize, n_bytes: u64| format!("{shown}: {did}{n} {kind}, {}\n", report::mib(n_bytes as i64));
+        let line = |did: &str, n: usize, n_bytes: u64| {
+            let what = if n == 1 { one } else { kind };
+            format!("{shown}: {did}{n} {what}, {}\n", report::mib(n_bytes as i64))
+        };
         match &args.action {
             Action::Show { json } => {
                 let (n, n_bytes) = records.size().with_context(failed)?;

@@ -22,7 +22,7 @@ Examples:
           the same folders in TensorBoard (pip install tensorboard)
 
 A run is a folder that `train` makes, or one with event files for TensorBoard that another program wrote. The run need not be
-over. metrics.jsonl in the folder has every recorded value, a JSON object on each line: pandas.read_json(…, lines=True).";
+over. metrics.jsonl in the folder has every recorded value, a JSON object on each line: pandas.read_json(FILE, lines=True).";
 
 /// Arguments of `curves`.
 #[derive(Debug, clap::Args)]

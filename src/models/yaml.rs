@@ -372,6 +372,9 @@ impl ConfigProblem {
     /// What to do about it, if that is not plain.
     fn help(&self) -> Option<String> {
         match self {
+            ConfigProblem::UnknownValue { value, valid } if valid == &["auto", "none"] && value.starts_with("tpu") => {
+                Some(format!("`--tune {value}`, on the command line, is what that target compiles"))
+            }
             ConfigProblem::UnknownKey { key: given, valid } | ConfigProblem::UnknownValue { value: given, valid } => {
                 nearest(given, valid).map(|name| format!("did you mean `{name}`?"))
             }

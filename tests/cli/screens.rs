@@ -233,6 +233,7 @@ fn helps() {
         "fit",
         "lower",
         "package",
+        "plan",
         "plugins",
         "predict",
         "run",
@@ -240,6 +241,7 @@ fn helps() {
         "train",
     ] {
         fits(&place.text(&[command, "--help"], &[]), 80);
+        fits(&place.text(&[command, "--help"], &[("LC_ALL", "C")]), 80);
         // Usage is a line of its own to clap.
         let narrow = place.text(&[command, "-h"], &[("COLUMNS", "60")]);
         fits(&narrow.lines().filter(|line| !line.starts_with("Usage: ")).collect::<Vec<&str>>().join("\n"), 60);

@@ -172,8 +172,8 @@ fn processes_that_compile_the_same_program_at_once_agree() {
         let output = command.args(["cache", action]).env("BF16SCOPE_CACHE", dir.path()).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    assert!(cache("show").contains(": 1 compiles, "), "{}", cache("show"));
-    assert!(cache("clear").contains(": deleted 1 compiles, "));
+    assert!(cache("show").contains(": 1 compile, "), "{}", cache("show"));
+    assert!(cache("clear").contains(": deleted 1 compile, "));
     assert!(cache("show").contains(": 0 compiles, "));
 }
 

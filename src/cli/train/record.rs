@@ -23,7 +23,7 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug, clap::Args)]
 pub(super) struct RecordArgs {
     /// Where it is recorded what happens, for `curves` and TensorBoard [default: runs/EXPERIMENT-PRECISION, and behind it -2,
-    /// -3, … for later runs; --resume goes on in the folder of its checkpoint]
+    /// -3 and so on for later runs; --resume goes on in the folder of its checkpoint]
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
     /// Record nothing

@@ -366,7 +366,8 @@ fn what_is_tuned_is_said_beside_model_and_train() {
         expect![[r#"
             e.yaml:2:14: unknown value `tpu-v2`, expected one of auto, none
               2 | tune: {base: tpu-v2}
-                |              ^^^^^^"#]],
+                |              ^^^^^^
+              help: `--tune tpu-v2`, on the command line, is what that target compiles"#]],
     );
 }
 
