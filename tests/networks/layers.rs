@@ -649,6 +649,11 @@ fn a_label_that_is_described_is_what_its_loss_reads() {
     assert_eq!(labels(&format!("labels: {{y: []}}\n{loss}\nmetrics: {{top_k: 2, labels: y}}")), class);
     let narrower = labels(&format!("labels: {{y: {{shape: [], dtype: s32, below: 2}}}}\n{loss}"));
     assert_eq!(narrower.n_values, Some(2));
+    // Nor are weights.
+    let text = "kind: layers\ninputs: {x: [4]}\nlayers: [{dense: 4}]\nlabels: {w: []}\n\
+                loss: {sparse_softmax_cross_entropy: , example_weights: w}\n";
+    let features = model(text).task(0.0).features();
+    assert_eq!(features.iter().find(|feature| feature.name == "w"), Some(&Feature::exact("w", DType::F32, []).label()));
 }
 
 /// Beyond 0 and 1 the sigmoid's cross entropy has no least value, and trains to nothing without a word.
@@ -714,7 +719,7 @@ fn only_logits_of_classes_are_called_so() {
 fn the_experiments_of_the_page_build() {
     let page = include_str!("../../docs/EXPERIMENTS.md");
     let blocks: Vec<&str> = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert_eq!(blocks.len(), 7);
+    assert_eq!(blocks.len(), 8);
     for block in blocks {
         let experiment: Experiment = yaml::from_str("docs/EXPERIMENTS.md", block).unwrap_or_else(|e| panic!("{e}"));
         programs(&experiment.model, Precision::Bf16).iter().for_each(|program| verify(&program.module).unwrap());

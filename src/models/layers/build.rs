@@ -62,6 +62,7 @@ pub(super) fn features(config: &Config) -> Vec<Feature> {
     let judged: Vec<(&String, Feature)> = judged.collect();
     let wanted_as_probability = judged.iter().filter(|(_, wanted)| wanted.is_probability);
     let wanted_as_probability: Vec<String> = wanted_as_probability.map(|(name, _)| name.to_string()).collect();
+    let weights: Vec<&String> = config.loss.iter().filter_map(|loss| loss.options.example_weights.as_ref()).collect();
     for input in &config.labels {
         let wanted = judged.iter().find(|(name, _)| **name == input.name).map(|(_, wanted)| wanted);
         let mut described = label(input);
@@ -74,6 +75,9 @@ pub(super) fn features(config: &Config) -> Vec<Feature> {
                 described.n_values = described.n_values.or(wanted.n_values);
             }
         }
+        if described.dtype == FeatureDType::Compute && weights.contains(&&input.name) {
+            described.dtype = FeatureDType::Exact(DType::F32);
+        }
         features.push(described);
     }
     for (name, wanted) in judged {
@@ -81,7 +85,7 @@ pub(super) fn features(config: &Config) -> Vec<Feature> {
             features.push(wanted);
         }
     }
-    for name in config.loss.iter().filter_map(|loss| loss.options.example_weights.as_ref()) {
+    for name in weights {
         if !features.iter().any(|feature| feature.name == *name) {
             features.push(Feature::exact(name, DType::F32, []).label());
         }
