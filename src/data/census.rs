@@ -117,7 +117,7 @@ impl Sums {
         }
         sums.class = match &numbers[..] {
             [value] if array.dtype.is_integer() => Some(*value as i64),
-            row if feature.is_label && row.len() > 1 && feature.dims.len() == 1 => {
+            row if feature.is_probability && row.len() > 1 && feature.dims.len() == 1 => {
                 let is_one_hot = row.iter().all(|value| [0.0, 1.0].contains(value)) && row.iter().sum::<f64>() == 1.0;
                 let place = row.iter().position(|value| *value == 1.0).filter(|_| is_one_hot);
                 place.map(|place| place as i64)
@@ -163,7 +163,7 @@ mod tests {
         let features = [
             Feature::compute("x", [2]),
             Feature::exact("y", DType::S32, []).label().below(2),
-            Feature::exact("z", DType::F32, [2]).label(),
+            Feature::exact("z", DType::F32, [2]).label().probability(),
         ];
         let census = Census::of(&source, &features, DType::BF16, 100).unwrap();
         // The third example has a class that there is not, and counts for nothing else.

@@ -1,6 +1,7 @@
 //! CSV files: one example a line, the numbers of its features with commas between, its labels last.
 //!
-//! No quotes, no header; lines without text are passed over; gzip or not is told by the first bytes, not by the name.
+//! No header; a number may have quotes around it, which hold no comma or line end; lines without text are passed over; gzip
+//! or not is told by the first bytes, not by the name.
 //! The whole file is read into memory, up to a bound.
 
 use std::io::{self, BufRead, BufReader, Read};
@@ -108,6 +109,8 @@ impl<'a> Row<'a> {
                     source: io::Error::new(io::ErrorKind::InvalidData, error),
                 })?;
                 let text = if idx == 0 { text.trim_start_matches(BYTE_ORDER_MARK).trim() } else { text.trim() };
+                let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+                let text = quoted.map_or(text, str::trim);
                 idx += 1;
                 if columns.push(text) {
                     continue;
@@ -140,7 +143,9 @@ impl<'a> Row<'a> {
 
 /// Whether no column of a row is a number.
 fn is_header(record: &::csv::ByteRecord) -> bool {
-    let is_number = |text: &[u8]| std::str::from_utf8(text).is_ok_and(|text| text.trim().parse::<f64>().is_ok());
+    let is_number = |text: &[u8]| {
+        std::str::from_utf8(text).is_ok_and(|text| text.trim().trim_matches('"').trim().parse::<f64>().is_ok())
+    };
     record.iter().all(|text| !text.trim_ascii().is_empty() && !is_number(text))
 }
 
@@ -395,6 +400,15 @@ mod tests {
     }
 
     #[test]
+    fn quotes_around_a_number_say_nothing() {
+        let read = |text: &str| read_as(text.as_bytes(), &features(), 1.0).map(|arrays| rows(&arrays));
+        let quoted = read("\"1\",\" 2 \",\"0\"\r\n\"3\",-4.5,\"1\"\n");
+        assert_eq!(quoted.unwrap(), read("1,2,0\n3,-4.5,1\n").unwrap());
+        assert!(read("\"1,2\",0\n").unwrap_err().contains("`\"1`"), "a comma is no part of a number");
+        assert!(read("\",2,0\n").is_err());
+    }
+
+    #[test]
     fn reads_plain_and_gzip() {
         let expected = vec![(vec![0.5, 1.0], 2), (vec![-2.0, 0.25], 0)];
         let texts = ["1,2,2\n-4,0.5,0\n", "1, 2 ,2\r\n\r\n-4,5e-1,0", "\u{FEFF}1,2,2\n \t\n\u{FEFF}-4,.5,+0\r\n\n"];
@@ -448,7 +462,7 @@ mod tests {
         check("1,x,0\n", "rows.csv:1: column 2, of `x`, is `x`; expected a finite number");
         check("1,2,0\n\n\nnan,2,0\n", "rows.csv:4: column 1, of `x`, is `nan`; expected a finite number");
         check("1,2,0\n,2,0\n", "rows.csv:2: column 1, of `x`, is ``; expected a finite number");
-        check("1,\"2\",0\n", "rows.csv:1: column 2, of `x`, is `\"2\"`; expected a finite number");
+        check("1,\"2,0\n", "rows.csv:1: column 2, of `x`, is `\"2`; expected a finite number");
         for label in ["3", "-1", "1.0", ""] {
             check(
                 &format!("1,2,{label}\n"),

@@ -308,7 +308,13 @@ pub enum DataError {
         layout: String,
     },
     /// A row with too many or too few columns.
-    #[error("{}:{line}: {}{found} columns; expected {expected}: {layout}", path.display(), if *is_all { "" } else { "at least " })]
+    #[error(
+        "{}:{line}: {}{found} {}; expected {expected}: {layout}{}",
+        path.display(),
+        if *is_all { "" } else { "at least " },
+        if *found == 1 { "column" } else { "columns" },
+        if *found == 1 { "\nhelp: a comma stands between two columns" } else { "" }
+    )]
     Columns {
         /// The file.
         path: PathBuf,

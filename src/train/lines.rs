@@ -1,8 +1,10 @@
 //! Errors that show the line of the experiment that they are about.
 
+use super::data_config::DataConfig;
 use super::error::TrainError;
 use super::experiment::Experiment;
 use super::objective::ProgramError;
+use super::records_config::Patterns;
 use crate::data::DataError;
 use crate::data::npz::NpzError;
 use crate::data::records::RecordError;
@@ -11,7 +13,7 @@ use crate::files;
 use crate::models::yaml::{self, Node, NodeError, Step};
 use crate::passes::partition::PartitionError;
 use std::error::Error;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What is wrong in the experiment at `path`, whose text is read again for the place.
 pub(super) fn error_in(path: &Path, error: NodeError) -> TrainError {
@@ -187,6 +189,33 @@ fn way_to(experiment: &Experiment, path: &Path, error: &TrainError) -> Option<Ve
             let inner = of(data.csv.as_deref(), data.npz.as_deref()).or_else(of_test).or_else(of_idx).or_else(of_mnist);
             Some([vec![key("data")], inner?].concat())
         }
+        TrainError::Data(DataError::Record(
+            RecordError::NoFiles { pattern } | RecordError::Pattern { pattern, .. },
+        )) => way_to_files(experiment.data.as_ref()?, path, Path::new(pattern)),
+        TrainError::Data(DataError::Record(RecordError::List { path: folder, .. })) => {
+            way_to_files(experiment.data.as_ref()?, path, folder)
+        }
         _ => None,
     }
+}
+
+/// The way to the key whose value names these files: a pattern, or a folder.
+fn way_to_files(data: &DataConfig, path: &Path, named: &Path) -> Option<Vec<Step>> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let is = |written: &Path| written == named || folder.join(written) == named;
+    let key = |files: [&Option<Patterns>; 5], images: &Option<PathBuf>| {
+        let keys = ["tfrecord", "webdataset", "parquet", "text", "jsonl"];
+        let holds = |patterns: &Patterns| patterns.0.iter().any(|pattern| is(Path::new(pattern)));
+        let found = keys.into_iter().zip(files).find(|(_, patterns)| patterns.as_ref().is_some_and(holds));
+        let found = found.map(|(name, _)| name);
+        found.or_else(|| images.as_ref().is_some_and(|images| is(images)).then_some("images"))
+    };
+    let step = |name: &str| Step::Key(name.to_string());
+    let of = [&data.tfrecord, &data.webdataset, &data.parquet, &data.text, &data.jsonl];
+    if let Some(name) = key(of, &data.images) {
+        return Some(vec![step("data"), step(name)]);
+    }
+    let test = data.test.as_ref()?;
+    let of = [&test.tfrecord, &test.webdataset, &test.parquet, &test.text, &test.jsonl];
+    Some(vec![step("data"), step("test"), step(key(of, &test.images)?)])
 }

@@ -3,9 +3,11 @@
 
 use super::data_config::{DataConfig, Examples, TestConfig, wrong_in};
 use super::error::TrainError;
+use super::lines;
 use crate::data::pipeline::Options;
-use crate::data::records::{self, ImageFolder, Parquet, Pictures, RecordError, Records, Tars, TfRecords};
+use crate::data::records::{self, ImageFolder, Parquet, Pictures, RecordError, Records, Tars, TfRecords, Value};
 use crate::data::{Feature, Pipeline, Source};
+use crate::models::yaml::{NodeError, Step};
 use crate::pjrt::Setup;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -201,7 +203,13 @@ impl DataConfig {
             self.pipeline(path, records, features)
         };
         let (training, test) = match (self.n_test, &self.test) {
-            (Some(n_test), None) => pipeline(own)?.split_tail(n_test)?,
+            (Some(n_test), None) => {
+                let records = own.open(folder).map_err(of_record)?;
+                if let RecordFiles::Images(_) = own {
+                    warn_of_split(path, &*records, n_test);
+                }
+                self.pipeline(path, records, features)?.split_tail(n_test)?
+            }
             (None, Some(test)) => {
                 let of_test = RecordFiles::of_test(test);
                 let is_in_memory = test.csv.is_some() || test.npz.is_some() || test.idx.is_some();
@@ -309,6 +317,27 @@ impl DataConfig {
             Tolerance::Skip(limit) => limit,
         };
         Options { n_workers: self.workers.unwrap_or_else(n_cores) as usize, n_skipped_max }
+    }
+}
+
+/// Says that the last images of a folder, which come class after class, are no fair test.
+fn warn_of_split(path: &Path, folder: &dyn Records, n_test: u64) {
+    let (n, n_classes) = (folder.n_records(), folder.classes().len() as i64);
+    let label = |index| match folder.values(index, Some(&["labels"])).ok()?.get("labels")? {
+        Value::Ints(labels) => labels.first().copied(),
+        _ => None,
+    };
+    let Some(first) = n.checked_sub(n_test).filter(|first| (1..n).contains(first)) else { return };
+    let (Some(last_class), Some(first_class)) = (label(first - 1), label(first)) else { return };
+    let (in_training, in_test) = (last_class + 1, n_classes - first_class);
+    let way = vec![Step::Key("data".to_string()), Step::KeyItself("n_test".to_string())];
+    let message = format!(
+        "images come class after class: of {n_classes} classes, {in_test} are in the part for testing and {in_training} in \
+         the rest"
+    );
+    if in_training < n_classes || in_test < n_classes {
+        let help = "name a folder of images to test on: `test: {images: DIRECTORY}` instead of `n_test`";
+        tracing::warn!("{}", lines::error_in(path, NodeError::new(way, message).with_help(help)));
     }
 }
 

@@ -12,6 +12,23 @@ use crate::models::yaml::{self, Node, NodeError, Step};
 use crate::pjrt::Setup;
 use std::path::{Path, PathBuf};
 
+/// Says that every place counts in the loss and the accuracy of a model that takes no weights, where some should not.
+fn warn_of_padding(path: &Path, tokens: &Options) {
+    let (option, what, other) = match (tokens.mask.is_some(), tokens.pack.is_some(), tokens.max_length.is_some()) {
+        (true, ..) => ("mask", "what was not chosen", ""),
+        (_, true, _) => ("pack", "what fills up rows", "; `window` fills up none"),
+        (.., true) => ("max_length", "what fills up rows", "; `window` fills up none"),
+        _ => return,
+    };
+    let way = vec![Step::Key("data".to_string()), Step::Key("tokens".to_string()), Step::KeyItself(option.to_string())];
+    let message = format!("the model takes no `weights`, so {what} counts in its loss and accuracy");
+    let help = format!(
+        "`kind: layers` takes `example_weights: weights` in its loss, and `labels: {{weights: [N]}}`{other} \
+         (docs/EXPERIMENTS.md)"
+    );
+    tracing::warn!("{}", lines::error_in(path, NodeError::new(way, message).with_help(help)));
+}
+
 impl DataConfig {
     /// Whether the examples are text.
     pub(super) fn is_text(&self) -> bool {
@@ -75,6 +92,18 @@ impl DataConfig {
             let expected =
                 format!("`{option}: {read}`, as many tokens as the model reads, or a model that reads {made}");
             return wrong(&["tokens", option], &format!("`{option}: {made}`"), &expected);
+        }
+        let weights = features.iter().find(|feature| array(feature) == "weights");
+        if let (Some(weights), Some((_, Length(made)))) = (weights, made)
+            && weights.dims.is_empty()
+        {
+            let measured =
+                format!("`weights` of [{made}], one for each token, where `{}` is one for each example", weights.name);
+            let expected = format!("`labels: {{{}: [{made}]}}` beside the `loss` under `model`", weights.name);
+            return wrong(&["tokens"], &measured, &expected);
+        }
+        if weights.is_none() && tokens.label.is_none() {
+            warn_of_padding(path, tokens);
         }
         let tokenizer = tokenizer(path, tokens)?;
         let folder = path.parent().unwrap_or(Path::new(""));

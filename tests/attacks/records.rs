@@ -362,3 +362,107 @@ fn a_million_mutated_records_and_images_are_read_or_refused() {
     let counts: Vec<u64> = first.iter().zip(second).map(|(a, b)| a + b).collect();
     println!("images: {} read, {} refused; records: {} read, {} refused", counts[0], counts[1], counts[2], counts[3]);
 }
+
+/// Files that are not there are told at the line that names them, as files that are read into memory are.
+#[test]
+fn names_that_no_file_has_are_told_at_their_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |data: &str| {
+        let model = "model: {kind: mlp, input: [4], n_classes: 3}";
+        std::fs::write(
+            folder.path().join("e.yaml"),
+            format!("{model}\ndata: {{{data}}}\ntrain: {{batch: 2, epochs: 1}}\n"),
+        )
+        .unwrap();
+        let output = binary::bf16scope(&["data", "e.yaml"]).current_dir(folder.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{data}");
+        text(&output.stderr)
+    };
+    let shape = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/input/shapes-00000-of-00003");
+    let shape = shape.display();
+    let features = "features: {images: {key: image/object/bbox}, labels: {key: image/class/label, offset: -1}}";
+    let tokens = "tokens: {tokenizer: bytes, window: 4}";
+    for data in [
+        format!("tfrecord: none-*, n_test: 2, {features}"),
+        format!("webdataset: [none-*], n_test: 2, {features}"),
+        format!("parquet: none-*, n_test: 2, {features}"),
+        format!("text: none-*, n_test: 2, {tokens}"),
+        format!("tfrecord: {shape}, test: {{tfrecord: none-*}}, {features}"),
+    ] {
+        let error = refused(&data);
+        let column = "data: {".len() + data.find("none").unwrap() + 1 - usize::from(data.contains('['));
+        let expected =
+            format!("bf16scope: e.yaml:2:{column}: none-*: no file has such a name; expected one at least\n");
+        assert!(error.starts_with(&expected), "{data}: {error}");
+    }
+    let error = refused("images: none, n_test: 2");
+    assert!(error.starts_with("bf16scope: e.yaml:2:16: none: cannot list the folder: No such file"), "{error}");
+}
+
+/// A tar that was cut between two files of it, or never had its end, is read with a word about it; one that was cut elsewhere
+/// is refused; and what is no tar is not shown raw.
+#[test]
+fn a_tar_without_its_end_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/input/shapes.tar")).unwrap();
+    let data = |name: &str, bytes: &[u8]| {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+        let output = binary::bf16scope(&["data", name]).current_dir(folder.path()).output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    assert_eq!(data("whole.tar", &whole), (Some(0), String::new()));
+    let end = whole.iter().rposition(|byte| *byte != 0).unwrap() / 512 * 512 + 512;
+    let (code, stderr) = data("cut.tar", &whole[..end]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains(&format!("warning: cut.tar: the file ends after {end} bytes, behind `")), "{stderr}");
+    assert!(stderr.contains("without tar's mark of its end: it may have been cut between two files"), "{stderr}");
+    let (code, stderr) = data("padding.tar", &whole[..end - 3]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains(&format!(": the file ends after {} bytes, within the record", end - 3)), "{stderr}");
+    let (code, stderr) = data("text.tar", &b"number 1 of a text\nand line after line of it\n".repeat(30));
+    assert_eq!((code, stderr.lines().count()), (Some(2), 3), "{stderr}");
+}
+
+/// Files that say nothing about what is in them are no damaged TFRecords.
+#[test]
+fn a_file_that_an_experiment_describes_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, key) in [("a.csv", "csv"), ("a.txt", "text"), ("a.jsonl", "jsonl"), ("a.npz", "npz")] {
+        std::fs::write(folder.path().join(name), "1,2,3\n".repeat(20)).unwrap();
+        let output = binary::bf16scope(&["data", name]).current_dir(folder.path()).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(&format!("`data: {{{key}: {name}}}` in a YAML file")), "{stderr}");
+    }
+}
+
+/// The last images of a folder are those of its last classes, and files that are no images are said to be passed over.
+#[test]
+fn what_a_folder_leaves_out_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let shapes =
+        TfRecords::files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/input"), &["shapes-*"]).unwrap();
+    let records = TfRecords::open(&shapes, None).unwrap();
+    for index in 0..9 {
+        let values = records.values(index, None).unwrap();
+        let Value::Bytes(image) = &values["image/encoded"] else { panic!("{values:?}") };
+        let class = folder.path().join("set").join(["a", "b", "c"][index as usize / 3]);
+        std::fs::create_dir_all(&class).unwrap();
+        std::fs::write(class.join(format!("{index}.png")), &image[0]).unwrap();
+    }
+    std::fs::write(folder.path().join("set/b/x.gif"), "GIF89a").unwrap();
+    std::fs::write(folder.path().join("set/stray.jpg"), "").unwrap();
+    let said = |n_test: u64| {
+        let model = "model: {kind: mlp, input: [8, 8, 3], n_classes: 3}";
+        let data = format!("data: {{images: set, n_test: {n_test}, features: {{images: {{resize: bilinear}}}}}}");
+        std::fs::write(folder.path().join("e.yaml"), format!("{model}\n{data}\ntrain: {{batch: 1, epochs: 1}}\n"))
+            .unwrap();
+        let output = binary::bf16scope(&["data", "e.yaml"]).current_dir(folder.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let stderr = said(4);
+    assert!(stderr.contains("set: 2 entries are not read, as only the `.jpg`, `.jpeg` and `.png`"), "{stderr}");
+    assert!(stderr.contains("e.yaml:2:21: images come class after class: of 3 classes, 2 are in"), "{stderr}");
+    assert!(stderr.contains("2 are in the part for testing and 2 in the rest\n"), "{stderr}");
+}

@@ -51,7 +51,7 @@ fn a_label_that_the_model_has_no_room_for_is_said_with_the_line_of_its_classes()
     let folder = pictures();
     experiment(&folder, "n_classes: 1", "images: set, n_test: 1");
     let error = folder.stderr(&["train", "e.yaml", "--no-run"]);
-    assert!(error.starts_with("bf16scope: e.yaml:1:49: "), "{error}");
+    assert!(error.contains("\nbf16scope: e.yaml:1:49: "), "{error}");
     assert!(error.contains("is 1; expected a whole number from 0 to 0\n"), "{error}");
     assert!(error.contains("help: write 2 or more here, or leave such examples out: `on_error: {skip: N}`"), "{error}");
     experiment(&folder, "n_classes: 2", "images: set, n_test: 4");
@@ -90,4 +90,35 @@ fn a_model_axis_without_a_split_is_told_how_a_file_says_one() {
     let error = folder.stderr(&["train", "e.yaml", "--no-run"]);
     assert!(error.contains("e.yaml:2:24: 2 partitions, and nothing is split over them"), "{error}");
     assert!(error.contains("help: say what is, by the pattern of a name and an axis: `split: {"), "{error}");
+}
+
+/// What fills up rows of text is no word that a model should learn.
+#[test]
+fn padding_that_a_model_would_learn_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("t.txt"), "line after line of a text\n".repeat(40)).unwrap();
+    let data = |model: &str, tokens: &str| {
+        let text = format!(
+            "model:\n{model}\ndata: {{text: t.txt, tokens: {{{tokens}}}, n_test: 4}}\ntrain: {{batch: 2, epochs: 1}}\n"
+        );
+        std::fs::write(folder.path().join("e.yaml"), text).unwrap();
+        let output = crate::binary::bf16scope(&["data", "e.yaml"]).current_dir(folder.path()).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let gpt =
+        "  {kind: transformer, vocabulary: 256, length: 8, layers: 1, features: 8, heads: 1, hidden: 8, causal: true}";
+    assert_eq!(data(gpt, "tokenizer: bytes, window: 8"), "");
+    let told = data(gpt, "tokenizer: bytes, pack: 8, by: line");
+    let expected =
+        "warning: e.yaml:3:48: the model takes no `weights`, so what fills up rows counts in its loss and accuracy\n";
+    assert!(told.contains(expected), "{told}");
+    let layers = |labels: &str| {
+        format!(
+            "  kind: layers\n  inputs: {{tokens: {{shape: [8], dtype: int32}}}}\n{labels}  layers: [{{embedding: {{input_dim: 256, \
+             output_dim: 4}}}}, {{dense: 256}}]\n  loss: {{sparse_softmax_cross_entropy: , example_weights: weights}}"
+        )
+    };
+    let told = data(&layers(""), "tokenizer: bytes, pack: 8, by: line");
+    assert!(told.contains("expected `labels: {weights: [8]}` beside the `loss` under `model`"), "{told}");
+    assert_eq!(data(&layers("  labels: {weights: [8]}\n"), "tokenizer: bytes, pack: 8, by: line"), "");
 }

@@ -198,6 +198,18 @@ pub enum RecordError {
         /// Where it begins.
         at: u64,
     },
+    /// A file whose examples only an experiment describes.
+    #[error(
+        "{}: no TFRecord file, tar, Parquet file or folder of images, which tell what is in them\nhelp: an experiment tells it \
+         of this one: `data: {{{key}: {}}}` in a YAML file, whose other keys are in docs/EXPERIMENTS.md",
+        path.display(), path.display()
+    )]
+    Described {
+        /// The file.
+        path: PathBuf,
+        /// The key under which files of such a name are described.
+        key: &'static str,
+    },
     /// A file that is no tar, or is damaged.
     #[error(
         "{}, at byte {at}: no header of a tar file{}\nhelp: copy or download the file again",

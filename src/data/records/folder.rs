@@ -36,8 +36,10 @@ impl ImageFolder {
         let mut hash = Sha256::new();
         let mut found = ImageFolder { files: Vec::new(), classes: Vec::new(), fingerprint: String::new() };
         let wrong = |found: String| RecordError::NoClasses { path: folder.to_path_buf(), found };
+        let mut left_out: Vec<PathBuf> = Vec::new();
         for (class, path) in listed(folder)? {
             if !path.is_dir() {
+                left_out.push(path);
                 continue;
             }
             let label = found.classes.len() as i64;
@@ -45,9 +47,12 @@ impl ImageFolder {
             for (name, path) in listed(&path)? {
                 let Some(n_bytes) = fs::metadata(&path).ok().filter(fs::Metadata::is_file).map(|file| file.len())
                 else {
+                    left_out.push(path);
                     continue;
                 };
-                if is_image(&path) {
+                if !is_image(&path) {
+                    left_out.push(path);
+                } else {
                     for part in [class.as_bytes(), b"/", name.as_bytes(), b"\0", &n_bytes.to_le_bytes()] {
                         hash.update(part);
                     }
@@ -61,6 +66,19 @@ impl ImageFolder {
         }
         if found.classes.is_empty() {
             return Err(wrong("no folders in it".to_string()));
+        }
+        if let Some(first) = left_out.first() {
+            tracing::warn!(
+                "{}: {} not read, as only the `.jpg`, `.jpeg` and `.png` in each class's own folder are: {}{}",
+                folder.display(),
+                if left_out.len() == 1 {
+                    "one entry is".to_string()
+                } else {
+                    format!("{} entries are", left_out.len())
+                },
+                first.strip_prefix(folder).unwrap_or(first).display(),
+                if left_out.len() == 1 { "" } else { ", …" }
+            );
         }
         found.fingerprint = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(found)

@@ -124,6 +124,23 @@ pub fn open(
     match [".tar", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end)) {
         true => Ok(Arc::new(Tars::open(&files, cache)?)),
         false if name.ends_with(".parquet") => Ok(Arc::new(Parquet::open(&files, cache)?)),
-        false => Ok(Arc::new(TfRecords::open(&files, cache)?)),
+        false => match (TfRecords::open(&files, cache), described(&name)) {
+            (Err(RecordError::Length { at: 0, .. } | RecordError::Cut { at: 0, .. }), Some(key)) => {
+                Err(RecordError::Described { path: files[0].clone(), key })
+            }
+            (records, _) => Ok(Arc::new(records?)),
+        },
     }
+}
+
+/// The key of `data` under which an experiment describes files of such a name.
+fn described(name: &str) -> Option<&'static str> {
+    let ending = Path::new(name.trim_end_matches(".gz")).extension()?.to_str()?;
+    Some(match ending {
+        "csv" | "tsv" => "csv",
+        "npz" | "npy" => "npz",
+        "txt" | "md" => "text",
+        "json" | "jsonl" => "jsonl",
+        _ => return None,
+    })
 }

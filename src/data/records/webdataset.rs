@@ -9,7 +9,7 @@
 //! Source: WebDataset's `tariterators.py` (`base_plus_ext`, `group_by_keys`) and `autodecode.py`. The headers are read by the
 //! crate `tar`.
 
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
@@ -22,6 +22,8 @@ use super::unpack::Compression;
 use super::{Records, Value, Values};
 use crate::files;
 
+/// Bytes of a header, and of what files are filled up to.
+const BLOCK: u64 = 512;
 /// Bytes of a name at most, where a header of its own holds one.
 const MAX_NAME: u64 = 64 << 10;
 /// Endings whose files are a whole number in text.
@@ -95,7 +97,15 @@ impl Tars {
         let n_bytes = shard.stored_bytes();
         let failed = |source| RecordError::Open { path: shard.stored().to_path_buf(), source };
         let mut archive = tar::Archive::new(files::open(shard.stored()).map_err(failed)?);
-        let no_tar = |at, source| RecordError::Tar { path: shard.path.clone(), at, source };
+        let cut = |at, expected| {
+            let place = shard.path.display().to_string();
+            RecordError::Cut { place, at, measured: n_bytes, expected }
+        };
+        let no_tar = |at: u64, source: io::Error| match n_bytes.saturating_sub(at) {
+            // A file that is none may be shorter than a header, and its bytes are no text to show.
+            1..BLOCK if at > 0 => cut(at, at + BLOCK),
+            _ => RecordError::Tar { path: shard.path.clone(), at, source: io::Error::other(shown(&source)) },
+        };
         let (mut at, mut n_other) = (0, 0);
         // A name that a header of its own gives to the entry after it.
         let mut given: Option<Vec<u8>> = None;
@@ -105,16 +115,11 @@ impl Tars {
             let (start, size) = (entry.raw_file_position(), entry.size());
             let end = start.saturating_add(size);
             let kind = entry.header().entry_type();
-            if end > n_bytes {
-                let place = shard.path.display().to_string();
-                return Err(RecordError::Cut {
-                    place,
-                    at: entry.raw_header_position(),
-                    measured: n_bytes,
-                    expected: end,
-                });
+            at = end.next_multiple_of(BLOCK);
+            // What fills up the last block of a file is a part of it.
+            if at > n_bytes {
+                return Err(cut(entry.raw_header_position(), at));
             }
-            at = end.next_multiple_of(512);
             if kind.is_gnu_longname() || kind.is_pax_local_extensions() {
                 if size > MAX_NAME {
                     let place = format!("{}, at byte {start}: a name", shard.path.display());
@@ -158,6 +163,15 @@ impl Tars {
                 hash.update(part);
             }
             self.add((shard_idx, first), name, &ending, start, size, &shard)?;
+        }
+        // Two blocks of zeros say that it ends there. Writers that leave them out write tars that are read everywhere.
+        if at == n_bytes && n_bytes > 0 {
+            let name = self.samples.last().map(|sample| &self.names[sample.name..]).unwrap_or_default();
+            tracing::warn!(
+                "{}: the file ends after {n_bytes} bytes, behind `{name}`, without tar's mark of its end: it may have been cut \
+                 between two files",
+                shard.path.display()
+            );
         }
         Ok(n_other)
     }
@@ -294,6 +308,11 @@ fn flatten(name: &str, json: &Json, into: &mut Values) {
     into.insert(name.to_string(), value);
 }
 
+/// What the reader says, which may quote the file's bytes.
+fn shown(error: &io::Error) -> String {
+    error.to_string().chars().take(100).flat_map(char::escape_debug).collect()
+}
+
 impl Records for Tars {
     fn n_records(&self) -> u64 {
         self.samples.len() as u64
@@ -426,9 +445,17 @@ mod tests {
         let refused = |bytes: Vec<u8>| opened(folder.path(), &[bytes]).unwrap_err();
         assert_eq!(
             refused(whole[..3 * 512 + 1024].to_vec()),
-            "a-0.tar, at byte 2048: the file ends after 2560 bytes, within the record; expected 3260 at least\n\
+            "a-0.tar, at byte 2048: the file ends after 2560 bytes, within the record; expected 3584 at least\n\
              help: copy or download the file again"
         );
+        // Within what fills up a block, and within a header.
+        for (n_bytes, said) in [
+            (3 * 512 + 1024 + 700, "3260 bytes, within the record; expected 3584"),
+            (600, "600 bytes, within the record; expected 1024"),
+        ] {
+            let error = refused(whole[..n_bytes].to_vec());
+            assert!(error.contains(&format!(": the file ends after {said} at least\n")), "{error}");
+        }
         let mut flipped = whole.clone();
         flipped[1024 + 3] ^= 1;
         assert_eq!(

@@ -282,7 +282,7 @@ impl Texts {
             return Ok(record);
         };
         let object: Map<String, Json> =
-            serde_json::from_slice(text).map_err(|e| TextError::Json { place: place(), found: e.to_string() })?;
+            serde_json::from_slice(text).map_err(|e| TextError::Json { place: place(), found: of_one_line(&e) })?;
         let get = |field: &String| {
             let names = || object.keys().cloned().collect();
             object.get(field).ok_or_else(|| TextError::NoField { place: place(), field: field.clone(), names: names() })
@@ -334,6 +334,11 @@ fn label_bits(value: &Json, is_whole: bool, classes: &[String]) -> Result<u64, S
         (false, None, Some(value)) => Ok(value.to_bits()),
         (false, None, None) => Err("a number".to_string()),
     }
+}
+
+/// What is wrong with the JSON of a line, whose place among the lines is said beside it.
+fn of_one_line(error: &serde_json::Error) -> String {
+    error.to_string().replace(" at line 1 column ", " at column ")
 }
 
 fn kind(value: &Json) -> &'static str {
