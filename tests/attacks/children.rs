@@ -130,10 +130,10 @@ fn what_xla_aborts_over_when_it_runs_is_an_error_too() {
     let text = refusal(&on(&onednn, &["run", "m.hlo", "--random", "1"]));
     let help = "help: XLA checks some rules by ending its process: the text above, if any, names the one that the module \
                 breaks\n";
-    assert_eq!(
-        without_numbers(&text),
-        format!("bf16scope: running `slice`: the child process ended with signal N, SIGSEGV\n{help}")
-    );
+    // It reads what is no configuration of its own as one, and how that ends hangs on what else is in memory.
+    let text = without_numbers(&text);
+    let began = "bf16scope: running `slice`: the child process ended with signal N, SIG";
+    assert!(text.starts_with(began) && text.ends_with(&format!("\n{help}")), "{text}");
     let topk = SLICE_TO_DYNAMIC.replace("SliceToDynamic", "TopK");
     let text = refusal(&on(&topk, &["run", "m.hlo", "--random", "1"]));
     assert_eq!(
