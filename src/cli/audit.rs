@@ -185,7 +185,7 @@ fn measure(
         // Where nobody sees a bar, a line now and then.
         if bar.is_hidden() && !context.quiet && said.elapsed() >= SAYS_EVERY {
             said = Instant::now();
-            let percent = 100 * progress.work_done / progress.work.max(1);
+            let percent = 100 * u128::from(progress.work_done) / u128::from(progress.work.max(1));
             progress::say(&format!(
                 "compared {} of {} instructions ({percent} %)",
                 progress.n_rows_done, progress.n_rows
