@@ -212,7 +212,7 @@ fn tune_line(text: &str, key: &str) -> String {
     let given = |choice: &Choice| {
         let of_block = |block: &&serde_yaml::Value| block.get(choice.key).or_else(|| block.get(choice.was?)).cloned();
         let value = blocks.iter().flatten().find_map(of_block)?;
-        Some(format!("{}: {}", choice.key, in_one_line(&value)))
+        Some(format!("{}: {}", choice.key, as_now(choice.key, &value)))
     };
     let given: Vec<String> = CHOICES.iter().filter_map(given).collect();
     match given.is_empty() {
@@ -227,10 +227,22 @@ fn renamed_line(text: &str, key: &str) -> String {
     let document: serde_yaml::Value = serde_yaml::from_str(text).unwrap_or_default();
     match document.get("tune").unwrap_or(&document) {
         serde_yaml::Value::Mapping(map) => {
-            let pairs = map.iter().map(|(key, value)| format!("{}: {}", now(&in_one_line(key)), in_one_line(value)));
-            format!("tune: {{{}}}", pairs.collect::<Vec<_>>().join(", "))
+            let pair = |(key, value)| {
+                let key = now(&in_one_line(key));
+                format!("{key}: {}", as_now(&key, value))
+            };
+            format!("tune: {{{}}}", map.iter().map(pair).collect::<Vec<_>>().join(", "))
         }
         _ => format!("tune: {{{}: …}}", now(key)),
+    }
+}
+
+/// A choice's value, which of one was a truth before it was counts of layers.
+fn as_now(key: &str, value: &serde_yaml::Value) -> String {
+    match (key, value) {
+        ("layer_remat", serde_yaml::Value::Bool(true)) => "{weights: all}".to_string(),
+        ("layer_remat", serde_yaml::Value::Bool(false)) => "{weights: 0}".to_string(),
+        _ => in_one_line(value),
     }
 }
 

@@ -334,7 +334,7 @@ fn what_is_tuned_is_said_beside_model_and_train() {
     check(
         "{remt: none}",
         expect![[r#"
-            e.yaml:2:8: unknown key `remt`, expected one of base, stem, pair_columns, norm_gradient, softmax, layer_remat, remat, cotangent_remat, pace
+            e.yaml:2:8: unknown key `remt`, expected one of base, stem, pair_columns, norm_gradient, softmax, layer_remat, remat, cotangent_remat, pace, transpose_input
               2 | tune: {remt: none}
                 |        ^^^^
               help: did you mean `remat`?"#]],
@@ -410,6 +410,14 @@ train: {remat: elementwise}
                   4 |   recompute:
                     |   ^^^^^^^^^
                   help: write `tune: {softmax: one_pass, layer_remat: {weights: 0}}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays off on the target"#]],
+    );
+    check(
+        "model: {kind: transformer, recompute: true}\n",
+        expect![[r#"
+            e.yaml:1:28: `recompute` is a choice for a target, expected under `tune`
+              1 | model: {kind: transformer, recompute: true}
+                |                            ^^^^^^^^^
+              help: write `tune: {layer_remat: {weights: all}}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays off on the target"#]],
     );
     check(
         "model: {kind: mlp, input: [4], n_classes: 2}\nresidual: false\n",
