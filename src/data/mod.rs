@@ -49,6 +49,7 @@ pub mod records;
 mod shift;
 pub mod source;
 pub mod text;
+pub mod transpose;
 pub mod words;
 
 pub use arrays::Arrays;

@@ -20,6 +20,7 @@
 
 mod collectives;
 mod init;
+mod inputs;
 mod names;
 mod operators;
 mod owner;
@@ -31,6 +32,7 @@ mod tensor;
 
 pub use collectives::{Group, Part, Replicas, SumOrder};
 pub use init::{Distribution, FanMode, Init};
+pub use inputs::InputInfo;
 pub use precision::{Precision, UnknownPrecision};
 pub use scan::Operand;
 pub use scope::{Scope, Variable};
@@ -74,19 +76,6 @@ struct Inner {
     /// Of variables that lie in parts, by number: the whole, in the dtype in which gradients add up.
     gathered: RefCell<BTreeMap<usize, InstrId>>,
     warnings: RefCell<Vec<String>>,
-}
-
-/// An input of the program: data that the host hands over at every call.
-#[derive(Clone, Debug, PartialEq)]
-pub struct InputInfo {
-    /// Its name.
-    pub name: String,
-    /// Its dtype.
-    pub dtype: DType,
-    /// Its dims.
-    pub dims: Vec<i64>,
-    /// Its parameter instruction.
-    pub instr: InstrId,
 }
 
 /// A variable of the program: state that stays on the device between calls.
@@ -249,19 +238,6 @@ impl Graph {
         Scope::root(self.clone())
     }
 
-    /// Data the host hands over: `[dims]` of `dtype`.
-    #[track_caller]
-    pub fn input(&self, name: &str, dtype: DType, dims: impl Into<Vec<i64>>) -> Tensor {
-        let dims = dims.into();
-        let is_taken = self.inner.inputs.borrow().iter().any(|input| input.name == name);
-        if let Some(error) = name_problem("an input", name, is_taken) {
-            return self.fail("input", &[], error);
-        }
-        let instr = self.parameter(name, dtype, &dims);
-        self.inner.inputs.borrow_mut().push(InputInfo { name: name.to_string(), dtype, dims, instr });
-        self.tensor(instr)
-    }
-
     /// The scalar of `dtype` nearest to `value`.
     #[track_caller]
     pub fn scalar(&self, dtype: DType, value: f64) -> Tensor {
@@ -335,17 +311,6 @@ impl Graph {
     /// The variables so far, in the order they were made.
     pub fn variables(&self) -> Vec<VariableInfo> {
         self.inner.variables.borrow().clone()
-    }
-
-    /// The inputs so far, in the order they were made.
-    pub fn inputs(&self) -> Vec<InputInfo> {
-        self.inner.inputs.borrow().clone()
-    }
-
-    /// Puts the inputs in the order of `names`; those that are not among them follow, in the order they were made.
-    pub fn order_inputs(&self, names: &[&str]) {
-        let place = |input: &InputInfo| names.iter().position(|name| *name == input.name).unwrap_or(names.len());
-        self.inner.inputs.borrow_mut().sort_by_key(place);
     }
 
     /// Variable `number` of them.

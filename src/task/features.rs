@@ -102,7 +102,7 @@ impl<'a> Features<'a> {
 
     #[track_caller]
     fn input(&self, name: &str, dtype: DType, dims: Vec<i64>) -> Tensor {
-        let tensor = self.graph.input(name, dtype, dims);
+        let tensor = self.graph.batch_input(name, dtype, dims);
         self.made.borrow_mut().insert(name.to_string(), tensor.clone());
         tensor
     }

@@ -48,7 +48,9 @@ impl MicroBatch {
         let n = objective.accumulate.get();
         // Its variables are whole: what lies in parts was gathered before the loop.
         let replicas = Replicas { in_parts: false, ..objective.mesh.of_program() };
-        let graph = graph_of(Graph::training("micro_batch"), numbers, &objective.tuning).for_replicas(replicas);
+        // It is handed parts of the batch, which was turned back before the loop.
+        let tuning = objective.tuning.clone().with(|tuning| tuning.transpose_input = false);
+        let graph = graph_of(Graph::training("micro_batch"), numbers, &tuning).for_replicas(replicas);
         let called = call(&graph, task, batch / i64::from(n), Mode::Train);
         let n_split = graph.inputs().len();
         let sums = Sums::of(&called, Mode::Train);
@@ -80,7 +82,7 @@ impl MicroBatch {
     pub fn inputs(&self, graph: &Graph) -> Vec<Tensor> {
         declare_variables(graph, &self.program);
         let parts = &self.program.inputs[..self.n_split];
-        parts.iter().map(|part| graph.input(&part.name, part.dtype, whole(&part.dims, self.n))).collect()
+        parts.iter().map(|part| graph.batch_input(&part.name, part.dtype, whole(&part.dims, self.n))).collect()
     }
 
     /// Emits the loop over the micro-batches of `inputs`, one replica's share of the gradients, and sets the new values of state that the network updates.

@@ -8,6 +8,7 @@ use super::memory::memory_of_machine;
 use super::program::{Reported, TaskProgram, Weighting};
 use super::spec::Spec;
 use super::totals::{Sum, Totals};
+use crate::data::transpose::examples_last;
 use crate::data::{Batch, Feature, NamedArray};
 use crate::graph::{Init, InputInfo, VariableInfo};
 use crate::hlo::{ArrayShape, DType, Literal, Module, proto, verify};
@@ -110,7 +111,7 @@ impl Loaded {
             false => same(format!("{} valid examples", batch.n_valid), format!("{n} valid examples"))?,
         }
         for input in self.inputs.iter().filter(|input| !is_ours(input)) {
-            let shape = ArrayShape::new(input.dtype, whole(&input.dims, self.site.n_here() as u32));
+            let shape = ArrayShape::new(input.dtype, whole(&input.dims_of_batch(), self.site.n_here() as u32));
             let expected = format!("{} {shape}", input.name);
             let Some(array) = find(batch, &input.name) else {
                 let names: Vec<&str> = batch.arrays.iter().map(|array| array.name.as_str()).collect();
@@ -176,6 +177,14 @@ impl Loaded {
                     self.part(&ours, replica)
                 }
                 name => self.part(&find(batch, name).expect("a batch that was checked has it").bytes, replica),
+            };
+            let bytes = match &input.transposed {
+                None => bytes,
+                Some(step) => {
+                    let n_bytes = bytes.len() / self.n_steps;
+                    let turned = |step_bytes| examples_last(step_bytes, step[0] as usize, input.dtype.n_bytes());
+                    bytes.chunks_exact(n_bytes.max(1)).flat_map(turned).collect::<Vec<u8>>().into()
+                }
             };
             let device = self.site.device(number);
             let (bytes, dims) = match self.site.part(&input.name, &input.dims) {

@@ -48,6 +48,9 @@ impl Objective {
         if self.mesh.model.get() > 1 && self.mesh.state == StateOf::Sharded {
             return Err(ProgramError::ShardedParts);
         }
+        if self.mesh.model.get() > 1 && self.tuning.transpose_input {
+            return Err(ProgramError::TransposedParts);
+        }
         let part = self.mesh.part_of(batch)?;
         let n = self.accumulate.get();
         match part % i64::from(n) {
@@ -118,6 +121,11 @@ pub enum ProgramError {
         "`state: sharded` spreads variables over replicas, and `model` splits them within one: both at once are not possible yet\nhelp: leave one of them out"
     )]
     ShardedParts,
+    /// Images in one dimension for replicas that are themselves split.
+    #[error(
+        "`transpose_input` hands images over in one dimension, and `model` splits what a replica has: both at once are not possible\nhelp: leave one of them out"
+    )]
+    TransposedParts,
     /// What was to be computed again is not there.
     #[error(transparent)]
     Remat(#[from] RematError),

@@ -171,7 +171,9 @@ impl Unwritten {
         checkpoint: &Checkpoint,
     ) -> Result<Unwritten, TrainError> {
         let numbers = numbers.into();
-        let program = program::prediction(task, numbers, i64::from(batch), tuning)?.program;
+        // Who calls it has images as they are.
+        let tuning = tuning.clone().with(|tuning| tuning.transpose_input = false);
+        let program = program::prediction(task, numbers, i64::from(batch), &tuning)?.program;
         verify::verify(&program.module)?;
         let wanted = || program.variables.iter().map(|variable| (variable.name.as_str(), shape_of(variable)));
         let read = checkpoint.read_as(wanted());

@@ -1,7 +1,7 @@
 //! Several steps of training in one call of the device, as TPUEstimator's `iterations_per_loop`: the batches of all go up
 //! together, and what each step reports comes back together.
 
-use super::accumulation::{declare_variables, whole};
+use super::accumulation::declare_variables;
 use super::objective::ProgramError;
 use super::program::{TaskProgram, finish_with_state};
 use crate::graph::{Graph, InputInfo, Operand, Tensor};
@@ -57,7 +57,7 @@ pub fn several_steps(step: TaskProgram, calls: StepsPerCall) -> Result<TaskProgr
     let state: Vec<Tensor> = graph.variables().iter().map(|variable| graph.tensor(variable.instr)).collect();
     let input = |input: &InputInfo| match input.name.as_str() {
         "step" => graph.input("step", input.dtype, input.dims.clone()),
-        name => graph.input(name, input.dtype, whole(&input.dims, n)),
+        _ => graph.input_of_steps(input, n),
     };
     let inputs: Vec<Tensor> = program.inputs.iter().map(input).collect();
     let operands = program.inputs.iter().zip(&inputs).map(|(info, tensor)| match info.name.as_str() {

@@ -31,7 +31,7 @@ const fn reassociating(key: &'static str, about: &'static str) -> Choice {
 }
 
 /// Every choice, in the order of [`Tuning`](super::Tuning)'s fields.
-pub const CHOICES: [Choice; 8] = [
+pub const CHOICES: [Choice; 9] = [
     reassociating(
         "stem",
         "the convolution's sums have zeros among their terms (`space_to_depth`), the norm's gradient sums fewer terms \
@@ -51,6 +51,7 @@ pub const CHOICES: [Choice; 8] = [
     exact("cotangent_remat", "a cotangent is computed twice, from the same values; where a sum is NaN it is NaN too")
         .was("residual"),
     exact("pace", "no value changes: barriers wait for more"),
+    exact("transpose_input", "the same images, in another order on the way to the device"),
 ];
 
 impl Choice {
@@ -71,7 +72,8 @@ mod tests {
 
     #[test]
     fn every_field_is_a_choice() {
-        let serde_json::Value::Object(fields) = serde_json::to_value(Tuning::none()).unwrap() else { panic!() };
+        let tuning = Tuning::none().with(|tuning| tuning.transpose_input = true);
+        let serde_json::Value::Object(fields) = serde_json::to_value(tuning).unwrap() else { panic!() };
         let keys: Vec<&str> = CHOICES.iter().map(|choice| choice.key).collect();
         assert_eq!(
             fields.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(),

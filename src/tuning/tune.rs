@@ -51,6 +51,8 @@ pub struct Keys {
     pub cotangent_remat: Option<bool>,
     /// [`Tuning::pace`].
     pub pace: Option<bool>,
+    /// [`Tuning::transpose_input`].
+    pub transpose_input: Option<bool>,
 }
 
 /// The keys of `layer_remat`: those of a [`LayerRemat`](super::LayerRemat).
@@ -111,7 +113,8 @@ impl Keys {
                 *value = given.clone();
             }
         }
-        let Keys { base, stem, pair_columns, norm_gradient, softmax, layer_remat, remat, cotangent_remat, pace } = self;
+        let Keys { base, stem, pair_columns, norm_gradient, softmax, layer_remat, remat, .. } = self;
+        let Keys { cotangent_remat, pace, transpose_input, .. } = self;
         let mut tuning = match base {
             Base::Auto => auto.clone(),
             Base::None => Tuning::none(),
@@ -127,6 +130,7 @@ impl Keys {
         set(&mut tuning.remat, remat);
         set(&mut tuning.cotangent_remat, cotangent_remat);
         set(&mut tuning.pace, pace);
+        set(&mut tuning.transpose_input, transpose_input);
         tuning
     }
 }

@@ -34,5 +34,6 @@ mod sums;
 mod text;
 mod train;
 mod train_memory;
+mod transpose_input;
 mod tuning;
 mod two_tower;

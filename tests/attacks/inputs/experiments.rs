@@ -133,6 +133,7 @@ tune:
     hidden: 0
   cotangent_remat: true
   pace: false
+  transpose_input: true
 train:
   batch: 2
   optimizer:
