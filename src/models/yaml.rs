@@ -7,15 +7,20 @@
 //! that line apart. For places to be right, configuration types must not use `#[serde(flatten)]`, `untagged` or
 //! `tag = …`, which read a map before they look at it (see [`Model`](super::Model) for how to do without).
 
+mod error;
 mod node;
+mod numbers;
 
+pub use error::{ConfigError, ConfigProblem, Place, nearest};
 pub use node::{Node, NodeError, Step};
+pub(super) use numbers::Positive;
+pub use numbers::{fraction, number, positive, positive_up_to, positives};
 
 use crate::tuning::{CHOICES, Choice};
+use error::{problem, without_place};
 use node::Find;
-use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, Unexpected, Visitor};
-use serde::{Deserialize, Serialize};
-use std::fmt;
+use serde::Serialize;
+use serde::de::{DeserializeOwned, DeserializeSeed};
 
 /// Largest document taken, in bytes. A model is a page of text; serde_yaml bounds aliases and nesting itself, and this
 /// bounds the rest.
@@ -24,112 +29,6 @@ pub const MAX_BYTES: usize = 1 << 20;
 /// Most brackets open at once. serde_yaml refuses deeper nesting too, but only after time that grows with the square of
 /// how many there are: minutes for a megabyte of them.
 const MAX_OPEN: usize = 256;
-
-/// Most characters of a line that an error quotes.
-const MAX_SHOWN: usize = 100;
-
-/// What is wrong with a document, and where.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub struct ConfigError {
-    /// The file, as the caller named it.
-    pub path: String,
-    /// The place, if there is one.
-    pub place: Option<Place>,
-    /// What is wrong.
-    pub problem: ConfigProblem,
-}
-
-/// A place in a document.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Line, from 1.
-    pub line: usize,
-    /// Column, from 1, in characters.
-    pub column: usize,
-    /// The line's text.
-    pub text: String,
-}
-
-/// What is wrong with a document.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigProblem {
-    /// A key nobody reads.
-    #[error("unknown key `{key}`, {}", expected("key", valid))]
-    UnknownKey {
-        /// The key.
-        key: String,
-        /// The keys that are read there.
-        valid: Vec<String>,
-    },
-    /// A key of a [`Tuning`](crate::tuning::Tuning) where it is none, as earlier versions had it.
-    #[error("`{key}` is a choice for a target, expected under `tune`")]
-    OfTuning {
-        /// The key.
-        key: String,
-        /// What to write instead.
-        line: String,
-    },
-    /// A key of a [`Tuning`](crate::tuning::Tuning) by the name that earlier versions read.
-    #[error("`{key}` is called `{now}`")]
-    Renamed {
-        /// The key.
-        key: String,
-        /// Its name.
-        now: &'static str,
-        /// What to write instead.
-        line: String,
-    },
-    /// A value that is none of the valid ones.
-    #[error("unknown value `{value}`, {}", expected("value", valid))]
-    UnknownValue {
-        /// The value.
-        value: String,
-        /// The valid ones.
-        valid: Vec<String>,
-    },
-    /// A key that must be there.
-    #[error("missing key `{key}`")]
-    MissingKey {
-        /// The key.
-        key: String,
-    },
-    /// A key that is there twice.
-    #[error("key `{key}` is given twice")]
-    DuplicateKey {
-        /// The key.
-        key: String,
-    },
-    /// A value of the wrong kind or out of range.
-    #[error("found {found}, expected {expected}")]
-    WrongValue {
-        /// What stands there.
-        found: String,
-        /// What should.
-        expected: String,
-    },
-    /// Keys and values that are right each, and together are not.
-    #[error("{message}")]
-    Together {
-        /// What was found, and what was expected.
-        message: String,
-        /// What to do about it, if that is not plain.
-        help: Option<String>,
-    },
-    /// Not YAML; the text is the YAML parser's.
-    #[error("not valid yaml: {0}")]
-    Syntax(String),
-    /// Brackets inside brackets, deeper than any configuration.
-    #[error("more than {MAX_OPEN} brackets are open at once")]
-    TooDeep,
-    /// Too large to be a configuration.
-    #[error("document has at least {n_bytes} bytes, expected at most {MAX_BYTES}")]
-    TooLarge {
-        /// Its size, as far as it was read.
-        n_bytes: usize,
-    },
-}
 
 /// Reads a configuration from the text of file `path`, which is named in errors only.
 ///
@@ -350,232 +249,11 @@ fn second_line_of(text: &str, key: &str, line: usize, column: usize) -> Option<u
     (1..).zip(text.lines()).skip(line - 1).filter(|(_, text)| is_key(text)).nth(1).map(|(number, _)| number)
 }
 
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ConfigError { path, place, problem } = self;
-        let Some(Place { line, column, text }) = place else {
-            write!(f, "{path}: {problem}")?;
-            return match problem {
-                ConfigProblem::Together { help: Some(help), .. } => write!(f, "\nhelp: {help}"),
-                _ => Ok(()),
-            };
-        };
-        let number = line.to_string();
-        let margin = " ".repeat(number.len());
-        // A long line is shown around its column only.
-        let start = if *column > MAX_SHOWN { column - MAX_SHOWN / 2 } else { 0 };
-        let shown: Vec<char> = text.chars().skip(start).take(MAX_SHOWN).collect();
-        let (before, rest) = shown.split_at((column - 1 - start).min(shown.len()));
-        // Tabs stay tabs, so that the caret stands below its column.
-        let indent: String = before.iter().map(|&c| if c == '\t' { '\t' } else { ' ' }).collect();
-        let ends = |c: char| c.is_whitespace() || matches!(c, ':' | ',' | '[' | ']' | '}');
-        let width = rest.iter().take_while(|&&c| !ends(c)).count().max(1);
-        writeln!(f, "{path}:{line}:{column}: {problem}")?;
-        writeln!(f, "  {number} | {}", shown.iter().collect::<String>())?;
-        write!(f, "  {margin} | {indent}{}", "^".repeat(width))?;
-        match problem.help() {
-            Some(help) => write!(f, "\n  help: {help}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl ConfigProblem {
-    /// What to do about it, if that is not plain.
-    fn help(&self) -> Option<String> {
-        match self {
-            ConfigProblem::UnknownValue { value, valid } if valid == &["auto", "none"] && value.starts_with("tpu") => {
-                Some(format!("`--tune {value}`, on the command line, is what that target compiles"))
-            }
-            ConfigProblem::UnknownKey { key: given, valid } | ConfigProblem::UnknownValue { value: given, valid } => {
-                nearest(given, valid).map(|name| format!("did you mean `{name}`?"))
-            }
-            ConfigProblem::OfTuning { line, .. } => Some(format!(
-                "write `{line}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays off on the target"
-            )),
-            ConfigProblem::Renamed { line, .. } => Some(format!("write `{line}`")),
-            ConfigProblem::MissingKey { key } => Some(format!("add `{key}: …` to the block that starts here")),
-            ConfigProblem::DuplicateKey { key } => Some(format!("keep one `{key}`")),
-            ConfigProblem::Syntax(_) => {
-                Some("keys and values are `key: value`, and nesting is two spaces of indentation".to_string())
-            }
-            ConfigProblem::Together { help, .. } => help.clone(),
-            ConfigProblem::WrongValue { .. } | ConfigProblem::TooDeep | ConfigProblem::TooLarge { .. } => None,
-        }
-    }
-}
-
-/// The one of `valid` that `given` is probably meant to be.
-pub fn nearest<'a>(given: &str, valid: &'a [String]) -> Option<&'a str> {
-    let score = |name: &str| strsim::jaro_winkler(&given.to_lowercase(), &name.to_lowercase());
-    let best = valid.iter().map(String::as_str).max_by(|a, b| score(a).total_cmp(&score(b)))?;
-    // Below this, suggestions are noise: `mlp` for `cnn` scores 0, `filters` for `filter` 0.97, `hidden` for `width` 0.52.
-    (score(best) >= 0.7).then_some(best)
-}
-
-/// `expected one of a, b, c`.
-fn expected(noun: &str, valid: &[String]) -> String {
-    match valid {
-        [] => format!("expected no {noun} here"),
-        [only] => format!("expected {only}"),
-        several => format!("expected one of {}", several.join(", ")),
-    }
-}
-
-/// Takes serde's sentence apart: `path: what at line 3 column 5`.
-fn problem(message: &str) -> ConfigProblem {
-    let message = without_place(message);
-    let after = |start: &str| message.find(start).map(|at| &message[at + start.len()..]);
-    let first_quoted = |rest: &str| rest.split('`').next().unwrap_or_default().to_string();
-    // serde quotes each name in backticks: every second piece is a name.
-    let names = |rest: &str| rest.split('`').skip(2).step_by(2).map(str::to_string).collect();
-    if let Some(rest) = after("unknown field `") {
-        return ConfigProblem::UnknownKey { key: first_quoted(rest), valid: names(rest) };
-    }
-    if let Some(rest) = after("unknown variant `") {
-        return ConfigProblem::UnknownValue { value: first_quoted(rest), valid: names(rest) };
-    }
-    if let Some(rest) = after("missing field `") {
-        return ConfigProblem::MissingKey { key: first_quoted(rest) };
-    }
-    if let Some(rest) = after("duplicate field `") {
-        return ConfigProblem::DuplicateKey { key: first_quoted(rest) };
-    }
-    for start in ["invalid type: ", "invalid value: ", "invalid length "] {
-        if let Some((found, wanted)) = after(start).and_then(|rest| rest.split_once(", expected ")) {
-            let length = if start == "invalid length " { "length " } else { "" };
-            return ConfigProblem::WrongValue { found: format!("{length}{}", plain(found)), expected: plain(wanted) };
-        }
-    }
-    ConfigProblem::Syntax(message.to_string())
-}
-
-/// The sentence without its place.
-fn without_place(message: &str) -> &str {
-    message.rfind(" at line ").map_or(message, |end| &message[..end])
-}
-
-/// serde's and Rust's words for values in words of the document.
-fn plain(words: &str) -> String {
-    let known = match words {
-        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of at least 0",
-        "a nonzero u32" => "a whole number of at least 1",
-        "f32" | "f64" => "a number",
-        "a boolean" => "true or false",
-        "a sequence" => "a list",
-        "a string" | "str" | "string" => "text",
-        "unit" | "unit value" => "nothing",
-        "map" | "a map" => "keys and values",
-        "sequence" => "a list",
-        words if words.starts_with("struct ") => "keys and values",
-        words => words,
-    };
-    known.to_string()
-}
-
-/// A whole number of at least 1, for `#[serde(deserialize_with)]`.
-///
-/// # Errors
-/// Any other value.
-pub fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-    positive_up_to(deserializer, i64::MAX)
-}
-
-/// A whole number from 1 to `max`.
-///
-/// # Errors
-/// Any other value.
-pub fn positive_up_to<'de, D: Deserializer<'de>>(deserializer: D, max: i64) -> Result<i64, D::Error> {
-    struct Positive(i64);
-    impl Visitor<'_> for Positive {
-        type Value = i64;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            match self.0 {
-                i64::MAX => f.write_str("a whole number of at least 1"),
-                max => write!(f, "a whole number from 1 to {max}"),
-            }
-        }
-        fn visit_u64<E: de::Error>(self, value: u64) -> Result<i64, E> {
-            match i64::try_from(value) {
-                Ok(value) if (1..=self.0).contains(&value) => Ok(value),
-                _ => Err(E::invalid_value(Unexpected::Unsigned(value), &self)),
-            }
-        }
-        fn visit_i64<E: de::Error>(self, value: i64) -> Result<i64, E> {
-            match (1..=self.0).contains(&value) {
-                true => Ok(value),
-                false => Err(E::invalid_value(Unexpected::Signed(value), &self)),
-            }
-        }
-    }
-    deserializer.deserialize_i64(Positive(max))
-}
-
-/// A whole number of at least 1, as an element.
-#[derive(Deserialize)]
-pub(super) struct Positive(#[serde(deserialize_with = "positive")] pub i64);
-
-/// A list of whole numbers of at least 1, for `#[serde(deserialize_with)]`.
-///
-/// # Errors
-/// Any other value.
-pub fn positives<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
-    Ok(Vec::<Positive>::deserialize(deserializer)?.into_iter().map(|Positive(value)| value).collect())
-}
-
-/// A number from 0 up to but not including 1, for `#[serde(deserialize_with)]`.
-///
-/// # Errors
-/// Any other value.
-pub fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    number(deserializer, |value| (0.0..1.0).contains(&value), "a number from 0 up to but not including 1")
-}
-
-/// A number that `accepts` takes; `expected` says in words which those are.
-///
-/// # Errors
-/// Any other value.
-pub fn number<'de, D: Deserializer<'de>>(
-    deserializer: D,
-    accepts: fn(f64) -> bool,
-    expected: &'static str,
-) -> Result<f64, D::Error> {
-    struct Number {
-        accepts: fn(f64) -> bool,
-        expected: &'static str,
-    }
-    impl Number {
-        /// The value; an error says it as it is written.
-        fn accepted<E: de::Error>(self, value: f64, written: Unexpected<'_>) -> Result<f64, E> {
-            match (self.accepts)(value) {
-                true => Ok(value),
-                false => Err(E::invalid_value(written, &self)),
-            }
-        }
-    }
-    impl Visitor<'_> for Number {
-        type Value = f64;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(self.expected)
-        }
-        fn visit_f64<E: de::Error>(self, value: f64) -> Result<f64, E> {
-            self.accepted(value, Unexpected::Float(value))
-        }
-        fn visit_u64<E: de::Error>(self, value: u64) -> Result<f64, E> {
-            self.accepted(value as f64, Unexpected::Unsigned(value))
-        }
-        fn visit_i64<E: de::Error>(self, value: i64) -> Result<f64, E> {
-            self.accepted(value as f64, Unexpected::Signed(value))
-        }
-    }
-    deserializer.deserialize_f64(Number { accepts, expected })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use expect_test::{Expect, expect};
+    use serde::Deserialize;
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]

@@ -1,0 +1,103 @@
+//! Numbers of a document, within what their keys take.
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Unexpected, Visitor};
+use std::fmt;
+
+/// A whole number of at least 1, for `#[serde(deserialize_with)]`.
+///
+/// # Errors
+/// Any other value.
+pub fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    positive_up_to(deserializer, i64::MAX)
+}
+
+/// A whole number from 1 to `max`.
+///
+/// # Errors
+/// Any other value.
+pub fn positive_up_to<'de, D: Deserializer<'de>>(deserializer: D, max: i64) -> Result<i64, D::Error> {
+    struct Positive(i64);
+    impl Visitor<'_> for Positive {
+        type Value = i64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match self.0 {
+                i64::MAX => f.write_str("a whole number of at least 1"),
+                max => write!(f, "a whole number from 1 to {max}"),
+            }
+        }
+        fn visit_u64<E: de::Error>(self, value: u64) -> Result<i64, E> {
+            match i64::try_from(value) {
+                Ok(value) if (1..=self.0).contains(&value) => Ok(value),
+                _ => Err(E::invalid_value(Unexpected::Unsigned(value), &self)),
+            }
+        }
+        fn visit_i64<E: de::Error>(self, value: i64) -> Result<i64, E> {
+            match (1..=self.0).contains(&value) {
+                true => Ok(value),
+                false => Err(E::invalid_value(Unexpected::Signed(value), &self)),
+            }
+        }
+    }
+    deserializer.deserialize_i64(Positive(max))
+}
+
+/// A whole number of at least 1, as an element.
+#[derive(Deserialize)]
+pub(in crate::models) struct Positive(#[serde(deserialize_with = "positive")] pub i64);
+
+/// A list of whole numbers of at least 1, for `#[serde(deserialize_with)]`.
+///
+/// # Errors
+/// Any other value.
+pub fn positives<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
+    Ok(Vec::<Positive>::deserialize(deserializer)?.into_iter().map(|Positive(value)| value).collect())
+}
+
+/// A number from 0 up to but not including 1, for `#[serde(deserialize_with)]`.
+///
+/// # Errors
+/// Any other value.
+pub fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    number(deserializer, |value| (0.0..1.0).contains(&value), "a number from 0 up to but not including 1")
+}
+
+/// A number that `accepts` takes; `expected` says in words which those are.
+///
+/// # Errors
+/// Any other value.
+pub fn number<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    accepts: fn(f64) -> bool,
+    expected: &'static str,
+) -> Result<f64, D::Error> {
+    struct Number {
+        accepts: fn(f64) -> bool,
+        expected: &'static str,
+    }
+    impl Number {
+        /// The value; an error says it as it is written.
+        fn accepted<E: de::Error>(self, value: f64, written: Unexpected<'_>) -> Result<f64, E> {
+            match (self.accepts)(value) {
+                true => Ok(value),
+                false => Err(E::invalid_value(written, &self)),
+            }
+        }
+    }
+    impl Visitor<'_> for Number {
+        type Value = f64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.expected)
+        }
+        fn visit_f64<E: de::Error>(self, value: f64) -> Result<f64, E> {
+            self.accepted(value, Unexpected::Float(value))
+        }
+        fn visit_u64<E: de::Error>(self, value: u64) -> Result<f64, E> {
+            self.accepted(value as f64, Unexpected::Unsigned(value))
+        }
+        fn visit_i64<E: de::Error>(self, value: i64) -> Result<f64, E> {
+            self.accepted(value as f64, Unexpected::Signed(value))
+        }
+    }
+    deserializer.deserialize_f64(Number { accepts, expected })
+}
