@@ -17,6 +17,7 @@ use signal_hook::consts::SIGTERM;
 use self::record::{Recorder, Subject};
 use super::child::client_of_all;
 use super::progress::{bar, say};
+use super::several::check_sums;
 use super::tune::{TuneArg, target_of};
 use super::{Context, Status, StdoutClosed, again, signals, values};
 use crate::graph::{Precision, Storage};
@@ -24,11 +25,12 @@ use crate::hlo::DType;
 use crate::pjrt::{MAX_CPU_DEVICES, Platform};
 use crate::report::grouped;
 use crate::runs::{ABOUT, RunFolder};
+use crate::tpu::read_narrow_sums;
 use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::check_data;
 use crate::train::{
-    Data, EpochReport, Event, Experiment, MAX_REPLICAS, Mesh, Resumption, Session, StateOf, Summary, TrainError, check,
-    check_average, default_checkpoint, run as train,
+    Data, EpochReport, Event, Experiment, MAX_REPLICAS, Mesh, Resumption, Session, StateOf, SumOf, Summary, TrainError,
+    check, check_average, default_checkpoint, run as train,
 };
 use crate::tuning::Tuning;
 
@@ -188,6 +190,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }
     };
     let mut session = Session::new(&client, spec).map_err(placed)?;
+    let rounded = match experiment.mesh.n_devices() > 1 && experiment.mesh.sum == SumOf::F32 {
+        true => rounded_sums(&session, experiment.mesh.model.get())?,
+        false => None,
+    };
     let changes = match &resumed {
         Some((from, checkpoint)) => session.restore(from, checkpoint, resumption)?,
         None => Vec::new(),
@@ -214,6 +220,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     if !args.json {
         show.print(&headline(args, (&experiment, &platform), &session, data));
+    }
+    if let Some(rounded) = &rounded {
+        show.say(rounded);
     }
     if let Some((from, checkpoint)) = &resumed {
         for change in &changes {
@@ -289,6 +298,21 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }
     }
     show.unrecorded.or(show.unwritten).map_or(Ok(Status::Ok), Err)
+}
+
+/// What devices that were asked for f32 sum in less, in a warning; what the plugin does not say is not known.
+///
+/// # Errors
+/// Replicas that do.
+fn rounded_sums(session: &Session, n_partitions: u32) -> anyhow::Result<Option<String>> {
+    let optimized = session.optimized_program().map_err(|error| error.to_string());
+    match optimized.and_then(|optimized| read_narrow_sums(&optimized)) {
+        Ok(narrow) => check_sums(&narrow, n_partitions),
+        Err(error) => {
+            tracing::debug!("what the devices sum in is not known: {error}");
+            Ok(None)
+        }
+    }
 }
 
 /// Where checkpoints go.

@@ -21,7 +21,7 @@ pub mod verdict;
 pub use cache::{Cache, Compiled, Compiler};
 pub use collectives::Collective;
 pub use links::Links;
-pub use narrow::{NarrowSum, narrow_sums};
+pub use narrow::{NarrowSum, narrow_sums, read_narrow_sums};
 pub use record::Answer;
 pub use report::{CompileReport, Hbm, TpuError, compile, compile_with};
 pub use target::{Target, TargetError, Version};

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::collectives::is_gather;
 use super::explain::{Origin, Origins};
+use crate::hlo::proto::decode;
+use crate::hlo::verify::verify_ids;
 use crate::hlo::{CompId, Computation, DType, InstrId, Instruction, Module, Op};
 
 /// A value that cores add up in less than 32 bits.
@@ -60,6 +62,16 @@ pub fn narrow_sums(optimized: &Module) -> Vec<NarrowSum> {
     let mut all: Vec<NarrowSum> = all.into_values().collect();
     all.sort_by_key(|sum| std::cmp::Reverse(sum.n_bytes));
     all
+}
+
+/// Those of an optimized program, as a compiler gives it: a serialized `HloModuleProto`.
+///
+/// # Errors
+/// Bytes that are no module, in a sentence.
+pub fn read_narrow_sums(optimized: &[u8]) -> Result<Vec<NarrowSum>, String> {
+    let module = decode::from_bytes(optimized).map_err(|error| error.to_string())?;
+    verify_ids(&module).map_err(|errors| errors.to_string())?;
+    Ok(narrow_sums(&module))
 }
 
 fn is_narrow(dtype: DType) -> bool {

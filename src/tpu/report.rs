@@ -10,11 +10,10 @@ use super::Target;
 use super::collectives::{Collective, collectives};
 use super::links;
 use super::loops::n_executions;
-use super::narrow::{NarrowSum, narrow_sums};
+use super::narrow::{NarrowSum, read_narrow_sums};
 use crate::hlo::devices::{Devices, Placement};
+use crate::hlo::proto::WireError;
 use crate::hlo::proto::messages::{HloInstructionProto, HloModuleProto};
-use crate::hlo::proto::{WireError, decode};
-use crate::hlo::verify::verify_ids;
 use crate::pjrt::{Code, CompileOptions, MemoryStats, PjrtError, Plugin, Topology, Value};
 
 /// Device memory a program needs on one core, in bytes.
@@ -246,15 +245,10 @@ fn narrow_sums_of(collectives: &[Collective], optimized: &[u8]) -> Vec<NarrowSum
     if !collectives.iter().any(Collective::is_narrow_sum) {
         return Vec::new();
     }
-    let read = decode::from_bytes(optimized).map_err(|error| error.to_string());
-    let read = read.and_then(|module| verify_ids(&module).map(|()| module).map_err(|errors| errors.to_string()));
-    match read {
-        Ok(module) => narrow_sums(&module),
-        Err(error) => {
-            tracing::debug!("where narrow sums come from is not said: {error}");
-            Vec::new()
-        }
-    }
+    read_narrow_sums(optimized).unwrap_or_else(|error| {
+        tracing::debug!("where narrow sums come from is not said: {error}");
+        Vec::new()
+    })
 }
 
 /// What the figures of a report count, as a number that changes when that does: figures kept on disk are then not reused.

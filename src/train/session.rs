@@ -161,6 +161,14 @@ impl Session {
         (&self.site, self.exchange.as_ref())
     }
 
+    /// The program of a call as the compiler of its devices made it: a serialized `HloModuleProto`.
+    ///
+    /// # Errors
+    /// Where the plugin fails, or gives none.
+    pub fn optimized_program(&self) -> Result<Vec<u8>, TrainError> {
+        Ok(self.training.executable.compiled().optimized_program()?)
+    }
+
     /// The replicas whose devices are of this host, numbered from 0 over all hosts.
     pub fn replicas(&self) -> std::ops::Range<usize> {
         self.site.replicas.clone()

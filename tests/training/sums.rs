@@ -3,10 +3,11 @@
 use super::replicas::{CNN, batches, client, noise, spec};
 
 use bf16scope::graph::{Graph, Precision, Replicas, SumOrder, Tensor};
-use bf16scope::hlo::DType;
-use bf16scope::hlo::proto::encode;
+use bf16scope::hlo::proto::{decode, encode};
 use bf16scope::hlo::verify::verify;
+use bf16scope::hlo::{DType, Op};
 use bf16scope::pjrt::{Arg, Client, CompileOptions, Platform, Setup};
+use bf16scope::tpu::read_narrow_sums;
 use bf16scope::train::{Session, Spec, SumOf};
 use std::num::NonZeroU32;
 
@@ -61,6 +62,17 @@ fn a_session_sums_in_what_the_mesh_says() {
     };
     let [f32, bf16, ring, tree] = [SumOf::F32, SumOf::Bf16, SumOf::Bf16Ring, SumOf::Bf16Tree].map(state);
     assert!(bf16 == ring && bf16 != f32 && bf16 != tree && tree != f32);
+}
+
+/// What `train` reads before the first step.
+#[test]
+fn what_the_devices_of_a_session_add_is_read_from_their_program() {
+    let session = Session::new(client(), spec(CNN, Precision::Bf16, 16, 8)).unwrap();
+    let optimized = session.optimized_program().unwrap();
+    assert_eq!(read_narrow_sums(&optimized), Ok(Vec::new()));
+    let module = decode::from_bytes(&optimized).unwrap();
+    let mut instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+    assert!(instructions.any(|instr| matches!(instr.op, Op::AllReduce(_))), "{}", module.name);
 }
 
 /// The table of docs/GRADIENT_SUMS.md.
