@@ -1,12 +1,14 @@
 //! How fast 256 MiB of f32 become bf16 or f16 on one thread, beside copying the same bytes.
 //!
-//! `cargo bench --bench cast`; the last lines say each cast's share of memcpy's bandwidth, input bytes by input bytes.
+//! `cargo bench --bench cast`; the last lines say each cast's share of memcpy's bandwidth, input bytes by input bytes, and what
+//! handing a batch of images over with the examples last takes beside copying it.
 
 use std::cell::RefCell;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use bf16scope::data::cast::{cast_bf16, cast_f16};
+use bf16scope::data::transpose::examples_last;
 use bf16scope::numerics::bf16::Subnormals;
 use criterion::{Criterion, Throughput};
 use half::slice::HalfFloatSliceExt;
@@ -63,8 +65,26 @@ fn bench(criterion: &mut Criterion) {
     }
 }
 
+/// A batch of images in bf16, copied and turned in turns.
+fn hand_over() {
+    const N_IMAGES: usize = 128;
+    let batch: Vec<u8> = (0..N_IMAGES * 224 * 224 * 3 * 2).map(|idx| (idx * 31) as u8).collect();
+    let mut fastest = [Duration::MAX; 2];
+    for _ in 0..15 {
+        let start = Instant::now();
+        drop(black_box(black_box(&batch).to_vec()));
+        fastest[0] = fastest[0].min(start.elapsed());
+        let start = Instant::now();
+        drop(black_box(examples_last(black_box(&batch), N_IMAGES, 2)));
+        fastest[1] = fastest[1].min(start.elapsed());
+    }
+    let [copied, turned] = fastest.map(|time| time.as_secs_f64() * 1e3);
+    println!("{N_IMAGES} images of 224×224×3 in bf16: copied in {copied:.1} ms, examples last in {turned:.1} ms");
+}
+
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     bench(&mut criterion);
+    hand_over();
     criterion.final_summary();
 }

@@ -18,7 +18,7 @@ use crate::train::{MAX_REPLICAS, Mesh, MeshConfig, SumOf};
 /// Arguments that say how many devices share a step.
 #[derive(Debug, clap::Args)]
 pub(super) struct MeshArgs {
-    /// Devices that share every batch of a model's training step, instead of its mesh
+    /// Devices that share every batch of a model's training step, instead of its mesh: with `model: 2` half as many replicas
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_REPLICAS)))]
     devices: Option<u32>,
     /// The same, by the names of axes: data=128, or data=64,model=2 for replicas of two partitions each
@@ -99,10 +99,15 @@ impl MeshArgs {
         }
     }
 
-    /// A mesh with the replicas that are given, if any are.
-    pub(super) fn over(&self, mesh: Mesh) -> Mesh {
-        let devices = self.devices.and_then(NonZeroU32::new);
-        devices.or(self.mesh.map(|axes| axes.data)).map_or(mesh, |n| mesh.of_replicas(n))
+    /// A mesh with the replicas that are given, if any are: of devices, as many as they are enough for.
+    ///
+    /// # Errors
+    /// Devices that do not split in replicas of the mesh.
+    pub(super) fn over(&self, mesh: Mesh) -> anyhow::Result<Mesh> {
+        match self.devices.and_then(NonZeroU32::new) {
+            Some(n) => of_devices(mesh, n),
+            None => Ok(self.mesh.map_or(mesh, |axes| mesh.of_replicas(axes.data))),
+        }
     }
 
     /// Whether --mesh says over how many partitions a replica is split.
@@ -169,11 +174,27 @@ impl SplitArgs {
     }
 }
 
+/// A mesh of `n` devices, which are replicas of as many as it says.
+///
+/// # Errors
+/// Devices that do not split so.
+pub(super) fn of_devices(mesh: Mesh, n: NonZeroU32) -> anyhow::Result<Mesh> {
+    let model = mesh.model;
+    let replicas = NonZeroU32::new(n.get() / model).filter(|_| n.get().is_multiple_of(model.get()));
+    let Some(replicas) = replicas else {
+        let devices = if n.get() == 1 { "1 device does" } else { &format!("{n} devices do") };
+        bail!(
+            "{devices} not split in replicas of {model} (`mesh: {{model: {model}}}`)\nhelp: give a multiple of {model}"
+        );
+    };
+    Ok(mesh.of_replicas(replicas))
+}
+
 /// Refuses the model axis of the file at `path`, with its line, for a command that lays replicas of one device each.
 ///
 /// # Errors
 /// A model axis.
-pub(super) fn check_no_model_axis(command: &str, path: &Path, of_file: &MeshConfig) -> anyhow::Result<()> {
+pub(super) fn check_no_model_axis(command: &str, path: &Path, of_file: &MeshConfig, batch: u32) -> anyhow::Result<()> {
     if of_file.model.get() == 1 {
         return Ok(());
     }
@@ -186,12 +207,14 @@ pub(super) fn check_no_model_axis(command: &str, path: &Path, of_file: &MeshConf
         ),
     );
     let text = files::read_text(path, yaml::MAX_BYTES as u64).unwrap_or_default();
+    let data = (32 / of_file.model.get()).max(1);
     let help = format!(
         "leave `model` and `split` out for {command}; what a step with them takes on a slice of 32 cores says `bf16scope compile \
-         {} --target tpu-v3:4x4 --mesh data={},model={}`",
+         {} --target tpu-v3:4x4 --mesh data={data},model={} --batch {}`",
         again::word(path),
-        (32 / of_file.model.get()).max(1),
-        of_file.model
+        of_file.model,
+        // One that its replicas share.
+        batch.next_multiple_of(data)
     );
     Err(yaml::error_at(&path.display().to_string(), &text, error.with_help(help)).into())
 }
@@ -234,6 +257,20 @@ mod tests {
         ] {
             assert_eq!(axes(text), Err(expected.to_string()), "{text}");
         }
+    }
+
+    #[test]
+    fn devices_are_as_many_replicas_as_they_are_enough_for() {
+        let n = |n: u32| NonZeroU32::new(n).unwrap();
+        let mut mesh = Mesh::replicas(n(2));
+        mesh.model = n(2);
+        let of = |devices| MeshArgs { devices: Some(devices), mesh: None }.over(mesh).map(|mesh| mesh.data.get());
+        assert_eq!(of(8).unwrap(), 4);
+        let said = |devices| of(devices).unwrap_err().to_string();
+        assert!(said(1).starts_with("1 device does not split in replicas of 2 (`mesh: {model: 2}`)\n"), "{}", said(1));
+        assert!(said(5).starts_with("5 devices do not split in replicas of 2"), "{}", said(5));
+        let axes = MeshArgs { devices: None, mesh: Some("data=8,model=2".parse().unwrap()) };
+        assert_eq!(axes.over(mesh).unwrap().data.get(), 8);
     }
 
     #[test]

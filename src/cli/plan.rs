@@ -130,7 +130,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
          `bf16scope compile` says what a module takes on the cores that it is for"
     );
     let experiment = read(&args.model)?;
-    check_no_model_axis("plan", &args.model, &experiment.mesh)?;
+    check_no_model_axis("plan", &args.model, &experiment.mesh, args.batch.unwrap_or(experiment.train.batch))?;
     let batch = args.batch.unwrap_or(experiment.train.batch);
     let (settings, mut left_out) = settings(args, &experiment, batch)?;
     let plan = Plan {

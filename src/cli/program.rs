@@ -125,7 +125,7 @@ impl Choice {
         target: &Target,
     ) -> anyhow::Result<Program> {
         self.mesh.check(self.program())?;
-        let (mesh, n_partitions) = (self.mesh.over(*experiment.mesh), self.mesh.n_partitions(*experiment.mesh));
+        let (mesh, n_partitions) = (self.mesh.over(*experiment.mesh)?, self.mesh.n_partitions(*experiment.mesh));
         if self.program() == Which::Train {
             check_slice(mesh, n_partitions, target)?;
         }

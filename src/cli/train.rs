@@ -16,6 +16,7 @@ use signal_hook::consts::SIGTERM;
 
 use self::record::{Recorder, Subject};
 use super::child::client_of_all;
+use super::mesh::of_devices;
 use super::progress::{bar, say};
 use super::several::check_sums;
 use super::tune::{TuneArg, target_of};
@@ -107,6 +108,8 @@ struct Json<'a> {
     experiment: &'a Path,
     precision: Precision,
     platform: &'a str,
+    /// The devices that shared each batch, and what they shared.
+    mesh: Mesh,
     seed: u64,
     batch: u32,
     seconds: f64,
@@ -125,15 +128,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     config.seed = args.seed.unwrap_or(config.seed);
     config.variables = args.variables.unwrap_or(config.variables);
     if let Some(n) = args.devices.or(args.device.n_devices()).and_then(NonZeroU32::new) {
-        // As many replicas as they are enough for.
-        let model = experiment.mesh.model;
-        let replicas = NonZeroU32::new(n.get() / model).filter(|_| n.get().is_multiple_of(model.get()));
-        let Some(replicas) = replicas else {
-            bail!(
-                "{n} devices do not split in replicas of {model} (`mesh: {{model: {model}}}`)\nhelp: give a multiple of {model}"
-            );
-        };
-        experiment.mesh.mesh = experiment.mesh.of_replicas(replicas);
+        experiment.mesh.mesh = of_devices(*experiment.mesh, n)?;
     }
     let examples = experiment.read_data(&args.experiment)?;
     experiment.train.n_train = Some(examples.training.n_examples());
@@ -283,6 +278,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             experiment: &args.experiment,
             precision: args.precision,
             platform: args.device.name(),
+            mesh: *experiment.mesh,
             seed: config.seed,
             batch: config.batch,
             seconds: began.elapsed().as_secs_f64(),
@@ -385,6 +381,7 @@ fn headline(
 ) -> String {
     let batch = session.spec().batch;
     let parts = match (experiment.mesh.data.get(), experiment.mesh.state) {
+        (1, _) if experiment.mesh.model.get() > 1 => format!(": split over {} devices", experiment.mesh.model),
         (1, _) => String::new(),
         (n, state) => {
             let state = if state == StateOf::Sharded { ", state in parts" } else { "" };

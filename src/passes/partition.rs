@@ -85,8 +85,8 @@ pub enum PartitionError {
     },
     /// Parts of images that a window does not fit in.
     #[error(
-        "{layer}: a window of {window} passes over images of {size} that are split in {n} parts of {part}: a part needs more \
-         than its neighbour has\nhelp: split in fewer parts, or larger images"
+        "{layer}: a window of {window} passes over images of {size} that are split in {n} parts of {part}: no part may \
+         be smaller than the window\nhelp: split in fewer parts, or larger images"
     )]
     Window {
         /// The layer, or the instruction.
@@ -376,8 +376,8 @@ ENTRY step {
 "#;
         assert_eq!(
             of(text, 2, &[("images", 1)]).unwrap_err(),
-            "net/conv2: a window of 7 passes over images of 8 that are split in 2 parts of 4: a part needs more than its \
-             neighbour has\nhelp: split in fewer parts, or larger images"
+            "net/conv2: a window of 7 passes over images of 8 that are split in 2 parts of 4: no part may be smaller than the \
+             window\nhelp: split in fewer parts, or larger images"
         );
         let smaller =
             text.replace("bf16[7,7,8,8]", "bf16[3,3,8,8]").replace("size=7x7 pad=3_3x3_3", "size=3x3 pad=1_1x1_1");

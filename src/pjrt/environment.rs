@@ -87,6 +87,23 @@ fn set_against(purpose: Purpose) -> Vec<&'static str> {
     }
 }
 
+/// Whether the variables of `spec` that hold a grid's sizes do, where they are set.
+pub(super) fn check_grids(spec: &PluginSpec) -> Result<(), PjrtError> {
+    for &variable in spec.grids {
+        let Some(value) = std::env::var_os(variable).map(|value| value.to_string_lossy().into_owned()) else {
+            continue;
+        };
+        if !value.is_empty() && !is_grid(&value) {
+            return Err(PjrtError::Grid { plugin: spec.name.to_string(), variable, value });
+        }
+    }
+    Ok(())
+}
+
+fn is_grid(value: &str) -> bool {
+    value.split(',').count() == 3 && value.split(',').all(|size| size.parse::<u32>().is_ok_and(|size| size > 0))
+}
+
 /// What a child's environment differs in from this process's: a value to set, or none. That of a new process may always
 /// be chosen.
 pub(super) fn of_child(spec: &PluginSpec, purpose: Purpose) -> Vec<(&'static str, Option<&'static str>)> {
@@ -110,5 +127,16 @@ fn keep_roundings() {
     if !flags.contains(FLAG) && n_threads() == Some(1) {
         // SAFETY: this process has one thread, as just counted, and it is here: nobody else reads the environment.
         unsafe { std::env::set_var(VARIABLE, format!("{flags} --{FLAG}=false").trim_start()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_grid;
+
+    #[test]
+    fn a_grid_is_three_sizes() {
+        assert!(["2,2,1", "16,16,1"].iter().all(|value| is_grid(value)));
+        assert!(["2,2", "2,2,1,1", "2,,1", "0,2,1", "2x2x1", "-1,2,1", "2, 2,1"].iter().all(|value| !is_grid(value)));
     }
 }

@@ -273,6 +273,18 @@ pub enum PjrtError {
         /// What was looked for.
         hardware: Hardware,
     },
+    /// A variable that is to hold a grid's sizes, and does not.
+    #[error(
+        "plugin {plugin}: {variable} is {value:?}, expected three whole numbers from 1 up, with commas, such as 2,2,1\nhelp: correct it, or unset it: the plugin would end the process over it"
+    )]
+    Grid {
+        /// The plugin's name.
+        plugin: String,
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+    },
     /// Variables that a plugin needs, which cannot be set while other threads may read the environment.
     #[error(
         "plugin {plugin}: {0} is unset, and cannot be set safely in a process of {1}\nhelp: call pjrt::prepare_environment(Purpose::{purpose:?}) first in main, or start the process with {0}={2}",

@@ -118,6 +118,7 @@ impl Plugin {
         }
         elf::check(&canonical).map_err(|why| PjrtError::NotALibrary { path: canonical.clone(), why })?;
         spec.check_hardware(purpose)?;
+        environment::check_grids(spec)?;
         environment::prepare(spec, purpose)?;
         // SAFETY: the caller's promise.
         let plugin = unsafe { open(&canonical) }?;

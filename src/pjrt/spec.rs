@@ -36,6 +36,8 @@ pub struct PluginSpec {
     pub create_options: BTreeMap<String, Value>,
     /// The hardware without which nothing runs on it, though it may compile.
     pub hardware: Option<Hardware>,
+    /// Variables that hold a grid's sizes, such as `2,2,1`, where they are set. Over any other value it ends the process.
+    pub grids: &'static [&'static str],
 }
 
 /// What a plugin is loaded for.
@@ -155,6 +157,7 @@ static CPU: PluginSpec = PluginSpec {
     settings: Cow::Borrowed(&[QUIET]),
     create_options: BTreeMap::new(),
     hardware: None,
+    grids: &[],
 };
 
 static TPU: PluginSpec = PluginSpec {
@@ -177,6 +180,7 @@ static TPU: PluginSpec = PluginSpec {
         ],
         variable: "TPU_SKIP_MDS_QUERY",
     }),
+    grids: &["TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS"],
 };
 
 impl PluginSpec {
@@ -206,6 +210,7 @@ impl PluginSpec {
             settings: Cow::Borrowed(&[]),
             create_options: BTreeMap::new(),
             hardware: None,
+            grids: &[],
         }
     }
 

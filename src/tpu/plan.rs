@@ -138,7 +138,8 @@ pub struct Row {
     pub steps_per_second: Option<f64>,
     /// Examples in a second, of all cores.
     pub examples_per_second: Option<f64>,
-    /// Examples in a second and core over the most that a core of its series does alone, without collectives, in any row.
+    /// Examples in a second and core over the most that a core of its TPU and precision does alone, without collectives, in
+    /// any row; `None` where rows of one size of part are all that is known.
     pub efficiency: Option<f64>,
     /// Whether no row of its TPU that fits has as many examples in a second on as few cores.
     pub is_on_front: bool,
@@ -179,7 +180,7 @@ fn samples(series: &Series, points: &[Point], without: Option<u32>) -> Vec<Sampl
 }
 
 /// Memory and cycles with so many examples at once: on the line through the two nearest points that enclose it, else the two
-/// nearest; of a single point, temporaries and cycles grow as the part does.
+/// nearest; of a single point, temporaries and cycles grow as the part does, which is too much for both.
 fn at(samples: &[Sample], part: f64) -> Option<(f64, f64)> {
     let (one, two) = match samples {
         [] => return None,
@@ -197,6 +198,11 @@ fn at(samples: &[Sample], part: f64) -> Option<(f64, f64)> {
     // A line down to fewer examples may cross what there is with none.
     let hbm = between(one.hbm, two.hbm).max(one.fixed.min(two.fixed));
     Some((hbm, between(one.cycles, two.cycles).max(0.0)))
+}
+
+/// Whether cycles of such a part are known by a line, or by a point of it.
+fn is_line(samples: &[Sample], part: u32) -> bool {
+    samples.len() > 1 || samples.iter().any(|sample| sample.part == f64::from(part))
 }
 
 /// What the arguments of a core's whole part take beyond those of one micro-batch, which is what the line is of.
@@ -254,14 +260,19 @@ fn accumulators(setting: &Setting, collectives: &[Collective]) -> f64 {
 pub fn plan(settings: &[Setting], points: &[Point]) -> Vec<Row> {
     let mut rows: Vec<Row> = settings.iter().map(|setting| row(setting, points)).collect();
     let per_core = |row: &Row| {
-        let figures = row.figures.filter(|figures| row.fits != Fit::No && figures.compute_seconds > 0.0)?;
-        Some(f64::from(row.setting.batch / row.setting.n_cores.max(1)) / figures.compute_seconds)
+        let figures = row.figures.filter(|figures| row.steps_per_second.is_some() && figures.compute_seconds > 0.0)?;
+        let each = f64::from(row.setting.batch / row.setting.n_cores.max(1)) / figures.compute_seconds;
+        Some((row.setting.part(), each))
     };
     let alone: Vec<Option<f64>> = rows
         .iter()
         .map(|row| {
-            let same = rows.iter().filter(|other| other.setting.series == row.setting.series);
-            same.filter_map(per_core).reduce(f64::max)
+            let Series { board, precision, .. } = &row.setting.series;
+            let is_same = |other: &Series| (&other.board, &other.precision) == (board, precision);
+            let same = rows.iter().filter(|other| is_same(&other.setting.series)).filter_map(per_core);
+            let same: Vec<(u32, f64)> = same.collect();
+            let is_compared = same.iter().any(|(part, _)| *part != same[0].0);
+            same.into_iter().map(|(_, each)| each).reduce(f64::max).filter(|_| is_compared)
         })
         .collect();
     for (row, alone) in rows.iter_mut().zip(alone) {
@@ -325,7 +336,10 @@ fn row(setting: &Setting, points: &[Point]) -> Row {
             (figures, known, if is_refused { Fit::No } else { fits })
         }
     };
-    let seconds = figures.map(|figures| figures.seconds()).filter(|seconds| *seconds > 0.0 && fits != Fit::No);
+    // Of a small network nearly all cycles of a single point may be what does not grow.
+    let is_on_line = known == Known::Compiled || is_line(&samples(&setting.series, points, None), setting.part());
+    let seconds = figures.map(|figures| figures.seconds());
+    let seconds = seconds.filter(|seconds| *seconds > 0.0 && fits != Fit::No && is_on_line);
     Row {
         figures,
         steps_per_second: seconds.map(|seconds| 1.0 / seconds),

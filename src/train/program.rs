@@ -91,6 +91,12 @@ pub fn training(
         average.emit(&graph, n_of_task, &(scaling.step() + &graph.scalar(DType::S32, 1.0)));
     }
     scaling.finish(&graph, &gradients);
+    if graph.tuning().transpose_input && graph.inputs().iter().all(|input| input.transposed.is_none()) {
+        graph.warn(format!(
+            "`transpose_input` changes nothing in {}: no feature is an image of three dims, height, width and channels, in a float",
+            task.name()
+        ));
+    }
     let mut program = finish_with_state(&graph, &sums.tensors)?;
     if mesh.is_parallel() {
         // Where a module's text says how many replicas it is for.

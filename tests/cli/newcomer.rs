@@ -122,3 +122,35 @@ fn padding_that_a_model_would_learn_is_told() {
     assert!(told.contains("expected `labels: {weights: [8]}` beside the `loss` under `model`"), "{told}");
     assert_eq!(data(&layers("  labels: {weights: [8]}\n"), "tokenizer: bytes, pack: 8, by: line"), "");
 }
+
+/// `libtpu` ends the process over it, with its own words and status.
+#[test]
+fn a_grid_that_is_none_is_an_error_before_the_plugin_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("m.yaml"), "model: {kind: mlp, input: [4], n_classes: 2, hidden: [4]}\n")
+        .unwrap();
+    let mut command = crate::binary::bf16scope(&["compile", "m.yaml", "--target", "tpu-v2", "--batch", "8", "--fresh"]);
+    let output = command.current_dir(folder.path()).env("TPU_PROCESS_BOUNDS", "2,2").output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    let expected = "plugin tpu: TPU_PROCESS_BOUNDS is \"2,2\", expected three whole numbers from 1 up, with commas, such as 2,2,1\n";
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
+fn a_layer_that_is_an_activation_is_told_so_and_transposing_nothing_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |layers: &str, rest: &str| {
+        let text = format!(
+            "model:\n  kind: layers\n  inputs: {{x: [4]}}\n  layers:\n{layers}  loss: mean_squared_error\n{rest}"
+        );
+        std::fs::write(folder.path().join("m.yaml"), text).unwrap();
+        let args = ["emit", "m.yaml", "--program", "train", "--batch", "4"];
+        let output = crate::binary::bf16scope(&args).current_dir(folder.path()).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = said("    - {dense: {units: 4}}\n    - relu\n", "");
+    assert!(error.ends_with("help: write `activation: relu`\n"), "{error}");
+    let warning = said("    - {dense: {units: 4}}\n", "tune: {transpose_input: true}\n");
+    assert!(warning.contains("`transpose_input` changes nothing in layers: no feature is an image"), "{warning}");
+}

@@ -94,7 +94,7 @@ impl Source {
                 "fit lays a batch over replicas of one device each, and --mesh has a model axis\nhelp: leave it out; `bf16scope \
                  compile` with the same --mesh says what a step of so many partitions takes"
             ),
-            _ => check_no_model_axis("fit", path, &experiment.mesh)?,
+            _ => check_no_model_axis("fit", path, &experiment.mesh, experiment.train.batch)?,
         }
         if experiment.mesh.is_parallel() && mesh.flag().is_none() {
             tracing::warn!(
@@ -108,7 +108,7 @@ impl Source {
         let names: Vec<String> = precisions.iter().map(Precision::to_string).collect();
         // What else the replicas share is as the file says.
         let mesh = match mesh.flag() {
-            Some(_) => mesh.over(Mesh { model: NonZeroU32::MIN, ..*experiment.mesh }),
+            Some(_) => mesh.over(Mesh { model: NonZeroU32::MIN, ..*experiment.mesh })?,
             None => Mesh::default(),
         };
         Ok(Source::Model { experiment, which, mesh, precisions: super::without_repeats(&names) })

@@ -90,7 +90,8 @@ impl<'a> Choice<'a> {
             Some(name) => format!("did you mean `{name}`? {}", form(name)),
             None => form(names[0]),
         };
-        NodeError::new(self.name_path.clone(), message).with_help(help.trim_end())
+        let error = NodeError::new(self.name_path.clone(), message);
+        if help.is_empty() { error } else { error.with_help(help.trim_end()) }
     }
 
     /// Where the name stands.

@@ -79,7 +79,10 @@ macro_rules! kinds {
             fn read(name: &str, choice: Choice<'_>) -> Result<Kind, NodeError> {
                 match name {
                     $($name => Ok(Kind::$Kind(choice.options(&COMMON)?)),)*
-                    _ => Err(choice.unknown(&[$($name),*], None, |_| String::new())),
+                    _ => {
+                        let error = choice.unknown(&[$($name),*], None, |_| String::new());
+                        Err(if is_activation(name) { error.with_help(format!("write `activation: {name}`")) } else { error })
+                    }
                 }
             }
 
@@ -257,4 +260,8 @@ impl Serialize for Layer {
         }
         map.end()
     }
+}
+
+fn is_activation(name: &str) -> bool {
+    nn::Activation::deserialize(de::value::StrDeserializer::<de::value::Error>::new(name)).is_ok()
 }

@@ -191,3 +191,36 @@ fn micro_batches_make_room() {
     // What fits needs none, and of what nothing is known nothing is said.
     assert_eq!((accumulated(&settings[1], &points), accumulated(&settings[0], &[])), (None, None));
 }
+
+/// The rates of a network of which a step takes long to begin.
+#[test]
+fn of_a_single_point_memory_is_said_and_no_speed() {
+    let settings = slices("bf16");
+    let points = [fits(&settings[4], 500, 20, 1_000_000)];
+    let rows = plan(&settings, &points);
+    assert!(rows[4].examples_per_second.is_some() && rows[4].is_on_front);
+    for row in &rows[..4] {
+        assert!(row.figures.is_some() && row.examples_per_second.is_none() && !row.is_on_front, "{row:?}");
+    }
+    assert_eq!(rows.iter().filter_map(|row| row.efficiency).count(), 0);
+}
+
+/// The faster of two rows is no less efficient, wherever the state lies.
+#[test]
+fn efficiency_is_over_the_most_of_a_tpu_and_precision() {
+    let whole = [setting(Version::V3, "bf16", 8), setting(Version::V3, "bf16", 128)];
+    let in_parts = |setting: &Setting| {
+        let mut setting = setting.clone();
+        setting.series.in_parts = true;
+        setting
+    };
+    let settings: Vec<Setting> = whole.iter().cloned().chain(whole.iter().map(in_parts)).collect();
+    let points: Vec<Point> =
+        settings.iter().map(|it| fits(it, 500, 5, if it.series.in_parts { 0 } else { 300_000 })).collect();
+    let rows = plan(&settings, &points);
+    for pair in [[&rows[0], &rows[2]], [&rows[1], &rows[3]]] {
+        let [speed, than] = pair.map(|row| row.examples_per_second.unwrap() / f64::from(row.setting.n_cores));
+        let [efficiency, of_parts] = pair.map(|row| row.efficiency.unwrap());
+        assert!((efficiency / of_parts - speed / than).abs() < 1e-12 && efficiency < of_parts, "{pair:?}");
+    }
+}
