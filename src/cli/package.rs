@@ -13,7 +13,7 @@ use super::{Context, Status, progress};
 use crate::graph::Precision;
 use crate::pjrt::{Client, Compiled, Platform, Plugin, PluginSpec, Purpose, Setup, Source, Topology, locate};
 use crate::report::grouped;
-use crate::tpu::Target;
+use crate::tpu::{Target, no_topology};
 use crate::train::package::{self, Built, Unwritten};
 use crate::train::{Experiment, MAX_REPLICAS, default_checkpoint};
 
@@ -147,7 +147,8 @@ fn compile(args: &Args, unwritten: &Unwritten, context: &Context) -> anyhow::Res
     let serialized = |compiled: &Compiled| Ok::<_, anyhow::Error>(package::serialized(compiled)?);
     if let Some(name) = args.target.topology() {
         let plugin = Plugin::of(PluginSpec::tpu(), &context.setup(), Purpose::Compile)?;
-        let topology = Topology::new(plugin, &name, &BTreeMap::new())?;
+        let topology =
+            Topology::new(plugin, &name, &BTreeMap::new()).map_err(|error| no_topology(&args.target, error))?;
         let devices = topology.devices();
         ensure!(
             devices.len() >= n_devices,

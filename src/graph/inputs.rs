@@ -37,8 +37,9 @@ impl Graph {
         self.declare_input(name, dtype, dims.into(), None)
     }
 
-    /// An input that is a batch of examples, `[batch, dims…]`. Where [`Tuning::transpose_input`] says so, one of images is a
-    /// parameter of one dimension, `[height · width · channels · batch]`, that is turned back here.
+    /// An input that is a batch of examples, `[batch, dims…]`. Where
+    /// [`Tuning::transpose_input`](crate::tuning::Tuning::transpose_input) says so, one of images is a parameter of one
+    /// dimension, `[height · width · channels · batch]`, that is turned back here.
     #[track_caller]
     pub fn batch_input(&self, name: &str, dtype: DType, dims: impl Into<Vec<i64>>) -> Tensor {
         let dims = dims.into();

@@ -23,5 +23,5 @@ pub use collectives::Collective;
 pub use links::Links;
 pub use narrow::{NarrowSum, narrow_sums, read_narrow_sums};
 pub use record::Answer;
-pub use report::{CompileReport, Hbm, TpuError, compile, compile_with};
+pub use report::{CompileReport, Hbm, TpuError, compile, compile_with, no_topology};
 pub use target::{Target, TargetError, Version};

@@ -278,8 +278,8 @@ fn memory_limit(target: &Target, topology: &Topology) -> Result<i64, TpuError> {
     }
 }
 
-/// Tells a grid that there is not from other refusals.
-fn no_topology(target: &Target, error: PjrtError) -> TpuError {
+/// Why the compiler describes no such topology: tells a grid that there is not from other refusals.
+pub fn no_topology(target: &Target, error: PjrtError) -> TpuError {
     match (error, target) {
         (PjrtError::Call { code: Code::InvalidArgument, message, .. }, Target::Tpu { version, grid }) => {
             TpuError::Grid {

@@ -246,8 +246,16 @@ pub enum TargetError {
 }
 
 fn nearest(text: &str) -> String {
-    // `TPU-V2`, and `v2` or `v2-8`, as Google names slices.
+    // `TPU-V2`, and `v2` or `v2-8`, as Google names slices: of v2 and v3 by their cores.
     let text = text.to_lowercase();
+    let slice = text.trim_start_matches("tpu-").split_once('-').and_then(|(name, n_cores)| {
+        let version = [Version::V2, Version::V3].into_iter().find(|version| version.name() == name)?;
+        let n_cores: usize = n_cores.parse().ok()?;
+        version.slice_of(n_cores).filter(|target| target.n_cores() == Some(n_cores as u64))
+    });
+    if let Some(target) = slice {
+        return format!("\nhelp: did you mean `{target}`?");
+    }
     let whole = format!("tpu-{text}");
     let distance = |name: &str| [&text, &whole].map(|text| strsim::damerau_levenshtein(name, text)).into_iter().min();
     let mut names = Target::names();
@@ -344,6 +352,10 @@ mod tests {
             assert_eq!(error(text), format!("no target `{text}`: expected {names}\nhelp: did you mean `tpu-v3`?"));
         }
         assert_eq!(error("gpu-h100"), format!("no target `gpu-h100`: expected {names}"));
+        // Google's names of slices.
+        for (text, meant) in [("v3-32", "tpu-v3:4x4"), ("tpu-v2-512", "tpu-v2:16x16"), ("v3-64", "tpu-v3:4x8")] {
+            assert_eq!(error(text), format!("no target `{text}`: expected {names}\nhelp: did you mean `{meant}`?"));
+        }
         assert_eq!(
             error("tpu-v3:4"),
             "target `tpu-v3:4`: `4` is not a grid of chips: expected two sizes, like `tpu-v3:2x2`"

@@ -69,6 +69,10 @@ fn a_package_predicts_what_its_experiment_does() {
         (&["run", "pack", "--device", "cpu:2"], "1 of 1 parameters have no array: in0 (`images`, bf16[64,8,8,1])"),
         (&["run", "."], "is a folder without package.json, so it is no package"),
         (&["package", "mlp.yaml", "-o", "pack"], "pack: is there already, and is not an empty folder"),
+        (
+            &["package", "mlp.yaml", "--target", "tpu-v3:3x3", "--devices", "2", "-o", "other"],
+            "v3 comes in boards of 2x2 chips, so both axes are even",
+        ),
     ] {
         let stderr = folder.stderr(args);
         assert!(stderr.contains(expected), "{args:?}: {stderr}");

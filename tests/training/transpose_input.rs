@@ -23,8 +23,10 @@ fn model() -> String {
     CNN.replace("[8, 8, 1]", "[6, 4, 3]")
 }
 
-/// What each step reports, then the state, an evaluation and predictions.
-fn trained(spec: Spec) -> (Vec<Vec<(String, f64)>>, String, Vec<NamedArray>) {
+/// What each step reports, the state and an evaluation, and predictions.
+type Trained = (Vec<Vec<(String, f64)>>, String, Vec<NamedArray>);
+
+fn trained(spec: Spec) -> Trained {
     let source = noise(&[6, 4, 3], 10, 51);
     let (features, compute, n_steps) = (spec.task.features(), spec.precision.compute(), spec.steps_per_call.n().get());
     let loader = Loader::new(&source, &features, compute, 8, spec.seed).unwrap();
