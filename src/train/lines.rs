@@ -145,6 +145,7 @@ fn way_to(experiment: &Experiment, path: &Path, error: &TrainError) -> Option<Ve
             Some(vec![key("mesh"), key("split")])
         }
         TrainError::Program(ProgramError::ShardedParts) => Some(vec![key("mesh"), key("state")]),
+        TrainError::Program(ProgramError::TransposedParts) => Some(vec![key("tune"), key("transpose_input")]),
         TrainError::Program(ProgramError::Statistics { .. }) => {
             Some(vec![key("mesh"), key("batch_norm"), key("across")])
         }

@@ -90,6 +90,11 @@ fn a_model_axis_without_a_split_is_told_how_a_file_says_one() {
     let error = folder.stderr(&["train", "e.yaml", "--no-run"]);
     assert!(error.contains("e.yaml:2:24: 2 partitions, and nothing is split over them"), "{error}");
     assert!(error.contains("help: say what is, by the pattern of a name and an axis: `split: {"), "{error}");
+    let tuned =
+        format!("{text}tune: {{transpose_input: true}}\ndata: {{csv: e.csv, n_test: 2}}\ntrain: {{batch: 2}}\n");
+    std::fs::write(folder.path("e.yaml"), tuned).unwrap();
+    let error = folder.stderr(&["train", "e.yaml", "--no-run"]);
+    assert!(error.contains("e.yaml:3:25: `transpose_input` hands images over in one dimension"), "{error}");
 }
 
 /// What fills up rows of text is no word that a model should learn.
