@@ -6,6 +6,6 @@
 mod build;
 mod corpus;
 mod corruption;
-mod xla;
+pub mod xla;
 #[cfg(feature = "xla")]
 mod xla_rs;

@@ -304,7 +304,7 @@ static CLIENT: LazyLock<Client> = LazyLock::new(|| quick(Client::cpu().unwrap())
 
 /// Whether this module's dtypes keep XLA from compiling it here: it rounds to floats of 16 bits and fewer, other than
 /// bf16, with F16C.
-fn needs_f16c(module: &Module) -> bool {
+pub fn needs_f16c(module: &Module) -> bool {
     let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
     let narrow = |dtype: DType| dtype.is_float() && dtype.bits() <= 16 && dtype != DType::BF16;
     let any = |shape: &Shape| {
