@@ -156,6 +156,7 @@
 //! | [`optim`] | optimizers, learning-rate schedules and loss scaling, emitted into the program |
 //! | [`passes`] | module to module: reverse mode, rematerialisation, low precision, dead code |
 //! | [`task`] | [`Task`](task::Task): what an example holds, and one function from it to loss, metrics and predictions |
+//! | [`document`] | YAML to configuration types, with errors at their place |
 //! | [`models`] | a small zoo of tasks, each network a serde configuration and a function |
 //! | [`files`] | reading a file up to a bound, replacing one whole |
 //! | [`data`] | data sets, `.npz` arrays, batches, the cast to bf16 on the host |
@@ -163,7 +164,8 @@
 //! | [`interop`] | xla-rs's objects and ours, both ways (feature `xla`) |
 //! | [`audit`] | where a module and its lowered form part |
 //! | [`tpu`] | targets, what the TPU compiler reports, the batch that fits |
-//! | [`train`] | experiments, training programs, the loop, checkpoints |
+//! | [`train`] | training programs, the loop, checkpoints |
+//! | [`experiment`] | what an experiment file says: model, data, training, mesh, tuning |
 //! | [`prelude`] | what a file that builds a model imports |
 //! | `report`, `cli` | the program `bf16scope` (feature `cli`) |
 //!
@@ -219,6 +221,8 @@ pub mod audit;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod data;
+pub mod document;
+pub mod experiment;
 pub mod files;
 pub mod foreign;
 pub mod graph;

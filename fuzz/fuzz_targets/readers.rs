@@ -7,9 +7,9 @@ use std::path::Path;
 use bf16scope::data::npz::NpzReader;
 use bf16scope::data::{Arrays, DataError, Feature, Loader, Source as _, csv, idx, npz};
 use bf16scope::hlo::DType;
-use bf16scope::models::yaml;
+use bf16scope::document;
 use bf16scope::passes::amp::Policy;
-use bf16scope::train::Experiment;
+use bf16scope::experiment::Experiment;
 use libfuzzer_sys::fuzz_target;
 
 fn read_arrays(path: &Path) -> Result<(), String> {
@@ -39,8 +39,8 @@ fn check(source: Result<Arrays, DataError>) {
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(text) = std::str::from_utf8(bytes) {
-        let _ = yaml::from_str::<Policy>("policy.yaml", text).map_err(|error| error.to_string());
-        let _ = yaml::from_str::<Experiment>("experiment.yaml", text).map_err(|error| error.to_string());
+        let _ = document::from_str::<Policy>("policy.yaml", text).map_err(|error| error.to_string());
+        let _ = document::from_str::<Experiment>("experiment.yaml", text).map_err(|error| error.to_string());
     }
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), bytes).expect("it is writable");

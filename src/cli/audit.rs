@@ -13,9 +13,9 @@ use super::child::LimitArgs;
 use super::policy::PolicyArgs;
 use super::{Context, Status, again, emit, module_file, progress};
 use crate::audit::{Audit, AuditError, Auditor, Config, Progress, ResultRow, Row, Search};
+use crate::document;
 use crate::hlo::alone::runs_alone;
 use crate::hlo::{Literal, Module};
-use crate::models::yaml;
 use crate::numerics::compare::Errors;
 use crate::passes::amp::Policy;
 use crate::pjrt::{Client, Platform};
@@ -216,7 +216,7 @@ fn save(args: &Args, search: &Search) -> anyhow::Result<Option<PathBuf>> {
         search.budget,
         search.error
     );
-    text += &yaml::to_string(&search.policy).context("cannot write the policy as YAML")?;
+    text += &document::to_string(&search.policy).context("cannot write the policy as YAML")?;
     emit::replace(&path, text.as_bytes())?;
     Ok(Some(path))
 }

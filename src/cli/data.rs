@@ -12,10 +12,10 @@ use self::sheet::Extent;
 use super::{Context, Status, emit};
 use crate::data::records::{self, Held, Records, Survey};
 use crate::data::{Census, DataError, Loader, Source};
+use crate::experiment::{Experiment, Tolerance};
 use crate::hlo::DType;
 use crate::pjrt::Purpose;
 use crate::report::{Column, Screen, Table, grouped, percent};
-use crate::train::{Experiment, Tolerance};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,10 +10,11 @@ use super::child::client;
 use super::trained::{TrainedArgs, by_averages};
 use super::tune::{TuneArg, target_of};
 use super::{Context, Status, values};
+use crate::experiment::{Experiment, default_checkpoint};
 use crate::graph::Precision;
 use crate::pjrt::Platform;
 use crate::report::grouped;
-use crate::train::{Evaluator, Experiment, Predictor, default_checkpoint};
+use crate::train::{Evaluator, Predictor};
 use confusion::Confusion;
 
 const EXAMPLES: &str = "\

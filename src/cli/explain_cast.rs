@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::policy::PolicyArgs;
 use super::{Context, Status, module_file};
+use crate::document::nearest;
 use crate::hlo::{Instruction, Module};
-use crate::models::yaml::nearest;
 use crate::passes::amp::{self, Cast, Decision, LoweringReport};
 
 const EXAMPLES: &str = "\

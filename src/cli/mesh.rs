@@ -8,9 +8,9 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::again;
 use super::program::Which;
+use crate::document::{self, NodeError, Step};
 use crate::files;
 use crate::hlo::Module;
-use crate::models::yaml::{self, NodeError, Step};
 use crate::passes::partition::{self, partition, sum_in_f32};
 use crate::tpu::Target;
 use crate::train::{MAX_REPLICAS, Mesh, MeshConfig, SumOf};
@@ -206,7 +206,7 @@ pub(super) fn check_no_model_axis(command: &str, path: &Path, of_file: &MeshConf
             of_file.model
         ),
     );
-    let text = files::read_text(path, yaml::MAX_BYTES as u64).unwrap_or_default();
+    let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
     let data = (32 / of_file.model.get()).max(1);
     let help = format!(
         "leave `model` and `split` out for {command}; what a step with them takes on a slice of 32 cores says `bf16scope compile \
@@ -216,7 +216,7 @@ pub(super) fn check_no_model_axis(command: &str, path: &Path, of_file: &MeshConf
         // One that its replicas share.
         batch.next_multiple_of(data)
     );
-    Err(yaml::error_at(&path.display().to_string(), &text, error.with_help(help)).into())
+    Err(document::error_at(&path.display().to_string(), &text, error.with_help(help)).into())
 }
 
 /// Whether so many devices can be laid over a slice.

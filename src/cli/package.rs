@@ -10,12 +10,13 @@ use super::child::client_of_all;
 use super::trained::{TrainedArgs, by_averages};
 use super::tune::TuneArg;
 use super::{Context, Status, progress};
+use crate::experiment::{Experiment, default_checkpoint};
 use crate::graph::Precision;
 use crate::pjrt::{Client, Compiled, Platform, Plugin, PluginSpec, Purpose, Setup, Source, Topology, locate};
 use crate::report::grouped;
 use crate::tpu::{Target, no_topology};
+use crate::train::MAX_REPLICAS;
 use crate::train::package::{self, Built, Unwritten};
-use crate::train::{Experiment, MAX_REPLICAS, default_checkpoint};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -18,6 +18,7 @@ use super::emit::{check_names, replace};
 use super::mesh::check_no_model_axis;
 use super::program::{Which, build, read, unit};
 use super::{Context, Status, module_file, progress, signals};
+use crate::experiment::Experiment;
 use crate::graph::Precision;
 use crate::hlo::devices::Placement;
 use crate::hlo::proto::encode;
@@ -25,7 +26,7 @@ use crate::pjrt::PjrtError;
 use crate::report::{self, Column, Screen, Table};
 use crate::tpu::plan::{Fit, Known, Point, Row, Series, Setting, accumulated, next, plan};
 use crate::tpu::{Answer, Links, Target, TpuError, Version};
-use crate::train::{Experiment, Mesh, StateOf};
+use crate::train::{Mesh, StateOf};
 use crate::tuning::{LayerRemat, Remat, Tuning};
 
 const EXAMPLES: &str = "\

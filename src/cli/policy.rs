@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
+use crate::document;
 use crate::files;
 use crate::hlo::Module;
-use crate::models::yaml;
 use crate::passes::amp::{self, LowDType, Policy, PolicyDocument};
 
 /// The variable by which `run` and `compile` lower what they load.
@@ -52,9 +52,9 @@ pub(super) fn read(name: &str) -> anyhow::Result<Policy> {
     if !is_file && (name.starts_with("jmp:") || path.components().count() < 2) {
         return Ok(Policy::preset(name)?);
     }
-    let text = files::read_text(path, yaml::MAX_BYTES as u64);
+    let text = files::read_text(path, document::MAX_BYTES as u64);
     let text = text.with_context(|| format!("cannot read the policy {}", path.display()))?;
-    let document: PolicyDocument = yaml::from_str(name, &text)?;
+    let document: PolicyDocument = document::from_str(name, &text)?;
     Policy::try_from(document).with_context(|| format!("{} is not a policy", path.display()))
 }
 

@@ -16,10 +16,11 @@ use super::trained::{TrainedArgs, by_averages};
 use super::tune::{TuneArg, target_of};
 use super::{Context, Status, emit, progress};
 use crate::data::{DataError, Loader, Source};
+use crate::experiment::{Experiment, default_checkpoint};
 use crate::graph::Precision;
 use crate::pjrt::Platform;
 use crate::report::{Column, Screen, Table, grouped};
-use crate::train::{Experiment, Predictor, TrainError, default_checkpoint};
+use crate::train::{Predictor, TrainError};
 
 /// Examples that a table shows.
 const N_SHOWN: usize = 20;

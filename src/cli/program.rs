@@ -9,12 +9,13 @@ use super::mesh::{MeshArgs, SplitArgs, check_slice};
 use super::module_file;
 use super::tune::TuneArg;
 
+use crate::experiment::Experiment;
 use crate::graph::{Precision, Program, Storage};
 use crate::hlo::Module;
 use crate::hlo::verify::verify;
 use crate::task::{Feature, FeatureDType};
 use crate::tpu::Target;
-use crate::train::{Experiment, Mesh, Objective, ProgramError, program};
+use crate::train::{Mesh, Objective, ProgramError, program};
 use crate::tuning::Tuning;
 
 /// Which program of a model.

@@ -7,12 +7,13 @@ use serde::Serialize;
 
 use super::child::client;
 use super::{Context, Status, emit};
+use crate::experiment::Experiment;
 use crate::optim::{LearningRate, Update, WarmUp};
 use crate::pjrt::Platform;
 use crate::report::html::Page;
 use crate::report::plot::lines::{Axis, Line, lines};
 use crate::report::{Canvas, Column, Screen, Table, grouped, html};
-use crate::train::{Experiment, rates};
+use crate::train::rates;
 
 const EXAMPLES: &str = "\
 Examples:

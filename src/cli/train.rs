@@ -21,6 +21,7 @@ use super::progress::{bar, say};
 use super::several::check_sums;
 use super::tune::{TuneArg, target_of};
 use super::{Context, Status, StdoutClosed, again, signals, values};
+use crate::experiment::{Experiment, default_checkpoint};
 use crate::graph::{Precision, Storage};
 use crate::hlo::DType;
 use crate::pjrt::{MAX_CPU_DEVICES, Platform};
@@ -30,8 +31,8 @@ use crate::tpu::read_narrow_sums;
 use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::check_data;
 use crate::train::{
-    Data, EpochReport, Event, Experiment, MAX_REPLICAS, Mesh, Resumption, Session, StateOf, SumOf, Summary, TrainError,
-    check, check_average, default_checkpoint, run as train,
+    Data, EpochReport, Event, MAX_REPLICAS, Mesh, Resumption, Session, StateOf, SumOf, Summary, TrainError, check,
+    check_average, run as train,
 };
 use crate::tuning::Tuning;
 

@@ -2,9 +2,9 @@
 
 use std::str::FromStr;
 
+use crate::experiment::Experiment;
 use crate::pjrt::Platform;
 use crate::tpu::{Target, Version};
-use crate::train::Experiment;
 use crate::tuning::{Tune, Tuning};
 
 /// What `--tune` says.
@@ -84,10 +84,10 @@ pub(super) fn target_of(device: &Platform) -> Target {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::models::yaml;
+    use crate::document;
 
     fn experiment(tune: &str) -> Experiment {
-        yaml::from_str("e.yaml", &format!("model: {{kind: mlp, input: [4], n_classes: 2}}\n{tune}\n")).unwrap()
+        document::from_str("e.yaml", &format!("model: {{kind: mlp, input: [4], n_classes: 2}}\n{tune}\n")).unwrap()
     }
 
     fn tuning(flag: Option<&str>, file: &str, target: &str) -> Tuning {

@@ -1,6 +1,7 @@
 //! A small convolutional network: blocks of convolution, batch norm, relu and max pool, then dense layers.
 
-use super::{Classifier, image_dims, yaml};
+use super::{Classifier, image_dims};
+use crate::document;
 use crate::graph::{Init, Scope, Tensor};
 use crate::nn::{BatchNorm, Conv2d, Dense, Padding, Pool, batch_norm, conv2d, dense, dropout, flatten, max_pool, relu};
 use crate::task::Identity;
@@ -14,19 +15,19 @@ pub struct Config {
     #[serde(deserialize_with = "image_dims")]
     pub input: Vec<i64>,
     /// Number of classes.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub n_classes: i64,
     /// Filters of each block. Default 32, 64.
-    #[serde(default = "filters", deserialize_with = "yaml::positives")]
+    #[serde(default = "filters", deserialize_with = "document::positives")]
     pub filters: Vec<i64>,
     /// Height and width of the kernels. Default 3.
-    #[serde(default = "kernel", deserialize_with = "yaml::positive")]
+    #[serde(default = "kernel", deserialize_with = "document::positive")]
     pub kernel: i64,
     /// Units of each dense layer before the last. Default none.
-    #[serde(default, deserialize_with = "yaml::positives")]
+    #[serde(default, deserialize_with = "document::positives")]
     pub hidden: Vec<i64>,
     /// Dropout rate before the last layer. Default 0.
-    #[serde(default, deserialize_with = "yaml::fraction")]
+    #[serde(default, deserialize_with = "document::fraction")]
     pub dropout: f64,
 }
 

@@ -51,7 +51,7 @@ pub use pool::{AvgPool, GlobalAvgPool, GlobalMaxPool, MaxPool};
 pub use sequence::{Attention, Embedding, PositionEmbedding};
 pub use shape::{Flatten, Reshape, Take, Upsample, ZeroPadding};
 
-use super::yaml::{self, Node, NodeError};
+use crate::document::{self, Node, NodeError};
 use crate::graph::Scope;
 use crate::hlo::DType;
 use crate::hlo::ops::RuleError;
@@ -96,7 +96,7 @@ pub struct Input {
 #[serde(deny_unknown_fields)]
 pub struct InputSpec {
     /// Its dims, without the batch.
-    #[serde(deserialize_with = "yaml::positives")]
+    #[serde(deserialize_with = "document::positives")]
     pub shape: Vec<i64>,
     /// What its numbers are.
     #[serde(default)]
@@ -131,7 +131,7 @@ pub struct Output {
 }
 
 fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
-    yaml::positive(deserializer).map(Some)
+    document::positive(deserializer).map(Some)
 }
 
 /// A thing with a name, as an entry of a map.
@@ -192,7 +192,7 @@ impl<'de> Deserialize<'de> for Inputs {
             };
             let input = |(name, node): &(String, Node)| {
                 let spec = match node {
-                    Node::List(_) => yaml::positives(node).map(|shape| InputSpec {
+                    Node::List(_) => document::positives(node).map(|shape| InputSpec {
                         shape,
                         dtype: InputDType::default(),
                         below: None,
@@ -202,7 +202,7 @@ impl<'de> Deserialize<'de> for Inputs {
                         Err(NodeError::wrong(other, "dims, such as [28, 28, 1], or {shape: [28, 28, 1], dtype: int32}"))
                     }
                 };
-                let spec = spec.map_err(|error| error.within(yaml::Step::Key(name.clone())))?;
+                let spec = spec.map_err(|error| error.within(document::Step::Key(name.clone())))?;
                 Ok(Input { name: name.clone(), spec })
             };
             map.iter().map(input).collect()
@@ -224,7 +224,7 @@ impl<'de> Deserialize<'de> for OutputList {
             Node::Map(map) => {
                 let output = |(name, node): &(String, Node)| {
                     let layer =
-                        String::deserialize(node).map_err(|error| error.within(yaml::Step::Key(name.clone())))?;
+                        String::deserialize(node).map_err(|error| error.within(document::Step::Key(name.clone())))?;
                     Ok(Output { name: name.clone(), layer })
                 };
                 map.iter().map(output).collect()
@@ -266,7 +266,7 @@ impl Config {
 
 /// The way in `node` to where a way leads that knows one form of losses and metrics: an option may stand beside the kind or
 /// in it, or be the kind's value, and a list of one may be none.
-fn way_in(node: &Node, path: &[yaml::Step]) -> Vec<yaml::Step> {
+fn way_in(node: &Node, path: &[document::Step]) -> Vec<document::Step> {
     let (mut way, mut nodes) = (Vec::new(), vec![node]);
     for step in path {
         let before = nodes.len().checked_sub(2).map(|at| nodes[at]);

@@ -1,6 +1,6 @@
 //! Input dims that models share.
 
-use super::yaml::Positive;
+use crate::document::Positive;
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,6 +1,7 @@
 //! A multi-layer perceptron: dense layers with relu between them.
 
-use super::{Classifier, yaml};
+use super::Classifier;
+use crate::document;
 use crate::graph::{Scope, Tensor};
 use crate::nn::{Dense, dense, dropout, flatten, relu};
 use crate::task::Identity;
@@ -11,16 +12,16 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Dims of one example; more than one axis is flattened.
-    #[serde(deserialize_with = "yaml::positives")]
+    #[serde(deserialize_with = "document::positives")]
     pub input: Vec<i64>,
     /// Number of classes.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub n_classes: i64,
     /// Units of each hidden layer. Default one layer of 128.
-    #[serde(default = "hidden", deserialize_with = "yaml::positives")]
+    #[serde(default = "hidden", deserialize_with = "document::positives")]
     pub hidden: Vec<i64>,
     /// Dropout rate after each hidden layer. Default 0.
-    #[serde(default, deserialize_with = "yaml::fraction")]
+    #[serde(default, deserialize_with = "document::fraction")]
     pub dropout: f64,
 }
 

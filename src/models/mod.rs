@@ -5,7 +5,6 @@
 
 mod classification;
 pub mod cnn;
-pub mod kind;
 pub mod layers;
 mod layout;
 pub mod mlp;
@@ -13,14 +12,13 @@ pub mod resnet;
 mod tokens;
 pub mod transformer;
 pub mod two_tower;
-pub mod yaml;
 
 pub use classification::{Classification, Classifier};
 pub use layout::image_dims;
 pub use tokens::Tokens;
 pub use two_tower::TwoTower;
-pub use yaml::{ConfigError, ConfigProblem};
 
+use crate::document::kind;
 use crate::task::Task;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
@@ -28,9 +26,10 @@ use std::sync::Arc;
 /// A model of the zoo, as a YAML file describes it: `kind`, and the keys of that kind's configuration.
 ///
 /// ```
-/// use bf16scope::models::{Model, yaml};
+/// use bf16scope::document;
+/// use bf16scope::models::Model;
 ///
-/// let model: Model = yaml::from_str("mlp.yaml", "kind: mlp\ninput: [64]\nn_classes: 10\n").unwrap();
+/// let model: Model = document::from_str("mlp.yaml", "kind: mlp\ninput: [64]\nn_classes: 10\n").unwrap();
 /// assert_eq!(model.task(0.0).name(), "mlp");
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -110,10 +109,11 @@ impl<'de> Deserialize<'de> for Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::document;
     use expect_test::{Expect, expect};
 
     fn check(text: &str, expected: Expect) {
-        expected.assert_eq(&yaml::from_str::<Model>("model.yaml", text).unwrap_err().to_string());
+        expected.assert_eq(&document::from_str::<Model>("model.yaml", text).unwrap_err().to_string());
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
              loss:\n  kind: matching\n  features: 24\n  temperature: 0.25\nfilters: [4, 8]\nkernel: 5\nunits: 48\n\
              dropout: 0.125\n",
         ] {
-            let model: Model = yaml::from_str("model.yaml", text).unwrap();
+            let model: Model = document::from_str("model.yaml", text).unwrap();
             assert_eq!(serde_yaml::to_string(&model).unwrap().replace("\n- ", ", "), list_form(text), "{text}");
         }
     }

@@ -3,7 +3,8 @@
 //! Source: He et al. 2015 (v1), with the stride on the 3×3 convolution of a bottleneck (v1.5), as TensorFlow's official
 //! TPU model and Flax's ImageNet example have it.
 
-use super::{Classifier, image_dims, yaml};
+use super::{Classifier, image_dims};
+use crate::document;
 use crate::graph::{Init, Scope, Tensor};
 use crate::nn::{
     BatchNorm, Conv2d, ConvNormPool, Dense, Format, Padding, Pool, batch_norm, conv_norm_pool, conv2d, conv2d_paired,
@@ -25,12 +26,12 @@ pub struct Config {
     #[serde(deserialize_with = "image_dims")]
     pub input: Vec<i64>,
     /// Number of classes. Default 1000.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub n_classes: i64,
     /// Number of layers. Default 50.
     pub depth: Depth,
     /// Filters of the first stage; each stage doubles them. Default 64.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub width: i64,
     /// How convolutions with a stride pad. Default `same`.
     pub padding: StridedPadding,
@@ -40,7 +41,7 @@ pub struct Config {
     /// true, as TensorFlow's official model and Goyal et al. 2017 have it.
     pub zero_init_residual: bool,
     /// How much of the running statistics a step keeps. Default 0.9.
-    #[serde(deserialize_with = "yaml::fraction")]
+    #[serde(deserialize_with = "document::fraction")]
     pub momentum: f64,
     /// Added to variances; above 0. Default 1e-5.
     #[serde(deserialize_with = "epsilon")]
@@ -50,7 +51,7 @@ pub struct Config {
 /// What is divided by: a number above 0, in f32 too.
 fn epsilon<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
     let is_epsilon = |value: f64| value > 0.0 && (value as f32).is_normal();
-    Ok(yaml::number(deserializer, is_epsilon, "a finite number above 0")? as f32)
+    Ok(document::number(deserializer, is_epsilon, "a finite number above 0")? as f32)
 }
 
 impl Default for Config {

@@ -1,6 +1,6 @@
 //! A transformer: an encoder as BERT's, or with a causal mask a decoder as GPT's.
 
-use super::yaml;
+use crate::document;
 use crate::graph::{Init, Scope, Tensor};
 use crate::hlo::DType;
 use crate::nn::{
@@ -15,32 +15,32 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Tokens there are. Default 30522.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub vocabulary: i64,
     /// Positions in an example. Default 128.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub length: i64,
     /// Rows of the table of positions. Default 512.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub max_length: i64,
     /// Blocks of attention and a feed-forward network. Default 12.
     #[serde(deserialize_with = "layers")]
     pub layers: i64,
     /// Features of a position. Default 768.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub features: i64,
     /// Attention heads. Default 12.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub heads: i64,
     /// Units between the two layers of the feed-forward network. Default 3072.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub hidden: i64,
     /// Where layer norms stand. Default post.
     pub norm: Norm,
     /// Whether a position sees only itself and those before it, which makes it a decoder. Default false.
     pub causal: bool,
     /// Dropout rate after the embeddings and before each addition to the residual stream. Default 0.
-    #[serde(deserialize_with = "yaml::fraction")]
+    #[serde(deserialize_with = "document::fraction")]
     pub dropout: f64,
 }
 
@@ -49,7 +49,7 @@ pub struct Config {
 const MAX_LAYERS: i64 = 1000;
 
 fn layers<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-    yaml::positive_up_to(deserializer, MAX_LAYERS)
+    document::positive_up_to(deserializer, MAX_LAYERS)
 }
 
 /// What the gradient of attention rematerialises in the layer of this number, from 1 on.

@@ -2,8 +2,9 @@
 //! together, or which words belong to which picture.
 
 use super::classification::of_logits;
+use super::cnn;
 use super::layout::{dims_of_rank, image_dims};
-use super::{cnn, kind, yaml};
+use crate::document::{self, kind};
 use crate::graph::{Scope, Tensor};
 use crate::hlo::ops::{DotDims, OperandPrecision, PrecisionConfig};
 use crate::hlo::{DType, Op};
@@ -23,16 +24,16 @@ pub struct Config {
     /// What is learnt.
     pub loss: Joined,
     /// Filters of each block of the tower of pictures. Default 32, 64, 128.
-    #[serde(default = "filters", deserialize_with = "yaml::positives")]
+    #[serde(default = "filters", deserialize_with = "document::positives")]
     pub filters: Vec<i64>,
     /// Height and width of the kernels. Default 3.
-    #[serde(default = "kernel", deserialize_with = "yaml::positive")]
+    #[serde(default = "kernel", deserialize_with = "document::positive")]
     pub kernel: i64,
     /// Units of the dense layer of the tower of words. Default 128.
-    #[serde(default = "units", deserialize_with = "yaml::positive")]
+    #[serde(default = "units", deserialize_with = "document::positive")]
     pub units: i64,
     /// Rate of the dropout that each tower ends with. Default 0.
-    #[serde(default, deserialize_with = "yaml::fraction")]
+    #[serde(default, deserialize_with = "document::fraction")]
     pub dropout: f64,
 }
 
@@ -51,13 +52,13 @@ pub enum Words {
 #[serde(deny_unknown_fields)]
 pub struct Ids {
     /// The most words of an example.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub length: i64,
     /// How many numbers there are, 0 among them.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub vocabulary: i64,
     /// Elements of the vector that is learnt for a word. Default 64.
-    #[serde(default = "features", deserialize_with = "yaml::positive")]
+    #[serde(default = "features", deserialize_with = "document::positive")]
     pub features: i64,
 }
 
@@ -86,10 +87,10 @@ pub enum Joined {
 #[serde(deny_unknown_fields)]
 pub struct Classification {
     /// Number of classes.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub n_classes: i64,
     /// Units of each dense layer before the last. Default one layer of 128.
-    #[serde(default = "hidden", deserialize_with = "yaml::positives")]
+    #[serde(default = "hidden", deserialize_with = "document::positives")]
     pub hidden: Vec<i64>,
 }
 
@@ -98,7 +99,7 @@ pub struct Classification {
 #[serde(deny_unknown_fields)]
 pub struct Matching {
     /// Elements of the vectors that are compared. Default 128.
-    #[serde(default = "units", deserialize_with = "yaml::positive")]
+    #[serde(default = "units", deserialize_with = "document::positive")]
     pub features: i64,
     /// What cosines are divided by. Default 0.07.
     #[serde(default = "temperature", deserialize_with = "divisor")]
@@ -132,7 +133,7 @@ fn temperature() -> f64 {
 
 fn divisor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let is_divisor = |value: f64| value > 0.0 && (value as f32).is_normal() && (1.0 / value as f32).is_normal();
-    yaml::number(deserializer, is_divisor, "a number above 0 that f32 can divide by")
+    document::number(deserializer, is_divisor, "a number above 0 that f32 can divide by")
 }
 
 fn vector_dims<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
@@ -387,7 +388,7 @@ mod tests {
     const WORDS: &str = "words: {kind: ids, length: 4, vocabulary: 9}\n";
 
     fn parse(rest: &str) -> Result<Config, String> {
-        yaml::from_str("m.yaml", &format!("{START}{rest}")).map_err(|error| error.to_string())
+        document::from_str("m.yaml", &format!("{START}{rest}")).map_err(|error| error.to_string())
     }
 
     #[test]

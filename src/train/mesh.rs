@@ -6,9 +6,9 @@
 //! beside, the other keys say.
 
 use super::objective::ProgramError;
+use crate::document::{self, Node, NodeError, Step};
 use crate::graph::{Replicas, SumOrder, Tensor};
 use crate::hlo::DType;
-use crate::models::yaml::{self, Node, NodeError, Step};
 use crate::passes::partition::Rule;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ pub enum StateOf {
 pub const MAX_REPLICAS: u32 = 2048;
 
 fn replicas<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::Error> {
-    let n = yaml::positive_up_to(deserializer, i64::from(MAX_REPLICAS))?;
+    let n = document::positive_up_to(deserializer, i64::from(MAX_REPLICAS))?;
     Ok(NonZeroU32::new(n as u32).unwrap_or(NonZeroU32::MIN))
 }
 

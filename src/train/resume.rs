@@ -17,10 +17,10 @@ use super::program;
 use super::spec::Spec;
 use super::steps_per_call::StepsPerCall;
 use crate::data::ORDER_VERSION;
+use crate::document;
 use crate::graph::Precision;
 use crate::hlo::text::{PrintOptions, print};
 use crate::hlo::{Metadata, Module};
-use crate::models::yaml;
 use crate::passes::partition::Rule;
 use crate::task::Task;
 use crate::tuning::Tuning;
@@ -331,7 +331,7 @@ fn shown(value: &Value) -> String {
     let text = match value {
         Value::String(text) => text.clone(),
         Value::Null => NOT_SET.to_string(),
-        other => yaml::to_line(other),
+        other => document::to_line(other),
     };
     match text.chars().count() > MAX_SHOWN {
         true => text.chars().take(MAX_SHOWN - 1).chain(['…']).collect(),

@@ -8,10 +8,10 @@ use std::fmt;
 /// `auto`, `none`, or some keys.
 ///
 /// ```
-/// use bf16scope::models::yaml;
+/// use bf16scope::document;
 /// use bf16scope::tuning::{Layers, Tune, Tuning};
 ///
-/// let tune: Tune = yaml::from_str("tune.yaml", "layer_remat: {weights: 0}\n").unwrap();
+/// let tune: Tune = document::from_str("tune.yaml", "layer_remat: {weights: 0}\n").unwrap();
 /// let on_a_tpu = tune.tuning(&Tuning::tpu());
 /// assert_eq!(on_a_tpu.layer_remat.weights, Layers::First(0));
 /// assert_eq!(on_a_tpu.softmax, Tuning::tpu().softmax);

@@ -1,10 +1,11 @@
 //! The digits learnt on xla-rs's client as on the plugin, but for the order of sums. With the feature `xla` only.
 use crate::examples;
 use bf16scope::data::{Batch, NamedArray};
+use bf16scope::experiment::{Examples, Experiment};
 use bf16scope::graph::Precision;
 use bf16scope::models::Model;
 use bf16scope::pjrt::{Client, Platform, Setup};
-use bf16scope::train::{Examples, Experiment, Session};
+use bf16scope::train::Session;
 use bf16scope::tuning::Tuning;
 use std::path::Path;
 

@@ -7,9 +7,9 @@ use crate::run::client;
 use crate::amp::oracle;
 
 use bf16scope::audit::{Audit, AuditError, Auditor, Config, Row};
+use bf16scope::document;
 use bf16scope::hlo::ops::{Opaque, UnaryOp};
 use bf16scope::hlo::{Literal, Module, Op, text};
-use bf16scope::models::yaml;
 use bf16scope::passes::amp::{self, LowDType, Policy, Reach};
 use std::sync::LazyLock;
 
@@ -279,8 +279,8 @@ fn a_search_finds_a_minimal_list() {
             assert!(error > budget, "{name} is not needed: {error} without it, budget {budget}");
         }
         // The policy as a document is the policy.
-        let text = yaml::to_string(&search.policy).unwrap();
-        assert_eq!(yaml::from_str::<Policy>("policy.yaml", &text).unwrap(), search.policy);
+        let text = document::to_string(&search.policy).unwrap();
+        assert_eq!(document::from_str::<Policy>("policy.yaml", &text).unwrap(), search.policy);
     }
 }
 

@@ -1,10 +1,11 @@
 //! Layers that are several: the same programs as the layers that they are made of, and what is dropped whole.
 
 use crate::run;
+use bf16scope::document;
 use bf16scope::graph::{Graph, Precision, Tensor};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::nn::{Activation, SqueezeExcite, squeeze_excite, stochastic_depth, take};
 use bf16scope::optim::Update;
 use bf16scope::train::program::{Objective, training};
@@ -12,7 +13,7 @@ use bf16scope::train::resume::function_of;
 
 fn model(inputs: &str, layers: &str) -> Model {
     let text = format!("kind: layers\ninputs: {inputs}\nlayers:\n{layers}loss: mean_squared_error\n");
-    yaml::from_str("model.yaml", &text).unwrap_or_else(|error| panic!("{error}"))
+    document::from_str("model.yaml", &text).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Both predict by the same instructions, in the same order, and the first one trains in every precision.
@@ -20,7 +21,7 @@ fn model(inputs: &str, layers: &str) -> Model {
 fn same(inputs: &str, block: &str, layers: &str) {
     let (block, layers) = (model(inputs, block), model(inputs, layers));
     assert_eq!(function_of(&*block.task(0.0)), function_of(&*layers.task(0.0)));
-    let again: Model = yaml::from_str("again.yaml", &serde_json::to_string(&block).unwrap()).unwrap();
+    let again: Model = document::from_str("again.yaml", &serde_json::to_string(&block).unwrap()).unwrap();
     assert_eq!(again, block);
     for precision in Precision::ALL {
         let objective = Objective { update: Update::default(), ..Objective::default() };

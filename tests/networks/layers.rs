@@ -2,21 +2,22 @@
 //! line.
 
 use crate::run;
+use bf16scope::document;
+use bf16scope::experiment::Experiment;
 use bf16scope::graph::{Precision, Program};
 use bf16scope::hlo::DType;
 use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{Literal, Metadata, Module};
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
 use bf16scope::task::Feature;
-use bf16scope::train::Experiment;
 use bf16scope::train::program::{Objective, evaluation, prediction, training};
 use bf16scope::tuning::Tuning;
 use expect_test::{Expect, expect};
 
 fn model(text: &str) -> Model {
-    yaml::from_str("model.yaml", text).unwrap_or_else(|error| panic!("{error}"))
+    document::from_str("model.yaml", text).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn array(dims: &[i64], values: &[f32]) -> Literal {
@@ -154,7 +155,7 @@ fn every_kind_of_layer_is_built_and_trained() {
     for (inputs, layers) in cases {
         let text = around(inputs, &layers);
         let model = model(&text);
-        assert_eq!(yaml::from_str::<Model>("again.yaml", &as_yaml(&model)).unwrap(), model, "{text}");
+        assert_eq!(document::from_str::<Model>("again.yaml", &as_yaml(&model)).unwrap(), model, "{text}");
         for precision in Precision::ALL {
             for program in programs(&model, precision) {
                 verify(&program.module).unwrap_or_else(|error| panic!("{text}: {error}"));
@@ -199,7 +200,7 @@ metrics:
 #[test]
 fn several_inputs_outputs_losses_and_metrics() {
     let model = model(TWO_TASKS);
-    assert_eq!(yaml::from_str::<Model>("again.yaml", &as_yaml(&model)).unwrap(), model);
+    assert_eq!(document::from_str::<Model>("again.yaml", &as_yaml(&model)).unwrap(), model);
     let [step, evaluation, prediction] = programs(&model, Precision::Bf16);
     let inputs = |program: &Program| {
         program.inputs.iter().map(|i| format!("{} {}{:?}", i.name, i.dtype, i.dims)).collect::<Vec<_>>().join(", ")
@@ -223,7 +224,7 @@ fn several_inputs_outputs_losses_and_metrics() {
 /// `layers` and what follows them, under two lines, in an experiment.
 fn check(lines: &str, expected: Expect) {
     let text = format!("kind: layers\n{lines}");
-    expected.assert_eq(&yaml::from_str::<Model>("model.yaml", &text).unwrap_err().to_string());
+    expected.assert_eq(&document::from_str::<Model>("model.yaml", &text).unwrap_err().to_string());
 }
 
 /// Images, the layers, and a loss of classes.
@@ -622,7 +623,7 @@ fn a_softmax_is_not_taken_twice() {
 #[test]
 fn places_are_those_in_the_whole_file() {
     let text = "# an experiment\nmodel:\n  kind: layers\n  inputs: {x: [4, 4, 1]}\n  layers:\n    - dense: 3\n  loss: sparse_softmax_cross_entropy\n";
-    let error = yaml::from_str::<bf16scope::train::Experiment>("e.yaml", text).unwrap_err();
+    let error = document::from_str::<bf16scope::experiment::Experiment>("e.yaml", text).unwrap_err();
     expect![[r#"
         e.yaml:6:7: layer `dense` (dense) reads `x` f32[batch, 4, 4, 1]: x f32[32,4,4,1] has rank 4, expected 2 or 3: [batch, …, inputs]
           6 |     - dense: 3
@@ -721,7 +722,7 @@ fn the_experiments_of_the_page_build() {
     let blocks: Vec<&str> = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert_eq!(blocks.len(), 8);
     for block in blocks {
-        let experiment: Experiment = yaml::from_str("docs/EXPERIMENTS.md", block).unwrap_or_else(|e| panic!("{e}"));
+        let experiment: Experiment = document::from_str("docs/EXPERIMENTS.md", block).unwrap_or_else(|e| panic!("{e}"));
         programs(&experiment.model, Precision::Bf16).iter().for_each(|program| verify(&program.module).unwrap());
     }
 }

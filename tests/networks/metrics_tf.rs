@@ -6,9 +6,10 @@
 use crate::run;
 
 use bf16scope::data::{ArrayInfo, Arrays};
+use bf16scope::document;
 use bf16scope::graph::{Graph, Precision};
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::nn;
 use bf16scope::task::{Metric, Weight};
 use bf16scope::train::Evaluator;
@@ -70,7 +71,7 @@ fn examples(n: usize) -> Arrays {
 
 #[test]
 fn metrics_over_batches_are_tensorflows() {
-    let model: Model = yaml::from_str("model.yaml", MODEL).unwrap();
+    let model: Model = document::from_str("model.yaml", MODEL).unwrap();
     // 40 examples are a batch of 32, and one of 8 and padding.
     let evaluator = Evaluator::new(run::client(), &model.task(0.0), Precision::F32, 32, &Tuning::none()).unwrap();
     let position = Position { step: 1, steps_per_epoch: 1, batch: 1, seed: 0, precision: Precision::F32, order: 1 };

@@ -2,23 +2,24 @@
 
 use crate::run;
 
+use bf16scope::document;
 use bf16scope::graph::Precision;
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::train::Objective;
 use bf16scope::train::program::{evaluation, training};
 use bf16scope::tuning::Tuning;
 use expect_test::{Expect, expect};
 
 fn model(text: &str) -> Model {
-    yaml::from_str("model.yaml", text).unwrap_or_else(|error| panic!("{error}"))
+    document::from_str("model.yaml", text).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
 fn options_that_do_not_fit() {
     let check = |rest: &str, expected: Expect| {
         let text = format!("kind: layers\ninputs: {{x: [3]}}\nlayers: [{{dense: 4}}]\n{rest}\n");
-        expected.assert_eq(&yaml::from_str::<Model>("model.yaml", &text).unwrap_err().to_string());
+        expected.assert_eq(&document::from_str::<Model>("model.yaml", &text).unwrap_err().to_string());
     };
     check(
         "loss: {sigmoid_focal_cross_entropy: {gama: 2}}",
@@ -128,7 +129,7 @@ fn a_sigmoid_is_not_taken_twice_by_a_metric() {
           5 | metrics: [binary_accuracy]
             |           ^^^^^^^^^^^^^^^
           help: leave the activation of `dense` out, or judge the layer before it with `output: …`"#]]
-    .assert_eq(&yaml::from_str::<Model>("model.yaml", text).unwrap_err().to_string());
+    .assert_eq(&document::from_str::<Model>("model.yaml", text).unwrap_err().to_string());
 }
 
 /// What is written is what is read again: checkpoints keep it.
@@ -140,8 +141,8 @@ fn losses_are_written_as_they_are_read() {
         "{sparse_softmax_cross_entropy: , class_weights: [1.0, 0.0, 2.5, 1.0], example_weights: w}",
     ] {
         let model = model(&format!("kind: layers\ninputs: {{x: [3]}}\nlayers: [{{dense: 4}}]\nloss: {loss}\n"));
-        let written = yaml::to_string(&model).unwrap();
-        assert_eq!(yaml::from_str::<Model>("written.yaml", &written).unwrap(), model, "{written}");
+        let written = document::to_string(&model).unwrap();
+        assert_eq!(document::from_str::<Model>("written.yaml", &written).unwrap(), model, "{written}");
     }
 }
 

@@ -3,11 +3,12 @@
 
 use crate::{examples, run};
 
+use bf16scope::document;
 use bf16scope::graph::{Graph, Init, Precision, Scope, Tensor};
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Literal, Op};
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::nn::{Conv2d, Format, Padding, conv2d, conv2d_paired, conv2d_space_to_depth};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
 use bf16scope::passes::grad::gradients;
@@ -152,7 +153,7 @@ fn columns_are_paired_only_where_it_saves_work() {
 
 fn model() -> Model {
     let text = "kind: resnet\ndepth: 18\nwidth: 8\ninput: [32, 32, 3]\nn_classes: 10\n";
-    yaml::from_str("resnet.yaml", text).unwrap()
+    document::from_str("resnet.yaml", text).unwrap()
 }
 
 /// A session whose step keeps gradients in the slots: `0·0 + g`.

@@ -3,9 +3,10 @@
 
 use crate::run;
 
+use bf16scope::document;
 use bf16scope::graph::{Graph, Init, Precision, Program, Scope, Tensor};
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::models::{Model, transformer, yaml};
+use bf16scope::models::{Model, transformer};
 use bf16scope::nn::*;
 use bf16scope::passes::grad::gradients;
 use bf16scope::train::program::prediction;
@@ -290,7 +291,7 @@ fn small(text: &str) -> Model {
         "{{kind: transformer, vocabulary: 19, length: 8, max_length: 8, layers: 2, features: 16, heads: 4, hidden: 32, \
          {text}}}"
     );
-    yaml::from_str("small", &text).unwrap()
+    document::from_str("small", &text).unwrap()
 }
 
 /// Logits of each example, `[length, vocabulary]` as the bits of f32.
@@ -447,6 +448,6 @@ fn wrong_operands_are_named() {
 #[test]
 fn the_example_is_the_default() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/bert_base.yaml");
-    let experiment = bf16scope::train::Experiment::read(&path).unwrap();
+    let experiment = bf16scope::experiment::Experiment::read(&path).unwrap();
     assert_eq!(experiment.model, Model::Transformer(transformer::Config::default()));
 }

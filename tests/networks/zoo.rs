@@ -3,13 +3,14 @@
 //! `BF16SCOPE_BLESS=1 cargo test --test networks zoo` rewrites the goldens. Compare `hlo/cnn_training_f32.txt` with
 //! `hlo/cnn_training_bf16.txt` to see what a scope does.
 
+use bf16scope::document;
+use bf16scope::experiment::Experiment;
 use bf16scope::graph::{Precision, Program};
 use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{ArrayShape, Computation, DType, InstrId, Module, Op};
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
-use bf16scope::train::Experiment;
 use bf16scope::train::program::{Objective, prediction, training};
 use bf16scope::tuning::Tuning;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +29,7 @@ const ZOO: [(&str, &str, i64); 4] = [
 ];
 
 fn model(text: &str) -> Model {
-    yaml::from_str("zoo", text).unwrap_or_else(|error| panic!("{error}"))
+    document::from_str("zoo", text).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn sgd_with_momentum() -> Objective {

@@ -8,16 +8,18 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use bf16scope::document;
+use bf16scope::experiment::Experiment;
 use bf16scope::graph::Precision;
 use bf16scope::hlo::Module;
 use bf16scope::hlo::proto::{decode, encode};
 use bf16scope::hlo::text::parse;
 use bf16scope::hlo::verify::{verify, verify_ids};
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::pjrt::{CompileOptions, MemoryStats, Topology};
 use bf16scope::report::{grouped, mib, ratio};
 use bf16scope::tpu::explain::{Kind, analyse, explain, heap::heap_bytes, largest_live_buffers, origin::NO_LAYER};
-use bf16scope::train::{Experiment, Objective, program};
+use bf16scope::train::{Objective, program};
 use support::browser;
 use support::home::cache_dir;
 
@@ -29,13 +31,13 @@ fn example(name: &str) -> Model {
 /// A ResNet-18 with an eighth of the filters, on images of 64 pixels: every kind of layer of the large ones.
 fn small_resnet() -> Model {
     let text = "kind: resnet\ndepth: 18\nwidth: 8\ninput: [64, 64, 3]\nn_classes: 10\n";
-    yaml::from_str("small_resnet.yaml", text).unwrap()
+    document::from_str("small_resnet.yaml", text).unwrap()
 }
 
 /// A BERT of two layers: products in batches, softmax, layer norms, a gather and its scatter.
 fn small_transformer() -> Model {
     let text = "{kind: transformer, vocabulary: 1000, length: 64, max_length: 64, layers: 2, features: 128, heads: 2, hidden: 256}";
-    yaml::from_str("small_transformer.yaml", text).unwrap()
+    document::from_str("small_transformer.yaml", text).unwrap()
 }
 
 /// What the TPU compiler makes of a module, and its own figures.

@@ -3,12 +3,14 @@
 
 use std::path::Path;
 
+use bf16scope::document;
+use bf16scope::experiment::Experiment;
 use bf16scope::graph::Precision;
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::tpu::{CompileReport, Target, TpuError, compile};
-use bf16scope::train::{Experiment, Objective, program};
+use bf16scope::train::{Objective, program};
 
 /// The training step of `model`, verified and encoded.
 fn training_step(model: &Model, precision: Precision, batch: i64) -> Vec<u8> {
@@ -31,7 +33,7 @@ fn digits() -> Model {
 /// A ResNet-18 with an eighth of the filters, on images of 64 pixels: every kind of layer of the large ones.
 fn small_resnet() -> Model {
     let text = "kind: resnet\ndepth: 18\nwidth: 8\ninput: [64, 64, 3]\nn_classes: 10\n";
-    yaml::from_str("small_resnet.yaml", text).unwrap()
+    document::from_str("small_resnet.yaml", text).unwrap()
 }
 
 fn bf16_needs_less(model: &Model, batch: i64, target: &str) {

@@ -4,11 +4,12 @@
 use crate::{examples, replicas, run};
 
 use bf16scope::data::{Arrays, Source};
+use bf16scope::document;
 use bf16scope::graph::{Graph, Operand, Precision};
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Op};
-use bf16scope::models::{Model, cnn, mlp, yaml};
+use bf16scope::models::{Model, cnn, mlp};
 use bf16scope::optim::{LearningRate, LossScale, MomentumDtype, Optimizer, Update};
 use bf16scope::tpu::{Target, compile};
 use bf16scope::train::checkpoint::HostArray;
@@ -325,7 +326,7 @@ fn a_tpu_program_of_a_resnet_holds_the_activations_of_one_micro_batch() {
 
 /// For a model that takes images of 32x32x3.
 fn holds_one_micro_batch(text: &str) {
-    let model: Model = yaml::from_str("model.yaml", text).unwrap();
+    let model: Model = document::from_str("model.yaml", text).unwrap();
     let report = |batch: i64, n: u32| {
         let objective = Objective { accumulate: NonZeroU32::new(n).unwrap(), ..Objective::default() };
         let program = program::training(&*model.task(0.0), Precision::Bf16, batch, &objective).unwrap().program;

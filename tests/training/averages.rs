@@ -5,9 +5,10 @@ use crate::run::client;
 use crate::{examples, run};
 
 use bf16scope::data::Arrays;
+use bf16scope::document;
 use bf16scope::graph::{Graph, Init, Precision, Storage};
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::optim::{Average, LearningRate, LossScale, Optimizer, Update};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
 use bf16scope::train::{
@@ -103,7 +104,7 @@ fn spec(average: Option<Average>) -> Spec {
     let learning_rate = LearningRate::Constant { value: 0.05 };
     let update = Update { optimizer: Optimizer::ADAM, learning_rate, ..Update::default() };
     let objective = Objective { update, average, ..Objective::default() };
-    let model: Model = yaml::from_str("model.yaml", NETWORK).unwrap();
+    let model: Model = document::from_str("model.yaml", NETWORK).unwrap();
     Spec { precision: Precision::F32, batch: 4, seed: 5, objective, ..Spec::new(model.task(0.0)) }
 }
 

@@ -2,8 +2,9 @@
 
 use crate::run;
 
+use bf16scope::experiment::{Examples, Experiment, Timed};
 use bf16scope::optim::LearningRate;
-use bf16scope::train::{Examples, Experiment, Plan, Session, Spec, Timed, run as train};
+use bf16scope::train::{Plan, Session, Spec, run as train};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;

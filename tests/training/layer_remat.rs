@@ -2,10 +2,11 @@
 
 use crate::run;
 
+use bf16scope::document;
 use bf16scope::graph::{Graph, Init, Precision, Program};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, InstrId, Literal, Op};
-use bf16scope::models::{Model, transformer, yaml};
+use bf16scope::models::{Model, transformer};
 use bf16scope::nn::{Softmax, token_loss};
 use bf16scope::optim::{LearningRate, Optimizer, Update};
 use bf16scope::passes::cotangent_remat;
@@ -17,12 +18,12 @@ fn model(text: &str) -> Model {
     let text = format!(
         "{{kind: transformer, vocabulary: 19, length: 8, max_length: 8, features: 16, heads: 4, hidden: 32, {text}}}"
     );
-    yaml::from_str("small", &text).unwrap()
+    document::from_str("small", &text).unwrap()
 }
 
 /// Tuned as for a TPU, but for what is computed again: attention's weights in all layers, and what `keys` say.
 fn tuning(keys: &str) -> Tuning {
-    let tune: Tune = yaml::from_str("tune", &format!("layer_remat: {{{keys}}}")).unwrap();
+    let tune: Tune = document::from_str("tune", &format!("layer_remat: {{{keys}}}")).unwrap();
     tune.tuning(&Tuning::tpu().with(|tuning| tuning.softmax = Softmax::TwoPasses))
 }
 

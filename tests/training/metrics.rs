@@ -3,8 +3,9 @@
 use crate::{examples, run};
 
 use bf16scope::data::{Arrays, Loader};
+use bf16scope::document;
 use bf16scope::graph::Precision;
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::train::{Objective, Session, Spec, StepsPerCall};
 use std::num::NonZeroU32;
 
@@ -21,7 +22,7 @@ fn images() -> Arrays {
 }
 
 fn session(accumulate: u32, steps_per_call: StepsPerCall) -> Session {
-    let model: Model = yaml::from_str("model.yaml", MODEL).unwrap();
+    let model: Model = document::from_str("model.yaml", MODEL).unwrap();
     let objective = Objective { accumulate: NonZeroU32::new(accumulate).unwrap(), ..Objective::default() };
     let spec = Spec { precision: Precision::F32, batch: 8, objective, steps_per_call, ..Spec::new(model.task(0.0)) };
     Session::new(run::client(), spec).unwrap()

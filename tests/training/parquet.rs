@@ -1,7 +1,7 @@
 //! Parquet files that pyarrow wrote (`tests/data/input/parquet`) as an experiment's examples, with word vectors of a column.
 
 use bf16scope::data::records::{self, Value};
-use bf16scope::train::Experiment;
+use bf16scope::experiment::Experiment;
 use std::path::{Path, PathBuf};
 
 fn folder() -> PathBuf {
@@ -46,7 +46,7 @@ fn a_column_of_text_becomes_word_vectors_or_numbers_of_words() {
         std::fs::write(&path, text).unwrap();
         Experiment::read(&path).unwrap().read_data(&path)
     };
-    let bytes = |examples: &bf16scope::train::Examples, index: u64, name: &str| {
+    let bytes = |examples: &bf16scope::experiment::Examples, index: u64, name: &str| {
         let at = examples.test.arrays().iter().position(|info| info.name == name).unwrap();
         examples.test.read(index).unwrap()[at].to_vec()
     };

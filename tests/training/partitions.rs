@@ -5,14 +5,16 @@
 use super::replicas::{client, mesh};
 
 use bf16scope::data::{Batch, NamedArray};
+use bf16scope::document;
+use bf16scope::experiment::Experiment;
 use bf16scope::graph::Precision;
 use bf16scope::hlo::devices::Placement;
 use bf16scope::hlo::{DType, Module, proto, verify::verify};
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::optim::{LearningRate, Optimizer, Update};
 use bf16scope::passes::partition::{Rule, partition};
 use bf16scope::pjrt::{Arg, CompileOptions};
-use bf16scope::train::{Experiment, Objective, Resumption, Session, Spec, program};
+use bf16scope::train::{Objective, Resumption, Session, Spec, program};
 use bf16scope::tuning::Tuning;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -22,7 +24,7 @@ const NETWORK: &str = "{kind: layers, inputs: {x: [4]}, layers: [{dense: {units:
 const BATCH: i64 = 8;
 
 fn spec() -> Spec {
-    let model: Model = yaml::from_str("model", NETWORK).unwrap();
+    let model: Model = document::from_str("model", NETWORK).unwrap();
     let learning_rate = LearningRate::Constant { value: 0.125 };
     let update = Update { optimizer: Optimizer::Sgd {}, learning_rate, ..Update::default() };
     let objective = Objective { update, mesh: mesh(2), ..Objective::default() };

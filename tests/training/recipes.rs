@@ -3,10 +3,11 @@
 use crate::{examples, run};
 
 use bf16scope::data::Loader;
+use bf16scope::experiment::Experiment;
 use bf16scope::graph::Precision;
 use bf16scope::hlo::verify::verify;
 use bf16scope::train::program::training;
-use bf16scope::train::{Experiment, Session, rates};
+use bf16scope::train::{Session, rates};
 use bf16scope::tuning::Tuning;
 use std::path::{Path, PathBuf};
 

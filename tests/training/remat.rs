@@ -4,12 +4,13 @@
 use crate::{examples, run};
 
 use bf16scope::data::csv;
+use bf16scope::document;
 use bf16scope::graph::Precision;
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{CompId, DType, Emitter, InstrId, Module, Op, Shape};
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::passes::remat::remat;
 use bf16scope::tpu::{CompileReport, Target, compile};
 use bf16scope::train::checkpoint::HostArray;
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 fn model(text: &str) -> Model {
-    yaml::from_str("model.yaml", text).unwrap()
+    document::from_str("model.yaml", text).unwrap()
 }
 
 /// Convolutions, batch norms, pooling and dropout.

@@ -4,12 +4,13 @@
 use crate::run;
 
 use bf16scope::data::{ArrayInfo, Arrays, Batch, Loader};
+use bf16scope::document;
 use bf16scope::graph::{Precision, Storage};
 use bf16scope::hlo::ops::BinaryOp;
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{CompId, Computation, DType, InstrId, Instruction, Literal, Module, Op, Shape};
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update};
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions, Platform, Setup};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray};
@@ -35,7 +36,7 @@ pub fn mesh(n: u32) -> Mesh {
 
 /// Batch norms, dropout, slots, a rate that changes.
 pub fn spec(model: &str, precision: Precision, batch: u32, n: u32) -> Spec {
-    let model: Model = yaml::from_str("model", model).unwrap();
+    let model: Model = document::from_str("model", model).unwrap();
     let learning_rate = LearningRate::WarmUpStep { value: 0.01, warm_up: 12, drops: Vec::new() };
     let update = Update { optimizer: Optimizer::ADAM, learning_rate, ..Update::default() };
     let loss_scale = if precision == Precision::F16 { LossScale::DYNAMIC } else { LossScale::None };

@@ -6,9 +6,10 @@ use super::bounded::U;
 use super::replicas::{CNN, batches, client, noise, precisions, spec, tokens};
 
 use bf16scope::data::{Arrays, Batch};
+use bf16scope::document;
 use bf16scope::graph::{Precision, Storage};
 use bf16scope::hlo::DType;
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::optim::{Average, Clip, LearningRate, SlotStorage, WeightDecay};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray};
 use bf16scope::train::{Resumption, Session, Spec, StateOf, program};
@@ -112,7 +113,7 @@ fn larger_networks_learn_the_same_bits() {
 fn an_embedding_learns_the_same_bits() {
     let model = "{kind: layers, inputs: {tokens: {shape: [6], dtype: int32, below: 43}}, \
                  layers: [{embedding: 43, output_dim: 8}, flatten, {dense: 43}], loss: sparse_softmax_cross_entropy}";
-    let model: Model = yaml::from_str("model", model).unwrap();
+    let model: Model = document::from_str("model", model).unwrap();
     let spec = Spec { task: model.task(0.0), ..spec(MLP, Precision::Bf16, 8, 4) };
     let tokens: Vec<u8> = (0..24 * 6).flat_map(|i: i32| (i * 31 % 7).to_le_bytes()).collect();
     let labels: Vec<u8> = (0..24).flat_map(|i: i32| (i * 5 % 43).to_le_bytes()).collect();

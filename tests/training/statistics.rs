@@ -5,12 +5,14 @@ use super::bounded::{Bounded, U, check};
 use super::replicas::{client, mesh};
 
 use bf16scope::data::{Batch, NamedArray};
+use bf16scope::document;
+use bf16scope::experiment::Experiment;
 use bf16scope::graph::Precision;
 use bf16scope::hlo::DType;
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::optim::{Optimizer, Update};
 use bf16scope::train::checkpoint::HostArray;
-use bf16scope::train::{Experiment, Mesh, Objective, Resumption, Session, Spec, StateOf};
+use bf16scope::train::{Mesh, Objective, Resumption, Session, Spec, StateOf};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -28,7 +30,7 @@ fn across(n: u32, across: u32) -> Mesh {
 }
 
 fn spec(mesh: Mesh) -> Spec {
-    let model: Model = yaml::from_str("model", NETWORK).unwrap();
+    let model: Model = document::from_str("model", NETWORK).unwrap();
     // After one step the slot is the gradient.
     let update = Update { optimizer: Optimizer::default(), ..Update::default() };
     let objective = Objective { update, mesh, ..Objective::default() };

@@ -4,11 +4,12 @@
 use crate::{examples, run};
 
 use bf16scope::data::{ArrayInfo, Arrays};
+use bf16scope::document;
 use bf16scope::graph::{Graph, Init, Precision, Program, Storage};
 use bf16scope::hlo::DType;
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
-use bf16scope::models::{Model, mlp, yaml};
+use bf16scope::models::{Model, mlp};
 use bf16scope::optim::{
     LearningRate, Optimizer, ROUNDING_KEY, RoundingNoise, SlotStorage, Update, round_stochastically,
 };
@@ -440,7 +441,7 @@ fn sentences(n: usize, seed: u64) -> Arrays {
 fn small_gpt(storage: Storage, seed: u64) -> Spec {
     let yaml = "{kind: transformer, vocabulary: 24, length: 24, max_length: 24, layers: 2, features: 32, heads: 2, \
                 hidden: 64, causal: true, norm: pre}";
-    let model: Model = yaml::from_str("model", yaml).unwrap();
+    let model: Model = document::from_str("model", yaml).unwrap();
     // 32 steps an epoch, and 12 epochs.
     let learning_rate = LearningRate::Cosine { value: 3e-3, decay_steps: NonZeroU32::new(384).unwrap(), alpha: 0.0 };
     let update = Update { optimizer: Optimizer::ADAM, learning_rate, ..Update::default() };

@@ -3,21 +3,22 @@
 
 use crate::{examples, run};
 
+use bf16scope::document;
 use bf16scope::graph::{Init, Precision, Program};
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::models::{Model, yaml};
+use bf16scope::models::Model;
 use bf16scope::optim::{LearningRate, Optimizer, Update};
 use bf16scope::train::{Objective, Resumption, Session, Spec, program};
 use bf16scope::tuning::{CHOICES, Choice, Effect, Tune, Tuning};
 use std::path::Path;
 
 fn resnet() -> Model {
-    yaml::from_str("resnet", "{kind: resnet, depth: 18, width: 4, input: [16, 16, 3], n_classes: 5}").unwrap()
+    document::from_str("resnet", "{kind: resnet, depth: 18, width: 4, input: [16, 16, 3], n_classes: 5}").unwrap()
 }
 
 fn transformer(n_layers: u32) -> Model {
     let sizes = "vocabulary: 5, length: 8, max_length: 8, features: 16, heads: 4, hidden: 32";
-    yaml::from_str("transformer", &format!("{{kind: transformer, {sizes}, layers: {n_layers}}}")).unwrap()
+    document::from_str("transformer", &format!("{{kind: transformer, {sizes}, layers: {n_layers}}}")).unwrap()
 }
 
 /// With a rate of 1 and no momentum the new value is the old one less the gradient.
@@ -102,7 +103,7 @@ fn keep_variables_and_bits(n_layers: u32) {
         for (key, value) in MADE {
             let case = format!("{}, {key}: {value}", model.kind());
             let value = value.replace("BLOCK", if model.kind() == "resnet" { "block*" } else { "layer*" });
-            let tune: Tune = yaml::from_str("tune", &format!("{{base: none, {key}: {value}}}")).unwrap();
+            let tune: Tune = document::from_str("tune", &format!("{{base: none, {key}: {value}}}")).unwrap();
             let tuning = tune.tuning(&Tuning::tpu());
             let tuned = step(&tuning).unwrap_or_else(|error| panic!("{case}: {error}"));
             assert_eq!(variables(&tuned), variables(&untuned), "{case}");

@@ -4,12 +4,14 @@ use super::storage::{all_but_plain_bf16_learn, learnt as learnt_of};
 use crate::{examples, run};
 
 use bf16scope::data::{ArrayInfo, Arrays};
+use bf16scope::document;
+use bf16scope::experiment::{Examples, Experiment};
 use bf16scope::graph::Precision;
 use bf16scope::hlo::DType;
-use bf16scope::models::{Model, two_tower, yaml};
+use bf16scope::models::{Model, two_tower};
 use bf16scope::optim::{LearningRate, Optimizer, Update};
 use bf16scope::train::checkpoint::Checkpoint;
-use bf16scope::train::{Evaluator, Examples, Experiment, Plan, Predictor, Session, Spec, TrainError};
+use bf16scope::train::{Evaluator, Plan, Predictor, Session, Spec, TrainError};
 use bf16scope::tuning::Tuning;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -34,7 +36,7 @@ fn experiment(loss: &str) -> Experiment {
     let mut experiment = Experiment::read(&example()).unwrap();
     let words = "{kind: ids, length: 8, vocabulary: 459}";
     let text = format!("{{kind: two_tower, pictures: [32, 32, 3], words: {words}, filters: [8, 16], loss: {loss}}}");
-    experiment.model = yaml::from_str("small", &text).unwrap();
+    experiment.model = document::from_str("small", &text).unwrap();
     experiment
 }
 
@@ -71,7 +73,7 @@ fn two_towers_learn_in_every_storage_but_plain_bf16() {
         ..Update::default()
     };
     let mut experiment = Experiment::read(&example()).unwrap();
-    experiment.model = yaml::from_str("small", text).unwrap();
+    experiment.model = document::from_str("small", text).unwrap();
     all_but_plain_bf16_learn("two towers", |variables, seed| {
         let mut spec = experiment.spec(Precision::Bf16, &Tuning::none()).unwrap();
         spec.objective.update = update.clone();
@@ -141,7 +143,7 @@ fn padding_of_a_batch_counts_for_nothing_in_an_evaluation() {
 /// Predictions for blank pictures with these words, the bytes of each example's.
 fn predictions(words: &str, array: ArrayInfo, bytes: Vec<u8>, n: usize) -> Vec<Vec<u8>> {
     let text = format!("kind: two_tower\npictures: [4, 4, 1]\nwords: {words}\nfilters: [4]\nloss: {MATCHING}\n");
-    let model: Model = yaml::from_str("small", &text).unwrap();
+    let model: Model = document::from_str("small", &text).unwrap();
     let spec = Spec { batch: n as u32, precision: Precision::F32, ..Spec::new(model.task(0.0)) };
     let (client, task) = (run::client(), spec.task.clone());
     let checkpoint = Session::new(client, spec).unwrap().checkpoint(1).unwrap();

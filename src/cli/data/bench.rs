@@ -11,6 +11,7 @@ use crate::cli::compile::compiler;
 use crate::cli::program::{Which, build, unit};
 use crate::cli::{Context, child::LimitArgs, progress};
 use crate::data::{Ask, Draw, Loader, Source, Spent};
+use crate::experiment::Experiment;
 use crate::graph::Precision;
 use crate::hlo::DType;
 use crate::hlo::devices::Placement;
@@ -18,7 +19,6 @@ use crate::hlo::proto::encode;
 use crate::pjrt::Purpose;
 use crate::report::{Column, Table, grouped, percent};
 use crate::tpu::{Target, TpuError};
-use crate::train::Experiment;
 
 /// Arguments of a measurement.
 #[derive(Debug, clap::Args)]

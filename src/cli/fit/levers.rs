@@ -372,8 +372,8 @@ mod tests {
 
     #[test]
     fn levers_on_80_columns() {
+        use crate::experiment::{Experiment, TrainConfig};
         use crate::models::{Model, mlp};
-        use crate::train::{Experiment, TrainConfig};
 
         let model = Model::Mlp(mlp::Config::new([4], 2));
         let experiment = Experiment {

@@ -15,10 +15,11 @@ use super::super::program::{Which, build, read, unit};
 use super::super::several;
 use super::super::subjects::{CompareArgs, Form};
 use super::super::tune::TuneArg;
+use crate::experiment::Experiment;
 use crate::graph::Precision;
 use crate::hlo::Module;
 use crate::tpu::Target;
-use crate::train::{Experiment, Mesh};
+use crate::train::Mesh;
 
 /// `--batch-dim`: which axis of which parameter is the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]

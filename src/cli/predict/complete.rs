@@ -11,9 +11,10 @@ use crate::cli::child::client;
 use crate::cli::trained::by_averages;
 use crate::cli::tune::target_of;
 use crate::cli::{Context, Status, progress};
+use crate::experiment::Experiment;
 use crate::report::grouped;
 use crate::train::checkpoint::Checkpoint;
-use crate::train::{Completer, Experiment, Sampling};
+use crate::train::{Completer, Sampling};
 
 /// How a text is completed.
 #[derive(Debug, clap::Args)]

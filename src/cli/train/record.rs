@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
+use crate::document;
+use crate::experiment::Experiment;
 use crate::files;
 use crate::graph::Storage;
-use crate::models::yaml;
 use crate::pjrt::Client;
 use crate::runs::{About, RunFolder, Saved, Start};
 use crate::train::checkpoint::Checkpoint;
 use crate::train::resume::settings;
-use crate::train::{Event, Experiment, Session};
+use crate::train::{Event, Session};
 
 /// So many steps of a run are recorded, unless `--log-every` says otherwise: a few megabytes.
 const N_RECORDED: u64 = 10_000;
@@ -131,7 +132,7 @@ fn plugin(client: &Client) -> String {
 
 /// The experiment with the command line's flags in it.
 fn resolved(subject: &Subject<'_>) -> anyhow::Result<String> {
-    let text = files::read_text(subject.path, yaml::MAX_BYTES as u64)
+    let text = files::read_text(subject.path, document::MAX_BYTES as u64)
         .with_context(|| format!("{}: cannot read the experiment", subject.path.display()))?;
     let config = &subject.experiment.train;
     let numbers = [("batch", u64::from(config.batch)), ("epochs", u64::from(config.epochs)), ("seed", config.seed)]
@@ -156,7 +157,7 @@ fn resolved(subject: &Subject<'_>) -> anyhow::Result<String> {
         subject.path.display(),
         subject.device,
         subject.tune,
-        yaml::with(&text, &keys)?
+        document::with(&text, &keys)?
     ))
 }
 

@@ -2,8 +2,8 @@
 
 use super::kinds::LayerOptions;
 use super::options::{Initializer, Pair, is_default, one, yes};
+use crate::document;
 use crate::graph::{Distribution, FanMode, Init, Scope, Tensor};
-use crate::models::yaml;
 use crate::nn::{self, Activation, Gelu};
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use std::fmt;
 const MAX_REPEATS: i64 = 1000;
 
 fn repeats<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-    yaml::positive_up_to(deserializer, MAX_REPEATS)
+    document::positive_up_to(deserializer, MAX_REPEATS)
 }
 
 fn single() -> i64 {
@@ -22,7 +22,7 @@ fn single() -> i64 {
 
 fn epsilon<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let is_positive = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();
-    yaml::number(deserializer, is_positive, "a number above 0 that f32 can hold")
+    document::number(deserializer, is_positive, "a number above 0 that f32 can hold")
 }
 
 /// Options of `squeeze_excite`; see [`nn::squeeze_excite`].
@@ -30,7 +30,7 @@ fn epsilon<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> 
 #[serde(deny_unknown_fields)]
 pub struct SqueezeExcite {
     /// Units between the two dense layers.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
     /// What stands between them. Default `relu`.
     #[serde(default = "relu")]
@@ -85,7 +85,7 @@ impl<'de> Deserialize<'de> for DropRates {
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<DropRates, A::Error> {
                 #[derive(Deserialize)]
-                struct Rate(#[serde(deserialize_with = "yaml::fraction")] f64);
+                struct Rate(#[serde(deserialize_with = "document::fraction")] f64);
                 let mut rates = Vec::new();
                 while let Some(Rate(rate)) = elements.next_element()? {
                     rates.push(rate);
@@ -113,7 +113,7 @@ impl<'de> Deserialize<'de> for DropRates {
 #[serde(deny_unknown_fields)]
 pub struct MbConv {
     /// Channels of the result.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
     /// Height and width of the depthwise kernels.
     pub kernel_size: Pair,
@@ -121,7 +121,7 @@ pub struct MbConv {
     #[serde(default = "one")]
     pub strides: Pair,
     /// So many times its channels a block has inside. Default 6.
-    #[serde(default = "six", deserialize_with = "yaml::positive")]
+    #[serde(default = "six", deserialize_with = "document::positive")]
     pub expand_ratio: i64,
     /// Units of the squeeze, as a share of the block's channels; 0 is no squeeze and excitation. Default 0.
     #[serde(default, skip_serializing_if = "is_default", deserialize_with = "share")]
@@ -139,7 +139,7 @@ pub struct MbConv {
     #[serde(default = "single", deserialize_with = "repeats")]
     pub repeats: i64,
     /// Of the batch norms. Default 0.99.
-    #[serde(default = "momentum", deserialize_with = "yaml::fraction")]
+    #[serde(default = "momentum", deserialize_with = "document::fraction")]
     pub momentum: f64,
     /// Of the batch norms. Default 0.001.
     #[serde(default = "thousandth", deserialize_with = "epsilon")]
@@ -163,7 +163,7 @@ fn thousandth() -> f64 {
 }
 
 fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    yaml::number(deserializer, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
+    document::number(deserializer, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
 }
 
 /// Of the convolutions of [`MbConv`].
@@ -237,16 +237,16 @@ fn repeated(s: &Scope, name: &str, n: i64, x: &Tensor, block: impl Fn(&Scope, &T
 #[serde(deny_unknown_fields)]
 pub struct TransformerBlock {
     /// Heads, which share the features evenly.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub num_heads: i64,
     /// Units between the two layers of the feed-forward network.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub intermediate_dim: i64,
     /// What stands between them. Default `relu`.
     #[serde(default = "relu")]
     pub activation: Activation,
     /// Of what each branch adds. Default 0.
-    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "yaml::fraction")]
+    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "document::fraction")]
     pub dropout: f64,
     /// Whether the layer norms stand before the branches, as in GPT-2, and not after the additions, as in BERT. Default
     /// false.

@@ -3,9 +3,9 @@
 use super::objective::{Labels, MetricKind, label_of, of_rows};
 use super::plan::{Plan, Source, at};
 use super::{Config, Input, Layers};
+use crate::document::{NodeError, Step};
 use crate::graph::{Graph, Precision, Scope, Tensor};
 use crate::hlo::DType;
-use crate::models::yaml::{NodeError, Step};
 use crate::nn;
 use crate::task::{Feature, FeatureDType, Features, Loss, Mode, Outputs, Task};
 use std::cell::RefCell;

@@ -1,7 +1,7 @@
 //! How layers, losses and metrics are written: `NAME`, `{NAME: MAIN, key: value}`, `{NAME: {key: value}}` or, as
 //! elsewhere in an experiment, `{kind: NAME, key: value}`.
 
-use crate::models::yaml::{Node, NodeError, Step, nearest};
+use crate::document::{Node, NodeError, Step, nearest};
 use serde::de::value::StrDeserializer;
 use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor};
 use serde::forward_to_deserialize_any;

@@ -2,8 +2,8 @@
 
 use super::kinds::LayerOptions;
 use super::options::{DataFormat, Initializer, Padding, Pair, is_default, one, yes};
+use crate::document;
 use crate::graph::{Scope, Tensor};
-use crate::models::yaml;
 use crate::nn::{self, Activation};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Conv {
     /// Channels of the result.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
     /// Height and width of the kernel.
     pub kernel_size: Pair,
@@ -26,7 +26,7 @@ pub struct Conv {
     #[serde(default = "one")]
     pub dilation_rate: Pair,
     /// Groups that channels and filters split in. Default 1.
-    #[serde(default = "single", deserialize_with = "yaml::positive")]
+    #[serde(default = "single", deserialize_with = "document::positive")]
     pub groups: i64,
     /// Where the channels stand. Default `channels_last`.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -83,7 +83,7 @@ pub struct DepthwiseConv {
     #[serde(default = "one")]
     pub dilation_rate: Pair,
     /// Kernels of each channel. Default 1.
-    #[serde(default = "single", deserialize_with = "yaml::positive")]
+    #[serde(default = "single", deserialize_with = "document::positive")]
     pub depth_multiplier: i64,
     /// Where the channels stand. Default `channels_last`.
     #[serde(default, skip_serializing_if = "is_default")]

@@ -2,9 +2,9 @@
 
 use super::kinds::LayerOptions;
 use super::options::{Initializer, is_default, yes};
+use crate::document;
 use crate::graph::{Scope, Tensor};
 use crate::hlo::ops::RuleError;
-use crate::models::yaml;
 use crate::nn::{self, Activation};
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Dense {
     /// Size of the last axis of the result.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub units: i64,
     /// Applied to the result. Default `linear`.
     #[serde(default, skip_serializing_if = "is_default")]

@@ -4,8 +4,8 @@
 
 use super::choice::{Choice, under};
 use super::{block, conv, dense, elementwise, merge, norm, pool, sequence, shape};
+use crate::document::{Node, NodeError, Step};
 use crate::graph::{Scope, Tensor};
-use crate::models::yaml::{Node, NodeError, Step};
 use crate::nn;
 use serde::de::{self, Deserializer};
 use serde::ser::{SerializeMap, Serializer};

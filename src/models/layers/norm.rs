@@ -3,8 +3,8 @@
 
 use super::kinds::LayerOptions;
 use super::options::Initializer;
+use crate::document;
 use crate::graph::{Scope, Tensor};
-use crate::models::yaml;
 use crate::nn;
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
@@ -43,12 +43,12 @@ fn last() -> i64 {
 }
 
 fn unit_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    yaml::number(deserializer, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
+    document::number(deserializer, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
 }
 
 fn positive_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let is_positive = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();
-    yaml::number(deserializer, is_positive, "a number above 0 that f32 can hold")
+    document::number(deserializer, is_positive, "a number above 0 that f32 can hold")
 }
 
 impl LayerOptions for BatchNorm {
@@ -97,7 +97,7 @@ impl LayerOptions for LayerNorm {
 #[serde(deny_unknown_fields)]
 pub struct Dropout {
     /// The part that is set to 0 in training.
-    #[serde(deserialize_with = "yaml::fraction")]
+    #[serde(deserialize_with = "document::fraction")]
     pub rate: f64,
 }
 
@@ -112,7 +112,7 @@ impl LayerOptions for Dropout {
 #[serde(deny_unknown_fields)]
 pub struct StochasticDepth {
     /// The part of the examples that are set to 0 in training.
-    #[serde(deserialize_with = "yaml::fraction")]
+    #[serde(deserialize_with = "document::fraction")]
     pub rate: f64,
 }
 

@@ -1,10 +1,10 @@
 //! Losses and metrics by name.
 
 use super::choice::Choice;
+use crate::document::{self, Node, NodeError};
 use crate::graph::Tensor;
 use crate::hlo::DType;
 use crate::hlo::ops::BinaryOp;
-use crate::models::yaml::{self, Node, NodeError};
 use crate::nn::{self, Focal};
 use crate::task::{self, Feature};
 use serde::de::{self, Deserializer};
@@ -248,7 +248,7 @@ struct Above(#[serde(deserialize_with = "above")] f64);
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TopKOptions {
-    #[serde(default = "five", deserialize_with = "yaml::positive")]
+    #[serde(default = "five", deserialize_with = "document::positive")]
     k: i64,
     #[serde(default)]
     output: Option<String>,
@@ -271,16 +271,16 @@ fn five() -> i64 {
 }
 
 fn not_negative<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    yaml::number(deserializer, |weight| weight.is_finite() && weight >= 0.0, "a number of at least 0")
+    document::number(deserializer, |weight| weight.is_finite() && weight >= 0.0, "a number of at least 0")
 }
 
 fn part<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    yaml::number(deserializer, |alpha| (0.0..=1.0).contains(&alpha), "a number from 0 to 1")
+    document::number(deserializer, |alpha| (0.0..=1.0).contains(&alpha), "a number from 0 to 1")
 }
 
 fn above<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let fits = |delta: f64| delta as f32 > 0.0 && (delta as f32).is_finite();
-    yaml::number(deserializer, fits, "a finite number above 0")
+    document::number(deserializer, fits, "a finite number above 0")
 }
 
 fn two_hundred() -> i64 {
@@ -290,11 +290,11 @@ fn two_hundred() -> i64 {
 /// Thresholds that a batch is compared with, each.
 fn thresholds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     let fits = |n: f64| n.fract() == 0.0 && (2.0..=10_000.0).contains(&n);
-    Ok(yaml::number(deserializer, fits, "a whole number from 2 to 10000")? as i64)
+    Ok(document::number(deserializer, fits, "a whole number from 2 to 10000")? as i64)
 }
 
 fn smoothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
-    yaml::fraction(deserializer).map(Some)
+    document::fraction(deserializer).map(Some)
 }
 
 /// The entry of `table` that `choice` names; `also` are names that others have for them.

@@ -1,7 +1,7 @@
 //! What options of several layers are, by the names that Keras gives them.
 
+use crate::document;
 use crate::graph::{Distribution, FanMode, Init};
-use crate::models::yaml;
 use crate::nn;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ impl<'de> Deserialize<'de> for Pair {
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Pair, A::Error> {
                 let mut sizes = Vec::new();
-                while let Some(yaml::Positive(size)) = elements.next_element()? {
+                while let Some(document::Positive(size)) = elements.next_element()? {
                     sizes.push(size);
                 }
                 match sizes[..] {

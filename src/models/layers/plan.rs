@@ -1,7 +1,7 @@
 //! Who reads whom: names looked up, before anything is built.
 
 use super::{Arity, Config, Layer, Loss};
-use crate::models::yaml::{NodeError, Step, nearest};
+use crate::document::{NodeError, Step, nearest};
 
 /// What a layer reads, or an output is made by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

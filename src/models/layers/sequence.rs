@@ -2,8 +2,8 @@
 
 use super::kinds::{Arity, LayerOptions};
 use super::options::Initializer;
+use crate::document;
 use crate::graph::{Scope, Tensor};
-use crate::models::yaml;
 use crate::nn;
 use serde::{Deserialize, Serialize};
 
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Embedding {
     /// Rows of the table: indices are below it.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub input_dim: i64,
     /// Elements of a row.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub output_dim: i64,
     /// How the table starts. Default `random_uniform`.
     #[serde(default = "Initializer::random_uniform")]
@@ -43,7 +43,7 @@ impl LayerOptions for Embedding {
 #[serde(deny_unknown_fields)]
 pub struct PositionEmbedding {
     /// Rows of the table: the longest sequence.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub max_length: i64,
     /// How the table starts. Default `random_uniform`.
     #[serde(default = "Initializer::random_uniform")]
@@ -62,7 +62,7 @@ impl LayerOptions for PositionEmbedding {
 #[serde(deny_unknown_fields)]
 pub struct Attention {
     /// Heads, which share the features evenly.
-    #[serde(deserialize_with = "yaml::positive")]
+    #[serde(deserialize_with = "document::positive")]
     pub num_heads: i64,
     /// Whether a position sees only itself and those before it. Default false.
     #[serde(default)]

@@ -3,9 +3,10 @@
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 
+use bf16scope::document::{self, ConfigError};
+use bf16scope::experiment::Experiment;
 use bf16scope::graph::Precision;
-use bf16scope::models::{ConfigError, yaml};
-use bf16scope::train::{Experiment, program};
+use bf16scope::train::program;
 use bf16scope::tuning::Tuning;
 
 /// What stands where another value is expected.
@@ -154,7 +155,7 @@ train:
 /// What is refused, and why, or that a program comes of it.
 fn outcome(text: &str) -> Result<(), String> {
     let experiment: Experiment =
-        yaml::from_str("e.yaml", text).map_err(|error: ConfigError| format!("read: {error}"))?;
+        document::from_str("e.yaml", text).map_err(|error: ConfigError| format!("read: {error}"))?;
     let batch = i64::from(experiment.train.batch);
     let objective = experiment.objective(Precision::Bf16, &Tuning::none()).unwrap();
     let program = program::training(&*experiment.task(), Precision::Bf16, batch, &objective);
@@ -268,7 +269,7 @@ fn documents_that_are_none_are_refused_with_their_place() {
 fn other_ways_to_write_the_same_document_are_read() {
     let mlp = EXPERIMENTS[0];
     let read =
-        |text: &str| yaml::from_str::<Experiment>("e.yaml", text).map_err(|error: ConfigError| error.to_string());
+        |text: &str| document::from_str::<Experiment>("e.yaml", text).map_err(|error: ConfigError| error.to_string());
     let expected = read(mlp).unwrap();
     for text in [
         format!("\u{FEFF}{mlp}"),

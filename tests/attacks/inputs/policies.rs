@@ -2,7 +2,7 @@
 
 use std::panic::catch_unwind;
 
-use bf16scope::models::{ConfigError, yaml};
+use bf16scope::document::{self, ConfigError};
 use bf16scope::passes::amp::Policy;
 
 const KEYS: [&str; 18] = [
@@ -46,7 +46,7 @@ const VALUES: [&str; 16] = [
 ];
 
 fn read(text: &str) -> Result<Policy, String> {
-    yaml::from_str::<Policy>("p.yaml", text).map_err(|error: ConfigError| error.to_string())
+    document::from_str::<Policy>("p.yaml", text).map_err(|error: ConfigError| error.to_string())
 }
 
 #[test]

@@ -2,9 +2,10 @@
 //! would edit the YAML, or says why it does not apply. To add one, add a row.
 
 use crate::cli::program::{Which, build};
+use crate::experiment::Experiment;
 use crate::graph::{Precision, Program, Storage};
 use crate::optim::{Adafactor, AdamW, MomentumDtype, Optimizer, SlotStorage};
-use crate::train::{Experiment, Mesh};
+use crate::train::Mesh;
 use crate::tuning::{Remat, Stem, Tune, Tuning};
 use std::collections::BTreeMap;
 
@@ -246,8 +247,8 @@ fn adafactor(setting: &mut Setting) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::TrainConfig;
     use crate::models::{Model, mlp};
-    use crate::train::TrainConfig;
 
     fn setting(optimizer: Optimizer, precision: Precision) -> Setting {
         let train = TrainConfig { optimizer, ..TrainConfig::default() };
@@ -311,7 +312,7 @@ mod tests {
             "{kind: transformer, vocabulary: 16, length: 8, max_length: 8, layers: 2, features: 8, heads: 2, hidden: 8}",
         ] {
             let mut setting = setting(Optimizer::Sgd {}, Precision::F32);
-            setting.experiment.model = crate::models::yaml::from_str("model", model).unwrap();
+            setting.experiment.model = crate::document::from_str("model", model).unwrap();
             remat_blocks(&mut setting).unwrap();
             // A pattern that matches nothing is an error.
             let tuning = now(&setting);

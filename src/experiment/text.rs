@@ -1,15 +1,15 @@
 //! The part of the `data` block that names text: which files, what makes ids of them, and what an example is.
 
-use super::data_config::{DataConfig, Examples, wrong_in};
-use super::error::TrainError;
+use super::data::{DataConfig, Examples, wrong_in};
 use super::lines;
-use super::records_config::{Patterns, Tolerance};
+use super::records::{Patterns, Tolerance};
 use crate::data::records;
 use crate::data::text::{Length, Mask, Options, TextExamples, Texts, Tokenizer, path_of};
 use crate::data::{DataError, Feature, FeatureDType, Source};
+use crate::document::{self, Node, NodeError, Step};
 use crate::files;
-use crate::models::yaml::{self, Node, NodeError, Step};
 use crate::pjrt::Setup;
+use crate::train::TrainError;
 use std::path::{Path, PathBuf};
 
 /// Says that every place counts in the loss and the accuracy of a model that takes no weights, where some should not.
@@ -262,9 +262,9 @@ fn fault(tokens: &Options, is_json: bool) -> Option<(&'static str, String, &'sta
 
 /// The error of ids that the network's table does not have, at the place where that says how many it has.
 fn beyond(path: &Path, tokenizer: &Tokenizer, greatest: u32, feature: &str, n: i64) -> TrainError {
-    let text = files::read_text(path, yaml::MAX_BYTES as u64).unwrap_or_default();
+    let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
     let key = |name: &str| Step::Key(name.to_string());
-    let document = yaml::from_str::<Node>("", &text).unwrap_or(Node::Null);
+    let document = document::from_str::<Node>("", &text).unwrap_or(Node::Null);
     let get = |way: &[Step]| way.iter().try_fold(&document, |node, step| node.get(step));
     let embedding = || {
         let Some(Node::List(layers)) = get(&[key("model"), key("layers")]) else { return None };

@@ -1,14 +1,14 @@
 //! Experiments that are read, and those that are not.
 
 use super::*;
+use crate::experiment::Scale;
 use crate::models::mlp;
 use crate::optim::{MomentumDtype, RateDrop};
-use crate::train::data_config::Scale;
 use crate::tuning::{Keys, Remat};
 use expect_test::{Expect, expect};
 
 fn parse(text: &str) -> Result<Experiment, String> {
-    yaml::from_str("e.yaml", text).map_err(|error: crate::models::ConfigError| error.to_string())
+    document::from_str("e.yaml", text).map_err(|error: crate::document::ConfigError| error.to_string())
 }
 
 fn check(train: &str, expected: Expect) {

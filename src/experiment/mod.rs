@@ -12,24 +12,32 @@
 //!
 //! [`DataConfig`] says what `data` may be. Paths in the file are relative to the file. Precision is not in it: it is a switch of the run.
 
-use super::checkpoint::Place;
-use super::data_config::{DataConfig, Examples};
-use super::epochs::{Timed, beside_the_end, unreached};
-use super::error::TrainError;
-use super::lines;
-use super::mesh::MeshConfig;
-use super::objective::Objective;
-use super::records_config::Tolerance;
-use super::run::Plan;
-use super::spec::Spec;
-use super::steps_per_call::StepsPerCall;
+mod data;
+mod lines;
+mod records;
+mod schedule;
+mod text;
+
+pub use data::{DataConfig, Examples, Scale, TestConfig};
+pub use records::{Patterns, Tolerance};
+pub use schedule::{Schedule, Timed};
+
+use self::schedule::{beside_the_end, unreached};
 use crate::data::Source;
+use crate::document::{self, kind};
+use crate::document::{Node, NodeError, Step};
 use crate::files;
 use crate::graph::{Numbers, Precision, Storage};
-use crate::models::yaml::{Node, NodeError, Step};
-use crate::models::{Model, kind, yaml};
+use crate::models::Model;
 use crate::optim::{Average, Clip, LearningRate, LossScale, Optimizer, SlotStorage, Update, WarmUp, WeightDecay};
 use crate::task::Task;
+use crate::train::MeshConfig;
+use crate::train::Objective;
+use crate::train::Plan;
+use crate::train::Spec;
+use crate::train::StepsPerCall;
+use crate::train::TrainError;
+use crate::train::checkpoint::Place;
 use crate::tuning::{Tune, Tuning};
 use serde::Deserialize;
 use std::num::NonZeroU32;
@@ -95,7 +103,7 @@ pub struct TrainConfig {
     /// What the optimizer's slots are stored in: `f32`, `bf16`, `bf16_stochastic`. Default f32.
     pub slots: SlotStorage,
     /// Label smoothing. Default 0.
-    #[serde(deserialize_with = "yaml::fraction")]
+    #[serde(deserialize_with = "document::fraction")]
     pub label_smoothing: f64,
     /// How the loss is scaled: `none`, `static:1024`, `dynamic`. Default `dynamic` in f16, `none` in bf16 and f32, which
     /// do not need it.
@@ -119,7 +127,7 @@ pub struct TrainConfig {
 
 /// A whole number from 1 up to what fits in an `i32`.
 fn count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    Ok(yaml::positive_up_to(deserializer, i64::from(i32::MAX))? as u32)
+    Ok(document::positive_up_to(deserializer, i64::from(i32::MAX))? as u32)
 }
 
 fn optimizer<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optimizer, D::Error> {
@@ -316,16 +324,18 @@ impl Experiment {
     /// examples as there are, [`Experiment::check_schedule`] says so once they are counted.
     pub fn read(path: &Path) -> Result<Experiment, TrainError> {
         let failed = |source| TrainError::Read { path: path.to_path_buf(), source };
-        let text = files::read_text(path, yaml::MAX_BYTES as u64).map_err(failed)?;
+        let text = files::read_text(path, document::MAX_BYTES as u64).map_err(failed)?;
         let (name, text) = (path.display().to_string(), text.as_str());
-        let mut experiment: Experiment = yaml::from_str(&name, text)?;
+        let mut experiment: Experiment = document::from_str(&name, text)?;
         if experiment.train.label_smoothing > 0.0 && !experiment.model.is_smoothed() {
             let way = vec![Step::Key("train".to_string()), Step::KeyItself("label_smoothing".to_string())];
             let error = NodeError::new(way, "no loss of `model` has label smoothing");
-            return Err(yaml::error_at(&name, text, error.with_help("leave it out: it is for cross entropies")).into());
+            return Err(
+                document::error_at(&name, text, error.with_help("leave it out: it is for cross entropies")).into()
+            );
         }
         if let Some(error) = experiment.train.misplaced() {
-            return Err(yaml::error_at(&name, text, error.within(Step::Key("train".to_string()))).into());
+            return Err(document::error_at(&name, text, error.within(Step::Key("train".to_string()))).into());
         }
         experiment.train.n_train = experiment.data.as_ref().and_then(|data| data.n_train);
         if experiment.train.n_train.is_some() {

@@ -1,38 +1,38 @@
 //! Errors that show the line of the experiment that they are about.
 
-use super::data_config::DataConfig;
-use super::error::TrainError;
-use super::experiment::Experiment;
-use super::objective::ProgramError;
-use super::records_config::Patterns;
+use super::Experiment;
+use super::data::DataConfig;
+use super::records::Patterns;
 use crate::data::DataError;
 use crate::data::npz::NpzError;
 use crate::data::records::RecordError;
 use crate::data::text::TextError;
+use crate::document::{self, Node, NodeError, Step};
 use crate::files;
-use crate::models::yaml::{self, Node, NodeError, Step};
 use crate::passes::partition::PartitionError;
+use crate::train::ProgramError;
+use crate::train::TrainError;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
 /// What is wrong in the experiment at `path`, whose text is read again for the place.
 pub(super) fn error_in(path: &Path, error: NodeError) -> TrainError {
-    let text = files::read_text(path, yaml::MAX_BYTES as u64).unwrap_or_default();
-    yaml::error_at(&path.display().to_string(), &text, error).into()
+    let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
+    document::error_at(&path.display().to_string(), &text, error).into()
 }
 
 /// The error with the line of the key that it is about. One that is about no key, or about one that is not written (a flag
 /// may say it), is as it was.
 pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainError) -> TrainError {
-    let text = files::read_text(path, yaml::MAX_BYTES as u64).unwrap_or_default();
-    let Ok(document) = yaml::from_str::<Node>("", &text) else { return error };
+    let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
+    let Ok(document) = document::from_str::<Node>("", &text) else { return error };
     if let Some((way, help)) = room(experiment, &document, &error) {
         let message = match &error {
             TrainError::Data(DataError::Stopped { source }) => source.to_string(),
             _ => chain(&error),
         };
         let placed = NodeError::new(way, message).with_help(help);
-        return yaml::error_at(&path.display().to_string(), &text, placed).into();
+        return document::error_at(&path.display().to_string(), &text, placed).into();
     }
     let Some(way) = way_to(experiment, path, &error) else { return error };
     if way.iter().try_fold(&document, |node, step| node.get(step)).is_none() {
@@ -52,7 +52,7 @@ pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainEr
         (_, None) => (whole.as_str(), None),
     };
     let placed = NodeError { help: help.map(str::to_string), ..NodeError::new(way, message) };
-    yaml::error_at(&path.display().to_string(), &text, placed).into()
+    document::error_at(&path.display().to_string(), &text, placed).into()
 }
 
 /// The message, and those of its causes.

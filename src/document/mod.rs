@@ -8,13 +8,14 @@
 //! `tag = …`, which read a map before they look at it (see [`Model`](super::Model) for how to do without).
 
 mod error;
+pub mod kind;
 mod node;
 mod numbers;
 
 pub use error::{ConfigError, ConfigProblem, Place, nearest};
 pub use node::{Node, NodeError, Step};
-pub(super) use numbers::Positive;
-pub use numbers::{fraction, number, positive, positive_up_to, positives};
+
+pub use numbers::{Positive, fraction, number, positive, positive_up_to, positives};
 
 use crate::tuning::{CHOICES, Choice};
 use error::{problem, without_place};
@@ -175,7 +176,7 @@ pub fn to_string<T: Serialize>(value: &T) -> Result<String, WriteError> {
 ///
 /// ```
 /// let value = serde_json::json!({"data": 8, "names": ["a", "b c"], "none": null});
-/// assert_eq!(bf16scope::models::yaml::to_line(&value), r#"{data: 8, names: [a, "b c"], none: null}"#);
+/// assert_eq!(bf16scope::document::to_line(&value), r#"{data: 8, names: [a, "b c"], none: null}"#);
 /// ```
 pub fn to_line<T: Serialize>(value: &T) -> String {
     // Only a map whose keys are maps has no form.
@@ -189,12 +190,12 @@ pub fn to_line<T: Serialize>(value: &T) -> String {
 /// A document, or a value, that is no YAML; a value that YAML has no form for.
 ///
 /// ```
-/// use bf16scope::models::yaml::with;
+/// use bf16scope::document::with;
 ///
 /// let text = "train: {epochs: 2, seed: 1}  # short\n";
 /// let set = with(text, &[(Some("train"), "epochs", "20"), (None, "tune", "none")])?;
 /// assert_eq!(set, "train:\n  epochs: 20\n  seed: 1\ntune: none\n");
-/// # Ok::<(), bf16scope::models::yaml::WriteError>(())
+/// # Ok::<(), bf16scope::document::WriteError>(())
 /// ```
 pub fn with(text: &str, keys: &[(Option<&str>, &str, &str)]) -> Result<String, WriteError> {
     use serde_yaml::{Mapping, Value};

@@ -5,7 +5,7 @@
 //! is not the first key, the map is read as a [`Node`], whose errors know the way to their place, and begun with `kind`.
 //! A kind without keys may stand alone: `adam`.
 
-use crate::models::yaml::{self, Node, NodeError};
+use crate::document::{self, Node, NodeError};
 use serde::de::{
     self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, Unexpected,
     VariantAccess, Visitor,
@@ -97,7 +97,7 @@ impl<'de, T: DeserializeOwned> Visitor<'de> for Kinds<T> {
     fn visit_str<E: de::Error>(self, name: &str) -> Result<T, E> {
         let names: Vec<String> = names_of::<T>().into_iter().map(str::to_string).collect();
         // What is like none of the kinds need not be meant for one.
-        if self.number.is_some() && yaml::nearest(name, &names).is_none() {
+        if self.number.is_some() && document::nearest(name, &names).is_none() {
             return Err(E::invalid_value(Unexpected::Str(name), &self));
         }
         let mut map = MapDeserializer::new([("kind", name)].into_iter());

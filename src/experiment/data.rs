@@ -1,13 +1,13 @@
 //! The `data` block of an experiment: which files hold the examples, and which of them are for testing.
 
-use super::error::TrainError;
 use super::lines;
-use super::records_config::{Patterns, Tolerance};
-use super::run::Data;
+use super::records::{Patterns, Tolerance};
 use crate::data::{Arrays, DataError, FeatureSpec, Source, csv, idx, mnist, npz, records, text};
-use crate::models::yaml::{self, NodeError, Step};
+use crate::document::{self, NodeError, Step};
 use crate::pjrt::Setup;
 use crate::task::{Feature, FeatureDType};
+use crate::train::Data;
+use crate::train::TrainError;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ pub struct DataConfig {
 }
 
 fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    Ok(Some(yaml::positive(deserializer)? as u64))
+    Ok(Some(document::positive(deserializer)? as u64))
 }
 
 fn is_stop(on_error: &Tolerance) -> bool {
@@ -136,7 +136,7 @@ pub enum Scale {
 struct Factor(#[serde(deserialize_with = "factor")] f32);
 
 fn factor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
-    Ok(yaml::number(deserializer, is_factor, FACTOR)? as f32)
+    Ok(document::number(deserializer, is_factor, FACTOR)? as f32)
 }
 
 fn is_factor(value: f64) -> bool {
@@ -435,7 +435,7 @@ mod tests {
         let path = folder.path().join("e.yaml");
         let refused = |data: &str| {
             std::fs::write(&path, format!("model: {{}}\ndata: {data}\n")).unwrap();
-            let config: DataConfig = yaml::from_str("e.yaml", data).unwrap();
+            let config: DataConfig = document::from_str("e.yaml", data).unwrap();
             let error = config.read(&path, &features).unwrap_err().to_string();
             let error = error.strip_prefix(&path.display().to_string()).unwrap().to_string();
             assert!(error.contains("\n  2 | data: {"), "{error}");
@@ -487,10 +487,10 @@ mod tests {
             assert_eq!(refused(data), (format!(":2:{column}"), expected.to_string()), "{data}");
         }
         // Who reads no file is told without a place.
-        let config: DataConfig = yaml::from_str("e.yaml", "{n_test: 1}").unwrap();
+        let config: DataConfig = document::from_str("e.yaml", "{n_test: 1}").unwrap();
         let error = config.read(Path::new("/nonexistent/e.yaml"), &features).unwrap_err().to_string();
         assert!(error.starts_with("/nonexistent/e.yaml: `data` has 0 of"), "{error}");
-        let config: DataConfig = yaml::from_str("e.yaml", "{npz: a.npz, n_test: 1, scale: 0.5}").unwrap();
+        let config: DataConfig = document::from_str("e.yaml", "{npz: a.npz, n_test: 1, scale: 0.5}").unwrap();
         assert_eq!(config.factors(Path::new("e.yaml"), &features).unwrap(), [("x".to_string(), 0.5)]);
         assert_eq!(features[1].dtype_in(DType::BF16), DType::BF16);
     }

@@ -1,14 +1,14 @@
 //! The part of the `data` block that names examples on disk: TFRecord files, tars, Parquet files and folders of images, what
 //! features are made of, and how they are read.
 
-use super::data_config::{DataConfig, Examples, TestConfig, wrong_in};
-use super::error::TrainError;
+use super::data::{DataConfig, Examples, TestConfig, wrong_in};
 use super::lines;
 use crate::data::pipeline::Options;
 use crate::data::records::{self, ImageFolder, Parquet, Pictures, RecordError, Records, Tars, TfRecords, Value};
 use crate::data::{Feature, Pipeline, Source};
-use crate::models::yaml::{NodeError, Step};
+use crate::document::{NodeError, Step};
 use crate::pjrt::Setup;
+use crate::train::TrainError;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
@@ -348,8 +348,8 @@ pub(super) fn of_record(error: RecordError) -> TrainError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::document;
     use crate::hlo::DType;
-    use crate::models::yaml;
 
     /// What is said of `data: TEXT`, with the place, in a file whose `data` stands on the second line.
     fn refused(data: &str) -> (String, String) {
@@ -357,7 +357,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("e.yaml");
         std::fs::write(&path, format!("model: {{}}\ndata: {data}\n")).unwrap();
-        let config: DataConfig = yaml::from_str("e.yaml", data).unwrap();
+        let config: DataConfig = document::from_str("e.yaml", data).unwrap();
         let error = config.read(&path, &features).unwrap_err().to_string();
         let error = error.replace(&format!("{}", folder.path().display()), "");
         let (place, message) = error.lines().next().unwrap().split_once(": ").unwrap();
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn files_and_errors_are_said_in_two_ways_each() {
-        let config = |text: &str| yaml::from_str::<DataConfig>("e.yaml", text);
+        let config = |text: &str| document::from_str::<DataConfig>("e.yaml", text);
         assert_eq!(config("{tfrecord: a*}").unwrap().tfrecord, Some(Patterns(vec!["a*".to_string()])));
         let two = config("{tfrecord: [a, b*], on_error: {skip: 3}}").unwrap();
         assert_eq!(two.tfrecord, Some(Patterns(vec!["a".to_string(), "b*".to_string()])));

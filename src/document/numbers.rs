@@ -44,7 +44,7 @@ pub fn positive_up_to<'de, D: Deserializer<'de>>(deserializer: D, max: i64) -> R
 
 /// A whole number of at least 1, as an element.
 #[derive(Deserialize)]
-pub(in crate::models) struct Positive(#[serde(deserialize_with = "positive")] pub i64);
+pub struct Positive(#[serde(deserialize_with = "positive")] pub i64);
 
 /// A list of whole numbers of at least 1, for `#[serde(deserialize_with)]`.
 ///

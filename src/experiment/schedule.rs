@@ -3,8 +3,8 @@
 //! [`crate::optim`] counts in steps alone. Here `decay_epochs: 30` becomes `decay_steps`, once somebody knows how many steps
 //! an epoch has.
 
-use crate::models::kind;
-use crate::models::yaml::{Node, NodeError, Step};
+use crate::document::kind;
+use crate::document::{Node, NodeError, Step};
 use crate::optim::{LearningRate, WarmUp};
 use serde::de::{self, Deserialize, Deserializer};
 
@@ -294,13 +294,13 @@ pub(super) fn beside_the_end(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::models::yaml;
+    use crate::document;
     use crate::optim::RateDrop;
     use expect_test::{Expect, expect};
     use std::num::NonZeroU32;
 
     fn timed(text: &str) -> Timed<LearningRate> {
-        yaml::from_str("e.yaml", text).unwrap()
+        document::from_str("e.yaml", text).unwrap()
     }
 
     #[test]
@@ -319,7 +319,7 @@ mod tests {
         let drops = [(37530, 0.1), (80000, 0.01)].map(|(step, multiplier)| RateDrop { step, multiplier }).to_vec();
         let expected = LearningRate::WarmUpStep { value: 0.4, warm_up: 6255, drops };
         assert_eq!(timed(resnet).in_steps(1251).unwrap(), expected);
-        let warm_up: Timed<WarmUp> = yaml::from_str("e.yaml", "{epochs: 5, start: 0.1}").unwrap();
+        let warm_up: Timed<WarmUp> = document::from_str("e.yaml", "{epochs: 5, start: 0.1}").unwrap();
         let steps = NonZeroU32::new(50).unwrap();
         assert_eq!(warm_up.in_steps(10).unwrap(), WarmUp { steps, start: 0.1, overlap: false });
     }
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn errors_are_about_what_is_written() {
         let check = |text: &str, expected: Expect| {
-            let error = yaml::from_str::<Timed<LearningRate>>("e.yaml", text).unwrap_err();
+            let error = document::from_str::<Timed<LearningRate>>("e.yaml", text).unwrap_err();
             expected.assert_eq(&error.to_string());
         };
         check(
