@@ -1,15 +1,38 @@
-//! Running modules for an audit: uploading inputs, compiling, fetching, and the proof that roundings are kept.
+//! Arrays on a device, and running modules for an audit: uploading inputs, compiling, fetching, and the proof that roundings are kept.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::{bf16, f16};
 
 use super::AuditError;
-use super::machine::{self, Held, hold};
 use crate::hlo::proto::encode;
 use crate::hlo::{ArrayShape, DType, Element, Emitter, Literal, Module, Shape, verify};
 use crate::numerics::bf16::{bf16_from_f32, bf16_from_f32_flushed};
 use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
+
+/// An array on the device.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// Another for every array.
+    pub id: u64,
+    pub buffer: Buffer,
+    pub dtype: DType,
+    pub dims: Vec<i64>,
+}
+
+/// An array that the device made, or was given.
+pub(super) fn hold(buffer: Buffer) -> Result<Arc<Held>, AuditError> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let (dtype, dims, id) = (buffer.dtype()?, buffer.dims()?, NEXT.fetch_add(1, Ordering::Relaxed));
+    Ok(Arc::new(Held { id, buffer, dtype, dims }))
+}
+
+/// As arguments of a program.
+pub(super) fn buffers(arrays: &[impl Borrow<Arc<Held>>]) -> Vec<&Buffer> {
+    arrays.iter().map(|array| &array.borrow().buffer).collect()
+}
 
 /// Verifies, compiles and runs a module. Excess precision is off: [`CompileOptions`]' default.
 pub(super) fn run(client: &Client, module: &Module, args: &[&Buffer]) -> Result<Vec<Buffer>, AuditError> {
@@ -129,8 +152,8 @@ fn prove_rounding_with(client: &Client, options: &CompileOptions) -> Result<(), 
     e.tuple(&[converted, sum]);
     let module = e.finish().expect("conversions and a sum of arrays of one shape break no rule");
     let input = |value: f32| Literal::from_elements([2], &[value, -value]);
-    let buffers = upload(client, &module, &[input(EXACT), input(ROUNDED), input(EXACT - ROUNDED)], false, &[])?;
-    for output in run_with(client, &module, &machine::buffers(&buffers), options)? {
+    let inputs = upload(client, &module, &[input(EXACT), input(ROUNDED), input(EXACT - ROUNDED)], false, &[])?;
+    for output in run_with(client, &module, &buffers(&inputs), options)? {
         let measured = fetch(&output)?.elements::<f32>().unwrap_or_default();
         if measured != [ROUNDED, -ROUNDED] {
             let measured = measured.first().copied().unwrap_or(f32::NAN);

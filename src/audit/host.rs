@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::AuditError;
-use super::machine::Held;
+use super::device::Held;
 use crate::hlo::{ArrayShape, DType};
 
 /// Memory that no array is in.

@@ -8,26 +8,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use super::AuditError;
-use super::device;
+use super::device::{self, Held, hold};
 use super::groups::conversion;
 use crate::hlo::proto::encode;
 use crate::hlo::{ArrayShape, DType, Module, Shape, verify};
-use crate::pjrt::{Buffer, Client, Executable};
-
-/// An array on the device.
-#[derive(Debug)]
-pub(super) struct Held {
-    /// Another for every array.
-    id: u64,
-    pub buffer: Buffer,
-    pub dtype: DType,
-    pub dims: Vec<i64>,
-}
-
-/// As arguments of a program.
-pub(super) fn buffers(arrays: &[Arc<Held>]) -> Vec<&Buffer> {
-    arrays.iter().map(|array| &array.buffer).collect()
-}
+use crate::pjrt::{Client, Executable};
 
 /// The value of an instruction.
 #[derive(Clone, Debug)]
@@ -133,8 +118,7 @@ impl<'c> Machine<'c> {
                     }
                 };
                 self.n_runs += 1;
-                let buffers: Vec<&Buffer> = args.iter().map(|array| &array.buffer).collect();
-                let arrays = device::execute(executable, &buffers)?;
+                let arrays = device::execute(executable, &device::buffers(args))?;
                 let arrays = arrays.into_iter().map(hold).collect::<Result<Vec<_>, _>>()?;
                 self.ran.insert(key, arrays.iter().map(Arc::downgrade).collect());
                 arrays
@@ -172,12 +156,4 @@ impl<'c> Machine<'c> {
         let mut converted = self.run(id, &[array])?;
         Ok(converted.pop().expect("a conversion gives one array"))
     }
-}
-
-/// An array that the device made, or was given.
-pub(super) fn hold(buffer: Buffer) -> Result<Arc<Held>, AuditError> {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let (dtype, dims, id) = (buffer.dtype()?, buffer.dims()?, NEXT.fetch_add(1, Ordering::Relaxed));
-    Ok(Arc::new(Held { id, buffer, dtype, dims }))
 }

@@ -58,8 +58,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
+use device::Held;
 use host::{Bytes, Spare};
-use machine::{Held, Machine};
+use machine::Machine;
 use pairs::{Pair, Pairs};
 use walk::{Found, Walk};
 
@@ -221,7 +222,7 @@ impl<'m> Auditor<'m> {
         device::prove_rounding(client)?;
         let literals = inputs;
         let inputs = device::upload(client, module, literals, false, &[])?;
-        let results = device::run(client, &taps::results(module), &machine::buffers(&inputs))?;
+        let results = device::run(client, &taps::results(module), &device::buffers(&inputs))?;
         let results = results.iter().map(device::fetch).collect::<Result<_, _>>()?;
         Ok(Auditor { client: client.clone(), module, literals, inputs, config, results })
     }
@@ -336,7 +337,7 @@ impl<'m> Auditor<'m> {
 
     /// Runs a lowered module for its results alone.
     fn result_rows(&self, lowered: &Module, inputs: &[Arc<Held>]) -> Result<Vec<ResultRow>, AuditError> {
-        let outputs = device::run(&self.client, &taps::results(lowered), &machine::buffers(inputs))?;
+        let outputs = device::run(&self.client, &taps::results(lowered), &device::buffers(inputs))?;
         let makers = taps::result_makers(self.module);
         let mut rows = Vec::with_capacity(outputs.len());
         for (index, ((output, instruction), reference)) in outputs.iter().zip(makers).zip(&self.results).enumerate() {

@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::AuditError;
+use super::device::Held;
 use super::groups::{Group, alone, groups};
-use super::machine::{Held, Machine, ProgramId, Value};
+use super::machine::{Machine, ProgramId, Value};
 use super::pairs::{Pair, Pairs};
 use crate::hlo::{InstrId, Module, Op};
 
@@ -282,7 +283,7 @@ fn born_reads(lowered: &Module, pairs: &Pairs, row: Pair, read: &mut dyn FnMut(I
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::{comparable, machine::hold};
+    use crate::audit::{comparable, device::hold};
     use crate::hlo::text;
     use crate::passes::amp::{self, Policy, Reach};
     use crate::pjrt::Client;

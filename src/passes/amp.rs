@@ -18,6 +18,7 @@ mod graph;
 mod logits;
 mod narrow;
 mod paint;
+mod painted;
 mod policy;
 pub mod presets;
 mod report;
@@ -28,7 +29,7 @@ mod unstored;
 pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach, Sums};
 pub use report::{Cast, Decision, LoweringReport, Total};
 
-use paint::RegionKind;
+use painted::RegionKind;
 use rewrite::Rewriter;
 
 /// Why a module could not be lowered.

@@ -5,10 +5,9 @@
 //! the whole batch, with sums in another order; but whatever looks at a batch as a whole sees micro-batches: batch norm
 //! normalises by the statistics of each, and moves the running ones once for each.
 
-use super::forward::{Sums, call, differentiate, safe};
+use super::forward::{Sums, call, differentiate, graph_of, safe};
 use super::mesh::Mesh;
 use super::objective::{Objective, ProgramError};
-use super::program::graph_of;
 use crate::graph::{Graph, Numbers, Operand, Program, Replicas, Tensor, VariableInfo};
 use crate::hlo::{Computation, DType, InstrId, Instruction, Op};
 use crate::optim::Scaling;

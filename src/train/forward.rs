@@ -1,12 +1,13 @@
 //! A task called in a graph: its inputs, what it gives, and what of it is reported.
 
 use super::objective::ProgramError;
-use crate::graph::{Graph, Storage, Tensor};
+use crate::graph::{Graph, Numbers, Storage, Tensor};
 use crate::hlo::ops::RuleError;
 use crate::hlo::{DType, InstrId};
 use crate::passes::grad::gradients_reached;
 use crate::passes::remat::remat;
 use crate::task::{Feature, Features, Loss, Metric, Mode, Outputs, RESERVED, Task, Value, Weight};
+use crate::tuning::Tuning;
 use std::collections::BTreeSet;
 
 /// What the host makes of a program's results: of `Σ sum` and `Σ weight` over batches a value.
@@ -41,6 +42,11 @@ pub(super) struct Called {
     pub metrics: Vec<(String, Metric)>,
     pub predictions: Vec<(String, Tensor)>,
     pub scalars: Vec<(String, Tensor)>,
+}
+
+/// The graph of a program with these numbers and this tuning.
+pub(super) fn graph_of(graph: Graph, numbers: Numbers, tuning: &Tuning) -> Graph {
+    graph.tuned(tuning).computing_in(numbers.precision).storing(numbers.variables)
 }
 
 /// Calls the task for a batch in `graph`, whose precision, mode and tuning are set; inputs end up in the task's order.

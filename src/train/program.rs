@@ -7,7 +7,7 @@
 
 use super::accumulation::{Accumulated, MicroBatch, missing_loss};
 pub use super::forward::{Reported, Weighting};
-use super::forward::{Sums, call, call_step, differentiate, quotient};
+use super::forward::{Sums, call, call_step, differentiate, graph_of, quotient};
 pub use super::objective::{Objective, ProgramError};
 use crate::graph::{Graph, Numbers, Program, Tensor};
 use crate::hlo::{Alias, AliasKind, DType, InstrId, Module};
@@ -112,11 +112,6 @@ fn own_part(graph: &Graph, number: usize, gradient: &Tensor) -> Tensor {
         Some(part) => graph.scope().within(&graph.variable(number).name, |_| gradient.part(part)),
         None => gradient.clone(),
     }
-}
-
-/// The graph of a program with these numbers and this tuning.
-pub(super) fn graph_of(graph: Graph, numbers: Numbers, tuning: &Tuning) -> Graph {
-    graph.tuned(tuning).computing_in(numbers.precision).storing(numbers.variables)
 }
 
 /// The program whose results are the new state and then `others`, with state aliased to state.

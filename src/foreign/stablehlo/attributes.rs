@@ -1,13 +1,12 @@
 //! What each op is called in StableHLO, and what it says: one arm for each op of the IR.
 
-use super::{KEEP_HLO, constant};
+use super::calls::{self, custom_call};
+use super::types::{self, Missing, ints, missing, plain};
 use crate::hlo::ops::{
     AllReduce, BatchNorm, BinaryOp, CompareKind, Convolution, ConvolutionDims, DotDims, GatherDims, PadDim,
     PrecisionConfig, ReplicaGroups, RngAlgorithm, ScatterDims, SliceDim, UnaryOp, WindowDim,
 };
 use crate::hlo::{Instruction, Op, Shape};
-
-use super::calls::{self, custom_call};
 
 /// An operation's name, and its attributes, each `name = value`.
 pub(super) struct Mnemonic {
@@ -15,14 +14,11 @@ pub(super) struct Mnemonic {
     pub(super) attributes: Vec<String>,
 }
 
-/// What is missing, and what to do.
-pub(super) type Missing = (String, &'static str);
-
 /// What an instruction is in StableHLO. `lhs` is the shape of its first operand.
 pub(super) fn mnemonic(instr: &Instruction, lhs: Option<&Shape>) -> Result<Mnemonic, Missing> {
     let (name, attributes): (&str, Vec<String>) = match &instr.op {
         Op::Constant(literal) => {
-            let value = constant(literal).ok_or_else(|| missing("constant that is no array"))?;
+            let value = types::of_literal(literal).ok_or_else(|| missing("constant that is no array"))?;
             ("constant", vec![format!("value = {value}")])
         }
         Op::Iota { dimension } => ("iota", vec![format!("iota_dimension = {dimension} : i64")]),
@@ -97,10 +93,6 @@ pub(super) fn mnemonic(instr: &Instruction, lhs: Option<&Shape>) -> Result<Mnemo
     Ok(Mnemonic { name: format!("stablehlo.{name}"), attributes })
 }
 
-pub(super) fn missing(what: &str) -> Missing {
-    (what.to_string(), KEEP_HLO)
-}
-
 /// StableHLO's own, or one of CHLO's, which XLA and JAX read beside it.
 fn unary(op: UnaryOp) -> Result<Mnemonic, Missing> {
     let name = match op {
@@ -118,18 +110,6 @@ fn unary(op: UnaryOp) -> Result<Mnemonic, Missing> {
 
 fn binary(op: BinaryOp) -> String {
     format!("stablehlo.{}", op.name().replace('-', "_"))
-}
-
-fn plain(values: &[i64]) -> String {
-    values.iter().map(i64::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// `name = array<i64: 1, 2>`.
-pub(super) fn ints(name: &str, values: &[i64]) -> String {
-    match values {
-        [] => format!("{name} = array<i64>"),
-        values => format!("{name} = array<i64: {}>", plain(values)),
-    }
 }
 
 fn slice(dims: &[SliceDim]) -> Vec<String> {

@@ -3,8 +3,7 @@
 //!
 //! Source: `StablehloOps.td`; `ExportXlaOp` of `CustomCallOp` in XLA's `mhlo_to_hlo`.
 
-use super::attributes::{Missing, ints, missing};
-use super::types::escaped;
+use super::types::{Missing, escaped, ints, missing};
 use crate::hlo::ops::{CustomCall, Opaque};
 use crate::hlo::{Instruction, Shape};
 

@@ -22,12 +22,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use self::attributes::{Mnemonic, mnemonic};
-use self::types::{escaped, of_shape};
+use self::types::{KEEP_HLO, escaped, of_shape};
 use crate::hlo::devices::{Devices, Placement, devices_of_compiled};
 use crate::hlo::text::sharding_text;
-use crate::hlo::{
-    AliasKind, CompId, Computation, InstrId, Instruction, Literal, Metadata, Module, Op, Shape, Sharding,
-};
+use crate::hlo::{AliasKind, CompId, Computation, InstrId, Instruction, Metadata, Module, Op, Shape, Sharding};
 
 /// What StableHLO cannot say.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,8 +42,6 @@ pub enum WriteError {
         help: &'static str,
     },
 }
-
-pub(super) const KEEP_HLO: &str = "write HLO instead, text or proto, which JAX and XLA's plugins read too";
 
 /// A module as StableHLO.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -469,9 +465,4 @@ fn leaf_of(shape: &Shape, index: &[i64]) -> Option<usize> {
     let first = usize::try_from(first).ok()?;
     let before: usize = elements.get(..first)?.iter().map(|element| element.leaves().len()).sum();
     Some(before + leaf_of(elements.get(first)?, rest)?)
-}
-
-/// A constant's attribute, and nothing else knows literals.
-fn constant(literal: &Literal) -> Option<String> {
-    types::of_literal(literal)
 }

@@ -1,8 +1,18 @@
-//! Types and constants as MLIR writes them.
+//! Types, constants and lists as MLIR writes them, and how something without a form there is reported.
 
 use std::fmt::Write as _;
 
 use crate::hlo::{DType, DTypeClass, Literal, Shape};
+
+/// What to do where StableHLO cannot say something.
+pub(super) const KEEP_HLO: &str = "write HLO instead, text or proto, which JAX and XLA's plugins read too";
+
+/// What is missing, and what to do.
+pub(super) type Missing = (String, &'static str);
+
+pub(super) fn missing(what: &str) -> Missing {
+    (what.to_string(), KEEP_HLO)
+}
 
 /// `tensor<4x8xf32>`; `None` for what StableHLO has no type for.
 pub(super) fn of_shape(shape: &Shape) -> Option<String> {
@@ -89,6 +99,19 @@ fn hex<'a>(bytes: impl Iterator<Item = &'a u8>) -> String {
         write!(text, "{byte:02X}").expect("writing to a string cannot fail");
         text
     })
+}
+
+/// `1, 2`.
+pub(super) fn plain(values: &[i64]) -> String {
+    values.iter().map(i64::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// `name = array<i64: 1, 2>`.
+pub(super) fn ints(name: &str, values: &[i64]) -> String {
+    match values {
+        [] => format!("{name} = array<i64>"),
+        values => format!("{name} = array<i64: {}>", plain(values)),
+    }
 }
 
 /// Text between quotes: MLIR's strings know `\"`, `\\` and two hexadecimal digits.

@@ -2,7 +2,7 @@
 
 use super::graph::{FrameId, Graph, Kind, NodeId, ValueId};
 use super::narrow;
-use super::paint::{Painted, RegionKind, Rule};
+use super::painted::{Painted, RegionKind, Rule};
 use super::policy::Boundary;
 use crate::hlo::ops::UnaryOp;
 use crate::hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape, Sharding, Unmodelled};

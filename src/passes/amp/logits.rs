@@ -13,7 +13,7 @@
 //! it reads is kept until it ends, so what comes behind it is no cheaper, and logits that wait for that are kept, too.
 
 use super::graph::{Graph, Kind, Node, NodeId, ValueId};
-use super::paint::{Painted, RegionKind, Rule};
+use super::painted::{Painted, RegionKind, Rule};
 use super::policy::{Because, Classes};
 use crate::hlo::ops::decisions::list_names;
 use crate::hlo::ops::precision::{Class, DeviceSum};

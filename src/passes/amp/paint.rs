@@ -1,14 +1,14 @@
 //! Which nodes of a region compute in the narrow dtype, and which rule decided it.
 //!
 //! The rules run in this order over the values of [`Graph`]:
-//! 1. Ops of class *allow* are lowered.
-//! 2. *Deny* spreads, where the policy says so, and from the loss always: what is computed from a spreading denied op through ops of class infer and clear is denied too,
-//!    up to the next allowed op. So a softmax is f32 from its exponential on, and so is its gradient, while the
-//!    backward dots that read that gradient are lowered.
-//! 3. What reaches a result without passing an allowed op is denied, unless the policy lowers it. If the result is a
+//! 1. What reaches a result without passing an allowed op is denied, unless the policy lowers it. If the result is a
 //!    scalar of the entry, the loss, every path counts, and the denial spreads; to other results of the region, only
 //!    paths through ops of class infer and clear count. So losses and updates of parameters and optimizer state are
 //!    f32, even where several steps were unrolled into one module.
+//! 2. *Deny* spreads, where the policy says so, and from the loss always: what is computed from a spreading denied op
+//!    through ops of class infer and clear is denied too, up to the next allowed op. So a softmax is f32 from its
+//!    exponential on, and so is its gradient, while the backward dots that read that gradient are lowered.
+//! 3. Ops of class *allow* are lowered.
 //! 4. Ops of class *infer* that are not denied are lowered if they lie between two allowed ops: downstream of one and
 //!    upstream of another, through ops that are not denied or denied without spreading. Of these, `unstored` takes back
 //!    those whose values need not be stored, unless the policy lowers them.
@@ -21,84 +21,17 @@
 //!    gradient: they are rounded, and the sum that is their bias's gradient is lowered. What reads them reads f32 as
 //!    before.
 //!
-//! This is the order of TensorFlow's `auto_mixed_precision`, except for step 3, which TensorFlow does not need because
-//! it denies loss and optimizer ops outright, the second half of step 4, and step 5, where it lowers whatever is connected.
+//! TensorFlow's `auto_mixed_precision` lowers allowed ops before it spreads denial, which gives the same: neither rule
+//! touches the other's ops. Nor does it need step 1, because it denies loss and optimizer ops outright; it has neither
+//! the second half of step 4 nor steps 6 and 7, and in step 5 it lowers whatever is connected.
 
 use super::graph::{Graph, Kind, Node, NodeId, ValueId};
+use super::painted::{Painted, RegionKind, Rule};
 use super::policy::{Accumulate, Boundary, Classes, Policy, Reach};
 use super::unstored::{Unstored, unstored};
 use super::{logits, tables};
 use crate::hlo::Op;
 use crate::hlo::ops::precision::Class;
-
-/// Why a node computes in what it does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rule {
-    /// Its class is allow.
-    Allowed,
-    /// Its class is deny.
-    Denied,
-    /// It is computed from a denied op.
-    Spread,
-    /// It leads to a scalar result.
-    Loss,
-    /// It leads to a result that keeps its type.
-    Result,
-    /// It lies between allowed ops.
-    Between,
-    /// The policy lowers all ops of its class.
-    Reach,
-    /// Its value need not be stored, so that rounding it saves nothing.
-    Unstored,
-    /// It computes in f32 as `Unstored`, but its value is stored, and rounded once for all that read it.
-    Rounded,
-    /// It does not lie between allowed ops, or the policy does not reach it.
-    OutOfReach,
-    /// It looks up rows of a table whose rows are narrow, behind a barrier.
-    Lookup,
-    /// It gives logits that are larger than any parameter, in f32, and rounds them once for all that read them.
-    Logits,
-    /// It sums the gradient of such logits over all rows.
-    Bias,
-    /// It adds narrow rows, which are bf16 already, to zeros.
-    Rows,
-    /// All that read it read the narrow dtype.
-    ReadNarrow,
-    /// What it reads is narrow already.
-    OfNarrow,
-    /// Lowering it would round where nothing needs to.
-    WouldRound,
-    /// It cannot be retyped.
-    Fixed,
-    /// It is a source of values: a parameter, a constant, a conversion.
-    Source,
-    /// The policy lowers nothing.
-    Off,
-}
-
-/// What [`paint`] found.
-#[derive(Debug)]
-pub(super) struct Painted {
-    /// For each node whether it reads the narrow dtype.
-    pub low: Vec<bool>,
-    /// For each value whether it is made in the narrow dtype: by a node that is not `low`, if that rounds it.
-    pub value_low: Vec<bool>,
-    /// For each node the rule that decided.
-    pub rule: Vec<Rule>,
-    /// For each node the one that the decision came from.
-    pub from: Vec<Option<NodeId>>,
-    /// Whether an allowed op reads what the loss leads to: there is a backward pass.
-    pub differentiates: bool,
-}
-
-/// Of what kind a region is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RegionKind {
-    /// The entry: its parameters and results are the program's.
-    Entry,
-    /// A body or branch: its parameters and results keep their types.
-    Body,
-}
 
 /// Paints a region.
 pub(super) fn paint(graph: &Graph<'_>, policy: &Policy, kind: RegionKind) -> Painted {
@@ -209,7 +142,7 @@ impl Painter<'_> {
         }
     }
 
-    /// Step 3, before step 2: what the loss denies spreads.
+    /// Step 1, before step 2: what the loss denies spreads.
     fn keep_what_leads_to_results(&mut self) {
         if self.policy.loss == Boundary::Lower {
             return;
@@ -287,7 +220,7 @@ impl Painter<'_> {
         }
     }
 
-    /// Step 1. Products' results are narrow, but for those that step 5 decides. Of those that devices may sum, too, step 5
+    /// Step 3. Products' results are narrow, but for those that step 5 decides. Of those that devices may sum, too, step 5
     /// decides, so that a gradient is not rounded behind its sum for nobody. What the loss is computed from is rounded
     /// there, because it is stored for the backward pass.
     fn lower_products(&mut self) {
@@ -444,7 +377,9 @@ impl Painter<'_> {
         true
     }
 
-    /// Whether a reader of what `node` makes only compares it with zero, which rounding does not change.
+    /// Whether a reader of what `node` makes only compares it with zero. Rounding to bf16 keeps the sign of every normal f32;
+    /// f16 makes zero of
+    /// what is under 2^-25, here as everywhere.
     fn compares_with_zero(&self, user: NodeId, node: NodeId) -> bool {
         let of = self.graph.node(user);
         let is_zero = |v: &ValueId| self.graph.producer(*v) == node || self.graph.value(*v).is_zero;

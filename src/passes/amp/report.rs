@@ -4,7 +4,7 @@
 use super::frame::Origin;
 use super::graph::{FrameId, Graph, Kind, NodeId};
 use super::narrow;
-use super::paint::{Painted, Rule};
+use super::painted::{Painted, Rule};
 use super::policy::{Because, Policy};
 use crate::hlo::ops::precision::Class;
 use crate::hlo::{DType, InstrId, Module, Op, Shape};

@@ -9,7 +9,8 @@
 use super::frame::{Callees, FrameWriter, Origin};
 use super::graph::{CALL_ROOM, FrameId, Graph};
 use super::narrow;
-use super::paint::{Painted, RegionKind, paint};
+use super::paint::paint;
+use super::painted::{Painted, RegionKind};
 use super::policy::{Classes, Policy};
 use super::report::{Decision, Part, decisions};
 use crate::hlo::ops::decisions::calls_regions;

@@ -14,7 +14,7 @@
 //! what is looked up.
 
 use super::graph::{Graph, Kind, Node, NodeId};
-use super::paint::{Painted, RegionKind};
+use super::painted::{Painted, RegionKind};
 use super::policy::{Because, Classes};
 use crate::hlo::ops::decisions::list_names;
 use crate::hlo::ops::precision::{Class, DeviceSum};

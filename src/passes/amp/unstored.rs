@@ -21,7 +21,7 @@
 //! compiler would store it in f32: it fuses a cast into each op that reads, however many there are.
 
 use super::graph::{Graph, Kind, NodeId, ValueId};
-use super::paint::Painted;
+use super::painted::Painted;
 use crate::hlo::Op;
 use crate::hlo::ops::decisions::is_map;
 use crate::hlo::ops::precision::Class;

@@ -1,0 +1,72 @@
+//! What `paint` decides for a region: the dtype of each node and value, and the rule that decided.
+
+use super::graph::NodeId;
+
+/// Why a node computes in what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Its class is allow.
+    Allowed,
+    /// Its class is deny.
+    Denied,
+    /// It is computed from a denied op.
+    Spread,
+    /// It leads to a scalar result.
+    Loss,
+    /// It leads to a result that keeps its type.
+    Result,
+    /// It lies between allowed ops.
+    Between,
+    /// The policy lowers all ops of its class.
+    Reach,
+    /// Its value need not be stored, so that rounding it saves nothing.
+    Unstored,
+    /// It computes in f32 as `Unstored`, but its value is stored, and rounded once for all that read it.
+    Rounded,
+    /// It does not lie between allowed ops, or the policy does not reach it.
+    OutOfReach,
+    /// It looks up rows of a table whose rows are narrow, behind a barrier.
+    Lookup,
+    /// It gives logits that are larger than any parameter, in f32, and rounds them once for all that read them.
+    Logits,
+    /// It sums the gradient of such logits over all rows.
+    Bias,
+    /// It adds narrow rows, which are bf16 already, to zeros.
+    Rows,
+    /// All that read it read the narrow dtype.
+    ReadNarrow,
+    /// What it reads is narrow already.
+    OfNarrow,
+    /// Lowering it would round where nothing needs to.
+    WouldRound,
+    /// It cannot be retyped.
+    Fixed,
+    /// It is a source of values: a parameter, a constant, a conversion.
+    Source,
+    /// The policy lowers nothing.
+    Off,
+}
+
+/// What [`paint`](super::paint::paint) found.
+#[derive(Debug)]
+pub(super) struct Painted {
+    /// For each node whether it reads the narrow dtype.
+    pub low: Vec<bool>,
+    /// For each value whether it is made in the narrow dtype: by a node that is not `low`, if that rounds it.
+    pub value_low: Vec<bool>,
+    /// For each node the rule that decided.
+    pub rule: Vec<Rule>,
+    /// For each node the one that the decision came from.
+    pub from: Vec<Option<NodeId>>,
+    /// Whether an allowed op reads what the loss leads to: there is a backward pass.
+    pub differentiates: bool,
+}
+
+/// Of what kind a region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RegionKind {
+    /// The entry: its parameters and results are the program's.
+    Entry,
+    /// A body or branch: its parameters and results keep their types.
+    Body,
+}
