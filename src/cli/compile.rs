@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::child::LimitArgs;
 use super::program::{Choice, Which};
 use super::subjects::{AS_GIVEN, CompareArgs, Programs, Subject, judge};
+use super::tune::targets_help;
 use super::{Context, Status, progress, several};
 use crate::graph::Storage;
 use crate::hlo::DType;
@@ -15,7 +16,7 @@ use crate::hlo::verify::verify_ids;
 use crate::report::{self, Column, Screen, Table};
 use crate::tpu::explain::explain;
 use crate::tpu::verdict::{self, Candidate, Evidence};
-use crate::tpu::{Answer, Collective, CompileReport, Compiled, Compiler, Links, Target, TpuError, Version};
+use crate::tpu::{Answer, Collective, CompileReport, Compiled, Compiler, Links, Spec, Target, TpuError};
 use crate::tuning::Tuning;
 
 const EXAMPLES: &str = "\
@@ -47,8 +48,7 @@ f32 that was asked for, 2 it could not be compiled.";
 pub struct Args {
     #[command(flatten)]
     choice: Choice,
-    /// tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p or tpu-v6e, and a grid of chips if not one board: tpu-v3:4x4
-    #[arg(long, default_value = "tpu-v2")]
+    #[arg(long, help = targets_help(", and a grid of chips if not one board: tpu-v3:4x4"), default_value = "tpu-v2")]
     target: Target,
     #[command(flatten)]
     compare: CompareArgs,
@@ -387,7 +387,7 @@ fn per_core(devices: Devices) -> &'static str {
 fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<Row> {
     let n_cores = match target {
         Target::Tpu { version, .. } => version.cores_per_board(),
-        Target::Cpu => Version::V2.cores_per_board(),
+        Target::Cpu => Spec::ALL[0].cores_per_board(),
     };
     let row = |name: &str, cell: Box<dyn Fn(&CompileReport) -> String>, value| Row {
         name: name.to_string(),

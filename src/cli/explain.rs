@@ -9,6 +9,7 @@ use super::child::LimitArgs;
 use super::compile::compiler;
 use super::program::{Choice, Which};
 use super::subjects::{AS_GIVEN, CompareArgs, Programs, Subject, judge};
+use super::tune::targets_help;
 use super::{Context, Status, emit, module_file, progress, several};
 use crate::hlo::Module;
 use crate::hlo::devices::{Devices, Placement, devices_of_compiled};
@@ -47,8 +48,7 @@ bytes are counted from shapes. What bounds a layer is shown for v2 (46 TFLOP/s a
 pub struct Args {
     #[command(flatten)]
     choice: Choice,
-    /// tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p or tpu-v6e, and a grid of chips if not one board: tpu-v3:4x4
-    #[arg(long, default_value = "tpu-v2")]
+    #[arg(long, help = targets_help(", and a grid of chips if not one board: tpu-v3:4x4"), default_value = "tpu-v2")]
     target: Target,
     #[command(flatten)]
     compare: CompareArgs,

@@ -23,7 +23,7 @@ use super::emit::{check_names, replace};
 use super::mesh::{MeshArgs, check_slice};
 use super::program::Which;
 use super::subjects::CompareArgs;
-use super::tune::TuneArg;
+use super::tune::{TuneArg, targets_help};
 use super::{Context, Status, progress, signals};
 use crate::graph::Precision;
 use crate::hlo::Module;
@@ -68,8 +68,7 @@ pub struct Args {
     /// A model in YAML (examples/resnet50.yaml), or a folder of HLO modules exported at several batches
     #[arg(value_name = "MODEL.yaml|FOLDER")]
     model: PathBuf,
-    /// tpu-v2, tpu-v3, tpu-v4, tpu-v5e, tpu-v5p or tpu-v6e; separate several with commas
-    #[arg(long, value_name = "TARGETS", value_delimiter = ',', default_value = "tpu-v2")]
+    #[arg(long, value_name = "TARGETS", value_delimiter = ',', default_value = "tpu-v2", help = targets_help("; separate several with commas"))]
     target: Vec<Target>,
     /// Precision of a model's network: f32, bf16, f16; separate several with commas [default: f32,bf16]
     #[arg(long, value_name = "PRECISIONS", value_delimiter = ',')]

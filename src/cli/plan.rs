@@ -25,7 +25,7 @@ use crate::hlo::proto::encode;
 use crate::pjrt::PjrtError;
 use crate::report::{self, Column, Screen, Table};
 use crate::tpu::plan::{Fit, Known, Point, Row, Series, Setting, accumulated, next, plan};
-use crate::tpu::{Answer, Links, Target, TpuError, Version};
+use crate::tpu::{Answer, Links, Target, TpuError, Spec};
 use crate::train::{Mesh, StateOf};
 use crate::tuning::{LayerRemat, Remat, Tuning};
 
@@ -221,7 +221,7 @@ fn settings(args: &Args, experiment: &Experiment, batch: u32) -> anyhow::Result<
 }
 
 /// The slice of exactly so many cores.
-fn slice(version: Version, n_cores: u32) -> Option<Target> {
+fn slice(version: &'static Spec, n_cores: u32) -> Option<Target> {
     version.slice_of(n_cores as usize).filter(|slice| slice.n_cores() == Some(u64::from(n_cores)))
 }
 

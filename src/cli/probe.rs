@@ -10,7 +10,7 @@ use crate::hlo::proto::encode;
 use crate::hlo::verify::verify;
 use crate::hlo::{DType, Emitter, Module, Shape};
 use crate::pjrt::{Arg, CompileOptions, Platform, Plugin, PluginSpec, Purpose, Setup, Topology};
-use crate::tpu::{Target, Version, compile_with};
+use crate::tpu::{Spec, Target, compile_with};
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub(super) fn questions(platform: &Platform) -> Vec<Question> {
     let mut questions = vec![Question::Plugin, Question::Devices];
     questions.extend(DType::ALL.iter().map(|dtype| Question::Dtype(dtype.name().to_string())));
     if compiler(platform).is_some() {
-        questions.extend(Version::ALL.map(|version| Question::Target(Target::board(version).to_string())));
+        questions.extend(Spec::ALL.iter().map(|version| Question::Target(Target::board(version).to_string())));
     }
     questions
 }
@@ -123,7 +123,7 @@ fn devices(platform: &Platform, setup: &Setup) -> anyhow::Result<String> {
 
 /// One board of the oldest TPU.
 fn board(plugin: &'static Plugin) -> anyhow::Result<Topology> {
-    let name = Target::board(Version::V2).topology().unwrap_or_default();
+    let name = Target::board(&Spec::ALL[0]).topology().unwrap_or_default();
     Ok(Topology::new(plugin, &name, &Default::default())?)
 }
 

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use crate::experiment::Experiment;
 use crate::pjrt::Platform;
-use crate::tpu::{Target, Version};
+use crate::tpu::{Target, Spec};
 use crate::tuning::{Tune, Tuning};
 
 /// What `--tune` says.
@@ -72,11 +72,18 @@ impl TuneArg {
     }
 }
 
+/// The help of an option that takes TPUs: their names, then `more`.
+pub(super) fn targets_help(more: &str) -> String {
+    let mut names = Target::tpus();
+    let last = names.pop().unwrap_or_default();
+    format!("{} or {last}{more}", names.join(", "))
+}
+
 /// The target that a device is. A plugin in a file may be anything, and is not tuned for.
 pub(super) fn target_of(device: &Platform) -> Target {
     match *device == Platform::tpu() {
         // All TPUs are tuned alike.
-        true => Target::board(Version::V2),
+        true => Target::board(&Spec::ALL[0]),
         false => Target::Cpu,
     }
 }

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::loops::n_executions;
-use super::report::estimated_cycles;
+use super::loops::{estimated_cycles, n_executions};
 use crate::hlo::DType;
 use crate::hlo::devices::{Devices, participants};
 use crate::hlo::proto::messages::{HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto};

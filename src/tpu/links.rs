@@ -26,9 +26,9 @@
 
 use serde::Serialize;
 
+use super::Target;
 use super::collectives::Collective;
 use super::explain::Rates;
-use super::{Target, Version};
 use crate::hlo::devices::Devices;
 
 /// What connects the chips of a slice.
@@ -64,21 +64,14 @@ impl Links {
     /// Of a slice; none of a TPU whose figures are not known here.
     pub fn of(target: &Target) -> Option<Links> {
         let Target::Tpu { version, grid } = target else { return None };
-        let gbits = match version {
-            Version::V2 => 496.0,
-            Version::V3 => 656.0,
-            Version::V4 | Version::V5e | Version::V5p | Version::V6e => return None,
-        };
-        let rates = Rates::of(target)?;
-        let n_cores = target.n_cores()?;
-        let n_chips: u64 = grid.iter().copied().map(u64::from).product();
+        let (rates, figures) = (Rates::of(target)?, version.figures.as_ref()?);
         Some(Links {
-            bytes_per_second: gbits * 1e9 / 8.0,
+            bytes_per_second: f64::from(figures.link_gbits) * 1e9 / 8.0,
             hbm_bytes_per_second: rates.bytes,
             cycles_per_second: rates.cycles,
-            cores_per_chip: n_cores / n_chips.max(1),
-            n_cores,
-            is_torus: grid == version.pod(),
+            cores_per_chip: u64::from(version.cores_per_chip),
+            n_cores: target.n_cores()?,
+            is_torus: grid == version.pod,
             is_line: grid.contains(&1),
         })
     }

@@ -1,4 +1,4 @@
-//! How often the computations of an optimized program run: the compiler's figures count a loop's body once, whatever its
+//! How often the computations of an optimized program run, and its cycles: the compiler's figures count a loop's body once, whatever its
 //! trip count.
 //!
 //! The trip count is known of loops that count: an s32 element of the state starts at a constant, the condition compares it
@@ -29,6 +29,34 @@ pub(super) fn n_executions(module: &HloModuleProto) -> BTreeMap<i64, u64> {
         }
     }
     n_executions
+}
+
+/// Sums of `estimated_cycles` over the instructions of the optimized program.
+pub(super) struct Cycles {
+    /// Each instruction once.
+    pub(super) once: u64,
+    /// Each as often as it runs.
+    pub(super) all: u64,
+}
+
+impl Cycles {
+    /// What to multiply figures by that count each instruction once. The compiler's cost analysis does, and does not say
+    /// which part of a figure is a loop's: the loop's share of the cycles is taken for it.
+    pub(super) fn share(&self) -> f64 {
+        if self.all == self.once { 1.0 } else { self.all as f64 / self.once as f64 }
+    }
+}
+
+/// Of an optimized program.
+pub(super) fn cycles(optimized: &HloModuleProto) -> Cycles {
+    let n_executions = n_executions(optimized);
+    let mut cycles = Cycles { once: 0, all: 0 };
+    for computation in &optimized.computations {
+        let once: u64 = computation.instructions.iter().map(|instr| estimated_cycles(&instr.backend_config)).sum();
+        cycles.once += once;
+        cycles.all += once.saturating_mul(n_executions.get(&computation.id).copied().unwrap_or(1));
+    }
+    cycles
 }
 
 /// The trip count of a loop that counts.
@@ -92,6 +120,27 @@ fn constant(computation: &HloComputationProto, id: i64) -> Option<i64> {
     }
 }
 
+/// Cycles in one instruction's `backend_config`, which is JSON: the figure may stand in any object of it.
+pub(super) fn estimated_cycles(backend_config: &[u8]) -> u64 {
+    fn sum(value: &serde_json::Value) -> u64 {
+        match value {
+            serde_json::Value::Object(members) => members
+                .iter()
+                .map(|(name, value)| match name.as_str() {
+                    // int64 is a string in protobuf's JSON.
+                    "estimated_cycles" => {
+                        value.as_str().and_then(|text| text.parse().ok()).or(value.as_u64()).unwrap_or(0)
+                    }
+                    _ => sum(value),
+                })
+                .sum(),
+            serde_json::Value::Array(elements) => elements.iter().map(sum).sum(),
+            _ => 0,
+        }
+    }
+    serde_json::from_slice(backend_config).map_or(0, |config| sum(&config))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,5 +189,12 @@ ENTRY main {{
         assert_eq!(turns_of("3", "LT", 8), expected(3));
         assert_eq!(turns_of("0", "LT", 8), expected(1));
         assert_eq!(turns_of("1", "NE", 8), expected(1));
+    }
+
+    #[test]
+    fn cycles_are_found_where_they_stand() {
+        let config = br#"{"window_config":{"estimated_cycles":"1470","x":["1"]},"list":[{"estimated_cycles":30}]}"#;
+        assert_eq!(estimated_cycles(config), 1500);
+        assert_eq!(estimated_cycles(b""), 0);
     }
 }

@@ -24,4 +24,4 @@ pub use links::Links;
 pub use narrow::{NarrowSum, narrow_sums, read_narrow_sums};
 pub use record::Answer;
 pub use report::{CompileReport, Hbm, TpuError, compile, compile_with, no_topology};
-pub use target::{Target, TargetError, Version};
+pub use target::{Figures, Spec, Target, TargetError};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Target;
 use super::collectives::{Collective, collectives};
 use super::links;
-use super::loops::n_executions;
+use super::loops::cycles;
 use super::narrow::{NarrowSum, read_narrow_sums};
 use crate::hlo::devices::{Devices, Placement};
 use crate::hlo::proto::WireError;
@@ -157,8 +157,8 @@ fn amount(n_bytes: Option<u64>) -> String {
 fn larger(target: &Target, devices: Devices) -> String {
     let Target::Tpu { version, .. } = target else { return "use a TPU".to_string() };
     match version.slice_of(devices.n()) {
-        Some(slice) => format!("use --target {slice}, the smallest slice of {} that is enough", version.name()),
-        None => format!("no slice of {} has as many: export the module for fewer", version.name()),
+        Some(slice) => format!("use --target {slice}, the smallest slice of {} that is enough", version.name),
+        None => format!("no slice of {} has as many: export the module for fewer", version.name),
     }
 }
 
@@ -335,33 +335,6 @@ fn size(text: &str) -> Option<u64> {
     Some((count * (1u64 << unit) as f64).round() as u64)
 }
 
-/// Sums of `estimated_cycles` over the instructions of the optimized program.
-struct Cycles {
-    /// Each instruction once.
-    once: u64,
-    /// Each as often as it runs.
-    all: u64,
-}
-
-impl Cycles {
-    /// What to multiply figures by that count each instruction once. The compiler's cost analysis does, and does not say
-    /// which part of a figure is a loop's: the loop's share of the cycles is taken for it.
-    fn share(&self) -> f64 {
-        if self.all == self.once { 1.0 } else { self.all as f64 / self.once as f64 }
-    }
-}
-
-fn cycles(optimized: &HloModuleProto) -> Cycles {
-    let n_executions = n_executions(optimized);
-    let mut cycles = Cycles { once: 0, all: 0 };
-    for computation in &optimized.computations {
-        let once: u64 = computation.instructions.iter().map(|instr| estimated_cycles(&instr.backend_config)).sum();
-        cycles.once += once;
-        cycles.all += once.saturating_mul(n_executions.get(&computation.id).copied().unwrap_or(1));
-    }
-    cycles
-}
-
 /// Custom calls of the optimized program outside fusions, such as the splitting of 64-bit values. XLA's cost analysis does
 /// not know what they cost, and marks each by subtracting one from `flops` and one second from `optimal_seconds`
 /// (`HloCostAnalysis::HandleCustomCall`): a program of 92 us with three of them says -2.9999 s. The time of a fusion is
@@ -381,38 +354,10 @@ fn instructions(module: &HloModuleProto) -> impl Iterator<Item = &HloInstruction
     module.computations.iter().flat_map(|computation| &computation.instructions)
 }
 
-/// Cycles in one instruction's `backend_config`, which is JSON: the figure may stand in any object of it.
-pub(super) fn estimated_cycles(backend_config: &[u8]) -> u64 {
-    fn sum(value: &serde_json::Value) -> u64 {
-        match value {
-            serde_json::Value::Object(members) => members
-                .iter()
-                .map(|(name, value)| match name.as_str() {
-                    // int64 is a string in protobuf's JSON.
-                    "estimated_cycles" => {
-                        value.as_str().and_then(|text| text.parse().ok()).or(value.as_u64()).unwrap_or(0)
-                    }
-                    _ => sum(value),
-                })
-                .sum(),
-            serde_json::Value::Array(elements) => elements.iter().map(sum).sum(),
-            _ => 0,
-        }
-    }
-    serde_json::from_slice(backend_config).map_or(0, |config| sum(&config))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::hlo::proto::messages::HloComputationProto;
-
-    #[test]
-    fn cycles_are_found_where_they_stand() {
-        let config = br#"{"window_config":{"estimated_cycles":"1470","x":["1"]},"list":[{"estimated_cycles":30}]}"#;
-        assert_eq!(estimated_cycles(config), 1500);
-        assert_eq!(estimated_cycles(b""), 0);
-    }
 
     #[test]
     fn custom_calls_inside_fusions_leave_no_mark() {

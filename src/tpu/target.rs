@@ -14,87 +14,144 @@ pub enum Target {
     /// A TPU, through `libtpu`.
     Tpu {
         /// Which TPU.
-        version: Version,
+        version: &'static Spec,
         /// Chips along each axis of the interconnect.
         grid: Vec<u32>,
     },
 }
 
-/// A TPU generation that `libtpu` compiles for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Version {
-    /// TPU v2.
-    V2,
-    /// TPU v3.
-    V3,
-    /// TPU v4.
-    V4,
-    /// TPU v5e.
-    V5e,
-    /// TPU v5p.
-    V5p,
-    /// TPU v6e.
-    V6e,
+/// A TPU generation that `libtpu` compiles for. Whatever the crate knows of one stands in its row of [`Spec::ALL`].
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Spec {
+    /// As users and `libtpu` write it, such as `v5e`.
+    pub name: &'static str,
+    /// Chips of one board: `libtpu`'s default chips per host.
+    pub board: &'static [u32],
+    /// Chips of a whole pod along each axis: the largest slice there is.
+    pub pod: &'static [u32],
+    /// Cores of a chip that a program can run on: its devices in a topology. Both cores of a v5p count as one.
+    pub cores_per_chip: u32,
+    /// What Google's names of slices count of a chip: `v3-8` and `v5p-8` have four chips, `v5e-8` has eight.
+    pub named_cores_per_chip: u32,
+    /// Memory of a chip, in GiB.
+    pub hbm_gib: u32,
+    /// What a chip can do in a second; `None` where it is not known here.
+    pub figures: Option<Figures>,
 }
 
-impl Version {
+/// What a chip can do in a second.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Figures {
+    /// Flops of products in bf16, in 1e12.
+    pub bf16_tflops: u32,
+    /// Bytes to and from HBM, in 1e9.
+    pub hbm_gbytes: u32,
+    /// Cycles, in 1e6.
+    pub clock_mhz: u32,
+    /// Bits over one link, one way, in 1e9.
+    pub link_gbits: u32,
+}
+
+impl Spec {
     /// Every version, oldest first.
-    pub const ALL: [Version; 6] = [Version::V2, Version::V3, Version::V4, Version::V5e, Version::V5p, Version::V6e];
+    ///
+    /// # Source
+    /// Names, boards and cores: `libtpu` 0.0.51. Pods, memory and names of slices: Google's Cloud TPU documentation, a page
+    /// for each version. Figures: [`explain::Rates`](super::explain::Rates) and [`Links`](super::Links).
+    pub const ALL: &'static [Spec] = &[
+        Spec {
+            name: "v2",
+            board: &[2, 2],
+            pod: &[16, 16],
+            cores_per_chip: 2,
+            named_cores_per_chip: 2,
+            hbm_gib: 16,
+            figures: Some(Figures { bf16_tflops: 46, hbm_gbytes: 700, clock_mhz: 700, link_gbits: 496 }),
+        },
+        Spec {
+            name: "v3",
+            board: &[2, 2],
+            pod: &[32, 32],
+            cores_per_chip: 2,
+            named_cores_per_chip: 2,
+            hbm_gib: 32,
+            figures: Some(Figures { bf16_tflops: 123, hbm_gbytes: 900, clock_mhz: 940, link_gbits: 656 }),
+        },
+        Spec {
+            name: "v4",
+            board: &[2, 2, 1],
+            pod: &[16, 16, 16],
+            cores_per_chip: 2,
+            named_cores_per_chip: 2,
+            hbm_gib: 32,
+            figures: None,
+        },
+        Spec {
+            name: "v5e",
+            board: &[2, 2],
+            pod: &[16, 16],
+            cores_per_chip: 1,
+            named_cores_per_chip: 1,
+            hbm_gib: 16,
+            figures: None,
+        },
+        Spec {
+            name: "v5p",
+            board: &[2, 2, 1],
+            pod: &[16, 20, 28],
+            cores_per_chip: 1,
+            named_cores_per_chip: 2,
+            hbm_gib: 95,
+            figures: None,
+        },
+        Spec {
+            name: "v6e",
+            board: &[2, 2],
+            pod: &[16, 16],
+            cores_per_chip: 1,
+            named_cores_per_chip: 1,
+            hbm_gib: 32,
+            figures: None,
+        },
+    ];
 
-    /// As users and `libtpu` write it, such as `v5e`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Version::V2 => "v2",
-            Version::V3 => "v3",
-            Version::V4 => "v4",
-            Version::V5e => "v5e",
-            Version::V5p => "v5p",
-            Version::V6e => "v6e",
-        }
+    /// The version of this name.
+    pub fn named(name: &str) -> Option<&'static Spec> {
+        Spec::ALL.iter().find(|spec| spec.name == name)
     }
 
-    /// Chips of one board: `libtpu`'s default chips per host.
-    pub const fn board(self) -> &'static [u32] {
-        match self {
-            Version::V2 | Version::V3 | Version::V5e | Version::V6e => &[2, 2],
-            Version::V4 | Version::V5p => &[2, 2, 1],
-        }
+    /// The one whose devices have the most memory.
+    pub fn roomiest() -> &'static Spec {
+        let of_device = |spec: &&Spec| spec.hbm_gib / spec.cores_per_chip;
+        Spec::ALL.iter().max_by_key(of_device).unwrap_or(&Spec::ALL[0])
     }
 
-    /// Chips of a whole pod along each axis: the largest slice there is. Source: Google's Cloud TPU documentation, a page
-    /// for each version.
-    pub const fn pod(self) -> &'static [u32] {
-        match self {
-            // 512 cores.
-            Version::V2 => &[16, 16],
-            // 2,048 cores.
-            Version::V3 => &[32, 32],
-            Version::V4 => &[16, 16, 16],
-            Version::V5e | Version::V6e => &[16, 16],
-            Version::V5p => &[16, 20, 28],
-        }
+    /// Cores of one board that a program can run on.
+    pub fn cores_per_board(&self) -> u32 {
+        self.cores_per_chip * self.board.iter().product::<u32>()
     }
 
     /// Whether a pod holds such a grid. A pod of two axes is wired as it stands; those of three are wired by switches, so
     /// that only their number of chips counts.
-    fn holds(self, grid: &[u32]) -> bool {
-        let n_chips = |grid: &[u32]| grid.iter().fold(1u64, |n, &axis| n.saturating_mul(u64::from(axis)));
-        let is_within = || grid.iter().zip(self.pod()).all(|(axis, most)| axis <= most);
-        n_chips(grid) <= n_chips(self.pod()) && (grid.len() != 2 || is_within())
+    fn holds(&self, grid: &[u32]) -> bool {
+        let is_within = || grid.iter().zip(self.pod).all(|(axis, most)| axis <= most);
+        n_chips(grid) <= n_chips(self.pod) && (grid.len() != 2 || is_within())
     }
 
     /// Which grids `libtpu` always makes, in words. It makes some thin ones too (of some thirty asked for, `v2:1x1`,
     /// `v2:1x2` and `v3:1x4`, but not `v2:2x3`).
-    pub(super) fn grids(self) -> String {
-        let board = grid_text(self.board());
-        let axes = if self.board().len() == 2 { "both axes" } else { "the first two axes" };
-        format!("{} comes in boards of {board} chips, so {axes} are even", self.name())
+    pub(super) fn grids(&self) -> String {
+        let board = grid_text(self.board);
+        let axes = if self.board.len() == 2 { "both axes" } else { "the first two axes" };
+        format!("{} comes in boards of {board} chips, so {axes} are even", self.name)
     }
 
     /// Targets beside a grid that is none: the next larger one of whole boards, and one board.
-    pub(super) fn grids_near(self, grid: &[u32]) -> Vec<Target> {
+    pub(super) fn grids_near(&'static self, grid: &[u32]) -> Vec<Target> {
         let whole = |(n_chips, board): (&u32, &u32)| n_chips.checked_next_multiple_of(*board).unwrap_or(*board);
-        let whole = grid.iter().zip(self.board()).map(whole).collect();
+        let whole = grid.iter().zip(self.board).map(whole).collect();
         let mut targets = vec![Target::Tpu { version: self, grid: whole }];
         let board = Target::board(self);
         if targets[0] != board {
@@ -106,8 +163,8 @@ impl Version {
     /// The smallest grid of whole boards that has so many cores; `None` where no such TPU has.
     ///
     /// It grows by doubling its shortest axis, the last of those.
-    pub fn slice_of(self, n_cores: usize) -> Option<Target> {
-        let mut grid = self.board().to_vec();
+    pub fn slice_of(&'static self, n_cores: usize) -> Option<Target> {
+        let mut grid = self.board.to_vec();
         loop {
             let target = Target::Tpu { version: self, grid: grid.clone() };
             if target.n_cores()? >= n_cores as u64 {
@@ -115,44 +172,24 @@ impl Version {
             }
             let (_, axis) = grid.iter().copied().zip(0..).min_by_key(|&(size, at)| (size, std::cmp::Reverse(at)))?;
             grid[axis] *= 2;
-            if grid.iter().copied().map(u64::from).product::<u64>() > self.most_chips() {
+            if n_chips(&grid) > n_chips(self.pod) {
                 return None;
             }
-        }
-    }
-
-    /// Chips of the largest slice. Source: Google's Cloud TPU documentation.
-    const fn most_chips(self) -> u64 {
-        match self {
-            Version::V2 | Version::V5e | Version::V6e => 256,
-            Version::V3 => 1024,
-            Version::V4 => 4096,
-            Version::V5p => 8960,
-        }
-    }
-
-    /// Cores of one board that a program can run on: the devices of its topology.
-    ///
-    /// A chip of v2, v3 and v4 has two; one of v5e, v5p and v6e counts as one device.
-    pub const fn cores_per_board(self) -> u32 {
-        match self {
-            Version::V2 | Version::V3 | Version::V4 => 8,
-            Version::V5e | Version::V5p | Version::V6e => 4,
         }
     }
 }
 
 impl Target {
     /// One board of this version.
-    pub fn board(version: Version) -> Target {
-        Target::Tpu { version, grid: version.board().to_vec() }
+    pub fn board(version: &'static Spec) -> Target {
+        Target::Tpu { version, grid: version.board.to_vec() }
     }
 
     /// `libtpu`'s name of the topology, such as `v3:4x4`; `None` for the CPU.
     pub fn topology(&self) -> Option<String> {
         match self {
             Target::Cpu => None,
-            Target::Tpu { version, grid } => Some(format!("{}:{}", version.name(), grid_text(grid))),
+            Target::Tpu { version, grid } => Some(format!("{}:{}", version.name, grid_text(grid))),
         }
     }
 
@@ -160,10 +197,7 @@ impl Target {
     pub fn n_cores(&self) -> Option<u64> {
         match self {
             Target::Cpu => None,
-            Target::Tpu { version, grid } => {
-                let chips = |grid: &[u32]| grid.iter().copied().map(u64::from).product::<u64>();
-                Some(chips(grid) * u64::from(version.cores_per_board()) / chips(version.board()))
-            }
+            Target::Tpu { version, grid } => Some(n_chips(grid).saturating_mul(u64::from(version.cores_per_chip))),
         }
     }
 
@@ -181,9 +215,13 @@ impl Target {
     }
 
     /// Of those, what programs are compiled for here.
-    fn tpus() -> Vec<String> {
-        Version::ALL.iter().map(|version| format!("tpu-{}", version.name())).collect()
+    pub fn tpus() -> Vec<String> {
+        Spec::ALL.iter().map(|version| format!("tpu-{}", version.name)).collect()
     }
+}
+
+fn n_chips(grid: &[u32]) -> u64 {
+    grid.iter().fold(1, |n, &axis| n.saturating_mul(u64::from(axis)))
 }
 
 fn grid_text(grid: &[u32]) -> String {
@@ -194,8 +232,8 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Cpu => f.write_str("cpu"),
-            Target::Tpu { version, grid } if grid == version.board() => write!(f, "tpu-{}", version.name()),
-            Target::Tpu { version, grid } => write!(f, "tpu-{}:{}", version.name(), grid_text(grid)),
+            Target::Tpu { version, grid } if grid == version.board => write!(f, "tpu-{}", version.name),
+            Target::Tpu { version, grid } => write!(f, "tpu-{}:{}", version.name, grid_text(grid)),
         }
     }
 }
@@ -246,11 +284,12 @@ pub enum TargetError {
 }
 
 fn nearest(text: &str) -> String {
-    // `TPU-V2`, and `v2` or `v2-8`, as Google names slices: of v2 and v3 by their cores.
+    // `TPU-V2`, and `v2` or `v2-8`, as Google names slices.
     let text = text.to_lowercase();
     let slice = text.trim_start_matches("tpu-").split_once('-').and_then(|(name, n_cores)| {
-        let version = [Version::V2, Version::V3].into_iter().find(|version| version.name() == name)?;
-        let n_cores: usize = n_cores.parse().ok()?;
+        let version = Spec::named(name)?;
+        let n_chips = n_cores.parse::<usize>().ok()? / version.named_cores_per_chip as usize;
+        let n_cores = n_chips.checked_mul(version.cores_per_chip as usize)?;
         version.slice_of(n_cores).filter(|target| target.n_cores() == Some(n_cores as u64))
     });
     if let Some(target) = slice {
@@ -282,26 +321,24 @@ impl FromStr for Target {
         }
         let version = name
             .strip_prefix("tpu-")
-            .and_then(|name| Version::ALL.into_iter().find(|version| version.name() == name))
+            .and_then(Spec::named)
             .ok_or_else(|| TargetError::Name { text: name.to_string() })?;
         let Some(grid) = grid else { return Ok(Target::board(version)) };
         let chips: Option<Vec<u32>> =
             grid.split('x').map(|axis| axis.parse().ok().filter(|&n_chips| n_chips > 0)).collect();
         match chips {
-            Some(chips) if chips.len() == version.board().len() && !version.holds(&chips) => {
-                Err(TargetError::TooLarge {
-                    text: text.to_string(),
-                    n_chips: version.pod().iter().product(),
-                    pod: Target::Tpu { version, grid: version.pod().to_vec() }.to_string(),
-                    board: Target::board(version).to_string(),
-                })
-            }
-            Some(chips) if chips.len() == version.board().len() => Ok(Target::Tpu { version, grid: chips }),
+            Some(chips) if chips.len() == version.board.len() && !version.holds(&chips) => Err(TargetError::TooLarge {
+                text: text.to_string(),
+                n_chips: n_chips(version.pod) as u32,
+                pod: Target::Tpu { version, grid: version.pod.to_vec() }.to_string(),
+                board: Target::board(version).to_string(),
+            }),
+            Some(chips) if chips.len() == version.board.len() => Ok(Target::Tpu { version, grid: chips }),
             _ => Err(TargetError::Grid {
                 text: text.to_string(),
                 grid: grid.to_string(),
-                expected: if version.board().len() == 2 { "two sizes" } else { "three sizes" },
-                example: format!("tpu-{}:{}", version.name(), grid_text(version.board())),
+                expected: if version.board.len() == 2 { "two sizes" } else { "three sizes" },
+                example: format!("tpu-{}:{}", version.name, grid_text(version.board)),
             }),
         }
     }
@@ -323,7 +360,8 @@ mod tests {
 
     #[test]
     fn the_smallest_slice_of_so_many_cores_is_known() {
-        let slice = |version: Version, n_cores| version.slice_of(n_cores).map(|target| target.to_string());
+        let slice =
+            |version: &str, n_cores| Spec::named(version).unwrap().slice_of(n_cores).map(|target| target.to_string());
         for (n_cores, expected) in [
             (1, Some("tpu-v3")),
             (8, Some("tpu-v3")),
@@ -333,12 +371,12 @@ mod tests {
             (2048, Some("tpu-v3:32x32")),
             (2049, None),
         ] {
-            assert_eq!(slice(Version::V3, n_cores).as_deref(), expected, "{n_cores}");
+            assert_eq!(slice("v3", n_cores).as_deref(), expected, "{n_cores}");
         }
-        assert_eq!(slice(Version::V2, 512).as_deref(), Some("tpu-v2:16x16"));
-        assert_eq!(slice(Version::V2, usize::MAX), None);
-        assert_eq!(slice(Version::V4, 32).as_deref(), Some("tpu-v4:2x2x4"));
-        assert_eq!(slice(Version::V5e, 5).as_deref(), Some("tpu-v5e:2x4"));
+        assert_eq!(slice("v2", 512).as_deref(), Some("tpu-v2:16x16"));
+        assert_eq!(slice("v2", usize::MAX), None);
+        assert_eq!(slice("v4", 32).as_deref(), Some("tpu-v4:2x2x4"));
+        assert_eq!(slice("v5e", 5).as_deref(), Some("tpu-v5e:2x4"));
         let cores = |text: &str| text.parse::<Target>().unwrap().n_cores();
         assert_eq!(["tpu-v3:4x4", "tpu-v2:1x1", "tpu-v5p", "cpu"].map(cores), [Some(32), Some(2), Some(4), None]);
     }
@@ -353,7 +391,14 @@ mod tests {
         }
         assert_eq!(error("gpu-h100"), format!("no target `gpu-h100`: expected {names}"));
         // Google's names of slices.
-        for (text, meant) in [("v3-32", "tpu-v3:4x4"), ("tpu-v2-512", "tpu-v2:16x16"), ("v3-64", "tpu-v3:4x8")] {
+        for (text, meant) in [
+            ("v5p-8", "tpu-v5p"),
+            ("v5e-8", "tpu-v5e:2x4"),
+            ("v3-32", "tpu-v3:4x4"),
+            ("tpu-v2-512", "tpu-v2:16x16"),
+            ("v3-64", "tpu-v3:4x8"),
+            ("v4-32", "tpu-v4:2x2x4"),
+        ] {
             assert_eq!(error(text), format!("no target `{text}`: expected {names}\nhelp: did you mean `{meant}`?"));
         }
         assert_eq!(

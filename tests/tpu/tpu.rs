@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bf16scope::hlo::DType;
 use bf16scope::pjrt::{CompileOptions, Topology, Value};
-use bf16scope::tpu::{Target, TpuError, Version, compile};
+use bf16scope::tpu::{Spec, Target, TpuError, compile};
 use support::Program;
 
 /// A compile takes every core: tests take turns.
@@ -52,7 +52,7 @@ fn v2_and_v3_compile_and_say_what_they_need() {
 #[test]
 fn every_target_compiles_one_board_and_reports() {
     let _turn = turn();
-    for version in Version::ALL {
+    for version in Spec::ALL {
         let target = Target::board(version);
         let report = compile(&target, &product(DType::BF16, 256), 4).unwrap();
         let hbm = report.hbm;
@@ -67,7 +67,7 @@ fn every_target_compiles_one_board_and_reports() {
 #[test]
 fn the_report_has_the_names_of_the_json_output() {
     let _turn = turn();
-    let report = compile(&Target::board(Version::V2), &product(DType::BF16, 256), 1).unwrap();
+    let report = compile(&Target::board(&Spec::ALL[0]), &product(DType::BF16, 256), 1).unwrap();
     let json = serde_json::to_value(report).unwrap();
     let names = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<String>>();
     assert_eq!(
@@ -94,7 +94,7 @@ fn a_program_that_does_not_fit_says_what_it_needs_and_what_there_is() {
     let mut program = Program::default();
     let x = program.parameter(DType::F32, &[65536, 65536]);
     let result = program.dot(DType::F32, &[65536, 65536], x, x);
-    let error = compile(&Target::board(Version::V2), &program.finish(&[result]), 1).unwrap_err();
+    let error = compile(&Target::board(&Spec::ALL[0]), &program.finish(&[result]), 1).unwrap_err();
     assert!(matches!(
         error,
         TpuError::OutOfMemory { needed: Some(34_359_738_368), available: Some(8_031_588_844), .. }

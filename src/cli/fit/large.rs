@@ -10,7 +10,7 @@ use crate::hlo::proto::{decode, encode};
 use crate::hlo::verify::verify_ids;
 use crate::hlo::{Module, Op, Shape};
 use crate::tpu::explain::{LiveBuffer, largest_live_buffers};
-use crate::tpu::{Compiler, Target, Version};
+use crate::tpu::{Compiler, Spec, Target};
 
 /// What to look at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -36,14 +36,9 @@ pub(super) struct Value {
     pub(super) at: Option<String>,
 }
 
-/// The TPU with the most memory.
-fn roomy() -> Target {
-    Target::board(Version::V5p)
-}
-
 /// What is largest in a program that does not fit a target.
 pub(super) fn find(compiler: &Compiler, target: &Target, module: &Module) -> Large {
-    let roomy = roomy();
+    let roomy = Target::board(Spec::roomiest());
     let explained = if *target == roomy { None } else { buffers(compiler, &roomy, module) };
     match explained {
         Some(values) => Large { on: Some(roomy.to_string()), values },

@@ -40,12 +40,12 @@ fn point(setting: &Setting, total: f64, temporaries: f64, cycles: u64) -> Point 
 fn a_plan_on_80_columns() {
     let setting = |precision: &str, n_cores: u32| {
         let series = Series {
-            board: Target::board(Version::V3),
+            board: Target::board(Spec::named("v3").unwrap()),
             precision: precision.to_string(),
             remat: true,
             in_parts: false,
         };
-        let target = slice(Version::V3, n_cores).unwrap();
+        let target = slice(Spec::named("v3").unwrap(), n_cores).unwrap();
         Setting { series, target, n_cores, batch: 8192, accumulate: 1 }
     };
     let mut settings: Vec<Setting> = [8, 32, 128, 512].map(|n| setting("bf16", n)).to_vec();

@@ -20,7 +20,7 @@ use super::origin::fused;
 use crate::hlo::ops::{Convolution, WindowDim};
 use crate::hlo::proto::encode;
 use crate::hlo::{Computation, Instruction, Module, Op, Shape};
-use crate::tpu::{Target, Version};
+use crate::tpu::Target;
 
 /// What one core can do in a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -36,15 +36,13 @@ pub struct Rates {
 impl Rates {
     /// Of one core of a target; none for those whose figures are not known here.
     pub fn of(target: &Target) -> Option<Rates> {
-        match target {
-            Target::Tpu { version: Version::V2, .. } => {
-                Some(Rates { flops: 46e12 / 2.0, bytes: 700e9 / 2.0, cycles: 0.7e9 })
-            }
-            Target::Tpu { version: Version::V3, .. } => {
-                Some(Rates { flops: 123e12 / 2.0, bytes: 900e9 / 2.0, cycles: 0.94e9 })
-            }
-            Target::Tpu { .. } | Target::Cpu => None,
-        }
+        let Target::Tpu { version, .. } = target else { return None };
+        let (figures, n_cores) = (version.figures.as_ref()?, f64::from(version.cores_per_chip));
+        Some(Rates {
+            flops: f64::from(figures.bf16_tflops) * 1e12 / n_cores,
+            bytes: f64::from(figures.hbm_gbytes) * 1e9 / n_cores,
+            cycles: f64::from(figures.clock_mhz) * 1e6,
+        })
     }
 }
 

@@ -1,16 +1,21 @@
 //! What is predicted between programs that were compiled, and what fits.
 
 use super::*;
-use crate::tpu::{Hbm, Version};
+use crate::tpu::{Hbm, Spec};
 
 const MIB: i64 = 1 << 20;
 
-fn series(version: Version, precision: &str) -> Series {
-    Series { board: Target::board(version), precision: precision.to_string(), remat: true, in_parts: false }
+fn series(version: &str, precision: &str) -> Series {
+    Series {
+        board: Target::board(Spec::named(version).unwrap()),
+        precision: precision.to_string(),
+        remat: true,
+        in_parts: false,
+    }
 }
 
-fn setting(version: Version, precision: &str, n_cores: u32) -> Setting {
-    let target = version.slice_of(n_cores as usize).unwrap();
+fn setting(version: &str, precision: &str, n_cores: u32) -> Setting {
+    let target = Spec::named(version).unwrap().slice_of(n_cores as usize).unwrap();
     Setting { series: series(version, precision), target, n_cores, batch: 8192, accumulate: 1 }
 }
 
@@ -51,7 +56,7 @@ fn too_large(setting: &Setting) -> Point {
 }
 
 fn slices(precision: &str) -> Vec<Setting> {
-    [8, 32, 128, 512, 2048].map(|n| setting(Version::V3, precision, n)).to_vec()
+    [8, 32, 128, 512, 2048].map(|n| setting("v3", precision, n)).to_vec()
 }
 
 fn hbm(row: &Row) -> f64 {
@@ -162,9 +167,8 @@ fn after_a_refusal_nothing_larger_is_tried() {
 
 #[test]
 fn the_front_is_of_each_tpu_and_of_what_fits() {
-    let settings: Vec<Setting> = [(Version::V2, 32), (Version::V2, 128), (Version::V3, 32), (Version::V3, 128)]
-        .map(|(version, n)| setting(version, "bf16", n))
-        .to_vec();
+    let settings: Vec<Setting> =
+        [("v2", 32), ("v2", 128), ("v3", 32), ("v3", 128)].map(|(version, n)| setting(version, "bf16", n)).to_vec();
     let mut slower = settings[3].clone();
     slower.series.precision = "f32".to_string();
     let mut points: Vec<Point> = settings.iter().map(|it| fits(it, 500, 20, 0)).collect();
@@ -208,7 +212,7 @@ fn of_a_single_point_memory_is_said_and_no_speed() {
 /// The faster of two rows is no less efficient, wherever the state lies.
 #[test]
 fn efficiency_is_over_the_most_of_a_tpu_and_precision() {
-    let whole = [setting(Version::V3, "bf16", 8), setting(Version::V3, "bf16", 128)];
+    let whole = [setting("v3", "bf16", 8), setting("v3", "bf16", 128)];
     let in_parts = |setting: &Setting| {
         let mut setting = setting.clone();
         setting.series.in_parts = true;
