@@ -341,19 +341,38 @@ fn arrows_point_down() {
 /// An op is known by its variant of `Op`, which every match without a wildcard names, and by the function of its family.
 #[test]
 fn an_op_is_added_in_the_seven_files_that_the_guide_names() {
-    let guide = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ADDING_AN_OP.md")).unwrap();
-    let steps = guide.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
-    let linked =
-        steps.map(|line| line.split_once("](../").expect("a step links its file").1.split_once(')').unwrap().0);
-    let named: BTreeSet<PathBuf> = linked.map(PathBuf::from).collect();
+    let named = linked_by_the_guide(|line| line.starts_with(|c: char| c.is_ascii_digit()));
     assert_eq!(named.len(), 7, "{named:?}");
+    assert_eq!(knowing(&["ReducePrecision", "reduce_precision"]), named);
+}
+
+/// The dearest op too: beside the seven, those that the guide lists.
+#[test]
+fn the_guide_names_the_files_of_the_op_that_is_in_most() {
+    let family = |path: PathBuf| PathBuf::from(path.to_str().unwrap().replace("/conversion", "/convolution"));
+    let seven = linked_by_the_guide(|line| line.starts_with(|c: char| c.is_ascii_digit())).into_iter().map(family);
+    let others = linked_by_the_guide(|line| line.starts_with("- [`"));
+    let named: BTreeSet<PathBuf> = seven.chain(others).filter(|path| path.starts_with("src")).collect();
+    assert_eq!(named.len(), 14, "{named:?}");
+    assert_eq!(knowing(&["Convolution"]), named);
+}
+
+/// The first file that each of some lines of the guide links.
+fn linked_by_the_guide(is_meant: impl Fn(&str) -> bool) -> BTreeSet<PathBuf> {
+    let guide = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ADDING_AN_OP.md")).unwrap();
+    let linked = |line: &str| Some(PathBuf::from(line.split_once("](../")?.1.split_once(')')?.0));
+    guide.lines().filter(|line| is_meant(line)).filter_map(linked).collect()
+}
+
+/// The files of `src` that name one of these.
+fn knowing(names: &[&str]) -> BTreeSet<PathBuf> {
     // StableHLO's text is XLA's to read where our reader does not know an op: that step is left to who wants it.
     let is_beside = |path: &Path| {
         path.ends_with("tests.rs") || path.ends_with("samples.rs") || path.starts_with("src/foreign/stablehlo/read")
     };
-    let knows = |code: &Code| ["ReducePrecision", "reduce_precision"].iter().any(|name| code.names.contains(*name));
+    let knows = |code: &Code| names.iter().any(|name| code.names.contains(*name));
     let found = sources().iter().filter(|(path, code)| !is_beside(path) && knows(code));
-    assert_eq!(found.map(|(path, _)| path.clone()).collect::<BTreeSet<_>>(), named);
+    found.map(|(path, _)| path.clone()).collect()
 }
 
 /// Crates whose types may stand in public signatures, and where; nowhere else is a place.

@@ -1,7 +1,7 @@
 //! What is decided for every op: its gradient, its precision class, and what passes ask of it.
 //!
-//! One function for each question, each over all ops. Where nothing may be implied by absence there is no wildcard arm,
-//! so the compiler asks for the answer of an op that is added. The rules themselves stand in the families.
+//! Two tables with a row for each op: [`gradient`] and, for every other question, `decisions`. Neither has a wildcard arm,
+//! so the compiler asks for the answers of an op that is added. The rules themselves stand in the families.
 
 use super::grad::{Combiner, Gradient, combiner};
 use super::precision::{Class, DeviceSum};
@@ -71,6 +71,129 @@ pub fn gradient(op: &Op) -> Gradient<'_> {
     }
 }
 
+/// What is decided for an op: its row of [`decisions`].
+struct Decisions {
+    /// What lowering may do with it.
+    class: Decided<Class>,
+    /// In which dtype devices sum what it gives.
+    device_sum: Decided<DeviceSum>,
+    /// When it may be executed again, or not at all.
+    execution: Execution,
+    /// Whether it may be retyped inside a computation that a reduction, scatter or sort applies to scalars.
+    is_retypable: bool,
+    /// Whether what it takes and gives keeps its dtype, whatever its class, which says why.
+    keeps_dtypes: bool,
+}
+
+/// An answer.
+enum Decided<T> {
+    /// Of the op alone.
+    Always(T),
+    /// Of the computation that the op applies.
+    By(CompId, fn(&Module, CompId) -> T),
+}
+
+impl From<Class> for Decided<Class> {
+    fn from(class: Class) -> Decided<Class> {
+        Decided::Always(class)
+    }
+}
+
+impl<T: Copy> Decided<T> {
+    fn of(&self, module: &Module) -> T {
+        match *self {
+            Decided::Always(answer) => answer,
+            Decided::By(to_apply, rule) => rule(module, to_apply),
+        }
+    }
+}
+
+/// When an op may be executed again, or not at all.
+#[derive(PartialEq, Eq)]
+enum Execution {
+    /// Wherever its result is read: it computes each element from one element of each operand, or only places elements.
+    Map,
+    /// Twice where rematerialisation asks for it.
+    Repeatable,
+    /// Once, or not at all if nothing reads its result.
+    Once,
+    /// Exactly as often as the program says.
+    SideEffect,
+}
+
+impl Decisions {
+    fn retypable(self, is_retypable: bool) -> Decisions {
+        Decisions { is_retypable, ..self }
+    }
+
+    fn keeping_dtypes(self) -> Decisions {
+        Decisions { keeps_dtypes: true, ..self }
+    }
+
+    fn summing(self, device_sum: DeviceSum) -> Decisions {
+        Decisions { device_sum: Decided::Always(device_sum), ..self }
+    }
+
+    /// Devices sum by `to_apply`.
+    fn combining(self, to_apply: CompId) -> Decisions {
+        Decisions { device_sum: Decided::By(to_apply, sum_of_combiner), ..self }
+    }
+}
+
+/// All decisions but the gradient: one row for each op.
+fn decisions(op: &Op) -> Decisions {
+    use Class::{Clear, Infer, NotFloat};
+    use Decided::By;
+    use Execution::{Map, Once, Repeatable, SideEffect};
+    fn row(class: impl Into<Decided<Class>>, execution: Execution) -> Decisions {
+        let (class, device_sum) = (class.into(), Decided::Always(DeviceSum::Never));
+        Decisions { class, device_sum, execution, is_retypable: false, keeps_dtypes: false }
+    }
+    let statistics = Class::island("batch statistics are sums over the batch, and its operands have one dtype");
+    match op {
+        Op::Parameter { .. } => row(Clear, Once).retypable(true),
+        Op::Constant(literal) => row(Clear, Once).retypable(matches!(literal, Literal::Array { .. })),
+        Op::Iota { .. } => row(Clear, Once),
+        Op::RngBitGenerator(_) => row(NotFloat, Once),
+        Op::Unary(op) => row(elementwise::precision::unary(*op), Map).retypable(true),
+        Op::Binary(op) => row(elementwise::precision::binary(*op), Map).retypable(true),
+        Op::Compare { .. } | Op::Select | Op::Clamp => row(Clear, Map).retypable(true),
+        Op::Convert | Op::Broadcast { .. } | Op::Reshape => row(Clear, Map),
+        Op::BitcastConvert => row(Class::island("it reads bits, which rounding changes"), Map),
+        Op::ReducePrecision { .. } => {
+            row(Class::island("the program rounds here on purpose, and rounding twice differs"), Map)
+        }
+        Op::Transpose { .. } | Op::Slice(_) | Op::Pad(_) | Op::Concatenate { .. } => row(Clear, Repeatable),
+        Op::Reverse { .. } | Op::Gather(_) => row(Clear, Repeatable),
+        Op::DynamicSlice { .. } | Op::DynamicUpdateSlice => row(Clear, Once),
+        Op::Scatter { to_apply, .. } => row(By(*to_apply, reduction::precision::scatter), Once).combining(*to_apply),
+        Op::Dot { precision, .. } => row(product(precision), Repeatable).summing(DeviceSum::Own),
+        Op::Convolution(convolution) => row(product(&convolution.precision), Repeatable).summing(DeviceSum::Own),
+        Op::Reduce { to_apply, .. } | Op::ReduceWindow { to_apply, .. } => {
+            row(By(*to_apply, reduction::precision::reduce), Repeatable).combining(*to_apply)
+        }
+        Op::SelectAndScatter { .. } => row(Infer, Once),
+        Op::BatchNormTraining(_) | Op::BatchNormGrad(_) => row(statistics, Once).summing(DeviceSum::OfOperands),
+        Op::BatchNormInference(_) => row(statistics, Once),
+        Op::Sort { .. } => row(Class::island("rounding makes ties, which move what is sorted along"), Once),
+        Op::Tuple | Op::GetTupleElement { .. } => row(Clear, Once).retypable(true),
+        Op::Call { .. } | Op::OptimizationBarrier => row(Clear, Once),
+        Op::While { .. } => row(Class::island("what a loop carries keeps its type"), Once).keeping_dtypes(),
+        Op::Conditional(_) => row(Class::island("what branches take and give keeps its type"), Once).keeping_dtypes(),
+        Op::CustomCall(call) => {
+            let execution = if call.has_side_effect { SideEffect } else { Once };
+            let class = Class::deny("what a custom call computes is known to its back end only");
+            row(class, execution).keeping_dtypes()
+        }
+        Op::AllReduce(all_reduce) => {
+            // Devices that were told to keep a layout meet here.
+            let execution = if all_reduce.constrain_layout { SideEffect } else { Once };
+            row(Class::deny("it sums over devices"), execution).combining(all_reduce.to_apply)
+        }
+        Op::Opaque(_) => row(Class::deny("the meaning of this opcode is not modelled"), SideEffect).keeping_dtypes(),
+    }
+}
+
 /// The class of an op of `module`, with the reason where it is denied.
 ///
 /// | class | ops |
@@ -81,43 +204,7 @@ pub fn gradient(op: &Op) -> Gradient<'_> {
 /// | deny | `exponential`, `log`, `power`, … (magnify relative or absolute errors), sums and products over many values, `all-reduce`, opaque ops |
 /// | deny, not spreading | `batch-norm-*` (statistics), `sort`, loops and branches (what they carry keeps its type), `reduce-precision` and bit casts |
 pub fn precision_class(module: &Module, op: &Op) -> Class {
-    match op {
-        Op::Parameter { .. } | Op::Constant(_) | Op::Iota { .. } => Class::Clear,
-        Op::Tuple | Op::GetTupleElement { .. } | Op::Call { .. } | Op::OptimizationBarrier => Class::Clear,
-        Op::RngBitGenerator(_) => Class::NotFloat,
-        Op::Unary(op) => elementwise::precision::unary(*op),
-        Op::Binary(op) => elementwise::precision::binary(*op),
-        Op::Compare { .. } | Op::Select | Op::Clamp => Class::Clear,
-        Op::Convert => Class::Clear,
-        Op::BitcastConvert => Class::island("it reads bits, which rounding changes"),
-        Op::ReducePrecision { .. } => Class::island("the program rounds here on purpose, and rounding twice differs"),
-        Op::Broadcast { .. }
-        | Op::Reshape
-        | Op::Transpose { .. }
-        | Op::Slice(_)
-        | Op::Pad(_)
-        | Op::Concatenate { .. }
-        | Op::Reverse { .. }
-        | Op::DynamicSlice { .. }
-        | Op::DynamicUpdateSlice
-        | Op::Gather(_) => Class::Clear,
-        Op::Scatter { to_apply, .. } => reduction::precision::scatter(module, *to_apply),
-        Op::Dot { precision, .. } => product(precision),
-        Op::Convolution(convolution) => product(&convolution.precision),
-        Op::Reduce { to_apply, .. } | Op::ReduceWindow { to_apply, .. } => {
-            reduction::precision::reduce(module, *to_apply)
-        }
-        Op::SelectAndScatter { .. } => Class::Infer,
-        Op::BatchNormTraining(_) | Op::BatchNormInference(_) | Op::BatchNormGrad(_) => {
-            Class::island("batch statistics are sums over the batch, and its operands have one dtype")
-        }
-        Op::Sort { .. } => Class::island("rounding makes ties, which move what is sorted along"),
-        Op::While { .. } => Class::island("what a loop carries keeps its type"),
-        Op::Conditional(_) => Class::island("what branches take and give keeps its type"),
-        Op::CustomCall(_) => Class::deny("what a custom call computes is known to its back end only"),
-        Op::AllReduce(_) => Class::deny("it sums over devices"),
-        Op::Opaque(_) => Class::deny("the meaning of this opcode is not modelled"),
-    }
+    decisions(op).class.of(module)
 }
 
 /// Of a dot or convolution.
@@ -138,147 +225,28 @@ fn product(precision: &super::PrecisionConfig) -> Class {
 /// `HandleDot`, `HandleConvolution`, `HandleReduce`, `HandleScatter` of XLA's `spmd_partitioner.cc`. Windows move their
 /// edges between neighbours and sum nothing, unless a window is as large as what it moves over and becomes a `reduce`.
 pub fn device_sum(module: &Module, op: &Op) -> DeviceSum {
-    let combined = |to_apply: CompId| match combiner(module, to_apply) {
+    decisions(op).device_sum.of(module)
+}
+
+fn sum_of_combiner(module: &Module, to_apply: CompId) -> DeviceSum {
+    match combiner(module, to_apply) {
         Combiner::Binary(BinaryOp::Maximum | BinaryOp::Minimum | BinaryOp::And | BinaryOp::Or | BinaryOp::Xor)
         | Combiner::Compare(_)
         | Combiner::Second => DeviceSum::Never,
         Combiner::Binary(_) | Combiner::Other => DeviceSum::OfOperands,
-    };
-    match op {
-        Op::Dot { .. } | Op::Convolution(_) => DeviceSum::Own,
-        Op::Reduce { to_apply, .. } | Op::ReduceWindow { to_apply, .. } | Op::Scatter { to_apply, .. } => {
-            combined(*to_apply)
-        }
-        Op::BatchNormTraining(_) | Op::BatchNormGrad(_) => DeviceSum::OfOperands,
-        Op::AllReduce(all_reduce) => combined(all_reduce.to_apply),
-        Op::Parameter { .. }
-        | Op::Constant(_)
-        | Op::Iota { .. }
-        | Op::RngBitGenerator(_)
-        | Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare { .. }
-        | Op::Select
-        | Op::Clamp
-        | Op::Convert
-        | Op::BitcastConvert
-        | Op::ReducePrecision { .. }
-        | Op::Broadcast { .. }
-        | Op::Reshape
-        | Op::Transpose { .. }
-        | Op::Slice(_)
-        | Op::Pad(_)
-        | Op::Concatenate { .. }
-        | Op::Reverse { .. }
-        | Op::DynamicSlice { .. }
-        | Op::DynamicUpdateSlice
-        | Op::Gather(_)
-        | Op::SelectAndScatter { .. }
-        | Op::BatchNormInference(_)
-        | Op::Sort { .. }
-        | Op::Tuple
-        | Op::GetTupleElement { .. }
-        | Op::Call { .. }
-        | Op::While { .. }
-        | Op::Conditional(_)
-        | Op::CustomCall(_)
-        | Op::OptimizationBarrier
-        | Op::Opaque(_) => DeviceSum::Never,
     }
 }
 
 /// Whether an op itself, leaving aside what it calls, does more than compute its result. What is not modelled may.
 pub fn has_side_effect(op: &Op) -> bool {
-    match op {
-        Op::CustomCall(call) => call.has_side_effect,
-        Op::Opaque(_) => true,
-        // Devices that were told to keep a layout meet here.
-        Op::AllReduce(all_reduce) => all_reduce.constrain_layout,
-        Op::Parameter { .. }
-        | Op::Constant(_)
-        | Op::Iota { .. }
-        | Op::RngBitGenerator(_)
-        | Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare { .. }
-        | Op::Select
-        | Op::Clamp
-        | Op::Convert
-        | Op::BitcastConvert
-        | Op::ReducePrecision { .. }
-        | Op::Broadcast { .. }
-        | Op::Reshape
-        | Op::Transpose { .. }
-        | Op::Slice(_)
-        | Op::Pad(_)
-        | Op::Concatenate { .. }
-        | Op::Reverse { .. }
-        | Op::DynamicSlice { .. }
-        | Op::DynamicUpdateSlice
-        | Op::Gather(_)
-        | Op::Scatter { .. }
-        | Op::Dot { .. }
-        | Op::Convolution(_)
-        | Op::Reduce { .. }
-        | Op::ReduceWindow { .. }
-        | Op::SelectAndScatter { .. }
-        | Op::BatchNormTraining(_)
-        | Op::BatchNormInference(_)
-        | Op::BatchNormGrad(_)
-        | Op::Sort { .. }
-        | Op::Tuple
-        | Op::GetTupleElement { .. }
-        | Op::Call { .. }
-        | Op::While { .. }
-        | Op::Conditional(_)
-        | Op::OptimizationBarrier => false,
-    }
+    decisions(op).execution == Execution::SideEffect
 }
 
 /// Why whatever an op takes and gives keeps its dtype, whatever its class: where that is no matter of precision.
 pub fn keeps_dtypes(op: &Op) -> Option<&'static str> {
-    match op {
-        Op::While { .. } => Some("what a loop carries keeps its type"),
-        Op::Conditional(_) => Some("what branches take and give keeps its type"),
-        Op::CustomCall(_) => Some("what a custom call computes is known to its back end only"),
-        Op::Opaque(_) => Some("the meaning of this opcode is not modelled"),
-        Op::Parameter { .. }
-        | Op::Constant(_)
-        | Op::Iota { .. }
-        | Op::RngBitGenerator(_)
-        | Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare { .. }
-        | Op::Select
-        | Op::Clamp
-        | Op::Convert
-        | Op::BitcastConvert
-        | Op::ReducePrecision { .. }
-        | Op::Broadcast { .. }
-        | Op::Reshape
-        | Op::Transpose { .. }
-        | Op::Slice(_)
-        | Op::Pad(_)
-        | Op::Concatenate { .. }
-        | Op::Reverse { .. }
-        | Op::DynamicSlice { .. }
-        | Op::DynamicUpdateSlice
-        | Op::Gather(_)
-        | Op::Scatter { .. }
-        | Op::Dot { .. }
-        | Op::Convolution(_)
-        | Op::Reduce { .. }
-        | Op::ReduceWindow { .. }
-        | Op::SelectAndScatter { .. }
-        | Op::BatchNormTraining(_)
-        | Op::BatchNormInference(_)
-        | Op::BatchNormGrad(_)
-        | Op::Sort { .. }
-        | Op::Tuple
-        | Op::GetTupleElement { .. }
-        | Op::Call { .. }
-        | Op::AllReduce(_)
-        | Op::OptimizationBarrier => None,
+    match decisions(op) {
+        Decisions { keeps_dtypes: true, class: Decided::Always(Class::Deny { why, .. }), .. } => Some(why),
+        _ => None,
     }
 }
 
@@ -291,89 +259,27 @@ pub fn calls_regions(op: &Op) -> bool {
 /// Whether an op may be retyped inside a computation that a reduction, scatter or sort applies to scalars: it only moves,
 /// combines, compares and selects them. Such a computation is retyped as a whole or not at all.
 pub fn is_retypable(op: &Op) -> bool {
-    match op {
-        Op::Parameter { .. } | Op::Unary(_) | Op::Binary(_) | Op::Compare { .. } | Op::Select | Op::Clamp => true,
-        Op::Constant(literal) => matches!(literal, Literal::Array { .. }),
-        Op::Tuple | Op::GetTupleElement { .. } => true,
-        Op::Iota { .. }
-        | Op::RngBitGenerator(_)
-        | Op::Convert
-        | Op::BitcastConvert
-        | Op::ReducePrecision { .. }
-        | Op::Broadcast { .. }
-        | Op::Reshape
-        | Op::Transpose { .. }
-        | Op::Slice(_)
-        | Op::Pad(_)
-        | Op::Concatenate { .. }
-        | Op::Reverse { .. }
-        | Op::DynamicSlice { .. }
-        | Op::DynamicUpdateSlice
-        | Op::Gather(_)
-        | Op::Scatter { .. }
-        | Op::Dot { .. }
-        | Op::Convolution(_)
-        | Op::Reduce { .. }
-        | Op::ReduceWindow { .. }
-        | Op::SelectAndScatter { .. }
-        | Op::BatchNormTraining(_)
-        | Op::BatchNormInference(_)
-        | Op::BatchNormGrad(_)
-        | Op::Sort { .. }
-        | Op::Call { .. }
-        | Op::While { .. }
-        | Op::Conditional(_)
-        | Op::CustomCall(_)
-        | Op::AllReduce(_)
-        | Op::OptimizationBarrier
-        | Op::Opaque(_) => false,
-    }
+    decisions(op).is_retypable
 }
 
 /// Whether an op computes each element of its result from one element of each operand: functions of elements, and
 /// broadcasts and reshapes, which only place them.
 pub fn is_map(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Compare { .. }
-            | Op::Select
-            | Op::Clamp
-            | Op::Convert
-            | Op::BitcastConvert
-            | Op::ReducePrecision { .. }
-            | Op::Broadcast { .. }
-            | Op::Reshape
-    )
+    decisions(op).execution == Execution::Map
 }
 
 /// Whether an op that is no map may run twice, where rematerialisation asks for it: its result depends on nothing but its
 /// operands, and it calls nothing that may not.
 pub fn is_repeatable(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Transpose { .. }
-            | Op::Slice(_)
-            | Op::Pad(_)
-            | Op::Concatenate { .. }
-            | Op::Reverse { .. }
-            | Op::Gather(_)
-            | Op::Dot { .. }
-            | Op::Convolution(_)
-            | Op::Reduce { .. }
-            | Op::ReduceWindow { .. }
-    )
+    decisions(op).execution == Execution::Repeatable
 }
 
 /// The names by which a list may mean an op, the general one first: `reduce`, `reduce:add`.
 pub fn list_names(module: &Module, op: &Op) -> Vec<String> {
     let opcode = op.opcode().into_owned();
-    let combined = match op {
-        Op::Reduce { to_apply, .. } | Op::ReduceWindow { to_apply, .. } | Op::Scatter { to_apply, .. } => {
-            combiner_name(module, *to_apply)
-        }
-        _ => None,
+    let combined = match decisions(op).class {
+        Decided::By(to_apply, _) => combiner_name(module, to_apply),
+        Decided::Always(_) => None,
     };
     let specific = combined.map(|name| format!("{opcode}:{name}"));
     [Some(opcode), specific].into_iter().flatten().collect()
