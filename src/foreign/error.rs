@@ -1,8 +1,9 @@
 //! What can go wrong with programs in other forms.
 
 use super::kind::{self, Other};
+use crate::hlo::ops::opcodes::OPCODES;
 use crate::hlo::proto::ProtoError;
-use crate::hlo::text;
+use crate::hlo::words::nearest;
 use crate::pjrt::PjrtError;
 
 /// A program in another form that does not become a module.
@@ -122,7 +123,7 @@ fn misspelt(errors: &[&str]) -> Option<String> {
     if !rest.contains("unknown") && !rest.contains("unregistered") {
         return None;
     }
-    let near = text::nearest_opcode(&name.replace('_', "-")).map(|opcode| opcode.replace('-', "_"));
+    let near = nearest(&name.replace('_', "-"), OPCODES).map(|opcode| opcode.replace('-', "_"));
     let of_ours =
         || OTHERS.iter().filter(|other| strsim::levenshtein(name, other) <= 2).map(|other| (*other).to_string());
     Some(format!("did you mean `stablehlo.{}`?", of_ours().next().or(near)?))

@@ -18,6 +18,7 @@ pub mod sharding;
 pub mod text;
 mod unmodelled;
 pub mod verify;
+pub mod words;
 
 pub use dtype::{DType, DTypeClass};
 pub use emit::{CustomVjp, EmitError, Emitter, POISON, Value, VjpRule};

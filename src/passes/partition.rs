@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::glob::matches;
 pub use sums::sum_in_f32;
 
+use crate::hlo::words::listed;
 use crate::hlo::{ArrayShape, DeviceOrder, InstrId, Instruction, Module, Op, Shape, Sharding, TileAssignment};
 
 /// Parameters of these names are split along this axis.
@@ -42,7 +43,7 @@ pub struct PartitionReport {
 #[non_exhaustive]
 pub enum PartitionError {
     /// A pattern of nothing.
-    #[error("`{pattern}` matches no parameter\nhelp: parameters are {}", listed(.parameters))]
+    #[error("`{pattern}` matches no parameter\nhelp: parameters are {}", listed(.parameters, 6))]
     Idle {
         /// The pattern.
         pattern: String,
@@ -113,15 +114,6 @@ fn axes_there(rank: usize) -> String {
         0 => "it has none: let no pattern match it".to_string(),
         1 => "its only axis is 0".to_string(),
         _ => format!("its axes are 0 to {}", rank - 1),
-    }
-}
-
-fn listed(names: &[String]) -> String {
-    const MOST: usize = 6;
-    let shown = names.iter().take(MOST).map(String::as_str).collect::<Vec<&str>>().join(", ");
-    match names.len().saturating_sub(MOST) {
-        0 => shown,
-        more => format!("{shown}, and {more} more"),
     }
 }
 
@@ -342,7 +334,7 @@ ENTRY step {
         let error = |n, split: &[(&str, usize)]| of(STEP, n, split).unwrap_err();
         assert_eq!(
             error(2, &[("*/query/kernel", 1)]),
-            "`*/query/kernel` matches no parameter\nhelp: parameters are net/dense/kernel, net/dense/kernel/momentum, x"
+            "`*/query/kernel` matches no parameter\nhelp: parameters are `net/dense/kernel`, `net/dense/kernel/momentum`, `x`"
         );
         assert_eq!(
             error(4, &[("*/kernel", 1)]),

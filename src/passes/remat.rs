@@ -25,6 +25,7 @@
 use super::glob::matches;
 use crate::hlo::ops::batch_norm::Normalisation;
 use crate::hlo::ops::{BatchNorm, decisions};
+use crate::hlo::words::nearest;
 use crate::hlo::{CompId, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, Shape};
 use crate::tuning::Remat;
 use serde::Serialize;
@@ -303,9 +304,8 @@ fn matched_scopes(
             let forward = instructions[..n_forward].iter();
             let levels: BTreeSet<&str> = forward.flat_map(|instr| instr.metadata.op_name.split('/')).collect();
             let plain = pattern.replace(['*', '?'], "");
-            let near = levels.into_iter().map(|level| (strsim::jaro_winkler(level, &plain), level));
-            let nearest = near.filter(|(likeness, _)| *likeness > 0.8).max_by(|a, b| a.0.total_cmp(&b.0));
-            Err(RematError::NoMatch { pattern, nearest: nearest.map(|(_, level)| level.to_string()) })
+            let nearest = nearest(&plain, levels).map(str::to_string);
+            Err(RematError::NoMatch { pattern, nearest })
         }
     }
 }

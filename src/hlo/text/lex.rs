@@ -4,6 +4,7 @@
 //! stream of tokens: a reader asks the cursor for what must come next. Nothing is copied.
 
 use super::error::ParseErrorKind;
+use crate::hlo::words::nearest;
 use crate::hlo::{ArrayShape, DType, Layout, Shape, Tile};
 use memchr::memchr2;
 use smallvec::SmallVec;
@@ -600,30 +601,8 @@ impl<'a> Cursor<'a> {
 
 #[cold]
 fn unknown_dtype(offset: usize, name: &str) -> Fault {
-    let nearest = nearest(name, DType::ALL.iter().map(|dtype| dtype.name()));
+    let nearest = nearest(name, DType::ALL.iter().map(|dtype| dtype.name())).map(str::to_string);
     Fault::new(offset, ParseErrorKind::UnknownName { what: "dtype", name: name.to_string(), nearest })
-}
-
-/// The name nearest to `name`, if one is near. Of long names and among very many none is looked for: a comparison takes
-/// the product of two lengths.
-pub(in crate::hlo) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<String> {
-    const MAX_LEN: usize = 100;
-    const MAX_NAMES: usize = 100_000;
-    if name.len() > MAX_LEN {
-        return None;
-    }
-    let mut candidates: Vec<&str> = names.take(MAX_NAMES + 1).collect();
-    if candidates.len() > MAX_NAMES {
-        return None;
-    }
-    candidates.retain(|candidate| candidate.len() <= MAX_LEN);
-    candidates
-        .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
-        .filter(|&(similarity, _)| similarity > 0.8)
-        // Candidates may come in any order: of equally near ones the first in the alphabet.
-        .max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)))
-        .map(|(_, candidate)| candidate.to_string())
 }
 
 /// Undoes C escapes: `\n`, `\"`, octal, `\x` hex.

@@ -40,10 +40,5 @@ pub fn sharding_text(sharding: &Sharding) -> Option<String> {
     sharding::has_text(sharding).then_some(text)
 }
 
-/// The opcode that is named most like this, if one is.
-pub(crate) fn nearest_opcode(name: &str) -> Option<String> {
-    lex::nearest(name, super::ops::opcodes::OPCODES.into_iter())
-}
-
 pub use parse::parse;
 pub use print::{PrintOptions, print, print_instruction};

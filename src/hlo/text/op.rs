@@ -2,7 +2,7 @@
 
 use super::error::ParseErrorKind;
 use super::forms::*;
-use super::lex::{Fault, Read, nearest};
+use super::lex::{Fault, Read};
 use super::number;
 use super::read_literal::literal;
 use super::syntax::RawInstruction;
@@ -11,6 +11,7 @@ use crate::hlo::ops::{
     AllReduce, BatchNorm, BinaryOp, CompareKind, Comparison, Conditional, Convolution, CustomCall, DotDims, GatherDims,
     Opaque, OperandPrecision, PrecisionConfig, ReplicaGroups, RngAlgorithm, ScatterDims, UnaryOp, WindowDim, opcodes,
 };
+use crate::hlo::words::nearest;
 use crate::hlo::{CompId, DType, Op, Shape};
 use std::fmt::{Display, Write};
 
@@ -411,7 +412,7 @@ const CALLED: [&str; 11] = [
 
 fn opaque(values: &mut Values<'_, '_>, opcode: &str) -> Read<Op> {
     if !opcodes::is_known(opcode) {
-        let nearest = nearest(opcode, opcodes::OPCODES.into_iter());
+        let nearest = nearest(opcode, opcodes::OPCODES).map(str::to_string);
         let kind = ParseErrorKind::UnknownOpcode { opcode: opcode.to_string(), nearest };
         return Err(Fault::new(values.raw.opcode_offset, kind));
     }

@@ -3,9 +3,10 @@
 
 use super::error::ParseErrorKind;
 use super::forms::{finished, named, window};
-use super::lex::{Cursor, Fault, Read, Span, nearest};
+use super::lex::{Cursor, Fault, Read, Span};
 use super::syntax::{Attribute, RawInstruction};
 use crate::hlo::ops::{OperandPrecision, PrecisionConfig, Window};
+use crate::hlo::words::nearest;
 use crate::hlo::{CompId, Shape};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -199,7 +200,7 @@ impl Names<'_> {
             return Ok(self.base + before.len() - near.len() + at);
         }
         self.position.get(name).copied().ok_or_else(|| {
-            let nearest = nearest(name, self.position.keys().copied());
+            let nearest = nearest(name, self.position.keys().copied()).map(str::to_string);
             let what = "instruction of this computation";
             Fault::new(offset, ParseErrorKind::UnknownName { what, name: name.to_string(), nearest })
         })
@@ -222,7 +223,7 @@ impl Names<'_> {
 }
 
 fn unknown_computation(comp_of: &ByName<'_>, name: &str, offset: usize) -> Fault {
-    let nearest = nearest(name, comp_of.keys().copied());
+    let nearest = nearest(name, comp_of.keys().copied()).map(str::to_string);
     Fault::new(offset, ParseErrorKind::UnknownName { what: "computation", name: name.to_string(), nearest })
 }
 

@@ -28,6 +28,7 @@ use crate::hlo::DType;
 use crate::hlo::devices::is_partitioned;
 use crate::hlo::ops::decisions::{all_list_names, device_sum, list_names, precision_class};
 use crate::hlo::ops::precision::{Class, DeviceSum};
+use crate::hlo::words::nearest;
 use crate::hlo::{Instruction, Module, Op};
 use crate::passes::glob::matches;
 use serde::{Deserialize, Serialize};
@@ -231,13 +232,6 @@ fn did_you_mean(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
-/// The one of `valid` that `given` is probably meant to be.
-pub(super) fn nearest(given: &str, valid: &[String]) -> Option<String> {
-    let score = |name: &&String| strsim::jaro_winkler(given, name);
-    let best = valid.iter().max_by(|a, b| score(a).total_cmp(&score(b)))?;
-    (score(&best) >= 0.8).then(|| best.clone())
-}
-
 /// A policy as a document says it: what is left out is the preset's. [`Policy::try_from`] makes it one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -328,7 +322,7 @@ impl Policy {
         for (list, ops, _) in self.lists() {
             for op in ops {
                 if !valid.contains(op) {
-                    let nearest = nearest(op, &valid);
+                    let nearest = nearest(op, valid.iter().map(String::as_str)).map(str::to_string);
                     return Err(PolicyError::UnknownOp { list, op: op.clone(), nearest });
                 }
                 if let Some(first) = seen.insert(op, list).filter(|first| *first != list) {

@@ -18,7 +18,8 @@
 //!
 //! In Apex the levels are f16; here they are bf16 unless `dtype: f16` is given.
 
-use super::policy::{Accumulate, Boundary, LowDType, Policy, PolicyError, Reach, nearest};
+use super::policy::{Accumulate, Boundary, LowDType, Policy, PolicyError, Reach};
+use crate::hlo::words::nearest;
 
 pub use super::policy::PRESETS as NAMES;
 
@@ -56,8 +57,8 @@ fn preset(name: &str) -> Result<Policy, PolicyError> {
         _ => match name.strip_prefix("jmp:") {
             Some(text) => jmp(name, text)?,
             None => {
-                let valid: Vec<String> = NAMES.iter().map(|name| name.to_string()).collect();
-                return Err(PolicyError::UnknownPreset { name: name.to_string(), nearest: nearest(name, &valid) });
+                let nearest = nearest(name, NAMES).map(str::to_string);
+                return Err(PolicyError::UnknownPreset { name: name.to_string(), nearest });
             }
         },
     })

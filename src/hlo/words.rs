@@ -1,0 +1,55 @@
+//! Names in messages: which of several was meant, and lists of them that stay short.
+
+/// Names in backticks, of many the first `most`: `` `a`, `b` and 3 more ``; `none` of none.
+pub fn listed<'n>(names: impl IntoIterator<Item = &'n String>, most: usize) -> String {
+    let names: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
+    let shown = names.iter().take(most).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(most) {
+        _ if names.is_empty() => "none".to_string(),
+        Some(n_more) if n_more > 0 => format!("{shown} and {n_more} more"),
+        Some(_) | None => shown,
+    }
+}
+
+/// The name that `given` is probably meant to be, whatever its case. Of long names and among very many none is looked for:
+/// a comparison takes the product of two lengths.
+pub fn nearest<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    const MAX_LEN: usize = 100;
+    const MAX_NAMES: usize = 100_000;
+    // Below this, suggestions are noise.
+    const LEAST: f64 = 0.8;
+    if given.len() > MAX_LEN {
+        return None;
+    }
+    let candidates: Vec<&str> = names.into_iter().take(MAX_NAMES + 1).collect();
+    if candidates.len() > MAX_NAMES {
+        return None;
+    }
+    let given = given.to_lowercase();
+    let similar = |name: &'n str| (strsim::jaro_winkler(&given, &name.to_lowercase()), name);
+    let short = candidates.into_iter().filter(|name| name.len() <= MAX_LEN).map(similar);
+    // Candidates may come in any order: of equally near ones the first in the alphabet.
+    let best = short.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)));
+    best.filter(|&(similarity, _)| similarity > LEAST).map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_short_and_say_what_they_leave_out() {
+        let names = ["a", "b", "c"].map(String::from);
+        assert_eq!(listed(&names, 3), "`a`, `b`, `c`");
+        assert_eq!(listed(&names, 2), "`a`, `b` and 1 more");
+        assert_eq!(listed(&[], 2), "none");
+    }
+
+    #[test]
+    fn the_nearest_name_is_found_whatever_its_case() {
+        assert_eq!(nearest("Reduce_sum", ["reduce", "reduce-window", "sort"]), Some("reduce"));
+        assert_eq!(nearest("qwrt", ["sort", "dot"]), None);
+        assert_eq!(nearest("ab", ["abd", "abc"]), Some("abc"));
+        assert_eq!(nearest(&"x".repeat(101), ["x"]), None);
+    }
+}
