@@ -226,7 +226,7 @@ impl Source for Arrays {
             }
             hash.update(info.scale.to_le_bytes());
             hash.update(bytes);
-            let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex: String = crate::files::hex(hash.finalize());
             (info.name.clone(), hex)
         };
         Fingerprint { n_examples: self.n_examples, arrays: self.infos.iter().zip(&self.bytes).map(hash).collect() }

@@ -392,7 +392,7 @@ impl Source for Pipeline {
             hash.update(self.records.fingerprint());
             hash.update(self.first.to_le_bytes());
             hash.update(self.n_examples.to_le_bytes());
-            let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex: String = crate::files::hex(hash.finalize());
             (info.name.clone(), hex)
         };
         Fingerprint { n_examples: self.n_examples, arrays: self.features.iter().zip(&self.infos).map(hash).collect() }

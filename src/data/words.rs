@@ -381,7 +381,7 @@ impl WordTable {
             let vector = &self.numbers[row as usize * self.width..][..self.width];
             hash.update(vector.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>());
         }
-        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        crate::files::hex(hash.finalize())
     }
 }
 

@@ -41,8 +41,7 @@ mod tests {
     #[test]
     fn a_record_is_framed_as_tensorflow_frames_it() {
         let bytes = framed(b"bf16");
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "04000000000000004245520462663136535e3db7");
+        assert_eq!(crate::files::hex(&bytes), "04000000000000004245520462663136535e3db7");
         let mut head: [u8; HEAD] = bytes[..HEAD].try_into().unwrap();
         assert_eq!(length(&head), (4, true));
         head[0] ^= 1;

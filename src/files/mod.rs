@@ -20,6 +20,11 @@ pub use replace::{Replacement, open_lock, replace, sweep};
 use std::io;
 use std::path::Path;
 
+/// Bytes in hexadecimal, as hashes are written.
+pub fn hex(bytes: impl AsRef<[u8]>) -> String {
+    bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// What is wrong with a file that the system itself would open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -38,7 +38,7 @@ impl Cache {
         sha.update(Pinned::CPU.library_sha256);
         sha.update(Pinned::TPU.library_sha256);
         sha.update(program);
-        let key = sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let key = files::hex(sha.finalize());
         Cache { records: conversions(cache_dir), key }
     }
 

@@ -123,7 +123,7 @@ pub(super) fn sha256(mut from: impl Read, to: &mut impl io::Write) -> io::Result
     let mut chunk = vec![0; 1 << 20];
     loop {
         let n_bytes = match from.read(&mut chunk) {
-            Ok(0) => return Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            Ok(0) => return Ok(files::hex(hasher.finalize())),
             Ok(n_bytes) => n_bytes,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),

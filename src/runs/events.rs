@@ -187,10 +187,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
     fn all(bytes: &[u8]) -> (Vec<Said>, Option<String>) {
         let mut found = Vec::new();
         let remark = read(bytes, |said| found.push(said)).unwrap();
@@ -278,6 +274,6 @@ mod tests {
              95f5d05f09000000000000f83f10012a230a0b0a046c6f7373150000003f0a140a0d746573742f616363757261637915\
              0000803ecd3203230f000000000000006d532b0909000000000000f83f10023a0208010ed75a29";
         let ours = [beginning(1.5), scalars(&record(1, 0.5)), start(1.5, 2)].concat();
-        assert_eq!(hex(&ours), recorded);
+        assert_eq!(crate::files::hex(&ours), recorded);
     }
 }

@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 use super::record::{self, Answer, Header};
 use super::report::{FIGURES, check_cores, compile_whole, options};
 use super::{CompileReport, Target, TpuError};
-use crate::files;
+use crate::files::{self, hex};
 use crate::hlo::Metadata;
 use crate::hlo::devices::Placement;
 use crate::hlo::proto::messages::HloModuleProto;
@@ -114,7 +114,7 @@ impl Compiler {
             match &header.answer {
                 Answer::OutOfMemory { .. } => return Err(refusal(header.answer, target)),
                 // Compiled from a program whose source lines were others.
-                Answer::Fits(_) if header.program_sha256 != hex(&Sha256::digest(program)) => {}
+                Answer::Fits(_) if header.program_sha256 != hex(Sha256::digest(program)) => {}
                 Answer::Fits(_) => match record::read_optimized(&path) {
                     Ok(optimized) => {
                         let answer = header.answer.of_batch(batch, target);
@@ -177,7 +177,7 @@ impl Compiler {
             Some(program) => add(&program),
             None => add(program),
         }
-        Ok(hex(&sha.finalize()))
+        Ok(hex(sha.finalize()))
     }
 
     /// What is remembered under a key, and where.
@@ -214,7 +214,7 @@ impl Compiler {
             Err(error) => return Err(error),
         };
         if let Some(cache) = &self.cache {
-            let header = Header::new(key, target, hex(&Sha256::digest(program)), answer.clone());
+            let header = Header::new(key, target, hex(Sha256::digest(program)), answer.clone());
             cache.keep(&header, optimized.as_deref().unwrap_or_default());
         }
         Ok((answer, optimized))
@@ -263,10 +263,6 @@ fn without_source_lines(program: &[u8]) -> Option<Vec<u8>> {
         metadata.stack_frame_id = 0;
     }
     Some(module.encode_to_vec())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The folder of records below the cache directory that plugins are in too.

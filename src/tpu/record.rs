@@ -133,7 +133,7 @@ pub(super) fn bytes(header: &Header, optimized: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 fn sum(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    files::hex(Sha256::digest(bytes))
 }
 
 /// What a record says; `None` where there is none.

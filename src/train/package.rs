@@ -11,7 +11,7 @@ use super::error::TrainError;
 use super::mesh::MAX_REPLICAS;
 use super::program;
 use crate::data::npz::{Header, NpzError, NpzWriter};
-use crate::files;
+use crate::files::{self, hex};
 use crate::graph::{Numbers, Precision, Program};
 use crate::hlo::{ArrayShape, Module, proto, verify};
 use crate::pjrt::{Code, CompileOptions, Compiled, PjrtError};
@@ -364,15 +364,11 @@ fn measure(folder: &Path, name: &str) -> Result<Part, PackageError> {
     let mut file = files::open(&path).map_err(read)?;
     let mut sha = Sha256::new();
     let n_bytes = io::copy(&mut io::Read::take(&mut file, MAX_BYTES), &mut sha).map_err(read)?;
-    Ok(Part { file: name.to_string(), n_bytes, sha256: hex(&sha.finalize()) })
+    Ok(Part { file: name.to_string(), n_bytes, sha256: hex(sha.finalize()) })
 }
 
 fn digest(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(Sha256::digest(bytes))
 }
 
 /// This machine's processor: its name, and a hash of what it can do, for which machine code is made.

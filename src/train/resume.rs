@@ -138,7 +138,7 @@ fn kind_first(value: Value) -> Value {
 pub fn function_of(task: &dyn Task) -> Option<FunctionHash> {
     let program = program::prediction(task, Precision::F32, 1, &Tuning::none()).ok()?;
     let text = print(&without_names(program.program.module), &PrintOptions::default());
-    let sha256 = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256 = crate::files::hex(Sha256::digest(text.as_bytes()));
     Some(FunctionHash { sha256, version: env!("CARGO_PKG_VERSION").to_string() })
 }
 

@@ -80,7 +80,7 @@ impl ImageFolder {
                 if left_out.len() == 1 { "" } else { ", …" }
             );
         }
-        found.fingerprint = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        found.fingerprint = crate::files::hex(hash.finalize());
         Ok(found)
     }
 }

@@ -68,7 +68,7 @@ impl Index {
         let _span = tracing::info_span!("index").entered();
         let mut hash = Sha256::new();
         let files = shards.iter().map(|shard| hop(shard, &mut hash)).collect::<Result<_, _>>()?;
-        let fingerprint = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let fingerprint = crate::files::hex(hash.finalize());
         Ok(Index { files, fingerprint })
     }
 

@@ -38,7 +38,7 @@ impl Pictures {
             hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
             hash.update(n_bytes.to_le_bytes());
         }
-        let fingerprint = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let fingerprint = crate::files::hex(hash.finalize());
         Ok(Pictures { files, fingerprint })
     }
 

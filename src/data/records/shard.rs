@@ -75,7 +75,7 @@ pub(in crate::data) fn key(shards: &[Shard]) -> String {
         hash.update(n_bytes.to_le_bytes());
         hash.update(changed.to_le_bytes());
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    crate::files::hex(hash.finalize())
 }
 
 /// Files of which some are kept open.

@@ -87,7 +87,7 @@ impl Tars {
         if n_other > 0 {
             tracing::warn!("tar files: {n_other} entries that are no files, such as links, are passed over");
         }
-        tars.fingerprint = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        tars.fingerprint = crate::files::hex(hash.finalize());
         Ok(tars)
     }
 

@@ -244,7 +244,7 @@ fn keep(inner: &Inner, source: std::io::Error) -> TextError {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    crate::files::hex(Sha256::digest(bytes))
 }
 
 fn infos(shape: Shape, length: i64, label: Option<LabelType>, is_masked: bool) -> Vec<ArrayInfo> {

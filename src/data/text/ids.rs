@@ -181,7 +181,7 @@ impl Writer {
             sha.update(block);
             crc = crc32c::crc32c_append(crc, block);
         })?;
-        header.fingerprint = sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        header.fingerprint = crate::files::hex(sha.finalize());
         let text = serde_json::to_vec(&header)?;
         let mut tail = text.clone();
         tail.extend((text.len() as u64).to_le_bytes());

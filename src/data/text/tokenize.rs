@@ -130,7 +130,7 @@ impl Texts {
     fn key(&self, shards: &[Shard], tokenizer: &Tokenizer) -> String {
         let format = serde_json::to_string(&self.format).expect("a format is names");
         let said = format!("{VERSION}\n{}\n{}\n{format}\n{:?}", key(shards), tokenizer.fingerprint(), self.separator);
-        Sha256::digest(said).iter().map(|byte| format!("{byte:02x}")).collect()
+        crate::files::hex(Sha256::digest(said))
     }
 
     fn label(&self) -> Option<LabelType> {

@@ -109,7 +109,7 @@ impl Tokenizer {
         model.with_padding(None);
         let greatest = model.get_vocab(true).into_values().max();
         let vocabulary = greatest.ok_or_else(|| wrong("a vocabulary of nothing".to_string()))?.saturating_add(1);
-        let fingerprint = Sha256::digest(&whole).iter().map(|byte| format!("{byte:02x}")).collect();
+        let fingerprint = crate::files::hex(Sha256::digest(&whole));
         Ok(Tokenizer {
             name: path.display().to_string(),
             kind: Kind::Model(Box::new(model), cuts),

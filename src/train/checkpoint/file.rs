@@ -112,7 +112,7 @@ pub(super) fn encode<'a>(path: &Path, checkpoint: &'a Checkpoint) -> Result<Enco
     sha.update(&start);
     arrays.iter().for_each(|(.., array)| sha.update(&array.bytes));
     let place = hash_place(&start).expect("the header was made with a place for it");
-    start[place].copy_from_slice(hex(&sha.finalize()).as_bytes());
+    start[place].copy_from_slice(crate::files::hex(sha.finalize()).as_bytes());
     Ok(Encoded { start, arrays: arrays.into_iter().map(|(.., array)| array).collect() })
 }
 
@@ -158,7 +158,7 @@ pub(super) fn read(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<
         sha.update(&bytes);
         variables.insert(name, HostArray { shape: ArrayShape::new(dtype, dims), bytes });
     }
-    let measured = hex(&sha.finalize());
+    let measured = crate::files::hex(sha.finalize());
     if *hash != measured {
         return Err(CheckpointError::Damaged { path: path_buf(), measured, expected: hash.clone() });
     }
@@ -205,10 +205,6 @@ fn hash_place(start: &[u8]) -> Option<Range<usize>> {
     let from = memchr::memmem::find(start, HASH_KEY)? + HASH_KEY.len();
     let place = from..from + NO_HASH.len();
     start.get(place.clone()).map(|_| place)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Each dtype of ours that safetensors has.
