@@ -25,7 +25,7 @@ use crate::hlo::proto::encode;
 use crate::pjrt::PjrtError;
 use crate::report::{self, Column, Screen, Table};
 use crate::tpu::plan::{Fit, Known, Point, Row, Series, Setting, accumulated, next, plan};
-use crate::tpu::{Answer, Links, Target, TpuError, Spec};
+use crate::tpu::{Answer, Links, Spec, Target, TpuError};
 use crate::train::{Mesh, StateOf};
 use crate::tuning::{LayerRemat, Remat, Tuning};
 

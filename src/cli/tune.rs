@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use crate::experiment::Experiment;
 use crate::pjrt::Platform;
-use crate::tpu::{Target, Spec};
+use crate::tpu::{Spec, Target};
 use crate::tuning::{Tune, Tuning};
 
 /// What `--tune` says.
