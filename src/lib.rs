@@ -166,6 +166,7 @@
 //! | [`tpu`] | targets, what the TPU compiler reports, the batch that fits |
 //! | [`train`] | training programs, the loop, checkpoints |
 //! | [`experiment`] | what an experiment file says: model, data, training, mesh, tuning |
+//! | [`study`] | what is asked of the TPU compiler about a model or a module |
 //! | [`prelude`] | what a file that builds a model imports |
 //! | `report`, `cli` | the program `bf16scope` (feature `cli`) |
 //!
@@ -238,6 +239,7 @@ pub mod prelude;
 #[cfg(feature = "cli")]
 pub mod report;
 pub mod runs;
+pub mod study;
 pub mod task;
 pub mod tpu;
 pub mod train;

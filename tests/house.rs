@@ -271,10 +271,10 @@ fn only_the_cli_prints_or_exits() {
 #[test]
 fn only_some_rooms_touch_files() {
     let found = naming(
-        &["files", "data", "train", "pjrt", "cli", "tpu", "runs", "foreign"],
+        &["files", "data", "train", "pjrt", "cli", "tpu", "runs", "foreign", "study"],
         &["std::fs", "fs::read", "fs::write", "File::open", "File::create"],
     );
-    check(found, "only files, data, train, runs, pjrt, cli and the caches of tpu and foreign do IO");
+    check(found, "only files, data, train, runs, pjrt, study, cli and the caches of tpu and foreign do IO");
 }
 
 #[test]

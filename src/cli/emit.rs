@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
-use super::program::{Choice, read};
+use super::program::Choice;
 use super::{Context, Status, module_file};
 use crate::files;
 use crate::foreign::stablehlo;
@@ -66,7 +66,7 @@ pub(super) enum Format {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let module = match args.choice.module()? {
         Some(module) => module,
-        None => args.choice.build(&read(&args.choice.model)?, args.choice.precision(), &Target::Cpu)?.module,
+        None => args.choice.subject()?.build(args.choice.precision(), &Target::Cpu)?.module,
     };
     let format = args.format.unwrap_or_else(|| format_of(args.output.as_deref()));
     let Some(path) = &args.output else {

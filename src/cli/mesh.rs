@@ -1,19 +1,14 @@
 //! `--devices`, `--mesh` and `--split`: how many devices share a step, and what a replica's own devices split.
 
 use std::num::NonZeroU32;
-use std::path::Path;
 use std::str::FromStr;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 
-use super::again;
 use super::program::Which;
-use crate::document::{self, NodeError, Step};
-use crate::files;
-use crate::hlo::Module;
-use crate::passes::partition::{self, partition, sum_in_f32};
-use crate::tpu::Target;
-use crate::train::{MAX_REPLICAS, Mesh, MeshConfig, SumOf};
+use crate::passes::partition;
+use crate::study::MeshChoice;
+use crate::train::MAX_REPLICAS;
 
 /// Arguments that say how many devices share a step.
 #[derive(Debug, clap::Args)]
@@ -99,25 +94,18 @@ impl MeshArgs {
         }
     }
 
-    /// A mesh with the replicas that are given, if any are: of devices, as many as they are enough for.
-    ///
-    /// # Errors
-    /// Devices that do not split in replicas of the mesh.
-    pub(super) fn over(&self, mesh: Mesh) -> anyhow::Result<Mesh> {
-        match self.devices.and_then(NonZeroU32::new) {
-            Some(n) => of_devices(mesh, n),
-            None => Ok(self.mesh.map_or(mesh, |axes| mesh.of_replicas(axes.data))),
+    /// What is chosen.
+    pub(super) fn choice(&self) -> MeshChoice {
+        match (self.devices.and_then(NonZeroU32::new), self.mesh) {
+            (Some(n), _) => MeshChoice::Devices(n),
+            (None, Some(Axes { data, model })) => MeshChoice::Axes { data, model },
+            (None, None) => MeshChoice::OfFile,
         }
     }
 
     /// Whether --mesh says over how many partitions a replica is split.
     pub(super) fn names_the_model_axis(&self) -> bool {
         self.mesh.is_some_and(|axes| axes.model.get() > 1)
-    }
-
-    /// Partitions of each replica.
-    pub(super) fn n_partitions(&self, mesh: Mesh) -> u32 {
-        self.mesh.map_or(mesh.model, |axes| axes.model).get()
     }
 
     /// Whether a program can be over several devices.
@@ -141,99 +129,17 @@ impl SplitArgs {
         !self.split.is_empty()
     }
 
-    /// A training step, laid over the partitions of each replica, as the file says unless --split says otherwise. They sum
-    /// as its replicas do.
+    /// What is split, if a replica has so many partitions.
     ///
     /// # Errors
-    /// Rules without partitions; rules that do not fit the program.
-    pub(super) fn apply(
-        &self,
-        module: Module,
-        n_partitions: u32,
-        of_file: &[partition::Rule],
-        sum: SumOf,
-    ) -> anyhow::Result<Module> {
-        if n_partitions == 1 {
-            ensure!(
-                self.split.is_empty(),
-                "--split says what the model axis splits, and there is none\nhelp: add it, such as --mesh data=4,model=2"
-            );
-            return Ok(module);
-        }
-        let module = if sum == SumOf::F32 { sum_in_f32(&module) } else { module };
-        let mut rules: Vec<partition::Rule> = self.split.iter().map(|rule| rule.0.clone()).collect();
-        if rules.is_empty() {
-            rules = of_file.to_vec();
-        }
-        let (module, report) =
-            partition(&module, n_partitions as usize, &rules).context("the step cannot be laid over its partitions")?;
-        for (parameter, axis) in report.split {
-            tracing::debug!("{parameter} is split along axis {axis}");
-        }
-        Ok(module)
-    }
-}
-
-/// A mesh of `n` devices, which are replicas of as many as it says.
-///
-/// # Errors
-/// Devices that do not split so.
-pub(super) fn of_devices(mesh: Mesh, n: NonZeroU32) -> anyhow::Result<Mesh> {
-    let model = mesh.model;
-    let replicas = NonZeroU32::new(n.get() / model).filter(|_| n.get().is_multiple_of(model.get()));
-    let Some(replicas) = replicas else {
-        let devices = if n.get() == 1 { "1 device does" } else { &format!("{n} devices do") };
-        bail!(
-            "{devices} not split in replicas of {model} (`mesh: {{model: {model}}}`)\nhelp: give a multiple of {model}"
+    /// Rules without partitions.
+    pub(super) fn rules(&self, n_partitions: u32) -> anyhow::Result<Vec<partition::Rule>> {
+        ensure!(
+            n_partitions > 1 || self.split.is_empty(),
+            "--split says what the model axis splits, and there is none\nhelp: add it, such as --mesh data=4,model=2"
         );
-    };
-    Ok(mesh.of_replicas(replicas))
-}
-
-/// Refuses the model axis of the file at `path`, with its line, for a command that lays replicas of one device each.
-///
-/// # Errors
-/// A model axis.
-pub(super) fn check_no_model_axis(command: &str, path: &Path, of_file: &MeshConfig, batch: u32) -> anyhow::Result<()> {
-    if of_file.model.get() == 1 {
-        return Ok(());
+        Ok(self.split.iter().map(|rule| rule.0.clone()).collect())
     }
-    let key = |name: &str| Step::Key(name.to_string());
-    let error = NodeError::new(
-        vec![key("mesh"), key("model")],
-        format!(
-            "{command} lays a batch over replicas of one device each, and here each replica is split over {}",
-            of_file.model
-        ),
-    );
-    let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
-    let data = (32 / of_file.model.get()).max(1);
-    let help = format!(
-        "leave `model` and `split` out for {command}; what a step with them takes on a slice of 32 cores says `bf16scope compile \
-         {} --target tpu-v3:4x4 --mesh data={data},model={} --batch {}`",
-        again::word(path),
-        of_file.model,
-        // One that its replicas share.
-        batch.next_multiple_of(data)
-    );
-    Err(document::error_at(&path.display().to_string(), &text, error.with_help(help)).into())
-}
-
-/// Whether so many devices can be laid over a slice.
-///
-/// # Errors
-/// A number of them that does not divide the slice.
-pub(super) fn check_slice(mesh: Mesh, n_partitions: u32, target: &Target) -> anyhow::Result<()> {
-    let n = u64::from(mesh.data.get()) * u64::from(n_partitions);
-    // What is too large the compiler's own check refuses, and names the slice that is enough.
-    if let Some(n_cores) = target.n_cores().filter(|&n_cores| n <= n_cores && !n_cores.is_multiple_of(n)) {
-        let below = (1..=n).rev().find(|n| n_cores.is_multiple_of(*n)).unwrap_or(1);
-        bail!(
-            "a mesh of {n} devices does not divide {target}, which has {n_cores} cores\nhelp: use all of them, or a part of the \
-             slice, such as {below}"
-        );
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -257,20 +163,6 @@ mod tests {
         ] {
             assert_eq!(axes(text), Err(expected.to_string()), "{text}");
         }
-    }
-
-    #[test]
-    fn devices_are_as_many_replicas_as_they_are_enough_for() {
-        let n = |n: u32| NonZeroU32::new(n).unwrap();
-        let mut mesh = Mesh::replicas(n(2));
-        mesh.model = n(2);
-        let of = |devices| MeshArgs { devices: Some(devices), mesh: None }.over(mesh).map(|mesh| mesh.data.get());
-        assert_eq!(of(8).unwrap(), 4);
-        let said = |devices| of(devices).unwrap_err().to_string();
-        assert!(said(1).starts_with("1 device does not split in replicas of 2 (`mesh: {model: 2}`)\n"), "{}", said(1));
-        assert!(said(5).starts_with("5 devices do not split in replicas of 2"), "{}", said(5));
-        let axes = MeshArgs { devices: None, mesh: Some("data=8,model=2".parse().unwrap()) };
-        assert_eq!(axes.over(mesh).unwrap().data.get(), 8);
     }
 
     #[test]

@@ -15,8 +15,6 @@ use clap::ValueEnum;
 use super::child::LimitArgs;
 use super::compile::compiler;
 use super::emit::{check_names, replace};
-use super::mesh::check_no_model_axis;
-use super::program::{Which, build, read, unit};
 use super::{Context, Status, module_file, progress, signals};
 use crate::experiment::Experiment;
 use crate::graph::Precision;
@@ -24,6 +22,7 @@ use crate::hlo::devices::Placement;
 use crate::hlo::proto::encode;
 use crate::pjrt::PjrtError;
 use crate::report::{self, Column, Screen, Table};
+use crate::study::{ModelProgram, build, check_no_model_axis, read, unit};
 use crate::tpu::plan::{Fit, Known, Point, Row, Series, Setting, accumulated, next, plan};
 use crate::tpu::{Answer, Links, Spec, Target, TpuError};
 use crate::train::{Mesh, StateOf};
@@ -299,9 +298,9 @@ fn ask(
     // What else the replicas share is as the file says.
     let mut mesh = NonZeroU32::new(*n_cores).map_or(Mesh::default(), |n| experiment.mesh.of_replicas(n));
     mesh.state = if series.in_parts { StateOf::Sharded } else { StateOf::Whole };
-    let module = match build(&stored, Which::Train, precision, *batch, mesh, tuning) {
+    let module = match build(&stored, ModelProgram::Training, precision, *batch, mesh, tuning) {
         Ok(program) => program.module,
-        Err(error) => return Ok(Asked::Refused(format!("{error:#}"))),
+        Err(error) => return Ok(Asked::Refused(error.chain())),
     };
     let compiler = compiler(false, false, &args.limits, context).over(Placement::of(&module)?);
     let program = encode::to_bytes(&module)?;

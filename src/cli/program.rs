@@ -1,22 +1,17 @@
-//! What `emit` and `compile` share: from a YAML file, or a file that holds a module, to a verified program.
+//! The arguments that choose a program, which `emit`, `compile` and `explain` share.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::ValueEnum;
 
-use super::mesh::{MeshArgs, SplitArgs, check_slice};
+use super::mesh::{MeshArgs, SplitArgs};
 use super::module_file;
 use super::tune::TuneArg;
 
-use crate::experiment::Experiment;
-use crate::graph::{Precision, Program, Storage};
+use crate::graph::{Precision, Storage};
 use crate::hlo::Module;
-use crate::hlo::verify::verify;
-use crate::task::{Feature, FeatureDType};
-use crate::tpu::Target;
-use crate::train::{Mesh, Objective, ProgramError, program};
-use crate::tuning::Tuning;
+use crate::study::{ModelProgram, ModelSubject};
 
 /// Which program of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -25,6 +20,15 @@ pub(super) enum Which {
     Train,
     /// Predictions for a batch
     Infer,
+}
+
+impl From<Which> for ModelProgram {
+    fn from(which: Which) -> ModelProgram {
+        match which {
+            Which::Train => ModelProgram::Training,
+            Which::Infer => ModelProgram::Inference,
+        }
+    }
 }
 
 /// Arguments that choose a program.
@@ -50,14 +54,7 @@ pub(super) struct Choice {
     #[arg(long, value_name = "STORAGE")]
     variables: Option<Storage>,
     #[command(flatten)]
-    pub(super) tune: TuneArg,
-}
-
-/// Reads a model file, and names it if that fails.
-pub(super) fn read(path: &Path) -> anyhow::Result<Experiment> {
-    let mut experiment = Experiment::read(path)?;
-    experiment.count_examples(path)?;
-    Ok(experiment)
+    tune: TuneArg,
 }
 
 impl Choice {
@@ -68,7 +65,7 @@ impl Choice {
 
     /// The module, if the file holds one. Options that choose among a model's programs are then an error.
     pub(super) fn module(&self) -> anyhow::Result<Option<Module>> {
-        self.module_by(module_file::load)
+        self.module_by(|path| Ok(module_file::load(path)?))
     }
 
     /// As [`Choice::module`], loaded in another way.
@@ -108,67 +105,22 @@ impl Choice {
         self.precision.unwrap_or(Precision::Bf16)
     }
 
-    /// Examples in a batch.
-    pub(super) fn batch(&self, experiment: &Experiment) -> u32 {
-        self.batch.unwrap_or(experiment.train.batch)
-    }
-
-    /// What a model's variables are stored in.
-    pub(super) fn variables(&self, experiment: &Experiment) -> Storage {
-        self.variables.unwrap_or(experiment.train.variables)
-    }
-
-    /// Builds and verifies the program, for a target.
-    pub(super) fn build(
-        &self,
-        experiment: &Experiment,
-        precision: Precision,
-        target: &Target,
-    ) -> anyhow::Result<Program> {
+    /// The model, with what is chosen instead of what its file says.
+    ///
+    /// # Errors
+    /// A file that is no model; devices for a program that is of one.
+    pub(super) fn subject(&self) -> anyhow::Result<ModelSubject> {
+        let subject = ModelSubject::read(&self.model)?;
         self.mesh.check(self.program())?;
-        let (mesh, n_partitions) = (self.mesh.over(*experiment.mesh)?, self.mesh.n_partitions(*experiment.mesh));
-        if self.program() == Which::Train {
-            check_slice(mesh, n_partitions, target)?;
-        }
-        let tuning = self.tune.tuning(experiment, target);
-        let mut stored = experiment.clone();
-        stored.train.variables = self.variables(experiment);
-        let mut program = build(&stored, self.program(), precision, self.batch(experiment), mesh, tuning)
-            .map_err(|error| match error.downcast::<ProgramError>() {
-                Ok(error) => experiment.with_its_line(&self.model, error.into()).into(),
-                Err(other) => other,
-            })
-            .with_context(|| format!("{} cannot be built", self.model.display()))?;
-        program.module = self.split.apply(program.module, n_partitions, &experiment.mesh.split, mesh.sum)?;
-        Ok(program)
+        let mesh = self.mesh.choice();
+        Ok(ModelSubject {
+            program: self.program().into(),
+            batch: self.batch,
+            variables: self.variables,
+            mesh,
+            split: self.split.rules(mesh.n_partitions(subject.experiment.mesh.mesh))?,
+            tune: self.tune.choice(),
+            ..subject
+        })
     }
-}
-
-/// Builds and verifies a program of a model, tuned as said; a training step is that of each device of the mesh.
-pub(super) fn build(
-    experiment: &Experiment,
-    which: Which,
-    precision: Precision,
-    batch: u32,
-    mesh: Mesh,
-    tuning: Tuning,
-) -> anyhow::Result<Program> {
-    let (task, batch) = (experiment.task(), i64::from(batch));
-    let program = match which {
-        Which::Train => {
-            let objective = Objective { tuning, mesh, ..experiment.train.objective(precision)? };
-            program::training(&*task, experiment.train.numbers(precision), batch, &objective)?
-        }
-        Which::Infer => program::prediction(&*task, experiment.train.numbers(precision), batch, &tuning)?,
-    };
-    let program = program.program;
-    let _span = tracing::info_span!("verify").entered();
-    verify(&program.module).context("the emitted module is broken: this is a bug of bf16scope, please report it")?;
-    Ok(program)
-}
-
-/// What a batch of a model is of.
-pub(super) fn unit(experiment: &Experiment) -> &'static str {
-    let is_image = |feature: &Feature| feature.dtype == FeatureDType::Compute && feature.dims.len() == 3;
-    if experiment.task().features().iter().any(is_image) { "images" } else { "examples" }
 }

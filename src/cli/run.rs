@@ -146,7 +146,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     drop(bytes);
     // Some of what another XLA has made this one runs; and what not, it says when it runs.
     let explained = |error: anyhow::Error| match module.is_scheduled && format!("{error:#}").contains("Unsupported") {
-        true => error.context(module_file::already_compiled(&module, &args.module)),
+        true => error.context(module_file::compiled_already(&module, &args.module)),
         false => error,
     };
     let (buffers, run_seconds) = execute(&client, &executable, &mut inputs).map_err(explained)?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::again;
 use super::policy::{self, AUTO, lower_if_asked};
-use super::program::{Choice, read, unit};
+use super::program::Choice;
 use super::several;
 use crate::graph::{Precision, Storage};
 use crate::hlo::devices::Placement;
@@ -283,14 +283,14 @@ impl Programs {
     /// A file that is no model; a policy.
     pub(super) fn of_model(choice: &Choice, target: &Target, compare: &CompareArgs) -> anyhow::Result<Programs> {
         compare.check_model(&choice.model)?;
-        let experiment = read(&choice.model)?;
+        let model = choice.subject()?;
         let precisions = match compare.compare {
             true => vec![Precision::F32, Precision::Bf16],
             false => vec![choice.precision()],
         };
         let mut placement = Placement::default();
         let subject = |precision: Precision| -> anyhow::Result<Subject> {
-            let module = choice.build(&experiment, precision, target)?.module;
+            let module = model.build(precision, target)?.module;
             placement = Placement::of(&module)?;
             let bytes = encode::to_bytes(&module)?;
             let label = precision.to_string();
@@ -300,12 +300,12 @@ impl Programs {
         let subjects = precisions.into_iter().map(subject).collect::<anyhow::Result<Vec<Subject>>>()?;
         Ok(Programs {
             subjects,
-            batch: Some(choice.batch(&experiment)),
-            unit: unit(&experiment),
-            tuning: Some(choice.tune.tuning(&experiment, target)),
-            variables: Some(choice.variables(&experiment)),
+            batch: Some(model.batch()),
+            unit: model.unit(),
+            tuning: Some(model.tuning(target)),
+            variables: Some(model.variables()),
             placement,
-            sums: Some(experiment.mesh.sum.dtype()),
+            sums: Some(model.experiment.mesh.sum.dtype()),
         })
     }
 }

@@ -16,7 +16,6 @@ use signal_hook::consts::SIGTERM;
 
 use self::record::{Recorder, Subject};
 use super::child::client_of_all;
-use super::mesh::of_devices;
 use super::progress::{bar, say};
 use super::several::check_sums;
 use super::tune::{TuneArg, target_of};
@@ -27,6 +26,7 @@ use crate::hlo::DType;
 use crate::pjrt::{MAX_CPU_DEVICES, Platform};
 use crate::report::grouped;
 use crate::runs::{ABOUT, RunFolder};
+use crate::study::MeshChoice;
 use crate::tpu::read_narrow_sums;
 use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::check_data;
@@ -129,7 +129,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     config.seed = args.seed.unwrap_or(config.seed);
     config.variables = args.variables.unwrap_or(config.variables);
     if let Some(n) = args.devices.or(args.device.n_devices()).and_then(NonZeroU32::new) {
-        experiment.mesh.mesh = of_devices(*experiment.mesh, n)?;
+        experiment.mesh.mesh = MeshChoice::Devices(n).over(experiment.mesh.mesh)?;
     }
     let examples = experiment.read_data(&args.experiment)?;
     experiment.train.n_train = Some(examples.training.n_examples());

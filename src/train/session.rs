@@ -11,7 +11,7 @@ use super::device::{
 use super::error::{DATA, EXPERIMENT, STATE, TrainError, VERSION};
 use super::evaluation::{Evaluation, Evaluator, Predictor};
 use super::hosts::{Exchange, Site};
-use super::mesh::SumOf;
+use super::model_axis::over_model_axis;
 use super::objective::Objective;
 use super::program::{self, TaskProgram};
 use super::resume::{Resumption, check_data as check_resumed_data, function_of, settings, stores_otherwise};
@@ -21,7 +21,6 @@ use super::totals::Totals;
 use crate::data::{Batch, NamedArray, ORDER_VERSION, Source};
 use crate::graph::{Numbers, Program, VariableInfo};
 use crate::optim::LossScale;
-use crate::passes::partition::{partition, sum_in_f32};
 use crate::pjrt::{Arg, Buffer, Client};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -569,12 +568,8 @@ fn over_partitions(program: TaskProgram, spec: &Spec) -> Result<(TaskProgram, BT
     if mesh.model.get() == 1 {
         return Ok((program, BTreeMap::new()));
     }
-    let mut module = program.program.module;
-    if mesh.sum == SumOf::F32 {
-        module = sum_in_f32(&module);
-    }
-    let laid = partition(&module, mesh.model.get() as usize, split).map_err(program::ProgramError::from)?;
-    let (module, report) = laid;
+    let laid = over_model_axis(program.program.module, mesh.model.get(), split, mesh.sum);
+    let (module, report) = laid.map_err(program::ProgramError::from)?;
     let program = TaskProgram { program: Program { module, ..program.program }, ..program };
     Ok((program, report.split.into_iter().collect()))
 }

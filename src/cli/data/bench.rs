@@ -8,7 +8,6 @@ use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
 use crate::cli::compile::compiler;
-use crate::cli::program::{Which, build, unit};
 use crate::cli::{Context, child::LimitArgs, progress};
 use crate::data::{Ask, Draw, Loader, Source, Spent};
 use crate::experiment::Experiment;
@@ -18,6 +17,7 @@ use crate::hlo::devices::Placement;
 use crate::hlo::proto::encode;
 use crate::pjrt::Purpose;
 use crate::report::{Column, Table, grouped, percent};
+use crate::study::{ModelProgram, build, unit};
 use crate::tpu::{Target, TpuError};
 
 /// Arguments of a measurement.
@@ -124,7 +124,7 @@ fn eaten(target: &Target, (experiment, path): (&Experiment, &Path), context: &Co
     counted.count_examples(path)?;
     let (batch, mesh) = (counted.train.batch, *counted.mesh);
     let tuning = counted.tune.tuning(&target.tuning());
-    let module = build(&counted, Which::Train, Precision::Bf16, batch, mesh, tuning)?.module;
+    let module = build(&counted, ModelProgram::Training, Precision::Bf16, batch, mesh, tuning)?.module;
     let placement = Placement::of(&module)?;
     let spinner = progress::spinner(format!("compiling {} for {target}", path.display()), context.quiet);
     let compiler = compiler(false, false, &LimitArgs::default(), context).over(placement);

@@ -10,12 +10,12 @@ use serde::Serialize;
 use self::table::{LEVERS, Lever, Setting};
 use super::super::compile::compiler;
 use super::super::emit::replace;
-use super::super::program::{Which, build, read};
 use super::super::{Context, Status, module_file};
 use super::{Args, Watch, compile, keep_what_is_compiled, words};
 use crate::graph::Precision;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::{self, Screen};
+use crate::study::{ModelProgram, build, read};
 use crate::tpu::fit::{Row, Step};
 use crate::tpu::{CompileReport, Compiler, Target};
 use crate::train::Mesh;
@@ -120,7 +120,7 @@ fn pull_all(compiler: &Compiler, target: &Target, plain: &Setting, watch: &mut W
                 let tuning = setting.experiment.tune.tuning(&target.tuning());
                 let row = match build(
                     &setting.experiment,
-                    Which::Train,
+                    ModelProgram::Training,
                     setting.precision,
                     setting.batch,
                     Mesh::default(),
@@ -128,8 +128,8 @@ fn pull_all(compiler: &Compiler, target: &Target, plain: &Setting, watch: &mut W
                 ) {
                     Ok(program) => compile(compiler, target, &program.module, setting.batch)?,
                     // A plain program that cannot be built is the user's mistake; a lever that does not work here is not.
-                    Err(error) if lever == "plain" => return Err(error),
-                    Err(error) => super::failed(setting.batch, format!("{error:#}")),
+                    Err(error) if lever == "plain" => return Err(error.into()),
+                    Err(error) => super::failed(setting.batch, error.chain()),
                 };
                 watch.done(target, lever, &row);
                 (Some(row), None)

@@ -9,15 +9,16 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail, ensure};
 
 use super::super::again;
-use super::super::mesh::{MeshArgs, check_no_model_axis};
+use super::super::mesh::MeshArgs;
 use super::super::module_file;
-use super::super::program::{Which, build, read, unit};
+use super::super::program::Which;
 use super::super::several;
 use super::super::subjects::{CompareArgs, Form};
 use super::super::tune::TuneArg;
 use crate::experiment::Experiment;
 use crate::graph::Precision;
 use crate::hlo::Module;
+use crate::study::{build, check_no_model_axis, read, unit};
 use crate::tpu::Target;
 use crate::train::Mesh;
 
@@ -89,7 +90,7 @@ impl Source {
         let experiment = Box::new(read(path)?);
         let which = which.unwrap_or(Which::Train);
         mesh.check(which)?;
-        match mesh.n_partitions(*experiment.mesh) {
+        match mesh.choice().n_partitions(*experiment.mesh) {
             1 => {}
             _ if mesh.names_the_model_axis() => bail!(
                 "fit lays a batch over replicas of one device each, and --mesh has a model axis\nhelp: leave it out; `bf16scope \
@@ -109,7 +110,7 @@ impl Source {
         let names: Vec<String> = precisions.iter().map(Precision::to_string).collect();
         // What else the replicas share is as the file says.
         let mesh = match mesh.flag() {
-            Some(_) => mesh.over(Mesh { model: NonZeroU32::MIN, ..*experiment.mesh })?,
+            Some(_) => mesh.choice().over(Mesh { model: NonZeroU32::MIN, ..*experiment.mesh })?,
             None => Mesh::default(),
         };
         Ok(Source::Model { experiment, which, mesh, precisions: super::without_repeats(&names) })
@@ -178,7 +179,7 @@ impl Source {
                 else {
                     bail!("{} parts of {batch} are a batch of more than {}", mesh.data, i32::MAX);
                 };
-                Ok(build(experiment, *which, precision, batch, *mesh, tune.tuning(experiment, target))?.module)
+                Ok(build(experiment, (*which).into(), precision, batch, *mesh, tune.tuning(experiment, target))?.module)
             }
             Source::Modules { files, forms, .. } => {
                 let path = files.get(&batch).with_context(|| format!("there is no module of batch {batch}"))?;
@@ -258,7 +259,7 @@ fn modules(folder: &Path, batch_dim: Option<&BatchDim>) -> anyhow::Result<BTreeM
 /// What to say where it was not said which axis is the batch: one whose size differs from module to module, if there is
 /// one.
 fn no_batch_dim(shown: &str, paths: &[PathBuf]) -> anyhow::Result<String> {
-    let modules = paths.iter().map(|path| module_file::load(path)).collect::<anyhow::Result<Vec<Module>>>()?;
+    let modules = paths.iter().map(|path| module_file::load(path)).collect::<Result<Vec<Module>, _>>()?;
     let all: Vec<Vec<(String, Vec<i64>)>> = modules.iter().map(parameters).collect();
     let what = format!("{shown} holds modules, and which of their axes is the batch must be said");
     let help = match differing(&all) {

@@ -1,10 +1,10 @@
 //! The levers: a row of [`LEVERS`] each, with a name, what it does, and a function that edits the experiment as a user
 //! would edit the YAML, or says why it does not apply. To add one, add a row.
 
-use crate::cli::program::{Which, build};
 use crate::experiment::Experiment;
 use crate::graph::{Precision, Program, Storage};
 use crate::optim::{Adafactor, AdamW, MomentumDtype, Optimizer, SlotStorage};
+use crate::study::{ModelProgram, build};
 use crate::train::Mesh;
 use crate::tuning::{Remat, Stem, Tune, Tuning};
 use std::collections::BTreeMap;
@@ -150,7 +150,7 @@ fn space_to_depth(setting: &mut Setting) -> Result<(), String> {
 fn plain_program(setting: &Setting) -> Result<Program, String> {
     let Setting { experiment, precision, .. } = setting;
     let tuning = now(setting);
-    build(experiment, Which::Infer, *precision, 1, Mesh::default(), tuning).map_err(|error| format!("{error:#}"))
+    build(experiment, ModelProgram::Inference, *precision, 1, Mesh::default(), tuning).map_err(|error| error.chain())
 }
 
 /// The name of scopes that are numbered, with something in common inside: `block` of `cnn/block1/conv/kernel` and
@@ -316,9 +316,15 @@ mod tests {
             remat_blocks(&mut setting).unwrap();
             // A pattern that matches nothing is an error.
             let tuning = now(&setting);
-            let program =
-                build(&setting.experiment, Which::Train, setting.precision, setting.batch, Mesh::default(), tuning)
-                    .unwrap();
+            let program = build(
+                &setting.experiment,
+                ModelProgram::Training,
+                setting.precision,
+                setting.batch,
+                Mesh::default(),
+                tuning,
+            )
+            .unwrap();
             let is_copy = |name: &str| name.contains("remat/");
             assert!(
                 program.module.entry().instructions.iter().any(|instr| is_copy(&instr.metadata.op_name)),
