@@ -4,8 +4,8 @@
 //! f32), its doc says so. Axes may be negative: -1 is the last.
 
 use super::Graph;
-use crate::hlo::ops::{BinaryOp, Comparison, DotDims, PadDim, PrecisionConfig, RuleError, SliceDim, UnaryOp};
-use crate::hlo::{CustomVjp, DType, Emitter, InstrId, Op, POISON, Shape};
+use crate::hlo::ops::{BinaryOp, Comparison, DotDims, PadDim, RuleError, SliceDim, UnaryOp};
+use crate::hlo::{CustomVjp, DType, Emitter, InstrId, POISON, Shape};
 use std::fmt;
 use std::rc::Rc;
 
@@ -392,8 +392,7 @@ impl Tensor {
     /// Generalised matrix product; the result has this tensor's dtype.
     #[track_caller]
     pub fn dot(&self, rhs: &Tensor, dims: DotDims) -> Tensor {
-        let op = Op::Dot { dims, precision: PrecisionConfig::default() };
-        self.emit("dot", &[rhs], |e| e.emit(op, &[self.id, rhs.id], None))
+        self.emit("dot", &[rhs], |e| e.dot(self.id, rhs.id, dims))
     }
 
     /// Matrix product: `[…, k] · [k, n]` → `[…, n]`.

@@ -389,8 +389,15 @@ impl Emitter {
         self.emit(Op::Reverse { dimensions: dimensions.to_vec() }, &[x], None)
     }
 
-    /// Matrix product over the given dimensions, in the dtype of both.
+    /// Matrix product over the given dimensions, in the dtype of both. HLO takes operands of two dtypes too, and who wants
+    /// them emits [`Op::Dot`]: here two floats, or two integers, are more often a forgotten cast.
     pub fn dot(&self, lhs: InstrId, rhs: InstrId, dims: DotDims) -> InstrId {
+        if let (Some(l), Some(r)) = (self.array(lhs), self.array(rhs))
+            && l.dtype.is_float() == r.dtype.is_float()
+            && let Err(error) = super::ops::same_dtype("dot", ("lhs", &l), ("rhs", &r))
+        {
+            return self.fail("dot", &[lhs, rhs], error);
+        }
         self.emit(Op::Dot { dims, precision: PrecisionConfig::default() }, &[lhs, rhs], None)
     }
 

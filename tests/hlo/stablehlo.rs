@@ -98,6 +98,27 @@ fn is_read_here_as_by_xla(text: &str, name: &str) {
     }
 }
 
+/// What JAX writes where it differentiates `einsum("ij,jk->ik", x, w, preferred_element_type=f32)` of bf16 arrays: read
+/// here and by the converter, printed as text and proto and as StableHLO.
+#[test]
+fn products_of_two_dtypes_come_and_go_in_every_form() {
+    let mlir = "module @jit_f {\n  func.func public @main(%arg0: tensor<2x3xf32>, %arg1: tensor<4x3xbf16>) -> \
+                tensor<2x4xf32> {\n    %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [1], precision = \
+                [DEFAULT, DEFAULT] : (tensor<2x3xf32>, tensor<4x3xbf16>) -> tensor<2x4xf32>\n    return %0 : \
+                tensor<2x4xf32>\n  }\n}\n";
+    is_read_here_as_by_xla(mlir, "mixed.mlir");
+    let module = read(mlir.as_bytes(), "mixed.mlir").unwrap();
+    let expected = results(&module);
+    let text = text::print(&module, &text::PrintOptions::default());
+    assert!(text.contains("f32[2,4]{1,0} dot("), "{text}");
+    assert_eq!(results(&text::parse(&text, "mixed.txt").unwrap()), expected);
+    let proto = encode::to_bytes(&module).unwrap();
+    assert_eq!(results(&decode::from_bytes(&proto).unwrap()), expected);
+    let written = stablehlo::write(&module).unwrap().text;
+    assert!(written.contains("(tensor<2x3xf32>, tensor<4x3xbf16>) -> (tensor<2x4xf32>)"), "{written}");
+    assert_eq!(results(&read(written.as_bytes(), "written.mlir").unwrap()), expected);
+}
+
 #[test]
 fn text_that_needs_no_converter_is_read_as_xla_reads_it() {
     let mlp = std::fs::read_to_string(data("mlp.mlir")).unwrap();

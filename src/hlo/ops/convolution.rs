@@ -56,7 +56,7 @@ const OP: &str = "convolution";
 /// dims where [`ConvolutionDims`] says; `y` = positions of the window `w` over `x`.
 ///
 /// # Types
-/// As for `dot`: one dtype (not `pred`), a wider result by declaration.
+/// One dtype (not `pred`), or `f8e5m2` and `f8e4m3fn`, or both with `fnuz`; a wider result by declaration, as for `dot`.
 ///
 /// # Source
 /// `ShapeInference::InferConvolveShape`.
@@ -73,7 +73,7 @@ pub(super) fn convolution(
         let message = format!("convolution has algorithm `{algorithm}`, expected none: only dot has one");
         return Err(RuleError::new("convolution/algorithm", message));
     }
-    dot::check_operand_dtypes(OP, ("input", input), ("kernel", kernel))?;
+    let operand_dtype = operand_dtype(input, kernel)?;
     operands::dtype(OP, "input", input, |dtype| dtype != DType::Pred, "numbers")?;
     let dims = &convolution.dims;
     check_ranks(convolution, input, kernel)?;
@@ -98,10 +98,24 @@ pub(super) fn convolution(
         dynamic[axis] =
             input.is_dynamic(dims.input_spatial[i] as usize) || kernel.is_dynamic(dims.kernel_spatial[i] as usize);
     }
-    let dtype = dot::result_dtype(OP, dot::wider(input.dtype, kernel.dtype), declared)?;
+    let dtype = dot::result_dtype(OP, operand_dtype, declared)?;
     let mut result = operands::result(OP, dtype, sizes)?;
     result.dynamic = operands::dynamic_flags(dynamic.len(), |axis| dynamic[axis]);
     Ok(Shape::Array(result))
+}
+
+/// The pairs of different dtypes that a convolution takes: an 8-bit float of more range with one of more precision.
+const MIXED: [[DType; 2]; 2] = [[DType::F8E5M2, DType::F8E4M3FN], [DType::F8E5M2FNUZ, DType::F8E4M3FNUZ]];
+
+/// The operands' dtype: one for both, or of a pair of [`MIXED`] the one of more range. StableHLO has no other pairs, and
+/// JAX writes none.
+fn operand_dtype(input: &ArrayShape, kernel: &ArrayShape) -> Result<DType, RuleError> {
+    let pair = [input.dtype, kernel.dtype];
+    if let Some([range, _]) = MIXED.into_iter().find(|&[a, b]| pair == [a, b] || pair == [b, a]) {
+        return Ok(range);
+    }
+    operands::same_dtype(OP, ("input", input), ("kernel", kernel))?;
+    Ok(input.dtype)
 }
 
 /// Ranks agree with the dimension numbers, which name each dimension once.

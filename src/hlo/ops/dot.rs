@@ -2,6 +2,8 @@
 
 pub(crate) mod grad;
 
+use std::cmp::Ordering;
+
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, Shape};
 
@@ -66,15 +68,15 @@ const OP: &str = "dot";
 /// dims in the order of their operand. Both operands have rank 1 or more; every `k` and `b` has one size on both sides.
 ///
 /// # Types
-/// Both operands have one dtype, or one is a float and the other an integer (int8 weights, or the s32 of a linear
-/// algebra routine): XLA converts the integers first. Or one is `f8e5m2` and the other `f8e4m3fn` (or both with `fnuz`).
-/// XLA takes two other floats as well; here that is an error, as it is more often a forgotten cast. The result has the
-/// declared dtype (XLA's `preferred_element_type`), of the same class and no narrower, else the operands', of a pair the
-/// float's. Products and sums are rounded as the back end accumulates (f32 for bf16 on a TPU's MXU), and once to the
-/// result's dtype: declare f32 to keep the accumulator of a bf16 dot.
+/// Operands of two dtypes are taken as XLA takes them (f32 by bf16, as JAX differentiates a product with
+/// `preferred_element_type`; int8 weights by bf16): back ends convert both to the result's dtype first. The result has
+/// the declared dtype (XLA's `preferred_element_type`), of the same class as the [`wider`] operand's and no narrower,
+/// else that operand's. Products and sums are rounded as the back end accumulates (f32 for bf16 on a TPU's MXU), and once
+/// to the result's dtype: declare f32 to keep the accumulator of a bf16 dot. A builder takes one dtype alone
+/// (`graph::Tensor::dot`): there two are more often a forgotten cast.
 ///
 /// # Source
-/// `ShapeInference::InferDotOpShape`; dtypes as JAX's `dot_general` limits them.
+/// `ShapeInference::InferDotOpShape`.
 pub(super) fn dot(
     dims: &DotDims,
     precision: &PrecisionConfig,
@@ -94,16 +96,20 @@ pub(super) fn dot(
             return Err(RuleError::new("dot/rank", message).with_help("use `multiply`, or `reshape` the scalar to [1]"));
         }
     }
-    if !mixes_integers(lhs.dtype, rhs.dtype) {
-        check_operand_dtypes(OP, ("lhs", lhs), ("rhs", rhs))?;
-    }
+    let operand_dtype = match wider(lhs.dtype, rhs.dtype) {
+        Some(dtype) => dtype,
+        None => {
+            operands::same_dtype(OP, ("lhs", lhs), ("rhs", rhs))?;
+            lhs.dtype
+        }
+    };
     check_pairs("contracting", (lhs, &dims.lhs_contracting), (rhs, &dims.rhs_contracting))?;
     check_pairs("batch", (lhs, &dims.lhs_batch), (rhs, &dims.rhs_batch))?;
     let batch = dims.lhs_batch.iter().map(|&axis| (lhs, axis as usize));
     let lhs_free = free_dims("lhs", lhs, &dims.lhs_batch, &dims.lhs_contracting)?;
     let rhs_free = free_dims("rhs", rhs, &dims.rhs_batch, &dims.rhs_contracting)?;
     let of: Vec<(&ArrayShape, usize)> = batch.chain(lhs_free).chain(rhs_free).collect();
-    let dtype = result_dtype(OP, wider(lhs.dtype, rhs.dtype), declared)?;
+    let dtype = result_dtype(OP, operand_dtype, declared)?;
     let mut result = operands::result(OP, dtype, of.iter().map(|&(array, axis)| array.dims[axis]).collect())?;
     result.dynamic = operands::dynamic_flags(of.len(), |i| of[i].0.is_dynamic(of[i].1));
     Ok(Shape::Array(result))
@@ -120,39 +126,38 @@ pub(super) fn check_precision(op: &str, precision: &PrecisionConfig) -> Result<(
     }
 }
 
-/// The pairs of different dtypes that a product takes: an 8-bit float of more range with one of more precision.
-const MIXED: [[DType; 2]; 2] = [[DType::F8E5M2, DType::F8E4M3FN], [DType::F8E5M2FNUZ, DType::F8E4M3FNUZ]];
-
-/// Operands of a product: one dtype, or a pair of [`MIXED`]. XLA aborts on other pairs of 8-bit floats, where neither
-/// is the more precise one (`primitive_util::HigherPrecisionType`).
-pub(super) fn check_operand_dtypes(
-    op: &str,
-    lhs: (&str, &ArrayShape),
-    rhs: (&str, &ArrayShape),
-) -> Result<(), RuleError> {
-    let pair = [lhs.1.dtype, rhs.1.dtype];
-    if MIXED.iter().any(|&[a, b]| pair == [a, b] || pair == [b, a]) {
-        return Ok(());
-    }
-    operands::same_dtype(op, lhs, rhs)
-}
-
-/// Whether one is a float and the other an integer, which a `dot` takes and a `convolution` does not.
-fn mixes_integers(lhs: DType, rhs: DType) -> bool {
-    (lhs.is_float() && rhs.is_integer()) || (lhs.is_integer() && rhs.is_float())
-}
-
-/// The dtype that a product of two has: the float of a float and an integer, however wide that is; else the wider one,
-/// the first if they are equally wide.
+/// The dtype that a product of two has: of complex numbers and others the complex one, of floats and integers the float,
+/// of floats the one of more range, and if both have the same range the more precise; of integers the wider, and of two
+/// equally wide ones the signed. [`None`] where XLA aborts, as neither is preferred.
 ///
 /// # Source
 /// `primitive_util::HigherPrecisionType`.
-pub(super) fn wider(lhs: DType, rhs: DType) -> DType {
-    match (lhs.is_float(), rhs.is_float()) {
-        (true, false) => lhs,
-        (false, true) => rhs,
-        _ if rhs.bits() > lhs.bits() => rhs,
-        _ => lhs,
+pub(super) fn wider(lhs: DType, rhs: DType) -> Option<DType> {
+    let rank = |dtype: DType| (dtype.is_complex(), range_and_precision(dtype), dtype.bits(), dtype.is_signed());
+    match rank(lhs).cmp(&rank(rhs)) {
+        Ordering::Greater => Some(lhs),
+        Ordering::Less => Some(rhs),
+        Ordering::Equal => (lhs == rhs).then_some(lhs),
+    }
+}
+
+/// The power of two at which a float overflows, and its significant bits; of a complex number those of its parts.
+pub(super) fn range_and_precision(dtype: DType) -> Option<(u16, u8)> {
+    match dtype {
+        DType::F64 | DType::C128 => Some((1024, 53)),
+        DType::F32 | DType::C64 => Some((128, 24)),
+        DType::BF16 => Some((128, 8)),
+        DType::F8E8M0FNU => Some((128, 1)),
+        DType::F16 => Some((16, 11)),
+        DType::F8E5M2 | DType::F8E5M2FNUZ => Some((16, 3)),
+        DType::F8E4M3FN => Some((9, 4)),
+        DType::F8E4M3 | DType::F8E4M3FNUZ => Some((8, 4)),
+        DType::F8E4M3B11FNUZ => Some((5, 4)),
+        DType::F6E3M2FN => Some((5, 3)),
+        DType::F8E3M4 => Some((4, 5)),
+        DType::F6E2M3FN => Some((3, 4)),
+        DType::F4E2M1FN => Some((3, 2)),
+        _ => None,
     }
 }
 
@@ -250,6 +255,13 @@ mod tests {
         expect(&matmul(), &["f32[2,3]", "s32[3,5]"], "", text!["f32[2,5]"]);
         expect(&matmul(), &["s64[2,3]", "bf16[3,5]"], "", text!["bf16[2,5]"]);
         expect(&matmul(), &["s8[2,3]", "bf16[3,5]"], "f32[2,5]", text!["f32[2,5]"]);
+        // Any complex number before any float, then more range, more precision, more bits, a sign.
+        expect(&matmul(), &["bf16[2,3]", "f32[3,5]"], "", text!["f32[2,5]"]);
+        expect(&matmul(), &["f32[2,3]", "f16[3,5]"], "f64[2,5]", text!["f64[2,5]"]);
+        expect(&matmul(), &["f16[2,3]", "bf16[3,5]"], "", text!["bf16[2,5]"]);
+        expect(&matmul(), &["f64[2,3]", "c64[3,5]"], "", text!["c64[2,5]"]);
+        expect(&matmul(), &["s8[2,3]", "u32[3,5]"], "", text!["u32[2,5]"]);
+        expect(&matmul(), &["u32[2,3]", "s32[3,5]"], "", text!["s32[2,5]"]);
         expect(&matmul(), &["pred[2,0]", "pred[0,5]"], "", text!["pred[2,5]"]);
         // Batch dims come first, in the order of lhs_batch, then the free dims of lhs, then those of rhs.
         expect(&op([&[3, 0], &[1, 2]], [&[1], &[0]]), &["f32[7,4,6,<=5]", "f32[4,5,7,9]"], "", text!["f32[<=5,7,6,9]"]);
@@ -272,10 +284,10 @@ mod tests {
         expect(
             &matmul(),
             &["bf16[2,3]", "f32[3,5]"],
-            "",
+            "bf16[2,5]",
             text![[r#"
-            operands/dtypes-differ: dot dtypes differ: lhs is bf16[2,3], rhs is f32[3,5]
-              help: hlo converts nothing by itself: insert a `convert` of rhs to bf16 (or of lhs to f32)"#]],
+            dot/declared-dtype: dot declares bf16 for operands of f32, expected f32 or a wider dtype like it
+              help: let dot give f32 and `convert` its result to bf16"#]],
         );
         expect(
             &op([&[], &[]], [&[], &[]]),

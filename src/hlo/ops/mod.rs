@@ -43,7 +43,7 @@ pub use error::RuleError;
 pub use indexing::{GatherDims, ScatterDims};
 pub use movement::{PadDim, SliceDim};
 pub use opaque::Opaque;
-pub(super) use operands::check_size;
+pub(super) use operands::{check_size, same_dtype};
 pub use source::RngAlgorithm;
 pub use window::{Window, WindowDim};
 

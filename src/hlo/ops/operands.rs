@@ -87,7 +87,7 @@ pub(super) fn declared_array<'a>(op: &str, shape: Option<&'a Shape>) -> Result<&
 }
 
 /// Two arrays of one dtype.
-pub(super) fn same_dtype(
+pub(in crate::hlo) fn same_dtype(
     op: &str,
     (lhs_role, lhs): (impl Display, &ArrayShape),
     (rhs_role, rhs): (impl Display, &ArrayShape),

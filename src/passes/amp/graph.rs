@@ -358,10 +358,14 @@ impl<'m> Graph<'m> {
         let is_other = |dtype: Option<DType>| {
             dtype.is_some_and(|dtype| (dtype.is_float() && dtype != DType::F32) || dtype.is_complex())
         };
-        let mixes = operands.iter().any(|&v| is_other(self.value(v).dtype))
-            || results.iter().any(|shape| is_other(shape.dtype()))
-            // Of a lookup's operands one is of integers too; those of a product would be rounded with the floats.
-            || (matches!(instr.op, Op::Dot { .. }) && operands.iter().any(|&v| !self.value(v).is_f32()));
+        let is_dot = matches!(instr.op, Op::Dot { .. });
+        let operand_mixes = |&v: &ValueId| match self.value(v).dtype {
+            // A product of f32 and the narrow dtype is lowered by rounding its f32 operand. Of a lookup's operands one is
+            // of integers too; those of a product would be rounded with the floats.
+            dtype if is_dot => dtype != Some(DType::F32) && dtype != Some(self.low),
+            dtype => is_other(dtype),
+        };
+        let mixes = operands.iter().any(operand_mixes) || results.iter().any(|shape| is_other(shape.dtype()));
         keeps_dtypes(&instr.op).or(mixes.then_some("it mixes f32 with another dtype"))
     }
 }

@@ -379,6 +379,32 @@ fn products_give_their_accumulator_where_f32_is_read() {
     );
 }
 
+/// As JAX writes the gradient of `einsum(…, preferred_element_type=f32)` of bf16 arrays.
+#[test]
+fn of_a_product_of_two_floats_the_f32_is_rounded() {
+    let module = build(|e| {
+        let (x, w) = (parameter(e, 0, &[4, 4]), e.parameter(1, &Shape::array(DType::BF16, [4, 4])));
+        dot(e, dot(e, x, w), e.unary(UnaryOp::Exp, x));
+    });
+    let (lowered, report) = amp::run(&module, &Policy::default()).unwrap();
+    assert_eq!((report.totals["dot"].lowered, report.totals["dot"].kept), (2, 0));
+    expect![[r#"
+        main
+          parameter.1 = f32[4,4] parameter()
+          parameter.2 = bf16[4,4] parameter()
+          parameter.1.bf16 = bf16[4,4] convert(parameter.1)
+          dot.3 = bf16[4,4] dot(parameter.1.bf16, parameter.2)
+          exponential.4 = f32[4,4] exponential(parameter.1)
+          exponential.4.bf16 = bf16[4,4] convert(exponential.4)
+          dot.5 = bf16[4,4] dot(dot.3, exponential.4.bf16)
+          ROOT dot.5.f32 = f32[4,4] convert(dot.5)
+    "#]].assert_eq(&show(&lowered));
+    let f16 = Policy { dtype: LowDType::F16, ..Policy::default() };
+    let (lowered, report) = amp::run(&module, &f16).unwrap();
+    assert_eq!((report.totals["dot"].lowered, report.totals["dot"].kept), (1, 1));
+    verify(&lowered).unwrap();
+}
+
 #[test]
 fn a_product_with_integers_is_left() {
     let module = build(|e| {

@@ -249,11 +249,11 @@ fn shapes() {
 #[test]
 fn ops() {
     broken(
-        |m| at(m, "wb").shape = shape("f32[4,3]"),
+        |m| at(m, "wb").shape = shape("c64[4,3]"),
         expect![[r#"
-        main/%y: dot dtypes differ: lhs is bf16[8,4], rhs is f32[4,3]
+        main/%y: dot declares f32 for operands of c64, expected c64 or a wider dtype like it
           %y = f32[8,3] dot(%x, %wb)
-          help: hlo converts nothing by itself: insert a `convert` of rhs to bf16 (or of lhs to f32)"#]],
+          help: let dot give c64 and `convert` its result to f32"#]],
     );
     broken(
         |m| at(m, "y").operands.truncate(1),

@@ -6,6 +6,7 @@ use crate::verify::corruption::numbers;
 use bf16scope::hlo::ops::*;
 use bf16scope::hlo::proto::{decode, encode};
 use bf16scope::hlo::*;
+use bf16scope::passes::grad::gradients;
 use bf16scope::pjrt::{Client, CompileOptions};
 use proptest::prelude::*;
 use std::path::Path;
@@ -82,6 +83,11 @@ pub fn corners() -> Vec<(&'static str, Module)> {
         ("dot f32 s32", single(matmul(), &["f32[2,3]", "s32[3,5]"], "f32[2,5]")),
         ("dot s64 bf16", single(matmul(), &["s64[2,3]", "bf16[3,5]"], "bf16[2,5]")),
         ("dot s8 bf16 f32", single(matmul(), &["s8[2,3]", "bf16[3,5]"], "f32[2,5]")),
+        ("dot f32 bf16", single(matmul(), &["f32[2,3]", "bf16[3,5]"], "f32[2,5]")),
+        ("dot f16 bf16", single(matmul(), &["f16[2,3]", "bf16[3,5]"], "bf16[2,5]")),
+        ("dot f64 f8", single(matmul(), &["f64[2,3]", "f8e4m3b11fnuz[3,5]"], "f64[2,5]")),
+        ("dot f64 c64", single(matmul(), &["f64[2,3]", "c64[3,5]"], "c64[2,5]")),
+        ("dot u8 s32", single(matmul(), &["u8[2,3]", "s32[3,5]"], "s32[2,5]")),
         ("dot f8", single(matmul(), &["f8e4m3fn[2,3]", "f8e5m2[3,5]"], "f32[2,5]")),
         ("dot f8 own", single(matmul(), &["f8e4m3fn[2,3]", "f8e4m3fn[3,5]"], "f8e4m3fn[2,5]")),
         ("dot none", single(dot(&[], &[], &[], &[]), &["f32[2]", "f32[3]"], "f32[2,3]")),
@@ -326,6 +332,95 @@ fn xla_compiles_the_corners() {
         }
     }
     assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+/// A module's only result, of operands that count from -2.
+fn computed(module: &Module) -> Vec<Literal> {
+    let entry = module.entry();
+    let arguments: Vec<Literal> = entry.parameters().iter().map(|&id| counting(&entry.instr(id).shape)).collect();
+    crate::run::run_bytes(&encode::to_bytes(module).unwrap(), &CompileOptions::default(), &arguments)
+}
+
+/// -2, -1, 0, … in an array's dtype, which holds them.
+fn counting(shape: &Shape) -> Literal {
+    let array = shape.as_array().unwrap();
+    let values = (0..array.n_elements()).map(|i| i as f64 - if array.dtype.is_signed() { 2.0 } else { 0.0 });
+    let bytes = |value: f64| match array.dtype {
+        DType::F64 => value.to_le_bytes().to_vec(),
+        DType::F32 => (value as f32).to_le_bytes().to_vec(),
+        DType::BF16 => half::bf16::from_f64(value).to_le_bytes().to_vec(),
+        DType::F16 => half::f16::from_f64(value).to_le_bytes().to_vec(),
+        DType::C64 => [value as f32, 1.0].iter().flat_map(|part| part.to_le_bytes()).collect(),
+        DType::S8 => (value as i8).to_le_bytes().to_vec(),
+        DType::U8 => (value as u8).to_le_bytes().to_vec(),
+        DType::S32 => (value as i32).to_le_bytes().to_vec(),
+        other => panic!("{other}"),
+    };
+    Literal::Array { shape: array.clone(), bytes: values.flat_map(bytes).collect() }
+}
+
+/// XLA converts operands of two dtypes to the result's. All numbers here are small and whole: exact in any order.
+#[test]
+fn dots_of_two_dtypes_compute_what_those_of_converted_operands_do() {
+    let matmul = || dot(&[], &[], &[1], &[0]);
+    for (lhs, rhs, result) in [
+        ("f32", "bf16", "f32"),
+        ("bf16", "f32", "f32"),
+        ("f64", "bf16", "f64"),
+        ("bf16", "f16", "f32"),
+        ("f16", "bf16", "bf16"),
+        ("f64", "c64", "c64"),
+        ("s8", "s32", "s32"),
+        ("u8", "s8", "s32"),
+        ("s8", "bf16", "f32"),
+    ] {
+        let shapes = [format!("{lhs}[2,3]"), format!("{rhs}[3,5]"), format!("{result}[2,5]")];
+        let mixed = single(matmul(), &[&shapes[0], &shapes[1]], &shapes[2]);
+        verify(&mixed).unwrap_or_else(|errors| panic!("{lhs} {rhs}:\n{errors}"));
+        if needs_f16c(&mixed) {
+            continue;
+        }
+        let mut converted = mixed.clone();
+        let main = converted.entry;
+        converted.computations[main.idx()].instructions.truncate(2);
+        let operands: Vec<InstrId> = [(0, format!("{result}[2,3]")), (1, format!("{result}[3,5]"))]
+            .iter()
+            .map(|(id, shape)| add(&mut converted, main, &format!("c{id}"), Op::Convert, &[InstrId(*id)], shape))
+            .collect();
+        let root = add(&mut converted, main, "it", matmul(), &operands, &shapes[2]);
+        converted.computations[main.idx()].root = root;
+        assert_eq!(computed(&mixed), computed(&converted), "{lhs} by {rhs}");
+    }
+}
+
+/// The gradients of both operands of a product, as it stands or of operands that are converted to f32 first.
+fn gradients_of_dot(lhs: &str, rhs: &str, is_converted: bool) -> Module {
+    let e = Emitter::new(Module::new("main"), CompId(0));
+    let operands = [e.parameter(0, &shape(&format!("{lhs}[2,3]"))), e.parameter(1, &shape(&format!("{rhs}[3,5]")))];
+    let read = operands.map(|id| if is_converted { e.convert(id, DType::F32) } else { id });
+    let product = e.emit(dot(&[], &[], &[1], &[0]), &read, Some(&shape("f32[2,5]")));
+    let loss = e.reduce_sum(e.mul(product, product), &[0, 1]);
+    let gradients = gradients(&e, loss, &operands).unwrap();
+    e.tuple(&gradients);
+    e.finish().unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn gradients_of_dots_of_two_dtypes_are_those_of_converted_operands() {
+    for (lhs, rhs) in [("f32", "bf16"), ("bf16", "f32"), ("bf16", "f16"), ("f16", "f32")] {
+        let modules = [false, true].map(|is_converted| gradients_of_dot(lhs, rhs, is_converted));
+        modules.iter().for_each(|module| verify(module).unwrap_or_else(|errors| panic!("{errors}")));
+        if modules.iter().any(needs_f16c) {
+            continue;
+        }
+        let [mixed, converted] = modules.map(|module| computed(&module));
+        assert_eq!(mixed, converted, "{lhs} by {rhs}");
+        let dtypes = mixed.iter().map(|gradient| match gradient {
+            Literal::Array { shape, .. } => shape.dtype.name(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(dtypes.collect::<Vec<_>>(), [lhs, rhs]);
+    }
 }
 
 // From here on at random: the corners, nudged. 7,500 that passed the verifier were compiled when this was written; they

@@ -5,7 +5,7 @@
 //! gradient. They run in the operands' dtype; if the dot's result is wider than its operands (as `bf16 × bf16 → f32`),
 //! in the wider one.
 
-use super::{DotDims, PrecisionConfig, wider};
+use super::{DotDims, PrecisionConfig, range_and_precision, wider};
 use crate::hlo::ops::grad::{Cotangents, Vjp};
 use crate::hlo::{DType, Emitter, InstrId, Op};
 
@@ -74,16 +74,15 @@ fn mixed_dot(e: &Emitter, operands: [InstrId; 2], dims: DotDims, precision: &Pre
     e.convert(product, dtype)
 }
 
-/// Both converted to the wider dtype of the two, or of a float and an integer to the float's.
+/// Both converted to the dtype that a product of them has; of two floats of which neither holds the other's values (bf16
+/// and f16) to f32, which holds both.
 pub(crate) fn to_widest(e: &Emitter, operands: [InstrId; 2]) -> [InstrId; 2] {
     let [lhs, rhs] = operands.map(|operand| e.dtype(operand));
-    // bf16 and f16 are equally wide and hold each other's values in neither: f32 holds both.
-    let widest = match lhs.bits().cmp(&rhs.bits()) {
-        _ if lhs.is_float() != rhs.is_float() => wider(lhs, rhs),
-        std::cmp::Ordering::Less => rhs,
-        std::cmp::Ordering::Greater => lhs,
-        std::cmp::Ordering::Equal if lhs == rhs => lhs,
-        std::cmp::Ordering::Equal => DType::F32,
+    let parts = [lhs, rhs].map(range_and_precision);
+    let holds_neither = match parts {
+        [Some(lhs), Some(rhs)] => (lhs.0 > rhs.0) != (lhs.1 > rhs.1) && lhs.0 != rhs.0 && lhs.1 != rhs.1,
+        _ => false,
     };
+    let widest = wider(lhs, rhs).filter(|_| !holds_neither).unwrap_or(DType::F32);
     operands.map(|operand| e.convert(operand, widest))
 }
