@@ -398,7 +398,8 @@ fn of_a_product_of_two_floats_the_f32_is_rounded() {
           exponential.4.bf16 = bf16[4,4] convert(exponential.4)
           dot.5 = bf16[4,4] dot(dot.3, exponential.4.bf16)
           ROOT dot.5.f32 = f32[4,4] convert(dot.5)
-    "#]].assert_eq(&show(&lowered));
+    "#]]
+    .assert_eq(&show(&lowered));
     let f16 = Policy { dtype: LowDType::F16, ..Policy::default() };
     let (lowered, report) = amp::run(&module, &f16).unwrap();
     assert_eq!((report.totals["dot"].lowered, report.totals["dot"].kept), (1, 1));
