@@ -19,7 +19,7 @@ use column::Column;
 use super::error::DataError;
 use super::feature::{Feature, FeatureDType};
 use super::order::Order;
-use super::random::Draw;
+use super::random::{Draw, DrawVersion};
 use super::shift;
 use super::source::Source;
 use crate::hlo::DType;
@@ -33,6 +33,7 @@ pub struct Loader<'a> {
     batch: usize,
     host: Host,
     seed: u64,
+    draws: DrawVersion,
     /// Pixels by which images are shifted at most.
     max_shift: usize,
     n_workers: usize,
@@ -127,6 +128,7 @@ impl<'a> Loader<'a> {
             batch,
             host,
             seed,
+            draws: DrawVersion::default(),
             max_shift: 0,
             n_workers,
             example_nanos: Arc::default(),
@@ -164,6 +166,11 @@ impl<'a> Loader<'a> {
     /// The same batches, made by so many threads ahead of who takes them; 0 is the caller's own, when it asks.
     pub fn with_workers(self, n_workers: usize) -> Self {
         Loader { n_workers, ..self }
+    }
+
+    /// Batches of a run that began with this version of draws.
+    pub fn drawing(self, draws: DrawVersion) -> Self {
+        Loader { draws, ..self }
     }
 
     /// The same batches, of which no example is left out: who counts on their order, as a prediction does, has an error
@@ -346,7 +353,7 @@ impl<'a> Loader<'a> {
 
     /// Reads an example into its place in a batch.
     fn fill(&self, index: u64, epoch: Option<u64>, into: &mut [&mut [u8]]) -> Result<(), DataError> {
-        let draw = epoch.map(|epoch| Draw::new(self.seed, epoch, index));
+        let draw = epoch.map(|epoch| Draw::of_version(self.draws, self.seed, epoch, index));
         let place = || self.source.place(index);
         let offset = epoch.and_then(|epoch| shift::offset(self.max_shift, self.seed, epoch, index));
         if let Some(offset) = offset {

@@ -59,6 +59,6 @@ pub use feature::{Feature, FeatureDType};
 pub use loader::{Ask, Batch, Loader, NamedArray, Supply};
 pub use order::{ORDER_VERSION, Order};
 pub use pipeline::{FeatureSpec, Pipeline};
-pub use random::Draw;
+pub use random::{DRAW_VERSION, Draw, DrawVersion};
 pub use source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
 pub use words::{WordTable, WordVectors};

@@ -23,6 +23,40 @@ impl SplitMix64 {
     }
 }
 
+/// How seed, epoch and example become the numbers that transforms draw. A checkpoint holds the version that its run began
+/// with, and a run that is resumed goes on with that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DrawVersion {
+    /// Seed and epoch were mixed alike: epoch 1 of seed 0 drew what epoch 0 of seed 1 drew.
+    V1,
+    /// Each is mixed into what came before it, so that no two change places.
+    #[default]
+    V2,
+}
+
+/// The number of [`DrawVersion::V2`], which this build begins runs with. See also
+/// [`ORDER_VERSION`](super::ORDER_VERSION).
+pub const DRAW_VERSION: u32 = 2;
+
+impl DrawVersion {
+    /// The version of this number, if this build knows it.
+    pub fn of(number: u32) -> Option<DrawVersion> {
+        match number {
+            1 => Some(DrawVersion::V1),
+            DRAW_VERSION => Some(DrawVersion::V2),
+            _ => None,
+        }
+    }
+
+    /// Its number, as checkpoints hold it.
+    pub fn number(self) -> u32 {
+        match self {
+            DrawVersion::V1 => 1,
+            DrawVersion::V2 => DRAW_VERSION,
+        }
+    }
+}
+
 /// What an example's transforms draw from: fixed by seed, epoch and the example's number, whoever asks, when and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draw(u64);
@@ -36,13 +70,32 @@ pub(super) enum Purpose {
     Share = 4,
 }
 
+/// Where the mixing of [`DrawVersion::V2`] begins: any number that neither orders nor shifts begin with.
+const START: u64 = u64::from_le_bytes(*b"bf16draw");
+
 impl Draw {
     /// That of an example in an epoch.
     pub fn new(seed: u64, epoch: u64, example: u64) -> Draw {
-        // Mixed at each stage, so that neighbouring numbers give unrelated streams; complemented, so that they are unrelated to
-        // those of shifts too.
-        let stream = SplitMix64(SplitMix64(!seed).next() ^ SplitMix64(!epoch).next()).next();
-        Draw(SplitMix64(stream ^ SplitMix64(!example).next()).next())
+        Draw::of_version(DrawVersion::V2, seed, epoch, example)
+    }
+
+    /// As [`new`](Draw::new), in a run that began with this version.
+    pub fn of_version(version: DrawVersion, seed: u64, epoch: u64, example: u64) -> Draw {
+        match version {
+            DrawVersion::V1 => {
+                let stream = SplitMix64(SplitMix64(!seed).next() ^ SplitMix64(!epoch).next()).next();
+                Draw(SplitMix64(stream ^ SplitMix64(!example).next()).next())
+            }
+            DrawVersion::V2 => {
+                Draw([seed, epoch, example].iter().fold(START, |state, number| SplitMix64(state ^ number).next()))
+            }
+        }
+    }
+
+    /// That of what has no epochs: an example that is evaluated, a token that is generated. The numbers are those of epoch 0
+    /// of the first version, which evaluations of older runs drew.
+    pub fn without_epoch(seed: u64, example: u64) -> Draw {
+        Draw::of_version(DrawVersion::V1, seed, 0, example)
     }
 
     /// A number from 0 up to but not including 1, of 53 random bits: for what is drawn once for an example.
@@ -59,6 +112,61 @@ impl Draw {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What each purpose draws never changes within a version: a run that is resumed must draw what it would have drawn.
+    /// Expectations from a separate implementation in Python:
+    ///
+    /// ```python
+    /// M, G = 2**64 - 1, 0x9E3779B97F4A7C15
+    /// def mix(x):
+    ///     x = (x + G) & M
+    ///     x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & M
+    ///     x = ((x ^ x >> 27) * 0x94D049BB133111EB) & M
+    ///     return x ^ x >> 31
+    /// def first(seed, epoch, example, purpose):
+    ///     state = int.from_bytes(b"bf16draw", "little")
+    ///     for number in (seed, epoch, example):
+    ///         state = mix(state ^ number)
+    ///     return mix(mix(state ^ purpose))
+    /// def first_v1(seed, epoch, example, purpose):
+    ///     state = mix(mix(mix(M ^ seed) ^ mix(M ^ epoch)) ^ mix(M ^ example))
+    ///     return mix(mix(state ^ purpose))
+    /// ```
+    #[test]
+    fn what_is_drawn_never_changes() {
+        let first = |version| {
+            let draw = Draw::of_version(version, 3, 5, 7);
+            [Purpose::Crop, Purpose::Flip, Purpose::Mask, Purpose::Share].map(|purpose| draw.stream(purpose).next())
+        };
+        assert_eq!(
+            first(DrawVersion::V2),
+            [13733557080664892121, 5691442096398113341, 7023709548585139423, 17570542253215524842]
+        );
+        assert_eq!(
+            first(DrawVersion::V1),
+            [3329505755800151612, 9685908329650362527, 14955443534186708241, 10215839356686088167]
+        );
+        assert_eq!(Draw::new(3, 5, 7), Draw::of_version(DrawVersion::V2, 3, 5, 7));
+        assert_eq!(Draw::without_epoch(3, 7), Draw::of_version(DrawVersion::V1, 3, 0, 7));
+        for number in [1, 2] {
+            assert_eq!(DrawVersion::of(number).unwrap().number(), number);
+        }
+        assert_eq!((DrawVersion::of(0), DrawVersion::of(3)), (None, None));
+    }
+
+    /// Until version 2, (0, 1, ·) drew what (1, 0, ·) drew and every (k, k, ·) was one stream, so that three seeds shared
+    /// their crops, flips and masks.
+    #[test]
+    fn seed_epoch_and_example_do_not_change_places() {
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..24 {
+            for epoch in 0..24 {
+                for example in 0..24 {
+                    assert!(seen.insert(Draw::new(seed, epoch, example).0), "{seed} {epoch} {example}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn the_generator_is_the_published_one() {

@@ -22,7 +22,7 @@ pub use place::Place;
 pub(in crate::train) use series::Series;
 
 use super::memory::memory_of_machine;
-use crate::data::Fingerprint;
+use crate::data::{DrawVersion, Fingerprint};
 use crate::files;
 use crate::graph::Precision;
 use crate::hlo::{ArrayShape, DType};
@@ -52,6 +52,14 @@ pub struct Position {
     pub precision: Precision,
     /// The version of the order of examples: [`ORDER_VERSION`](crate::data::ORDER_VERSION) of the build that wrote it.
     pub order: u32,
+    /// The version of random crops, flips and masks: that of the build in which the run began
+    /// ([`DrawVersion`](crate::data::DrawVersion)). Checkpoints from before it was written are of the first.
+    #[serde(default = "first_draws")]
+    pub draws: u32,
+}
+
+fn first_draws() -> u32 {
+    DrawVersion::V1.number()
 }
 
 /// What tells the function of a task from others.
@@ -271,7 +279,7 @@ mod tests {
 
     fn checkpoint() -> Checkpoint {
         let (step, steps_per_epoch, precision) = (1234, 100, Precision::F16);
-        let position = Position { step, steps_per_epoch, batch: 32, seed: 7, precision, order: 2 };
+        let position = Position { step, steps_per_epoch, batch: 32, seed: 7, precision, order: 2, draws: 2 };
         let variables = [
             ("dense/kernel", array(DType::F32, &[2, 3])),
             ("dense/kernel/momentum", array(DType::F32, &[2, 3])),
@@ -299,6 +307,13 @@ mod tests {
         let bytes = checkpoint().to_bytes(path()).unwrap();
         assert_eq!(Checkpoint::from_bytes(path(), &bytes).unwrap(), checkpoint());
         assert_eq!(checkpoint().to_bytes(path()).unwrap(), bytes);
+    }
+
+    #[test]
+    fn a_position_from_before_draws_had_a_version_is_of_the_first() {
+        let mut position = serde_json::to_value(checkpoint().position).unwrap();
+        assert_eq!(position.as_object_mut().unwrap().remove("draws"), Some(serde_json::json!(2)));
+        assert_eq!(serde_json::from_value::<Position>(position).unwrap().draws, 1);
     }
 
     #[test]

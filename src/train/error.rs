@@ -355,17 +355,21 @@ fn resume_help(changes: &[Change]) -> String {
         .filter(|change| flag(change))
         .map(|Change { key, before, .. }| format!("--{key} {before}"))
         .collect();
-    let of_data = |change: &&Change| change.key.starts_with("data.");
-    let n_data = changes.iter().filter(of_data).count();
+    let of_build = |change: &&Change| ["data.order", "data.draws"].contains(&change.key.as_str());
+    let of_data = |change: &&Change| change.key.starts_with("data.") && !of_build(change);
+    let (n_data, n_build) = (changes.iter().filter(of_data).count(), changes.iter().filter(of_build).count());
     let mut parts = Vec::new();
     if !flags.is_empty() {
         parts.push(format!("give {}", flags.join(" ")));
     }
-    if flags.len() + n_data < changes.len() {
+    if flags.len() + n_data + n_build < changes.len() {
         parts.push("set the experiment as it was".to_string());
     }
     if n_data > 0 {
         parts.push("use the data, `scale` and `n_test` it was made with".to_string());
+    }
+    if n_build > 0 {
+        parts.push("use the version of bf16scope that made it".to_string());
     }
     parts.join(", ")
 }

@@ -206,7 +206,7 @@ fn chosen(logits: &[f32], sampling: &Sampling, number: u64) -> Option<u32> {
     let greatest = f64::from(logits[*order.first()?]);
     let weights: Vec<f64> =
         order.iter().map(|&id| ((f64::from(logits[id]) - greatest) / sampling.temperature).exp()).collect();
-    let mut rest = Draw::new(sampling.seed, 0, number).share() * weights.iter().sum::<f64>();
+    let mut rest = Draw::without_epoch(sampling.seed, number).share() * weights.iter().sum::<f64>();
     for (&id, weight) in order.iter().zip(&weights) {
         rest -= weight;
         if rest < 0.0 {

@@ -16,7 +16,7 @@ use super::error::TrainError;
 use super::program;
 use super::spec::Spec;
 use super::steps_per_call::StepsPerCall;
-use crate::data::ORDER_VERSION;
+use crate::data::{DRAW_VERSION, DrawVersion, ORDER_VERSION};
 use crate::document;
 use crate::graph::Precision;
 use crate::hlo::text::{PrintOptions, print};
@@ -178,6 +178,10 @@ impl Resumption {
         // Between epochs another order is as good as the one before; within one, examples would come twice.
         if position.order != ORDER_VERSION && !position.step.is_multiple_of(position.steps_per_epoch) {
             changes.push(Change::new("data.order", position.order.to_string(), ORDER_VERSION.to_string()));
+        }
+        // Older draws go on as they began; those of a later build are not known here.
+        if DrawVersion::of(position.draws).is_none() {
+            changes.push(Change::new("data.draws", position.draws.to_string(), DRAW_VERSION.to_string()));
         }
         let (mut before, mut now) = (checkpoint.settings.0.clone(), as_json(spec));
         for settings in [&mut before, &mut now] {

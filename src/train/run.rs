@@ -244,7 +244,7 @@ pub fn run(
     if spec.objective.average.is_some_and(|average| !average.evaluate) && plan.checkpoint.is_none() {
         return Err(TrainError::UnusedAverage);
     }
-    let loader = loader_of_host(&spec, data.training, session.host())?;
+    let loader = loader_of_host(&spec, data.training, session.host())?.drawing(session.draws());
     let steps_per_epoch = loader.n_steps();
     let is_costly = data.training.reading().is_costly;
     let identity = data.identity();

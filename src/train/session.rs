@@ -18,7 +18,7 @@ use super::resume::{Resumption, check_data as check_resumed_data, function_of, s
 use super::spec::Spec;
 use super::steps_per_call::several_steps;
 use super::totals::Totals;
-use crate::data::{Batch, NamedArray, ORDER_VERSION, Source};
+use crate::data::{Batch, DrawVersion, NamedArray, ORDER_VERSION, Source};
 use crate::graph::{Numbers, Program, VariableInfo};
 use crate::optim::LossScale;
 use crate::pjrt::{Arg, Buffer, Client};
@@ -41,6 +41,8 @@ pub struct Session {
     last: Option<Results>,
     last_was_single: bool,
     step: u64,
+    /// Those that the run began with.
+    draws: DrawVersion,
     resumed: Option<Resumed>,
     function: Option<FunctionHash>,
     site: Site,
@@ -142,6 +144,7 @@ impl Session {
             last,
             last_was_single: false,
             step: 0,
+            draws: DrawVersion::default(),
             resumed,
             function,
             site,
@@ -424,8 +427,9 @@ impl Session {
     /// Where the plugin fails.
     pub fn checkpoint(&self, steps_per_epoch: u64) -> Result<Checkpoint, TrainError> {
         let Spec { precision, batch, seed, .. } = &self.spec;
-        let (order, precision) = (ORDER_VERSION, *precision);
-        let position = Position { step: self.step, steps_per_epoch, batch: *batch, seed: *seed, precision, order };
+        let (order, draws, precision) = (ORDER_VERSION, self.draws.number(), *precision);
+        let position =
+            Position { step: self.step, steps_per_epoch, batch: *batch, seed: *seed, precision, order, draws };
         let (settings, function) = (settings(&self.spec), self.function.clone());
         Ok(Checkpoint { position, settings, function, data: None, variables: self.state()? })
     }
@@ -469,6 +473,7 @@ impl Session {
         self.state = State::Lost(format!("restoring {} failed", path.display()));
         self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, &self.site)?);
         self.step = checkpoint.position.step;
+        self.draws = DrawVersion::of(checkpoint.position.draws).unwrap_or_default();
         self.last = None;
         let steps_per_epoch = checkpoint.position.steps_per_epoch;
         let data = checkpoint.data.clone();
@@ -480,6 +485,11 @@ impl Session {
         };
         self.resumed = Some(Resumed { path: path.to_path_buf(), steps_per_epoch, data, state });
         Ok(changes)
+    }
+
+    /// How the run draws crops, flips and masks: as it began.
+    pub(super) fn draws(&self) -> DrawVersion {
+        self.draws
     }
 
     /// The checkpoint that it goes on from, where one was restored.

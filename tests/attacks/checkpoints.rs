@@ -1,6 +1,6 @@
 //! Checkpoints that are damaged, hostile, or no files; states that must not be saved.
 
-use bf16scope::data::ORDER_VERSION;
+use bf16scope::data::{DRAW_VERSION, ORDER_VERSION};
 use bf16scope::graph::Precision;
 use bf16scope::hlo::{ArrayShape, DType};
 use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray, Position};
@@ -20,7 +20,8 @@ fn array(values: &[f32]) -> HostArray {
 
 fn checkpoint() -> Checkpoint {
     let (step, steps_per_epoch, precision) = (300, 44, Precision::Bf16);
-    let position = Position { step, steps_per_epoch, batch: 32, seed: 7, precision, order: ORDER_VERSION };
+    let position =
+        Position { step, steps_per_epoch, batch: 32, seed: 7, precision, order: ORDER_VERSION, draws: DRAW_VERSION };
     let values: Vec<f32> = (0..2000).map(|i| (i as f32).sin()).collect();
     let variables = [("dense/kernel", &values[..]), ("dense/kernel/momentum", &values[500..]), ("bias", &values[..3])];
     let variables = variables.map(|(name, values)| (name.to_string(), array(values))).into();

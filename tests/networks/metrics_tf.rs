@@ -74,7 +74,8 @@ fn metrics_over_batches_are_tensorflows() {
     let model: Model = document::from_str("model.yaml", MODEL).unwrap();
     // 40 examples are a batch of 32, and one of 8 and padding.
     let evaluator = Evaluator::new(run::client(), &model.task(0.0), Precision::F32, 32, &Tuning::none()).unwrap();
-    let position = Position { step: 1, steps_per_epoch: 1, batch: 1, seed: 0, precision: Precision::F32, order: 1 };
+    let position =
+        Position { step: 1, steps_per_epoch: 1, batch: 1, seed: 0, precision: Precision::F32, order: 1, draws: 1 };
     let (settings, variables) = ("{}".parse().unwrap(), BTreeMap::new());
     let untrained = Checkpoint { position, settings, function: None, data: None, variables };
     for batch in 0..N_BATCHES {

@@ -3,13 +3,16 @@
 use crate::run::client;
 use crate::{digits, examples, run};
 
+use bf16scope::data::{ArrayInfo, DRAW_VERSION, DataError, Draw, Fingerprint, Source};
 use bf16scope::graph::Precision;
+use bf16scope::hlo::DType;
 use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RateDrop, Update};
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray, Place};
 use bf16scope::train::{Data, Evaluator, Event, Objective, Plan, Resumption, Session, Spec, TrainError, check, run};
 use bf16scope::tuning::Tuning;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -369,4 +372,67 @@ fn padding_counts_for_nothing_in_an_evaluation() {
         let loss = evaluation.totals.loss().unwrap();
         assert!((loss - 10f64.ln()).abs() <= bound, "batch {batch}: {loss}");
     }
+}
+
+/// The digits, each with a first pixel that is drawn.
+#[derive(Debug)]
+struct Drawn(&'static dyn Source);
+
+impl Source for Drawn {
+    fn n_examples(&self) -> u64 {
+        self.0.n_examples()
+    }
+
+    fn arrays(&self) -> &[ArrayInfo] {
+        self.0.arrays()
+    }
+
+    fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        self.0.read(index)
+    }
+
+    fn draw(&self, index: u64, draw: Draw) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        let mut example = self.0.read(index)?;
+        let image = self.arrays().iter().position(|array| array.dtype == DType::F32).unwrap();
+        example[image].to_mut()[..4].copy_from_slice(&(draw.share() as f32).to_le_bytes());
+        Ok(example)
+    }
+
+    fn place(&self, index: u64) -> String {
+        self.0.place(index)
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        self.0.fingerprint()
+    }
+}
+
+/// Draws changed when seed and epoch were told apart: a run from before goes on as it began, to the bit, and its checkpoints
+/// say so.
+#[test]
+fn a_run_that_began_with_other_draws_goes_on_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    let drawn = Drawn(digits::digits().data().training);
+    let data = Data { training: &drawn, ..data() };
+    let of_draws = |draws: u32| {
+        let mut checkpoint = session(spec(constant())).checkpoint(STEPS_PER_EPOCH).unwrap();
+        assert_eq!(checkpoint.position.draws, DRAW_VERSION);
+        checkpoint.position.draws = draws;
+        checkpoint
+    };
+    let goes_on = |from: &Checkpoint, n_epochs| {
+        let mut session = session(spec(constant()));
+        session.restore(&path, from, Resumption::default()).unwrap();
+        run(&mut session, data, &plan(n_epochs, &path), &AtomicBool::new(false), &mut |_| {}).unwrap();
+        Checkpoint::read(&path).unwrap()
+    };
+    let whole = goes_on(&of_draws(1), 2);
+    assert_eq!(whole.position.draws, 1);
+    let half = goes_on(&of_draws(1), 1);
+    assert_same_bits(&whole.variables, &goes_on(&half, 2).variables);
+    assert!(goes_on(&of_draws(DRAW_VERSION), 1).variables != half.variables, "the pixel was drawn otherwise");
+    let later = session(spec(constant())).restore(&path, &of_draws(3), Resumption::default()).unwrap_err().to_string();
+    let help = "help: use the version of bf16scope that made it, or leave --resume out to start again";
+    assert!(later.ends_with(&format!("\n  data.draws was 3, is 2 now\n{help}")), "{later}");
 }

@@ -179,6 +179,7 @@ impl RandomResizedCrop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::random::DrawVersion;
 
     #[test]
     fn the_centre_is_cut_as_the_recipe_cuts_it() {
@@ -202,7 +203,13 @@ mod tests {
         );
         // It never changes: a run that is resumed must draw what it would have drawn. As a separate implementation in Python
         // and NumPy gives it.
-        assert_eq!(window(0, 0, 0), Window { y: 66, x: 11, height: 134, width: 176 });
+        let expected = [[75, 8, 97, 128], [154, 88, 130, 101], [181, 27, 74, 94], [205, 104, 91, 85]];
+        let places = [(0, 0, 0), (0, 1, 0), (1, 0, 0), (7, 3, 1_234_567)];
+        for ((seed, epoch, example), [y, x, height, width]) in places.into_iter().zip(expected) {
+            assert_eq!(window(seed, epoch, example), Window { y, x, height, width });
+        }
+        let old = Draw::of_version(DrawVersion::V1, 0, 0, 0);
+        assert_eq!(crop.window([300, 200], old), Some(Window { y: 66, x: 11, height: 134, width: 176 }));
         // Where none fits there is none: a row of pixels has no window of 4 by 3.
         assert_eq!(crop.window([1, 100], Draw::new(0, 0, 0)), None);
         // The whole image is for the recipe's centre crop.

@@ -432,7 +432,7 @@ impl Source for TextExamples {
 
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
         // Drawn once: an evaluation masks the same tokens each time.
-        self.draw(index, Draw::new(0, 0, self.first + index))
+        self.draw(index, Draw::without_epoch(0, self.first + index))
     }
 
     fn draw(&self, index: u64, draw: Draw) -> Result<Vec<Cow<'_, [u8]>>, DataError> {

@@ -198,7 +198,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn checkpoint(step: u64) -> Checkpoint {
-        let position = Position { step, steps_per_epoch: 100, batch: 1, seed: 0, precision: Precision::F32, order: 1 };
+        let position =
+            Position { step, steps_per_epoch: 100, batch: 1, seed: 0, precision: Precision::F32, order: 1, draws: 1 };
         let settings = Settings(serde_json::Value::Null);
         Checkpoint { position, settings, function: None, data: None, variables: BTreeMap::new() }
     }
