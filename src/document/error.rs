@@ -1,6 +1,10 @@
 //! What is wrong with a document: where, in which words, and what to do about it.
 
-use super::{MAX_BYTES, MAX_OPEN};
+use super::MAX_BYTES;
+use super::node::{Key, Step};
+use super::yaml::{MAX_DEPTH, MAX_NODES};
+use serde::de::{self, Expected, Unexpected};
+use std::cell::RefCell;
 use std::fmt;
 
 /// Most characters of a line that an error quotes.
@@ -16,6 +20,15 @@ pub struct ConfigError {
     pub place: Option<Place>,
     /// What is wrong.
     pub problem: ConfigProblem,
+}
+
+/// Line and column of a document, from 1, in characters; 0 of what was read of no document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// The line.
+    pub line: usize,
+    /// The column.
+    pub column: usize,
 }
 
 /// A place in a document.
@@ -98,9 +111,12 @@ pub enum ConfigProblem {
     /// Not YAML; the text is the YAML parser's.
     #[error("not valid yaml: {0}")]
     Syntax(String),
-    /// Brackets inside brackets, deeper than any configuration.
-    #[error("more than {MAX_OPEN} brackets are open at once")]
+    /// Values inside values, deeper than any configuration.
+    #[error("more than {MAX_DEPTH} lists and maps stand inside one another")]
     TooDeep,
+    /// Aliases that repeat aliases.
+    #[error("aliases repeat more than {MAX_NODES} values")]
+    TooMany,
     /// Too large to be a configuration.
     #[error("document has at least {n_bytes} bytes, expected at most {MAX_BYTES}")]
     TooLarge {
@@ -141,7 +157,7 @@ impl fmt::Display for ConfigError {
 
 impl ConfigProblem {
     /// What to do about it, if that is not plain.
-    fn help(&self) -> Option<String> {
+    pub fn help(&self) -> Option<String> {
         match self {
             ConfigProblem::UnknownValue { value, valid } if valid == &["auto", "none"] && value.starts_with("tpu") => {
                 Some(format!("`--tune {value}`, on the command line, is what that target compiles"))
@@ -159,7 +175,10 @@ impl ConfigProblem {
                 Some("keys and values are `key: value`, and nesting is two spaces of indentation".to_string())
             }
             ConfigProblem::Together { help, .. } => help.clone(),
-            ConfigProblem::WrongValue { .. } | ConfigProblem::TooDeep | ConfigProblem::TooLarge { .. } => None,
+            ConfigProblem::WrongValue { .. }
+            | ConfigProblem::TooDeep
+            | ConfigProblem::TooMany
+            | ConfigProblem::TooLarge { .. } => None,
         }
     }
 }
@@ -181,41 +200,158 @@ fn expected(noun: &str, valid: &[String]) -> String {
     }
 }
 
-/// Takes serde's sentence apart: `path: what at line 3 column 5`.
-pub(super) fn problem(message: &str) -> ConfigProblem {
-    let message = without_place(message);
-    let after = |start: &str| message.find(start).map(|at| &message[at + start.len()..]);
-    let first_quoted = |rest: &str| rest.split('`').next().unwrap_or_default().to_string();
-    // serde quotes each name in backticks: every second piece is a name.
-    let names = |rest: &str| rest.split('`').skip(2).step_by(2).map(str::to_string).collect();
-    if let Some(rest) = after("unknown field `") {
-        return ConfigProblem::UnknownKey { key: first_quoted(rest), valid: names(rest) };
-    }
-    if let Some(rest) = after("unknown variant `") {
-        return ConfigProblem::UnknownValue { value: first_quoted(rest), valid: names(rest) };
-    }
-    if let Some(rest) = after("missing field `") {
-        return ConfigProblem::MissingKey { key: first_quoted(rest) };
-    }
-    if let Some(rest) = after("duplicate field `") {
-        return ConfigProblem::DuplicateKey { key: first_quoted(rest) };
-    }
-    for start in ["invalid type: ", "invalid value: ", "invalid length "] {
-        if let Some((found, wanted)) = after(start).and_then(|rest| rest.split_once(", expected ")) {
-            let length = if start == "invalid length " { "length " } else { "" };
-            return ConfigProblem::WrongValue { found: format!("{length}{}", plain(found)), expected: plain(wanted) };
-        }
-    }
-    ConfigProblem::Syntax(message.to_string())
+/// `one of a, b, c`, of the valid names of a value.
+pub(super) fn one_of(names: &[&str]) -> String {
+    format!("one of {}", names.join(", "))
 }
 
-/// The sentence without its place.
-pub(super) fn without_place(message: &str) -> &str {
-    message.rfind(" at line ").map_or(message, |end| &message[..end])
+/// What is wrong with a value, with the place of the innermost value or key that the error passed on its way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadError {
+    /// Where; nowhere while it has passed none.
+    pub mark: Option<Mark>,
+    /// What.
+    pub problem: ConfigProblem,
+}
+
+impl ReadError {
+    /// An error in our own words.
+    pub fn new(message: impl Into<String>) -> ReadError {
+        ReadError::of(ConfigProblem::Together { message: message.into(), help: None })
+    }
+
+    /// An error of this problem.
+    pub fn of(problem: ConfigProblem) -> ReadError {
+        ReadError { mark: None, problem }
+    }
+
+    /// The error of a value that is something else.
+    pub fn wrong(found: String, expected: &str) -> ReadError {
+        ReadError::of(ConfigProblem::WrongValue { found, expected: expected.to_string() })
+    }
+
+    /// The same with help, in place of what the problem says itself.
+    #[must_use]
+    pub fn with_help(self, help: impl Into<String>) -> ReadError {
+        let problem = ConfigProblem::Together { message: self.problem.to_string(), help: Some(help.into()) };
+        ReadError { problem, ..self }
+    }
+
+    /// The same, at this place if it has none.
+    #[must_use]
+    pub fn or_at(self, mark: Mark) -> ReadError {
+        ReadError { mark: self.mark.or(Some(mark).filter(|mark| mark.line > 0)), ..self }
+    }
+
+    /// The same, of a key: with the name that is written there.
+    pub(super) fn of_key(self, key: &Key) -> ReadError {
+        let problem = match self.problem {
+            ConfigProblem::UnknownKey { valid, .. } => {
+                ConfigProblem::UnknownKey { key: key.as_written().to_string(), valid }
+            }
+            problem => problem,
+        };
+        ReadError { problem, ..self }.or_at(key.mark)
+    }
+
+    /// The error as one of whatever is being read. serde takes an error of ours as text alone, so the error itself waits
+    /// beside, and [`de::Error::custom`] of a [`ReadError`] takes it; an error of another deserializer has the text.
+    pub fn raise<E: de::Error>(self) -> E {
+        let text = self.to_string();
+        RAISED.with_borrow_mut(|place| *place = Some(self));
+        let error = E::custom(text);
+        RAISED.with_borrow_mut(Option::take);
+        error
+    }
+}
+
+thread_local! {
+    /// An error on its way from [`ReadError::raise`] to `custom`, which it calls.
+    static RAISED: RefCell<Option<ReadError>> = const { RefCell::new(None) };
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mark {
+            Some(Mark { line, column }) => write!(f, "line {line} column {column}: {}", self.problem),
+            None => write!(f, "{}", self.problem),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+impl de::Error for ReadError {
+    fn custom<T: fmt::Display>(message: T) -> ReadError {
+        RAISED.with_borrow_mut(Option::take).unwrap_or_else(|| ReadError::new(message.to_string()))
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> ReadError {
+        ReadError::wrong(plain(&found.to_string()), &plain(&expected.to_string()))
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> ReadError {
+        ReadError::invalid_type(found, expected)
+    }
+
+    fn invalid_length(n: usize, expected: &dyn Expected) -> ReadError {
+        ReadError::wrong(format!("length {n}"), &plain(&expected.to_string()))
+    }
+
+    fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> ReadError {
+        ReadError::of(ConfigProblem::UnknownValue { value: variant.to_string(), valid: strings(expected) })
+    }
+
+    fn unknown_field(field: &str, expected: &'static [&'static str]) -> ReadError {
+        ReadError::of(ConfigProblem::UnknownKey { key: field.to_string(), valid: strings(expected) })
+    }
+
+    fn missing_field(field: &'static str) -> ReadError {
+        ReadError::of(ConfigProblem::MissingKey { key: field.to_string() })
+    }
+
+    fn duplicate_field(field: &'static str) -> ReadError {
+        ReadError::of(ConfigProblem::DuplicateKey { key: field.to_string() })
+    }
+}
+
+fn strings(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| name.to_string()).collect()
+}
+
+/// What is wrong about what the steps lead to, in our words: of values that are right each, and together are not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeError {
+    /// From where it was found to the culprit.
+    pub path: Vec<Step>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+impl NodeError {
+    /// An error about what is at `path`.
+    pub fn new(path: Vec<Step>, message: impl Into<String>) -> NodeError {
+        NodeError { path, message: message.into(), help: None }
+    }
+
+    /// The same with help.
+    #[must_use]
+    pub fn with_help(self, help: impl Into<String>) -> NodeError {
+        NodeError { help: Some(help.into()), ..self }
+    }
+
+    /// The same, seen from one step further out.
+    #[must_use]
+    pub fn within(mut self, step: Step) -> NodeError {
+        self.path.insert(0, step);
+        self
+    }
 }
 
 /// serde's and Rust's words for values in words of the document.
-fn plain(words: &str) -> String {
+pub(super) fn plain(words: &str) -> String {
     let known = match words {
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of at least 0",

@@ -1,133 +1,94 @@
 //! Enums in YAML: `kind`, and the keys of that kind.
 //!
-//! `{kind: momentum, momentum: 0.9}` is read as serde's own form `{momentum: {momentum: 0.9}}`, as it comes: a derived
-//! `tag = "kind"` would read the whole map before it looks at it, and lose the places that errors point at. Where `kind`
-//! is not the first key, the map is read as a [`Node`], whose errors know the way to their place, and begun with `kind`.
-//! A kind without keys may stand alone: `adam`.
+//! `{kind: momentum, momentum: 0.9}` is read as serde's own form `{momentum: {momentum: 0.9}}`, wherever `kind` stands among
+//! the keys. A kind without keys may stand alone: `adam`.
 
-use crate::document::{self, Node, NodeError};
+use super::error::{ConfigProblem, ReadError, nearest};
+use super::node::{Node, Value};
 use serde::de::{
-    self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, Unexpected,
-    VariantAccess, Visitor,
-    value::{MapAccessDeserializer, MapDeserializer, StrDeserializer},
+    self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, VariantAccess, Visitor,
+    value::StrDeserializer,
 };
 use serde::forward_to_deserialize_any;
-use std::fmt;
-use std::marker::PhantomData;
 
 /// Reads an enum whose variants are all structs, for `#[serde(deserialize_with)]`.
 ///
 /// # Errors
 /// Where `kind` is missing or not known, and whatever the kind's own keys bring.
 pub fn read<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
-    deserializer.deserialize_any(Kinds { number: None, kind: PhantomData })
+    Node::read(deserializer, of)
 }
 
-/// As [`read()`], where a number alone stands for one of the kinds.
+/// As [`read()`], of a node.
+///
+/// # Errors
+/// As [`read()`].
+pub fn of<T: DeserializeOwned>(node: &Node) -> Result<T, ReadError> {
+    of_node(node, None)
+}
+
+/// As [`of`], where a number alone stands for one of the kinds.
 ///
 /// # Errors
 /// As [`read()`]; a number that `of_number` does not take, which says what it takes.
-pub fn read_or_number<'de, D: Deserializer<'de>, T: DeserializeOwned>(
-    deserializer: D,
-    of_number: OfNumber<T>,
-) -> Result<T, D::Error> {
-    deserializer.deserialize_any(Kinds { number: Some(of_number), kind: PhantomData })
+pub fn of_or_number<T: DeserializeOwned>(node: &Node, of_number: OfNumber<T>) -> Result<T, ReadError> {
+    of_node(node, Some(of_number))
 }
 
-/// The error of [`read()`] or [`read_or_number`], of a key that another kind has, with which that is.
-pub fn elsewhere<T: DeserializeOwned>(error: NodeError) -> NodeError {
-    let Some(key) = error.message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()) else {
-        return error;
-    };
+/// The error of [`of`] or [`of_or_number`], of a key that another kind has, with which that is.
+pub fn elsewhere<T: DeserializeOwned>(error: ReadError) -> ReadError {
+    let ConfigProblem::UnknownKey { key, .. } = &error.problem else { return error };
     let has = |kind: &&str| {
         let mut keys = Vec::new();
         // It fails, after it has named them.
         drop(T::deserialize(AskKeys { kind, keys: &mut keys }));
-        keys.contains(&key)
+        keys.contains(&key.as_str())
     };
     let kinds: Vec<&str> = names_of::<T>().into_iter().filter(has).collect();
-    match kinds.is_empty() {
-        true => error,
-        false => {
-            let help = format!("`{key}` goes with `kind: {}`", kinds.join("`, `kind: "));
-            error.in_own_words().with_help(help)
-        }
+    if kinds.is_empty() {
+        return error;
     }
+    let help = format!("`{key}` goes with `kind: {}`", kinds.join("`, `kind: "));
+    error.with_help(help)
 }
 
 /// What a number alone stands for; an error says which numbers do.
 type OfNumber<T> = fn(f64) -> Result<T, &'static str>;
 
-/// Reads a map with `kind`, or what stands for one.
-struct Kinds<T> {
-    number: Option<OfNumber<T>>,
-    kind: PhantomData<T>,
-}
-
-impl<T: DeserializeOwned> Kinds<T> {
-    fn of_number<E: de::Error>(&self, found: Unexpected<'_>, value: f64) -> Result<T, E> {
-        match self.number.map(|of_number| of_number(value)) {
-            None => Err(E::invalid_type(found, self)),
-            Some(Ok(kind)) => Ok(kind),
-            Some(Err(expected)) => Err(E::invalid_value(found, &expected)),
-        }
+fn of_node<T: DeserializeOwned>(node: &Node, of_number: Option<OfNumber<T>>) -> Result<T, ReadError> {
+    let names = names_of::<T>();
+    let wrong = || {
+        let number = if of_number.is_some() { "a number, or " } else { "" };
+        node.wrong(&format!("{number}keys with `kind: …`, one of {}", names.join(", ")))
+    };
+    let number = match &node.value {
+        Value::Float(value) => Some(*value),
+        Value::Whole(value) => Some(*value as f64),
+        Value::Negative(value) => Some(*value as f64),
+        _ => None,
+    };
+    if let (Some(number), Some(of_number)) = (number, of_number) {
+        return of_number(number).map_err(|expected| node.wrong(expected));
     }
-}
-
-impl<'de, T: DeserializeOwned> Visitor<'de> for Kinds<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = if self.number.is_some() { "a number, or " } else { "" };
-        write!(f, "{number}keys with `kind: …`, one of {}", names_of::<T>().join(", "))
-    }
-
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<T, E> {
-        self.of_number(Unexpected::Float(value), value)
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<T, E> {
-        self.of_number(Unexpected::Unsigned(value), value as f64)
-    }
-
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
-        self.of_number(Unexpected::Signed(value), value as f64)
-    }
-
-    fn visit_str<E: de::Error>(self, name: &str) -> Result<T, E> {
-        let names: Vec<String> = names_of::<T>().into_iter().map(str::to_string).collect();
-        // What is like none of the kinds need not be meant for one.
-        if self.number.is_some() && document::nearest(name, &names).is_none() {
-            return Err(E::invalid_value(Unexpected::Str(name), &self));
-        }
-        let mut map = MapDeserializer::new([("kind", name)].into_iter());
-        map.next_key::<String>()?;
-        T::deserialize(Tagged(map))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
-        let Some(first) = map.next_key::<String>()? else { return Err(de::Error::missing_field("kind")) };
-        if first == "kind" {
-            return T::deserialize(Tagged(map));
-        }
-        let mut entries = vec![(first, map.next_value::<Node>()?)];
-        while let Some(key) = map.next_key::<String>()? {
-            if entries.iter().any(|(other, _)| *other == key) {
-                return Err(de::Error::custom(format!("duplicate field `{key}`")));
+    let (kind, rest) = match &node.value {
+        Value::Text(name) => {
+            let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+            // What is like none of the kinds need not be meant for one.
+            if of_number.is_some() && nearest(name, &names).is_none() {
+                return Err(wrong());
             }
-            entries.push((key, map.next_value::<Node>()?));
+            (node, Vec::new())
         }
-        let Some(at) = entries.iter().position(|(key, _)| key == "kind") else {
-            return Err(de::Error::missing_field("kind"));
-        };
-        entries[..=at].rotate_right(1);
-        let read = || -> Result<T, NodeError> {
-            let mut map = Node::entries(&entries);
-            map.next_key::<String>()?;
-            T::deserialize(Tagged(map))
-        };
-        read().map_err(de::Error::custom)
-    }
+        Value::Map(map) => {
+            let Some(kind) = node.get("kind") else {
+                return Err(ReadError::of(ConfigProblem::MissingKey { key: "kind".to_string() }).or_at(node.mark));
+            };
+            (kind, map.iter().filter(|(key, _)| &**key != "kind").cloned().collect())
+        }
+        _ => return Err(wrong()),
+    };
+    let rest = Node::new(Value::Map(rest), node.mark);
+    T::deserialize(Kinded { kind, rest: &rest }).map_err(|error| error.or_at(node.mark))
 }
 
 /// What the kinds are called.
@@ -237,22 +198,25 @@ impl<'de> VariantAccess<'de> for AskKeys<'_> {
     }
 }
 
-/// The rest of a map after its key `kind`: as an enum, the value is the variant and what follows its fields.
-struct Tagged<A>(A);
+/// A kind, and the keys beside it: as an enum, the one is the variant and the others are its fields.
+struct Kinded<'a> {
+    kind: &'a Node,
+    rest: &'a Node,
+}
 
-impl<'de, A: MapAccess<'de>> Deserializer<'de> for Tagged<A> {
-    type Error = A::Error;
+impl<'de> Deserializer<'de> for Kinded<'de> {
+    type Error = ReadError;
 
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _name: &'static str,
         _variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, A::Error> {
+    ) -> Result<V::Value, ReadError> {
         visitor.visit_enum(self)
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, A::Error> {
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, ReadError> {
         Err(de::Error::custom("only enums have a `kind`"))
     }
 
@@ -262,36 +226,36 @@ impl<'de, A: MapAccess<'de>> Deserializer<'de> for Tagged<A> {
     }
 }
 
-impl<'de, A: MapAccess<'de>> EnumAccess<'de> for Tagged<A> {
-    type Error = A::Error;
+impl<'de> EnumAccess<'de> for Kinded<'de> {
+    type Error = ReadError;
     type Variant = Self;
 
-    fn variant_seed<S: DeserializeSeed<'de>>(mut self, seed: S) -> Result<(S::Value, Self), A::Error> {
-        let variant = self.0.next_value_seed(seed)?;
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), ReadError> {
+        let variant = seed.deserialize(self.kind)?;
         Ok((variant, self))
     }
 }
 
-impl<'de, A: MapAccess<'de>> VariantAccess<'de> for Tagged<A> {
-    type Error = A::Error;
+impl<'de> VariantAccess<'de> for Kinded<'de> {
+    type Error = ReadError;
 
     fn struct_variant<V: Visitor<'de>>(
         self,
         _fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, A::Error> {
-        visitor.visit_map(self.0)
+    ) -> Result<V::Value, ReadError> {
+        self.rest.deserialize_map(visitor)
     }
 
-    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
-        seed.deserialize(MapAccessDeserializer::new(self.0))
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, ReadError> {
+        seed.deserialize(self.rest)
     }
 
-    fn unit_variant(self) -> Result<(), A::Error> {
+    fn unit_variant(self) -> Result<(), ReadError> {
         Err(de::Error::custom("a kind is a struct, if an empty one"))
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, _len: usize, _visitor: V) -> Result<V::Value, A::Error> {
+    fn tuple_variant<V: Visitor<'de>>(self, _len: usize, _visitor: V) -> Result<V::Value, ReadError> {
         Err(de::Error::custom("a kind is a struct"))
     }
 }

@@ -7,7 +7,7 @@ use crate::data::DataError;
 use crate::data::npz::NpzError;
 use crate::data::records::RecordError;
 use crate::data::text::TextError;
-use crate::document::{self, Node, NodeError, Step};
+use crate::document::{self, Node, NodeError, ReadError, Step, Value};
 use crate::files;
 use crate::passes::partition::PartitionError;
 use crate::train::ProgramError;
@@ -21,11 +21,21 @@ pub(super) fn error_in(path: &Path, error: NodeError) -> TrainError {
     document::error_at(&path.display().to_string(), &text, error).into()
 }
 
+/// What is wrong under `train` in the experiment at `path`, whose text is read again for the line; at `way` from there,
+/// unless the error knows its place.
+pub(super) fn error_under_train(path: &Path, way: Vec<Step>, error: ReadError) -> TrainError {
+    let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
+    let way = [vec![Step::Key("train".to_string())], way].concat();
+    let name = path.display().to_string();
+    let mark = document::tree(&name, &text).map(|root| root.nearest_place_of(&way)).unwrap_or_default();
+    document::error_of(&name, &text, error.or_at(mark)).into()
+}
+
 /// The error with the line of the key that it is about. One that is about no key, or about one that is not written (a flag
 /// may say it), is as it was.
 pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainError) -> TrainError {
     let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
-    let Ok(document) = document::from_str::<Node>("", &text) else { return error };
+    let Ok(document) = document::tree("", &text) else { return error };
     if let Some((way, help)) = room(experiment, &document, &error) {
         let message = match &error {
             TrainError::Data(DataError::Stopped { source }) => source.to_string(),
@@ -35,7 +45,7 @@ pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainEr
         return document::error_at(&path.display().to_string(), &text, placed).into();
     }
     let Some(way) = way_to(experiment, path, &error) else { return error };
-    if way.iter().try_fold(&document, |node, step| node.get(step)).is_none() {
+    if document.place_of(&way).is_none() {
         return error;
     }
     let whole = chain(&error);
@@ -86,7 +96,7 @@ fn room(experiment: &Experiment, document: &Node, error: &TrainError) -> Option<
     let feature = experiment.task().features().into_iter().find(|feature| feature.name == *name)?;
     let n = u64::try_from(feature.n_values?).ok()?;
     let mut ways = Vec::new();
-    whole_numbers(document.get(&Step::Key("model".to_string()))?, n, &mut Vec::new(), &mut ways);
+    whole_numbers(document.get("model")?, n, &mut Vec::new(), &mut ways);
     // Classes are said at a network's end, and what it embeds at its beginning.
     let keys: &[&str] = match feature.is_label {
         true => &["n_classes", "vocabulary", "below", "dense", "units"],
@@ -117,10 +127,10 @@ fn whole_numbers(node: &Node, n: u64, here: &mut Vec<Step>, ways: &mut Vec<Vec<S
         whole_numbers(node, n, here, ways);
         here.pop();
     };
-    match node {
-        Node::List(list) => list.iter().enumerate().for_each(|(at, node)| go(Step::Index(at), node)),
-        Node::Map(map) => map.iter().for_each(|(key, node)| go(Step::Key(key.clone()), node)),
-        Node::Whole(value) if *value == n => ways.push(here.clone()),
+    match &node.value {
+        Value::List(list) => list.iter().enumerate().for_each(|(at, node)| go(Step::Index(at), node)),
+        Value::Map(map) => map.iter().for_each(|(key, node)| go(Step::Key(key.to_string()), node)),
+        Value::Whole(value) if *value == n => ways.push(here.clone()),
         _ => {}
     }
 }

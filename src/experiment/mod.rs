@@ -25,7 +25,7 @@ pub use schedule::{Schedule, Timed};
 use self::schedule::{beside_the_end, unreached};
 use crate::data::Source;
 use crate::document::{self, kind};
-use crate::document::{Node, NodeError, Step};
+use crate::document::{ConfigProblem, Node, NodeError, ReadError, Step};
 use crate::files;
 use crate::graph::{Numbers, Precision, Storage};
 use crate::models::Model;
@@ -131,15 +131,18 @@ fn count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Er
 }
 
 fn optimizer<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optimizer, D::Error> {
-    Node::read(deserializer, |node| kind::read(&node).map_err(|error| beside(kind::elsewhere::<Optimizer>(error))))
+    Node::read(deserializer, |node| kind::of(node).map_err(|error| beside(kind::elsewhere::<Optimizer>(error))))
 }
 
 /// The error of a key that stands under `train` itself, with that.
-fn beside(error: NodeError) -> NodeError {
+fn beside(error: ReadError) -> ReadError {
     const KEYS: [&str; 6] = ["learning_rate", "warm_up", "weight_decay", "clip", "average", "slots"];
-    match KEYS.iter().find(|key| error.message.starts_with(&format!("unknown field `{key}`"))) {
-        Some(key) => error.in_own_words().with_help(format!("write `{key}` under `train`, beside `optimizer`")),
-        None => error,
+    match &error.problem {
+        ConfigProblem::UnknownKey { key, .. } if KEYS.contains(&key.as_str()) => {
+            let help = format!("write `{key}` under `train`, beside `optimizer`");
+            error.with_help(help)
+        }
+        _ => error,
     }
 }
 
@@ -150,21 +153,21 @@ fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optio
 fn weight_decay<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<WeightDecay, D::Error> {
     Node::read(deserializer, |node| {
         node.is_no_number("value")?;
-        WeightDecay::deserialize(&node)
+        WeightDecay::deserialize(node)
     })
 }
 
 fn clip<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Clip>, D::Error> {
     Node::read(deserializer, |node| {
         node.is_no_number("kind: global_norm, value")?;
-        kind::read(&node).map(Some)
+        kind::of(node).map(Some)
     })
 }
 
 fn average<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Average>, D::Error> {
     Node::read(deserializer, |node| {
         node.is_no_number("decay")?;
-        Option::deserialize(&node)
+        Option::deserialize(node)
     })
 }
 
@@ -225,15 +228,15 @@ impl TrainConfig {
     pub fn update(&self) -> Result<Update, TrainError> {
         let (learning_rate, warm_up) = self.schedule().map_err(|(key, error)| TrainError::Epochs {
             key,
-            problem: error.message,
-            help: error.help.unwrap_or_default(),
+            problem: error.problem.to_string(),
+            help: error.problem.help().unwrap_or_default(),
         })?;
         let (optimizer, weight_decay, clip) = (self.optimizer, self.weight_decay.clone(), self.clip);
         Ok(Update { optimizer, learning_rate, weight_decay, warm_up, clip, slots: self.slots })
     }
 
     /// The schedule in steps; an error with the key that it is under.
-    fn schedule(&self) -> Result<(LearningRate, Option<WarmUp>), (&'static str, NodeError)> {
+    fn schedule(&self) -> Result<(LearningRate, Option<WarmUp>), (&'static str, ReadError)> {
         let steps = match (self.steps_per_epoch(), self.is_by_epoch()) {
             (Some(steps), _) => steps,
             (None, false) => 1,
@@ -252,7 +255,7 @@ impl TrainConfig {
                         "make `batch` smaller",
                     ),
                 };
-                return Err((key, NodeError::new(Vec::new(), problem).with_help(help)));
+                return Err((key, ReadError::new(problem).with_help(help)));
             }
         };
         let learning_rate = self.learning_rate.in_steps(steps).map_err(|error| ("learning_rate", error))?;
@@ -260,30 +263,37 @@ impl TrainConfig {
         Ok((learning_rate, warm_up.map_err(|error| ("warm_up", error))?))
     }
 
-    /// What of the schedule is wrong, or never comes in a training of so many epochs; an error from `train` on.
-    fn schedule_problem(&self) -> Option<NodeError> {
-        let under = |(key, error): (&'static str, NodeError)| error.within(Step::Key(key.to_string()));
+    /// What of the schedule is wrong, or never comes in a training of so many epochs; an error, and where from `train` on it
+    /// is if it does not say.
+    fn schedule_problem(&self) -> Option<(Vec<Step>, ReadError)> {
         let (learning_rate, warm_up) = match self.schedule() {
             Ok(schedule) => schedule,
-            Err(error) => return Some(under(error)),
+            Err((key, error)) => return Some((vec![Step::Key(key.to_string())], error)),
         };
         let n_steps = u64::from(self.steps_per_epoch()?) * u64::from(self.epochs);
         let (key, error) = unreached(&learning_rate, warm_up.as_ref(), n_steps)?;
-        let error = match (key, &self.warm_up) {
-            ("warm_up", Some(warm_up)) => warm_up.as_written(error),
-            _ => self.learning_rate.as_written(error),
-        };
-        Some(under((key, error)))
+        Some(self.as_written(key, error))
     }
 
-    /// Where the schedule's end is not the training's, from `train` on.
-    fn schedule_remark(&self) -> Option<NodeError> {
+    /// Where the schedule's end is not the training's, and where from `train` on that is if it does not say.
+    fn schedule_remark(&self) -> Option<(Vec<Step>, ReadError)> {
         let (learning_rate, warm_up) = self.schedule().ok()?;
         let steps_per_epoch = self.steps_per_epoch()?;
         let n_steps = u64::from(steps_per_epoch) * u64::from(self.epochs);
         let unit = if self.learning_rate.is_by_epoch() { steps_per_epoch } else { 1 };
         let remark = beside_the_end(&learning_rate, warm_up.as_ref(), n_steps, unit)?;
-        Some(self.learning_rate.as_written(remark).within(Step::Key("learning_rate".to_string())))
+        Some(self.as_written("learning_rate", remark))
+    }
+
+    /// An error from the key of a schedule on, as one from `train` on; with its place where the schedule knows it.
+    fn as_written(&self, key: &str, error: NodeError) -> (Vec<Step>, ReadError) {
+        let mark = match (key, &self.warm_up) {
+            ("warm_up", Some(warm_up)) => warm_up.place_of(&error.path),
+            _ => self.learning_rate.place_of(&error.path),
+        };
+        let NodeError { path, message, help } = error.within(Step::Key(key.to_string()));
+        let error = ReadError::of(ConfigProblem::Together { message, help });
+        (path, ReadError { mark, ..error })
     }
 
     /// What the training program minimises in this precision, and how; not tuned.
@@ -353,7 +363,7 @@ impl Experiment {
     /// nobody knows the steps, or that are less than a step.
     pub fn check_schedule(&self, path: &Path) -> Result<(), TrainError> {
         match self.train.schedule_problem() {
-            Some(error) => Err(lines::error_in(path, error.within(Step::Key("train".to_string())))),
+            Some((way, error)) => Err(lines::error_under_train(path, way, error)),
             None => Ok(()),
         }
     }
@@ -361,8 +371,8 @@ impl Experiment {
     /// What is probably not meant in the schedule of an experiment that was read from `path`, with the line: a rate that is
     /// still high when training ends, or 0 long before. Nothing where the number of examples is not known.
     pub fn schedule_remark(&self, path: &Path) -> Option<TrainError> {
-        let remark = self.train.schedule_remark()?;
-        Some(lines::error_in(path, remark.within(Step::Key("train".to_string()))))
+        let (way, remark) = self.train.schedule_remark()?;
+        Some(lines::error_under_train(path, way, remark))
     }
 
     /// Counts the training examples where lengths are in epochs and nobody knows how many there are; the experiment was read

@@ -3,10 +3,9 @@
 //! [`crate::optim`] counts in steps alone. Here `decay_epochs: 30` becomes `decay_steps`, once somebody knows how many steps
 //! an epoch has.
 
-use crate::document::kind;
-use crate::document::{Node, NodeError, Step};
+use crate::document::{ConfigProblem, Key, Mark, Node, NodeError, ReadError, Step, Value, kind};
 use crate::optim::{LearningRate, WarmUp};
-use serde::de::{self, Deserialize, Deserializer};
+use serde::de::{Deserialize, Deserializer};
 
 /// The keys of lengths: in steps, and in epochs.
 const LENGTHS: [(&str, &str); 5] = [
@@ -17,8 +16,60 @@ const LENGTHS: [(&str, &str); 5] = [
     ("steps", "epochs"),
 ];
 
-/// So many steps an epoch may have while nobody knows.
-const UNKNOWN: [u32; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+/// A length of a schedule, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Length {
+    /// In steps.
+    Steps(u64),
+    /// In epochs.
+    Epochs(f64),
+}
+
+impl Length {
+    /// The value of a key of lengths; of any other key, and of what is no whole number of steps, none.
+    fn of(key: &Key, node: &Node) -> Result<Option<Length>, ReadError> {
+        let is_length = LENGTHS.iter().any(|(steps, _)| *steps == &**key);
+        match (&node.value, key.written.is_some()) {
+            (Value::Whole(value), true) => Ok(Some(Length::Epochs(*value as f64))),
+            (Value::Float(value), true) if *value >= 0.0 && value.is_finite() => Ok(Some(Length::Epochs(*value))),
+            (Value::Float(_) | Value::Negative(_), true) => Err(node.wrong(EPOCHS)),
+            (_, true) => Err(node.wrong("a number of epochs")),
+            (Value::Whole(value), false) if is_length => Ok(Some(Length::Steps(*value))),
+            (_, false) => Ok(None),
+        }
+    }
+
+    /// In steps, to the nearest, where an epoch has so many; an error says what is wrong.
+    fn in_steps(self, steps_per_epoch: u32) -> Result<u64, LengthError> {
+        let epochs = match self {
+            Length::Steps(steps) => return Ok(steps),
+            Length::Epochs(epochs) => epochs,
+        };
+        let steps = (epochs * f64::from(steps_per_epoch)).round();
+        match steps {
+            _ if steps > f64::from(u32::MAX) => Err(LengthError::TooLong),
+            _ if epochs > 0.0 && steps == 0.0 => Err(LengthError::LessThanAStep(epochs)),
+            _ => Ok(steps as u64),
+        }
+    }
+
+    /// Whether it is no later than another, where that can be said before it is known how many steps an epoch has.
+    fn is_not_after(self, other: Length) -> bool {
+        match (self, other) {
+            (Length::Steps(this), Length::Steps(other)) => this <= other,
+            (Length::Epochs(this), Length::Epochs(other)) => this <= other,
+            (Length::Steps(_), Length::Epochs(_)) | (Length::Epochs(_), Length::Steps(_)) => false,
+        }
+    }
+}
+
+/// What [`Length::in_steps`] cannot say.
+enum LengthError {
+    TooLong,
+    LessThanAStep(f64),
+}
+
+const EPOCHS: &str = "a number of epochs, from 0 on, of at most 2^32 steps";
 
 /// What has lengths: a learning rate, or its warm-up.
 pub trait Schedule: Sized {
@@ -26,17 +77,17 @@ pub trait Schedule: Sized {
     ///
     /// # Errors
     /// Whatever is not right in it.
-    fn read(node: &Node) -> Result<Self, NodeError>;
+    fn read(node: &Node) -> Result<Self, ReadError>;
 }
 
 impl Schedule for LearningRate {
-    fn read(node: &Node) -> Result<LearningRate, NodeError> {
-        kind::read_or_number(node, LearningRate::constant)
+    fn read(node: &Node) -> Result<LearningRate, ReadError> {
+        kind::of_or_number(node, LearningRate::constant)
     }
 }
 
 impl Schedule for WarmUp {
-    fn read(node: &Node) -> Result<WarmUp, NodeError> {
+    fn read(node: &Node) -> Result<WarmUp, ReadError> {
         node.is_no_number("steps")?;
         WarmUp::deserialize(node)
     }
@@ -48,21 +99,19 @@ impl Schedule for WarmUp {
 pub enum Timed<T> {
     /// All lengths are in steps.
     Steps(T),
-    /// Some are in epochs: what the file says.
+    /// Some are in epochs: what the file says, under the names of lengths in steps.
     Epochs(Node),
 }
 
 impl<T: Schedule> Timed<T> {
-    fn read(node: Node) -> Result<Timed<T>, NodeError> {
-        if !is_by_epoch(&node) {
-            return read_at(&node, 1).map(Timed::Steps);
+    fn read(node: &Node) -> Result<Timed<T>, ReadError> {
+        let named = named_in_steps(node)?;
+        if !is_by_epoch(&named) {
+            return T::read(node).map(Timed::Steps).map_err(with_twins);
         }
-        // What is right for none of these is wrong for any: a key, a value, an order.
-        let mut tried = UNKNOWN.iter().map(|&steps| read_at::<T>(&node, steps));
-        match read_at::<T>(&node, 1_000) {
-            Err(error) if !tried.any(|schedule| schedule.is_ok()) => Err(error),
-            _ => Ok(Timed::Epochs(node)),
-        }
+        check_order(&named)?;
+        T::read(&any_steps(&named)?).map_err(with_twins)?;
+        Ok(Timed::Epochs(named))
     }
 
     /// Whether a length is in epochs.
@@ -74,21 +123,30 @@ impl<T: Schedule> Timed<T> {
     ///
     /// # Errors
     /// A length that is less than a step; two of which the later is no longer the later.
-    pub fn in_steps(&self, steps_per_epoch: u32) -> Result<T, NodeError>
+    pub fn in_steps(&self, steps_per_epoch: u32) -> Result<T, ReadError>
     where
         T: Clone,
     {
+        let length = |length: Length, node: &Node| {
+            length.in_steps(steps_per_epoch).map_err(|error| match error {
+                LengthError::TooLong => node.wrong(EPOCHS),
+                LengthError::LessThanAStep(epochs) => {
+                    let message = format!("{epochs} epochs of {steps_per_epoch} steps are less than a step");
+                    ReadError::new(message).or_at(node.mark).with_help("make it longer, or 0")
+                }
+            })
+        };
         match self {
             Timed::Steps(schedule) => Ok(schedule.clone()),
-            Timed::Epochs(node) => read_at(node, steps_per_epoch),
+            Timed::Epochs(node) => T::read(&each_length(node, &length)?).map_err(with_twins),
         }
     }
 
-    /// An error about the schedule in steps, as one about what is written.
-    pub(super) fn as_written(&self, error: NodeError) -> NodeError {
+    /// Where steps lead that begin at the schedule, if it knows.
+    pub(super) fn place_of(&self, steps: &[Step]) -> Option<Mark> {
         match self {
-            Timed::Steps(_) => error,
-            Timed::Epochs(node) => as_written(node, error),
+            Timed::Steps(_) => None,
+            Timed::Epochs(node) => Some(node.nearest_place_of(steps)),
         }
     }
 }
@@ -99,111 +157,106 @@ impl<'de, T: Schedule> Deserialize<'de> for Timed<T> {
     }
 }
 
-fn read_at<T: Schedule>(node: &Node, steps_per_epoch: u32) -> Result<T, NodeError> {
-    T::read(&in_steps(node, steps_per_epoch)?).map_err(|error| as_written(node, with_twin(error)))
-}
-
-/// An error about a length that is missing, with both its keys.
-fn with_twin(error: NodeError) -> NodeError {
-    let missing = error.message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
-    match missing.and_then(|key| LENGTHS.iter().find(|(steps, _)| *steps == key)) {
-        Some((steps, epochs)) => NodeError {
-            message: format!("missing key `{steps}`, or `{epochs}`"),
-            is_own: true,
-            help: Some(format!("add `{steps}: …` or `{epochs}: …` to the block that starts here")),
-            ..error
-        },
-        None => error,
+/// An error about keys of lengths with both names of each, of which serde knows those in steps.
+fn with_twins(error: ReadError) -> ReadError {
+    let twin = |key: &str| LENGTHS.iter().find(|(steps, _)| *steps == key).map(|(_, epochs)| *epochs);
+    match &error.problem {
+        ConfigProblem::MissingKey { key } if twin(key).is_some() => {
+            let epochs = twin(key).unwrap_or_default();
+            let help = format!("add `{key}: …` or `{epochs}: …` to the block that starts here");
+            let message = format!("missing key `{key}`, or `{epochs}`");
+            ReadError { problem: ConfigProblem::Together { message, help: Some(help) }, ..error }
+        }
+        ConfigProblem::UnknownKey { key, valid } => {
+            let both = |name: &String| [Some(name.clone()), twin(name).map(str::to_string)].into_iter().flatten();
+            let valid = valid.iter().flat_map(both).collect();
+            ReadError { problem: ConfigProblem::UnknownKey { key: key.clone(), valid }, ..error }
+        }
+        _ => error,
     }
 }
 
+/// Whether a length is in epochs, in what [`named_in_steps`] made.
 fn is_by_epoch(node: &Node) -> bool {
-    match node {
-        Node::Map(map) => map.iter().any(|(key, node)| in_steps_key(key).is_some() || is_by_epoch(node)),
-        Node::List(list) => list.iter().any(is_by_epoch),
+    match &node.value {
+        Value::Map(map) => map.iter().any(|(key, node)| key.written.is_some() || is_by_epoch(node)),
+        Value::List(list) => list.iter().any(is_by_epoch),
         _ => false,
     }
 }
 
-/// The key in steps of one in epochs.
-fn in_steps_key(key: &str) -> Option<&'static str> {
-    LENGTHS.iter().find(|(_, epochs)| *epochs == key).map(|(steps, _)| *steps)
-}
-
-fn in_steps(node: &Node, steps_per_epoch: u32) -> Result<Node, NodeError> {
-    match node {
-        Node::List(list) => {
-            let item = |(at, node)| in_steps(node, steps_per_epoch).map_err(|error| error.within(Step::Index(at)));
-            Ok(Node::List(list.iter().enumerate().map(item).collect::<Result<_, _>>()?))
-        }
-        Node::Map(map) => {
-            let entry = |(key, node): &(String, Node)| {
-                let within = |error: NodeError| error.within(Step::Key(key.clone()));
-                let Some(steps) = in_steps_key(key) else {
-                    return Ok((key.clone(), in_steps(node, steps_per_epoch).map_err(within)?));
+/// The node with lengths in epochs under the names of those in steps; such keys know what is written.
+fn named_in_steps(node: &Node) -> Result<Node, ReadError> {
+    let value = match &node.value {
+        Value::List(list) => Value::List(list.iter().map(named_in_steps).collect::<Result<_, _>>()?),
+        Value::Map(map) => {
+            let entry = |(key, value): &(Key, Node)| {
+                let Some((steps, _)) = LENGTHS.iter().find(|(_, epochs)| *epochs == &**key) else {
+                    return Ok((key.clone(), named_in_steps(value)?));
                 };
-                if map.iter().any(|(other, _)| other == steps) {
-                    let message = format!("`{key}` and `{steps}` are one length, given twice");
-                    let error = NodeError::new(vec![Step::KeyItself(key.clone())], message);
-                    return Err(error.with_help("keep one of them"));
+                if node.get(steps).is_some() {
+                    let message = format!("`{}` and `{steps}` are one length, given twice", key.name);
+                    return Err(ReadError::new(message).or_at(key.mark).with_help("keep one of them"));
                 }
-                Ok((steps.to_string(), Node::Whole(n_steps(node, steps_per_epoch).map_err(within)?)))
+                let written = Some(key.name.clone());
+                Ok((Key { name: steps.to_string(), mark: key.mark, written }, value.clone()))
             };
-            Ok(Node::Map(map.iter().map(entry).collect::<Result<_, _>>()?))
+            Value::Map(map.iter().map(entry).collect::<Result<_, _>>()?)
         }
-        other => Ok(other.clone()),
-    }
-}
-
-/// So many epochs, in steps.
-fn n_steps(node: &Node, steps_per_epoch: u32) -> Result<u64, NodeError> {
-    let epochs = match node {
-        Node::Whole(value) => *value as f64,
-        Node::Float(value) => *value,
-        other => return Err(NodeError::wrong(other, "a number of epochs")),
+        _ => return Ok(node.clone()),
     };
-    let steps = (epochs * f64::from(steps_per_epoch)).round();
-    if !(0.0..=f64::from(u32::MAX)).contains(&steps) {
-        return Err(de::Error::invalid_value(
-            node.unexpected(),
-            &"a number of epochs, from 0 on, of at most 2^32 steps",
-        ));
-    }
-    if epochs > 0.0 && steps == 0.0 {
-        let message = format!("{epochs} epochs of {steps_per_epoch} steps are less than a step");
-        return Err(NodeError::new(Vec::new(), message).with_help("make it longer, or 0"));
-    }
-    Ok(steps as u64)
+    Ok(node.replaced(value))
 }
 
-/// An error about what [`in_steps`] made of `node`, as one about `node`.
-fn as_written(node: &Node, error: NodeError) -> NodeError {
-    let NodeError { mut path, mut message, is_own, help } = error;
-    let mut here = Some(node);
-    for step in &mut path {
-        here = match (here, step) {
-            (Some(Node::List(list)), Step::Index(at)) => list.get(*at),
-            (Some(Node::Map(map)), Step::Key(key) | Step::KeyItself(key)) => {
-                let is_written = |wanted: &str| map.iter().find(|(key, _)| key == wanted);
-                let twin = LENGTHS.iter().find(|(steps, _)| steps == key).map(|(_, epochs)| *epochs);
-                if let (None, Some(twin)) = (is_written(key), twin.filter(|twin| is_written(twin).is_some())) {
-                    message = message.replacen(&format!("`{key}`"), &format!("`{twin}`"), 1);
-                    *key = twin.to_string();
-                }
-                is_written(key).map(|(_, node)| node)
+/// The node with each length as so many steps.
+fn each_length(node: &Node, steps: &dyn Fn(Length, &Node) -> Result<u64, ReadError>) -> Result<Node, ReadError> {
+    let value = match &node.value {
+        Value::List(list) => Value::List(list.iter().map(|node| each_length(node, steps)).collect::<Result<_, _>>()?),
+        Value::Map(map) => {
+            let entry = |(key, node): &(Key, Node)| match Length::of(key, node)? {
+                Some(length) => Ok((key.clone(), node.replaced(Value::Whole(steps(length, node)?)))),
+                None => Ok((key.clone(), each_length(node, steps)?)),
+            };
+            Value::Map(map.iter().map(entry).collect::<Result<_, _>>()?)
+        }
+        _ => return Ok(node.clone()),
+    };
+    Ok(node.replaced(value))
+}
+
+/// The node with some steps for each length, in ascending order: right if all but the lengths is.
+fn any_steps(node: &Node) -> Result<Node, ReadError> {
+    let last = std::cell::Cell::new(0);
+    each_length(node, &|length, _| match length {
+        Length::Steps(0) | Length::Epochs(0.0) => Ok(0),
+        Length::Steps(_) | Length::Epochs(_) => Ok(last.replace(last.get() + 1) + 1),
+    })
+}
+
+/// Whether drops and changes ascend, as far as that can be said.
+fn check_order(node: &Node) -> Result<(), ReadError> {
+    for (list, what) in [("drops", "drop"), ("changes", "change")] {
+        let Some(Node { value: Value::List(list), .. }) = node.get(list) else { continue };
+        let mut before = None;
+        for item in list {
+            let Value::Map(map) = &item.value else { continue };
+            let Some((key, at)) = map.iter().find(|(key, _)| &**key == "step") else { continue };
+            let length = Length::of(key, at)?;
+            if let (Some(before), Some(length)) = (before, length)
+                && length.is_not_after(before)
+            {
+                let (unit, length, before) = match (length, before) {
+                    (Length::Epochs(length), Length::Epochs(before)) => ("epoch", length, before),
+                    (Length::Steps(length), Length::Steps(before)) => ("step", length as f64, before as f64),
+                    _ => continue,
+                };
+                let found = format!("a {what} at {unit} {length} after one at {unit} {before}");
+                return Err(ReadError::wrong(found, &format!("ascending {unit}s")).or_at(item.mark));
             }
-            _ => None,
-        };
+            before = length;
+        }
     }
-    // serde knows the keys in steps alone.
-    if let Some((before, valid)) = message.split_once(", expected ").filter(|_| message.starts_with("unknown field `"))
-    {
-        let all = LENGTHS.iter().fold(valid.to_string(), |all, (steps, epochs)| {
-            all.replace(&format!("`{steps}`"), &format!("`{steps}`, `{epochs}`"))
-        });
-        message = format!("{before}, expected {all}");
-    }
-    NodeError { path, message, is_own, help }
+    Ok(())
 }
 
 /// What a training of `n_steps` never reaches: an error from the key of the one or the other on.
@@ -370,9 +423,9 @@ mod tests {
         check(
             "{kind: piecewise, value: 0.4, changes: [{epoch: 3, value: 1}, {epoch: 2, value: 0.1}]}",
             expect![[r#"
-                e.yaml:1:40: found a change at step 2000 after one at step 3000, expected ascending steps
+                e.yaml:1:63: found a change at epoch 2 after one at epoch 3, expected ascending epochs
                   1 | {kind: piecewise, value: 0.4, changes: [{epoch: 3, value: 1}, {epoch: 2, value: 0.1}]}
-                    |                                        ^"#]],
+                    |                                                               ^^^^^^"#]],
         );
         check(
             "{kind: cosine, value: 0.4}",
@@ -397,8 +450,8 @@ mod tests {
                     | ^^^^"#]],
         );
         let short = timed("{kind: cosine, value: 0.4, decay_epochs: 0.01}").in_steps(44).unwrap_err();
-        assert_eq!(short.message, "0.01 epochs of 44 steps are less than a step");
-        assert_eq!(short.path, [Step::Key("decay_epochs".to_string())]);
+        assert_eq!(short.problem.to_string(), "0.01 epochs of 44 steps are less than a step");
+        assert_eq!(short.mark, Some(Mark { line: 1, column: 42 }));
     }
 
     #[test]

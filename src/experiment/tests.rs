@@ -243,9 +243,9 @@ fn errors_point_at_the_line() {
     check(
         "  optimizer: {momentum: 0.9, momentum: 0.9, kind: momentum}\n",
         expect![[r#"
-            e.yaml:3:14: key `momentum` is given twice
+            e.yaml:3:30: key `momentum` is given twice
               3 |   optimizer: {momentum: 0.9, momentum: 0.9, kind: momentum}
-                |              ^^^^^^^^^
+                |                              ^^^^^^^^
               help: keep one `momentum`"#]],
     );
     check(

@@ -6,7 +6,7 @@ use super::records::{Patterns, Tolerance};
 use crate::data::records;
 use crate::data::text::{Length, Mask, Options, TextExamples, Texts, Tokenizer, path_of};
 use crate::data::{DataError, Feature, FeatureDType, Source};
-use crate::document::{self, Node, NodeError, Step};
+use crate::document::{self, Node, NodeError, Step, Value};
 use crate::files;
 use crate::pjrt::Setup;
 use crate::train::TrainError;
@@ -264,17 +264,15 @@ fn fault(tokens: &Options, is_json: bool) -> Option<(&'static str, String, &'sta
 fn beyond(path: &Path, tokenizer: &Tokenizer, greatest: u32, feature: &str, n: i64) -> TrainError {
     let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
     let key = |name: &str| Step::Key(name.to_string());
-    let document = document::from_str::<Node>("", &text).unwrap_or(Node::Null);
-    let get = |way: &[Step]| way.iter().try_fold(&document, |node, step| node.get(step));
+    let document = document::tree("", &text).ok();
+    let model = document.as_ref().and_then(|document| document.get("model"));
     let embedding = || {
-        let Some(Node::List(layers)) = get(&[key("model"), key("layers")]) else { return None };
-        let is_own = |layer: &Node| layer.get(&key("embedding")).is_some();
-        let at = layers.iter().position(is_own)?;
+        let Value::List(layers) = &model?.get("layers")?.value else { return None };
+        let at = layers.iter().position(|layer: &Node| layer.get("embedding").is_some())?;
         Some(vec![key("model"), key("layers"), Step::Index(at), key("embedding")])
     };
-    let vocabulary = vec![key("model"), key("vocabulary")];
-    let way = match get(&vocabulary) {
-        Some(_) => vocabulary,
+    let way = match model.and_then(|model| model.get("vocabulary")) {
+        Some(_) => vec![key("model"), key("vocabulary")],
         None => embedding().unwrap_or_else(|| vec![key("data"), key("tokens"), key("tokenizer")]),
     };
     let wanted = tokenizer.vocabulary().max(greatest.saturating_add(1));

@@ -51,7 +51,7 @@ pub use pool::{AvgPool, GlobalAvgPool, GlobalMaxPool, MaxPool};
 pub use sequence::{Attention, Embedding, PositionEmbedding};
 pub use shape::{Flatten, Reshape, Take, Upsample, ZeroPadding};
 
-use crate::document::{self, Node, NodeError};
+use crate::document::{self, Node, ReadError, Step, Value};
 use crate::graph::Scope;
 use crate::hlo::DType;
 use crate::hlo::ops::RuleError;
@@ -183,31 +183,21 @@ struct Inputs(Vec<Input>);
 
 impl<'de> Deserialize<'de> for Inputs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Inputs, D::Error> {
-        let read = |node: &Node| {
-            let Node::Map(map) = node else {
-                return Err(NodeError::wrong(
-                    node,
-                    "names with the dims of one example, such as `{images: [28, 28, 1]}`",
-                ));
-            };
-            let input = |(name, node): &(String, Node)| {
-                let spec = match node {
-                    Node::List(_) => document::positives(node).map(|shape| InputSpec {
-                        shape,
-                        dtype: InputDType::default(),
-                        below: None,
-                    }),
-                    Node::Map(_) => InputSpec::deserialize(node),
-                    other => {
-                        Err(NodeError::wrong(other, "dims, such as [28, 28, 1], or {shape: [28, 28, 1], dtype: int32}"))
-                    }
-                };
-                let spec = spec.map_err(|error| error.within(document::Step::Key(name.clone())))?;
-                Ok(Input { name: name.clone(), spec })
-            };
-            map.iter().map(input).collect()
+        let spec = |node: &Node| match &node.value {
+            Value::List(_) => {
+                let shape = document::positives(node)?;
+                Ok(InputSpec { shape, dtype: InputDType::default(), below: None })
+            }
+            Value::Map(_) => InputSpec::deserialize(node),
+            _ => Err(node.wrong("dims, such as [28, 28, 1], or {shape: [28, 28, 1], dtype: int32}")),
         };
-        read(&Node::deserialize(deserializer)?).map(Inputs).map_err(de::Error::custom)
+        Node::read(deserializer, |node| {
+            let Value::Map(map) = &node.value else {
+                return Err(node.wrong("names with the dims of one example, such as `{images: [28, 28, 1]}`"));
+            };
+            let input = |(name, node): &(document::Key, Node)| Ok(Input { name: name.to_string(), spec: spec(node)? });
+            map.iter().map(input).collect::<Result<_, _>>().map(Inputs)
+        })
     }
 }
 
@@ -218,20 +208,18 @@ struct OutputList(Vec<Output>);
 impl<'de> Deserialize<'de> for OutputList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OutputList, D::Error> {
         let same = |name: &String| Output { name: name.clone(), layer: name.clone() };
-        let read = |node: &Node| match node {
-            Node::Text(name) => Ok(vec![Output { name: "logits".to_string(), layer: name.clone() }]),
-            Node::List(_) => Ok(Vec::<String>::deserialize(node)?.iter().map(same).collect()),
-            Node::Map(map) => {
-                let output = |(name, node): &(String, Node)| {
-                    let layer =
-                        String::deserialize(node).map_err(|error| error.within(document::Step::Key(name.clone())))?;
-                    Ok(Output { name: name.clone(), layer })
+        let read = |node: &Node| match &node.value {
+            Value::Text(name) => Ok(vec![Output { name: "logits".to_string(), layer: name.clone() }]),
+            Value::List(_) => Ok(Vec::<String>::deserialize(node)?.iter().map(same).collect()),
+            Value::Map(map) => {
+                let output = |(name, node): &(document::Key, Node)| {
+                    Ok(Output { name: name.to_string(), layer: String::deserialize(node)? })
                 };
                 map.iter().map(output).collect()
             }
-            other => Err(NodeError::wrong(other, "a layer's name, a list of them, or {NAME: LAYER}")),
+            _ => Err(node.wrong("a layer's name, a list of them, or {NAME: LAYER}")),
         };
-        read(&Node::deserialize(deserializer)?).map(OutputList).map_err(de::Error::custom)
+        Node::read(deserializer, read).map(OutputList)
     }
 }
 
@@ -246,33 +234,36 @@ impl<T> Default for OneOrMore<T> {
 
 impl<'de, T: de::DeserializeOwned> Deserialize<'de> for OneOrMore<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let read = |node: &Node| match node {
-            Node::List(_) => Vec::<T>::deserialize(node),
-            one => T::deserialize(one).map(|one| vec![one]),
+        let read = |node: &Node| match &node.value {
+            Value::List(_) => Vec::<T>::deserialize(node),
+            _ => T::deserialize(node).map(|one| vec![one]),
         };
-        read(&Node::deserialize(deserializer)?).map(OneOrMore).map_err(de::Error::custom)
+        Node::read(deserializer, read).map(OneOrMore)
     }
 }
 
 impl Config {
-    fn read(node: &Node) -> Result<Config, NodeError> {
+    fn read(node: &Node) -> Result<Config, ReadError> {
         let Keys { inputs, labels, layers, outputs, loss, metrics } = Keys::deserialize(node)?;
         let (inputs, labels, outputs) = (inputs.0, labels.0, outputs.0);
         let config = Config { inputs, labels, layers, outputs, loss: loss.0, metrics: metrics.0 };
-        build::check(&config).map_err(|error| NodeError { path: way_in(node, &error.path), ..error })?;
+        build::check(&config).map_err(|mut error| {
+            error.path = way_in(node, &error.path);
+            node.error(error)
+        })?;
         Ok(config)
     }
 }
 
 /// The way in `node` to where a way leads that knows one form of losses and metrics: an option may stand beside the kind or
 /// in it, or be the kind's value, and a list of one may be none.
-fn way_in(node: &Node, path: &[document::Step]) -> Vec<document::Step> {
+fn way_in(node: &Node, path: &[Step]) -> Vec<Step> {
     let (mut way, mut nodes) = (Vec::new(), vec![node]);
     for step in path {
         let before = nodes.len().checked_sub(2).map(|at| nodes[at]);
-        if let Some(next) = nodes.last().and_then(|node| node.get(step)) {
+        if let Some(next) = nodes.last().and_then(|node| node.after(step)) {
             nodes.push(next);
-        } else if let Some(next) = before.and_then(|node| node.get(step)) {
+        } else if let Some(next) = before.and_then(|node| node.after(step)) {
             way.pop();
             nodes.pop();
             nodes.push(next);
@@ -286,7 +277,7 @@ fn way_in(node: &Node, path: &[document::Step]) -> Vec<document::Step> {
 
 impl<'de> Deserialize<'de> for Config {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Config, D::Error> {
-        Config::read(&Node::deserialize(deserializer)?).map_err(de::Error::custom)
+        Node::read(deserializer, Config::read)
     }
 }
 

@@ -415,7 +415,7 @@ mod tests {
         check(
             &format!("{WORDS}loss: {{kind: matching, temperature: 0}}\n"),
             expect![[r#"
-                m.yaml:3:37: found floating point `0.0`, expected a number above 0 that f32 can divide by
+                m.yaml:3:37: found integer `0`, expected a number above 0 that f32 can divide by
                   3 | loss: {kind: matching, temperature: 0}
                     |                                     ^"#]],
         );

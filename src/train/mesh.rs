@@ -6,7 +6,7 @@
 //! beside, the other keys say.
 
 use super::objective::ProgramError;
-use crate::document::{self, Node, NodeError, Step};
+use crate::document::{self, Node, Value};
 use crate::graph::{Replicas, SumOrder, Tensor};
 use crate::hlo::DType;
 use crate::passes::partition::Rule;
@@ -135,22 +135,19 @@ impl std::ops::Deref for MeshConfig {
 
 impl<'de> Deserialize<'de> for MeshConfig {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<MeshConfig, D::Error> {
-        Node::read(deserializer, |node| match &node {
-            Node::Map(map) => {
-                let split = map.iter().find(|(key, _)| key == "split").map(|(_, rules)| {
-                    let rules = BTreeMap::<String, usize>::deserialize(rules);
-                    rules.map_err(|error| error.within(Step::Key("split".to_string())))
-                });
-                let split = split.transpose()?.unwrap_or_default();
+        Node::read(deserializer, |node| match &node.value {
+            Value::Map(map) => {
+                let split = node.get("split").map(BTreeMap::<String, usize>::deserialize).transpose()?;
+                let split = split.unwrap_or_default();
                 let split = split.into_iter().map(|(pattern, axis)| Rule { pattern, axis }).collect();
-                let axes = map.iter().filter(|(key, _)| key != "split").cloned().collect();
-                Ok(MeshConfig { mesh: Mesh::deserialize(&Node::Map(axes))?, split })
+                let axes = map.iter().filter(|(key, _)| &**key != "split").cloned().collect();
+                Ok(MeshConfig { mesh: Mesh::deserialize(&node.replaced(Value::Map(axes)))?, split })
             }
-            Node::Whole(n) => {
+            Value::Whole(n) => {
                 let help = format!("write `mesh: {{data: {n}}}` for {n} replicas");
-                Err(NodeError::wrong(&node, "the sizes of its axes").in_own_words().with_help(help))
+                Err(node.wrong("the sizes of its axes").with_help(help))
             }
-            _ => Err(NodeError::wrong(&node, "the sizes of its axes, such as {data: 8}")),
+            _ => Err(node.wrong("the sizes of its axes, such as {data: 8}")),
         })
     }
 }

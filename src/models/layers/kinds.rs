@@ -2,12 +2,12 @@
 //!
 //! A kind is added in two files: its options with their `build` in one beside this, and a line of the table here.
 
-use super::choice::{Choice, under};
+use super::choice::{Choice, twice};
 use super::{block, conv, dense, elementwise, merge, norm, pool, sequence, shape};
-use crate::document::{Node, NodeError, Step};
+use crate::document::{Node, ReadError, Value};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
-use serde::de::{self, Deserializer};
+use serde::de::{Deserializer, value::StrDeserializer};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
@@ -76,7 +76,7 @@ macro_rules! kinds {
                 }
             }
 
-            fn read(name: &str, choice: Choice<'_>) -> Result<Kind, NodeError> {
+            fn read(name: &str, choice: Choice<'_>) -> Result<Kind, ReadError> {
                 match name {
                     $($name => Ok(Kind::$Kind(choice.options(&COMMON)?)),)*
                     _ => {
@@ -192,12 +192,11 @@ pub(super) struct Names(pub Vec<String>);
 
 impl<'de> Deserialize<'de> for Names {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Names, D::Error> {
-        let read = |node: &Node| match node {
-            Node::Text(name) => Ok(vec![name.clone()]),
-            Node::List(_) => Vec::<String>::deserialize(node),
-            other => Err(de::Error::invalid_type(other.unexpected(), &"a name, or a list of names")),
-        };
-        read(&Node::deserialize(deserializer)?).map(Names).map_err(de::Error::custom)
+        Node::read(deserializer, |node| match &node.value {
+            Value::Text(name) => Ok(Names(vec![name.clone()])),
+            Value::List(_) => Vec::<String>::deserialize(node).map(Names),
+            _ => Err(node.wrong("a name, or a list of names")),
+        })
     }
 }
 
@@ -222,20 +221,19 @@ impl Kind {
 }
 
 impl Layer {
-    fn read(node: &Node) -> Result<Layer, NodeError> {
+    fn read(node: &Node) -> Result<Layer, ReadError> {
         let mut choice = Choice::read(node, &COMMON, "a layer, such as `flatten` or `{dense: 10}`")?;
         let canonical = Kind::canonical(choice.name);
         let name = choice.take::<String>("name")?;
+        let place_of_inputs = choice.place_of("inputs");
         let mut inputs = choice.take::<Names>("inputs")?.map(|Names(names)| names);
         if Kind::arity_of(canonical) == Arity::Several
             && let Some(main) = choice.main.take()
         {
-            let path = choice.main_path();
-            if inputs.is_some() {
-                let error: NodeError = de::Error::custom("duplicate field `inputs`");
-                return Err(error.within(Step::KeyItself("inputs".to_string())));
+            if let Some(mark) = place_of_inputs {
+                return Err(twice("inputs", mark));
             }
-            let Names(names) = Names::deserialize(main).map_err(|error| under(path, error))?;
+            let Names(names) = Names::deserialize(main)?;
             inputs = Some(names);
         }
         Ok(Layer { name, inputs: inputs.unwrap_or_default(), kind: Kind::read(canonical, choice)? })
@@ -244,7 +242,7 @@ impl Layer {
 
 impl<'de> Deserialize<'de> for Layer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Layer, D::Error> {
-        Layer::read(&Node::deserialize(deserializer)?).map_err(de::Error::custom)
+        Node::read(deserializer, Layer::read)
     }
 }
 
@@ -263,5 +261,5 @@ impl Serialize for Layer {
 }
 
 fn is_activation(name: &str) -> bool {
-    nn::Activation::deserialize(de::value::StrDeserializer::<de::value::Error>::new(name)).is_ok()
+    nn::Activation::deserialize(StrDeserializer::<serde::de::value::Error>::new(name)).is_ok()
 }

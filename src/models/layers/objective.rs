@@ -1,7 +1,7 @@
 //! Losses and metrics by name.
 
 use super::choice::Choice;
-use crate::document::{self, Node, NodeError};
+use crate::document::{self, Node, ReadError};
 use crate::graph::Tensor;
 use crate::hlo::DType;
 use crate::hlo::ops::BinaryOp;
@@ -298,7 +298,7 @@ fn smoothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, 
 }
 
 /// The entry of `table` that `choice` names; `also` are names that others have for them.
-fn named<T: Copy>(what: &str, table: &[(&str, T)], also: &[(&str, &str)], choice: &Choice<'_>) -> Result<T, NodeError> {
+fn named<T: Copy>(what: &str, table: &[(&str, T)], also: &[(&str, &str)], choice: &Choice<'_>) -> Result<T, ReadError> {
     if let Some((_, value)) = table.iter().find(|(name, _)| *name == choice.name) {
         return Ok(*value);
     }
@@ -333,7 +333,7 @@ impl From<MetricKind> for Metric {
 }
 
 impl Loss {
-    fn read(node: &Node) -> Result<Loss, NodeError> {
+    fn read(node: &Node) -> Result<Loss, ReadError> {
         let mut choice = Choice::read(
             node,
             &[
@@ -364,7 +364,7 @@ impl Loss {
             }
             LossKind::Huber { delta } => {
                 let Some(Above(given)) = choice.take("delta")? else {
-                    let error = NodeError::new(choice.name_path(), "huber does not say where its squares end");
+                    let error = ReadError::new("huber does not say where its squares end").or_at(choice.mark);
                     return Err(error.with_help("add `delta`, in the unit of the output: `{huber: , delta: 1.0}`"));
                 };
                 *delta = given;
@@ -470,7 +470,7 @@ impl Loss {
 }
 
 impl Metric {
-    fn read(node: &Node) -> Result<Metric, NodeError> {
+    fn read(node: &Node) -> Result<Metric, ReadError> {
         let choice = Choice::read(
             node,
             &["output", "labels", "name", "k", "num_thresholds"],

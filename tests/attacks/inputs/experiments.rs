@@ -242,7 +242,7 @@ fn documents_that_are_none_are_refused_with_their_place() {
         (&with("  batch: 4", "  batch: 4\n  batch: 8"), "key `batch` is given twice"),
         (&with("  batch: 4", "  batch: 4\n  btach: 8"), "unknown key `btach`"),
         (&with("  batch: 4", "    batch: 4"), "e.yaml:"),
-        (&with("  batch: 4", "  batch: [4"), "found a list, expected a whole number"),
+        (&with("  batch: 4", "  batch: [4"), "help: `[` of line 10, column 10 is open here"),
         (&with("  batch: 4", "  batch: \"4"), "e.yaml:"),
         (&with("  batch: 4", "  batch: *four"), "e.yaml:"),
         (&with("  batch: 4", "  batch: !!float 4"), ""),
@@ -296,7 +296,7 @@ fn what_would_train_to_nothing_is_refused() {
         "dropout: .nan",
         "found floating point `NaN`, expected a number from 0 up to but not including 1",
     );
-    refused("dropout: 0.25", "dropout: 1", "found floating point `1.0`, expected a number from 0");
+    refused("dropout: 0.25", "dropout: 1", "found integer `1`, expected a number from 0");
     refused("batch: 4", "batch: 0", "found integer `0`, expected a whole number from 1 to 2147483647");
     refused("epochs: 1", "epochs: 0", "found integer `0`, expected a whole number from 1 to 2147483647");
     refused("  value: 0.1", "  value: -1", "expected 0, or a finite number above 0 in f32");
