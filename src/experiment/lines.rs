@@ -206,6 +206,10 @@ fn way_to(experiment: &Experiment, path: &Path, error: &TrainError) -> Option<Ve
         TrainError::Data(DataError::Record(RecordError::List { path: folder, .. })) => {
             way_to_files(experiment.data.as_ref()?, path, folder)
         }
+        TrainError::Data(DataError::Record(RecordError::Feature { .. })) => Some(vec![key("data"), key("parquet")]),
+        TrainError::Data(DataError::Text(TextError::Feature { .. })) => {
+            Some(vec![key("data"), key("tokens"), key("tokenizer")])
+        }
         _ => None,
     }
 }

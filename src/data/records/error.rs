@@ -134,6 +134,15 @@ pub enum RecordError {
         /// What the system says.
         source: io::Error,
     },
+    /// A build without Parquet's reader.
+    #[error(
+        "{}: this build reads no Parquet files\nhelp: build bf16scope with `--features records`, or write the rows as TFRecords",
+        path.display()
+    )]
+    Feature {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file that is no Parquet file, or whose footer is damaged.
     #[error("{}: no Parquet file: {found}\nhelp: copy or download the file again", path.display())]
     NoParquet {

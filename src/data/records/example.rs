@@ -100,6 +100,7 @@ pub(in crate::data) fn parse(record: Vec<u8>, keys: Option<&[&str]>) -> Result<V
 }
 
 /// An example as bytes.
+#[cfg(any(test, feature = "records"))]
 pub(in crate::data) fn encode(values: &Values) -> Vec<u8> {
     let feature = |value: &Value| match value {
         Value::Bytes(value) => Feature { bytes_list: Some(BytesList { value: value.clone() }), ..Feature::default() },

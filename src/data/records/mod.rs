@@ -7,6 +7,7 @@ mod error;
 mod example;
 mod folder;
 mod index;
+#[cfg_attr(not(feature = "records"), path = "no_parquet.rs")]
 mod parquet_files;
 mod pattern;
 mod pictures;

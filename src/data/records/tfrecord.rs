@@ -100,11 +100,13 @@ impl TfRecords {
     }
 
     /// A file as it was before it was unpacked.
+    #[cfg(feature = "records")]
     pub(super) fn whole(&self, file_idx: usize) -> &Path {
         self.shards.shards[file_idx].whole()
     }
 
     /// A file, as it was named.
+    #[cfg(feature = "records")]
     pub(super) fn path(&self, file_idx: usize) -> &Path {
         &self.shards.shards[file_idx].path
     }

@@ -38,6 +38,7 @@ pub fn unpacked(cache_dir: &Path) -> Kept {
 pub(super) enum Compression {
     Gzip,
     Zlib,
+    #[cfg_attr(not(feature = "records"), allow(dead_code, reason = "no such file is opened"))]
     Parquet,
 }
 

@@ -19,6 +19,15 @@ pub enum TextError {
         /// What the system says.
         source: io::Error,
     },
+    /// A build without tokenizers.
+    #[error(
+        "{}: this build makes ids of bytes only\nhelp: build bf16scope with `--features text`, or write `tokenizer: bytes`",
+        path.display()
+    )]
+    Feature {
+        /// The tokenizer.
+        path: PathBuf,
+    },
     /// A tokenizer's file that is not right.
     #[error("{}: {found}; expected {expected}", path.display())]
     Tokenizer {

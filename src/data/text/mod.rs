@@ -8,6 +8,7 @@ mod error;
 mod examples;
 mod ids;
 mod mask;
+mod model;
 mod tokenize;
 mod tokenizer;
 

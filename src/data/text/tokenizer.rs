@@ -8,6 +8,7 @@ use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 
 use super::error::TextError;
+use super::model::Model;
 use crate::files;
 
 /// Bytes of a tokenizer's file at most: the largest published have some 30 MB.
@@ -31,7 +32,7 @@ pub struct Tokenizer {
 #[derive(Debug)]
 enum Kind {
     Bytes,
-    Model(Box<tokenizers::Tokenizer>, Cuts),
+    Model(Model, Cuts),
 }
 
 /// Where a text may be cut so that the ids of its pieces are the ids of the whole.
@@ -85,6 +86,9 @@ impl Tokenizer {
     /// # Errors
     /// A file that cannot be read, or is none of the two; one that draws ids at random.
     pub fn read(path: &Path, lowercase: bool) -> Result<Tokenizer, TextError> {
+        if !cfg!(feature = "text") {
+            return Err(TextError::Feature { path: path.to_path_buf() });
+        }
         let failed = |source| TextError::OpenTokenizer { path: path.to_path_buf(), source };
         let bytes = files::read(path, MAX_FILE).map_err(failed)?;
         let wrong = |found: String| TextError::Tokenizer { path: path.to_path_buf(), found, expected: EXPECTED };
@@ -103,16 +107,13 @@ impl Tokenizer {
         }
         let cuts = cuts(&json);
         let whole = if is_vocabulary { json.to_string().into_bytes() } else { bytes };
-        let mut model = tokenizers::Tokenizer::from_bytes(&whole).map_err(|e| wrong(format!("no tokenizer: {e}")))?;
-        // Lengths are ours to say.
-        model.with_truncation(None).map_err(|e| wrong(e.to_string()))?;
-        model.with_padding(None);
-        let greatest = model.get_vocab(true).into_values().max();
-        let vocabulary = greatest.ok_or_else(|| wrong("a vocabulary of nothing".to_string()))?.saturating_add(1);
+        let model = Model::read(&whole).map_err(wrong)?;
+        let greatest = model.greatest().ok_or_else(|| wrong("a vocabulary of nothing".to_string()))?;
+        let vocabulary = greatest.saturating_add(1);
         let fingerprint = crate::files::hex(Sha256::digest(&whole));
         Ok(Tokenizer {
             name: path.display().to_string(),
-            kind: Kind::Model(Box::new(model), cuts),
+            kind: Kind::Model(model, cuts),
             vocabulary,
             fingerprint,
         })
@@ -149,7 +150,7 @@ impl Tokenizer {
     pub fn id(&self, token: &str) -> Option<u32> {
         match &self.kind {
             Kind::Bytes => None,
-            Kind::Model(model, _) => model.token_to_id(token),
+            Kind::Model(model, _) => model.id(token),
         }
     }
 
@@ -157,12 +158,7 @@ impl Tokenizer {
     pub fn special_ids(&self) -> Vec<u32> {
         match &self.kind {
             Kind::Bytes => Vec::new(),
-            Kind::Model(model, _) => {
-                let tokens = model.get_added_tokens_decoder();
-                let mut ids: Vec<u32> = tokens.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
-                ids.sort_unstable();
-                ids
-            }
+            Kind::Model(model, _) => model.special_ids(),
         }
     }
 
@@ -183,7 +179,7 @@ impl Tokenizer {
                 let bytes: Vec<u8> = ids.iter().map(|&id| id as u8).collect();
                 String::from_utf8_lossy(&bytes).into_owned()
             }
-            Kind::Model(model, _) => model.decode(ids, false).unwrap_or_default(),
+            Kind::Model(model, _) => model.decode(ids),
         }
     }
 
@@ -191,17 +187,12 @@ impl Tokenizer {
     pub fn frame(&self, n_texts: usize) -> Frame {
         let none = Frame::default();
         let Kind::Model(model, _) = &self.kind else { return none };
-        let ask = || -> tokenizers::Result<Frame> {
-            let bare = [model.encode("a", false)?, model.encode("b c", false)?];
-            let whole = match n_texts {
-                2 => model.encode(("a", "b c"), true)?,
-                _ => model.encode("a", true)?,
-            };
-            let (ids, types) = (whole.get_ids(), whole.get_type_ids());
+        let ask = || -> Result<Frame, String> {
+            let bare = [model.ids("a")?, model.ids("b c")?];
+            let (ids, types) = model.framed("a", (n_texts == 2).then_some("b c"))?;
             let mut frame = Frame::default();
             let mut at = 0;
             for (number, bare) in bare.iter().take(n_texts).enumerate() {
-                let bare = bare.get_ids();
                 let rest = ids.get(at..).unwrap_or_default();
                 let Some(start) = rest.windows(bare.len().max(1)).position(|part| part == bare) else {
                     return Ok(none.clone());
@@ -248,10 +239,10 @@ impl<'t> Encoder<'t> {
         };
         let whole = |piece: &[u8]| {
             let piece = str::from_utf8(piece).map_err(|e| e.to_string())?;
-            model.encode_fast(piece, false).map_err(|e| e.to_string())
+            model.ids(piece)
         };
         if cuts == Cuts::Nowhere {
-            ids.extend(whole(text)?.get_ids());
+            ids.extend(whole(text)?);
             return Ok(());
         }
         let mut rest = text;
@@ -265,13 +256,13 @@ impl<'t> Encoder<'t> {
                 ids.extend(known);
                 continue;
             }
-            let encoding = whole(piece)?;
-            ids.extend(encoding.get_ids());
+            let own = whole(piece)?;
+            ids.extend(&own);
             if piece.len() <= MAX_PIECE {
                 if self.known.len() >= MAX_KNOWN {
                     self.known.clear();
                 }
-                self.known.insert(piece.into(), encoding.get_ids().into());
+                self.known.insert(piece.into(), own.into());
             }
         }
         Ok(())

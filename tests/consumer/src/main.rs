@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bf16scope::data::{ArrayInfo, Arrays, DataError};
+use bf16scope::experiment::Experiment;
 use bf16scope::pjrt::Client;
 use bf16scope::prelude::*;
 use bf16scope::train::checkpoint::{Checkpoint, Place};
@@ -72,7 +73,27 @@ fn examples(n: usize) -> Result<Arrays, DataError> {
     Arrays::new(Path::new("made here"), arrays)
 }
 
+/// What is behind a feature that is off here is refused by its name, at the key that asks for it.
+fn features_are_named() -> Result<(), Box<dyn Error>> {
+    let place = std::env::temp_dir().join(format!("consumer-features-{}", std::process::id()));
+    std::fs::create_dir_all(&place)?;
+    std::fs::write(place.join("rows.parquet"), "PAR1")?;
+    std::fs::write(place.join("words.txt"), "one text")?;
+    let rows = "{layers: {input: [2], network: [{dense: 2}]}}\ndata:\n  parquet: rows.parquet\n  n_test: 1\n  features: {input: {}, label: {}}";
+    let text = "{transformer: {vocabulary: 9, length: 4, width: 4, heads: 1, layers: 1}}\ndata:\n  text: words.txt\n  n_test: 1\n  tokens:\n    tokenizer: vocab.txt\n    window: 4";
+    for (name, data, line, feature) in [("rows", rows, 3, "records"), ("text", text, 6, "text")] {
+        let path = place.join(name).with_extension("yaml");
+        std::fs::write(&path, format!("model: {data}\n"))?;
+        let error = Experiment::read(&path)?.read_data(&path).err().ok_or("it is refused")?.to_string();
+        assert!(error.contains(&format!("{name}.yaml:{line}:")), "{error}");
+        assert!(error.contains(&format!("build bf16scope with `--features {feature}`")), "{error}");
+    }
+    std::fs::remove_dir_all(&place)?;
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
+    features_are_named()?;
     let (training, test) = examples(660)?.split_tail(150)?;
     let data = Data { training: &training, test: &test };
     let update = Update {

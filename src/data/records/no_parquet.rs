@@ -1,0 +1,66 @@
+//! In the place of Parquet's reader where the feature `records` is off: it refuses every file, and names the feature.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use super::error::RecordError;
+use super::{Records, Values};
+
+/// The rows of Parquet files, of which this build reads none: the feature `records` is off.
+#[derive(Debug)]
+pub enum Parquet {}
+
+impl Parquet {
+    /// Refuses `files`.
+    ///
+    /// # Errors
+    /// [`RecordError::Feature`], always.
+    pub fn open(files: &[PathBuf], _cache: Option<&Path>) -> Result<Parquet, RecordError> {
+        Err(refused(files.first().map_or(Path::new(""), |first| first)))
+    }
+}
+
+impl Records for Parquet {
+    fn n_records(&self) -> u64 {
+        match *self {}
+    }
+
+    fn values(&self, _: u64, _: Option<&[&str]>) -> Result<Values, RecordError> {
+        match *self {}
+    }
+
+    fn place(&self, _: u64) -> String {
+        match *self {}
+    }
+
+    fn fingerprint(&self) -> &str {
+        match *self {}
+    }
+}
+
+pub(super) fn unpack(
+    _: File,
+    path: &Path,
+    _: impl FnMut(&[u8]) -> Result<(), RecordError>,
+) -> Result<(), RecordError> {
+    Err(refused(path))
+}
+
+fn refused(path: &Path) -> RecordError {
+    RecordError::Feature { path: path.to_path_buf() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_feature_is_named() {
+        let error = Parquet::open(&[PathBuf::from("data/a.parquet")], None).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "data/a.parquet: this build reads no Parquet files\nhelp: build bf16scope with `--features records`, or write the \
+             rows as TFRecords"
+        );
+    }
+}
