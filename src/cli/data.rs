@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use self::sheet::Extent;
 use super::{Context, Status, emit};
 use crate::data::records::{self, Held, Records, Survey};
-use crate::data::{Census, DataError, Loader, Source};
+use crate::data::{Census, Loader, Source};
 use crate::experiment::{Experiment, Tolerance};
 use crate::hlo::DType;
 use crate::pjrt::Purpose;
@@ -89,7 +89,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         ),
         files => {
             let cache = context.setup().cache_dir;
-            let records = records::open(Path::new(""), files, cache.as_deref()).map_err(DataError::from)?;
+            let records = records::open(Path::new(""), files, cache.as_deref())?;
             show(&*records, args, context)
         }
     }

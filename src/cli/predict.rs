@@ -15,7 +15,7 @@ use super::child::client;
 use super::trained::{TrainedArgs, by_averages};
 use super::tune::{TuneArg, target_of};
 use super::{Context, Status, emit, progress};
-use crate::data::{DataError, Loader, Source};
+use crate::data::{DataError, DataErrorKind, Loader, Source};
 use crate::experiment::{Experiment, default_checkpoint};
 use crate::graph::Precision;
 use crate::pjrt::Platform;
@@ -171,8 +171,8 @@ fn none_is_left_out(error: anyhow::Error) -> anyhow::Error {
         TrainError::Data(error) => Some(error),
         _ => None,
     });
-    match of_train.or_else(|| error.downcast_ref()) {
-        Some(DataError::Stopped { source }) => {
+    match of_train.or_else(|| error.downcast_ref()).and_then(DataError::stopped) {
+        Some(source) => {
             anyhow!("{source}\nhelp: take it out: a prediction is for every example, and leaves out none")
         }
         _ => error,
@@ -183,7 +183,7 @@ fn none_is_left_out(error: anyhow::Error) -> anyhow::Error {
 fn source(args: &Args, experiment: &Experiment) -> anyhow::Result<Box<dyn Source>> {
     let Some(file) = &args.inputs else { return Ok(experiment.read_data(&args.experiment)?.test) };
     match experiment.read_other(&args.experiment, file) {
-        Err(TrainError::Data(error @ DataError::Columns { .. })) => {
+        Err(TrainError::Data(error)) if *error.kind() == DataErrorKind::Columns => {
             bail!("{error}\nhelp: examples to predict have no labels: leave those columns out")
         }
         other => Ok(other?),

@@ -6,11 +6,10 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
-
-use super::error::DataError;
 use super::feature::n_elements;
 use super::source::{ArrayInfo, Fingerprint, Source};
+use crate::data::error::{DataError, DataErrorKind};
+use sha2::{Digest, Sha256};
 
 /// Bytes of one array at most that a reader takes into memory: what bounds it when a small compressed file unpacks to
 /// something huge.
@@ -42,27 +41,21 @@ impl Arrays {
         let mut n_examples: Option<(u64, &str)> = None;
         for (idx, (info, bytes)) in arrays.iter().enumerate() {
             if arrays[..idx].iter().any(|(other, _)| other.name == info.name) {
-                return Err(DataError::TwoArrays { file: file.to_owned(), name: info.name.clone() });
+                return Err(two_arrays(file, &info.name));
             }
             let n_bytes = example_bytes(info)?;
             if bytes.len() % n_bytes != 0 {
-                return Err(DataError::PartOfExample {
-                    file: file.to_owned(),
-                    name: info.name.clone(),
-                    measured: bytes.len(),
-                    example: n_bytes,
-                });
+                let found = format!(
+                    "array `{}` has {} bytes, which are not whole examples; expected a multiple of {n_bytes}",
+                    info.name,
+                    bytes.len()
+                );
+                return Err(DataError::new(DataErrorKind::Mismatch, file, found));
             }
             let measured = (bytes.len() / n_bytes) as u64;
             match n_examples {
                 Some((expected, other)) if expected != measured => {
-                    return Err(DataError::Unequal {
-                        file: file.to_owned(),
-                        name: info.name.clone(),
-                        measured,
-                        other: other.to_string(),
-                        expected,
-                    });
+                    return Err(unequal(file, (&info.name, measured), (other, expected)));
                 }
                 Some(_) => {}
                 None => n_examples = Some((measured, &info.name)),
@@ -70,7 +63,7 @@ impl Arrays {
         }
         let n_examples = n_examples.map_or(0, |(n_examples, _)| n_examples);
         if n_examples == 0 {
-            return Err(DataError::NoExamples { file: file.to_owned() });
+            return Err(DataError::empty(file, "no examples; expected one at least"));
         }
         let (infos, bytes) = arrays.into_iter().unzip();
         Ok(Arrays { files: vec![file.to_owned()], infos, bytes, n_examples, first: 0, lines: Vec::new() })
@@ -84,16 +77,11 @@ impl Arrays {
         let file = other.files[0].clone();
         let Arrays { mut files, mut infos, mut bytes, n_examples, first, lines } = self;
         if let Some(two) = other.infos.iter().find(|info| infos.iter().any(|own| own.name == info.name)) {
-            return Err(DataError::TwoArrays { file, name: two.name.clone() });
+            return Err(two_arrays(&file, &two.name));
         }
         if other.n_examples != n_examples {
-            return Err(DataError::Unequal {
-                file,
-                name: other.infos[0].name.clone(),
-                measured: other.n_examples,
-                other: infos[0].name.clone(),
-                expected: n_examples,
-            });
+            let own = (&*infos[0].name, n_examples);
+            return Err(unequal(&file, (&other.infos[0].name, other.n_examples), own));
         }
         for file in other.files {
             if !files.contains(&file) {
@@ -112,7 +100,7 @@ impl Arrays {
     pub fn scaled(mut self, name: &str, scale: f32) -> Result<Arrays, DataError> {
         let idx = self.find(name)?;
         if !scale.is_finite() || scale == 0.0 {
-            return Err(DataError::Scale { file: self.files[0].clone(), name: name.to_string(), scale });
+            return Err(DataError::scale(&self.files[0], name, scale));
         }
         self.infos[idx].scale = scale;
         Ok(self)
@@ -125,12 +113,7 @@ impl Arrays {
     pub fn reshaped(mut self, name: &str, dims: impl Into<Vec<i64>>) -> Result<Arrays, DataError> {
         let (idx, dims) = (self.find(name)?, dims.into());
         if n_elements(&dims).is_none() || n_elements(&dims) != n_elements(&self.infos[idx].dims) {
-            return Err(DataError::Dims {
-                place: self.files[0].display().to_string(),
-                name: name.to_string(),
-                measured: self.infos[idx].dims.clone(),
-                expected: dims,
-            });
+            return Err(DataError::other_dims(&self.files[0], name, &self.infos[idx].dims, &dims));
         }
         self.infos[idx].dims = dims;
         Ok(self)
@@ -142,8 +125,7 @@ impl Arrays {
     /// One of the two would be empty.
     pub fn split_tail(mut self, n_test: u64) -> Result<(Arrays, Arrays), DataError> {
         if n_test == 0 || n_test >= self.n_examples {
-            let n = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-            return Err(DataError::Split { n_test: n(n_test), n_examples: n(self.n_examples) });
+            return Err(DataError::split(n_test, format!("the data set has {}", self.n_examples), ""));
         }
         let n_train = self.n_examples - n_test;
         let n_examples = self.n_examples as usize;
@@ -170,8 +152,8 @@ impl Arrays {
 
     fn find(&self, name: &str) -> Result<usize, DataError> {
         self.infos.iter().position(|info| info.name == name).ok_or_else(|| {
-            let names = self.infos.iter().map(|info| info.name.clone()).collect();
-            DataError::no_array(self.files[0].display().to_string(), name, names)
+            let names: Vec<String> = self.infos.iter().map(|info| info.name.clone()).collect();
+            DataError::no_array(&self.files[0], name, &names)
         })
     }
 }
@@ -180,8 +162,17 @@ impl Arrays {
 fn example_bytes(info: &ArrayInfo) -> Result<usize, DataError> {
     match n_elements(&info.dims) {
         Some(count) => Ok(count * info.dtype.n_bytes()),
-        None => Err(DataError::FeatureDims { dims: info.dims.clone() }),
+        None => Err(DataError::dims(&info.dims)),
     }
+}
+
+fn two_arrays(file: &Path, name: &str) -> DataError {
+    DataError::new(DataErrorKind::Request, file, format!("two arrays are named `{name}`; expected a name for each"))
+}
+
+fn unequal(file: &Path, (name, measured): (&str, u64), (other, expected): (&str, u64)) -> DataError {
+    let found = format!("array `{name}` has {measured} examples, `{other}` has {expected}; expected as many of each");
+    DataError::new(DataErrorKind::Mismatch, file, found)
 }
 
 impl Source for Arrays {
@@ -195,7 +186,7 @@ impl Source for Arrays {
 
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
         if index >= self.n_examples {
-            return Err(DataError::NoExample { place: self.place(index), n_examples: self.n_examples });
+            return Err(DataError::no_example(self.place(index), self.n_examples));
         }
         let slice = |bytes| -> Cow<'_, [u8]> {
             let bytes: &Vec<u8> = bytes;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::convert::number;
-use super::error::DataError;
 use super::feature::Feature;
 use super::loader::{Loader, NamedArray};
 use super::look::{look, widen};
 use super::source::Source;
+use crate::data::error::DataError;
 use crate::hlo::DType;
 
 /// Distinct whole numbers that are counted of a feature; of more only the range is kept.

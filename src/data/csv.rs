@@ -4,6 +4,7 @@
 //! or not is told by the first bytes, not by the name.
 //! The whole file is read into memory, up to a bound.
 
+use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -11,9 +12,9 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::arrays::Arrays;
 use super::convert::{bounds, is_whole};
-use super::error::DataError;
 use super::feature::{Feature, FeatureDType};
 use super::source::ArrayInfo;
+use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind, DataPlace};
 use crate::files;
 use crate::hlo::DType;
 
@@ -47,7 +48,7 @@ const BYTE_ORDER_MARK: char = '\u{FEFF}';
 /// A file that cannot be opened, unpacked or held in memory; a header; a row with more or fewer columns; a column that is
 /// not a number of its feature, with its line and place.
 pub fn read(path: &Path, features: &[Feature], scale: f32) -> Result<Arrays, DataError> {
-    let open_error = |source| DataError::Open { path: path.to_owned(), source };
+    let open_error = |source| DataError::open(path, source);
     let mut file = BufReader::new(files::open(path).map_err(open_error)?);
     let is_gzip = file.fill_buf().map_err(open_error)?.starts_with(&[0x1F, 0x8B]);
     let row = Row::new(path, features, scale)?;
@@ -86,7 +87,7 @@ impl<'a> Row<'a> {
         let n_columns = columns.iter().try_fold(0usize, |sum, columns| sum.checked_add(columns.n));
         match n_columns {
             Some(n_columns) => Ok(Row { path, columns, n_columns }),
-            None => Err(DataError::FeatureDims { dims: features[0].dims.clone() }),
+            None => Err(DataError::dims(&features[0].dims)),
         }
     }
 
@@ -103,11 +104,7 @@ impl<'a> Row<'a> {
         let mut idx = 0;
         for columns in &mut self.columns {
             for _ in 0..columns.n {
-                let text = std::str::from_utf8(&record[idx]).map_err(|error| DataError::Read {
-                    path: self.path.to_owned(),
-                    line,
-                    source: io::Error::new(io::ErrorKind::InvalidData, error),
-                })?;
+                let text = std::str::from_utf8(&record[idx]).map_err(|error| unread(self.path, line, error))?;
                 let text = if idx == 0 { text.trim_start_matches(BYTE_ORDER_MARK).trim() } else { text.trim() };
                 let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
                 let text = quoted.map_or(text, str::trim);
@@ -115,29 +112,26 @@ impl<'a> Row<'a> {
                 if columns.push(text) {
                     continue;
                 }
-                let (path, column) = (self.path.to_owned(), idx);
-                return Err(match (columns.cell, text.parse::<f32>()) {
-                    (Cell::F32 { scale: Some(scale) }, Ok(value)) if value.is_finite() => {
-                        DataError::Scaled { path, line, column, value, scale }
-                    }
-                    _ if line == 1 && is_header(record) => DataError::HeaderRow { path, text: text.to_owned() },
-                    _ => DataError::Value {
-                        path,
-                        line,
-                        column,
-                        feature: columns.info.name.clone(),
-                        text: text.to_owned(),
-                        expected: columns.cell.expected(),
-                    },
-                });
+                if line == 1 && is_header(record) {
+                    let found =
+                        format!("a header, which begins with `{text}`; expected numbers from the first line on");
+                    let help = "remove it: tail -n +2";
+                    return Err(DataError::new(DataErrorKind::Format, (self.path, line), found).help(help));
+                }
+                return Err(columns.value_error((self.path, line), idx, text));
             }
         }
         Ok(())
     }
 
     fn columns_error(&self, line: u64, found: usize, is_all: bool) -> DataError {
-        let (path, expected, layout) = (self.path.to_owned(), self.n_columns, self.layout());
-        DataError::Columns { path, line, found, is_all, expected, layout }
+        let least = if is_all { "" } else { "at least " };
+        let (columns, help) = match found {
+            1 => ("column", "a comma stands between two columns"),
+            _ => ("columns", ""),
+        };
+        let found = format!("{least}{found} {columns}; expected {}: {}", self.n_columns, self.layout());
+        DataError::new(DataErrorKind::Columns, (self.path, line), found).help(help)
     }
 }
 
@@ -152,11 +146,11 @@ fn is_header(record: &::csv::ByteRecord) -> bool {
 impl Columns {
     fn new(path: &Path, feature: &Feature, scale: f32) -> Result<Columns, DataError> {
         let Some(n) = feature.n_elements() else {
-            return Err(DataError::FeatureDims { dims: feature.dims.clone() });
+            return Err(DataError::dims(&feature.dims));
         };
         let is_scaled = feature.dtype == FeatureDType::Compute && !feature.is_label;
         if is_scaled && (!scale.is_finite() || scale == 0.0) {
-            return Err(DataError::Scale { file: path.to_owned(), name: feature.name.clone(), scale });
+            return Err(DataError::scale(path, &feature.name, scale));
         }
         let dtype = feature.dtype_in(DType::F32);
         let cell = match dtype {
@@ -171,11 +165,32 @@ impl Columns {
                 Cell::Integer { n_bytes: dtype.n_bytes(), least, greatest }
             }
             dtype => {
-                return Err(DataError::TextType { path: path.to_owned(), feature: feature.name.clone(), dtype });
+                let found = format!(
+                    "`{}` is {dtype}, which is not read from text; expected a float for the network, f32, f64, pred or integers \
+                     of 8 to 64 bits",
+                    feature.name
+                );
+                return Err(DataError::new(DataErrorKind::Request, path, found));
             }
         };
         let info = ArrayInfo::new(&feature.name, dtype, feature.dims.clone());
         Ok(Columns { info, n, cell, bytes: Vec::new() })
+    }
+
+    /// Why a column is not taken.
+    fn value_error(&self, place: (&Path, u64), column: usize, text: &str) -> DataError {
+        let (feature, value) = (self.info.name.clone(), text.to_string());
+        let (found, help) = match (self.cell, text.parse::<f32>()) {
+            (Cell::F32 { scale: Some(scale) }, Ok(value)) if value.is_finite() => {
+                let found = format!("column {column} is {value}, which times the scale {scale} is not a finite number");
+                (found, "make `scale` smaller")
+            }
+            _ => {
+                let expected = self.cell.expected();
+                (format!("column {column}, of `{feature}`, is `{text}`; expected {expected}"), "")
+            }
+        };
+        DataError::new(DataErrorKind::Value { feature, value }, place, found).help(help)
     }
 
     /// Appends one number; `false` if the text is none that may stand here.
@@ -244,10 +259,15 @@ fn read_rows(reader: impl Read, mut row: Row<'_>, limits: Limits) -> Result<Arra
         n_examples += 1;
     }
     if n_examples == 0 {
-        return Err(DataError::NoRows { path: row.path.to_owned(), layout: row.layout() });
+        return Err(DataError::empty(row.path, &format!("no rows; expected one example a line: {}", row.layout())));
     }
     let arrays = row.columns.into_iter().map(|columns| (columns.info, columns.bytes)).collect();
     Ok(Arrays::new(row.path, arrays)?.with_lines(lines))
+}
+
+/// That a line is not text, or that the file ends in it: a disk error or a damaged gzip stream.
+fn unread(path: &Path, line: u64, cause: impl Into<Box<dyn Error + Send + Sync>>) -> DataError {
+    DataError::new(DataErrorKind::Read, (path, line), "cannot read on from here").because(cause)
 }
 
 /// Text that passes through as long as it stays within its limits, and ends with a line end.
@@ -317,20 +337,34 @@ impl<R: Read> Lines<R> {
 
     /// Why reading stopped.
     fn explain(&self, error: ::csv::Error, row: &Row<'_>) -> DataError {
-        let (path, line, limits) = (row.path.to_owned(), self.line, self.limits);
+        let (path, line, limits) = (row.path, self.line, self.limits);
+        let expected = "expected lines of numbers: name a CSV file, plain or gzip";
+        let too_large = |place: DataPlace, found: String| DataError::new(DataErrorKind::TooLarge, place, found);
         match self.beyond {
-            Some(Beyond::Text) => return DataError::TooLarge { path, limit: limits.text },
-            Some(Beyond::Row) => return DataError::RowTooLong { path, line, limit: limits.row },
+            Some(Beyond::Text) => {
+                let found = format!(
+                    "more than {} bytes of text; expected a data set that fits in memory: split it",
+                    limits.text
+                );
+                return too_large(path.into(), found);
+            }
+            Some(Beyond::Row) => {
+                return too_large((path, line).into(), format!("a row of more than {} bytes; {expected}", limits.row));
+            }
             Some(Beyond::Columns) => return row.columns_error(line, self.row_commas + 1, false),
-            Some(Beyond::EmptyLines) => return DataError::EmptyLines { path, line, limit: limits.empty_lines },
+            Some(Beyond::EmptyLines) => {
+                let found = format!("more than {} empty lines after one another; {expected}", limits.empty_lines);
+                return too_large((path, line).into(), found);
+            }
             None => {}
         }
         match error.into_kind() {
             ::csv::ErrorKind::Io(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
-                DataError::TruncatedGzip { path, line }
+                let found = format!("the gzip stream ends early, at this line; {COPY_AGAIN}");
+                DataError::new(DataErrorKind::Damaged, (path, line), found)
             }
-            ::csv::ErrorKind::Io(source) => DataError::Read { path, line, source },
-            kind => DataError::Read { path, line, source: io::Error::other(format!("{kind:?}")) },
+            ::csv::ErrorKind::Io(source) => unread(path, line, source),
+            kind => unread(path, line, io::Error::other(format!("{kind:?}"))),
         }
     }
 }

@@ -10,8 +10,8 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 
 use super::arrays::{Arrays, MAX_BYTES};
-use super::error::DataError;
 use super::source::ArrayInfo;
+use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
 use crate::files;
 use crate::hlo::DType;
 
@@ -29,7 +29,7 @@ pub fn read(files: &[(&str, &Path)]) -> Result<Arrays, DataError> {
 }
 
 fn read_one(name: &str, path: &Path) -> Result<Arrays, DataError> {
-    let open_error = |source| DataError::Open { path: path.to_owned(), source };
+    let open_error = |source| DataError::open(path, source);
     let mut file = BufReader::new(files::open(path).map_err(open_error)?);
     let is_gzip = file.fill_buf().map_err(open_error)?.starts_with(&[0x1F, 0x8B]);
     let (info, bytes) =
@@ -45,11 +45,18 @@ fn read_array(name: &str, path: &Path, mut reader: impl Read) -> Result<(ArrayIn
         at += bytes.len() as u64;
         match read {
             Ok(_) => Ok(bytes),
-            Err(source) => Err(DataError::ReadByte { path: path.to_owned(), at, source }),
+            Err(source) => {
+                let found = format!("cannot read on from byte {at}; {COPY_AGAIN}");
+                Err(DataError::new(DataErrorKind::Read, path, found).because(source))
+            }
         }
     };
     let start = take(4)?;
-    let magic = |found: &[u8]| DataError::IdxMagic { path: path.to_owned(), found: found.to_vec() };
+    let magic = |found: &[u8]| {
+        let expected = "an IDX file: 00 00, then 08 (u8), 09 (s8), 0b (s16), 0c (s32), 0d (f32) or 0e (f64), then how many \
+                        axes it has";
+        DataError::new(DataErrorKind::Format, path, format!("begins with {found:02x?}; expected {expected}"))
+    };
     let &[0, 0, code, n_dims @ 1..=u8::MAX] = start.as_slice() else { return Err(magic(&start)) };
     let dtype = match code {
         0x08 => DType::U8,
@@ -63,20 +70,21 @@ fn read_array(name: &str, path: &Path, mut reader: impl Read) -> Result<(ArrayIn
     let header = take(4 * u64::from(n_dims))?;
     let dims: Vec<i64> = header.as_chunks().0.iter().map(|bytes| u32::from_be_bytes(*bytes).into()).collect();
     let size = |measured: u64, expected: u64| {
-        let (path, dims) = (path.to_owned(), dims.clone());
-        DataError::IdxSize { path, dtype, dims, measured, expected }
+        let measured = if measured > expected { format!("more than {expected}") } else { measured.to_string() };
+        let found = format!("{measured} bytes of elements; expected {expected}: {dtype} {dims:?}, as its header says");
+        DataError::new(DataErrorKind::Damaged, path, found).help(COPY_AGAIN)
     };
     let expected = dims.iter().fold(dtype.n_bytes() as u64, |size, dim| size.saturating_mul(dim.unsigned_abs()));
     if header.len() < 4 * usize::from(n_dims) {
-        return Err(DataError::IdxHeader { path: path.to_owned(), n_dims, measured: 4 + header.len() });
+        let found = format!(
+            "ends after {} bytes, within the sizes of its {n_dims} axes; expected {} bytes before the first element",
+            4 + header.len(),
+            4 + 4 * usize::from(n_dims)
+        );
+        return Err(DataError::new(DataErrorKind::Damaged, path, found));
     }
     if expected > MAX_BYTES {
-        return Err(DataError::ArrayTooLarge {
-            path: path.to_owned(),
-            name: name.to_string(),
-            expected,
-            limit: MAX_BYTES,
-        });
+        return Err(DataError::array_too_large(path, name, expected, MAX_BYTES));
     }
     // One byte more: it must not be there, and asking for it checks the checksum of gzip.
     let mut bytes = take(expected + 1)?;

@@ -14,15 +14,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub use ahead::{Ask, Supply};
 
-use column::Column;
-
-use super::error::DataError;
 use super::feature::{Feature, FeatureDType};
 use super::order::Order;
 use super::random::{Draw, DrawVersion};
 use super::shift;
 use super::source::Source;
+use crate::data::error::{DataError, DataErrorKind, DataPlace};
 use crate::hlo::DType;
+use column::Column;
 use smallvec::{SmallVec, smallvec};
 
 /// A way to cut a source into batches of one size.
@@ -100,15 +99,18 @@ impl<'a> Loader<'a> {
         seed: u64,
     ) -> Result<Loader<'a>, DataError> {
         if !matches!(compute, DType::F32 | DType::BF16 | DType::F16) {
-            return Err(DataError::FeatureType { dtype: compute });
+            return Err(DataError::request(format!(
+                "features cannot be cast to {compute} on the host; expected f32, bf16 or f16"
+            )));
         }
         let n_examples = source.n_examples();
         if batch == 0 || batch as u64 > n_examples {
-            return Err(DataError::Batch { batch, n_examples });
+            return Err(DataError::batch(batch, n_examples));
         }
         for (idx, feature) in features.iter().enumerate() {
             if features[..idx].iter().any(|other| other.name == feature.name) {
-                return Err(DataError::TwoFeatures { name: feature.name.clone() });
+                let found = format!("two features are named `{}`; expected a name for each", feature.name);
+                return Err(DataError::request(found));
             }
         }
         let columns: Vec<Column> =
@@ -116,8 +118,10 @@ impl<'a> Loader<'a> {
         for column in &columns {
             let is_small = batch.checked_mul(column.dst_bytes()).is_some_and(|n_bytes| n_bytes <= isize::MAX as usize);
             if !is_small {
-                let Feature { name, dims, .. } = column.feature.clone();
-                return Err(DataError::BatchBytes { batch, feature: name, dims });
+                let Feature { name, dims, .. } = &column.feature;
+                return Err(DataError::request(format!(
+                    "{batch} examples of `{name}`, {dims:?} each, are more than memory holds; expected a smaller batch"
+                )));
             }
         }
         let n_workers = source.reading().n_workers;
@@ -143,12 +147,14 @@ impl<'a> Loader<'a> {
     /// A number that is not below `n_hosts`; a batch of all hosts that is of more examples than there are.
     pub fn of_host(self, number: u32, n_hosts: u32) -> Result<Loader<'a>, DataError> {
         if number >= n_hosts {
-            return Err(DataError::Host { number, n_hosts });
+            return Err(DataError::request(format!(
+                "host {number} of {n_hosts}; expected a number below {n_hosts}: hosts are counted from 0"
+            )));
         }
         let host = Host { number: number.into(), n_hosts: n_hosts.into() };
         let batch = self.batch.saturating_mul(n_hosts as usize);
         match batch as u64 > self.source.n_examples() {
-            true => Err(DataError::Batch { batch, n_examples: self.source.n_examples() }),
+            true => Err(DataError::batch(batch, self.source.n_examples())),
             false => Ok(Loader { host, ..self }),
         }
     }
@@ -194,10 +200,21 @@ impl<'a> Loader<'a> {
         if images.peek().is_none() {
             let cast = self.columns.iter().filter(|column| column.feature.dtype == FeatureDType::Compute);
             let shown = cast.map(|column| format!("`{}` has dims {:?}", column.feature.name, column.feature.dims));
-            return Err(DataError::NoImages { features: shown.collect::<Vec<_>>().join(", ") });
+            let shown = shown.collect::<Vec<_>>().join(", ");
+            let found = format!(
+                "no feature can be shifted: {}; expected an image that is cast: [height, width, channels]",
+                if shown.is_empty() { "there is none" } else { &shown }
+            );
+            return Err(DataError::new(DataErrorKind::Shift, DataPlace::Nowhere, found));
         }
         match images.find(|[height, width, _]| max_shift >= *height.min(width)) {
-            Some([height, width, _]) => Err(DataError::Shift { shift: n_pixels, height, width }),
+            Some([height, width, _]) => {
+                let found = format!(
+                    "images of {height}×{width} pixels cannot be shifted by up to {n_pixels}: some would be all 0"
+                );
+                let help = format!("set `shift` to less than {}, or to 0", height.min(width));
+                Err(DataError::new(DataErrorKind::Shift, DataPlace::Nowhere, found).help(help))
+            }
             None => Ok(Loader { max_shift, ..self }),
         }
     }

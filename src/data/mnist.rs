@@ -1,8 +1,8 @@
 //! MNIST as it is published: four files of the IDX format in a directory, plain or gzip.
 
 use super::arrays::Arrays;
-use super::error::DataError;
 use super::idx;
+use crate::data::error::DataError;
 use std::path::{Path, PathBuf};
 
 /// Reads the 60,000 examples for training and the 10,000 for testing: `images` u8 `[28, 28]`, `labels` u8 `[]`.

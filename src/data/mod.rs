@@ -54,7 +54,7 @@ pub mod words;
 
 pub use arrays::Arrays;
 pub use census::{Census, Figures};
-pub use error::DataError;
+pub use error::{DataError, DataErrorKind, DataPlace};
 pub use feature::{Feature, FeatureDType};
 pub use loader::{Ask, Batch, Loader, NamedArray, Supply};
 pub use order::{ORDER_VERSION, Order};

@@ -10,7 +10,7 @@ mod arrays;
 mod header;
 
 pub use arrays::read;
-pub use header::{Header, HeaderError};
+pub use header::Header;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,83 +21,8 @@ use zip::read::ZipFile;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
+use crate::data::error::{DataError, DataErrorKind};
 use crate::files::{self, Replacement, ZipError};
-
-/// What is wrong with an archive, and where.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NpzError {
-    /// The file cannot be opened.
-    #[error("cannot open {}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The file is no zip archive, or a damaged one.
-    #[error("{}: no .npz archive, or a damaged one; help: make one with numpy.savez", path.display())]
-    Zip {
-        /// The file.
-        path: PathBuf,
-        /// What the zip reader says.
-        source: ZipError,
-    },
-    /// A file that begins as another kind of file, or as an archive that has no end.
-    #[error("{}: {found}; help: {help}", path.display())]
-    NotWhole {
-        /// The file.
-        path: PathBuf,
-        /// What it is.
-        found: &'static str,
-        /// What to do.
-        help: &'static str,
-    },
-    /// An array's header is broken.
-    #[error("{}: array `{name}`: {source}", path.display())]
-    Header {
-        /// The file.
-        path: PathBuf,
-        /// The array.
-        name: String,
-        /// What is wrong with it.
-        source: HeaderError,
-    },
-    /// An array's elements cannot be read.
-    #[error("{}: array `{name}`: its elements cannot be read; help: the file is damaged, copy it again", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The array.
-        name: String,
-        /// What the reader says.
-        source: io::Error,
-    },
-    /// An array has fewer or more bytes than its header says.
-    #[error(
-        "{}: array `{name}` holds {measured} bytes or more, expected {expected} as its header says; help: the file is \
-         damaged, copy it again",
-        path.display()
-    )]
-    Size {
-        /// The file.
-        path: PathBuf,
-        /// The array.
-        name: String,
-        /// Bytes found; when there are too many, one more than expected.
-        measured: u64,
-        /// Bytes expected.
-        expected: u64,
-    },
-    /// The archive cannot be written.
-    #[error("cannot write {}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-}
 
 /// An archive that is being read.
 #[derive(Debug)]
@@ -122,8 +47,8 @@ impl NpzReader {
     ///
     /// # Errors
     /// A file that cannot be opened, or that is no archive.
-    pub fn open(path: &Path) -> Result<NpzReader, NpzError> {
-        let open_error = |source| NpzError::Open { path: path.to_path_buf(), source };
+    pub fn open(path: &Path) -> Result<NpzReader, DataError> {
+        let open_error = |cause| DataError::new(DataErrorKind::Open, path, "cannot open the archive").because(cause);
         let mut file = BufReader::new(files::open(path).map_err(open_error)?);
         let start = file.fill_buf().map_err(open_error)?;
         let start = start[..start.len().min(6)].to_vec();
@@ -152,34 +77,37 @@ impl NpzReader {
     ///
     /// # Errors
     /// A damaged archive or header.
-    pub fn entry<'a>(&'a mut self, name: &'a str) -> Result<Option<Entry<'a>>, NpzError> {
+    pub fn entry<'a>(&'a mut self, name: &'a str) -> Result<Option<Entry<'a>>, DataError> {
         let Some(&idx) = self.index.get(name) else { return Ok(None) };
         let path = self.path.as_path();
-        let mut file = self
-            .zip
-            .by_index(idx)
-            .map_err(|error| NpzError::Zip { path: path.to_path_buf(), source: ZipError::new(error) })?;
-        let header = Header::read(&mut file).map_err(|source| NpzError::Header {
-            path: path.to_path_buf(),
-            name: name.to_string(),
-            source,
-        })?;
+        let mut file = self.zip.by_index(idx).map_err(|error| damaged(path, error))?;
+        let of_array = format!("{}: array `{name}`", path.display());
+        let header = Header::read(&mut file).map_err(|error| error.or_at(of_array))?;
         Ok(Some(Entry { header, path, name, file }))
     }
 }
 
 /// What a file is that the zip reader does not take, by how it begins.
-fn not_an_archive(path: &Path, start: &[u8], error: zip::result::ZipError) -> NpzError {
-    let path = path.to_path_buf();
+fn not_an_archive(path: &Path, start: &[u8], error: zip::result::ZipError) -> DataError {
     let (found, help) = match start {
         b"\x93NUMPY" => {
             ("one array (.npy), expected an archive of named ones", "save it with numpy.savez(FILE, NAME=x)")
         }
         [b'P', b'K', 3, 4, ..] => ("an archive without its end: it was cut off", "copy or save it again"),
         [] => ("an empty file, expected an .npz archive", "save it again with numpy.savez"),
-        _ => return NpzError::Zip { path, source: ZipError::new(error) },
+        _ => return damaged(path, error),
     };
-    NpzError::NotWhole { path, found, help }
+    DataError::new(DataErrorKind::Format, path, found).help(help)
+}
+
+fn damaged(path: &Path, error: zip::result::ZipError) -> DataError {
+    let found = "no .npz archive, or a damaged one";
+    let error = DataError::new(DataErrorKind::Damaged, path, found).because(ZipError::new(error));
+    error.help("make one with numpy.savez")
+}
+
+fn unwritten(path: &Path, cause: io::Error) -> DataError {
+    DataError::new(DataErrorKind::Write, path, "cannot write the archive").because(cause)
 }
 
 impl Entry<'_> {
@@ -188,19 +116,21 @@ impl Entry<'_> {
     /// # Errors
     /// A damaged archive; more or fewer bytes than the header says. Memory follows what the file holds, not what its
     /// header claims.
-    pub fn read(self) -> Result<Vec<u8>, NpzError> {
+    pub fn read(self) -> Result<Vec<u8>, DataError> {
         let Entry { header, path, name, file } = self;
         let expected = header.n_bytes();
         let mut bytes = Vec::new();
         // One byte more: it must not be there, and asking for it checks the archive's checksum.
-        file.take(expected.saturating_add(1)).read_to_end(&mut bytes).map_err(|source| NpzError::Read {
-            path: path.to_path_buf(),
-            name: name.to_string(),
-            source,
-        })?;
+        let wrong = |found: String| {
+            let found = format!("array `{name}`{found}");
+            DataError::new(DataErrorKind::Damaged, path, found).help("the file is damaged, copy it again")
+        };
+        file.take(expected.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(|cause| wrong(": its elements cannot be read".to_string()).because(cause))?;
         let measured = bytes.len() as u64;
         if measured != expected {
-            return Err(NpzError::Size { path: path.to_path_buf(), name: name.to_string(), measured, expected });
+            return Err(wrong(format!(" holds {measured} bytes or more, expected {expected} as its header says")));
         }
         if header.is_big_endian {
             // A complex element is two numbers.
@@ -253,8 +183,8 @@ impl NpzWriter {
     ///
     /// # Errors
     /// A folder that cannot be written to.
-    pub fn create(path: &Path) -> Result<NpzWriter, NpzError> {
-        let file = Replacement::begin(path).map_err(|source| NpzError::Write { path: path.to_path_buf(), source })?;
+    pub fn create(path: &Path) -> Result<NpzWriter, DataError> {
+        let file = Replacement::begin(path).map_err(|cause| unwritten(path, cause))?;
         Ok(NpzWriter { path: path.to_path_buf(), zip: ZipWriter::new(BufWriter::new(file)) })
     }
 
@@ -262,7 +192,7 @@ impl NpzWriter {
     ///
     /// # Errors
     /// What the system says, such as that the disk is full.
-    pub fn add(&mut self, name: &str, header: &Header, bytes: &[u8]) -> Result<(), NpzError> {
+    pub fn add(&mut self, name: &str, header: &Header, bytes: &[u8]) -> Result<(), DataError> {
         // Sizes above 4 GiB need the larger form of a zip entry. No time is recorded: equal arrays make equal files.
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
@@ -273,18 +203,18 @@ impl NpzWriter {
             self.zip.write_all(&header.to_bytes())?;
             self.zip.write_all(bytes)
         };
-        write().map_err(|source| NpzError::Write { path: self.path.clone(), source })
+        write().map_err(|cause| unwritten(&self.path, cause))
     }
 
     /// Puts the whole archive in its place.
     ///
     /// # Errors
     /// What the system says; then what was at the path is unchanged.
-    pub fn finish(self) -> Result<(), NpzError> {
+    pub fn finish(self) -> Result<(), DataError> {
         let NpzWriter { path, zip } = self;
         let persist =
             || -> io::Result<()> { zip.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?.finish() };
-        persist().map_err(|source| NpzError::Write { path: path.clone(), source })
+        persist().map_err(|cause| unwritten(&path, cause))
     }
 }
 
@@ -348,14 +278,14 @@ mod tests {
         fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
         let place = path.display().to_string();
         let refused = || NpzReader::open(&path).unwrap_err().to_string().replace(&place, "a.npz");
-        assert_eq!(refused(), "a.npz: an archive without its end: it was cut off; help: copy or save it again");
+        assert_eq!(refused(), "a.npz: an archive without its end: it was cut off\nhelp: copy or save it again");
         for (bytes, expected) in [
-            (&b""[..], "a.npz: an empty file, expected an .npz archive; help: save it again with numpy.savez"),
+            (&b""[..], "a.npz: an empty file, expected an .npz archive\nhelp: save it again with numpy.savez"),
             (
                 b"\x93NUMPY\x01\x00",
-                "a.npz: one array (.npy), expected an archive of named ones; help: save it with numpy.savez(FILE, NAME=x)",
+                "a.npz: one array (.npy), expected an archive of named ones\nhelp: save it with numpy.savez(FILE, NAME=x)",
             ),
-            (b"text", "a.npz: no .npz archive, or a damaged one; help: make one with numpy.savez"),
+            (b"text", "a.npz: no .npz archive, or a damaged one\nhelp: make one with numpy.savez"),
         ] {
             fs::write(&path, bytes).unwrap();
             assert_eq!(refused(), expected);
@@ -367,6 +297,6 @@ mod tests {
         fs::write(&path, &bytes).unwrap();
         let mut npz = NpzReader::open(&path).unwrap();
         let error = npz.entry("short").unwrap().unwrap().read().unwrap_err();
-        assert!(matches!(error, NpzError::Read { .. } | NpzError::Size { .. }), "{error}");
+        assert!(matches!(error.kind(), DataErrorKind::Damaged), "{error}");
     }
 }

@@ -15,16 +15,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sha2::{Digest, Sha256};
-
-use super::error::DataError;
 use super::feature::{Feature, n_elements};
-use super::image::ImageError;
 use super::random::Draw;
-use super::records::{RecordError, Records, Value, Values};
+use super::records::{Records, Value, Values};
 use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
 use super::words::WordTable;
+use crate::data::error::{DataError, DataErrorKind, MAX_LISTED};
 use crate::hlo::DType;
+use crate::hlo::words::{listed, nearest};
+use sha2::{Digest, Sha256};
 
 /// Records that are tried, where some may be left out, for one that says of which kinds values are.
 const MAX_FIRST: u64 = 1000;
@@ -130,9 +129,8 @@ impl Pipeline {
         let info = |made: &Made| {
             let value = self.value(&values, index, made)?;
             if let Some(expected) = misfit(made, value) {
-                let measured = format!("{} of {}", counted(value.len()), value.kind());
-                let (place, key) = (self.place(index), made.key().clone());
-                return Err(RecordError::Kind { place, key, measured, expected }.into());
+                let measured = shown(value);
+                return Err(self.mismatch(index, made, &measured, &expected));
             }
             Ok(ArrayInfo::new(&made.feature.name, dtype(made, value), made.feature.dims.clone()))
         };
@@ -151,7 +149,7 @@ impl Pipeline {
     /// One of the two would be empty.
     pub fn split_tail(self, n_test: u64) -> Result<(Pipeline, Pipeline), DataError> {
         if n_test == 0 || n_test >= self.n_examples {
-            return Err(RecordError::Split { n_test, n_records: self.n_examples }.into());
+            return Err(DataError::split(n_test, format!("the data set has {}", self.n_examples), ""));
         }
         let n_train = self.n_examples - n_test;
         let skipped = Arc::new(Skipped::new(self.skipped.limit()));
@@ -166,7 +164,7 @@ impl Pipeline {
 
     fn values(&self, index: u64) -> Result<Values, DataError> {
         let keys: Vec<&str> = self.features.iter().map(|made| made.key().as_str()).collect();
-        Ok(self.records.values(self.first + index, Some(&keys))?)
+        self.records.values(self.first + index, Some(&keys))
     }
 
     fn value<'v>(&self, values: &'v Values, index: u64, made: &Made) -> Result<&'v Value, DataError> {
@@ -176,10 +174,19 @@ impl Pipeline {
             None => {
                 // Only now the names are wanted.
                 let all = self.records.values(self.first + index, None)?;
-                let names = all.into_keys().collect();
-                Err(RecordError::Missing { place: self.place(index), key: key.clone(), names }.into())
+                let found = format!("there is no feature `{key}`; it has {}", listed(all.keys(), MAX_LISTED));
+                let help = nearest(key, all.keys().map(String::as_str))
+                    .map_or("name another one with `key`".to_string(), |name| {
+                        format!("name another one with `key`: `{name}`?")
+                    });
+                Err(DataError::new(DataErrorKind::Missing, self.place(index), found).help(help))
             }
         }
+    }
+
+    /// That a feature's value is not what its use asks for.
+    fn mismatch(&self, index: u64, made: &Made, measured: &str, expected: &str) -> DataError {
+        DataError::mismatch(self.place(index), &format!("feature `{}`", made.key()), measured, expected)
     }
 
     /// Gives `take` a feature's bytes.
@@ -193,88 +200,77 @@ impl Pipeline {
         take: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
         let Made { feature, spec, table } = made;
-        let key = || made.key().clone();
-        let place = || self.place(index);
-        let kind =
-            |measured: String, expected: String| RecordError::Kind { place: place(), key: key(), measured, expected };
-        let found = || format!("{} of {}", counted(value.len()), value.kind());
+        let wrong = |measured: &str, expected: &str| self.mismatch(index, made, measured, expected);
         if dtype(made, value) != expected {
-            return Err(kind(found(), format!("{expected}, as in the first record")).into());
-        }
-        if let Some(table) = table {
-            let Value::Bytes(strings) = value else { return Err(kind(found(), "text".to_string()).into()) };
-            let words = strings.iter().map(|string| str::from_utf8(string)).collect::<Result<Vec<&str>, _>>();
-            let words = words.map_err(|_| kind("bytes that are no UTF-8".to_string(), "text".to_string()))?;
-            return take(&table.array(&words.join(" "), feature));
+            return Err(wrong(&shown(value), &format!("{expected}, as in the first record")));
         }
         let n_elements = n_elements(&feature.dims).unwrap_or_default();
+        let refused = |(value, expected): (i64, String)| wrong(&value.to_string(), &expected);
         match value {
-            Value::Bytes(strings) => {
-                let [bytes] = &strings[..] else { return Err(kind(found(), "one string of bytes".to_string()).into()) };
-                if let Some(raw) = spec.raw {
-                    let n_bytes = n_elements * raw.dtype().n_bytes();
-                    let expected = || format!("{n_bytes}: {} {:?}", raw.dtype(), feature.dims);
-                    return match bytes.len() == n_bytes {
-                        true => take(bytes),
-                        false => Err(kind(format!("{} bytes", bytes.len()), expected()).into()),
-                    };
-                }
-                if let Some(expected) = misfit(made, value) {
-                    return Err(kind(found(), expected).into());
-                }
-                let mut row_bytes = std::mem::take(&mut scratch.bytes);
-                let done = spec.rows(bytes, &feature.dims, draw, scratch, |row| {
-                    row_bytes.resize(4 * row.len(), 0);
-                    for (bytes, value) in row_bytes.as_chunks_mut().0.iter_mut().zip(row) {
-                        *bytes = value.to_le_bytes();
-                    }
-                    take(&row_bytes).map_err(Stopped::Taking)
-                });
-                scratch.bytes = row_bytes;
-                match done {
-                    Ok(()) => Ok(()),
-                    Err(Stopped::Image(source)) => {
-                        Err(RecordError::Image { place: place(), key: key(), source }.into())
-                    }
-                    Err(Stopped::Taking(error)) => Err(error),
-                }
-            }
+            Value::Bytes(strings) => self.array_of_bytes((index, draw), value, strings, made, scratch, take),
+            _ if table.is_some() => Err(wrong(&shown(value), "text")),
             Value::Ints(values) if spec.one_hot => {
-                let &[value] = &values[..] else { return Err(kind(found(), "one whole number".to_string()).into()) };
-                let class = value.checked_add(spec.offset).and_then(|class| usize::try_from(class).ok());
-                let Some(class) = class.filter(|class| *class < n_elements) else {
-                    let (least, greatest) = (-spec.offset, n_elements as i64 - 1 - spec.offset);
-                    let expected = format!("a class from {least} to {greatest}");
-                    return Err(RecordError::Number { place: place(), key: key(), measured: value, expected }.into());
-                };
-                let row = (0..n_elements).flat_map(|idx| f32::from(u8::from(idx == class)).to_le_bytes());
-                take(&row.collect::<Vec<u8>>())
+                let &[value] = &values[..] else { return Err(wrong(&shown(value), "one whole number")) };
+                take(one_hot(value, spec.offset, n_elements).map_err(refused)?.as_flattened())
             }
             Value::Ints(values) if values.len() == n_elements => {
-                let add = |&value: &i64| match value.checked_add(spec.offset) {
-                    Some(sum) => Ok(sum.to_le_bytes()),
-                    None => {
-                        let expected = format!("a number that {} can be added to", spec.offset);
-                        Err(RecordError::Number { place: place(), key: key(), measured: value, expected })
-                    }
-                };
-                let numbers = values.iter().map(add).collect::<Result<Vec<_>, _>>()?;
-                take(numbers.as_flattened())
+                take(counted_from(values, spec.offset).map_err(refused)?.as_flattened())
             }
             Value::Floats(values) if values.len() == n_elements => {
                 let numbers: Vec<[u8; 4]> = values.iter().map(|value| value.to_le_bytes()).collect();
                 take(numbers.as_flattened())
             }
             Value::Ints(_) | Value::Floats(_) => {
-                Err(kind(found(), format!("{}: {:?}", counted(n_elements), feature.dims)).into())
+                Err(wrong(&shown(value), &format!("{}: {:?}", counted(n_elements), feature.dims)))
             }
         }
+    }
+
+    /// Of strings of bytes: words, numbers as they are, or an image.
+    fn array_of_bytes(
+        &self,
+        (index, draw): (u64, Option<Draw>),
+        value: &Value,
+        strings: &[Vec<u8>],
+        made: &Made,
+        scratch: &mut Scratch,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let Made { feature, spec, table } = made;
+        let wrong = |measured: &str, expected: &str| self.mismatch(index, made, measured, expected);
+        if let Some(table) = table {
+            let words = strings.iter().map(|string| str::from_utf8(string)).collect::<Result<Vec<&str>, _>>();
+            let words = words.map_err(|_| wrong("bytes that are no UTF-8", "text"))?;
+            return take(&table.array(&words.join(" "), feature));
+        }
+        let [bytes] = strings else { return Err(wrong(&shown(value), "one string of bytes")) };
+        if let Some(raw) = spec.raw {
+            let n_bytes = n_elements(&feature.dims).unwrap_or_default() * raw.dtype().n_bytes();
+            if bytes.len() == n_bytes {
+                return take(bytes);
+            }
+            let expected = format!("{n_bytes}: {} {:?}", raw.dtype(), feature.dims);
+            return Err(wrong(&format!("{} bytes", bytes.len()), &expected));
+        }
+        if let Some(expected) = misfit(made, value) {
+            return Err(wrong(&shown(value), &expected));
+        }
+        let mut row_bytes = std::mem::take(&mut scratch.bytes);
+        let done = spec.rows(bytes, &feature.dims, draw, scratch, |row| {
+            row_bytes.resize(4 * row.len(), 0);
+            for (bytes, value) in row_bytes.as_chunks_mut().0.iter_mut().zip(row) {
+                *bytes = value.to_le_bytes();
+            }
+            take(&row_bytes)
+        });
+        scratch.bytes = row_bytes;
+        done.map_err(|error| error.or_at(format!("{}: feature `{}`", self.place(index), made.key())))
     }
 
     /// Gives `take` an example, and says how long that took.
     fn take_apart(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<Spent, DataError> {
         if index >= self.n_examples {
-            return Err(DataError::NoExample { place: format!("example {index}"), n_examples: self.n_examples });
+            return Err(DataError::no_example(format!("example {index}"), self.n_examples));
         }
         let began = Instant::now();
         let values = self.values(index)?;
@@ -304,16 +300,26 @@ impl Pipeline {
     }
 }
 
-/// Why an image's rows were not all given.
-enum Stopped {
-    Image(ImageError),
-    Taking(DataError),
+/// A value for a message: `3 values of int64`.
+fn shown(value: &Value) -> String {
+    format!("{} of {}", counted(value.len()), value.kind())
 }
 
-impl From<ImageError> for Stopped {
-    fn from(source: ImageError) -> Stopped {
-        Stopped::Image(source)
-    }
+/// Zeros, and 1 at a class; or the class, and what is expected of it.
+fn one_hot(value: i64, offset: i64, n_classes: usize) -> Result<Vec<[u8; 4]>, (i64, String)> {
+    let class = value.checked_add(offset).and_then(|class| usize::try_from(class).ok());
+    let Some(class) = class.filter(|class| *class < n_classes) else {
+        let (least, greatest) = (-offset, n_classes as i64 - 1 - offset);
+        return Err((value, format!("a class from {least} to {greatest}")));
+    };
+    Ok((0..n_classes).map(|idx| f32::from(u8::from(idx == class)).to_le_bytes()).collect())
+}
+
+/// Whole numbers with `offset` added; or one that it cannot be added to, and what is expected of it.
+fn counted_from(values: &[i64], offset: i64) -> Result<Vec<[u8; 8]>, (i64, String)> {
+    let refused = |value| (value, format!("a number that {offset} can be added to"));
+    let add = |&value: &i64| value.checked_add(offset).map(i64::to_le_bytes).ok_or_else(|| refused(value));
+    values.iter().map(add).collect()
 }
 
 /// What a feature wants, where it is not made of values of this kind.

@@ -9,12 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::error::DataError;
 use super::random::Draw;
-use super::records::RecordError;
+use crate::data::error::{DataError, DataErrorKind, DataPlace};
 use crate::hlo::DType;
+use serde::{Deserialize, Serialize};
 
 /// One array of every example.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,8 +47,8 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// little-endian. Sources in memory lend.
     ///
     /// # Errors
-    /// What the reader of a file says; [`DataError::NoExample`] from [`n_examples`](Source::n_examples) on. A source of
-    /// somebody else's has [`DataError::Unreadable`].
+    /// What the reader of a file says; [`DataErrorKind::NoExample`](super::DataErrorKind::NoExample) from [`n_examples`](Source::n_examples) on. A source of
+    /// somebody else's has [`DataError::unreadable`].
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError>;
 
     /// As [`read`](Source::read), for training: what is random about it is drawn from `draw` alone. Default: nothing is.
@@ -153,17 +151,19 @@ impl Skipped {
     /// Leaves an example out for what is wrong with it, which is said once.
     ///
     /// # Errors
-    /// [`RecordError::TooMany`]; where the limit is 0, `error` and how such examples are left out.
+    /// More than the limit; where that is 0, `error` and how such examples are left out.
     pub fn add(&self, index: u64, error: DataError) -> Result<(), DataError> {
         let limit = self.limit;
         if limit == 0 {
-            return Err(DataError::Stopped { source: Box::new(error) });
+            return Err(error.stop());
         }
         let mut examples = self.examples.lock().unwrap_or_else(PoisonError::into_inner);
         if examples.insert(index) {
             let n = examples.len() as u64;
             if n > limit {
-                return Err(RecordError::TooMany { limit, last: error.to_string() }.into());
+                let found = format!("more than {limit} examples could not be used; the last of them: {error}");
+                let help = format!("raise `on_error: {{skip: {limit}}}` under `data` if so many may be left out");
+                return Err(DataError::new(DataErrorKind::Skipped, DataPlace::Nowhere, found).help(help));
             }
             tracing::warn!("left out, {n} of at most {limit}: {error}");
         }

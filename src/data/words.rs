@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read};
+use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use foldhash::fast::FixedState;
@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use super::feature::Feature;
 use super::npz::Header;
 use super::pipeline::is_whole;
+use crate::data::error::{DataError, DataErrorKind, DataPlace};
 use crate::files;
 
 /// Bytes of a table's numbers in memory at most: 2,200,000 words of 300 take 2.6 GB.
@@ -54,44 +55,6 @@ pub enum Standardize {
     None,
 }
 
-/// What is wrong with a table of word vectors, and where.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WordsError {
-    /// A file that cannot be opened.
-    #[error("{}: cannot open the {what}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// What it is.
-        what: &'static str,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// A line that is not right.
-    #[error("{}:{line}: {found}; expected {expected}", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: u64,
-        /// What stands there.
-        found: String,
-        /// What may.
-        expected: String,
-    },
-    /// A file that is not right.
-    #[error("{}: {found}; expected {expected}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What it is.
-        found: String,
-        /// What it may be.
-        expected: String,
-    },
-}
-
 /// Words with their vectors.
 pub struct WordTable {
     rows: HashMap<Box<str>, u32, FixedState>,
@@ -113,14 +76,10 @@ impl WordTable {
     /// # Errors
     /// A file that cannot be read; a line with another number of numbers than the first, or with something else; as many
     /// words as there are not rows.
-    pub fn read(options: &WordVectors) -> Result<WordTable, WordsError> {
+    pub fn read(options: &WordVectors) -> Result<WordTable, DataError> {
         let _span = tracing::info_span!("word vectors").entered();
         let path = &options.table;
         let is_npy = path.extension().is_some_and(|ending| ending == "npy");
-        let wrong = |found: &str, expected: &str| {
-            let (found, expected) = (found.to_string(), expected.to_string());
-            WordsError::File { path: path.clone(), found, expected }
-        };
         let mut table = WordTable {
             rows: HashMap::default(),
             numbers: Vec::new(),
@@ -135,13 +94,12 @@ impl WordTable {
                 table.read_words(vocabulary, path, n_rows)?;
             }
             (true, None) => {
-                return Err(wrong("an array, which names no words", "`vocabulary: FILE` beside it, one word a line"));
+                let expected = "`vocabulary: FILE` beside it, one word a line";
+                return Err(wrong(path, "an array, which names no words", expected));
             }
             (false, Some(_)) => {
-                return Err(wrong(
-                    "a text with a `vocabulary` beside it",
-                    "no `vocabulary`: each line begins with its word",
-                ));
+                let expected = "no `vocabulary`: each line begins with its word";
+                return Err(wrong(path, "a text with a `vocabulary` beside it", expected));
             }
         }
         table.fingerprint = table.hash();
@@ -152,10 +110,9 @@ impl WordTable {
     ///
     /// # Errors
     /// As [`read`](WordTable::read); vectors of other lengths than the feature's, more words than it takes numbers.
-    pub(super) fn of_feature(options: &WordVectors, feature: &Feature) -> Result<WordTable, WordsError> {
+    pub(super) fn of_feature(options: &WordVectors, feature: &Feature) -> Result<WordTable, DataError> {
         let table = WordTable::read(options)?;
-        let wrong =
-            |found: String, expected: String| Err(WordsError::File { path: options.table.clone(), found, expected });
+        let wrong = |found: String, expected: String| Err(wrong(&options.table, &found, &expected));
         let name = &feature.name;
         match (is_whole(feature), feature.dims.last(), feature.n_values) {
             (true, _, Some(n)) if table.n_rows() as i64 >= n => {
@@ -244,7 +201,7 @@ impl WordTable {
         out
     }
 
-    fn read_text(&mut self, path: &Path) -> Result<(), WordsError> {
+    fn read_text(&mut self, path: &Path) -> Result<(), DataError> {
         let mut lines = Lines::open(path, "word vectors")?;
         let mut said = None;
         while let Some(line) = lines.next()? {
@@ -314,15 +271,12 @@ impl WordTable {
     }
 
     /// Reads the numbers of an array; returns how many rows it has.
-    fn read_npy(&mut self, path: &Path) -> Result<usize, WordsError> {
-        let what = "word vectors";
-        let failed = |source| WordsError::Open { path: path.to_path_buf(), what, source };
+    fn read_npy(&mut self, path: &Path) -> Result<usize, DataError> {
         let wrong = |found: String| {
-            let expected =
-                "an array of two axes, a row for each word, of floats of 16, 32 or 64 bits, in C order".to_string();
-            WordsError::File { path: path.to_path_buf(), found, expected }
+            let expected = "an array of two axes, a row for each word, of floats of 16, 32 or 64 bits, in C order";
+            wrong(path, &found, expected)
         };
-        let mut file = BufReader::new(files::open(path).map_err(failed)?);
+        let mut file = BufReader::new(opened(path, "word vectors")?);
         let header = Header::read(&mut file).map_err(|error| wrong(error.to_string()))?;
         let is_float = header.kind == 'f' && [2, 4, 8].contains(&header.width);
         let &[n_rows, width] = &header.dims[..] else { return Err(wrong(header.to_string())) };
@@ -353,7 +307,7 @@ impl WordTable {
         Ok(n_rows as usize)
     }
 
-    fn read_words(&mut self, path: &Path, table: &Path, n_rows: usize) -> Result<(), WordsError> {
+    fn read_words(&mut self, path: &Path, table: &Path, n_rows: usize) -> Result<(), DataError> {
         let mut lines = Lines::open(path, "vocabulary")?;
         while let Some(word) = lines.next()? {
             let row = lines.n as usize - 1;
@@ -365,7 +319,7 @@ impl WordTable {
             true => Ok(()),
             false => {
                 let expected = format!("{n_rows}, one for each row of {}", table.display());
-                Err(WordsError::File { path: path.to_path_buf(), found: format!("{} words", lines.n), expected })
+                Err(wrong(path, &format!("{} words", lines.n), &expected))
             }
         }
     }
@@ -385,6 +339,15 @@ impl WordTable {
     }
 }
 
+fn wrong(place: impl Into<DataPlace>, found: &str, expected: &str) -> DataError {
+    DataError::new(DataErrorKind::Format, place, format!("{found}; expected {expected}"))
+}
+
+fn opened(path: &Path, what: &str) -> Result<File, DataError> {
+    let failed = |cause| DataError::new(DataErrorKind::Open, path, format!("cannot open the {what}")).because(cause);
+    files::open(path).map_err(failed)
+}
+
 /// Lines of a file of text, and how many there were.
 struct Lines {
     file: BufReader<File>,
@@ -393,21 +356,17 @@ struct Lines {
 }
 
 impl Lines {
-    fn open(path: &Path, what: &'static str) -> Result<Lines, WordsError> {
-        let failed = |source| WordsError::Open { path: path.to_path_buf(), what, source };
-        Ok(Lines {
-            file: BufReader::with_capacity(1 << 18, files::open(path).map_err(failed)?),
-            path: path.to_path_buf(),
-            n: 0,
-        })
+    fn open(path: &Path, what: &'static str) -> Result<Lines, DataError> {
+        let file = BufReader::with_capacity(1 << 18, opened(path, what)?);
+        Ok(Lines { file, path: path.to_path_buf(), n: 0 })
     }
 
-    fn wrong(&self, found: String, expected: &str) -> WordsError {
-        WordsError::Line { path: self.path.clone(), line: self.n.max(1), found, expected: expected.to_string() }
+    fn wrong(&self, found: String, expected: &str) -> DataError {
+        wrong((&*self.path, self.n.max(1)), &found, expected)
     }
 
     /// The next line, without what ends it.
-    fn next(&mut self) -> Result<Option<String>, WordsError> {
+    fn next(&mut self) -> Result<Option<String>, DataError> {
         let mut bytes = Vec::new();
         let read = (&mut self.file).take(MAX_LINE).read_until(b'\n', &mut bytes);
         self.n += 1;

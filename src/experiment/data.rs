@@ -354,7 +354,7 @@ impl DataConfig {
 
     fn arrays<'a>(&'a self, folder: &Path, place: &Place<'a>, features: &'a [Feature]) -> Result<Arrays, TrainError> {
         let cache = Setup::from_env().cache_dir;
-        let at = |file: &Path| records::at(folder, file, cache.as_deref()).map_err(DataError::from);
+        let at = |file: &Path| records::at(folder, file, cache.as_deref());
         Ok(match place {
             Place::Csv(file) => {
                 let scale = if let Some(Scale::All(factor)) = self.scale { factor } else { 1.0 };

@@ -3,10 +3,7 @@
 use super::Experiment;
 use super::data::DataConfig;
 use super::records::Patterns;
-use crate::data::DataError;
-use crate::data::npz::NpzError;
-use crate::data::records::RecordError;
-use crate::data::text::TextError;
+use crate::data::{DataError, DataErrorKind, DataPlace};
 use crate::document::{self, Node, NodeError, ReadError, Step, Value};
 use crate::files;
 use crate::passes::partition::PartitionError;
@@ -38,7 +35,7 @@ pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainEr
     let Ok(document) = document::tree("", &text) else { return error };
     if let Some((way, help)) = room(experiment, &document, &error) {
         let message = match &error {
-            TrainError::Data(DataError::Stopped { source }) => source.to_string(),
+            TrainError::Data(error) => error.stopped().unwrap_or_else(|| error.to_string()),
             _ => chain(&error),
         };
         let placed = NodeError::new(way, message).with_help(help);
@@ -84,15 +81,9 @@ fn chain(error: &TrainError) -> String {
 fn room(experiment: &Experiment, document: &Node, error: &TrainError) -> Option<(Vec<Step>, String)> {
     let TrainError::Data(error) = error else { return None };
     // Of examples on disk, which may be left out.
-    let (error, is_on_disk) = match error {
-        DataError::Stopped { source } => (&**source, true),
-        error => (error, false),
-    };
-    let (name, value) = match error {
-        DataError::Integer { feature, value, .. } => (feature, *value),
-        DataError::Value { feature, text, .. } => (feature, text.parse().ok()?),
-        _ => return None,
-    };
+    let is_on_disk = error.stopped().is_some();
+    let DataErrorKind::Value { feature: name, value } = error.kind() else { return None };
+    let value: i128 = value.parse().ok()?;
     let feature = experiment.task().features().into_iter().find(|feature| feature.name == *name)?;
     let n = u64::try_from(feature.n_values?).ok()?;
     let mut ways = Vec::new();
@@ -171,17 +162,20 @@ fn way_to(experiment: &Experiment, path: &Path, error: &TrainError) -> Option<Ve
                 _ => None,
             }
         }
-        TrainError::Data(DataError::NotImages { .. } | DataError::NoImages { .. } | DataError::Shift { .. }) => {
-            Some(vec![key("train"), key("shift")])
-        }
-        TrainError::Data(
-            DataError::Split { .. }
-            | DataError::Record(RecordError::Split { .. })
-            | DataError::Text(TextError::Split { .. }),
-        ) => Some(vec![key("data"), key("n_test")]),
-        TrainError::Data(DataError::Open { path: file, .. } | DataError::Npz(NpzError::Open { path: file, .. })) => {
+        TrainError::Data(error) => way_to_data(experiment, path, error),
+        _ => None,
+    }
+}
+
+/// The way to what an error of the data is about.
+fn way_to_data(experiment: &Experiment, path: &Path, error: &DataError) -> Option<Vec<Step>> {
+    let key = |name: &str| Step::Key(name.to_string());
+    let data = experiment.data.as_ref()?;
+    match (error.kind(), error.place()) {
+        (DataErrorKind::Shift, _) => Some(vec![key("train"), key("shift")]),
+        (DataErrorKind::Split, _) => Some(vec![key("data"), key("n_test")]),
+        (DataErrorKind::Open, DataPlace::File(file)) => {
             let folder = path.parent().unwrap_or(Path::new(""));
-            let data = experiment.data.as_ref()?;
             let is = |other: &Path| folder.join(other) == *file;
             let of = |csv: Option<&Path>, npz: Option<&Path>| match (csv, npz) {
                 (Some(csv), _) if is(csv) => Some(vec![key("csv")]),
@@ -198,18 +192,15 @@ fn way_to(experiment: &Experiment, path: &Path, error: &TrainError) -> Option<Ve
             };
             let of_mnist = || data.mnist.as_ref().map(|_| vec![key("mnist")]);
             let inner = of(data.csv.as_deref(), data.npz.as_deref()).or_else(of_test).or_else(of_idx).or_else(of_mnist);
-            Some([vec![key("data")], inner?].concat())
+            match inner {
+                Some(inner) => Some([vec![key("data")], inner].concat()),
+                // A folder of images that cannot be listed.
+                None => way_to_files(data, path, file),
+            }
         }
-        TrainError::Data(DataError::Record(
-            RecordError::NoFiles { pattern } | RecordError::Pattern { pattern, .. },
-        )) => way_to_files(experiment.data.as_ref()?, path, Path::new(pattern)),
-        TrainError::Data(DataError::Record(RecordError::List { path: folder, .. })) => {
-            way_to_files(experiment.data.as_ref()?, path, folder)
-        }
-        TrainError::Data(DataError::Record(RecordError::Feature { .. })) => Some(vec![key("data"), key("parquet")]),
-        TrainError::Data(DataError::Text(TextError::Feature { .. })) => {
-            Some(vec![key("data"), key("tokens"), key("tokenizer")])
-        }
+        (DataErrorKind::Pattern(pattern), _) => way_to_files(data, path, Path::new(pattern)),
+        (DataErrorKind::CargoFeature("records"), _) => Some(vec![key("data"), key("parquet")]),
+        (DataErrorKind::CargoFeature("text"), _) => Some(vec![key("data"), key("tokens"), key("tokenizer")]),
         _ => None,
     }
 }

@@ -3,8 +3,9 @@
 
 use super::data::{DataConfig, Examples, TestConfig, wrong_in};
 use super::lines;
+use crate::data::DataError;
 use crate::data::pipeline::Options;
-use crate::data::records::{self, ImageFolder, Parquet, Pictures, RecordError, Records, Tars, TfRecords, Value};
+use crate::data::records::{self, ImageFolder, Parquet, Pictures, Records, Tars, TfRecords, Value};
 use crate::data::{Feature, Pipeline, Source};
 use crate::document::{NodeError, Step};
 use crate::pjrt::Setup;
@@ -139,7 +140,7 @@ impl<'a> RecordFiles<'a> {
     }
 
     /// Opens them; names are relative to `folder`.
-    fn open(&self, folder: &Path) -> Result<Arc<dyn Records>, RecordError> {
+    fn open(&self, folder: &Path) -> Result<Arc<dyn Records>, DataError> {
         let cache = Setup::from_env().cache_dir;
         Ok(match self {
             RecordFiles::TfRecord(Patterns(patterns)) => {
@@ -199,12 +200,12 @@ impl DataConfig {
         self.check_features(path, features)?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let pipeline = |files: &RecordFiles<'_>| {
-            let records = files.open(folder).map_err(of_record)?;
+            let records = files.open(folder)?;
             self.pipeline(path, records, features)
         };
         let (training, test) = match (self.n_test, &self.test) {
             (Some(n_test), None) => {
-                let records = own.open(folder).map_err(of_record)?;
+                let records = own.open(folder)?;
                 if let RecordFiles::Images(_) = own {
                     warn_of_split(path, &*records, n_test);
                 }
@@ -216,7 +217,7 @@ impl DataConfig {
                 match &of_test[..] {
                     [of_test] if of_test.key() == own.key() && !is_in_memory => {
                         let training = pipeline(own)?;
-                        let test = training.over(of_test.open(folder).map_err(of_record)?)?;
+                        let test = training.over(of_test.open(folder)?)?;
                         (training, test)
                     }
                     _ => {
@@ -257,10 +258,10 @@ impl DataConfig {
                     features.iter().map(|feature| format!("`{}` {:?}", feature.name, feature.dims)).collect();
                 return Err(TrainError::NotOneImage { path: file.to_path_buf(), features });
             }
-            Arc::new(Pictures::open(file).map_err(of_record)?)
+            Arc::new(Pictures::open(file)?)
         } else {
             let cache = Setup::from_env().cache_dir;
-            records::open(Path::new(""), &[file.to_string_lossy()], cache.as_deref()).map_err(of_record)?
+            records::open(Path::new(""), &[file.to_string_lossy()], cache.as_deref())?
         };
         if file.is_dir() && !are_pictures {
             // Where `data` is of another kind, its names are not a folder's.
@@ -339,10 +340,6 @@ fn warn_of_split(path: &Path, folder: &dyn Records, n_test: u64) {
         let help = "name a folder of images to test on: `test: {images: DIRECTORY}` instead of `n_test`";
         tracing::warn!("{}", lines::error_in(path, NodeError::new(way, message).with_help(help)));
     }
-}
-
-pub(super) fn of_record(error: RecordError) -> TrainError {
-    crate::data::DataError::from(error).into()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::lines;
 use super::records::{Patterns, Tolerance};
 use crate::data::records;
 use crate::data::text::{Length, Mask, Options, TextExamples, Texts, Tokenizer, path_of};
-use crate::data::{DataError, Feature, FeatureDType, Source};
+use crate::data::{Feature, FeatureDType, Source};
 use crate::document::{self, Node, NodeError, Step, Value};
 use crate::files;
 use crate::pjrt::Setup;
@@ -111,8 +111,7 @@ impl DataConfig {
             let Patterns(patterns) = text.or(jsonl).expect("one of them is asked for");
             let cache = Setup::from_env().cache_dir;
             let files = records::files(folder, patterns).and_then(|files| records::local(files, cache.as_deref()));
-            let files = files.map_err(DataError::from)?;
-            self.examples(path, files, jsonl.is_some(), features, tokens, &tokenizer)
+            self.examples(path, files?, jsonl.is_some(), features, tokens, &tokenizer)
         };
         let whole = || examples(self.text.as_ref(), self.jsonl.as_ref());
         let (training, test) = match (self.n_test, &self.test) {
@@ -166,7 +165,7 @@ impl DataConfig {
         let texts = Texts {
             files,
             format: tokens.format(is_json, label.is_none() || label.as_ref().is_some_and(is_whole)),
-            separator: tokens.separator_id(tokenizer).map_err(DataError::from)?,
+            separator: tokens.separator_id(tokenizer)?,
             n_workers: self.workers.unwrap_or_else(n_cores) as usize,
             n_skipped_max: match self.on_error {
                 Tolerance::Stop => 0,

@@ -10,7 +10,8 @@ use super::device::shape_of;
 use super::error::TrainError;
 use super::mesh::MAX_REPLICAS;
 use super::program;
-use crate::data::npz::{Header, NpzError, NpzWriter};
+use crate::data::DataError;
+use crate::data::npz::{Header, NpzWriter};
 use crate::files::{self, hex};
 use crate::graph::{Numbers, Precision, Program};
 use crate::hlo::{ArrayShape, Module, proto, verify};
@@ -120,7 +121,7 @@ pub enum PackageError {
     },
     /// The variables cannot be written.
     #[error(transparent)]
-    Npz(#[from] NpzError),
+    Data(#[from] DataError),
     /// The manifest is no manifest.
     #[error("{}: no manifest of a package: {what}\nhelp: make one with `bf16scope package`", path.display())]
     Manifest {

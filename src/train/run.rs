@@ -11,7 +11,7 @@ use super::evaluation::Evaluation;
 use super::session::{Call, Session, Wish};
 use super::spec::Spec;
 use super::totals::Totals;
-use crate::data::{Ask, DataError, Loader, Source, Supply};
+use crate::data::{Ask, DataErrorKind, Loader, Source, Supply};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -209,8 +209,11 @@ pub fn check_average(spec: &Spec, data: Data<'_>, n_epochs: u64) -> Result<(), T
 fn loader<'a>(spec: &Spec, training: &'a dyn Source) -> Result<Loader<'a>, TrainError> {
     let (features, compute) = (spec.task.features(), spec.precision.compute());
     match Loader::new(training, &features, compute, spec.batch as usize, spec.seed) {
-        Err(DataError::Batch { batch, n_examples }) => Err(TrainError::BatchSize { batch, n_examples }),
-        loader => Ok(loader?.shifted(spec.shift)?),
+        Err(error) => Err(match *error.kind() {
+            DataErrorKind::Batch { batch, n_examples } => TrainError::BatchSize { batch, n_examples },
+            _ => error.into(),
+        }),
+        Ok(loader) => Ok(loader.shifted(spec.shift)?),
     }
 }
 

@@ -188,7 +188,7 @@ fn errors_that_are_found_late_show_the_line() {
         &train,
         "data: {npz: missing.npz, n_test: 3}\n",
         expect![[r#"
-        bf16scope: e.yaml:2:13: cannot open missing.npz: No such file or directory (os error 2)
+        bf16scope: e.yaml:2:13: missing.npz: cannot open the archive: No such file or directory (os error 2)
           2 | data: {npz: missing.npz, n_test: 3}
             |             ^^^^^^^^^^^
     "#]],

@@ -6,6 +6,7 @@
 //! Grey becomes colour and colour grey where the network asks for it, by the luma of JFIF; 16 bits become 8, the upper
 //! ones; transparency is left out; CMYK becomes RGB as TensorFlow makes it so.
 
+use std::fmt::Display;
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,6 +14,7 @@ use libjpeg_turbo_rs::{DecodeLimits, Decoder, PixelFormat};
 
 use super::jpeg::{OneScan, check_inks, has_adobe_marker};
 use super::{Image, Window};
+use crate::data::error::{DataError, DataErrorKind, DataPlace};
 
 /// Pixels of an image at most: 8,192 × 8,192.
 pub const MAX_PIXELS: u64 = 1 << 26;
@@ -20,70 +22,6 @@ pub const MAX_PIXELS: u64 = 1 << 26;
 const MAX_MEMORY: u64 = 1 << 30;
 /// Scans of a progressive JPEG at most. Encoders make ten.
 const MAX_SCANS: usize = 500;
-
-/// What is wrong with an encoded image.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ImageError {
-    /// Neither JPEG nor PNG.
-    #[error("{}; expected a JPEG or PNG image", beginning(*n_bytes, found))]
-    Unknown {
-        /// Its bytes.
-        n_bytes: usize,
-        /// The first of them.
-        found: Vec<u8>,
-    },
-    /// Without pixels.
-    #[error("an image of {height} × {width} pixels; expected one at least")]
-    Empty {
-        /// Rows.
-        height: u64,
-        /// Columns.
-        width: u64,
-    },
-    /// Larger than is decoded.
-    #[error("an image of {height} × {width} pixels; expected at most {limit} pixels")]
-    TooLarge {
-        /// Rows.
-        height: u64,
-        /// Columns.
-        width: u64,
-        /// Pixels.
-        limit: u64,
-    },
-    /// A JPEG of so many colours that nobody says what they are.
-    #[error(
-        "a JPEG image of {n_components} components; expected 1 (grey), 3 (colour) or 4 (CMYK)\nhelp: `on_error: {{skip: N}}` \
-         under `data` leaves up to N examples out that cannot be used"
-    )]
-    Components {
-        /// How many.
-        n_components: usize,
-    },
-    /// A damaged image, or one of a kind that is not decoded.
-    #[error("the {format} image cannot be decoded: {found}")]
-    Damaged {
-        /// `JPEG` or `PNG`.
-        format: &'static str,
-        /// What the decoder says.
-        found: String,
-    },
-    /// An image of other sizes than the network takes, which nothing makes those.
-    #[error(
-        "an image of {height} × {width} pixels; expected {expected_height} × {expected_width}\nhelp: say how it is made so: \
-         `resize: bicubic` or `resize: bilinear`"
-    )]
-    Size {
-        /// Rows.
-        height: usize,
-        /// Columns.
-        width: usize,
-        /// Rows of the feature.
-        expected_height: usize,
-        /// Columns of the feature.
-        expected_width: usize,
-    },
-}
 
 fn beginning(n_bytes: usize, found: &[u8]) -> String {
     let hex = found.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
@@ -101,11 +39,14 @@ enum Format {
     Png,
 }
 
-fn format(bytes: &[u8]) -> Result<Format, ImageError> {
+fn format(bytes: &[u8]) -> Result<Format, DataError> {
     match bytes {
         [0xff, 0xd8, ..] => Ok(Format::Jpeg),
         [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, ..] => Ok(Format::Png),
-        _ => Err(ImageError::Unknown { n_bytes: bytes.len(), found: bytes.iter().take(8).copied().collect() }),
+        _ => {
+            let found = beginning(bytes.len(), &bytes[..bytes.len().min(8)]);
+            Err(wrong(DataErrorKind::Format, format!("{found}; expected a JPEG or PNG image")))
+        }
     }
 }
 
@@ -117,19 +58,27 @@ pub fn format_name(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-fn jpeg(found: impl ToString) -> ImageError {
-    ImageError::Damaged { format: "JPEG", found: found.to_string() }
+/// What is wrong with an image, of which only the caller knows where it is.
+fn wrong(kind: DataErrorKind, found: String) -> DataError {
+    DataError::new(kind, DataPlace::Nowhere, found)
 }
 
-fn png(found: impl ToString) -> ImageError {
-    ImageError::Damaged { format: "PNG", found: found.to_string() }
+fn jpeg(found: impl Display) -> DataError {
+    wrong(DataErrorKind::Damaged, format!("the JPEG image cannot be decoded: {found}"))
 }
 
-fn checked(height: u64, width: u64) -> Result<(usize, usize), ImageError> {
+fn png(found: impl Display) -> DataError {
+    wrong(DataErrorKind::Damaged, format!("the PNG image cannot be decoded: {found}"))
+}
+
+fn checked(height: u64, width: u64) -> Result<(usize, usize), DataError> {
     match height.saturating_mul(width) {
-        0 => Err(ImageError::Empty { height, width }),
         1..=MAX_PIXELS => Ok((height as usize, width as usize)),
-        _ => Err(ImageError::TooLarge { height, width, limit: MAX_PIXELS }),
+        n => {
+            let expected = if n == 0 { "one at least".to_string() } else { format!("at most {MAX_PIXELS} pixels") };
+            let kind = if n == 0 { DataErrorKind::Empty } else { DataErrorKind::TooLarge };
+            Err(wrong(kind, format!("an image of {height} × {width} pixels; expected {expected}")))
+        }
     }
 }
 
@@ -137,7 +86,7 @@ fn checked(height: u64, width: u64) -> Result<(usize, usize), ImageError> {
 ///
 /// # Errors
 /// What is neither JPEG nor PNG, or damaged up to there; more than [`MAX_PIXELS`].
-pub fn size(bytes: &[u8]) -> Result<[usize; 3], ImageError> {
+pub fn size(bytes: &[u8]) -> Result<[usize; 3], DataError> {
     match format(bytes)? {
         Format::Jpeg => {
             let decoder = decoder(bytes)?;
@@ -173,7 +122,7 @@ pub struct Buffers {
 ///
 /// # Source
 /// TensorFlow's `decode_jpeg` with `dct_method="INTEGER_ACCURATE"`, and `decode_png`; CMYK as its `jpeg_mem.cc`.
-pub fn decode(bytes: &[u8], channels: usize) -> Result<Image, ImageError> {
+pub fn decode(bytes: &[u8], channels: usize) -> Result<Image, DataError> {
     let whole = |[height, width]: [usize; 2]| Window::whole(height, width);
     Ok(decode_window(bytes, channels, whole, &mut Buffers::default())?.0)
 }
@@ -191,7 +140,7 @@ pub fn decode_window(
     channels: usize,
     window: impl FnOnce([usize; 2]) -> Window,
     buffers: &mut Buffers,
-) -> Result<(Image, Window), ImageError> {
+) -> Result<(Image, Window), DataError> {
     assert!(channels == 1 || channels == 3, "{channels} channels");
     let (image, window) = match format(bytes)? {
         Format::Jpeg => decode_jpeg(bytes, channels, window, buffers)?,
@@ -204,7 +153,7 @@ pub fn decode_window(
     Ok((with_channels(image, channels), window))
 }
 
-fn decoder(bytes: &[u8]) -> Result<Decoder<'_>, ImageError> {
+fn decoder(bytes: &[u8]) -> Result<Decoder<'_>, DataError> {
     let limits = DecodeLimits {
         max_pixels: u64::MAX,
         max_scans: MAX_SCANS,
@@ -219,7 +168,7 @@ fn decode_jpeg(
     channels: usize,
     window: impl FnOnce([usize; 2]) -> Window,
     buffers: &mut Buffers,
-) -> Result<(Image, Window), ImageError> {
+) -> Result<(Image, Window), DataError> {
     let Buffers { jpeg: jpeg_bytes, pixels } = buffers;
     let Some(one) = OneScan::of(bytes) else {
         let decoder = decoder(bytes)?;
@@ -249,7 +198,7 @@ fn pixels_of(
     bytes: &[u8],
     channels: usize,
     pixels: &mut Vec<u8>,
-) -> Result<Image, ImageError> {
+) -> Result<Image, DataError> {
     let header = decoder.header();
     let (height, width) = checked(header.height.into(), header.width.into())?;
     let format = match (header.components.len(), channels) {
@@ -260,7 +209,11 @@ fn pixels_of(
         }
         (1, _) | (3, 1) => PixelFormat::Grayscale,
         (3, _) => PixelFormat::Rgb,
-        (n_components, _) => return Err(ImageError::Components { n_components }),
+        (n, _) => {
+            let found = format!("a JPEG image of {n} components; expected 1 (grey), 3 (colour) or 4 (CMYK)");
+            let help = "`on_error: {skip: N}` under `data` leaves up to N examples out that cannot be used";
+            return Err(wrong(DataErrorKind::Format, found).help(help));
+        }
     };
     decoder.set_output_format(format);
     let n_bytes = height * width * format.bytes_per_pixel();
@@ -287,13 +240,13 @@ fn rgb_of_cmyk(cmyk: &[u8], is_inverted: bool) -> Vec<u8> {
     cmyk.as_chunks::<4>().0.iter().flat_map(rgb).collect()
 }
 
-fn png_reader(bytes: &[u8]) -> Result<png::Reader<Cursor<&[u8]>>, ImageError> {
+fn png_reader(bytes: &[u8]) -> Result<png::Reader<Cursor<&[u8]>>, DataError> {
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: MAX_MEMORY as usize });
     decoder.set_transformations(png::Transformations::EXPAND | png::Transformations::STRIP_16);
     decoder.read_info().map_err(png)
 }
 
-fn decode_png(bytes: &[u8]) -> Result<Image, ImageError> {
+fn decode_png(bytes: &[u8]) -> Result<Image, DataError> {
     let mut reader = png_reader(bytes)?;
     let header = reader.info();
     let (height, width) = checked(header.height.into(), header.width.into())?;

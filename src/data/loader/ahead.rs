@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Batch, Loader};
-use crate::data::DataError;
+use crate::data::error::DataError;
 
 /// A batch that takes fewer nanoseconds is made by one worker: to start another takes about as long.
 const WORTH_A_WORKER: u64 = 100_000;
@@ -238,9 +238,7 @@ mod tests {
         fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
             self.told.lock().unwrap().send(index).ok();
             match index {
-                3 | 7 if self.skipped.limit() > 0 => {
-                    Err(DataError::Unreadable { place: self.place(index), source: "broken".into() })
-                }
+                3 | 7 if self.skipped.limit() > 0 => Err(DataError::unreadable(self.place(index), "broken")),
                 _ => self.arrays.read(index),
             }
         }

@@ -1,12 +1,13 @@
 //! One array of the batches: from the bytes of examples to its place there, checked and cast.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 
 use half::{bf16, f16};
 
 use super::NamedArray;
 use crate::data::convert::{CASTABLE, Conversion, bounds, integer, is_whole, number};
-use crate::data::error::DataError;
+use crate::data::error::{DataError, DataErrorKind};
 use crate::data::feature::{Feature, FeatureDType};
 use crate::data::shift;
 use crate::data::source::{ArrayInfo, Source};
@@ -33,24 +34,20 @@ impl Column {
     pub fn new(source: &dyn Source, feature: &Feature, compute: DType) -> Result<Column, DataError> {
         let arrays = source.arrays();
         let Some(array) = arrays.iter().position(|info| info.name == feature.name) else {
-            let names = arrays.iter().map(|info| info.name.clone()).collect();
-            return Err(DataError::no_array(source.place(0), &feature.name, names));
+            let names: Vec<String> = arrays.iter().map(|info| info.name.clone()).collect();
+            return Err(DataError::no_array(source.place(0), &feature.name, &names));
         };
         let ArrayInfo { name, dtype: given, dims, scale } = arrays[array].clone();
         let Some(n_elements) = feature.n_elements() else {
-            return Err(DataError::FeatureDims { dims: feature.dims.clone() });
+            return Err(DataError::dims(&feature.dims));
         };
         if dims != feature.dims {
-            let expected = feature.dims.clone();
-            return Err(DataError::Dims { place: source.place(0), name, measured: dims, expected });
+            return Err(DataError::other_dims(source.place(0), &name, &dims, &feature.dims));
         }
         let to = feature.dtype_in(compute);
-        let cannot = |expected| DataError::Cast {
-            place: source.place(0),
-            name: name.clone(),
-            dtype: given,
-            wanted: to,
-            expected,
+        let cannot = |expected: &str| {
+            let found = format!("array `{name}` is {given}, which does not become {to}; expected {expected}");
+            DataError::new(DataErrorKind::Mismatch, source.place(0), found).help(in_numpy(&name, to))
         };
         // One of `pred` is a byte of 0 or 1, a number like others.
         let is_truth = given == DType::Pred && to != DType::Pred;
@@ -62,7 +59,11 @@ impl Column {
             FeatureDType::Compute if from == to && scale == 1.0 => Conversion::Copy,
             FeatureDType::Compute => Conversion::Cast { from, scale, to },
             FeatureDType::Exact(_) if scale != 1.0 => {
-                return Err(DataError::ScaledExact { place: source.place(0), name, scale, dtype: to });
+                let found = format!(
+                    "array `{name}` is multiplied with {scale} where it is cast, and its feature is {to} as it stands; expected \
+                     a feature that is cast, or no scale"
+                );
+                return Err(DataError::new(DataErrorKind::Request, source.place(0), found));
             }
             FeatureDType::Exact(_) if from == to => Conversion::Copy,
             FeatureDType::Exact(_) if is_whole(from) && is_whole(to) => Conversion::Integers { from, to },
@@ -115,7 +116,11 @@ impl Column {
 
     pub fn wrong_bytes(&self, measured: usize, place: impl Fn() -> String) -> DataError {
         let expected = self.n_elements * self.from.n_bytes();
-        DataError::ExampleBytes { place: place(), name: self.feature.name.clone(), measured, expected }
+        let found = format!(
+            "array `{}` came with {measured} bytes; expected {expected}, as its dims and dtype say",
+            self.feature.name
+        );
+        DataError::new(DataErrorKind::Mismatch, place(), found)
     }
 
     /// Of whole elements, before which `n_before` others stand.
@@ -128,9 +133,12 @@ impl Column {
             for element in 0..n_elements {
                 let value = number(self.from, src, element).expect("what is cast to a float is a number");
                 if !(0.0..=1.0).contains(&(value as f32 * self.scale)) {
-                    let (feature, scale) = (self.feature.name.clone(), self.scale);
-                    let element = n_before + element;
-                    return Err(DataError::Probability { place: place(), feature, element, value, scale });
+                    let scaled = match self.scale {
+                        1.0 => String::new(),
+                        scale => format!(", and {} times the scale {scale}", value as f32 * scale),
+                    };
+                    let why = format!("{scaled}; expected a probability, from 0 to 1");
+                    return Err(self.number_error(place(), n_before + element, value, why));
                 }
             }
         }
@@ -138,8 +146,8 @@ impl Column {
         for element in 0..n_elements {
             let value = integer(self.from, src, element).expect("ranges are of integers");
             if value < least || value > greatest {
-                let (feature, element) = (self.feature.name.clone(), n_before + element);
-                return Err(DataError::Integer { place: place(), feature, element, value, least, greatest });
+                let why = format!("; expected a whole number from {least} to {greatest}");
+                return Err(self.number_error(place(), n_before + element, value, why));
             }
         }
         Ok(())
@@ -152,12 +160,10 @@ impl Column {
         place: impl Fn() -> String,
         scratch: &mut Vec<u8>,
     ) -> Result<(), DataError> {
-        let feature = || self.feature.name.clone();
         if self.from == DType::Pred {
             return match src.iter().position(|&byte| byte > 1) {
                 Some(element) => {
-                    let value = src[element];
-                    Err(DataError::NotPred { place: place(), feature: feature(), element, value })
+                    Err(self.number_error(place(), element, src[element], "; expected 0 or 1, which `pred` has"))
                 }
                 None => Ok(()),
             };
@@ -196,13 +202,25 @@ impl Column {
         if !value.is_finite() {
             return Err(self.not_finite(src, element, place()));
         }
-        let (scale, dtype) = (self.scale, self.to);
-        Err(DataError::BeyondRange { place: place(), feature: feature(), element, value, scale, dtype, greatest })
+        let (scaled, in_f32) = (
+            if self.scale == 1.0 { String::new() } else { format!(", times the scale {},", self.scale) },
+            if self.to == DType::F32 { "" } else { ", or train in f32 (--precision f32)" },
+        );
+        let why = format!(", which{scaled} the cast to {} makes infinite: expected at most {greatest:e}", self.to);
+        let help = format!("scale the features (`scale` under `data`){in_f32}");
+        Err(self.number_error(place(), element, format_args!("{value:e}"), why).help(help))
     }
 
     pub fn not_finite(&self, src: &[u8], element: usize, place: String) -> DataError {
         let value = number(self.from, src, element).expect("these are numbers");
-        DataError::NotFinite { place, feature: self.feature.name.clone(), element, value }
+        self.number_error(place, element, value, "; expected a finite number")
+    }
+
+    /// That the feature does not take a number of it, from 0, row-major; `why` follows the number.
+    fn number_error(&self, place: String, element: usize, value: impl Display, why: impl Display) -> DataError {
+        let (feature, value) = (self.feature.name.clone(), value.to_string());
+        let found = format!("number {element} of `{feature}` is {value}{why}");
+        DataError::new(DataErrorKind::Value { feature, value }, place, found)
     }
 
     /// Converts an image into `dst`, which is zeros, moved by so many pixels.
@@ -220,7 +238,10 @@ fn range(feature: &Feature, from: DType, to: DType) -> Result<Option<(i128, i128
     let (mut least, mut greatest) = bounds(to);
     if let Some(n) = feature.n_values {
         if !is_whole(to) || feature.dtype == FeatureDType::Compute || n <= 0 {
-            return Err(DataError::Range { feature: feature.name.clone(), dtype: to, n });
+            return Err(DataError::request(format!(
+                "feature `{}` is {to} below {n}; expected integers of 8 to 64 bits, and a positive bound",
+                feature.name
+            )));
         }
         least = 0;
         greatest = greatest.min(i128::from(n) - 1);
@@ -232,4 +253,16 @@ fn range(feature: &Feature, from: DType, to: DType) -> Result<Option<(i128, i128
     }
     let is_needed = (is_whole(to) || to == DType::F32) && is_whole(from) && feature.dtype != FeatureDType::Compute;
     Ok((is_needed && (from_least < least || from_greatest > greatest)).then_some((least, greatest)))
+}
+
+/// How an array is made one of `wanted` before it is saved, where NumPy has that.
+fn in_numpy(name: &str, wanted: DType) -> String {
+    let name_of = match wanted {
+        DType::S8 | DType::S16 | DType::S32 | DType::S64 => format!("int{}", wanted.bits()),
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => format!("uint{}", wanted.bits()),
+        DType::F16 | DType::F32 | DType::F64 => format!("float{}", wanted.bits()),
+        _ => return String::new(),
+    };
+    let only = if wanted.is_integer() { ", if these are whole numbers" } else { "" };
+    format!("save it as {name_of}{only}: in NumPy, `{name}.astype('{name_of}')`")
 }

@@ -1,7 +1,7 @@
 //! One example as a program gets it: for whoever looks at data, and not for training.
 
 use super::{Loader, NamedArray};
-use crate::data::DataError;
+use crate::data::error::DataError;
 
 impl Loader<'_> {
     /// Example `index` as a batch of one: as evaluation has it, or as training does in `epoch`, with the same windows, flips and

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::data::convert::number;
+use crate::data::error::DataError;
 use crate::data::source::Fingerprint;
 use crate::data::{ArrayInfo, Arrays};
 use crate::numerics::bf16::{bf16_from_f32, f16_from_f32};
@@ -166,7 +167,7 @@ impl Source for Huge {
     }
 
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
-        Err(DataError::NoExample { place: self.place(index), n_examples: 0 })
+        Err(DataError::no_example(self.place(index), 0))
     }
 
     fn place(&self, index: u64) -> String {
@@ -210,7 +211,7 @@ impl Source for Counted {
         match index {
             // What a source of somebody else's may do wrong.
             9 => Ok(vec![Cow::Owned(vec![0; 3])]),
-            8 => Err(DataError::Unreadable { place: self.place(8), source: "the disk is on fire".into() }),
+            8 => Err(DataError::unreadable(self.place(8), "the disk is on fire")),
             index => self.0.read(index),
         }
     }

@@ -23,19 +23,18 @@ pub fn read(path: &Path, arrays: &[(&str, &str)]) -> Result<Arrays, DataError> {
     let mut all = Vec::new();
     for &(feature, name) in arrays {
         let Some(entry) = npz.entry(name)? else {
-            return Err(DataError::no_array(path.display().to_string(), name, names));
+            return Err(DataError::no_array(path, name, &names));
         };
-        let refused = |header: &Header| DataError::NpzArray {
-            path: path.to_owned(),
-            name: name.to_string(),
-            found: header.to_string(),
+        let refused = |header: &Header| {
+            let expected =
+                "examples along its first axis, of NumPy's bool, integers, floats of 16 to 64 bits or complex numbers";
+            DataError::mismatch(path, &format!("array `{name}`"), &header.to_string(), expected)
         };
         let Some(dtype) = dtype(&entry.header) else { return Err(refused(&entry.header)) };
         let [_, dims @ ..] = entry.header.dims.as_slice() else { return Err(refused(&entry.header)) };
         let (expected, info) = (entry.header.n_bytes(), ArrayInfo::new(feature, dtype, dims));
         if expected > MAX_BYTES {
-            let (path, name) = (path.to_owned(), name.to_string());
-            return Err(DataError::ArrayTooLarge { path, name, expected, limit: MAX_BYTES });
+            return Err(DataError::array_too_large(path, name, expected, MAX_BYTES));
         }
         all.push((info, entry.read()?));
     }
@@ -171,10 +170,10 @@ mod tests {
         );
         assert_eq!(
             read("short"),
-            "a.npz: array `short` holds 8 bytes or more, expected 36 as its header says; help: the file is damaged, copy it \
+            "a.npz: array `short` holds 8 bytes or more, expected 36 as its header says\nhelp: the file is damaged, copy it \
              again"
         );
         let error = super::read(Path::new("/nonexistent/a.npz"), &[]).unwrap_err();
-        assert_eq!(error.to_string(), "cannot open /nonexistent/a.npz");
+        assert_eq!(error.to_string(), "/nonexistent/a.npz: cannot open the archive");
     }
 }

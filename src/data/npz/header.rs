@@ -3,8 +3,9 @@
 //! Source: NumPy's `numpy.lib.format`, versions 1.0 to 3.0 of the format.
 
 use std::fmt;
-use std::io::{self, Read};
+use std::io::Read;
 
+use crate::data::error::{DataError, DataErrorKind, DataPlace};
 use crate::hlo::DType;
 
 /// What any `.npy` file begins with.
@@ -28,55 +29,6 @@ pub struct Header {
     pub is_fortran: bool,
     /// Sizes.
     pub dims: Vec<i64>,
-}
-
-/// What is wrong with a header.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum HeaderError {
-    /// It could not be read.
-    #[error("the array ends within its header, or is damaged")]
-    Read(#[from] io::Error),
-    /// It is no `.npy` file.
-    #[error("it begins with {found:02x?}, expected a NumPy array, which begins with {MAGIC:02x?}")]
-    Magic {
-        /// The first bytes.
-        found: [u8; 6],
-    },
-    /// A later format.
-    #[error("the array is of format {major}.{minor}, expected 1.0, 2.0 or 3.0")]
-    Version {
-        /// First number.
-        major: u8,
-        /// Second number.
-        minor: u8,
-    },
-    /// More than any header takes.
-    #[error("the header has {n_bytes} bytes, expected at most {MAX_BYTES}")]
-    TooLong {
-        /// As it says.
-        n_bytes: usize,
-    },
-    /// Elements that are no numbers.
-    #[error("its elements are {what} ({descr}), expected numbers\nhelp: {help}")]
-    NotNumbers {
-        /// NumPy's type.
-        descr: String,
-        /// What that is.
-        what: &'static str,
-        /// What to save instead.
-        help: &'static str,
-    },
-    /// A field that is missing or cannot be read.
-    #[error("the header says {field}: {found}, expected {expected}")]
-    Field {
-        /// The field's name.
-        field: &'static str,
-        /// What stands there.
-        found: String,
-        /// What may.
-        expected: &'static str,
-    },
 }
 
 impl Header {
@@ -148,31 +100,38 @@ impl Header {
     ///
     /// # Errors
     /// Bytes that are no header, elements that are no numbers.
-    pub fn read(reader: &mut impl Read) -> Result<Header, HeaderError> {
+    pub fn read(reader: &mut impl Read) -> Result<Header, DataError> {
+        let cut =
+            |cause| wrong(DataErrorKind::Damaged, "the array ends within its header, or is damaged").because(cause);
         let mut start = [0u8; 8];
-        reader.read_exact(&mut start)?;
+        reader.read_exact(&mut start).map_err(cut)?;
         let [found @ .., major, minor] = start;
         if found != *MAGIC {
-            return Err(HeaderError::Magic { found });
+            let found = format!("it begins with {found:02x?}, expected a NumPy array, which begins with {MAGIC:02x?}");
+            return Err(wrong(DataErrorKind::Format, found));
         }
         let n_bytes = match (major, minor) {
             (1, 0) => {
                 let mut n_bytes = [0u8; 2];
-                reader.read_exact(&mut n_bytes)?;
+                reader.read_exact(&mut n_bytes).map_err(cut)?;
                 usize::from(u16::from_le_bytes(n_bytes))
             }
             (2 | 3, 0) => {
                 let mut n_bytes = [0u8; 4];
-                reader.read_exact(&mut n_bytes)?;
+                reader.read_exact(&mut n_bytes).map_err(cut)?;
                 u32::from_le_bytes(n_bytes) as usize
             }
-            (major, minor) => return Err(HeaderError::Version { major, minor }),
+            (major, minor) => {
+                let found = format!("the array is of format {major}.{minor}, expected 1.0, 2.0 or 3.0");
+                return Err(wrong(DataErrorKind::Format, found));
+            }
         };
         if n_bytes > MAX_BYTES {
-            return Err(HeaderError::TooLong { n_bytes });
+            let found = format!("the header has {n_bytes} bytes, expected at most {MAX_BYTES}");
+            return Err(wrong(DataErrorKind::TooLarge, found));
         }
         let mut line = vec![0u8; n_bytes];
-        reader.read_exact(&mut line)?;
+        reader.read_exact(&mut line).map_err(cut)?;
         let line = String::from_utf8_lossy(&line);
         let (kind, width, is_big_endian) = descr(&line)?;
         let is_fortran = match value(&line, "fortran_order") {
@@ -207,13 +166,22 @@ fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     Some(line[at..].trim_start().strip_prefix(':')?.trim_start())
 }
 
-fn bad(field: &'static str, found: Option<&str>, expected: &'static str) -> HeaderError {
+fn bad(field: &'static str, found: Option<&str>, expected: &'static str) -> DataError {
     let found = found.map_or("nothing".to_string(), |rest| format!("`{}`", rest.chars().take(40).collect::<String>()));
-    HeaderError::Field { field, found, expected }
+    wrong(DataErrorKind::Format, format!("the header says {field}: {found}, expected {expected}"))
+}
+
+/// What is wrong with a header, whose array only the caller knows.
+fn wrong(kind: DataErrorKind, found: impl Into<String>) -> DataError {
+    DataError::new(kind, DataPlace::Nowhere, found)
+}
+
+fn no_numbers(descr: &str, what: &str, help: &str) -> DataError {
+    wrong(DataErrorKind::Mismatch, format!("its elements are {what} ({descr}), expected numbers")).help(help)
 }
 
 /// Kind, width and byte order of `'<f4'`.
-fn descr(line: &str) -> Result<(char, usize, bool), HeaderError> {
+fn descr(line: &str) -> Result<(char, usize, bool), DataError> {
     const EXPECTED: &str = "the type of a number, such as '<f4'";
     let rest = value(line, "descr");
     let parsed = rest.and_then(|rest| {
@@ -229,12 +197,12 @@ fn descr(line: &str) -> Result<(char, usize, bool), HeaderError> {
 }
 
 /// The error of a type that NumPy has, and no network reads.
-fn not_numbers(rest: Option<&str>) -> Option<HeaderError> {
+fn not_numbers(rest: Option<&str>) -> Option<DataError> {
     let rest = rest?;
     if rest.starts_with('[') {
-        let descr = rest.split_inclusive(']').next()?.chars().take(40).collect();
+        let descr: String = rest.split_inclusive(']').next()?.chars().take(40).collect();
         let help = "save each field as an array of its own: `np.savez(FILE, a=x['a'], …)`";
-        return Some(HeaderError::NotNumbers { descr, what: "records", help });
+        return Some(no_numbers(&descr, "records", help));
     }
     let quoted = rest.strip_prefix(['\'', '"'])?;
     let text = &quoted[..quoted.find(['\'', '"'])?];
@@ -245,11 +213,11 @@ fn not_numbers(rest: Option<&str>) -> Option<HeaderError> {
         'M' | 'm' => ("times", "make numbers of them: in NumPy, `x.astype('int64')`"),
         _ => return None,
     };
-    Some(HeaderError::NotNumbers { descr: text.chars().take(40).collect(), what, help })
+    Some(no_numbers(&text.chars().take(40).collect::<String>(), what, help))
 }
 
 /// The sizes of `(3, 4)`.
-fn dims(line: &str) -> Result<Vec<i64>, HeaderError> {
+fn dims(line: &str) -> Result<Vec<i64>, DataError> {
     let rest = value(line, "shape");
     let parsed = rest.and_then(|rest| {
         let inner = rest.strip_prefix('(')?;

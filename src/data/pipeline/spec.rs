@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::data::error::{DataError, DataErrorKind, DataPlace};
 use crate::data::feature::{Feature, FeatureDType};
-use crate::data::image::{self, Buffers, CenterCrop, ImageError, RandomResizedCrop, Resize, Resizing, Window, resize};
+use crate::data::image::{self, Buffers, CenterCrop, RandomResizedCrop, Resize, Resizing, Window, resize};
 use crate::data::random::{Draw, Purpose};
 use crate::data::words::WordVectors;
 use crate::hlo::DType;
@@ -183,7 +184,7 @@ impl FeatureSpec {
     ///
     /// # Panics
     /// For dims that are no image's.
-    pub fn image(&self, bytes: &[u8], dims: &[i64], draw: Option<Draw>) -> Result<Vec<f32>, ImageError> {
+    pub fn image(&self, bytes: &[u8], dims: &[i64], draw: Option<Draw>) -> Result<Vec<f32>, DataError> {
         let mut pixels = Vec::new();
         self.rows(bytes, dims, draw, &mut Scratch::default(), |row| {
             pixels.extend_from_slice(row);
@@ -193,14 +194,14 @@ impl FeatureSpec {
     }
 
     /// The rows of [`image`](FeatureSpec::image), one after the other.
-    pub(super) fn rows<E: From<ImageError>>(
+    pub(super) fn rows(
         &self,
         bytes: &[u8],
         dims: &[i64],
         draw: Option<Draw>,
         scratch: &mut Scratch,
-        mut take: impl FnMut(&[f32]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut take: impl FnMut(&[f32]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
         let &[height, width, channels] = dims else { panic!("dims {dims:?}, which are no image's") };
         let (size, channels) = ([height as usize, width as usize], channels as usize);
         let window_of = |whole: [usize; 2]| {
@@ -218,8 +219,9 @@ impl FeatureSpec {
         *decoding += began.elapsed();
         if self.resize.is_none() && [window.height, window.width] != size {
             let Window { height, width, .. } = window;
-            let [expected_height, expected_width] = size;
-            return Err(ImageError::Size { height, width, expected_height, expected_width }.into());
+            let found = format!("an image of {height} × {width} pixels; expected {} × {}", size[0], size[1]);
+            let help = "say how it is made so: `resize: bicubic` or `resize: bilinear`";
+            return Err(DataError::new(DataErrorKind::Mismatch, DataPlace::Nowhere, found).help(help));
         }
         let is_flipped = self.random_flip && draw.is_some_and(flips);
         let resizing = Resizing { how: self.resize, window, size, is_half_pixel: self.half_pixel_centers, is_flipped };

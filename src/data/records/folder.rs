@@ -6,11 +6,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
-
-use super::error::RecordError;
 use super::{Records, Value, Values};
+use crate::data::error::{DataError, DataErrorKind};
 use crate::files;
+use sha2::{Digest, Sha256};
 
 /// Bytes of an image file at most.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
@@ -32,10 +31,13 @@ impl ImageFolder {
     ///
     /// # Errors
     /// A folder that cannot be listed; no classes; a class without images.
-    pub fn open(folder: &Path) -> Result<ImageFolder, RecordError> {
+    pub fn open(folder: &Path) -> Result<ImageFolder, DataError> {
         let mut hash = Sha256::new();
         let mut found = ImageFolder { files: Vec::new(), classes: Vec::new(), fingerprint: String::new() };
-        let wrong = |found: String| RecordError::NoClasses { path: folder.to_path_buf(), found };
+        let wrong = |found: String| {
+            let expected = "expected a folder for each class, with JPEG or PNG files in it";
+            DataError::empty(folder, &format!("{found}; {expected}"))
+        };
         let mut left_out: Vec<PathBuf> = Vec::new();
         for (class, path) in listed(folder)? {
             if !path.is_dir() {
@@ -92,8 +94,8 @@ pub(super) fn is_image(path: &Path) -> bool {
 }
 
 /// What a folder holds, by name.
-pub(super) fn listed(folder: &Path) -> Result<Vec<(String, PathBuf)>, RecordError> {
-    let failed = |source| RecordError::List { path: folder.to_path_buf(), source };
+pub(super) fn listed(folder: &Path) -> Result<Vec<(String, PathBuf)>, DataError> {
+    let failed = |cause| DataError::new(DataErrorKind::Open, folder, "cannot list the folder").because(cause);
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
@@ -111,13 +113,13 @@ impl Records for ImageFolder {
         self.files.len() as u64
     }
 
-    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, RecordError> {
+    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, DataError> {
         let (path, label) = &self.files[index as usize];
         let wanted = |key: &str| keys.is_none_or(|keys| keys.contains(&key));
         let mut values = Values::new();
         if wanted("images") {
             let bytes = files::read(path, MAX_BYTES);
-            let bytes = bytes.map_err(|source| RecordError::Open { path: path.clone(), source })?;
+            let bytes = bytes.map_err(|cause| DataError::open(path, cause))?;
             values.insert("images".to_string(), Value::Bytes(vec![bytes]));
         }
         if wanted("labels") {

@@ -6,12 +6,11 @@
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use sha2::{Digest, Sha256};
-
-use super::error::RecordError;
 use super::shard::{Shard, key};
+use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
 use crate::files::framing::{self, FOOT, HEAD};
 use crate::files::{self, Records as Kept};
+use sha2::{Digest, Sha256};
 
 /// Beyond this the oldest indexes are forgotten: 8 bytes a record.
 const MAX_CACHE: u64 = 1 << 30;
@@ -44,7 +43,7 @@ pub(super) fn place(path: &Path, record: usize) -> String {
 impl Index {
     /// The index of these files: that of the cache where there is one, else made, and kept there. A cache that cannot be
     /// read or written to costs time, and nothing else.
-    pub(super) fn of(shards: &[Shard], cache: Option<&Path>) -> Result<Index, RecordError> {
+    pub(super) fn of(shards: &[Shard], cache: Option<&Path>) -> Result<Index, DataError> {
         let kept = cache.map(indexes);
         let key = key(shards);
         if let Some(kept) = &kept
@@ -64,7 +63,7 @@ impl Index {
         Ok(index)
     }
 
-    fn build(shards: &[Shard]) -> Result<Index, RecordError> {
+    fn build(shards: &[Shard]) -> Result<Index, DataError> {
         let _span = tracing::info_span!("index").entered();
         let mut hash = Sha256::new();
         let files = shards.iter().map(|shard| hop(shard, &mut hash)).collect::<Result<_, _>>()?;
@@ -109,21 +108,38 @@ impl Index {
     }
 }
 
+/// A file that ends after `measured` bytes, within what begins `at` a byte and needs `expected`.
+pub(super) fn cut(place: String, at: u64, measured: u64, expected: u64) -> DataError {
+    // What is cut in its first record may be no such file at all.
+    let kind = if at == 0 { DataErrorKind::Format } else { DataErrorKind::Damaged };
+    let found = format!("the file ends after {measured} bytes, within the record; expected {expected} at least");
+    DataError::new(kind, format!("{place}, at byte {at}"), found).help(COPY_AGAIN)
+}
+
 /// Where the records of a file begin, and the file's end.
-fn hop(shard: &Shard, hash: &mut Sha256) -> Result<Vec<u64>, RecordError> {
+fn hop(shard: &Shard, hash: &mut Sha256) -> Result<Vec<u64>, DataError> {
     let path = &shard.path;
-    let failed = |source| RecordError::Open { path: shard.stored().to_path_buf(), source };
+    let failed = |cause| DataError::open(shard.stored(), cause);
     let file = files::open(shard.stored()).map_err(failed)?;
     let mut file = BufReader::with_capacity(64 << 10, file);
     let (mut starts, mut at) = (vec![0], 0u64);
     let n_bytes = shard.stored_bytes();
     while at < n_bytes {
         let place = || place(path, starts.len() - 1);
-        let failed = |source| RecordError::Read { place: place(), source };
-        let cut = |expected| RecordError::Cut { place: place(), at, measured: n_bytes, expected };
+        let failed = |cause| DataError::read(place(), cause);
+        let cut = |expected| cut(place(), at, n_bytes, expected);
+        let no_length = || {
+            let (kind, why) = match at {
+                0 => (DataErrorKind::Format, ": this may be another kind of file"),
+                _ => (DataErrorKind::Damaged, ""),
+            };
+            let place = format!("{}, at byte {at}", place());
+            let found = format!("the checksum of its length does not agree; expected a TFRecord file{why}");
+            DataError::new(kind, place, found).help(COPY_AGAIN)
+        };
         if n_bytes - at < HEAD as u64 {
             return Err(match at {
-                0 => RecordError::Length { place: place(), at },
+                0 => no_length(),
                 _ => cut(at + HEAD as u64),
             });
         }
@@ -131,14 +147,14 @@ fn hop(shard: &Shard, hash: &mut Sha256) -> Result<Vec<u64>, RecordError> {
         file.read_exact(&mut head).map_err(failed)?;
         let (length, is_intact) = framing::length(&head);
         if !is_intact {
-            return Err(RecordError::Length { place: place(), at });
+            return Err(no_length());
         }
         let end = length.checked_add((HEAD + FOOT) as u64).and_then(|n_bytes| at.checked_add(n_bytes));
         let Some(end) = end.filter(|end| *end <= n_bytes) else {
             return Err(cut(end.unwrap_or(u64::MAX)));
         };
         if length > MAX_RECORD {
-            return Err(RecordError::TooLong { place: place(), measured: length, limit: MAX_RECORD });
+            return Err(DataError::too_long(place(), length, MAX_RECORD));
         }
         file.seek_relative(length as i64).map_err(failed)?;
         let mut foot = [0; FOOT];

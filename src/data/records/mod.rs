@@ -3,7 +3,6 @@
 //! Each kind is [`Records`]: how many there are, and the named values of one, read by number from any thread. What a
 //! program is given is made of them by transforms ([`super::Pipeline`]).
 
-mod error;
 mod example;
 mod folder;
 mod index;
@@ -18,23 +17,22 @@ mod tfrecord;
 mod unpack;
 mod webdataset;
 
-pub use error::RecordError;
+use crate::data::error::{DataError, DataErrorKind};
 pub(super) use example::parse;
 pub use folder::ImageFolder;
 pub use index::indexes;
 pub use parquet_files::Parquet;
 pub use pattern::files;
 pub use pictures::Pictures;
-pub use remote::{Fetched, RemoteError, at, directory, local, objects, set_progress};
+pub use remote::{Fetched, at, directory, local, objects, set_progress};
 pub(super) use shard::{Shard, key, read_exact_at};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
 pub use survey::{Held, Survey};
 pub use tfrecord::TfRecords;
 pub use unpack::unpacked;
 pub use webdataset::Tars;
-
-use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
 
 /// What an example holds under one name, as its file has it.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,7 +82,7 @@ pub trait Records: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// A record that cannot be read, with its place.
-    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, RecordError>;
+    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, DataError>;
 
     /// Where record `index` stands: `train-00000, record 17`.
     fn place(&self, index: u64) -> String;
@@ -109,11 +107,7 @@ pub trait Records: Send + Sync + std::fmt::Debug {
 ///
 /// # Errors
 /// Those of the kind.
-pub fn open(
-    folder: &Path,
-    patterns: &[impl AsRef<str>],
-    cache: Option<&Path>,
-) -> Result<Arc<dyn Records>, RecordError> {
+pub fn open(folder: &Path, patterns: &[impl AsRef<str>], cache: Option<&Path>) -> Result<Arc<dyn Records>, DataError> {
     if let [one] = patterns
         && remote::url(Path::new(one.as_ref())).is_none()
         && folder.join(one.as_ref()).is_dir()
@@ -125,17 +119,25 @@ pub fn open(
     match [".tar", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end)) {
         true => Ok(Arc::new(Tars::open(&files, cache)?)),
         false if name.ends_with(".parquet") => Ok(Arc::new(Parquet::open(&files, cache)?)),
-        false => match (TfRecords::open(&files, cache), described(&name)) {
-            (Err(RecordError::Length { at: 0, .. } | RecordError::Cut { at: 0, .. }), Some(key)) => {
-                Err(RecordError::Described { path: files[0].clone(), key })
-            }
+        false => match (TfRecords::open(&files, cache), key_of(&name)) {
+            (Err(error), Some(key)) if *error.kind() == DataErrorKind::Format => Err(described(&files[0], key)),
             (records, _) => Ok(Arc::new(records?)),
         },
     }
 }
 
+/// A file whose examples only an experiment describes, under `key`.
+fn described(path: &Path, key: &str) -> DataError {
+    let help = format!(
+        "an experiment tells it of this one: `data: {{{key}: {}}}` in a YAML file, whose other keys are in docs/EXPERIMENTS.md",
+        path.display()
+    );
+    let found = "no TFRecord file, tar, Parquet file or folder of images, which tell what is in them";
+    DataError::new(DataErrorKind::Format, path, found).help(help)
+}
+
 /// The key of `data` under which an experiment describes files of such a name.
-fn described(name: &str) -> Option<&'static str> {
+fn key_of(name: &str) -> Option<&'static str> {
     let ending = Path::new(name.trim_end_matches(".gz")).extension()?.to_str()?;
     Some(match ending {
         "csv" | "tsv" => "csv",

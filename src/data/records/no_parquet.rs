@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::error::RecordError;
 use super::{Records, Values};
+use crate::data::error::{DataError, DataErrorKind};
 
 /// The rows of Parquet files, of which this build reads none: the feature `records` is off.
 #[derive(Debug)]
@@ -14,8 +14,8 @@ impl Parquet {
     /// Refuses `files`.
     ///
     /// # Errors
-    /// [`RecordError::Feature`], always.
-    pub fn open(files: &[PathBuf], _cache: Option<&Path>) -> Result<Parquet, RecordError> {
+    /// Always: [`DataErrorKind::CargoFeature`].
+    pub fn open(files: &[PathBuf], _cache: Option<&Path>) -> Result<Parquet, DataError> {
         Err(refused(files.first().map_or(Path::new(""), |first| first)))
     }
 }
@@ -25,7 +25,7 @@ impl Records for Parquet {
         match *self {}
     }
 
-    fn values(&self, _: u64, _: Option<&[&str]>) -> Result<Values, RecordError> {
+    fn values(&self, _: u64, _: Option<&[&str]>) -> Result<Values, DataError> {
         match *self {}
     }
 
@@ -38,16 +38,13 @@ impl Records for Parquet {
     }
 }
 
-pub(super) fn unpack(
-    _: File,
-    path: &Path,
-    _: impl FnMut(&[u8]) -> Result<(), RecordError>,
-) -> Result<(), RecordError> {
+pub(super) fn unpack(_: File, path: &Path, _: impl FnMut(&[u8]) -> Result<(), DataError>) -> Result<(), DataError> {
     Err(refused(path))
 }
 
-fn refused(path: &Path) -> RecordError {
-    RecordError::Feature { path: path.to_path_buf() }
+fn refused(path: &Path) -> DataError {
+    let error = DataError::new(DataErrorKind::CargoFeature("records"), path, "this build reads no Parquet files");
+    error.help("build bf16scope with `--features records`, or write the rows as TFRecords")
 }
 
 #[cfg(test)]

@@ -24,12 +24,12 @@ use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use self::column::{Cell, Cells};
 use self::pages::{Pages, Shape};
 use self::schema::{Column, Kind, Said};
-use super::error::RecordError;
 use super::index::MAX_RECORD;
 use super::shard::read_exact_at;
 use super::tfrecord::TfRecords;
 use super::unpack::Compression;
 use super::{Records, Value, Values, example};
+use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
 use crate::files;
 use crate::files::framing::framed;
 
@@ -58,12 +58,11 @@ impl Parquet {
     ///
     /// # Errors
     /// A file that cannot be opened or unpacked, or is no Parquet file; no row at all; no cache.
-    pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Parquet, RecordError> {
+    pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Parquet, DataError> {
         let rows = TfRecords::open_as(files, cache, |_| Some(Compression::Parquet))?;
         let (mut columns, mut said): (Vec<Arc<[Column]>>, _) = (Vec::new(), None);
         for (idx, path) in files.iter().enumerate() {
-            let file =
-                files::open(rows.whole(idx)).map_err(|source| RecordError::Open { path: path.clone(), source })?;
+            let file = files::open(rows.whole(idx)).map_err(|cause| DataError::open(path, cause))?;
             let (footer, own) = footer(&file, path)?;
             said.get_or_insert_with(|| schema::said(footer.file_metadata()));
             // Files of one data set have the same columns, which are kept once.
@@ -74,21 +73,29 @@ impl Parquet {
     }
 
     /// What is wrong with a column of this name in a row that has no value there, if the file has such a column.
-    fn fault(&self, index: u64, key: &str, values: &Values) -> Option<RecordError> {
+    fn fault(&self, index: u64, key: &str, values: &Values) -> Option<DataError> {
         let column = self.columns[self.rows.find(index).0].iter().find(|column| column.name == key)?;
-        let (place, key) = (self.place(index), key.to_string());
+        let what = format!("column `{key}`");
         if let Err(found) = &column.kind {
-            return Some(RecordError::ColumnKind { place, key, measured: found.clone() });
+            let expected = "whole numbers, floats, bools, bytes, text or lists of them";
+            return Some(DataError::mismatch(self.place(index), &what, found, expected));
         }
-        let why = values.get(&format!("{key}{WHY}"));
-        let is_elsewhere = values.contains_key(&format!("{key}.path"));
-        Some(match why {
+        let (kind, found, damaged) = match values.get(&format!("{key}{WHY}")) {
             Some(Value::Bytes(strings)) => {
                 let found = strings.first().map(|found| String::from_utf8_lossy(found).into_owned());
-                RecordError::Cell { place, key, found: found.unwrap_or_default() }
+                let damaged = "if the file is damaged, copy or download it again; or ";
+                (DataErrorKind::Damaged, format!("{what}: {}", found.unwrap_or_default()), damaged)
             }
-            _ => RecordError::Null { place, key, is_elsewhere },
-        })
+            _ => {
+                let elsewhere = match values.contains_key(&format!("{key}.path")) {
+                    true => ": the row only says where its file was, so write the data set again with files in it",
+                    false => "",
+                };
+                (DataErrorKind::Missing, format!("{what} is null; expected a value{elsewhere}"), "")
+            }
+        };
+        let help = format!("{damaged}leave such rows out: `on_error: {{skip: N}}` under `data`");
+        Some(DataError::new(kind, self.place(index), found).help(help))
     }
 }
 
@@ -97,7 +104,7 @@ impl Records for Parquet {
         self.rows.n_records()
     }
 
-    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, RecordError> {
+    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, DataError> {
         let Some(keys) = keys else {
             let mut values = self.rows.values(index, None)?;
             let why = values.keys().find_map(|key| key.strip_suffix(WHY)).map(str::to_string);
@@ -141,21 +148,28 @@ fn place(path: &Path, row: u64) -> String {
     format!("{}, row {row}", path.display())
 }
 
+fn no_parquet(path: &Path, found: &str) -> DataError {
+    DataError::new(DataErrorKind::Format, path, format!("no Parquet file: {found}")).help(COPY_AGAIN)
+}
+
 /// The footer of a file, and its columns.
-fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<Column>), RecordError> {
-    let wrong = |found: String| RecordError::NoParquet { path: path.to_path_buf(), found };
+fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<Column>), DataError> {
+    let wrong = |found: String| no_parquet(path, &found);
     let read = |at: u64, n_bytes: usize| {
         let mut bytes = vec![0; n_bytes];
         let done = read_exact_at(file, &mut bytes, at);
-        done.map(|()| bytes).map_err(|source| RecordError::Open { path: path.to_path_buf(), source })
+        done.map(|()| bytes).map_err(|cause| DataError::open(path, cause))
     };
-    let metadata = file.metadata().map_err(|source| RecordError::Open { path: path.to_path_buf(), source })?;
+    let metadata = file.metadata().map_err(|cause| DataError::open(path, cause))?;
     let n_bytes = metadata.len();
     if n_bytes < 12 {
         return Err(wrong(format!("{n_bytes} bytes")));
     }
     let tail = read(n_bytes - 8, 8)?;
-    let encrypted = || RecordError::Encrypted { path: path.to_path_buf() };
+    let encrypted = || {
+        let found = "an encrypted Parquet file; expected one that is not: there is nowhere to give its keys";
+        DataError::new(DataErrorKind::Format, path, found)
+    };
     match &tail[4..] {
         b"PARE" => return Err(encrypted()),
         end if end == MAGIC && read(0, 4)? == MAGIC => {}
@@ -198,11 +212,11 @@ fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<Column>), Re
 pub(super) fn unpack(
     file: File,
     path: &Path,
-    mut take: impl FnMut(&[u8]) -> Result<(), RecordError>,
-) -> Result<(), RecordError> {
+    mut take: impl FnMut(&[u8]) -> Result<(), DataError>,
+) -> Result<(), DataError> {
     let (footer, columns) = footer(&file, path)?;
-    let n_bytes = file.metadata().map_err(|source| RecordError::Open { path: path.to_path_buf(), source })?.len();
-    let wrong = |found: String| RecordError::NoParquet { path: path.to_path_buf(), found };
+    let n_bytes = file.metadata().map_err(|cause| DataError::open(path, cause))?.len();
+    let wrong = |found: String| no_parquet(path, &found);
     let file = Arc::new(file);
     let mut row = 0u64;
     for group in footer.row_groups() {
@@ -246,7 +260,7 @@ pub(super) fn unpack(
                 let measured: u64 =
                     own.iter().map(|(column, cell)| cell.n_bytes() + column.name.len() as u64 + 16).sum();
                 if measured > MAX_RECORD {
-                    return Err(RecordError::TooLong { place: place(path, row), measured, limit: MAX_RECORD });
+                    return Err(DataError::too_long(place(path, row), measured, MAX_RECORD));
                 }
                 take(&framed(&example::encode(&values(own))))?;
                 row += 1;

@@ -1,9 +1,8 @@
 //! Names of files by pattern.
 
-use std::path::{Path, PathBuf};
-
-use super::error::RecordError;
 use super::remote;
+use crate::data::error::{DataError, DataErrorKind, DataPlace};
+use std::path::{Path, PathBuf};
 
 /// The files that `patterns` name, each relative to `folder`: names, or patterns with `*`, `?` and `[…]`, whose files are
 /// in the order of their names; or URLs of objects of stores (`gs://`, `s3://`, `http://`, `https://`), with patterns where
@@ -11,7 +10,7 @@ use super::remote;
 ///
 /// # Errors
 /// A pattern that is none, or that no file matches; a URL where this build, or this run, fetches none.
-pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, RecordError> {
+pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, DataError> {
     let mut files: Vec<PathBuf> = Vec::new();
     for pattern in patterns {
         let pattern = pattern.as_ref();
@@ -30,8 +29,20 @@ pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>
     Ok(files)
 }
 
+/// A pattern that is none.
+pub(super) fn no_pattern(pattern: &str, error: &glob::PatternError) -> DataError {
+    let found = format!("`{pattern}` is no pattern of file names: {}; expected one such as train-*", error.msg);
+    DataError::new(DataErrorKind::Pattern(pattern.to_string()), DataPlace::Nowhere, found)
+}
+
+/// A pattern that no file matches.
+pub(super) fn no_files(pattern: String) -> DataError {
+    let found = "no file has such a name; expected one at least";
+    DataError::new(DataErrorKind::Pattern(pattern.clone()), pattern, found)
+}
+
 /// The files that a pattern matches, in the order of their names.
-fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, RecordError> {
+fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     // The folder's own name may hold a `[`.
     let whole = match Path::new(pattern).is_absolute() {
         true => pattern.to_string(),
@@ -39,12 +50,11 @@ fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, RecordError> {
             Path::new(&glob::Pattern::escape(&folder.to_string_lossy())).join(pattern).to_string_lossy().into_owned()
         }
     };
-    let found =
-        glob::glob(&whole).map_err(|error| RecordError::Pattern { pattern: pattern.to_string(), found: error.msg })?;
+    let found = glob::glob(&whole).map_err(|error| no_pattern(pattern, &error))?;
     let mut files: Vec<PathBuf> = found.filter_map(Result::ok).filter(|path| path.is_file()).collect();
     files.sort();
     match files.is_empty() {
-        true => Err(RecordError::NoFiles { pattern: folder.join(pattern).display().to_string() }),
+        true => Err(no_files(folder.join(pattern).display().to_string())),
         false => Ok(files),
     }
 }

@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
-
-use super::error::RecordError;
 use super::folder::{MAX_BYTES, is_image, listed};
 use super::{Records, Value, Values};
+use crate::data::error::DataError;
 use crate::files;
+use sha2::{Digest, Sha256};
 
 /// Image files, in the order given. Whatever value is asked for is the image's bytes.
 #[derive(Debug)]
@@ -21,7 +20,7 @@ impl Pictures {
     ///
     /// # Errors
     /// A folder that cannot be listed, or has no such file.
-    pub fn open(path: &Path) -> Result<Pictures, RecordError> {
+    pub fn open(path: &Path) -> Result<Pictures, DataError> {
         let files = match path.is_dir() {
             false => vec![path.to_path_buf()],
             true => {
@@ -30,7 +29,7 @@ impl Pictures {
             }
         };
         if files.is_empty() {
-            return Err(RecordError::NoPictures { path: path.to_path_buf() });
+            return Err(DataError::empty(path, "no images; expected JPEG or PNG files in it"));
         }
         let mut hash = Sha256::new();
         for file in &files {
@@ -53,9 +52,9 @@ impl Records for Pictures {
         self.files.len() as u64
     }
 
-    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, RecordError> {
+    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, DataError> {
         let path = &self.files[index as usize];
-        let bytes = files::read(path, MAX_BYTES).map_err(|source| RecordError::Open { path: path.clone(), source })?;
+        let bytes = files::read(path, MAX_BYTES).map_err(|cause| DataError::open(path, cause))?;
         let keys = keys.unwrap_or(&["images"]);
         Ok(keys.iter().map(|key| (key.to_string(), Value::Bytes(vec![bytes.clone()]))).collect())
     }

@@ -4,19 +4,18 @@
 //! is made of an object (indexes, unpacked files, fingerprints) is never that of an older one. The stores themselves are
 //! behind the feature `object-store` ([`store`]).
 
-mod error;
 #[cfg(feature = "object-store")]
 mod store;
 
-pub use error::RemoteError;
 #[cfg(feature = "object-store")]
 use store::{fetch, list};
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::error::RecordError;
+use super::pattern::{no_files, no_pattern};
 use super::shard::Shard;
+use crate::data::error::{DataError, DataErrorKind};
 use crate::files::{self, Records as Kept};
 
 /// What is kept of objects at most, as of unpacked files; beyond it those that were not used for longest go.
@@ -60,11 +59,15 @@ struct Parts<'a> {
 
 impl Parts<'_> {
     /// Takes a URL apart, if it may be fetched at all: names are shown and kept, so none may hold a secret.
-    fn of(url: &str) -> Result<Parts<'_>, RemoteError> {
+    fn of(url: &str) -> Result<Parts<'_>, DataError> {
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
         let (host, name) = rest.split_once('/').unwrap_or((rest, ""));
         let public = host.rsplit('@').next().unwrap_or_default();
-        let wrong = |found| Err(RemoteError::Url { url: format!("{scheme}://{public}/"), found });
+        let wrong = |found: &str| {
+            let help = "name it as https://host/name, s3://bucket/name or gs://bucket/name; credentials come from the environment, \
+                        or copy the file here and name that";
+            Err(refused(&format!("{scheme}://{public}/"), found, help))
+        };
         match () {
             () if public.len() < host.len() => wrong("a URL with a user or a password; expected one without"),
             () if scheme.starts_with("http") && name.contains(['?', '#']) => {
@@ -76,27 +79,42 @@ impl Parts<'_> {
     }
 }
 
+/// That an object is not fetched.
+fn refused(url: &str, found: &str, help: &str) -> DataError {
+    DataError::new(DataErrorKind::Fetch, url, found).help(help)
+}
+
+fn no_feature(url: &str) -> DataError {
+    let found = "this build reads local files only";
+    let help = "build bf16scope with `--features object-store`, or copy the file here and name that";
+    DataError::new(DataErrorKind::CargoFeature("object-store"), url, found).help(help)
+}
+
 /// Takes a URL apart, if this build and this run may fetch it.
-fn allowed(url: &str) -> Result<Parts<'_>, RemoteError> {
+fn allowed(url: &str) -> Result<Parts<'_>, DataError> {
     let parts = Parts::of(url)?;
     match () {
-        () if !cfg!(feature = "object-store") => Err(RemoteError::Feature { url: url.to_string() }),
-        () if files::is_offline() => Err(RemoteError::Offline { url: url.to_string() }),
+        () if !cfg!(feature = "object-store") => Err(no_feature(url)),
+        () if files::is_offline() => {
+            let help = "run without --offline and BF16SCOPE_OFFLINE, or copy the file here and name that";
+            Err(refused(url, "an object of a store, and this run is offline", help))
+        }
         () => Ok(parts),
     }
 }
 
 /// The objects that a pattern matches, in the order of their names; a URL without `*`, `?` and `[` is itself.
-pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, RecordError> {
+pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     let parts = allowed(pattern)?;
     if !parts.name.contains(['*', '?', '[']) {
         return Ok(vec![PathBuf::from(pattern)]);
     }
     if parts.scheme.starts_with("http") {
-        return Err(RemoteError::NoList { url: pattern.to_string() }.into());
+        let found = "a pattern of names, and a web server lists none; expected a name";
+        let help = "name each file in a list; patterns are for local files, gs:// and s3://";
+        return Err(refused(pattern, found, help));
     }
-    let wrong = |error: glob::PatternError| RecordError::Pattern { pattern: pattern.to_string(), found: error.msg };
-    let matcher = glob::Pattern::new(parts.name).map_err(wrong)?;
+    let matcher = glob::Pattern::new(parts.name).map_err(|error| no_pattern(pattern, &error))?;
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
     // A store lists what begins with a folder's name.
     let literal = parts.name.split(['*', '?', '[']).next().unwrap_or_default();
@@ -105,7 +123,7 @@ pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, RecordError> {
     names.retain(|name| matcher.matches_with(name, options));
     names.sort();
     match names.is_empty() {
-        true => Err(RecordError::NoFiles { pattern: pattern.to_string() }),
+        true => Err(no_files(pattern.to_string())),
         false => {
             Ok(names.iter().map(|name| PathBuf::from(format!("{}://{}/{name}", parts.scheme, parts.host))).collect())
         }
@@ -116,14 +134,17 @@ pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, RecordError> {
 ///
 /// # Errors
 /// A file that cannot be opened, an object that cannot be fetched.
-pub(in crate::data) fn shards(files: &[PathBuf], cache: Option<&Path>) -> Result<Vec<Shard>, RecordError> {
+pub(in crate::data) fn shards(files: &[PathBuf], cache: Option<&Path>) -> Result<Vec<Shard>, DataError> {
     let mut urls = Vec::new();
     for url in files.iter().filter_map(|path| url(path)) {
         urls.push((url, allowed(url)?));
     }
     let mut fetched = match (urls.first(), cache) {
         (None, _) => Vec::new(),
-        (Some((url, _)), None) => return Err(RemoteError::NoCache { url: url.to_string() }.into()),
+        (Some((url, _)), None) => {
+            let found = "an object of a store, and there is no cache directory to bring it to";
+            return Err(refused(url, found, "set BF16SCOPE_CACHE"));
+        }
         (Some(_), Some(cache)) => fetch(&urls, &objects(cache), MAX_OBJECTS)?,
     }
     .into_iter();
@@ -138,7 +159,7 @@ pub(in crate::data) fn shards(files: &[PathBuf], cache: Option<&Path>) -> Result
 ///
 /// # Errors
 /// An object that cannot be fetched.
-pub fn local(files: Vec<PathBuf>, cache: Option<&Path>) -> Result<Vec<PathBuf>, RecordError> {
+pub fn local(files: Vec<PathBuf>, cache: Option<&Path>) -> Result<Vec<PathBuf>, DataError> {
     match files.iter().any(|path| url(path).is_some()) {
         false => Ok(files),
         true => Ok(shards(&files, cache)?.iter().map(|shard| shard.stored().to_path_buf()).collect()),
@@ -149,7 +170,7 @@ pub fn local(files: Vec<PathBuf>, cache: Option<&Path>) -> Result<Vec<PathBuf>, 
 ///
 /// # Errors
 /// An object that cannot be fetched.
-pub fn at(folder: &Path, file: &Path, cache: Option<&Path>) -> Result<PathBuf, RecordError> {
+pub fn at(folder: &Path, file: &Path, cache: Option<&Path>) -> Result<PathBuf, DataError> {
     // A URL that is joined to a folder would begin with it.
     let file = if url(file).is_some() { file.to_path_buf() } else { folder.join(file) };
     Ok(local(vec![file], cache)?.remove(0))
@@ -159,23 +180,26 @@ pub fn at(folder: &Path, file: &Path, cache: Option<&Path>) -> Result<PathBuf, R
 ///
 /// # Errors
 /// A URL: a store has no folders that could be read as these are.
-pub fn directory(folder: &Path, directory: &Path) -> Result<PathBuf, RemoteError> {
+pub fn directory(folder: &Path, directory: &Path) -> Result<PathBuf, DataError> {
     match url(directory) {
-        Some(url) => Err(RemoteError::Folder { url: url.to_string() }),
+        Some(url) => {
+            let help = "copy the folder here, or write its images as tars and name those under `webdataset`";
+            Err(refused(url, "a folder of a store, which is not read as one of images", help))
+        }
         None => Ok(folder.join(directory)),
     }
 }
 
 /// Never called: [`allowed`] refuses every URL of a build without the feature.
 #[cfg(not(feature = "object-store"))]
-fn fetch(urls: &[(&str, Parts<'_>)], _: &Kept, _: u64) -> Result<Vec<Shard>, RemoteError> {
-    Err(RemoteError::Feature { url: urls[0].0.to_string() })
+fn fetch(urls: &[(&str, Parts<'_>)], _: &Kept, _: u64) -> Result<Vec<Shard>, DataError> {
+    Err(no_feature(urls[0].0))
 }
 
 /// As [`fetch`].
 #[cfg(not(feature = "object-store"))]
-fn list(url: &str, _: Parts<'_>, _: &str) -> Result<Vec<String>, RemoteError> {
-    Err(RemoteError::Feature { url: url.to_string() })
+fn list(url: &str, _: Parts<'_>, _: &str) -> Result<Vec<String>, DataError> {
+    Err(no_feature(url))
 }
 
 #[cfg(test)]

@@ -10,12 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
-use sha2::{Digest, Sha256};
-
-use super::error::RecordError;
 use super::remote;
 use super::unpack::{self, Compression};
+use crate::data::error::DataError;
 use crate::files;
+use sha2::{Digest, Sha256};
 
 /// Files that are open at a time: a data set of a thousand must not use up what a process may open.
 pub(super) const MAX_OPEN: usize = 64;
@@ -34,8 +33,8 @@ pub(in crate::data) struct Shard {
 }
 
 impl Shard {
-    pub(in crate::data) fn of(path: &Path) -> Result<Shard, RecordError> {
-        let failed = |source| RecordError::Open { path: path.to_path_buf(), source };
+    pub(in crate::data) fn of(path: &Path) -> Result<Shard, DataError> {
+        let failed = |cause| DataError::open(path, cause);
         Shard::of_open(path, &files::open(path).map_err(failed)?).map_err(failed)
     }
 
@@ -95,7 +94,7 @@ impl Shards {
         files: &[PathBuf],
         cache: Option<&Path>,
         compression: fn(&[u8]) -> Option<Compression>,
-    ) -> Result<Shards, RecordError> {
+    ) -> Result<Shards, DataError> {
         let mut shards = remote::shards(files, cache)?;
         unpack::unpack(&mut shards, cache, compression)?;
         Ok(Shards { shards, open: Mutex::default() })
@@ -105,7 +104,7 @@ impl Shards {
     ///
     /// # Errors
     /// A file that cannot be opened, or is another one than when the shards were made.
-    pub(super) fn file(&self, file_idx: usize) -> Result<Arc<File>, RecordError> {
+    pub(super) fn file(&self, file_idx: usize) -> Result<Arc<File>, DataError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = open.iter().position(|(other, _)| *other == file_idx) {
             // The one that was not used for longest is in front.
@@ -115,7 +114,7 @@ impl Shards {
             return Ok(file);
         }
         let shard = &self.shards[file_idx];
-        let failed = |source| RecordError::Open { path: shard.stored().to_path_buf(), source };
+        let failed = |cause| DataError::open(shard.stored(), cause);
         let file = files::open(shard.stored()).map_err(failed)?;
         let now = Shard::of_open(&shard.path, &file).map_err(failed)?;
         let is_same = match shard.stored() == shard.path {
@@ -124,7 +123,7 @@ impl Shards {
             false => now.n_bytes == shard.stored_bytes(),
         };
         if !is_same {
-            return Err(RecordError::Changed { path: shard.path.clone() });
+            return Err(DataError::changed(&shard.path));
         }
         if open.len() >= MAX_OPEN {
             open.pop_front();

@@ -172,8 +172,9 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{RecordError, Values};
+    use super::super::Values;
     use super::*;
+    use crate::data::DataError;
 
     #[derive(Debug)]
     struct Fixed(Vec<Option<Values>>);
@@ -183,8 +184,8 @@ mod tests {
             self.0.len() as u64
         }
 
-        fn values(&self, index: u64, _keys: Option<&[&str]>) -> Result<Values, RecordError> {
-            let broken = || RecordError::Example { place: self.place(index), found: "broken".to_string() };
+        fn values(&self, index: u64, _keys: Option<&[&str]>) -> Result<Values, DataError> {
+            let broken = || DataError::unreadable(self.place(index), "broken");
             self.0[index as usize].clone().ok_or_else(broken)
         }
 
@@ -218,7 +219,7 @@ mod tests {
                 "a, record 3: feature `image`: no bytes; expected a JPEG or PNG image"
             ]
         );
-        assert_eq!(survey.broken[0], "a, record 1: no tf.train.Example: broken");
+        assert_eq!(survey.broken[0], "a, record 1: the example cannot be read");
         assert!(survey.broken[1].starts_with("a, record 2: feature `image`: the JPEG image cannot be decoded: "));
         let label = &survey.features["label"];
         assert_eq!((label.range, label.n_values), (Some([1.0, 2.0]), Some([1, 1])));

@@ -3,14 +3,13 @@
 //! Opening makes or finds an [`Index`]: 8 bytes of memory for a record. Reading a record reads its bytes alone, in one call
 //! of the system, from any thread; files are kept open, so many at most.
 
-use std::path::{Path, PathBuf};
-
-use super::error::RecordError;
 use super::index::{Index, place};
 use super::shard::{Shards, read_exact_at};
 use super::unpack::Compression;
 use super::{Records, Values, parse};
+use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
 use crate::files::framing::{self, FOOT, HEAD};
+use std::path::{Path, PathBuf};
 
 /// The records of TFRecord files, one file after the other.
 #[derive(Debug)]
@@ -22,13 +21,19 @@ pub struct TfRecords {
     n_records: u64,
 }
 
+/// Files without one record.
+pub(super) fn no_records(files: &[PathBuf]) -> DataError {
+    let first = files.first().cloned().unwrap_or_default();
+    DataError::empty(&first, "no records; expected one at least")
+}
+
 impl TfRecords {
     /// The records of `files`, in this order. `cache` is the folder in which indexes are kept, so that the next run finds
     /// them; without it the files are gone through each time. Files of gzip or zlib are unpacked into it once.
     ///
     /// # Errors
     /// A file that cannot be opened, cannot be unpacked, is no TFRecord file or is cut; no record at all.
-    pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<TfRecords, RecordError> {
+    pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<TfRecords, DataError> {
         TfRecords::open_as(files, cache, compression)
     }
 
@@ -38,7 +43,7 @@ impl TfRecords {
         files: &[PathBuf],
         cache: Option<&Path>,
         compression: fn(&[u8]) -> Option<Compression>,
-    ) -> Result<TfRecords, RecordError> {
+    ) -> Result<TfRecords, DataError> {
         let shards = Shards::of(files, cache, compression)?;
         let index = Index::of(&shards.shards, cache)?;
         let mut n_records = 0;
@@ -49,8 +54,7 @@ impl TfRecords {
         });
         let firsts = firsts.collect();
         if n_records == 0 {
-            let path = files.first().cloned().unwrap_or_default();
-            return Err(RecordError::NoRecords { path });
+            return Err(no_records(files));
         }
         Ok(TfRecords { shards, index, firsts, n_records })
     }
@@ -59,7 +63,7 @@ impl TfRecords {
     ///
     /// # Errors
     /// As there.
-    pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, RecordError> {
+    pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, DataError> {
         super::files(folder, patterns)
     }
 
@@ -67,7 +71,7 @@ impl TfRecords {
     ///
     /// # Errors
     /// A record that cannot be read or is damaged; a file that has changed.
-    pub fn bytes(&self, index: u64) -> Result<Vec<u8>, RecordError> {
+    pub fn bytes(&self, index: u64) -> Result<Vec<u8>, DataError> {
         let (file_idx, record) = self.find(index);
         let starts = &self.index.files[file_idx];
         let (start, end) = (starts[record], starts[record + 1]);
@@ -76,11 +80,11 @@ impl TfRecords {
         let file = self.shards.file(file_idx)?;
         let n_bytes = usize::try_from(end - start).expect("the index has no record beyond its limit");
         let mut frame = vec![0; n_bytes];
-        read_exact_at(&file, &mut frame, start).map_err(|source| RecordError::Read { place: place(), source })?;
+        read_exact_at(&file, &mut frame, start).map_err(|cause| DataError::read(place(), cause))?;
         let head: &[u8; HEAD] = frame.first_chunk().expect("the index has no record without a head");
         let length = n_bytes - HEAD - FOOT;
         if framing::length(head) != (length as u64, true) {
-            return Err(RecordError::Changed { path: shard.path.clone() });
+            return Err(DataError::changed(&shard.path));
         }
         let foot: [u8; FOOT] = *frame.last_chunk().expect("the index has no record without a foot");
         frame.truncate(HEAD + length);
@@ -88,7 +92,13 @@ impl TfRecords {
         let (measured, expected) = (framing::masked_crc(&frame), u32::from_le_bytes(foot));
         match measured == expected {
             true => Ok(frame),
-            false => Err(RecordError::Checksum { place: place(), measured, expected }),
+            false => {
+                let found = format!(
+                    "the checksum of its bytes is {measured:#010x}; expected {expected:#010x}: the record is damaged"
+                );
+                let help = format!("{COPY_AGAIN}, or leave such records out: `on_error: {{skip: N}}` under `data`");
+                Err(DataError::new(DataErrorKind::Damaged, place(), found).help(help))
+            }
         }
     }
 
@@ -117,9 +127,11 @@ impl Records for TfRecords {
         self.n_records
     }
 
-    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, RecordError> {
+    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, DataError> {
         let bytes = self.bytes(index)?;
-        parse(bytes, keys).map_err(|found| RecordError::Example { place: self.place(index), found })
+        let wrong =
+            |found| DataError::new(DataErrorKind::Format, self.place(index), format!("no tf.train.Example: {found}"));
+        parse(bytes, keys).map_err(wrong)
     }
 
     fn place(&self, index: u64) -> String {

@@ -13,9 +13,9 @@ use std::time::SystemTime;
 
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 
-use super::error::RecordError;
 use super::parquet_files;
 use super::shard::{Shard, key};
+use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
 use crate::files::{self, Records as Kept, Replacement};
 
 /// What is kept unpacked at most; beyond it the files that were not used for longest go.
@@ -94,7 +94,7 @@ pub(super) fn unpack(
     shards: &mut [Shard],
     cache: Option<&Path>,
     compression: fn(&[u8]) -> Option<Compression>,
-) -> Result<(), RecordError> {
+) -> Result<(), DataError> {
     let mut packed = Vec::new();
     for (idx, shard) in shards.iter().enumerate() {
         if let Some(kind) = compression(&head(shard)?) {
@@ -103,17 +103,22 @@ pub(super) fn unpack(
     }
     let Some(&(first, kind)) = packed.first() else { return Ok(()) };
     let Some(cache) = cache else {
-        let path = shards[first].path.clone();
-        let by_hand = kind.by_hand(&path);
-        return Err(RecordError::Compressed { path, kind: kind.name(), by_hand });
+        let path = &shards[first].path;
+        let found = format!(
+            "a {} file, whose records are read by number once it is unpacked, and there is no cache directory for that",
+            kind.name()
+        );
+        let by_hand = kind.by_hand(path).map(|by_hand| format!(", or unpack it: {by_hand}")).unwrap_or_default();
+        let error = DataError::new(DataErrorKind::Write, path, found);
+        return Err(error.help(format!("set BF16SCOPE_CACHE{by_hand}")));
     };
     let room = Room { kept: unpacked(cache), limit: MAX_UNPACKED };
     room.fill(shards, &packed)
 }
 
 /// The first bytes of a file.
-fn head(shard: &Shard) -> Result<Vec<u8>, RecordError> {
-    let failed = |source| RecordError::Open { path: shard.path.clone(), source };
+fn head(shard: &Shard) -> Result<Vec<u8>, DataError> {
+    let failed = |cause| DataError::open(&shard.path, cause);
     let mut head = Vec::new();
     files::open(shard.whole()).map_err(failed)?.take(16).read_to_end(&mut head).map_err(failed)?;
     Ok(head)
@@ -126,7 +131,7 @@ struct Room {
 }
 
 impl Room {
-    fn fill(&self, shards: &mut [Shard], packed: &[(usize, Compression)]) -> Result<(), RecordError> {
+    fn fill(&self, shards: &mut [Shard], packed: &[(usize, Compression)]) -> Result<(), DataError> {
         let mut left = self.limit;
         let (mut own, mut n_new, mut n_bytes_new) = (BTreeSet::new(), 0, 0);
         for &(idx, kind) in packed {
@@ -163,20 +168,28 @@ impl Room {
     }
 
     /// Unpacks a file to `to`; returns its bytes.
-    fn unpack(&self, shard: &Shard, kind: Compression, to: &Path, left: u64) -> Result<u64, RecordError> {
+    fn unpack(&self, shard: &Shard, kind: Compression, to: &Path, left: u64) -> Result<u64, DataError> {
         let path = &shard.path;
-        let cannot_keep =
-            |source| RecordError::Unpack { path: path.clone(), dir: self.kept.dir().to_path_buf(), source };
+        let cannot_keep = |cause| {
+            let found = format!("cannot be unpacked to {}", self.kept.dir().display());
+            DataError::new(DataErrorKind::Write, path, found).because(cause)
+        };
         std::fs::create_dir_all(self.kept.dir()).map_err(cannot_keep)?;
         files::sweep(self.kept.dir()).map_err(cannot_keep)?;
         let mut out = Replacement::begin(to).map_err(cannot_keep)?;
-        let file = files::open(shard.whole()).map_err(|source| RecordError::Open { path: path.clone(), source })?;
+        let file = files::open(shard.whole()).map_err(|cause| DataError::open(path, cause))?;
         let mut n_bytes = 0u64;
         let mut take = |bytes: &[u8], n_packed: u64| {
             n_bytes += bytes.len() as u64;
             let (measured, limit) = (n_bytes / n_packed.max(1), kind.max_ratio());
             if n_bytes > MIN_JUDGED && measured > limit {
-                return Err(RecordError::Bomb { path: path.clone(), kind: kind.name(), n_packed, measured, limit });
+                let found = format!(
+                    "a {} file of which {n_packed} bytes unpack to {measured} times as many; expected at most {limit} times: it \
+                     may be a decompression bomb",
+                    kind.name()
+                );
+                let help = "if it is not, unpack it yourself and name what comes out";
+                return Err(DataError::new(DataErrorKind::TooLarge, path, found).help(help));
             }
             if n_bytes > left {
                 return Err(too_large(path, kind, self.limit));
@@ -194,7 +207,7 @@ impl Room {
 }
 
 /// Takes bytes that came out of a file, and how many of its own were read for them and those before.
-type Take<'a> = dyn FnMut(&[u8], u64) -> Result<(), RecordError> + 'a;
+type Take<'a> = dyn FnMut(&[u8], u64) -> Result<(), DataError> + 'a;
 
 /// Gives `take` what comes out of a compressed file, and how many of its bytes were read for that.
 fn stream<R: Read>(
@@ -203,7 +216,7 @@ fn stream<R: Read>(
     kind: Compression,
     decoder: impl FnOnce(Counted) -> R,
     take: &mut Take<'_>,
-) -> Result<(), RecordError> {
+) -> Result<(), DataError> {
     let n_packed = Rc::new(Cell::new(0));
     let mut stream = decoder(Counted { file, n_bytes: Rc::clone(&n_packed) });
     let mut buffer = vec![0; 256 << 10];
@@ -213,15 +226,28 @@ fn stream<R: Read>(
             Ok(n) => take(&buffer[..n], n_packed.get())?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(source) => {
-                let at = n_packed.get();
-                return Err(RecordError::Packed { path: path.to_path_buf(), kind: kind.name(), at, source });
+                let found = format!(
+                    "the {} stream is damaged or ends early, at or before byte {}",
+                    kind.name(),
+                    n_packed.get()
+                );
+                return Err(DataError::new(DataErrorKind::Damaged, path, found).help(COPY_AGAIN).because(source));
             }
         }
     }
 }
 
-fn too_large(path: &Path, kind: Compression, limit: u64) -> RecordError {
-    RecordError::Room { path: path.to_path_buf(), kind: kind.name(), limit, by_hand: kind.by_hand(path) }
+fn too_large(path: &Path, kind: Compression, limit: u64) -> DataError {
+    let found = format!(
+        "a {} file; with those before it, it unpacks to more than {limit} bytes, which is all that is kept unpacked of a data \
+         set",
+        kind.name()
+    );
+    let help = match kind.by_hand(path) {
+        Some(by_hand) => format!("unpack the files where there is room, and name those: {by_hand}"),
+        None => "name fewer files, or write them again without columns that no feature is made of".to_string(),
+    };
+    DataError::new(DataErrorKind::TooLarge, path, found).help(help)
 }
 
 /// The bytes of a file that is there, which is now used.

@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
-use super::error::RecordError;
-use super::index::MAX_RECORD;
+use super::index::{MAX_RECORD, cut};
 use super::shard::{Shard, Shards, read_exact_at};
+use super::tfrecord::no_records;
 use super::unpack::Compression;
 use super::{Records, Value, Values};
+use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
 use crate::files;
 
 /// Bytes of a header, and of what files are filled up to.
@@ -65,7 +66,7 @@ impl Tars {
     ///
     /// # Errors
     /// A file that cannot be opened or unpacked, is no tar, or is cut; two files of one name and ending; no example at all.
-    pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Tars, RecordError> {
+    pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Tars, DataError> {
         let _span = tracing::info_span!("index").entered();
         let compression = |head: &[u8]| Compression::of(head).filter(|kind| *kind == Compression::Gzip);
         let shards = Shards::of(files, cache, compression)?;
@@ -82,7 +83,7 @@ impl Tars {
             n_other += tars.hop(idx, &mut hash)?;
         }
         if tars.samples.is_empty() {
-            return Err(RecordError::NoRecords { path: files.first().cloned().unwrap_or_default() });
+            return Err(no_records(files));
         }
         if n_other > 0 {
             tracing::warn!("tar files: {n_other} entries that are no files, such as links, are passed over");
@@ -92,19 +93,21 @@ impl Tars {
     }
 
     /// Finds the examples of a tar; returns how many entries are neither files nor folders.
-    fn hop(&mut self, shard_idx: usize, hash: &mut Sha256) -> Result<u64, RecordError> {
+    fn hop(&mut self, shard_idx: usize, hash: &mut Sha256) -> Result<u64, DataError> {
         let shard = self.shards.shards[shard_idx].clone();
         let n_bytes = shard.stored_bytes();
-        let failed = |source| RecordError::Open { path: shard.stored().to_path_buf(), source };
+        let failed = |cause| DataError::open(shard.stored(), cause);
         let mut archive = tar::Archive::new(files::open(shard.stored()).map_err(failed)?);
-        let cut = |at, expected| {
-            let place = shard.path.display().to_string();
-            RecordError::Cut { place, at, measured: n_bytes, expected }
-        };
+        let cut = |at, expected| cut(shard.path.display().to_string(), at, n_bytes, expected);
         let no_tar = |at: u64, source: io::Error| match n_bytes.saturating_sub(at) {
             // A file that is none may be shorter than a header, and its bytes are no text to show.
             1..BLOCK if at > 0 => cut(at, at + BLOCK),
-            _ => RecordError::Tar { path: shard.path.clone(), at, source: io::Error::other(shown(&source)) },
+            _ => {
+                let why = if at == 0 { ": this may be another kind of file" } else { "" };
+                let place = format!("{}, at byte {at}", shard.path.display());
+                let error = DataError::new(DataErrorKind::Format, place, format!("no header of a tar file{why}"));
+                error.help(COPY_AGAIN).because(shown(&source))
+            }
         };
         let (mut at, mut n_other) = (0, 0);
         // A name that a header of its own gives to the entry after it.
@@ -123,7 +126,7 @@ impl Tars {
             if kind.is_gnu_longname() || kind.is_pax_local_extensions() {
                 if size > MAX_NAME {
                     let place = format!("{}, at byte {start}: a name", shard.path.display());
-                    return Err(RecordError::TooLong { place, measured: size, limit: MAX_NAME });
+                    return Err(DataError::too_long(place, size, MAX_NAME));
                 }
                 let mut bytes = Vec::new();
                 entry.read_to_end(&mut bytes).map_err(|source| no_tar(start, source))?;
@@ -139,7 +142,7 @@ impl Tars {
                                     let place = format!("{}, at byte {start}: a file", shard.path.display());
                                     let measured =
                                         pair.value().ok().and_then(|size| size.parse().ok()).unwrap_or(u64::MAX);
-                                    return Err(RecordError::TooLong { place, measured, limit: MAX_RECORD });
+                                    return Err(DataError::too_long(place, measured, MAX_RECORD));
                                 }
                                 _ => {}
                             }
@@ -185,7 +188,7 @@ impl Tars {
         at: u64,
         n_bytes: u64,
         shard: &Shard,
-    ) -> Result<(), RecordError> {
+    ) -> Result<(), DataError> {
         let ending = match self.endings.iter().position(|other| other == ending) {
             Some(idx) => idx,
             None => {
@@ -202,12 +205,13 @@ impl Tars {
         }
         let from = self.samples.last().map_or(0, |sample| sample.field);
         if self.fields[from..].iter().any(|field| field.ending as usize == ending) {
-            let (path, ending) = (shard.path.clone(), self.endings[ending].clone());
-            return Err(RecordError::Twice { path, name: format!("{name}.{ending}") });
+            let found =
+                format!("two files are called `{name}.{}`; expected one of each name and ending", self.endings[ending]);
+            return Err(DataError::new(DataErrorKind::Format, &shard.path, found));
         }
         if n_bytes > MAX_RECORD {
             let place = format!("{}: {name}.{}", shard.path.display(), self.endings[ending]);
-            return Err(RecordError::TooLong { place, measured: n_bytes, limit: MAX_RECORD });
+            return Err(DataError::too_long(place, n_bytes, MAX_RECORD));
         }
         self.fields.push(Field { ending: ending as u32, at, n_bytes });
         Ok(())
@@ -230,16 +234,16 @@ impl Tars {
         &self.endings[field.ending as usize]
     }
 
-    fn bytes(&self, index: u64, field: &Field) -> Result<Vec<u8>, RecordError> {
+    fn bytes(&self, index: u64, field: &Field) -> Result<Vec<u8>, DataError> {
         let file = self.shards.file(self.samples[index as usize].shard)?;
         let mut bytes = vec![0; field.n_bytes as usize];
-        let failed = |source| RecordError::Read { place: self.place(index), source };
+        let failed = |cause| DataError::read(self.place(index), cause);
         read_exact_at(&file, &mut bytes, field.at).map_err(failed)?;
         Ok(bytes)
     }
 
     /// What a file holds, as its ending says.
-    fn value(&self, index: u64, field: &Field) -> Result<Value, RecordError> {
+    fn value(&self, index: u64, field: &Field) -> Result<Value, DataError> {
         let bytes = self.bytes(index, field)?;
         let ending = self.ending(field);
         if !NUMBERS.contains(&kind_of(ending)) {
@@ -250,18 +254,17 @@ impl Tars {
             Ok(number) => Ok(Value::Ints(vec![number])),
             Err(_) => {
                 let measured = format!("`{}`", text.trim().chars().take(40).collect::<String>());
-                let (place, key) = (self.place(index), ending.to_string());
-                Err(RecordError::Kind { place, key, measured, expected: "a whole number".to_string() })
+                let what = format!("feature `{ending}`");
+                Err(DataError::mismatch(self.place(index), &what, &measured, "a whole number"))
             }
         }
     }
 
     /// The members of a file of JSON, by `ENDING.NAME`.
-    fn members(&self, index: u64, field: &Field, into: &mut Values) -> Result<(), RecordError> {
+    fn members(&self, index: u64, field: &Field, into: &mut Values) -> Result<(), DataError> {
         let (bytes, ending) = (self.bytes(index, field)?, self.ending(field));
         let json: Json = serde_json::from_slice(&bytes).map_err(|error| {
-            let (place, key) = (self.place(index), ending.to_string());
-            RecordError::Kind { place, key, measured: error.to_string(), expected: "JSON".to_string() }
+            DataError::mismatch(self.place(index), &format!("feature `{ending}`"), &error.to_string(), "JSON")
         })?;
         flatten(ending, &json, into);
         Ok(())
@@ -319,7 +322,7 @@ impl Records for Tars {
     }
 
     /// A key may be several endings, of which the first that the example has is taken: `jpg;jpeg;png`.
-    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, RecordError> {
+    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, DataError> {
         let mut values = Values::new();
         let fields = self.fields(index);
         let Some(keys) = keys else {

@@ -1,19 +1,18 @@
 //! Windows, packs and single texts, by number.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::error::TextError;
 use super::ids::{Ids, LabelType, Record};
 use super::mask::Rule;
-use super::tokenize::{Format, Texts};
+use super::tokenize::{Format, Texts, not_kept};
 use super::tokenizer::{Frame, Tokenizer};
 use super::{By, Fields, Length, Options};
-use crate::data::DataError;
+use crate::data::error::{DataError, DataErrorKind};
 use crate::data::random::Draw;
 use crate::data::source::{ArrayInfo, Fingerprint, Reading, Source};
 use crate::hlo::DType;
@@ -96,7 +95,7 @@ impl Options {
     ///
     /// # Errors
     /// A token that the tokenizer does not have.
-    pub fn separator_id(&self, tokenizer: &Tokenizer) -> Result<Option<u32>, TextError> {
+    pub fn separator_id(&self, tokenizer: &Tokenizer) -> Result<Option<u32>, DataError> {
         self.separator
             .as_ref()
             .map(|token| id(tokenizer, token, "stands between texts", "name another `separator`"))
@@ -104,12 +103,10 @@ impl Options {
     }
 }
 
-fn id(tokenizer: &Tokenizer, token: &str, purpose: &'static str, help: &'static str) -> Result<u32, TextError> {
-    tokenizer.id(token).ok_or_else(|| TextError::NoToken {
-        tokenizer: tokenizer.name().to_string(),
-        token: token.to_string(),
-        purpose,
-        help,
+fn id(tokenizer: &Tokenizer, token: &str, purpose: &'static str, help: &'static str) -> Result<u32, DataError> {
+    tokenizer.id(token).ok_or_else(|| {
+        let found = format!("there is no token `{token}`, which {purpose}; expected one of the tokenizer's");
+        DataError::new(DataErrorKind::Missing, tokenizer.name(), found).help(help)
     })
 }
 
@@ -130,17 +127,16 @@ impl TextExamples {
             Shape::Pack if texts.separator.is_some() => Frame::default(),
             Shape::Pack | Shape::Single => tokenizer.frame(n_fields),
         };
-        let path = || texts.files[0].clone();
         if frame.len() as u64 >= length {
             let what = format!("{} that the tokenizer puts around a text, and one of it", frame.len());
             let expected = frame.len() as u64 + 1;
-            return Err(TextError::Short { path: path(), measured: length, expected, what }.into());
+            return Err(short(&texts.files[0], length, expected, &what));
         }
         let pad = match &options.pad {
             Some(token) => id(tokenizer, token, "fills examples", "name another `pad`")?,
             None => ["[PAD]", "<pad>"].iter().find_map(|token| tokenizer.id(token)).unwrap_or(0),
         };
-        let mask = options.mask.as_ref().map(|mask| -> Result<Rule, TextError> {
+        let mask = options.mask.as_ref().map(|mask| -> Result<Rule, DataError> {
             let help = "name the token under `mask`: `{token: …}`";
             let special = tokenizer.special_ids();
             Ok(Rule {
@@ -183,12 +179,12 @@ impl TextExamples {
                         Some(_) => format!("`window: {length}`"),
                         None => format!("`window: {length}`, and the token after it"),
                     };
-                    return Err(TextError::Short { path: path(), measured, expected: needed, what }.into());
+                    return Err(short(&texts.files[0], measured, needed, &what));
                 };
                 rest / stride + 1
             }
             Shape::Pack => {
-                inner.packs = inner.pack().map_err(|source| keep(&inner, source))?;
+                inner.packs = inner.pack().map_err(|cause| not_kept(&inner.files[0], cause))?;
                 inner.packs.len() as u64
             }
             Shape::Single => inner.ids.header.n_records,
@@ -219,7 +215,11 @@ impl TextExamples {
         let n_train =
             self.n_examples.checked_sub(n_test.saturating_add(n_overlapping)).filter(|&n| n > 0 && n_test > 0);
         let Some(n_train) = n_train else {
-            return Err(TextError::Split { n_test, n_examples: self.n_examples, n_overlapping }.into());
+            let overlapping = match n_overlapping {
+                0 => String::new(),
+                n => format!(" beside {n} that overlap them"),
+            };
+            return Err(DataError::split(n_test, format!("the text makes {}", self.n_examples), &overlapping));
         };
         let first = self.first + self.n_examples - n_test;
         let test = TextExamples { inner: Arc::clone(&self.inner), first, n_examples: n_test };
@@ -239,8 +239,10 @@ impl TextExamples {
     }
 }
 
-fn keep(inner: &Inner, source: std::io::Error) -> TextError {
-    TextError::Keep { place: inner.files[0].display().to_string(), source }
+/// Less text than one example needs.
+fn short(path: &Path, measured: u64, expected: u64, what: &str) -> DataError {
+    let error = DataError::empty(path, &format!("{measured} tokens; expected {expected} at least: {what}"));
+    error.help("shorten it, or name more text")
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -437,10 +439,9 @@ impl Source for TextExamples {
 
     fn draw(&self, index: u64, draw: Draw) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
         if index >= self.n_examples {
-            return Err(DataError::NoExample { place: self.place(index), n_examples: self.n_examples });
+            return Err(DataError::no_example(self.place(index), self.n_examples));
         }
-        let failed = |source| TextError::Read { place: self.place(index), source };
-        Ok(self.inner.read(self.first + index, draw).map_err(failed)?)
+        self.inner.read(self.first + index, draw).map_err(|cause| DataError::read(self.place(index), cause))
     }
 
     fn place(&self, index: u64) -> String {

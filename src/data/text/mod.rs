@@ -4,7 +4,6 @@
 //! of the cache once, in order, and read from there by range; so any example is read by number, from any thread, and memory
 //! does not grow with the text.
 
-mod error;
 mod examples;
 mod ids;
 mod mask;
@@ -12,7 +11,6 @@ mod model;
 mod tokenize;
 mod tokenizer;
 
-pub use error::TextError;
 pub use examples::TextExamples;
 pub use ids::token_ids;
 pub use mask::Mask;

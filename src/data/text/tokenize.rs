@@ -16,13 +16,13 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use sha2::{Digest, Sha256};
 
-use super::error::TextError;
 use super::ids::{Header, Ids, LabelType, MAX_BYTES, Record, Writer, token_ids, width};
 use super::tokenizer::{Cuts, Encoder, Tokenizer};
-use crate::data::DataError;
-use crate::data::records::{RecordError, Shard, key};
+use crate::data::error::{DataError, DataErrorKind, DataPlace, MAX_LISTED};
+use crate::data::records::{Shard, key};
 use crate::data::source::Skipped;
 use crate::files::{self, Records as Kept};
+use crate::hlo::words::listed;
 
 /// Bytes that a worker takes at a time, where the text can be cut.
 const PIECE: usize = 1 << 18;
@@ -97,12 +97,9 @@ impl Texts {
         let _span = tracing::info_span!("tokenize").entered();
         let mut shards = Vec::new();
         for path in &self.files {
-            let shard = Shard::of(path).map_err(|error| match error {
-                RecordError::Open { path, source } => DataError::from(TextError::Open { path, source }),
-                other => other.into(),
-            })?;
+            let shard = Shard::of(path)?;
             if shard.n_bytes == 0 {
-                return Err(TextError::Empty { path: path.clone() }.into());
+                return Err(DataError::empty(path, "the file is empty; expected text"));
             }
             shards.push(shard);
         }
@@ -142,9 +139,9 @@ impl Texts {
         let n_fields = if let Format::JsonLines { fields, .. } = &self.format { fields.len() as u64 } else { 1 };
         let header =
             Header { width: width(tokenizer.vocabulary()), n_fields, label: self.label(), ..Header::default() };
-        let failed = |source| TextError::Keep {
-            place: kept.map_or("a temporary file".to_string(), |(kept, _)| kept.dir().display().to_string()),
-            source,
+        let failed = |cause| {
+            let place = kept.map_or("a temporary file".to_string(), |(kept, _)| kept.dir().display().to_string());
+            not_kept(place, cause)
         };
         let mut writer = match Writer::new(kept, header.clone()) {
             Err(error) if kept.is_some() => {
@@ -178,7 +175,7 @@ impl Texts {
                             record.ends.iter_mut().for_each(|end| *end += base);
                             writer.record(&record).map_err(failed)?;
                         }
-                        Err(error) => skipped.add(number, error.into())?,
+                        Err(error) => skipped.add(number, error)?,
                     }
                     number += 1;
                 }
@@ -186,15 +183,16 @@ impl Texts {
             }
             if writer.n_tokens().saturating_mul(width(tokenizer.vocabulary())) > MAX_BYTES {
                 let limit = MAX_BYTES / width(tokenizer.vocabulary());
-                return Err(TextError::TooMany { path: self.files[0].clone(), limit }.into());
+                let found = format!("more than {limit} tokens; expected a data set of fewer: split it");
+                return Err(DataError::new(DataErrorKind::TooLarge, &self.files[0], found));
             }
             say(done, of);
         }
         say(of, of);
         if writer.n_records() == 0 {
-            return Err(TextError::NoText { path: self.files[0].clone() }.into());
+            return Err(DataError::empty(&self.files[0], "nothing in it but empty lines; expected text"));
         }
-        Ok(writer.finish(skipped.n()).map_err(failed)?)
+        writer.finish(skipped.n()).map_err(failed)
     }
 
     fn cuts(&self, tokenizer: &Tokenizer) -> Option<Cuts> {
@@ -273,7 +271,7 @@ impl Texts {
         encoder: &mut Encoder<'_>,
         ids: &mut Vec<u32>,
         place: impl Fn() -> String + Copy,
-    ) -> Result<Record, TextError> {
+    ) -> Result<Record, DataError> {
         let mut record = Record::default();
         let Format::JsonLines { fields, label, classes } = &self.format else {
             encode(encoder, text, ids, place)?;
@@ -281,16 +279,12 @@ impl Texts {
             record.ends.push(ids.len() as u64);
             return Ok(record);
         };
-        let object: Map<String, Json> =
-            serde_json::from_slice(text).map_err(|e| TextError::Json { place: place(), found: of_one_line(&e) })?;
-        let get = |field: &String| {
-            let names = || object.keys().cloned().collect();
-            object.get(field).ok_or_else(|| TextError::NoField { place: place(), field: field.clone(), names: names() })
-        };
+        let object: Map<String, Json> = serde_json::from_slice(text).map_err(|e| no_json(place(), &of_one_line(&e)))?;
+        let get = |field: &String| object.get(field).ok_or_else(|| no_field(place(), field, object.keys()));
         for (number, field) in fields.iter().enumerate() {
             let Some(text) = get(field)?.as_str() else {
-                let (field, measured) = (field.clone(), kind(&object[field]).to_string());
-                return Err(TextError::Field { place: place(), field, measured, expected: "a string".to_string() });
+                let what = format!("field `{field}`");
+                return Err(DataError::mismatch(place(), &what, kind(&object[field]), "a string"));
             };
             encode(encoder, text.as_bytes(), ids, place)?;
             if number + 1 == fields.len() {
@@ -306,7 +300,7 @@ impl Texts {
                     Json::String(_) | Json::Number(_) => value.to_string(),
                     other => kind(other).to_string(),
                 };
-                TextError::Field { place: place(), field: field.clone(), measured, expected }
+                DataError::mismatch(place(), &format!("field `{field}`"), &measured, &expected)
             })?;
         }
         Ok(record)
@@ -352,11 +346,16 @@ fn kind(value: &Json) -> &'static str {
     }
 }
 
-fn check(text: &[u8], encoder: &Encoder<'_>, at: u64, place: impl Fn() -> String) -> Result<(), TextError> {
+fn check(text: &[u8], encoder: &Encoder<'_>, at: u64, place: impl Fn() -> String) -> Result<(), DataError> {
     if encoder.takes_bytes() {
         return Ok(());
     }
-    let error = |e: str::Utf8Error| TextError::NotUtf8 { place: place(), at: at + e.valid_up_to() as u64 };
+    let error = |e: str::Utf8Error| {
+        let at = at + e.valid_up_to() as u64;
+        let found = format!("byte {at} of the file is no UTF-8; expected text in UTF-8");
+        let help = "convert it (`iconv -f LATIN1 -t UTF-8`), or take bytes as they are: `tokenizer: bytes`";
+        DataError::new(DataErrorKind::Format, place(), found).help(help)
+    };
     str::from_utf8(text).map(drop).map_err(error)
 }
 
@@ -365,15 +364,36 @@ fn encode(
     text: &[u8],
     ids: &mut Vec<u32>,
     place: impl Fn() -> String,
-) -> Result<(), TextError> {
-    encoder.encode(text, ids).map_err(|found| TextError::Encode { place: place(), found })
+) -> Result<(), DataError> {
+    let refused = |found: String| {
+        let found = format!("the tokenizer makes no ids of it: {found}");
+        DataError::new(DataErrorKind::Mismatch, place(), found)
+    };
+    encoder.encode(text, ids).map_err(refused)
+}
+
+/// Ids that cannot be kept on the disk.
+pub(super) fn not_kept(place: impl Into<DataPlace>, cause: std::io::Error) -> DataError {
+    DataError::new(DataErrorKind::Write, place, "cannot keep the ids of the text").because(cause)
+}
+
+fn no_json(place: String, found: &str) -> DataError {
+    let found = format!("no JSON object: {found}; expected one a line, such as {{\"text\": \"…\"}}");
+    DataError::new(DataErrorKind::Format, place, found)
+}
+
+fn no_field<'n>(place: String, field: &str, names: impl Iterator<Item = &'n String>) -> DataError {
+    let found = format!("there is no field `{field}`; it has {}", listed(names, MAX_LISTED));
+    let help = "name the fields under `tokens`: `field: …`, `label: …`; or leave such lines out: `on_error: {skip: N}` under \
+                `data`";
+    DataError::new(DataErrorKind::Missing, place, found).help(help)
 }
 
 /// What becomes of a piece: ids, and what ends in it.
 #[derive(Debug, Default)]
 struct Made {
     ids: Vec<u32>,
-    items: Vec<Result<Record, TextError>>,
+    items: Vec<Result<Record, DataError>>,
 }
 
 /// Part of a file: whole lines, or what can be taken on its own.
@@ -406,10 +426,10 @@ struct Open {
 }
 
 impl Pieces<'_> {
-    fn next(&mut self) -> Result<Option<Piece>, TextError> {
+    fn next(&mut self) -> Result<Option<Piece>, DataError> {
         let Some(path) = self.texts.files.get(self.file) else { return Ok(None) };
         if self.open.is_none() {
-            let failed = |source| TextError::Open { path: path.clone(), source };
+            let failed = |cause| DataError::open(path, cause);
             let reader = BufReader::with_capacity(1 << 16, files::open(path).map_err(failed)?);
             self.open = Some(Open { reader, at: 0, line: 1, rest: Vec::new() });
         }
@@ -418,7 +438,7 @@ impl Pieces<'_> {
         loop {
             let missing = wanted.saturating_sub(open.rest.len()) as u64;
             let n = (&mut open.reader).take(missing).read_to_end(&mut open.rest);
-            let n = n.map_err(|source| TextError::Read { place: path.display().to_string(), source })?;
+            let n = n.map_err(|cause| DataError::read(path, cause))?;
             let is_last = (n as u64) < missing;
             let cut = match self.cuts {
                 _ if is_last => open.rest.len(),
@@ -445,20 +465,16 @@ impl Pieces<'_> {
         }
     }
 
-    fn too_long(&self, path: &Path) -> TextError {
+    fn too_long(&self, path: &Path) -> DataError {
         let (limit, line) = (MAX_TEXT as u64, self.open.as_ref().map_or(1, |open| open.line));
-        match self.cuts {
-            Some(_) => TextError::TooLong {
-                place: path.display().to_string(),
-                limit,
-                help: "the ids of such a tokenizer may depend on the whole text: make each line a text, `by: line`, or split the \
-                       file",
-            },
-            None => TextError::TooLong {
-                place: format!("{}:{line}", path.display()),
-                limit,
-                help: "split the line, or take the file as one text: `by: file`",
-            },
-        }
+        let (place, help) = match self.cuts {
+            Some(_) => (
+                DataPlace::from(path),
+                "the ids of such a tokenizer may depend on the whole text: make each line a text, `by: line`, or split the file",
+            ),
+            None => ((path, line).into(), "split the line, or take the file as one text: `by: file`"),
+        };
+        let found = format!("a text of more than {limit} bytes; expected shorter ones");
+        DataError::new(DataErrorKind::TooLarge, place, found).help(help)
     }
 }

@@ -7,8 +7,8 @@ use std::str;
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 
-use super::error::TextError;
 use super::model::Model;
+use crate::data::error::{DataError, DataErrorKind};
 use crate::files;
 
 /// Bytes of a tokenizer's file at most: the largest published have some 30 MB.
@@ -85,13 +85,17 @@ impl Tokenizer {
     ///
     /// # Errors
     /// A file that cannot be read, or is none of the two; one that draws ids at random.
-    pub fn read(path: &Path, lowercase: bool) -> Result<Tokenizer, TextError> {
+    pub fn read(path: &Path, lowercase: bool) -> Result<Tokenizer, DataError> {
         if !cfg!(feature = "text") {
-            return Err(TextError::Feature { path: path.to_path_buf() });
+            let error = DataError::new(DataErrorKind::CargoFeature("text"), path, "this build makes ids of bytes only");
+            return Err(error.help("build bf16scope with `--features text`, or write `tokenizer: bytes`"));
         }
-        let failed = |source| TextError::OpenTokenizer { path: path.to_path_buf(), source };
+        let failed = |cause| {
+            let help = "`tokenizer` is a `tokenizer.json` or a `vocab.txt`, beside the experiment; `tokenizer: bytes` needs no file";
+            DataError::new(DataErrorKind::Open, path, "cannot open the tokenizer").because(cause).help(help)
+        };
         let bytes = files::read(path, MAX_FILE).map_err(failed)?;
-        let wrong = |found: String| TextError::Tokenizer { path: path.to_path_buf(), found, expected: EXPECTED };
+        let wrong = |found: String| no_tokenizer(path, &found, EXPECTED);
         let is_vocabulary = path.extension().is_some_and(|ending| ending == "txt");
         let text = str::from_utf8(&bytes).map_err(|e| wrong(format!("byte {} is no UTF-8", e.valid_up_to())))?;
         let json = match is_vocabulary {
@@ -99,11 +103,8 @@ impl Tokenizer {
             false => serde_json::from_str(text).map_err(|e| wrong(format!("no JSON: {e}")))?,
         };
         if json["model"]["dropout"].as_f64().is_some_and(|rate| rate > 0.0) {
-            return Err(TextError::Tokenizer {
-                path: path.to_path_buf(),
-                found: "its BPE has a dropout, which makes other ids each time".to_string(),
-                expected: "`\"dropout\": null`",
-            });
+            let found = "its BPE has a dropout, which makes other ids each time";
+            return Err(no_tokenizer(path, found, "`\"dropout\": null`"));
         }
         let cuts = cuts(&json);
         let whole = if is_vocabulary { json.to_string().into_bytes() } else { bytes };
@@ -111,12 +112,7 @@ impl Tokenizer {
         let greatest = model.greatest().ok_or_else(|| wrong("a vocabulary of nothing".to_string()))?;
         let vocabulary = greatest.saturating_add(1);
         let fingerprint = crate::files::hex(Sha256::digest(&whole));
-        Ok(Tokenizer {
-            name: path.display().to_string(),
-            kind: Kind::Model(model, cuts),
-            vocabulary,
-            fingerprint,
-        })
+        Ok(Tokenizer { name: path.display().to_string(), kind: Kind::Model(model, cuts), vocabulary, fingerprint })
     }
 
     /// Its file, or `bytes`.
@@ -206,6 +202,10 @@ impl Tokenizer {
         };
         ask().unwrap_or_default()
     }
+}
+
+fn no_tokenizer(path: &Path, found: &str, expected: &str) -> DataError {
+    DataError::new(DataErrorKind::Format, path, format!("{found}; expected {expected}"))
 }
 
 /// A tokenizer at work in a thread: it remembers the ids of pieces, for most words of a text came before.

@@ -2,6 +2,7 @@
 
 use super::super::{Records as _, unpacked};
 use super::*;
+use crate::data::error::DataError;
 use std::fs;
 use std::sync::LazyLock;
 
@@ -11,7 +12,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/input/parquet").join(name)
 }
 
-fn open(path: &Path) -> Result<Parquet, RecordError> {
+fn open(path: &Path) -> Result<Parquet, DataError> {
     Parquet::open(&[path.to_path_buf()], Some(CACHE.path()))
 }
 

@@ -19,7 +19,8 @@ use object_store::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{Fetched, PROGRESS, Parts, RemoteError, Shard};
+use super::{Fetched, PROGRESS, Parts, Shard};
+use crate::data::error::{DataError, DataErrorKind};
 use crate::data::records::shard::key;
 use crate::data::records::unpack::found;
 use crate::files::{self, Records as Kept, Replacement};
@@ -46,12 +47,12 @@ struct Object {
 }
 
 impl Object {
-    fn failed(&self, error: &Error) -> RemoteError {
+    fn failed(&self, error: &Error) -> DataError {
         failed(&self.url, error)
     }
 
     /// What the store says of it, without its bytes.
-    async fn look(self) -> Result<ObjectMeta, RemoteError> {
+    async fn look(self) -> Result<ObjectMeta, DataError> {
         let options = GetOptions { head: true, ..GetOptions::default() };
         Ok(self.store.get_opts(&self.name, options).await.map_err(|error| self.failed(&error))?.meta)
     }
@@ -60,8 +61,8 @@ impl Object {
     async fn bring(
         &self,
         expected: &ObjectMeta,
-        mut take: impl FnMut(&[u8]) -> Result<(), RemoteError>,
-    ) -> Result<(), RemoteError> {
+        mut take: impl FnMut(&[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
         let found =
             self.store.get_opts(&self.name, GetOptions::default()).await.map_err(|error| self.failed(&error))?;
         let (is_same, mut n_bytes) = (version(&found.meta) == version(expected), 0);
@@ -73,20 +74,24 @@ impl Object {
         }
         match is_same && n_bytes == expected.size {
             true => Ok(()),
-            false => Err(RemoteError::Changed { url: self.url.clone() }),
+            false => {
+                let error =
+                    DataError::new(DataErrorKind::Changed, &*self.url, "the object changed while it was fetched");
+                Err(error.help("run again when nobody writes it"))
+            }
         }
     }
 }
 
 /// Brings objects into a cache of `limit` bytes, where they are not there yet.
-pub(super) fn fetch(urls: &[(&str, Parts<'_>)], kept: &Kept, limit: u64) -> Result<Vec<Shard>, RemoteError> {
+pub(super) fn fetch(urls: &[(&str, Parts<'_>)], kept: &Kept, limit: u64) -> Result<Vec<Shard>, DataError> {
     let _span = tracing::info_span!("fetch").entered();
     let mut stores = Stores::default();
     let objects = urls.iter().map(|(url, parts)| stores.object(url, *parts)).collect::<Result<Vec<_>, _>>()?;
     block_on(bring_all(&objects, kept, limit))
 }
 
-async fn bring_all(objects: &[Object], kept: &Kept, limit: u64) -> Result<Vec<Shard>, RemoteError> {
+async fn bring_all(objects: &[Object], kept: &Kept, limit: u64) -> Result<Vec<Shard>, DataError> {
     let mut metas = Vec::new();
     for some in objects.chunks(AT_A_TIME) {
         let asked: Vec<_> = some.iter().map(|object| tokio::spawn(object.clone().look())).collect();
@@ -99,7 +104,11 @@ async fn bring_all(objects: &[Object], kept: &Kept, limit: u64) -> Result<Vec<Sh
     for (object, shard) in objects.iter().zip(&shards) {
         measured = measured.saturating_add(shard.n_bytes);
         if measured > limit {
-            return Err(RemoteError::Room { url: object.url.clone(), measured, limit });
+            let found = format!(
+                "the objects of this data set up to here have {measured} bytes; expected at most {limit}, which is all that is kept"
+            );
+            let help = "name fewer, or copy the files where there is room and name those";
+            return Err(DataError::new(DataErrorKind::TooLarge, &*object.url, found).help(help));
         }
     }
     // What is here is used now, so it is none of those that were not used for longest.
@@ -151,8 +160,12 @@ async fn write(
     shard: &Shard,
     kept: &Kept,
     mut say: impl FnMut(u64),
-) -> Result<(), RemoteError> {
-    let failed = |source| RemoteError::Keep { url: object.url.clone(), dir: kept.dir().to_path_buf(), source };
+) -> Result<(), DataError> {
+    let failed = |cause| {
+        let found = format!("cannot be kept in {}", kept.dir().display());
+        let error = DataError::new(DataErrorKind::Write, &*object.url, found).because(cause);
+        error.help("make room there, or set BF16SCOPE_CACHE to a roomier directory")
+    };
     std::fs::create_dir_all(kept.dir()).map_err(failed)?;
     files::sweep(kept.dir()).map_err(failed)?;
     let mut out = Replacement::begin(shard.whole()).map_err(failed)?;
@@ -165,15 +178,20 @@ async fn write(
     out.finish().map_err(failed)
 }
 
+fn too_many(url: &str, limit: usize) -> DataError {
+    let error = DataError::new(DataErrorKind::TooLarge, url, format!("more than {limit} names in its folder"));
+    error.help("name a folder with fewer, or the files in a list")
+}
+
 /// Names below a folder of a store.
-pub(super) fn list(url: &str, parts: Parts<'_>, folder: &str) -> Result<Vec<String>, RemoteError> {
+pub(super) fn list(url: &str, parts: Parts<'_>, folder: &str) -> Result<Vec<String>, DataError> {
     let store = Stores::default().store(url, parts)?;
     block_on(async {
         let mut listed = store.list(Some(&Name::from(folder)).filter(|_| !folder.is_empty()));
         let mut names = Vec::new();
         while let Some(found) = listed.next().await {
             if names.len() == MAX_NAMES {
-                return Err(RemoteError::TooMany { url: url.to_string(), limit: MAX_NAMES });
+                return Err(too_many(url, MAX_NAMES));
             }
             names.push(found.map_err(|error| failed(url, &error))?.location.to_string());
         }
@@ -182,7 +200,7 @@ pub(super) fn list(url: &str, parts: Parts<'_>, folder: &str) -> Result<Vec<Stri
 }
 
 /// Runs a future to its end, on a thread of its own: the caller's may have a runtime already.
-fn block_on<T: Send>(future: impl Future<Output = Result<T, RemoteError>> + Send) -> Result<T, RemoteError> {
+fn block_on<T: Send>(future: impl Future<Output = Result<T, DataError>> + Send) -> Result<T, DataError> {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("the system gives a thread its events").block_on(future)
@@ -195,7 +213,7 @@ fn block_on<T: Send>(future: impl Future<Output = Result<T, RemoteError>> + Send
 struct Stores(BTreeMap<String, Arc<dyn ObjectStore>>);
 
 impl Stores {
-    fn object(&mut self, url: &str, parts: Parts<'_>) -> Result<Object, RemoteError> {
+    fn object(&mut self, url: &str, parts: Parts<'_>) -> Result<Object, DataError> {
         let name = match parts.scheme {
             "gs" | "s3" => Name::parse(parts.name),
             _ => Name::from_url_path(parts.name),
@@ -204,7 +222,7 @@ impl Stores {
         Ok(Object { url: url.to_string(), store: self.store(url, parts)?, name })
     }
 
-    fn store(&mut self, url: &str, Parts { scheme, host, .. }: Parts<'_>) -> Result<Arc<dyn ObjectStore>, RemoteError> {
+    fn store(&mut self, url: &str, Parts { scheme, host, .. }: Parts<'_>) -> Result<Arc<dyn ObjectStore>, DataError> {
         let place = format!("{scheme}://{host}");
         if let Some(store) = self.0.get(&place) {
             return Ok(Arc::clone(store));
@@ -243,7 +261,7 @@ impl Stores {
 }
 
 /// What a store said, in one line, and what to do about it. The crate redacts requests that hold a secret.
-fn failed(url: &str, error: &Error) -> RemoteError {
+fn failed(url: &str, error: &Error) -> DataError {
     let mut texts = vec![error.to_string()];
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
@@ -268,7 +286,7 @@ fn failed(url: &str, error: &Error) -> RemoteError {
              GOOGLE_SKIP_SIGNATURE=true or AWS_SKIP_SIGNATURE=true read what is public; or copy the file here and name that"
         }
     };
-    RemoteError::Store { url: url.to_string(), found, help }
+    DataError::new(DataErrorKind::Fetch, url, format!("cannot be fetched: {found}")).help(help)
 }
 
 #[cfg(test)]
@@ -315,7 +333,7 @@ mod tests {
         let read = |shard: &Shard| std::fs::read_to_string(shard.stored()).unwrap();
         assert_eq!(shards.iter().map(read).collect::<Vec<_>>(), ["4321", "5678"]);
         assert_eq!(kept.size().unwrap(), (2, 8));
-        let names = RemoteError::TooMany { url: "gs://bucket/a*".to_string(), limit: 3 };
+        let names = too_many("gs://bucket/a*", 3);
         let said =
             "gs://bucket/a*: more than 3 names in its folder\nhelp: name a folder with fewer, or the files in a list";
         assert_eq!(names.to_string(), said);
