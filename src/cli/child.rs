@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Context;
 use crate::pjrt::{ChildSpec, Client, Limits, PjrtError, Platform, SERVE, Setup, serve};
+use crate::study::Asking;
 
 /// Arguments that limit what a module may take.
 #[derive(Default, Clone, Debug, clap::Args)]
@@ -32,6 +33,13 @@ impl LimitArgs {
     pub(super) fn spec(&self) -> ChildSpec {
         let limits = Limits { timeout: self.timeout, memory: self.memory };
         ChildSpec { limits, ..ChildSpec::new(THIS_PROGRAM) }
+    }
+
+    /// How the TPU compiler is asked within these limits. Modules that bf16scope did not build are compiled in a child, and
+    /// whatever is limited.
+    pub(super) fn asking(&self, fresh: bool, is_foreign: bool, context: &Context) -> Asking {
+        let child = (is_foreign || self.is_some()).then(|| self.spec());
+        Asking { setup: context.setup(), fresh, child }
     }
 
     /// A client for a module from a file.

@@ -1,22 +1,16 @@
 //! `bf16scope compile`: what Google's TPU compiler reports for a model or any HLO module, without a TPU.
 
-use anyhow::Context as _;
-use serde::Serialize;
-
 use super::child::LimitArgs;
 use super::program::{Choice, Which};
-use super::subjects::{AS_GIVEN, CompareArgs, Programs, Subject, judge};
+use super::subjects::{CompareArgs, with_accuracy};
 use super::tune::targets_help;
 use super::{Context, Status, progress, several};
 use crate::graph::Storage;
-use crate::hlo::DType;
 use crate::hlo::devices::Devices;
-use crate::hlo::proto::decode;
-use crate::hlo::verify::verify_ids;
+use crate::hlo::{DType, Module};
 use crate::report::{self, Column, Screen, Table};
-use crate::tpu::explain::explain;
-use crate::tpu::verdict::{self, Candidate, Evidence};
-use crate::tpu::{Answer, Collective, CompileReport, Compiled, Compiler, Links, Spec, Target, TpuError};
+use crate::study::{AS_GIVEN, CompiledSubject, Event, Programs, SubjectOutcome, compare};
+use crate::tpu::{Collective, CompileReport, Spec, Target};
 use crate::tuning::Tuning;
 
 const EXAMPLES: &str = "\
@@ -62,85 +56,83 @@ pub struct Args {
     limits: LimitArgs,
 }
 
-/// The compiler's answer for one precision.
-#[derive(Debug, Serialize)]
-struct Entry {
-    precision: String,
-    /// Whether it was compiled before; `compile_seconds` is what it took then.
-    cached: bool,
-    #[serde(flatten)]
-    outcome: Outcome,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum Outcome {
-    Fits(CompileReport),
-    DoesNotFit { out_of_memory: OutOfMemory },
-}
-
-/// Bytes, where the compiler says so.
-#[derive(Debug, Serialize)]
-struct OutOfMemory {
-    needed: Option<u64>,
-    available: Option<u64>,
-    message: String,
-}
-
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let Programs { subjects, batch, unit, tuning, variables, placement, sums } = match args.choice.module()? {
-        Some(module) => Programs::of_module(module, &args.choice.model, &args.compare)?,
-        None => Programs::of_model(&args.choice, &args.target, &args.compare)?,
-    };
-    let devices = placement.devices;
-    let compiler = compiler(args.fresh, args.choice.is_module(), &args.limits, context).over(placement);
-    let is_compared = subjects.len() > 1;
-    let (mut entries, mut candidates) = (Vec::new(), Vec::new());
-    for Subject { label, name, bytes, changes_interface } in subjects {
-        let what = format!("compiling {} ({label}) for {}", args.choice.model.display(), args.target);
-        let spinner = progress::spinner(what, context.quiet);
-        let _span = tracing::info_span!("compile", precision = %label, target = %args.target).entered();
-        let compiled = compile(&compiler, &args.target, &bytes, batch.unwrap_or(1), is_compared);
-        spinner.finish_and_clear();
-        let (Compiled { answer, is_cached }, evidence) = match is_compared {
-            true => compiled.with_context(|| format!("{name} cannot be compiled"))?,
-            false => compiled?,
-        };
-        let outcome = Outcome::of(answer, &args.target)?;
-        candidates.push(Candidate { name, outcome: outcome.for_verdict(), evidence, changes_interface });
-        entries.push(Entry { precision: label, cached: is_cached, outcome });
-    }
-    let labels: Vec<&str> = entries.iter().map(|entry| entry.precision.as_str()).collect();
-    let verdict = judge(&candidates, &labels, &args.choice);
+    let programs = programs(&args.choice, &args.target, &args.compare, args.choice.module()?)?;
+    let Programs { batch, unit, variables, sums, .. } = programs;
+    let asking = args.limits.asking(args.fresh, args.choice.is_module(), context);
+    let mut spinner = Spinner::new(args.choice.model.display().to_string(), context.quiet);
+    let mut answer = compare(&programs, &args.target, &asking, &mut |event| spinner.on(event))?;
+    let labels: Vec<&str> = answer.reports.iter().map(|report| report.label.as_str()).collect();
+    answer.verdict = answer.verdict.map(|verdict| with_accuracy(verdict, &labels, &args.choice));
     if args.json {
-        let libtpu = compiler.libtpu()?;
-        let target = args.target.to_string();
-        context.print_json(&serde_json::json!({
-            "target": target, "batch": batch, "variables": variables, "tune": tuning, "libtpu": libtpu, "devices": devices,
-            "links": Links::of(&args.target).filter(|_| !devices.is_one()),
-            "reports": entries, "verdict": verdict,
-        }))?;
+        context.print_json(&serde_json::to_value(&answer)?)?;
     } else {
-        context.print(&render(args, (batch, variables), unit, devices, &entries, context.screen))?;
-        if let Some(tuning) = &tuning {
+        context.print(&render(args, (batch, variables), unit, answer.devices, &answer.reports, context.screen))?;
+        if let Some(tuning) = &answer.tune {
             context.print(&format!("{}\n", tuned(tuning, &args.target)))?;
         }
-        if let Some(verdict) = &verdict {
+        if let Some(verdict) = &answer.verdict {
             context.print(&format!("\n{}\n", verdict.sentences.join("\n")))?;
         }
     }
-    let fits = entries.iter().all(|entry| matches!(entry.outcome, Outcome::Fits(_)));
-    let narrow = if sums == Some(DType::F32) { narrow_sums(&entries) } else { None };
+    let fits = answer.reports.iter().all(|report| report.outcome.report().is_some());
+    let narrow = if sums == Some(DType::F32) { narrow_sums(&answer.reports) } else { None };
     if let Some(narrow) = &narrow {
         tracing::error!("{}: {narrow}", args.choice.model.display());
     }
     Ok(if fits && narrow.is_none() { Status::Ok } else { Status::Failing })
 }
 
+/// What the arguments of `compile` and `explain` choose: a module, or else a model.
+pub(super) fn programs(
+    choice: &Choice,
+    target: &Target,
+    compare: &CompareArgs,
+    module: Option<Module>,
+) -> anyhow::Result<Programs> {
+    if let Some(module) = module {
+        return Ok(Programs::of_module(module, &choice.model, &compare.forms()?)?);
+    }
+    compare.check_model(&choice.model)?;
+    Ok(Programs::of_model(&choice.subject()?, &compare.precisions(choice), target)?)
+}
+
+/// A spinner for each program of a model that is compiled.
+pub(super) struct Spinner {
+    model: String,
+    quiet: bool,
+    shown: Option<indicatif::ProgressBar>,
+}
+
+impl Spinner {
+    pub(super) fn new(model: String, quiet: bool) -> Spinner {
+        Spinner { model, quiet, shown: None }
+    }
+
+    /// Shows what happens.
+    pub(super) fn on(&mut self, event: &Event<'_>) {
+        if let Some(spinner) = self.shown.take() {
+            spinner.finish_and_clear();
+        }
+        if let Event::Begins(compiling) = event {
+            let what = format!("compiling {} ({}) for {}", self.model, compiling.what, compiling.target);
+            self.shown = Some(progress::spinner(what, self.quiet));
+        }
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        if let Some(spinner) = self.shown.take() {
+            spinner.finish_and_clear();
+        }
+    }
+}
+
 /// Sums over replicas in less than the f32 that they were asked for, in a sentence.
-fn narrow_sums(entries: &[Entry]) -> Option<String> {
-    let reports = entries.iter().filter_map(|entry| Some((&entry.precision, entry.outcome.report()?)));
+fn narrow_sums(entries: &[CompiledSubject]) -> Option<String> {
+    let reports = entries.iter().filter_map(|entry| Some((&entry.label, entry.outcome.report()?)));
     let mut narrow = reports
         .flat_map(|(precision, report)| report.narrow_sums_over_replicas().into_iter().map(move |it| (precision, it)));
     let (precision, Collective { op, dtype, n, origin, .. }) = narrow.next()?;
@@ -149,38 +141,6 @@ fn narrow_sums(entries: &[Entry]) -> Option<String> {
          this is an error of bf16scope's, whose step keeps the cast before the sum: report it; `mesh: {{sum: bf16}}` says that \
          bf16 will do"
     ))
-}
-
-/// What the compiler says of a program, and, if it `is_compared`, what its optimized form shows.
-fn compile(
-    compiler: &Compiler,
-    target: &Target,
-    program: &[u8],
-    batch: u32,
-    is_compared: bool,
-) -> Result<(Compiled, Option<Evidence>), TpuError> {
-    if !is_compared {
-        return Ok((compiler.compile(target, program, batch as usize)?, None));
-    }
-    let is_cached = compiler.remembers(target, program)?;
-    match compiler.compile_and_read(target, program, batch as usize) {
-        Ok((compiled, optimized)) => Ok((compiled, evidence(&optimized))),
-        // That it does not fit is an answer too, without an optimized program.
-        Err(TpuError::OutOfMemory { needed, available, text, .. }) => {
-            Ok((Compiled { answer: Answer::OutOfMemory { needed, available, text }, is_cached }, None))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// What an optimized program shows; `None` if it cannot be explained, for the figures stand without it.
-fn evidence(optimized: &[u8]) -> Option<Evidence> {
-    let explained = || -> anyhow::Result<Evidence> {
-        let optimized = decode::from_bytes(optimized)?;
-        verify_ids(&optimized)?;
-        Ok(Evidence::of(&explain(&optimized, None)?))
-    };
-    explained().inspect_err(|error| tracing::debug!("the optimized program is not explained: {error:#}")).ok()
 }
 
 /// How programs for a target are tuned, in a line.
@@ -194,21 +154,13 @@ pub(super) fn tuned(tuning: &Tuning, target: &Target) -> String {
     }
 }
 
-/// The compiler with its memory; `fresh`: which it does not ask. Modules that bf16scope did not build are compiled in a
-/// child, and whatever is limited.
-pub(super) fn compiler(fresh: bool, is_foreign: bool, limits: &LimitArgs, context: &Context) -> Compiler {
-    let compiler = Compiler::new(&context.setup());
-    let compiler = if is_foreign || limits.is_some() { compiler.in_child(&limits.spec()) } else { compiler };
-    if fresh { compiler.afresh() } else { compiler }
-}
-
 /// What was compiled, a table, and what does not fit.
 fn render(
     args: &Args,
     (batch, variables): (Option<u32>, Option<Storage>),
     unit: &str,
     devices: Devices,
-    entries: &[Entry],
+    entries: &[CompiledSubject],
     screen: Screen,
 ) -> String {
     let program = match (batch, args.choice.program()) {
@@ -231,21 +183,21 @@ fn render(
         };
         text += &table.render(screen);
         let named: Vec<(&str, &CompileReport)> =
-            entries.iter().filter_map(|entry| Some((entry.precision.as_str(), entry.outcome.report()?))).collect();
+            entries.iter().filter_map(|entry| Some((entry.label.as_str(), entry.outcome.report()?))).collect();
         text += &several::notes(&named, &args.target, screen);
     }
     for entry in entries {
-        if let Outcome::DoesNotFit { out_of_memory } = &entry.outcome {
-            text += &format!("{}: {}\n", entry.precision, out_of_memory.message);
+        if let SubjectOutcome::DoesNotFit { out_of_memory } = &entry.outcome {
+            text += &format!("{}: {}\n", entry.label, out_of_memory.message);
         }
     }
     text
 }
 
 /// How a module's forms are made, in a line with more behind it.
-fn lowered_by(entries: &[Entry]) -> String {
+fn lowered_by(entries: &[CompiledSubject]) -> String {
     let policies: Vec<&str> =
-        (entries.iter()).map(|entry| entry.precision.as_str()).filter(|precision| *precision != AS_GIVEN).collect();
+        (entries.iter()).map(|entry| entry.label.as_str()).filter(|label| *label != AS_GIVEN).collect();
     let by = format!("lowered by {}, ", policies.join(", "));
     match policies.len() {
         0 => String::new(),
@@ -255,14 +207,14 @@ fn lowered_by(entries: &[Entry]) -> String {
 }
 
 /// A row for each figure, a column for each precision, and the last over the first.
-fn by_figure(target: &Target, unit: &str, devices: Devices, entries: &[Entry]) -> Table {
+fn by_figure(target: &Target, unit: &str, devices: Devices, entries: &[CompiledSubject]) -> Table {
     let ratio = match entries {
-        [first, .., last] => Some(format!("{} / {}", last.precision, first.precision)),
+        [first, .., last] => Some(format!("{} / {}", last.label, first.label)),
         _ => None,
     };
     // Longer names than dtypes would make the column wider than what is in it.
     let ratio = ratio.map(|title| if title.len() > 12 { "ratio".to_string() } else { title });
-    let names = entries.iter().map(|entry| entry.precision.clone());
+    let names = entries.iter().map(|entry| entry.label.clone());
     let mut table =
         Table::new([Column::name("figure")].into_iter().chain(names.chain(ratio.clone()).map(Column::number)));
     let reports: Vec<Option<&CompileReport>> = entries.iter().map(|entry| entry.outcome.report()).collect();
@@ -277,7 +229,7 @@ fn by_figure(target: &Target, unit: &str, devices: Devices, entries: &[Entry]) -
         }
         table.row(cells);
     }
-    table.row(std::iter::once("compile time here".to_string()).chain(entries.iter().map(Entry::time)));
+    table.row(std::iter::once("compile time here".to_string()).chain(entries.iter().map(time)));
     table
 }
 
@@ -295,7 +247,7 @@ const FIGURES: [Figure; 3] = [
 ];
 
 /// A row for each program, and each figure over the first's.
-fn by_entry(unit: &str, devices: Devices, entries: &[Entry]) -> Table {
+fn by_entry(unit: &str, devices: Devices, entries: &[CompiledSubject]) -> Table {
     let core = FIGURES.iter().flat_map(|figure| [Column::number(figure.title), Column::number("×")]);
     let extra = [
         Column::number("of the HBM").extra(1),
@@ -308,7 +260,7 @@ fn by_entry(unit: &str, devices: Devices, entries: &[Entry]) -> Table {
     let mut table = Table::new([Column::name("program")].into_iter().chain(core).chain(extra));
     let base = entries.first().and_then(|entry| entry.outcome.report());
     for entry in entries {
-        let mut cells = vec![entry.precision.clone()];
+        let mut cells = vec![entry.label.clone()];
         match entry.outcome.report() {
             Some(own) => {
                 for Figure { shown, value, .. } in &FIGURES {
@@ -325,49 +277,18 @@ fn by_entry(unit: &str, devices: Devices, entries: &[Entry]) -> Table {
             }
             None => cells.extend((0..2 * FIGURES.len() + 5).map(|_| "-".to_string())),
         }
-        cells.push(entry.time());
+        cells.push(time(entry));
         table.row(cells);
     }
     table
 }
 
-impl Entry {
-    /// How long it took to compile.
-    fn time(&self) -> String {
-        match (&self.outcome, self.cached) {
-            (_, true) => "cached".to_string(),
-            (Outcome::Fits(report), false) => report::seconds(report.compile_seconds),
-            (Outcome::DoesNotFit { .. }, false) => "-".to_string(),
-        }
-    }
-}
-
-impl Outcome {
-    fn of(answer: Answer, target: &Target) -> anyhow::Result<Outcome> {
-        match answer.report(target) {
-            Ok(report) => Ok(Outcome::Fits(report)),
-            Err(error @ TpuError::OutOfMemory { needed, available, .. }) => {
-                let message = error.to_string();
-                Ok(Outcome::DoesNotFit { out_of_memory: OutOfMemory { needed, available, message } })
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn report(&self) -> Option<&CompileReport> {
-        match self {
-            Outcome::Fits(report) => Some(report),
-            Outcome::DoesNotFit { .. } => None,
-        }
-    }
-
-    fn for_verdict(&self) -> verdict::Outcome {
-        match self {
-            Outcome::Fits(report) => verdict::Outcome::Fits(report.clone()),
-            Outcome::DoesNotFit { out_of_memory: OutOfMemory { needed, available, .. } } => {
-                verdict::Outcome::DoesNotFit { needed: *needed, available: *available }
-            }
-        }
+/// How long it took to compile.
+fn time(entry: &CompiledSubject) -> String {
+    match (&entry.outcome, entry.cached) {
+        (_, true) => "cached".to_string(),
+        (SubjectOutcome::Fits(report), false) => report::seconds(report.compile_seconds),
+        (SubjectOutcome::DoesNotFit { .. }, false) => "-".to_string(),
     }
 }
 
@@ -434,8 +355,10 @@ fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<Row> {
 mod tests {
     use super::*;
     use crate::cli::terminal::check_screen;
-    use crate::tpu::Hbm;
+    use crate::study::{OutOfMemory, judge};
     use crate::tpu::explain::Copies;
+    use crate::tpu::verdict::{self, Candidate, Evidence};
+    use crate::tpu::{Hbm, TpuError};
     use clap::Parser;
     use expect_test::expect_file;
 
@@ -480,7 +403,7 @@ mod tests {
             let mut sum = Collective::of_bytes("all-reduce", dtype, 64, 4);
             sum.origin = origin.to_string();
             own.collectives = vec![sum];
-            [Entry { precision: "bf16".to_string(), cached: false, outcome: Outcome::Fits(own) }]
+            [CompiledSubject { label: "bf16".to_string(), cached: false, outcome: SubjectOutcome::Fits(own) }]
         };
         let told = narrow_sums(&entry(1, "bf16", "net/dense/dot")).unwrap();
         assert!(
@@ -498,8 +421,8 @@ mod tests {
     fn two_precisions_and_what_does_not_fit_on_80_columns() {
         let line = ["compile", "examples/resnet50.yaml", "--batch", "64", "--compare"];
         let args = Line::parse_from(line).args;
-        let entry = |precision: &str, cached, outcome| Entry { precision: precision.to_string(), cached, outcome };
-        let fits = |bf16: bool| entry(if bf16 { "bf16" } else { "f32" }, bf16, Outcome::Fits(report(bf16)));
+        let entry = |label: &str, cached, outcome| CompiledSubject { label: label.to_string(), cached, outcome };
+        let fits = |bf16: bool| entry(if bf16 { "bf16" } else { "f32" }, bf16, SubjectOutcome::Fits(report(bf16)));
         let error = TpuError::OutOfMemory {
             target: args.target.clone(),
             needed: Some(11_435_000_000),
@@ -514,7 +437,7 @@ mod tests {
             |screen| render(&args, (Some(64), Some(Storage::F32)), "images", Devices::ONE, &entries, screen),
             &expect_file!["../../tests/cli/screens/compile.txt"],
         );
-        let entries = [entry("f32", false, Outcome::DoesNotFit { out_of_memory: too_large }), fits(true)];
+        let entries = [entry("f32", false, SubjectOutcome::DoesNotFit { out_of_memory: too_large }), fits(true)];
         check_screen(
             |screen| {
                 render(&args, (Some(192), Some(Storage::Bf16Stochastic)), "images", Devices::ONE, &entries, screen)
@@ -547,10 +470,10 @@ mod tests {
             cycles_by_kind: [("convert".to_string(), 40_000 * n as u64)].into(),
         };
         let check = |all: &[(&str, &str, CompileReport, usize)], name: &str| {
-            let entry = |(label, _, report, _): &(&str, &str, CompileReport, usize)| Entry {
-                precision: label.to_string(),
+            let entry = |(label, _, report, _): &(&str, &str, CompileReport, usize)| CompiledSubject {
+                label: label.to_string(),
                 cached: false,
-                outcome: Outcome::Fits(report.clone()),
+                outcome: SubjectOutcome::Fits(report.clone()),
             };
             let candidate = |(_, name, report, n): &(&str, &str, CompileReport, usize)| Candidate {
                 name: name.to_string(),
@@ -558,10 +481,11 @@ mod tests {
                 evidence: Some(evidence(*n)),
                 changes_interface: false,
             };
-            let entries: Vec<Entry> = all.iter().map(entry).collect();
+            let entries: Vec<CompiledSubject> = all.iter().map(entry).collect();
             let candidates: Vec<Candidate> = all.iter().map(candidate).collect();
             let labels: Vec<&str> = all.iter().map(|(label, ..)| *label).collect();
-            let sentences = judge(&candidates, &labels, &args.choice).unwrap().sentences.join("\n");
+            let judged = with_accuracy(judge(&candidates, &labels).unwrap(), &labels, &args.choice);
+            let sentences = judged.sentences.join("\n");
             let text = |screen| {
                 format!("{}\n{sentences}\n", render(&args, (None, None), "runs", Devices::ONE, &entries, screen))
             };

@@ -3,21 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use serde::Serialize;
 
 use super::child::LimitArgs;
-use super::compile::compiler;
+use super::compile::{Spinner, programs};
 use super::program::{Choice, Which};
-use super::subjects::{AS_GIVEN, CompareArgs, Programs, Subject, judge};
+use super::subjects::{CompareArgs, with_accuracy};
 use super::tune::targets_help;
-use super::{Context, Status, emit, module_file, progress, several};
+use super::{Context, Status, emit, module_file, several};
 use crate::hlo::Module;
-use crate::hlo::devices::{Devices, Placement, devices_of_compiled};
-use crate::hlo::proto::decode;
+use crate::hlo::devices::{Devices, devices_of_compiled};
 use crate::hlo::verify::verify_ids;
-use crate::tpu::explain::{Explanation, Moment, Rates, explain, moments};
-use crate::tpu::verdict::{Candidate, Evidence, Outcome};
-use crate::tpu::{CompileReport, Target, TpuError};
+use crate::study::{Explained, Explanations, Stretches, StudyError, explain_programs, explain_scheduled};
+use crate::tpu::{Target, TpuError};
 
 mod page;
 mod terminal;
@@ -68,86 +65,49 @@ pub struct Args {
     limits: LimitArgs,
 }
 
-/// A program, compiled and explained.
-#[derive(Debug, Serialize)]
-struct Explained {
-    /// The model's precision, [`AS_GIVEN`], or a policy.
-    precision: String,
-    /// The devices that it is for: all figures are of one.
-    devices: Devices,
-    /// The compiler's figures; a module that came optimized has none.
-    report: Option<CompileReport>,
-    #[serde(flatten)]
-    explanation: Explanation,
-    /// For the page.
-    #[serde(skip)]
-    moments: Vec<Moment>,
-}
+/// Stretches of the schedule that a page shows, and buffers of each.
+const PAGE: Stretches = (480, 8);
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     ensure!(args.target != Target::Cpu, TpuError::NotATpu(Target::Cpu));
     emit::check_names(&[("--html", args.html.as_deref())], &[Some(&args.choice.model)])?;
-    let all = match all(args, context) {
+    let mut all = match all(args, context) {
         Ok(all) => all,
         // An answer: there is no optimized program, so nothing to explain but that.
-        Err(error) if matches!(error.downcast_ref(), Some(TpuError::OutOfMemory { .. })) => {
+        Err(error) if error.downcast_ref().is_some_and(StudyError::is_out_of_memory) => {
             tracing::error!("{error:#}\nhelp: `bf16scope fit` finds the batch that fits, and what is largest");
             return Ok(Status::Failing);
         }
         Err(error) => return Err(error),
     };
-    let All { explained, candidates, batch } = all;
-    let labels: Vec<&str> = explained.iter().map(|one| one.precision.as_str()).collect();
-    let verdict = judge(&candidates, &labels, &args.choice);
-    let sentences = verdict.as_ref().map_or(&[][..], |verdict| &verdict.sentences);
-    let lead = lead(args, batch, &explained);
+    let labels: Vec<&str> = all.programs.iter().map(|one| one.label.as_str()).collect();
+    all.verdict = all.verdict.map(|verdict| with_accuracy(verdict, &labels, &args.choice));
+    let sentences = all.verdict.as_ref().map_or(&[][..], |verdict| &verdict.sentences);
+    let lead = lead(args, all.batch, &all.programs);
     if let Some(path) = &args.html {
-        emit::replace(path, page::page(&lead, &explained, sentences).render().as_bytes())?;
+        emit::replace(path, page::page(&lead, &all.programs, sentences).render().as_bytes())?;
     }
     if args.json {
-        let target = args.target.to_string();
-        let rates = Rates::of(&args.target);
-        context.print_json(&serde_json::json!({
-            "target": target, "batch": batch, "core": rates, "programs": explained, "verdict": verdict,
-        }))?;
+        context.print_json(&serde_json::to_value(&all)?)?;
     } else {
-        context.print(&terminal::render(&lead, &explained, sentences, usize::from(args.top), context.screen))?;
+        context.print(&terminal::render(&lead, &all.programs, sentences, usize::from(args.top), context.screen))?;
     }
     Ok(Status::Ok)
 }
 
-/// Everything that is explained.
-struct All {
-    explained: Vec<Explained>,
-    /// For the verdict: those with the compiler's figures.
-    candidates: Vec<Candidate>,
-    batch: Option<u32>,
-}
-
-fn all(args: &Args, context: &Context) -> anyhow::Result<All> {
+fn all(args: &Args, context: &Context) -> anyhow::Result<Explanations> {
+    let stretches = args.html.is_some().then_some(PAGE);
     let programs = match args.choice.module_by(load)? {
         // Nothing is lowered, so nothing is compiled.
         Some(module) if module.is_scheduled && !args.compare.is_asked() => {
-            let one = explained(args, AS_GIVEN.to_string(), devices_of_compiled(&module), None, &module)?;
-            return Ok(All { explained: vec![one], candidates: Vec::new(), batch: None });
+            return Ok(explain_scheduled(&module, devices_of_compiled(&module), &args.target, stretches)?);
         }
-        Some(module) => Programs::of_module(module, &args.choice.model, &args.compare)?,
-        None => Programs::of_model(&args.choice, &args.target, &args.compare)?,
+        module => programs(&args.choice, &args.target, &args.compare, module)?,
     };
-    let is_compared = programs.subjects.len() > 1;
-    let (mut explained, mut candidates) = (Vec::new(), Vec::new());
-    for Subject { label, name, bytes, changes_interface } in programs.subjects {
-        let both = compiled(args, label, (&bytes, &programs.placement), programs.batch.unwrap_or(1), context);
-        let (one, report) = match is_compared {
-            true => both.with_context(|| format!("{name} cannot be compiled"))?,
-            false => both?,
-        };
-        let evidence = Some(Evidence::of(&one.explanation));
-        candidates.push(Candidate { name, outcome: Outcome::Fits(report), evidence, changes_interface });
-        explained.push(one);
-    }
-    Ok(All { explained, candidates, batch: programs.batch })
+    let asking = args.limits.asking(args.fresh, args.choice.is_module(), context);
+    let mut spinner = Spinner::new(args.choice.model.display().to_string(), context.quiet);
+    Ok(explain_programs(&programs, &args.target, stretches, &asking, &mut |event| spinner.on(event))?)
 }
 
 /// A module as it is: one that is scheduled need only be walked, any other must be fit to compile.
@@ -159,44 +119,6 @@ fn load(path: &Path) -> anyhow::Result<Module> {
         module_file::check(&module, path)?;
     }
     Ok(module)
-}
-
-/// Compiles a verified program, reads back what the compiler made of it, and explains that.
-fn compiled(
-    args: &Args,
-    precision: String,
-    (program, placement): (&[u8], &Placement),
-    batch: u32,
-    context: &Context,
-) -> anyhow::Result<(Explained, CompileReport)> {
-    let compiler = compiler(args.fresh, args.choice.is_module(), &args.limits, context).over(placement.clone());
-    let what = format!("compiling {} ({precision}) for {}", args.choice.model.display(), args.target);
-    let spinner = progress::spinner(what, context.quiet);
-    let _span = tracing::info_span!("compile", precision = %precision, target = %args.target).entered();
-    let answer = compiler.compile_and_read(&args.target, program, batch as usize);
-    spinner.finish_and_clear();
-    let (compiled, optimized) = answer?;
-    let optimized = decode::from_bytes(&optimized)
-        .context("the compiler's optimized program cannot be read: this is a bug of bf16scope, please report it")?;
-    verify_ids(&optimized).context("the compiler's optimized program is broken")?;
-    let report = compiled.report(&args.target)?;
-    Ok((explained(args, precision, placement.devices, Some(report.clone()), &optimized)?, report))
-}
-
-/// Stretches of the schedule that a page shows, and buffers of each.
-const PAGE: (usize, usize) = (480, 8);
-
-/// Explains a scheduled module whose ids hold.
-fn explained(
-    args: &Args,
-    precision: String,
-    devices: Devices,
-    report: Option<CompileReport>,
-    module: &Module,
-) -> anyhow::Result<Explained> {
-    let explanation = explain(module, Rates::of(&args.target).as_ref())?;
-    let moments = if args.html.is_some() { moments(module, PAGE.0, PAGE.1)? } else { Vec::new() };
-    Ok(Explained { precision, devices, report, explanation, moments })
 }
 
 /// What is explained, in a line.

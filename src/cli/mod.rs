@@ -51,6 +51,7 @@ mod train;
 mod trained;
 mod tune;
 mod values;
+mod watch;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;

@@ -8,9 +8,7 @@ use crate::hlo::Module;
 use crate::pjrt::Setup;
 use crate::study::{Converter, StudyError, module_file};
 
-pub(super) use crate::study::module_file::{
-    check, compiled_already, holds_module, is_model, is_module, refuse_other_folders,
-};
+pub(super) use crate::study::module_file::{check, compiled_already, is_model, is_module, refuse_other_folders};
 
 /// What converts StableHLO; set once, by the arguments.
 static CONVERTER: OnceLock<Converter> = OnceLock::new();

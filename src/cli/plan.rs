@@ -7,26 +7,19 @@ mod screens;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::time::Instant;
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use clap::ValueEnum;
 
 use super::child::LimitArgs;
-use super::compile::compiler;
 use super::emit::{check_names, replace};
-use super::{Context, Status, module_file, progress, signals};
-use crate::experiment::Experiment;
+use super::watch::Watch;
+use super::{Context, Status, module_file};
 use crate::graph::Precision;
-use crate::hlo::devices::Placement;
-use crate::hlo::proto::encode;
-use crate::pjrt::PjrtError;
 use crate::report::{self, Column, Screen, Table};
-use crate::study::{ModelProgram, build, check_no_model_axis, read, unit};
-use crate::tpu::plan::{Fit, Known, Point, Row, Series, Setting, accumulated, next, plan};
-use crate::tpu::{Answer, Links, Spec, Target, TpuError};
-use crate::train::{Mesh, StateOf};
-use crate::tuning::{LayerRemat, Remat, Tuning};
+use crate::study::{ModelSubject, PlanAnswer, PlanQuestion, plan};
+use crate::tpu::Target;
+use crate::tpu::plan::{Fit, Known, Row, Series, Setting};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -108,18 +101,6 @@ enum StateArg {
     Both,
 }
 
-/// A plan, with what it is of.
-#[derive(Debug)]
-struct Plan {
-    model: String,
-    batch: u32,
-    unit: &'static str,
-    libtpu: String,
-    rows: Vec<Row>,
-    /// Sentences on what is not in the rows.
-    left_out: Vec<String>,
-}
-
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     check_names(&[("--html", args.html.as_deref())], &[Some(&args.model)])?;
@@ -129,289 +110,38 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         "plan builds a model for slices of every size, and {shown} is one program\nhelp: give the model's YAML file; \
          `bf16scope compile` says what a module takes on the cores that it is for"
     );
-    let experiment = read(&args.model)?;
-    check_no_model_axis("plan", &args.model, &experiment.mesh, args.batch.unwrap_or(experiment.train.batch))?;
-    let batch = args.batch.unwrap_or(experiment.train.batch);
-    let (settings, mut left_out) = settings(args, &experiment, batch)?;
-    let plan = Plan {
-        model: shown.to_string(),
-        batch,
-        unit: unit(&experiment),
-        rows: compiled(args, &experiment, settings, &mut left_out, context)?,
-        libtpu: compiler(false, false, &args.limits, context).libtpu()?,
-        left_out,
+    let question = PlanQuestion {
+        subject: ModelSubject { batch: args.batch, ..ModelSubject::read(&args.model)? },
+        boards: args.target.clone(),
+        devices: args.devices.clone(),
+        precisions: args.precision.clone(),
+        remats: match args.remat {
+            RematArg::On => vec![true],
+            RematArg::Off => vec![false],
+            RematArg::Both => vec![true, false],
+        },
+        sharded: match args.state {
+            StateArg::Whole => vec![false],
+            StateArg::Sharded => vec![true],
+            StateArg::Both => vec![false, true],
+        },
+        n_compiles: args.compiles,
     };
+    let mut watch = Watch::at_most(context.quiet, args.compiles);
+    watch.keep_what_is_compiled()?;
+    let asking = args.limits.asking(false, false, context);
+    let answer = plan(&question, &asking, &mut |event| watch.on(event))?;
+    watch.finish();
     // Before the page, which may not be written: minutes of compiling are in it.
     if args.json {
-        context.print_json(&json(&plan))?;
+        context.print_json(&serde_json::to_value(&answer)?)?;
     } else {
-        context.print(&render(&plan, context.screen))?;
+        context.print(&render(&answer, context.screen))?;
     }
     if let Some(path) = &args.html {
-        replace(path, page::page(&plan).render().as_bytes())?;
+        replace(path, page::page(&answer).render().as_bytes())?;
     }
-    let fits = plan.rows.iter().any(|row| row.fits == Fit::Yes);
-    Ok(if fits { Status::Ok } else { Status::Failing })
-}
-
-/// What is planned, and what cannot be.
-fn settings(args: &Args, experiment: &Experiment, batch: u32) -> anyhow::Result<(Vec<Setting>, Vec<String>)> {
-    let mut left_out = Vec::new();
-    if experiment.train.accumulate > 1 {
-        left_out.push(format!(
-            "The file accumulates gradients over {} micro-batches; here it does so only where a batch does not fit without.",
-            experiment.train.accumulate
-        ));
-    }
-    let remats = match args.remat {
-        RematArg::On => &[true][..],
-        RematArg::Off => &[false],
-        RematArg::Both => &[true, false],
-    };
-    let states = match args.state {
-        StateArg::Whole => &[false][..],
-        StateArg::Sharded => &[true],
-        StateArg::Both => &[false, true],
-    };
-    let mut settings = Vec::new();
-    for board in &args.target {
-        let Target::Tpu { version, .. } = board else { bail!(TpuError::NotATpu(board.clone())) };
-        ensure!(
-            *board == Target::board(*version),
-            "{board} is one slice, and plan looks at slices of every size\nhelp: give {} and --devices {}, or `bf16scope \
-             compile --target {board} --mesh data=N`",
-            Target::board(*version),
-            board.n_cores().unwrap_or(1)
-        );
-        ensure!(
-            Links::of(board).is_some(),
-            "{board}: how fast its chips' links are is not known here, so there is no plan for it\nhelp: plan for tpu-v2 or \
-             tpu-v3; `bf16scope compile --target {board} --mesh data=N` gives memory and cycles"
-        );
-        for n_cores in args.devices.iter().map(|n| n.get()) {
-            let Some(target) = slice(*version, n_cores) else {
-                left_out.push(format!("{board} has no slice of {n_cores} cores."));
-                continue;
-            };
-            if !batch.is_multiple_of(n_cores) {
-                left_out.push(format!("A batch of {batch} does not split over the {n_cores} cores of {target}."));
-                continue;
-            }
-            for precision in &args.precision {
-                for (remat, in_parts) in
-                    remats.iter().flat_map(|&remat| states.iter().map(move |&state| (remat, state)))
-                {
-                    let series = Series { board: board.clone(), precision: precision.to_string(), remat, in_parts };
-                    let target = target.clone();
-                    let setting = Setting { series, target, n_cores, batch, accumulate: 1 };
-                    if !settings.contains(&setting) {
-                        settings.push(setting);
-                    }
-                }
-            }
-        }
-    }
-    ensure!(
-        !settings.is_empty(),
-        "there is nothing to plan: {}\nhelp: give --devices of which there are slices, such as 8 or 32, and a --batch that is a multiple of them",
-        left_out.join(" ")
-    );
-    Ok((settings, left_out))
-}
-
-/// The slice of exactly so many cores.
-fn slice(version: &'static Spec, n_cores: u32) -> Option<Target> {
-    version.slice_of(n_cores as usize).filter(|slice| slice.n_cores() == Some(u64::from(n_cores)))
-}
-
-/// Compiles what tells most, and predicts the rest.
-fn compiled(
-    args: &Args,
-    experiment: &Experiment,
-    mut settings: Vec<Setting>,
-    left_out: &mut Vec<String>,
-    context: &Context,
-) -> anyhow::Result<Vec<Row>> {
-    let quiet = context.quiet;
-    signals::on_stop(move |signal| {
-        if !quiet {
-            progress::say("stopped; what was compiled is kept, and the same command continues from there");
-        }
-        signals::leave(signal);
-    })?;
-    let mut watch = Watch::new(args.compiles, quiet);
-    let mut points = Vec::new();
-    while let Some(at) = next(&settings, &points) {
-        match ask(args, experiment, &settings[at], &mut watch, context)? {
-            Asked::Said(answer) => points.push(Point { setting: settings[at].clone(), answer }),
-            Asked::Refused(message) => left_out.push(refusal(&settings.remove(at), &message)),
-            // What is cached costs nothing, and comes by the same order.
-            Asked::NotNow => break,
-        }
-    }
-    let mut with_accumulation = Vec::new();
-    for setting in &settings {
-        with_accumulation.push(setting.clone());
-        let Some(setting) = accumulated(setting, &points) else { continue };
-        match ask(args, experiment, &setting, &mut watch, context)? {
-            Asked::Said(answer) => points.push(Point { setting: setting.clone(), answer }),
-            Asked::Refused(message) => {
-                left_out.push(refusal(&setting, &message));
-                continue;
-            }
-            Asked::NotNow => {}
-        }
-        with_accumulation.push(setting);
-    }
-    watch.finish();
-    Ok(plan(&with_accumulation, &points))
-}
-
-fn refusal(setting: &Setting, message: &str) -> String {
-    let Setting { series: Series { precision, in_parts, .. }, target, .. } = setting;
-    let state = if *in_parts { ", state in parts" } else { "" };
-    format!("{target} in {precision}{state}: the compiler refused: {}.", message.lines().next().unwrap_or_default())
-}
-
-enum Asked {
-    Said(Answer),
-    /// The compiler refused this program for another reason than memory.
-    Refused(String),
-    /// There are no compiles left for it.
-    NotNow,
-}
-
-/// What the compiler says of a setting.
-fn ask(
-    args: &Args,
-    experiment: &Experiment,
-    setting: &Setting,
-    watch: &mut Watch,
-    context: &Context,
-) -> anyhow::Result<Asked> {
-    let Setting { series, target, n_cores, batch, accumulate } = setting;
-    let mut stored = experiment.clone();
-    stored.train.accumulate = *accumulate;
-    let tuning = experiment.tune.tuning(&target.tuning());
-    let tuning = if series.remat { tuning } else { without_remat(tuning) };
-    let precision = series.precision.parse().map_err(anyhow::Error::msg)?;
-    // What else the replicas share is as the file says.
-    let mut mesh = NonZeroU32::new(*n_cores).map_or(Mesh::default(), |n| experiment.mesh.of_replicas(n));
-    mesh.state = if series.in_parts { StateOf::Sharded } else { StateOf::Whole };
-    let module = match build(&stored, ModelProgram::Training, precision, *batch, mesh, tuning) {
-        Ok(program) => program.module,
-        Err(error) => return Ok(Asked::Refused(error.chain())),
-    };
-    let compiler = compiler(false, false, &args.limits, context).over(Placement::of(&module)?);
-    let program = encode::to_bytes(&module)?;
-    if !compiler.remembers(target, &program)? && !watch.start(setting) {
-        return Ok(Asked::NotNow);
-    }
-    let _span = tracing::info_span!("compile", batch, target = %target).entered();
-    let compiled = match compiler.compile(target, &program, *batch as usize) {
-        Ok(compiled) => compiled,
-        Err(TpuError::Pjrt(PjrtError::Call { call: "PJRT_Compile", code, message })) => {
-            return Ok(Asked::Refused(format!("{code}: {message}")));
-        }
-        Err(error @ TpuError::NoFigure { .. }) => return Ok(Asked::Refused(error.to_string())),
-        Err(TpuError::Pjrt(PjrtError::Child(error))) if error.is_of_the_program() => {
-            return Ok(Asked::Refused(error.to_string()));
-        }
-        Err(error) => return Err(error.into()),
-    };
-    if !compiled.is_cached {
-        watch.done(setting);
-    }
-    Ok(Asked::Said(compiled.answer))
-}
-
-fn without_remat(tuning: Tuning) -> Tuning {
-    tuning.with(|tuning| {
-        tuning.remat = Remat::None;
-        tuning.layer_remat = LayerRemat::default();
-        tuning.cotangent_remat = false;
-    })
-}
-
-/// How many compiles there are and how long they take.
-struct Watch {
-    bar: indicatif::ProgressBar,
-    /// Lines in place of the bar, where there is no terminal to draw it on.
-    has_lines: bool,
-    is_quiet: bool,
-    most: u32,
-    n_done: u32,
-    begun: Option<Instant>,
-    n_seconds: f64,
-}
-
-impl Watch {
-    fn new(most: u32, is_quiet: bool) -> Watch {
-        let bar = progress::steps(is_quiet);
-        bar.set_length(u64::from(most));
-        Watch { has_lines: !is_quiet && bar.is_hidden(), bar, is_quiet, most, n_done: 0, begun: None, n_seconds: 0.0 }
-    }
-
-    /// Whether one more may be compiled, which then begins.
-    fn start(&mut self, setting: &Setting) -> bool {
-        if self.n_done == self.most {
-            return false;
-        }
-        if self.n_done == 0 && !self.is_quiet {
-            let n = self.most;
-            progress::say(&format!(
-                "up to {n} compiles, each as long as `compile` takes; --compiles N for fewer, Ctrl-C keeps what is compiled"
-            ));
-        }
-        let left = match self.n_done {
-            0 => String::new(),
-            n => {
-                let seconds = self.n_seconds / f64::from(n) * f64::from(self.most - n);
-                format!(", at most {} left", super::fit::minutes(seconds))
-            }
-        };
-        self.bar.reset_elapsed();
-        self.bar.set_message(format!("compiling {}{left}", said(setting)));
-        self.begun = Some(Instant::now());
-        true
-    }
-
-    fn done(&mut self, setting: &Setting) {
-        self.n_done += 1;
-        let took = self.begun.take().map_or(0.0, |begun| begun.elapsed().as_secs_f64());
-        self.n_seconds += took;
-        self.bar.set_position(u64::from(self.n_done));
-        if self.has_lines {
-            let (n, most) = (self.n_done, self.most);
-            let left = super::fit::minutes(self.n_seconds / f64::from(n) * f64::from(most - n));
-            progress::say(&format!(
-                "{n} of {most}: {} in {}; at most {left} left",
-                said(setting),
-                report::seconds(took)
-            ));
-        }
-    }
-
-    fn finish(&self) {
-        self.bar.finish_and_clear();
-    }
-}
-
-fn said(setting: &Setting) -> String {
-    let Setting { series: Series { precision, in_parts, .. }, target, .. } = setting;
-    let state = if *in_parts { ", state in parts" } else { "" };
-    format!("{precision} for {target}, {} a core{state}", setting.part())
-}
-
-fn json(plan: &Plan) -> serde_json::Value {
-    let mut boards: Vec<&Target> = plan.rows.iter().map(|row| &row.setting.series.board).collect();
-    boards.dedup();
-    let links: Vec<_> =
-        boards.iter().map(|board| serde_json::json!({"tpu": board.to_string(), "links": Links::of(board)})).collect();
-    serde_json::json!({
-        "model": plan.model, "batch": plan.batch, "unit": plan.unit, "libtpu": plan.libtpu, "links": links,
-        "rows": plan.rows, "left_out": plan.left_out,
-    })
+    Ok(if answer.fits() { Status::Ok } else { Status::Failing })
 }
 
 /// How a row is known, and what stands out.
@@ -435,7 +165,7 @@ fn remark(row: &Row) -> String {
 }
 
 /// What predictions are worth, of each series that has some, and what is not in the rows.
-fn notes(plan: &Plan) -> Vec<String> {
+fn notes(plan: &PlanAnswer) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     let mut said: Vec<&Series> = Vec::new();
     for row in &plan.rows {
@@ -469,7 +199,7 @@ fn named(series: &Series) -> String {
 }
 
 /// A table, and what to know about it.
-fn render(plan: &Plan, screen: Screen) -> String {
+fn render(plan: &PlanAnswer, screen: Screen) -> String {
     let unit = plan.unit;
     let has_both = plan.rows.iter().any(|row| !row.setting.series.remat);
     let mut columns = vec![

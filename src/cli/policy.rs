@@ -7,7 +7,8 @@ use anyhow::{Context as _, bail};
 use crate::document;
 use crate::files;
 use crate::hlo::Module;
-use crate::passes::amp::{self, LowDType, Policy, PolicyDocument};
+use crate::passes::amp::{LowDType, Policy, PolicyDocument};
+use crate::study::Form;
 
 /// The variable by which `run` and `compile` lower what they load.
 pub(super) const AUTO: &str = "BF16SCOPE_AUTO";
@@ -78,14 +79,5 @@ pub(super) fn auto() -> anyhow::Result<Option<Policy>> {
 /// A loaded module, lowered if `BF16SCOPE_AUTO` says so; then a line on standard error says that it was.
 pub(super) fn lower_if_asked(module: Module, path: &Path) -> anyhow::Result<Module> {
     let Some(policy) = auto()? else { return Ok(module) };
-    let (lowered, report) =
-        amp::run(&module, &policy).with_context(|| format!("{} cannot be lowered", path.display()))?;
-    tracing::warn!(
-        "{AUTO} is set: {} instructions of {} compute in {} now",
-        report.n_lowered(),
-        path.display(),
-        policy.dtype.dtype()
-    );
-    report.notes.iter().for_each(|note| tracing::warn!("{note}"));
-    Ok(lowered)
+    Ok(Form::lowered_by(AUTO, policy).of(module, path)?)
 }

@@ -1,42 +1,10 @@
-//! Programs over several cores: what a module says of them, and one core's share in words and as a table.
+//! Programs over several cores: one core's share in words and as a table.
 
-use std::path::Path;
+use anyhow::bail;
 
-use anyhow::{Context as _, bail};
-
-use crate::hlo::Module;
-use crate::hlo::alone::{NotAlone, collective_of_all, several_devices};
-use crate::hlo::devices::{Devices, Placement};
+use crate::hlo::devices::Devices;
 use crate::report::{self, Column, Screen, Table};
 use crate::tpu::{Collective, CompileReport, Links, NarrowSum, Target};
-
-/// How a module lies over cores.
-pub(super) fn placement(module: &Module, path: &Path) -> anyhow::Result<Placement> {
-    let placement = Placement::of(module).with_context(|| format!("{} cannot be compiled", path.display()))?;
-    if placement.devices.is_one()
-        && let Some(collective) = collective_of_all(module)
-    {
-        tracing::warn!(
-            "{}: {collective} is over all devices, and nothing says how many there are: it is compiled for one core\nhelp: \
-             write replica_count=N in the first line of the module's text",
-            path.display()
-        );
-    }
-    Ok(placement)
-}
-
-/// Refuses a module for several devices, where one program stands for others.
-pub(super) fn refuse(module: &Module, path: &Path) -> anyhow::Result<()> {
-    if let Some(NotAlone::Devices { wants, by }) = several_devices(module) {
-        bail!(
-            "{}: {by} for {wants} devices, and fit answers for one core: how a batch lies over cores is the module's \
-             affair\nhelp: `bf16scope compile` says what one core's share of it takes; or export the step that one device \
-             does, on its part of the batch",
-            path.display()
-        );
-    }
-    Ok(())
-}
 
 /// `one core of tpu-v2`, or what of several cores is one core's.
 pub(super) fn cores(devices: Devices, target: &Target) -> String {

@@ -5,13 +5,18 @@ use std::path::PathBuf;
 
 use crate::document::ConfigError;
 use crate::foreign::{ForeignError, Other};
-use crate::hlo::devices::Devices;
+use crate::hlo::devices::{Devices, PlacementError};
 use crate::hlo::proto::ProtoError;
 use crate::hlo::text::ParseError;
 use crate::hlo::verify::VerifyErrors;
+use crate::passes::PassError;
 use crate::passes::partition::PartitionError;
-use crate::tpu::Target;
+use crate::tpu::explain::ExplainError;
+use crate::tpu::{Target, TpuError};
 use crate::train::{ProgramError, TrainError};
+
+use super::fit::{BatchDim, BatchDimError};
+use super::shell::word;
 
 /// What is wrong with a question, or with what it is about.
 #[derive(Debug, thiserror::Error)]
@@ -147,6 +152,228 @@ pub enum StudyError {
         /// Fewer devices, which divide it.
         below: u64,
     },
+    /// A module that is given to be lowered, and was compiled.
+    #[error(
+        "{path} is what a compiler has made (is_scheduled=true), and lowering comes before compiling\nhelp: give the module \
+         before optimization",
+        path = .path.display()
+    )]
+    Scheduled {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A module that cannot be lowered.
+    #[error("{path} cannot be lowered", path = .path.display())]
+    Lower {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: PassError,
+    },
+    /// Nothing to put beside a module.
+    #[error("{path}: no policy is named", path = .path.display())]
+    NoPolicy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A module without anything to lower.
+    #[error(
+        "{path} has nothing in f32, so there is nothing to lower, and nothing to compare with\nhelp: compile it as it is, \
+         without --compare and --policy; the f32 module that it came from can be compared",
+        path = .path.display()
+    )]
+    NothingInF32 {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A module without an op that a policy lowers.
+    #[error(
+        "{path} has no op that a policy lowers, so there is nothing to compare with\nhelp: compile it as it is, without \
+         --compare and --policy",
+        path = .path.display()
+    )]
+    NothingLowered {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Policies that leave a module as it is.
+    #[error(
+        "{path}: {those} all of its {n} instructions with f32 as they are, so there is nothing to compare\nhelp: `bf16scope \
+         lower {word} --policy {policy} --list -o lowered.txt` says why, instruction by instruction",
+        path = .path.display(),
+        those = those_leave(.policy, *.n_policies),
+        word = word(.path)
+    )]
+    AllKept {
+        /// The file.
+        path: PathBuf,
+        /// The first policy.
+        policy: String,
+        /// How many there are.
+        n_policies: usize,
+        /// Instructions with f32.
+        n: usize,
+    },
+    /// A module that cannot be encoded.
+    #[error(transparent)]
+    Encode(ProtoError),
+    /// A module of which it cannot be said over which devices it goes.
+    #[error("{path} cannot be compiled", path = .path.display())]
+    Placement {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: PlacementError,
+    },
+    /// A module for several devices among those of one core.
+    #[error(
+        "{path}: {by} for {wants} devices, and fit answers for one core: how a batch lies over cores is the module's \
+         affair\nhelp: `bf16scope compile` says what one core's share of it takes; or export the step that one device does, on \
+         its part of the batch",
+        path = .path.display()
+    )]
+    SeveralDevices {
+        /// The file.
+        path: PathBuf,
+        /// What says so.
+        by: String,
+        /// How many.
+        wants: i64,
+    },
+    /// What the compiler, or getting it, refused.
+    #[error(transparent)]
+    Tpu(#[from] TpuError),
+    /// One of several programs that cannot be compiled.
+    #[error("{name} cannot be compiled")]
+    Subject {
+        /// Which.
+        name: String,
+        /// Why.
+        #[source]
+        source: Box<StudyError>,
+    },
+    /// What the compiler made of a program cannot be read.
+    #[error("the compiler's optimized program cannot be read: this is a bug of bf16scope, please report it")]
+    Optimized(#[source] ProtoError),
+    /// What the compiler made of a program breaks rules.
+    #[error("the compiler's optimized program is broken")]
+    OptimizedBroken(#[source] VerifyErrors),
+    /// A module that cannot be explained.
+    #[error(transparent)]
+    Explain(#[from] ExplainError),
+    /// A folder without modules.
+    #[error("{folder} holds no modules, HLO or StableHLO\nhelp: export the program at several batches", folder = .folder.display())]
+    NoModules {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// Modules of which it was not said which axis is the batch.
+    #[error("{folder} holds modules, and which of their axes is the batch must be said\nhelp: {help}", folder = .folder.display())]
+    NoBatchDim {
+        /// The folder.
+        folder: PathBuf,
+        /// What to say, as far as the modules tell.
+        help: String,
+    },
+    /// A module without the batch that was said.
+    #[error("{path}", path = .path.display())]
+    BatchDim {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: BatchDimError,
+    },
+    /// Two modules of one batch.
+    #[error(
+        "{one} and {other} both have batch {batch} in --batch-dim {parameter}:{axis}\nhelp: keep one program at each batch in \
+         the folder, or name the axis that differs",
+        one = .one.display(),
+        other = .other.display(),
+        parameter = .batch_dim.parameter,
+        axis = .batch_dim.axis
+    )]
+    SameBatch {
+        /// The first.
+        one: PathBuf,
+        /// The second.
+        other: PathBuf,
+        /// Its batch.
+        batch: u32,
+        /// Where that is.
+        batch_dim: BatchDim,
+    },
+    /// A program that the question has not.
+    #[error("there is no program {label} of batch {batch}")]
+    NoProgram {
+        /// What it is called.
+        label: String,
+        /// Its batch.
+        batch: u32,
+    },
+    /// Parts that make a batch too large to count.
+    #[error("{parts} parts of {batch} are a batch of more than {}", i32::MAX)]
+    TooManyExamples {
+        /// How many parts.
+        parts: u32,
+        /// Examples in each.
+        batch: u32,
+    },
+    /// Batches that are all too large to try.
+    #[error("--max-batch {max_batch} is below {n_parts}, of which every batch of this model is a multiple")]
+    BelowParts {
+        /// The largest batch to try.
+        max_batch: u32,
+        /// Micro-batches.
+        n_parts: u32,
+    },
+    /// A search without an answer.
+    #[error("{target}, {label}: nothing compiles\n{why}")]
+    NothingCompiles {
+        /// For what.
+        target: Target,
+        /// What.
+        label: String,
+        /// The last failure.
+        why: String,
+    },
+    /// A slice where slices of every size are planned.
+    #[error(
+        "{target} is one slice, and plan looks at slices of every size\nhelp: give {board} and --devices {n_cores}, or \
+         `bf16scope compile --target {target} --mesh data=N`",
+        n_cores = .target.n_cores().unwrap_or(1)
+    )]
+    OneSlice {
+        /// The slice.
+        target: Target,
+        /// Its TPU.
+        board: Target,
+    },
+    /// A TPU whose links are not known.
+    #[error(
+        "{board}: how fast its chips' links are is not known here, so there is no plan for it\nhelp: plan for tpu-v2 or tpu-v3; \
+         `bf16scope compile --target {board} --mesh data=N` gives memory and cycles"
+    )]
+    NoLinks {
+        /// The TPU.
+        board: Target,
+    },
+    /// Nothing that can be planned.
+    #[error(
+        "there is nothing to plan: {why}\nhelp: give --devices of which there are slices, such as 8 or 32, and a --batch that \
+         is a multiple of them",
+        why = .left_out.join(" ")
+    )]
+    NothingToPlan {
+        /// Why not.
+        left_out: Vec<String>,
+    },
+}
+
+fn those_leave(policy: &str, n_policies: usize) -> String {
+    if n_policies > 1 { "the policies named leave".to_string() } else { format!("policy {policy} leaves") }
 }
 
 fn devices_do(n: NonZeroU32) -> String {
@@ -154,6 +381,15 @@ fn devices_do(n: NonZeroU32) -> String {
 }
 
 impl StudyError {
+    /// Whether a program does not fit, of several one.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            StudyError::Tpu(TpuError::OutOfMemory { .. }) => true,
+            StudyError::Subject { source, .. } => source.is_out_of_memory(),
+            _ => false,
+        }
+    }
+
     /// The error and its causes in a line, as it is said of one program among others.
     pub fn chain(&self) -> String {
         let mut text = self.to_string();

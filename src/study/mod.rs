@@ -6,16 +6,31 @@
 //! [`tpu`](crate::tpu)'s (`tpu::fit`, `tpu::plan`, `tpu::verdict`); this room builds programs, asks the compiler for them and
 //! puts the answers together. It does not print, and reads no environment.
 
+mod ask;
+mod compare;
 mod error;
+mod fit;
+mod levers;
 mod mesh;
 mod model;
 pub mod module_file;
+mod plan;
 mod shell;
+mod subject;
 mod tune;
 
+pub use ask::{Asking, Compiling, Event};
+pub use compare::{
+    Comparison, CompiledSubject, Explained, Explanations, Judged, OutOfMemory, Stretches, SubjectOutcome, compare,
+    explain_programs, explain_scheduled, judge,
+};
 pub use error::StudyError;
+pub use fit::{BatchDim, BatchDimError, FitAnswer, FitQuestion, FitRow, FitSeries, FitSource, Large, Value, fit};
+pub use levers::{LEVERS, Lever, LeversAnswer, LeversQuestion, OnTarget, Pulled, Setting, levers};
 pub use mesh::{MeshChoice, check_no_model_axis, check_slice};
 pub use model::{ModelProgram, ModelSubject, build, read, unit};
 pub use module_file::Converter;
+pub use plan::{PlanAnswer, PlanQuestion, TpuLinks, plan, slice};
 pub(crate) use shell::word;
+pub use subject::{AS_GIVEN, Form, Programs, Subject, forms};
 pub use tune::TuneChoice;

@@ -8,6 +8,7 @@ use super::mesh::{MeshChoice, check_slice};
 use super::tune::TuneChoice;
 use crate::experiment::Experiment;
 use crate::graph::{Precision, Program, Storage};
+use crate::hlo::Module;
 use crate::hlo::verify::verify;
 use crate::passes::partition::Rule;
 use crate::task::{Feature, FeatureDType};
@@ -127,12 +128,7 @@ impl ModelSubject {
         StudyError::Build { path: self.path.clone(), source: Box::new(source) }
     }
 
-    fn over_partitions(
-        &self,
-        module: crate::hlo::Module,
-        n_partitions: u32,
-        mesh: Mesh,
-    ) -> Result<crate::hlo::Module, StudyError> {
+    fn over_partitions(&self, module: Module, n_partitions: u32, mesh: Mesh) -> Result<Module, StudyError> {
         if n_partitions == 1 {
             return match self.split.first() {
                 Some(Rule { pattern, .. }) => Err(StudyError::NoModelAxis { pattern: pattern.clone() }),

@@ -8,7 +8,7 @@
 //!
 //! Seconds of a step are cycles at the core's clock and the seconds of its collectives ([`Links`]), one after the other.
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::explain::Rates;
 use super::{Answer, Collective, CompileReport, Links, Target};
@@ -18,7 +18,7 @@ use crate::hlo::devices::Devices;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Series {
     /// One board of the TPU.
-    #[serde(rename = "tpu", serialize_with = "display")]
+    #[serde(rename = "tpu")]
     pub board: Target,
     /// What the network computes in.
     pub precision: String,
@@ -35,7 +35,6 @@ pub struct Setting {
     #[serde(flatten)]
     pub series: Series,
     /// The slice.
-    #[serde(serialize_with = "display")]
     pub target: Target,
     /// Cores that share a batch: all of the slice.
     pub n_cores: u32,
@@ -43,10 +42,6 @@ pub struct Setting {
     pub batch: u32,
     /// Micro-batches that a core's part is taken in.
     pub accumulate: u32,
-}
-
-fn display<S: Serializer>(target: &Target, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(target)
 }
 
 impl Setting {

@@ -228,6 +228,13 @@ fn grid_text(grid: &[u32]) -> String {
     grid.iter().map(u32::to_string).collect::<Vec<String>>().join("x")
 }
 
+impl serde::Serialize for Target {
+    /// As text.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use crate::cli::compile::compiler;
-use crate::cli::{Context, child::LimitArgs, progress};
+use crate::cli::{Context, progress};
 use crate::data::{Ask, Draw, Loader, Source, Spent};
 use crate::experiment::Experiment;
 use crate::graph::Precision;
@@ -17,7 +16,7 @@ use crate::hlo::devices::Placement;
 use crate::hlo::proto::encode;
 use crate::pjrt::Purpose;
 use crate::report::{Column, Table, grouped, percent};
-use crate::study::{ModelProgram, build, unit};
+use crate::study::{Asking, ModelProgram, build, unit};
 use crate::tpu::{Target, TpuError};
 
 /// Arguments of a measurement.
@@ -127,7 +126,7 @@ fn eaten(target: &Target, (experiment, path): (&Experiment, &Path), context: &Co
     let module = build(&counted, ModelProgram::Training, Precision::Bf16, batch, mesh, tuning)?.module;
     let placement = Placement::of(&module)?;
     let spinner = progress::spinner(format!("compiling {} for {target}", path.display()), context.quiet);
-    let compiler = compiler(false, false, &LimitArgs::default(), context).over(placement);
+    let compiler = Asking::new(&context.setup()).compiler(placement);
     let compiled = compiler.compile(target, &encode::to_bytes(&module)?, batch as usize);
     spinner.finish_and_clear();
     let report = compiled?.report(target)?;

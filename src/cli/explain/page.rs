@@ -1,13 +1,12 @@
 //! An explanation as a page for the browser: timeline, treemaps, tables that sort and filter.
 
-use super::super::subjects::AS_GIVEN;
-use super::Explained;
 use super::terminal::{Pair, bound, busy, layer, pairs, waiting};
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::timeline::{self, timeline};
 use crate::report::plot::treemap::{Part, treemap};
 use crate::report::{grouped, mib, percent, scientific};
+use crate::study::{AS_GIVEN, Explained};
 use crate::tpu::explain::{Bound, Cost, LiveBuffer, Moment, Origin};
 
 /// The page of one program, or of several beside one another, with the sentences of a verdict.
@@ -45,7 +44,7 @@ fn comparison(subjects: &[Explained]) -> Option<Table> {
     };
     let (cycles, peak) = ("the compiler's estimate", "bytes of temporaries");
     // What is compared is a model in two precisions, or a module and its lowered form, which the heading names.
-    let titles = match one.precision.as_str() {
+    let titles = match one.label.as_str() {
         AS_GIVEN => [
             ("layer", "by scoped name"),
             ("cycles as given", cycles),
@@ -66,7 +65,7 @@ fn comparison(subjects: &[Explained]) -> Option<Table> {
         ],
     };
     Some(Table {
-        heading: format!("{} beside {}", one.precision, other.precision),
+        heading: format!("{} beside {}", one.label, other.label),
         lead: String::new(),
         columns: columns(titles),
         rows: pairs([one, other]).into_iter().map(row).collect(),
@@ -79,7 +78,7 @@ fn bytes(n_bytes: u64) -> String {
 
 fn facts(subject: &Explained) -> Vec<Fact> {
     let memory = &subject.explanation.memory;
-    let name = &subject.precision;
+    let name = &subject.label;
     let fact = |label: &str, value: String| Fact { label: format!("{name}: {label}"), value, is_bad: false };
     let mut facts = vec![
         fact("temporaries alive at the peak", bytes(memory.peak)),
@@ -96,7 +95,7 @@ fn facts(subject: &Explained) -> Vec<Fact> {
 }
 
 fn figures(subject: &Explained) -> Vec<(String, String)> {
-    let name = &subject.precision;
+    let name = &subject.label;
     let explanation = &subject.explanation;
     let moments: Vec<timeline::Moment> = (subject.moments.iter())
         .map(|moment| timeline::Moment { value: moment.n_bytes as f64, text: moment_text(moment) })
@@ -209,7 +208,7 @@ fn alive(subject: &Explained) -> Table {
     Table {
         heading: format!(
             "{}: alive at the peak, step {} of {}",
-            subject.precision,
+            subject.label,
             memory.peak_step + 1,
             memory.timeline.len()
         ),
@@ -250,7 +249,7 @@ fn layers(subject: &Explained) -> Table {
         cells.push(number(row.backward_cycles as f64, grouped(row.backward_cycles as i64)));
         cells
     });
-    let heading = format!("{}: cost by layer", subject.precision);
+    let heading = format!("{}: cost by layer", subject.label);
     Table { heading, lead: String::new(), columns: titles, rows: rows.collect() }
 }
 
@@ -265,7 +264,7 @@ fn kinds(subject: &Explained) -> Table {
         cells.push(number(row.n_steps as f64, row.n_steps.to_string()));
         cells
     });
-    let heading = format!("{}: cost by kind of op", subject.precision);
+    let heading = format!("{}: cost by kind of op", subject.label);
     Table { heading, lead: String::new(), columns: titles, rows: rows.collect() }
 }
 
@@ -283,7 +282,7 @@ fn steps(subject: &Explained) -> Table {
         cells.extend(cost_cells(&row.cost, all, row.bound, row.efficiency));
         cells
     });
-    let heading = format!("{}: the most expensive steps", subject.precision);
+    let heading = format!("{}: the most expensive steps", subject.label);
     Table { heading, lead: String::new(), columns: titles, rows: rows.collect() }
 }
 
@@ -297,12 +296,7 @@ fn padding(subject: &Explained) -> Table {
     titles.extend(columns([("kind", "what the buffer is for")]));
     let lead = "A tile is 8 rows of 128 elements in f32, 16 in bf16; a dimension of 1 on the minor side takes 128."
         .to_string();
-    Table {
-        heading: format!("{}: what padding wastes", subject.precision),
-        lead,
-        columns: titles,
-        rows: rows.collect(),
-    }
+    Table { heading: format!("{}: what padding wastes", subject.label), lead, columns: titles, rows: rows.collect() }
 }
 
 fn converts(subject: &Explained) -> Table {
@@ -319,7 +313,7 @@ fn converts(subject: &Explained) -> Table {
         ]
     });
     Table {
-        heading: format!("{}: converts that cost memory", subject.precision),
+        heading: format!("{}: converts that cost memory", subject.label),
         lead: "The operand is needed afterwards too, so both take memory.".to_string(),
         columns: columns([
             ("instruction", ""),

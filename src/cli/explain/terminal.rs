@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::Explained;
 use crate::report::screen::shortened;
 use crate::report::{self, Column, Screen, Table, grouped, mib, percent, scientific};
+use crate::study::Explained;
 use crate::tpu::explain::{Bound, Cost, LiveBuffer, Memory, Origin, Phase};
 
 /// Columns of the sparkline.
@@ -22,7 +22,7 @@ pub(super) fn render(
 ) -> String {
     let mut out = format!("{lead}\n");
     for subject in subjects {
-        let _ = writeln!(out, "\n== {}", subject.precision);
+        let _ = writeln!(out, "\n== {}", subject.label);
         memory(&mut out, subject, n_rows, screen);
         costs(&mut out, subject, n_rows, screen);
     }
@@ -288,8 +288,8 @@ pub(super) fn pairs(both: [&Explained; 2]) -> Vec<Pair> {
 }
 
 fn compare(out: &mut String, one: &Explained, other: &Explained, n_rows: usize, screen: Screen) {
-    let titles = |what: &str| [format!("{what} {}", one.precision), format!("{what} {}", other.precision)];
-    let ratio = format!("{} / {}", other.precision, one.precision);
+    let titles = |what: &str| [format!("{what} {}", one.label), format!("{what} {}", other.label)];
+    let ratio = format!("{} / {}", other.label, one.label);
     let numbers = titles("cycles").into_iter().chain([ratio.clone()]).chain(titles("at the peak")).chain([ratio]);
     let mut table = Table::new([Column::name("layer")].into_iter().chain(numbers.map(Column::number)));
     let pairs = pairs([one, other]);
@@ -305,7 +305,7 @@ fn compare(out: &mut String, one: &Explained, other: &Explained, n_rows: usize, 
         ]);
     }
     let n_layers = pairs.len() - 1;
-    let (one, other) = (&one.precision, &other.precision);
+    let (one, other) = (&one.label, &other.label);
     let _ = writeln!(out, "\n== {one} beside {other}\nLayers: {} of {n_layers}", n_layers.min(n_rows));
     out.push_str(&table.render(screen));
 }
@@ -322,7 +322,7 @@ fn compare_all(out: &mut String, subjects: &[Explained], screen: Screen) {
     for subject in subjects {
         let (cycles, peak) = figures(subject);
         table.row([
-            subject.precision.clone(),
+            subject.label.clone(),
             grouped(cycles as i64),
             report::ratio(cycles as f64, cycles_before as f64),
             mib(peak as i64),

@@ -1,47 +1,16 @@
 //! `fit --levers`: what each thing that may save memory or time is worth, compiled beside the plain program.
-//!
-//! The levers themselves are in [`table`].
-
-mod table;
 
 use anyhow::ensure;
-use serde::Serialize;
 
-use self::table::{LEVERS, Lever, Setting};
-use super::super::compile::compiler;
 use super::super::emit::replace;
+use super::super::watch::{Watch, said};
 use super::super::{Context, Status, module_file};
-use super::{Args, Watch, compile, keep_what_is_compiled, words};
+use super::Args;
 use crate::graph::Precision;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::{self, Screen};
-use crate::study::{ModelProgram, build, read};
-use crate::tpu::fit::{Row, Step};
-use crate::tpu::{CompileReport, Compiler, Target};
-use crate::train::Mesh;
-use crate::tuning::Tune;
-
-/// What one lever did.
-#[derive(Debug, Serialize)]
-struct Pulled {
-    lever: &'static str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    option: &'static str,
-    about: String,
-    /// Why it does not apply.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    not_applicable: Option<String>,
-    #[serde(flatten)]
-    row: Option<Row>,
-}
-
-/// All levers on one target.
-#[derive(Debug, Serialize)]
-struct OnTarget {
-    target: String,
-    /// The plain program first.
-    levers: Vec<Pulled>,
-}
+use crate::study::{LEVERS, Lever, LeversAnswer, LeversQuestion, ModelSubject, OnTarget, Pulled, levers};
+use crate::tpu::CompileReport;
 
 /// Runs `fit --levers`.
 pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
@@ -50,109 +19,45 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         !args.model.is_dir() && !module_file::is_module(&args.model),
         "--levers edits a model's YAML file, and {shown} is not one"
     );
-    let precisions = super::without_repeats(&args.precision);
+    let mut precisions: Vec<Precision> = Vec::new();
+    args.precision.iter().for_each(|precision| {
+        if !precisions.contains(precision) {
+            precisions.push(*precision)
+        }
+    });
     ensure!(
         precisions.len() < 2,
         "--levers compiles beside one plain program, and {} precisions were named\nhelp: name one, such as --precision f32",
         precisions.len()
     );
-    let mut experiment = read(&args.model)?;
-    // What is tuned for the target is a lever, and beside it each choice.
-    if experiment.tune == Tune::Auto {
-        experiment.tune = Tune::None;
-    }
-    let batch = args.batch.unwrap_or(experiment.train.batch);
-    let plain = Setting { experiment, precision: precisions.first().copied().unwrap_or(Precision::F32), batch };
-    let compiler = compiler(args.fresh, false, &args.limits, context);
-    let targets = super::without_repeats(&args.target);
-    let mut watch = Watch::new(context.quiet, targets.len());
-    keep_what_is_compiled(context.quiet)?;
-    let mut all = Vec::new();
-    for target in &targets {
-        all.push(OnTarget { target: target.to_string(), levers: pull_all(&compiler, target, &plain, &mut watch)? });
-        watch.end_series();
-    }
-    watch.bar.finish_and_clear();
-    let model = args.model.display().to_string();
+    let question = LeversQuestion {
+        subject: ModelSubject { batch: args.batch, ..ModelSubject::read(&args.model)? },
+        precision: precisions.first().copied().unwrap_or(Precision::F32),
+        targets: args.target.clone(),
+    };
+    let mut watch = Watch::new(context.quiet, args.target.len());
+    watch.keep_what_is_compiled()?;
+    let asking = args.limits.asking(args.fresh, false, context);
+    let answer = levers(&question, &asking, &mut |event| watch.on(event))?;
+    watch.finish();
     if args.json {
-        context.print_json(&serde_json::json!({
-            "model": model, "batch": batch, "precision": plain.precision.to_string(), "libtpu": compiler.libtpu()?,
-            "targets": all,
-        }))?;
+        context.print_json(&serde_json::to_value(&answer)?)?;
     } else {
-        context.print(&render(&model, &plain, &all, context.screen))?;
+        context.print(&render(&answer, context.screen))?;
     }
     if let Some(path) = &args.html {
-        replace(path, page(&model, &plain, &all, &compiler.libtpu()?).render().as_bytes())?;
+        replace(path, page(&answer).render().as_bytes())?;
     }
     let fits = |levers: &[Pulled]| levers.iter().any(|pulled| pulled.report().is_some());
-    Ok(if all.iter().all(|on| fits(&on.levers)) { Status::Ok } else { Status::Failing })
+    Ok(if answer.targets.iter().all(|on| fits(&on.levers)) { Status::Ok } else { Status::Failing })
 }
 
-/// The plain program, each lever alone, and those that apply together.
-fn pull_all(compiler: &Compiler, target: &Target, plain: &Setting, watch: &mut Watch) -> anyhow::Result<Vec<Pulled>> {
-    let mut together = plain.clone();
-    let tuned = if plain.experiment.tune == Tune::None { ", not tuned" } else { "" };
-    let about = format!("the program as it is, in {}{tuned}", plain.precision);
-    let mut settings = vec![("plain", "", about, Ok(plain.clone()))];
-    for lever in LEVERS {
-        let mut setting = plain.clone();
-        let pulled = (lever.pull)(&mut setting);
-        if pulled.is_ok() {
-            // What applies alone applies to the others' result too, or is left out of it.
-            let mut more = together.clone();
-            if (lever.pull)(&mut more).is_ok() {
-                together = more;
-            }
-        }
-        settings.push((lever.name, lever.option, lever.about.to_string(), pulled.map(|()| setting)));
-    }
-    if settings.iter().skip(1).filter(|setting| setting.3.is_ok()).count() > 1 {
-        settings.push(("together", "", "all of those that apply".to_string(), Ok(together)));
-    }
-    let mut n_more = settings.iter().filter(|setting| setting.3.is_ok()).count() as u32;
-    let mut all = Vec::new();
-    for (lever, option, about, setting) in settings {
-        let (row, not_applicable) = match setting {
-            Ok(setting) => {
-                n_more -= 1;
-                watch.start(target, &format!("{lever} ({})", setting.precision), Step { batch: setting.batch, n_more });
-                let tuning = setting.experiment.tune.tuning(&target.tuning());
-                let row = match build(
-                    &setting.experiment,
-                    ModelProgram::Training,
-                    setting.precision,
-                    setting.batch,
-                    Mesh::default(),
-                    tuning,
-                ) {
-                    Ok(program) => compile(compiler, target, &program.module, setting.batch)?,
-                    // A plain program that cannot be built is the user's mistake; a lever that does not work here is not.
-                    Err(error) if lever == "plain" => return Err(error.into()),
-                    Err(error) => super::failed(setting.batch, error.chain()),
-                };
-                watch.done(target, lever, &row);
-                (Some(row), None)
-            }
-            Err(why) => (None, Some(why)),
-        };
-        all.push(Pulled { lever, option, about, not_applicable, row });
-    }
-    Ok(all)
-}
-
-impl Pulled {
-    fn report(&self) -> Option<&CompileReport> {
-        self.row.as_ref().and_then(Row::report)
-    }
-
-    /// What it is, or why it is not.
-    fn remark(&self) -> String {
-        match (&self.not_applicable, &self.row) {
-            (Some(why), _) => format!("does not apply: {why}"),
-            (None, Some(row)) if row.report().is_none() => words::outcome(row),
-            (None, _) => String::new(),
-        }
+/// What a lever is, or why it is not.
+fn remark(pulled: &Pulled) -> String {
+    match (&pulled.not_applicable, &pulled.row) {
+        (Some(why), _) => format!("does not apply: {why}"),
+        (None, Some(row)) if row.report().is_none() => said(&row.outcome),
+        (None, _) => String::new(),
     }
 }
 
@@ -197,19 +102,20 @@ const FIGURES: [Figure; 4] = [
     },
 ];
 
-fn heading(plain: &Setting) -> String {
-    format!("training step, batch {}, plain in {}, one core", plain.batch, plain.precision)
+fn heading(answer: &LeversAnswer) -> String {
+    format!("training step, batch {}, plain in {}, one core", answer.batch, answer.precision)
 }
 
-fn render(model: &str, plain: &Setting, all: &[OnTarget], screen: Screen) -> String {
+fn render(answer: &LeversAnswer, screen: Screen) -> String {
+    let LeversAnswer { model, targets: all, .. } = answer;
     let mut text = String::new();
     for OnTarget { target, levers } in all {
         let figures = FIGURES
             .iter()
             .flat_map(|figure| [figure.title, "×"].map(|title| report::Column::number(title).extra(figure.rank)));
         let ends = ["lever", ""].map(report::Column::text);
-        let [lever, remark] = ends;
-        let mut table = report::Table::new([lever].into_iter().chain(figures).chain([remark]));
+        let [lever, why] = ends;
+        let mut table = report::Table::new([lever].into_iter().chain(figures).chain([why]));
         let base = levers.first().and_then(Pulled::report);
         for pulled in levers {
             let mut cells = vec![pulled.lever.to_string()];
@@ -223,23 +129,23 @@ fn render(model: &str, plain: &Setting, all: &[OnTarget], screen: Screen) -> Str
                     (None, _) => ["-".to_string(), "-".to_string()],
                 });
             }
-            cells.push(pulled.remark());
+            cells.push(remark(pulled));
             table.row(cells);
         }
-        text += &format!("{model}: {} of {target}\n{}", heading(plain), table.render(screen));
+        text += &format!("{model}: {} of {target}\n{}", heading(answer), table.render(screen));
     }
     for Lever { name, option, about, .. } in LEVERS {
         text += &format!("{name} (`{option}`): {about}\n");
     }
     for OnTarget { target, levers } in all {
         let prefix = if all.len() > 1 { format!("{target}: ") } else { String::new() };
-        text += &format!("{prefix}{}\n", answer(levers));
+        text += &format!("{prefix}{}\n", in_words(levers));
     }
     text
 }
 
 /// Which single lever saves the most memory, and which the most cycles.
-fn answer(levers: &[Pulled]) -> String {
+fn in_words(levers: &[Pulled]) -> String {
     let fitting: Vec<&str> =
         levers.iter().skip(1).filter(|pulled| pulled.report().is_some()).map(|pulled| pulled.lever).collect();
     let Some(base) = levers.first().and_then(Pulled::report) else {
@@ -263,7 +169,8 @@ fn answer(levers: &[Pulled]) -> String {
     format!("{}. {}.", said("most memory saved", &FIGURES[0]), said("most cycles saved", &FIGURES[2]))
 }
 
-fn page(model: &str, plain: &Setting, all: &[OnTarget], libtpu: &str) -> Page {
+fn page(answer: &LeversAnswer) -> Page {
+    let LeversAnswer { model, libtpu, targets: all, .. } = answer;
     let table = |OnTarget { target, levers }: &OnTarget| {
         let base = levers.first().and_then(Pulled::report);
         let rows = levers.iter().map(|pulled| {
@@ -282,8 +189,8 @@ fn page(model: &str, plain: &Setting, all: &[OnTarget], libtpu: &str) -> Page {
                         }),
                 );
             }
-            let remark = pulled.remark();
-            cells.push(Cell::Text(if remark.is_empty() { pulled.about.clone() } else { remark }));
+            let why = remark(pulled);
+            cells.push(Cell::Text(if why.is_empty() { pulled.about.clone() } else { why }));
             cells
         });
         let figures = FIGURES.iter().flat_map(|Figure { title, help, .. }| {
@@ -314,10 +221,10 @@ fn page(model: &str, plain: &Setting, all: &[OnTarget], libtpu: &str) -> Page {
         lead: format!(
             "Every row is a program ({}) that Google's TPU compiler, libtpu {libtpu}, compiled or refused. Cycles are its \
              estimates; no TPU has run anything.",
-            heading(plain)
+            heading(answer)
         ),
         facts: all.iter().map(fact).collect(),
-        notes: all.iter().map(|on| format!("{}: {}", on.target, answer(&on.levers))).collect(),
+        notes: all.iter().map(|on| format!("{}: {}", on.target, in_words(&on.levers))).collect(),
         figures: Vec::new(),
         tables: all.iter().map(table).collect(),
     }
@@ -326,7 +233,7 @@ fn page(model: &str, plain: &Setting, all: &[OnTarget], libtpu: &str) -> Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tpu::fit::Outcome;
+    use crate::tpu::fit::{Outcome, Row};
 
     fn pulled(lever: &'static str, n_bytes: Option<i64>, cycles: u64) -> Pulled {
         let hbm = crate::tpu::Hbm {
@@ -363,27 +270,15 @@ mod tests {
     fn the_answer_names_the_lever_that_saves_most() {
         let plain = || pulled("plain", Some(100), 100);
         let levers = [plain(), pulled("a", Some(60), 120), pulled("b", Some(80), 90), pulled("together", Some(50), 80)];
-        assert_eq!(answer(&levers), "most memory saved: a (40 % less). most cycles saved: b (10 % less).");
-        assert_eq!(answer(&[plain()]), "most memory saved: none. most cycles saved: none.");
+        assert_eq!(in_words(&levers), "most memory saved: a (40 % less). most cycles saved: b (10 % less).");
+        assert_eq!(in_words(&[plain()]), "most memory saved: none. most cycles saved: none.");
         let levers = [pulled("plain", None, 1), pulled("a", Some(60), 1), pulled("b", None, 1)];
-        assert_eq!(answer(&levers), "plain does not fit; it does with a.");
-        assert_eq!(answer(&levers[..1]), "plain does not fit, and no lever makes it fit.");
+        assert_eq!(in_words(&levers), "plain does not fit; it does with a.");
+        assert_eq!(in_words(&levers[..1]), "plain does not fit, and no lever makes it fit.");
     }
 
     #[test]
     fn levers_on_80_columns() {
-        use crate::experiment::{Experiment, TrainConfig};
-        use crate::models::{Model, mlp};
-
-        let model = Model::Mlp(mlp::Config::new([4], 2));
-        let experiment = Experiment {
-            model,
-            data: None,
-            train: TrainConfig::default(),
-            mesh: crate::train::MeshConfig::default(),
-            tune: Tune::Auto,
-        };
-        let plain = Setting { experiment, precision: Precision::F32, batch: 128 };
         let mut levers = vec![
             pulled("plain", Some(7_335_000_000), 188_200_000),
             pulled("bf16 scope", Some(3_860_000_000), 152_400_000),
@@ -392,9 +287,15 @@ mod tests {
         ];
         levers[2].row = None;
         levers[2].not_applicable = Some("the optimizer is not adam".to_string());
-        let all = [OnTarget { target: "tpu-v2".to_string(), levers }];
+        let answer = LeversAnswer {
+            model: "examples/resnet50.yaml".to_string(),
+            batch: 128,
+            precision: "f32".to_string(),
+            libtpu: String::new(),
+            targets: vec![OnTarget { target: "tpu-v2".to_string(), levers }],
+        };
         crate::cli::terminal::check_screen(
-            |screen| render("examples/resnet50.yaml", &plain, &all, screen),
+            |screen| render(&answer, screen),
             &expect_test::expect_file!["../../../tests/cli/screens/fit-levers.txt"],
         );
     }

@@ -1,21 +1,23 @@
 //! A fit as a page for the browser, and its plots.
 
-use super::{Fit, Series, SeriesRow, words};
+use super::words;
+use crate::cli::watch::said;
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::curves::{Curve, Panel, Point, panels};
+use crate::study::{FitAnswer, FitRow, FitSeries};
 use crate::tpu::fit::Outcome;
 
 /// The page.
-pub(super) fn page(fit: &Fit) -> Page {
+pub(super) fn page(fit: &FitAnswer) -> Page {
     Page {
         sheets: Vec::new(),
         title: format!("What fits: {}", fit.model),
         lead: format!(
             "Every row is a program ({}{}) that Google's TPU compiler, libtpu {}, compiled or refused. Cycles and \
              seconds are its estimates; no TPU has run anything.",
-            if fit.program.is_empty() { String::new() } else { format!("{}, ", fit.program) },
-            super::of_core(fit.mesh),
+            super::program(fit),
+            super::of_core(fit.devices),
             fit.libtpu
         ),
         facts: facts(fit),
@@ -25,7 +27,7 @@ pub(super) fn page(fit: &Fit) -> Page {
     }
 }
 
-fn facts(fit: &Fit) -> Vec<Fact> {
+fn facts(fit: &FitAnswer) -> Vec<Fact> {
     let mut facts = Vec::new();
     for series in &fit.series {
         let name = format!("{}, {}", series.target, series.precision);
@@ -43,12 +45,12 @@ fn facts(fit: &Fit) -> Vec<Fact> {
 }
 
 /// Memory and speed, for each target, one above the other.
-pub(super) fn plots(fit: &Fit) -> String {
+pub(super) fn plots(fit: &FitAnswer) -> String {
     let mut targets: Vec<&str> = fit.series.iter().map(|series| series.target.as_str()).collect();
     targets.dedup();
     let mut all = Vec::new();
     for target in targets {
-        let series: Vec<&Series> = fit.series.iter().filter(|series| series.target == target).collect();
+        let series: Vec<&FitSeries> = fit.series.iter().filter(|series| series.target == target).collect();
         let memory = curves(&series, fit.unit, |row| row.row.report().map(|report| report.hbm.total as f64 / GIB));
         let limit = series.iter().find_map(|series| limit(series)).map(|limit| limit / GIB);
         let greatest = memory.iter().flat_map(|curve| &curve.points).filter_map(|point| point.y).fold(0.0, f64::max);
@@ -86,7 +88,7 @@ fn speed(value: f64) -> String {
 const GIB: f64 = (1u64 << 30) as f64;
 
 /// The core's memory, as any compile said it.
-fn limit(series: &Series) -> Option<f64> {
+fn limit(series: &FitSeries) -> Option<f64> {
     series.rows.iter().find_map(|row| match &row.row.outcome {
         Outcome::Fits(report) => Some(report.hbm.limit as f64),
         Outcome::OutOfMemory { available, .. } => available.map(|available| available as f64),
@@ -94,10 +96,10 @@ fn limit(series: &Series) -> Option<f64> {
     })
 }
 
-fn curves(series: &[&Series], unit: &str, value: impl Fn(&SeriesRow) -> Option<f64>) -> Vec<Curve> {
+fn curves(series: &[&FitSeries], unit: &str, value: impl Fn(&FitRow) -> Option<f64>) -> Vec<Curve> {
     let colors = ["--error", "--born", "--ink"];
-    let curve = |(place, series): (usize, &&Series)| {
-        let point = |row: &SeriesRow| Point {
+    let curve = |(place, series): (usize, &&FitSeries)| {
+        let point = |row: &FitRow| Point {
             x: f64::from(row.row.batch),
             y: value(row),
             hover: hover(series, row, unit),
@@ -112,7 +114,7 @@ fn curves(series: &[&Series], unit: &str, value: impl Fn(&SeriesRow) -> Option<f
     series.iter().enumerate().map(curve).collect()
 }
 
-fn hover(series: &Series, row: &SeriesRow, unit: &str) -> String {
+fn hover(series: &FitSeries, row: &FitRow, unit: &str) -> String {
     let one = unit.trim_end_matches('s');
     let name = format!("{} at batch {}", series.precision, row.row.batch);
     let remark = words::remark(series, &row.row, row.summary.as_ref(), one);
@@ -127,11 +129,11 @@ fn hover(series: &Series, row: &SeriesRow, unit: &str) -> String {
                 words::figure(report.examples_per_second)
             )
         }
-        _ => format!("{name}: {}", words::outcome(&row.row)),
+        _ => format!("{name}: {}", said(&row.row.outcome)),
     }
 }
 
-fn table(fit: &Fit) -> Table {
+fn table(fit: &FitAnswer) -> Table {
     let one = fit.unit.trim_end_matches('s');
     let column = |title, help| Column { title, help };
     let columns = vec![
@@ -150,7 +152,7 @@ fn table(fit: &Fit) -> Table {
     ];
     let mut rows = Vec::new();
     for series in &fit.series {
-        for SeriesRow { row, summary } in &series.rows {
+        for FitRow { row, summary } in &series.rows {
             let mut cells = vec![
                 Cell::Text(series.target.clone()),
                 Cell::Text(series.precision.clone()),

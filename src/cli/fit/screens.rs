@@ -2,10 +2,10 @@
 
 use expect_test::expect_file;
 
-use super::large::{Large, Value};
 use super::*;
 use crate::cli::terminal::check_screen;
-use crate::tpu::fit::summarize;
+use crate::study::{FitSeries, Large, ModelProgram, Value};
+use crate::tpu::fit::{Found, Row, summarize};
 use crate::tpu::{CompileReport, Hbm};
 
 /// Batch, MiB in all and of temporaries, flops and cycles of the batch, examples a second.
@@ -35,11 +35,11 @@ fn does_not(batch: u32, needed: f64) -> Row {
     Row { batch, cached: true, outcome: Outcome::OutOfMemory { needed: gib(needed), available: gib(7.48) } }
 }
 
-fn series(precision: &str, largest: Option<u32>, best: Option<u32>, rows: Vec<Row>) -> Series {
+fn series(precision: &str, largest: Option<u32>, best: Option<u32>, rows: Vec<Row>) -> FitSeries {
     let summaries = summarize(&rows);
-    let rows = rows.into_iter().zip(summaries).map(|(row, summary)| SeriesRow { row, summary });
+    let rows = rows.into_iter().zip(summaries).map(|(row, summary)| FitRow { row, summary });
     let found = Found { largest, is_capped: false, best };
-    Series {
+    FitSeries {
         target: "tpu-v2".to_string(),
         precision: precision.to_string(),
         found,
@@ -48,12 +48,12 @@ fn series(precision: &str, largest: Option<u32>, best: Option<u32>, rows: Vec<Ro
     }
 }
 
-fn fit(model: &str, unit: &'static str, series: Vec<Series>) -> Fit {
-    Fit {
+fn fit(model: &str, unit: &'static str, series: Vec<FitSeries>) -> FitAnswer {
+    FitAnswer {
         model: model.to_string(),
-        program: "training step",
+        program: Some(ModelProgram::Training),
         unit,
-        mesh: Mesh::default(),
+        devices: 1,
         libtpu: String::new(),
         series,
     }

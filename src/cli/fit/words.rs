@@ -1,9 +1,8 @@
 //! What was found, in words.
 
-use super::large::{Large, Value};
-use super::{Fit, Series, SeriesRow};
+use crate::cli::watch::{no_room, said};
 use crate::report;
-use crate::tpu::CompileReport;
+use crate::study::{FitAnswer, FitSeries, Large, Value};
 use crate::tpu::fit::{Outcome, Row, Summary};
 
 /// A figure with as many digits as matter: `0.63`, `12.3`, `1,234`.
@@ -15,30 +14,8 @@ pub(super) fn figure(value: f64) -> String {
     }
 }
 
-fn gib(n_bytes: u64) -> String {
-    format!("{:.2} GiB", n_bytes as f64 / f64::from(1u32 << 30))
-}
-
-/// What one compile said, for a line of a log.
-pub(super) fn outcome(row: &Row) -> String {
-    match &row.outcome {
-        Outcome::Fits(report) => {
-            format!("fits, {} in {}", report::mib(report.hbm.total), report::seconds(report.compile_seconds))
-        }
-        Outcome::OutOfMemory { needed, available } => no_room(*needed, *available),
-        Outcome::Failed { message } => message.lines().next().unwrap_or_default().to_string(),
-    }
-}
-
-fn no_room(needed: Option<u64>, available: Option<u64>) -> String {
-    match (needed, available) {
-        (Some(needed), Some(available)) => format!("does not fit: needs {} of {}", gib(needed), gib(available)),
-        _ => "does not fit".to_string(),
-    }
-}
-
 /// What stands out in a row.
-pub(super) fn remark(series: &Series, row: &Row, summary: Option<&Summary>, one: &str) -> String {
+pub(super) fn remark(series: &FitSeries, row: &Row, summary: Option<&Summary>, one: &str) -> String {
     let mut remarks = Vec::new();
     if series.found.best == Some(row.batch) {
         remarks.push("best".to_string());
@@ -58,12 +35,12 @@ pub(super) fn remark(series: &Series, row: &Row, summary: Option<&Summary>, one:
 }
 
 /// One line for each target, then what is too large where nothing fits.
-pub(super) fn answers(fit: &Fit) -> Vec<String> {
+pub(super) fn answers(fit: &FitAnswer) -> Vec<String> {
     let mut targets: Vec<&str> = fit.series.iter().map(|series| series.target.as_str()).collect();
     targets.dedup();
     let mut answers = Vec::new();
     for target in &targets {
-        let series: Vec<&Series> = fit.series.iter().filter(|series| series.target == *target).collect();
+        let series: Vec<&FitSeries> = fit.series.iter().filter(|series| series.target == *target).collect();
         let prefix = if targets.len() > 1 { format!("{target}: ") } else { String::new() };
         answers.push(prefix + &sentences(&series, fit.unit));
     }
@@ -71,7 +48,7 @@ pub(super) fn answers(fit: &Fit) -> Vec<String> {
     answers
 }
 
-fn sentences(all: &[&Series], unit: &str) -> String {
+fn sentences(all: &[&FitSeries], unit: &str) -> String {
     let mut sentences = Vec::new();
     let mut has_said_unit = false;
     for series in all {
@@ -95,7 +72,7 @@ fn sentences(all: &[&Series], unit: &str) -> String {
 }
 
 /// A precision beside the first: speed at the best batch of each, memory at one batch.
-fn compare(first: &Series, series: &Series) -> Option<String> {
+fn compare(first: &FitSeries, series: &FitSeries) -> Option<String> {
     if std::ptr::eq(first, series) {
         return None;
     }
@@ -118,10 +95,10 @@ fn compare(first: &Series, series: &Series) -> Option<String> {
     Some(format!("{speed}, with {memory} at {at}"))
 }
 
-fn too_large(series: &Series, large: &Large) -> String {
+fn too_large(series: &FitSeries, large: &Large) -> String {
     let row = series.rows.first().map(|row| &row.row);
     let batch = row.map_or(1, |row| row.batch);
-    let why = row.map_or(String::new(), outcome);
+    let why = row.map_or(String::new(), |row| said(&row.outcome));
     let which = match &large.on {
         Some(target) => format!("Its largest buffers, explained on {target}, where it fits:"),
         None => "The largest values of the program:".to_string(),
@@ -133,12 +110,4 @@ fn too_large(series: &Series, large: &Large) -> String {
         text += &format!("\n  {n_bytes:>12}  {kind:<9}  {shape}  {name}{at}");
     }
     text
-}
-
-impl Series {
-    /// The figures of a batch that fits.
-    pub(super) fn at(&self, batch: u32) -> Option<(&CompileReport, &Summary)> {
-        let SeriesRow { row, summary } = self.rows.iter().find(|row| row.row.batch == batch)?;
-        Some((row.report()?, summary.as_ref()?))
-    }
 }

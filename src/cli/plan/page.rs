@@ -1,16 +1,17 @@
 //! A plan as a page for the browser: speed and memory over cores, the front, and a table.
 
-use super::{Plan, figure, named, notes, remark};
+use super::{figure, named, notes, remark};
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::curves::{Curve, Panel, Point, panels};
+use crate::study::PlanAnswer;
 use crate::tpu::Target;
 use crate::tpu::plan::{Fit, Known, Row, Series};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
 /// The page.
-pub(super) fn page(plan: &Plan) -> Page {
+pub(super) fn page(plan: &PlanAnswer) -> Page {
     Page {
         title: format!("Which slice: {}", plan.model),
         lead: format!(
@@ -30,7 +31,7 @@ pub(super) fn page(plan: &Plan) -> Page {
     }
 }
 
-fn boards(plan: &Plan) -> Vec<&Target> {
+fn boards(plan: &PlanAnswer) -> Vec<&Target> {
     let mut boards: Vec<&Target> = Vec::new();
     for row in &plan.rows {
         if !boards.contains(&&row.setting.series.board) {
@@ -41,7 +42,7 @@ fn boards(plan: &Plan) -> Vec<&Target> {
 }
 
 /// The front of each TPU.
-fn facts(plan: &Plan) -> Vec<Fact> {
+fn facts(plan: &PlanAnswer) -> Vec<Fact> {
     let rows = plan.rows.iter().filter(|row| row.is_on_front);
     let fact = |row: &Row| Fact {
         label: format!(
@@ -57,7 +58,7 @@ fn facts(plan: &Plan) -> Vec<Fact> {
     rows.map(fact).collect()
 }
 
-fn plots(plan: &Plan) -> String {
+fn plots(plan: &PlanAnswer) -> String {
     let mut all = Vec::new();
     for board in boards(plan) {
         let rows: Vec<&Row> = plan.rows.iter().filter(|row| row.setting.series.board == *board).collect();
@@ -129,7 +130,7 @@ fn hover(row: &Row, unit: &str) -> String {
     }
 }
 
-fn table(plan: &Plan) -> Table {
+fn table(plan: &PlanAnswer) -> Table {
     let column = |title, help| Column { title, help };
     let columns = vec![
         column("slice", "chips along each axis"),

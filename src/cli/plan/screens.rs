@@ -5,7 +5,9 @@ use expect_test::expect_file;
 use super::*;
 use crate::cli::terminal::check_screen;
 use crate::hlo::devices::Devices;
-use crate::tpu::{Collective, CompileReport, Hbm};
+use crate::study::slice;
+use crate::tpu::plan::{Point, accumulated, plan as rows_of};
+use crate::tpu::{Answer, Collective, CompileReport, Hbm, Links, Spec};
 
 /// A setting that is compiled: MiB in all and of temporaries, cycles.
 fn point(setting: &Setting, total: f64, temporaries: f64, cycles: u64) -> Point {
@@ -56,12 +58,13 @@ fn a_plan_on_80_columns() {
         point(&settings[1], 7000.0, 6720.0, 240_000_000),
     ];
     settings.insert(1, accumulated(&settings[0], &points).unwrap());
-    let plan = Plan {
+    let plan = PlanAnswer {
         model: "examples/resnet50.yaml".to_string(),
         batch: 8192,
         unit: "images",
         libtpu: "0.0.52".to_string(),
-        rows: plan(&settings, &points),
+        links: Vec::new(),
+        rows: rows_of(&settings, &points),
         left_out: vec!["A batch of 8192 does not split over the 96 cores of tpu-v3:6x8.".to_string()],
     };
     check_screen(|screen| render(&plan, screen), &expect_file!["../../../tests/cli/screens/plan.txt"]);
@@ -69,7 +72,7 @@ fn a_plan_on_80_columns() {
     for part in ["Which slice: examples/resnet50.yaml", "tpu-v3:16x16", "on the front", "predicted, 2 micro-batches"] {
         assert!(page.contains(part), "{part} is not in the page");
     }
-    let json = json(&plan);
+    let json = serde_json::to_value(&plan).unwrap();
     assert_eq!(json["rows"][0]["fits"], "no");
     assert_eq!(json["rows"][2]["known"]["by"], "compiled");
     assert_eq!(json["rows"][2]["target"], "tpu-v3:4x4");

@@ -11,24 +11,29 @@ use std::collections::BTreeMap;
 
 /// What a lever edits.
 #[derive(Clone, Debug)]
-pub(super) struct Setting {
-    pub(super) experiment: Experiment,
-    pub(super) precision: Precision,
-    pub(super) batch: u32,
+pub struct Setting {
+    /// What the file says, edited.
+    pub experiment: Experiment,
+    /// What the network computes in.
+    pub precision: Precision,
+    /// Examples in a batch.
+    pub batch: u32,
 }
 
 /// Something that may save memory or time.
-pub(super) struct Lever {
-    pub(super) name: &'static str,
+pub struct Lever {
+    /// What it is called.
+    pub name: &'static str,
     /// In the YAML or on the command line.
-    pub(super) option: &'static str,
+    pub option: &'static str,
     /// What it changes, and whether gradients stay as they are.
-    pub(super) about: &'static str,
+    pub about: &'static str,
     /// Edits the setting, or says why it does not apply.
-    pub(super) pull: fn(&mut Setting) -> Result<(), String>,
+    pub pull: fn(&mut Setting) -> Result<(), String>,
 }
 
-pub(super) const LEVERS: &[Lever] = &[
+/// All of them.
+pub const LEVERS: &[Lever] = &[
     Lever {
         name: "bf16 scope",
         option: "--precision bf16",

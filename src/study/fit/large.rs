@@ -14,30 +14,30 @@ use crate::tpu::{Compiler, Spec, Target};
 
 /// What to look at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Large {
+pub struct Large {
     /// The TPU that the program fits, and whose buffers these are; `None`: values of the program, without padding.
-    pub(super) on: Option<String>,
+    pub on: Option<String>,
     /// Largest first.
-    pub(super) values: Vec<Value>,
+    pub values: Vec<Value>,
 }
 
 /// A buffer, or a value of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Value {
+pub struct Value {
     /// Bytes; of a buffer, with its tiles filled up.
-    pub(super) n_bytes: u64,
+    pub n_bytes: u64,
     /// What it is for: `argument`, `temporary`, …; `value` of a value.
-    pub(super) kind: &'static str,
+    pub kind: &'static str,
     /// Its dtype and dims; of a buffer, its layout.
-    pub(super) shape: String,
+    pub shape: String,
     /// Its scoped name, else the instruction's.
-    pub(super) name: String,
+    pub name: String,
     /// The user's file and line, if it is known.
-    pub(super) at: Option<String>,
+    pub at: Option<String>,
 }
 
 /// What is largest in a program that does not fit a target.
-pub(super) fn find(compiler: &Compiler, target: &Target, module: &Module) -> Large {
+pub(in crate::study) fn find(compiler: &Compiler, target: &Target, module: &Module) -> Large {
     let roomy = Target::board(Spec::roomiest());
     let explained = if *target == roomy { None } else { buffers(compiler, &roomy, module) };
     match explained {
