@@ -29,6 +29,7 @@ mod environment;
 mod error;
 mod event;
 mod executable;
+mod folding;
 mod install;
 mod kept;
 mod live;

@@ -8,6 +8,7 @@ mod audit;
 mod audit_alone;
 mod bits_pjrt;
 mod carried;
+mod folding;
 mod foreign_modules;
 mod import;
 #[path = "../support/random.rs"]

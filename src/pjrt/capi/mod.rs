@@ -5,6 +5,7 @@ mod client;
 mod device;
 pub(super) mod executable;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,7 +16,9 @@ use super::backend::{Array, Backend, Loaded};
 use super::event::Event;
 use super::plugin::{call, given};
 use super::program::Format;
-use super::{Client, CompileOptions, Device, ForeignCode, PjrtError, Plugin, Processes, Value, ffi, program, value};
+use super::{
+    Client, CompileOptions, Device, ForeignCode, PjrtError, Plugin, Processes, Value, ffi, folding, program, value,
+};
 use crate::hlo::DType;
 
 impl Client {
@@ -100,7 +103,12 @@ impl Backend for PluginClient {
     }
 
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
-        compile(&self, program, Format::Hlo, options)
+        // XLA's compiler for the CPU folds some constants to another order.
+        let options = match self.platform_name()?.as_str() {
+            "cpu" => folding::options(program, options)?,
+            _ => Cow::Borrowed(options),
+        };
+        compile(&self, program, Format::Hlo, &options)
     }
 
     fn load(self: Arc<Self>, executable: &[u8], foreign: Option<ForeignCode>) -> Result<Loaded, PjrtError> {
