@@ -178,9 +178,11 @@ fn hex(format: Format, bits: u64) -> String {
 fn value_text(format: Format, bits: u64) -> String {
     match format.exact(bits) {
         Some(value) => value.to_string(),
-        None if format.class(bits) == Class::Nan => "nan".to_owned(),
-        None if format.fields(bits).negative => "-inf".to_owned(),
-        None => "inf".to_owned(),
+        None => {
+            let sign = if format.fields(bits).negative { "-" } else { "" };
+            let name = if format.class(bits) == Class::Nan { "nan" } else { "inf" };
+            format!("{sign}{name}")
+        }
     }
 }
 
@@ -363,7 +365,7 @@ fn run_accumulate(args: &Args, operands: &[TypedNumber], context: &Context) -> a
 fn finite(typed: &TypedNumber) -> anyhow::Result<&Decimal> {
     match &typed.number {
         Number::Finite(decimal) => Ok(decimal),
-        Number::Infinite { .. } | Number::Nan => {
+        Number::Infinite { .. } | Number::Nan { .. } => {
             bail!("--accumulate adds finite numbers; found `{}`", typed.text)
         }
     }

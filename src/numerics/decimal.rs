@@ -35,8 +35,11 @@ pub enum Number {
         /// Whether it is `-inf`.
         negative: bool,
     },
-    /// `nan`.
-    Nan,
+    /// `nan` or `-nan`.
+    Nan {
+        /// Whether it is `-nan`.
+        negative: bool,
+    },
 }
 
 /// Why a text is not a [`Number`].
@@ -233,7 +236,7 @@ impl FromStr for Number {
         };
         match unsigned.to_ascii_lowercase().as_str() {
             "inf" | "infinity" => return Ok(Number::Infinite { negative }),
-            "nan" => return Ok(Number::Nan),
+            "nan" => return Ok(Number::Nan { negative }),
             _ => {}
         }
         parse_decimal(negative, unsigned, text).map(Number::Finite)
@@ -329,7 +332,8 @@ mod tests {
     fn reads_non_finite_names() {
         assert_eq!("inf".parse(), Ok(Number::Infinite { negative: false }));
         assert_eq!("-Infinity".parse(), Ok(Number::Infinite { negative: true }));
-        assert_eq!("NaN".parse(), Ok(Number::Nan));
+        assert_eq!("NaN".parse(), Ok(Number::Nan { negative: false }));
+        assert_eq!("-nan".parse(), Ok(Number::Nan { negative: true }));
     }
 
     #[test]

@@ -180,7 +180,7 @@ impl Format {
         match number {
             Number::Finite(decimal) => self.encode_decimal(decimal),
             Number::Infinite { negative } => self.infinity(*negative),
-            Number::Nan => self.nan(),
+            Number::Nan { negative } => self.infinity(*negative) | self.nan(),
         }
     }
 

@@ -575,3 +575,11 @@ fn a_closed_pipe_is_no_error() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(transcript(output), "exit 0\n");
 }
+
+/// It lost its sign.
+#[test]
+fn a_negative_nan_is_one() {
+    let output = bf16scope(&["bits", "--as", "bf16", "--json", "--", "-nan"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("\"0xffc0\"") && said.contains("\"-nan\""), "{said}");
+}
