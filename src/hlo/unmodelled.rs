@@ -14,6 +14,7 @@ use super::proto::messages::{
     CholeskyOptions, HloComputationProto, HloInstructionProto, OpMetadata, OutputOperandAliasing, SourceTarget,
     TriangularSolveOptions,
 };
+use super::proto::shape;
 use super::text::forms::{finished, groups_text, list, replica_groups as read_groups};
 use super::text::lex::{Cursor, Read};
 use super::text::number::escape;
@@ -27,6 +28,7 @@ mod lost;
 pub use lost::{Lost, lost_in_text};
 
 const CHANNEL_ID: &str = "channel_id";
+const OUTFEED_SHAPE: &str = "outfeed_shape";
 const EXECUTION_THREAD: &str = "execution_thread";
 const FFT_TYPES: [&str; 4] = ["FFT", "IFFT", "RFFT", "IRFFT"];
 const DISTRIBUTIONS: [&str; 3] = ["rng_invalid", "rng_uniform", "rng_normal"];
@@ -98,6 +100,9 @@ pub(super) fn to_text(opcode: &str, proto: &HloInstructionProto) -> Vec<(String,
     }
     if proto.distribution != 0 {
         put("distribution", name_of(&DISTRIBUTIONS, proto.distribution).to_string());
+    }
+    if let Some(Ok(shape)) = proto.outfeed_shape.as_deref().map(|shape| shape::decode(shape, OUTFEED_SHAPE)) {
+        put(OUTFEED_SHAPE, shape.to_string());
     }
     for (name, bytes) in [("infeed_config", &proto.infeed_config), ("outfeed_config", &proto.outfeed_config)] {
         if let Ok(text) = std::str::from_utf8(bytes).map(escape).map(|text| format!("\"{text}\""))
@@ -300,6 +305,7 @@ fn set_field(opcode: &str, name: &str, value: &mut Cursor<'_>, proto: &mut HloIn
         "distribution" => proto.distribution = table(value, &DISTRIBUTIONS)?,
         "infeed_config" => proto.infeed_config = value.string()?.into_bytes(),
         "outfeed_config" => proto.outfeed_config = value.string()?.into_bytes(),
+        OUTFEED_SHAPE => proto.outfeed_shape = Some(Box::new(shape::encode(&value.shape()?))),
         "feature_group_count" => proto.feature_group_count = value.int()?,
         "batch_group_count" => proto.batch_group_count = value.int()?,
         "padding_type" => proto.padding_type = table(value, &PADDING_TYPES)?,
@@ -405,6 +411,17 @@ mod tests {
             ("topk", HloInstructionProto { k: 4, largest: true, ..of() }, "k=4, largest=true"),
             ("infeed", HloInstructionProto { infeed_config: b"x\"".to_vec(), ..of() }, "infeed_config=\"x\\\"\""),
             (
+                "outfeed",
+                HloInstructionProto {
+                    outfeed_shape: Some(Box::new(shape::encode(
+                        &Cursor::new("(f32[4,2]{0,1}, s32[])").shape().unwrap(),
+                    ))),
+                    outfeed_config: b"x".to_vec(),
+                    ..of()
+                },
+                "outfeed_shape=(f32[4,2]{0,1}, s32[]), outfeed_config=\"x\"",
+            ),
+            (
                 "send",
                 HloInstructionProto { channel_id: 1, is_host_transfer: true, ..of() },
                 "channel_id=1, is_host_transfer=true",
@@ -440,6 +457,23 @@ mod tests {
         let module = parse(text, "m.hlo").unwrap();
         let decoded = decode::from_bytes(&encode::to_bytes(&module).unwrap()).unwrap();
         assert_eq!([&module, &decoded].map(verify), [Ok(()), Ok(())]);
+    }
+
+    /// Without `outfeed_shape` an outfeed gives its operand as it lies, and a message says so.
+    #[test]
+    fn an_outfeed_crosses_both_ways() {
+        let text = |said: &str| {
+            format!(
+                "HloModule o\n\nENTRY main {{\n  x = f32[4]{{0}} parameter(0)\n  t = token[] after-all()\n  ROOT o = token[] \
+                 outfeed(x, t){said}\n}}\n"
+            )
+        };
+        for said in ["", ", outfeed_shape=f32[4]{0}"] {
+            let module = parse(&text(said), "o.hlo").unwrap();
+            let decoded = decode::from_bytes(&encode::to_bytes(&module).unwrap()).unwrap();
+            let printed = crate::hlo::text::print(&decoded, &crate::hlo::text::PrintOptions::default());
+            assert!(printed.contains("outfeed(x, t), outfeed_shape=f32[4]{0}\n"), "{printed}");
+        }
     }
 
     #[test]

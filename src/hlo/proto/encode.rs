@@ -248,6 +248,10 @@ fn instruction(
             ProtoError::Unsupported { place: place.clone(), what: format!("a proto for the text attribute {name}") }
         }
     })?;
+    if proto.outfeed_shape.is_none() && instr.op.opcode() == "outfeed" {
+        let given = instr.operands.first().and_then(|id| computation.instructions.get(id.idx()));
+        proto.outfeed_shape = given.map(|given| Box::new(shape::encode(&given.shape)));
+    }
     proto.name = instr.name.clone();
     proto.opcode = instr.op.opcode().into_owned();
     proto.shape = Some(shape::encode(&instr.shape));

@@ -14,7 +14,7 @@ mod literal;
 pub mod messages;
 mod op;
 pub(super) mod order;
-mod shape;
+pub(in crate::hlo) mod shape;
 pub(crate) mod sharding;
 
 /// Bytes of memory that a module may take while it is read, its message among them: as text may.
