@@ -119,6 +119,22 @@ fn products_of_two_dtypes_come_and_go_in_every_form() {
     assert_eq!(results(&read(written.as_bytes(), "written.mlir").unwrap()), expected);
 }
 
+/// A module may be called what no symbol of MLIR's is.
+#[test]
+fn names_become_symbols_that_mlir_reads() {
+    for (name, symbol) in
+        [("2x", "@_2x"), ("", "@_"), ("a b-c", "@a_b_c"), (".x", "@_.x"), ("$", "@_$"), ("ok.1", "@ok.1")]
+    {
+        let source = "HloModule m\n\nENTRY main {\n  ROOT x = f32[2] parameter(0)\n}\n";
+        let module = Module { name: name.to_string(), ..text::parse(source, "m.txt").unwrap() };
+        let written = stablehlo::write(&module).unwrap().text;
+        assert!(written.starts_with(&format!("module {symbol} ")), "{written}");
+        let hlo =
+            hlo_of_stablehlo(written.as_bytes(), &Setup::from_env(), &ChildSpec::new(env!("CARGO_BIN_EXE_bf16scope")));
+        assert!(hlo.is_ok(), "{name}: {hlo:?}\n{written}");
+    }
+}
+
 #[test]
 fn text_that_needs_no_converter_is_read_as_xla_reads_it() {
     let mlp = std::fs::read_to_string(data("mlp.mlir")).unwrap();

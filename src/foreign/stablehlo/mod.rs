@@ -216,7 +216,7 @@ impl<'m> Writer<'m> {
     }
 
     fn function_name(&self, comp: CompId) -> String {
-        format!("f{}_{}", comp.0, symbol(&self.module.comp(comp).name))
+        format!("f{}_{}", comp.0, inside_symbol(&self.module.comp(comp).name))
     }
 
     /// Writes the instructions of a computation whose parameters have these values; returns the root's.
@@ -416,15 +416,16 @@ fn braced(attributes: &[String]) -> String {
     if attributes.is_empty() { String::new() } else { format!(" {{{}}}", attributes.join(", ")) }
 }
 
-/// A name as a symbol: bare where that is enough, else quoted.
+/// A name as a symbol of MLIR's: it begins with a letter or an underscore, and has at least that.
 fn symbol(name: &str) -> String {
-    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.' || c == '$';
     let starts_bare = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-    if starts_bare && name.chars().all(is_bare) {
-        return name.to_string();
-    }
-    // Inside a longer symbol there are no quotes.
-    name.chars().map(|c| if is_bare(c) { c } else { '_' }).collect::<String>()
+    format!("{}{}", if starts_bare { "" } else { "_" }, inside_symbol(name))
+}
+
+/// A name as a part of a symbol: what no symbol has without quotes becomes an underscore.
+fn inside_symbol(name: &str) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.' || c == '$';
+    name.chars().map(|c| if is_bare(c) { c } else { '_' }).collect()
 }
 
 fn sharded(sharding: &Sharding) -> Option<String> {
