@@ -1,6 +1,6 @@
 //! `bf16scope audit` as a user runs it: tables, JSON, the page, the policy it writes, and exit codes.
 
-use crate::binary;
+use crate::{binary, run};
 
 use serde_json::Value;
 use std::path::Path;
@@ -111,6 +111,9 @@ fn json_holds_every_instruction_and_the_page_too() {
 
 #[test]
 fn a_nan_of_its_own_fails_without_a_budget() {
+    if !run::has_f16() {
+        return;
+    }
     let folder = folder();
     let module = "HloModule big\n\nENTRY big {\n  x = f32[1] parameter(0)\n  c = f32[1] constant({60000})\n  \
                   sum = f32[1] add(c, c)\n  ROOT out = f32[1] multiply(sum, x)\n}\n";
