@@ -426,6 +426,17 @@ pub enum PjrtError {
         /// Expected count.
         expected: usize,
     },
+    /// Calls that stand for more instructions than XLA compiles.
+    #[error(
+        "the program has {n_inlined} instructions once its calls are inlined, as XLA inlines them, expected at most {max}\n\
+         help: computations that call others several times multiply; say a repetition with a `while` loop"
+    )]
+    Calls {
+        /// Instructions, once each call, loop and branch has its own copy of what it calls.
+        n_inlined: u64,
+        /// How many are compiled.
+        max: u64,
+    },
     /// An argument of another type than its parameter.
     #[error("{name}: argument {idx}: measured {measured}, expected {expected}")]
     ArgumentType {

@@ -34,6 +34,27 @@ pub(super) fn without_schedule(program: &[u8]) -> Result<Cow<'_, [u8]>, PjrtErro
     Ok(without)
 }
 
+/// Instructions that a program may have once its calls are inlined, which is the first that XLA does with them: more than
+/// it compiles in a day. A chain of computations, each of which calls the next one twice, has as many as it likes.
+const MAX_INLINED: u64 = 10_000_000;
+
+/// Refuses a program whose calls stand for more than XLA can compile.
+pub(super) fn check_calls(program: &[u8]) -> Result<(), PjrtError> {
+    let module = CallingProgram::decode(program).map_err(PjrtError::program)?;
+    // What is called stands before its callers.
+    let mut sizes: BTreeMap<i64, u64> = BTreeMap::new();
+    for computation in &module.computations {
+        let is_copied = |it: &&CallingInstruction| matches!(it.opcode.as_str(), "call" | "while" | "conditional");
+        let called = computation.instructions.iter().filter(is_copied).flat_map(|it| &it.called_computation_ids);
+        let called = called.fold(0u64, |sum, id| sum.saturating_add(sizes.get(id).copied().unwrap_or(0)));
+        sizes.insert(computation.id, called.saturating_add(computation.instructions.len() as u64));
+    }
+    match sizes.get(&module.entry_computation_id) {
+        Some(&n_inlined) if n_inlined > MAX_INLINED => Err(PjrtError::Calls { n_inlined, max: MAX_INLINED }),
+        _ => Ok(()),
+    }
+}
+
 /// What a program is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
@@ -123,6 +144,31 @@ struct HloModuleHeader {
     name: String,
     #[prost(message, optional, tag = "4")]
     host_program_shape: Option<ProgramShapeProto>,
+}
+
+/// The part of `HloModuleProto` that says what calls what.
+#[derive(Clone, PartialEq, Message)]
+struct CallingProgram {
+    #[prost(message, repeated, tag = "3")]
+    computations: Vec<CallingComputation>,
+    #[prost(int64, tag = "6")]
+    entry_computation_id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CallingComputation {
+    #[prost(message, repeated, tag = "2")]
+    instructions: Vec<CallingInstruction>,
+    #[prost(int64, tag = "5")]
+    id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CallingInstruction {
+    #[prost(string, tag = "2")]
+    opcode: String,
+    #[prost(int64, repeated, tag = "38")]
+    called_computation_ids: Vec<i64>,
 }
 
 /// The part of `HloModuleProto` that says how arguments are split.

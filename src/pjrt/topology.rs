@@ -62,6 +62,7 @@ impl Topology {
     ///
     /// The program must have passed `hlo::verify`: XLA aborts the process over some of what the verifier rejects.
     pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Compiled, PjrtError> {
+        program::check_calls(program)?;
         program::argument_specs(program, options)?;
         let program = program::without_schedule(program)?;
         self.describes.compile(&program, options)
