@@ -1,5 +1,6 @@
 //! `bf16scope run`: any HLO module, or a package, on the CPU, over arrays from a file.
 
+mod devices;
 mod package;
 
 use std::path::PathBuf;
@@ -12,7 +13,6 @@ use super::arrays::{self, Inputs, Source, Summary, seed};
 use super::child::LimitArgs;
 use super::{Context, Status, emit, module_file, policy, progress};
 use crate::data::npz::NpzWriter;
-use crate::hlo::alone::runs_alone;
 use crate::hlo::proto::encode;
 use crate::hlo::{ArrayShape, Literal};
 use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable, Platform};
@@ -28,6 +28,9 @@ Examples:
           a folder that `bf16scope package` made: arrays for the inputs alone, named as package.json names them
   bf16scope run model.hlo.txt --inputs in.npz --random 1 --json
           only what in.npz lacks is drawn at random; the summary is JSON
+  bf16scope run sharded.mlir --inputs in.npz --device cpu:8
+          a module for 8 devices, on 8 of the CPU: whole arrays go in, are split as the module says, and come out whole;
+          replicas all take the same arrays, and a result in which they differ is written for each
 
 A bf16 parameter takes float32 (which is rounded), uint16 or ml_dtypes' bfloat16 (raw bits); a bf16 result is written as
 float32. Every rounding in the module is performed, unless --allow-excess-precision is given.";
@@ -54,7 +57,8 @@ pub struct Args {
     /// Let XLA drop roundings to bf16 and f16 between wider operations, as it does by default elsewhere
     #[arg(long)]
     allow_excess_precision: bool,
-    /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
+    /// Where it runs: cpu, cpu:N (a module for N devices), tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the
+    /// feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
     /// Print one JSON object
@@ -117,22 +121,22 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.module.is_dir() {
         return package::run(args, context);
     }
-    args.device.one_device()?;
     emit::check_names(&[("--outputs", args.outputs.as_deref())], &[Some(&args.module), args.inputs.as_deref()])?;
     let module = policy::lower_if_asked(module_file::load(&args.module)?, &args.module)?;
-    runs_alone(&module).with_context(|| format!("{} cannot be run", args.module.display()))?;
+    let placement = devices::placement(&module, &args.device)
+        .with_context(|| format!("{} cannot be run", args.module.display()))?;
     let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
-    inputs.check_memory(1)?;
+    inputs.check_memory(placement.devices.n() as u64)?;
     // A path that cannot be written fails before the work, not after it; one where the module is, or a model, too.
     if let Some(path) = &args.outputs {
         emit::check_kind(path, b"PK", ".npz archive")?;
     }
     let mut npz = args.outputs.as_deref().map(NpzWriter::create).transpose()?;
-    let client = args.limits.client(&args.device, context)?;
+    let client = args.limits.client_of_all(&args.device, context)?;
     let options = CompileOptions {
         allow_excess_precision: args.allow_excess_precision,
         parameter_is_tupled: arrays::is_tupled(&module),
-        ..CompileOptions::default()
+        ..CompileOptions::over(&placement)
     };
     let bytes = encode::to_bytes(&module)?;
     let spinner = progress::spinner(format!("compiling {}", args.module.display()), context.quiet);
@@ -149,9 +153,16 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         true => error.context(module_file::compiled_already(&module, &args.module)),
         false => error,
     };
-    let (buffers, run_seconds) = execute(&client, &executable, &mut inputs).map_err(explained)?;
-    let whole = buffers.into_iter().map(|buffer| vec![buffer]).collect();
-    let outputs = results(whole, |_| None, npz.as_mut(), args.raw_bf16).map_err(explained)?;
+    let (outputs, run_seconds) = if placement.devices.is_one() {
+        let (buffers, run_seconds) = execute(&client, &executable, &mut inputs).map_err(explained)?;
+        let whole = buffers.into_iter().map(|buffer| vec![buffer]).collect();
+        (results(whole, |_| None, npz.as_mut(), args.raw_bf16).map_err(explained)?, run_seconds)
+    } else {
+        let over = devices::Over { module: &module, devices: placement.devices };
+        let (found, run_seconds) = over.execute(&client, &executable, &mut inputs)?;
+        let write = |(name, shape, bytes): devices::Found| output(name, shape, &bytes, npz.as_mut(), args.raw_bf16);
+        (found.into_iter().map(write).collect::<anyhow::Result<Vec<Output>>>()?, run_seconds)
+    };
     npz.map(NpzWriter::finish).transpose()?;
     let outcome = Outcome {
         module: module.name.clone(),
@@ -196,13 +207,24 @@ fn results(
         }
         let Some(shape) = shape else { continue };
         let name = name_of(position).unwrap_or_else(|| format!("out{position}"));
-        if let Some(npz) = &mut npz {
-            arrays::write(npz, &name, &shape, &bytes, raw_bf16)?;
-        }
-        let summary = arrays::summarize(shape.dtype, &bytes);
-        outputs.push(Output { name, dtype: shape.dtype.name(), dims: shape.dims, summary });
+        outputs.push(output(name, shape, &bytes, npz.as_deref_mut(), raw_bf16)?);
     }
     Ok(outputs)
+}
+
+/// Writes a result where it is wanted, and says what can be said of it in a line.
+fn output(
+    name: String,
+    shape: ArrayShape,
+    bytes: &[u8],
+    npz: Option<&mut NpzWriter>,
+    raw_bf16: bool,
+) -> anyhow::Result<Output> {
+    if let Some(npz) = npz {
+        arrays::write(npz, &name, &shape, bytes, raw_bf16)?;
+    }
+    let summary = arrays::summarize(shape.dtype, bytes);
+    Ok(Output { name, dtype: shape.dtype.name(), dims: shape.dims, summary })
 }
 
 /// Puts the arguments on the device one by one and runs the program on them once.

@@ -45,8 +45,8 @@ impl fmt::Display for NotAlone {
         match self {
             NotAlone::Devices { wants, by } => write!(
                 f,
-                "{by} for {wants} devices, and this is one: it would give numbers of another program\nhelp: run it where \
-                 there are {wants}; a module for one device has no collectives over several, and no shardings"
+                "{by} for {wants} devices, and this is one: it would give numbers of another program\nhelp: `run` takes \
+                 `--device cpu:{wants}`; a module for one device has no collectives over several, and no shardings"
             ),
             NotAlone::Varies { shape } => write!(
                 f,
@@ -70,14 +70,19 @@ impl std::error::Error for NotAlone {}
 /// The most devices that it wants, if more than one; else a result of a size that varies; else the first instruction that
 /// waits for somebody.
 pub fn runs_alone(module: &Module) -> Result<(), NotAlone> {
+    several_devices(module).map_or_else(|| runs_by_itself(module), Err)
+}
+
+/// The same on all the devices that it wants.
+///
+/// # Errors
+/// As [`runs_alone`], however many devices it wants.
+pub fn runs_by_itself(module: &Module) -> Result<(), NotAlone> {
     let result = module.entry().result_shape();
-    match several_devices(module) {
-        Some(error) => Err(error),
-        None if result.leaves().into_iter().filter_map(Shape::as_array).any(ArrayShape::has_dynamic) => {
-            Err(NotAlone::Varies { shape: Box::new(result.clone()) })
-        }
-        None => instructions(module).find_map(peer).map_or(Ok(()), Err),
+    if result.leaves().into_iter().filter_map(Shape::as_array).any(ArrayShape::has_dynamic) {
+        return Err(NotAlone::Varies { shape: Box::new(result.clone()) });
     }
+    instructions(module).find_map(peer).map_or(Ok(()), Err)
 }
 
 /// The most devices that anything in a module wants, if more than one.

@@ -577,3 +577,92 @@ fn what_another_xla_compiled_is_told_what_to_give() {
     );
     assert!(error.contains("Unsupported fusion instruction"), "{error}");
 }
+
+/// Split over four devices, six rows in parts of two, the last of padding alone: what one device gives, to the bit, as all
+/// numbers are whole.
+#[test]
+fn a_module_over_partitions_gives_what_one_device_gives() {
+    let folder = Folder::new();
+    let module = |header: &str, rows: &str, whole: &str, both: &str| {
+        format!(
+            "HloModule m{header}\n\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, \
+             b)\n}}\n\nENTRY main {{\n  x = f32[6,4] parameter(0){rows}\n  w = f32[4,3] parameter(1){whole}\n  y = f32[6,3] \
+             dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}{rows}\n  zero = f32[] constant(0)\n  sum = \
+             f32[] reduce(y, zero), dimensions={{0,1}}, to_apply=add\n  ROOT both = (f32[6,3], f32[]) tuple(y, sum){both}\n}}\n"
+        )
+    };
+    folder.text("one.txt", &module("", "", "", ""));
+    let rows = ", sharding={devices=[4,1]<=[4]}";
+    let both = ", sharding={{devices=[4,1]<=[4]}, {replicated}}";
+    folder.text("four.txt", &module(", num_partitions=4", rows, ", sharding={replicated}", both));
+    let mut npz = NpzWriter::new(File::create(folder.path("in.npz")).unwrap());
+    let counting = |dims: &[usize]| {
+        ArrayD::from_shape_vec(IxDyn(dims), (0..dims.iter().product::<usize>()).map(|i| i as f32 - 5.0).collect())
+            .unwrap()
+    };
+    npz.add_array("in0", &counting(&[6, 4])).unwrap();
+    npz.add_array("in1", &counting(&[4, 3])).unwrap();
+    npz.finish().unwrap();
+    folder.stdout(&["run", "one.txt", "--inputs", "in.npz", "--outputs", "one.npz"]);
+    folder.stdout(&["run", "four.txt", "--inputs", "in.npz", "--outputs", "four.npz", "--device", "cpu:4"]);
+    let [mut one, mut four] = ["one.npz", "four.npz"].map(|name| folder.npz(name));
+    for name in ["out0", "out1"] {
+        assert_eq!(f32s(&mut one, name), f32s(&mut four, name), "{name}");
+    }
+    assert_eq!(four.names().unwrap().len(), 2);
+    let refused = |module: &str, device: &str| folder.stderr(&["run", module, "--random", "1", "--device", device]);
+    assert_eq!(
+        refused("four.txt", "cpu:2"),
+        "bf16scope: four.txt cannot be run\n  caused by: the module is for 4 partitions, and cpu:2 has 2 devices\nhelp: run it \
+         with `--device cpu:4`\n"
+    );
+    assert_eq!(
+        refused("one.txt", "cpu:2"),
+        "bf16scope: one.txt cannot be run\n  caused by: the module is for one device, and cpu:2 has 2\nhelp: run it with \
+         `--device cpu`\n"
+    );
+}
+
+/// Replicas sum over each other, and each one's own result is there where they differ.
+#[test]
+fn a_module_over_replicas_gives_each_ones_result() {
+    let folder = Folder::new();
+    folder.text(
+        "two.txt",
+        "HloModule m, replica_count=2\n\nadd {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, \
+         b)\n}\n\nENTRY main {\n  x = f32[] parameter(0)\n  id = u32[] replica-id()\n  number = f32[] convert(id)\n  own = f32[] \
+         add(x, number)\n  all = f32[] all-reduce(own), replica_groups={{0,1}}, to_apply=add\n  ROOT both = (f32[], f32[]) \
+         tuple(own, all)\n}\n",
+    );
+    let mut npz = NpzWriter::new(File::create(folder.path("in.npz")).unwrap());
+    npz.add_array("x", &arr0(10f32)).unwrap();
+    npz.finish().unwrap();
+    folder.stdout(&["run", "two.txt", "--inputs", "in.npz", "--outputs", "out.npz", "--device", "cpu:2"]);
+    let mut out = folder.npz("out.npz");
+    let found = ["out0", "out0.replica1", "out1"].map(|name| f32s(&mut out, name));
+    assert_eq!(found, [[10.0], [11.0], [21.0]]);
+    assert_eq!(out.names().unwrap().len(), 3);
+}
+
+/// Thirty computations, each of which calls the one before twice: XLA inlined them for as long as it was let.
+#[test]
+fn calls_that_multiply_are_refused() {
+    let folder = Folder::new();
+    let mut text = "HloModule chain\n\nc0 {\n  x0 = f32[] parameter(0)\n  ROOT y0 = f32[] negate(x0)\n}\n".to_string();
+    for n in 1..=30 {
+        let before = n - 1;
+        text += &format!(
+            "\nc{n} {{\n  x{n} = f32[] parameter(0)\n  a{n} = f32[] call(x{n}), to_apply=c{before}\n  ROOT y{n} = f32[] call(a{n}), \
+             to_apply=c{before}\n}}\n"
+        );
+    }
+    text += "\nENTRY main {\n  x = f32[] parameter(0)\n  ROOT y = f32[] call(x), to_apply=c30\n}\n";
+    folder.text("chain.txt", &text);
+    // 2·2^30 of the first, and 3·(2^30 − 1) of the others; two of the entry.
+    assert_eq!(
+        folder.stderr(&["run", "chain.txt", "--random", "1"]),
+        "bf16scope: chain.txt cannot be compiled\n  caused by: the program has 5368709119 instructions once its calls are \
+         inlined, as XLA inlines them, expected at most 10000000\nhelp: computations that call others several times multiply; \
+         say a repetition with a `while` loop\n"
+    );
+}

@@ -13,7 +13,7 @@ const REPLICATED: i32 = 0;
 const MAXIMAL: i32 = 1;
 const TUPLE: i32 = 2;
 pub(in crate::hlo) const OTHER: i32 = 3;
-const MANUAL: i32 = 4;
+pub(in crate::hlo) const MANUAL: i32 = 4;
 const UNKNOWN: i32 = 5;
 const UNREDUCED: i32 = 6;
 
@@ -213,7 +213,7 @@ pub(super) fn encode_perm(reshape_dims: &[i64], transpose_perm: &[i64]) -> Vec<i
 }
 
 /// The inverse of [`encode_perm`].
-pub(super) fn decode_perm(perm: &[i32]) -> Vec<i64> {
+pub(in crate::hlo) fn decode_perm(perm: &[i32]) -> Vec<i64> {
     if perm.iter().copied().eq(0..perm.len() as i32) {
         Vec::new()
     } else {
