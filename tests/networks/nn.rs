@@ -287,6 +287,19 @@ fn activations_are_their_formulas() {
     // x·Φ(x) at a few points, from tables of the normal distribution.
     let points = [-1.0f32, 0.0, 0.5, 1.0, 2.0];
     let erf_form = apply(&[5], &points, |_, x| gelu(x, Gelu::Erf));
+    // Where erf is -1 nothing is left but the sign; XLA's ends 1.5 ulp above it.
+    let far = [-1e4f32, -1e30, -1000.0, -6.0];
+    for element in apply(&[4], &far, |_, x| gelu(x, Gelu::Erf)) {
+        assert_eq!(element.to_bits(), (-0.0f32).to_bits(), "{element}");
+    }
+    assert!(apply(&[1], &[f32::NAN], |_, x| gelu(x, Gelu::Erf))[0].is_nan());
+    // Above -4√2 = -5.657 nothing is another: as the formula has it, to the bit.
+    let near: Vec<f32> = (0..4096).map(|at| (at as f32 - 2048.0) / 363.0).chain([100.0, 1e30]).collect();
+    let formula = |x: &Tensor| x * 0.5 * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0);
+    let [ours, plain] = [|x: &Tensor| gelu(x, Gelu::Erf), formula].map(|f| apply(&[4098], &near, |_, x| f(x)));
+    for ((x, ours), plain) in near.iter().zip(ours).zip(plain) {
+        assert_eq!(ours.to_bits(), plain.to_bits(), "of {x}");
+    }
     close(&erf_form, &[-0.158_655_253_9, 0.0, 0.345_731_230_6, 0.841_344_746_1, 1.954_499_736_1], 16.0);
 }
 
