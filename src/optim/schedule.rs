@@ -99,17 +99,22 @@ pub enum LearningRate {
         #[serde(deserialize_with = "ascending")]
         changes: Vec<RateChange>,
     },
-    /// `value / √max(t, constant_until)`, where `t` is 1 at the first step.
+    /// `value / √max(t, constant_until)`, where `t` is `first_step` at the first step, and counts steps.
     ///
     /// # Source
-    /// With `value: 1` and `constant_until: 10000` the "relative step size" of Shazeer & Stern 2018, `min(0.01, 1/√t)`, and
-    /// T5's schedule.
+    /// With `value: 1` and `constant_until: 10000` T5's schedule: `truncated_rsqrt` of Mesh TensorFlow's
+    /// `learning_rate_schedules.py`, `rsqrt(max(step, warmup_steps))`, whose step is 0 at first. With `first_step: 1` the
+    /// "relative step size" of Shazeer & Stern 2018, `min(0.01, 1/√t)`, which Mesh TensorFlow's Adafactor takes where it is
+    /// given no rate.
     InverseSqrt {
         /// The numerator.
         #[serde(deserialize_with = "number::not_negative")]
         value: f64,
         /// The step until which the rate does not fall.
         constant_until: NonZeroU32,
+        /// What the first step counts as. Default 0, as everywhere.
+        #[serde(default)]
+        first_step: u32,
     },
     /// From 0 in a straight line to `value` at step `warm_up`, then `value` until the first drop, then
     /// `value · multiplier` of the latest drop passed.
@@ -260,9 +265,10 @@ impl LearningRate {
                     step.less(&graph.scalar(DType::S32, step_of_change)).select(&rate, &constant(change.value))
                 })
             }
-            LearningRate::InverseSqrt { value, constant_until } => {
+            LearningRate::InverseSqrt { value, constant_until, first_step } => {
                 let least = graph.scalar(DType::F32, f64::from(constant_until.get()));
-                let t = (step.cast(DType::F32) + 1.0).maximum(&least);
+                let step = step.cast(DType::F32);
+                let t = if *first_step == 0 { step } else { step + f64::from(*first_step) }.maximum(&least);
                 graph.scalar(DType::F32, *value) / t.sqrt()
             }
             LearningRate::WarmUpStep { value, warm_up, drops } => {
@@ -302,8 +308,8 @@ impl LearningRate {
             LearningRate::Piecewise { value, changes } => {
                 changes.iter().rev().find(|change| step >= change.step).map_or(*value, |change| change.value)
             }
-            LearningRate::InverseSqrt { value, constant_until } => {
-                value / (f64::from(step) + 1.0).max(f64::from(constant_until.get())).sqrt()
+            LearningRate::InverseSqrt { value, constant_until, first_step } => {
+                value / (f64::from(step) + f64::from(*first_step)).max(f64::from(constant_until.get())).sqrt()
             }
             LearningRate::WarmUpStep { value, warm_up, drops } => {
                 let passed = drops.iter().rev().find(|drop| step >= drop.step);
@@ -385,6 +391,19 @@ mod tests {
         assert_eq!((at(0), at(5), at(29)), (0.0, 0.4, 0.4));
         assert_eq!((at(30), at(60), at(80), at(90)), (0.4 * 0.1, 0.4 * 0.01, 0.4 * 0.001, 0.4 * 0.001));
         assert_eq!(schedule.at(5 * 1251 / 2), 0.4 * 3127.0 / 6255.0);
+    }
+
+    /// Step 10000 is the last at which T5's rate is 0.01: `rsqrt(max(10000, 10000))`. The paper's is 1/√10001 there.
+    #[test]
+    fn the_inverse_root_counts_as_t5_does() {
+        let read = |text: &str| serde_yaml::from_str::<LearningRate>(text).unwrap();
+        let t5 = read("!inverse_sqrt {value: 1, constant_until: 10000}");
+        assert_eq!([t5.at(0), t5.at(9_999), t5.at(10_000)], [0.01; 3]);
+        assert_eq!(t5.at(40_000), 0.005);
+        let paper = read("!inverse_sqrt {value: 1, constant_until: 10000, first_step: 1}");
+        assert_eq!([paper.at(9_999), paper.at(10_000), paper.at(39_999)], [0.01, 1.0 / 10_001f64.sqrt(), 0.005]);
+        // What checkpoints keep says which, so that a run begun before is told of the change.
+        assert!(serde_yaml::to_string(&t5).unwrap().contains("first_step: 0"));
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn rates_are_those_of_the_training_program() {
         LearningRate::Cosine { value: 0.3, decay_steps: n(700), alpha: 0.05 },
         LearningRate::Polynomial { value: 0.3, decay_steps: n(700), end_value: 0.01, power: 2.0 },
         LearningRate::Exponential { value: 0.3, decay_steps: n(41), decay_rate: 0.96, staircase: false },
-        LearningRate::InverseSqrt { value: 0.3, constant_until: n(90) },
+        LearningRate::InverseSqrt { value: 0.3, constant_until: n(90), first_step: 1 },
     ];
     let client = run::client();
     let steps: Vec<u32> = (0..1000).step_by(13).collect();

@@ -163,7 +163,7 @@ fn inverse_root() {
     let rate = |numerator: Bounded, step: u32| {
         (numerator / Bounded::exact(f64::from((step + 1).max(90))).sqrt()).rounded(FUNCTION)
     };
-    let schedule = |value| LearningRate::InverseSqrt { value, constant_until: WARM_UP };
+    let schedule = |value| LearningRate::InverseSqrt { value, constant_until: WARM_UP, first_step: 1 };
     follow("inverse_sqrt", &of(schedule(VALUE), None), |step| rate(value(), step));
     // Such a numerator that the rate starts at the value, where the warm-up ends.
     let scaled = VALUE * 90f64.sqrt();
@@ -225,7 +225,7 @@ fn rates_far_out() {
     let bound = 122.0 * (3.0 * 0.041 + 1.0) * U + FUNCTION + 2.0 * U;
     let schedule = LearningRate::Exponential { value: VALUE, decay_steps: n(41), decay_rate: 0.96, staircase: false };
     far(&schedule, &[1_000, 5_000], bound);
-    let schedule = LearningRate::InverseSqrt { value: VALUE, constant_until: WARM_UP };
+    let schedule = LearningRate::InverseSqrt { value: VALUE, constant_until: WARM_UP, first_step: 1 };
     far(&schedule, &[1_000, 1_000_000], FUNCTION + 4.0 * U);
     let drops = vec![RateDrop { step: 60, multiplier: 0.01 }];
     far(&LearningRate::WarmUpStep { value: VALUE, warm_up: 5, drops }, &[1_000_000], U);
