@@ -1,10 +1,14 @@
-//! A small convolutional network: blocks of convolution, batch norm, relu and max pool, then dense layers.
+//! A small convolutional network: blocks of convolution, batch norm, relu and max pool, then dense layers. A preset of
+//! [`layers`](super::layers).
 
+use super::layers::{
+    BatchNorm, Conv, Dense, Dropout, Flatten, Initializer, LayerKind, MaxPool, Padding, Pair, RELU, Sequential,
+};
 use super::{Classifier, image_dims};
 use crate::document;
-use crate::graph::{Init, Scope, Tensor};
-use crate::nn::{BatchNorm, Conv2d, Dense, Padding, Pool, batch_norm, conv2d, dense, dropout, flatten, max_pool, relu};
+use crate::graph::{Scope, Tensor};
 use crate::task::Identity;
+use crate::tuning::NormGradient;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of [`build`].
@@ -69,39 +73,42 @@ impl Classifier for Config {
     }
 }
 
-/// Images `[batch, height, width, channels]` → logits `[batch, n_classes]`, in their dtype.
-///
-/// First the blocks; then the hidden layers, dropout and the logits.
-pub fn build(s: &Scope, images: &Tensor, config: &Config) -> Tensor {
-    s.within("cnn", |s| {
-        let x = blocks(s, images, config.kernel, &config.filters);
-        let mut x = flatten(&x);
-        for (number, &units) in (1..).zip(&config.hidden) {
-            x = relu(&dense(s, &x, &format!("dense{number}"), &Dense { units, ..Dense::default() }));
+impl Config {
+    /// The network as layers: first the blocks; then the hidden layers, dropout and the logits.
+    fn layers(&self) -> Sequential {
+        let mut layers = blocks("cnn", self.kernel, &self.filters);
+        layers.push("cnn", LayerKind::Flatten(Flatten {}));
+        for (number, &units) in (1..).zip(&self.hidden) {
+            layers.push(format!("cnn/dense{number}"), LayerKind::Dense(Dense::new(units)));
+            layers.push("cnn", LayerKind::Activation(RELU));
         }
-        let x = dropout(s, &x, "dropout", config.dropout);
-        dense(s, &x, "logits", &Dense { units: config.n_classes, ..Dense::default() })
-    })
+        layers.push("cnn/dropout", LayerKind::Dropout(Dropout { rate: self.dropout }));
+        layers.push("cnn/logits", LayerKind::Dense(Dense::new(self.n_classes)));
+        layers
+    }
 }
 
-/// Blocks `block1`, `block2`, … of convolution (SAME, no bias), batch norm, relu, 2×2 max pool (SAME, so that it halves odd
-/// sizes too), with so many filters each: images `[batch, height, width, channels]`, in their dtype.
-pub(super) fn blocks(s: &Scope, images: &Tensor, kernel: i64, filters: &[i64]) -> Tensor {
-    let mut x = images.clone();
+/// Images `[batch, height, width, channels]` → logits `[batch, n_classes]`, in their dtype.
+pub fn build(s: &Scope, images: &Tensor, config: &Config) -> Tensor {
+    config.layers().build(s, images)
+}
+
+/// Blocks `block1`, `block2`, … under `name` of convolution (SAME, no bias), batch norm, relu, 2×2 max pool (SAME, so that
+/// it halves odd sizes too), with so many filters each.
+pub(super) fn blocks(name: &str, kernel: i64, filters: &[i64]) -> Sequential {
+    let mut layers = Sequential::default();
     for (number, &filters) in (1..).zip(filters) {
-        x = s.within(&format!("block{number}"), |s| {
-            let conv = Conv2d {
-                filters,
-                kernel: [kernel; 2],
-                padding: Padding::Same,
-                use_bias: false,
-                kernel_init: Init::HE_NORMAL,
-                ..Conv2d::default()
-            };
-            let x = conv2d(s, &x, "conv", &conv);
-            let x = relu(&batch_norm(s, &x, "bn", &BatchNorm::default()));
-            max_pool(&x, &Pool { padding: Padding::Same, ..Pool::default() })
-        });
+        let block = format!("{name}/block{number}");
+        let (padding, kernel_initializer) = (Padding::Same, Initializer::HeNormal);
+        let conv = Conv { padding, use_bias: false, kernel_initializer, ..Conv::new(filters, Pair([kernel; 2])) };
+        layers.push(format!("{block}/conv"), LayerKind::Conv(conv));
+        // The constants of TensorFlow's ResNet-50, whatever layers written in YAML have from Keras; and the plain gradient,
+        // of which TPU programs of these networks have always been made.
+        let gradient = Some(NormGradient::default());
+        let norm = BatchNorm { momentum: 0.9, epsilon: 1e-5, gradient, ..BatchNorm::default() };
+        layers.push(format!("{block}/bn"), LayerKind::BatchNorm(norm));
+        layers.push(&block, LayerKind::Activation(RELU));
+        layers.push(&block, LayerKind::MaxPool(MaxPool { padding, ..MaxPool::default() }));
     }
-    x
+    layers
 }

@@ -29,26 +29,34 @@ mod conv;
 mod dense;
 mod elementwise;
 mod kinds;
+mod layer_options;
+mod loss;
 mod merge;
+mod metric;
 mod norm;
 mod objective;
 mod options;
-mod plan;
 mod pool;
 mod sequence;
+mod sequential;
 mod shape;
+mod wiring;
 
 pub use block::{DropRates, MbConv, SqueezeExcite, TransformerBlock};
 pub use conv::{Conv, DepthwiseConv};
 pub use dense::Dense;
+pub(super) use elementwise::RELU;
 pub use elementwise::{Activation, Rescaling};
-pub use kinds::{Arity, Kind, Layer};
+pub use kinds::{Layer, LayerKind};
+pub use layer_options::Arity;
+pub use loss::{Huber, Loss, LossKind, LossOptions};
 pub use merge::{Add, Average, Concat, Maximum, Minimum, Multiply, Subtract};
+pub use metric::{Metric, MetricKind, MetricOptions, MetricWeights, Thresholds, TopK};
 pub use norm::{BatchNorm, Dropout, LayerNorm, StochasticDepth};
-pub use objective::{Loss, LossKind, LossOptions, Metric, MetricKind, MetricOptions};
-pub use options::{DataFormat, Initializer, Padding, Pair};
+pub use options::{DataFormat, Initializer, Margins, Padding, Pair};
 pub use pool::{AvgPool, GlobalAvgPool, GlobalMaxPool, MaxPool};
 pub use sequence::{Attention, Embedding, PositionEmbedding};
+pub(super) use sequential::Sequential;
 pub use shape::{Flatten, Reshape, Take, Upsample, ZeroPadding};
 
 use crate::document::{self, Node, ReadError, Step, Value};
@@ -243,6 +251,16 @@ impl<'de, T: de::DeserializeOwned> Deserialize<'de> for OneOrMore<T> {
 }
 
 impl Config {
+    /// The features that losses and metrics name as what examples weigh.
+    fn weights(&self) -> Vec<&String> {
+        let of_losses = self.loss.iter().filter_map(|loss| loss.options.example_weights.as_ref());
+        let of_metrics = self.metrics.iter().filter_map(|metric| match &metric.options.example_weights {
+            MetricWeights::Feature(name) => Some(name),
+            MetricWeights::AsInLoss | MetricWeights::Alike => None,
+        });
+        of_losses.chain(of_metrics).collect()
+    }
+
     fn read(node: &Node) -> Result<Config, ReadError> {
         let Keys { inputs, labels, layers, outputs, loss, metrics } = Keys::deserialize(node)?;
         let (inputs, labels, outputs) = (inputs.0, labels.0, outputs.0);
@@ -328,10 +346,10 @@ impl Task for Layers {
         let mut rates = Vec::new();
         for layer in &mut function.layers {
             match &mut layer.kind {
-                Kind::Dropout(dropout) => rates.push(std::mem::take(&mut dropout.rate)),
-                Kind::StochasticDepth(depth) => rates.push(std::mem::take(&mut depth.rate)),
-                Kind::TransformerBlock(block) => rates.push(std::mem::take(&mut block.dropout)),
-                Kind::MbConv(block) => rates.extend(std::mem::take(&mut block.stochastic_depth).0),
+                LayerKind::Dropout(dropout) => rates.push(std::mem::take(&mut dropout.rate)),
+                LayerKind::StochasticDepth(depth) => rates.push(std::mem::take(&mut depth.rate)),
+                LayerKind::TransformerBlock(block) => rates.push(std::mem::take(&mut block.dropout)),
+                LayerKind::MbConv(block) => rates.extend(std::mem::take(&mut block.stochastic_depth).0),
                 _ => {}
             }
         }

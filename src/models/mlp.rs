@@ -1,9 +1,9 @@
-//! A multi-layer perceptron: dense layers with relu between them.
+//! A multi-layer perceptron: dense layers with relu between them. A preset of [`layers`](super::layers).
 
 use super::Classifier;
+use super::layers::{Dense, Dropout, Flatten, LayerKind, RELU, Sequential};
 use crate::document;
 use crate::graph::{Scope, Tensor};
-use crate::nn::{Dense, dense, dropout, flatten, relu};
 use crate::task::Identity;
 use serde::{Deserialize, Serialize};
 
@@ -58,14 +58,24 @@ impl Classifier for Config {
     }
 }
 
-/// x `[batch, …]` → logits `[batch, n_classes]`, in the dtype of x.
-pub fn build(s: &Scope, x: &Tensor, config: &Config) -> Tensor {
-    s.within("mlp", |s| {
-        let mut x = if x.rank() > 2 { flatten(x) } else { x.clone() };
-        for (number, &units) in (1..).zip(&config.hidden) {
-            x = relu(&dense(s, &x, &format!("dense{number}"), &Dense { units, ..Dense::default() }));
-            x = dropout(s, &x, &format!("dropout{number}"), config.dropout);
+impl Config {
+    /// The network as layers.
+    fn layers(&self) -> Sequential {
+        let mut layers = Sequential::default();
+        if self.input.len() > 1 {
+            layers.push("mlp", LayerKind::Flatten(Flatten {}));
         }
-        dense(s, &x, "logits", &Dense { units: config.n_classes, ..Dense::default() })
-    })
+        for (number, &units) in (1..).zip(&self.hidden) {
+            layers.push(format!("mlp/dense{number}"), LayerKind::Dense(Dense::new(units)));
+            layers.push("mlp", LayerKind::Activation(RELU));
+            layers.push(format!("mlp/dropout{number}"), LayerKind::Dropout(Dropout { rate: self.dropout }));
+        }
+        layers.push("mlp/logits", LayerKind::Dense(Dense::new(self.n_classes)));
+        layers
+    }
+}
+
+/// x `[batch, input…]` → logits `[batch, n_classes]`, in the dtype of x.
+pub fn build(s: &Scope, x: &Tensor, config: &Config) -> Tensor {
+    config.layers().build(s, x)
 }

@@ -294,10 +294,8 @@ impl TwoTower {
 
 /// Pictures `[batch, height, width, channels]` → `[batch, filters of the last block]`, in their dtype.
 fn picture_tower(s: &Scope, pictures: &Tensor, config: &Config) -> Tensor {
-    s.within("picture_tower", |s| {
-        let x = cnn::blocks(s, pictures, config.kernel, &config.filters);
-        global_avg_pool(&x, Format::Nhwc)
-    })
+    let x = cnn::blocks("picture_tower", config.kernel, &config.filters).build(s, pictures);
+    s.within("picture_tower", |_| global_avg_pool(&x, Format::Nhwc))
 }
 
 /// Numbers of words, or their vectors → `[batch, units]`, in the dtype of the low-precision scope that is open, else f32.

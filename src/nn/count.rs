@@ -1,5 +1,5 @@
 //! Counts that metrics over a whole evaluation are made of: by class, and above thresholds. All are s32, so that they are
-//! exact and add up over batches.
+//! exact and add up over batches; where examples have weights they are sums of these, f32.
 
 use super::loss::{check_labels, is_label};
 use super::metric::{arg_max, check_sides};
@@ -7,7 +7,7 @@ use crate::graph::Tensor;
 use crate::hlo::ops::{BinaryOp, RuleError};
 use crate::hlo::{DType, Literal};
 
-/// What a confusion matrix says of each class: `s32[n_classes]` each.
+/// What a confusion matrix says of each class: `s32[n_classes]` each, or `f32[n_classes]` of rows that have weights.
 #[derive(Clone, Debug)]
 pub struct ClassCounts {
     /// Rows of the class that were taken for it: the diagonal.
@@ -26,16 +26,18 @@ impl ClassCounts {
     }
 }
 
-/// Counts rows by class, of those that `counted` says, or of all. A row with a NaN is taken for no class.
+/// Counts rows by class, of those that `counted` says, or of all; each as often as `counted` says, where that is f32. A row
+/// with a NaN is taken for no class.
 ///
 /// # Shapes
-/// logits `[…, n_classes]` of any floating dtype, labels `[…]` of any integer dtype, counted `pred[…]` → `s32[n_classes]`.
+/// logits `[…, n_classes]` of any floating dtype, labels `[…]` of any integer dtype, counted `pred[…]` or `f32[…]` →
+/// `s32[n_classes]`, or `f32[n_classes]` of counted f32.
 ///
 /// # Errors
 /// Labels that are not integers, and labels or `counted` without the logits' leading dims.
 ///
 /// # Source
-/// TensorFlow's `confusion_matrix`, and what `MeanIoU` and `mean_per_class_accuracy` take of it.
+/// TensorFlow's `confusion_matrix`, with its `weights`, and what `MeanIoU` and `mean_per_class_accuracy` take of it.
 #[track_caller]
 pub fn class_counts(logits: &Tensor, labels: &Tensor, counted: Option<&Tensor>) -> ClassCounts {
     let all = |x: &Tensor| ClassCounts { hits: x.clone(), labelled: x.clone(), said: x.clone() };
@@ -54,8 +56,7 @@ pub fn class_counts(logits: &Tensor, labels: &Tensor, counted: Option<&Tensor>) 
         let rows: Vec<i64> = (0..dims.len() as i64 - 1).collect();
         let counted = counted.map(|counted| counted.broadcast_in_dim(&dims, &rows));
         let count = |is: &Tensor| {
-            let is = counted.as_ref().map_or(is.clone(), |counted| is.binary(BinaryOp::And, counted));
-            let is = is.cast(DType::S32);
+            let is = one_each(is.clone(), counted.as_ref());
             if rows.is_empty() { is } else { is.sum(&rows) }
         };
         let hits = count(&labelled.binary(BinaryOp::And, &said));
@@ -68,7 +69,8 @@ pub fn class_counts(logits: &Tensor, labels: &Tensor, counted: Option<&Tensor>) 
 /// just above 1. A NaN is above none.
 ///
 /// # Shapes
-/// logits and labels of one shape and floating dtype, counted `pred` of that shape → `s32[2, n_thresholds]`, `s32[2]`.
+/// logits and labels of one shape and floating dtype, counted `pred` or f32 of that shape → `s32[2, n_thresholds]`, `s32[2]`,
+/// or, of counted f32, which says how often each counts, f32.
 ///
 /// # Errors
 /// Shapes or dtypes that differ; fewer than 2 thresholds.
@@ -99,20 +101,34 @@ pub fn above_thresholds(
         let flat = |x: &Tensor| x.reshape([n]);
         let p = flat(&logits.cast(DType::F32).logistic());
         let truth = flat(&labels.greater(&graph.full(labels.dtype(), &labels.dims(), 0.5)));
+        // What counts, or what each counts.
         let of = [truth.clone(), truth.not()].map(|is| match counted {
-            Some(counted) => is.binary(BinaryOp::And, &flat(counted)),
+            Some(counted) if counted.dtype() == DType::Pred => is.binary(BinaryOp::And, &flat(counted)),
+            Some(weights) => one_each(is, Some(&flat(weights))),
             None => is,
         });
         let dims = [n, n_thresholds];
         let thresholds = graph.constant(Literal::from_elements([n_thresholds], &thresholds(n_thresholds)));
         let above = p.broadcast_in_dim(&dims, &[0]).greater(&thresholds.broadcast_in_dim(&dims, &[1]));
-        let count = |is: Tensor| is.cast(DType::S32).sum(&[0]);
-        let above = of
-            .each_ref()
-            .map(|of| count(above.binary(BinaryOp::And, &of.broadcast_in_dim(&dims, &[0]))).reshape([1, n_thresholds]));
+        let count = |is: Tensor| if is.dtype() == DType::Pred { is.cast(DType::S32) } else { is }.sum(&[0]);
+        let above_of = |of: &Tensor| match of.broadcast_in_dim(&dims, &[0]) {
+            of if of.dtype() == DType::Pred => above.binary(BinaryOp::And, &of),
+            weights => one_each(above.clone(), Some(&weights)),
+        };
+        let above = of.each_ref().map(|of| count(above_of(of)).reshape([1, n_thresholds]));
         let of = of.map(|of| count(of).reshape([1]));
         (Tensor::concatenate(&[&above[0], &above[1]], 0), Tensor::concatenate(&[&of[0], &of[1]], 0))
     })
+}
+
+/// 1 where `is` holds and it counts, s32; or what it counts, f32.
+#[track_caller]
+fn one_each(is: Tensor, counted: Option<&Tensor>) -> Tensor {
+    match counted {
+        None => is.cast(DType::S32),
+        Some(counted) if counted.dtype() == DType::Pred => is.binary(BinaryOp::And, counted).cast(DType::S32),
+        Some(weights) => is.select(weights, &weights.graph().full(DType::F32, &weights.dims(), 0.0)),
+    }
 }
 
 /// Keras' thresholds, in f32.
@@ -128,8 +144,8 @@ fn thresholds(n: i64) -> Vec<f32> {
 
 fn check_counted(dims: &[i64], counted: Option<&Tensor>) -> Result<(), RuleError> {
     match counted {
-        Some(counted) if counted.dtype() != DType::Pred || counted.dims() != dims => {
-            let message = format!("what is counted is {}, expected pred of dims {dims:?}", counted.shape());
+        Some(counted) if !matches!(counted.dtype(), DType::Pred | DType::F32) || counted.dims() != dims => {
+            let message = format!("what is counted is {}, expected pred or f32 of dims {dims:?}", counted.shape());
             Err(RuleError::new("metric/counted", message))
         }
         Some(_) | None => Ok(()),

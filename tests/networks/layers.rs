@@ -10,7 +10,7 @@ use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{Literal, Metadata, Module};
 use bf16scope::models::Model;
-use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
+use bf16scope::optim::{LearningRate, Optimizer, Update};
 use bf16scope::task::Feature;
 use bf16scope::train::program::{Objective, evaluation, prediction, training};
 use bf16scope::tuning::Tuning;
@@ -25,7 +25,7 @@ fn array(dims: &[i64], values: &[f32]) -> Literal {
 }
 
 fn sgd_with_momentum() -> Objective {
-    let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: false, momentum_dtype: MomentumDtype::F32 };
+    let optimizer = Optimizer::default();
     let update = Update { optimizer, learning_rate: LearningRate::Constant { value: 0.1 }, ..Update::default() };
     Objective { update, ..Objective::default() }
 }
@@ -121,6 +121,7 @@ fn every_kind_of_layer_is_built_and_trained() {
         (image, "  - {conv: 4, kernel_size: 1}\n  - {avg_pool: [2, 3], padding: same}\n".to_string()),
         (image, "  - {conv: 4, kernel_size: 1}\n  - global_max_pool\n".to_string()),
         (image, "  - {conv: 4, kernel_size: 1}\n  - global_avg_pool\n  - {dropout: 0.5}\n".to_string()),
+        (image, "  - {zero_padding: [[0, 1], [2, 0]]}\n  - {conv: 3, kernel_size: 2}\n".to_string()),
         (image, "  - {conv: 4, kernel_size: 1}\n  - {zero_padding: [1, 2]}\n  - {upsample: 2}\n".to_string()),
         (
             image,

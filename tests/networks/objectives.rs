@@ -109,6 +109,38 @@ fn options_that_do_not_fit() {
           help: write `mean_per_class_accuracy`, or judge an output that a `sigmoid_cross_entropy` trains"#]],
     );
     check(
+        "loss: sparse_softmax_cross_entropy\nmetrics: [{top_k: 2, kk: 3}]",
+        expect![[r#"
+            model.yaml:5:22: unknown key `kk`, expected one of k, output, labels, name, example_weights
+              5 | metrics: [{top_k: 2, kk: 3}]
+                |                      ^^
+              help: did you mean `k`?"#]],
+    );
+    check(
+        "loss: sparse_softmax_cross_entropy\nmetrics: [{top_k: 2, k: 3}]",
+        expect![[r#"
+            model.yaml:5:22: key `k` is given twice
+              5 | metrics: [{top_k: 2, k: 3}]
+                |                      ^
+              help: keep one `k`"#]],
+    );
+    check(
+        "labels: {w: [2], labels: []}\nloss: sparse_softmax_cross_entropy\nmetrics: {accuracy: , example_weights: w}",
+        expect![[r#"
+            model.yaml:6:40: `example_weights: w` is f32[batch, 2], and metric `accuracy` has labels s32[batch]: expected as many rows
+              6 | metrics: {accuracy: , example_weights: w}
+                |                                        ^
+              help: name others, or write `example_weights: null`: all weigh alike"#]],
+    );
+    check(
+        "loss: [{sparse_softmax_cross_entropy: , example_weights: w}, sparse_softmax_cross_entropy]\nmetrics: accuracy",
+        expect![[r#"
+            model.yaml:5:10: metric `accuracy` does not say what examples weigh: losses of its output differ
+              5 | metrics: accuracy
+                |          ^^^^^^^^
+              help: add `example_weights: w` or `example_weights: null` (all alike)"#]],
+    );
+    check(
         "loss: sigmoid_cross_entropy\nmetrics: [{auc: 1}]",
         expect![[r#"
             model.yaml:5:11: line 5 column 17: found integer `1`, expected a whole number from 2 to 10000
@@ -136,6 +168,8 @@ fn losses_are_written_as_they_are_read() {
         "{sigmoid_focal_cross_entropy: , gamma: 1.5, alpha: null}",
         "{huber: , delta: 0.5, weight: 2.0}",
         "{sparse_softmax_cross_entropy: , class_weights: [1.0, 0.0, 2.5, 1.0], example_weights: w}",
+        "{sparse_softmax_cross_entropy: , example_weights: w}\nmetrics: [{top_k: 3, example_weights: null}]",
+        "sparse_softmax_cross_entropy\nmetrics: [{accuracy: , example_weights: w}, {mean_iou: , name: m}]",
     ] {
         let model = model(&format!("kind: layers\ninputs: {{x: [3]}}\nlayers: [{{dense: 4}}]\nloss: {loss}\n"));
         let written = document::to_string(&model).unwrap();
@@ -174,6 +208,90 @@ fn weights_multiply_what_they_say() {
     let measured = f64::from(losses(&both));
     // A sum of three cross-entropies, each of three terms and two functions, rounds less than 64 times by half an ulp.
     assert!((measured - expected).abs() <= 64.0 * expected / f64::from(1 << 24), "{measured}, expected {expected}");
+}
+
+/// What an evaluation's program gives of a batch, by name.
+fn evaluated(text: &str, batch: i64, input: impl Fn(&str) -> Literal) -> impl Fn(&str) -> Vec<f32> {
+    let program = evaluation(&*model(text).task(0.0), Precision::F32, batch, &Tuning::none()).unwrap().program;
+    let results = run::run(&program, input);
+    move |name| {
+        let at = program.outputs.iter().position(|output| output == name).unwrap_or_else(|| panic!("no {name}"));
+        let counts = || Some(results[at].elements::<i32>()?.into_iter().map(|count| count as f32).collect());
+        results[at].elements::<f32>().or_else(counts).unwrap()
+    }
+}
+
+/// Rows that weigh nothing are no part of what is reported: of masked words the perplexity is that of the masked ones. By
+/// hand: three rows of weights 1, 2 and 1/2 count, one is wrong; the last example is padding.
+#[test]
+fn metrics_weigh_rows_as_their_loss_does() {
+    let text = "kind: layers
+inputs: {x: {shape: [3, 3], dtype: float32}}
+labels: {w: [3], v: []}
+layers: [{activation: linear}]
+loss: {sparse_softmax_cross_entropy: , example_weights: w}
+metrics:
+  - accuracy
+  - {accuracy: , name: plain, example_weights: null}
+  - {accuracy: , name: by_example, example_weights: v}
+  - {top_k: 2}
+  - perplexity
+  - mean_per_class_accuracy
+  - mean_iou
+";
+    let of = evaluated(text, 3, |name| match name {
+        "x" => {
+            let nan = f32::NAN;
+            #[rustfmt::skip]
+            let x = [2.0, 1.0, 0.0,  2.0, 1.0, 0.0,  0.0, 1.0, 2.0,
+                     1.0, 2.0, 0.0,  0.0, 0.0, 1.0,  nan, 0.0, 0.0,
+                     0.0, 0.0, 9.0,  0.0, 0.0, 9.0,  0.0, 0.0, 9.0];
+            f32s(&[3, 3, 3], &x)
+        }
+        "labels" => Literal::from_elements([3, 3], &[0, 1, 2, 0, 2, 0, 0, 0, 0]),
+        "w" => f32s(&[3, 3], &[1.0, 0.0, 2.0, 0.5, 0.0, 0.0, 3.0, 3.0, 3.0]),
+        "v" => f32s(&[3], &[1.0, 0.0, 5.0]),
+        _ => f32s(&[3], &[1.0, 1.0, 0.0]),
+    });
+    let quotient = |name: &str| [of(name), of(&format!("{name}/weight"))].concat();
+    assert_eq!(quotient("accuracy"), [3.0, 3.5]);
+    assert_eq!(quotient("plain"), [3.0, 6.0]);
+    assert_eq!(quotient("by_example"), [2.0, 3.0]);
+    assert_eq!(quotient("top_2_accuracy"), [3.5, 3.5]);
+    let row = |x: [f64; 3], label: usize| x.iter().map(|x| x.exp()).sum::<f64>().ln() - x[label];
+    let expected = row([2.0, 1.0, 0.0], 0) + 2.0 * row([0.0, 1.0, 2.0], 2) + 0.5 * row([1.0, 2.0, 0.0], 0);
+    let [sum, weight] = quotient("perplexity")[..] else { panic!("two numbers") };
+    // As above: fewer than 64 roundings by half an ulp.
+    assert!((f64::from(sum) - expected).abs() <= 64.0 * expected / f64::from(1 << 24), "{sum}, expected {expected}");
+    assert_eq!(weight, 3.5);
+    // Hits, and rows of each class; of class 1 the one row weighs nothing, but row 3, of weight 1/2, was taken for it.
+    assert_eq!(quotient("mean_per_class_accuracy"), [1.0, 0.0, 2.0, 1.5, 0.0, 2.0]);
+    assert_eq!(quotient("mean_iou"), [1.0, 0.0, 2.0, 1.5, 0.5, 2.0]);
+}
+
+/// Answers yes and no, of three examples of weights 1, 0 and 2, and one of padding.
+#[test]
+fn metrics_of_answers_weigh_examples() {
+    let text = "kind: layers
+inputs: {x: {shape: [2], dtype: float32}}
+layers: [{activation: linear}]
+loss: {sigmoid_cross_entropy: , example_weights: w}
+metrics: [precision, recall, iou, binary_accuracy, {auc: 3}, mean_squared_error]
+";
+    let of = evaluated(text, 4, |name| match name {
+        "x" => f32s(&[4, 2], &[3.0, -1.0, 0.5, -2.0, 4.0, f32::NAN, 9.0, 9.0]),
+        "labels" => f32s(&[4, 2], &[1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]),
+        "w" => f32s(&[4], &[1.0, 0.0, 2.0, 7.0]),
+        _ => f32s(&[4], &[1.0, 1.0, 1.0, 0.0]),
+    });
+    let quotient = |name: &str| [of(name), of(&format!("{name}/weight"))].concat();
+    assert_eq!(quotient("precision"), [1.0, 3.0]);
+    assert_eq!(quotient("recall"), [1.0, 4.0]);
+    assert_eq!(quotient("iou"), [1.0, 6.0]);
+    assert_eq!(quotient("binary_accuracy"), [1.0, 6.0]);
+    assert_eq!(quotient("auc"), [2.0, 1.0, 0.0, 2.0, 2.0, 0.0, 4.0, 2.0]);
+    // The third example's error is not a number, and it counts.
+    assert!(of("mean_squared_error")[0].is_nan() && of("mean_squared_error/weight") == [3.0]);
 }
 
 /// What leaves the scope is f32 before a loss or a metric reads it: whatever they are, and in an auxiliary head too.

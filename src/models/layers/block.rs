@@ -1,6 +1,6 @@
 //! Layers that are several: `squeeze_excite`, `mb_conv` and `transformer_block`, the last two as often as `repeats` says.
 
-use super::kinds::LayerOptions;
+use super::layer_options::LayerOptions;
 use super::options::{Initializer, Pair, is_default, one, yes};
 use crate::document;
 use crate::graph::{Distribution, FanMode, Init, Scope, Tensor};

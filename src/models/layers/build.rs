@@ -1,7 +1,8 @@
 //! The network of a configuration, its loss, metrics and predictions; and the check that all of it fits.
 
-use super::objective::{Labels, MetricKind, label_of, of_rows};
-use super::plan::{Plan, Source, at};
+use super::metric::{Judged, MetricKind, TopK};
+use super::objective::{Labels, label_of, of_rows};
+use super::wiring::{Source, Wiring, at};
 use super::{Config, Input, Layers};
 use crate::document::{NodeError, Step};
 use crate::graph::{Graph, Precision, Scope, Tensor};
@@ -19,10 +20,10 @@ const BATCH: i64 = 32;
 /// The first thing that does not fit, with the way to it.
 pub(super) fn check(config: &Config) -> Result<(), NodeError> {
     // First, and without labels: what they are follows from the outputs.
-    let plan = Plan::new(config)?;
+    let wiring = Wiring::new(config)?;
     let described: Vec<Feature> = config.inputs.iter().map(|input| input.spec.feature(&input.name)).collect();
     let graph = Graph::new("check");
-    network(config, &plan, &graph.scope(), &Features::new(&graph, &described, BATCH, Mode::Predict))?;
+    network(config, &wiring, &graph.scope(), &Features::new(&graph, &described, BATCH, Mode::Predict))?;
     let task = Layers::new(config.clone(), 0.0);
     for (precision, mode) in [(Precision::F32, Mode::Train), (Precision::Bf16, Mode::Evaluate)] {
         let graph = if mode == Mode::Train { Graph::training("check") } else { Graph::new("check") };
@@ -38,31 +39,31 @@ pub(super) fn features(config: &Config) -> Vec<Feature> {
     let mut features: Vec<Feature> = config.inputs.iter().map(|input| input.spec.feature(&input.name)).collect();
     let label = |input: &Input| input.spec.feature(&input.name).label();
     // What is wrong is said when programs are built.
-    let Ok(plan) = Plan::new(config) else {
+    let Ok(wiring) = Wiring::new(config) else {
         features.extend(config.labels.iter().map(label));
         return features;
     };
-    for (layer, reads) in config.layers.iter().zip(&plan.reads) {
+    for (layer, reads) in config.layers.iter().zip(&wiring.reads) {
         if let (Some(n), [Source::Input(number)]) = (layer.kind.n_values(), &reads[..]) {
             let least = features[*number].n_values.map_or(n, |other| other.min(n));
             features[*number].n_values = Some(least);
         }
     }
     let graph = Graph::new("features");
-    let tensors = network(config, &plan, &graph.scope(), &Features::new(&graph, &features, 1, Mode::Predict));
+    let tensors = network(config, &wiring, &graph.scope(), &Features::new(&graph, &features, 1, Mode::Predict));
     let Ok(tensors) = tensors else {
         features.extend(config.labels.iter().map(label));
         return features;
     };
-    let of_losses = config.loss.iter().zip(&plan.losses).map(|(l, source)| (&l.options.labels, l.labels(), source));
+    let of_losses = config.loss.iter().zip(&wiring.losses).map(|(l, source)| (&l.options.labels, l.labels(), source));
     let of_metrics =
-        config.metrics.iter().zip(&plan.metrics).map(|(m, source)| (&m.options.labels, m.labels(), source));
+        config.metrics.iter().zip(&wiring.metrics).map(|(m, source)| (&m.options.labels, m.labels(), source));
     let judged = of_losses.chain(of_metrics);
     let judged = judged.map(|(name, labels, of)| (name, label_of(name, &tensors.of(*of).dims(), labels)));
     let judged: Vec<(&String, Feature)> = judged.collect();
     let wanted_as_probability = judged.iter().filter(|(_, wanted)| wanted.is_probability);
     let wanted_as_probability: Vec<String> = wanted_as_probability.map(|(name, _)| name.to_string()).collect();
-    let weights: Vec<&String> = config.loss.iter().filter_map(|loss| loss.options.example_weights.as_ref()).collect();
+    let weights = config.weights();
     for input in &config.labels {
         let wanted = judged.iter().find(|(name, _)| **name == input.name).map(|(_, wanted)| wanted);
         let mut described = label(input);
@@ -116,26 +117,26 @@ impl Tensors {
 }
 
 /// Builds the layers, in low precision where the graph computes in it.
-fn network(config: &Config, plan: &Plan, s: &Scope, features: &Features<'_>) -> Result<Tensors, NodeError> {
+fn network(config: &Config, wiring: &Wiring, s: &Scope, features: &Features<'_>) -> Result<Tensors, NodeError> {
     s.low_precision(|s| {
         let mut tensors = Tensors { inputs: vec![None; config.inputs.len()], layers: Vec::new() };
-        let mut wanted: Vec<Source> = plan.reads.iter().flatten().copied().collect();
-        wanted.extend(plan.outputs.iter().map(|(_, source)| *source).chain(plan.losses.iter().copied()));
-        wanted.extend(&plan.metrics);
+        let mut wanted: Vec<Source> = wiring.reads.iter().flatten().copied().collect();
+        wanted.extend(wiring.outputs.iter().map(|(_, source)| *source).chain(wiring.losses.iter().copied()));
+        wanted.extend(&wiring.metrics);
         for (number, input) in config.inputs.iter().enumerate() {
             if wanted.contains(&Source::Input(number)) {
                 tensors.inputs[number] = Some(features.get(&input.name));
             }
         }
         for (number, layer) in config.layers.iter().enumerate() {
-            let read: Vec<Tensor> = plan.reads[number].iter().map(|&source| tensors.of(source)).collect();
+            let read: Vec<Tensor> = wiring.reads[number].iter().map(|&source| tensors.of(source)).collect();
             let read: Vec<&Tensor> = read.iter().collect();
-            let made = layer.kind.build(s, &plan.names[number], &read);
+            let made = layer.kind.build(s, &wiring.names[number], &read);
             if let Some(error) = s.graph().emitter().error() {
-                let (name, kind) = (&plan.names[number], layer.kind.name());
-                let reads = plan.reads[number].iter().zip(&read);
+                let (name, kind) = (&wiring.names[number], layer.kind.name());
+                let reads = wiring.reads[number].iter().zip(&read);
                 let reads: Vec<String> =
-                    reads.map(|(&source, x)| format!("`{}` {}", plan.name_of(config, source), example(x))).collect();
+                    reads.map(|(&source, x)| format!("`{}` {}", wiring.name_of(config, source), example(x))).collect();
                 let message = format!("layer `{name}` ({kind}) reads {}: {}", reads.join(" and "), error.error.message);
                 let path = at("layers", number);
                 return Err(NodeError { help: error.error.help, ..NodeError::new(path, message) });
@@ -160,8 +161,8 @@ pub(super) fn call(
     features: &Features<'_>,
     mode: Mode,
 ) -> Result<Outputs, NodeError> {
-    let plan = Plan::new(config)?;
-    let tensors = network(config, &plan, s, features)?;
+    let wiring = Wiring::new(config)?;
+    let tensors = network(config, &wiring, s, features)?;
     let casts = RefCell::new(Vec::<(Source, Tensor)>::new());
     let of = |source: Source| {
         let made = casts.borrow().iter().find(|(other, _)| *other == source).map(|(_, cast)| cast.clone());
@@ -172,7 +173,7 @@ pub(super) fn call(
         })
     };
     if mode == Mode::Predict {
-        let outputs = plan.outputs.iter();
+        let outputs = wiring.outputs.iter();
         return Ok(outputs.fold(Outputs::new(), |all, (name, source)| all.prediction(name, &of(*source))));
     }
     let target = |name: &str, labels: Labels| {
@@ -181,7 +182,7 @@ pub(super) fn call(
     };
     let mut total: Option<Tensor> = None;
     for (number, loss) in config.loss.iter().enumerate() {
-        let source = plan.losses[number];
+        let source = wiring.losses[number];
         let (output, labels) = (of(source), target(&loss.options.labels, loss.labels()));
         if mode == Mode::Evaluate {
             // Inputs are made in the order in which the zoo's evaluations make them: labels, then weights.
@@ -189,7 +190,7 @@ pub(super) fn call(
         }
         let what = format!("loss `{}`", loss.name());
         if let Some(twice) = taken_twice(config, loss.takes(), source) {
-            let name = plan.name_of(config, source);
+            let name = wiring.name_of(config, source);
             let message = format!("layer `{name}` ends in {twice}, which {what} takes itself: it reads logits");
             let help = format!("leave the activation of `{name}` out, or judge the layer before it with `output: …`");
             return Err(NodeError::new(at("loss", number), message).with_help(help));
@@ -199,7 +200,7 @@ pub(super) fn call(
             Mode::Evaluate | Mode::Predict => 0.0,
         };
         let each = loss.per_example(&output, &labels, smoothing);
-        fits(config, &plan, s, ("loss", number, &what), source, (&loss.options.labels, &labels))?;
+        fits(config, &wiring, s, ("loss", number, &what), source, (&loss.options.labels, &labels))?;
         let each = weighed(loss, number, s, each, (&output, &labels), features)?;
         let each = match mode {
             Mode::Train => each.mean(&axes_from(0, &each)),
@@ -213,13 +214,16 @@ pub(super) fn call(
     let Some(total) = total else { return Err(NodeError::new(Vec::new(), "there is no loss")) };
     let mut outputs = Outputs::new();
     for (number, metric) in config.metrics.iter().enumerate() {
-        let source = plan.metrics[number];
+        let source = wiring.metrics[number];
         let (output, labels) = (of(source), target(&metric.options.labels, metric.labels()));
         let (name, what) = (metric.name(), format!("metric `{}`", metric.name()));
-        judges(config, &plan, number, metric, source, &output)?;
+        judges(config, &wiring, number, metric, source, &output)?;
         let weight = (mode != Mode::Train).then(|| features.weight());
-        let of_batch = metric.of_batch(&output, &labels, weight.as_ref());
-        fits(config, &plan, s, ("metrics", number, &what), source, (&metric.options.labels, &labels))?;
+        let weights = wiring.metric_weights[number].as_ref().map(|name| (name, features.get(name)));
+        let example_weights = weights.map(|(name, weights)| metric_weights(metric, number, name, weights, &labels));
+        let judged = Judged { output: &output, labels: &labels, weight, example_weights: example_weights.transpose()? };
+        let of_batch = metric.of_batch(&judged);
+        fits(config, &wiring, s, ("metrics", number, &what), source, (&metric.options.labels, &labels))?;
         outputs = outputs.metric(&name, of_batch);
     }
     Ok(match mode {
@@ -231,14 +235,14 @@ pub(super) fn call(
 /// The graph's error, if a loss or metric has just made it.
 fn fits(
     config: &Config,
-    plan: &Plan,
+    wiring: &Wiring,
     s: &Scope,
     (list, number, what): (&str, usize, &str),
     source: Source,
     (label, labels): (&str, &Tensor),
 ) -> Result<(), NodeError> {
     let Some(error) = s.graph().emitter().error() else { return Ok(()) };
-    let judged = plan.name_of(config, source);
+    let judged = wiring.name_of(config, source);
     let labels = if labels.is_poison() { String::new() } else { format!(" {}", example(labels)) };
     let message = format!("{what} judges `{judged}` by `{label}`{labels}: {}", error.error.message);
     Err(NodeError { help: error.error.help, ..NodeError::new(at(list, number), message) })
@@ -295,16 +299,38 @@ fn weighed(
     Ok(each)
 }
 
+/// What examples weigh in a metric that judges by `labels`, f32.
+fn metric_weights(
+    metric: &super::Metric,
+    number: usize,
+    name: &str,
+    weights: Tensor,
+    labels: &Tensor,
+) -> Result<Tensor, NodeError> {
+    let weights = weights.cast(DType::F32);
+    if weights.is_poison() || labels.is_poison() || labels.dims().starts_with(&weights.dims()) {
+        return Ok(weights);
+    }
+    let path = vec![Step::Key(metric.kind_name().to_string()), Step::Key("example_weights".to_string())];
+    let (given, labels) = (example(&weights), example(labels));
+    let message = format!(
+        "`example_weights: {name}` is {given}, and metric `{}` has labels {labels}: expected as many rows",
+        metric.name()
+    );
+    let error = NodeError::new([at("metrics", number), path].concat(), message);
+    Err(error.with_help("name others, or write `example_weights: null`: all weigh alike"))
+}
+
 /// Whether a metric can judge this output.
 fn judges(
     config: &Config,
-    plan: &Plan,
+    wiring: &Wiring,
     number: usize,
     metric: &super::Metric,
     source: Source,
     output: &Tensor,
 ) -> Result<(), NodeError> {
-    let (name, what) = (plan.name_of(config, source), metric.name());
+    let (name, what) = (wiring.name_of(config, source), metric.name());
     let wrong = |message: String, help: String| Err(NodeError::new(at("metrics", number), message).with_help(help));
     if let Some(twice) = taken_twice(config, metric.takes(), source) {
         let message = format!("layer `{name}` ends in {twice}, which metric `{what}` takes itself: it reads logits");
@@ -313,24 +339,26 @@ fn judges(
     }
     let n_classes = output.dims().last().copied().unwrap_or_default();
     match metric.kind {
-        MetricKind::TopK(k) if k > n_classes && !output.is_poison() => {
+        MetricKind::TopK(TopK(k)) if k > n_classes && !output.is_poison() => {
             let path = [at("metrics", number), vec![Step::Key("top_k".to_string())]].concat();
             let message = format!("the label is always among the {k} greatest of {n_classes} classes");
             Err(NodeError::new(path, message)
                 .with_help(format!("write a `top_k` of at most {}", (n_classes - 1).max(1))))
         }
-        MetricKind::Auc(_) | MetricKind::Iou if of_classes(config, plan, source) => {
-            let instead = if metric.kind == MetricKind::Iou { "mean_iou" } else { "mean_per_class_accuracy" };
-            let message = format!("metric `{what}` is of yes and no, and `{name}` is {n_classes} logits of classes");
-            wrong(message, format!("write `{instead}`, or judge an output that a `sigmoid_cross_entropy` trains"))
-        }
-        _ => Ok(()),
+        _ => match metric.of_classes() {
+            Some(instead) if of_classes(config, wiring, source) => {
+                let message =
+                    format!("metric `{what}` is of yes and no, and `{name}` is {n_classes} logits of classes");
+                wrong(message, format!("write `{instead}`, or judge an output that a `sigmoid_cross_entropy` trains"))
+            }
+            Some(_) | None => Ok(()),
+        },
     }
 }
 
 /// Whether a loss takes what a source makes for logits of classes.
-fn of_classes(config: &Config, plan: &Plan, source: Source) -> bool {
-    config.loss.iter().zip(&plan.losses).any(|(loss, judged)| *judged == source && loss.is_of_classes())
+fn of_classes(config: &Config, wiring: &Wiring, source: Source) -> bool {
+    config.loss.iter().zip(&wiring.losses).any(|(loss, judged)| *judged == source && loss.is_of_classes())
 }
 
 /// What a loss or metric takes of an output that has taken it already.

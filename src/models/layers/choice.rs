@@ -14,6 +14,8 @@ pub(super) struct Choice<'a> {
     pub mark: Mark,
     /// The value of its key, unless that holds options: the first option.
     pub main: Option<&'a Node>,
+    /// What the first option is called, where it was taken out.
+    main_key: Option<&'static str>,
     /// Options by name.
     options: Vec<(&'a Key, &'a Node)>,
 }
@@ -22,14 +24,16 @@ impl<'a> Choice<'a> {
     /// Reads `node`, in which the name is the first key that is none of `common`.
     pub fn read(node: &'a Node, common: &[&str], example: &str) -> Result<Choice<'a>, ReadError> {
         let map = match &node.value {
-            Value::Text(name) => return Ok(Choice { name, mark: node.mark, main: None, options: Vec::new() }),
+            Value::Text(name) => {
+                return Ok(Choice { name, mark: node.mark, main: None, main_key: None, options: Vec::new() });
+            }
             Value::Map(map) => map,
             _ => return Err(node.wrong(example)),
         };
         if let Some(kind) = node.get("kind") {
             let Value::Text(name) = &kind.value else { return Err(kind.wrong(example)) };
             let options = map.iter().filter(|(key, _)| &**key != "kind").map(|(key, node)| (key, node)).collect();
-            return Ok(Choice { name, mark: kind.mark, main: None, options });
+            return Ok(Choice { name, mark: kind.mark, main: None, main_key: None, options });
         }
         let is_common = |key: &str| common.contains(&key);
         let Some((name, value)) = map.iter().find(|(key, _)| !is_common(key)) else {
@@ -50,7 +54,7 @@ impl<'a> Choice<'a> {
                 return Err(twice(key, key.mark));
             }
         }
-        Ok(Choice { name, mark: name.mark, main, options })
+        Ok(Choice { name, mark: name.mark, main, main_key: None, options })
     }
 
     /// The error of a name that is none of `names`; `meant` is what it means elsewhere, if that is known, and `form` how one
@@ -76,6 +80,16 @@ impl<'a> Choice<'a> {
         let Some(at) = self.options.iter().position(|(other, _)| &***other == key) else { return Ok(None) };
         let (_, node) = self.options.remove(at);
         T::deserialize(node).map(Some)
+    }
+
+    /// Takes the first option out, which is called `key`: it may be the value of the name's key.
+    pub fn take_main<T: Deserialize<'a>>(&mut self, key: &'static str) -> Result<Option<T>, ReadError> {
+        self.main_key = Some(key);
+        let Some(main) = self.main.take() else { return self.take(key) };
+        match self.place_of(key) {
+            Some(mark) => Err(twice(key, mark)),
+            None => T::deserialize(main).map(Some),
+        }
     }
 
     /// The options as a struct, whose first field is the main one; errors list `common` too.
@@ -107,7 +121,7 @@ impl<'de> Deserializer<'de> for Options<'de> {
     ) -> Result<V::Value, ReadError> {
         let Options { choice, common } = self;
         if let Some((key, _)) = choice.options.iter().find(|(key, _)| !fields.contains(&&***key)) {
-            let valid = fields.iter().chain(common).map(|field| field.to_string()).collect();
+            let valid = choice.main_key.iter().chain(fields).chain(common).map(|field| field.to_string()).collect();
             return Err(ReadError::of(ConfigProblem::UnknownKey { key: key.to_string(), valid }).or_at(key.mark));
         }
         let mut main = None;

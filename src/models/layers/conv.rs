@@ -1,6 +1,6 @@
 //! `conv` and `depthwise_conv`: Keras' `Conv2D` and `DepthwiseConv2D`.
 
-use super::kinds::LayerOptions;
+use super::layer_options::LayerOptions;
 use super::options::{DataFormat, Initializer, Padding, Pair, is_default, one, yes};
 use crate::document;
 use crate::graph::{Scope, Tensor};
@@ -47,6 +47,25 @@ pub struct Conv {
 
 fn single() -> i64 {
     1
+}
+
+impl Conv {
+    /// So many filters of this kernel, and all else by default.
+    pub fn new(filters: i64, kernel_size: Pair) -> Conv {
+        Conv {
+            filters,
+            kernel_size,
+            strides: one(),
+            padding: Padding::Valid,
+            dilation_rate: one(),
+            groups: 1,
+            data_format: DataFormat::ChannelsLast,
+            activation: Activation::default(),
+            use_bias: true,
+            kernel_initializer: Initializer::GlorotUniform,
+            bias_initializer: Initializer::Zeros,
+        }
+    }
 }
 
 impl LayerOptions for Conv {

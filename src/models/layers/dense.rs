@@ -1,6 +1,6 @@
 //! `dense`: Keras' `Dense`.
 
-use super::kinds::LayerOptions;
+use super::layer_options::LayerOptions;
 use super::options::{Initializer, is_default, yes};
 use crate::document;
 use crate::graph::{Scope, Tensor};
@@ -27,6 +27,14 @@ pub struct Dense {
     /// How the bias starts. Default `zeros`.
     #[serde(default = "Initializer::zeros")]
     pub bias_initializer: Initializer,
+}
+
+impl Dense {
+    /// So many units, and all else by default.
+    pub fn new(units: i64) -> Dense {
+        let (kernel_initializer, bias_initializer) = (Initializer::GlorotUniform, Initializer::Zeros);
+        Dense { units, activation: Activation::default(), use_bias: true, kernel_initializer, bias_initializer }
+    }
 }
 
 impl LayerOptions for Dense {

@@ -1,6 +1,6 @@
 //! Layers of each element: `activation`, `rescaling`.
 
-use super::kinds::LayerOptions;
+use super::layer_options::LayerOptions;
 use crate::graph::{Scope, Tensor};
 use crate::nn;
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,9 @@ pub struct Activation {
     /// The function.
     pub activation: nn::Activation,
 }
+
+/// `max(x, 0)`.
+pub(in crate::models) const RELU: Activation = Activation { activation: nn::Activation::Relu };
 
 impl LayerOptions for Activation {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {

@@ -3,6 +3,7 @@
 //! A kind is added in two files: its options with their `build` in one beside this, and a line of the table here.
 
 use super::choice::{Choice, twice};
+use super::layer_options::{Arity, LayerOptions};
 use super::{block, conv, dense, elementwise, merge, norm, pool, sequence, shape};
 use crate::document::{Node, ReadError, Value};
 use crate::graph::{Scope, Tensor};
@@ -11,74 +12,49 @@ use serde::de::{Deserializer, value::StrDeserializer};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
-/// How many tensors a layer reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arity {
-    /// One.
-    One,
-    /// One, or two.
-    OneOrTwo,
-    /// Two or more; they are the layer's main option: `{add: [a, b]}`.
-    Several,
-}
-
-/// What a kind of layer is: options, and what is built of them.
-pub(super) trait LayerOptions {
-    /// How many tensors it reads.
-    const ARITY: Arity = Arity::One;
-
-    /// Of a layer that reads indices: what they are below.
-    fn n_values(&self) -> Option<i64> {
-        None
-    }
-
-    /// Builds it under `name`. Wrong shapes are errors of the graph.
-    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor;
-}
-
 macro_rules! kinds {
     ($($(#[$doc:meta])* $Kind:ident($Options:ty) = $name:literal, $keras:literal;)*) => {
         /// A layer's kind, and its options.
         #[derive(Clone, Debug, PartialEq)]
-        pub enum Kind {
+        pub enum LayerKind {
             $($(#[$doc])* $Kind($Options),)*
         }
 
         /// Names of kinds, and what Keras calls them.
         const NAMES: &[(&str, &str)] = &[$(($name, $keras)),*];
 
-        impl Kind {
+        impl LayerKind {
             /// Its name.
             pub fn name(&self) -> &'static str {
                 match self {
-                    $(Kind::$Kind(_) => $name,)*
+                    $(LayerKind::$Kind(_) => $name,)*
                 }
             }
 
             /// How many tensors it reads.
             pub fn arity(&self) -> Arity {
                 match self {
-                    $(Kind::$Kind(_) => <$Options>::ARITY,)*
+                    $(LayerKind::$Kind(_) => <$Options>::ARITY,)*
                 }
             }
 
             /// Of a layer that reads indices: what they are below.
             pub(super) fn n_values(&self) -> Option<i64> {
                 match self {
-                    $(Kind::$Kind(options) => options.n_values(),)*
+                    $(LayerKind::$Kind(options) => options.n_values(),)*
                 }
             }
 
             /// Builds it under `name`.
             pub(super) fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
                 match self {
-                    $(Kind::$Kind(options) => options.build(s, name, inputs),)*
+                    $(LayerKind::$Kind(options) => options.build(s, name, inputs),)*
                 }
             }
 
-            fn read(name: &str, choice: Choice<'_>) -> Result<Kind, ReadError> {
+            fn read(name: &str, choice: Choice<'_>) -> Result<LayerKind, ReadError> {
                 match name {
-                    $($name => Ok(Kind::$Kind(choice.options(&COMMON)?)),)*
+                    $($name => Ok(LayerKind::$Kind(choice.options(&COMMON)?)),)*
                     _ => {
                         let error = choice.unknown(&[$($name),*], None, |_| String::new());
                         Err(if is_activation(name) { error.with_help(format!("write `activation: {name}`")) } else { error })
@@ -95,7 +71,7 @@ macro_rules! kinds {
 
             fn serialize_entry<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
                 match self {
-                    $(Kind::$Kind(options) => map.serialize_entry($name, options),)*
+                    $(LayerKind::$Kind(options) => map.serialize_entry($name, options),)*
                 }
             }
         }
@@ -178,11 +154,11 @@ pub struct Layer {
     /// The inputs and layers that it reads; none is the layer before it.
     pub inputs: Vec<String>,
     /// What it is.
-    pub kind: Kind,
+    pub kind: LayerKind,
 }
 
-impl From<Kind> for Layer {
-    fn from(kind: Kind) -> Layer {
+impl From<LayerKind> for Layer {
+    fn from(kind: LayerKind) -> Layer {
         Layer { name: None, inputs: Vec::new(), kind }
     }
 }
@@ -200,13 +176,13 @@ impl<'de> Deserialize<'de> for Names {
     }
 }
 
-impl Kind {
+impl LayerKind {
     /// What the layer's own function ends in, if that is one of [`nn::Activation`].
     pub(super) fn activation(&self) -> Option<nn::Activation> {
         match self {
-            Kind::Dense(options) => Some(options.activation),
-            Kind::Conv(options) => Some(options.activation),
-            Kind::Activation(options) => Some(options.activation),
+            LayerKind::Dense(options) => Some(options.activation),
+            LayerKind::Conv(options) => Some(options.activation),
+            LayerKind::Activation(options) => Some(options.activation),
             _ => None,
         }
     }
@@ -223,11 +199,11 @@ impl Kind {
 impl Layer {
     fn read(node: &Node) -> Result<Layer, ReadError> {
         let mut choice = Choice::read(node, &COMMON, "a layer, such as `flatten` or `{dense: 10}`")?;
-        let canonical = Kind::canonical(choice.name);
+        let canonical = LayerKind::canonical(choice.name);
         let name = choice.take::<String>("name")?;
         let place_of_inputs = choice.place_of("inputs");
         let mut inputs = choice.take::<Names>("inputs")?.map(|Names(names)| names);
-        if Kind::arity_of(canonical) == Arity::Several
+        if LayerKind::arity_of(canonical) == Arity::Several
             && let Some(main) = choice.main.take()
         {
             if let Some(mark) = place_of_inputs {
@@ -236,7 +212,7 @@ impl Layer {
             let Names(names) = Names::deserialize(main)?;
             inputs = Some(names);
         }
-        Ok(Layer { name, inputs: inputs.unwrap_or_default(), kind: Kind::read(canonical, choice)? })
+        Ok(Layer { name, inputs: inputs.unwrap_or_default(), kind: LayerKind::read(canonical, choice)? })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Layers that read several: `add`, `subtract`, `multiply`, `average`, `maximum`, `minimum` and `concat`.
 
-use super::kinds::{Arity, LayerOptions};
+use super::layer_options::{Arity, LayerOptions};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
 use serde::{Deserialize, Serialize};

@@ -1,11 +1,12 @@
 //! `batch_norm`, `layer_norm`, `dropout` and `stochastic_depth`: Keras' `BatchNormalization`, `LayerNormalization` and
 //! `Dropout`, and dropout of whole examples.
 
-use super::kinds::LayerOptions;
+use super::layer_options::LayerOptions;
 use super::options::Initializer;
 use crate::document;
 use crate::graph::{Scope, Tensor};
 use crate::nn;
+use crate::tuning::NormGradient;
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,22 @@ pub struct BatchNorm {
     /// How the scale starts. Default `ones`.
     #[serde(default = "Initializer::ones")]
     pub gamma_initializer: Initializer,
+    /// How the gradient is computed, in Rust alone. Default as the graph's tuning says.
+    #[serde(skip)]
+    pub gradient: Option<NormGradient>,
+}
+
+impl Default for BatchNorm {
+    fn default() -> BatchNorm {
+        BatchNorm {
+            momentum: momentum(),
+            epsilon: epsilon(),
+            axis: last(),
+            beta_initializer: Initializer::Zeros,
+            gamma_initializer: Initializer::Ones,
+            gradient: None,
+        }
+    }
 }
 
 fn momentum() -> f64 {
@@ -59,7 +76,7 @@ impl LayerOptions for BatchNorm {
             epsilon: self.epsilon as f32,
             gamma_init: self.gamma_initializer.init(),
             beta_init: self.beta_initializer.init(),
-            gradient: s.tuning().norm_gradient,
+            gradient: self.gradient.unwrap_or(s.tuning().norm_gradient),
         };
         nn::batch_norm(s, inputs[0], name, &config)
     }

@@ -1,9 +1,10 @@
 //! What options of several layers are, by the names that Keras gives them.
 
-use crate::document;
+use crate::document::{self, Node, Value};
 use crate::graph::{Distribution, FanMode, Init};
 use crate::nn;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -45,6 +46,53 @@ impl<'de> Deserialize<'de> for Pair {
             }
         }
         deserializer.deserialize_any(OneOrTwo)
+    }
+}
+
+/// What stands around an image: `[[above, below], [left, right]]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Margins(pub [[i64; 2]; 2]);
+
+impl Margins {
+    pub(super) fn one() -> Margins {
+        Margins([[1; 2]; 2])
+    }
+}
+
+/// As Keras' `ZeroPadding2D`: one number for all four sides, one for height and one for width, or one for each side.
+impl<'de> Deserialize<'de> for Margins {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Margins, D::Error> {
+        const EXPECTED: &str = "a whole number of at least 1, [height, width], or [[top, bottom], [left, right]]";
+        // More pixels than this no axis has; f64 holds it exactly.
+        let fits = |n: f64| n.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&n);
+        let number = |node: &Node| document::number(node, fits, EXPECTED).map(|n| n as i64);
+        let sides = |node: &Node| match &node.value {
+            Value::List(list) => match &list[..] {
+                [low, high] => Ok([number(low)?, number(high)?]),
+                _ => Err(node.wrong(EXPECTED)),
+            },
+            _ => number(node).map(|n| [n; 2]),
+        };
+        Node::read(deserializer, |node| {
+            let margins = match &node.value {
+                Value::List(list) => match &list[..] {
+                    [rows, columns] => [sides(rows)?, sides(columns)?],
+                    _ => return Err(node.wrong(EXPECTED)),
+                },
+                _ => [sides(node)?; 2],
+            };
+            if margins == [[0; 2]; 2] { Err(node.wrong(EXPECTED)) } else { Ok(Margins(margins)) }
+        })
+    }
+}
+
+/// In the shorter form where that says it: what checkpoints have of before there was the other.
+impl Serialize for Margins {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            [[top, bottom], [left, right]] if top == bottom && left == right => [top, left].serialize(serializer),
+            each => each.serialize(serializer),
+        }
     }
 }
 

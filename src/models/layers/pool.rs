@@ -1,6 +1,6 @@
 //! `max_pool`, `avg_pool`, `global_max_pool` and `global_avg_pool`: Keras' `MaxPooling2D` and its like.
 
-use super::kinds::LayerOptions;
+use super::layer_options::LayerOptions;
 use super::options::{DataFormat, Padding, Pair, is_default, two};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
@@ -32,6 +32,12 @@ impl MaxPool {
             padding: self.padding.into(),
             format: self.data_format.into(),
         }
+    }
+}
+
+impl Default for MaxPool {
+    fn default() -> MaxPool {
+        MaxPool { pool_size: two(), strides: None, padding: Padding::Valid, data_format: DataFormat::ChannelsLast }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Layers of sequences: `embedding`, `position_embedding`, `attention`.
 
-use super::kinds::{Arity, LayerOptions};
+use super::layer_options::{Arity, LayerOptions};
 use super::options::Initializer;
 use crate::document;
 use crate::graph::{Scope, Tensor};

@@ -1,7 +1,7 @@
 //! Layers that only move elements: `flatten`, `reshape`, `take`, `zero_padding`, `upsample`.
 
-use super::kinds::LayerOptions;
-use super::options::{DataFormat, Pair, is_default, one, two};
+use super::layer_options::LayerOptions;
+use super::options::{DataFormat, Margins, Pair, is_default, two};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
 use serde::{Deserialize, Serialize};
@@ -57,8 +57,8 @@ impl LayerOptions for Take {
 #[serde(deny_unknown_fields)]
 pub struct ZeroPadding {
     /// Rows above and below, columns left and right. Default 1.
-    #[serde(default = "one")]
-    pub padding: Pair,
+    #[serde(default = "Margins::one")]
+    pub padding: Margins,
     /// Where the channels stand. Default `channels_last`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub data_format: DataFormat,
@@ -66,8 +66,7 @@ pub struct ZeroPadding {
 
 impl LayerOptions for ZeroPadding {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-        let padding = self.padding.0.map(|n| [n, n]);
-        s.layer(name, |_| nn::zero_padding(inputs[0], padding, self.data_format.into()))
+        s.layer(name, |_| nn::zero_padding(inputs[0], self.padding.0, self.data_format.into()))
     }
 }
 

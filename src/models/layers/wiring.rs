@@ -1,6 +1,6 @@
 //! Who reads whom: names looked up, before anything is built.
 
-use super::{Arity, Config, Layer, Loss};
+use super::{Arity, Config, Layer, Loss, Metric, MetricWeights};
 use crate::document::{NodeError, Step, nearest};
 
 /// What a layer reads, or an output is made by.
@@ -13,8 +13,8 @@ pub(super) enum Source {
 }
 
 /// A configuration with its names looked up.
-#[derive(Debug)]
-pub(super) struct Plan {
+#[derive(Debug, Default)]
+pub(super) struct Wiring {
     /// The layers' names.
     pub names: Vec<String>,
     /// What each layer reads.
@@ -25,6 +25,8 @@ pub(super) struct Plan {
     pub losses: Vec<Source>,
     /// What each metric judges.
     pub metrics: Vec<Source>,
+    /// The feature that says what examples weigh in each metric.
+    pub metric_weights: Vec<Option<String>>,
 }
 
 /// The way to element `index` of the list `key`.
@@ -36,12 +38,12 @@ fn key(name: &str) -> Step {
     Step::Key(name.to_string())
 }
 
-impl Plan {
+impl Wiring {
     /// Looks everything up.
     ///
     /// # Errors
     /// Names that are no one's, or two's; what nobody reads; the wrong number of things to read.
-    pub fn new(config: &Config) -> Result<Plan, NodeError> {
+    pub fn new(config: &Config) -> Result<Wiring, NodeError> {
         if config.layers.is_empty() {
             return Err(NodeError::new(vec![key("layers")], "there are no layers, expected at least one"));
         }
@@ -52,17 +54,17 @@ impl Plan {
             return Err(NodeError::new(vec![key("loss")], "there are no losses, expected at least one"));
         }
         let names = names(config)?;
-        let mut plan = Plan { names, reads: Vec::new(), outputs: Vec::new(), losses: Vec::new(), metrics: Vec::new() };
+        let mut wiring = Wiring { names, ..Wiring::default() };
         for (number, layer) in config.layers.iter().enumerate() {
-            let reads = plan.reads_of(config, number, layer)?;
-            plan.reads.push(reads);
+            let reads = wiring.reads_of(config, number, layer)?;
+            wiring.reads.push(reads);
         }
-        plan.outputs = plan.outputs_of(config)?;
+        wiring.outputs = wiring.outputs_of(config)?;
         for (number, loss) in config.loss.iter().enumerate() {
             let path = [at("loss", number), vec![key(loss.name()), key("output")]].concat();
             let source =
-                plan.judged(config, &format!("loss `{}`", loss.name()), loss.options.output.as_deref(), path)?;
-            plan.losses.push(source);
+                wiring.judged(config, &format!("loss `{}`", loss.name()), loss.options.output.as_deref(), path)?;
+            wiring.losses.push(source);
         }
         for (number, metric) in config.metrics.iter().enumerate() {
             let name = metric.name();
@@ -71,11 +73,13 @@ impl Plan {
                 return Err(error.with_help("give one of them another name: `name: …`"));
             }
             let path = [at("metrics", number), vec![key(metric.kind_name()), key("output")]].concat();
-            let source = plan.judged(config, &format!("metric `{name}`"), metric.options.output.as_deref(), path)?;
-            plan.metrics.push(source);
+            let source = wiring.judged(config, &format!("metric `{name}`"), metric.options.output.as_deref(), path)?;
+            wiring.metrics.push(source);
+            let weights = wiring.weights_of(config, number, metric, source)?;
+            wiring.metric_weights.push(weights);
         }
-        plan.everything_is_read(config)?;
-        Ok(plan)
+        wiring.everything_is_read(config)?;
+        Ok(wiring)
     }
 
     /// The source of this name.
@@ -211,6 +215,35 @@ impl Plan {
         })
     }
 
+    /// The feature that says what examples weigh in a metric: its own, or that of the losses that judge the same.
+    fn weights_of(
+        &self,
+        config: &Config,
+        number: usize,
+        metric: &Metric,
+        source: Source,
+    ) -> Result<Option<String>, NodeError> {
+        match &metric.options.example_weights {
+            MetricWeights::Feature(name) => return Ok(Some(name.clone())),
+            MetricWeights::Alike => return Ok(None),
+            MetricWeights::AsInLoss => {}
+        }
+        let losses = config.loss.iter().zip(&self.losses).filter(|(_, judged)| **judged == source);
+        let mut weights: Vec<Option<&String>> = losses.map(|(loss, _)| loss.options.example_weights.as_ref()).collect();
+        weights.dedup();
+        match weights[..] {
+            [] => Ok(None),
+            [only] => Ok(only.cloned()),
+            [..] => {
+                let name = metric.name();
+                let message = format!("metric `{name}` does not say what examples weigh: losses of its output differ");
+                let known = weights.into_iter().flatten().map(|name| format!("`example_weights: {name}`"));
+                let known: Vec<String> = known.chain(["`example_weights: null` (all alike)".to_string()]).collect();
+                Err(NodeError::new(at("metrics", number), message).with_help(format!("add {}", known.join(" or "))))
+            }
+        }
+    }
+
     /// A layer or an input that does not matter was not meant so.
     fn everything_is_read(&self, config: &Config) -> Result<(), NodeError> {
         let mut is_read = [vec![false; config.inputs.len()], vec![false; config.layers.len()]];
@@ -247,7 +280,7 @@ impl Plan {
             }
         }
         let targets = config.loss.iter().map(|loss| &loss.options.labels);
-        let targets = targets.chain(config.loss.iter().filter_map(|loss| loss.options.example_weights.as_ref()));
+        let targets = targets.chain(config.weights());
         let targets: Vec<&String> = targets.chain(config.metrics.iter().map(|m| &m.options.labels)).collect();
         for (number, input) in config.inputs.iter().enumerate() {
             if !is_read[0][number] && !targets.contains(&&input.name) {

@@ -1,0 +1,359 @@
+//! Losses by name: a line of the table each.
+//!
+//! A loss is added in two places: what it is, a function of `nn`, and its line here.
+
+use super::choice::Choice;
+use super::objective::{Labels, NameElsewhere, default_labels, unknown_name};
+use crate::document::{self, Node, ReadError};
+use crate::graph::Tensor;
+use crate::nn::{self, Activation, Focal};
+use serde::de::Deserializer;
+use serde::ser::{SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
+
+/// What a loss makes of an output, and of which labels.
+#[derive(Clone, Copy)]
+struct LossForm {
+    /// What it takes of the output itself.
+    takes: Option<Activation>,
+    labels: Labels,
+    /// Whether it is a cross entropy: such a loss has label smoothing and, of classes, class weights.
+    is_cross_entropy: bool,
+}
+
+/// Cross entropies, of classes that are numbers, of distributions over classes, of answers that are independent.
+const OF_CLASSES: LossForm =
+    LossForm { takes: Some(Activation::Softmax), labels: Labels::Classes, is_cross_entropy: true };
+const OF_DISTRIBUTIONS: LossForm = LossForm { labels: Labels::Probabilities, ..OF_CLASSES };
+const OF_ANSWERS: LossForm = LossForm { takes: Some(Activation::Sigmoid), ..OF_DISTRIBUTIONS };
+/// Overlaps of regions.
+const OF_REGIONS: LossForm = LossForm { is_cross_entropy: false, ..OF_ANSWERS };
+const OF_REGIONS_OF_CLASSES: LossForm = LossForm { is_cross_entropy: false, ..OF_DISTRIBUTIONS };
+/// Distances of numbers.
+const OF_NUMBERS: LossForm = LossForm { takes: None, labels: Labels::Numbers, is_cross_entropy: false };
+
+/// Options that only some losses have.
+trait OwnOptions: Sized {
+    const KEYS: &'static [&'static str];
+
+    /// Takes them out of what is written.
+    fn take(choice: &mut Choice<'_>) -> Result<Self, ReadError>;
+
+    /// What they are, by [`OwnOptions::KEYS`]; none is written as null.
+    fn values(&self) -> Vec<Option<f64>>;
+}
+
+/// Names, forms, names elsewhere (in Keras, PyTorch and by many), and the loss of each example, or of each of its rows.
+macro_rules! losses {
+    ($($(#[$doc:meta])* $Kind:ident $(($own:ident: $Own:ty))? = $name:literal, $form:ident, [$($elsewhere:literal),*],
+        |$output:ident, $labels:ident, $smoothing:pat_param| $of:expr;)*) => {
+        /// What a loss is called, and the options of its own.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum LossKind {
+            $($(#[$doc])* $Kind $(($Own))?,)*
+        }
+
+        const NAMES: &[&str] = &[$($name),*];
+        const ELSEWHERE: &[NameElsewhere] = &[$($(NameElsewhere { theirs: $elsewhere, ours: $name },)*)*];
+        const OWN_KEYS: &[&[&str]] = &[$($(<$Own>::KEYS,)?)*];
+
+        impl LossKind {
+            fn read(name: &str, choice: &mut Choice<'_>) -> Result<LossKind, ReadError> {
+                match name {
+                    $($name => Ok(LossKind::$Kind $((<$Own>::take(choice)?))?),)*
+                    _ => Err(unknown_name("loss", NAMES, ELSEWHERE, choice)),
+                }
+            }
+
+            /// Its name.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(LossKind::$Kind { .. } => $name,)*
+                }
+            }
+
+            fn form(&self) -> LossForm {
+                match self {
+                    $(LossKind::$Kind { .. } => $form,)*
+                }
+            }
+
+            fn own_keys(&self) -> &'static [&'static str] {
+                match self {
+                    $(LossKind::$Kind { .. } => {
+                        const KEYS: &[&[&str]] = &[$(<$Own>::KEYS)?];
+                        KEYS.first().copied().unwrap_or_default()
+                    })*
+                }
+            }
+
+            fn own_values(&self) -> Vec<Option<f64>> {
+                match self {
+                    $(LossKind::$Kind { $(0: $own,)? .. } => {
+                        let values: &[Vec<Option<f64>>] = &[$($own.values())?];
+                        values.concat()
+                    })*
+                }
+            }
+
+            fn per_example(&self, output: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tensor {
+                match self {
+                    $(LossKind::$Kind { $(0: $own,)? .. } => {
+                        let ($output, $labels, $smoothing) = (output, labels, label_smoothing);
+                        $of
+                    })*
+                }
+            }
+        }
+    };
+}
+
+losses! {
+    /// [`nn::sparse_softmax_cross_entropy_per_example`]: labels are classes.
+    SparseSoftmaxCrossEntropy = "sparse_softmax_cross_entropy", OF_CLASSES,
+        ["sparse_categorical_crossentropy", "sparse_categorical_cross_entropy",
+         "sparse_softmax_cross_entropy_with_logits", "cross_entropy", "cross_entropy_loss"],
+        |output, labels, smoothing| nn::sparse_softmax_cross_entropy_per_example(output, labels, smoothing);
+    /// [`nn::softmax_cross_entropy_per_example`]: labels are distributions.
+    SoftmaxCrossEntropy = "softmax_cross_entropy", OF_DISTRIBUTIONS,
+        ["categorical_crossentropy", "categorical_cross_entropy"],
+        |output, labels, smoothing| nn::softmax_cross_entropy_per_example(output, labels, smoothing);
+    /// [`nn::sigmoid_cross_entropy_per_example`]: labels are 0 or 1.
+    SigmoidCrossEntropy = "sigmoid_cross_entropy", OF_ANSWERS,
+        ["binary_crossentropy", "binary_cross_entropy", "bce", "bce_with_logits_loss"],
+        |output, labels, smoothing| nn::sigmoid_cross_entropy_per_example(output, labels, smoothing);
+    /// [`nn::sparse_softmax_focal_cross_entropy_per_example`]: labels are classes.
+    SparseSoftmaxFocalCrossEntropy(focal: Focal) = "sparse_softmax_focal_cross_entropy", OF_CLASSES, [],
+        |output, labels, smoothing| nn::sparse_softmax_focal_cross_entropy_per_example(output, labels, focal, smoothing);
+    /// [`nn::softmax_focal_cross_entropy_per_example`]: labels are distributions.
+    SoftmaxFocalCrossEntropy(focal: Focal) = "softmax_focal_cross_entropy", OF_DISTRIBUTIONS,
+        ["categorical_focal_crossentropy"],
+        |output, labels, smoothing| nn::softmax_focal_cross_entropy_per_example(output, labels, focal, smoothing);
+    /// [`nn::sigmoid_focal_cross_entropy_per_example`]: labels are 0 or 1.
+    SigmoidFocalCrossEntropy(focal: Focal) = "sigmoid_focal_cross_entropy", OF_ANSWERS,
+        ["focal", "focal_loss", "binary_focal_crossentropy"],
+        |output, labels, smoothing| nn::sigmoid_focal_cross_entropy_per_example(output, labels, focal, smoothing);
+    /// [`nn::sigmoid_dice_per_example`]: labels are 0 or 1.
+    SigmoidDice = "sigmoid_dice", OF_REGIONS, ["dice", "dice_loss"],
+        |output, labels, _| nn::sigmoid_dice_per_example(output, labels);
+    /// [`nn::softmax_dice_per_example`]: labels are one-hot.
+    SoftmaxDice = "softmax_dice", OF_REGIONS_OF_CLASSES, [],
+        |output, labels, _| nn::softmax_dice_per_example(output, labels);
+    /// [`nn::mean_squared_error_per_example`].
+    MeanSquaredError = "mean_squared_error", OF_NUMBERS, ["mse", "mse_loss", "l2"],
+        |output, labels, _| nn::mean_squared_error_per_example(output, labels);
+    /// [`nn::mean_absolute_error_per_example`].
+    MeanAbsoluteError = "mean_absolute_error", OF_NUMBERS, ["mae", "l1", "l1_loss"],
+        |output, labels, _| nn::mean_absolute_error_per_example(output, labels);
+    /// [`nn::huber_per_example`].
+    Huber(huber: Huber) = "huber", OF_NUMBERS, ["huber_loss", "smooth_l1", "smooth_l1_loss"],
+        |output, labels, _| nn::huber_per_example(output, labels, huber.delta);
+}
+
+/// Options of `huber`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Huber {
+    /// Where squares end, in the unit of the output. No default fits all targets: it must be said.
+    pub delta: f64,
+}
+
+impl OwnOptions for Huber {
+    const KEYS: &'static [&'static str] = &["delta"];
+
+    fn take(choice: &mut Choice<'_>) -> Result<Huber, ReadError> {
+        match choice.take("delta")? {
+            Some(Above(delta)) => Ok(Huber { delta }),
+            None => {
+                let error = ReadError::new("huber does not say where its squares end").or_at(choice.mark);
+                Err(error.with_help("add `delta`, in the unit of the output: `{huber: , delta: 1.0}`"))
+            }
+        }
+    }
+
+    fn values(&self) -> Vec<Option<f64>> {
+        vec![Some(self.delta)]
+    }
+}
+
+impl OwnOptions for Focal {
+    const KEYS: &'static [&'static str] = &["gamma", "alpha"];
+
+    fn take(choice: &mut Choice<'_>) -> Result<Focal, ReadError> {
+        let mut focal = Focal { gamma: 2.0, alpha: Some(0.25) };
+        if let Some(NotNegative(gamma)) = choice.take("gamma")? {
+            focal.gamma = gamma;
+        }
+        if let Some(alpha) = choice.take::<Option<Share>>("alpha")? {
+            focal.alpha = alpha.map(|Share(alpha)| alpha);
+        }
+        Ok(focal)
+    }
+
+    fn values(&self) -> Vec<Option<f64>> {
+        vec![Some(self.gamma), self.alpha]
+    }
+}
+
+/// A loss of one output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loss {
+    /// Which.
+    pub kind: LossKind,
+    /// Its options.
+    pub options: LossOptions,
+}
+
+/// Options of a loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossOptions {
+    /// The output or layer that it judges. Default the only output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// What that should be: a label, or an input. Default `labels`.
+    #[serde(default = "default_labels")]
+    pub labels: String,
+    /// What it is multiplied by in the sum of losses. Default 1.
+    #[serde(default = "one", deserialize_with = "not_negative")]
+    pub weight: f64,
+    /// Label smoothing in training. Default that of `train`.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "smoothing")]
+    pub label_smoothing: Option<f64>,
+    /// What each class weighs, of losses of classes. Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_weights: Option<Vec<f64>>,
+    /// The feature that says what each example, or each of its rows, weighs. Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub example_weights: Option<String>,
+}
+
+/// The keys of [`LossOptions`].
+const COMMON: [&str; 6] = ["output", "labels", "weight", "label_smoothing", "class_weights", "example_weights"];
+
+impl From<LossKind> for Loss {
+    fn from(kind: LossKind) -> Loss {
+        let options = LossOptions {
+            output: None,
+            labels: default_labels(),
+            weight: 1.0,
+            label_smoothing: None,
+            class_weights: None,
+            example_weights: None,
+        };
+        Loss { kind, options }
+    }
+}
+
+impl Loss {
+    fn read(node: &Node) -> Result<Loss, ReadError> {
+        let keys: Vec<&str> = COMMON.iter().chain(OWN_KEYS.iter().copied().flatten()).copied().collect();
+        let example = "a loss, such as `mean_squared_error` or `{mean_squared_error: , labels: y}`";
+        let mut choice = Choice::read(node, &keys, example)?;
+        let kind = LossKind::read(choice.name, &mut choice)?;
+        Ok(Loss { options: choice.options(kind.own_keys())?, kind })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    /// Whether label smoothing changes it.
+    pub fn is_smoothed(&self) -> bool {
+        self.kind.form().is_cross_entropy
+    }
+
+    /// Whether it takes a softmax or a sigmoid of the output itself.
+    pub(super) fn takes(&self) -> Option<Activation> {
+        self.kind.form().takes
+    }
+
+    /// What its labels are.
+    pub(super) fn labels(&self) -> Labels {
+        self.kind.form().labels
+    }
+
+    /// Whether what it judges are logits of classes, of which one is right.
+    pub(super) fn is_of_classes(&self) -> bool {
+        self.takes() == Some(Activation::Softmax)
+    }
+
+    /// Whether each of its rows is of one class, which may have a weight.
+    pub(super) fn weighs_classes(&self) -> bool {
+        self.is_of_classes() && self.kind.form().is_cross_entropy
+    }
+
+    /// The loss of each example, or of each of its rows: `[batch, …]`.
+    pub(super) fn per_example(&self, output: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tensor {
+        self.kind.per_example(output, labels, label_smoothing)
+    }
+}
+
+/// A finite number of at least 0.
+#[derive(Deserialize)]
+struct NotNegative(#[serde(deserialize_with = "not_negative")] f64);
+
+/// A number from 0 to 1.
+#[derive(Deserialize)]
+struct Share(#[serde(deserialize_with = "share")] f64);
+
+/// A finite number above 0.
+#[derive(Deserialize)]
+struct Above(#[serde(deserialize_with = "above")] f64);
+
+fn one() -> f64 {
+    1.0
+}
+
+fn not_negative<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    document::number(deserializer, |weight| weight.is_finite() && weight >= 0.0, "a number of at least 0")
+}
+
+fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    document::number(deserializer, |alpha| (0.0..=1.0).contains(&alpha), "a number from 0 to 1")
+}
+
+fn above<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let fits = |delta: f64| delta as f32 > 0.0 && (delta as f32).is_finite();
+    document::number(deserializer, fits, "a finite number above 0")
+}
+
+fn smoothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    document::fraction(deserializer).map(Some)
+}
+
+impl<'de> Deserialize<'de> for Loss {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Loss, D::Error> {
+        Node::read(deserializer, Loss::read)
+    }
+}
+
+/// A loss's options with those of its own.
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(flatten)]
+    options: &'a LossOptions,
+    #[serde(flatten)]
+    own: OwnWritten<'a>,
+}
+
+/// Options of its own, in their order. Nothing is not the default: it is written.
+struct OwnWritten<'a>(&'a LossKind);
+
+impl Serialize for OwnWritten<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (key, value) in self.0.own_keys().iter().zip(self.0.own_values()) {
+            map.serialize_entry(key, &value)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for Loss {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1))?;
+        map.serialize_entry(self.name(), &Written { options: &self.options, own: OwnWritten(&self.kind) })?;
+        map.end()
+    }
+}
