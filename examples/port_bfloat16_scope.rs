@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 use bf16scope::data::{Arrays, DataError, csv};
 use bf16scope::hlo::Op;
-use bf16scope::optim::MomentumDtype;
+use bf16scope::optim::Momentum;
 use bf16scope::pjrt::Client;
 use bf16scope::prelude::*;
 use bf16scope::train::{Data, Objective, Plan, Session, Spec, TrainError, program, run};
@@ -100,7 +100,7 @@ fn input_fn() -> Result<(Arrays, Arrays), DataError> {
 //   train_op = optimizer.minimize(loss, tf.train.get_global_step())
 fn objective() -> Objective {
     let update = Update {
-        optimizer: Optimizer::Momentum { momentum: 0.9, nesterov: false, momentum_dtype: MomentumDtype::F32 },
+        optimizer: Optimizer::Momentum(Momentum { momentum: 0.9, ..Momentum::default() }),
         learning_rate: LearningRate::Constant { value: 0.05 },
         ..Update::default()
     };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bf16scope::data::csv;
-use bf16scope::optim::{MomentumDtype, RateDrop};
+use bf16scope::optim::{Momentum, RateDrop};
 use bf16scope::pjrt::Client;
 use bf16scope::prelude::*;
 use bf16scope::train::checkpoint::{Checkpoint, Place};
@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let data = Data { training: &training, test: &test };
     let drops = [(528, 0.1), (792, 0.01)].map(|(step, multiplier)| RateDrop { step, multiplier }).to_vec();
     let update = Update {
-        optimizer: Optimizer::Momentum { momentum: 0.9, nesterov: true, momentum_dtype: MomentumDtype::F32 },
+        optimizer: Optimizer::Momentum(Momentum { momentum: 0.9, nesterov: true, ..Momentum::default() }),
         learning_rate: LearningRate::WarmUpStep { value: 0.05, warm_up: 44, drops },
         weight_decay: WeightDecay { value: 1e-3, except: vec!["_bn/".to_string()], decoupled: false },
         ..Update::default()

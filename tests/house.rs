@@ -357,6 +357,32 @@ fn the_guide_names_the_files_of_the_op_that_is_in_most() {
     assert_eq!(knowing(&["Convolution"]), named);
 }
 
+/// An optimizer is known by its type: its own file, and the table's. Nobody else names one that has no reason to be named,
+/// and every one is a row of the page that users read.
+#[test]
+fn an_optimizer_is_added_in_two_files() {
+    let table = PathBuf::from("src/optim/optimizer.rs");
+    let named: BTreeSet<PathBuf> = [table.clone(), "src/optim/optimizer/adagrad.rs".into()].into();
+    assert_eq!(knowing(&["Adagrad", "adagrad"]), named);
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/EXPERIMENTS.md")).unwrap();
+    for optimizer in bf16scope::optim::Optimizer::all() {
+        assert!(page.contains(&format!("\n| `{}` | ", optimizer.name())), "EXPERIMENTS.md has no {}", optimizer.name());
+    }
+}
+
+/// Beside its function in `nn`, a loss or a metric is known by its line of the table; each is in the page that users read.
+#[test]
+fn a_loss_and_a_metric_are_a_line_each() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/EXPERIMENTS.md")).unwrap();
+    for (table, kinds, names) in [
+        ("src/models/layers/loss.rs", ["SigmoidDice", "SoftmaxDice"], ["sigmoid_dice", "huber"]),
+        ("src/models/layers/metric.rs", ["MeanIou", "Perplexity"], ["mean_iou", "perplexity"]),
+    ] {
+        assert_eq!(knowing(&kinds), [PathBuf::from(table)].into());
+        names.iter().for_each(|name| assert!(page.contains(&format!("`{name}`")), "EXPERIMENTS.md has no {name}"));
+    }
+}
+
 /// The first file that each of some lines of the guide links.
 fn linked_by_the_guide(is_meant: impl Fn(&str) -> bool) -> BTreeSet<PathBuf> {
     let guide = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ADDING_AN_OP.md")).unwrap();

@@ -29,7 +29,9 @@ use crate::document::{ConfigProblem, Node, NodeError, ReadError, Step};
 use crate::files;
 use crate::graph::{Numbers, Precision, Storage};
 use crate::models::Model;
-use crate::optim::{Average, Clip, LearningRate, LossScale, Optimizer, SlotStorage, Update, WarmUp, WeightDecay};
+use crate::optim::{
+    Average, Clip, DecayForm, LearningRate, LossScale, Optimizer, SlotStorage, Update, WarmUp, WeightDecay,
+};
 use crate::task::Task;
 use crate::train::MeshConfig;
 use crate::train::Objective;
@@ -202,9 +204,11 @@ impl TrainConfig {
     /// A key that does not go with the optimizer.
     fn misplaced(&self) -> Option<NodeError> {
         let key = |name: &str| Step::Key(name.to_string());
-        if matches!(self.optimizer, Optimizer::Lars(_)) && self.weight_decay.decoupled {
+        if self.optimizer.decay_form() == DecayForm::InSlots && self.weight_decay.decoupled {
             let way = vec![key("weight_decay"), Step::KeyItself("decoupled".to_string())];
-            let error = NodeError::new(way, "`decoupled` does not go with lars, whose rule has the weight decay in it");
+            let name = self.optimizer.name();
+            let message = format!("`decoupled` does not go with {name}, whose rule has the weight decay in it");
+            let error = NodeError::new(way, message);
             return Some(error.with_help("leave it out, or write `optimizer: {kind: lamb}`, which decouples"));
         }
         None

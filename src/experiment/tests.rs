@@ -3,7 +3,7 @@
 use super::*;
 use crate::experiment::Scale;
 use crate::models::mlp;
-use crate::optim::{MomentumDtype, RateDrop};
+use crate::optim::{Momentum, RateDrop};
 use crate::tuning::{Keys, Remat};
 use expect_test::{Expect, expect};
 
@@ -61,7 +61,7 @@ tune: {remat: [block*, stem]}
             epochs: 7,
             seed: 6,
             shift: 2,
-            optimizer: Optimizer::Momentum { momentum: 0.8, nesterov: true, momentum_dtype: MomentumDtype::F32 },
+            optimizer: Optimizer::Momentum(Momentum { momentum: 0.8, nesterov: true, ..Momentum::default() }),
             learning_rate: Timed::Steps(LearningRate::WarmUpStep { value: 0.4, warm_up: 10, drops }),
             n_train: None,
             weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()], decoupled: false },
@@ -116,7 +116,10 @@ fn short_forms_and_any_order_are_read() {
         assert_eq!(train(&format!("learning_rate: {text}")).learning_rate, rate);
     }
     assert_eq!(train("optimizer: adam").optimizer, Optimizer::ADAM);
-    let nesterov = Optimizer::Momentum { momentum: 0.9, nesterov: true, momentum_dtype: MomentumDtype::F32 };
+    for optimizer in Optimizer::all() {
+        assert_eq!(train(&format!("optimizer: {}", optimizer.name())).optimizer, optimizer);
+    }
+    let nesterov = Optimizer::Momentum(Momentum { momentum: 0.9, nesterov: true, ..Momentum::default() });
     assert_eq!(train("optimizer: {nesterov: true, momentum: 0.9, kind: momentum}").optimizer, nesterov);
     let decay = "learning_rate: {staircase: true, kind: exponential, value: 1.0e-3, decay_steps: 9, decay_rate: 0.5}";
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Replicas: copies of a program that run at once, each on its part of a batch; and what they say to each other.
 //!
 //! How many there are, a graph knows from [`Graph::for_replicas`]; a program of one device says nothing to anybody. State
-//! that is stored in [`Part`]s takes less memory on each replica: what the optimizer keeps and updates lies spread over all,
+//! that is stored in [`VariableShard`]s takes less memory on each replica: what the optimizer keeps and updates lies spread over all,
 //! and what the network reads is gathered.
 //!
 //! Source: Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training".
@@ -47,10 +47,10 @@ pub enum SumOrder {
     Tree,
 }
 
-/// How an array lies over replicas: in as many parts of one size, along one axis, the first on the first replica. What the last
-/// parts have more than the whole is padding: zeros that nothing reads.
+/// How an array is sharded over replicas: in as many parts of one size, along one axis, the first on the first replica. What
+/// the last parts have more than the whole is padding: zeros that nothing reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct VariableShard {
     /// The axis that is split.
     pub axis: usize,
     /// The whole's size along it.
@@ -59,13 +59,13 @@ pub struct Part {
     pub n: NonZeroU32,
 }
 
-impl Part {
+impl VariableShard {
     /// How an array of these dims is best spread over `n` replicas; not at all where that would save no memory.
     ///
     /// What counts is what a part takes on a TPU, whose f32 arrays are stored in tiles of 8 × 128 along their last two
     /// dimensions, or of 1024. Of axes that are as good the first is taken.
-    pub fn of(dims: &[i64], n: NonZeroU32) -> Option<Part> {
-        let axes = (0..dims.len()).map(|axis| Part { axis, whole: dims[axis], n });
+    pub fn of(dims: &[i64], n: NonZeroU32) -> Option<VariableShard> {
+        let axes = (0..dims.len()).map(|axis| VariableShard { axis, whole: dims[axis], n });
         let best = axes.filter(|part| part.whole >= part.n()).min_by_key(|part| stored_size(&part.dims(dims)))?;
         (n.get() > 1 && stored_size(&best.dims(dims)) < stored_size(dims)).then_some(best)
     }
@@ -98,8 +98,8 @@ impl Part {
     }
 
     /// How an array without the axis `removed` lies: in parts too, unless it is the one that is split.
-    pub fn without(self, removed: usize) -> Option<Part> {
-        (self.axis != removed).then(|| Part { axis: self.axis - usize::from(self.axis > removed), ..self })
+    pub fn without(self, removed: usize) -> Option<VariableShard> {
+        (self.axis != removed).then(|| VariableShard { axis: self.axis - usize::from(self.axis > removed), ..self })
     }
 
     /// Whether the last parts have padding.
@@ -184,13 +184,13 @@ impl Graph {
     }
 
     /// How a variable that trains, of these dims, lies over the replicas.
-    pub(super) fn part_of(&self, dims: &[i64]) -> Option<Part> {
+    pub(super) fn part_of(&self, dims: &[i64]) -> Option<VariableShard> {
         let Replicas { n, in_parts, .. } = self.replicas();
-        if in_parts { Part::of(dims, n) } else { None }
+        if in_parts { VariableShard::of(dims, n) } else { None }
     }
 
     /// Says how variable `number`, whose dims are those of a part, lies over replicas, where another program made it.
-    pub(crate) fn set_part(&self, number: usize, part: Option<Part>) {
+    pub(crate) fn set_part(&self, number: usize, part: Option<VariableShard>) {
         if let Some(variable) = self.inner.variables.borrow_mut().get_mut(number) {
             variable.part = part;
         }
@@ -216,7 +216,7 @@ impl Graph {
 
     /// Where this replica's part starts along its axis, `u32[]`.
     #[track_caller]
-    pub(crate) fn start_of_part(&self, part: Part) -> Tensor {
+    pub(crate) fn start_of_part(&self, part: VariableShard) -> Tensor {
         self.replica_id() * self.scalar(DType::U32, part.length() as f64)
     }
 }
@@ -292,7 +292,7 @@ impl Tensor {
 
     /// The whole of which each replica has a part.
     #[track_caller]
-    pub(crate) fn gathered(&self, part: Part) -> Tensor {
+    pub(crate) fn gathered(&self, part: VariableShard) -> Tensor {
         let all = self.gathered_from_replicas(part.axis);
         if all.is_poison() || !part.is_padded() {
             return all;
@@ -304,7 +304,7 @@ impl Tensor {
 
     /// This replica's part of what all have, with zeros where it has padding.
     #[track_caller]
-    pub(crate) fn part(&self, part: Part) -> Tensor {
+    pub(crate) fn part(&self, part: VariableShard) -> Tensor {
         if self.is_poison() {
             return self.clone();
         }
@@ -321,7 +321,7 @@ impl Tensor {
 
     /// This replica's part, with zeros in place of whatever stands in the padding.
     #[track_caller]
-    pub(crate) fn without_padding(&self, part: Part) -> Tensor {
+    pub(crate) fn without_padding(&self, part: VariableShard) -> Tensor {
         if self.is_poison() || !part.is_padded() {
             return self.clone();
         }
@@ -334,7 +334,7 @@ impl Tensor {
 
     /// The sum of all elements: of a part, those of the parts of all replicas.
     #[track_caller]
-    pub(crate) fn total(&self, part: Option<Part>) -> Tensor {
+    pub(crate) fn total(&self, part: Option<VariableShard>) -> Tensor {
         let axes: Vec<i64> = (0..self.rank() as i64).collect();
         match part {
             None => self.sum(&axes),
@@ -344,7 +344,7 @@ impl Tensor {
 
     /// The mean along `axis`, of the whole where this is a part.
     #[track_caller]
-    pub(crate) fn mean_along(&self, axis: usize, part: Option<Part>) -> Tensor {
+    pub(crate) fn mean_along(&self, axis: usize, part: Option<VariableShard>) -> Tensor {
         match part.filter(|part| part.axis == axis) {
             None => self.mean(&[axis as i64]),
             Some(part) => {
@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     fn part(dims: &[i64], n: u32) -> Option<(usize, i64)> {
-        Part::of(dims, NonZeroU32::new(n).unwrap()).map(|part| (part.axis, part.length()))
+        VariableShard::of(dims, NonZeroU32::new(n).unwrap()).map(|part| (part.axis, part.length()))
     }
 
     #[test]
@@ -405,14 +405,14 @@ mod tests {
         let dims = [2, 5, 3];
         let whole: Vec<u8> = (0..2 * 5 * 3 * 2).collect();
         for (axis, n) in [(0, 2), (1, 2), (1, 4), (2, 3), (1, 5)] {
-            let part = Part { axis, whole: dims[axis], n: NonZeroU32::new(n).unwrap() };
+            let part = VariableShard { axis, whole: dims[axis], n: NonZeroU32::new(n).unwrap() };
             let parts: Vec<Vec<u8>> = (0..n as usize).map(|replica| part.cut(&whole, &dims, 2, replica)).collect();
             let size = part.dims(&dims).iter().product::<i64>() as usize * 2;
             assert!(parts.iter().all(|part| part.len() == size), "{axis} {n}");
             assert_eq!(part.join(&parts, &dims, 2), whole, "{axis} {n}");
         }
         // Five rows over four: two, two, one and its padding, padding alone.
-        let part = Part { axis: 0, whole: 5, n: NonZeroU32::new(4).unwrap() };
+        let part = VariableShard { axis: 0, whole: 5, n: NonZeroU32::new(4).unwrap() };
         let parts = [0, 1, 2, 3].map(|replica| part.cut(&[1, 2, 3, 4, 5], &[5], 1, replica));
         assert_eq!(parts, [vec![1, 2], vec![3, 4], vec![5, 0], vec![0, 0]]);
     }

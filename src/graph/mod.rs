@@ -30,7 +30,7 @@ mod scope;
 mod storage;
 mod tensor;
 
-pub use collectives::{Group, Part, Replicas, SumOrder};
+pub use collectives::{Group, Replicas, SumOrder, VariableShard};
 pub use init::{Distribution, FanMode, Init};
 pub use inputs::InputInfo;
 pub use precision::{Precision, UnknownPrecision};
@@ -88,7 +88,7 @@ pub struct VariableInfo {
     /// Its dims: of one that lies in parts, those of a part.
     pub dims: Vec<i64>,
     /// How it lies over replicas, if each has a part of it.
-    pub part: Option<Part>,
+    pub part: Option<VariableShard>,
     /// How it starts.
     pub init: Init,
     /// Whether an optimizer updates it (a running mean is not trainable).

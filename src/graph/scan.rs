@@ -203,7 +203,7 @@ impl Graph {
     }
 }
 
-/// Part `trip` of `n`.
+/// VariableShard `trip` of `n`.
 #[track_caller]
 fn part(tensor: &Tensor, n: u32, trip: u32) -> Tensor {
     let mut dims: Vec<SliceDim> = tensor.dims().iter().map(|&limit| SliceDim { start: 0, limit, stride: 1 }).collect();

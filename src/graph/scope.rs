@@ -11,7 +11,7 @@
 //!
 //! Source: `tensorflow/python/tpu/bfloat16.py`.
 
-use super::{Graph, Init, Part, Tensor, VariableInfo, name_problem};
+use super::{Graph, Init, Tensor, VariableInfo, VariableShard, name_problem};
 use crate::hlo::{DType, InstrId, Op, POISON};
 use crate::tuning::Tuning;
 use std::cell::Cell;
@@ -112,7 +112,7 @@ impl Scope {
         dtype: DType,
         dims: Vec<i64>,
         init: Init,
-        part: Option<Part>,
+        part: Option<VariableShard>,
     ) -> Variable {
         self.make(name, dtype, dims, init, false, part)
     }
@@ -125,7 +125,7 @@ impl Scope {
         dims: Vec<i64>,
         init: Init,
         trainable: bool,
-        part: Option<Part>,
+        part: Option<VariableShard>,
     ) -> Variable {
         let graph = &self.graph;
         let full = graph.inner.path.join(name);

@@ -1,125 +1,133 @@
-//! The rules that turn a gradient into a new value.
+//! The optimizers: a line of the table each, and its rule in a file of [`optimizer/`](self).
 //!
 //! All arithmetic is in f32 (in f64 of f64 variables, for checking), whatever the variable is stored in: see
-//! [`Storage`]. Slots have the variable's dims, start at zero, and are called `<variable>/<slot>`; they are stored in f32
-//! too unless a [`MomentumDtype`] or a [`SlotStorage`](super::SlotStorage) says otherwise.
+//! [`Storage`](crate::graph::Storage). Slots have the variable's dims, start at zero, and are called `<variable>/<slot>`;
+//! they are stored in f32 too unless a [`MomentumDtype`](super::MomentumDtype) or a [`SlotStorage`](super::SlotStorage)
+//! says otherwise.
+//!
+//! An optimizer is added in two files: its settings with their [`Rule`] in one beside the others, and its line here.
 
-use super::adadelta::Adadelta;
-use super::adafactor::Adafactor;
-use super::adagrad::Adagrad;
-use super::adamw::AdamW;
-use super::ftrl::Ftrl;
-use super::layerwise::{Lamb, Lars};
-use super::number;
-use super::rmsprop::RmsProp;
-use super::slot::{MomentumDtype, Slot};
+mod adadelta;
+mod adafactor;
+mod adagrad;
+mod adam;
+mod adamw;
+mod ftrl;
+mod lamb;
+mod lars;
+mod momentum;
+mod rmsprop;
+mod sgd;
+mod trust;
+
+use super::rule::{DecayForm, FirstMoments, Given, Rule};
 use super::storage::Updated;
-use crate::graph::{Graph, Storage, Tensor, VariableInfo};
-use crate::hlo::ops::RuleError;
-use crate::hlo::{DType, Shape};
+use crate::graph::{Graph, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// An optimizer. In the formulas `w` is the variable, `g` its gradient, `lr` the learning rate; slots start at 0.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Optimizer {
-    /// `w ← w − lr·g`.
-    Sgd {},
-    /// `a ← momentum·a + g`, then `w ← w − lr·a`, or with Nesterov's look-ahead `w ← w − lr·(g + momentum·a)`. The slot
-    /// `a` is `<variable>/momentum`.
-    ///
-    /// # Source
-    /// TensorFlow's `MomentumOptimizer` and optax's `sgd`. Keras 2's has the learning rate inside the slot instead,
-    /// which differs once the rate changes.
-    Momentum {
-        /// The share of the slot that stays; 0.9 is usual.
-        #[serde(deserialize_with = "number::fraction")]
-        momentum: f64,
-        /// Whether to look ahead.
-        #[serde(default)]
-        nesterov: bool,
-        /// What the slot is stored in.
-        #[serde(default)]
-        momentum_dtype: MomentumDtype,
-    },
-    /// `m ← β1·m + (1−β1)·g`, `v ← β2·v + (1−β2)·g²`, `w ← w − lr·(m / (1−β1^t)) / (√(v / (1−β2^t)) + ε)`, where `t` is
-    /// 1 at the first step. The slots are `<variable>/adam_m` and `<variable>/adam_v`.
-    ///
-    /// `1 − β^t` is computed as `−expm1(t·ln β)`: `1 − 0.999^t` in f32 would lose up to 15 of its 24 bits.
-    ///
-    /// # Source
-    /// Kingma & Ba 2015, algorithm 1; optax's `adam`. TensorFlow's `AdamOptimizer` adds `ε` to `√v` before the
-    /// correction (the paper's "ε̂"), which is the same for small ε.
-    Adam {
-        /// β1.
-        #[serde(default = "beta1", deserialize_with = "number::fraction")]
-        beta1: f64,
-        /// β2.
-        #[serde(default = "beta2", deserialize_with = "number::fraction")]
-        beta2: f64,
-        /// ε.
-        #[serde(default = "epsilon", deserialize_with = "number::positive")]
-        epsilon: f64,
-        /// What `m` is stored in; `v` is never stored in bf16, for the reason that [`MomentumDtype`] gives.
-        #[serde(default)]
-        momentum_dtype: MomentumDtype,
-    },
+macro_rules! optimizers {
+    ($($(#[$doc:meta])* $module:ident::$Kind:ident = $name:literal;)*) => {
+        $(pub use $module::$Kind;)*
+
+        /// An optimizer. In the formulas `w` is the variable, `g` its gradient, `lr` the learning rate; slots start at 0.
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        pub enum Optimizer {
+            $($(#[$doc])* #[serde(rename = $name)] $Kind($Kind),)*
+        }
+
+        impl Optimizer {
+            /// Each, with its defaults.
+            pub fn all() -> Vec<Optimizer> {
+                vec![$(Optimizer::$Kind($Kind::default())),*]
+            }
+
+            /// Its name in YAML.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Optimizer::$Kind(_) => $name,)*
+                }
+            }
+
+            /// What weight decay is in its rule.
+            pub fn decay_form(&self) -> DecayForm {
+                match self {
+                    $(Optimizer::$Kind(_) => $Kind::DECAY,)*
+                }
+            }
+
+            /// Whether its rule divides by the learning rate, so that a schedule must not start at 0.
+            pub fn divides_by_rate(&self) -> bool {
+                match self {
+                    $(Optimizer::$Kind(_) => $Kind::DIVIDES_BY_RATE,)*
+                }
+            }
+
+            /// Whether it keeps any slots.
+            pub fn keeps_slots(&self) -> bool {
+                match self {
+                    $(Optimizer::$Kind(_) => $Kind::KEEPS_SLOTS,)*
+                }
+            }
+
+            /// What its first moments are stored in.
+            pub fn first_moments(&mut self) -> FirstMoments<'_> {
+                match self {
+                    $(Optimizer::$Kind(settings) => settings.first_moments(),)*
+                }
+            }
+
+            /// What its rule subtracts from the variable.
+            #[track_caller]
+            fn change(&self, given: &Given<'_>) -> Tensor {
+                match self {
+                    $(Optimizer::$Kind(settings) => settings.emit(given),)*
+                }
+            }
+        }
+    };
+}
+
+optimizers! {
+    /// Gradient descent; see [`Sgd`].
+    sgd::Sgd = "sgd";
+    /// Gradient descent with momentum; see [`Momentum`].
+    momentum::Momentum = "momentum";
+    /// Steps that are scaled by means of gradients and of their squares; see [`Adam`].
+    adam::Adam = "adam";
     /// Adam's scale in the memory of a few rows and columns; see [`Adafactor`].
-    Adafactor(Adafactor),
-    /// TensorFlow's RMSProp, the optimizer of EfficientNet and others; see [`RmsProp`]. In YAML `rmsprop`.
-    #[serde(rename = "rmsprop")]
-    RmsProp(RmsProp),
+    adafactor::Adafactor = "adafactor";
+    /// TensorFlow's RMSProp, the optimizer of EfficientNet and others; see [`RmsProp`].
+    rmsprop::RmsProp = "rmsprop";
     /// Steps that shrink as squared gradients add up; see [`Adagrad`].
-    Adagrad(Adagrad),
+    adagrad::Adagrad = "adagrad";
     /// Steps of the size of those before; see [`Adadelta`].
-    Adadelta(Adadelta),
+    adadelta::Adadelta = "adadelta";
     /// For linear models with many zeros; see [`Ftrl`].
-    Ftrl(Ftrl),
-    /// Adam with weight decay decoupled, and optionally without bias correction; see [`AdamW`]. In YAML `adamw`.
-    #[serde(rename = "adamw")]
-    AdamW(AdamW),
+    ftrl::Ftrl = "ftrl";
+    /// Adam with weight decay decoupled, and optionally without bias correction; see [`AdamW`].
+    adamw::AdamW = "adamw";
     /// AdamW with steps as large as the variable, for large batches; see [`Lamb`].
-    Lamb(Lamb),
+    lamb::Lamb = "lamb";
     /// Momentum with steps of a fixed share of the variable, for large batches; see [`Lars`].
-    Lars(Lars),
-}
-
-fn beta1() -> f64 {
-    0.9
-}
-
-fn beta2() -> f64 {
-    0.999
-}
-
-fn epsilon() -> f64 {
-    1e-8
+    lars::Lars = "lars";
 }
 
 impl Default for Optimizer {
     fn default() -> Self {
-        Optimizer::Momentum { momentum: 0.9, nesterov: false, momentum_dtype: MomentumDtype::F32 }
+        Optimizer::Momentum(Momentum::default())
     }
 }
 
 impl Optimizer {
+    /// Gradient descent.
+    pub const SGD: Optimizer = Optimizer::Sgd(Sgd {});
+
     /// Adam with the paper's constants.
-    pub const ADAM: Optimizer =
-        Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, momentum_dtype: MomentumDtype::F32 };
-
-    /// Whether the rule itself makes use of weight decay: its value, and which variables it excepts.
-    pub(super) fn decays(&self) -> bool {
-        matches!(self, Optimizer::Lamb(_) | Optimizer::Lars(_))
-    }
-
-    /// Whether weight decay is no term of the gradient, whatever [`WeightDecay`](super::WeightDecay) says.
-    pub(super) fn decouples(&self) -> bool {
-        matches!(self, Optimizer::AdamW(_) | Optimizer::Lamb(_) | Optimizer::Lars(_))
-    }
+    pub const ADAM: Optimizer = Optimizer::Adam(Adam::PAPER);
 
     /// Sets the new value of `variable` and makes and updates its slots.
     ///
-    /// `decay` is the variable's weight decay, if it is decoupled; for a rule that [`decays`](Self::decays) itself, 0 is
+    /// `decay` is the variable's weight decay, if it is decoupled; where it [is of the rule](DecayForm::is_of_the_rule), 0 is
     /// none and `None` is an excepted variable.
     #[track_caller]
     pub(super) fn emit(
@@ -132,40 +140,9 @@ impl Optimizer {
         step: &Tensor,
     ) {
         let value = variable.value.clone();
-        let dtype = variable.dtype;
-        let learning_rate = &learning_rate.cast(dtype);
-        let slot = |name: &str, stored: DType| Slot::new(graph, variable, name, stored);
-        let (own_decay, decay) = if self.decays() { (decay, None) } else { (None, decay) };
-        let change = match *self {
-            Optimizer::Sgd {} => learning_rate * gradient,
-            Optimizer::Momentum { momentum, nesterov, momentum_dtype } => {
-                let slot = slot("momentum", momentum_dtype.of(dtype));
-                let accumulated = &slot.value * momentum + gradient;
-                slot.store(&accumulated);
-                learning_rate * if nesterov { gradient + &accumulated * momentum } else { accumulated }
-            }
-            Optimizer::Adam { beta1, beta2, epsilon, momentum_dtype } => {
-                let (slot_m, slot_v) = (slot("adam_m", momentum_dtype.of(dtype)), slot("adam_v", dtype));
-                let m = &slot_m.value * beta1 + gradient * (1.0 - beta1);
-                let v = &slot_v.value * beta2 + gradient * gradient * (1.0 - beta2);
-                slot_m.store(&m);
-                slot_v.store(&v);
-                let t = step.cast(dtype) + 1.0;
-                let corrected = |moment: Tensor, beta: f64| moment / one_minus_power(beta, &t);
-                learning_rate * (corrected(m, beta1) / (corrected(v, beta2).sqrt() + epsilon))
-            }
-            Optimizer::Adafactor(adafactor) => {
-                let t = step.cast(dtype) + 1.0;
-                adafactor.emit(graph, variable, [&value, gradient], learning_rate, &t)
-            }
-            Optimizer::RmsProp(rmsprop) => rmsprop.emit(graph, variable, gradient, learning_rate),
-            Optimizer::Adagrad(adagrad) => adagrad.emit(graph, variable, gradient, learning_rate),
-            Optimizer::Adadelta(adadelta) => adadelta.emit(graph, variable, gradient, learning_rate),
-            Optimizer::Ftrl(ftrl) => ftrl.emit(graph, variable, [&value, gradient], learning_rate),
-            Optimizer::AdamW(adamw) => learning_rate * adamw.direction(graph, variable, gradient, step),
-            Optimizer::Lamb(lamb) => lamb.emit(graph, variable, [&value, gradient], own_decay, learning_rate, step),
-            Optimizer::Lars(lars) => lars.emit(graph, variable, [&value, gradient], own_decay, learning_rate),
-        };
+        let learning_rate = &learning_rate.cast(variable.dtype);
+        let (own_decay, decay) = if self.decay_form().is_of_the_rule() { (decay, None) } else { (None, decay) };
+        let change = self.change(&Given { graph, variable, gradient, learning_rate, step, decay: own_decay });
         let change = match decay {
             Some(decay) => change + learning_rate * (&value * decay),
             None => change,
@@ -174,40 +151,12 @@ impl Optimizer {
     }
 }
 
-/// `1 − β^t`, without cancellation.
-#[track_caller]
-pub(super) fn one_minus_power(beta: f64, t: &Tensor) -> Tensor {
-    (t * beta.ln()).unary(crate::hlo::ops::UnaryOp::Expm1).negate()
-}
-
-/// What speaks against updating a variable, stored so, with this gradient.
-pub(super) fn check(variable: &VariableInfo, storage: Storage, gradient: &Tensor) -> Option<RuleError> {
-    let VariableInfo { name, dtype, dims, .. } = variable;
-    let dtype = if *dtype == DType::BF16 && storage != Storage::F32 { DType::F32 } else { *dtype };
-    if !matches!(dtype, DType::F32 | DType::F64) {
-        let message = format!("the variable {name} is {dtype}: an update smaller than half its ulp would be lost");
-        let help = "keep an f32 master copy: make the variable inside a low-precision scope; or store variables as \
-                    bf16_stochastic or bf16_compensated";
-        return Some(RuleError::new("optimizer/dtype", message).with_help(help));
-    }
-    if gradient.dtype() != dtype && !gradient.is_poison() {
-        let message = format!("the gradient of {name} is {}, expected {dtype}", gradient.dtype());
-        return Some(RuleError::new("optimizer/gradient", message).with_help("cast the gradient before the update"));
-    }
-    // Broadcast to the variable it would be one number for many weights, without a word.
-    if gradient.dims() != *dims && !gradient.is_poison() {
-        let message =
-            format!("the gradient of {name} is {}, expected {}", gradient.shape(), Shape::array(dtype, &dims[..]));
-        return Some(RuleError::new("optimizer/gradient", message).with_help("is it that of another variable?"));
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::graph::Init;
-    use crate::optim::Update;
+    use crate::hlo::DType;
+    use crate::optim::{MomentumDtype, Update};
 
     fn program(optimizer: Optimizer) -> Graph {
         let graph = Graph::training("update");
@@ -226,34 +175,10 @@ mod tests {
             assert!(variables[1..].iter().all(|v| !v.trainable && v.init == Init::Zeros));
             variables.into_iter().skip(1).map(|v| v.name).collect::<Vec<_>>()
         };
-        assert_eq!(slots(Optimizer::Sgd {}), [""; 0]);
+        assert_eq!(slots(Optimizer::SGD), [""; 0]);
         assert_eq!(slots(Optimizer::default()), ["dense/kernel/momentum"]);
         assert_eq!(slots(Optimizer::ADAM), ["dense/kernel/adam_m", "dense/kernel/adam_v"]);
         assert_eq!(slots(Optimizer::Adafactor(Adafactor::default())), ["dense/kernel/adafactor_v"]);
-    }
-
-    #[test]
-    fn a_variable_without_an_f32_master_copy_is_refused() {
-        let graph = Graph::training("update");
-        let w = graph.scope().variable("w", DType::BF16, [2], Init::Ones);
-        let step = graph.input("step", DType::S32, []);
-        Update::default().emit(&graph, &step, &[(w.number, graph.full(DType::BF16, &[2], 0.5))]);
-        let error = graph.finish(&[]).unwrap_err().to_string();
-        assert!(
-            error.contains("the variable w is bf16: an update smaller than half its ulp would be lost")
-                && error.contains("make the variable inside a low-precision scope"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_gradient_of_another_dtype_is_refused() {
-        let graph = Graph::training("update");
-        let w = graph.scope().variable("w", DType::F32, [2], Init::Ones);
-        let step = graph.input("step", DType::S32, []);
-        Update::default().emit(&graph, &step, &[(w.number, graph.full(DType::BF16, &[2], 0.5))]);
-        let error = graph.finish(&[]).unwrap_err().to_string();
-        assert!(error.contains("the gradient of w is bf16, expected f32"), "{error}");
     }
 
     #[test]
@@ -261,7 +186,8 @@ mod tests {
         let parse = |yaml: &str| serde_yaml::from_str::<Optimizer>(yaml).map_err(|e| e.to_string());
         assert_eq!(parse("!adam {}"), Ok(Optimizer::ADAM));
         assert_eq!(parse("!momentum {momentum: 0.9}"), Ok(Optimizer::default()));
-        let nesterov = Optimizer::Momentum { momentum: 0.8, nesterov: true, momentum_dtype: MomentumDtype::Bf16 };
+        let settings = Momentum { momentum: 0.8, nesterov: true, momentum_dtype: MomentumDtype::Bf16 };
+        let nesterov = Optimizer::Momentum(settings);
         assert_eq!(parse("!momentum {momentum: 0.8, nesterov: true, momentum_dtype: bf16}"), Ok(nesterov));
         assert_eq!(
             parse("!momentum {momentum: 0.9, nestorov: true}"),

@@ -19,7 +19,7 @@
 //! # Source
 //! Gupta et al. 2015 for training with it; the mixing function is Chris Wellons' `lowbias32` (2018).
 
-use crate::graph::{Graph, Init, Part, Tensor};
+use crate::graph::{Graph, Init, Tensor, VariableShard};
 use crate::hlo::ops::{BinaryOp, Comparison};
 use crate::hlo::{DType, Op, Shape};
 use half::bf16;
@@ -118,7 +118,7 @@ impl Rounding {
 
     /// `x`, f32, rounded to bf16 as the variable called `name`.
     #[track_caller]
-    pub fn round(&self, name: &str, x: &Tensor, part: Option<Part>) -> Tensor {
+    pub fn round(&self, name: &str, x: &Tensor, part: Option<VariableShard>) -> Tensor {
         if x.is_poison() {
             return x.clone();
         }
@@ -142,7 +142,7 @@ impl Rounding {
 
     /// The row-major number of each element.
     #[track_caller]
-    fn elements(&self, dims: &[i64], part: Option<Part>) -> Tensor {
+    fn elements(&self, dims: &[i64], part: Option<VariableShard>) -> Tensor {
         let key = (dims.to_vec(), part.map(|part| (part.axis, part.whole)));
         if let Some(elements) = self.elements.borrow().get(&key) {
             return elements.clone();

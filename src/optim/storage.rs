@@ -4,8 +4,8 @@
 //! before the rule and writes it after.
 
 use super::rounding::{Rounding, round_stochastically};
-use super::slot::SlotStorage;
-use crate::graph::{Graph, Init, Part, Storage, Tensor, VariableInfo};
+use super::slot_storage::{Moment, SlotStorage};
+use crate::graph::{Graph, Init, Storage, Tensor, VariableInfo, VariableShard};
 use crate::hlo::{DType, Op};
 use half::bf16;
 
@@ -23,7 +23,7 @@ pub(super) struct Updated<'a> {
     /// Its dims: of one that lies in parts, those of a part.
     pub dims: Vec<i64>,
     /// How it lies over replicas, if each has a part.
-    pub part: Option<Part>,
+    pub part: Option<VariableShard>,
     /// What it is before the step, in `dtype`.
     pub value: Tensor,
     /// The number of the slot of what it lacks.
@@ -95,14 +95,14 @@ impl<'a> Updated<'a> {
         }
     }
 
-    /// What the slot called `name` is stored in, which the optimizer would store in `dtype`.
-    pub fn slot_dtype(&self, name: &str, dtype: DType) -> DType {
-        self.slots.of(name, dtype)
+    /// What a slot of it that holds `moment` is stored in.
+    pub fn slot_dtype(&self, moment: Moment) -> DType {
+        self.slots.of(moment, self.dtype)
     }
 
     /// What is stored in the slot called `full`, of dtype `stored`.
     #[track_caller]
-    pub fn slot_value(&self, full: &str, value: &Tensor, stored: DType, part: Option<Part>) -> Tensor {
+    pub fn slot_value(&self, full: &str, value: &Tensor, stored: DType, part: Option<VariableShard>) -> Tensor {
         match (self.slots, self.rounding) {
             (SlotStorage::Bf16Stochastic, Some(rounding)) if stored == DType::BF16 => rounding.round(full, value, part),
             _ => value.cast(stored),

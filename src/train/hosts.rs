@@ -8,7 +8,7 @@
 
 use super::error::TrainError;
 use super::mesh::Mesh;
-use crate::graph::{Graph, Part, Replicas};
+use crate::graph::{Graph, Replicas, VariableShard};
 use crate::hlo::{DType, proto, verify};
 use crate::pjrt::{Arg, Buffer, Client, CompileOptions, Executable, Processes};
 use std::collections::BTreeMap;
@@ -138,10 +138,10 @@ impl Site {
     }
 
     /// How an array of this name and these dims lies over the devices of a replica, if they split it.
-    pub fn part(&self, name: &str, dims: &[i64]) -> Option<Part> {
+    pub fn part(&self, name: &str, dims: &[i64]) -> Option<VariableShard> {
         let n = NonZeroU32::new(self.n_partitions)?;
         let &axis = self.split.get(name)?;
-        Some(Part { axis, whole: *dims.get(axis)?, n })
+        Some(VariableShard { axis, whole: *dims.get(axis)?, n })
     }
 
     /// Replicas on this host.

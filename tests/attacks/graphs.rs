@@ -211,7 +211,7 @@ fn an_optimizer_takes_one_gradient_of_the_variables_shape() {
         let g = Graph::training("g");
         g.scope().variable("w", DType::F32, [2, 3], Init::Ones);
         let step = g.input("step", DType::S32, []);
-        let update = Update { optimizer: Optimizer::Sgd {}, ..Update::default() };
+        let update = Update { optimizer: Optimizer::SGD, ..Update::default() };
         update.emit(&g, &step, &gradients(&g));
         error(&g, &[])
     };

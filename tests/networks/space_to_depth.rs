@@ -10,7 +10,7 @@ use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Literal, Op};
 use bf16scope::models::Model;
 use bf16scope::nn::{Conv2d, Format, Padding, conv2d, conv2d_paired, conv2d_space_to_depth};
-use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
+use bf16scope::optim::{LearningRate, Momentum, Optimizer, Update};
 use bf16scope::passes::grad::gradients;
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions};
 use bf16scope::train::checkpoint::HostArray;
@@ -158,7 +158,7 @@ fn model() -> Model {
 
 /// A session whose step keeps gradients in the slots: `0·0 + g`.
 fn session(stem: Stem, precision: Precision) -> Session {
-    let optimizer = Optimizer::Momentum { momentum: 0.0, nesterov: false, momentum_dtype: MomentumDtype::F32 };
+    let optimizer = Optimizer::Momentum(Momentum { momentum: 0.0, ..Momentum::default() });
     let learning_rate = LearningRate::Constant { value: 0.125 };
     let update = Update { optimizer, learning_rate, ..Update::default() };
     let tuning = Tuning::none().with(|tuning| tuning.stem = stem);

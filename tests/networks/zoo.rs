@@ -10,7 +10,7 @@ use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{ArrayShape, Computation, DType, InstrId, Module, Op};
 use bf16scope::models::Model;
-use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, Update};
+use bf16scope::optim::{LearningRate, Optimizer, Update};
 use bf16scope::train::program::{Objective, prediction, training};
 use bf16scope::tuning::Tuning;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ fn model(text: &str) -> Model {
 }
 
 fn sgd_with_momentum() -> Objective {
-    let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: false, momentum_dtype: MomentumDtype::F32 };
+    let optimizer = Optimizer::default();
     let update = Update { optimizer, learning_rate: LearningRate::Constant { value: 0.1 }, ..Update::default() };
     Objective { update, ..Objective::default() }
 }

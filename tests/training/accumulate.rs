@@ -10,7 +10,7 @@ use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Op};
 use bf16scope::models::{Model, cnn, mlp};
-use bf16scope::optim::{LearningRate, LossScale, MomentumDtype, Optimizer, Update};
+use bf16scope::optim::{LearningRate, LossScale, Momentum, MomentumDtype, Optimizer, Update};
 use bf16scope::tpu::{Target, compile};
 use bf16scope::train::checkpoint::HostArray;
 use bf16scope::train::{Objective, Session, Spec, program};
@@ -22,7 +22,7 @@ type State = BTreeMap<String, HostArray>;
 
 /// The slot `momentum` of a first step with this rule is the gradient, to the bit: `0·0 + g`.
 const KEEPS_GRADIENT: Optimizer =
-    Optimizer::Momentum { momentum: 0.0, nesterov: false, momentum_dtype: MomentumDtype::F32 };
+    Optimizer::Momentum(Momentum { momentum: 0.0, nesterov: false, momentum_dtype: MomentumDtype::F32 });
 
 fn spec(model: &Model, precision: Precision, batch: u32, accumulate: u32, rate: f64, loss_scale: LossScale) -> Spec {
     let learning_rate = LearningRate::Constant { value: rate };

@@ -44,7 +44,7 @@ fn averages_are_tensorflows() {
             let (step, count) = (graph.input("step", DType::S32, []), graph.input("count", DType::S32, []));
             let gradient = graph.input("gradient", DType::F32, dims);
             let learning_rate = LearningRate::Constant { value: 0.0625 };
-            let update = Update { optimizer: Optimizer::Sgd {}, learning_rate, ..Update::default() };
+            let update = Update { optimizer: Optimizer::SGD, learning_rate, ..Update::default() };
             update.emit(&graph, &step, &[(variable.number, gradient)]);
             Average { num_updates, ..Average::new(0.75) }.emit(&graph, 1, &count);
             let variables = graph.variables();

@@ -29,11 +29,8 @@ fn tuning(keys: &str) -> Tuning {
 
 /// With a rate of 1 and no momentum the new value is the old one less the gradient.
 fn step(model: &Model, precision: Precision, tuning: Tuning) -> Program {
-    let update = Update {
-        optimizer: Optimizer::Sgd {},
-        learning_rate: LearningRate::Constant { value: 1.0 },
-        ..Update::default()
-    };
+    let update =
+        Update { optimizer: Optimizer::SGD, learning_rate: LearningRate::Constant { value: 1.0 }, ..Update::default() };
     let program =
         program::training(&*model.task(0.0), precision, 2, &Objective { update, tuning, ..Objective::default() });
     let program = program.unwrap().program;

@@ -121,7 +121,7 @@ fn skipped_steps_do_not_count_for_adam() {
 #[test]
 fn a_power_of_two_changes_no_bit_in_f32() {
     // Scaling by 2^10 and back is exact where nothing overflows or is subnormal, so the updates are the same.
-    let sgd = Optimizer::Sgd {};
+    let sgd = Optimizer::SGD;
     let run = |loss_scale| {
         let mut session = session(Precision::F32, sgd, loss_scale);
         let batch = batch(&session);
@@ -143,7 +143,7 @@ fn gradients_too_small_for_f16_are_kept_by_a_scale() {
     // Scaled *down* by 2^24, cotangents of at most 2^-3 fall below f16's least 2^-24 and nothing is learnt; scaled up,
     // the network learns.
     let change = |loss_scale| {
-        let mut session = session(Precision::F16, Optimizer::Sgd {}, loss_scale);
+        let mut session = session(Precision::F16, Optimizer::SGD, loss_scale);
         let before = session.state().unwrap();
         let batch = batch(&session);
         session.train(&batch).unwrap();

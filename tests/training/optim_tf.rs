@@ -11,8 +11,7 @@ use crate::run;
 use bf16scope::graph::{Graph, Init};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::optim::{
-    Adadelta, Adagrad, AdamW, Clip, Ftrl, Lamb, Lars, LearningRate, MomentumDtype, Optimizer, RmsProp, Update,
-    WeightDecay,
+    Adadelta, Adagrad, AdamW, Clip, Ftrl, Lamb, Lars, LearningRate, Momentum, Optimizer, RmsProp, Update, WeightDecay,
 };
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
@@ -161,13 +160,13 @@ fn rate() -> Bounded {
 
 #[test]
 fn sgd() {
-    follow_elements(&["sgd"], &with(Optimizer::Sgd {}), &[], |_, _, w, g, _| w - rate() * g);
+    follow_elements(&["sgd"], &with(Optimizer::SGD), &[], |_, _, w, g, _| w - rate() * g);
 }
 
 #[test]
 fn momentum() {
     for (case, nesterov) in [("momentum", false), ("nesterov", true)] {
-        let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov, momentum_dtype: MomentumDtype::F32 };
+        let optimizer = Optimizer::Momentum(Momentum { momentum: 0.9, nesterov, ..Momentum::default() });
         let share = Bounded::constant(0.9);
         follow_elements(&[case], &with(optimizer), &[("momentum", 0.0)], |_, _, w, g, slots| {
             slots[0] = share * slots[0] + g;
@@ -281,7 +280,7 @@ fn a_schedule_from_zero_is_no_schedule_for_ftrl() {
 #[test]
 fn coupled_weight_decay() {
     let weight_decay = WeightDecay { value: 0.125, ..WeightDecay::default() };
-    let update = Update { weight_decay, ..with(Optimizer::Sgd {}) };
+    let update = Update { weight_decay, ..with(Optimizer::SGD) };
     follow_elements(&[], &update, &[], |_, _, w, g, _| w - rate() * (g + Bounded::exact(0.125) * w));
 }
 
@@ -297,7 +296,7 @@ fn with_decay(name: &str, direction: Bounded, w: Bounded) -> Bounded {
 
 #[test]
 fn decoupled_weight_decay() {
-    let update = Update { weight_decay: decay(), ..with(Optimizer::Sgd {}) };
+    let update = Update { weight_decay: decay(), ..with(Optimizer::SGD) };
     follow_elements(&["sgd_decoupled"], &update, &[], |_, name, w, g, _| w - rate() * with_decay(name, g, w));
 }
 
@@ -427,7 +426,7 @@ fn clipping() {
         ("clip_value", Clip::Value { value: 1.5 }),
     ];
     for (case, clip) in clips {
-        let update = Update { clip: Some(clip), ..with(Optimizer::Sgd {}) };
+        let update = Update { clip: Some(clip), ..with(Optimizer::SGD) };
         follow(&[case], &update, &[], |_, states, g| {
             let of_all = Bounded::norm(&g.concat());
             let least = |norm: Bounded, value: f64| Bounded { value: norm.value.max(value), ..norm };
@@ -450,7 +449,7 @@ fn clipping() {
 fn an_infinite_global_norm_makes_every_gradient_nan() {
     let graph = Graph::training("update");
     let [w, v] = ["w", "v"].map(|name| graph.scope().variable(name, DType::F32, [1], Init::Ones));
-    let update = Update { clip: Some(Clip::GlobalNorm { value: 1.0 }), ..with(Optimizer::Sgd {}) };
+    let update = Update { clip: Some(Clip::GlobalNorm { value: 1.0 }), ..with(Optimizer::SGD) };
     let given = [(w.number, graph.input("x", DType::F32, [1])), (v.number, graph.full(DType::F32, &[1], 0.5))];
     update.emit(&graph, &graph.input("step", DType::S32, []), &given);
     let results = [0, 1].map(|number| graph.tensor(graph.variables()[number].update.unwrap()));

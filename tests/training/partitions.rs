@@ -26,7 +26,7 @@ const BATCH: i64 = 8;
 fn spec() -> Spec {
     let model: Model = document::from_str("model", NETWORK).unwrap();
     let learning_rate = LearningRate::Constant { value: 0.125 };
-    let update = Update { optimizer: Optimizer::Sgd {}, learning_rate, ..Update::default() };
+    let update = Update { optimizer: Optimizer::SGD, learning_rate, ..Update::default() };
     let objective = Objective { update, mesh: mesh(2), ..Objective::default() };
     Spec { precision: Precision::F32, batch: BATCH as u32, objective, ..Spec::new(model.task(0.0)) }
 }

@@ -9,7 +9,7 @@ use bf16scope::hlo::DType;
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::models::{Model, mlp};
-use bf16scope::optim::{LearningRate, LossScale, MomentumDtype, Optimizer, Update};
+use bf16scope::optim::{Adam, LearningRate, LossScale, Momentum, MomentumDtype, Optimizer, Update};
 use bf16scope::pjrt::{Arg, Buffer, CompileOptions};
 use bf16scope::tpu::{Target, compile};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray};
@@ -26,11 +26,11 @@ const N: usize = 64;
 const N_STEPS: usize = 40;
 
 fn momentum(momentum_dtype: MomentumDtype) -> Optimizer {
-    Optimizer::Momentum { momentum: f64::from(BETA), nesterov: false, momentum_dtype }
+    Optimizer::Momentum(Momentum { momentum: f64::from(BETA), nesterov: false, momentum_dtype })
 }
 
 fn adam(momentum_dtype: MomentumDtype) -> Optimizer {
-    Optimizer::Adam { beta1: f64::from(BETA), beta2: 0.999, epsilon: 1e-8, momentum_dtype }
+    Optimizer::Adam(Adam { beta1: f64::from(BETA), beta2: 0.999, epsilon: 1e-8, momentum_dtype })
 }
 
 /// `w ← update(w, gradient)` with the gradient an input.
@@ -273,7 +273,7 @@ fn the_digits_are_learnt_as_well_with_bf16_momentum() {
 
 fn learns_the_digits(n_epochs: u32, at_least: f64) {
     let mut spec = digits::recipe(n_epochs).spec(Precision::Bf16, &Tuning::none()).unwrap();
-    let Optimizer::Momentum { momentum_dtype, .. } = &mut spec.objective.update.optimizer else {
+    let Optimizer::Momentum(Momentum { momentum_dtype, .. }) = &mut spec.objective.update.optimizer else {
         panic!("the example has another optimizer")
     };
     *momentum_dtype = MomentumDtype::Bf16;

@@ -131,7 +131,7 @@ fn a_loop_makes_the_same_steps() {
     let source = Arrays::new(Path::new("exact"), vec![x, y]).unwrap();
     let trained = |calls| {
         let update = Update {
-            optimizer: Optimizer::Sgd {},
+            optimizer: Optimizer::SGD,
             learning_rate: LearningRate::Constant { value: 0.5 },
             ..Update::default()
         };
@@ -225,7 +225,7 @@ fn calls_longer_than_an_epoch_are_refused() {
 fn a_step_that_is_not_finite_is_named_within_its_call() {
     let mut spec = Spec { steps_per_call: unrolled(4), ..spec(Precision::F32) };
     // The update of the second step: the third's loss shows it.
-    spec.objective.update.optimizer = Optimizer::Sgd {};
+    spec.objective.update.optimizer = Optimizer::SGD;
     spec.objective.update.learning_rate = LearningRate::Constant { value: 1e38 };
     let mut session = Session::new(client(), spec).unwrap();
     let error = bf16scope::train::run(&mut session, data(), &Plan::new(1, None), &AtomicBool::new(false), &mut |_| {});

@@ -33,7 +33,7 @@ fn program_of(storage: Storage, dims: &[i64]) -> Program {
     let gradient = graph.input("gradient", DType::F32, dims);
     let step = graph.input("step", DType::S32, []);
     let learning_rate = LearningRate::Constant { value: 1.0 };
-    let update = Update { optimizer: Optimizer::Sgd {}, learning_rate, ..Update::default() };
+    let update = Update { optimizer: Optimizer::SGD, learning_rate, ..Update::default() };
     update.emit(&graph, &step, &[(w.number, gradient)]);
     let of = |v: &bf16scope::graph::VariableInfo| graph.tensor(v.update.unwrap_or(v.instr));
     let results: Vec<_> = graph.variables().iter().map(of).collect();

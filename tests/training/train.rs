@@ -7,7 +7,7 @@ use bf16scope::data::{ArrayInfo, DRAW_VERSION, DataError, Draw, Fingerprint, Sou
 use bf16scope::graph::Precision;
 use bf16scope::hlo::DType;
 use bf16scope::models::{Model, cnn};
-use bf16scope::optim::{LearningRate, MomentumDtype, Optimizer, RateDrop, Update};
+use bf16scope::optim::{LearningRate, Momentum, Optimizer, RateDrop, Update};
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray, Place};
 use bf16scope::train::{Data, Evaluator, Event, Objective, Plan, Resumption, Session, Spec, TrainError, check, run};
@@ -30,7 +30,7 @@ const STEPS_PER_EPOCH: u64 = 1437 / 32;
 /// and with shifted images, which it must repeat.
 fn spec(learning_rate: LearningRate) -> Spec {
     let model = cnn::Config { filters: vec![8], dropout: 0.25, ..cnn::Config::new([8, 8, 1], 10) };
-    let optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: true, momentum_dtype: MomentumDtype::F32 };
+    let optimizer = Optimizer::Momentum(Momentum { momentum: 0.9, nesterov: true, ..Momentum::default() });
     let update = Update { optimizer, learning_rate, ..Update::default() };
     let objective = Objective { update, ..Objective::default() };
     Spec {

@@ -23,11 +23,8 @@ fn transformer(n_layers: u32) -> Model {
 
 /// With a rate of 1 and no momentum the new value is the old one less the gradient.
 fn objective(tuning: &Tuning) -> Objective {
-    let update = Update {
-        optimizer: Optimizer::Sgd {},
-        learning_rate: LearningRate::Constant { value: 1.0 },
-        ..Update::default()
-    };
+    let update =
+        Update { optimizer: Optimizer::SGD, learning_rate: LearningRate::Constant { value: 1.0 }, ..Update::default() };
     Objective { update, tuning: tuning.clone(), ..Objective::default() }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::experiment::Experiment;
 use crate::graph::{Precision, Program, Storage};
-use crate::optim::{Adafactor, AdamW, MomentumDtype, Optimizer, SlotStorage};
+use crate::optim::{Adafactor, FirstMoments, MomentumDtype, Optimizer, SlotStorage};
 use crate::study::{ModelProgram, build};
 use crate::train::Mesh;
 use crate::tuning::{Remat, Stem, Tune, Tuning};
@@ -200,22 +200,14 @@ fn bf16_scope(setting: &mut Setting) -> Result<(), String> {
 }
 
 fn bf16_moments(setting: &mut Setting) -> Result<(), String> {
-    match &mut setting.experiment.train.optimizer {
-        Optimizer::Adafactor(Adafactor { momentum: None, .. }) => {
-            Err("adafactor without momentum keeps no first moments".to_string())
+    match setting.experiment.train.optimizer.first_moments() {
+        FirstMoments::StoredAs(dtype @ MomentumDtype::F32) => {
+            *dtype = MomentumDtype::Bf16;
+            Ok(())
         }
-        Optimizer::Momentum { momentum_dtype, .. }
-        | Optimizer::Adam { momentum_dtype, .. }
-        | Optimizer::AdamW(AdamW { momentum_dtype, .. })
-        | Optimizer::Adafactor(Adafactor { momentum_dtype, .. }) => match momentum_dtype {
-            MomentumDtype::Bf16 => Err("first moments are bf16 already".to_string()),
-            MomentumDtype::F32 => {
-                *momentum_dtype = MomentumDtype::Bf16;
-                Ok(())
-            }
-        },
-        Optimizer::Sgd {} => Err("sgd keeps no moments".to_string()),
-        _ => Err("the optimizer keeps its moments in f32".to_string()),
+        FirstMoments::StoredAs(MomentumDtype::Bf16) => Err("first moments are bf16 already".to_string()),
+        FirstMoments::InF32 => Err("the optimizer keeps its moments in f32".to_string()),
+        FirstMoments::None { why } => Err(why.to_string()),
     }
 }
 
@@ -228,19 +220,20 @@ fn bf16_weights(setting: &mut Setting) -> Result<(), String> {
 }
 
 fn bf16_slots(setting: &mut Setting) -> Result<(), String> {
-    match (setting.experiment.train.slots, setting.experiment.train.optimizer) {
-        (_, Optimizer::Sgd {}) => Err("sgd keeps no slots".to_string()),
-        (SlotStorage::F32, _) => {
+    let optimizer = setting.experiment.train.optimizer;
+    match setting.experiment.train.slots {
+        _ if !optimizer.keeps_slots() => Err(format!("{} keeps no slots", optimizer.name())),
+        SlotStorage::F32 => {
             setting.experiment.train.slots = SlotStorage::Bf16Stochastic;
             Ok(())
         }
-        (other, _) => Err(format!("slots are stored as {other} already")),
+        other => Err(format!("slots are stored as {other} already")),
     }
 }
 
 fn adafactor(setting: &mut Setting) -> Result<(), String> {
     match &mut setting.experiment.train.optimizer {
-        optimizer @ Optimizer::Adam { .. } => {
+        optimizer @ Optimizer::Adam(_) => {
             *optimizer = Optimizer::Adafactor(Adafactor::default());
             Ok(())
         }
@@ -272,7 +265,7 @@ mod tests {
         let settings = [
             setting(Optimizer::default(), Precision::F32),
             setting(Optimizer::ADAM, Precision::Bf16),
-            setting(Optimizer::Sgd {}, Precision::F32),
+            setting(Optimizer::SGD, Precision::F32),
         ];
         for lever in LEVERS {
             assert!(!lever.option.is_empty() && !lever.about.is_empty(), "{}", lever.name);
@@ -294,7 +287,7 @@ mod tests {
 
     #[test]
     fn levers_say_why_they_do_not_apply() {
-        let sgd = &mut setting(Optimizer::Sgd {}, Precision::Bf16);
+        let sgd = &mut setting(Optimizer::SGD, Precision::Bf16);
         assert_eq!(bf16_moments(sgd), Err("sgd keeps no moments".to_string()));
         assert_eq!(bf16_scope(sgd), Err("the network computes in bf16 already".to_string()));
         let adam = &mut setting(Optimizer::ADAM, Precision::F32);
@@ -316,7 +309,7 @@ mod tests {
             "{kind: resnet, depth: 18, input: [32, 32, 3], n_classes: 10, width: 4}",
             "{kind: transformer, vocabulary: 16, length: 8, max_length: 8, layers: 2, features: 8, heads: 2, hidden: 8}",
         ] {
-            let mut setting = setting(Optimizer::Sgd {}, Precision::F32);
+            let mut setting = setting(Optimizer::SGD, Precision::F32);
             setting.experiment.model = crate::document::from_str("model", model).unwrap();
             remat_blocks(&mut setting).unwrap();
             // A pattern that matches nothing is an error.

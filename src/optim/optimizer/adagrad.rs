@@ -1,9 +1,8 @@
 //! Adagrad.
 
-use super::number;
-use super::slot::Slot;
-use super::storage::Updated;
-use crate::graph::{Graph, Tensor};
+use crate::graph::Tensor;
+use crate::optim::number;
+use crate::optim::rule::{FirstMoments, Given, Rule};
 use serde::{Deserialize, Serialize};
 
 /// The settings of Adagrad, whose steps shrink as squared gradients add up. `w` is the variable, `g` its gradient, `lr` the
@@ -33,20 +32,17 @@ impl Default for Adagrad {
     }
 }
 
-impl Adagrad {
-    /// Makes and updates the slot of `variable`; gives what is to be subtracted from it.
+impl Rule for Adagrad {
+    fn first_moments(&mut self) -> FirstMoments<'_> {
+        FirstMoments::None { why: "adagrad keeps no first moments" }
+    }
+
     #[track_caller]
-    pub(super) fn emit(
-        &self,
-        graph: &Graph,
-        variable: &Updated<'_>,
-        gradient: &Tensor,
-        learning_rate: &Tensor,
-    ) -> Tensor {
-        let slot = Slot::filled(graph, variable, "adagrad", self.initial_accumulator_value);
-        let sum = &slot.value + gradient * gradient;
+    fn emit(&self, given: &Given<'_>) -> Tensor {
+        let slot = given.filled_slot("adagrad", self.initial_accumulator_value);
+        let sum = &slot.value + given.gradient * given.gradient;
         slot.store(&sum);
         let root = if self.epsilon == 0.0 { sum.sqrt() } else { (sum + self.epsilon).sqrt() };
-        learning_rate * gradient / root
+        given.learning_rate * given.gradient / root
     }
 }

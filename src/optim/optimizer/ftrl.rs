@@ -1,10 +1,9 @@
 //! Ftrl: follow the regularized leader.
 
-use super::number;
-use super::slot::Slot;
-use super::storage::Updated;
-use crate::graph::{Graph, Tensor};
+use crate::graph::Tensor;
 use crate::hlo::ops::BinaryOp;
+use crate::optim::number;
+use crate::optim::rule::{FirstMoments, Given, Rule};
 use serde::{Deserialize, Serialize};
 
 /// The settings of Ftrl, for linear models with many zeros. `w` is the variable, `g` its gradient, `lr` the learning rate,
@@ -57,22 +56,21 @@ impl Default for Ftrl {
     }
 }
 
-impl Ftrl {
-    /// Makes and updates the slots of `variable`; gives what is to be subtracted from its `value`.
+impl Rule for Ftrl {
+    const DIVIDES_BY_RATE: bool = true;
+
+    fn first_moments(&mut self) -> FirstMoments<'_> {
+        FirstMoments::None { why: "ftrl keeps sums, and no first moments" }
+    }
+
     #[track_caller]
-    pub(super) fn emit(
-        &self,
-        graph: &Graph,
-        variable: &Updated<'_>,
-        [value, gradient]: [&Tensor; 2],
-        learning_rate: &Tensor,
-    ) -> Tensor {
-        let dtype = variable.dtype;
-        let squares = Slot::filled(graph, variable, "ftrl_square", self.initial_accumulator_value);
-        let linear = Slot::new(graph, variable, "ftrl_linear", dtype);
+    fn emit(&self, given: &Given<'_>) -> Tensor {
+        let (value, gradient, learning_rate) = (given.value(), given.gradient, given.learning_rate);
+        let squares = given.filled_slot("ftrl_square", self.initial_accumulator_value);
+        let linear = given.slot("ftrl_linear");
         let power = |x: &Tensor| match self.learning_rate_power {
             -0.5 => x.sqrt(),
-            other => x.power(&graph.scalar(dtype, -other)),
+            other => x.power(&given.scalar(-other)),
         };
         let sum = &squares.value + gradient * gradient;
         squares.store(&sum);
@@ -83,7 +81,7 @@ impl Ftrl {
         let (old, new) = (power(&squares.value), power(&sum));
         let z = &linear.value + shrinking - (&new - old) / learning_rate * value;
         linear.store(&z);
-        let l2 = graph.scalar(dtype, self.beta) / learning_rate + 2.0 * self.l2_regularization_strength;
+        let l2 = given.scalar(self.beta) / learning_rate + 2.0 * self.l2_regularization_strength;
         let l1 = self.l1_regularization_strength;
         let clamped = z.binary_scalar(BinaryOp::Maximum, -l1).binary_scalar(BinaryOp::Minimum, l1);
         value - (clamped - z) / (new / learning_rate + l2)

@@ -1,10 +1,10 @@
 //! AdamW, with and without bias correction.
 
-use super::number;
-use super::optimizer::one_minus_power;
-use super::slot::{MomentumDtype, Slot};
-use super::storage::Updated;
-use crate::graph::{Graph, Tensor};
+use crate::graph::Tensor;
+use crate::hlo::ops::UnaryOp;
+use crate::optim::number;
+use crate::optim::rule::{DecayForm, FirstMoments, Given, Rule};
+use crate::optim::slot_storage::MomentumDtype;
 use serde::{Deserialize, Serialize};
 
 /// The settings of AdamW: Adam, whose weight decay is decoupled. `w` is the variable, `g` its gradient, `lr` the learning
@@ -48,13 +48,25 @@ impl Default for AdamW {
     }
 }
 
-impl AdamW {
-    /// Makes and updates the slots of `variable`; gives `u`.
+impl Rule for AdamW {
+    const DECAY: DecayForm = DecayForm::Beside;
+
+    fn first_moments(&mut self) -> FirstMoments<'_> {
+        FirstMoments::StoredAs(&mut self.momentum_dtype)
+    }
+
     #[track_caller]
-    pub(super) fn direction(&self, graph: &Graph, variable: &Updated<'_>, gradient: &Tensor, step: &Tensor) -> Tensor {
-        let dtype = variable.dtype;
-        let slot_m = Slot::new(graph, variable, "adam_m", self.momentum_dtype.of(dtype));
-        let slot_v = Slot::new(graph, variable, "adam_v", dtype);
+    fn emit(&self, given: &Given<'_>) -> Tensor {
+        given.learning_rate * self.direction(given)
+    }
+}
+
+impl AdamW {
+    /// Makes and updates the slots of the variable; gives `u`.
+    #[track_caller]
+    pub(super) fn direction(&self, given: &Given<'_>) -> Tensor {
+        let gradient = given.gradient;
+        let (slot_m, slot_v) = (given.first_moment("adam_m", self.momentum_dtype), given.slot("adam_v"));
         let m = &slot_m.value * self.beta1 + gradient * (1.0 - self.beta1);
         let v = &slot_v.value * self.beta2 + gradient * gradient * (1.0 - self.beta2);
         slot_m.store(&m);
@@ -62,8 +74,14 @@ impl AdamW {
         if !self.bias_correction {
             return m / (v.sqrt() + self.epsilon);
         }
-        let t = step.cast(dtype) + 1.0;
+        let t = given.t();
         let corrected = |moment: Tensor, beta: f64| moment / one_minus_power(beta, &t);
         corrected(m, self.beta1) / (corrected(v, self.beta2).sqrt() + self.epsilon)
     }
+}
+
+/// `1 − β^t`, without cancellation: as `−expm1(t·ln β)`.
+#[track_caller]
+fn one_minus_power(beta: f64, t: &Tensor) -> Tensor {
+    (t * beta.ln()).unary(UnaryOp::Expm1).negate()
 }

@@ -1,9 +1,9 @@
 //! Adadelta.
 
-use super::number;
-use super::slot::Slot;
-use super::storage::Updated;
-use crate::graph::{Graph, Tensor};
+use crate::graph::Tensor;
+use crate::optim::number;
+use crate::optim::rule::{FirstMoments, Given, Rule};
+use crate::optim::slot::Slot;
 use serde::{Deserialize, Serialize};
 
 /// The settings of Adadelta, whose steps have the size of those before. `w` is the variable, `g` its gradient, `lr` the
@@ -35,26 +35,22 @@ impl Default for Adadelta {
     }
 }
 
-impl Adadelta {
-    /// Makes and updates the slots of `variable`; gives what is to be subtracted from it.
+impl Rule for Adadelta {
+    fn first_moments(&mut self) -> FirstMoments<'_> {
+        FirstMoments::None { why: "adadelta keeps no first moments" }
+    }
+
     #[track_caller]
-    pub(super) fn emit(
-        &self,
-        graph: &Graph,
-        variable: &Updated<'_>,
-        gradient: &Tensor,
-        learning_rate: &Tensor,
-    ) -> Tensor {
-        let [squares, changes] =
-            ["adadelta_square", "adadelta_change"].map(|name| Slot::new(graph, variable, name, variable.dtype));
+    fn emit(&self, given: &Given<'_>) -> Tensor {
+        let [squares, changes] = ["adadelta_square", "adadelta_change"].map(|name| given.slot(name));
         let moved = |slot: &Slot<'_>, new: &Tensor| {
             let moved = &slot.value * self.rho + new * new * (1.0 - self.rho);
             slot.store(&moved);
             moved
         };
         let root = |mean: &Tensor| (mean + self.epsilon).sqrt();
-        let change = gradient * root(&changes.value) / root(&moved(&squares, gradient));
+        let change = given.gradient * root(&changes.value) / root(&moved(&squares, given.gradient));
         moved(&changes, &change);
-        learning_rate * change
+        given.learning_rate * change
     }
 }

@@ -1,9 +1,9 @@
 //! Adafactor: Adam's scale without Adam's memory.
 
-use super::number;
-use super::slot::{MomentumDtype, Slot};
-use super::storage::Updated;
-use crate::graph::{Graph, Tensor};
+use crate::graph::Tensor;
+use crate::optim::number;
+use crate::optim::rule::{FirstMoments, Given, Rule};
+use crate::optim::slot_storage::MomentumDtype;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
@@ -26,7 +26,7 @@ use std::num::NonZeroU32;
 ///
 /// With `momentum`, `m ← momentum·m + (1 − momentum)·(what would be subtracted)`, and `m` is subtracted.
 ///
-/// Adafactor's usual rate is that of [`LearningRate::InverseSqrt`](super::LearningRate::InverseSqrt), the paper's
+/// Adafactor's usual rate is that of [`LearningRate::InverseSqrt`](crate::optim::LearningRate::InverseSqrt), the paper's
 /// "relative step": `min(0.01, 1/√t)` with `value: 1` and `constant_until: 10000`.
 ///
 /// # Source
@@ -88,26 +88,27 @@ impl Adafactor {
         let [.., second, largest] = axes[..] else { return None };
         (dims[second] >= i64::from(self.min_dim_size_to_factor.get())).then_some(Factored { largest, second })
     }
+}
 
-    /// Makes and updates the slots of `variable`; gives what is to be subtracted from its `value`.
+impl Rule for Adafactor {
+    fn first_moments(&mut self) -> FirstMoments<'_> {
+        match self.momentum {
+            None => FirstMoments::None { why: "adafactor without momentum keeps no first moments" },
+            Some(_) => FirstMoments::StoredAs(&mut self.momentum_dtype),
+        }
+    }
+
     #[track_caller]
-    pub(super) fn emit(
-        &self,
-        graph: &Graph,
-        variable: &Updated<'_>,
-        [value, gradient]: [&Tensor; 2],
-        learning_rate: &Tensor,
-        t: &Tensor,
-    ) -> Tensor {
-        let dtype = variable.dtype;
+    fn emit(&self, given: &Given<'_>) -> Tensor {
+        let (variable, gradient) = (given.variable, given.gradient);
         // 1 − β, which has more digits than β.
-        let share = t.power(&graph.scalar(dtype, -self.decay_exponent));
-        let moved = |old: &Tensor, new: &Tensor| old * (graph.scalar(dtype, 1.0) - &share) + new * &share;
+        let share = given.t().power(&given.scalar(-self.decay_exponent));
+        let moved = |old: &Tensor, new: &Tensor| old * (given.scalar(1.0) - &share) + new * &share;
         let squares = gradient * gradient + self.epsilon1;
         let mut change = match self.factored(&variable.whole_dims()) {
             Some(Factored { largest, second }) => {
                 let slot = |name: &str, axis: usize| {
-                    let slot = Slot::without_axis(graph, variable, name, dtype, axis);
+                    let slot = given.slot_without_axis(name, axis);
                     let moved = moved(&slot.value, &squares.mean_along(axis, variable.part));
                     slot.store(&moved);
                     (moved, slot.part)
@@ -120,22 +121,22 @@ impl Adafactor {
                 gradient * by_row * by_col
             }
             None => {
-                let slot = Slot::new(graph, variable, "adafactor_v", dtype);
+                let slot = given.slot("adafactor_v");
                 let v = moved(&slot.value, &squares);
                 slot.store(&v);
                 gradient * v.rsqrt()
             }
         };
         if let Some(threshold) = self.clipping_threshold {
-            change = &change / (variable.rms(&change) / threshold).maximum(&graph.scalar(dtype, 1.0));
+            change = &change / (variable.rms(&change) / threshold).maximum(&given.scalar(1.0));
         }
-        change = change * learning_rate;
+        change = change * given.learning_rate;
         if self.scale_by_parameter {
-            change = change * variable.rms(value).maximum(&graph.scalar(dtype, self.epsilon2));
+            change = change * variable.rms(given.value()).maximum(&given.scalar(self.epsilon2));
         }
         match self.momentum {
             Some(momentum) => {
-                let slot = Slot::new(graph, variable, "momentum", self.momentum_dtype.of(dtype));
+                let slot = given.first_moment("momentum", self.momentum_dtype);
                 let accumulated = &slot.value * momentum + change * (1.0 - momentum);
                 slot.store(&accumulated);
                 accumulated

@@ -1,0 +1,61 @@
+//! Adam.
+
+use super::adamw::AdamW;
+use crate::graph::Tensor;
+use crate::optim::number;
+use crate::optim::rule::{FirstMoments, Given, Rule};
+use crate::optim::slot_storage::MomentumDtype;
+use serde::{Deserialize, Serialize};
+
+/// The settings of Adam: [`AdamW`], whose weight decay is a term of the gradient. `w` is the variable, `g` its gradient,
+/// `lr` the learning rate, `t` is 1 at the first step; slots start at 0.
+///
+/// ```text
+/// m ← beta1·m + (1 − beta1)·g                            the slot adam_m
+/// v ← beta2·v + (1 − beta2)·g²                           the slot adam_v
+/// w ← w − lr·(m / (1 − beta1^t)) / (√(v / (1 − beta2^t)) + epsilon)
+/// ```
+///
+/// `1 − β^t` is computed as `−expm1(t·ln β)`: `1 − 0.999^t` in f32 would lose up to 15 of its 24 bits.
+///
+/// # Source
+/// Kingma & Ba 2015, algorithm 1; optax's `adam`. TensorFlow's `AdamOptimizer` adds `ε` to `√v` before the correction (the
+/// paper's "ε̂"), which is the same for small ε.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Adam {
+    /// The share of the mean that stays. Default 0.9.
+    #[serde(deserialize_with = "number::fraction")]
+    pub beta1: f64,
+    /// The share of the mean square that stays. Default 0.999.
+    #[serde(deserialize_with = "number::fraction")]
+    pub beta2: f64,
+    /// Added to the root. Default 1e-8.
+    #[serde(deserialize_with = "number::positive")]
+    pub epsilon: f64,
+    /// What `m` is stored in; `v` is never stored in bf16, for the reason that [`MomentumDtype`] gives. Default f32.
+    pub momentum_dtype: MomentumDtype,
+}
+
+impl Adam {
+    /// The paper's constants.
+    pub const PAPER: Adam = Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, momentum_dtype: MomentumDtype::F32 };
+}
+
+impl Default for Adam {
+    fn default() -> Adam {
+        Adam::PAPER
+    }
+}
+
+impl Rule for Adam {
+    fn first_moments(&mut self) -> FirstMoments<'_> {
+        FirstMoments::StoredAs(&mut self.momentum_dtype)
+    }
+
+    #[track_caller]
+    fn emit(&self, given: &Given<'_>) -> Tensor {
+        let Adam { beta1, beta2, epsilon, momentum_dtype } = *self;
+        AdamW { beta1, beta2, epsilon, bias_correction: true, momentum_dtype }.emit(given)
+    }
+}

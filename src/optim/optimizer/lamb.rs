@@ -1,0 +1,66 @@
+//! LAMB, for large batches: the rate of a variable follows the ratio of its size to its step's.
+
+use super::adamw::AdamW;
+use super::trust::trusted;
+use crate::graph::Tensor;
+use crate::optim::number;
+use crate::optim::rule::{DecayForm, FirstMoments, Given, Rule};
+use crate::optim::slot_storage::MomentumDtype;
+use serde::{Deserialize, Serialize};
+
+/// The settings of LAMB: AdamW, with steps as large as the variable. `w` is the variable, `u` AdamW's direction, `lr` the
+/// learning rate.
+///
+/// ```text
+/// u ← AdamW's u + decay·w                                the slots are AdamW's
+/// w ← w − lr·(‖w‖ / ‖u‖)·u                               the ratio is 1 where a norm is 0
+/// ```
+///
+/// Variables that `weight_decay` excepts have a ratio of 1 too.
+///
+/// # Source
+/// You et al. 2020, whose code for BERT excepts norms and biases from both; optax's `lamb`, Keras' `Lamb`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Lamb {
+    /// The share of the mean that stays. Default 0.9.
+    #[serde(deserialize_with = "number::fraction")]
+    pub beta1: f64,
+    /// The share of the mean square that stays. Default 0.999.
+    #[serde(deserialize_with = "number::fraction")]
+    pub beta2: f64,
+    /// Added to the root. Default 1e-6.
+    #[serde(deserialize_with = "number::positive")]
+    pub epsilon: f64,
+    /// Whether both means are corrected for their start at 0. Default true.
+    pub bias_correction: bool,
+}
+
+impl Default for Lamb {
+    fn default() -> Lamb {
+        Lamb { beta1: 0.9, beta2: 0.999, epsilon: 1e-6, bias_correction: true }
+    }
+}
+
+impl Rule for Lamb {
+    const DECAY: DecayForm = DecayForm::InRule;
+
+    fn first_moments(&mut self) -> FirstMoments<'_> {
+        FirstMoments::InF32
+    }
+
+    #[track_caller]
+    fn emit(&self, given: &Given<'_>) -> Tensor {
+        let Lamb { beta1, beta2, epsilon, bias_correction } = *self;
+        let adam = AdamW { beta1, beta2, epsilon, bias_correction, momentum_dtype: MomentumDtype::F32 };
+        let direction = adam.direction(given);
+        match given.decay {
+            None => given.learning_rate * direction,
+            Some(decay) => {
+                let direction = if decay == 0.0 { direction } else { direction + given.value() * decay };
+                let (size, of_step) = (given.variable.norm(given.value()), given.variable.norm(&direction));
+                given.learning_rate * &trusted(&(&size / &of_step), &size, &of_step) * direction
+            }
+        }
+    }
+}
