@@ -1,0 +1,216 @@
+//! Files of a room that import each other: what is declared in one of them for both belongs in a file of its own.
+//!
+//! A file imports another if it names what is declared there, by `use` or by a path, through re-exports too. A module and
+//! those below it are one thing here: a module may declare for its children what they share, and name them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
+
+/// The names that lead from the crate to a module.
+type ModulePath = Vec<String>;
+
+/// A module that has a file.
+#[derive(Default)]
+struct Module {
+    /// What it declares, apart from modules.
+    declared: BTreeSet<String>,
+    /// What it imports, by the name that it has here.
+    imports: BTreeMap<String, ModulePath>,
+    /// Modules of which it imports everything.
+    globs: Vec<ModulePath>,
+    /// Paths in its code.
+    paths: BTreeSet<ModulePath>,
+}
+
+/// Rooms that still have circles. Take a room out once it has none.
+const OPEN: [&str; 7] = ["cli", "data", "experiment", "hlo", "pjrt", "study", "train"];
+
+#[test]
+fn no_files_of_a_room_import_each_other() {
+    let modules: BTreeMap<ModulePath, Module> =
+        super::rust_files("src").iter().map(|(path, text)| (module_path(path), Module::read(text))).collect();
+    let (open, closed): (Vec<String>, Vec<String>) =
+        circles(&modules).into_iter().partition(|circle| OPEN.iter().any(|room| circle.starts_with(room)));
+    assert_eq!(
+        closed,
+        [""; 0],
+        "files that import each other; {} circles in other rooms:\n{}",
+        open.len(),
+        open.join("\n")
+    );
+}
+
+/// Of `src/pjrt/ffi.rs` `pjrt` and `ffi`.
+fn module_path(path: &Path) -> ModulePath {
+    let names = path.strip_prefix("src").unwrap().with_extension("");
+    let mut names: ModulePath = names.iter().map(|name| name.to_str().unwrap().to_string()).collect();
+    if matches!(names.last().unwrap().as_str(), "mod" | "lib") {
+        names.pop();
+    }
+    names
+}
+
+impl Module {
+    fn read(text: &str) -> Module {
+        let mut file = syn::parse_file(text).unwrap();
+        super::without_tests(&mut file.items);
+        let mut module = Module::default();
+        module.declared.extend(file.items.iter().filter_map(declared));
+        module.walk(file.into_token_stream());
+        module
+    }
+
+    fn walk(&mut self, tokens: TokenStream) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let is = |at: usize, c: char| matches!(tokens.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == c);
+        let mut i = 0;
+        while i < tokens.len() {
+            match &tokens[i] {
+                TokenTree::Group(group) => self.walk(group.stream()),
+                TokenTree::Ident(name) if name == "use" => {
+                    let end = (i..tokens.len()).find(|&at| is(at, ';')).unwrap_or(i);
+                    let item: TokenStream = tokens[i..=end].iter().cloned().collect();
+                    // `use` may also be of generics, which import nothing.
+                    if let Ok(item) = syn::parse2::<syn::ItemUse>(item) {
+                        self.import(&item.tree, Vec::new());
+                        i = end;
+                    }
+                }
+                TokenTree::Ident(_) => {
+                    let mut path = Vec::new();
+                    while let Some(TokenTree::Ident(name)) = tokens.get(i) {
+                        path.push(name.to_string());
+                        if !(is(i + 1, ':') && is(i + 2, ':')) {
+                            break;
+                        }
+                        i += 3;
+                    }
+                    // A name alone is imported, or of the file.
+                    if path.len() > 1 {
+                        self.paths.insert(path);
+                    }
+                }
+                TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+            }
+            i += 1;
+        }
+    }
+
+    fn import(&mut self, tree: &syn::UseTree, mut before: ModulePath) {
+        match tree {
+            syn::UseTree::Path(path) => {
+                before.push(path.ident.to_string());
+                self.import(&path.tree, before);
+            }
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.import(tree, before.clone())),
+            syn::UseTree::Glob(_) => self.globs.push(before),
+            syn::UseTree::Name(name) => self.import_as(name.ident.to_string(), name.ident.to_string(), before),
+            syn::UseTree::Rename(name) => self.import_as(name.rename.to_string(), name.ident.to_string(), before),
+        }
+    }
+
+    fn import_as(&mut self, here: String, there: String, mut path: ModulePath) {
+        let here = if there == "self" { path.last().cloned().unwrap_or_default() } else { here };
+        path.extend((there != "self").then_some(there));
+        self.imports.insert(here, path);
+    }
+}
+
+/// The name of what an item declares.
+fn declared(item: &syn::Item) -> Option<String> {
+    Some(match item {
+        syn::Item::Const(item) => item.ident.to_string(),
+        syn::Item::Enum(item) => item.ident.to_string(),
+        syn::Item::Fn(item) => item.sig.ident.to_string(),
+        syn::Item::Macro(item) => item.ident.as_ref()?.to_string(),
+        syn::Item::Static(item) => item.ident.to_string(),
+        syn::Item::Struct(item) => item.ident.to_string(),
+        syn::Item::Trait(item) => item.ident.to_string(),
+        syn::Item::Type(item) => item.ident.to_string(),
+        syn::Item::Union(item) => item.ident.to_string(),
+        _ => return None,
+    })
+}
+
+/// The module that declares what `path` names in `here`: nothing if that is outside the crate. `n` bounds how many imports are
+/// followed.
+fn home(modules: &BTreeMap<ModulePath, Module>, here: &ModulePath, path: &[String], n: usize) -> Option<ModulePath> {
+    let mut at = here.clone();
+    for (number, name) in path.iter().enumerate() {
+        let below = [at.as_slice(), std::slice::from_ref(name)].concat();
+        match name.as_str() {
+            "crate" if number == 0 => at.clear(),
+            "self" if number == 0 => {}
+            "super" => drop(at.pop()?),
+            _ if modules.contains_key(&below) => at = below,
+            _ => {
+                let module = modules.get(&at)?;
+                let rest = &path[number + 1..];
+                if module.declared.contains(name) {
+                    return Some(at);
+                }
+                if let Some(import) = module.imports.get(name).filter(|import| n > 0 && import.as_slice() != path) {
+                    return home(modules, &at, &[import.as_slice(), rest].concat(), n - 1);
+                }
+                let of_glob = module.globs.iter().filter(|_| n > 0).find_map(|glob| {
+                    let there = home(modules, &at, glob, n - 1)?;
+                    modules.get(&there)?.declared.contains(name).then_some(there)
+                });
+                // What a macro declares is of the file that invokes it, if somebody else names it there.
+                return of_glob.or((number > 0).then_some(at));
+            }
+        }
+    }
+    Some(at)
+}
+
+/// Circles of files, the files of each in order.
+fn circles(modules: &BTreeMap<ModulePath, Module>) -> Vec<String> {
+    const N_IMPORTS: usize = 8;
+    let mut named: BTreeMap<&ModulePath, BTreeSet<ModulePath>> = BTreeMap::new();
+    for (path, module) in modules {
+        let globs = module.globs.iter();
+        let all = module.imports.values().chain(globs).chain(&module.paths);
+        let homes = all.filter_map(|name| home(modules, path, name, N_IMPORTS));
+        let beside =
+            |home: &ModulePath| home.first() == path.first() && !home.starts_with(path) && !path.starts_with(home);
+        named.insert(path, homes.filter(beside).collect());
+    }
+    let reach = |from: &ModulePath| {
+        let (mut reached, mut waiting) = (BTreeSet::new(), vec![from]);
+        while let Some(next) = waiting.pop() {
+            waiting.extend(named.get(next).into_iter().flatten().filter(|other| reached.insert((*other).clone())));
+        }
+        reached
+    };
+    let reached: BTreeMap<&ModulePath, BTreeSet<ModulePath>> = modules.keys().map(|path| (path, reach(path))).collect();
+    let circle = |path: &&ModulePath| {
+        let with: Vec<String> = reached[*path]
+            .iter()
+            .filter(|other| reached.get(*other).is_some_and(|back| back.contains(*path)))
+            .map(|path| path.join("/"))
+            .collect();
+        (!with.is_empty()).then(|| with.join(" ↔ "))
+    };
+    modules.keys().filter_map(|path| circle(&path)).collect::<BTreeSet<String>>().into_iter().collect()
+}
+
+/// Two files that import each other are found, by `use`, by a path and through a re-export; a module and its child are not.
+#[test]
+fn circles_are_seen() {
+    let of = |files: &[(&str, &str)]| {
+        circles(&files.iter().map(|(path, text)| (module_path(Path::new(path)), Module::read(text))).collect())
+    };
+    let room = ("src/room/mod.rs", "mod a; mod b; pub use b::B;");
+    let b = ("src/room/b.rs", "use super::a::A; pub struct B(A);");
+    assert_eq!(of(&[room, ("src/room/a.rs", "use super::B; pub struct A; fn f(_: B) {}"), b]), ["room/a ↔ room/b"]);
+    assert_eq!(of(&[room, ("src/room/a.rs", "pub struct A; fn f(_: crate::room::b::B) {}"), b]), ["room/a ↔ room/b"]);
+    assert_eq!(of(&[room, ("src/room/a.rs", "pub struct A;"), b]), [""; 0]);
+    let parent = ("src/room/mod.rs", "mod a; pub struct P; fn f() { a::g(P) }");
+    assert_eq!(of(&[parent, ("src/room/a.rs", "use super::P; pub fn g(_: P) {}")]), [""; 0]);
+    let test = ("src/room/a.rs", "pub struct A; #[cfg(test)] mod tests { use super::super::B; }");
+    assert_eq!(of(&[room, test, b]), [""; 0]);
+}
