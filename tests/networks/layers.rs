@@ -494,23 +494,26 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: sparse_categorical_crossentropy\n",
         expect![[r#"
-            model.yaml:5:7: line 5 column 7: unknown value `sparse_categorical_crossentropy`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, huber
+            model.yaml:5:7: unknown value `sparse_categorical_crossentropy`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, huber
               5 | loss: sparse_categorical_crossentropy
-                |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^"#]],
+                |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+              help: did you mean `sparse_softmax_cross_entropy`? a loss is its name, or with options `{sparse_softmax_cross_entropy: , labels: NAME, output: NAME}`"#]],
     );
     check(
         "loss: {mean_squared_error: {wait: 2}}\n",
         expect![[r#"
-            model.yaml:5:7: line 5 column 29: unknown key `wait`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights
+            model.yaml:5:29: unknown key `wait`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights
               5 | loss: {mean_squared_error: {wait: 2}}
-                |       ^^^^^^^^^^^^^^^^^^^"#]],
+                |                             ^^^^
+              help: did you mean `weight`?"#]],
     );
     check(
         "loss: mean_squared_error\nmetrics: [accuracy, acc]\n",
         expect![[r#"
-            model.yaml:6:21: line 6 column 21: unknown value `acc`, expected one of accuracy, top_k, mean_per_class_accuracy, mean_iou, perplexity, auc, iou, binary_accuracy, precision, recall, mean_squared_error, mean_absolute_error
+            model.yaml:6:21: unknown value `acc`, expected one of accuracy, top_k, mean_per_class_accuracy, mean_iou, perplexity, auc, iou, binary_accuracy, precision, recall, mean_squared_error, mean_absolute_error
               6 | metrics: [accuracy, acc]
-                |                     ^^^"#]],
+                |                     ^^^
+              help: did you mean `accuracy`? a metric is its name, or with options `{accuracy: , labels: NAME, output: NAME}`"#]],
     );
     check(
         "loss: mean_squared_error\nmetrics: [accuracy]\n",
@@ -560,9 +563,9 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: {mean_squared_error: , weight: -2}\n",
         expect![[r#"
-            model.yaml:5:7: line 5 column 38: found integer `-2`, expected a number of at least 0
+            model.yaml:5:38: found integer `-2`, expected a number of at least 0
               5 | loss: {mean_squared_error: , weight: -2}
-                |       ^^^^^^^^^^^^^^^^^^^"#]],
+                |                                      ^^"#]],
     );
     check(
         "loss: {mean_squared_error: densse}\n",

@@ -24,44 +24,47 @@ fn options_that_do_not_fit() {
     check(
         "loss: {sigmoid_focal_cross_entropy: {gama: 2}}",
         expect![[r#"
-            model.yaml:4:7: line 4 column 38: unknown key `gama`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights, gamma, alpha
+            model.yaml:4:38: unknown key `gama`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights, gamma, alpha
               4 | loss: {sigmoid_focal_cross_entropy: {gama: 2}}
-                |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^"#]],
+                |                                      ^^^^
+              help: did you mean `gamma`?"#]],
     );
     check(
         "loss: {focal: {gamma: 2}}",
         expect![[r#"
-            model.yaml:4:7: line 4 column 8: unknown value `focal`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, huber
+            model.yaml:4:8: unknown value `focal`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, huber
               4 | loss: {focal: {gamma: 2}}
-                |       ^^^^^^"#]],
+                |        ^^^^^
+              help: did you mean `sigmoid_focal_cross_entropy`? a loss is its name, or with options `{sigmoid_focal_cross_entropy: , labels: NAME, output: NAME}`"#]],
     );
     check(
         "loss: {softmax_focal_cross_entropy: , alpha: 1.5}",
         expect![[r#"
-            model.yaml:4:7: line 4 column 46: found floating point `1.5`, expected a number from 0 to 1
+            model.yaml:4:46: found floating point `1.5`, expected a number from 0 to 1
               4 | loss: {softmax_focal_cross_entropy: , alpha: 1.5}
-                |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^"#]],
+                |                                              ^^^"#]],
     );
     check(
         "loss: huber",
         expect![[r#"
-            model.yaml:4:7: line 4 column 7: huber does not say where its squares end
+            model.yaml:4:7: huber does not say where its squares end
               4 | loss: huber
-                |       ^^^^^"#]],
+                |       ^^^^^
+              help: add `delta`, in the unit of the output: `{huber: , delta: 1.0}`"#]],
     );
     check(
         "loss: {huber: , delta: 0}",
         expect![[r#"
-            model.yaml:4:7: line 4 column 24: found integer `0`, expected a finite number above 0
+            model.yaml:4:24: found integer `0`, expected a finite number above 0
               4 | loss: {huber: , delta: 0}
-                |       ^^^^^^"#]],
+                |                        ^"#]],
     );
     check(
         "loss: {mean_squared_error: , gamma: 2}",
         expect![[r#"
-            model.yaml:4:7: line 4 column 30: unknown key `gamma`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights
+            model.yaml:4:30: unknown key `gamma`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights
               4 | loss: {mean_squared_error: , gamma: 2}
-                |       ^^^^^^^^^^^^^^^^^^^"#]],
+                |                              ^^^^^"#]],
     );
     check(
         "loss: {sparse_softmax_cross_entropy: , class_weights: [1, 2]}",
@@ -143,9 +146,9 @@ fn options_that_do_not_fit() {
     check(
         "loss: sigmoid_cross_entropy\nmetrics: [{auc: 1}]",
         expect![[r#"
-            model.yaml:5:11: line 5 column 17: found integer `1`, expected a whole number from 2 to 10000
+            model.yaml:5:17: found integer `1`, expected a whole number from 2 to 10000
               5 | metrics: [{auc: 1}]
-                |           ^^^^"#]],
+                |                 ^"#]],
     );
 }
 
