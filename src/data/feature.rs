@@ -22,6 +22,9 @@ pub struct Feature {
     /// Whether each number is a probability, from 0 to 1, as cross entropies of logits want their labels. The host checks it,
     /// for such a loss has no least value elsewhere, and trains to nothing without a word.
     pub is_probability: bool,
+    /// Whether each number is the weight of an example or of a position, 0 or more. The host checks it, for a loss with a weight
+    /// below 0 has no least value: training would make it as great as it can.
+    pub is_weight: bool,
 }
 
 /// The dtype of a feature in the program.
@@ -43,6 +46,7 @@ impl Feature {
             is_label: false,
             n_values: None,
             is_probability: false,
+            is_weight: false,
         }
     }
 
@@ -64,6 +68,11 @@ impl Feature {
     /// The same feature, of numbers from 0 to 1.
     pub fn probability(self) -> Feature {
         Feature { is_probability: true, ..self }
+    }
+
+    /// The same feature, of numbers from 0 on.
+    pub fn weight(self) -> Feature {
+        Feature { is_weight: true, ..self }
     }
 
     /// The dtype that the program is given if the network computes in `compute`.
@@ -103,7 +112,8 @@ mod tests {
                 dtype: FeatureDType::Exact(DType::S32),
                 is_label: true,
                 n_values: Some(10),
-                is_probability: false
+                is_probability: false,
+                is_weight: false
             }
         );
         assert_eq!((label.dtype_in(DType::BF16), label.n_elements()), (DType::S32, Some(1)));

@@ -284,7 +284,8 @@ impl<'a> Loader<'a> {
         self.collect(self.batch, n_valid, None, |slot| start + slot, is_over)
     }
 
-    /// Reads every example once; of a source whose reading is costly some, from the first to the last, as evaluation does.
+    /// Reads every example once; of a source whose reading is costly some, from the first to the last, as evaluation does. What
+    /// is looked at here is looked at again in every batch.
     ///
     /// # Errors
     /// The first that cannot be read; integers beyond their range, and probabilities beyond 0 and 1; floats that are no finite numbers, or that the cast
@@ -302,9 +303,8 @@ impl<'a> Loader<'a> {
             let checked = self.source.read(index).and_then(|example| {
                 let place = || self.source.place(index);
                 self.columns.iter().try_for_each(|column| {
-                    let src = column.bytes_of(&example, place)?;
-                    column.check_range(src, 0, place)?;
-                    column.check_numbers(src, place, &mut scratch)
+                    scratch.resize(column.dst_bytes(), 0);
+                    column.fill(column.bytes_of(&example, place)?, &mut scratch, 0, place)
                 })
             });
             checked.or_else(|error| self.skip(index, error))?;
@@ -385,9 +385,8 @@ impl<'a> Loader<'a> {
             if rest > 0 || n_elements > column.n_elements - *done {
                 return Err(column.wrong_bytes(*done * column.from.n_bytes() + src.len(), place));
             }
-            column.check_range(src, *done, place)?;
             let width = column.to.n_bytes();
-            column.conversion.run(src, &mut into[number][*done * width..][..n_elements * width]);
+            column.fill(src, &mut into[number][*done * width..][..n_elements * width], *done, place)?;
             *done += n_elements;
             Ok(())
         })?;
@@ -410,10 +409,14 @@ impl<'a> Loader<'a> {
         let place = || self.source.place(index);
         for (column, dst) in self.columns.iter().zip(into) {
             let src = column.bytes_of(&example, place)?;
-            column.check_range(src, 0, place)?;
             match column.image() {
-                Some(dims) => column.convert_moved(src, dst, dims, offset),
-                None => column.conversion.run(src, dst),
+                Some(dims) => {
+                    // Whole: what is moved out is looked at too, so that an example is right or wrong in every epoch.
+                    let mut whole = vec![0; column.dst_bytes()];
+                    column.fill(src, &mut whole, 0, place)?;
+                    column.copy_moved(&whole, dst, dims, offset);
+                }
+                None => column.fill(src, dst, 0, place)?,
             }
         }
         Ok(())

@@ -28,6 +28,8 @@ pub(super) struct Column {
     pub conversion: Conversion,
     /// Integers beyond are an error.
     range: Option<(i128, i128)>,
+    /// Whether some number is not finite in the batch.
+    can_be_lost: bool,
 }
 
 impl Column {
@@ -77,7 +79,8 @@ impl Column {
         let range = range(feature, from, to)?;
         let range =
             if is_truth { Some(range.map_or((0, 1), |(least, greatest)| (least, greatest.min(1)))) } else { range };
-        Ok(Column { feature: feature.clone(), array, from, scale, to, n_elements, conversion, range })
+        let can_be_lost = can_be_lost(from, scale, to);
+        Ok(Column { feature: feature.clone(), array, from, scale, to, n_elements, conversion, range, can_be_lost })
     }
 
     pub fn dst_bytes(&self) -> usize {
@@ -123,21 +126,38 @@ impl Column {
         DataError::new(DataErrorKind::Mismatch, place(), found)
     }
 
+    /// What a number is times the scale, in words.
+    fn scaled(&self, value: f64) -> String {
+        match self.scale {
+            1.0 => String::new(),
+            scale => format!(", and {} times the scale {scale}", value as f32 * scale),
+        }
+    }
+
     /// Of whole elements, before which `n_before` others stand.
     pub fn check_range(&self, src: &[u8], n_before: usize, place: impl Fn() -> String) -> Result<(), DataError> {
-        if !self.feature.is_probability && self.range.is_none() {
+        if !self.feature.is_probability && !self.feature.is_weight && self.range.is_none() {
             return Ok(());
         }
         let n_elements = src.len() / self.from.n_bytes();
+        if self.feature.is_weight {
+            for element in 0..n_elements {
+                let value = number(self.from, src, element).expect("what is cast to a float is a number");
+                if value as f32 * self.scale < 0.0 {
+                    let why = format!(
+                        "{}; expected a weight, 0 or more: with one below 0 training makes the loss of that example as great \
+                         as it can",
+                        self.scaled(value)
+                    );
+                    return Err(self.number_error(place(), n_before + element, value, why));
+                }
+            }
+        }
         if self.feature.is_probability {
             for element in 0..n_elements {
                 let value = number(self.from, src, element).expect("what is cast to a float is a number");
                 if !(0.0..=1.0).contains(&(value as f32 * self.scale)) {
-                    let scaled = match self.scale {
-                        1.0 => String::new(),
-                        scale => format!(", and {} times the scale {scale}", value as f32 * scale),
-                    };
-                    let why = format!("{scaled}; expected a probability, from 0 to 1");
+                    let why = format!("{}; expected a probability, from 0 to 1", self.scaled(value));
                     return Err(self.number_error(place(), n_before + element, value, why));
                 }
             }
@@ -153,67 +173,46 @@ impl Column {
         Ok(())
     }
 
-    /// Refuses what is no finite number, before the cast or after it.
-    pub fn check_numbers(
+    /// Puts whole elements, before which `n_before` others stand, into their place: checked, cast, and checked again.
+    pub fn fill(
         &self,
         src: &[u8],
+        dst: &mut [u8],
+        n_before: usize,
         place: impl Fn() -> String,
-        scratch: &mut Vec<u8>,
     ) -> Result<(), DataError> {
-        if self.from == DType::Pred {
-            return match src.iter().position(|&byte| byte > 1) {
-                Some(element) => {
-                    Err(self.number_error(place(), element, src[element], "; expected 0 or 1, which `pred` has"))
-                }
-                None => Ok(()),
-            };
+        self.check_range(src, n_before, &place)?;
+        if self.from == DType::Pred
+            && let Some(element) = src.iter().position(|&byte| byte > 1)
+        {
+            let (element, value) = (n_before + element, src[element]);
+            return Err(self.number_error(place(), element, value, "; expected 0 or 1, which `pred` has"));
         }
-        if !CASTABLE.contains(&self.from) || !self.from.is_float() && self.feature.dtype != FeatureDType::Compute {
-            return Ok(());
+        self.conversion.run(src, dst);
+        // What is not finite was not before the cast, or is not after it: the program's own bytes tell of both.
+        match self.can_be_lost && !are_finite(self.to, dst) {
+            true => Err(self.lost(src, dst, n_before, place())),
+            false => Ok(()),
         }
-        // An exact feature is not multiplied, and f64 is not to become f32 there.
-        if self.from == DType::F64 && self.feature.dtype != FeatureDType::Compute {
-            let is_finite = |bytes: &[u8; 8]| f64::from_le_bytes(*bytes).is_finite();
-            return match src.as_chunks().0.iter().position(|bytes| !is_finite(bytes)) {
-                Some(element) => Err(self.not_finite(src, element, place())),
-                None => Ok(()),
-            };
-        }
-        let (greatest, is_finite): (f32, fn(f32) -> bool) = match self.to {
-            DType::BF16 => (bf16::MAX.to_f32(), |value| bf16::from_f32(value).is_finite()),
-            DType::F16 => (f16::MAX.to_f32(), |value| f16::from_f32(value).is_finite()),
-            _ => (f32::MAX, f32::is_finite),
-        };
-        // Rounding is monotone: where the outermost integers stay, all do.
-        let (least, most) = bounds(self.from);
-        if is_whole(self.from) && [least, most].iter().all(|&value| (value as f32 * self.scale).abs() <= greatest) {
-            return Ok(());
-        }
-        scratch.resize(4 * self.n_elements, 0);
-        Conversion::Cast { from: self.from, scale: self.scale, to: DType::F32 }.run(src, scratch);
-        // Only what is beyond the greatest can round to an infinity.
-        let is_lost = |bytes: &[u8; 4]| {
-            let value = f32::from_le_bytes(*bytes);
-            // NaN is not below the greatest either.
-            !(value.abs() <= greatest || is_finite(value))
-        };
-        let Some(element) = scratch.as_chunks().0.iter().position(is_lost) else { return Ok(()) };
-        let value = number(self.from, src, element).expect("these are numbers");
+    }
+
+    /// What is wrong with the first number that is not finite in the batch.
+    fn lost(&self, src: &[u8], dst: &[u8], n_before: usize, place: String) -> DataError {
+        let width = self.to.n_bytes();
+        let element = dst.chunks_exact(width).position(|bytes| !are_finite(self.to, bytes)).unwrap_or_default();
+        let value = number(self.from, src, element).expect("what is cast to a float is a number");
+        let element = n_before + element;
         if !value.is_finite() {
-            return Err(self.not_finite(src, element, place()));
+            return self.number_error(place, element, value, "; expected a finite number");
         }
         let (scaled, in_f32) = (
             if self.scale == 1.0 { String::new() } else { format!(", times the scale {},", self.scale) },
             if self.to == DType::F32 { "" } else { ", or train in f32 (--precision f32)" },
         );
+        let greatest = greatest(self.to);
         let why = format!(", which{scaled} the cast to {} makes infinite: expected at most {greatest:e}", self.to);
         let help = format!("scale the features (`scale` under `data`){in_f32}");
-        Err(self.number_error(place(), element, format_args!("{value:e}"), why).help(help))
-    }
-
-    pub fn not_finite(&self, src: &[u8], element: usize, place: String) -> DataError {
-        let value = number(self.from, src, element).expect("these are numbers");
-        self.number_error(place, element, value, "; expected a finite number")
+        self.number_error(place, element, format_args!("{value:e}"), why).help(help)
     }
 
     /// That the feature does not take a number of it, from 0, row-major; `why` follows the number.
@@ -223,14 +222,46 @@ impl Column {
         DataError::new(DataErrorKind::Value { feature, value }, place, found)
     }
 
-    /// Converts an image into `dst`, which is zeros, moved by so many pixels.
-    pub fn convert_moved(&self, src: &[u8], dst: &mut [u8], dims: [usize; 3], offset: (isize, isize)) {
-        let (from_width, to_width) = (self.from.n_bytes(), self.to.n_bytes());
+    /// Copies an image of the batch's dtype into `dst`, which is zeros, moved by so many pixels.
+    pub fn copy_moved(&self, whole: &[u8], dst: &mut [u8], dims: [usize; 3], offset: (isize, isize)) {
+        let width = self.to.n_bytes();
         for (from, to, len) in shift::runs(dims, offset) {
-            let src = &src[from * from_width..][..len * from_width];
-            self.conversion.run(src, &mut dst[to * to_width..][..len * to_width]);
+            dst[to * width..][..len * width].copy_from_slice(&whole[from * width..][..len * width]);
         }
     }
+}
+
+/// The greatest number of a float that is cast to, in f32.
+fn greatest(dtype: DType) -> f32 {
+    match dtype {
+        DType::BF16 => bf16::MAX.to_f32(),
+        DType::F16 => f16::MAX.to_f32(),
+        _ => f32::MAX,
+    }
+}
+
+/// Whether floats of 16 to 64 bits are all finite: those whose exponent is all ones are not. Without an early end the loop
+/// becomes vector code, and bytes that are wrong are rare.
+fn are_finite(dtype: DType, bytes: &[u8]) -> bool {
+    fn all<const N: usize>(bytes: &[u8], is_finite: impl Fn([u8; N]) -> bool) -> bool {
+        bytes.as_chunks::<N>().0.iter().fold(true, |all, bytes| all & is_finite(*bytes))
+    }
+    match dtype {
+        DType::BF16 => all(bytes, |bytes| u16::from_le_bytes(bytes) & 0x7F80 != 0x7F80),
+        DType::F16 => all(bytes, |bytes| u16::from_le_bytes(bytes) & 0x7C00 != 0x7C00),
+        DType::F32 => all(bytes, |bytes| u32::from_le_bytes(bytes) & 0x7F80_0000 != 0x7F80_0000),
+        _ => all(bytes, |bytes| f64::from_le_bytes(bytes).is_finite()),
+    }
+}
+
+/// Whether what becomes of a number of `from` can be no finite one, as far as finiteness is looked at: floats of 16 to 64 bits,
+/// and integers whose outermost ones the cast makes infinite. Rounding is monotone: where those stay, all do.
+fn can_be_lost(from: DType, scale: f32, to: DType) -> bool {
+    if !matches!(to, DType::BF16 | DType::F16 | DType::F32 | DType::F64) {
+        return false;
+    }
+    let (least, most) = bounds(from);
+    !(is_whole(from) && [least, most].iter().all(|&value| (value as f32 * scale).abs() <= greatest(to)))
 }
 
 /// Which integers a feature takes, where its array may hold others.

@@ -23,13 +23,9 @@ impl Loader<'_> {
     pub fn checked(&self, index: u64) -> Result<Vec<NamedArray>, DataError> {
         let example = self.source.read(index)?;
         let place = || self.source.place(index);
-        let mut scratch = Vec::new();
         let array = |column: &super::Column| {
-            let src = column.bytes_of(&example, place)?;
-            column.check_range(src, 0, place)?;
-            column.check_numbers(src, place, &mut scratch)?;
             let mut array = column.zeros(1);
-            column.conversion.run(src, &mut array.bytes);
+            column.fill(column.bytes_of(&example, place)?, &mut array.bytes, 0, place)?;
             Ok(array)
         };
         self.columns.iter().map(array).collect()

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::data::convert::number;
 use crate::data::error::DataError;
-use crate::data::source::Fingerprint;
+use crate::data::source::{Fingerprint, Skipped};
 use crate::data::{ArrayInfo, Arrays};
 use crate::numerics::bf16::{bf16_from_f32, f16_from_f32};
 
@@ -453,6 +453,141 @@ fn probabilities_are_from_0_to_1() {
     );
 }
 
+/// A loss with a weight below 0 has no least value.
+#[test]
+fn weights_are_not_below_0() {
+    let weights = || Feature::exact("x", DType::F32, [2]).label().weight();
+    let check = |source: &Arrays, expected: Result<(), &str>| {
+        let loader = Loader::new(source, &[weights()], DType::BF16, 1, 0).unwrap();
+        assert_eq!(loader.check().map_err(|error| error.to_string()), expected.map_err(str::to_string));
+        assert_eq!(loader.epoch(0).all(|batch| batch.is_ok()), expected.is_ok());
+    };
+    check(&one(DType::F32, &[0.0f32, -0.0, 1e-30, 7.0].map(f32::to_le_bytes)), Ok(()));
+    let said =
+        "expected a weight, 0 or more: with one below 0 training makes the loss of that example as great as it can";
+    check(
+        &one(DType::F32, &[0.0f32, 1.0, 2.0, -0.25].map(f32::to_le_bytes)),
+        Err(&format!("a.npz, example 1: number 1 of `x` is -0.25; {said}")),
+    );
+    check(&one(DType::S8, &[[1], [0xFF]]), Err(&format!("a.npz, example 0: number 1 of `x` is -1; {said}")));
+}
+
+/// A source that is read from the disk, of which some examples may be left out.
+#[derive(Debug)]
+struct OnDisk(Arrays, Skipped);
+
+impl Source for OnDisk {
+    fn n_examples(&self) -> u64 {
+        self.0.n_examples()
+    }
+
+    fn arrays(&self) -> &[ArrayInfo] {
+        self.0.arrays()
+    }
+
+    fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        self.0.read(index)
+    }
+
+    /// In pieces of two elements.
+    fn give(&self, index: u64, _: Option<Draw>, take: &mut crate::data::Take<'_>) -> Result<(), DataError> {
+        let width = self.arrays()[0].dtype.n_bytes();
+        self.read(index)?[0].chunks(2 * width).try_for_each(|piece| take(0, piece))
+    }
+
+    fn place(&self, index: u64) -> String {
+        format!("a.tfrecord, record {index}")
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        self.0.fingerprint()
+    }
+
+    fn reading(&self) -> crate::data::Reading {
+        crate::data::Reading { n_workers: 0, is_costly: true }
+    }
+
+    fn skipped(&self) -> Option<&Skipped> {
+        Some(&self.1)
+    }
+}
+
+/// Of files only some examples are looked at before training. The others were not, and a NaN ended the run as a loss that is
+/// no number, or was trained on where it was to be left out.
+#[test]
+fn numbers_that_are_lost_are_found_where_they_become_a_batch() {
+    const N: usize = 400;
+    const BAD: usize = 131;
+    let source = |dtype: DType, value: &dyn Fn(f64) -> Vec<u8>, bad: f64, n_skipped: u64| {
+        let number = |at: usize| value(if at == 4 * BAD + 3 { bad } else { at as f64 % 100.0 });
+        let bytes = (0..4 * N).flat_map(number).collect();
+        let image = (ArrayInfo::new("x", dtype, [2, 2, 1]), bytes);
+        OnDisk(Arrays::new(Path::new("a"), vec![image]).unwrap(), Skipped::new(n_skipped))
+    };
+    let [f16s, bf16s, f32s, f64s]: [&dyn Fn(f64) -> Vec<u8>; 4] = [
+        &|value| half::f16::from_f64(value).to_le_bytes().to_vec(),
+        &|value| bf16::from_f64(value).to_le_bytes().to_vec(),
+        &|value| (value as f32).to_le_bytes().to_vec(),
+        &|value| value.to_le_bytes().to_vec(),
+    ];
+    let s32s: &dyn Fn(f64) -> Vec<u8> = &|value| (value as i32).to_le_bytes().to_vec();
+    let cast = |feature: Feature| feature;
+    let whole = || cast(Feature::compute("x", [2, 2, 1]));
+    let exact = |dtype| Feature::exact("x", dtype, [2, 2, 1]);
+    for (dtype, value, bad, feature, compute, said) in [
+        (DType::F32, f32s, f64::NAN, whole(), DType::BF16, "NaN; expected a finite number"),
+        (DType::F32, f32s, f64::INFINITY, whole(), DType::F32, "inf; expected a finite number"),
+        (DType::F32, f32s, f64::NAN, exact(DType::F32), DType::BF16, "NaN; expected a finite number"),
+        (DType::F16, f16s, f64::NEG_INFINITY, whole(), DType::F32, "-inf; expected a finite number"),
+        (DType::BF16, bf16s, f64::NAN, whole(), DType::F16, "NaN; expected a finite number"),
+        (DType::F64, f64s, f64::NAN, whole(), DType::F16, "NaN; expected a finite number"),
+        (DType::F64, f64s, f64::NAN, exact(DType::F64), DType::F16, "NaN; expected a finite number"),
+        (DType::F64, f64s, 1e300, whole(), DType::F32, "1e300, which the cast to f32 makes infinite"),
+        (DType::F32, f32s, 70_000.0, whole(), DType::F16, "7e4, which the cast to f16 makes infinite"),
+        (DType::S32, s32s, 70_000.0, whole(), DType::F16, "7e4, which the cast to f16 makes infinite"),
+        (
+            DType::F32,
+            f32s,
+            3.4e38,
+            whole(),
+            DType::BF16,
+            "3.3999999521443642e38, which the cast to bf16 makes infinite",
+        ),
+    ] {
+        let strict = source(dtype, value, bad, 0);
+        let features = [feature];
+        for shift in [0, 1] {
+            let shift = if features[0].dtype == FeatureDType::Compute { shift } else { 0 };
+            let loader = Loader::new(&strict, &features, compute, 8, 3).unwrap().shifted(shift).unwrap();
+            loader.check().unwrap();
+            let expected = format!("a.tfrecord, record {BAD}: number 3 of `x` is {said}");
+            let errors = [loader.in_order().find_map(Result::err), loader.epoch(0).find_map(Result::err)];
+            for error in errors {
+                let said = error.unwrap().stopped().expect("on_error is said");
+                assert!(said.starts_with(&expected), "{said}, expected {expected}");
+            }
+            // Left out, it is: another is in its place, and an evaluation is one shorter.
+            let lenient = source(dtype, value, bad, 1);
+            let loader = Loader::new(&lenient, &features, compute, 8, 3).unwrap().shifted(shift).unwrap();
+            let all_finite = |batch: &Batch| {
+                let array = &batch.arrays[0];
+                let n = array.bytes.len() / array.dtype.n_bytes();
+                (0..n).all(|at| number(array.dtype, &array.bytes, at).unwrap().is_finite())
+            };
+            let batches: Vec<Batch> = loader.epoch(0).map(Result::unwrap).collect();
+            assert!(batches.iter().all(all_finite) && batches.len() == N / 8);
+            assert!(batches.iter().all(|batch| batch.n_valid == 8));
+            assert_eq!(loader.in_order().map(|batch| batch.unwrap().n_valid).sum::<usize>(), N - 1);
+            assert_eq!(lenient.1.n(), 1);
+        }
+    }
+    // Two of `pred` is none.
+    let bits = source(DType::Pred, &|value| vec![if value == 2.5 { 2 } else { value as u8 % 2 }], 2.5, 0);
+    let loader = Loader::new(&bits, &[exact(DType::Pred)], DType::F32, 8, 3).unwrap();
+    loader.check().unwrap();
+    assert!(loader.epoch(0).any(|batch| batch.is_err()));
+}
+
 /// One example in `place`s of each of `values`.
 fn one<const N: usize>(dtype: DType, values: &[[u8; N]]) -> Arrays {
     let bytes = values.as_flattened().to_vec();
@@ -564,6 +699,12 @@ fn naive(source: &Arrays, features: &[Feature], compute: DType, indices: &[u64],
     features.iter().map(array).collect()
 }
 
+/// Whether a number is not finite, as the greatest are after the cast: then there is no batch.
+fn is_lost(array: &NamedArray) -> bool {
+    let n = array.bytes.len() / array.dtype.n_bytes();
+    (0..n).any(|at| number(array.dtype, &array.bytes, at).is_some_and(|value| !value.is_finite()))
+}
+
 proptest! {
     #[test]
     fn batches_are_those_of_the_naive_way(
@@ -596,7 +737,11 @@ proptest! {
         for (step, found) in loader.epoch(epoch).enumerate() {
             let indices: Vec<u64> = (step * batch..(step + 1) * batch).map(|at| order.at(at as u64)).collect();
             let arrays = naive(&source, &features, compute, &indices, batch);
-            prop_assert_eq!(found.unwrap(), Batch { arrays, n_valid: batch });
+            if is_lost(&arrays[0]) {
+                prop_assert!(found.is_err());
+            } else {
+                prop_assert_eq!(found.unwrap(), Batch { arrays, n_valid: batch });
+            }
             n_steps += 1;
         }
         prop_assert_eq!(n_steps, loader.n_steps());
@@ -604,7 +749,11 @@ proptest! {
         for found in loader.in_order() {
             let indices: Vec<u64> = (seen..(seen + batch).min(n)).map(|at| at as u64).collect();
             let arrays = naive(&source, &features, compute, &indices, batch);
-            prop_assert_eq!(found.unwrap(), Batch { arrays, n_valid: indices.len() });
+            if is_lost(&arrays[0]) {
+                prop_assert!(found.is_err());
+            } else {
+                prop_assert_eq!(found.unwrap(), Batch { arrays, n_valid: indices.len() });
+            }
             seen += indices.len();
         }
         prop_assert_eq!(seen, n);

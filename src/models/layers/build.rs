@@ -86,14 +86,15 @@ pub(super) fn features(config: &Config) -> Vec<Feature> {
             features.push(wanted);
         }
     }
-    for name in weights {
-        if !features.iter().any(|feature| feature.name == *name) {
+    for name in &weights {
+        if !features.iter().any(|feature| feature.name == **name) {
             features.push(Feature::exact(name, DType::F32, []).label());
         }
     }
     for feature in &mut features {
         // An input too, where a network is to say again what it reads.
         feature.is_probability = wanted_as_probability.contains(&feature.name);
+        feature.is_weight = weights.contains(&&feature.name);
     }
     features
 }
