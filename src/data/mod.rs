@@ -36,6 +36,7 @@ mod convert;
 pub mod csv;
 pub mod error;
 pub mod feature;
+mod guard;
 pub mod idx;
 pub mod image;
 pub mod loader;

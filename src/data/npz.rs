@@ -12,9 +12,9 @@ mod header;
 pub use arrays::read;
 pub use header::Header;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use zip::read::ZipFile;
@@ -42,6 +42,39 @@ pub struct Entry<'a> {
     file: ZipFile<'a, BufReader<File>>,
 }
 
+/// The first name that comes twice.
+fn twice(names: Vec<Vec<u8>>) -> Option<String> {
+    let mut seen = BTreeSet::new();
+    let arrays = names.into_iter().map(|name| {
+        let name = String::from_utf8_lossy(&name).into_owned();
+        name.strip_suffix(".npy").map(str::to_string).unwrap_or(name)
+    });
+    arrays.into_iter().find(|name| !seen.insert(name.clone()))
+}
+
+/// The names of a zip archive's members as its central directory has them, each as often as it is there. (APPNOTE.TXT of
+/// PKWARE, 4.3.12: a signature, 24 bytes on the lengths of name, extra field and comment, 46 bytes on the name.)
+fn member_names(file: File, start: u64) -> io::Result<Vec<Vec<u8>>> {
+    let mut file = BufReader::new(file);
+    file.seek(SeekFrom::Start(start))?;
+    let mut names = Vec::new();
+    loop {
+        let mut head = [0; 46];
+        match file.read_exact(&mut head) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(names),
+            read => read?,
+        }
+        if head[..4] != [0x50, 0x4b, 1, 2] {
+            return Ok(names);
+        }
+        let length = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        let mut name = vec![0; length(28).into()];
+        file.read_exact(&mut name)?;
+        names.push(name);
+        file.seek_relative(i64::from(length(30)) + i64::from(length(32)))?;
+    }
+}
+
 impl NpzReader {
     /// Opens an archive and reads its directory.
     ///
@@ -53,6 +86,11 @@ impl NpzReader {
         let start = file.fill_buf().map_err(open_error)?;
         let start = start[..start.len().min(6)].to_vec();
         let zip = ZipArchive::new(file).map_err(|error| not_an_archive(path, &start, error))?;
+        let directory = files::open(path).and_then(|file| member_names(file, zip.central_directory_start()));
+        if let Some(name) = twice(directory.map_err(open_error)?) {
+            let found = format!("array `{name}` is there twice; expected once");
+            return Err(DataError::new(DataErrorKind::Damaged, path, found).help("leave one out"));
+        }
         let names = (0..zip.len()).filter_map(|idx| Some((zip.name_for_index(idx)?, idx)));
         let index = names.map(|(name, idx)| (name.strip_suffix(".npy").unwrap_or(name).to_string(), idx)).collect();
         Ok(NpzReader { path: path.to_path_buf(), zip, index })
@@ -249,6 +287,22 @@ mod tests {
         assert_eq!(entry.read().unwrap(), a);
         assert_eq!(npz.entry("b").unwrap().unwrap().read().unwrap(), [7]);
         assert!(npz.entry("c").unwrap().is_none());
+    }
+
+    /// Of two members of one name a reader of zip archives takes the last.
+    #[test]
+    fn an_array_that_is_there_twice_is_said() {
+        let header = || Header::of(DType::U8, vec![]);
+        let (_folder, path) = written(&[("x", header(), vec![1]), ("y", header(), vec![2]), ("z", header(), vec![3])]);
+        let mut bytes = fs::read(&path).unwrap();
+        for at in 0..bytes.len() - 5 {
+            if &bytes[at..at + 5] == b"y.npy" {
+                bytes[at] = b'x';
+            }
+        }
+        fs::write(&path, bytes).unwrap();
+        let error = NpzReader::open(&path).unwrap_err().to_string();
+        assert!(error.ends_with("a.npz: array `x` is there twice; expected once\nhelp: leave one out"), "{error}");
     }
 
     /// `[[1, 2, 3], [4, 5, 6]]` of two bytes each, as a big-endian machine with Fortran's order has them.

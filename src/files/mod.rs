@@ -10,12 +10,14 @@ mod offline;
 mod read;
 mod records;
 mod replace;
+mod sums;
 
 pub use archive::ZipError;
 pub use offline::{is_offline, refuse_downloads};
 pub use read::{is_pipe, open, read, read_text};
 pub use records::Records;
-pub use replace::{Replacement, open_lock, replace, sweep};
+pub use replace::{Replacement, make_way, open_lock, put, replace, sweep};
+pub use sums::{Damage, Summing, Sums, read_exact_at};
 
 use std::io;
 use std::path::Path;
@@ -53,6 +55,12 @@ pub enum FileError {
         /// Bytes before it.
         at: usize,
     },
+    /// A file of a cache whose bytes are not those that were written.
+    #[error("it is damaged at byte {at} or after it")]
+    Damaged {
+        /// Where the damaged block begins.
+        at: u64,
+    },
     /// Nobody may write to it.
     #[error("the file is read-only\nhelp: `chmod u+w` it, or name another one")]
     ReadOnly,
@@ -74,7 +82,7 @@ impl From<FileError> for io::Error {
                 io::ErrorKind::InvalidInput
             }
             FileError::TooLarge { .. } => io::ErrorKind::FileTooLarge,
-            FileError::NotText { .. } => io::ErrorKind::InvalidData,
+            FileError::NotText { .. } | FileError::Damaged { .. } => io::ErrorKind::InvalidData,
             FileError::ReadOnly => io::ErrorKind::PermissionDenied,
             FileError::NoFolder => io::ErrorKind::NotFound,
         };

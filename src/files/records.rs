@@ -7,7 +7,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::{replace, sweep};
+use sha2::{Digest, Sha256};
+
+use super::{put, read, sums, sweep};
+
+/// What a record with length and hash begins with: it changes with the format.
+const SEAL: &[u8; 8] = b"bfkept1\n";
+/// Bytes before its own: the seal, the hash, the length.
+const N_SEAL: usize = 8 + 32 + 8;
 
 /// Records of one kind in a folder of ours. Other processes may write and remove there at the same time.
 #[derive(Debug)]
@@ -33,14 +40,56 @@ impl Records {
         self.dir.join(format!("{key}.{}", self.ending))
     }
 
-    /// Writes a record whole, makes room for it, and removes what killed writers left.
+    /// Writes a record whole, makes room for it, and removes what killed writers left. Whatever else is in its place goes.
     ///
     /// # Errors
     /// A folder that cannot be made, listed or written to.
     pub fn keep(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
         fs::create_dir_all(&self.dir)?;
-        replace(&self.path(key), bytes)?;
+        put(&self.path(key), bytes)?;
         self.make_room(&BTreeSet::new())
+    }
+
+    /// As [`keep`](Records::keep), with length and hash, for [`find`](Records::find).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn keep_whole(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut whole = SEAL.to_vec();
+        whole.extend(self.hash(key, bytes));
+        whole.extend((bytes.len() as u64).to_le_bytes());
+        whole.extend(bytes);
+        self.keep(key, &whole)
+    }
+
+    /// A record that [`keep_whole`](Records::keep_whole) wrote, of at most `limit` bytes. One that is damaged, another key's or
+    /// no regular file is none, and is said once: it is made again.
+    pub fn find(&self, key: &str, limit: u64) -> Option<Vec<u8>> {
+        let path = self.path(key);
+        let found = fs::symlink_metadata(&path).ok()?;
+        let whole = || {
+            let mut bytes = read(&path, limit.saturating_add(N_SEAL as u64)).ok().filter(|_| found.is_file())?;
+            let (hash, rest) = bytes.strip_prefix(SEAL)?.split_at_checked(32)?;
+            let (n_bytes, body) = rest.split_first_chunk::<8>()?;
+            let is_whole = u64::from_le_bytes(*n_bytes) == body.len() as u64 && self.hash(key, body)[..] == *hash;
+            is_whole.then(|| bytes.split_off(N_SEAL))
+        };
+        let whole = whole();
+        if whole.is_none() {
+            tracing::warn!("{} is damaged, and is made again", path.display());
+        }
+        whole
+    }
+
+    /// Of the key too, so that no record stands for another.
+    fn hash(&self, key: &str, bytes: &[u8]) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        for part in [self.ending.as_bytes(), key.as_bytes()] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hash.update(bytes);
+        hash.finalize().into()
     }
 
     /// Removes what killed writers left, and the oldest records where there are too many bytes, but none of the keys
@@ -83,7 +132,20 @@ impl Records {
         for entry in &entries {
             remove(&entry.path)?;
         }
+        // Sums whose file went another way.
+        self.remove_sums_without_file()?;
         Ok((entries.len(), entries.iter().map(|entry| entry.n_bytes).sum()))
+    }
+
+    fn remove_sums_without_file(&self) -> io::Result<()> {
+        let Ok(listed) = fs::read_dir(&self.dir) else { return Ok(()) };
+        for entry in listed {
+            let path = entry?.path();
+            if path.extension().is_some_and(|ending| ending == "sums") && !path.with_extension("").exists() {
+                remove_one(&path)?;
+            }
+        }
+        Ok(())
     }
 
     fn entries(&self) -> io::Result<Vec<Entry>> {
@@ -96,8 +158,8 @@ impl Records {
         for entry in listed {
             let path = entry?.path();
             // Another process may have removed it since.
-            let Ok(metadata) = fs::metadata(&path) else { continue };
-            if path.extension().is_some_and(|ending| ending == self.ending) && metadata.is_file() {
+            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+            if path.extension().is_some_and(|ending| ending == self.ending) && !metadata.is_dir() {
                 let changed = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
                 entries.push(Entry { path, n_bytes: metadata.len(), changed });
             }
@@ -112,8 +174,13 @@ struct Entry {
     changed: SystemTime,
 }
 
-/// Removes a file, unless somebody else did.
+/// Removes a file and its sums, unless somebody else did. Who has it open keeps reading it.
 fn remove(path: &Path) -> io::Result<()> {
+    remove_one(&sums::place(path))?;
+    remove_one(path)
+}
+
+fn remove_one(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -152,6 +219,53 @@ mod tests {
         assert!(records.path("busy").exists(), "what another process writes stays");
         assert_eq!(records.clear().unwrap(), (4, 27));
         assert_eq!(records.size().unwrap(), (0, 0));
+    }
+
+    #[test]
+    fn a_record_is_whole_or_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::new(dir.path().to_path_buf(), "record", u64::MAX);
+        assert_eq!(records.find("a", 100), None);
+        records.keep_whole("a", b"a program").unwrap();
+        records.keep_whole("b", b"b program").unwrap();
+        assert_eq!(records.find("a", 9).unwrap(), b"a program");
+        assert_eq!(records.find("a", 8), None, "more than is read");
+        let (path, whole) = (records.path("a"), fs::read(records.path("a")).unwrap());
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            for bytes in [&damaged[..], &whole[..at]] {
+                fs::write(&path, bytes).unwrap();
+                assert_eq!(records.find("a", 100), None, "byte {at}");
+            }
+        }
+        fs::copy(records.path("b"), &path).unwrap();
+        assert_eq!(records.find("a", 100), None, "another's");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(records.path("b"), &path).unwrap();
+        assert_eq!(records.find("a", 100), None, "a link");
+        fs::remove_file(&path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert_eq!(records.find("a", 100), None, "a FIFO");
+        records.keep_whole("a", b"a program").unwrap();
+        assert_eq!(records.find("a", 100).unwrap(), b"a program");
+        assert_eq!(records.find("b", 100).unwrap(), b"b program", "what a link led to is as it was");
+    }
+
+    #[test]
+    fn sums_go_with_their_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::new(dir.path().to_path_buf(), "record", 10);
+        for key in ["a", "b"] {
+            fs::write(records.path(key), b"a program").unwrap();
+            super::super::Summing::default().finish().keep(&records.path(key), key).unwrap();
+        }
+        records.make_room(&BTreeSet::from(["b".to_string()])).unwrap();
+        let sums = |key: &str| sums::place(&records.path(key));
+        assert_eq!((sums("a").exists(), sums("b").exists()), (false, true));
+        fs::remove_file(records.path("b")).unwrap();
+        records.clear().unwrap();
+        assert!(!sums("b").exists());
     }
 
     #[test]

@@ -122,6 +122,35 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
+/// Replaces a file of a cache, which is nobody else's: where a link or a FIFO is in its place, that is removed, and what a link
+/// leads to stays as it is.
+///
+/// # Errors
+/// Those of [`Replacement`].
+pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    make_way(path)?;
+    let mut file = Replacement::begin(path)?;
+    file.write_all(bytes)?;
+    file.finish()
+}
+
+/// Removes what is no regular file from the place of one in a cache: a link, a FIFO, an empty directory.
+///
+/// # Errors
+/// What the system says.
+pub fn make_way(path: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() => return Ok(()),
+        Ok(found) if found.is_dir() => fs::remove_dir(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Opens a lock file, made if there is none. What is there is never truncated, and a link is never followed to a file
 /// that it would make.
 ///
@@ -309,6 +338,27 @@ mod tests {
             let error = replace(Path::new(path), b"new").unwrap_err().to_string();
             assert!(error.contains(found), "{path}: {error}");
         }
+    }
+
+    /// Writing to a FIFO would wait for a reader that never comes, and through a link somebody's file would be lost.
+    #[test]
+    fn what_is_in_the_place_of_a_file_of_a_cache_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("precious"), "content").unwrap();
+        symlink("precious", at("link")).unwrap();
+        symlink("absent", at("dangling")).unwrap();
+        fs::create_dir(at("directory")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
+        for name in ["link", "dangling", "directory", "fifo", "file", "file"] {
+            put(&at(name), b"new").unwrap();
+            assert_eq!(fs::read(at(name)).unwrap(), b"new", "{name}");
+            assert!(fs::symlink_metadata(at(name)).unwrap().is_file(), "{name}");
+        }
+        assert_eq!(fs::read(at("precious")).unwrap(), b"content");
+        assert!(!at("absent").exists());
+        fs::create_dir_all(at("full/of")).unwrap();
+        assert_eq!(put(&at("full"), b"new").unwrap_err().kind(), io::ErrorKind::DirectoryNotEmpty);
     }
 
     #[test]

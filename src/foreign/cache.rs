@@ -1,4 +1,4 @@
-//! Conversions kept on disk by content: a record is its sha256, then a serialized `HloProto`.
+//! Conversions kept on disk by content: a record is a serialized `HloProto`, with its length and hash.
 //!
 //! A damaged record costs a conversion, never the answer; a folder that cannot be written to is a warning.
 
@@ -11,9 +11,10 @@ use crate::pjrt::Pinned;
 
 /// Beyond this the oldest records go.
 const MAX_BYTES: u64 = 1 << 30;
+/// In the key: it changes with the form of a record.
+const FORM: &[u8] = b"kept1";
 /// The most that is read of one.
 const MAX_RECORD: u64 = 512 << 20;
-const N_HASH: usize = 32;
 
 /// The conversions kept below a cache directory, such as [`Setup::cache_dir`](crate::pjrt::Setup::cache_dir), as files.
 pub fn conversions(cache_dir: &Path) -> Records {
@@ -37,6 +38,7 @@ impl Cache {
         }
         sha.update(Pinned::CPU.library_sha256);
         sha.update(Pinned::TPU.library_sha256);
+        sha.update(FORM);
         sha.update(program);
         let key = files::hex(sha.finalize());
         Cache { records: conversions(cache_dir), key }
@@ -44,24 +46,15 @@ impl Cache {
 
     /// What is kept, if it is there and whole.
     pub(super) fn read(&self) -> Option<Vec<u8>> {
-        let path = self.records.path(&self.key);
-        let mut record = files::read(&path, MAX_RECORD).ok()?;
-        let hlo = record.get(N_HASH..)?;
-        if Sha256::digest(hlo)[..] != record[..N_HASH] {
-            tracing::warn!("{} is damaged; converting again", path.display());
-            return None;
-        }
-        record.drain(..N_HASH);
-        Some(record)
+        self.records.find(&self.key, MAX_RECORD)
     }
 
     /// Keeps a conversion, or warns.
     pub(super) fn keep(&self, hlo: &[u8]) {
-        if hlo.len() as u64 + N_HASH as u64 > MAX_RECORD {
+        if hlo.len() as u64 > MAX_RECORD {
             return;
         }
-        let record = [&Sha256::digest(hlo)[..], hlo].concat();
-        let written = self.records.keep(&self.key, &record);
+        let written = self.records.keep_whole(&self.key, hlo);
         if let Err(error) = written {
             tracing::warn!(
                 "cache of conversions {}: {error}; this one is not remembered\nhelp: make room, or set BF16SCOPE_CACHE \

@@ -89,7 +89,7 @@ pub(super) fn keep_measured(artifact: &Pinned, path: &Path) {
 
 fn keep(path: &Path, stamp: &str) {
     // A cache that cannot be written to costs the next start a measurement, and nothing else.
-    if let Err(error) = files::replace(&stamp_path(path), stamp.as_bytes()) {
+    if let Err(error) = files::put(&stamp_path(path), stamp.as_bytes()) {
         tracing::debug!("{}: {error}", stamp_path(path).display());
     }
 }
@@ -184,13 +184,14 @@ mod tests {
             assert!(damaged());
         }
         fs::remove_file(stamp_path(&path)).unwrap();
-        fs::create_dir(stamp_path(&path)).unwrap();
+        // What is in the place of a stamp is removed, but a folder of files.
+        fs::create_dir_all(stamp_path(&path).join("full")).unwrap();
         assert!(damaged());
         // The right library where no stamp can be written is the right library.
         fs::write(&path, b"library").unwrap();
         assert_eq!(installed(&artifact, &path), Installed::Whole);
         // A copy under another name has no stamp; that of the old state is replaced.
-        fs::remove_dir(stamp_path(&path)).unwrap();
+        fs::remove_dir_all(stamp_path(&path)).unwrap();
         fs::write(stamp_path(&path), &stamp).unwrap();
         File::options().append(true).open(&path).unwrap().set_modified(UNIX_EPOCH).unwrap();
         assert_eq!(installed(&artifact, &path), Installed::Whole);

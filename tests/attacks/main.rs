@@ -5,6 +5,7 @@
 mod binary;
 mod door;
 
+mod caches;
 mod checkpoints;
 mod children;
 mod collectives;
@@ -31,3 +32,4 @@ mod sessions;
 mod stablehlo;
 mod streams;
 mod terminal;
+mod tokenizers;

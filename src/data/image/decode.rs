@@ -8,13 +8,13 @@
 
 use std::fmt::Display;
 use std::io::Cursor;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libjpeg_turbo_rs::{DecodeLimits, Decoder, PixelFormat};
 
 use super::jpeg::{OneScan, check_inks, has_adobe_marker};
 use super::{Image, Window};
 use crate::data::error::{DataError, DataErrorKind, DataPlace};
+use crate::data::guard::guarded;
 
 /// Pixels of an image at most: 8,192 × 8,192.
 pub const MAX_PIXELS: u64 = 1 << 26;
@@ -145,7 +145,7 @@ pub fn decode_window(
     let (image, window) = match format(bytes)? {
         Format::Jpeg => decode_jpeg(bytes, channels, window, buffers)?,
         Format::Png => {
-            let image = decode_png(bytes)?;
+            let image = guarded(|| decode_png(bytes)).unwrap_or_else(|panicked| Err(png(panicked)))?;
             let window = window([image.height, image.width]);
             (image, window)
         }
@@ -215,12 +215,16 @@ fn pixels_of(
             return Err(wrong(DataErrorKind::Format, found).help(help));
         }
     };
+    // The decoder takes the upper bits of more for 8.
+    if header.precision != 8 {
+        return Err(jpeg(format_args!("it has {} bits a sample, and 8 are decoded", header.precision)));
+    }
     decoder.set_output_format(format);
     let n_bytes = height * width * format.bytes_per_pixel();
     pixels.try_reserve(n_bytes.saturating_sub(pixels.len())).map_err(jpeg)?;
     pixels.resize(n_bytes, 0);
     // A panic of the decoder would be an error of this image, and not the end of the run.
-    let decoded = catch_unwind(AssertUnwindSafe(|| decoder.decode_image_into(pixels)));
+    let decoded = guarded(|| decoder.decode_image_into(pixels));
     let decoded = decoded.map_err(|_| jpeg("its decoder has a bug that this image shows"))?.map_err(jpeg)?;
     if (decoded.height, decoded.width, decoded.bytes_written) != (height, width, n_bytes) {
         return Err(jpeg(format_args!("{} bytes of pixels for {height} × {width}", decoded.bytes_written)));
@@ -310,6 +314,19 @@ mod tests {
         crc.update(&png[12..29]);
         png[29..33].copy_from_slice(&crc.sum().to_be_bytes());
         [jpeg, png]
+    }
+
+    /// Its upper bits were taken for all.
+    #[test]
+    fn a_jpeg_of_12_bits_is_refused() {
+        let mut jpeg = a_jpeg();
+        let sof = jpeg.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
+        // The marker of extended sequential coding, which has 8 bits or 12.
+        (jpeg[sof + 1], jpeg[sof + 4]) = (0xc1, 8);
+        decode(&jpeg, 3).unwrap();
+        jpeg[sof + 4] = 12;
+        let error = decode(&jpeg, 3).unwrap_err().to_string();
+        assert!(error.contains("it has 12 bits a sample, and 8 are decoded"), "{error}");
     }
 
     #[test]

@@ -3,13 +3,13 @@
 //! The bytes of records are not read. What identifies them is their lengths and the checksums that the file has of them,
 //! which stand beside the lengths; whoever reads a record checks its bytes against them.
 
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read as _};
 use std::path::Path;
 
-use super::shard::{Shard, key};
+use super::shard::{Shard, Shards, key};
 use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
+use crate::files::Records as Kept;
 use crate::files::framing::{self, FOOT, HEAD};
-use crate::files::{self, Records as Kept};
 use sha2::{Digest, Sha256};
 
 /// Beyond this the oldest indexes are forgotten: 8 bytes a record.
@@ -17,7 +17,7 @@ const MAX_CACHE: u64 = 1 << 30;
 /// Indexes of fewer records are made again each time: that takes some milliseconds.
 const MIN_KEPT: usize = 1000;
 /// What an index in the cache begins with: it changes with the format.
-const MAGIC: &[u8; 8] = b"tfridx1\n";
+const MAGIC: &[u8; 8] = b"tfridx2\n";
 /// Bytes of a record at most: an image or a page, never a whole data set.
 pub(super) const MAX_RECORD: u64 = 256 << 20;
 
@@ -43,12 +43,12 @@ pub(super) fn place(path: &Path, record: usize) -> String {
 impl Index {
     /// The index of these files: that of the cache where there is one, else made, and kept there. A cache that cannot be
     /// read or written to costs time, and nothing else.
-    pub(super) fn of(shards: &[Shard], cache: Option<&Path>) -> Result<Index, DataError> {
+    pub(super) fn of(shards: &Shards, cache: Option<&Path>) -> Result<Index, DataError> {
         let kept = cache.map(indexes);
-        let key = key(shards);
+        let key = key(&shards.shards);
         if let Some(kept) = &kept
-            && let Ok(bytes) = files::read(&kept.path(&key), MAX_CACHE)
-            && let Some(index) = Index::from_bytes(&bytes, shards)
+            && let Some(bytes) = kept.find(&key, MAX_CACHE)
+            && let Some(index) = Index::from_bytes(&bytes, &shards.shards)
         {
             return Ok(index);
         }
@@ -56,17 +56,17 @@ impl Index {
         let n_records: usize = index.files.iter().map(|starts| starts.len() - 1).sum();
         if let Some(kept) = &kept
             && n_records >= MIN_KEPT
-            && let Err(error) = kept.keep(&key, &index.to_bytes())
+            && let Err(error) = kept.keep_whole(&key, &index.to_bytes())
         {
             tracing::warn!("index of records {}: {error}; it is made again each time", kept.dir().display());
         }
         Ok(index)
     }
 
-    fn build(shards: &[Shard]) -> Result<Index, DataError> {
+    fn build(shards: &Shards) -> Result<Index, DataError> {
         let _span = tracing::info_span!("index").entered();
         let mut hash = Sha256::new();
-        let files = shards.iter().map(|shard| hop(shard, &mut hash)).collect::<Result<_, _>>()?;
+        let files = (0..shards.shards.len()).map(|idx| hop(shards, idx, &mut hash)).collect::<Result<_, _>>()?;
         let fingerprint = crate::files::hex(hash.finalize());
         Ok(Index { files, fingerprint })
     }
@@ -78,18 +78,12 @@ impl Index {
             out.extend((starts.len() as u64).to_le_bytes());
             out.extend(starts.iter().flat_map(|start| start.to_le_bytes()));
         }
-        let hash = Sha256::digest(&out);
-        out.extend(hash);
         out
     }
 
-    /// `None` for what is damaged or does not fit the files.
+    /// `None` for what does not fit the files.
     fn from_bytes(bytes: &[u8], shards: &[Shard]) -> Option<Index> {
-        let (body, hash) = bytes.split_at_checked(bytes.len().checked_sub(32)?)?;
-        let rest = body.strip_prefix(MAGIC)?;
-        if Sha256::digest(body)[..] != *hash {
-            return None;
-        }
+        let rest = bytes.strip_prefix(MAGIC)?;
         let (fingerprint, mut rest) = rest.split_at_checked(64)?;
         let mut files = Vec::new();
         for shard in shards {
@@ -117,11 +111,10 @@ pub(super) fn cut(place: String, at: u64, measured: u64, expected: u64) -> DataE
 }
 
 /// Where the records of a file begin, and the file's end.
-fn hop(shard: &Shard, hash: &mut Sha256) -> Result<Vec<u64>, DataError> {
+fn hop(shards: &Shards, file_idx: usize, hash: &mut Sha256) -> Result<Vec<u64>, DataError> {
+    let shard = &shards.shards[file_idx];
     let path = &shard.path;
-    let failed = |cause| DataError::open(shard.stored(), cause);
-    let file = files::open(shard.stored()).map_err(failed)?;
-    let mut file = BufReader::with_capacity(64 << 10, file);
+    let mut file = BufReader::with_capacity(64 << 10, shards.reader(file_idx)?);
     let (mut starts, mut at) = (vec![0], 0u64);
     let n_bytes = shard.stored_bytes();
     while at < n_bytes {
@@ -174,9 +167,9 @@ mod tests {
     use std::fs;
     use std::io::Write as _;
 
-    fn shard(path: &Path, bytes: &[u8]) -> Shard {
+    fn shard(path: &Path, bytes: &[u8]) -> Shards {
         fs::write(path, bytes).unwrap();
-        Shard::of(path).unwrap()
+        Shards::plain(vec![Shard::of(path).unwrap()])
     }
 
     fn whole() -> Vec<u8> {
@@ -188,29 +181,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, cache) = (folder.path().join("a"), folder.path().join("cache"));
         let kept = indexes(&cache);
-        let few = Index::of(&[shard(&path, &whole())], Some(&cache)).unwrap();
+        let few = Index::of(&shard(&path, &whole()), Some(&cache)).unwrap();
         assert_eq!((few.files, kept.size().unwrap().0), (vec![vec![0, 19, 35, 56]], 0));
         let whole = framed(b"one").repeat(MIN_KEPT);
-        let shards = [shard(&path, &whole)];
+        let shards = shard(&path, &whole);
         let index = Index::of(&shards, Some(&cache)).unwrap();
-        let of_cache = kept.path(&key(&shards));
+        let key = key(&shards.shards);
+        let of_cache = kept.path(&key);
         let bytes = fs::read(&of_cache).unwrap();
-        assert_eq!(Index::from_bytes(&bytes, &shards).as_ref(), Some(&index));
-        for at in (0..bytes.len()).step_by(37) {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 1;
-            assert_eq!(Index::from_bytes(&damaged, &shards), None);
-            assert_eq!(Index::from_bytes(&bytes[..at], &shards), None);
+        let body = kept.find(&key, MAX_CACHE).unwrap();
+        assert_eq!(Index::from_bytes(&body, &shards.shards).as_ref(), Some(&index));
+        for at in (0..body.len()).step_by(37) {
+            assert_eq!(Index::from_bytes(&body[..at], &shards.shards), None);
         }
         fs::write(&of_cache, b"damaged").unwrap();
         assert_eq!(Index::of(&shards, Some(&cache)).unwrap(), index);
         assert_eq!(fs::read(&of_cache).unwrap(), bytes);
         // Another record: another key, another fingerprint.
-        let longer = [shard(&path, &[&whole[..], &framed(b"four")].concat())];
+        let longer = shard(&path, &[&whole[..], &framed(b"four")].concat());
         let other = Index::of(&longer, Some(&cache)).unwrap();
         assert!(other.fingerprint != index.fingerprint && other.files[0].len() == MIN_KEPT + 2);
         // A record of other bytes: its checksum tells.
-        let other = [shard(&path, &[&framed(b"One"), &whole[19..]].concat())];
+        let other = shard(&path, &[&framed(b"One"), &whole[19..]].concat());
         assert_ne!(Index::of(&other, None).unwrap().fingerprint, index.fingerprint);
     }
 
@@ -219,8 +211,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let name = path.display().to_string();
-        let refused =
-            |bytes: &[u8]| Index::of(&[shard(&path, bytes)], None).unwrap_err().to_string().replace(&name, "a");
+        let refused = |bytes: &[u8]| Index::of(&shard(&path, bytes), None).unwrap_err().to_string().replace(&name, "a");
         for end in 1..whole().len() {
             if [19, 35].contains(&end) {
                 continue;
@@ -251,7 +242,10 @@ mod tests {
         let sparse = fs::File::create(&path).unwrap();
         (&sparse).write_all(&head).unwrap();
         sparse.set_len(MAX_RECORD + 17).unwrap();
-        let error = Index::of(&[Shard::of(&path).unwrap()], None).unwrap_err().to_string().replace(&name, "a");
+        let error = Index::of(&Shards::plain(vec![Shard::of(&path).unwrap()]), None)
+            .unwrap_err()
+            .to_string()
+            .replace(&name, "a");
         assert_eq!(error, "a, record 0: 268435457 bytes; expected at most 268435456 in a record");
     }
 }

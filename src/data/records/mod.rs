@@ -25,7 +25,7 @@ pub use parquet_files::Parquet;
 pub use pattern::files;
 pub use pictures::Pictures;
 pub use remote::{Fetched, at, directory, local, objects, set_progress};
-pub(super) use shard::{Shard, key, read_exact_at};
+pub(super) use shard::{Shard, key};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

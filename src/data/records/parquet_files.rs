@@ -14,7 +14,6 @@ mod schema;
 mod thrift;
 
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -25,11 +24,11 @@ use self::column::{Cell, Cells};
 use self::pages::{Pages, Shape};
 use self::schema::{Column, Kind, Said};
 use super::index::MAX_RECORD;
-use super::shard::read_exact_at;
 use super::tfrecord::TfRecords;
 use super::unpack::Compression;
 use super::{Records, Value, Values, example};
 use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
+use crate::data::guard::guarded;
 use crate::files;
 use crate::files::framing::framed;
 
@@ -157,7 +156,7 @@ fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<Column>), Da
     let wrong = |found: String| no_parquet(path, &found);
     let read = |at: u64, n_bytes: usize| {
         let mut bytes = vec![0; n_bytes];
-        let done = read_exact_at(file, &mut bytes, at);
+        let done = files::read_exact_at(file, &mut bytes, at);
         done.map(|()| bytes).map_err(|cause| DataError::open(path, cause))
     };
     let metadata = file.metadata().map_err(|cause| DataError::open(path, cause))?;
@@ -188,11 +187,11 @@ fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<Column>), Da
         return Err(encrypted());
     }
     // The crate's reader of footers is no place to trust: a panic there is an error of this file.
-    let parsed = catch_unwind(AssertUnwindSafe(|| {
+    let parsed = guarded(|| {
         let footer = ParquetMetaDataReader::decode_metadata(&bytes).map_err(|error| error.to_string())?;
         let columns = schema::columns(footer.file_metadata());
         Ok::<_, String>((footer, columns))
-    }));
+    });
     let parsed = parsed.unwrap_or_else(|_| Err("its reader has a bug that this footer shows".to_string()));
     let (footer, columns) = parsed.map_err(|found| wrong(format!("its footer cannot be read: {found}")))?;
     if columns.len() > MAX_COLUMNS {

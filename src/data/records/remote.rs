@@ -155,6 +155,23 @@ pub(in crate::data) fn shards(files: &[PathBuf], cache: Option<&Path>) -> Result
     files.iter().map(shard).collect()
 }
 
+/// Fetches an object once more, to where it was.
+///
+/// # Errors
+/// One that cannot be fetched, or is another one by now.
+pub(super) fn again(shard: &Shard, cache: &Path) -> Result<(), DataError> {
+    if let Some(fetched) = &shard.fetched {
+        // Where it cannot be removed it is replaced.
+        drop(std::fs::remove_file(&fetched.path));
+    }
+    let now = shards(std::slice::from_ref(&shard.path), Some(cache))?.remove(0);
+    let sums = |shard: &Shard| shard.fetched.as_ref().map(|fetched| (*fetched.sums).clone());
+    match now.is_as(shard) && sums(&now) == sums(shard) {
+        true => Ok(()),
+        false => Err(DataError::changed(&shard.path)),
+    }
+}
+
 /// The local files of some names: an object's in the cache, a file itself.
 ///
 /// # Errors
@@ -162,7 +179,19 @@ pub(in crate::data) fn shards(files: &[PathBuf], cache: Option<&Path>) -> Result
 pub fn local(files: Vec<PathBuf>, cache: Option<&Path>) -> Result<Vec<PathBuf>, DataError> {
     match files.iter().any(|path| url(path).is_some()) {
         false => Ok(files),
-        true => Ok(shards(&files, cache)?.iter().map(|shard| shard.stored().to_path_buf()).collect()),
+        true => {
+            let shards = shards(&files, cache)?;
+            // Whoever reads them knows nothing of sums, so they are looked at whole.
+            for shard in &shards {
+                if let (Some(fetched), Some(cache)) = (&shard.fetched, cache)
+                    && let Err(error) = fetched.sums.check(&fetched.path)
+                {
+                    tracing::warn!("{}: {error}; it is fetched again", fetched.path.display());
+                    again(shard, cache)?;
+                }
+            }
+            Ok(shards.iter().map(|shard| shard.stored().to_path_buf()).collect())
+        }
     }
 }
 

@@ -4,32 +4,43 @@
 //! ([`super::unpack`]); both are named as they were given.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io;
+use std::fmt::Display;
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use super::remote;
 use super::unpack::{self, Compression};
 use crate::data::error::DataError;
-use crate::files;
+use crate::files::{self, Sums, read_exact_at};
 use sha2::{Digest, Sha256};
 
 /// Files that are open at a time: a data set of a thousand must not use up what a process may open.
 pub(super) const MAX_OPEN: usize = 64;
 
 /// A file as it is on the disk.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(in crate::data) struct Shard {
     pub(in crate::data) path: PathBuf,
     pub(in crate::data) n_bytes: u64,
     /// When it was changed: nanoseconds since 1970; of an object what tells this version of it from others.
     pub(super) changed: u128,
+    /// What tells it from a file of the same size and time that was put in its place: inode, and when that was changed, which no
+    /// program sets back. Of an object nothing.
+    pub(super) state: [u64; 3],
     /// Where it is, if it is an object of a store.
-    pub(super) fetched: Option<PathBuf>,
-    /// Where its bytes are, and how many, if it is compressed.
-    pub(super) unpacked: Option<(PathBuf, u64)>,
+    pub(super) fetched: Option<Cached>,
+    /// Where its bytes are, if it is compressed.
+    pub(super) unpacked: Option<(Cached, Compression)>,
+}
+
+/// A file in the cache. Its bytes are checked where they are read, and it is made again when it is damaged or gone.
+#[derive(Clone, Debug)]
+pub(super) struct Cached {
+    pub(super) path: PathBuf,
+    pub(super) sums: Arc<Sums>,
 }
 
 impl Shard {
@@ -41,29 +52,51 @@ impl Shard {
     fn of_open(path: &Path, file: &File) -> io::Result<Shard> {
         let metadata = file.metadata()?;
         let changed = metadata.modified()?.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-        Ok(Shard { path: path.to_path_buf(), n_bytes: metadata.len(), changed, fetched: None, unpacked: None })
+        let (n_bytes, state) = (metadata.len(), state(&metadata));
+        Ok(Shard { path: path.to_path_buf(), n_bytes, changed, state, fetched: None, unpacked: None })
+    }
+
+    /// Whether it is as it was. A file that only got another name or other permissions is.
+    pub(super) fn is_as(&self, before: &Shard) -> bool {
+        self.n_bytes == before.n_bytes && self.changed == before.changed
+    }
+
+    /// Its file in the cache, if that is what is read.
+    fn cached(&self) -> Option<&Cached> {
+        self.unpacked.as_ref().map(|(cached, _)| cached).or(self.fetched.as_ref())
     }
 
     /// The file that is read.
     pub(super) fn stored(&self) -> &Path {
-        self.unpacked.as_ref().map_or(self.whole(), |(path, _)| path)
+        self.cached().map_or(&self.path, |cached| &cached.path)
     }
 
     /// The file as it was before it was unpacked.
     pub(super) fn whole(&self) -> &Path {
-        self.fetched.as_ref().unwrap_or(&self.path)
+        self.fetched.as_ref().map_or(&self.path, |cached| &cached.path)
     }
 
-    /// How many bytes that one has.
+    /// How many bytes the one that is read has.
     pub(super) fn stored_bytes(&self) -> u64 {
-        self.unpacked.as_ref().map_or(self.n_bytes, |(_, n_bytes)| *n_bytes)
+        self.cached().map_or(self.n_bytes, |cached| cached.sums.n_bytes())
     }
 }
 
-/// The name in a cache of what is made of files: of their names, sizes and times.
+#[cfg(unix)]
+fn state(metadata: &Metadata) -> [u64; 3] {
+    use std::os::unix::fs::MetadataExt as _;
+    [metadata.ino(), metadata.ctime().cast_unsigned(), metadata.ctime_nsec().cast_unsigned()]
+}
+
+#[cfg(not(unix))]
+fn state(_: &Metadata) -> [u64; 3] {
+    [0; 3]
+}
+
+/// The name in a cache of what is made of files: of their names, sizes, times and inodes.
 pub(in crate::data) fn key(shards: &[Shard]) -> String {
     let mut hash = Sha256::new();
-    for Shard { path, n_bytes, changed, .. } in shards {
+    for Shard { path, n_bytes, changed, state, .. } in shards {
         let whole = match remote::url(path) {
             Some(_) => path.clone(),
             None => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
@@ -73,6 +106,7 @@ pub(in crate::data) fn key(shards: &[Shard]) -> String {
         hash.update(name);
         hash.update(n_bytes.to_le_bytes());
         hash.update(changed.to_le_bytes());
+        state.iter().for_each(|number| hash.update(number.to_le_bytes()));
     }
     crate::files::hex(hash.finalize())
 }
@@ -81,7 +115,27 @@ pub(in crate::data) fn key(shards: &[Shard]) -> String {
 #[derive(Debug)]
 pub(super) struct Shards {
     pub(super) shards: Vec<Shard>,
-    open: Mutex<VecDeque<(usize, Arc<File>)>>,
+    cache: Option<PathBuf>,
+    open: Mutex<Open>,
+}
+
+/// Files that are open, with their numbers. The one that was not used for longest is in front.
+type Open = VecDeque<(usize, Arc<Opened>)>;
+
+#[derive(Debug)]
+struct Opened {
+    file: File,
+    /// Of a file of the cache.
+    sums: Option<Arc<Sums>>,
+}
+
+impl Opened {
+    fn read_exact_at(&self, into: &mut [u8], at: u64) -> io::Result<()> {
+        match &self.sums {
+            Some(sums) => sums.read_exact_at(&self.file, into, at),
+            None => read_exact_at(&self.file, into, at),
+        }
+    }
 }
 
 impl Shards {
@@ -97,40 +151,89 @@ impl Shards {
     ) -> Result<Shards, DataError> {
         let mut shards = remote::shards(files, cache)?;
         unpack::unpack(&mut shards, cache, compression)?;
-        Ok(Shards { shards, open: Mutex::default() })
+        Ok(Shards { shards, cache: cache.map(Path::to_path_buf), open: Mutex::default() })
     }
 
-    /// A file, opened for reading.
+    /// Fills `into` with the bytes of a file from `at` on, for a record at `place`. A file of the cache that is damaged or gone
+    /// is made again.
     ///
     /// # Errors
-    /// A file that cannot be opened, or is another one than when the shards were made.
-    pub(super) fn file(&self, file_idx: usize) -> Result<Arc<File>, DataError> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+    /// A file that cannot be opened or read, or is another one than when the shards were made.
+    pub(super) fn read_exact_at(
+        &self,
+        file_idx: usize,
+        into: &mut [u8],
+        at: u64,
+        place: impl Fn() -> String,
+    ) -> Result<(), DataError> {
+        let opened = self.opened(file_idx)?;
+        let read = match opened.read_exact_at(into, at) {
+            Err(error) if opened.sums.is_some() => self.again(file_idx, &opened, &error)?.read_exact_at(into, at),
+            read => read,
+        };
+        read.map_err(|cause| DataError::read(place(), cause))
+    }
+
+    /// The bytes of a file, one after the other.
+    ///
+    /// # Errors
+    /// A file that cannot be opened.
+    pub(super) fn reader(&self, file_idx: usize) -> Result<Reader<'_>, DataError> {
+        let shard = &self.shards[file_idx];
+        if shard.cached().is_some() {
+            return Ok(Reader::Cached { shards: self, file_idx, at: 0 });
+        }
+        let file = files::open(&shard.path);
+        Ok(Reader::Plain(file.map_err(|cause| DataError::open(&shard.path, cause))?))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn opened(&self, file_idx: usize) -> Result<Arc<Opened>, DataError> {
+        let mut open = self.lock();
         if let Some(at) = open.iter().position(|(other, _)| *other == file_idx) {
-            // The one that was not used for longest is in front.
             let found = open.remove(at).expect("it was found there");
-            let file = Arc::clone(&found.1);
+            let opened = Arc::clone(&found.1);
             open.push_back(found);
-            return Ok(file);
+            return Ok(opened);
         }
         let shard = &self.shards[file_idx];
-        let failed = |cause| DataError::open(shard.stored(), cause);
-        let file = files::open(shard.stored()).map_err(failed)?;
-        let now = Shard::of_open(&shard.path, &file).map_err(failed)?;
-        let is_same = match shard.stored() == shard.path {
-            true => now == *shard,
-            // The time of one in the cache says when it was last used.
-            false => now.n_bytes == shard.stored_bytes(),
+        let file = match (open_file(shard), &self.cache) {
+            // Another run made room, or somebody cleared the cache.
+            (Err(error), Some(cache)) if shard.cached().is_some() => {
+                again(shard, cache, &error)?;
+                open_file(shard)
+            }
+            (file, _) => file,
         };
-        if !is_same {
-            return Err(DataError::changed(&shard.path));
+        let file = file.map_err(|cause| DataError::open(shard.stored(), cause))?;
+        let sums = shard.cached().map(|cached| Arc::clone(&cached.sums));
+        if sums.is_none() {
+            let failed = |cause| DataError::open(&shard.path, cause);
+            if !Shard::of_open(&shard.path, &file).map_err(failed)?.is_as(shard) {
+                return Err(DataError::changed(&shard.path));
+            }
         }
-        if open.len() >= MAX_OPEN {
-            open.pop_front();
+        Ok(push(&mut open, file_idx, Opened { file, sums }))
+    }
+
+    /// The file in the place of one that could not be read for `why`.
+    fn again(&self, file_idx: usize, failed: &Arc<Opened>, why: &dyn Display) -> Result<Arc<Opened>, DataError> {
+        let mut open = self.lock();
+        if let Some(at) = open.iter().position(|(other, _)| *other == file_idx) {
+            // Another thread made it again meanwhile.
+            if !Arc::ptr_eq(&open[at].1, failed) {
+                return Ok(Arc::clone(&open[at].1));
+            }
+            open.remove(at);
         }
-        let file = Arc::new(file);
-        open.push_back((file_idx, Arc::clone(&file)));
-        Ok(file)
+        let shard = &self.shards[file_idx];
+        let cache = self.cache.as_deref().expect("a file of a cache is in one");
+        again(shard, cache, why)?;
+        let file = open_file(shard).map_err(|cause| DataError::open(shard.stored(), cause))?;
+        Ok(push(&mut open, file_idx, Opened { file, sums: failed.sums.clone() }))
     }
 
     /// How many files are open.
@@ -138,17 +241,76 @@ impl Shards {
     pub(super) fn n_open(&self) -> usize {
         self.open.lock().unwrap().len()
     }
+
+    #[cfg(test)]
+    pub(super) fn plain(shards: Vec<Shard>) -> Shards {
+        Shards { shards, cache: None, open: Mutex::default() }
+    }
 }
 
-#[cfg(unix)]
-pub(in crate::data) fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, into, at)
+fn push(open: &mut Open, file_idx: usize, opened: Opened) -> Arc<Opened> {
+    if open.len() >= MAX_OPEN {
+        open.pop_front();
+    }
+    let opened = Arc::new(opened);
+    open.push_back((file_idx, Arc::clone(&opened)));
+    opened
 }
 
-#[cfg(not(unix))]
-pub(in crate::data) fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
-    use std::io::{Read as _, Seek as _};
-    let mut own = file.try_clone()?;
-    own.seek(io::SeekFrom::Start(at))?;
-    own.read_exact(into)
+/// Opens what is read of a shard. Of a file in the cache nothing but a regular file is opened.
+fn open_file(shard: &Shard) -> io::Result<File> {
+    if shard.cached().is_some() && !std::fs::symlink_metadata(shard.stored())?.is_file() {
+        return Err(io::Error::other(files::Damage::Kind));
+    }
+    files::open(shard.stored())
+}
+
+/// Makes a file of the cache again: fetches it, unpacks it, or both.
+fn again(shard: &Shard, cache: &Path, why: &dyn Display) -> Result<(), DataError> {
+    tracing::warn!("{}: {why}; it is made again of {}", shard.stored().display(), shard.path.display());
+    match &shard.unpacked {
+        Some((cached, kind)) => unpack::again(shard, cached, *kind, cache),
+        None => remote::again(shard, cache),
+    }
+}
+
+/// The bytes of a file in their order.
+pub(super) enum Reader<'s> {
+    /// One of the user's.
+    Plain(File),
+    /// One in the cache, which is made again where it is damaged.
+    Cached { shards: &'s Shards, file_idx: usize, at: u64 },
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Reader::Plain(file) => file.read(into),
+            Reader::Cached { shards, file_idx, at } => {
+                let shard = &shards.shards[*file_idx];
+                let n = (into.len() as u64).min(shard.stored_bytes().saturating_sub(*at)) as usize;
+                let place = || shard.path.display().to_string();
+                shards.read_exact_at(*file_idx, &mut into[..n], *at, place).map_err(io::Error::other)?;
+                *at += n as u64;
+                Ok(n)
+            }
+        }
+    }
+}
+
+impl Seek for Reader<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        match self {
+            Reader::Plain(file) => file.seek(to),
+            Reader::Cached { shards, file_idx, at } => {
+                let from = match to {
+                    SeekFrom::Start(place) => Some(place),
+                    SeekFrom::Current(by) => at.checked_add_signed(by),
+                    SeekFrom::End(by) => shards.shards[*file_idx].stored_bytes().checked_add_signed(by),
+                };
+                *at = from.ok_or(io::ErrorKind::InvalidInput)?;
+                Ok(*at)
+            }
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! of the system, from any thread; files are kept open, so many at most.
 
 use super::index::{Index, place};
-use super::shard::{Shards, read_exact_at};
+use super::shard::Shards;
 use super::unpack::Compression;
 use super::{Records, Values, parse};
 use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
@@ -45,7 +45,7 @@ impl TfRecords {
         compression: fn(&[u8]) -> Option<Compression>,
     ) -> Result<TfRecords, DataError> {
         let shards = Shards::of(files, cache, compression)?;
-        let index = Index::of(&shards.shards, cache)?;
+        let index = Index::of(&shards, cache)?;
         let mut n_records = 0;
         let firsts = index.files.iter().map(|starts| {
             let first = n_records;
@@ -77,10 +77,9 @@ impl TfRecords {
         let (start, end) = (starts[record], starts[record + 1]);
         let shard = &self.shards.shards[file_idx];
         let place = || place(&shard.path, record);
-        let file = self.shards.file(file_idx)?;
         let n_bytes = usize::try_from(end - start).expect("the index has no record beyond its limit");
         let mut frame = vec![0; n_bytes];
-        read_exact_at(&file, &mut frame, start).map_err(|cause| DataError::read(place(), cause))?;
+        self.shards.read_exact_at(file_idx, &mut frame, start, place)?;
         let head: &[u8; HEAD] = frame.first_chunk().expect("the index has no record without a head");
         let length = n_bytes - HEAD - FOOT;
         if framing::length(head) != (length as u64, true) {

@@ -6,17 +6,19 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use flate2::read::{MultiGzDecoder, ZlibDecoder};
+use flate2::read::MultiGzDecoder;
 
 use super::parquet_files;
-use super::shard::{Shard, key};
+use super::remote;
+use super::shard::{Cached, Shard, key};
 use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
-use crate::files::{self, Records as Kept, Replacement};
+use crate::files::{self, Records as Kept, Replacement, Summing, Sums};
 
 /// What is kept unpacked at most; beyond it the files that were not used for longest go.
 const MAX_UNPACKED: u64 = 64 << 30;
@@ -79,8 +81,8 @@ impl Compression {
     /// row becomes.
     fn form(self) -> &'static str {
         match self {
-            Compression::Gzip | Compression::Zlib => "",
-            Compression::Parquet => "-rows1",
+            Compression::Gzip | Compression::Zlib => "-2",
+            Compression::Parquet => "-rows2",
         }
     }
 
@@ -97,7 +99,14 @@ pub(super) fn unpack(
 ) -> Result<(), DataError> {
     let mut packed = Vec::new();
     for (idx, shard) in shards.iter().enumerate() {
-        if let Some(kind) = compression(&head(shard)?) {
+        let head = match (head(shard), cache) {
+            (Err(_), Some(cache)) if shard.fetched.is_some() => {
+                remote::again(shard, cache)?;
+                head(shard)
+            }
+            (head, _) => head,
+        };
+        if let Some(kind) = compression(&head?) {
             packed.push((idx, kind));
         }
     }
@@ -116,11 +125,35 @@ pub(super) fn unpack(
     room.fill(shards, &packed)
 }
 
+/// Unpacks a file once more, to where it was: what a run uses may be damaged, or removed by whoever makes room.
+pub(super) fn again(shard: &Shard, to: &Cached, kind: Compression, cache: &Path) -> Result<(), DataError> {
+    let changed = || DataError::changed(&shard.path);
+    match &shard.fetched {
+        Some(fetched) if fetched.sums.check(&fetched.path).is_err() => remote::again(shard, cache)?,
+        Some(_) => {}
+        None if Shard::of(&shard.path)?.is_as(shard) => {}
+        None => return Err(changed()),
+    }
+    let room = Room { kept: unpacked(cache), limit: MAX_UNPACKED };
+    let key = to.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    match room.unpack(shard, kind, key, to.sums.n_bytes())? == *to.sums {
+        true => Ok(()),
+        false => Err(changed()),
+    }
+}
+
 /// The first bytes of a file.
 fn head(shard: &Shard) -> Result<Vec<u8>, DataError> {
     let failed = |cause| DataError::open(&shard.path, cause);
     let mut head = Vec::new();
-    files::open(shard.whole()).map_err(failed)?.take(16).read_to_end(&mut head).map_err(failed)?;
+    let file = files::open(shard.whole()).map_err(failed)?;
+    match &shard.fetched {
+        Some(fetched) => {
+            head.resize(fetched.sums.n_bytes().min(16) as usize, 0);
+            fetched.sums.read_exact_at(&file, &mut head, 0).map_err(failed)?;
+        }
+        None => drop(file.take(16).read_to_end(&mut head).map_err(failed)?),
+    }
     Ok(head)
 }
 
@@ -138,19 +171,24 @@ impl Room {
             let shard = &mut shards[idx];
             let name = key(std::slice::from_ref(shard)) + kind.form();
             let path = self.kept.path(&name);
-            let n_bytes = match found(&path) {
+            let sums = match found(&path, &name) {
                 // A cache that belongs to somebody else may still be read.
-                Some(n_bytes) if n_bytes <= left => n_bytes,
+                Some(sums) if sums.n_bytes() <= left => sums,
                 Some(_) => return Err(too_large(&shard.path, kind, self.limit)),
                 None => {
                     let _span = tracing::info_span!("unpack").entered();
-                    let n_bytes = self.unpack(shard, kind, &path, left)?;
-                    (n_new, n_bytes_new) = (n_new + 1, n_bytes_new + n_bytes);
-                    n_bytes
+                    if let (Some(fetched), Some(cache)) = (&shard.fetched, self.kept.dir().parent())
+                        && fetched.sums.check(&fetched.path).is_err()
+                    {
+                        remote::again(shard, cache)?;
+                    }
+                    let sums = self.unpack(shard, kind, &name, left)?;
+                    (n_new, n_bytes_new) = (n_new + 1, n_bytes_new + sums.n_bytes());
+                    sums
                 }
             };
-            left -= n_bytes;
-            shard.unpacked = Some((path, n_bytes));
+            left -= sums.n_bytes();
+            shard.unpacked = Some((Cached { path, sums: Arc::new(sums) }, kind));
             own.insert(name);
             // None of this data set's goes to make room for another one.
             if let Err(error) = self.kept.make_room(&own) {
@@ -167,18 +205,19 @@ impl Room {
         Ok(())
     }
 
-    /// Unpacks a file to `to`; returns its bytes.
-    fn unpack(&self, shard: &Shard, kind: Compression, to: &Path, left: u64) -> Result<u64, DataError> {
-        let path = &shard.path;
+    /// Unpacks a file to where the cache has `key`.
+    fn unpack(&self, shard: &Shard, kind: Compression, key: &str, left: u64) -> Result<Sums, DataError> {
+        let (path, to) = (&shard.path, &self.kept.path(key));
         let cannot_keep = |cause| {
             let found = format!("cannot be unpacked to {}", self.kept.dir().display());
             DataError::new(DataErrorKind::Write, path, found).because(cause)
         };
         std::fs::create_dir_all(self.kept.dir()).map_err(cannot_keep)?;
         files::sweep(self.kept.dir()).map_err(cannot_keep)?;
+        files::make_way(to).map_err(cannot_keep)?;
         let mut out = Replacement::begin(to).map_err(cannot_keep)?;
         let file = files::open(shard.whole()).map_err(|cause| DataError::open(path, cause))?;
-        let mut n_bytes = 0u64;
+        let (mut n_bytes, mut sums) = (0u64, Summing::default());
         let mut take = |bytes: &[u8], n_packed: u64| {
             n_bytes += bytes.len() as u64;
             let (measured, limit) = (n_bytes / n_packed.max(1), kind.max_ratio());
@@ -194,15 +233,18 @@ impl Room {
             if n_bytes > left {
                 return Err(too_large(path, kind, self.limit));
             }
+            sums.update(bytes);
             out.write_all(bytes).map_err(cannot_keep)
         };
         match kind {
             Compression::Parquet => parquet_files::unpack(file, path, |bytes| take(bytes, shard.n_bytes))?,
             Compression::Gzip => stream(file, path, kind, MultiGzDecoder::new, &mut take)?,
-            Compression::Zlib => stream(file, path, kind, ZlibDecoder::new, &mut take)?,
+            Compression::Zlib => stream(file, path, kind, Zlib::new, &mut take)?,
         }
         out.finish().map_err(cannot_keep)?;
-        Ok(n_bytes)
+        let sums = sums.finish();
+        sums.keep(to, key).map_err(cannot_keep)?;
+        Ok(sums)
     }
 }
 
@@ -250,13 +292,41 @@ fn too_large(path: &Path, kind: Compression, limit: u64) -> DataError {
     DataError::new(DataErrorKind::TooLarge, path, found).help(help)
 }
 
-/// The bytes of a file that is there, which is now used.
-pub(super) fn found(path: &Path) -> Option<u64> {
-    let n_bytes = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?.len();
-    if let Ok(file) = File::options().append(true).open(path) {
-        drop(file.set_modified(SystemTime::now()));
+/// The sums of a file that is in the cache under `key`, and is now used. One that is damaged is said, and made again.
+pub(super) fn found(path: &Path, key: &str) -> Option<Sums> {
+    match Sums::find(path, key) {
+        Ok(sums) => {
+            let sums = sums?;
+            if let Ok(file) = File::options().append(true).open(path) {
+                drop(file.set_modified(SystemTime::now()));
+            }
+            Some(sums)
+        }
+        Err(damage) => {
+            tracing::warn!("{}: {damage}; it is made again", path.display());
+            None
+        }
     }
-    Some(n_bytes)
+}
+
+/// A zlib stream that is the whole file. The decoder alone would leave what stands after it unread, and unsaid.
+struct Zlib(flate2::bufread::ZlibDecoder<BufReader<Counted>>);
+
+impl Zlib {
+    fn new(file: Counted) -> Zlib {
+        Zlib(flate2::bufread::ZlibDecoder::new(BufReader::new(file)))
+    }
+}
+
+impl Read for Zlib {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.0.read(into)?;
+        if n == 0 && !into.is_empty() && !self.0.get_mut().fill_buf()?.is_empty() {
+            let end = self.0.total_in();
+            return Err(io::Error::other(format!("the stream ends at byte {end}, and the file goes on")));
+        }
+        Ok(n)
+    }
 }
 
 /// A file of which it is known how much was read.
@@ -393,6 +463,24 @@ mod tests {
         // What is no file of records inside is said as of any other file, by the name that was given.
         let error = place.refused(&place.file("a", &gzip(b"x,y\n1.0,2.0\n3.0,4.0")));
         assert!(error.starts_with("a, record 0, at byte 0: the checksum of its length does not agree"), "{error}");
+    }
+
+    /// What stood after a stream was left out without a word. Of gzip, files are joined by `cat`, and all are read.
+    #[test]
+    fn what_stands_after_a_stream_is_read_or_said() {
+        let place = Place::new();
+        let records = |from: u32| -> Vec<u8> { (from..from + 3).flat_map(|n| framed(&n.to_le_bytes())).collect() };
+        for junk in [&zlib(&records(3))[..], b"x", &[0; 40_000]] {
+            let end = zlib(&records(0)).len();
+            let error = TfRecords::open(&[place.file("z", &[&zlib(&records(0)), junk].concat())], Some(&place.cache()));
+            let error = error.unwrap_err();
+            let source = std::error::Error::source(&error).unwrap().to_string();
+            assert_eq!(source, format!("the stream ends at byte {end}, and the file goes on"));
+            assert!(error.to_string().contains("z: the zlib stream is damaged"), "{error}");
+            let gzipped = place.file("g", &[&gzip(&records(0)), junk].concat());
+            let error = TfRecords::open(&[gzipped], Some(&place.cache())).unwrap_err().to_string();
+            assert!(error.contains("g: the gzip stream is damaged"), "{error}");
+        }
     }
 
     #[test]

@@ -9,19 +9,20 @@
 //! Source: WebDataset's `tariterators.py` (`base_plus_ext`, `group_by_keys`) and `autodecode.py`. The headers are read by the
 //! crate `tar`.
 
-use std::io::{self, Read as _};
+use std::collections::HashMap;
+use std::io::{self, BufReader, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
 use super::index::{MAX_RECORD, cut};
-use super::shard::{Shard, Shards, read_exact_at};
+use super::shard::{Shard, Shards};
 use super::tfrecord::no_records;
 use super::unpack::Compression;
 use super::{Records, Value, Values};
 use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
-use crate::files;
 
 /// Bytes of a header, and of what files are filled up to.
 const BLOCK: u64 = 512;
@@ -35,13 +36,15 @@ const JSON: [&str; 2] = ["json", "jsn"];
 /// The examples of tar files, one file after the other.
 #[derive(Debug)]
 pub struct Tars {
-    shards: Shards,
+    shards: Arc<Shards>,
     samples: Vec<Sample>,
     /// The files of all samples, in the order of the tars.
     fields: Vec<Field>,
     /// The names of all samples, one after the other.
     names: String,
     endings: Vec<String>,
+    /// The number of each ending, and the last example that has a file of it: found at once, of however many.
+    known: HashMap<String, (usize, usize)>,
     fingerprint: String,
 }
 
@@ -69,13 +72,14 @@ impl Tars {
     pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Tars, DataError> {
         let _span = tracing::info_span!("index").entered();
         let compression = |head: &[u8]| Compression::of(head).filter(|kind| *kind == Compression::Gzip);
-        let shards = Shards::of(files, cache, compression)?;
+        let shards = Arc::new(Shards::of(files, cache, compression)?);
         let mut tars = Tars {
             shards,
             samples: Vec::new(),
             fields: Vec::new(),
             names: String::new(),
             endings: Vec::new(),
+            known: HashMap::new(),
             fingerprint: String::new(),
         };
         let (mut hash, mut n_other) = (Sha256::new(), 0);
@@ -89,6 +93,7 @@ impl Tars {
             tracing::warn!("tar files: {n_other} entries that are no files, such as links, are passed over");
         }
         tars.fingerprint = crate::files::hex(hash.finalize());
+        tars.known = HashMap::new();
         Ok(tars)
     }
 
@@ -96,8 +101,8 @@ impl Tars {
     fn hop(&mut self, shard_idx: usize, hash: &mut Sha256) -> Result<u64, DataError> {
         let shard = self.shards.shards[shard_idx].clone();
         let n_bytes = shard.stored_bytes();
-        let failed = |cause| DataError::open(shard.stored(), cause);
-        let mut archive = tar::Archive::new(files::open(shard.stored()).map_err(failed)?);
+        let shards = Arc::clone(&self.shards);
+        let mut archive = tar::Archive::new(BufReader::with_capacity(4096, shards.reader(shard_idx)?));
         let cut = |at, expected| cut(shard.path.display().to_string(), at, n_bytes, expected);
         let no_tar = |at: u64, source: io::Error| match n_bytes.saturating_sub(at) {
             // A file that is none may be shorter than a header, and its bytes are no text to show.
@@ -189,13 +194,6 @@ impl Tars {
         n_bytes: u64,
         shard: &Shard,
     ) -> Result<(), DataError> {
-        let ending = match self.endings.iter().position(|other| other == ending) {
-            Some(idx) => idx,
-            None => {
-                self.endings.push(ending.to_string());
-                self.endings.len() - 1
-            }
-        };
         let is_same =
             self.samples.len() > first && self.samples.last().is_some_and(|sample| self.names[sample.name..] == *name);
         if !is_same {
@@ -203,12 +201,23 @@ impl Tars {
             self.samples.push(Sample { shard: shard_idx, field, name: start });
             self.names.push_str(name);
         }
-        let from = self.samples.last().map_or(0, |sample| sample.field);
-        if self.fields[from..].iter().any(|field| field.ending as usize == ending) {
-            let found =
-                format!("two files are called `{name}.{}`; expected one of each name and ending", self.endings[ending]);
-            return Err(DataError::new(DataErrorKind::Format, &shard.path, found));
-        }
+        let sample = self.samples.len();
+        let ending = match self.known.get_mut(ending) {
+            Some((_, last)) if *last == sample => {
+                let found = format!("two files are called `{name}.{ending}`; expected one of each name and ending");
+                return Err(DataError::new(DataErrorKind::Format, &shard.path, found));
+            }
+            Some((number, last)) => {
+                *last = sample;
+                *number
+            }
+            None => {
+                let number = self.endings.len();
+                self.endings.push(ending.to_string());
+                self.known.insert(ending.to_string(), (number, sample));
+                number
+            }
+        };
         if n_bytes > MAX_RECORD {
             let place = format!("{}: {name}.{}", shard.path.display(), self.endings[ending]);
             return Err(DataError::too_long(place, n_bytes, MAX_RECORD));
@@ -235,10 +244,9 @@ impl Tars {
     }
 
     fn bytes(&self, index: u64, field: &Field) -> Result<Vec<u8>, DataError> {
-        let file = self.shards.file(self.samples[index as usize].shard)?;
+        let shard = self.samples[index as usize].shard;
         let mut bytes = vec![0; field.n_bytes as usize];
-        let failed = |cause| DataError::read(self.place(index), cause);
-        read_exact_at(&file, &mut bytes, field.at).map_err(failed)?;
+        self.shards.read_exact_at(shard, &mut bytes, field.at, || self.place(index))?;
         Ok(bytes)
     }
 

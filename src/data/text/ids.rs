@@ -10,13 +10,12 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::data::records::read_exact_at;
-use crate::files::{self, Records as Kept, Replacement};
+use crate::files::{self, Records as Kept, Replacement, read_exact_at};
 
 /// Bytes that the ids of all data sets may take in the cache, and those of one data set anywhere.
 pub(super) const MAX_BYTES: u64 = 16 << 30;
 /// What a file of ids ends with: it changes with the format.
-const MAGIC: &[u8; 8] = b"txtids1\n";
+const MAGIC: &[u8; 8] = b"txtids2\n";
 const TAIL: u64 = 8 + 4 + 8;
 const MAX_HEADER: u64 = 1 << 16;
 const BLOCK: usize = 1 << 16;
@@ -42,6 +41,8 @@ pub(super) struct Header {
     pub n_skipped: u64,
     /// SHA-256 of ids and records.
     pub fingerprint: String,
+    /// Under which the cache has it: no file stands for another.
+    pub key: String,
 }
 
 /// What the labels of records are.
@@ -127,6 +128,7 @@ impl Writer {
         let (out, table) = match kept {
             Some((kept, key)) => {
                 std::fs::create_dir_all(kept.dir())?;
+                files::make_way(&kept.path(key))?;
                 (Out::Kept(Replacement::begin(&kept.path(key))?), tempfile::tempfile_in(kept.dir())?)
             }
             None => (Out::Unnamed(tempfile::tempfile()?), tempfile::tempfile()?),
@@ -222,8 +224,18 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// Those of the cache; `None` for what is not there, or damaged: every byte is looked at once.
-    pub fn open(path: &Path) -> Option<Ids> {
+    /// Those that the cache has under `key`; `None` for what is not there, or damaged, which is said: every byte is looked at
+    /// once. They stay open, so that nobody takes them away while they are used.
+    pub fn find(path: &Path, key: &str) -> Option<Ids> {
+        let found = std::fs::symlink_metadata(path).ok()?;
+        let ids = Ids::open(path).filter(|ids| found.is_file() && ids.header.key == key);
+        if ids.is_none() {
+            tracing::warn!("{} is damaged, and is made again", path.display());
+        }
+        ids
+    }
+
+    fn open(path: &Path) -> Option<Ids> {
         let file = files::open(path).ok()?;
         let n_bytes = file.metadata().ok()?.len();
         let mut tail = [0; TAIL as usize];

@@ -1,6 +1,9 @@
 //! The one place that names the crate `tokenizers`: feature `text`. Without it there is no model, and [`Model::read`] says so.
 
 #[cfg(feature = "text")]
+mod bounded;
+
+#[cfg(feature = "text")]
 pub(super) use with::Model;
 #[cfg(not(feature = "text"))]
 pub(super) use without::Model;
@@ -10,18 +13,31 @@ pub(super) type Framed = (Vec<u32>, Vec<u32>);
 
 #[cfg(feature = "text")]
 mod with {
+    use tokenizers::{ModelWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl};
+
     use super::Framed;
+    use super::bounded::{self, Decoders, Normalizers};
+    use crate::data::guard::guarded;
+
+    /// The crate's tokenizer, of which what makes text longer has bounds.
+    type Bounded = TokenizerImpl<ModelWrapper, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, Decoders>;
 
     /// What a `tokenizer.json` describes.
     #[derive(Debug)]
-    pub struct Model(Box<tokenizers::Tokenizer>);
+    pub struct Model(Box<Bounded>);
+
+    /// What the crate says, or what a bound refused, or that it panicked.
+    fn asked<T>(ask: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+        let answer = guarded(|| ask().map_err(|error| error.to_string()));
+        match bounded::refused() {
+            Some(refused) => Err(refused),
+            None => answer.unwrap_or_else(|panicked| Err(panicked.to_string())),
+        }
+    }
 
     impl Model {
         pub fn read(json: &[u8]) -> Result<Model, String> {
-            let mut model = tokenizers::Tokenizer::from_bytes(json).map_err(|e| format!("no tokenizer: {e}"))?;
-            // Lengths are ours to say.
-            model.with_truncation(None).map_err(|e| e.to_string())?;
-            model.with_padding(None);
+            let model = asked(|| Bounded::from_bytes(json)).map_err(|found| format!("no tokenizer: {found}"))?;
             Ok(Model(Box::new(model)))
         }
 
@@ -44,22 +60,21 @@ mod with {
 
         /// The ids of a text alone.
         pub fn ids(&self, text: &str) -> Result<Vec<u32>, String> {
-            let encoding = self.0.encode_fast(text, false).map_err(|e| e.to_string())?;
+            let encoding = asked(|| self.0.encode_fast(text, false))?;
             Ok(encoding.get_ids().to_vec())
         }
 
         /// One text, or two, with what the tokenizer puts around them.
         pub fn framed(&self, text: &str, second: Option<&str>) -> Result<Framed, String> {
-            let encoding = match second {
+            let encoding = asked(|| match second {
                 Some(second) => self.0.encode((text, second), true),
                 None => self.0.encode(text, true),
-            };
-            let encoding = encoding.map_err(|e| e.to_string())?;
+            })?;
             Ok((encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec()))
         }
 
         pub fn decode(&self, ids: &[u32]) -> String {
-            self.0.decode(ids, false).unwrap_or_default()
+            asked(|| self.0.decode(ids, false)).unwrap_or_default()
         }
     }
 }

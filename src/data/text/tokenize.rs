@@ -31,7 +31,7 @@ const MAX_TEXT: usize = 32 << 20;
 /// Smaller texts are made ids again each time: that takes some milliseconds.
 const MIN_KEPT: u64 = 1 << 20;
 /// Ids of the same text may be others by another version of what makes them.
-const VERSION: &str = "1 tokenizers-0.23";
+const VERSION: &str = "2 tokenizers-0.23";
 
 /// What a file of text holds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -106,7 +106,7 @@ impl Texts {
         let n_bytes = shards.iter().map(|shard| shard.n_bytes).sum();
         let name = self.key(&shards, tokenizer);
         let kept = self.cache.as_deref().filter(|_| n_bytes >= MIN_KEPT).map(token_ids);
-        let found = kept.as_ref().and_then(|kept| Ids::open(&kept.path(&name)));
+        let found = kept.as_ref().and_then(|kept| Ids::find(&kept.path(&name), &name));
         if let Some(ids) = found.filter(|ids| ids.header.n_skipped <= self.n_skipped_max) {
             if ids.header.n_skipped > 0 {
                 tracing::warn!("{} texts are left out, as when they were made ids", ids.header.n_skipped);
@@ -137,8 +137,9 @@ impl Texts {
 
     fn build(&self, tokenizer: &Tokenizer, kept: Option<(&Kept, &str)>, of: u64) -> Result<Ids, DataError> {
         let n_fields = if let Format::JsonLines { fields, .. } = &self.format { fields.len() as u64 } else { 1 };
-        let header =
-            Header { width: width(tokenizer.vocabulary()), n_fields, label: self.label(), ..Header::default() };
+        let (width_of_id, label) = (width(tokenizer.vocabulary()), self.label());
+        let key = kept.map(|(_, key)| key.to_string()).unwrap_or_default();
+        let header = Header { width: width_of_id, n_fields, label, key, ..Header::default() };
         let failed = |cause| {
             let place = kept.map_or("a temporary file".to_string(), |(kept, _)| kept.dir().display().to_string());
             not_kept(place, cause)

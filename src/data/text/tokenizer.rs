@@ -1,5 +1,7 @@
 //! From text to ids and back: the tokenizers of Hugging Face's files, WordPiece from BERT's `vocab.txt`, and bytes.
 
+pub(super) mod checked;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::str;
@@ -84,7 +86,8 @@ impl Tokenizer {
     /// is made lower-case and accents are left out, as for BERT's uncased models.
     ///
     /// # Errors
-    /// A file that cannot be read, or is none of the two; one that draws ids at random.
+    /// A file that cannot be read, or is none of the two; one that draws ids at random; one that the crate that runs it cannot
+    /// run.
     pub fn read(path: &Path, lowercase: bool) -> Result<Tokenizer, DataError> {
         if !cfg!(feature = "text") {
             let error = DataError::new(DataErrorKind::CargoFeature("text"), path, "this build makes ids of bytes only");
@@ -98,7 +101,7 @@ impl Tokenizer {
         let wrong = |found: String| no_tokenizer(path, &found, EXPECTED);
         let is_vocabulary = path.extension().is_some_and(|ending| ending == "txt");
         let text = str::from_utf8(&bytes).map_err(|e| wrong(format!("byte {} is no UTF-8", e.valid_up_to())))?;
-        let json = match is_vocabulary {
+        let mut json = match is_vocabulary {
             true => word_piece(text, lowercase).map_err(wrong)?,
             false => serde_json::from_str(text).map_err(|e| wrong(format!("no JSON: {e}")))?,
         };
@@ -106,12 +109,21 @@ impl Tokenizer {
             let found = "its BPE has a dropout, which makes other ids each time";
             return Err(no_tokenizer(path, found, "`\"dropout\": null`"));
         }
+        if let Some(found) = checked::fault(&json) {
+            return Err(wrong(found));
+        }
         let cuts = cuts(&json);
-        let whole = if is_vocabulary { json.to_string().into_bytes() } else { bytes };
+        let mut whole = if is_vocabulary { json.to_string().into_bytes() } else { bytes };
+        let fingerprint = crate::files::hex(Sha256::digest(&whole));
+        // Lengths are ours to say: what the file says of them is not even read.
+        let lengths = ["truncation", "padding"];
+        if lengths.iter().any(|key| !json[key].is_null()) {
+            lengths.iter().for_each(|key| json[key] = Json::Null);
+            whole = json.to_string().into_bytes();
+        }
         let model = Model::read(&whole).map_err(wrong)?;
         let greatest = model.greatest().ok_or_else(|| wrong("a vocabulary of nothing".to_string()))?;
         let vocabulary = greatest.saturating_add(1);
-        let fingerprint = crate::files::hex(Sha256::digest(&whole));
         Ok(Tokenizer { name: path.display().to_string(), kind: Kind::Model(model, cuts), vocabulary, fingerprint })
     }
 

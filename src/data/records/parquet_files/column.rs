@@ -2,7 +2,6 @@
 //!
 //! A list within a list becomes the numbers of all, in order, where the inner ones have equally many: an array row by row.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +12,7 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::pages::Pages;
 use super::schema::Kind;
+use crate::data::guard::guarded;
 
 /// A column's value in a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +60,7 @@ impl Cells {
         self.given.store(0, Ordering::Relaxed);
         if let Some(reader) = &mut self.reader {
             // The crate's decoders index beyond a damaged page, which Rust's check ends with a panic.
-            let read = catch_unwind(AssertUnwindSafe(|| cells(reader, &self.column, self.kind, n)));
+            let read = guarded(|| cells(reader, &self.column, self.kind, n));
             let read = read.unwrap_or_else(|_| Err("its decoder has a bug that this column shows".to_string()));
             match read {
                 Ok(cells) if cells.len() == n => return cells,

@@ -14,7 +14,7 @@ use prost::bytes::Bytes;
 
 use super::codec;
 use super::thrift::{self, Fault, Field, Struct};
-use crate::data::records::shard::read_exact_at;
+use crate::files::read_exact_at;
 
 /// Bytes of a page at most, packed or not: writers make pages of a megabyte, and put large images in one by hundreds.
 const MAX_PAGE: i64 = 1 << 30;

@@ -21,9 +21,9 @@ use sha2::{Digest, Sha256};
 
 use super::{Fetched, PROGRESS, Parts, Shard};
 use crate::data::error::{DataError, DataErrorKind};
-use crate::data::records::shard::key;
+use crate::data::records::shard::{Cached, key};
 use crate::data::records::unpack::found;
-use crate::files::{self, Records as Kept, Replacement};
+use crate::files::{self, Records as Kept, Replacement, Summing, Sums};
 
 /// How often a request is made again.
 const RETRIES: usize = 4;
@@ -99,7 +99,8 @@ async fn bring_all(objects: &[Object], kept: &Kept, limit: u64) -> Result<Vec<Sh
             metas.push(answer.await.expect("asking does not panic")?);
         }
     }
-    let shards: Vec<Shard> = objects.iter().zip(&metas).map(|(object, meta)| shard(&object.url, meta, kept)).collect();
+    let mut shards: Vec<Shard> = objects.iter().zip(&metas).map(|(object, meta)| shard(&object.url, meta)).collect();
+    let keys: Vec<String> = shards.iter().map(|shard| key(std::slice::from_ref(shard))).collect();
     let mut measured = 0u64;
     for (object, shard) in objects.iter().zip(&shards) {
         measured = measured.saturating_add(shard.n_bytes);
@@ -112,20 +113,28 @@ async fn bring_all(objects: &[Object], kept: &Kept, limit: u64) -> Result<Vec<Sh
         }
     }
     // What is here is used now, so it is none of those that were not used for longest.
-    let new: Vec<usize> = (0..shards.len()).filter(|idx| found(shards[*idx].whole()).is_none()).collect();
+    let mut new = Vec::new();
+    for (idx, (shard, key)) in shards.iter_mut().zip(&keys).enumerate() {
+        let path = kept.path(key);
+        match found(&path, key) {
+            Some(sums) => shard.fetched = Some(Cached { path, sums: Arc::new(sums) }),
+            None => new.push(idx),
+        }
+    }
     let of: u64 = new.iter().map(|idx| shards[*idx].n_bytes).sum();
     if !new.is_empty() {
         let (n, mib, dir, gib) = (new.len(), of >> 20, kept.dir().display(), limit >> 30);
         tracing::warn!("objects are fetched once: {n} of them, {mib} MiB, to {dir}, where at most {gib} GiB are kept");
     }
-    let own: BTreeSet<String> = shards.iter().map(|shard| key(std::slice::from_ref(shard))).collect();
+    let own: BTreeSet<String> = keys.iter().cloned().collect();
     let mut done = 0;
     for idx in new {
         let say = |n_bytes| {
             done += n_bytes;
             PROGRESS.get().inspect(|hook| hook(Fetched { n_bytes: done, of }));
         };
-        write(&objects[idx], &metas[idx], &shards[idx], kept, say).await?;
+        let sums = write(&objects[idx], &metas[idx], &keys[idx], kept, say).await?;
+        shards[idx].fetched = Some(Cached { path: kept.path(&keys[idx]), sums: Arc::new(sums) });
         // None of this data set's goes to make room for another one.
         if let Err(error) = kept.make_room(&own) {
             tracing::warn!("{}: {error}; what is kept there stays", kept.dir().display());
@@ -134,8 +143,8 @@ async fn bring_all(objects: &[Object], kept: &Kept, limit: u64) -> Result<Vec<Sh
     Ok(shards)
 }
 
-/// An object as it will be in the cache.
-fn shard(url: &str, meta: &ObjectMeta, kept: &Kept) -> Shard {
+/// An object that is not fetched yet.
+fn shard(url: &str, meta: &ObjectMeta) -> Shard {
     let hash = Sha256::digest(version(meta));
     let changed = u128::from_le_bytes(*hash.first_chunk().expect("it has 32 bytes"));
     if meta.e_tag.is_none() && meta.last_modified.timestamp() == 0 {
@@ -143,9 +152,7 @@ fn shard(url: &str, meta: &ObjectMeta, kept: &Kept) -> Shard {
             "{url}: the server gives neither ETag nor Last-Modified, so a change that keeps its size is not seen"
         );
     }
-    let mut shard = Shard { path: url.into(), n_bytes: meta.size, changed, fetched: None, unpacked: None };
-    shard.fetched = Some(kept.path(&key(std::slice::from_ref(&shard))));
-    shard
+    Shard { path: url.into(), n_bytes: meta.size, changed, state: [0; 3], fetched: None, unpacked: None }
 }
 
 /// What tells this version of an object from others.
@@ -157,10 +164,10 @@ fn version(meta: &ObjectMeta) -> String {
 async fn write(
     object: &Object,
     meta: &ObjectMeta,
-    shard: &Shard,
+    key: &str,
     kept: &Kept,
     mut say: impl FnMut(u64),
-) -> Result<(), DataError> {
+) -> Result<Sums, DataError> {
     let failed = |cause| {
         let found = format!("cannot be kept in {}", kept.dir().display());
         let error = DataError::new(DataErrorKind::Write, &*object.url, found).because(cause);
@@ -168,14 +175,21 @@ async fn write(
     };
     std::fs::create_dir_all(kept.dir()).map_err(failed)?;
     files::sweep(kept.dir()).map_err(failed)?;
-    let mut out = Replacement::begin(shard.whole()).map_err(failed)?;
+    let path = kept.path(key);
+    files::make_way(&path).map_err(failed)?;
+    let mut out = Replacement::begin(&path).map_err(failed)?;
+    let mut sums = Summing::default();
     object
         .bring(meta, |bytes| {
             say(bytes.len() as u64);
+            sums.update(bytes);
             out.write_all(bytes).map_err(failed)
         })
         .await?;
-    out.finish().map_err(failed)
+    out.finish().map_err(failed)?;
+    let sums = sums.finish();
+    sums.keep(&path, key).map_err(failed)?;
+    Ok(sums)
 }
 
 fn too_many(url: &str, limit: usize) -> DataError {
@@ -325,7 +339,7 @@ mod tests {
         // Another one in its place before it is brought.
         let stale = block_on(objects[0].clone().look()).unwrap();
         put(&objects[0], "4321");
-        let error = block_on(write(&objects[0], &stale, &shard("s3://bucket/a", &stale, &kept), &kept, |_| {}));
+        let error = block_on(write(&objects[0], &stale, "key", &kept, |_| {}));
         let said = "s3://bucket/a: the object changed while it was fetched\nhelp: run again when nobody writes it";
         assert_eq!(error.unwrap_err().to_string(), said);
         assert_eq!(kept.size().unwrap(), (0, 0));

@@ -1,0 +1,325 @@
+//! Entries of caches that are damaged, and caches that are cleared under a run: what is read is what was read before.
+
+use bf16scope::data::Source;
+use bf16scope::data::records::{self, Records, TfRecords};
+use bf16scope::data::text::{Format, Options, TextExamples, Texts, Tokenizer};
+use flate2::Compression;
+use flate2::write::{GzEncoder, ZlibEncoder};
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng, SeedableRng};
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+/// How many entries are damaged: `BF16SCOPE_DAMAGES=10000` is what docs/TEST_RUNS.md tells of.
+fn n_damages() -> u64 {
+    std::env::var("BF16SCOPE_DAMAGES").map_or(110, |n| n.parse().unwrap())
+}
+
+/// A record as TensorFlow frames it.
+fn framed(bytes: &[u8]) -> Vec<u8> {
+    let crc = |bytes: &[u8]| crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
+    let length = (bytes.len() as u64).to_le_bytes();
+    [&length[..], &crc(&length), bytes, &crc(bytes)].concat()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut out = GzEncoder::new(Vec::new(), Compression::fast());
+    out.write_all(bytes).unwrap();
+    out.finish().unwrap()
+}
+
+fn zlib(bytes: &[u8]) -> Vec<u8> {
+    let mut out = ZlibEncoder::new(Vec::new(), Compression::fast());
+    out.write_all(bytes).unwrap();
+    out.finish().unwrap()
+}
+
+/// A tar of files, some larger than a block of sums.
+fn tar(n: usize) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for number in 0..n {
+        for (ending, len) in [("cls", 1), ("bin", 100 + 7_000 * (number % 5))] {
+            let bytes = match ending {
+                "cls" => vec![b'0' + (number % 10) as u8],
+                _ => (0..len).map(|at| (at * (number + 3) >> 3) as u8).collect(),
+            };
+            let mut header = tar::Header::new_ustar();
+            header.set_size(bytes.len() as u64);
+            header.set_mode(0o644);
+            header.set_cksum();
+            tar.append_data(&mut header, format!("{number:04}.{ending}"), &bytes[..]).unwrap();
+        }
+    }
+    tar.into_inner().unwrap()
+}
+
+/// Data of every kind that is kept in a cache, and what is read of them.
+struct Place {
+    folder: tempfile::TempDir,
+    expected: Vec<[u8; 32]>,
+}
+
+const KINDS: [&str; 5] = ["a.gz", "b.zlib", "c.tar.gz", "d.parquet", "e.txt"];
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+        // As many records as have an index that is kept, of the same lengths in both files: one may stand for the other.
+        let records = |of: &str| -> Vec<u8> {
+            (0..1100)
+                .flat_map(|number| framed(format!("{of} {number:05} {}", "x".repeat(number % 40)).as_bytes()))
+                .collect()
+        };
+        write("a.gz", &gzip(&records("a")));
+        write("b.zlib", &zlib(&records("b")));
+        write("c.tar.gz", &gzip(&tar(24)));
+        let parquet = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/input/parquet");
+        let parquet = fs::read_dir(parquet).unwrap().map(|entry| entry.unwrap().path());
+        let mut parquet: Vec<PathBuf> =
+            parquet.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("shapes-")).collect();
+        parquet.sort();
+        fs::copy(&parquet[0], folder.path().join("d.parquet")).unwrap();
+        let words = (0..).map(|number: u32| number.wrapping_mul(2_654_435_761).to_string() + " ");
+        let mut text = String::new();
+        words
+            .take_while(|word| {
+                text.push_str(word);
+                text.len() < 1_100_000
+            })
+            .for_each(drop);
+        write("e.txt", text.as_bytes());
+        write("precious", b"a file of the user's");
+        let mut place = Place { folder, expected: Vec::new() };
+        place.expected = KINDS.iter().map(|name| place.hash(name)).collect();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.path("cache")
+    }
+
+    fn open(&self, name: &str) -> Arc<dyn Records> {
+        match name.ends_with(".zlib") || name.ends_with(".gz") && !name.ends_with(".tar.gz") {
+            true => Arc::new(TfRecords::open(&[self.path(name)], Some(&self.cache())).unwrap()),
+            false => records::open(self.folder.path(), &[name], Some(&self.cache())).unwrap(),
+        }
+    }
+
+    fn text(&self) -> TextExamples {
+        let tokenizer = Tokenizer::bytes();
+        let options: Options = serde_json::from_str(r#"{"tokenizer": "bytes", "window": 1000}"#).unwrap();
+        let texts = Texts {
+            files: vec![self.path("e.txt")],
+            format: Format::Whole,
+            separator: None,
+            n_workers: 1,
+            n_skipped_max: 0,
+            cache: Some(self.cache()),
+        };
+        TextExamples::new(&texts, &tokenizer, &options).unwrap()
+    }
+
+    /// A hash of all that is read of a data set.
+    fn hash(&self, name: &str) -> [u8; 32] {
+        match name {
+            "e.txt" => of_source(&self.text()),
+            name => of_records(name, &*self.open(name)),
+        }
+    }
+
+    /// The entries of the cache.
+    fn entries(&self) -> Vec<PathBuf> {
+        let files = |folder: PathBuf| -> Vec<PathBuf> {
+            fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
+        };
+        let mut entries: Vec<PathBuf> = files(self.cache()).into_iter().flat_map(files).collect();
+        entries.sort();
+        entries
+    }
+}
+
+fn of_records(name: &str, records: &dyn Records) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(records.fingerprint());
+    for index in 0..records.n_records() {
+        // Those of TFRecords are no examples here: their error says so, after their checksum was right.
+        match records.values(index, None) {
+            Ok(values) => hash.update(format!("{values:?}")),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("no tf.train.Example") && !name.contains("tar"), "{name}: {error}");
+                hash.update(error);
+            }
+        }
+    }
+    hash.finalize().into()
+}
+
+fn of_source(source: &TextExamples) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for index in 0..source.n_examples() {
+        source.read(index).unwrap().iter().for_each(|array| hash.update(array));
+    }
+    hash.finalize().into()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    Flip,
+    Cut,
+    Longer,
+    Swap,
+    Empty,
+    Fifo,
+    SymlinkToOther,
+    SymlinkToUser,
+    SymlinkToNothing,
+    Directory,
+    Removed,
+}
+
+const DAMAGES: [Damage; 11] = [
+    Damage::Flip,
+    Damage::Cut,
+    Damage::Longer,
+    Damage::Swap,
+    Damage::Empty,
+    Damage::Fifo,
+    Damage::SymlinkToOther,
+    Damage::SymlinkToUser,
+    Damage::SymlinkToNothing,
+    Damage::Directory,
+    Damage::Removed,
+];
+
+fn damage(kind: Damage, entries: &[PathBuf], place: &Place, random: &mut SmallRng) -> PathBuf {
+    let path = entries.choose(random).unwrap();
+    let same = entries.iter().filter(|other| other.extension() == path.extension() && *other != path);
+    let other = same.collect::<Vec<_>>().choose(random).map_or_else(|| entries.choose(random).unwrap(), |other| *other);
+    let whole = fs::read(path).unwrap();
+    let replace = |make: &dyn Fn(&Path)| {
+        fs::remove_file(path).unwrap();
+        make(path);
+    };
+    match kind {
+        Damage::Flip if whole.is_empty() => {}
+        Damage::Flip => {
+            let mut flipped = whole;
+            let at = random.random_range(0..flipped.len());
+            flipped[at] ^= 1 << random.random_range(0..8);
+            fs::write(path, flipped).unwrap();
+        }
+        Damage::Cut => fs::write(path, &whole[..random.random_range(0..whole.len().max(1))]).unwrap(),
+        Damage::Longer => fs::write(path, [&whole[..], &[0; 7]].concat()).unwrap(),
+        Damage::Swap => {
+            let theirs = fs::read(other).unwrap();
+            fs::write(path, theirs).unwrap();
+            fs::write(other, whole).unwrap();
+        }
+        Damage::Empty => fs::write(path, b"").unwrap(),
+        Damage::Fifo => replace(&|path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success())),
+        Damage::SymlinkToOther => replace(&|path| std::os::unix::fs::symlink(other, path).unwrap()),
+        Damage::SymlinkToUser => replace(&|path| std::os::unix::fs::symlink(place.path("precious"), path).unwrap()),
+        Damage::SymlinkToNothing => replace(&|path| std::os::unix::fs::symlink("/nowhere/at/all", path).unwrap()),
+        Damage::Directory => replace(&|path| fs::create_dir(path).unwrap()),
+        Damage::Removed => fs::remove_file(path).unwrap(),
+    }
+    path.clone()
+}
+
+/// A `.records` cut between two records trained on a part without a word; a byte of an unpacked tar changed weights; other
+/// damage blamed the user's file, and a FIFO was waited for for ever.
+#[test]
+fn a_damaged_entry_changes_no_result_and_ends_no_run() {
+    let place = Place::new();
+    assert!(place.entries().len() >= 5, "{:?}", place.entries());
+    let mut random = SmallRng::seed_from_u64(31);
+    for number in 0..n_damages() {
+        let kind = DAMAGES[number as usize % DAMAGES.len()];
+        let damaged = damage(kind, &place.entries(), &place, &mut random);
+        // All of them, for a swap is of two; the text, which is the largest, where it is its own.
+        for (name, expected) in KINDS.iter().zip(&place.expected) {
+            let is_ids = damaged.extension().is_some_and(|ending| ending == "ids");
+            if *name != "e.txt" || is_ids || number % 16 == 0 {
+                assert_eq!(place.hash(name), *expected, "{number}: {kind:?} of {}, {name}", damaged.display());
+            }
+        }
+        assert_eq!(fs::read(place.path("precious")).unwrap(), b"a file of the user's", "{number}: {kind:?}");
+        let irregular = place.entries().into_iter().find(|path| !fs::symlink_metadata(path).unwrap().is_file());
+        // What a text's own does not look at stays until it does.
+        if let Some(path) = irregular.filter(|path| path.extension().is_some_and(|ending| ending != "ids")) {
+            panic!("{number}: {kind:?} is left: {}", path.display());
+        }
+    }
+}
+
+/// Another run's eviction, `cache clear` or a failing disk in the middle of a run: data are read on, from what is open, or
+/// unpacked again.
+#[test]
+fn a_cache_that_is_cleared_or_damaged_under_a_run_changes_nothing() {
+    let place = Place::new();
+    let mut random = SmallRng::seed_from_u64(7);
+    for (number, kind) in DAMAGES.into_iter().cycle().take(n_damages() as usize / 4).enumerate() {
+        let open: Vec<_> = KINDS[..4].iter().map(|name| (*name, place.open(name))).collect();
+        let text = place.text();
+        match number % 3 {
+            0 => fs::remove_dir_all(place.cache()).unwrap(),
+            _ => {
+                let mut entries = place.entries();
+                // Ids are looked at when they are opened, and stay open.
+                entries.retain(|path| path.extension().is_some_and(|ending| ending == "records"));
+                damage(kind, &entries, &place, &mut random);
+            }
+        }
+        for (name, records) in &open {
+            let at = KINDS.iter().position(|kind| kind == name).unwrap();
+            assert_eq!(of_records(name, &**records), place.expected[at], "{number}: {kind:?}, {name}");
+        }
+        if number % 3 == 0 {
+            assert_eq!(of_source(&text), place.expected[4]);
+        }
+        // The next run finds them whole, or makes them.
+        drop(open);
+        for (name, expected) in KINDS[..4].iter().zip(&place.expected) {
+            assert_eq!(place.hash(name), *expected, "{number}: {kind:?}, {name}, opened again");
+        }
+    }
+}
+
+/// A text that was replaced with its size and time kept gave the ids of the old one.
+#[test]
+fn a_file_that_was_replaced_with_its_size_and_time_kept_is_another() {
+    let place = Place::new();
+    // Stored, so that streams of records of one length are of one length.
+    let stored = |bytes: &[u8]| {
+        let mut out = GzEncoder::new(Vec::new(), Compression::none());
+        out.write_all(&framed(bytes)).unwrap();
+        out.finish().unwrap()
+    };
+    let first = |name: &str| TfRecords::open(&[place.path(name)], Some(&place.cache())).unwrap().bytes(0).unwrap();
+    fs::write(place.path("f.gz"), stored(b"one")).unwrap();
+    assert_eq!(first("f.gz"), b"one");
+    let mut text = fs::read(place.path("e.txt")).unwrap();
+    text[1000] ^= 1;
+    for (name, bytes) in [("f.gz", &stored(b"two")), ("e.txt", &text)] {
+        let (path, beside) = (place.path(name), place.path("beside"));
+        let before = fs::metadata(&path).unwrap();
+        fs::write(&beside, bytes).unwrap();
+        fs::File::options().append(true).open(&beside).unwrap().set_modified(before.modified().unwrap()).unwrap();
+        fs::rename(&beside, &path).unwrap();
+        let now = fs::metadata(&path).unwrap();
+        assert_eq!((now.modified().unwrap(), now.len()), (before.modified().unwrap(), before.len()));
+    }
+    assert_eq!(first("f.gz"), b"two");
+    assert_ne!(place.hash("e.txt"), place.expected[4]);
+}
