@@ -25,7 +25,7 @@ fn checkpoint() -> Checkpoint {
     let values: Vec<f32> = (0..2000).map(|i| (i as f32).sin()).collect();
     let variables = [("dense/kernel", &values[..]), ("dense/kernel/momentum", &values[500..]), ("bias", &values[..3])];
     let variables = variables.map(|(name, values)| (name.to_string(), array(values))).into();
-    let settings = r#"{"model": {"kind": "mlp", "hidden": [2]}}"#.parse().unwrap();
+    let settings = r#"{"model": {"kind": "mlp", "hidden": [12]}}"#.parse().unwrap();
     Checkpoint { position, settings, function: None, data: None, variables }
 }
 
