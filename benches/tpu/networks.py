@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import kinds
 import optax
 from flax import linen as nn
 
@@ -250,14 +251,71 @@ def integers(n, *dims):
     return lambda key, batch: jax.random.randint(key, (batch, *dims), 0, n)
 
 
+def coin(key, batch):
+    """Zeros, and three ones of ten."""
+    return jax.random.bernoulli(key, 0.3, (batch,)).astype(jnp.float32)
+
+
+def up_to_batch(per_example):
+    """Integers below the batch, so many for each example, in one array: ends of a graph's edges."""
+    return lambda key, batch: jax.random.randint(key, (batch * per_example,), 0, batch)
+
+
+def own_number(_, batch):
+    """Each example's number in the batch."""
+    return jnp.arange(batch)
+
+
+def supervised(loss):
+    """The loss of a model's outputs and labels, and what a model changes as it runs."""
+
+    def objective(model, variables, inputs, labels, mutable):
+        outputs, changed = model.apply(variables, inputs, mutable=mutable)
+        return loss(outputs, labels), changed
+
+    return objective
+
+
+def adversarial(model, variables, noise, images, mutable):
+    """Both losses of a GAN, each of which is a constant to the other network's parameters."""
+
+    def without(name):
+        params = variables["params"]
+        return variables | {"params": params | {name: jax.lax.stop_gradient(params[name])}}
+
+    def bce(logits, label):
+        return optax.sigmoid_binary_cross_entropy(logits, jnp.full_like(logits, label)).mean()
+
+    (made, of_made), changed = model.apply(without("discriminator"), noise, mutable=mutable)
+    judge = partial(model.apply, without("generator"), method="judge")
+    of_real, of_fake = judge(images), judge(jax.lax.stop_gradient(made))
+    return bce(of_made, 1.0) + bce(of_real, 1.0) + bce(of_fake, 0.0), changed
+
+
+def burgers(model, variables, points, wanted, mutable):
+    """How far a field is from Burgers' equation, u_t + u u_x = 0.01 u_xx, and from its values at the first points."""
+
+    def u(point):
+        return model.apply(variables, point)
+
+    def residual(point):
+        (u_t, u_x), second = jax.grad(u)(point), jax.jvp(jax.grad(u), (point,), (jnp.array([0.0, 1.0]),))[1]
+        return u_t + u(point) * u_x - 0.01 * second[1]
+
+    off = jnp.mean(jnp.square(u(points[: wanted.shape[0] // 8]) - wanted[: wanted.shape[0] // 8]))
+    return jnp.mean(jnp.square(jax.vmap(residual)(points))) + off, {name: variables[name] for name in mutable}
+
+
 class Network(NamedTuple):
     """A network to train."""
 
     model: type
+    # Of outputs and labels, or an objective as `supervised` makes one.
     loss: callable
     optimizer: optax.GradientTransformation
     inputs: tuple
     labels: callable
+    objective: callable = None
 
 
 NETWORKS = {
@@ -273,7 +331,7 @@ NETWORKS = {
         clicks,
         optax.adagrad(1e-2),
         (floats(13), integers(20_000, 8)),
-        lambda key, batch: jax.random.bernoulli(key, 0.3, (batch,)).astype(jnp.float32),
+        coin,
     ),
     "diffusion": Network(
         Denoiser,
@@ -282,6 +340,33 @@ NETWORKS = {
         (floats(32, 32, 3), lambda key, batch: jax.random.uniform(key, (batch,), maxval=1000.0)),
         floats(32, 32, 3),
     ),
+    # Those that rules are worked on with, as are the nine before them.
+    "graph": Network(
+        kinds.GraphNetwork, cross_entropy, optax.adam(1e-3), (floats(64), up_to_batch(8), up_to_batch(8)), integers(16)
+    ),
+    "audio": Network(kinds.GatedAudio, cross_entropy, optax.adam(1e-3), (floats(1024, 1),), integers(64, 1024)),
+    "gru": Network(kinds.Gru, cross_entropy, optax.adam(1e-3), (integers(2048, 64),), integers(2048, 64)),
+    "histories": Network(
+        kinds.Histories, clicks, optax.adam(1e-3), (integers(20_000, 32), integers(20_000), floats(8)), coin
+    ),
+    "shufflenet": Network(
+        kinds.ShuffleNet, cross_entropy, optax.sgd(0.1, 0.9), (floats(112, 112, 3),), integers(100)
+    ),
+    "densenet": Network(kinds.DenseNet, cross_entropy, optax.sgd(0.1, 0.9), (floats(64, 64, 3),), integers(100)),
+    "gan": Network(kinds.Gan, None, optax.adam(2e-4, 0.5), (floats(64),), floats(32, 32, 3), adversarial),
+    "experts": Network(kinds.MixtureOfExperts, cross_entropy, optax.adamw(1e-4), (integers(1024, 64),), integers(1024, 64)),
+    "llama": Network(kinds.Llama, cross_entropy, optax.adamw(1e-4), (integers(2048, 256),), integers(2048, 256)),
+    "statespace": Network(kinds.StateSpace, cross_entropy, optax.adamw(1e-3), (floats(64, 32),), integers(32, 64)),
+    # Those that are only looked at.
+    "lstm_scan": Network(kinds.LstmByScan, cross_entropy, optax.adam(1e-3), (floats(64, 64),), integers(32, 64)),
+    "convnext": Network(kinds.ConvNext, cross_entropy, optax.adamw(1e-4), (floats(96, 96, 3),), integers(100)),
+    "mixer": Network(kinds.Mixer, cross_entropy, optax.adamw(1e-4), (floats(128, 128, 3),), integers(100)),
+    "unet3d": Network(kinds.VolumeUNet, cross_entropy, optax.adam(1e-3), (floats(32, 32, 32, 1),), integers(4, 32, 32, 32)),
+    "flow": Network(kinds.Flow, lambda outputs, _: outputs.mean(), optax.adam(1e-3), (floats(64),), own_number),
+    "two_tower": Network(
+        kinds.TwoTower, cross_entropy, optax.adamw(1e-4), (floats(64, 64, 3), integers(4096, 32)), own_number
+    ),
+    "pinn": Network(kinds.Field, None, optax.adam(1e-3), (floats(2),), floats(), burgers),
 }
 
 
@@ -301,6 +386,7 @@ def step(name, dtype, batch, input_dtype=jnp.float32, to_run=False):
     that makes both. `to_run` makes large networks smaller, and gives the gradients behind the loss."""
     network = NETWORKS[name]._replace(**SMALLER.get(name, {}) if to_run else {})
     model = network.model(dtype=dtype)
+    objective = network.objective or supervised(network.loss)
 
     def arguments(seed):
         keys = jax.random.split(jax.random.key(seed), 2 + len(network.inputs))
@@ -316,8 +402,7 @@ def step(name, dtype, batch, input_dtype=jnp.float32, to_run=False):
         inputs, labels = batch
 
         def loss(params):
-            outputs, changed = model.apply({"params": params} | rest, inputs, mutable=list(rest))
-            return network.loss(outputs, labels), changed
+            return objective(model, {"params": params} | rest, inputs, labels, list(rest))
 
         (value, rest), gradients = jax.value_and_grad(loss, has_aux=True)(params)
         updates, moments = network.optimizer.update(gradients, moments, params)
