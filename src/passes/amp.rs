@@ -7,15 +7,19 @@
 //! simplify: whatever it does not retype stays as it was, name included, but for a barrier before some lookups (`tables`).
 //!
 //! Guarantees: the result passes the verifier. Unless the policy says otherwise, parameters and results keep their
-//! types, and so does everything that loops carry, branches return and unknown ops touch. A called computation that two
+//! types, and so does everything that loops carry from step to step, branches return and unknown ops touch. A called computation that two
 //! callers want in different dtypes is copied. A computation has one cast per value and direction. No rounding that the
 //! program asks for (f32 → bf16 → f32, `reduce-precision`) is dropped.
 
 use crate::hlo::{Module, VerifyErrors, verify};
 
+mod decides;
 mod frame;
 mod graph;
 mod logits;
+mod loops;
+mod loss;
+mod moved;
 mod narrow;
 mod paint;
 mod painted;
@@ -55,7 +59,7 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport),
     policy.check().map_err(AmpError::Policy)?;
     verify(module).map_err(AmpError::Invalid)?;
     let mut rewriter = Rewriter::new(module, policy);
-    let entry = rewriter.region(module.entry, RegionKind::Entry);
+    let entry = rewriter.region(module.entry, RegionKind::Entry, &[]);
     let differentiates = rewriter.differentiates;
     let (lowered, parts) = rewriter.finish(entry);
     verify(&lowered).map_err(AmpError::Broken)?;

@@ -97,7 +97,9 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         };
         self.reader = None;
         let n = self.values(self.original.root).len();
-        self.out.root = self.operand(self.original.root, &vec![want; n]);
+        let is_narrow = |leaf: usize| region.is_some() && self.painted.narrow_results.get(leaf) == Some(&true);
+        let wants: Vec<Want> = (0..n).map(|leaf| if is_narrow(leaf) { Want::Narrow } else { want }).collect();
+        self.out.root = self.operand(self.original.root, &wants);
         self.drop_unused();
         (self.out, self.origins)
     }
@@ -166,8 +168,9 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         }
         let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
         let op = self.op(id);
-        let is_rounded =
-            node.is_some_and(|node| matches!(self.painted.rule[node as usize], Rule::Rounded | Rule::Logits));
+        let is_rounded = node.is_some_and(|node| {
+            matches!(self.painted.rule[node as usize], Rule::Rounded | Rule::Logits | Rule::MovedPart)
+        });
         let gives_f32 = node.is_some_and(|node| self.graph.node(node).gives_f32);
         let low = self.shape(id);
         let shape = if is_rounded || gives_f32 { original.shape.clone() } else { low.clone() };
@@ -216,6 +219,9 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             (Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy), _) if place == 0 => {
                 // Each of its values is a node of its own.
                 self.values(id).iter().map(|&value| narrow(self.is_low(value))).collect()
+            }
+            (Op::While { .. }, _) if self.painted.loops.contains_key(&node) => {
+                self.painted.loops[&node].iter().map(|&is_narrow| narrow(is_narrow)).collect()
             }
             (_, Kind::FromF32 | Kind::FromExact | Kind::FromLow | Kind::ToLow) => vec![Want::AsMade; n],
             _ => vec![narrow(self.painted.low[node as usize]); n],

@@ -7,9 +7,9 @@
 
 use super::narrow;
 use super::policy::{Because, Classes, LowDType};
-use crate::hlo::ops::UnaryOp;
 use crate::hlo::ops::decisions::{is_retypable, keeps_dtypes};
 use crate::hlo::ops::precision::{Class, DeviceSum};
+use crate::hlo::ops::{BinaryOp, UnaryOp};
 use crate::hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
 use std::collections::BTreeMap;
 
@@ -166,6 +166,9 @@ impl<'m> Graph<'m> {
             for &operand in &node.operands {
                 graph.users[operand as usize].push(idx as NodeId);
             }
+        }
+        for exponential in sigmoids(&graph) {
+            graph.nodes[exponential as usize].kind = Kind::Op(Class::Infer);
         }
         graph
     }
@@ -368,4 +371,37 @@ impl<'m> Graph<'m> {
         let mixes = operands.iter().any(operand_mixes) || results.iter().any(|shape| is_other(shape.dtype()));
         keeps_dtypes(&instr.op).or(mixes.then_some("it mixes f32 with another dtype"))
     }
+}
+
+/// Exponentials that are part of a sigmoid, 1 / (1 + e^x), which no other op reads. The sigmoid's error is no more than that
+/// of x, whatever the exponential's, so it is lowered as `logistic` is, which a TPU's compiler makes of it.
+fn sigmoids(graph: &Graph<'_>) -> Vec<NodeId> {
+    let is_one = |value: ValueId| {
+        let mut node = graph.node(graph.producer(value));
+        while let (Op::Broadcast { .. } | Op::Reshape, Some(&operand)) = (&graph.instr(node).op, node.operands.first())
+        {
+            node = graph.node(graph.producer(operand));
+        }
+        let Op::Constant(literal) = &graph.instr(node).op else { return false };
+        literal.elements::<f32>().is_some_and(|elements| elements.iter().all(|&x| x == 1.0))
+    };
+    let only_reader = |node: NodeId| match &graph.users[graph.node(node).first_result as usize][..] {
+        &[reader] => Some(reader),
+        _ => None,
+    };
+    let is_sigmoid = |&exponential: &NodeId| {
+        let of = graph.node(exponential);
+        let is_denied = matches!(of.kind, Kind::Op(Class::Deny { .. })) && of.because == Because::Op;
+        if !is_denied || !matches!(graph.instr(of).op, Op::Unary(UnaryOp::Exp)) {
+            return false;
+        }
+        let Some(sum) = only_reader(exponential) else { return false };
+        let (adds, Some(divides)) = (graph.node(sum), only_reader(sum)) else { return false };
+        let divides = graph.node(divides);
+        let is_sum =
+            matches!(graph.instr(adds).op, Op::Binary(BinaryOp::Add)) && adds.operands.iter().any(|&v| is_one(v));
+        let is_quotient = matches!(graph.instr(divides).op, Op::Binary(BinaryOp::Divide));
+        is_sum && is_quotient && divides.operands[1] == adds.first_result && is_one(divides.operands[0])
+    };
+    (0..graph.nodes.len() as NodeId).filter(is_sigmoid).collect()
 }

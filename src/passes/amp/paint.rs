@@ -5,16 +5,20 @@
 //!    scalar of the entry, the loss, every path counts, and the denial spreads; to other results of the region, only
 //!    paths through ops of class infer and clear count. So losses and updates of parameters and optimizer state are
 //!    f32, even where several steps were unrolled into one module.
+//!    `loss` says which scalars are losses. And products whose results `decides` finds to be choices that the program
+//!    computes on with stay f32, with what is computed from them up to the choice.
 //! 2. *Deny* spreads, where the policy says so, and from the loss always: what is computed from a spreading denied op
 //!    through ops of class infer and clear is denied too, up to the next allowed op. So a softmax is f32 from its
 //!    exponential on, and so is its gradient, while the backward dots that read that gradient are lowered.
 //! 3. Ops of class *allow* are lowered.
 //! 4. Ops of class *infer* that are not denied are lowered if they lie between two allowed ops: downstream of one and
-//!    upstream of another, through ops that are not denied or denied without spreading. Of these, `unstored` takes back
-//!    those whose values need not be stored, unless the policy lowers them.
+//!    upstream of another, through ops that are not denied or denied without spreading. A loop counts as one for the
+//!    arrays that it fills or reads slice by slice (`loops`). What is moved and stored between two (`moved`) is lowered,
+//!    too. Of the others, `unstored` takes back those whose values need not be stored, unless the policy lowers them.
 //! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
 //!    readers read the narrow dtype (the cast moves up, unless that makes it larger), or where their operands are
-//!    narrow already (the cast back moves down, unless that makes it larger).
+//!    narrow already (the cast back moves down, unless that makes it larger). What is moved and stored is lowered where
+//!    any reader reads the narrow dtype.
 //! 6. `tables` finds what becomes of tables with narrow rows, unless the policy keeps them: sums of rows are lowered, and
 //!    lookups marked.
 //! 7. `logits` finds logits that are larger than any parameter, unless the policy keeps them or a loop reads their
@@ -23,18 +27,30 @@
 //!
 //! TensorFlow's `auto_mixed_precision` lowers allowed ops before it spreads denial, which gives the same: neither rule
 //! touches the other's ops. Nor does it need step 1, because it denies loss and optimizer ops outright; it has neither
-//! the second half of step 4 nor steps 6 and 7, and in step 5 it lowers whatever is connected.
+//! choices, the second half of step 4 nor steps 6 and 7, and in step 5 it lowers whatever is connected.
 
 use super::graph::{Graph, Kind, Node, NodeId, ValueId};
+use super::loops::{Loop, Use, filled};
+use super::moved::{is_of_parameter, is_stored, is_sum_of_rows, moved};
 use super::painted::{Painted, RegionKind, Rule};
 use super::policy::{Accumulate, Boundary, Classes, Policy, Reach};
 use super::unstored::{Unstored, unstored};
-use super::{logits, tables};
+use super::{decides, logits, loss, tables};
 use crate::hlo::Op;
 use crate::hlo::ops::precision::Class;
+use std::collections::BTreeMap;
 
 /// Paints a region.
-pub(super) fn paint(graph: &Graph<'_>, policy: &Policy, kind: RegionKind) -> Painted {
+///
+/// `state` says which arrays of a loop's state are narrow, where the region is its body or condition; `loops` what the
+/// loops of the region do with theirs.
+pub(super) fn paint(
+    graph: &Graph<'_>,
+    policy: &Policy,
+    kind: RegionKind,
+    state: &[bool],
+    loops: &BTreeMap<NodeId, Loop>,
+) -> Painted {
     let n = graph.nodes.len();
     let spreads_of = |node: &Node| matches!(node.class(), Some(Class::Deny { spreads: true, .. }));
     let spreads: Vec<bool> = graph.nodes.iter().map(spreads_of).collect();
@@ -47,15 +63,23 @@ pub(super) fn paint(graph: &Graph<'_>, policy: &Policy, kind: RegionKind) -> Pai
             value_low: vec![false; graph.values.len()],
             rule: graph.nodes.iter().map(initial_rule).collect(),
             from: vec![None; n],
+            loops: BTreeMap::new(),
+            narrow_results: Vec::new(),
             differentiates: false,
         },
+        loops,
+        is_narrow_read: vec![false; graph.values.len()],
+        moved: moved(graph),
         blocked: spreads.clone(),
         spreads,
         is_result: vec![false; graph.values.len()],
         leads_to_loss: vec![false; n],
+        leads_to_result: vec![false; n],
+        decides: vec![None; n],
     };
     graph.results.iter().for_each(|&value| painter.is_result[value as usize] = true);
     painter.parameters();
+    painter.state(state);
     if policy.reach == Reach::None {
         for (rule, node) in painter.out.rule.iter_mut().zip(&graph.nodes) {
             if matches!(node.class(), Some(Class::Allow | Class::Infer | Class::Clear)) {
@@ -64,6 +88,7 @@ pub(super) fn paint(graph: &Graph<'_>, policy: &Policy, kind: RegionKind) -> Pai
         }
     } else {
         painter.keep_what_leads_to_results();
+        painter.keep_what_decides();
         painter.spread_denial();
         painter.lower_products();
         painter.lower_between();
@@ -100,6 +125,12 @@ struct Painter<'g> {
     policy: &'g Policy,
     kind: RegionKind,
     out: Painted,
+    /// What the region's loops do with their state.
+    loops: &'g BTreeMap<NodeId, Loop>,
+    /// For each node whether it moves values that are stored.
+    moved: Vec<bool>,
+    /// Values of the region's own state that are narrow, and read slice by slice.
+    is_narrow_read: Vec<bool>,
     /// Denied, and so is what is computed from it.
     spreads: Vec<bool>,
     /// Neither lowered nor a way from one allowed op to another.
@@ -108,6 +139,10 @@ struct Painter<'g> {
     is_result: Vec<bool>,
     /// For each node whether a scalar result is computed from it, and from no allowed op between.
     leads_to_loss: Vec<bool>,
+    /// For each node whether a result is computed from it by ops of class infer and clear.
+    leads_to_result: Vec<bool>,
+    /// For each node the discrete choice that it makes scores for.
+    decides: Vec<Option<NodeId>>,
 }
 
 impl Painter<'_> {
@@ -142,6 +177,96 @@ impl Painter<'_> {
         }
     }
 
+    /// Which arrays of the region's own state are narrow: its parameters, its results, and what writes these.
+    fn state(&mut self, state: &[bool]) {
+        let graph = self.graph;
+        let Some(parameter) = graph.nodes.iter().find(|node| node.kind == Kind::Parameter) else { return };
+        for (value, _) in parameter.results().zip(state).filter(|(_, is_narrow)| **is_narrow) {
+            self.out.value_low[value as usize] = true;
+            self.is_narrow_read[value as usize] = true;
+        }
+        // A condition gives no state.
+        if state.len() != graph.results.len() {
+            return;
+        }
+        self.out.narrow_results = state.to_vec();
+        for (&result, _) in graph.results.iter().zip(state).filter(|(_, is_narrow)| **is_narrow) {
+            self.is_result[result as usize] = false;
+            if filled(graph, result).is_some() {
+                let node = graph.producer(result);
+                self.is_narrow_read[graph.node(node).operands[0] as usize] = false;
+                self.out.low[node as usize] = true;
+                self.out.rule[node as usize] = Rule::Filled;
+                self.out.value_low[result as usize] = true;
+            }
+        }
+        for (&result, _) in graph.results.iter().zip(state).filter(|(_, is_narrow)| !**is_narrow) {
+            self.is_result[result as usize] = true;
+        }
+    }
+
+    /// Which arrays of the state of the region's loops are narrow. `below` says for each node the product from which it is
+    /// computed.
+    fn narrow_loops(&mut self, below: &[Option<NodeId>]) {
+        if self.policy.loops == Boundary::Keep || self.policy.reach != Reach::Between {
+            return;
+        }
+        let graph = self.graph;
+        let leads_to_product = self.leads_to_product();
+        for (&node, of_loop) in self.loops {
+            let of = graph.node(node);
+            if of.operands.len() != of_loop.uses.len() || !(of_loop.has_product || leads_to_product[node as usize]) {
+                continue;
+            }
+            let mut state = vec![false; of_loop.uses.len()];
+            let leaves = || of.operands.iter().copied().zip(of.results()).zip(&of_loop.uses).enumerate();
+            for (leaf, ((before, after), kept)) in leaves() {
+                let maker = graph.producer(before);
+                let is_free = graph.users[after as usize].is_empty() && !self.is_result[after as usize];
+                let is_between = below[maker as usize].is_some() || self.is(maker, Class::Allow);
+                let keeps = self.leads_to_loss[maker as usize] || self.leads_to_result[maker as usize];
+                let is_stored_narrow = self.out.value_low[before as usize];
+                let is_loop = self.loops.contains_key(&maker);
+                state[leaf] = *kept == Use::Read && is_free && (is_stored_narrow || is_between && !keeps && !is_loop);
+            }
+            let reads_narrow = state.contains(&true);
+            for (leaf, ((before, after), kept)) in leaves() {
+                let &Use::Filled { is_of_product, is_of_read } = kept else { continue };
+                let is_between = is_of_product || is_of_read && reads_narrow;
+                let has_readers = !graph.users[after as usize].is_empty();
+                state[leaf] = is_between && has_readers && graph.value(before).is_exact && !self.is_kept(after);
+                self.out.value_low[after as usize] |= state[leaf];
+            }
+            if state.contains(&true) {
+                for ((before, after), _) in
+                    of.operands.iter().zip(of.results()).zip(&state).filter(|(_, narrow)| **narrow)
+                {
+                    self.out.value_low[after as usize] = true;
+                    debug_assert!(graph.value(*before).is_f32());
+                }
+                self.out.loops.insert(node, state);
+            }
+        }
+    }
+
+    /// Whether a loss or a result of the region is computed from a value, as step 1 asks.
+    fn is_kept(&self, value: ValueId) -> bool {
+        let leads = |&user: &NodeId| {
+            let to_loss = self.leads_to_loss[user as usize] && !self.is(user, Class::Allow);
+            to_loss || self.leads_to_result[user as usize] && self.is_soft(user)
+        };
+        self.is_result[value as usize] || self.graph.users[value as usize].iter().any(leads)
+    }
+
+    /// For each node whether a product is computed from what it gives.
+    fn leads_to_product(&self) -> Vec<bool> {
+        let mut leads = vec![false; self.graph.nodes.len()];
+        for node in self.nodes().rev() {
+            leads[node as usize] = self.users(node).any(|user| self.is(user, Class::Allow) || leads[user as usize]);
+        }
+        leads
+    }
+
     /// Step 1, before step 2: what the loss denies spreads.
     fn keep_what_leads_to_results(&mut self) {
         if self.policy.loss == Boundary::Lower {
@@ -151,12 +276,14 @@ impl Painter<'_> {
         // From a scalar result backwards by any way, and from any result by soft nodes; up to allowed ops.
         let mut to_loss: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
         let mut to_result: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
-        for &value in graph.results.iter().filter(|&&value| graph.value(value).is_f32()) {
-            let node = graph.producer(value);
-            let is_scalar = self.kind == RegionKind::Entry && graph.value(value).n_elements == 1;
-            if is_scalar {
+        if self.kind == RegionKind::Entry {
+            for node in loss::losses(graph).into_iter().map(|value| graph.producer(value)) {
                 to_loss[node as usize].get_or_insert(node);
             }
+        }
+        let is_wide = |value: &&ValueId| graph.value(**value).is_f32() && self.is_result[**value as usize];
+        for &value in graph.results.iter().filter(is_wide) {
+            let node = graph.producer(value);
             to_result[node as usize].get_or_insert(node);
         }
         for node in self.nodes().rev() {
@@ -174,6 +301,7 @@ impl Painter<'_> {
         }
         for node in self.nodes() {
             let idx = node as usize;
+            self.leads_to_result[idx] = to_result[idx].is_some();
             if let Some(result) = to_loss[idx] {
                 self.leads_to_loss[idx] = true;
                 match graph.node(node).class() {
@@ -204,6 +332,20 @@ impl Painter<'_> {
         self.blocked[node as usize] = true;
     }
 
+    /// Step 1, of choices.
+    fn keep_what_decides(&mut self) {
+        if self.policy.choices == Boundary::Lower {
+            return;
+        }
+        self.decides = decides::decides(self.graph);
+        for node in self.nodes() {
+            let Some(choice) = self.decides[node as usize] else { continue };
+            if matches!(self.graph.node(node).class(), Some(Class::Allow | Class::Infer)) {
+                self.deny(node, Rule::Decides, choice);
+            }
+        }
+    }
+
     /// Step 2.
     fn spread_denial(&mut self) {
         let mut origin: Vec<Option<NodeId>> = vec![None; self.graph.nodes.len()];
@@ -225,7 +367,7 @@ impl Painter<'_> {
     /// there, because it is stored for the backward pass.
     fn lower_products(&mut self) {
         for node in self.nodes() {
-            if !self.is(node, Class::Allow) {
+            if !self.is(node, Class::Allow) || self.decides[node as usize].is_some() {
                 continue;
             }
             self.out.low[node as usize] = true;
@@ -246,23 +388,58 @@ impl Painter<'_> {
     /// Step 4.
     fn lower_between(&mut self) {
         let graph = self.graph;
+        let blocked = self.blocked.clone();
         let passes = |node: NodeId| {
             let class = graph.node(node).class();
-            matches!(class, Some(Class::Infer | Class::Clear | Class::Deny { .. })) && !self.blocked[node as usize]
+            matches!(class, Some(Class::Infer | Class::Clear | Class::Deny { .. })) && !blocked[node as usize]
         };
-        let allow = |node: NodeId| self.is(node, Class::Allow).then_some(node);
+        let allow = |node: NodeId| (graph.node(node).class() == Some(Class::Allow)).then_some(node);
         let mut below: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
         for node in self.nodes() {
             let found = self.producers(node).find_map(|p| allow(p).or(below[p as usize].filter(|_| passes(p))));
-            below[node as usize] = found;
+            let of_state = graph.node(node).operands.iter().any(|&value| self.is_narrow_read[value as usize]);
+            below[node as usize] = found.or(of_state.then_some(node));
         }
+        self.narrow_loops(&below);
+        let stores = |node: NodeId, value: ValueId| {
+            let is_filled = self.out.rule[node as usize] == Rule::Filled;
+            let is_state = self.out.is_narrow_state(node, &graph.node(node).operands, value);
+            (is_filled || is_state).then_some(node)
+        };
         let mut above: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
         for node in self.nodes().rev() {
-            let found = self.users(node).find_map(|u| allow(u).or(above[u as usize].filter(|_| passes(u))));
+            let reads = graph
+                .node(node)
+                .results()
+                .flat_map(|value| graph.users[value as usize].iter().map(move |&user| (value, user)));
+            let found = { reads }.find_map(|(value, u)| {
+                allow(u).or_else(|| stores(u, value)).or(above[u as usize].filter(|_| passes(u)))
+            });
             above[node as usize] = found;
         }
+        let classes = Classes::new(self.policy, graph.module);
         for node in self.nodes() {
             let idx = node as usize;
+            let is_sum = self.policy.moved == Boundary::Lower
+                && below[idx].is_some()
+                && above[idx].is_some()
+                && !self.leads_to_loss[idx]
+                && !self.leads_to_result[idx]
+                && is_sum_of_rows(graph, &classes, node);
+            let is_between = below[idx].is_some() && above[idx].is_some();
+            let is_move = is_between && self.is(node, Class::Clear) && is_stored(graph.instr(graph.node(node)));
+            if is_move && self.is_moved(node) && !is_of_parameter(graph, node) {
+                self.out.low[idx] = true;
+                self.out.rule[idx] = Rule::Moved;
+                self.out.from[idx] = above[idx];
+                self.lower_results(node);
+            }
+            if is_sum {
+                self.out.low[idx] = true;
+                self.out.rule[idx] = Rule::MovedSum;
+                self.out.from[idx] = below[idx];
+                self.lower_results(node);
+            }
             if !self.is(node, Class::Infer) || self.blocked[idx] {
                 continue;
             }
@@ -330,31 +507,35 @@ impl Painter<'_> {
     }
 
     /// Whether a reader of a value takes it in the narrow dtype.
-    fn takes_narrow(&self, user: NodeId) -> bool {
-        self.out.low[user as usize] || self.graph.node(user).kind == Kind::ToLow
+    fn takes_narrow(&self, value: ValueId, user: NodeId) -> bool {
+        let of = self.graph.node(user);
+        self.out.low[user as usize] || of.kind == Kind::ToLow || self.out.is_narrow_state(user, &of.operands, value)
     }
 
     fn lower_where_read_narrow(&mut self, node: NodeId) -> bool {
         let graph = self.graph;
         let of = graph.node(node);
         let floats = || of.results().filter(|&value| graph.value(value).is_f32());
-        let users = || floats().flat_map(|value| graph.users[value as usize].iter().copied());
+        let users = || floats().flat_map(|value| graph.users[value as usize].iter().map(move |&user| (value, user)));
         let is_done = floats().next().is_none() || floats().all(|value| self.out.value_low[value as usize]);
         if is_done {
             return false;
         }
         let is_result = || floats().any(|value| self.is_result[value as usize]);
-        let bears = |user: NodeId| self.takes_narrow(user) || self.compares_with_zero(user, node);
-        let all_narrow = || users().any(|user| self.takes_narrow(user)) && users().all(bears) && !is_result();
+        let takes_narrow = |(value, user): (ValueId, NodeId)| self.takes_narrow(value, user);
+        let bears =
+            |(value, user): (ValueId, NodeId)| takes_narrow((value, user)) || self.compares_with_zero(user, node);
+        let any_narrow = || users().any(takes_narrow) && !is_result();
+        let all_narrow = || any_narrow() && users().all(bears);
         match &of.kind {
             // A narrow result of a product, or the source of a conversion, is there for whoever wants it.
             Kind::Op(Class::Allow) if self.out.low[node as usize] => {
-                if !users().any(|user| self.takes_narrow(user)) {
+                if !users().any(takes_narrow) {
                     return false;
                 }
             }
             Kind::FromLow => {
-                if !users().any(|user| self.takes_narrow(user)) {
+                if !users().any(takes_narrow) {
                     return false;
                 }
             }
@@ -364,12 +545,21 @@ impl Painter<'_> {
                 }
             }
             Kind::Op(Class::Clear) => {
-                if self.makes_cast_larger(node) || !all_narrow() {
+                let is_moved = self.is_moved(node) && any_narrow();
+                let makes_cast_larger = self.makes_cast_larger(node);
+                if !(is_moved || all_narrow()) || makes_cast_larger && all_narrow() {
                     return false;
                 }
-                self.out.low[node as usize] = true;
-                self.out.rule[node as usize] = Rule::ReadNarrow;
-                self.out.from[node as usize] = users().next();
+                let rule = match (all_narrow(), makes_cast_larger) {
+                    (_, true) => Rule::MovedPart,
+                    (true, false) => Rule::ReadNarrow,
+                    (false, false) => Rule::Moved,
+                };
+                let from = users().next().map(|(_, user)| user);
+                // What takes a part of much rounds what it takes.
+                self.out.low[node as usize] = !makes_cast_larger;
+                self.out.rule[node as usize] = rule;
+                self.out.from[node as usize] = from;
             }
             Kind::Op(_) | Kind::ToLow | Kind::FromF32 | Kind::Parameter | Kind::Fixed(_) => return false,
         }
@@ -385,6 +575,17 @@ impl Painter<'_> {
         let is_zero = |v: &ValueId| self.graph.producer(*v) == node || self.graph.value(*v).is_zero;
         let is_compare = matches!(self.graph.instr(of).op, Op::Compare { .. }) && of.kind == Kind::Op(Class::Clear);
         is_compare && of.operands.iter().all(is_zero)
+    }
+
+    /// Whether a node moves what it reads, and a TPU's compiler stores what it gives; but nothing that a loss, a result or a
+    /// choice is made of.
+    fn is_moved(&self, node: NodeId) -> bool {
+        let idx = node as usize;
+        self.policy.moved == Boundary::Lower
+            && !self.leads_to_loss[idx]
+            && !self.leads_to_result[idx]
+            && self.decides[idx].is_none()
+            && self.moved[idx]
     }
 
     /// Whether casting what a node reads is more than casting what it gives: for ops that take a part.
@@ -416,7 +617,7 @@ impl Painter<'_> {
         let is_low = |v: &ValueId| self.out.value_low[*v as usize];
         let mut floats = of.operands.iter().filter(|v| is_float(v));
         let all_free = floats.clone().all(|v| is_low(v) || graph.value(*v).is_exact);
-        let grows = self.elements(of.results()) > self.elements(of.operands.iter().copied());
+        let grows = !self.is_moved(node) && self.elements(of.results()) > self.elements(of.operands.iter().copied());
         let Some(&narrow) = floats.find(|v| is_low(v)).filter(|_| all_free && !grows) else { return false };
         self.out.low[node as usize] = true;
         self.out.rule[node as usize] = Rule::OfNarrow;

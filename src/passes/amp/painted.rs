@@ -1,6 +1,7 @@
 //! What `paint` decides for a region: the dtype of each node and value, and the rule that decided.
 
-use super::graph::NodeId;
+use super::graph::{NodeId, ValueId};
+use std::collections::BTreeMap;
 
 /// Why a node computes in what it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,16 @@ pub(super) enum Rule {
     Logits,
     /// It sums the gradient of such logits over all rows.
     Bias,
+    /// A choice is made by what it computes.
+    Decides,
+    /// It moves values, is stored, and one of its readers reads the narrow dtype.
+    Moved,
+    /// As `Moved`, of a part of what it reads, which it rounds behind the move.
+    MovedPart,
+    /// It writes a slice of an array that a loop fills, between products.
+    Filled,
+    /// It adds rows between products, and what it adds and gives is stored.
+    MovedSum,
     /// It adds narrow rows, which are bf16 already, to zeros.
     Rows,
     /// All that read it read the narrow dtype.
@@ -58,8 +69,20 @@ pub(super) struct Painted {
     pub rule: Vec<Rule>,
     /// For each node the one that the decision came from.
     pub from: Vec<Option<NodeId>>,
+    /// For each loop which arrays of its state are narrow.
+    pub loops: BTreeMap<NodeId, Vec<bool>>,
+    /// For each result of the region whether it is narrow for its caller.
+    pub narrow_results: Vec<bool>,
     /// Whether an allowed op reads what the loss leads to: there is a backward pass.
     pub differentiates: bool,
+}
+
+impl Painted {
+    /// Whether a loop that has these operands takes a value as a narrow array of its state.
+    pub(super) fn is_narrow_state(&self, node: NodeId, operands: &[ValueId], value: ValueId) -> bool {
+        let Some(state) = self.loops.get(&node) else { return false };
+        operands.iter().zip(state).any(|(&operand, &is_narrow)| is_narrow && operand == value)
+    }
 }
 
 /// Of what kind a region is.

@@ -22,6 +22,9 @@
 //! unstored: keep           # or lower: values between two that are stored, which a fusion holds in registers
 //! logits: lower            # or keep: logits larger than any parameter are f32, and so is the gradient of their bias
 //! tables: lower            # or keep: gradients of tables with narrow rows are f32, and lookups read the table as it is
+//! moved: lower             # or keep: what a gather, a concatenate and the like give is f32 where an op of f32 reads it
+//! loops: lower             # or keep: arrays that loops fill or read slice by slice are f32
+//! choices: keep            # or lower: products whose scores decide something discrete, such as a router's
 //! ```
 
 use crate::hlo::DType;
@@ -77,6 +80,14 @@ pub struct Policy {
     /// Whether what a TPU's compiler copies of tables whose rows are narrower than its tiles is made small: sums of rows
     /// in bf16, lookups behind a barrier.
     pub tables: Boundary,
+    /// Whether what moves values, and is stored, is rounded once where any of its readers is lowered; and sums of rows
+    /// between products are computed in the narrow dtype.
+    pub moved: Boundary,
+    /// Whether arrays that a loop fills or reads slice by slice are narrow where they lie between products.
+    pub loops: Boundary,
+    /// Whether products may be lowered whose results decide what the program computes on with: through a `topk`, a `sort`,
+    /// an `argmax` or a comparison of scores.
+    pub choices: Boundary,
 }
 
 /// The narrow dtype.
@@ -170,6 +181,9 @@ impl Default for Policy {
             unstored: Boundary::Keep,
             logits: Boundary::Lower,
             tables: Boundary::Lower,
+            moved: Boundary::Lower,
+            loops: Boundary::Lower,
+            choices: Boundary::Keep,
         }
     }
 }
@@ -255,6 +269,9 @@ pub struct PolicyDocument {
     unstored: Option<Boundary>,
     logits: Option<Boundary>,
     tables: Option<Boundary>,
+    moved: Option<Boundary>,
+    loops: Option<Boundary>,
+    choices: Option<Boundary>,
 }
 
 impl TryFrom<PolicyDocument> for Policy {
@@ -293,6 +310,9 @@ impl TryFrom<PolicyDocument> for Policy {
             unstored: document.unstored.unwrap_or(base.unstored),
             logits: document.logits.unwrap_or(base.logits),
             tables: document.tables.unwrap_or(base.tables),
+            moved: document.moved.unwrap_or(base.moved),
+            loops: document.loops.unwrap_or(base.loops),
+            choices: document.choices.unwrap_or(base.choices),
         };
         policy.check()?;
         Ok(policy)

@@ -47,6 +47,9 @@ fn preset(name: &str) -> Result<Policy, PolicyError> {
             unstored: Boundary::Lower,
             logits: Boundary::Keep,
             tables: Boundary::Keep,
+            moved: Boundary::Keep,
+            loops: Boundary::Keep,
+            choices: Boundary::Lower,
             ..default
         },
         "bf16_scope" => scope,
@@ -103,6 +106,7 @@ fn everything() -> Policy {
         parameters: Boundary::Lower,
         results: Boundary::Lower,
         loss: Boundary::Lower,
+        choices: Boundary::Lower,
         reach: Reach::All,
         unstored: Boundary::Lower,
         ..Policy::default()

@@ -221,6 +221,22 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
         Rule::Bias => {
             "it sums over all rows what a product reads rounded, as the gradient of such logits' bias".to_string()
         }
+        Rule::Decides => "a choice that the program computes on with is made by its value".to_string(),
+        Rule::Moved => {
+            "it moves values and is stored, and an op that is lowered reads it; whoever reads it reads what is stored"
+                .to_string()
+        }
+        Rule::MovedPart => {
+            "it takes a part of what it reads and is stored, and an op that is lowered reads it; it rounds, once, what it \
+             takes"
+                .to_string()
+        }
+        Rule::Filled => {
+            "it writes a slice of an array that a loop fills and that is stored between ops that are lowered".to_string()
+        }
+        Rule::MovedSum => {
+            "it adds rows between ops that are lowered, few to each, and what it adds and gives is stored".to_string()
+        }
         Rule::Rows => {
             "it adds rows that are rounded already and narrower than a tile, and no more than the table has".to_string()
         }

@@ -7,14 +7,15 @@
 //! names are made unique.
 
 use super::frame::{Callees, FrameWriter, Origin};
-use super::graph::{CALL_ROOM, FrameId, Graph};
+use super::graph::{CALL_ROOM, FrameId, Graph, NodeId};
+use super::loops::{self, Loop};
 use super::narrow;
 use super::paint::paint;
 use super::painted::{Painted, RegionKind};
 use super::policy::{Classes, Policy};
 use super::report::{Decision, Part, decisions};
 use crate::hlo::ops::decisions::calls_regions;
-use crate::hlo::{CompId, Computation, ComputationNames, DType, Module, Shape};
+use crate::hlo::{CompId, Computation, ComputationNames, DType, Module, Op, Shape};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// A computation that was written.
@@ -39,8 +40,10 @@ pub(super) struct Rewriter<'m> {
     copies: BTreeMap<CompId, Vec<usize>>,
     /// How much calls may still add to regions.
     call_room: usize,
-    /// What became of regions.
-    regions: BTreeMap<CompId, CompId>,
+    /// What became of regions, by which arrays of their state are narrow.
+    regions: BTreeMap<(CompId, Vec<bool>), CompId>,
+    /// What loops do with their state, by body and condition.
+    loops: BTreeMap<(CompId, CompId), Loop>,
     /// What was decided in regions that came out as they went in.
     unchanged: BTreeMap<CompId, Vec<Decision>>,
     /// Retyped reductions.
@@ -59,24 +62,43 @@ impl<'m> Rewriter<'m> {
             copies: BTreeMap::new(),
             call_room: CALL_ROOM,
             regions: BTreeMap::new(),
+            loops: BTreeMap::new(),
             unchanged: BTreeMap::new(),
             reducers: BTreeMap::new(),
             differentiates: false,
         }
     }
 
-    /// Lowers a region, and what it calls; gives the computation it became.
-    pub(super) fn region(&mut self, comp: CompId, kind: RegionKind) -> CompId {
-        if let Some(&done) = self.regions.get(&comp) {
+    /// Lowers a region, and what it calls; gives the computation it became. `state` says which arrays of a loop's state are
+    /// narrow.
+    pub(super) fn region(&mut self, comp: CompId, kind: RegionKind, state: &[bool]) -> CompId {
+        let key = (comp, state.to_vec());
+        if let Some(&done) = self.regions.get(&key) {
             return done;
         }
         let graph = Graph::build(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
         self.call_room = graph.call_room;
-        let painted = paint(&graph, self.policy, kind);
+        let loops = self.loops_of(&graph);
+        let painted = paint(&graph, self.policy, kind, state, &loops);
         self.differentiates |= painted.differentiates;
         let done = self.frame(&graph, &painted, 0, Some(kind));
-        self.regions.insert(comp, done);
+        self.regions.insert(key, done);
         done
+    }
+
+    /// What the loops of a graph do with their state.
+    fn loops_of(&mut self, graph: &Graph<'m>) -> BTreeMap<NodeId, Loop> {
+        let mut found = BTreeMap::new();
+        for (node, of) in (0..).zip(&graph.nodes) {
+            let &Op::While { body, condition } = &graph.instr(of).op else { continue };
+            if !self.loops.contains_key(&(body, condition)) {
+                let build = |comp| Graph::build(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
+                let (body_graph, condition_graph) = (build(body), build(condition));
+                self.loops.insert((body, condition), loops::of_body(&body_graph, &condition_graph));
+            }
+            found.insert(node, self.loops[&(body, condition)].clone());
+        }
+        found
     }
 
     /// Writes a frame; gives its computation.
@@ -112,7 +134,8 @@ impl<'m> Rewriter<'m> {
                 continue;
             }
             if calls_regions(op) {
-                callees.insert(id, called.into_iter().map(|comp| self.region(comp, RegionKind::Body)).collect());
+                let state = node.and_then(|node| painted.loops.get(&node)).map_or(&[][..], |state| &state[..]);
+                callees.insert(id, called.into_iter().map(|comp| self.region(comp, RegionKind::Body, state)).collect());
             } else if node.is_some_and(|node| painted.low[node as usize]) {
                 callees.insert(id, called.into_iter().map(|comp| self.reducer(comp)).collect());
             }

@@ -142,6 +142,10 @@ impl Finder<'_> {
             Kind::Op(Class::Allow) | Kind::Parameter | Kind::Fixed(_) => {
                 Facts { is_stream: true, is_denied: false, has_one_reader }
             }
+            // A sum that is lowered between products, or what is moved there: both are stored.
+            Kind::Op(Class::Deny { .. } | Class::Clear) if self.painted.low[node as usize] => {
+                Facts { is_stream: true, is_denied: false, has_one_reader }
+            }
             Kind::Op(Class::Deny { .. }) => {
                 Facts { is_stream: reads_stream && after >= before, is_denied: true, has_one_reader }
             }
@@ -182,13 +186,17 @@ impl Finder<'_> {
                 && of_results.is_read_narrow
                 && !of_results.is_gone_on_with;
             let reads = match of.kind {
-                Kind::Op(Class::Clear) => of_results,
+                Kind::Op(Class::Clear) if !self.painted.low[node as usize] => of_results,
                 _ => Readers {
                     is_read_narrow: of.kind == Kind::ToLow || (self.painted.low[node as usize] && !is_kept),
                     is_gone_on_with: is_kept,
                 },
             };
-            of.operands.iter().for_each(|&value| readers[value as usize] = readers[value as usize].or(reads));
+            for &value in &of.operands {
+                let is_state = self.painted.is_narrow_state(node, &of.operands, value);
+                let reads = Readers { is_read_narrow: reads.is_read_narrow || is_state, ..reads };
+                readers[value as usize] = readers[value as usize].or(reads);
+            }
         }
         ends
     }
@@ -220,7 +228,7 @@ impl Finder<'_> {
 
     /// The first op behind `node` that does more than move values, where it is the only one.
     fn past_moves(&self, mut node: NodeId) -> Option<NodeId> {
-        while self.graph.node(node).class() == Some(Class::Clear) {
+        while self.graph.node(node).class() == Some(Class::Clear) && !self.painted.low[node as usize] {
             node = self.only_reader(node)?;
         }
         Some(node)

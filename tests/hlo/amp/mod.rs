@@ -8,4 +8,5 @@ pub mod oracle;
 mod partitioned;
 mod random;
 mod small;
+mod storage;
 mod tables;

@@ -188,13 +188,13 @@ fn what_need_not_be_stored_is_not_rounded() {
 fn an_f32_value_that_is_stored_is_rounded_once_by_its_maker() {
     let emit = |e: &Emitter| {
         let (x, w) = (parameter(e, 0, &[4, 4]), parameter(e, 1, &[4, 4]));
-        let ones = e.broadcast(e.scalar(DType::F32, 1.0), &[], &[4, 4]);
+        let twos = e.broadcast(e.scalar(DType::F32, 2.0), &[], &[4, 4]);
         let stored = dot(e, x, w);
-        // A sigmoid as JAX writes it: a product, an op between products and a sum read it.
-        let sum = e.add(e.unary(UnaryOp::Exp, e.unary(UnaryOp::Negate, stored)), ones);
-        let sigmoid = e.div(ones, sum);
-        let weighed = e.mul(sigmoid, stored);
-        e.tuple(&[dot(e, weighed, w), dot(e, e.transpose(sigmoid, &[1, 0]), w), e.reduce_sum(sigmoid, &[1])]);
+        // Nearly a sigmoid, which would be lowered as a whole: a product, an op between products and a sum read it.
+        let sum = e.add(e.unary(UnaryOp::Exp, e.unary(UnaryOp::Negate, stored)), twos);
+        let gate = e.div(twos, sum);
+        let weighed = e.mul(gate, stored);
+        e.tuple(&[dot(e, weighed, w), dot(e, e.transpose(gate, &[1, 0]), w), e.reduce_sum(gate, &[1])]);
     };
     check(
         &Policy::default(),

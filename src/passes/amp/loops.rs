@@ -1,0 +1,106 @@
+//! What loops store: arrays that they fill slice by slice, and arrays that they read slice by slice.
+//!
+//! A loop carries its state in the types that it was given, and a value that is carried from step to step stays f32, as an
+//! error of it would be carried, too. But a loop that JAX's `scan` makes carries other arrays as well. Those that it *fills*
+//! are results of all steps: what it gives, and what its backward pass needs. Those that it *reads* are inputs of all
+//! steps. Neither is more than stored, once for each step, and between products both are rounded for that, as anything
+//! else is that is stored; what is computed of them within a step is f32.
+
+use super::graph::{Graph, Kind, NodeId, ValueId};
+use crate::hlo::Op;
+use crate::hlo::ops::precision::Class;
+
+/// How a loop uses an array of its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// In any way.
+    Carried,
+    /// Each step reads a slice, and none changes it.
+    Read,
+    /// Each step writes a slice, and none reads it.
+    Filled {
+        /// What is written is computed from a product of the step.
+        is_of_product: bool,
+        /// What is written is computed from what the loop reads slice by slice.
+        is_of_read: bool,
+    },
+}
+
+/// What a loop does with its state.
+#[derive(Clone, Debug)]
+pub(super) struct Loop {
+    /// For each array of the state.
+    pub uses: Vec<Use>,
+    /// Whether a step computes a product.
+    pub has_product: bool,
+}
+
+/// What the loop with this body and condition does with its state.
+pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
+    let (Some(state), Some(asked)) = (parameter(body), parameter(condition)) else {
+        return Loop { uses: Vec::new(), has_product: false };
+    };
+    let uses: Vec<Option<Kept>> = (state.clone().zip(asked).zip(&body.results))
+        .map(|((before, asked), &after)| {
+            let is_open = body.value(before).is_f32() && condition.users[asked as usize].is_empty();
+            kept(body, before, after).filter(|_| is_open)
+        })
+        .collect();
+    let is_product = |node: NodeId| body.node(node).class() == Some(Class::Allow);
+    let mut of_product = vec![false; body.nodes.len()];
+    let mut of_read = vec![false; body.nodes.len()];
+    let mut is_read = vec![false; body.values.len()];
+    for (value, kept) in state.zip(&uses) {
+        is_read[value as usize] = *kept == Some(Kept::Read);
+    }
+    for node in 0..body.nodes.len() as NodeId {
+        let of = body.node(node);
+        let any = |found: &[bool]| of.operands.iter().any(|&value| found[body.producer(value) as usize]);
+        of_product[node as usize] = is_product(node) || any(&of_product);
+        of_read[node as usize] = any(&of_read) || of.operands.iter().any(|&value| is_read[value as usize]);
+    }
+    let used = |kept: Option<Kept>| match kept {
+        None => Use::Carried,
+        Some(Kept::Read) => Use::Read,
+        Some(Kept::Filled(update)) => {
+            let producer = body.producer(update) as usize;
+            Use::Filled { is_of_product: of_product[producer], is_of_read: of_read[producer] }
+        }
+    };
+    Loop { uses: uses.into_iter().map(used).collect(), has_product: (0..body.nodes.len() as NodeId).any(is_product) }
+}
+
+/// The values of a region's only parameter.
+fn parameter(graph: &Graph<'_>) -> Option<std::ops::Range<ValueId>> {
+    let mut parameters = graph.nodes.iter().filter(|node| node.kind == Kind::Parameter);
+    parameters.next().map(|node| node.results()).filter(|_| parameters.next().is_none())
+}
+
+/// An array that is kept from step to step, but for a slice that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Read,
+    Filled(ValueId),
+}
+
+fn kept(body: &Graph<'_>, before: ValueId, after: ValueId) -> Option<Kept> {
+    let readers = &body.users[before as usize];
+    if before == after {
+        let is_slice = |&reader: &NodeId| {
+            let of = body.node(reader);
+            let op = &body.instr(of).op;
+            of.operands[0] == before && matches!(op, Op::DynamicSlice { .. } | Op::Gather(_))
+        };
+        return readers.iter().all(is_slice).then_some(Kept::Read);
+    }
+    let update = filled(body, after)?;
+    let writes = &body.node(body.producer(after)).operands;
+    (writes[0] == before && readers.len() == 1 && body.users[after as usize].is_empty()).then_some(Kept::Filled(update))
+}
+
+/// What is written to where a result is an array that a slice was written to.
+pub(super) fn filled(body: &Graph<'_>, result: ValueId) -> Option<ValueId> {
+    let node = body.node(body.producer(result));
+    let is_write = node.kind == Kind::Op(Class::Clear) && matches!(body.instr(node).op, Op::DynamicUpdateSlice);
+    is_write.then(|| node.operands.get(1).copied()).flatten()
+}

@@ -1,0 +1,76 @@
+//! Values that are moved: what a TPU's compiler stores of them, where their readers stand.
+//!
+//! Back ends fuse an elementwise op into whatever reads it, so that it matters little on which side of it a cast stands.
+//! Gathers and the like are no part of such fusions: what they give is stored, and in the dtype that they give. So their
+//! dtype is decided by who reads it, not by which side of them is smaller. Which ops these are was seen in compiled
+//! programs (benches/tpu/policy.md).
+//!
+//! A *sum of rows*, a `scatter` that adds rows to zeros, stores both what it adds and what it gives. Between two products,
+//! as where a graph's edges send messages to its nodes, it is computed in bf16, as in a network that was written for it.
+
+use super::graph::{Graph, Kind, NodeId};
+use super::policy::{Because, Classes};
+use crate::hlo::ops::decisions::list_names;
+use crate::hlo::ops::precision::{Class, DeviceSum};
+use crate::hlo::{DType, Instruction, Op};
+
+/// Terms that a row may have on average where it is summed in bf16. A sum of n terms of one sign has up to n roundings of
+/// 2^-9, so that beyond this many its last terms would weigh less than what is lost of the first.
+const MAX_TERMS: i64 = 64;
+
+/// Whether a TPU's compiler stores what an op gives that only moves values, and does not fuse it into its readers. Of
+/// concatenates those along the last axis, which is the one that lies along a tile's lanes.
+pub(super) fn is_stored(instr: &Instruction) -> bool {
+    match &instr.op {
+        Op::Gather(_) | Op::DynamicUpdateSlice | Op::Reverse { .. } | Op::ReduceWindow { .. } | Op::Scatter { .. } => {
+            true
+        }
+        Op::Concatenate { dimension } => *dimension + 1 == instr.shape.dims().len() as i64,
+        _ => false,
+    }
+}
+
+/// For each node whether it gives what is stored because it was moved: by the node itself, or by one before it that this
+/// one moves on, as does the `select` behind a lookup that leaves out what is out of bounds.
+pub(super) fn moved(graph: &Graph<'_>) -> Vec<bool> {
+    let mut moved = vec![false; graph.nodes.len()];
+    for node in 0..graph.nodes.len() as NodeId {
+        let of = graph.node(node);
+        let n_given = of.results().map(|value| graph.value(value).n_elements).max().unwrap_or(0);
+        let is_moved_on = |&value: &u32| {
+            let producer = graph.producer(value);
+            graph.value(value).is_f32() && moved[producer as usize] && graph.value(value).n_elements >= n_given
+        };
+        let is_clear = of.kind == Kind::Op(Class::Clear);
+        moved[node as usize] = is_clear && (is_stored(graph.instr(of)) || of.operands.iter().any(is_moved_on));
+    }
+    moved
+}
+
+/// Whether what a node moves is a parameter, which is stored already.
+pub(super) fn is_of_parameter(graph: &Graph<'_>, node: NodeId) -> bool {
+    let mut producer = node;
+    while let (Kind::Op(Class::Clear), Some(&operand)) =
+        (&graph.node(producer).kind, graph.node(producer).operands.first())
+    {
+        producer = graph.producer(operand);
+    }
+    graph.node(producer).kind == Kind::Parameter
+}
+
+/// Whether a node adds rows to zeros, of which each row of the result gets few.
+pub(super) fn is_sum_of_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
+    let of = graph.node(node);
+    let instr = graph.instr(of);
+    let [table, _, rows] = of.operands[..] else { return false };
+    let n_elements = |value| graph.value(value).n_elements;
+    // In f16 a sum of rows may be infinite.
+    graph.low == DType::BF16
+        && matches!(of.kind, Kind::Op(Class::Deny { .. }))
+        && of.because == Because::Op
+        && matches!(instr.op, Op::Scatter { .. })
+        && list_names(graph.module, &instr.op).iter().any(|name| name == "scatter:add")
+        && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
+        && graph.value(table).is_zero
+        && n_elements(rows) <= n_elements(table).saturating_mul(MAX_TERMS)
+}

@@ -1,0 +1,279 @@
+//! What is stored between products, by whom it is read: one small module for each rule. Each is lowered with the rule and
+//! without it, where a policy can leave it out.
+
+use bf16scope::hlo::text;
+use bf16scope::passes::amp::{self, Boundary, Policy};
+
+/// What every module below begins with: reductions, and two products of which the second reads what the rule is about.
+const HEAD: &str = "HloModule storage
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT sum = f32[] add(a, b)
+}
+
+";
+
+/// The dtypes in which instructions of these names are made in the lowered module.
+fn dtypes<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) -> [String; N] {
+    let module = text::parse(&format!("{HEAD}{source}"), "storage.hlo").unwrap_or_else(|error| panic!("{error}"));
+    let (lowered, _) = amp::run(&module, policy).unwrap_or_else(|error| panic!("{error}"));
+    names.map(|name| {
+        let mut instructions = lowered.computations.iter().flat_map(|computation| &computation.instructions);
+        let found = instructions.find(|instr| instr.name == name);
+        let found = found.unwrap_or_else(|| panic!("no {name} in {}", text::print(&lowered, &Default::default())));
+        found.shape.dtype().map(|dtype| dtype.to_string()).unwrap_or_default()
+    })
+}
+
+fn moved(boundary: Boundary) -> Policy {
+    Policy { moved: boundary, ..Policy::default() }
+}
+
+/// Features of nodes, which a product made, gathered for the edges; the edges' product and an exponential read them.
+#[test]
+fn what_a_gather_gives_between_products_is_narrow_whoever_reads_it() {
+    let source = "ENTRY main {
+  x = f32[64,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  ids = s32[512,1] parameter(2)
+  nodes = f32[64,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ends = f32[512,8] gather(nodes, ids), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,8}
+  edges = f32[512,8] dot(ends, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  sizes = f32[512,8] exponential(ends)
+  ROOT out = (f32[512,8], f32[512,8]) tuple(edges, sizes)
+}
+";
+    assert_eq!(dtypes(source, &moved(Boundary::Lower), ["nodes", "ends", "edges"]), ["bf16", "bf16", "bf16"]);
+    assert_eq!(dtypes(source, &moved(Boundary::Keep), ["ends"]), ["f32"]);
+}
+
+/// `tanh(u)`, rounded, beside a sum that is no stored value: their concatenate is stored.
+#[test]
+fn a_concatenate_along_lanes_rounds_what_was_not_rounded_before() {
+    let source = |axis: i64, dims: &str| {
+        format!(
+            "ENTRY main {{
+  x = f32[16,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  v = f32[{dims}] parameter(2)
+  u = f32[16,16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  size = f32[16,16] exponential(u)
+  both = f32[{dims}] concatenate(u, size), dimensions={{{axis}}}
+  zero = f32[] constant(0)
+  of_bias = f32[{n_both}] reduce(both, zero), dimensions={{0}}, to_apply=add
+  next = f32[{n},{n}] dot(both, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  ROOT out = (f32[{n},{n}], f32[{n_both}], f32[16,16]) tuple(next, of_bias, u)
+}}
+",
+            n = if axis == 0 { 32 } else { 16 },
+            n_both = if axis == 0 { 16 } else { 32 }
+        )
+    };
+    assert_eq!(dtypes(&source(1, "16,32"), &moved(Boundary::Lower), ["size", "both"]), ["f32", "bf16"]);
+    assert_eq!(dtypes(&source(1, "16,32"), &moved(Boundary::Keep), ["both"]), ["f32"]);
+    // Along rows the compiler fuses it into its readers.
+    assert_eq!(dtypes(&source(0, "32,16"), &moved(Boundary::Lower), ["both"]), ["f32"]);
+}
+
+/// A few rows of a table, read by a product and by an exponential, behind a `select` as JAX's `take` has it.
+#[test]
+fn a_lookup_with_readers_of_both_kinds_rounds_the_rows_once() {
+    let source = "ENTRY main {
+  table = f32[1000,128] parameter(0)
+  w = f32[128,8] parameter(1)
+  ids = s32[16,1] parameter(2)
+  is_there = pred[16,128] parameter(3)
+  found = f32[16,128] gather(table, ids), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,128}
+  nan = f32[] constant(nan)
+  nans = f32[16,128] broadcast(nan), dimensions={}
+  rows = f32[16,128] select(is_there, found, nans)
+  y = f32[16,8] dot(rows, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  sizes = f32[16,128] exponential(rows)
+  ROOT out = (f32[16,8], f32[16,128]) tuple(y, sizes)
+}
+";
+    // The table is looked up as it is; what was found is rounded.
+    assert_eq!(dtypes(source, &moved(Boundary::Lower), ["found", "found.bf16", "rows"]), ["f32", "bf16", "bf16"]);
+    assert_eq!(dtypes(source, &moved(Boundary::Keep), ["found", "rows"]), ["f32", "f32"]);
+}
+
+/// Messages of edges, summed where they arrive. `n` messages for 64 nodes.
+fn messages(n: i64) -> String {
+    format!(
+        "ENTRY main {{
+  x = f32[{n},8] parameter(0)
+  w = f32[8,8] parameter(1)
+  ids = s32[{n},1] parameter(2)
+  messages = f32[{n},8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  zero = f32[] constant(0)
+  zeros = f32[64,8] broadcast(zero), dimensions={{}}
+  arrived = f32[64,8] scatter(zeros, ids, messages), update_window_dims={{1}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
+  ROOT y = f32[64,8] dot(arrived, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+"
+    )
+}
+
+#[test]
+fn sums_of_few_rows_between_products_are_narrow() {
+    assert_eq!(dtypes(&messages(512), &moved(Boundary::Lower), ["arrived"]), ["bf16"]);
+    assert_eq!(dtypes(&messages(512), &moved(Boundary::Keep), ["arrived"]), ["f32"]);
+    // 64 for each, and more.
+    assert_eq!(dtypes(&messages(64 * 64), &moved(Boundary::Lower), ["arrived"]), ["bf16"]);
+    assert_eq!(dtypes(&messages(64 * 64 + 1), &moved(Boundary::Lower), ["arrived"]), ["f32"]);
+}
+
+/// A layer with one output: its bias is one number, and so is the loss.
+fn one_output(results: &str) -> String {
+    format!(
+        "ENTRY main {{
+  x = f32[32,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  v = f32[8,1] parameter(2)
+  bias = f32[1] parameter(3)
+  h = f32[32,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  g = f32[32,8] add(h, h)
+  wide = f32[32,8] tanh(g)
+  y = f32[32,1] dot(wide, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  zero = f32[] constant(0)
+  loss = f32[] reduce(y, zero), dimensions={{0,1}}, to_apply=add
+  of_h = f32[32,8] multiply(g, wide)
+  sum = f32[8] reduce(of_h, zero), dimensions={{0}}, to_apply=add
+  gradient = f32[] reduce(sum, zero), dimensions={{0}}, to_apply=add
+  as_bias = f32[1] reshape(gradient)
+  updated = f32[1] subtract(bias, as_bias)
+  squared = f32[32,8] multiply(g, g)
+  other = f32[8,8] dot(squared, wide), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  ROOT out = {results}
+}}
+"
+    )
+}
+
+#[test]
+fn an_updated_parameter_of_one_number_is_no_loss() {
+    let with_loss = one_output("(f32[], f32[1], f32[8,8]) tuple(loss, updated, other)");
+    assert_eq!(dtypes(&with_loss, &Policy::default(), ["g", "wide"]), ["bf16", "bf16"]);
+    // Where nothing else could be the loss, it is.
+    let alone = one_output("(f32[1], f32[8,8]) tuple(updated, other)");
+    assert_eq!(dtypes(&alone, &Policy::default(), ["g", "wide"]), ["f32", "f32"]);
+}
+
+/// A router: the two largest of its scores say which of the experts' outputs are used.
+fn router(of_choice: &str) -> String {
+    format!(
+        "ENTRY main {{
+  x = f32[32,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  v = f32[8,8] parameter(2)
+  y = f32[32,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  scores = f32[32,8] dot(y, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  sharp = f32[32,8] add(scores, scores)
+  best = (f32[32,2], s32[32,2]) topk(sharp), k=2, largest=true
+  which = s32[32,2] get-tuple-element(best), index=1
+  first = s32[32,1] slice(which), slice={{[0:32], [0:1]}}
+  used = f32[32,8] gather(y, first), offset_dims={{1}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=1, slice_sizes={{1,8}}
+  {of_choice}
+  ROOT z = f32[32,8] dot(given, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+"
+    )
+}
+
+#[test]
+fn products_that_decide_what_is_computed_next_stay_f32() {
+    let names = ["y", "scores", "sharp", "z"];
+    let choosing = router("given = f32[32,8] negate(used)");
+    let lower = Policy { choices: Boundary::Lower, ..Policy::default() };
+    assert_eq!(dtypes(&choosing, &Policy::default(), names), ["bf16", "f32", "f32", "bf16"]);
+    assert_eq!(dtypes(&choosing, &lower, ["scores"]), ["bf16"]);
+    // No product is computed from the choice.
+    let reported = router("given = f32[32,8] negate(scores)");
+    assert_eq!(dtypes(&reported, &Policy::default(), ["scores"]), ["bf16"]);
+}
+
+/// A loop that reads a slice of `xs` each step, carries `h`, and fills `ys` with products; a product reads `ys`.
+#[test]
+fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
+    let source = "condition {
+  state.0 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) parameter(0)
+  i.0 = s32[] get-tuple-element(state.0), index=0
+  n = s32[] constant(16)
+  ROOT goes_on = pred[] compare(i.0, n), direction=LT
+}
+
+body {
+  state.1 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) parameter(0)
+  i.1 = s32[] get-tuple-element(state.1), index=0
+  h = f32[4,8] get-tuple-element(state.1), index=1
+  xs = f32[16,4,8] get-tuple-element(state.1), index=2
+  ys = f32[16,4,8] get-tuple-element(state.1), index=3
+  w = f32[8,8] get-tuple-element(state.1), index=4
+  zero = s32[] constant(0)
+  slice = f32[1,4,8] dynamic-slice(xs, i.1, zero, zero), dynamic_slice_sizes={1,4,8}
+  x = f32[4,8] reshape(slice)
+  product = f32[4,8] dot(h, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  sum = f32[4,8] add(product, x)
+  next = f32[4,8] tanh(sum)
+  given = f32[1,4,8] reshape(next)
+  filled = f32[16,4,8] dynamic-update-slice(ys, given, i.1, zero, zero)
+  one = s32[] constant(1)
+  i.2 = s32[] add(i.1, one)
+  ROOT state.2 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) tuple(i.2, next, xs, filled, w)
+}
+
+ENTRY main {
+  a = f32[16,4,8] parameter(0)
+  kernel = f32[8,8] parameter(1)
+  inputs = f32[16,4,8] dot(a, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}
+  start = s32[] constant(0)
+  nothing = f32[] constant(0)
+  h0 = f32[4,8] broadcast(nothing), dimensions={}
+  ys0 = f32[16,4,8] broadcast(nothing), dimensions={}
+  init = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) tuple(start, h0, inputs, ys0, kernel)
+  end = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) while(init), condition=condition, body=body
+  all = f32[16,4,8] get-tuple-element(end), index=3
+  ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}
+}
+";
+    let names = ["xs", "h", "ys", "slice", "next", "filled", "all", "inputs"];
+    let narrow = ["bf16", "f32", "bf16", "bf16", "f32", "bf16", "bf16", "bf16"];
+    assert_eq!(dtypes(source, &Policy::default(), names), narrow);
+    let kept = Policy { loops: Boundary::Keep, ..Policy::default() };
+    assert_eq!(dtypes(source, &kept, ["xs", "ys", "filled", "all"]), ["f32"; 4]);
+    // What a loop fills and the program gives as it is keeps its type.
+    let given = source.replace(
+        "ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
+        "ROOT y = f32[16,4,8] negate(all)",
+    );
+    assert_eq!(dtypes(&given, &Policy::default(), ["filled", "all"]), ["f32", "f32"]);
+}
+
+/// A sigmoid, written out, and an exponential beside it.
+#[test]
+fn a_sigmoid_that_is_written_out_is_lowered_as_logistic_is() {
+    let source = |one: &str| {
+        format!(
+            "ENTRY main {{
+  x = f32[32,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  y = f32[32,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  minus = f32[32,8] negate(y)
+  exp = f32[32,8] exponential(minus)
+  one = f32[] constant({one})
+  ones = f32[32,8] broadcast(one), dimensions={{}}
+  sum = f32[32,8] add(exp, ones)
+  gate = f32[32,8] divide(ones, sum)
+  gated = f32[32,8] multiply(gate, y)
+  ROOT z = f32[32,8] dot(gated, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+"
+        )
+    };
+    assert_eq!(dtypes(&source("1"), &Policy::default(), ["exp", "gate"]), ["bf16", "bf16"]);
+    assert_eq!(dtypes(&source("3"), &Policy::default(), ["exp"]), ["f32"]);
+    let island = Policy { island: vec!["exponential".to_string()], ..Policy::default() };
+    assert_eq!(dtypes(&source("1"), &island, ["exp"]), ["f32"]);
+}
