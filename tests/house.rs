@@ -658,6 +658,8 @@ fn the_crate_outside_is_built_as_the_tests_are() {
         text.split("\n[profile.release]").next().unwrap().trim_end().to_string()
     };
     let (ours, theirs) = (profile("Cargo.toml"), profile("tests/consumer/Cargo.toml"));
+    // It takes the library without the feature `text`, and cargo warns of a profile for a crate that is not there.
+    let ours = ours.replace("tokenizers = { opt-level = 2 }\n", "");
     assert!(ours.contains("opt-level"));
     assert_eq!(theirs, ours, "profiles of Cargo.toml and tests/consumer/Cargo.toml");
 }

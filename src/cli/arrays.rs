@@ -246,8 +246,6 @@ fn assign(parameters: &[Parameter], npz: &NpzReader) -> anyhow::Result<BTreeMap<
             ),
         }
     }
-    // A file may keep the results beside the arguments.
-    unused.retain(|name| name.strip_prefix("out").is_none_or(|number| number.parse::<usize>().is_err()));
     if !unused.is_empty() {
         tracing::warn!("{shown}: no parameter is named {}; not used", few(&unused));
     }
@@ -309,6 +307,14 @@ fn check_type(parameter: &Parameter, position: usize, name: &str, path: &str, he
         format!("convert it with .astype('{kind}{width}')")
     } else if header.dims == expected.dims {
         return Ok(());
+    } else if let Some(axes) = order_of_axes(&header.dims, &expected.dims) {
+        match &axes[..] {
+            [1, 0] => "its axes are in the other order: give it as .T".to_string(),
+            axes => {
+                let axes: Vec<String> = axes.iter().map(usize::to_string).collect();
+                format!("its axes are in another order: give it as .transpose({})", axes.join(", "))
+            }
+        }
     } else if header.n_bytes() / header.width as u64 == expected.n_elements().unsigned_abs() {
         let dims: Vec<String> = expected.dims.iter().map(i64::to_string).collect();
         format!("if the order of its elements is right, .reshape({})", dims.join(", "))
@@ -325,6 +331,17 @@ fn check_type(parameter: &Parameter, position: usize, name: &str, path: &str, he
         let shown = if parameter.op_name.is_empty() { &parameter.name } else { &parameter.op_name };
         format!("parameter {position} (`{shown}`)")
     })
+}
+
+/// The axis of `dims` that each of `expected` is, where these are the same sizes in another order.
+fn order_of_axes(dims: &[i64], expected: &[i64]) -> Option<Vec<usize>> {
+    let mut axes: Vec<usize> = Vec::new();
+    for size in expected {
+        axes.push((0..dims.len()).find(|axis| dims[*axis] == *size && !axes.contains(axis))?);
+    }
+    // Axes of one element are moved by a reshape too, which says less.
+    let is_more = dims.iter().filter(|dim| **dim != 1).ne(expected.iter().filter(|dim| **dim != 1));
+    (axes.len() == dims.len() && is_more).then_some(axes)
 }
 
 /// A literal's bytes from NumPy's, which [`accepted`] allows.
@@ -453,4 +470,20 @@ fn decoder(dtype: DType) -> Option<fn(&[u8]) -> f64> {
         | DType::F6E2M3FN
         | DType::F8E8M0FNU => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::order_of_axes;
+
+    #[test]
+    fn axes_in_another_order_are_told_from_other_sizes() {
+        assert_eq!(order_of_axes(&[3, 2], &[2, 3]), Some(vec![1, 0]));
+        // PyTorch's kernels of convolutions, [out, in, height, width], as [height, width, in, out].
+        assert_eq!(order_of_axes(&[64, 3, 7, 7], &[7, 7, 3, 64]), Some(vec![2, 3, 1, 0]));
+        // A reshape does these.
+        assert_eq!(order_of_axes(&[6], &[2, 3]), None);
+        assert_eq!(order_of_axes(&[2, 1, 3], &[2, 3, 1]), None);
+        assert_eq!(order_of_axes(&[4, 3], &[2, 6]), None);
+    }
 }

@@ -4,6 +4,9 @@
 //! allocates what a damaged file claims. What an array's elements mean to a program is the caller's business; [`read`]
 //! takes whole arrays as examples.
 //!
+//! Headers are read by hand: crates for that allocate what a header claims, and want to know an element's type when they are
+//! compiled (docs/DEPENDENCIES.md).
+//!
 //! Source: NumPy's `numpy.savez`: a zip archive with one `.npy` file for each array.
 
 mod arrays;

@@ -3,6 +3,8 @@
 //! A table is a text, as GloVe (`word v1 … vn`), word2vec and fastText (the same below a line with both sizes) give it, or a
 //! `.npy` array of two axes with a file of its words, one a line. Text is cut into words as Keras' `TextVectorization` does by
 //! default: lower-case, without punctuation, at whitespace. A word that the table lacks is left out.
+//!
+//! By hand, for what a text becomes is most of it, and no reader of tables has that (docs/DEPENDENCIES.md).
 
 use std::collections::HashMap;
 use std::fs::File;

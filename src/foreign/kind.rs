@@ -47,6 +47,14 @@ const FROM_SAVED_MODEL: &str = "load it, and write a program with `m = tf.saved_
 const FROM_TORCH: &str = "from the nn.Module, with torch_xla: `open(\"model.mlir\", \"w\").write(torch_xla.stablehlo.\
      exported_program_to_stablehlo(torch.export.export(model, args)).get_stablehlo_text())`";
 
+const FROM_WEIGHTS: &str = "export the model that reads them, with its weights loaded: an nn.Module with torch_xla, \
+     `open(\"model.mlir\", \"w\").write(torch_xla.stablehlo.exported_program_to_stablehlo(torch.export.export(model, args))\
+     .get_stablehlo_text())`; a function of JAX with \
+     `open(\"step.mlir\", \"w\").write(jax.jit(f).lower(*args).as_text())`";
+const FROM_GGUF: &str = "its program is within llama.cpp: export the model that it was converted from, an nn.Module with torch_xla: \
+     `open(\"model.mlir\", \"w\").write(torch_xla.stablehlo.exported_program_to_stablehlo(torch.export.export(model, args))\
+     .get_stablehlo_text())`";
+
 const EMPTY: Other = Other {
     what: "an empty file",
     export: "whoever wrote it may have been stopped, or a shell made it for a command that failed: export it again",
@@ -61,8 +69,8 @@ const TORCH_WEIGHTS: Other = Other { what: "weights of PyTorch (torch.save)", ex
 const PICKLE: Other = Other { what: "a pickle, as older PyTorch saves weights", export: FROM_TORCH };
 const KERAS: Other = Other { what: "a Keras model", export: FROM_KERAS };
 const HDF5: Other = Other { what: "an HDF5 file, as Keras's .h5", export: FROM_H5 };
-const GGUF: Other = Other { what: "weights in GGUF, without a program", export: FROM_JAX };
-const SAFETENSORS: Other = Other { what: "weights in safetensors, without a program", export: FROM_JAX };
+const GGUF: Other = Other { what: "weights in GGUF, without a program", export: FROM_GGUF };
+const SAFETENSORS: Other = Other { what: "weights in safetensors, without a program", export: FROM_WEIGHTS };
 const NPZ: Other = Other { what: "arrays in an .npz archive, without a program", export: FROM_JAX };
 const NPY: Other = Other { what: "an array in .npy, without a program", export: FROM_JAX };
 const CHECKPOINT: Other =
@@ -315,6 +323,11 @@ mod tests {
             (b"\x0a\x03\x0a\x01x\x22\x02\x08\x01", "a GraphDef of TensorFlow"),
         ] {
             assert_eq!(what(bytes), expected, "{}", bytes.escape_ascii());
+        }
+        // Weights are no function that could be traced: their model is exported, with them in it.
+        for bytes in [&b"GGUF\x03\0\0\0"[..], b"\x40\0\0\0\0\0\0\0{\"w\":{"] {
+            let Kind::Other(Other { export, .. }) = Kind::of(bytes) else { panic!("weights are known") };
+            assert!(export.contains("export the model that") && export.contains("torch.export.export"), "{export}");
         }
         let folder = Kind::of_folder(|name| name == "saved_model.pb");
         assert_eq!(folder, Kind::Other(SAVED_MODEL));

@@ -31,6 +31,7 @@ pub use mesh::{MeshChoice, check_no_model_axis, check_slice};
 pub use model::{ModelProgram, ModelSubject, build, read, unit};
 pub use module_file::Converter;
 pub use plan::{PlanAnswer, PlanQuestion, TpuLinks, plan, slice};
+#[cfg(feature = "cli")]
 pub(crate) use shell::word;
 pub use subject::{AS_GIVEN, Form, Programs, Subject, forms};
 pub use tune::TuneChoice;

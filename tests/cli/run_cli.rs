@@ -419,12 +419,18 @@ fn wrong_arrays_are_said_by_parameter() {
         "bf16scope: bad.npz: parameter 0 (`images`) is given `in0`, which is f32[6], expected bf16[2,3]\n\
          help: if the order of its elements is right, .reshape(2, 3)\n"
     );
+    // What PyTorch keeps as [units, inputs], Keras keeps as [inputs, units].
+    assert_eq!(
+        complaint(&[("in0", ArrayD::<f32>::zeros(vec![3, 2])), ("scale", scale.clone()), ("labels", scale.clone())]),
+        "bf16scope: bad.npz: parameter 0 (`images`) is given `in0`, which is f32[3,2], expected bf16[2,3]\n\
+         help: its axes are in the other order: give it as .T\n"
+    );
     assert_eq!(
         complaint(&[("in0", x.clone()), ("images", x.clone())]),
         "bf16scope: bad.npz: parameter 0 has two arrays, `images` and `in0`\nhelp: keep one of them\n"
     );
     let error = complaint(&[("X", x), ("out0", scale)]);
-    assert!(error.contains("bad.npz: no parameter is named X; not used\n"), "{error}");
+    assert!(error.contains("bad.npz: no parameter is named X, out0; not used\n"), "{error}");
     assert!(
         error.ends_with(
             "bf16scope: 3 of 3 parameters have no array: in0 (`images`, bf16[2,3]), in1 (`scale`, f32[]), in2 (`labels`, \

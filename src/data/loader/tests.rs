@@ -74,6 +74,20 @@ fn arrays_come_in_the_order_of_the_features() {
     assert_eq!(floats(x)[..4], [4.0, -4.0 / 3.0, 5.0, -5.0 / 3.0]);
 }
 
+/// What each host reads in an epoch, from the order of `order`'s implementation in Python: `order(10, 7, 3)` is 7, 6, 2, 3, 5,
+/// 9, 0, 1, 4, 8. If this changes, a slice that is resumed reads other examples than it did: do not bless it.
+#[test]
+fn the_share_of_a_host_never_changes() {
+    let source = source();
+    let share = |number| -> Vec<Vec<f32>> {
+        let host = loader(&source, &[x()], 2, 7).of_host(number, 2).unwrap();
+        let first = |batch: &Batch| floats(&batch.arrays[0]).into_iter().step_by(2).collect();
+        all(host.epoch(3)).iter().map(first).collect()
+    };
+    assert_eq!(share(0), [[7.0, 6.0], [5.0, 9.0]]);
+    assert_eq!(share(1), [[2.0, 3.0], [0.0, 1.0]]);
+}
+
 #[test]
 fn hosts_together_make_the_batches_of_one() {
     let source = source();

@@ -1,7 +1,7 @@
 //! Compressed files and Parquet's, unpacked once into the cache, so that any record of theirs is read by number.
 //!
-//! What comes out is written to the disk and never held in memory. Two bounds keep a file that was made to fill disks from
-//! doing so: how many bytes are kept unpacked, and how many times more of them there may be than of the compressed ones.
+//! What comes out is written to the disk and never held in memory. Two bounds keep a decompression bomb from filling
+//! the disk: how many bytes are kept unpacked, and how many times more of them there may be than of the compressed ones.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;

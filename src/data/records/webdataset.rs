@@ -10,7 +10,7 @@
 //! crate `tar`.
 
 use std::collections::HashMap;
-use std::io::{self, BufReader, Read as _};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -103,57 +103,22 @@ impl Tars {
         let n_bytes = shard.stored_bytes();
         let shards = Arc::clone(&self.shards);
         let mut archive = tar::Archive::new(BufReader::with_capacity(4096, shards.reader(shard_idx)?));
-        let cut = |at, expected| cut(shard.path.display().to_string(), at, n_bytes, expected);
-        let no_tar = |at: u64, source: io::Error| match n_bytes.saturating_sub(at) {
-            // A file that is none may be shorter than a header, and its bytes are no text to show.
-            1..BLOCK if at > 0 => cut(at, at + BLOCK),
-            _ => {
-                let why = if at == 0 { ": this may be another kind of file" } else { "" };
-                let place = format!("{}, at byte {at}", shard.path.display());
-                let error = DataError::new(DataErrorKind::Format, place, format!("no header of a tar file{why}"));
-                error.help(COPY_AGAIN).because(shown(&source))
-            }
-        };
         let (mut at, mut n_other) = (0, 0);
         // A name that a header of its own gives to the entry after it.
         let mut given: Option<Vec<u8>> = None;
         let first = self.samples.len();
-        for entry in archive.entries_with_seek().map_err(|source| no_tar(0, source))?.raw(true) {
-            let mut entry = entry.map_err(|source| no_tar(at, source))?;
+        for entry in archive.entries_with_seek().map_err(|cause| no_header(&shard, 0, &cause))?.raw(true) {
+            let mut entry = entry.map_err(|cause| no_header(&shard, at, &cause))?;
             let (start, size) = (entry.raw_file_position(), entry.size());
             let end = start.saturating_add(size);
             let kind = entry.header().entry_type();
             at = end.next_multiple_of(BLOCK);
             // What fills up the last block of a file is a part of it.
             if at > n_bytes {
-                return Err(cut(entry.raw_header_position(), at));
+                return Err(cut(shard.path.display().to_string(), entry.raw_header_position(), n_bytes, at));
             }
             if kind.is_gnu_longname() || kind.is_pax_local_extensions() {
-                if size > MAX_NAME {
-                    let place = format!("{}, at byte {start}: a name", shard.path.display());
-                    return Err(DataError::too_long(place, size, MAX_NAME));
-                }
-                let mut bytes = Vec::new();
-                entry.read_to_end(&mut bytes).map_err(|source| no_tar(start, source))?;
-                match kind.is_gnu_longname() {
-                    true => given = Some(bytes.into_iter().take_while(|byte| *byte != 0).collect()),
-                    false => {
-                        for pair in tar::PaxExtensions::new(&bytes) {
-                            let pair = pair.map_err(|source| no_tar(start, source))?;
-                            match pair.key_bytes() {
-                                b"path" => given = Some(pair.value_bytes().to_vec()),
-                                // Only files beyond 8 GiB need it, and those are no examples.
-                                b"size" => {
-                                    let place = format!("{}, at byte {start}: a file", shard.path.display());
-                                    let measured =
-                                        pair.value().ok().and_then(|size| size.parse().ok()).unwrap_or(u64::MAX);
-                                    return Err(DataError::too_long(place, measured, MAX_RECORD));
-                                }
-                                _ => {}
-                            }
-                        }
-                    }
-                }
+                given = given_name(&mut entry, &shard)?.or(given);
                 continue;
             }
             let is_about_others = kind.is_pax_global_extensions() || kind.is_gnu_longlink();
@@ -277,6 +242,49 @@ impl Tars {
         flatten(ending, &json, into);
         Ok(())
     }
+}
+
+/// That there is no header at a byte of a tar.
+fn no_header(shard: &Shard, at: u64, cause: &io::Error) -> DataError {
+    let n_bytes = shard.stored_bytes();
+    // A file that is none may be shorter than a header, and its bytes are no text to show.
+    if at > 0 && (1..BLOCK).contains(&n_bytes.saturating_sub(at)) {
+        return cut(shard.path.display().to_string(), at, n_bytes, at + BLOCK);
+    }
+    let why = if at == 0 { ": this may be another kind of file" } else { "" };
+    let place = format!("{}, at byte {at}", shard.path.display());
+    let error = DataError::new(DataErrorKind::Format, place, format!("no header of a tar file{why}"));
+    error.help(COPY_AGAIN).because(shown(cause))
+}
+
+/// The name that a header of its own gives to the entry after it.
+fn given_name<R: Read>(entry: &mut tar::Entry<'_, R>, shard: &Shard) -> Result<Option<Vec<u8>>, DataError> {
+    let (start, size) = (entry.raw_file_position(), entry.size());
+    let too_long = |what: &str, measured: u64, limit: u64| {
+        DataError::too_long(format!("{}, at byte {start}: a {what}", shard.path.display()), measured, limit)
+    };
+    if size > MAX_NAME {
+        return Err(too_long("name", size, MAX_NAME));
+    }
+    let mut bytes = Vec::new();
+    entry.read_to_end(&mut bytes).map_err(|cause| no_header(shard, start, &cause))?;
+    if entry.header().entry_type().is_gnu_longname() {
+        return Ok(Some(bytes.into_iter().take_while(|byte| *byte != 0).collect()));
+    }
+    let mut given = None;
+    for pair in tar::PaxExtensions::new(&bytes) {
+        let pair = pair.map_err(|cause| no_header(shard, start, &cause))?;
+        match pair.key_bytes() {
+            b"path" => given = Some(pair.value_bytes().to_vec()),
+            // Only files beyond 8 GiB need it, and those are no examples.
+            b"size" => {
+                let measured = pair.value().ok().and_then(|size| size.parse().ok()).unwrap_or(u64::MAX);
+                return Err(too_long("file", measured, MAX_RECORD));
+            }
+            _ => {}
+        }
+    }
+    Ok(given)
 }
 
 /// The last of several endings, which says what a file is: of `seg.png` it is `png`.

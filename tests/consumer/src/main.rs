@@ -79,11 +79,22 @@ fn features_are_named() -> Result<(), Box<dyn Error>> {
     std::fs::create_dir_all(&place)?;
     std::fs::write(place.join("rows.parquet"), "PAR1")?;
     std::fs::write(place.join("words.txt"), "one text")?;
-    let rows = "{layers: {input: [2], network: [{dense: 2}]}}\ndata:\n  parquet: rows.parquet\n  n_test: 1\n  features: {input: {}, label: {}}";
-    let text = "{transformer: {vocabulary: 9, length: 4, width: 4, heads: 1, layers: 1}}\ndata:\n  text: words.txt\n  n_test: 1\n  tokens:\n    tokenizer: vocab.txt\n    window: 4";
+    let rows = "model: {kind: mlp, input: [8, 8, 1], n_classes: 10}
+data:
+  parquet: rows.parquet
+  n_test: 1
+";
+    let text = "model: {kind: transformer, vocabulary: 256, length: 4, layers: 1, features: 4, heads: 1, hidden: 8, causal: true}
+data:
+  text: words.txt
+  n_test: 1
+  tokens:
+    tokenizer: vocab.txt
+    window: 4
+";
     for (name, data, line, feature) in [("rows", rows, 3, "records"), ("text", text, 6, "text")] {
         let path = place.join(name).with_extension("yaml");
-        std::fs::write(&path, format!("model: {data}\n"))?;
+        std::fs::write(&path, data)?;
         let error = Experiment::read(&path)?.read_data(&path).err().ok_or("it is refused")?.to_string();
         assert!(error.contains(&format!("{name}.yaml:{line}:")), "{error}");
         assert!(error.contains(&format!("build bf16scope with `--features {feature}`")), "{error}");

@@ -1,7 +1,8 @@
 //! The pages of a column, checked before they are believed.
 //!
 //! A page's head says how many bytes and values it has. Both are bounded, and what a decoder of the crate allocates by such a
-//! number alone is compared with the bytes that are there. A page's CRC-32 is verified where it has one.
+//! number alone is compared with the bytes that are there. A page's CRC-32 is verified where it has one. The crate's own
+//! reader of pages allocates what heads claim, which is why it is not used.
 
 use std::fs::File;
 use std::sync::Arc;
