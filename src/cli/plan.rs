@@ -33,8 +33,9 @@ Examples:
 A batch is always that of all cores. At most --compiles programs are compiled that are not cached yet, each in the time that
 `compile` takes for it: a minute or two for ResNet-50 on two cores, however many cores the slice has. Every compile is
 cached, so a plan that was stopped goes on where it was, and a second one with more compiles only adds to it. The rest is
-predicted on straight lines through compiled settings of the same TPU and precision, and marked: with how far the lines are
-off where a compiled setting is predicted from the others.
+predicted on straight lines through compiled settings of the same TPU and precision, and marked, with a bound: the most by
+which compiled settings predict one another, and at least 10 %. The largest part of a batch is compiled first, then the
+middle; what `fit` has compiled of one core is used too.
 
 Steps a second are cycles at the core's clock (700 MHz on v2, 940 MHz on v3) and the time of collectives, one after the other;
 the compiler gives the latter no cycles, so they take what a ring over the chips takes by their links, without latency.
@@ -169,27 +170,45 @@ fn notes(plan: &PlanAnswer) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     let mut said: Vec<&Series> = Vec::new();
     for row in &plan.rows {
-        let Known::Predicted { hbm_error, cycles_error } = row.known else { continue };
         let series = &row.setting.series;
-        if said.contains(&series) {
-            continue;
+        if matches!(row.known, Known::Predicted { .. }) && !said.contains(&series) {
+            said.push(series);
+            notes.push(note(plan, series));
         }
-        said.push(series);
-        let of = named(series);
-        notes.push(match (hbm_error, cycles_error) {
-            (Some(hbm), Some(cycles)) => format!(
-                "{of}: predicted on lines through compiled rows; a compiled row, predicted from the others, is off by at \
-                 most {:.1} % of memory and {:.1} % of cycles.",
-                100.0 * hbm,
-                100.0 * cycles
-            ),
-            _ => format!(
-                "{of}: predicted from fewer than three compiled rows, so how far it is off is not known; more --compiles tell."
-            ),
-        });
     }
     notes.extend(plan.left_out.iter().cloned());
     notes
+}
+
+/// What the predictions of a series are worth.
+fn note(plan: &PlanAnswer, series: &Series) -> String {
+    let predicted = plan.rows.iter().filter(|row| row.setting.series == *series).filter_map(|row| match row.known {
+        Known::Predicted { hbm_error, cycles_error } => Some((hbm_error.zip(cycles_error), row.figures.is_some())),
+        Known::Compiled => None,
+    });
+    let predicted: Vec<_> = predicted.collect();
+    let bounds = predicted.iter().filter_map(|(bounds, _)| *bounds);
+    let most = bounds.reduce(|(hbm, cycles), other| (hbm.max(other.0), cycles.max(other.1)));
+    let has_others = predicted.iter().any(|(bounds, has_figures)| bounds.is_none() && *has_figures);
+    let mut sentences = Vec::new();
+    if let Some((hbm, cycles)) = most {
+        sentences.push(format!(
+            "predicted on lines between compiled rows, within {:.1} % of memory and {:.1} % of cycles",
+            100.0 * hbm,
+            100.0 * cycles
+        ));
+    }
+    if has_others {
+        sentences.push(match most {
+            Some(_) => "how far rows beyond those are off is not known".to_string(),
+            None => "predicted from too few compiled rows, so how far they are off is not known; more --compiles tell"
+                .to_string(),
+        });
+    }
+    if predicted.iter().any(|(_, has_figures)| !has_figures) {
+        sentences.push("of rows without figures too little is compiled; more --compiles tell".to_string());
+    }
+    format!("{}: {}.", named(series), sentences.join("; "))
 }
 
 fn named(series: &Series) -> String {

@@ -13,6 +13,7 @@ use super::{ModelProgram, ModelSubject, StudyError, build};
 use crate::experiment::Experiment;
 use crate::graph::Precision;
 use crate::hlo::Module;
+use crate::hlo::devices::Placement;
 use crate::hlo::proto::encode;
 use crate::tpu::plan::{Fit, Point, Row, Series, Setting, accumulated, next, plan as rows_of};
 use crate::tpu::{Answer, Links, Spec, Target, TpuError};
@@ -201,7 +202,7 @@ fn compiled(
     let experiment = &question.subject.experiment;
     let path = question.subject.path.as_path();
     let mut asker = Asker { experiment, path, asking, n_left: question.n_compiles, on };
-    let mut points = Vec::new();
+    let mut points = asker.kept(&settings)?;
     while let Some(at) = next(&settings, &points) {
         match asker.ask(&settings[at])? {
             Asked::Said(answer) => points.push(Point { setting: settings[at].clone(), answer }),
@@ -235,6 +236,31 @@ fn refusal(setting: &Setting, message: &str) -> String {
 }
 
 impl Asker<'_> {
+    /// What is kept of one core alone with the part of a setting, as `fit` compiles it.
+    fn kept(&self, settings: &[Setting]) -> Result<Vec<Point>, StudyError> {
+        let mut points: Vec<Point> = Vec::new();
+        for setting in settings.iter().filter(|setting| !setting.series.in_parts) {
+            let (series, part) = (&setting.series, setting.part());
+            let target = series.board.clone();
+            let alone =
+                Setting { series: series.clone(), target: target.clone(), n_cores: 1, batch: part, accumulate: 1 };
+            if self.asking.fresh || points.iter().any(|point| point.setting == alone) {
+                continue;
+            }
+            // What cannot be built alone is no help, and no error: nobody asked for it.
+            let Ok(module) = program(self.experiment, &alone) else { continue };
+            let compiler = self.asking.compiler(Placement::default());
+            let program = encode::to_bytes(&module).map_err(StudyError::Encode)?;
+            if !compiler.remembers(&target, &program)? {
+                continue;
+            }
+            if let Said::Answered(compiled) = ask(&compiler, &target, &program, part)? {
+                points.push(Point { setting: alone, answer: compiled.answer });
+            }
+        }
+        Ok(points)
+    }
+
     /// What the compiler says of a setting.
     fn ask(&mut self, setting: &Setting) -> Result<Asked, StudyError> {
         let Setting { target, batch, .. } = setting;
@@ -288,7 +314,8 @@ fn program(experiment: &Experiment, setting: &Setting) -> Result<Module, StudyEr
         .parse()
         .map_err(|_| StudyError::NoProgram { label: series.precision.clone(), batch: *batch })?;
     // What else the replicas share is as the file says.
-    let mut mesh = NonZeroU32::new(*n_cores).map_or(Mesh::default(), |n| experiment.mesh.mesh.of_replicas(n));
+    let replicas = NonZeroU32::new(*n_cores).filter(|n| n.get() > 1);
+    let mut mesh = replicas.map_or(Mesh::default(), |n| experiment.mesh.mesh.of_replicas(n));
     mesh.state = if series.in_parts { StateOf::Sharded } else { StateOf::Whole };
     Ok(build(&stored, ModelProgram::Training, precision, *batch, mesh, tuning)?.module)
 }

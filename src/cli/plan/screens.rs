@@ -57,6 +57,9 @@ fn a_plan_on_80_columns() {
         point(&settings[2], 2290.0, 2010.0, 62_000_000),
         point(&settings[1], 7000.0, 6720.0, 240_000_000),
     ];
+    let available = Some(15_854 << 20);
+    let too_large = Answer::OutOfMemory { needed: Some(27 << 30), available, text: String::new() };
+    let points = [&points[..], &[Point { setting: settings[0].clone(), answer: too_large }]].concat();
     settings.insert(1, accumulated(&settings[0], &points).unwrap());
     let plan = PlanAnswer {
         model: "examples/resnet50.yaml".to_string(),
@@ -69,7 +72,7 @@ fn a_plan_on_80_columns() {
     };
     check_screen(|screen| render(&plan, screen), &expect_file!["../../../tests/cli/screens/plan.txt"]);
     let page = page::page(&plan).render();
-    for part in ["Which slice: examples/resnet50.yaml", "tpu-v3:16x16", "on the front", "predicted, 2 micro-batches"] {
+    for part in ["Which slice: examples/resnet50.yaml", "tpu-v3:16x16", "on the front", "predicted, 4 micro-batches"] {
         assert!(page.contains(part), "{part} is not in the page");
     }
     let json = serde_json::to_value(&plan).unwrap();
