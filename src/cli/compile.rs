@@ -59,12 +59,12 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let programs = programs(&args.choice, &args.target, &args.compare, args.choice.module()?)?;
-    let Programs { batch, unit, variables, sums, .. } = programs;
+    let Programs { batch, unit, variables, sums, runs_alone, .. } = programs;
     let asking = args.limits.asking(args.fresh, args.choice.is_module(), context);
     let mut spinner = Spinner::new(args.choice.model.display().to_string(), context.quiet);
     let mut answer = compare(&programs, &args.target, &asking, &mut |event| spinner.on(event))?;
     let labels: Vec<&str> = answer.reports.iter().map(|report| report.label.as_str()).collect();
-    answer.verdict = answer.verdict.map(|verdict| with_accuracy(verdict, &labels, &args.choice));
+    answer.verdict = answer.verdict.map(|verdict| with_accuracy(verdict, &labels, &args.choice, runs_alone));
     if args.json {
         context.print_json(&serde_json::to_value(&answer)?)?;
     } else {
@@ -233,6 +233,11 @@ fn by_figure(target: &Target, unit: &str, devices: Devices, entries: &[CompiledS
     table
 }
 
+/// An estimate of the compiler, if it gives one.
+fn estimate(value: f64, shown: impl Fn(f64) -> String) -> String {
+    if value > 0.0 { shown(value) } else { "-".to_string() }
+}
+
 /// What every table of several programs has.
 struct Figure {
     title: &'static str,
@@ -243,7 +248,7 @@ struct Figure {
 const FIGURES: [Figure; 3] = [
     Figure { title: "HBM total", shown: |r| report::mib(r.hbm.total), value: |r| r.hbm.total as f64 },
     Figure { title: "cycles", shown: |r| report::grouped(r.cycles as i64), value: |r| r.cycles as f64 },
-    Figure { title: "time", shown: |r| report::seconds(r.seconds), value: |r| r.seconds },
+    Figure { title: "time", shown: |r| estimate(r.seconds, report::seconds), value: |r| r.seconds },
 ];
 
 /// A row for each program, and each figure over the first's.
@@ -272,7 +277,7 @@ fn by_entry(unit: &str, devices: Devices, entries: &[CompiledSubject]) -> Table 
                     report::mib(own.hbm.temporaries),
                     report::scientific(own.bytes_accessed),
                     report::scientific(own.flops),
-                    format!("{:.1}", own.examples_per_second),
+                    estimate(own.examples_per_second, |n| format!("{n:.1}")),
                 ]);
             }
             None => cells.extend((0..2 * FIGURES.len() + 5).map(|_| "-".to_string())),
@@ -333,18 +338,20 @@ fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<Row> {
         row("flops", Box::new(|r| report::scientific(r.flops)), |r| r.flops),
         row("bytes accessed", Box::new(|r| report::scientific(r.bytes_accessed)), |r| r.bytes_accessed),
         row("estimated cycles", Box::new(|r| report::grouped(r.cycles as i64)), |r| r.cycles as f64),
-        row("estimated time", Box::new(|r| report::seconds(r.seconds)), |r| r.seconds),
+        row("estimated time", Box::new(|r| estimate(r.seconds, report::seconds)), |r| r.seconds),
     ];
     rows.push(row(
         &format!("{unit}/s{}", per_core(devices)),
-        Box::new(|r| format!("{:.1}", r.examples_per_second)),
+        Box::new(|r| estimate(r.examples_per_second, |n| format!("{n:.1}"))),
         |r| r.examples_per_second,
     ));
     // One of one core may run on each of a board.
     if devices.is_one() {
         rows.push(Row {
             name: format!("{unit}/s per board"),
-            cell: Box::new(move |r| format!("{:.1} ({n_cores} cores)", r.examples_per_second * f64::from(n_cores))),
+            cell: Box::new(move |r| {
+                estimate(r.examples_per_second, |n| format!("{:.1} ({n_cores} cores)", n * f64::from(n_cores)))
+            }),
             value: Some(|r| r.examples_per_second),
         });
     }
@@ -355,7 +362,7 @@ fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<Row> {
 mod tests {
     use super::*;
     use crate::cli::terminal::check_screen;
-    use crate::study::{OutOfMemory, judge};
+    use crate::study::{Judged, OutOfMemory, judge};
     use crate::tpu::explain::Copies;
     use crate::tpu::verdict::{self, Candidate, Evidence};
     use crate::tpu::{Hbm, TpuError};
@@ -484,7 +491,7 @@ mod tests {
             let entries: Vec<CompiledSubject> = all.iter().map(entry).collect();
             let candidates: Vec<Candidate> = all.iter().map(candidate).collect();
             let labels: Vec<&str> = all.iter().map(|(label, ..)| *label).collect();
-            let judged = with_accuracy(judge(&candidates, &labels).unwrap(), &labels, &args.choice);
+            let judged = with_accuracy(judge(&candidates, &labels).unwrap(), &labels, &args.choice, true);
             let sentences = judged.sentences.join("\n");
             let text = |screen| {
                 format!("{}\n{sentences}\n", render(&args, (None, None), "runs", Devices::ONE, &entries, screen))
@@ -492,6 +499,18 @@ mod tests {
             let path = format!("{}/tests/cli/screens/{name}", env!("CARGO_MANIFEST_DIR"));
             check_screen(text, &expect_file![path]);
         };
+        // Nothing is suggested that cannot run.
+        let verdict = Judged { choice: Some("default".to_string()), sentences: Vec::new() };
+        let accuracy = |runs_alone| {
+            let labels = [AS_GIVEN, "default"];
+            with_accuracy(verdict.clone(), &labels, &args.choice, runs_alone).sentences.join(" ")
+        };
+        assert!(
+            accuracy(true).contains("`bf16scope audit step.hlo.pb --random 1 --policy default`"),
+            "{}",
+            accuracy(true)
+        );
+        assert!(accuracy(false).contains("on one device alone, which cannot run this one"), "{}", accuracy(false));
         let given = (AS_GIVEN, "the module as given", given, 0);
         let tf_amp = ("tf_amp", "policy tf_amp", tf_amp, 97);
         check(&[given.clone(), tf_amp.clone()], "compile-module.txt");

@@ -72,7 +72,7 @@ const PAGE: Stretches = (480, 8);
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     ensure!(args.target != Target::Cpu, TpuError::NotATpu(Target::Cpu));
     emit::check_names(&[("--html", args.html.as_deref())], &[Some(&args.choice.model)])?;
-    let mut all = match all(args, context) {
+    let (mut all, runs_alone) = match all(args, context) {
         Ok(all) => all,
         // An answer: there is no optimized program, so nothing to explain but that.
         Err(error) if error.downcast_ref().is_some_and(StudyError::is_out_of_memory) => {
@@ -82,7 +82,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Err(error) => return Err(error),
     };
     let labels: Vec<&str> = all.programs.iter().map(|one| one.label.as_str()).collect();
-    all.verdict = all.verdict.map(|verdict| with_accuracy(verdict, &labels, &args.choice));
+    all.verdict = all.verdict.map(|verdict| with_accuracy(verdict, &labels, &args.choice, runs_alone));
     let sentences = all.verdict.as_ref().map_or(&[][..], |verdict| &verdict.sentences);
     let lead = lead(args, all.batch, &all.programs);
     if let Some(path) = &args.html {
@@ -96,18 +96,21 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
-fn all(args: &Args, context: &Context) -> anyhow::Result<Explanations> {
+/// What is explained, and whether one device can run it alone.
+fn all(args: &Args, context: &Context) -> anyhow::Result<(Explanations, bool)> {
     let stretches = args.html.is_some().then_some(PAGE);
     let programs = match args.choice.module_by(load)? {
         // Nothing is lowered, so nothing is compiled.
         Some(module) if module.is_scheduled && !args.compare.is_asked() => {
-            return Ok(explain_scheduled(&module, devices_of_compiled(&module), &args.target, stretches)?);
+            let all = explain_scheduled(&module, devices_of_compiled(&module), &args.target, stretches)?;
+            return Ok((all, false));
         }
         module => programs(&args.choice, &args.target, &args.compare, module)?,
     };
     let asking = args.limits.asking(args.fresh, args.choice.is_module(), context);
     let mut spinner = Spinner::new(args.choice.model.display().to_string(), context.quiet);
-    Ok(explain_programs(&programs, &args.target, stretches, &asking, &mut |event| spinner.on(event))?)
+    let all = explain_programs(&programs, &args.target, stretches, &asking, &mut |event| spinner.on(event))?;
+    Ok((all, programs.runs_alone))
 }
 
 /// A module as it is: one that is scheduled need only be walked, any other must be fit to compile.

@@ -256,7 +256,7 @@ fn render(fit: &FitAnswer, screen: Screen) -> String {
                     report::mib(report.hbm.temporaries),
                     report::scientific(report.flops / f64::from(row.batch)),
                     words::figure(summary.examples_per_mcycle),
-                    words::figure(report.examples_per_second),
+                    words::estimate(report.examples_per_second),
                     if row.cached { "cached".to_string() } else { report::seconds(report.compile_seconds) },
                 ]),
                 _ => cells.extend((0..7).map(|_| "-".to_string())),

@@ -128,6 +128,11 @@ fn help_for(message: &str) -> &'static str {
     } else if message.contains("_python_") {
         "\nhelp: this is a callback of JAX (`jax.pure_callback`, `jax.debug.print`), which runs in the Python process that \
          made it: export the function without it"
+    } else if message.contains("LuDecomposition") || message.contains("LuPivots") {
+        // What JAX lowers `solve` and `lu` to for a TPU, whose compiler has them.
+        "\nhelp: XLA has this call for TPUs alone (JAX writes it for `lu`, `solve`, `det` and `inv`), and no CPU runs it here: \
+         `bf16scope compile` takes the module; of a matrix that is symmetric, `cho_solve`, of any other `qr` and \
+         `solve_triangular`, run on both"
     } else {
         // jaxlib registers LAPACK's functions in its own process; of `Qr` and the like XLA has its own.
         "\nhelp: the custom call is to a library that this plugin lacks. JAX writes calls of LAPACK where it lowers for a \
@@ -509,12 +514,14 @@ mod tests {
         };
         let callback = said("No FFI handler registered for xla_ffi_python_cpu_callback on a platform Host");
         assert!(callback.starts_with("this is a callback of JAX"), "{callback}");
-        for message in [
-            "No FFI handler registered for lapack_sgeqrf_ffi on a platform Host (canonical host)",
-            "No registered implementation for untyped custom call to LuDecomposition for Host",
-        ] {
-            assert!(said(message).starts_with("the custom call is to a library that this plugin lacks"), "{message}");
-        }
+        let lapack = said("No FFI handler registered for lapack_sgeqrf_ffi on a platform Host (canonical host)");
+        assert!(lapack.starts_with("the custom call is to a library that this plugin lacks"), "{lapack}");
+        // It was lowered for a TPU: to do so again does not help.
+        let of_tpus = said("No registered implementation for untyped custom call to LuDecomposition for Host");
+        assert!(
+            of_tpus.starts_with("XLA has this call for TPUs alone") && !of_tpus.contains("lowering_platforms"),
+            "{of_tpus}"
+        );
         assert_eq!(said("No such thing"), "");
     }
 }

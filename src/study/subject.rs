@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{ModelSubject, StudyError};
 use crate::graph::{Precision, Storage};
-use crate::hlo::alone::{NotAlone, collective_of_all, several_devices};
+use crate::hlo::alone::{NotAlone, collective_of_all, runs_alone, several_devices};
 use crate::hlo::devices::Placement;
 use crate::hlo::proto::encode;
 use crate::hlo::{DType, Module};
@@ -124,6 +124,8 @@ pub struct Programs {
     pub variables: Option<Storage>,
     /// How they lie over cores.
     pub placement: Placement,
+    /// Whether one device can run them by itself, on a CPU too.
+    pub runs_alone: bool,
     /// What a model's replicas are asked to sum gradients in.
     pub sums: Option<DType>,
 }
@@ -208,8 +210,18 @@ impl Programs {
     pub fn of_module(module: Module, path: &Path, asked: &[Form]) -> Result<Programs, StudyError> {
         // Lowering leaves what is said of devices as it is.
         let placement = placement(&module, path)?;
+        let runs_alone = runs_alone(&module).is_ok();
         let subjects = forms(module, path, asked)?.into_iter().map(|(_, subject)| subject).collect();
-        Ok(Programs { subjects, batch: None, unit: "runs", tuning: None, variables: None, placement, sums: None })
+        Ok(Programs {
+            subjects,
+            batch: None,
+            unit: "runs",
+            tuning: None,
+            variables: None,
+            placement,
+            runs_alone,
+            sums: None,
+        })
     }
 
     /// What is made of a model, for a target, in each of these precisions.
@@ -234,6 +246,8 @@ impl Programs {
             tuning: Some(model.tuning(target)),
             variables: Some(model.variables()),
             placement,
+            // Its f32 program of one device is what is audited.
+            runs_alone: true,
             sums: Some(model.experiment.mesh.mesh.sum.dtype()),
         })
     }

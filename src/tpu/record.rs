@@ -17,6 +17,7 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::report::examples_per_second;
 use super::{CompileReport, Target, TpuError, links};
 use crate::files;
 
@@ -57,7 +58,8 @@ impl Answer {
         match self {
             Answer::Fits(mut report) => {
                 links::time(&mut report.collectives, target, report.devices);
-                Answer::Fits(CompileReport { examples_per_second: batch as f64 / report.seconds, ..report })
+                let examples_per_second = examples_per_second(batch, report.seconds);
+                Answer::Fits(CompileReport { examples_per_second, ..report })
             }
             Answer::OutOfMemory { .. } => self,
         }

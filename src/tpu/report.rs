@@ -50,9 +50,10 @@ pub struct CompileReport {
     /// Cycles of one run: the sum of `estimated_cycles` over the optimized program, multiplied by the trip count in
     /// loops where that is known.
     pub cycles: u64,
-    /// Seconds of one run, by the compiler's estimate (`optimal_seconds`); custom calls count for nothing.
+    /// Seconds of one run, by the compiler's estimate (`optimal_seconds`); custom calls count for nothing. 0 where there is no
+    /// estimate: of a program that computes nothing, or with custom calls in a loop of unknown length.
     pub seconds: f64,
-    /// Batch ÷ seconds: on one core, or on all of `devices`, if the batch is of all.
+    /// Batch ÷ seconds: on one core, or on all of `devices`, if the batch is of all. 0 where there is no estimate of seconds.
     pub examples_per_second: f64,
     /// Seconds that compiling took here.
     pub compile_seconds: f64,
@@ -210,34 +211,35 @@ pub(super) fn compile_whole(
     let MemoryStats { arguments, outputs, aliased, temporaries, code, peak: _ } = stats;
     let total = stats.total();
     let costs = compiled.cost_analysis()?;
-    let cost = |figure: &'static str| {
-        costs.get(figure).copied().ok_or_else(|| TpuError::NoFigure { target: target.clone(), figure })
-    };
+    // XLA gives only what is not 0: a program of copies has no flops, one of nothing no seconds.
+    let cost = |figure: &str| costs.get(figure).copied().unwrap_or(0.0);
     let optimized_bytes = compiled.optimized_program()?;
     let optimized = HloModuleProto::decode(optimized_bytes.as_slice())
         .map_err(|error| TpuError::Program { target: target.clone(), source: WireError::new(error) })?;
     let n_unknown = n_custom_calls(&optimized) as f64;
     let cycles = cycles(&optimized);
-    let seconds = (cost("optimal_seconds")? + n_unknown) * cycles.share();
     // A custom call inside a loop is marked once a trip, and trip counts are not always known: then there is no estimate.
-    if seconds <= 0.0 {
-        return Err(TpuError::NoFigure { target: target.clone(), figure: "optimal_seconds" });
-    }
+    let seconds = ((cost("optimal_seconds") + n_unknown) * cycles.share()).max(0.0);
     let mut collectives = collectives(&optimized, devices);
     links::time(&mut collectives, target, devices);
     let report = CompileReport {
         hbm: Hbm { arguments, outputs, aliased, temporaries, code, total, limit },
-        flops: (cost("flops")? + n_unknown) * cycles.share(),
-        bytes_accessed: cost("bytes accessed")? * cycles.share(),
+        flops: ((cost("flops") + n_unknown) * cycles.share()).max(0.0),
+        bytes_accessed: cost("bytes accessed") * cycles.share(),
         cycles: cycles.all,
         seconds,
-        examples_per_second: batch as f64 / seconds,
+        examples_per_second: examples_per_second(batch, seconds),
         compile_seconds,
         devices,
         narrow_sums: narrow_sums_of(&collectives, &optimized_bytes),
         collectives,
     };
     Ok((report, optimized_bytes))
+}
+
+/// Batch ÷ seconds, where there is an estimate of these.
+pub(super) fn examples_per_second(batch: usize, seconds: f64) -> f64 {
+    if seconds > 0.0 { batch as f64 / seconds } else { 0.0 }
 }
 
 /// Where narrow sums come from. A program that cannot be read as a module leaves that unsaid; the collectives are known.

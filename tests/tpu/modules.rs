@@ -34,3 +34,52 @@ fn what_ends_the_tpu_compiler_is_an_error() {
         }
     }
 }
+
+/// What the compiler's cost analysis gives only where it is not 0.
+#[test]
+fn modules_that_compute_nothing_compile_and_are_explained() {
+    let entry = |body: &str| format!("HloModule small\n\nENTRY main {{\n{body}\n}}\n");
+    for (what, body) in [
+        ("identity", "  ROOT x = f32[8,128]{1,0} parameter(0)"),
+        ("constant", "  ROOT c = f32[] constant(1)"),
+        ("transpose", "  x = f32[8,128]{1,0} parameter(0)\n  ROOT y = f32[128,8]{1,0} transpose(x), dimensions={1,0}"),
+        ("integers", "  x = s32[8,128]{1,0} parameter(0)\n  ROOT y = s32[8,128]{1,0} add(x, x)"),
+        (
+            "bits",
+            "  k = u64[2]{0} parameter(0)\n  ROOT r = (u64[2]{0}, u32[64]{0}) rng-bit-generator(k), \
+             algorithm=rng_three_fry",
+        ),
+        ("nothing", "  x = f32[8]{0} parameter(0)\n  ROOT t = () tuple()"),
+        ("empty", "  x = f32[0,8]{1,0} parameter(0)\n  ROOT y = f32[0,8]{1,0} add(x, x)"),
+        (
+            "triangular solve",
+            "  a = f32[16,16]{1,0} parameter(0)\n  b = f32[16,8]{1,0} parameter(1)\n  ROOT y = f32[16,8]{1,0} \
+             triangular-solve(a, b), left_side=true, lower=true, transpose_a=NO_TRANSPOSE",
+        ),
+        (
+            "qr",
+            "  a = f32[16,16]{1,0} parameter(0)\n  ROOT y = (f32[16,16]{1,0}, f32[16]{0}) custom-call(a), \
+             custom_call_target=\"Qr\"",
+        ),
+    ] {
+        for command in ["compile", "explain"] {
+            let output = on(&entry(body), &[command, "m.hlo", "--json"]);
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(0), "{command} of {what}: {text}");
+            let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            if command == "compile" {
+                let report = &answer["reports"][0];
+                for figure in ["flops", "seconds", "examples_per_second"] {
+                    assert!(report[figure].as_f64().is_some_and(|value| value >= 0.0), "{what}: {figure} in {report}");
+                }
+            } else {
+                let program = &answer["programs"][0];
+                let n_listed = program["steps"].as_array().unwrap().len() as u64;
+                assert!(program["n_steps"].as_u64().unwrap() >= n_listed, "{what}: {program}");
+            }
+        }
+        // On a screen, what is not estimated is a dash.
+        let output = on(&entry(body), &["compile", "m.hlo"]);
+        assert!(String::from_utf8(output.stdout).unwrap().contains("estimated time"), "{what}");
+    }
+}

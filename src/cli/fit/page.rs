@@ -4,7 +4,7 @@ use super::words;
 use crate::cli::watch::said;
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
-use crate::report::plot::curves::{Curve, Panel, Point, panels};
+use crate::report::plot::curves::{Cross, Curve, Panel, Point, panels};
 use crate::study::{FitAnswer, FitRow, FitSeries};
 use crate::tpu::fit::Outcome;
 
@@ -65,12 +65,14 @@ pub(super) fn plots(fit: &FitAnswer) -> String {
             unit: |gib| format!("{gib} GiB"),
             curves: memory,
             limit: limit.filter(|_| is_near).map(|limit| (limit, format!("the core has {limit:.2} GiB"))),
+            cross: Cross::AtLimit,
         });
         all.push(Panel {
             title: format!("{target}: {}/s, estimated", fit.unit),
             unit: speed,
             curves: curves(&series, fit.unit, |row| row.row.report().map(|report| report.examples_per_second)),
             limit: None,
+            cross: Cross::AtZero,
         });
     }
     panels("batch against memory and speed", "examples in a batch", &all)
@@ -126,7 +128,7 @@ fn hover(series: &FitSeries, row: &FitRow, unit: &str) -> String {
                 report::mib(report.hbm.total),
                 report::percent(report.hbm.total, report.hbm.limit),
                 words::figure(summary.examples_per_mcycle),
-                words::figure(report.examples_per_second)
+                words::estimate(report.examples_per_second)
             )
         }
         _ => format!("{name}: {}", said(&row.row.outcome)),
@@ -169,7 +171,7 @@ fn table(fit: &FitAnswer) -> Table {
                         Cell::Number(each, report::scientific(each)),
                         Cell::Number(summary.flops_ratio, format!("{:.3}", summary.flops_ratio)),
                         Cell::Number(summary.examples_per_mcycle, words::figure(summary.examples_per_mcycle)),
-                        Cell::Number(report.examples_per_second, words::figure(report.examples_per_second)),
+                        Cell::Number(report.examples_per_second, words::estimate(report.examples_per_second)),
                         Cell::Number(report.compile_seconds, report::seconds(report.compile_seconds)),
                     ]);
                 }

@@ -14,6 +14,11 @@ pub(super) fn figure(value: f64) -> String {
     }
 }
 
+/// The same of an estimate that the compiler may not give.
+pub(super) fn estimate(value: f64) -> String {
+    if value > 0.0 { figure(value) } else { "-".to_string() }
+}
+
 /// What stands out in a row.
 pub(super) fn remark(series: &FitSeries, row: &Row, summary: Option<&Summary>, one: &str) -> String {
     let mut remarks = Vec::new();

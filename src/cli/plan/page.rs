@@ -3,7 +3,7 @@
 use super::{figure, named, notes, remark};
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
-use crate::report::plot::curves::{Curve, Panel, Point, panels};
+use crate::report::plot::curves::{Cross, Curve, Panel, Point, panels};
 use crate::study::PlanAnswer;
 use crate::tpu::Target;
 use crate::tpu::plan::{Fit, Known, Row, Series};
@@ -67,6 +67,7 @@ fn plots(plan: &PlanAnswer) -> String {
             unit: figure,
             curves: curves(&rows, plan.unit, |row| row.examples_per_second),
             limit: None,
+            cross: Cross::AtZero,
         });
         let limit = rows.iter().find_map(|row| Some(row.figures?.limit / GIB));
         all.push(Panel {
@@ -74,6 +75,7 @@ fn plots(plan: &PlanAnswer) -> String {
             unit: |gib| format!("{gib} GiB"),
             curves: curves(&rows, plan.unit, |row| Some(row.figures.filter(|_| row.fits != Fit::No)?.hbm / GIB)),
             limit: limit.map(|limit| (limit, format!("the core has {limit:.2} GiB"))),
+            cross: Cross::AtLimit,
         });
     }
     panels("cores against speed and memory", "cores", &all)

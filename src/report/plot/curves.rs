@@ -16,6 +16,17 @@ pub struct Panel {
     pub curves: Vec<Curve>,
     /// A line across, and what it is: what no value can exceed.
     pub limit: Option<(f64, String)>,
+    /// Where a point without a value stands.
+    pub cross: Cross,
+}
+
+/// Where a cross stands, so that it is not read as the best of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cross {
+    /// At the limit, or at the top: of what takes too much.
+    AtLimit,
+    /// On the axis: of what is not done at all.
+    AtZero,
 }
 
 /// A curve.
@@ -34,7 +45,7 @@ pub struct Curve {
 pub struct Point {
     /// Along the axis; greater than 0.
     pub x: f64,
-    /// Up; not negative. `None`: there is no value here, and a cross stands at the limit or at the top.
+    /// Up; not negative. `None`: there is no value here, and a [`Cross`] stands in its place.
     pub y: Option<f64>,
     /// What hovering says.
     pub hover: String,
@@ -45,6 +56,8 @@ pub struct Point {
 const PANEL: f64 = 270.0;
 const TOP: f64 = 52.0;
 const BOTTOM: f64 = 44.0;
+/// The width of a letter or digit of 12 pixels, at most.
+const LETTER: f64 = 7.5;
 
 /// Panels one above the other, over a logarithmic axis to base two that all share.
 pub fn panels(label: &str, x_label: &str, panels: &[Panel]) -> String {
@@ -63,43 +76,60 @@ pub fn panels(label: &str, x_label: &str, panels: &[Panel]) -> String {
         (0.0, 1.0)
     };
     let inset = 24.0;
-    let width = WIDTH - LEFT - RIGHT - 2.0 * inset;
-    let x_of = |x: f64| LEFT + inset + (x.log2() - low) / (high - low) * width;
+    let n_letters = panels.iter().flat_map(|panel| panel.scale().1).map(|(_, label)| label.chars().count()).max();
+    let left = LEFT.max(16.0 + LETTER * n_letters.unwrap_or(0) as f64);
+    let width = WIDTH - left - RIGHT - 2.0 * inset;
+    let x_of = |x: f64| left + inset + (x.log2() - low) / (high - low) * width;
     for (place, panel) in panels.iter().enumerate() {
-        panel.draw(&mut out, PANEL * place as f64, x_label, (low, high), x_of);
+        panel.draw(&mut out, (left, PANEL * place as f64), x_label, (low, high), x_of);
     }
     out.push_str("</svg>");
     out
 }
 
 impl Panel {
-    fn draw(&self, out: &mut String, y0: f64, x_label: &str, (low, high): (f64, f64), x_of: impl Fn(f64) -> f64) {
-        let (top, bottom) = (y0 + TOP, y0 + PANEL - BOTTOM);
+    /// Where the upright axis ends, and what stands beside it.
+    fn scale(&self) -> (f64, Vec<(f64, String)>) {
         let values = self.curves.iter().flat_map(|curve| &curve.points).filter_map(|point| point.y);
         let greatest = values.fold(self.limit.as_ref().map_or(0.0, |limit| limit.0), f64::max);
         let step = round_step(greatest);
         let ceiling = (greatest / step).ceil().max(1.0) * step;
-        let y_of = |y: f64| bottom - y / ceiling * (bottom - top);
-        text(out, (LEFT, y0 + 20.0), "start", &self.title);
-        for tick in 0..=(ceiling / step).round() as u32 {
+        let label = |tick: u32| {
             let value = f64::from(tick) * step;
-            let class = if tick == 0 { "axis" } else { "grid" };
-            line(out, class, (LEFT, y_of(value)), (WIDTH - RIGHT, y_of(value)));
             // A multiple of 0.2 may lie an ulp beside what is written.
-            let shown = (value * 1e12).round() / 1e12;
-            text(out, (LEFT - 8.0, y_of(value) + 4.0), "end", &(self.unit)(shown));
+            (value, (self.unit)((value * 1e12).round() / 1e12))
+        };
+        (ceiling, (0..=(ceiling / step).round() as u32).map(label).collect())
+    }
+
+    fn draw(
+        &self,
+        out: &mut String,
+        (left, y0): (f64, f64),
+        x_label: &str,
+        (low, high): (f64, f64),
+        x_of: impl Fn(f64) -> f64,
+    ) {
+        let (top, bottom) = (y0 + TOP, y0 + PANEL - BOTTOM);
+        let (ceiling, labels) = self.scale();
+        let y_of = |y: f64| bottom - y / ceiling * (bottom - top);
+        text(out, (left, y0 + 20.0), "start", &self.title);
+        for (value, label) in labels {
+            let class = if value == 0.0 { "axis" } else { "grid" };
+            line(out, class, (left, y_of(value)), (WIDTH - RIGHT, y_of(value)));
+            text(out, (left - 8.0, y_of(value) + 4.0), "end", &label);
         }
         for power in low.ceil() as i32..=high.floor() as i32 {
             let x = 2f64.powi(power);
             line(out, "grid", (x_of(x), top), (x_of(x), bottom));
             text(out, (x_of(x), bottom + 16.0), "middle", &x.to_string());
         }
-        text(out, (LEFT + (WIDTH - LEFT - RIGHT) / 2.0, bottom + 34.0), "middle", x_label);
-        let mut at_limit = top;
+        text(out, (left + (WIDTH - left - RIGHT) / 2.0, bottom + 34.0), "middle", x_label);
+        let mut at_limit = if self.cross == Cross::AtZero { bottom } else { top };
         if let Some((limit, name)) = &self.limit {
             at_limit = y_of(*limit);
-            line(out, "limit", (LEFT, at_limit), (WIDTH - RIGHT, at_limit));
-            text(out, (LEFT + 6.0, at_limit - 6.0), "start", name);
+            line(out, "limit", (left, at_limit), (WIDTH - RIGHT, at_limit));
+            text(out, (left + 6.0, at_limit - 6.0), "start", name);
         }
         let n_curves = self.curves.len();
         for (place, curve) in self.curves.iter().enumerate() {
@@ -193,7 +223,39 @@ mod tests {
             unit: |value| format!("{value} GiB"),
             curves: vec![Curve { name: "f32".to_string(), color: "--error", points }],
             limit: Some((16.0, "limit".to_string())),
+            cross: Cross::AtLimit,
         }
+    }
+
+    /// The y of the first cross's upper end.
+    fn cross_at(svg: &str) -> f64 {
+        let (_, path) = svg.split_once("class=\"cross\"").unwrap();
+        let (_, from) = path.split_once(" d=\"M").unwrap();
+        from.split([' ', 'L']).nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn what_has_no_speed_is_not_drawn_as_the_fastest() {
+        let mut speed = panel();
+        speed.limit = None;
+        let at_top = cross_at(&panels("speed", "batch", &[speed.clone()]));
+        speed.cross = Cross::AtZero;
+        let at_zero = cross_at(&panels("speed", "batch", &[speed]));
+        assert!(at_top == TOP - 4.0 && at_zero == PANEL - BOTTOM - 4.0, "{at_top} {at_zero}");
+    }
+
+    /// Labels end 8 pixels left of the axis, and begin within the picture.
+    #[test]
+    fn long_labels_have_room() {
+        let left_of = |unit: fn(f64) -> String| {
+            let mut panel = panel();
+            panel.unit = unit;
+            let svg = panels("speed", "batch", &[panel]);
+            let (_, axis) = svg.split_once("class=\"axis\" x1=\"").unwrap();
+            axis.split('"').next().unwrap().parse::<f64>().unwrap()
+        };
+        assert_eq!(left_of(|value| format!("{value}")), LEFT);
+        assert!(left_of(|value| format!("{value:010}")) >= 8.0 + 10.0 * 6.7);
     }
 
     #[test]

@@ -71,7 +71,9 @@ pub struct Explanation {
     pub layers: Vec<LayerCost>,
     /// By kind of op, most cycles first.
     pub kinds: Vec<KindCost>,
-    /// Its most expensive steps, most cycles first.
+    /// How many steps cost anything.
+    pub n_steps: usize,
+    /// The most expensive of them, most cycles first: 200 at most.
     pub steps: Vec<StepCost>,
 }
 
@@ -249,6 +251,7 @@ pub fn explain(module: &Module, rates: Option<&Rates>) -> Result<Explanation, Ex
         .collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.cost.cycles));
     let mut steps = costs.steps;
+    let n_steps = steps.len();
     steps.sort_by_key(|(_, cost)| std::cmp::Reverse(cost.cycles));
     steps.truncate(MAX_LISTED);
     let step_cost = |(step, cost): (usize, Cost)| {
@@ -268,6 +271,7 @@ pub fn explain(module: &Module, rates: Option<&Rates>) -> Result<Explanation, Ex
         total: costs.total,
         layers,
         kinds,
+        n_steps,
         steps: steps.into_iter().map(step_cost).collect(),
     })
 }
