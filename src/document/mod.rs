@@ -89,7 +89,7 @@ fn tune_line(root: &Node, key: &str) -> String {
     let blocks = [Some(root), root.get("model"), root.get("train")];
     let given = |choice: &Choice| {
         let of_block = |block: &&Node| block.get(choice.key).or_else(|| block.get(choice.was?)).cloned();
-        let value = blocks.iter().flatten().find_map(|block| of_block(block))?;
+        let value = blocks.iter().flatten().find_map(of_block)?;
         Some(format!("{}: {}", choice.key, as_now(choice.key, &value)))
     };
     let given: Vec<String> = CHOICES.iter().filter_map(given).collect();

@@ -234,7 +234,7 @@ mod tests {
         let path = folder.path().join("a.records");
         for n_bytes in [0usize, 1, 100, BLOCK as usize, BLOCK as usize + 1, 3 * BLOCK as usize, 3 * BLOCK as usize + 77]
         {
-            let whole: Vec<u8> = (0..n_bytes).map(|at| (at * at >> 5) as u8).collect();
+            let whole: Vec<u8> = (0..n_bytes).map(|at| ((at * at) >> 5) as u8).collect();
             let sums = of(&whole);
             fs::write(&path, &whole).unwrap();
             sums.keep(&path, "key").unwrap();

@@ -129,14 +129,14 @@ fn settings(question: &PlanQuestion, batch: u32) -> Result<(Vec<Setting>, Vec<St
     let mut settings = Vec::new();
     for board in &question.boards {
         let Target::Tpu { version, .. } = board else { return Err(TpuError::NotATpu(board.clone()).into()) };
-        if *board != Target::board(*version) {
-            return Err(StudyError::OneSlice { target: board.clone(), board: Target::board(*version) });
+        if *board != Target::board(version) {
+            return Err(StudyError::OneSlice { target: board.clone(), board: Target::board(version) });
         }
         if Links::of(board).is_none() {
             return Err(StudyError::NoLinks { board: board.clone() });
         }
         for n_cores in question.devices.iter().map(|n| n.get()) {
-            let Some(target) = slice(*version, n_cores) else {
+            let Some(target) = slice(version, n_cores) else {
                 left_out.push(format!("{board} has no slice of {n_cores} cores."));
                 continue;
             };

@@ -46,7 +46,7 @@ fn tar(n: usize) -> Vec<u8> {
         for (ending, len) in [("cls", 1), ("bin", 100 + 7_000 * (number % 5))] {
             let bytes = match ending {
                 "cls" => vec![b'0' + (number % 10) as u8],
-                _ => (0..len).map(|at| (at * (number + 3) >> 3) as u8).collect(),
+                _ => (0..len).map(|at| ((at * (number + 3)) >> 3) as u8).collect(),
             };
             let mut header = tar::Header::new_ustar();
             header.set_size(bytes.len() as u64);
