@@ -63,7 +63,18 @@
 //!
 //! A [`Task`](task::Task) says what is learnt: TensorFlow's `model_fn` as a trait. [`train::program`] makes its training,
 //! evaluation and prediction programs, with loss scaling, micro-batches and rematerialisation; [`train::Session`] drives
-//! them on a device; [`train::run`] is the whole loop, with checkpoints. [`models`] is a zoo of tasks.
+//! them on a device; [`train::run`](train::run()) is the whole loop, with checkpoints. [`models`] is a zoo of tasks.
+//!
+//! [`train::Trainer`] is all of that in one call; its page has an example that runs:
+//!
+//! ```
+//! # use bf16scope::{data::Arrays, prelude::*, train::TrainError};
+//! # fn f(task: impl Task + 'static, training: Arrays, test: Arrays) -> Result<(), TrainError> {
+//! let model = Trainer::new(task).epochs(20).checkpoint("model.safetensors").fit(&training, &test)?;
+//! println!("{:?}", model.evaluate(&test)?.value("accuracy"));
+//! println!("{:?}", model.predict(&test)?.i32s("class")?);
+//! # Ok(()) }
+//! ```
 //!
 //! # Bring a program
 //!

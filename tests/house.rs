@@ -618,6 +618,37 @@ fn public_errors_may_gain_variants() {
     check(found, "public enums of errors are #[non_exhaustive]");
 }
 
+/// Reports gain fields; configurations are written `Mesh { data, ..Mesh::default() }`.
+#[test]
+fn public_reports_may_gain_fields() {
+    let mut found = Vec::new();
+    for (path, text) in rust_files("src") {
+        for item in syn::parse_file(&text).unwrap().items {
+            let syn::Item::Struct(item) = item else { continue };
+            let is_marked = item.attrs.iter().any(|attribute| attribute.path().is_ident("non_exhaustive"));
+            let of_others = item.fields.iter().any(|field| is_public(&field.vis));
+            if is_public(&item.vis) && item.ident.to_string().ends_with("Report") && of_others && !is_marked {
+                found.push(format!("{}: {}", path.display(), item.ident));
+            }
+        }
+    }
+    check(found, "public reports are #[non_exhaustive]");
+}
+
+/// What decides where plugins and caches are is a value that the caller passes; only these ask the environment for it.
+#[test]
+fn only_the_program_and_pjrt_read_a_setup_from_the_environment() {
+    let mut found = Vec::new();
+    for (path, text) in rust_files("src") {
+        let code = text.split("\n#[cfg(test)]").next().unwrap_or_default();
+        let is_called = code.lines().any(|line| line.contains("Setup::from_env") && !line.trim().starts_with("//"));
+        if is_called && !["cli", "main", "pjrt"].contains(&room(&path).as_str()) {
+            found.push(path.display().to_string());
+        }
+    }
+    check(found, "only `pjrt` and `cli` call `Setup::from_env`");
+}
+
 /// All crates that `Cargo.toml` asks for, for tests too.
 fn all_dependencies() -> Vec<String> {
     let cargo = fs::read_to_string("Cargo.toml").unwrap();

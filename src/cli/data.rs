@@ -209,7 +209,7 @@ fn experiment(path: &Path, args: &Args, context: &Context) -> anyhow::Result<Sta
     let experiment = Experiment::read(path)?;
     let is_stop = experiment.data.as_ref().is_some_and(|data| data.is_on_disk() && data.on_error == Tolerance::Stop);
     let experiment = experiment.leaving_out_broken();
-    let examples = experiment.read_data(path)?;
+    let examples = experiment.read_data(path, &context.setup())?;
     let features = experiment.task().features();
     let mut object = json!({ "experiment": path });
     let mut status = Status::Ok;

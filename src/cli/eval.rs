@@ -12,9 +12,10 @@ use super::tune::{TuneArg, target_of};
 use super::{Context, Status, values};
 use crate::experiment::{Experiment, default_checkpoint};
 use crate::graph::Precision;
+use crate::optim::Update;
 use crate::pjrt::Platform;
 use crate::report::grouped;
-use crate::train::{Evaluator, Predictor};
+use crate::train::{Evaluator, Predictor, with_total};
 use confusion::Confusion;
 
 const EXAMPLES: &str = "\
@@ -65,8 +66,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let task = experiment.task();
     let checkpoint = args.trained.read(&path, &*task)?;
     let test = match &args.inputs {
-        Some(file) => experiment.read_other_labelled(&args.experiment, file)?,
-        None => experiment.read_data(&args.experiment)?.test,
+        Some(file) => experiment.read_other_labelled(&args.experiment, file, &context.setup())?,
+        None => experiment.read_data(&args.experiment, &context.setup())?.test,
     };
     let same_test_data = checkpoint.data.as_ref().map(|data| data.test == test.fingerprint());
     if same_test_data == Some(false) && args.inputs.is_none() {
@@ -80,7 +81,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let batch = u32::try_from(test.n_examples()).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
     let evaluator = Evaluator::new(&client, &task, args.precision, batch, &tuning)?;
     let evaluation = evaluator.evaluate(&path, &checkpoint, &*test)?;
-    let values = evaluation.totals.to_values();
+    let config = &experiment.train;
+    let decay = Update { optimizer: config.optimizer, weight_decay: config.weight_decay.clone(), ..Update::default() };
+    let l2 = evaluator.l2(&path, &checkpoint, &decay)?;
+    let values = with_total(evaluation.totals.to_values(), l2);
     let confusion = match args.confusion {
         true => {
             let predictor = Predictor::new(&client, &*task, args.precision, batch, &tuning)?;

@@ -21,6 +21,7 @@ use super::tune::{TuneArg, targets_help};
 use super::watch::Watch;
 use super::{Context, Status, again, module_file};
 use crate::graph::Precision;
+use crate::pjrt::Setup;
 use crate::report::plot::curves;
 use crate::report::{self, Column, Screen, Table};
 use crate::study::{
@@ -173,7 +174,7 @@ fn source(args: &Args) -> anyhow::Result<FitSource> {
     if let Some(BatchDim { parameter, axis }) = &args.batch_dim {
         bail!("--batch-dim {parameter}:{axis} is for a folder of modules: a model knows its batch");
     }
-    let subject = ModelSubject::read(path)?;
+    let subject = ModelSubject::read(path, &Setup::from_env())?;
     let which = args.program.unwrap_or(Which::Train);
     mesh.check(which)?;
     let of_file = subject.experiment.mesh.mesh;

@@ -16,6 +16,7 @@ use super::emit::{check_names, replace};
 use super::watch::Watch;
 use super::{Context, Status, module_file};
 use crate::graph::Precision;
+use crate::pjrt::Setup;
 use crate::report::{self, Column, Screen, Table};
 use crate::study::{ModelSubject, PlanAnswer, PlanQuestion, plan};
 use crate::tpu::Target;
@@ -112,7 +113,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
          `bf16scope compile` says what a module takes on the cores that it is for"
     );
     let question = PlanQuestion {
-        subject: ModelSubject { batch: args.batch, ..ModelSubject::read(&args.model)? },
+        subject: ModelSubject { batch: args.batch, ..ModelSubject::read(&args.model, &Setup::from_env())? },
         boards: args.target.clone(),
         devices: args.devices.clone(),
         precisions: args.precision.clone(),

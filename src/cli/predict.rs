@@ -18,7 +18,7 @@ use super::{Context, Status, emit, progress};
 use crate::data::{DataError, DataErrorKind, Loader, Source};
 use crate::experiment::{Experiment, default_checkpoint};
 use crate::graph::Precision;
-use crate::pjrt::Platform;
+use crate::pjrt::{Platform, Setup};
 use crate::report::{Column, Screen, Table, grouped};
 use crate::train::{Predictor, TrainError};
 
@@ -92,7 +92,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if let Some(text) = &args.completion.complete {
         return complete::run(args, context, &experiment, &path, &checkpoint, text);
     }
-    let source = source(args, &experiment)?;
+    let source = source(args, &experiment, &context.setup())?;
     let n_examples = source.n_examples();
     let batch = u32::try_from(n_examples).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
     let mut features = task.features();
@@ -112,7 +112,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let bar = progress::bar(n_examples, context.quiet);
     bar.set_prefix("predicting");
     let keep = if args.json || output.is_some() { usize::MAX } else { N_SHOWN };
-    let mut collected = Collected::new(n_examples, keep, args.top.map(|k| k as usize));
+    let mut collected = Collected::new(n_examples, keep, args.top.map(|k| k as usize), task.independent_logits());
     let predicted = predictor.predict(&path, &checkpoint, &*source, |batch| -> anyhow::Result<()> {
         bar.inc(batch.first().map_or(0, |array| array.dims[0].unsigned_abs()));
         collected.add(batch, |index| source.place(index))
@@ -180,9 +180,9 @@ fn none_is_left_out(error: anyhow::Error) -> anyhow::Error {
 }
 
 /// The examples that are asked for.
-fn source(args: &Args, experiment: &Experiment) -> anyhow::Result<Box<dyn Source>> {
-    let Some(file) = &args.inputs else { return Ok(experiment.read_data(&args.experiment)?.test) };
-    match experiment.read_other(&args.experiment, file) {
+fn source(args: &Args, experiment: &Experiment, setup: &Setup) -> anyhow::Result<Box<dyn Source>> {
+    let Some(file) = &args.inputs else { return Ok(experiment.read_data(&args.experiment, setup)?.test) };
+    match experiment.read_other(&args.experiment, file, setup) {
         Err(TrainError::Data(error)) if *error.kind() == DataErrorKind::Columns => {
             bail!("{error}\nhelp: examples to predict have no labels: leave those columns out")
         }

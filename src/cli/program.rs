@@ -11,6 +11,7 @@ use super::tune::TuneArg;
 
 use crate::graph::{Precision, Storage};
 use crate::hlo::Module;
+use crate::pjrt::Setup;
 use crate::study::{ModelProgram, ModelSubject};
 
 /// Which program of a model.
@@ -110,7 +111,7 @@ impl Choice {
     /// # Errors
     /// A file that is no model; devices for a program that is of one.
     pub(super) fn subject(&self) -> anyhow::Result<ModelSubject> {
-        let subject = ModelSubject::read(&self.model)?;
+        let subject = ModelSubject::read(&self.model, &Setup::from_env())?;
         self.mesh.check(self.program())?;
         let mesh = self.mesh.choice();
         Ok(ModelSubject {

@@ -91,7 +91,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let mut experiment = Experiment::read(&args.experiment)?;
     let train = &experiment.train;
     if train.n_train.is_none() && experiment.data.is_some() && (args.steps.is_none() || train.is_by_epoch()) {
-        let n_examples = experiment.read_data(&args.experiment)?.training.n_examples();
+        let n_examples = experiment.read_data(&args.experiment, &context.setup())?.training.n_examples();
         experiment.train.n_train = Some(n_examples);
     }
     // A length of its own may well end before the schedule does.

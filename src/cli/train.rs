@@ -1,6 +1,7 @@
 //! `bf16scope train`: trains an experiment on the CPU plugin or another device, with checkpoints.
 
 mod record;
+mod show;
 
 use std::io::IsTerminal;
 use std::num::NonZeroU32;
@@ -10,29 +11,26 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Instant;
 
 use anyhow::bail;
-use indicatif::ProgressBar;
 use serde::Serialize;
 use signal_hook::consts::SIGTERM;
 
-use self::record::{Recorder, Subject};
+use self::record::Subject;
+use self::show::Show;
 use super::child::client_of_all;
-use super::progress::{bar, say};
+use super::progress::say;
 use super::several::check_sums;
 use super::tune::{TuneArg, target_of};
-use super::{Context, Status, StdoutClosed, again, signals, values};
-use crate::experiment::{Experiment, default_checkpoint};
+use super::{Context, Status, signals};
+use crate::experiment::{Examples, Experiment, default_checkpoint};
 use crate::graph::{Precision, Storage};
-use crate::hlo::DType;
 use crate::pjrt::{MAX_CPU_DEVICES, Platform};
-use crate::report::grouped;
 use crate::runs::{ABOUT, RunFolder};
 use crate::study::MeshChoice;
 use crate::tpu::read_narrow_sums;
 use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::check_data;
 use crate::train::{
-    Data, EpochReport, Event, MAX_REPLICAS, Mesh, Resumption, Session, StateOf, SumOf, Summary, TrainError, check,
-    check_average, run as train,
+    Data, MAX_REPLICAS, Mesh, Resumption, Session, Spec, SumOf, Summary, TrainError, check, check_average, run as train,
 };
 use crate::tuning::Tuning;
 
@@ -67,8 +65,8 @@ pub struct Args {
     /// --variables or the experiment says otherwise
     #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
     precision: Precision,
-    /// Passes over the data, those before a resumption included, instead of the experiment's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Passes over the data, those before a resumption included, instead of the experiment's; 0 saves the initial state
+    #[arg(long, value_name = "N")]
     epochs: Option<u32>,
     /// Examples in a batch, instead of the experiment's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
@@ -122,122 +120,50 @@ struct Json<'a> {
 /// Trains.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let began = Instant::now();
-    let mut experiment = Experiment::read(&args.experiment)?;
-    let config = &mut experiment.train;
-    config.epochs = args.epochs.unwrap_or(config.epochs);
-    config.batch = args.batch.unwrap_or(config.batch);
-    config.seed = args.seed.unwrap_or(config.seed);
-    config.variables = args.variables.unwrap_or(config.variables);
-    if let Some(n) = args.devices.or(args.device.n_devices()).and_then(NonZeroU32::new) {
-        experiment.mesh.mesh = MeshChoice::Devices(n).over(experiment.mesh.mesh)?;
-    }
-    let examples = experiment.read_data(&args.experiment)?;
-    experiment.train.n_train = Some(examples.training.n_examples());
-    match experiment.check_schedule(&args.experiment) {
-        // Whoever trains for another time than the file says need not see the whole schedule.
-        Err(error) if args.epochs.is_some() || args.batch.is_some() => tracing::warn!("{error}"),
-        checked => checked?,
-    }
-    if let Some(remark) = experiment.schedule_remark(&args.experiment) {
-        tracing::warn!("{remark}");
-    }
-    let placed = |error: TrainError| experiment.with_its_line(&args.experiment, error);
     let wanted = args.wanted();
-    let path = wanted.path.clone();
+    let (experiment, examples) = args.read_experiment(context)?;
     if let Some(from) = &args.resume {
-        wanted.check_there(from.as_ref().unwrap_or(&path))?;
+        wanted.check_there(from.as_ref().unwrap_or(&wanted.path))?;
     }
-    let existed = path.exists();
-    let begin = |is_first: bool| -> anyhow::Result<_> {
-        // Before anything is read from there: another run could still be replacing it.
-        let place = is_first.then(|| Place::claim(&path)).transpose()?;
-        let resumed = args.resume.as_ref().map(|from| from.as_ref().unwrap_or(&path));
-        Ok((place, resumed.map(|from| Ok::<_, anyhow::Error>((from, Checkpoint::read(from)?))).transpose()?))
-    };
+    let existed = wanted.path.exists();
     // Of a slice's hosts the first writes, and which this is only its plugin knows.
-    let begun = args.device.is_of_one_process().then(|| begin(true)).transpose()?;
-
-    // Whatever can be judged is, before a plugin is installed or a minute spent on compiling.
-    let mut spec = experiment.spec(args.precision, &Tuning::none()).map_err(placed)?;
-    spec.objective.tuning = args.tune.tuning(&experiment, &target_of(&args.device));
+    let begun = args.device.is_of_one_process().then(|| Begun::new(args, &wanted, true)).transpose()?;
     let data = examples.data();
-    let resumption = Resumption { other_function: args.other_function };
-    check(&spec, data).map_err(placed)?;
-    check_average(&spec, data, u64::from(experiment.train.epochs)).map_err(placed)?;
-    let check_resumed = |from: &Path, checkpoint: &Checkpoint| -> anyhow::Result<()> {
-        resumption.check(from, checkpoint, &spec)?;
-        Ok(checkpoint.data.as_ref().map_or(Ok(()), |before| check_data(from, before, &data.identity()))?)
-    };
-    if let Some((_, Some((from, checkpoint)))) = &begun {
-        check_resumed(from, checkpoint)?;
+    let spec = args.checked_spec(&experiment, data)?;
+    if let Some(begun) = &begun {
+        begun.check(args.resumption(), &spec, data)?;
     }
-    let platform = args.platform(*experiment.mesh)?;
+    let platform = args.platform(experiment.mesh.mesh)?;
     let client = client_of_all(&platform, &context.setup())?;
     let (host, n_hosts) = client.processes().rank();
     let is_first = host == 0;
-    let (place, resumed) = match begun {
+    let begun = match begun {
         Some(begun) => begun,
         None => {
-            let (place, resumed) = begin(is_first)?;
-            if let Some((from, checkpoint)) = &resumed {
-                check_resumed(from, checkpoint)?;
-            }
-            (place, resumed)
+            let begun = Begun::new(args, &wanted, is_first)?;
+            begun.check(args.resumption(), &spec, data)?;
+            begun
         }
     };
+    let placed = |error: TrainError| experiment.with_its_line(&args.experiment, error);
     let mut session = Session::new(&client, spec).map_err(placed)?;
-    let rounded = match experiment.mesh.n_devices() > 1 && experiment.mesh.sum == SumOf::F32 {
-        true => rounded_sums(&session, experiment.mesh.model.get())?,
+    let mesh = experiment.mesh.mesh;
+    let rounded = match mesh.n_devices() > 1 && mesh.sum == SumOf::F32 {
+        true => rounded_sums(&session, mesh.model.get())?,
         false => None,
     };
+    let Begun { place, resumed } = begun;
     let changes = match &resumed {
-        Some((from, checkpoint)) => session.restore(from, checkpoint, resumption)?,
+        Some((from, checkpoint)) => session.restore(from, checkpoint, args.resumption())?,
         None => Vec::new(),
     };
     let stop = stop_on_signals()?;
-    let n_epochs = u64::from(experiment.train.epochs);
-    let mut show = Show {
-        context,
-        json: args.json,
-        is_first,
-        n_epochs,
-        bar: None,
-        unwritten: None,
-        record: None,
-        unrecorded: None,
-    };
-    if !is_first {
-        let replicas = session.replicas();
-        show.say(&format!(
-            "host {host} of {n_hosts}: replicas {} to {}; host 0 reports and writes",
-            replicas.start,
-            replicas.end - 1
-        ));
-    }
-    if !args.json {
-        show.print(&headline(args, (&experiment, &platform), &session, data));
-    }
-    if let Some(rounded) = &rounded {
-        show.say(rounded);
-    }
-    if let Some((from, checkpoint)) = &resumed {
-        for change in &changes {
-            show.say(&change.to_string());
-        }
-        let n_done = session.step() / checkpoint.position.steps_per_epoch;
-        show.say(&match n_done < n_epochs {
-            true => format!("going on from {} after step {}", from.display(), session.step()),
-            false => format!("{} has {n_done} epochs, --epochs {n_epochs} asks for no more", from.display()),
-        });
-    } else if existed && is_first {
-        show.say(&format!(
-            "{} will be replaced {}; --resume goes on from it instead, if it is whole",
-            path.display(),
-            match experiment.train.save_checkpoints_steps.or(experiment.train.save_checkpoints_secs) {
-                None => "after the first epoch",
-                Some(_) => "by the first checkpoint",
-            }
-        ));
+    let mut show = Show::new(context, args.json, is_first, u64::from(experiment.train.epochs));
+    show.start(args, (&experiment, &platform), &session, data, rounded.as_deref());
+    match &resumed {
+        Some((from, checkpoint)) => show.resumed(from, checkpoint, &changes, session.step()),
+        None if existed && is_first => show.replaced(&wanted.path, &experiment.train),
+        None => {}
     }
     let tune = args.tune.again();
     let subject = Subject {
@@ -256,45 +182,40 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let plan = experiment.train.plan(place);
     let result = train(&mut session, data, &plan, &stop.asked, &mut |event| show.event(event));
     show.clear();
-    let summary = match (result, stop.signal.load(Ordering::Relaxed)) {
-        (Err(error @ TrainError::Interrupted { .. }), signal) if signal != 0 => {
-            return Err(signals::Stopped { signal, text: error.to_string() }.into());
-        }
-        // Another host of the slice was asked to: a slice that is preempted may tell one before the others.
-        (Err(error @ TrainError::Interrupted { .. }), _) if n_hosts > 1 => {
-            return Err(signals::Stopped {
-                signal: SIGTERM,
-                text: format!("another host of the slice was asked to stop: {error}"),
-            }
-            .into());
-        }
-        (result, _) => result?,
-    };
+    let summary = stop.judge(result, n_hosts)?;
     if !is_first {
         return Ok(Status::Ok);
     }
-    if args.json {
-        let config = &experiment.train;
-        context.print_json(&Json {
-            experiment: &args.experiment,
-            precision: args.precision,
-            platform: args.device.name(),
-            mesh: *experiment.mesh,
-            seed: config.seed,
-            batch: config.batch,
-            seconds: began.elapsed().as_secs_f64(),
-            run,
-            summary: &summary,
-        })?;
-    } else {
-        show.print(&closing(args, &experiment, &summary));
-        if let Some(run) = &run {
-            let word = again::word(run);
-            let run = run.display();
-            show.print(&format!("recorded in {run}: `bf16scope curves {word}`, or `tensorboard --logdir {word}`\n"));
-        }
+    match args.json {
+        true => context.print_json(&args.as_json(&experiment, began, run, &summary))?,
+        false => show.end(args, &experiment, &summary, run.as_deref()),
     }
     show.unrecorded.or(show.unwritten).map_or(Ok(Status::Ok), Err)
+}
+
+/// What a run begins with on this host.
+struct Begun {
+    /// Where it saves, on the first host.
+    place: Option<Place>,
+    /// What it goes on from.
+    resumed: Option<(PathBuf, Checkpoint)>,
+}
+
+impl Begun {
+    fn new(args: &Args, wanted: &Wanted, is_first: bool) -> anyhow::Result<Begun> {
+        // Before anything is read from there: another run could still be replacing it.
+        let place = is_first.then(|| Place::claim(&wanted.path)).transpose()?;
+        let from = args.resume.as_ref().map(|from| from.clone().unwrap_or_else(|| wanted.path.clone()));
+        let resumed = from.map(|from| Checkpoint::read(&from).map(|checkpoint| (from, checkpoint))).transpose()?;
+        Ok(Begun { place, resumed })
+    }
+
+    /// Whether a run of `spec` on `data` may go on from its checkpoint.
+    fn check(&self, resumption: Resumption, spec: &Spec, data: Data<'_>) -> anyhow::Result<()> {
+        let Some((from, checkpoint)) = &self.resumed else { return Ok(()) };
+        resumption.check(from, checkpoint, spec)?;
+        Ok(checkpoint.data.as_ref().map_or(Ok(()), |before| check_data(from, before, &data.identity()))?)
+    }
 }
 
 /// What devices that were asked for f32 sum in less, in a warning; what the plugin does not say is not known.
@@ -320,6 +241,64 @@ struct Wanted {
 }
 
 impl Args {
+    /// The experiment, as these arguments change it, and its data.
+    fn read_experiment(&self, context: &Context) -> anyhow::Result<(Experiment, Examples)> {
+        let mut experiment = Experiment::read(&self.experiment)?;
+        let config = &mut experiment.train;
+        config.epochs = self.epochs.unwrap_or(config.epochs);
+        config.batch = self.batch.unwrap_or(config.batch);
+        config.seed = self.seed.unwrap_or(config.seed);
+        config.variables = self.variables.unwrap_or(config.variables);
+        if let Some(n) = self.devices.or(self.device.n_devices()).and_then(NonZeroU32::new) {
+            experiment.mesh.mesh = MeshChoice::Devices(n).over(experiment.mesh.mesh)?;
+        }
+        let examples = experiment.read_data(&self.experiment, &context.setup())?;
+        experiment.train.n_train = Some(examples.training.n_examples());
+        match experiment.check_schedule(&self.experiment) {
+            // Whoever trains for another time than the file says need not see the whole schedule.
+            Err(error) if self.epochs.is_some() || self.batch.is_some() => tracing::warn!("{error}"),
+            checked => checked?,
+        }
+        if let Some(remark) = experiment.schedule_remark(&self.experiment) {
+            tracing::warn!("{remark}");
+        }
+        Ok((experiment, examples))
+    }
+
+    /// What is trained. Whatever can be judged is, before a plugin is installed or a minute spent on compiling.
+    fn checked_spec(&self, experiment: &Experiment, data: Data<'_>) -> anyhow::Result<Spec> {
+        let placed = |error: TrainError| experiment.with_its_line(&self.experiment, error);
+        let mut spec = experiment.spec(self.precision, &Tuning::none()).map_err(placed)?;
+        spec.objective.tuning = self.tune.tuning(experiment, &target_of(&self.device));
+        check(&spec, data).map_err(placed)?;
+        check_average(&spec, data, u64::from(experiment.train.epochs)).map_err(placed)?;
+        Ok(spec)
+    }
+
+    fn resumption(&self) -> Resumption {
+        Resumption { other_function: self.other_function }
+    }
+
+    fn as_json<'a>(
+        &'a self,
+        experiment: &Experiment,
+        began: Instant,
+        run: Option<PathBuf>,
+        summary: &'a Summary,
+    ) -> Json<'a> {
+        Json {
+            experiment: &self.experiment,
+            precision: self.precision,
+            platform: self.device.name(),
+            mesh: experiment.mesh.mesh,
+            seed: experiment.train.seed,
+            batch: experiment.train.batch,
+            seconds: began.elapsed().as_secs_f64(),
+            run,
+            summary,
+        }
+    }
+
     /// The device named; of `cpu` as many as the mesh has.
     fn platform(&self, mesh: Mesh) -> anyhow::Result<Platform> {
         let n = mesh.n_devices();
@@ -373,191 +352,28 @@ impl Wanted {
     }
 }
 
-/// What is trained, on what, where.
-fn headline(
-    args: &Args,
-    (experiment, platform): (&Experiment, &Platform),
-    session: &Session,
-    data: Data<'_>,
-) -> String {
-    let batch = session.spec().batch;
-    let parts = match (experiment.mesh.data.get(), experiment.mesh.state) {
-        (1, _) if experiment.mesh.model.get() > 1 => format!(": split over {} devices", experiment.mesh.model),
-        (1, _) => String::new(),
-        (n, state) => {
-            let state = if state == StateOf::Sharded { ", state in parts" } else { "" };
-            let of = match experiment.mesh.model.get() {
-                1 => "devices".to_string(),
-                model => format!("replicas of {model} devices"),
-            };
-            let hosts = match session.host().1 {
-                1 => String::new(),
-                n_hosts => format!(" of {n_hosts} hosts"),
-            };
-            format!(
-                ": {} on each of {n} {of}{hosts}, gradients summed in {}{state}",
-                batch / n,
-                experiment.mesh.sum.dtype()
-            )
-        }
-    };
-    let masters = match experiment.train.variables {
-        Storage::F32 if args.precision == Precision::F32 => String::new(),
-        Storage::F32 => format!(", {} master weights", DType::F32),
-        other => format!(", weights stored as {other}"),
-    };
-    let scope = match args.precision {
-        Precision::F32 => format!("in f32{masters}"),
-        Precision::F16 => format!("in an f16 scope{masters}"),
-        low => format!("in a {low} scope{masters}"),
-    };
-    format!(
-        "{}: {} with {} parameters ({} bytes of state), {scope}, on {}\n\
-         {} training and {} test examples, batches of {batch}{parts}\n",
-        args.experiment.display(),
-        experiment.model.kind(),
-        grouped(session.n_parameters() as i64),
-        grouped(session.n_state_bytes() as i64),
-        platform,
-        grouped(data.training.n_examples() as i64),
-        grouped(data.test.n_examples() as i64),
-    )
-}
-
-/// How it ended, and how to go on.
-fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
-    let mut text = format!("test {} after {} steps\n", values::list(&summary.test), grouped(summary.steps as i64));
-    if let Some(path) = &summary.checkpoint {
-        let precision = match args.precision {
-            Precision::Bf16 => String::new(),
-            other => format!(" --precision {other}"),
-        };
-        let device = match args.device == Platform::default() {
-            true => String::new(),
-            false => format!(" --device {}", args.device),
-        };
-        // An evaluation runs on one device.
-        let of_one = if args.device.n_devices().is_some() { "" } else { &device };
-        let is_default = *path == default_checkpoint(&args.experiment, args.precision);
-        let place = again::option("--checkpoint", (!is_default).then_some(path));
-        let (name, tune) = (again::word(&args.experiment), args.tune.again());
-        let run = again::option("--run", args.record.run());
-        let number = |flag: &str, value: Option<u64>| value.map_or(String::new(), |value| format!(" {flag} {value}"));
-        let (batch, seed) = (number("--batch", args.batch.map(u64::from)), number("--seed", args.seed));
-        let devices = number("--devices", args.devices.map(u64::from));
-        let variables = args.variables.map_or(String::new(), |variables| format!(" --variables {variables}"));
-        text += &format!(
-            "checkpoint {}\nnext: `bf16scope eval {name}{precision}{of_one}{tune}{place}`, or train on with \
-             `bf16scope train {name}{precision}{device}{devices}{tune}{batch}{seed}{variables}{place}{run} --resume --epochs {}`\n",
-            path.display(),
-            2 * u64::from(experiment.train.epochs)
-        );
-    }
-    text
-}
-
-/// Progress: a bar on a terminal, a line for each epoch everywhere.
-struct Show<'a> {
-    context: &'a Context,
-    json: bool,
-    /// Whether this host is the one that reports.
-    is_first: bool,
-    n_epochs: u64,
-    bar: Option<ProgressBar>,
-    /// Why standard output takes nothing more.
-    unwritten: Option<anyhow::Error>,
-    /// What happens goes there too.
-    record: Option<Recorder>,
-    /// Why it does not any more.
-    unrecorded: Option<anyhow::Error>,
-}
-
-impl Show<'_> {
-    fn event(&mut self, event: Event<'_>) {
-        if let Some(Err(error)) = self.record.as_mut().map(|record| record.event(&event)) {
-            self.say(&format!("{error:#}; the training goes on, and is not recorded any more"));
-            (self.record, self.unrecorded) = (None, Some(error));
-        }
-        match event {
-            Event::Step { epoch, step, steps_per_epoch, totals, examples_per_second, .. } if self.is_first => {
-                let (quiet, n_epochs) = (self.context.quiet, self.n_epochs);
-                let bar = self.bar.get_or_insert_with(|| bar(steps_per_epoch, quiet));
-                bar.set_prefix(format!("epoch {epoch}/{n_epochs}"));
-                let loss = totals.loss().unwrap_or(f64::NAN);
-                bar.set_message(format!("loss {loss:.4} {examples_per_second:.0} examples/s"));
-                bar.set_position(step);
-            }
-            Event::Epoch(report) => {
-                self.clear();
-                if !self.json {
-                    self.print(&epoch_line(report, self.n_epochs));
-                }
-            }
-            Event::Step { .. } => {}
-            Event::Saved { path, step } => {
-                tracing::info!("{} saved after step {step}", path.display());
-            }
-        }
-    }
-
-    /// Lines on standard output, as long as it takes them. That nobody reads any more (`| head`) or that a disk is full is
-    /// no wish to end an hour's training: it goes on, and how it ends says so.
-    fn print(&mut self, text: &str) {
-        if self.unwritten.is_some() || !self.is_first {
-            return;
-        }
-        if let Err(error) = self.context.print(text) {
-            if !error.is::<StdoutClosed>() {
-                self.say(&format!("{error:#}; the training goes on"));
-            }
-            self.unwritten = Some(error);
-        }
-    }
-
-    /// A remark on standard error.
-    fn say(&self, line: &str) {
-        if !self.context.quiet {
-            say(line);
-        }
-    }
-
-    fn clear(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-/// The training loss, and of the first metric, or else of the loss, what it is in training and on the test data.
-fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
-    let width = n_epochs.to_string().len();
-    let value = |values: &[(String, f64)], name: &str| values.iter().find(|(other, _)| other == name).map(|it| it.1);
-    let is_metric = |name: &&String| *name != "loss" && value(&report.train, name).is_some();
-    let metric = report.test.iter().map(|(name, _)| name).find(is_metric).map_or("loss", String::as_str);
-    let loss = value(&report.train, "loss").filter(|_| metric != "loss");
-    let loss = loss.map_or(String::new(), |loss| format!("  {}", values::named("loss", loss)));
-    let shown = |values| value(values, metric).map(|value| values::shown(metric, value));
-    let of_test = shown(&report.test).map(|test| format!("(test {test})"));
-    let both: Vec<String> = shown(&report.train).into_iter().chain(of_test).collect();
-    let skipped =
-        report.n_skipped.filter(|n| *n > 0).map_or(String::new(), |n| format!("  {n} updates left out so far"));
-    // A tenth is no bottleneck.
-    let waited = report.waited_for_data.filter(|share| *share > 0.1);
-    let waited = waited.map_or(String::new(), |share| format!("  {:.0} % waiting for data", 100.0 * share));
-    format!(
-        "epoch {:>width$}/{n_epochs}{loss}  {} {}  {} examples/s{waited}{skipped}\n",
-        report.epoch,
-        metric.replace('_', " "),
-        both.join(" "),
-        grouped(report.examples_per_second as i64)
-    )
-}
-
 /// What the first signal to stop leaves.
 struct Stop {
     asked: AtomicBool,
     /// Which it was; 0 before.
     signal: AtomicI32,
+}
+
+impl Stop {
+    /// What a run brought, or why it ended: of one that was asked to stop, the signal that did.
+    fn judge(&self, result: Result<Summary, TrainError>, n_hosts: usize) -> anyhow::Result<Summary> {
+        match (result, self.signal.load(Ordering::Relaxed)) {
+            (Err(error @ TrainError::Interrupted { .. }), signal) if signal != 0 => {
+                Err(signals::Stopped { signal, text: error.to_string() }.into())
+            }
+            // Another host of the slice was asked to: a slice that is preempted may tell one before the others.
+            (Err(error @ TrainError::Interrupted { .. }), _) if n_hosts > 1 => {
+                let text = format!("another host of the slice was asked to stop: {error}");
+                Err(signals::Stopped { signal: SIGTERM, text }.into())
+            }
+            (result, _) => Ok(result?),
+        }
+    }
 }
 
 /// The first signal to stop is noted for the training loop; the second ends the process.

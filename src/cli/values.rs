@@ -1,5 +1,7 @@
 //! Losses and metrics for eyes.
 
+use crate::train::TOTAL_LOSS;
+
 /// `accuracy 97.50 %`, `loss 0.1234`.
 pub(super) fn named(name: &str, value: f64) -> String {
     format!("{} {}", name.replace('_', " "), shown(name, value))
@@ -16,10 +18,12 @@ pub(super) fn shown(name: &str, value: f64) -> String {
     }
 }
 
-/// Metrics, then the loss.
+/// Metrics, then the loss, then the total loss.
 pub(super) fn list(values: &[(String, f64)]) -> String {
-    let (loss, metrics): (Vec<_>, Vec<_>) = values.iter().partition(|(name, _)| name == "loss");
-    let named: Vec<String> = metrics.into_iter().chain(loss).map(|(name, value)| named(name, *value)).collect();
+    let place = |name: &str| ["loss", TOTAL_LOSS].iter().position(|loss| *loss == name).map_or(0, |place| place + 1);
+    let mut values: Vec<_> = values.iter().collect();
+    values.sort_by_key(|(name, _)| place(name));
+    let named: Vec<String> = values.into_iter().map(|(name, value)| named(name, *value)).collect();
     named.join(", ")
 }
 
@@ -29,9 +33,9 @@ mod tests {
 
     #[test]
     fn accuracies_are_percentages_and_the_loss_is_last() {
-        let values = [("loss", 0.12345), ("top_5_accuracy", 0.975), ("mean_error", 2.0)];
+        let values = [("loss", 0.12345), ("top_5_accuracy", 0.975), ("mean_error", 2.0), ("total_loss", 0.25)];
         let values = values.map(|(name, value)| (name.to_string(), value));
-        assert_eq!(list(&values), "top 5 accuracy 97.50 %, mean error 2.0000, loss 0.1235");
+        assert_eq!(list(&values), "top 5 accuracy 97.50 %, mean error 2.0000, loss 0.1235, total loss 0.2500");
         assert_eq!(
             (named("mean_iou", 0.5), named("previous", 0.5)),
             ("mean iou 50.00 %".into(), "previous 0.5000".into())

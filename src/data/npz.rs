@@ -11,6 +11,7 @@
 
 mod arrays;
 mod header;
+mod until_full;
 
 pub use arrays::read;
 pub use header::Header;
@@ -20,6 +21,7 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use self::until_full::UntilFull;
 use zip::read::ZipFile;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
@@ -213,10 +215,15 @@ fn row_major(bytes: &[u8], header: &Header) -> Vec<u8> {
     out
 }
 
+/// Whether an array of this name can be a file of an archive that is unpacked into a folder, and stay in that folder.
+pub fn is_member_name(name: &str) -> bool {
+    !name.contains(['\\', '\0']) && name.split('/').all(|part| !["", ".", ".."].contains(&part))
+}
+
 /// An archive that is being written, beside the file that it will become.
 pub struct NpzWriter {
     path: PathBuf,
-    zip: ZipWriter<BufWriter<Replacement>>,
+    zip: ZipWriter<UntilFull<BufWriter<Replacement>>>,
 }
 
 impl NpzWriter {
@@ -226,14 +233,19 @@ impl NpzWriter {
     /// A folder that cannot be written to.
     pub fn create(path: &Path) -> Result<NpzWriter, DataError> {
         let file = Replacement::begin(path).map_err(|cause| unwritten(path, cause))?;
-        Ok(NpzWriter { path: path.to_path_buf(), zip: ZipWriter::new(BufWriter::new(file)) })
+        Ok(NpzWriter { path: path.to_path_buf(), zip: ZipWriter::new(UntilFull::new(BufWriter::new(file))) })
     }
 
     /// Writes an array whose bytes are as `header` says.
     ///
     /// # Errors
-    /// What the system says, such as that the disk is full.
+    /// A name that is no [`is_member_name`]; what the system says, such as that the disk is full.
     pub fn add(&mut self, name: &str, header: &Header, bytes: &[u8]) -> Result<(), DataError> {
+        if !is_member_name(name) {
+            let message = format!("`{name}` is no name of an array in an archive, which is the name of a file in it");
+            let error = DataError::new(DataErrorKind::Write, self.path.as_path(), message);
+            return Err(error.help("name it without `..`, without a backslash, and without / at an end"));
+        }
         // Sizes above 4 GiB need the larger form of a zip entry. No time is recorded: equal arrays make equal files.
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
@@ -253,8 +265,9 @@ impl NpzWriter {
     /// What the system says; then what was at the path is unchanged.
     pub fn finish(self) -> Result<(), DataError> {
         let NpzWriter { path, zip } = self;
-        let persist =
-            || -> io::Result<()> { zip.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?.finish() };
+        let persist = || -> io::Result<()> {
+            zip.finish()?.whole()?.into_inner().map_err(io::IntoInnerError::into_error)?.finish()
+        };
         persist().map_err(|cause| unwritten(&path, cause))
     }
 }
@@ -306,6 +319,34 @@ mod tests {
         fs::write(&path, bytes).unwrap();
         let error = NpzReader::open(&path).unwrap_err().to_string();
         assert!(error.ends_with("a.npz: array `x` is there twice; expected once\nhelp: leave one out"), "{error}");
+    }
+
+    /// What is written there would be written outside of the folder that it is unpacked in.
+    #[test]
+    fn names_that_leave_the_archive_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        for (name, is_right) in [
+            ("x", true),
+            ("block1/conv:0", true),
+            ("..x", true),
+            ("", false),
+            ("../../evil", false),
+            ("a/../b", false),
+            ("/etc/passwd", false),
+            ("a//b", false),
+            ("a/", false),
+            ("..\\evil", false),
+            ("a\0b", false),
+        ] {
+            let mut npz = NpzWriter::create(&path).unwrap();
+            let added = npz.add(name, &Header::of(DType::U8, vec![]), &[1]);
+            assert_eq!(added.is_ok(), is_right, "{name:?}: {added:?}");
+            if !is_right {
+                let error = added.unwrap_err().to_string();
+                assert!(error.contains(&format!("a.npz: `{name}` is no name of an array")), "{error}");
+            }
+        }
     }
 
     /// `[[1, 2, 3], [4, 5, 6]]` of two bytes each, as a big-endian machine with Fortran's order has them.

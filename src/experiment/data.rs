@@ -4,7 +4,6 @@ use super::lines;
 use super::records::{Patterns, Tolerance};
 use crate::data::{Arrays, DataError, FeatureSpec, Source, csv, idx, mnist, npz, records, text};
 use crate::document::{self, NodeError, Step};
-use crate::pjrt::Setup;
 use crate::task::{Feature, FeatureDType};
 use crate::train::Data;
 use crate::train::TrainError;
@@ -78,6 +77,9 @@ pub struct DataConfig {
     /// The files of those that are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<TestConfig>,
+    /// Where what is made of the files once is kept: not of the file, but of whoever reads it ([`Setup::cache_dir`](crate::pjrt::Setup)).
+    #[serde(skip)]
+    pub cache: Option<PathBuf>,
 }
 
 fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
@@ -353,8 +355,7 @@ impl DataConfig {
     }
 
     fn arrays<'a>(&'a self, folder: &Path, place: &Place<'a>, features: &'a [Feature]) -> Result<Arrays, TrainError> {
-        let cache = Setup::from_env().cache_dir;
-        let at = |file: &Path| records::at(folder, file, cache.as_deref());
+        let at = |file: &Path| records::at(folder, file, self.cache.as_deref());
         Ok(match place {
             Place::Csv(file) => {
                 let scale = if let Some(Scale::All(factor)) = self.scale { factor } else { 1.0 };

@@ -14,11 +14,13 @@
 
 mod data;
 mod lines;
+mod mesh;
 mod records;
 mod schedule;
 mod text;
 
 pub use data::{DataConfig, Examples, Scale, TestConfig};
+pub use mesh::MeshConfig;
 pub use records::{Patterns, Tolerance};
 pub use schedule::{Schedule, Timed};
 
@@ -32,8 +34,8 @@ use crate::models::Model;
 use crate::optim::{
     Average, Clip, DecayForm, LearningRate, LossScale, Optimizer, SlotStorage, Update, WarmUp, WeightDecay,
 };
+use crate::pjrt::Setup;
 use crate::task::Task;
-use crate::train::MeshConfig;
 use crate::train::Objective;
 use crate::train::Plan;
 use crate::train::Spec;
@@ -384,9 +386,9 @@ impl Experiment {
     ///
     /// # Errors
     /// Data that cannot be read, or that are not there.
-    pub fn count_examples(&mut self, path: &Path) -> Result<(), TrainError> {
+    pub fn count_examples(&mut self, path: &Path, setup: &Setup) -> Result<(), TrainError> {
         if self.train.n_train.is_none() && self.train.is_by_epoch() && self.data.is_some() {
-            self.train.n_train = Some(self.read_data(path)?.training.n_examples());
+            self.train.n_train = Some(self.read_data(path, setup)?.training.n_examples());
         }
         if self.train.is_by_epoch() { self.check_schedule(path) } else { Ok(()) }
     }
@@ -396,12 +398,13 @@ impl Experiment {
         self.model.task(self.train.label_smoothing)
     }
 
-    /// Reads the data of the experiment that was read from `path`: for training, and for testing.
+    /// Reads the data of the experiment that was read from `path`: for training, and for testing. What is made of them once is
+    /// kept in the cache of `setup`.
     ///
     /// # Errors
     /// Where there are none, or a file is not right: then with its place.
-    pub fn read_data(&self, path: &Path) -> Result<Examples, TrainError> {
-        match &self.data {
+    pub fn read_data(&self, path: &Path, setup: &Setup) -> Result<Examples, TrainError> {
+        match &self.data_in(setup) {
             Some(data) => {
                 data.read(path, &self.task().features()).map_err(|error| lines::with_its_line(self, path, error))
             }
@@ -414,18 +417,28 @@ impl Experiment {
     ///
     /// # Errors
     /// A file that is not right, with its place.
-    pub fn read_other(&self, path: &Path, file: &Path) -> Result<Box<dyn Source>, TrainError> {
+    pub fn read_other(&self, path: &Path, file: &Path, setup: &Setup) -> Result<Box<dyn Source>, TrainError> {
         let mut features = self.task().features();
         features.retain(|feature| !feature.is_label);
-        self.data.clone().unwrap_or_default().read_other(path, file, &features)
+        self.data_in(setup)
+            .unwrap_or_else(|| DataConfig { cache: setup.cache_dir.clone(), ..DataConfig::default() })
+            .read_other(path, file, &features)
     }
 
     /// As [`Experiment::read_other`], with labels.
     ///
     /// # Errors
     /// As there.
-    pub fn read_other_labelled(&self, path: &Path, file: &Path) -> Result<Box<dyn Source>, TrainError> {
-        self.data.clone().unwrap_or_default().read_other(path, file, &self.task().features())
+    pub fn read_other_labelled(&self, path: &Path, file: &Path, setup: &Setup) -> Result<Box<dyn Source>, TrainError> {
+        self.data_in(setup)
+            .unwrap_or_else(|| DataConfig { cache: setup.cache_dir.clone(), ..DataConfig::default() })
+            .read_other(path, file, &self.task().features())
+    }
+
+    /// Its data, kept where `setup` says.
+    fn data_in(&self, setup: &Setup) -> Option<DataConfig> {
+        let cache = setup.cache_dir.clone();
+        self.data.clone().map(|data| DataConfig { cache, ..data })
     }
 
     /// The same experiment, in whose data on disk any number of broken examples is left out: for whoever counts them.
@@ -472,8 +485,10 @@ impl Experiment {
 /// Where the checkpoint of the experiment at `path` goes unless told otherwise: `checkpoints/NAME-PRECISION.safetensors`
 /// in the current directory.
 pub fn default_checkpoint(path: &Path, precision: Precision) -> PathBuf {
-    let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    Path::new("checkpoints").join(format!("{name}-{precision}.safetensors"))
+    // Byte by byte as it is: what is shown alike (`\xff` and `\xfe`) is not one experiment.
+    let mut name = path.file_stem().unwrap_or_default().to_os_string();
+    name.push(format!("-{precision}.safetensors"));
+    Path::new("checkpoints").join(name)
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use crate::data::pipeline::Options;
 use crate::data::records::{self, ImageFolder, Parquet, Pictures, Records, Tars, TfRecords, Value};
 use crate::data::{Feature, Pipeline, Source};
 use crate::document::{NodeError, Step};
-use crate::pjrt::Setup;
 use crate::train::TrainError;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -140,17 +139,16 @@ impl<'a> RecordFiles<'a> {
     }
 
     /// Opens them; names are relative to `folder`.
-    fn open(&self, folder: &Path) -> Result<Arc<dyn Records>, DataError> {
-        let cache = Setup::from_env().cache_dir;
+    fn open(&self, folder: &Path, cache: Option<&Path>) -> Result<Arc<dyn Records>, DataError> {
         Ok(match self {
             RecordFiles::TfRecord(Patterns(patterns)) => {
-                Arc::new(TfRecords::open(&records::files(folder, patterns)?, cache.as_deref())?)
+                Arc::new(TfRecords::open(&records::files(folder, patterns)?, cache)?)
             }
             RecordFiles::WebDataset(Patterns(patterns)) => {
-                Arc::new(Tars::open(&records::files(folder, patterns)?, cache.as_deref())?)
+                Arc::new(Tars::open(&records::files(folder, patterns)?, cache)?)
             }
             RecordFiles::Parquet(Patterns(patterns)) => {
-                Arc::new(Parquet::open(&records::files(folder, patterns)?, cache.as_deref())?)
+                Arc::new(Parquet::open(&records::files(folder, patterns)?, cache)?)
             }
             RecordFiles::Images(directory) => Arc::new(ImageFolder::open(&records::directory(folder, directory)?)?),
         })
@@ -200,12 +198,12 @@ impl DataConfig {
         self.check_features(path, features)?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let pipeline = |files: &RecordFiles<'_>| {
-            let records = files.open(folder)?;
+            let records = files.open(folder, self.cache.as_deref())?;
             self.pipeline(path, records, features)
         };
         let (training, test) = match (self.n_test, &self.test) {
             (Some(n_test), None) => {
-                let records = own.open(folder)?;
+                let records = own.open(folder, self.cache.as_deref())?;
                 if let RecordFiles::Images(_) = own {
                     warn_of_split(path, &*records, n_test);
                 }
@@ -217,7 +215,7 @@ impl DataConfig {
                 match &of_test[..] {
                     [of_test] if of_test.key() == own.key() && !is_in_memory => {
                         let training = pipeline(own)?;
-                        let test = training.over(of_test.open(folder)?)?;
+                        let test = training.over(of_test.open(folder, self.cache.as_deref())?)?;
                         (training, test)
                     }
                     _ => {
@@ -260,8 +258,7 @@ impl DataConfig {
             }
             Arc::new(Pictures::open(file)?)
         } else {
-            let cache = Setup::from_env().cache_dir;
-            records::open(Path::new(""), &[file.to_string_lossy()], cache.as_deref())?
+            records::open(Path::new(""), &[file.to_string_lossy()], self.cache.as_deref())?
         };
         if file.is_dir() && !are_pictures {
             // Where `data` is of another kind, its names are not a folder's.

@@ -467,7 +467,7 @@ fn checkpoints_of_precisions_do_not_overwrite_each_other() {
 fn an_experiment_without_data_says_what_to_add() {
     let experiment = parse("model: {kind: mlp, input: [4], n_classes: 2}\n").unwrap();
     assert_eq!(
-        experiment.read_data(Path::new("e.yaml")).unwrap_err().to_string(),
+        experiment.read_data(Path::new("e.yaml"), &Setup::default()).unwrap_err().to_string(),
         "e.yaml: the experiment has no `data`, which training and evaluation need\n\
              help: add a `data:` block with `csv` and `n_test`, as in examples/digits.yaml"
     );
@@ -477,4 +477,15 @@ fn an_experiment_without_data_says_what_to_add() {
 fn a_missing_experiment_is_named() {
     let error = Experiment::read(Path::new("/nonexistent/e.yaml")).unwrap_err();
     assert_eq!(error.to_string(), "/nonexistent/e.yaml: cannot read the experiment");
+}
+
+/// Both are shown as `\u{fffd}.yaml`, and the second replaced the first's checkpoint.
+#[cfg(unix)]
+#[test]
+fn experiments_whose_names_differ_have_checkpoints_of_their_own() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let place = |name: &[u8]| default_checkpoint(Path::new(std::ffi::OsStr::from_bytes(name)), Precision::Bf16);
+    assert_ne!(place(b"\xff.yaml"), place(b"\xfe.yaml"));
+    assert_eq!(place(b"a/\xff.yaml").as_os_str().as_bytes(), b"checkpoints/\xff-bf16.safetensors");
+    assert_eq!(place(b"nets/mlp.yaml"), Path::new("checkpoints/mlp-bf16.safetensors"));
 }

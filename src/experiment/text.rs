@@ -8,7 +8,6 @@ use crate::data::text::{Length, Mask, Options, TextExamples, Texts, Tokenizer, p
 use crate::data::{Feature, FeatureDType, Source};
 use crate::document::{self, Node, NodeError, Step, Value};
 use crate::files;
-use crate::pjrt::Setup;
 use crate::train::TrainError;
 use std::path::{Path, PathBuf};
 
@@ -109,8 +108,7 @@ impl DataConfig {
         let folder = path.parent().unwrap_or(Path::new(""));
         let examples = |text: Option<&Patterns>, jsonl: Option<&Patterns>| {
             let Patterns(patterns) = text.or(jsonl).expect("one of them is asked for");
-            let cache = Setup::from_env().cache_dir;
-            let files = records::files(folder, patterns).and_then(|files| records::local(files, cache.as_deref()));
+            let files = records::files(folder, patterns).and_then(|files| records::local(files, self.cache.as_deref()));
             self.examples(path, files?, jsonl.is_some(), features, tokens, &tokenizer)
         };
         let whole = || examples(self.text.as_ref(), self.jsonl.as_ref());
@@ -171,7 +169,7 @@ impl DataConfig {
                 Tolerance::Stop => 0,
                 Tolerance::Skip(limit) => limit,
             },
-            cache: Setup::from_env().cache_dir,
+            cache: self.cache.clone(),
         };
         let examples = TextExamples::new(&texts, tokenizer, tokens)?;
         for feature in features {

@@ -341,6 +341,10 @@ impl Task for Layers {
         })
     }
 
+    fn independent_logits(&self) -> Vec<String> {
+        build::independent_logits(&self.config)
+    }
+
     fn identity(&self) -> Identity {
         let mut function = self.config.clone();
         let mut rates = Vec::new();

@@ -39,6 +39,13 @@ impl Update {
         }
     }
 
+    /// The λ of the term λ·Σw²/2 that weight decay is of the loss, for the variable called `name`; none where it bypasses the
+    /// loss. No program computes that term: its gradient, λw, is added instead.
+    pub fn l2(&self, name: &str) -> Option<f64> {
+        let is_of_loss = !self.weight_decay.decoupled && self.optimizer.decay_form() == DecayForm::Gradient;
+        (is_of_loss && self.weight_decay.applies_to(name)).then_some(self.weight_decay.value)
+    }
+
     /// Emits the update of every variable for which `gradients` has a `(variable number, gradient)`, and makes the
     /// optimizer's slots. `step` is an s32 scalar: the number of updates made before this one.
     ///

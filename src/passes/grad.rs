@@ -415,6 +415,7 @@ pub struct Config {
 
 /// What [`run`] did.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GradReport {
     /// Per parameter of [`Config::wrt`] its number and the index of its gradient in the result tuple.
     pub gradients: Vec<(i64, usize)>,

@@ -33,6 +33,7 @@ pub struct Rule {
 
 /// What was laid how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PartitionReport {
     /// Parameters that are split, by name, and along which axis.
     pub split: Vec<(String, usize)>,

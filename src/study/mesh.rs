@@ -6,9 +6,10 @@ use std::path::Path;
 use super::StudyError;
 use super::shell::word;
 use crate::document::{self, NodeError, Step};
+use crate::experiment::MeshConfig;
 use crate::files;
 use crate::tpu::Target;
-use crate::train::{Mesh, MeshConfig};
+use crate::train::Mesh;
 
 /// The devices of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

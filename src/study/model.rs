@@ -11,6 +11,7 @@ use crate::graph::{Precision, Program, Storage};
 use crate::hlo::Module;
 use crate::hlo::verify::verify;
 use crate::passes::partition::Rule;
+use crate::pjrt::Setup;
 use crate::task::{Feature, FeatureDType};
 use crate::tpu::Target;
 use crate::train::{Mesh, Objective, over_model_axis, program};
@@ -56,13 +57,13 @@ pub struct ModelSubject {
     pub tune: TuneChoice,
 }
 
-/// Reads a model's file, and counts its examples where it has data.
+/// Reads a model's file, and counts its examples where it has data; what is made of them is kept where `setup` says.
 ///
 /// # Errors
 /// A file that is no model.
-pub fn read(path: &Path) -> Result<Experiment, StudyError> {
+pub fn read(path: &Path, setup: &Setup) -> Result<Experiment, StudyError> {
     let mut experiment = Experiment::read(path)?;
-    experiment.count_examples(path)?;
+    experiment.count_examples(path, setup)?;
     Ok(experiment)
 }
 
@@ -71,10 +72,10 @@ impl ModelSubject {
     ///
     /// # Errors
     /// A file that is no model.
-    pub fn read(path: &Path) -> Result<ModelSubject, StudyError> {
+    pub fn read(path: &Path, setup: &Setup) -> Result<ModelSubject, StudyError> {
         Ok(ModelSubject {
             path: path.to_path_buf(),
-            experiment: read(path)?,
+            experiment: read(path, setup)?,
             program: ModelProgram::default(),
             batch: None,
             variables: None,

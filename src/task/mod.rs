@@ -1,8 +1,8 @@
 //! A task: what an example holds, and one function from it to loss, metrics and predictions.
 //!
 //! It is TensorFlow's `model_fn(features, labels, mode, params)` as a trait. From one task
-//! [`train::program`](crate::train::program) makes three programs (a training step, an evaluation, a prediction) and
-//! is the only place that differentiates, scales, accumulates and aliases. A task therefore only says what is computed:
+//! [`train::program`](crate::train::program) makes three programs (a training step, an evaluation, a prediction): it
+//! differentiates, scales, accumulates and aliases. A task only says what is computed:
 //!
 //! ```
 //! use bf16scope::prelude::*;
@@ -52,6 +52,7 @@ pub use metric::{Loss, Metric, Value, Weight};
 
 use crate::graph::{Scope, Tensor};
 use std::fmt;
+use std::sync::Arc;
 
 /// What is learnt: data in, one function, three programs.
 pub trait Task: Send + Sync + fmt::Debug {
@@ -70,6 +71,35 @@ pub trait Task: Send + Sync + fmt::Debug {
 
     /// What a checkpoint must agree on: every setting that changes the function.
     fn identity(&self) -> Identity;
+
+    /// Names of predictions that are logits of independent answers, yes or no, as of a multi-label network: the sigmoid of
+    /// each is a probability. Default none.
+    fn independent_logits(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// What is shared is as good as what is owned.
+impl<T: Task + ?Sized> Task for Arc<T> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn features(&self) -> Vec<Feature> {
+        (**self).features()
+    }
+
+    fn call(&self, s: &Scope, features: &Features<'_>, mode: Mode) -> Outputs {
+        (**self).call(s, features, mode)
+    }
+
+    fn identity(&self) -> Identity {
+        (**self).identity()
+    }
+
+    fn independent_logits(&self) -> Vec<String> {
+        (**self).independent_logits()
+    }
 }
 
 /// What a task's function is called for.

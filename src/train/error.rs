@@ -79,6 +79,22 @@ pub enum TrainError {
         /// What is wanted.
         expected: &'static str,
     },
+    /// A prediction by a name or in a dtype that the task does not give.
+    #[error("the task predicts {found}, and no `{wanted}`\nhelp: ask by the name and the dtype that it predicts")]
+    Prediction {
+        /// The name asked for, and the dtype where that is what differs.
+        wanted: String,
+        /// Names and dtypes of what there is.
+        found: String,
+    },
+    /// An evaluation of nothing.
+    #[error(
+        "all {n_examples} examples to evaluate on are left out, because none can be read\nhelp: mend the files, or look at one with `bf16scope data show`"
+    )]
+    AllSkipped {
+        /// There are.
+        n_examples: u64,
+    },
     /// A batch of more than there is to train on.
     #[error(
         "a batch of {batch} does not fit: there are {n_examples} training examples, without those for testing\nhelp: set `batch` to {n_examples} or less (--batch), or keep fewer examples for testing"

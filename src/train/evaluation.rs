@@ -4,10 +4,12 @@ use super::checkpoint::Checkpoint;
 use super::device::{Loaded, Results, Whole, upload};
 use super::error::TrainError;
 use super::hosts::{Exchange, Site};
+use super::l2::l2;
 use super::program;
 use super::totals::Totals;
-use crate::data::{Loader, NamedArray, Source};
+use crate::data::{Batch, Loader, NamedArray, Source};
 use crate::graph::{Numbers, Precision, VariableInfo};
+use crate::optim::Update;
 use crate::pjrt::{Buffer, Client};
 use crate::task::{Feature, Task};
 use crate::tuning::Tuning;
@@ -18,10 +20,18 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Evaluation {
-    /// The loss, without label smoothing, and the metrics.
+    /// The loss, without label smoothing and without what L2 adds ([`Evaluator::l2`], [`Session::l2`](super::Session::l2)),
+    /// and the metrics.
     pub totals: Totals,
     /// Examples.
     pub n_examples: u64,
+}
+
+impl Evaluation {
+    /// The loss or the metric of this name, if it is reported.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.totals.value(name)
+    }
 }
 
 /// The compiled evaluation of a task.
@@ -68,6 +78,16 @@ impl Evaluator {
         self.run(&buffers.iter().collect::<Vec<_>>(), source)
     }
 
+    /// What L2 adds to the loss of a checkpoint, read from `path`, for a run that updates so; none where it has no L2.
+    ///
+    /// # Errors
+    /// A checkpoint of another task.
+    pub fn l2(&self, path: &Path, checkpoint: &Checkpoint, update: &Update) -> Result<Option<f64>, TrainError> {
+        let checkpoint = checkpoint.read_as(self.loaded.wanted());
+        let arrays = checkpoint.exported(path, self.loaded.wanted())?;
+        l2(update, &self.loaded.variables, |number| Ok((arrays[number].shape.dtype, &arrays[number].bytes)))
+    }
+
     /// Of a state; on hosts that are not the first, nothing but their part in gathering it.
     pub(super) fn of_state(
         &self,
@@ -89,10 +109,14 @@ impl Evaluator {
         let features = self.task.features();
         let loader = Loader::new(source, &features, self.precision.compute(), self.batch as usize, 0)?;
         let mut evaluation = Evaluation { totals: self.loaded.no_totals(), n_examples: 0 };
-        let put = |_, batch| self.loaded.put(&batch, 0, true);
+        // Of a batch all of whose examples are left out, there is nothing to run.
+        let put = |_, batch: Batch| match batch.n_valid {
+            0 => Ok(None),
+            _ => self.loaded.put(&batch, 0, true).map(Some),
+        };
         loader.put_ahead(loader.asks_in_order(), put, |batches| {
             for fed in batches {
-                let fed = fed?;
+                let Some(fed) = fed? else { continue };
                 let n_valid = fed.n_valid;
                 let results = self.loaded.run(variables, fed)?;
                 let results = Results::Here(vec![results]);
@@ -101,6 +125,9 @@ impl Evaluator {
             }
             Ok::<(), TrainError>(())
         })?;
+        if evaluation.n_examples == 0 {
+            return Err(TrainError::AllSkipped { n_examples: source.n_examples() });
+        }
         match evaluation.totals.not_finite() {
             Some((name, value)) => {
                 let (name, n_examples) = (name.to_string(), evaluation.n_examples);

@@ -6,18 +6,15 @@
 //! beside, the other keys say.
 
 use super::objective::ProgramError;
-use crate::document::{self, Node, Value};
+use crate::document;
 use crate::graph::{Replicas, SumOrder, Tensor};
 use crate::hlo::DType;
-use crate::passes::partition::Rule;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 /// How many devices there are along each axis, and what they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[non_exhaustive]
 pub struct Mesh {
     /// Replicas, each with an equal part of every batch.
     #[serde(deserialize_with = "replicas")]
@@ -110,48 +107,6 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// `mesh` of an experiment: `{data: 4, model: 2, split: {'*/query/kernel': 1}}`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MeshConfig {
-    /// Its axes, and what they share.
-    pub mesh: Mesh,
-    /// What the devices of a replica split: parameters by the pattern of their name, each along an axis.
-    pub split: Vec<Rule>,
-}
-
-impl From<Mesh> for MeshConfig {
-    fn from(mesh: Mesh) -> MeshConfig {
-        MeshConfig { mesh, split: Vec::new() }
-    }
-}
-
-impl std::ops::Deref for MeshConfig {
-    type Target = Mesh;
-
-    fn deref(&self) -> &Mesh {
-        &self.mesh
-    }
-}
-
-impl<'de> Deserialize<'de> for MeshConfig {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<MeshConfig, D::Error> {
-        Node::read(deserializer, |node| match &node.value {
-            Value::Map(map) => {
-                let split = node.get("split").map(BTreeMap::<String, usize>::deserialize).transpose()?;
-                let split = split.unwrap_or_default();
-                let split = split.into_iter().map(|(pattern, axis)| Rule { pattern, axis }).collect();
-                let axes = map.iter().filter(|(key, _)| &**key != "split").cloned().collect();
-                Ok(MeshConfig { mesh: Mesh::deserialize(&node.replaced(Value::Map(axes)))?, split })
-            }
-            Value::Whole(n) => {
-                let help = format!("write `mesh: {{data: {n}}}` for {n} replicas");
-                Err(node.wrong("the sizes of its axes").with_help(help))
-            }
-            _ => Err(node.wrong("the sizes of its axes, such as {data: 8}")),
-        })
-    }
-}
-
 impl Default for Mesh {
     /// One device.
     fn default() -> Self {
@@ -187,8 +142,13 @@ impl Mesh {
         Replicas { n: self.data, statistics: self.batch_norm.across, in_parts: self.state == StateOf::Sharded }
     }
 
-    /// Whether it is more than one device.
+    /// Whether it is more than one device, along either axis.
     pub fn is_parallel(self) -> bool {
+        self.n_devices() > 1
+    }
+
+    /// Whether several replicas share a batch.
+    pub fn has_replicas(self) -> bool {
         self.data.get() > 1
     }
 
@@ -210,7 +170,7 @@ impl Mesh {
 
     /// A replica's share of a mean over all: x / N.
     pub(super) fn share(self, x: &Tensor) -> Tensor {
-        match self.is_parallel() {
+        match self.has_replicas() {
             true => x * (1.0 / f64::from(self.data.get())),
             false => x.clone(),
         }
@@ -228,7 +188,7 @@ impl Mesh {
     pub(super) fn sum_gradient(self, x: &Tensor) -> Tensor {
         let in_bf16 = |order| x.rounded_sum_over_replicas(order);
         match self.sum {
-            _ if !self.is_parallel() => x.clone(),
+            _ if !self.has_replicas() => x.clone(),
             SumOf::F32 => self.sum(x),
             SumOf::Bf16 => x.cast(DType::BF16).sum_over_replicas().cast(x.dtype()),
             SumOf::Bf16Ring => in_bf16(SumOrder::Ring),
@@ -238,10 +198,27 @@ impl Mesh {
 
     /// The sum over replicas, in f32 at least.
     pub(super) fn sum(self, x: &Tensor) -> Tensor {
-        match (self.is_parallel(), x.dtype()) {
+        match (self.has_replicas(), x.dtype()) {
             (false, _) => x.clone(),
             (true, DType::BF16 | DType::F16) => x.cast(DType::F32).sum_over_replicas(),
             (true, _) => x.sum_over_replicas(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One replica that several devices share was called one device.
+    #[test]
+    fn a_mesh_of_one_axis_is_parallel_whichever_it_is() {
+        let n = |n| NonZeroU32::new(n).unwrap();
+        for (data, model, is_parallel, has_replicas) in
+            [(1, 1, false, false), (2, 1, true, true), (1, 2, true, false), (2, 2, true, true)]
+        {
+            let mesh = Mesh { model: n(model), ..Mesh::replicas(n(data)) };
+            assert_eq!((mesh.is_parallel(), mesh.has_replicas()), (is_parallel, has_replicas), "{data}x{model}");
         }
     }
 }

@@ -1,11 +1,13 @@
-//! Training: experiments, programs, the loop, checkpoints.
+//! Training: programs, the loop, checkpoints.
 //!
-//! An [`Experiment`] (a YAML file) or a [`Spec`] says what is trained: any [`Task`](crate::task::Task). [`program`] makes its
-//! programs, [`Session`] holds it on a device and makes steps, [`run`] trains it over epochs of a
-//! [`Source`](crate::data::Source) and ends well whatever happens, [`checkpoint`] keeps its state.
+//! [`Trainer`] is the way in: a [`Task`](crate::task::Task), options and arrays, and one call trains it. It stands on parts
+//! that can be used alone: a [`Spec`] says what is trained, [`program`] makes its programs, [`Session`] holds it on a device
+//! and makes steps, [`run`](run()) trains it over epochs of a [`Source`](crate::data::Source) and ends well whatever happens,
+//! [`checkpoint`] keeps its state. What a YAML file says becomes a `Spec` in [`experiment`](crate::experiment).
 //!
-//! Everything is a function of the experiment, the precision and the data: on one processor the same run gives bitwise
-//! the same weights, also across a stop and a resumption. This room does IO but prints nothing.
+//! Everything is a function of the spec and the data: on one processor the same run gives bitwise the same weights, also
+//! across a stop and a resumption. This room takes values: it reads no file of settings and no environment. It does IO but
+//! prints nothing.
 
 mod accumulation;
 mod change;
@@ -16,11 +18,13 @@ mod evaluation;
 mod forward;
 mod generation;
 mod hosts;
+mod l2;
 mod memory;
 mod mesh;
 mod model_axis;
 mod objective;
 pub mod package;
+mod predictions;
 pub mod program;
 mod rates;
 pub mod resume;
@@ -29,15 +33,18 @@ mod session;
 mod spec;
 mod steps_per_call;
 mod totals;
+mod trainer;
 
 pub use change::Change;
 pub use device::compile;
 pub use error::{Kept, TrainError};
 pub use evaluation::{Evaluation, Evaluator, Predictor};
 pub use generation::{Completer, Sampling};
-pub use mesh::{MAX_REPLICAS, Mesh, MeshConfig, StateOf, Statistics, SumOf};
+pub use l2::{TOTAL_LOSS, with_total};
+pub use mesh::{MAX_REPLICAS, Mesh, StateOf, Statistics, SumOf};
 pub use model_axis::over_model_axis;
 pub use objective::{Objective, ProgramError};
+pub use predictions::Predictions;
 pub use rates::rates;
 pub use resume::Resumption;
 pub use run::{Data, EpochReport, Event, Plan, Summary, check, check_average, run};
@@ -45,3 +52,4 @@ pub use session::Session;
 pub use spec::Spec;
 pub use steps_per_call::{StepsPerCall, UnknownStepsPerCall, several_steps};
 pub use totals::Totals;
+pub use trainer::{Trained, Trainer};

@@ -11,7 +11,7 @@ use super::error::TrainError;
 use super::mesh::MAX_REPLICAS;
 use super::program;
 use crate::data::DataError;
-use crate::data::npz::{Header, NpzWriter};
+use crate::data::npz::{Header, NpzWriter, is_member_name};
 use crate::files::{self, hex};
 use crate::graph::{Numbers, Precision, Program};
 use crate::hlo::{ArrayShape, Module, proto, verify};
@@ -320,6 +320,13 @@ impl Manifest {
         }
         if !(1..=MAX_REPLICAS as usize).contains(&manifest.n_devices) {
             return Err(wrong(format!("n_devices is {}, expected 1 to {MAX_REPLICAS}", manifest.n_devices)));
+        }
+        // They become names of arrays in archives.
+        let mut names = manifest.inputs.iter().chain(&manifest.outputs).map(|signature| &signature.name);
+        if let Some(name) = names.find(|name| !is_member_name(name)) {
+            return Err(wrong(format!(
+                "{name:?} is no name of an array: it would leave the archive that it is written to"
+            )));
         }
         let executable = manifest.executable.iter().map(|built| &built.part);
         for part in [&manifest.program, &manifest.variables].into_iter().chain(executable) {

@@ -98,7 +98,7 @@ pub fn training(
         ));
     }
     let mut program = finish_with_state(&graph, &sums.tensors)?;
-    if mesh.is_parallel() {
+    if mesh.has_replicas() {
         // Where a module's text says how many replicas it is for.
         let count = ("replica_count".to_string(), mesh.data.to_string());
         program.module.unmodelled.attributes.push(count);

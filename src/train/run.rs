@@ -5,14 +5,15 @@
 //! never holds a NaN, and the one before stays. Nothing is printed here: who wants to show progress is told of
 //! [`Event`]s.
 
-use super::checkpoint::{DataIdentity, Fault, Place, Series};
+use super::checkpoint::{Checkpoint, DataIdentity, Fault, Place, Series};
 use super::error::{Kept, TrainError};
-use super::evaluation::Evaluation;
+use super::l2::with_total;
 use super::session::{Call, Session, Wish};
 use super::spec::Spec;
 use super::totals::Totals;
 use crate::data::{Ask, DataErrorKind, Loader, Source, Supply};
 use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::fmt;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +38,7 @@ impl Data<'_> {
 /// How long a run is, and what it leaves.
 #[derive(Debug)]
 pub struct Plan {
-    /// Epochs in all, those before a resumption included.
+    /// Epochs in all, those before a resumption included. Of none, the checkpoint is of the initial state.
     pub n_epochs: u64,
     /// Where the checkpoint goes, after each epoch and when the run is stopped. No other run saves there meanwhile.
     pub checkpoint: Option<Place>,
@@ -105,9 +106,10 @@ pub struct EpochReport {
     pub epoch: u64,
     /// Updates made in all.
     pub step: u64,
-    /// The loss and the metrics over the epoch's batches (those since a resumption), each before its update.
+    /// The loss and the metrics over the epoch's batches (those since a resumption), each before its update. Where weight
+    /// decay is L2, which the loss leaves out, `total_loss` is the loss and what L2 adds to it at the epoch's end.
     pub train: Vec<(String, f64)>,
-    /// The same on the test data.
+    /// The same on the test data; their loss is without label smoothing, too.
     pub test: Vec<(String, f64)>,
     /// Training examples a second, without the evaluation.
     pub examples_per_second: f64,
@@ -115,6 +117,17 @@ pub struct EpochReport {
     pub waited_for_data: Option<f64>,
     /// Steps in all whose update was left out, because a gradient was not finite, where the loss scale is dynamic.
     pub n_skipped: Option<u64>,
+}
+
+impl fmt::Display for EpochReport {
+    /// A line: `epoch 3: loss 0.2103, accuracy 0.9367; test loss 0.1402, accuracy 0.9611`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |values: &[(String, f64)]| {
+            let values: Vec<String> = values.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
+            values.join(", ")
+        };
+        write!(f, "epoch {}: {}; test {}", self.epoch, list(&self.train), list(&self.test))
+    }
 }
 
 impl Serialize for EpochReport {
@@ -152,6 +165,12 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Of a checkpoint, read from `path`, that nothing was done with.
+    pub(super) fn of_checkpoint(path: &Path, checkpoint: &Checkpoint) -> Summary {
+        let (steps, checkpoint) = (checkpoint.position.step, Some(path.to_path_buf()));
+        Summary { epochs: Vec::new(), test: Vec::new(), steps, checkpoint }
+    }
+
     /// The test data's value of this name, if it is reported.
     pub fn value(&self, name: &str) -> Option<f64> {
         self.test.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
@@ -198,7 +217,7 @@ pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
 /// # Errors
 /// [`TrainError::Average`].
 pub fn check_average(spec: &Spec, data: Data<'_>, n_epochs: u64) -> Result<(), TrainError> {
-    let Some(average) = spec.objective.average else { return Ok(()) };
+    let Some(average) = spec.objective.average.filter(|_| n_epochs > 0) else { return Ok(()) };
     let n_steps = n_epochs.saturating_mul(loader(spec, data.training)?.n_steps());
     match average.initial_share(n_steps) {
         initial_share if initial_share > 0.5 => Err(TrainError::Average { average, n_steps, initial_share }),
@@ -254,7 +273,7 @@ pub fn run(
     session.check_resumed(steps_per_epoch, &identity)?;
     session.check_hosts(plan.n_epochs, &identity)?;
     // The first host writes for all.
-    let saves = session.agree(Wish { save: plan.checkpoint.is_some(), ..Wish::default() })?.save;
+    let is_saved = session.agree(Wish { save: plan.checkpoint.is_some(), ..Wish::default() })?.save;
     if plan.n_epochs.checked_mul(steps_per_epoch).is_none_or(|steps| steps > i32::MAX as u64) {
         return Err(TrainError::TooLong { n_epochs: plan.n_epochs, steps_per_epoch });
     }
@@ -263,26 +282,31 @@ pub fn run(
     if !steps_per_epoch.is_multiple_of(per_call) || !(session.step() % steps_per_epoch).is_multiple_of(per_call) {
         session.load_single_step()?;
     }
-    let evaluator = session.evaluator(test_batch(&spec, data.test))?;
+    let evaluator = session.evaluator(evaluation_batch(&spec, data.test))?;
     let resumed = session.resumed_from().map(|path| (path.to_path_buf(), session.step()));
     let resumed = resumed.as_ref().map(|(path, step)| (path.as_path(), *step));
     let series = plan.checkpoint.as_ref().map(|place| Series::begin(place, plan.keep_checkpoint_max, resumed));
     let (kept, saved) = (Kept::default(), Instant::now());
-    let saves = saves.then_some(None);
-    let mut run = Run { session, plan, series, saves, saved, steps_per_epoch, identity, kept, observe };
+    let last_save = if is_saved { LastSave::NotYet } else { LastSave::Never };
+    let mut run = Run { session, plan, series, last_save, saved, steps_per_epoch, identity, kept, observe };
     let mut epochs = Vec::new();
-    let mut last: Option<Evaluation> = None;
+    let mut last: Option<Vec<(String, f64)>> = None;
+    if plan.n_epochs == 0 && resumed.is_none() {
+        run.save()?;
+    }
     for epoch in run.session.step() / steps_per_epoch..plan.n_epochs {
         let training = run.epoch(epoch, &loader, stop)?;
         // Before the evaluation: whatever it meets, this is not lost.
         run.save()?;
         let test = run.session.evaluate(&evaluator, data.test);
         let test = run.session.together(test)?;
+        let l2 = run.session.l2()?;
+        let test = with_total(test.totals.to_values(), l2);
         let report = EpochReport {
             epoch: epoch + 1,
             step: run.session.step(),
-            train: training.totals.to_values(),
-            test: test.totals.to_values(),
+            train: with_total(training.totals.to_values(), l2),
+            test: test.clone(),
             examples_per_second: training.examples_per_second,
             waited_for_data: is_costly.then_some(training.waited),
             n_skipped: run.session.n_skipped()?,
@@ -291,20 +315,23 @@ pub fn run(
         epochs.push(report);
         last = Some(test);
     }
-    let end = match last {
-        Some(evaluation) => evaluation,
+    let test = match last {
+        Some(test) => test,
         // Resumed at the end: nothing to train, but something to say.
-        None => run.session.together(run.session.evaluate(&evaluator, data.test))?,
+        None => {
+            let end = run.session.together(run.session.evaluate(&evaluator, data.test))?;
+            with_total(end.totals.to_values(), run.session.l2()?)
+        }
     };
     let steps = run.session.step();
     // Resumed at the end, it is the one that it came from.
     let resumed = resumed.map(|(path, _)| path.to_path_buf());
     let checkpoint = run.kept.0.map(|(path, _)| path).or(resumed);
-    Ok(Summary { epochs, test: end.totals.to_values(), steps, checkpoint })
+    Ok(Summary { epochs, test, steps, checkpoint })
 }
 
 /// Examples in a batch of an evaluation: as in training, or all there are.
-fn test_batch(spec: &Spec, test: &dyn Source) -> u32 {
+pub(super) fn evaluation_batch(spec: &Spec, test: &dyn Source) -> u32 {
     u32::try_from(test.n_examples()).map_or(spec.batch, |n| spec.batch.min(n))
 }
 
@@ -313,14 +340,24 @@ struct Run<'a> {
     session: &'a mut Session,
     plan: &'a Plan,
     series: Option<Series<'a>>,
-    /// Where checkpoints are written, by this host or the first of several: after which step the last one was.
-    saves: Option<Option<u64>>,
+    last_save: LastSave,
     /// When it last saved, or began.
     saved: Instant,
     steps_per_epoch: u64,
     identity: DataIdentity,
     kept: Kept,
     observe: &'a mut dyn FnMut(Event<'_>),
+}
+
+/// When a run wrote its last checkpoint, on this host or on the first of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastSave {
+    /// It writes none.
+    Never,
+    /// It has not written one.
+    NotYet,
+    /// After this step.
+    After(u64),
 }
 
 /// An epoch's training.
@@ -440,13 +477,13 @@ impl Run<'_> {
     /// Writes a checkpoint of a state that is good, unless the last one is of this step.
     fn save(&mut self) -> Result<(), TrainError> {
         let step = self.session.step();
-        if self.saves.is_none_or(|last| last == Some(step)) {
+        if [LastSave::Never, LastSave::After(step)].contains(&self.last_save) {
             return Ok(());
         }
         let _span = tracing::info_span!("checkpoint").entered();
         let written = self.write();
         self.session.together(written)?;
-        (self.saves, self.saved) = (Some(Some(step)), Instant::now());
+        (self.last_save, self.saved) = (LastSave::After(step), Instant::now());
         if let Some(place) = &self.plan.checkpoint {
             let path = place.path();
             self.kept = Kept(Some((path.to_path_buf(), step)));

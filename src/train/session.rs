@@ -11,6 +11,7 @@ use super::device::{
 use super::error::{DATA, EXPERIMENT, STATE, TrainError, VERSION};
 use super::evaluation::{Evaluation, Evaluator, Predictor};
 use super::hosts::{Exchange, Site};
+use super::l2::l2;
 use super::model_axis::over_model_axis;
 use super::objective::Objective;
 use super::program::{self, TaskProgram};
@@ -20,8 +21,9 @@ use super::steps_per_call::several_steps;
 use super::totals::Totals;
 use crate::data::{Batch, DrawVersion, NamedArray, ORDER_VERSION, Source};
 use crate::graph::{Numbers, Program, VariableInfo};
-use crate::optim::LossScale;
+use crate::optim::{Average, LossScale};
 use crate::pjrt::{Arg, Buffer, Client};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -208,28 +210,42 @@ impl Session {
     /// [`TrainError::HostsDiffer`].
     pub(super) fn check_hosts(&self, n_epochs: u64, data: &DataIdentity) -> Result<(), TrainError> {
         let Some(exchange) = &self.exchange else { return Ok(()) };
-        let Spec { precision, batch, seed, .. } = &self.spec;
-        let asked =
-            format!("{:?} {precision} {batch} {seed} {n_epochs} {}", settings(&self.spec), self.spec.steps_per_call);
-        let state = self.resumed.as_ref().map_or([0; 32], |resumed| resumed.state);
-        let of = |bytes: &[u8]| {
-            let hash = Sha256::digest(bytes);
-            hash.first_chunk().map_or(0, |word| i32::from_le_bytes(*word))
-        };
-        let start = [self.step.to_le_bytes().as_slice(), &state].concat();
-        let own = [
-            of(env!("CARGO_PKG_VERSION").as_bytes()),
-            of(asked.as_bytes()),
-            of(format!("{data:?}").as_bytes()),
-            of(&start),
-        ];
-        let all = exchange.say(own)?;
-        for (number, what) in [VERSION, EXPERIMENT, DATA, STATE].into_iter().enumerate() {
-            if let Some(host) = all.iter().position(|words| words[number] != all[0][number]) {
+        let all = exchange.say(self.identity_of_run(n_epochs, data))?;
+        for (what, words) in [VERSION, EXPERIMENT, DATA, STATE].into_iter().zip(0..) {
+            let digest = |host: &[i32; N_IDENTITY_WORDS]| host.as_chunks::<N_DIGEST_WORDS>().0[words];
+            if let Some(host) = all.iter().position(|host| digest(host) != digest(&all[0])) {
                 return Err(TrainError::HostsDiffer { host, what });
             }
         }
         Ok(())
+    }
+
+    /// What a host is about to do, for others to compare: digests of the version, of what was asked for, of the data and of the
+    /// state. What is hashed is canonical JSON, whose keys are sorted, and no text that a compiler makes.
+    fn identity_of_run(&self, n_epochs: u64, data: &DataIdentity) -> [i32; N_IDENTITY_WORDS] {
+        let Spec { precision, batch, seed, steps_per_call, .. } = &self.spec;
+        let asked = json!({
+            "settings": settings(&self.spec),
+            "precision": precision.to_string(),
+            "batch": batch,
+            "seed": seed,
+            "n_epochs": n_epochs,
+            "steps_per_call": steps_per_call.to_string(),
+        });
+        let state = self.resumed.as_ref().map_or([0; 32], |resumed| resumed.state);
+        let start = [self.step.to_le_bytes().as_slice(), &state].concat();
+        let digests = [
+            Sha256::digest(env!("CARGO_PKG_VERSION")),
+            Sha256::digest(asked.to_string()),
+            Sha256::digest(json!(data).to_string()),
+            Sha256::digest(start),
+        ];
+        let mut words = [0; N_IDENTITY_WORDS];
+        let bytes: Vec<u8> = digests.into_iter().flatten().collect();
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = i32::from_le_bytes(*bytes);
+        }
+        words
     }
 
     /// What it trains.
@@ -536,6 +552,22 @@ impl Session {
         evaluator.of_state(self.variables(), self.state.buffers()?, by_averages, source, self.here())
     }
 
+    /// What L2 adds to the loss, with the variables that [`Session::evaluate`] reads; none where there is no L2: weight decay
+    /// that is a term of the loss ([`Update::l2`](crate::optim::Update::l2)). All hosts of a slice must ask.
+    ///
+    /// # Errors
+    /// Where the plugin fails.
+    pub fn l2(&self) -> Result<Option<f64>, TrainError> {
+        let (state, variables) = (self.state.buffers()?, self.variables());
+        let by_averages = self.spec.objective.average.is_some_and(|average| average.evaluate);
+        l2(&self.spec.objective.update, variables, |number| {
+            let average = Average::name_of(&variables[number].name);
+            let average = variables.iter().position(|variable| by_averages && variable.name == average);
+            let number = average.unwrap_or(number);
+            Ok((variables[number].dtype, download(&variables[number], number, state, self.here())?))
+        })
+    }
+
     /// A predictor of this session's task, for batches of `batch` examples.
     ///
     /// # Errors
@@ -561,12 +593,18 @@ impl Session {
     }
 }
 
+/// 32-bit words in a SHA-256.
+const N_DIGEST_WORDS: usize = 8;
+
+/// Words of the digests that hosts compare: of version, experiment, data and state.
+const N_IDENTITY_WORDS: usize = 4 * N_DIGEST_WORDS;
+
 /// The platform of a plugin that sums a bf16 `all-reduce` in more.
 const CPU: &str = "cpu";
 
 fn program_of_a_step(client: &Client, spec: &Spec) -> Result<TaskProgram, TrainError> {
     let mut objective = spec.objective.clone();
-    if objective.mesh.is_parallel() && client.platform_name()? == CPU {
+    if objective.mesh.has_replicas() && client.platform_name()? == CPU {
         objective.mesh = objective.mesh.written_out();
     }
     Ok(program::training(&*spec.task, spec.numbers(), i64::from(spec.batch), &objective)?)
@@ -592,11 +630,38 @@ fn load(client: &Client, program: TaskProgram, spec: &Spec, site: &Site) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{ArrayInfo, Arrays};
+    use crate::data::{ArrayInfo, Arrays, Fingerprint};
     use crate::graph::Precision;
     use crate::hlo::DType;
     use crate::models::{Model, mlp};
     use crate::pjrt::{Platform, Setup};
+
+    /// Earlier, 32 bits of each, of what the compiler prints of a type.
+    #[test]
+    fn hosts_compare_whole_digests_of_canonical_text() {
+        let client = Client::of(&Platform::cpu(), &Setup::from_env()).unwrap();
+        let model = Model::Mlp(mlp::Config { hidden: vec![3], ..mlp::Config::new([4], 2) });
+        let session = Session::new(&client, Spec { batch: 2, ..Spec::new(model.task(0.0)) }).unwrap();
+        let fingerprint = |hash: &str| {
+            let arrays = [("a".to_string(), hash.to_string())];
+            Fingerprint { n_examples: 2, arrays: arrays.into_iter().collect() }
+        };
+        let data = |hash| DataIdentity { training: fingerprint(hash), test: fingerprint("1f") };
+        let digests = |n_epochs, hash| {
+            let words = session.identity_of_run(n_epochs, &data(hash));
+            words.as_chunks::<N_DIGEST_WORDS>().0.iter().map(|digest| digest.map(i32::to_le_bytes)).collect::<Vec<_>>()
+        };
+        let own = digests(3, "0e");
+        let text = concat!(
+            r#"{"test":{"arrays":{"a":"1f"},"n_examples":2},"#,
+            r#""training":{"arrays":{"a":"0e"},"n_examples":2}}"#
+        );
+        assert_eq!(own[2].as_flattened(), &Sha256::digest(text)[..]);
+        let same = |other: Vec<_>| (0..4).map(|number| own[number] == other[number]).collect::<Vec<_>>();
+        assert_eq!(same(digests(3, "0e")), [true; 4]);
+        assert_eq!(same(digests(4, "0e")), [true, false, true, true]);
+        assert_eq!(same(digests(3, "0f")), [true, true, false, true]);
+    }
 
     #[test]
     fn a_step_that_fails_loses_the_state_and_says_so_until_it_is_restored() {

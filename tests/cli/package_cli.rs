@@ -55,6 +55,13 @@ fn a_package_predicts_what_its_experiment_does() {
     let at = written.find("\"compiler\": \"").unwrap();
     std::fs::write(&manifest, format!("{}older {}", &written[..at + 13], &written[at + 13..])).unwrap();
     predicted(Some("and the program is compiled again: it was compiled by \"older "));
+    // A name becomes that of a file in an archive, which people unpack.
+    std::fs::write(&manifest, written.replace("\"logits\"", "\"../../evil\"")).unwrap();
+    let stderr = folder.stderr(&run);
+    assert!(
+        stderr.contains("package.json: no manifest of a package: \"../../evil\" is no name of an array"),
+        "{stderr}"
+    );
     // A program for no device ends XLA.
     std::fs::write(&manifest, written.replace("\"n_devices\": 2", "\"n_devices\": 0")).unwrap();
     let stderr = folder.stderr(&run);

@@ -2,7 +2,8 @@
 
 use crate::train_cli::{Folder, text};
 
-use bf16scope::data::npz::NpzReader;
+use bf16scope::data::npz::{Header, NpzReader, NpzWriter};
+use bf16scope::hlo::DType;
 use serde_json::Value;
 use std::io::Read as _;
 
@@ -157,4 +158,57 @@ fn what_is_not_right_is_said_before_the_work() {
     assert_eq!(output.status.code(), Some(2));
     let stderr = text(&output.stderr);
     assert!(stderr.contains("the checkpoint is of another function"), "{stderr}");
+}
+
+/// Each output of a multi-label network is a yes or a no of its own: there were logits, and no probabilities.
+#[test]
+fn of_a_multi_label_network_each_label_has_its_probability() {
+    let folder = Folder::new();
+    write_tags(&folder);
+    folder.stdout(&["train", "tags.yaml"]);
+    let predictions = folder.json(&["predict", "tags.yaml", "--json"])["predictions"].clone();
+    let names: Vec<&String> = predictions.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["output", "probabilities"]);
+    let (logits, probabilities) = (numbers(&predictions["output"]), numbers(&predictions["probabilities"]));
+    assert_eq!((logits.len(), probabilities.len()), (3 * 20, 3 * 20));
+    for (logit, probability) in logits.iter().zip(&probabilities) {
+        // f64's `exp` is right to an ulp, and a sum and a quotient are rounded after it.
+        // A logit is written as the shortest text that is read back as the f32 it is.
+        let expected = 1.0 / (1.0 + (-f64::from(*logit as f32)).exp());
+        assert!((probability - expected).abs() <= 4.0 * f64::EPSILON * expected, "{logit}: {probability}");
+    }
+    // What is written is the same.
+    folder.stdout(&["predict", "tags.yaml", "-o", "tags.npz"]);
+    let mut npz = NpzReader::open(&folder.path("tags.npz")).unwrap();
+    let bytes = npz.entry("probabilities").unwrap().unwrap().read().unwrap();
+    let written: Vec<f64> = bytes.as_chunks().0.iter().map(|word| f64::from_le_bytes(*word)).collect();
+    assert_eq!(written, probabilities);
+}
+
+/// 60 examples of four numbers, and of three labels each.
+fn write_tags(folder: &Folder) {
+    let x = |i: usize| ((i * 37 + i / 4) % 17) as f32 / 8.0 - 1.0;
+    let floats = |n: usize, of: &dyn Fn(usize) -> f32| (0..n).flat_map(|i| of(i).to_le_bytes()).collect::<Vec<u8>>();
+    let mut npz = NpzWriter::create(&folder.path("tags-data.npz")).unwrap();
+    npz.add("x", &Header::of(DType::F32, vec![60, 4]), &floats(240, &x)).unwrap();
+    let tag = |i: usize| f32::from(x(i / 3 * 4 + i % 3) > 0.0);
+    npz.add("labels", &Header::of(DType::F32, vec![60, 3]), &floats(180, &tag)).unwrap();
+    npz.finish().unwrap();
+    let text = "model:\n  kind: layers\n  inputs: {x: [4]}\n  layers: [{dense: 3}]\n  loss: sigmoid_cross_entropy\n\
+                data: {npz: tags-data.npz, n_test: 20}\ntrain: {epochs: 2, batch: 8}\n";
+    std::fs::write(folder.path("tags.yaml"), text).unwrap();
+}
+
+/// The crate that writes archives said `ZipWriter drop failed` before the error.
+#[test]
+fn a_full_disk_is_said_once() {
+    let folder = trained();
+    // A limit on the size of files stands in for the disk: 360 examples have 14,400 bytes of logits alone.
+    let limit = ["sh", "-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh"];
+    let output = folder.command_by(&limit, &["predict", "mlp.yaml", "-o", "out.npz"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = text(&output.stderr);
+    let expected = "bf16scope: out.npz: cannot write the archive\n  caused by: File too large (os error 27)";
+    assert!(stderr.starts_with(expected) && stderr.lines().count() == 2, "{stderr}");
+    assert!(!folder.path("out.npz").exists());
 }

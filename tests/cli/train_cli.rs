@@ -40,7 +40,7 @@ impl Folder {
     }
 
     /// The command, started by another that becomes it.
-    fn command_by(&self, launcher: &[&str], args: &[&str]) -> Command {
+    pub fn command_by(&self, launcher: &[&str], args: &[&str]) -> Command {
         let mut command = binary::started_by(launcher, args);
         command.current_dir(self.folder.path());
         command
@@ -300,6 +300,44 @@ fn a_full_disk_leaves_the_checkpoint_before() {
     assert!(stderr.starts_with(expected), "{stderr}");
     assert!(std::fs::read(&path).unwrap() == before);
     assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file is left");
+}
+
+/// It was refused.
+#[test]
+fn no_epochs_save_the_initial_state() {
+    let folder = Folder::new();
+    let out = folder.stdout(&["train", "mlp.yaml", "--epochs", "0"]);
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[2].starts_with("test accuracy ") && lines[2].ends_with(" after 0 steps"), "{out}");
+    assert!(
+        lines[4].contains("or train on with `bf16scope train mlp.yaml") && lines[4].ends_with(" --resume`"),
+        "{out}"
+    );
+    let path = folder.path("checkpoints/mlp-bf16.safetensors");
+    assert_eq!(Checkpoint::read(&path).unwrap().position.step, 0);
+    folder.stdout(&["train", "mlp.yaml", "--resume"]);
+    folder.stdout(&["train", "mlp.yaml", "--checkpoint", "whole.safetensors"]);
+    assert!(std::fs::read(path).unwrap() == std::fs::read(folder.path("whole.safetensors")).unwrap());
+}
+
+/// `eval` finds what `train` ended with, and says what its loss leaves out.
+#[test]
+fn where_there_is_l2_the_total_loss_stands_beside_the_loss() {
+    let folder = Folder::new();
+    folder.write("mlp.yaml", "model: {kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [32]}");
+    let text = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
+    std::fs::write(folder.path("l2.yaml"), text.replace("epochs: 2,", "epochs: 2, weight_decay: {value: 0.01},"))
+        .unwrap();
+    let trained = folder.json(&["train", "l2.yaml", "--json"]);
+    let evaluated = folder.json(&["eval", "l2.yaml", "--json"]);
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let (loss, total) = (number(&trained["test_loss"]), number(&trained["test_total_loss"]));
+    assert!(total > loss + 0.01, "{trained}");
+    assert_eq!((number(&evaluated["loss"]), number(&evaluated["total_loss"])), (loss, total));
+    let shown = folder.stdout(&["eval", "l2.yaml"]);
+    assert!(shown.contains(&format!("loss {loss:.4}, total loss {total:.4} over 360 examples")), "{shown}");
+    folder.stdout(&["train", "mlp.yaml"]);
+    assert!(!folder.stdout(&["eval", "mlp.yaml"]).contains("total"));
 }
 
 #[test]

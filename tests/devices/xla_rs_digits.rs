@@ -61,7 +61,7 @@ fn learn(client: &Client, experiment: &Experiment, data: &Examples, order: Order
 fn the_digits_are_learnt_as_on_the_plugin_but_for_the_order_of_sums() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
     let mut experiment = Experiment::read(&path).unwrap();
-    let data = experiment.read_data(&path).unwrap();
+    let data = experiment.read_data(&path, &Setup::from_env()).unwrap();
     let Model::Cnn(config) = &mut experiment.model else { panic!("the digits' model is a cnn") };
     config.dropout = 0.0;
     let [plugin, xla_cpu] = [Platform::cpu(), Platform::XlaCpu].map(|it| Client::of(&it, &Setup::from_env()).unwrap());

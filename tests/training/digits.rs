@@ -23,7 +23,9 @@ pub fn path() -> PathBuf {
 /// The digits: training and test.
 pub fn digits() -> &'static Examples {
     static DIGITS: OnceLock<Examples> = OnceLock::new();
-    DIGITS.get_or_init(|| Experiment::read(&path()).unwrap().read_data(&path()).unwrap())
+    DIGITS.get_or_init(|| {
+        Experiment::read(&path()).unwrap().read_data(&path(), &bf16scope::pjrt::Setup::from_env()).unwrap()
+    })
 }
 
 /// The example, with the drops of its learning rate where so many epochs have them.

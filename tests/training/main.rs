@@ -34,6 +34,7 @@ mod sums;
 mod text;
 mod train;
 mod train_memory;
+mod trainer;
 mod transpose_input;
 mod tuning;
 mod two_tower;

@@ -44,7 +44,7 @@ fn a_column_of_text_becomes_word_vectors_or_numbers_of_words() {
              label}}\n"
         );
         std::fs::write(&path, text).unwrap();
-        Experiment::read(&path).unwrap().read_data(&path)
+        Experiment::read(&path).unwrap().read_data(&path, &bf16scope::pjrt::Setup::from_env())
     };
     let bytes = |examples: &bf16scope::experiment::Examples, index: u64, name: &str| {
         let at = examples.test.arrays().iter().position(|info| info.name == name).unwrap();
@@ -69,7 +69,14 @@ fn a_column_of_text_becomes_word_vectors_or_numbers_of_words() {
     // A column of numbers has no words.
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("key: caption", "key: label")).unwrap();
-    let error = Experiment::read(&path).unwrap().read_data(&path).unwrap().test.read(0).unwrap_err().to_string();
+    let error = Experiment::read(&path)
+        .unwrap()
+        .read_data(&path, &bf16scope::pjrt::Setup::from_env())
+        .unwrap()
+        .test
+        .read(0)
+        .unwrap_err()
+        .to_string();
     assert!(error.ends_with("row 0: feature `label` is 1 value of int64; expected text"), "{error}");
 
     let refused = |words: &str, feature: &str, table: &str| {

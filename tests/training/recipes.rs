@@ -6,9 +6,12 @@ use bf16scope::data::Loader;
 use bf16scope::experiment::Experiment;
 use bf16scope::graph::Precision;
 use bf16scope::hlo::verify::verify;
+use bf16scope::optim::{Optimizer, Update};
+use bf16scope::train::checkpoint::HostArray;
 use bf16scope::train::program::training;
 use bf16scope::train::{Session, rates};
 use bf16scope::tuning::Tuning;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 fn recipes() -> PathBuf {
@@ -58,19 +61,90 @@ fn resnets_recipe_is_that_of_the_tpu_models() {
     assert_eq!((lars.rate_at(14 * 39), lars.rate_at(90 * 39)), (32.0, 0.0));
 }
 
-/// Whether the loss of the last batches is less than that of the first, in `n_steps`.
+/// By the sources that the files name.
+#[test]
+fn rates_are_those_of_their_sources() {
+    let per_256 = |rate: f64, batch: f64| rate * batch / 256.0;
+    let highest = [
+        ("bert_finetune.yaml", 2e-5),
+        ("efficientnet_b0.yaml", per_256(0.016, 2048.0)),
+        ("gpt2_small.yaml", 6e-4),
+        ("mnasnet_a1.yaml", per_256(0.016, 1024.0)),
+        ("resnet50.yaml", per_256(0.1, 1024.0)),
+        ("resnet50_lars.yaml", 32.0),
+    ];
+    assert_eq!(highest.map(|(name, _)| name), names()[..]);
+    for (name, of_source) in highest {
+        let experiment = Experiment::read(&recipes().join(name)).unwrap();
+        let update = experiment.train.update().unwrap();
+        let n_steps = experiment.train.steps_per_epoch().unwrap() * experiment.train.epochs;
+        let found = (0..n_steps).map(|step| update.rate_at(step)).fold(0.0, f64::max);
+        // Where a decay begins with the warm-up, it has begun when that ends: the highest rate is the warm-up's last, a step
+        // before.
+        let overlapping = update.warm_up.filter(|warm_up| warm_up.overlap);
+        let least = overlapping.map_or(1.0, |warm_up| 1.0 - 1.0 / f64::from(warm_up.steps.get()));
+        let share = found / of_source;
+        assert!((least - 1e-12..=1.0 + 1e-12).contains(&share), "{name}: {found}, by its source {of_source}");
+    }
+}
+
+/// The variables that train, before a step and after it, and that they have moved as far as its rate says, by the moments that
+/// AdamW keeps of them: `rate · (m / (√v + ε) + λw)` without the correction of bias. A rate ten times off moves them ten times as
+/// far.
+fn moved_as_its_rate_says(
+    update: &Update,
+    rate: f64,
+    trainable: &[String],
+    before: &BTreeMap<String, HostArray>,
+    after: &BTreeMap<String, HostArray>,
+) {
+    let Optimizer::AdamW(adamw) = &update.optimizer else { panic!("{:?}", update.optimizer) };
+    assert!(!adamw.bias_correction && rate > 0.0, "{adamw:?}, {rate}");
+    let floats = |array: &HostArray| -> Vec<f64> {
+        array.bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word).into()).collect()
+    };
+    let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
+    for name in trainable {
+        let [m, v] = ["adam_m", "adam_v"].map(|slot| floats(&after[&format!("{name}/{slot}")]));
+        let (from, to) = (floats(&before[name]), floats(&after[name]));
+        let decay = if update.weight_decay.applies_to(name) { update.weight_decay.value } else { 0.0 };
+        let step: Vec<f64> = m.iter().zip(&v).map(|(m, v)| rate * m / (v.sqrt() + adamw.epsilon)).collect();
+        let decayed: Vec<f64> = from.iter().map(|w| rate * decay * w).collect();
+        let unexplained: Vec<f64> = (0..from.len()).map(|i| (from[i] - to[i]) - step[i] - decayed[i]).collect();
+        // A weight is rounded once, to half an ulp (2^-24 of it); a step by its quotient, root, sums, products and the rate.
+        let bound = 2f64.powi(-24) * norm(&to) + 16.0 * 2f64.powi(-24) * (norm(&step) + norm(&decayed));
+        assert!(norm(&unexplained) <= bound, "{name}: {} of {}, at most {bound}", norm(&unexplained), norm(&step));
+    }
+}
+
+/// Whether the loss of the last batches is less than that of the first, in `n_steps`; and where the rule is AdamW's without its
+/// correction of bias, whether the last step is as large as its rate says. Other rules are held to TensorFlow's in `optim_tf`.
 fn learns(name: &str, n_steps: usize) {
     let path = recipes().join("small").join(name);
     let mut experiment = Experiment::read(&path).unwrap_or_else(|error| panic!("{error}"));
-    let data = experiment.read_data(&path).unwrap();
+    let data = experiment.read_data(&path, &bf16scope::pjrt::Setup::from_env()).unwrap();
     experiment.train.n_train = Some(data.training.n_examples());
     experiment.check_schedule(&path).unwrap();
     let client = run::client();
     let mut session = Session::new(client, experiment.spec(Precision::Bf16, &Tuning::none()).unwrap()).unwrap();
     let loader: Loader<'_> = examples::loader(&*data.training, session.spec());
     let batches: Vec<_> = (0..).flat_map(|epoch| loader.epoch(epoch).collect::<Vec<_>>()).take(n_steps).collect();
-    let losses: Vec<f64> =
-        batches.into_iter().map(|batch| session.train(&batch.unwrap()).unwrap().loss().unwrap()).collect();
+    let mut losses = Vec::new();
+    let mut before = BTreeMap::new();
+    for (number, batch) in batches.into_iter().enumerate() {
+        if number + 1 == n_steps {
+            before = session.state().unwrap();
+        }
+        losses.push(session.train(&batch.unwrap()).unwrap().loss().unwrap());
+    }
+    let update = &session.spec().objective.update;
+    if matches!(&update.optimizer, Optimizer::AdamW(adamw) if !adamw.bias_correction) {
+        let trainable: Vec<String> = session.trainable().into_iter().map(str::to_string).collect();
+        let rate = update.rate_at(n_steps as u32 - 1);
+        moved_as_its_rate_says(update, rate, &trainable, &before, &session.state().unwrap());
+    } else {
+        assert_ne!(name, "bert_finetune.yaml", "what asks it is there");
+    }
     let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
     let part = n_steps / 5;
     let (first, last) = (mean(&losses[..part]), mean(&losses[n_steps - part..]));
@@ -95,7 +169,7 @@ fn every_small_twin_learns() {
 fn rates_are_those_of_the_training_program() {
     use bf16scope::graph::{Graph, Init};
     use bf16scope::hlo::{DType, Literal};
-    use bf16scope::optim::{LearningRate, Optimizer, Update, WarmUp};
+    use bf16scope::optim::{LearningRate, WarmUp};
     use std::num::NonZeroU32;
     let n = |n: u32| NonZeroU32::new(n).unwrap();
     let schedules = [

@@ -263,8 +263,8 @@ fn a_mesh_that_is_written_wrong_is_told_how_to_write_it() {
     assert!(message.contains("m.yaml:2:") && message.contains("a whole number from 1 to 2048"), "{message}");
     // Only the replicas say whether groups divide them, and a flag may say how many there are.
     let experiment = read("{data: 4, state: sharded, batch_norm: {across: 3}}").unwrap();
-    assert_eq!(experiment.mesh.state, StateOf::Sharded);
-    let error = Session::new(client(), spec(*experiment.mesh)).map(drop).unwrap_err();
+    assert_eq!(experiment.mesh.mesh.state, StateOf::Sharded);
+    let error = Session::new(client(), spec(experiment.mesh.mesh)).map(drop).unwrap_err();
     let placed = experiment.with_its_line(&path, error).to_string();
     assert!(placed.contains("m.yaml:2:") && placed.contains("across: 3"), "{placed}");
 }

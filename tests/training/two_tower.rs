@@ -25,7 +25,9 @@ fn example() -> PathBuf {
 /// The drawings: training and test.
 fn drawings() -> &'static Examples {
     static DRAWINGS: OnceLock<Examples> = OnceLock::new();
-    DRAWINGS.get_or_init(|| Experiment::read(&example()).unwrap().read_data(&example()).unwrap())
+    DRAWINGS.get_or_init(|| {
+        Experiment::read(&example()).unwrap().read_data(&example(), &bf16scope::pjrt::Setup::from_env()).unwrap()
+    })
 }
 
 /// Drawings for testing.

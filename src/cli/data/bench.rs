@@ -120,8 +120,8 @@ fn beside(target: &Target, unit: &str, eaten: f64, made: f64, n_workers: usize) 
 fn eaten(target: &Target, (experiment, path): (&Experiment, &Path), context: &Context) -> anyhow::Result<f64> {
     let Target::Tpu { version, .. } = target else { return Err(TpuError::NotATpu(target.clone()).into()) };
     let mut counted = experiment.clone();
-    counted.count_examples(path)?;
-    let (batch, mesh) = (counted.train.batch, *counted.mesh);
+    counted.count_examples(path, &context.setup())?;
+    let (batch, mesh) = (counted.train.batch, counted.mesh.mesh);
     let tuning = counted.tune.tuning(&target.tuning());
     let module = build(&counted, ModelProgram::Training, Precision::Bf16, batch, mesh, tuning)?.module;
     let placement = Placement::of(&module)?;

@@ -18,14 +18,16 @@ pub(super) struct Collected {
     /// How many examples are kept at most.
     keep: usize,
     top: Option<usize>,
+    /// Names of logits each of which is a yes or a no of its own.
+    independent: Vec<String>,
     n_seen: u64,
     /// What was kept: the task's, then what comes of its logits.
     pub(super) arrays: Vec<NamedArray>,
 }
 
 impl Collected {
-    pub(super) fn new(n_examples: u64, keep: usize, top: Option<usize>) -> Collected {
-        Collected { n_examples, keep, top, n_seen: 0, arrays: Vec::new() }
+    pub(super) fn new(n_examples: u64, keep: usize, top: Option<usize>, independent: Vec<String>) -> Collected {
+        Collected { n_examples, keep, top, independent, n_seen: 0, arrays: Vec::new() }
     }
 
     /// Takes the predictions for one more batch. `place` says where an example stands.
@@ -34,7 +36,10 @@ impl Collected {
     /// Predictions that are not finite, or too large to be kept; `--top` of what has fewer classes, or none.
     pub(super) fn add(&mut self, mut batch: Vec<NamedArray>, place: impl Fn(u64) -> String) -> anyhow::Result<()> {
         let n = batch.first().map_or(0, |array| array.dims[0].unsigned_abs());
-        let logits = batch.iter().position(is_logits);
+        let is_independent = |array: &NamedArray| self.independent.contains(&array.name) && array.dtype == DType::F32;
+        let independent: Vec<NamedArray> =
+            batch.iter().filter(|array| is_independent(array)).map(|logits| self.of_independent(logits)).collect();
+        let logits = batch.iter().position(|array| is_logits(array) && !is_independent(array));
         if let Some(logits) = logits {
             let derived = self.of_logits(&batch[logits], &place)?;
             batch.extend(derived);
@@ -45,6 +50,7 @@ impl Collected {
                 names.join(", ")
             );
         }
+        batch.extend(independent);
         if self.n_seen == 0 {
             self.check_memory(&batch)?;
         }
@@ -78,6 +84,17 @@ impl Collected {
             );
         }
         Ok(())
+    }
+
+    /// The probability of each yes: `probabilities`, or `NAME_probabilities` where several predictions have them.
+    fn of_independent(&self, logits: &NamedArray) -> NamedArray {
+        let name = match self.independent.as_slice() {
+            [_] => "probabilities".to_string(),
+            _ => format!("{}_probabilities", logits.name),
+        };
+        let values = logits.bytes.as_chunks().0.iter().map(|bytes| sigmoid(f32::from_le_bytes(*bytes)));
+        let bytes = values.flat_map(f64::to_le_bytes).collect();
+        NamedArray { name, dtype: DType::F64, dims: logits.dims.clone(), bytes }
     }
 
     /// Classes and probabilities.
@@ -194,6 +211,11 @@ fn softmax(logits: &[f32]) -> Vec<f64> {
     powers.into_iter().map(|power| power / sum).collect()
 }
 
+/// 1 / (1 + e^-x), in f64, which underflows to 0 and never overflows to what is no number.
+fn sigmoid(logit: f32) -> f64 {
+    1.0 / (1.0 + (-f64::from(logit)).exp())
+}
+
 /// The `k` greatest, the best first, of equal ones the first.
 fn best(logits: &[f32], k: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
@@ -236,6 +258,23 @@ mod tests {
     fn of_equal_logits_the_first_is_best() {
         assert_eq!(best(&[0.0, 3.0, -0.0, 3.0, 1.0], 4), [1, 3, 4, 0]);
         assert_eq!(best(&[2.0, 2.0], 2), [0, 1]);
+    }
+
+    #[test]
+    fn of_independent_logits_each_has_a_probability() {
+        assert_eq!([0.0, f32::MAX, f32::MIN].map(sigmoid), [0.5, 1.0, 0.0]);
+        // e^-2 is right to half an ulp; a sum and a quotient are rounded after it, in each of the two.
+        assert!((sigmoid(2.0) + sigmoid(-2.0) - 1.0).abs() <= 4.0 * f64::EPSILON);
+        let logits = NamedArray { name: "genres".into(), dtype: DType::F32, dims: vec![1, 2], bytes: vec![0; 8] };
+        let names = |independent: &[&str]| {
+            let independent = independent.iter().map(|name| name.to_string()).collect();
+            let mut collected = Collected::new(1, 1, None, independent);
+            collected.add(vec![logits.clone()], |_| String::new()).unwrap();
+            collected.described()
+        };
+        assert_eq!(names(&["genres"]), "genres f32[1,2], probabilities f64[1,2]");
+        assert_eq!(names(&["genres", "moods"]), "genres f32[1,2], genres_probabilities f64[1,2]");
+        assert_eq!(names(&[]), "genres f32[1,2]");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(super) struct Subject<'a> {
     pub(super) device: &'a str,
     /// What `--tune` says.
     pub(super) tune: &'a str,
-    pub(super) resumed: Option<&'a (&'a PathBuf, Checkpoint)>,
+    pub(super) resumed: Option<&'a (PathBuf, Checkpoint)>,
 }
 
 /// Writes to the folder of the run.

@@ -41,19 +41,19 @@ pub enum Ask {
 /// [`Loader::epoch`], or where it could not be put.
 #[derive(Debug)]
 pub struct Supply<'s, P = Batch, E = DataError> {
-    from: From<'s, P, E>,
+    from: Feed<'s, P, E>,
     waited: Duration,
 }
 
-enum From<'s, P, E> {
+enum Feed<'s, P, E> {
     /// Nobody reads ahead: the batch is made when it is taken.
     Here(&'s mut dyn FnMut() -> Option<Result<P, E>>),
     Threads(Receiver<Result<P, E>>),
 }
 
-impl<P, E> std::fmt::Debug for From<'_, P, E> {
+impl<P, E> std::fmt::Debug for Feed<'_, P, E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if matches!(self, From::Here(_)) { "Here" } else { "Threads" })
+        f.write_str(if matches!(self, Feed::Here(_)) { "Here" } else { "Threads" })
     }
 }
 
@@ -63,8 +63,8 @@ impl<P, E> Iterator for Supply<'_, P, E> {
     fn next(&mut self) -> Option<Result<P, E>> {
         let began = Instant::now();
         let batch = match &mut self.from {
-            From::Here(make) => make(),
-            From::Threads(receiver) => receiver.recv().ok(),
+            Feed::Here(make) => make(),
+            Feed::Threads(receiver) => receiver.recv().ok(),
         };
         self.waited += began.elapsed();
         batch
@@ -101,7 +101,7 @@ impl Loader<'_> {
         if self.n_workers == 0 {
             let go = AtomicBool::new(false);
             let mut make = || asks.next().map(|ask| put(ask, self.make(ask, &go)?));
-            return take(&mut Supply { from: From::Here(&mut make), waited });
+            return take(&mut Supply { from: Feed::Here(&mut make), waited });
         }
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -117,7 +117,7 @@ impl Loader<'_> {
                     }
                 }
             });
-            take(&mut Supply { from: From::Threads(receiver), waited })
+            take(&mut Supply { from: Feed::Threads(receiver), waited })
         })
     }
 

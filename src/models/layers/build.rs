@@ -99,6 +99,16 @@ pub(super) fn features(config: &Config) -> Vec<Feature> {
     features
 }
 
+/// Outputs that a loss takes a sigmoid of, by name; none of a network that cannot be built.
+pub(super) fn independent_logits(config: &Config) -> Vec<String> {
+    let Ok(wiring) = Wiring::new(config) else { return Vec::new() };
+    let is_independent = |source: &Source| {
+        let mut losses = wiring.losses.iter().zip(&config.loss);
+        losses.any(|(of, loss)| of == source && loss.takes() == Some(nn::Activation::Sigmoid))
+    };
+    wiring.outputs.iter().filter(|(_, source)| is_independent(source)).map(|(name, _)| name.clone()).collect()
+}
+
 /// What inputs and layers hold, as the network left them.
 struct Tensors {
     inputs: Vec<Option<Tensor>>,

@@ -254,7 +254,7 @@ mod tests {
             model: Model::Mlp(mlp::Config::new([4], 2)),
             data: None,
             train,
-            mesh: crate::train::MeshConfig::default(),
+            mesh: crate::experiment::MeshConfig::default(),
             tune: Tune::None,
         };
         Setting { experiment, precision, batch: 8 }

@@ -172,6 +172,19 @@ pub(super) fn read(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<
     Ok(checkpoint)
 }
 
+/// What else people have variables in, by how it begins; read as a header's length, each is beyond [`MAX_HEADER_BYTES`].
+const KINDS: &[(&[u8], &str)] = &[
+    (b"PK\x03\x04", "a zip archive, as .npz files and PyTorch's .pt files are"),
+    (b"\x93NUMPY", "one array of NumPy (.npy)"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file, as Keras writes (.h5)"),
+    (b"GGUF", "a GGUF file"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"\x80\x02", "a Python pickle"),
+    (b"\x80\x03", "a Python pickle"),
+    (b"\x80\x04", "a Python pickle"),
+    (b"\x80\x05", "a Python pickle"),
+];
+
 /// The length and the header.
 fn read_start(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<Vec<u8>, CheckpointError> {
     let failed = |source| CheckpointError::Read { path: path.to_path_buf(), source };
@@ -184,9 +197,10 @@ fn read_start(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<Vec<u
     reader.read_exact(&mut length).map_err(failed)?;
     let header_length = u64::from_le_bytes(length);
     if header_length > MAX_HEADER_BYTES {
-        return Err(not_safetensors(format!(
-            "its header would be {header_length} bytes, expected at most {MAX_HEADER_BYTES}"
-        )));
+        let kind = KINDS.iter().find(|(start, _)| length.starts_with(start)).map(|(_, kind)| format!("it is {kind}"));
+        return Err(not_safetensors(kind.unwrap_or_else(|| {
+            format!("its header would be {header_length} bytes, expected at most {MAX_HEADER_BYTES}")
+        })));
     }
     let mut start = length.to_vec();
     start.resize(8 + header_length.min(n_bytes - 8) as usize, 0);
@@ -242,5 +256,25 @@ mod tests {
             assert_eq!((our_dtype(*theirs), their_dtype(*ours)), (Some(*ours), Some(*theirs)));
             assert_eq!(theirs.bitsize(), 8 * ours.n_bytes());
         }
+    }
+
+    /// `eval --checkpoint x.npz` was told of a header of 577,052,293,988,745,216 bytes.
+    #[test]
+    fn what_a_file_is_instead_is_said() {
+        let refused = |start: &[u8]| {
+            let bytes = [start, &[1; 64]].concat();
+            let path = Path::new("x");
+            read(path, &mut &bytes[..], bytes.len() as u64).unwrap_err().to_string()
+        };
+        for (start, kind) in KINDS {
+            assert_eq!(
+                refused(start),
+                format!(
+                    "x: not a safetensors file: it is {kind}\nhelp: name a checkpoint that `bf16scope train` wrote"
+                )
+            );
+        }
+        // Two bytes of a length that may be say nothing.
+        assert!(refused(&[0x1f, 0x8b, 0, 0, 0, 0, 0, 0]).contains("does not begin with `{`"));
     }
 }

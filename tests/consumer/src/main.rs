@@ -3,15 +3,13 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bf16scope::data::{ArrayInfo, Arrays, DataError};
 use bf16scope::experiment::Experiment;
-use bf16scope::pjrt::Client;
+use bf16scope::pjrt::Setup;
 use bf16scope::prelude::*;
-use bf16scope::train::checkpoint::{Checkpoint, Place};
-use bf16scope::train::{Data, Event, Objective, Plan, Resumption, Session, Spec, TrainError, run};
+use bf16scope::train::{Event, TrainError};
 
 const N_FEATURES: usize = 4;
 const N_KINDS: usize = 3;
@@ -95,7 +93,8 @@ data:
     for (name, data, line, feature) in [("rows", rows, 3, "records"), ("text", text, 6, "text")] {
         let path = place.join(name).with_extension("yaml");
         std::fs::write(&path, data)?;
-        let error = Experiment::read(&path)?.read_data(&path).err().ok_or("it is refused")?.to_string();
+        let error =
+            Experiment::read(&path)?.read_data(&path, &Setup::from_env()).err().ok_or("it is refused")?.to_string();
         assert!(error.contains(&format!("{name}.yaml:{line}:")), "{error}");
         assert!(error.contains(&format!("build bf16scope with `--features {feature}`")), "{error}");
     }
@@ -106,47 +105,33 @@ data:
 fn main() -> Result<(), Box<dyn Error>> {
     features_are_named()?;
     let (training, test) = examples(660)?.split_tail(150)?;
-    let data = Data { training: &training, test: &test };
-    let update = Update {
-        optimizer: Optimizer::ADAM,
-        learning_rate: LearningRate::Constant { value: 0.02 },
-        ..Update::default()
+    let folder = std::env::temp_dir().join(format!("consumer-{}", std::process::id()));
+    let path = folder.join("offsets.safetensors");
+    let trainer = || {
+        let rate = LearningRate::Constant { value: 0.02 };
+        Trainer::new(Offsets).epochs(20).optimizer(Optimizer::ADAM).learning_rate(rate)
     };
-    let objective = Objective { update, ..Objective::default() };
-    let spec = || Spec { objective: objective.clone(), ..Spec::new(Arc::new(Offsets)) };
-    let never = AtomicBool::new(false);
-
-    let client = Client::cpu()?;
-    let path = std::env::temp_dir().join(format!("consumer-{}.safetensors", std::process::id()));
-    let plan = |checkpoint| Plan::new(20, checkpoint);
-    let mut whole = Session::new(&client, spec())?;
-    let summary = run(&mut whole, data, &plan(None), &never, &mut |_| {})?;
-    let error = summary.value("mean_absolute_error").ok_or("the task reports it")?;
-    let scalars = whole.scalars()?;
+    let whole = trainer().fit(&training, &test)?;
+    let error = whole.summary().value("mean_absolute_error").ok_or("the task reports it")?;
+    let session = whole.session().ok_or("it was trained here")?;
+    let scalars = session.scalars()?;
     assert!(scalars[0].0 == "largest_error" && scalars[0].1 >= 0.0, "{scalars:?}");
 
     let stop = AtomicBool::new(false);
-    let mut first = Session::new(&client, spec())?;
-    let stopped = run(&mut first, data, &plan(Some(Place::claim(&path)?)), &stop, &mut |event| {
+    let stopped = trainer().checkpoint(&path).stop(&stop).on_event(|event| {
         if let Event::Step { session, .. } = event {
             stop.store(session.step() == 100, Ordering::Relaxed);
         }
     });
+    let stopped = stopped.fit(&training, &test);
     assert!(matches!(stopped, Err(TrainError::Interrupted { step: 100, .. })), "{stopped:?}");
-    let mut second = Session::new(&client, spec())?;
-    let checkpoint = Checkpoint::read(&path)?;
-    std::fs::remove_file(&path)?;
-    second.restore(&path, &checkpoint, Resumption::default())?;
-    run(&mut second, data, &plan(None), &never, &mut |_| {})?;
-    assert!(second.state()? == whole.state()?, "resumed, it ends with the same bits");
+    let resumed = trainer().resume(&path).fit(&training, &test)?;
+    std::fs::remove_dir_all(&folder)?;
+    let resumed = resumed.session().ok_or("it was trained here")?;
+    assert!(resumed.state()? == session.state()?, "resumed, it ends with the same bits");
 
-    // 64 at a time: the last 22 fill up a batch whose padding counts for nothing.
-    let mut predicted = Vec::new();
-    whole.predict(&whole.predictor(64)?, &test, |batch| {
-        predicted.extend(batch[0].bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-        Ok::<(), TrainError>(())
-    })?;
-    assert_eq!(predicted.len(), 150);
+    // 32 at a time: the last 22 fill up a batch whose padding counts for nothing.
+    assert_eq!(whole.predict(&test)?.f32s("y")?.len(), 150);
     // Outputs of up to 4 in size are rounded to bf16 in two steps of 2^-8 of themselves each.
     println!("mean absolute error {error:.4}, resumed to the same bits");
     assert!(error < 4.0 * 2.0 / 256.0, "mean absolute error {error}");
