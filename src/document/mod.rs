@@ -28,33 +28,72 @@ pub const MAX_BYTES: usize = 1 << 20;
 /// # Errors
 /// The first problem of the document.
 pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, ConfigError> {
-    let root = tree(path, text)?;
-    T::deserialize(&root).map_err(|error| {
-        let ReadError { mark, problem } = error.or_at(root.mark);
-        placed(path, text, mark, of_tuning(&root, problem))
-    })
+    Document::parse(path, text)?.read()
 }
 
-/// The document itself.
-///
-/// # Errors
-/// A text that is none.
-pub fn tree(path: &str, text: &str) -> Result<Node, ConfigError> {
-    if text.len() > MAX_BYTES {
-        return Err(placed(path, text, None, ConfigProblem::TooLarge { n_bytes: text.len() }));
+/// A document: its tree, and its text, of which errors show a line.
+#[derive(Clone, Debug)]
+pub struct Document {
+    path: String,
+    text: String,
+    root: Node,
+}
+
+impl Document {
+    /// Reads the text of file `path`, which is named in errors only.
+    ///
+    /// # Errors
+    /// A text that is no document.
+    pub fn parse(path: &str, text: &str) -> Result<Document, ConfigError> {
+        if text.len() > MAX_BYTES {
+            return Err(placed(path, text, None, ConfigProblem::TooLarge { n_bytes: text.len() }));
+        }
+        let text = without_mark(text);
+        let root = yaml::parse(text).map_err(|(problem, mark)| placed(path, text, mark, problem))?;
+        Ok(Document { path: path.to_string(), text: text.to_string(), root })
     }
-    yaml::parse(without_mark(text)).map_err(|(problem, mark)| placed(path, text, mark, problem))
+
+    /// The file, as it is named in errors.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its tree.
+    pub fn root(&self) -> &Node {
+        &self.root
+    }
+
+    /// What it says, as a configuration.
+    ///
+    /// # Errors
+    /// The first value that is not right.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        T::deserialize(&self.root).map_err(|error| {
+            let ReadError { mark, problem } = error.or_at(self.root.mark);
+            placed(&self.path, &self.text, mark, of_tuning(&self.root, problem))
+        })
+    }
+
+    /// An error about what its steps lead to from the root.
+    pub fn error(&self, error: NodeError) -> ConfigError {
+        self.read_error(self.root.error(error))
+    }
+
+    /// An error about a value that was read from it.
+    pub fn read_error(&self, error: ReadError) -> ConfigError {
+        placed(&self.path, &self.text, error.mark, error.problem)
+    }
 }
 
 /// An error about what its steps lead to in the document `text` of file `path`, with its place; of no text, without one.
 pub fn error_at(path: &str, text: &str, error: NodeError) -> ConfigError {
-    let mark = tree(path, text).ok().filter(|_| !text.is_empty()).map(|root| root.nearest_place_of(&error.path));
-    placed(path, text, mark, ConfigProblem::Together { message: error.message, help: error.help })
-}
-
-/// The error of a value that was read from the document `text` of file `path`; of no text, without its place.
-pub fn error_of(path: &str, text: &str, error: ReadError) -> ConfigError {
-    placed(path, text, error.mark.filter(|_| !text.is_empty()), error.problem)
+    match Document::parse(path, text) {
+        Ok(document) if !text.is_empty() => document.error(error),
+        _ => {
+            let NodeError { message, help, .. } = error;
+            placed(path, text, None, ConfigProblem::Together { message, help })
+        }
+    }
 }
 
 /// Some editors put a byte order mark first, which is no part of the document.

@@ -1,6 +1,6 @@
 //! The `data` block of an experiment: which files hold the examples, and which of them are for testing.
 
-use super::lines;
+use super::lines::ReadFrom;
 use super::records::{Patterns, Tolerance};
 use crate::data::{Arrays, DataError, FeatureSpec, Source, csv, idx, mnist, npz, records, text};
 use crate::document::{self, NodeError, Step};
@@ -80,6 +80,9 @@ pub struct DataConfig {
     /// Where what is made of the files once is kept: not of the file, but of whoever reads it ([`Setup::cache_dir`](crate::pjrt::Setup)).
     #[serde(skip)]
     pub cache: Option<PathBuf>,
+    /// The document that it stands in.
+    #[serde(skip)]
+    pub document: ReadFrom,
 }
 
 fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
@@ -213,13 +216,14 @@ impl DataConfig {
     /// Keys that do not go together; a file that is not right: then with its place.
     pub fn read(&self, path: &Path, features: &[Feature]) -> Result<Examples, TrainError> {
         let _span = tracing::info_span!("data").entered();
-        let wrong = |key: &str, measured: String, expected: &str| wrong_in(path, &[key], &measured, expected);
+        let wrong =
+            |key: &str, measured: String, expected: &str| wrong_in(&self.document, path, &[key], &measured, expected);
         let folder = path.parent().unwrap_or(Path::new(""));
         let is_feature = |name: &&String| features.iter().any(|feature| feature.name == **name);
         if let Some(other) = self.arrays.keys().find(|name| !is_feature(name)) {
             let names: Vec<&str> = features.iter().map(|feature| feature.name.as_str()).collect();
             let expected = format!("a feature of the model: {}", names.join(", "));
-            return Err(wrong_in(path, &["arrays", other], &format!("`arrays` of {other}"), &expected));
+            return Err(wrong_in(&self.document, path, &["arrays", other], &format!("`arrays` of {other}"), &expected));
         }
         if !self.arrays.is_empty() && self.npz.is_none() && !self.is_text() {
             return Err(wrong(
@@ -347,7 +351,7 @@ impl DataConfig {
                 if let Some(other) = factors.keys().find(|name| !names().any(|own| own == **name)) {
                     let (measured, known) = (format!("`scale` of {other}"), names().collect::<Vec<_>>().join(", "));
                     let expected = format!("a feature that the network computes with: {known}");
-                    return Err(wrong_in(path, &["scale", other], &measured, &expected));
+                    return Err(wrong_in(&self.document, path, &["scale", other], &measured, &expected));
                 }
                 Ok(factors.clone().into_iter().collect())
             }
@@ -376,23 +380,22 @@ impl DataConfig {
     }
 }
 
-/// What is wrong under `data` in the experiment at `path`, whose text is read again for the place: at the last of `keys`, or
-/// where that is empty at `data` itself.
-pub(super) fn wrong_in(path: &Path, keys: &[&str], measured: &str, expected: &str) -> TrainError {
+/// What is wrong under `data` in the experiment at `path`: at the last of `keys`, or where that is empty at `data` itself.
+pub(super) fn wrong_in(document: &ReadFrom, path: &Path, keys: &[&str], measured: &str, expected: &str) -> TrainError {
     let mut steps: Vec<&str> = ["data"].iter().chain(keys).copied().filter(|key| !key.is_empty()).collect();
     let last = steps.pop().unwrap_or_default();
     let mut way: Vec<Step> = steps.into_iter().map(|key| Step::Key(key.to_string())).collect();
     way.push(Step::KeyItself(last.to_string()));
     let error = NodeError::new(way, format!("`data` has {measured}, expected {expected}"));
     if keys.iter().any(|key| !key.is_empty()) {
-        return lines::error_in(path, error);
+        return document.error(path, error);
     }
     let error = error.with_help(
         "`data` is {csv: FILE}, {npz: FILE}, {idx: {NAME: FILE}}, {mnist: DIRECTORY}, {tfrecord: FILES}, {webdataset: FILES}, \
          {parquet: FILES}, {images: DIRECTORY}, {text: FILES} or {jsonl: FILES}, with `n_test: N` or `test: {…}`, and `scale`; docs/EXPERIMENTS.md \
          lists them",
     );
-    lines::error_in(path, error)
+    document.error(path, error)
 }
 
 fn places_of(test: &TestConfig) -> Vec<Place<'_>> {
@@ -426,6 +429,7 @@ fn fit(mut arrays: Arrays, features: &[Feature]) -> Result<Arrays, TrainError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::document::Document;
     use crate::hlo::DType;
 
     /// Whatever is wrong with `data` shows the line, in a file whose `data` begins on the second.
@@ -435,8 +439,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("e.yaml");
         let refused = |data: &str| {
-            std::fs::write(&path, format!("model: {{}}\ndata: {data}\n")).unwrap();
-            let config: DataConfig = document::from_str("e.yaml", data).unwrap();
+            let text = format!("model: {{}}\ndata: {data}\n");
+            let document = Document::parse(&path.display().to_string(), &text).unwrap();
+            let config = DataConfig { document: document.into(), ..document::from_str("e.yaml", data).unwrap() };
             let error = config.read(&path, &features).unwrap_err().to_string();
             let error = error.strip_prefix(&path.display().to_string()).unwrap().to_string();
             assert!(error.contains("\n  2 | data: {"), "{error}");
@@ -487,7 +492,7 @@ mod tests {
             let column = format!("data: {data}").rfind(key).unwrap() + 1;
             assert_eq!(refused(data), (format!(":2:{column}"), expected.to_string()), "{data}");
         }
-        // Who reads no file is told without a place.
+        // Who has no document is told without a place.
         let config: DataConfig = document::from_str("e.yaml", "{n_test: 1}").unwrap();
         let error = config.read(Path::new("/nonexistent/e.yaml"), &features).unwrap_err().to_string();
         assert!(error.starts_with("/nonexistent/e.yaml: `data` has 0 of"), "{error}");

@@ -4,45 +4,77 @@ use super::Experiment;
 use super::data::DataConfig;
 use super::records::Patterns;
 use crate::data::{DataError, DataErrorKind, DataPlace};
-use crate::document::{self, Node, NodeError, ReadError, Step, Value};
-use crate::files;
+use crate::document::{self, Document, Mark, Node, NodeError, ReadError, Step};
 use crate::passes::partition::PartitionError;
 use crate::train::ProgramError;
 use crate::train::TrainError;
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// What is wrong in the experiment at `path`, whose text is read again for the place.
-pub(super) fn error_in(path: &Path, error: NodeError) -> TrainError {
-    let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
-    document::error_at(&path.display().to_string(), &text, error).into()
+/// The document that an experiment was read from, if it was read from one: errors about the experiment show its lines. Two
+/// experiments are equal that say the same, wherever they were read.
+#[derive(Clone, Debug, Default)]
+pub struct ReadFrom(Option<Arc<Document>>);
+
+impl PartialEq for ReadFrom {
+    fn eq(&self, _other: &ReadFrom) -> bool {
+        true
+    }
 }
 
-/// What is wrong under `train` in the experiment at `path`, whose text is read again for the line; at `way` from there,
-/// unless the error knows its place.
-pub(super) fn error_under_train(path: &Path, way: Vec<Step>, error: ReadError) -> TrainError {
-    let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
-    let way = [vec![Step::Key("train".to_string())], way].concat();
-    let name = path.display().to_string();
-    let mark = document::tree(&name, &text).map(|root| root.nearest_place_of(&way)).unwrap_or_default();
-    document::error_of(&name, &text, error.or_at(mark)).into()
+impl From<Document> for ReadFrom {
+    fn from(document: Document) -> ReadFrom {
+        ReadFrom(Some(Arc::new(document)))
+    }
+}
+
+impl ReadFrom {
+    /// The file, and what it says of the model.
+    pub(super) fn model(&self) -> Option<(&str, &Node)> {
+        let document = self.0.as_ref()?;
+        Some((document.path(), document.root().get("model")?))
+    }
+
+    pub(super) fn root(&self) -> Option<&Node> {
+        self.0.as_ref().map(|document| document.root())
+    }
+
+    /// What is wrong in the experiment at `path`, about what the error's steps lead to.
+    pub(super) fn error(&self, path: &Path, error: NodeError) -> TrainError {
+        match &self.0 {
+            Some(document) => document.error(error),
+            None => document::error_at(&path.display().to_string(), "", error),
+        }
+        .into()
+    }
+
+    /// What is wrong in the experiment at `path`, about what the error was read from; where it does not say, about what
+    /// `way` leads to.
+    pub(super) fn read_error(&self, path: &Path, way: &[Step], error: ReadError) -> TrainError {
+        match &self.0 {
+            Some(document) => document.read_error(error.or_at(document.root().nearest_place_of(way))).into(),
+            None => {
+                let (message, help) = (error.problem.to_string(), error.problem.help());
+                self.error(path, NodeError { path: Vec::new(), message, help })
+            }
+        }
+    }
 }
 
 /// The error with the line of the key that it is about. One that is about no key, or about one that is not written (a flag
 /// may say it), is as it was.
 pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainError) -> TrainError {
-    let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
-    let Ok(document) = document::tree("", &text) else { return error };
-    if let Some((way, help)) = room(experiment, &document, &error) {
+    let Some(document) = &experiment.document.0 else { return error };
+    if let Some((mark, help)) = range(experiment, document.root(), &error) {
         let message = match &error {
             TrainError::Data(error) => error.stopped().unwrap_or_else(|| error.to_string()),
             _ => chain(&error),
         };
-        let placed = NodeError::new(way, message).with_help(help);
-        return document::error_at(&path.display().to_string(), &text, placed).into();
+        return document.read_error(ReadError::new(message).or_at(mark).with_help(help)).into();
     }
     let Some(way) = way_to(experiment, path, &error) else { return error };
-    if document.place_of(&way).is_none() {
+    if document.root().place_of(&way).is_none() {
         return error;
     }
     let whole = chain(&error);
@@ -58,8 +90,7 @@ pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainEr
         (_, Some((message, help))) => (message, Some(help)),
         (_, None) => (whole.as_str(), None),
     };
-    let placed = NodeError { help: help.map(str::to_string), ..NodeError::new(way, message) };
-    document::error_at(&path.display().to_string(), &text, placed).into()
+    document.error(NodeError { help: help.map(str::to_string), ..NodeError::new(way, message) }).into()
 }
 
 /// The message, and those of its causes.
@@ -77,24 +108,16 @@ fn chain(error: &TrainError) -> String {
     text
 }
 
-/// Of a class or an index that the model has no room for: where the document says how many there are, and what to do.
-fn room(experiment: &Experiment, document: &Node, error: &TrainError) -> Option<(Vec<Step>, String)> {
+/// Of a class or an index that the model has no room for: where the model says how many there are, and what to do.
+fn range(experiment: &Experiment, root: &Node, error: &TrainError) -> Option<(Mark, String)> {
     let TrainError::Data(error) = error else { return None };
     // Of examples on disk, which may be left out.
     let is_on_disk = error.stopped().is_some();
     let DataErrorKind::Value { feature: name, value } = error.kind() else { return None };
     let value: i128 = value.parse().ok()?;
     let feature = experiment.task().features().into_iter().find(|feature| feature.name == *name)?;
-    let n = u64::try_from(feature.n_values?).ok()?;
-    let mut ways = Vec::new();
-    whole_numbers(document.get("model")?, n, &mut Vec::new(), &mut ways);
-    // Classes are said at a network's end, and what it embeds at its beginning.
-    let keys: &[&str] = match feature.is_label {
-        true => &["n_classes", "vocabulary", "below", "dense", "units"],
-        false => &["vocabulary", "below", "embedding", "input_dim"],
-    };
-    ways.retain(|way| matches!(way.last(), Some(Step::Key(key)) if keys.contains(&key.as_str())));
-    let way = if feature.is_label { ways.pop() } else { ways.into_iter().next() }?;
+    feature.n_values?;
+    let mark = experiment.model.place_of_range(&feature, root.get("model")?)?;
     let help = match u64::try_from(value) {
         Ok(value) if is_on_disk => format!(
             "write {} or more here, or leave such examples out: `on_error: {{skip: N}}` under `data`; where the data count from 1, \
@@ -108,22 +131,7 @@ fn room(experiment: &Experiment, document: &Node, error: &TrainError) -> Option<
         Ok(value) => format!("write {} or more here, or leave such examples out", value.saturating_add(1)),
         Err(_) => format!("`{name}` is counted from 0"),
     };
-    Some(([vec![Step::Key("model".to_string())], way].concat(), help))
-}
-
-/// The ways to every `n` in `node`, which `here` leads to.
-fn whole_numbers(node: &Node, n: u64, here: &mut Vec<Step>, ways: &mut Vec<Vec<Step>>) {
-    let mut go = |step: Step, node: &Node| {
-        here.push(step);
-        whole_numbers(node, n, here, ways);
-        here.pop();
-    };
-    match &node.value {
-        Value::List(list) => list.iter().enumerate().for_each(|(at, node)| go(Step::Index(at), node)),
-        Value::Map(map) => map.iter().for_each(|(key, node)| go(Step::Key(key.to_string()), node)),
-        Value::Whole(value) if *value == n => ways.push(here.clone()),
-        _ => {}
-    }
+    Some((mark, help))
 }
 
 /// The way to what the error is about.

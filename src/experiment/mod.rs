@@ -20,6 +20,7 @@ mod schedule;
 mod text;
 
 pub use data::{DataConfig, Examples, Scale, TestConfig};
+pub use lines::ReadFrom;
 pub use mesh::MeshConfig;
 pub use records::{Patterns, Tolerance};
 pub use schedule::{Schedule, Timed};
@@ -27,7 +28,7 @@ pub use schedule::{Schedule, Timed};
 use self::schedule::{beside_the_end, unreached};
 use crate::data::Source;
 use crate::document::{self, kind};
-use crate::document::{ConfigProblem, Node, NodeError, ReadError, Step};
+use crate::document::{ConfigProblem, Document, Node, NodeError, ReadError, Step};
 use crate::files;
 use crate::graph::{Numbers, Precision, Storage};
 use crate::models::Model;
@@ -65,6 +66,9 @@ pub struct Experiment {
     /// How its programs are made cheaper on their target. Default `auto`.
     #[serde(default)]
     pub tune: Tune,
+    /// What it was read from.
+    #[serde(skip)]
+    pub document: ReadFrom,
 }
 
 /// How a network is trained.
@@ -269,19 +273,19 @@ impl TrainConfig {
         Ok((learning_rate, warm_up.map_err(|error| ("warm_up", error))?))
     }
 
-    /// What of the schedule is wrong, or never comes in a training of so many epochs; an error, and where from `train` on it
-    /// is if it does not say.
+    /// What of the schedule is wrong, or never comes in a training of so many epochs; an error, and where it is if it does not
+    /// say.
     fn schedule_problem(&self) -> Option<(Vec<Step>, ReadError)> {
         let (learning_rate, warm_up) = match self.schedule() {
             Ok(schedule) => schedule,
-            Err((key, error)) => return Some((vec![Step::Key(key.to_string())], error)),
+            Err((key, error)) => return Some((["train", key].map(|key| Step::Key(key.to_string())).to_vec(), error)),
         };
         let n_steps = u64::from(self.steps_per_epoch()?) * u64::from(self.epochs);
         let (key, error) = unreached(&learning_rate, warm_up.as_ref(), n_steps)?;
         Some(self.as_written(key, error))
     }
 
-    /// Where the schedule's end is not the training's, and where from `train` on that is if it does not say.
+    /// Where the schedule's end is not the training's, and where that is if it does not say.
     fn schedule_remark(&self) -> Option<(Vec<Step>, ReadError)> {
         let (learning_rate, warm_up) = self.schedule().ok()?;
         let steps_per_epoch = self.steps_per_epoch()?;
@@ -291,13 +295,14 @@ impl TrainConfig {
         Some(self.as_written("learning_rate", remark))
     }
 
-    /// An error from the key of a schedule on, as one from `train` on; with its place where the schedule knows it.
+    /// An error from the key of a schedule on, as one of the experiment; with its place where the schedule knows it.
     fn as_written(&self, key: &str, error: NodeError) -> (Vec<Step>, ReadError) {
         let mark = match (key, &self.warm_up) {
             ("warm_up", Some(warm_up)) => warm_up.place_of(&error.path),
             _ => self.learning_rate.place_of(&error.path),
         };
-        let NodeError { path, message, help } = error.within(Step::Key(key.to_string()));
+        let NodeError { path, message, help } =
+            error.within(Step::Key(key.to_string())).within(Step::Key("train".to_string()));
         let error = ReadError::of(ConfigProblem::Together { message, help });
         (path, ReadError { mark, ..error })
     }
@@ -341,17 +346,19 @@ impl Experiment {
     pub fn read(path: &Path) -> Result<Experiment, TrainError> {
         let failed = |source| TrainError::Read { path: path.to_path_buf(), source };
         let text = files::read_text(path, document::MAX_BYTES as u64).map_err(failed)?;
-        let (name, text) = (path.display().to_string(), text.as_str());
-        let mut experiment: Experiment = document::from_str(&name, text)?;
+        let document = Document::parse(&path.display().to_string(), &text)?;
+        let mut experiment: Experiment = document.read()?;
         if experiment.train.label_smoothing > 0.0 && !experiment.model.is_smoothed() {
             let way = vec![Step::Key("train".to_string()), Step::KeyItself("label_smoothing".to_string())];
             let error = NodeError::new(way, "no loss of `model` has label smoothing");
-            return Err(
-                document::error_at(&name, text, error.with_help("leave it out: it is for cross entropies")).into()
-            );
+            return Err(document.error(error.with_help("leave it out: it is for cross entropies")).into());
         }
         if let Some(error) = experiment.train.misplaced() {
-            return Err(document::error_at(&name, text, error.within(Step::Key("train".to_string()))).into());
+            return Err(document.error(error.within(Step::Key("train".to_string()))).into());
+        }
+        experiment.document = ReadFrom::from(document);
+        if let Some(data) = &mut experiment.data {
+            data.document = experiment.document.clone();
         }
         experiment.train.n_train = experiment.data.as_ref().and_then(|data| data.n_train);
         if experiment.train.n_train.is_some() {
@@ -369,7 +376,7 @@ impl Experiment {
     /// nobody knows the steps, or that are less than a step.
     pub fn check_schedule(&self, path: &Path) -> Result<(), TrainError> {
         match self.train.schedule_problem() {
-            Some((way, error)) => Err(lines::error_under_train(path, way, error)),
+            Some((way, error)) => Err(self.document.read_error(path, &way, error)),
             None => Ok(()),
         }
     }
@@ -378,7 +385,7 @@ impl Experiment {
     /// still high when training ends, or 0 long before. Nothing where the number of examples is not known.
     pub fn schedule_remark(&self, path: &Path) -> Option<TrainError> {
         let (way, remark) = self.train.schedule_remark()?;
-        Some(lines::error_under_train(path, way, remark))
+        Some(self.document.read_error(path, &way, remark))
     }
 
     /// Counts the training examples where lengths are in epochs and nobody knows how many there are; the experiment was read
@@ -395,7 +402,11 @@ impl Experiment {
 
     /// What is learnt.
     pub fn task(&self) -> Arc<dyn Task> {
-        self.model.task(self.train.label_smoothing)
+        let label_smoothing = self.train.label_smoothing;
+        match self.document.model() {
+            Some((file, node)) => self.model.task_of(file, node, label_smoothing),
+            None => self.model.task(label_smoothing),
+        }
     }
 
     /// Reads the data of the experiment that was read from `path`: for training, and for testing. What is made of them once is

@@ -2,7 +2,7 @@
 //! features are made of, and how they are read.
 
 use super::data::{DataConfig, Examples, TestConfig, wrong_in};
-use super::lines;
+use super::lines::ReadFrom;
 use crate::data::DataError;
 use crate::data::pipeline::Options;
 use crate::data::records::{self, ImageFolder, Parquet, Pictures, Records, Tars, TfRecords, Value};
@@ -163,7 +163,9 @@ impl DataConfig {
 
     /// The examples where they are on disk; `None` where `data` names files that are read into memory.
     pub(super) fn read_records(&self, path: &Path, features: &[Feature]) -> Result<Option<Examples>, TrainError> {
-        let wrong = |keys: &[&str], measured: &str, expected: &str| Err(wrong_in(path, keys, measured, expected));
+        let wrong = |keys: &[&str], measured: &str, expected: &str| {
+            Err(wrong_in(&self.document, path, keys, measured, expected))
+        };
         let files = RecordFiles::of(self);
         let Some(own) = files.first() else {
             let set = [
@@ -205,7 +207,7 @@ impl DataConfig {
             (Some(n_test), None) => {
                 let records = own.open(folder, self.cache.as_deref())?;
                 if let RecordFiles::Images(_) = own {
-                    warn_of_split(path, &*records, n_test);
+                    warn_of_split(&self.document, path, &*records, n_test);
                 }
                 self.pipeline(path, records, features)?.split_tail(n_test)?
             }
@@ -298,11 +300,17 @@ impl DataConfig {
             let Some(feature) = features.iter().find(|feature| feature.name == *name) else {
                 let names: Vec<&str> = features.iter().map(|feature| feature.name.as_str()).collect();
                 let expected = format!("a feature of the model: {}", names.join(", "));
-                return Err(wrong_in(path, &["features", name], &format!("`features` of {name}"), &expected));
+                return Err(wrong_in(
+                    &self.document,
+                    path,
+                    &["features", name],
+                    &format!("`features` of {name}"),
+                    &expected,
+                ));
             };
             if let Some((keys, measured, expected)) = spec.fault(feature) {
                 let keys: Vec<&str> = ["features", name.as_str()].into_iter().chain(keys).collect();
-                return Err(wrong_in(path, &keys, &format!("{measured} for `{name}`"), &expected));
+                return Err(wrong_in(&self.document, path, &keys, &format!("{measured} for `{name}`"), &expected));
             }
         }
         Ok(())
@@ -319,7 +327,7 @@ impl DataConfig {
 }
 
 /// Says that the last images of a folder, which come class after class, are no fair test.
-fn warn_of_split(path: &Path, folder: &dyn Records, n_test: u64) {
+fn warn_of_split(document: &ReadFrom, path: &Path, folder: &dyn Records, n_test: u64) {
     let (n, n_classes) = (folder.n_records(), folder.classes().len() as i64);
     let label = |index| match folder.values(index, Some(&["labels"])).ok()?.get("labels")? {
         Value::Ints(labels) => labels.first().copied(),
@@ -335,14 +343,14 @@ fn warn_of_split(path: &Path, folder: &dyn Records, n_test: u64) {
     );
     if in_training < n_classes || in_test < n_classes {
         let help = "name a folder of images to test on: `test: {images: DIRECTORY}` instead of `n_test`";
-        tracing::warn!("{}", lines::error_in(path, NodeError::new(way, message).with_help(help)));
+        tracing::warn!("{}", document.error(path, NodeError::new(way, message).with_help(help)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document;
+    use crate::document::{self, Document};
     use crate::hlo::DType;
 
     /// What is said of `data: TEXT`, with the place, in a file whose `data` stands on the second line.
@@ -350,8 +358,9 @@ mod tests {
         let features = [Feature::compute("images", [8, 8, 3]), Feature::exact("labels", DType::S32, []).label()];
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("e.yaml");
-        std::fs::write(&path, format!("model: {{}}\ndata: {data}\n")).unwrap();
-        let config: DataConfig = document::from_str("e.yaml", data).unwrap();
+        let text = format!("model: {{}}\ndata: {data}\n");
+        let document = Document::parse(&path.display().to_string(), &text).unwrap();
+        let config = DataConfig { document: document.into(), ..document::from_str("e.yaml", data).unwrap() };
         let error = config.read(&path, &features).unwrap_err().to_string();
         let error = error.replace(&format!("{}", folder.path().display()), "");
         let (place, message) = error.lines().next().unwrap().split_once(": ").unwrap();

@@ -81,6 +81,7 @@ tune: {remat: [block*, stem]}
         mesh: crate::train::Mesh::replicas(NonZeroU32::new(2).unwrap()).into(),
         tune: Keys { remat: Some(Remat::Scopes(vec!["block*".to_string(), "stem".to_string()])), ..Keys::default() }
             .into(),
+        document: ReadFrom::default(),
     };
     assert_eq!(experiment, Ok(expected));
 }
@@ -488,4 +489,71 @@ fn experiments_whose_names_differ_have_checkpoints_of_their_own() {
     assert_ne!(place(b"\xff.yaml"), place(b"\xfe.yaml"));
     assert_eq!(place(b"a/\xff.yaml").as_os_str().as_bytes(), b"checkpoints/\xff-bf16.safetensors");
     assert_eq!(place(b"nets/mlp.yaml"), Path::new("checkpoints/mlp-bf16.safetensors"));
+}
+
+/// The experiment of this text and what `use_it` makes of it, with `rows` in the file `rows.csv` beside it.
+fn in_folder<T>(text: &str, rows: &str, use_it: impl FnOnce(&Path, Experiment) -> T) -> T {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("e.yaml");
+    files::replace(&path, text.as_bytes()).unwrap();
+    files::replace(&folder.path().join("rows.csv"), rows.as_bytes()).unwrap();
+    use_it(&path, Experiment::read(&path).unwrap())
+}
+
+/// By what the model says, and not by the last number that is the same.
+#[test]
+fn what_a_class_is_below_is_shown_where_the_model_says_it() {
+    let place = |model: &str, rows: &str| {
+        let text = format!("model: {model}\ndata: {{csv: rows.csv, n_test: 1}}\n");
+        let error = in_folder(&text, rows, |path, experiment| {
+            experiment.read_data(path, &crate::pjrt::Setup::default()).unwrap_err().to_string()
+        });
+        let (_, line) = error.split_once("e.yaml:1:").unwrap_or_else(|| panic!("{error}"));
+        let column = line.split(':').next().unwrap().parse::<usize>().unwrap() - "model: ".len() - 1;
+        let from: String = model.chars().skip(column).collect();
+        (column, from.split([',', '}']).next().unwrap().to_string())
+    };
+    let mlp = "{kind: mlp, n_classes: 3, hidden: [3], input: [2]}";
+    assert_eq!(place(mlp, "0,0,1\n0,0,3\n0,0,1\n"), (mlp.find("3, hidden").unwrap(), "3".to_string()));
+    let two = "{kind: layers, inputs: {x: [2]}, layers: [{dense: {units: 3}, name: one}, {dense: 3, inputs: x, name: two}], \
+               outputs: [one, two], loss: [{sparse_softmax_cross_entropy: , labels: a, output: one}, \
+               {sparse_softmax_cross_entropy: , labels: b, output: two}]}";
+    assert_eq!(place(two, "0,0,3,0\n0,0,1,1\n0,0,1,1\n"), (two.find("3}").unwrap(), "3".to_string()));
+    assert_eq!(place(two, "0,0,0,3\n0,0,1,1\n0,0,1,1\n"), (two.find("3, inputs").unwrap(), "3".to_string()));
+    let ids = "{kind: layers, inputs: {x: {shape: [2], dtype: int32}, z: {shape: [2], dtype: int32, below: 4}}, layers: \
+               [{embedding: {input_dim: 9, output_dim: 4}, inputs: x, name: e}, {Embedding: 9, output_dim: 4, inputs: z, \
+               name: f}, {add: [e, f]}, flatten, {dense: 9}], loss: sparse_softmax_cross_entropy}";
+    assert_eq!(place(ids, "0,9,0,0,0\n0,0,0,0,0\n0,0,0,0,0\n").0, ids.find("9, output_dim: 4}").unwrap());
+    assert_eq!(place(ids, "0,0,0,4,0\n0,0,0,0,0\n0,0,0,0,0\n").0, ids.find("4}}").unwrap());
+    assert_eq!(place(ids, "0,0,0,0,9\n0,0,0,0,0\n0,0,0,0,0\n").0, ids.find("9}], loss").unwrap());
+}
+
+/// What a profile and `explain` show of an instruction: the line that the user wrote.
+#[test]
+fn instructions_carry_the_lines_of_the_file() {
+    let lines = |text: &str| {
+        in_folder(text, "", |path, experiment| {
+            let objective = experiment.objective(Precision::Bf16, &Tuning::none()).unwrap();
+            let batch = i64::from(experiment.train.batch);
+            let program = crate::train::program::training(&*experiment.task(), Precision::Bf16, batch, &objective);
+            let module = program.unwrap().program.module;
+            let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+            let of = |part: &str| -> Vec<i32> {
+                let metadata = instructions.clone().map(|instruction| &instruction.metadata);
+                let own = metadata.filter(|metadata| metadata.op_name.contains(part));
+                let own = own.filter(|metadata| metadata.source_file == path.display().to_string());
+                let lines: std::collections::BTreeSet<i32> = own.map(|metadata| metadata.source_line).collect();
+                lines.into_iter().collect()
+            };
+            (of("first/"), of("second/"), of(""))
+        })
+    };
+    let layers = "model:\n  kind: layers\n  inputs: {x: [2]}\n  layers:\n    - {dense: 4, name: first}\n    - dense: 3\n      \
+                  name: second\n  loss:\n    sparse_softmax_cross_entropy\n  metrics:\n    - accuracy\ntrain: {batch: 4}\n";
+    let (first, second, all) = lines(layers);
+    assert_eq!((first, second), (vec![5], vec![6]));
+    // The inputs are the model's, whose block begins on its second line.
+    assert!(all.starts_with(&[2, 5, 6, 9]), "{all:?}");
+    let (_, _, all) = lines("train: {batch: 4}\nmodel:\n  kind: mlp\n  input: [2]\n  n_classes: 3\n");
+    assert_eq!(all, [3]);
 }

@@ -1,18 +1,17 @@
 //! The part of the `data` block that names text: which files, what makes ids of them, and what an example is.
 
 use super::data::{DataConfig, Examples, wrong_in};
-use super::lines;
+use super::lines::ReadFrom;
 use super::records::{Patterns, Tolerance};
 use crate::data::records;
 use crate::data::text::{Length, Mask, Options, TextExamples, Texts, Tokenizer, path_of};
 use crate::data::{Feature, FeatureDType, Source};
-use crate::document::{self, Node, NodeError, Step, Value};
-use crate::files;
+use crate::document::{Node, NodeError, Step, Value};
 use crate::train::TrainError;
 use std::path::{Path, PathBuf};
 
 /// Says that every place counts in the loss and the accuracy of a model that takes no weights, where some should not.
-fn warn_of_padding(path: &Path, tokens: &Options) {
+fn warn_of_padding(document: &ReadFrom, path: &Path, tokens: &Options) {
     let (option, what, other) = match (tokens.mask.is_some(), tokens.pack.is_some(), tokens.max_length.is_some()) {
         (true, ..) => ("mask", "what was not chosen", ""),
         (_, true, _) => ("pack", "what fills up rows", "; `window` fills up none"),
@@ -25,7 +24,7 @@ fn warn_of_padding(path: &Path, tokens: &Options) {
         "`kind: layers` takes `example_weights: weights` in its loss, and `labels: {{weights: [N]}}`{other} \
          (docs/EXPERIMENTS.md)"
     );
-    tracing::warn!("{}", lines::error_in(path, NodeError::new(way, message).with_help(help)));
+    tracing::warn!("{}", document.error(path, NodeError::new(way, message).with_help(help)));
 }
 
 impl DataConfig {
@@ -39,12 +38,14 @@ impl DataConfig {
     /// # Errors
     /// A tokenizer's file that cannot be read.
     pub fn tokenizer(&self, path: &Path) -> Result<Option<Tokenizer>, TrainError> {
-        self.tokens.as_ref().map(|tokens| tokenizer(path, tokens)).transpose()
+        self.tokens.as_ref().map(|tokens| tokenizer(&self.document, path, tokens)).transpose()
     }
 
     /// The examples where they are text; `None` where `data` names something else.
     pub(super) fn read_text(&self, path: &Path, features: &[Feature]) -> Result<Option<Examples>, TrainError> {
-        let wrong = |keys: &[&str], measured: &str, expected: &str| Err(wrong_in(path, keys, measured, expected));
+        let wrong = |keys: &[&str], measured: &str, expected: &str| {
+            Err(wrong_in(&self.document, path, keys, measured, expected))
+        };
         let key = match (&self.text, &self.jsonl) {
             (None, None) if self.tokens.is_some() => {
                 return wrong(&["tokens"], "`tokens` without text", "`text: FILES` or `jsonl: FILES` with it");
@@ -102,9 +103,9 @@ impl DataConfig {
             return wrong(&["tokens"], &measured, &expected);
         }
         if weights.is_none() && tokens.label.is_none() {
-            warn_of_padding(path, tokens);
+            warn_of_padding(&self.document, path, tokens);
         }
-        let tokenizer = tokenizer(path, tokens)?;
+        let tokenizer = tokenizer(&self.document, path, tokens)?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let examples = |text: Option<&Patterns>, jsonl: Option<&Patterns>| {
             let Patterns(patterns) = text.or(jsonl).expect("one of them is asked for");
@@ -143,7 +144,7 @@ impl DataConfig {
     ) -> Result<Box<dyn Source>, TrainError> {
         let is_json = file.extension().is_some_and(|ending| ending == "jsonl");
         let tokens = Options { label: None, ..tokens.clone() };
-        let tokenizer = tokenizer(path, &tokens)?;
+        let tokenizer = tokenizer(&self.document, path, &tokens)?;
         Ok(Box::new(self.examples(path, vec![file.to_path_buf()], is_json, features, &tokens, &tokenizer)?))
     }
 
@@ -175,7 +176,7 @@ impl DataConfig {
         for feature in features {
             let is_ids = array(feature) == "tokens" || (array(feature) == "labels" && tokens.label.is_none());
             if let Some(n) = feature.n_values.filter(|n| is_ids && i64::from(examples.greatest_id()) >= *n) {
-                return Err(beyond(path, tokenizer, examples.greatest_id(), &feature.name, n));
+                return Err(self.beyond(path, tokenizer, examples.greatest_id(), &feature.name, n));
             }
         }
         let pairs: Vec<(String, String)> = self.arrays.clone().into_iter().collect();
@@ -183,7 +184,7 @@ impl DataConfig {
     }
 }
 
-fn tokenizer(path: &Path, tokens: &Options) -> Result<Tokenizer, TrainError> {
+fn tokenizer(document: &ReadFrom, path: &Path, tokens: &Options) -> Result<Tokenizer, TrainError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let Some(file) = path_of(folder, &tokens.tokenizer) else { return Ok(Tokenizer::bytes()) };
     Tokenizer::read(&file, tokens.lowercase.unwrap_or(true)).map_err(|error| {
@@ -195,7 +196,7 @@ fn tokenizer(path: &Path, tokens: &Options) -> Result<Tokenizer, TrainError> {
             placed.message += &format!(": {source}");
         }
         let is_helped = !help.is_empty();
-        lines::error_in(path, if is_helped { placed.with_help(help) } else { placed })
+        document.error(path, if is_helped { placed.with_help(help) } else { placed })
     })
 }
 
@@ -257,23 +258,23 @@ fn fault(tokens: &Options, is_json: bool) -> Option<(&'static str, String, &'sta
     None
 }
 
-/// The error of ids that the network's table does not have, at the place where that says how many it has.
-fn beyond(path: &Path, tokenizer: &Tokenizer, greatest: u32, feature: &str, n: i64) -> TrainError {
-    let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
-    let key = |name: &str| Step::Key(name.to_string());
-    let document = document::tree("", &text).ok();
-    let model = document.as_ref().and_then(|document| document.get("model"));
-    let embedding = || {
-        let Value::List(layers) = &model?.get("layers")?.value else { return None };
-        let at = layers.iter().position(|layer: &Node| layer.get("embedding").is_some())?;
-        Some(vec![key("model"), key("layers"), Step::Index(at), key("embedding")])
-    };
-    let way = match model.and_then(|model| model.get("vocabulary")) {
-        Some(_) => vec![key("model"), key("vocabulary")],
-        None => embedding().unwrap_or_else(|| vec![key("data"), key("tokens"), key("tokenizer")]),
-    };
-    let wanted = tokenizer.vocabulary().max(greatest.saturating_add(1));
-    let message = format!("{} makes ids up to {greatest}, and `{feature}` takes those below {n}", tokenizer.name());
-    let help = format!("write {wanted}, as many as the tokenizer has");
-    lines::error_in(path, NodeError::new(way, message).with_help(help))
+impl DataConfig {
+    /// The error of ids that the network's table does not have, at the place where that says how many it has.
+    fn beyond(&self, path: &Path, tokenizer: &Tokenizer, greatest: u32, feature: &str, n: i64) -> TrainError {
+        let key = |name: &str| Step::Key(name.to_string());
+        let model = self.document.root().and_then(|root| root.get("model"));
+        let embedding = || {
+            let Value::List(layers) = &model?.get("layers")?.value else { return None };
+            let at = layers.iter().position(|layer: &Node| layer.get("embedding").is_some())?;
+            Some(vec![key("model"), key("layers"), Step::Index(at), key("embedding")])
+        };
+        let way = match model.and_then(|model| model.get("vocabulary")) {
+            Some(_) => vec![key("model"), key("vocabulary")],
+            None => embedding().unwrap_or_else(|| vec![key("data"), key("tokens"), key("tokenizer")]),
+        };
+        let wanted = tokenizer.vocabulary().max(greatest.saturating_add(1));
+        let message = format!("{} makes ids up to {greatest}, and `{feature}` takes those below {n}", tokenizer.name());
+        let help = format!("write {wanted}, as many as the tokenizer has");
+        self.document.error(path, NodeError::new(way, message).with_help(help))
+    }
 }

@@ -61,6 +61,8 @@ struct Inner {
     taken: Taken,
     /// Who called the layer that is open, if one is.
     layer_caller: Cell<Option<&'static Location<'static>>>,
+    /// The file and line that a user wrote in place of Rust, if what is emitted comes from one.
+    written_at: RefCell<Option<(Rc<str>, u32)>>,
     training: bool,
     tuning: RefCell<Rc<Tuning>>,
     precision: Cell<Precision>,
@@ -153,6 +155,7 @@ impl Graph {
                 path: Path::default(),
                 taken: Taken::default(),
                 layer_caller: Cell::default(),
+                written_at: RefCell::default(),
                 training,
                 tuning: RefCell::default(),
                 precision: Cell::new(Precision::F32),
@@ -419,11 +422,15 @@ impl Graph {
 
     /// `leaf` under the current path, and a place of the user's.
     fn metadata_at(&self, leaf: &str, caller: &Location<'_>) -> Metadata {
+        let (source_file, source_line) = match &*self.inner.written_at.borrow() {
+            Some((file, line)) => (file.to_string(), *line),
+            None => (caller.file().to_string(), caller.line()),
+        };
         Metadata {
             op_type: String::new(),
             op_name: self.inner.path.join(leaf),
-            source_file: caller.file().to_string(),
-            source_line: caller.line() as i32,
+            source_file,
+            source_line: i32::try_from(source_line).unwrap_or(0),
             stack_frame_id: 0,
         }
     }

@@ -89,6 +89,16 @@ impl Scope {
         result
     }
 
+    /// Runs `body`, whose instructions carry this file and line in place of a caller's in Rust: a user who wrote YAML looks
+    /// for his own. Of nested ones the innermost counts.
+    pub fn written_at<R>(&self, file: &str, line: u32, body: impl FnOnce(&Scope) -> R) -> R {
+        let open = &self.graph.inner.written_at;
+        let outer = open.replace(Some((file.into(), line)));
+        let result = body(self);
+        open.replace(outer);
+        result
+    }
+
     /// A trainable variable requested in `dtype`.
     #[track_caller]
     pub fn variable(&self, name: &str, dtype: DType, dims: impl Into<Vec<i64>>, init: Init) -> Variable {

@@ -59,7 +59,8 @@ pub use sequence::{Attention, Embedding, PositionEmbedding};
 pub(super) use sequential::Sequential;
 pub use shape::{Flatten, Reshape, Take, Upsample, ZeroPadding};
 
-use crate::document::{self, Node, ReadError, Step, Value};
+use super::written::Lines;
+use crate::document::{self, Mark, Node, ReadError, Step, Value};
 use crate::graph::Scope;
 use crate::hlo::DType;
 use crate::hlo::ops::RuleError;
@@ -67,6 +68,7 @@ use crate::task::{Feature, Features, Identity, Mode, Outputs, Task};
 use serde::de::{self, Deserializer};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
+use wiring::Wiring;
 
 /// A network of layers, and what it learns.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -88,6 +90,9 @@ pub struct Config {
     /// What is reported.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<Metric>,
+    /// Where a file says this, for what is built of it.
+    #[serde(skip)]
+    pub lines: Lines,
 }
 
 /// An input or a label.
@@ -264,12 +269,34 @@ impl Config {
     fn read(node: &Node) -> Result<Config, ReadError> {
         let Keys { inputs, labels, layers, outputs, loss, metrics } = Keys::deserialize(node)?;
         let (inputs, labels, outputs) = (inputs.0, labels.0, outputs.0);
-        let config = Config { inputs, labels, layers, outputs, loss: loss.0, metrics: metrics.0 };
+        let (loss, metrics, lines) = (loss.0, metrics.0, Lines::default());
+        let config = Config { inputs, labels, layers, outputs, loss, metrics, lines };
         build::check(&config).map_err(|mut error| {
             error.path = way_in(node, &error.path);
             node.error(error)
         })?;
         Ok(config)
+    }
+}
+
+impl Config {
+    /// Where `node`, which it was read from, says what the numbers of a feature are below: with the feature, or in the layer
+    /// that reads them or, of classes, makes them.
+    pub(super) fn place_of_range(&self, feature: &Feature, node: &Node) -> Option<Mark> {
+        let list = if feature.is_label { "labels" } else { "inputs" };
+        let below = node.get(list).and_then(|list| list.get(&feature.name)).and_then(|node| node.get("below"));
+        if let Some(Node { value: Value::Whole(n), mark, .. }) = below
+            && i64::try_from(*n).ok() == feature.n_values
+        {
+            return Some(*mark);
+        }
+        let wiring = Wiring::new(self).ok()?;
+        let number = match feature.is_label {
+            true => wiring.maker_of_classes(self, &feature.name),
+            false => wiring.reader_of(self, feature),
+        }?;
+        let Value::List(layers) = &node.get("layers")?.value else { return None };
+        Some(self.layers[number].place_of_size(layers.get(number)?))
     }
 }
 

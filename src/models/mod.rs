@@ -12,14 +12,16 @@ pub mod resnet;
 mod tokens;
 pub mod transformer;
 pub mod two_tower;
+mod written;
 
 pub use classification::{Classification, Classifier};
 pub use layout::image_dims;
 pub use tokens::Tokens;
 pub use two_tower::TwoTower;
+pub use written::Lines;
 
-use crate::document::kind;
-use crate::task::Task;
+use crate::document::{Mark, Node, kind};
+use crate::task::{Feature, Task};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 
@@ -67,6 +69,28 @@ impl Model {
         match self {
             Model::Layers(network) => network.loss.iter().any(layers::Loss::is_smoothed),
             Model::Mlp(_) | Model::Cnn(_) | Model::Resnet(_) | Model::Transformer(_) | Model::TwoTower(_) => true,
+        }
+    }
+
+    /// As [`Model::task`], of a model that was read from this node of file `file`: what it emits carries the lines of the file.
+    pub fn task_of(&self, file: &str, node: &Node, label_smoothing: f64) -> Arc<dyn Task> {
+        let mut model = self.clone();
+        if let Model::Layers(network) = &mut model {
+            network.lines = Lines::of(file, node);
+        }
+        Arc::new(written::WrittenTask::new(model.task(label_smoothing), file, node))
+    }
+
+    /// Where the file says, in the node that the model was read from, what the numbers of a feature are below.
+    pub fn place_of_range(&self, feature: &Feature, node: &Node) -> Option<Mark> {
+        match self {
+            Model::Mlp(_) | Model::Cnn(_) | Model::Resnet(_) => node.get("n_classes").map(|node| node.mark),
+            Model::Transformer(_) => node.get("vocabulary").map(|node| node.mark),
+            Model::TwoTower(_) => match feature.is_label {
+                true => node.get("loss")?.get("n_classes").map(|node| node.mark),
+                false => node.get("words")?.get("vocabulary").map(|node| node.mark),
+            },
+            Model::Layers(network) => network.place_of_range(feature, node),
         }
     }
 

@@ -75,6 +75,11 @@ impl<'a> Choice<'a> {
         self.options.iter().find(|(key, _)| &***key == option).map(|(key, _)| key.mark)
     }
 
+    /// The value of an option, if it is written.
+    pub fn value_of(&self, option: &str) -> Option<&'a Node> {
+        self.options.iter().find(|(key, _)| &***key == option).map(|(_, node)| *node)
+    }
+
     /// Takes the option `key` out.
     pub fn take<T: Deserialize<'a>>(&mut self, key: &str) -> Result<Option<T>, ReadError> {
         let Some(at) = self.options.iter().position(|(other, _)| &***other == key) else { return Ok(None) };

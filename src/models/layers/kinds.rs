@@ -5,7 +5,7 @@
 use super::choice::{Choice, twice};
 use super::layer_options::{Arity, LayerOptions};
 use super::{block, conv, dense, elementwise, merge, norm, pool, sequence, shape};
-use crate::document::{Node, ReadError, Value};
+use crate::document::{Mark, Node, ReadError, Value};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
 use serde::de::{Deserializer, value::StrDeserializer};
@@ -213,6 +213,21 @@ impl Layer {
             inputs = Some(names);
         }
         Ok(Layer { name, inputs: inputs.unwrap_or_default(), kind: LayerKind::read(canonical, choice)? })
+    }
+}
+
+impl Layer {
+    /// Where `node`, which it was read from, says how many features it makes or what it reads indices of: its main option.
+    pub(super) fn place_of_size(&self, node: &Node) -> Mark {
+        let size = match &self.kind {
+            LayerKind::Dense(_) => "units",
+            LayerKind::Embedding(_) => "input_dim",
+            LayerKind::Conv(_) => "filters",
+            _ => return node.mark,
+        };
+        let choice = Choice::read(node, &COMMON, "").ok();
+        let main = choice.as_ref().and_then(|choice| choice.main).map(|main| main.mark);
+        main.or_else(|| choice.and_then(|choice| choice.value_of(size)).map(|node| node.mark)).unwrap_or(node.mark)
     }
 }
 

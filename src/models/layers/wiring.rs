@@ -1,7 +1,8 @@
 //! Who reads whom: names looked up, before anything is built.
 
-use super::{Arity, Config, Layer, Loss, Metric, MetricWeights};
+use super::{Arity, Config, Layer, LayerKind, Loss, Metric, MetricWeights};
 use crate::document::{NodeError, Step, nearest};
+use crate::task::Feature;
 
 /// What a layer reads, or an output is made by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,6 +243,32 @@ impl Wiring {
                 Err(NodeError::new(at("metrics", number), message).with_help(format!("add {}", known.join(" or "))))
             }
         }
+    }
+
+    /// The layer that makes the classes that a label is one of: of what a loss or a metric judges by it, the last that has a
+    /// size of its own.
+    pub fn maker_of_classes(&self, config: &Config, label: &str) -> Option<usize> {
+        let losses = config.loss.iter().map(|loss| &loss.options.labels).zip(&self.losses);
+        let metrics = config.metrics.iter().map(|metric| &metric.options.labels).zip(&self.metrics);
+        let (_, source) = losses.chain(metrics).find(|(name, _)| *name == label)?;
+        let mut source = *source;
+        while let Source::Layer(number) = source {
+            match config.layers[number].kind {
+                LayerKind::Dense(_) | LayerKind::Conv(_) => return Some(number),
+                _ => source = *self.reads[number].first()?,
+            }
+        }
+        None
+    }
+
+    /// The layer that reads a feature as indices, and says what those are below.
+    pub fn reader_of(&self, config: &Config, feature: &Feature) -> Option<usize> {
+        let reads = |number: &usize| {
+            let is_it =
+                |source: &Source| matches!(source, Source::Input(at) if config.inputs[*at].name == feature.name);
+            config.layers[*number].kind.n_values() == feature.n_values && self.reads[*number].iter().any(is_it)
+        };
+        (0..config.layers.len()).find(reads)
     }
 
     /// A layer or an input that does not matter was not meant so.

@@ -256,6 +256,7 @@ mod tests {
             train,
             mesh: crate::experiment::MeshConfig::default(),
             tune: Tune::None,
+            document: crate::experiment::ReadFrom::default(),
         };
         Setting { experiment, precision, batch: 8 }
     }
