@@ -39,7 +39,7 @@ enum How {
 /// The same program, whose results are those of the checks: what was found, then what was expected, of each.
 fn both(source: &str) -> Option<(String, Vec<Check>)> {
     let mut checks = Vec::new();
-    let (mut out, mut result_line) = (Vec::new(), None);
+    let (mut out, mut head): (Vec<String>, Option<usize>) = (Vec::new(), None);
     for line in source.lines() {
         let word = line.trim_start();
         if word.starts_with("//") {
@@ -63,24 +63,20 @@ fn both(source: &str) -> Option<(String, Vec<Check>)> {
             continue;
         }
         if word.starts_with("func.func public @main(") {
-            result_line = Some(out.len());
+            head = Some(out.len());
         }
-        if word.starts_with("return ") && result_line.is_some() && out.iter().all(|line: &String| line.trim() != "}") {
+        // Other functions may stand before main, and behind it.
+        if let Some(at) = head.filter(|_| word.starts_with("return ")) {
             let list =
                 |of: fn(&Check) -> [&String; 2]| checks.iter().flat_map(of).cloned().collect::<Vec<_>>().join(", ");
             let (values, types) = (list(|it| [&it.found, &it.expected]), list(|it| [&it.ty, &it.ty]));
-            let head = out[result_line?].split_once(" -> (")?.0.to_string();
-            out[result_line?] = format!("{head} -> ({types}) {{");
+            let parameters = out[at].split_once(" -> (")?.0.to_string();
+            out[at] = format!("{parameters} -> ({types}) {{");
             out.push(format!("    return {values} : {types}"));
-            out.push("  }".to_string());
+            head = None;
             continue;
         }
         out.push(line.to_string());
-    }
-    // The end of main was written with its `return`.
-    let after = out.iter().position(|line| line.trim_start().starts_with("return "))? + 2;
-    if out.get(after).is_some_and(|line| line.trim() == "}") {
-        out.remove(after);
     }
     (!checks.is_empty()).then(|| (out.join("\n") + "\n", checks))
 }
