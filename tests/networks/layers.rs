@@ -655,7 +655,10 @@ fn a_label_that_is_described_is_what_its_loss_reads() {
     let text = "kind: layers\ninputs: {x: [4]}\nlayers: [{dense: 4}]\nlabels: {w: []}\n\
                 loss: {sparse_softmax_cross_entropy: , example_weights: w}\n";
     let features = model(text).task(0.0).features();
-    assert_eq!(features.iter().find(|feature| feature.name == "w"), Some(&Feature::exact("w", DType::F32, []).label()));
+    assert_eq!(
+        features.iter().find(|feature| feature.name == "w"),
+        Some(&Feature::exact("w", DType::F32, []).weight().label())
+    );
 }
 
 /// Beyond 0 and 1 the sigmoid's cross entropy has no least value, and trains to nothing without a word.
