@@ -1,0 +1,235 @@
+"""All that bf16scope takes of JAX beyond its documented interface, in one place.
+
+A primitive holds the jaxpr of a function and how it is lowered. Where XLA's program is made, that jaxpr becomes a module of
+its own, goes through bf16scope, and is merged as a function that is called once.
+
+Tried with the versions that `TRIED` names; others work as long as the names that are imported here exist.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Primitive
+
+from bf16scope._errors import Error
+from bf16scope._module import Module, Report
+
+#: The oldest and the newest version of JAX that the tests ran with.
+TRIED = ("0.4.36", "0.10.2")
+
+try:
+    from jax._src.interpreters import batching, mlir, partial_eval
+    from jax._src.lib.mlir import ir
+    from jax._src.lib.mlir.dialects import func as func_dialect
+    from jax.extend.core import jaxpr_as_fun
+
+    _merge = mlir.merge_mlir_modules
+    _hoisted = partial_eval.convert_constvars_jaxpr
+except (ImportError, AttributeError) as error:
+    raise ImportError(
+        f"bf16scope.jax does not know jax {jax.__version__}: {error}; it was tried with {TRIED[0]} to {TRIED[1]}"
+    ) from error
+
+log = logging.getLogger("bf16scope")
+if os.environ.get("BF16SCOPE_LOG"):
+    log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.INFO)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a function is lowered."""
+
+    policy: str
+    dtype: str | None
+    keep: tuple[str, ...]
+
+
+def trace(fun, args) -> tuple[ClosedJaxpr, list[Any]]:
+    """The jaxpr of a function of flat arguments, without constants of its own, and the values that it closes over: they
+    come before the arguments.
+
+    Raises:
+      Error: a function with side effects.
+    """
+    closed = jax.make_jaxpr(fun)(*map(struct_of, map(type_of, args)))
+    if closed.effects:
+        effects = ", ".join(sorted(str(effect) for effect in closed.effects))
+        raise Error(
+            f"the function has side effects ({effects}), and what is lowered is a program without",
+            "take jax.debug.print, io_callback and the like out of it, or leave what has them outside `lower`",
+        )
+    return ClosedJaxpr(_hoisted(closed.jaxpr), ()), list(closed.consts)
+
+
+def type_of(value):
+    """The type of an argument, or the type that it is itself."""
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return value
+    return jax.typeof(value) if hasattr(jax, "typeof") else jax.core.get_aval(value)
+
+
+def _varying(aval) -> frozenset:
+    """The axes of a `shard_map` along which a value differs, where JAX keeps account of that."""
+    manual = getattr(aval, "manual_axis_type", None)
+    return frozenset(getattr(aval, "vma", None) or getattr(manual, "varying", None) or ())
+
+
+def vary_alike(args: list) -> list:
+    """The arguments of a function that knows no axes of a `shard_map`, all varying along the same."""
+    axes = frozenset().union(*(_varying(type_of(arg)) for arg in args))
+    missing = [tuple(axis for axis in axes if axis not in _varying(type_of(arg))) for arg in args]
+    cast = functools.partial(jax.lax.pcast, to="varying") if hasattr(jax.lax, "pcast") else getattr(jax.lax, "pvary", None)
+    return [cast(arg, axes) if axes else arg for arg, axes in zip(args, missing)]
+
+
+def module_of(jaxpr: ClosedJaxpr, platform: str) -> Module:
+    """The jaxpr as a module for a platform: what `jax.jit` of it compiles there."""
+    began = time.perf_counter()
+    avals = [struct_of(aval) for aval in jaxpr.in_avals]
+    traced = jax.jit(jaxpr_as_fun(jaxpr), keep_unused=True).trace(*avals)
+    lowered = traced.lower(lowering_platforms=(platform,))
+    program = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    module = Module.read(program)
+    seconds = time.perf_counter() - began
+    log.info("%s: JAX made a module of %d instructions in %.3f s", module.name, module.n_instructions, seconds)
+    return module
+
+
+@functools.lru_cache(maxsize=256)
+def lowered(jaxpr: ClosedJaxpr, options: Options, platform: str) -> tuple[Module, Report]:
+    """The jaxpr's module, lowered, and the report."""
+    module = module_of(jaxpr, platform)
+    began = time.perf_counter()
+    low, report = module.lower(options.policy, options.dtype, options.keep)
+    log.info("%s: lowered in %.3f s, %r", module.name, time.perf_counter() - began, report)
+    for note in report.notes:
+        log.warning("%s", note)
+    return low, report
+
+
+def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
+    """Of each result of the lowered jaxpr, whether it could be narrow as well."""
+    low, _ = lowered(jaxpr, options, jax.default_backend())
+    return low._native.narrow_results()
+
+
+def struct_of(aval) -> jax.ShapeDtypeStruct:
+    """What is traced instead of an argument of this type."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+lower_p = Primitive("bf16scope_lower")
+lower_p.multiple_results = True
+
+
+def call(jaxpr: ClosedJaxpr, options: Options, *args):
+    """The results of a jaxpr without constants, lowered."""
+    return lower_p.bind(*args, jaxpr=jaxpr, options=options)
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(jaxpr: ClosedJaxpr, options: Options):
+    return jax.jit(functools.partial(call, jaxpr, options))
+
+
+@lower_p.def_impl
+def _impl(*args, jaxpr, options):
+    return _compiled(jaxpr, options)(*args)
+
+
+@lower_p.def_abstract_eval
+def _abstract(*avals, jaxpr, options):
+    varying = next((aval for aval in avals if _varying(aval)), None)
+    if varying is None:
+        return jaxpr.out_avals
+    # Results vary as the arguments do, which all vary alike.
+    name = "manual_axis_type" if hasattr(varying, "manual_axis_type") else "vma"
+    return [
+        aval.update(**{name: getattr(varying, name), "sharding": varying.sharding.update(spec=_whole(aval))})
+        for aval in jaxpr.out_avals
+    ]
+
+
+def _whole(aval):
+    return jax.sharding.PartitionSpec(*[None] * len(aval.shape))
+
+
+@functools.lru_cache(maxsize=256)
+def _batched(jaxpr: ClosedJaxpr, axes: tuple, avals: tuple, axis_size: int) -> ClosedJaxpr:
+    mapped = jax.vmap(jaxpr_as_fun(jaxpr), in_axes=axes, out_axes=0, axis_size=axis_size)
+    closed, consts = trace(mapped, list(map(struct_of, avals)))
+    assert not consts
+    return closed
+
+
+def _batch(axis_size: int, args, axes, *, jaxpr, options):
+    """`vmap` of it: what `vmap` makes of the jaxpr is lowered."""
+    unmapped = getattr(batching, "not_mapped", None)
+    axes = tuple(None if axis is unmapped else axis for axis in axes)
+    avals = tuple(type_of(arg) for arg in args)
+    batched = _batched(jaxpr, axes, avals, axis_size)
+    results = call(batched, options, *args)
+    return results, [0] * len(results)
+
+
+batching.fancy_primitive_batchers[lower_p] = lambda axis_data, args, axes, **params: _batch(
+    getattr(axis_data, "size", axis_data), args, axes, **params
+)
+
+
+def _dce(used, equation):
+    """Leaves out results that nobody reads, and what is computed for them alone."""
+    if not any(used) and not equation.effects:
+        return [False] * len(equation.invars), None
+    if all(used):
+        return [True] * len(equation.invars), equation
+    jaxpr, is_read = partial_eval.dce_jaxpr(equation.params["jaxpr"].jaxpr, list(used))
+    params = {**equation.params, "jaxpr": _closed(jaxpr)}
+    invars = [var for var, read in zip(equation.invars, is_read) if read]
+    outvars = [var for var, use in zip(equation.outvars, used) if use]
+    return is_read, equation.replace(invars=invars, outvars=outvars, params=params)
+
+
+@functools.lru_cache(maxsize=256)
+def _closed(jaxpr) -> ClosedJaxpr:
+    """The same closed jaxpr for the same jaxpr, so that it is lowered once."""
+    return ClosedJaxpr(jaxpr, ())
+
+
+partial_eval.dce_rules[lower_p] = _dce
+
+
+def _emit(context, *args, jaxpr, options):
+    """Where a program is made: the lowered module is merged into it and called."""
+    within = context.module_context
+    platforms = context.platforms or within.platforms
+    if len(platforms) != 1:
+        raise Error(
+            f"a lowered function was exported for {len(platforms)} platforms ({', '.join(platforms)}) at once",
+            "export it for one platform: `jax.export.export(f, platforms=[\"tpu\"])`",
+        )
+    low, _ = lowered(jaxpr, options, platforms[0])
+    module = ir.Module.parse(low.stablehlo(), context=within.module.context)
+    results = ir.SymbolTable(module.operation)["main"].type.results
+    name = _merge(within.module, f"bf16scope_{low.name}", module, dst_symtab=within.symbol_table)
+    return func_dialect.CallOp(results, ir.FlatSymbolRefAttr.get(name), list(args)).results
+
+
+mlir.register_lowering(lower_p, _emit)
+
+try:
+    # Before 0.6 a `shard_map` asked each primitive how its results vary.
+    from jax.experimental.shard_map import register_norewrite, register_standard_check
+
+    register_standard_check(lower_p)
+    register_norewrite(lower_p)
+except (ImportError, AttributeError):
+    pass

@@ -1,0 +1,190 @@
+"""`Module`: a program in HLO."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from bf16scope import _native, _program
+from bf16scope._errors import Error
+
+#: NumPy's dtype for each of HLO's.
+_DTYPES = {
+    "pred": np.bool_,
+    "s2": ml_dtypes.int2,
+    "s4": ml_dtypes.int4,
+    "s8": np.int8,
+    "s16": np.int16,
+    "s32": np.int32,
+    "s64": np.int64,
+    "u2": ml_dtypes.uint2,
+    "u4": ml_dtypes.uint4,
+    "u8": np.uint8,
+    "u16": np.uint16,
+    "u32": np.uint32,
+    "u64": np.uint64,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "f32": np.float32,
+    "f64": np.float64,
+    "c64": np.complex64,
+    "c128": np.complex128,
+}
+
+
+def policies() -> list[str]:
+    """Names of the policies that `lower` knows; it takes a policy document in YAML too."""
+    return _native.policies()
+
+
+class Report:
+    """What lowering decided, instruction by instruction.
+
+    Attributes:
+      decisions: a dict for each instruction that has to do with f32: `computation`, `instruction`, `opcode`, `old`, `new`,
+        `rule` (why), `op_name`.
+      casts: a dict for each cast that was inserted.
+      totals: for each opcode how many instructions were lowered, and how many were kept.
+      notes: what a user should know beyond the numbers.
+    """
+
+    def __init__(self, report: dict[str, Any]):
+        self._report = report
+        self.decisions: list[dict[str, Any]] = report["decisions"]
+        self.casts: list[dict[str, Any]] = report["casts"]
+        self.totals: dict[str, dict[str, int]] = report["totals"]
+        self.notes: list[str] = report["notes"]
+
+    @property
+    def n_lowered(self) -> int:
+        """Instructions that compute in the narrow dtype now."""
+        return sum(total["lowered"] for total in self.totals.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        return self._report
+
+    def __repr__(self) -> str:
+        n_kept = sum(total["kept"] for total in self.totals.values())
+        return f"<{self.n_lowered} instructions lowered, {n_kept} kept, {len(self.casts)} casts>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{_escaped(opcode)}</td><td>{total['lowered']}</td><td>{total['kept']}</td></tr>"
+            for opcode, total in self.totals.items()
+        )
+        return f"<table><tr><th>op</th><th>lowered</th><th>as before</th></tr>{rows}</table>"
+
+
+class Module:
+    """A program in HLO. It is a value: what changes it gives another."""
+
+    def __init__(self, native: _native.Module):
+        self._native = native
+
+    @staticmethod
+    def read(source: str | os.PathLike[str] | bytes, name: str = "module") -> Module:
+        """A module from a file or from bytes: HLO text, a serialized `HloModuleProto`, StableHLO as text, bytecode or
+        `jax.export` serializes it. `name` is what messages call bytes.
+
+        Raises:
+          Error: what the bytes hold instead, or what is wrong in the module, with its place.
+          OSError: a file that cannot be read.
+        """
+        if not isinstance(source, bytes):
+            name = os.fspath(source)
+            with open(source, "rb") as file:
+                source = file.read()
+        return Module(_native.Module.from_bytes(source, name, _program_if_any()))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._native.name
+
+    @property
+    def n_instructions(self) -> int:
+        """How many instructions it has."""
+        return self._native.n_instructions
+
+    @property
+    def parameters(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Dtype, as HLO writes it, and dims of each parameter."""
+        return [(dtype, tuple(dims)) for dtype, dims in self._native.parameters]
+
+    @property
+    def results(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Dtype, as HLO writes it, and dims of each result."""
+        return [(dtype, tuple(dims)) for dtype, dims in self._native.results]
+
+    def lower(
+        self, policy: str = "default", dtype: str | None = None, keep: str | Iterable[str] = ()
+    ) -> tuple[Module, Report]:
+        """The module with its heavy work in a narrow dtype, and the report on it.
+
+        Args:
+          policy: a preset (`bf16scope.policies()`) or a policy document in YAML.
+          dtype: `bfloat16` or `float16`; default the policy's.
+          keep: patterns of names (`*/layer_norm/*`) of what stays in f32.
+        """
+        lowered, report = self._native.lower(policy, dtype, patterns(keep))
+        return Module(lowered), Report(json.loads(report))
+
+    def run(self, arrays: Sequence[Any], allow_excess_precision: bool = False) -> list[np.ndarray]:
+        """Its results over these arrays, on one CPU device of bf16scope's own plugin, in a process of its own. Every
+        rounding that the module asks for is performed, unless excess precision is allowed.
+
+        Raises:
+          Error: arrays that are not what the parameters take; what XLA says.
+        """
+        parameters = self.parameters
+        if len(arrays) != len(parameters):
+            raise Error(f"{self.name} has {len(parameters)} parameters, and {len(arrays)} arrays were given")
+        arguments = []
+        for number, (given, (dtype, dims)) in enumerate(zip(arrays, parameters)):
+            array = np.asarray(given)
+            expected = np.dtype(_DTYPES[dtype]) if dtype in _DTYPES else None
+            if array.dtype != expected or array.shape != dims:
+                measured = f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
+                wanted = f"{expected.name if expected else dtype}[{','.join(map(str, dims))}]"
+                raise Error(f"array {number} is {measured}, and parameter {number} of {self.name} takes {wanted}")
+            arguments.append(np.ascontiguousarray(array).tobytes())
+        results = self._native.run(arguments, _program.path(), allow_excess_precision)
+        return [np.frombuffer(data, np.dtype(_DTYPES[dtype])).reshape(dims) for dtype, dims, data in results]
+
+    def text(self) -> str:
+        """HLO text."""
+        return self._native.text()
+
+    def proto(self) -> bytes:
+        """A serialized `HloModuleProto`."""
+        return self._native.proto()
+
+    def stablehlo(self) -> str:
+        """StableHLO text, which JAX and XLA's plugins read."""
+        return self._native.stablehlo()
+
+    def __repr__(self) -> str:
+        return f"<bf16scope.Module {self.name}: {self.n_instructions} instructions>"
+
+
+def patterns(keep: str | Iterable[str]) -> list[str]:
+    """One pattern, or several."""
+    return [keep] if isinstance(keep, str) else list(keep)
+
+
+def _program_if_any() -> str:
+    """The program's path; where there is none, only what needs XLA's converter fails, and names it."""
+    try:
+        return _program.path()
+    except Error:
+        return "bf16scope"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")

@@ -1,0 +1,60 @@
+"""The program `bf16scope`, which the wheel brings along: found, started, asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bf16scope._errors import Error
+
+#: The variable that names another program.
+VARIABLE = "BF16SCOPE"
+
+
+def path() -> str:
+    """The path of the program.
+
+    Raises:
+      Error: it is not where the wheel puts it.
+    """
+    named = os.environ.get(VARIABLE)
+    program = Path(named) if named else Path(__file__).parent / "_bin" / "bf16scope"
+    if not program.is_file():
+        where = f"{VARIABLE} names {program}, which is no file" if named else f"there is no {program}"
+        raise Error(where, f"install the wheel again, or name a bf16scope program with {VARIABLE}")
+    return str(program)
+
+
+def main() -> None:
+    """Becomes the program."""
+    try:
+        program = path()
+    except Error as error:
+        sys.exit(f"bf16scope: {error}")
+    os.execv(program, ["bf16scope", *sys.argv[1:]])
+
+
+def ask(*arguments: str | os.PathLike[str], allow: Sequence[int] = (0,)) -> Any:
+    """What the program answers with `--json`. Ctrl-C ends it.
+
+    Raises:
+      Error: what the program says.
+    """
+    command = [path(), *map(os.fspath, arguments), "--json", "--quiet"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        answer = None
+    if done.returncode in allow and answer is not None:
+        return answer
+    failure = answer.get("error") if isinstance(answer, dict) else None
+    if isinstance(failure, dict):
+        raise Error(failure["message"], failure.get("help"), failure.get("causes"))
+    said = done.stderr.strip().removeprefix("bf16scope: ") or f"bf16scope ended with status {done.returncode}"
+    raise Error(said)

@@ -1,0 +1,252 @@
+"""Automatic mixed precision for JAX: a function goes in, the same function in bfloat16 comes out.
+
+    import bf16scope.jax
+
+    step = jax.jit(bf16scope.jax.lower(step), donate_argnums=0)
+
+The returned function has the signature, the results and the dtypes of the first. Inside, matrix products, convolutions and
+what lies between them are bfloat16; sums of losses, statistics, logarithms and updates stay f32. XLA may drop roundings to
+bfloat16 where it computes on in f32 (JAX allows excess precision): results are then closer to f32's, not farther.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from bf16scope import _jax_internals as internals
+from bf16scope._errors import Error
+from bf16scope._module import Module, Report, patterns
+
+__all__ = ["explain_casts", "lower", "module"]
+
+
+def lower(
+    fn: Callable,
+    policy: str = "default",
+    dtype: str | None = None,
+    keep: str | Iterable[str] = (),
+    *,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+) -> Callable:
+    """The function with its inside lowered to bfloat16.
+
+    It works alone, under `jax.jit`, `jax.grad`, `jax.vmap`, `jax.checkpoint`, and inside `scan`, `cond` and `while_loop`.
+    A training step is best lowered whole, with its `value_and_grad` and update in it: what the backward pass keeps is then
+    decided with what reads it. Where `jax.grad` differentiates a lowered loss, forward and backward are two modules, each
+    lowered, and residuals that are bfloat16 inside are kept so.
+
+    Args:
+      fn: any function of pytrees of arrays that `jax.jit` takes.
+      policy: what may be lowered: a preset (`bf16scope.policies()`) or a policy document in YAML.
+      dtype: `bfloat16` or `float16`; default the policy's, which is bfloat16. Gradients in float16 want a scaled loss.
+      keep: patterns of names (`*/layer_norm/*`; names are those of `jax.named_scope` and of jaxprs) of what stays in f32.
+      static_argnums: as `jax.jit`'s.
+      static_argnames: as `jax.jit`'s.
+
+    Raises (where it is called):
+      bf16scope.Error: a function with side effects; a policy that contradicts itself; an op that has no StableHLO.
+    """
+    if not callable(fn):
+        raise Error(f"`lower` takes a function, and was given {type(fn).__name__}", "write `lower(step)`, not `lower(step(x))`")
+    options = internals.Options(policy, dtype, tuple(patterns(keep)))
+
+    @functools.wraps(fn)
+    def traced(*args, **kwargs):
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        dynamic = [number for number, leaf in enumerate(leaves) if _is_array(leaf)]
+        results = []
+
+        def flat(*arrays):
+            given = list(leaves)
+            for number, array in zip(dynamic, arrays):
+                given[number] = array
+            args, kwargs = jax.tree_util.tree_unflatten(tree, given)
+            out, out_tree = jax.tree_util.tree_flatten(fn(*args, **kwargs))
+            results[:] = [out_tree]
+            return out
+
+        arrays = [leaves[number] for number in dynamic]
+        jaxpr, consts = internals.trace(flat, arrays)
+        out = _differentiable(jaxpr, options)(*internals.vary_alike([*consts, *arrays]))
+        return jax.tree_util.tree_unflatten(results[0], out)
+
+    return jax.jit(traced, static_argnums=static_argnums, static_argnames=static_argnames, inline=True)
+
+
+def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module:
+    """The function over such arguments (arrays, or their `jax.ShapeDtypeStruct`s) as a module, in f32 as it is written.
+
+    Args:
+      platform: `cpu`, `tpu` or `cuda`; default where JAX runs.
+    """
+    lowered = jax.jit(fn, keep_unused=True).trace(*args, **kwargs).lower(
+        lowering_platforms=(platform or jax.default_backend(),)
+    )
+    name = getattr(fn, "__name__", "module")
+    return Module.read(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), name)
+
+
+def explain_casts(
+    fn: Callable, *args, policy: str = "default", dtype: str | None = None, keep: str | Iterable[str] = (), **kwargs
+) -> Report:
+    """What `lower` decides for each operation of the function over such arguments, and why."""
+    _, report = module(fn, *args, **kwargs).lower(policy, dtype, keep)
+    return report
+
+
+def _is_array(leaf: Any) -> bool:
+    """Whether it is an array; within `jax.jit` what is static is none."""
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+
+
+def _is_inexact(aval) -> bool:
+    return jax.dtypes.issubdtype(aval.dtype, np.inexact)
+
+
+class _Residuals:
+    """What the backward pass reads, beside how it is made of it."""
+
+    def __init__(self, arrays, backward):
+        self.arrays, self.backward = arrays, backward
+
+
+jax.tree_util.register_pytree_node(
+    _Residuals, lambda it: (it.arrays, it.backward), lambda backward, arrays: _Residuals(arrays, backward)
+)
+
+
+@functools.lru_cache(maxsize=256)
+def _differentiable(jaxpr, options) -> Callable:
+    """The lowered jaxpr as a function of flat arguments that `jax.grad` differentiates by lowering both passes."""
+
+    @jax.custom_vjp
+    def call(*args):
+        return internals.call(jaxpr, options, *args)
+
+    def forward(*args):
+        # Of all that have any: JAX wants the same residuals whichever are asked for. What nobody reads goes before XLA.
+        return _passes(jaxpr, options).forward([arg.value for arg in args])
+
+    def backward(residuals, cotangents):
+        gradients = residuals.backward(residuals.arrays, cotangents)
+        return tuple(gradients.get(number) for number in range(len(jaxpr.in_avals)))
+
+    call.defvjp(forward, backward, symbolic_zeros=True)
+    return call
+
+
+@functools.lru_cache(maxsize=256)
+def _passes(jaxpr, options) -> _Passes:
+    return _Passes(jaxpr, options)
+
+
+class _Passes:
+    """Forward and backward pass of a jaxpr with respect to its arguments that are floats."""
+
+    def __init__(self, jaxpr, options):
+        self.jaxpr, self.options = jaxpr, options
+        self.wanted = [number for number, aval in enumerate(jaxpr.in_avals) if _is_inexact(aval)]
+        self.inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
+        self.n_results = len(jaxpr.out_avals)
+        structs = [internals.struct_of(aval) for aval in jaxpr.in_avals]
+        whole, consts = internals.trace(self._forward, structs)
+        assert not consts
+        # Where each leaf of the residuals comes from: an argument, or a result of the forward pass.
+        arguments = {var: number for number, var in enumerate(whole.jaxpr.invars)}
+        outvars = whole.jaxpr.outvars[self.n_results :]
+        self.sources, self.kept = [], []
+        for number, var in enumerate(outvars):
+            position = arguments.get(var) if _is_variable(var) else None
+            if position is None:
+                self.kept.append(number)
+                self.sources.append(("result", len(self.kept) - 1))
+            else:
+                self.sources.append(("argument", position))
+        # What both passes together, as one module, would keep narrow.
+        structs_of_results = [internals.struct_of(jaxpr.out_avals[number]) for number in self.inexact]
+        both, _ = internals.trace(self._both, structs + structs_of_results)
+        narrow = internals.narrow_results(both, options)[-len(outvars) :] if outvars else []
+        low = _low(options)
+        self.narrow = [low if narrow[number] else None for number in self.kept]
+
+        def forward(*args):
+            out = jax.core.eval_jaxpr(whole.jaxpr, (), *args)
+            results, residuals = out[: self.n_results], out[self.n_results :]
+            kept = [residuals[number] for number in self.kept]
+            return results + [it.astype(to) if to else it for it, to in zip(kept, self.narrow)]
+
+        self.forward_jaxpr, _ = internals.trace(forward, structs)
+
+    def _forward(self, *args):
+        """Results and the leaves of what `jax.vjp` keeps."""
+
+        def of_wanted(*wanted):
+            given = list(args)
+            for number, value in zip(self.wanted, wanted):
+                given[number] = value
+            out = jax.core.eval_jaxpr(self.jaxpr.jaxpr, (), *given)
+            return [out[number] for number in self.inexact], out
+
+        _, vjp, out = jax.vjp(of_wanted, *(args[number] for number in self.wanted), has_aux=True)
+        leaves, self.vjp_tree = jax.tree_util.tree_flatten(vjp)
+        self.statics = [None if _is_array(leaf) else leaf for leaf in leaves]
+        return list(out) + [leaf for leaf in leaves if _is_array(leaf)]
+
+    def _both(self, *args):
+        """Gradients, and the leaves of what is kept for them."""
+        n_arguments = len(self.jaxpr.in_avals)
+        kept = self._forward(*args[:n_arguments])[self.n_results :]
+        return list(self._vjp(kept)(list(args[n_arguments:]))) + kept
+
+    def _vjp(self, arrays):
+        """The backward pass over the leaves that are arrays."""
+        arrays = iter(arrays)
+        leaves = [next(arrays) if static is None else static for static in self.statics]
+        return jax.tree_util.tree_unflatten(self.vjp_tree, leaves)
+
+    def forward(self, args):
+        out = _differentiable(self.forward_jaxpr, self.options)(*args)
+        results, kept = out[: self.n_results], out[self.n_results :]
+        of_arguments = [args[position] for what, position in self.sources if what == "argument"]
+        return list(results), _Residuals([list(kept), of_arguments], self.backward)
+
+    def backward(self, residuals, cotangents):
+        """Gradients by the number of their argument."""
+        kept, of_arguments = residuals
+        zero = jax.custom_derivatives.SymbolicZero
+        given = [number for number in self.inexact if not isinstance(cotangents[number], zero)]
+        if not given or not self.wanted:
+            return {}
+        n_kept, n_arguments = len(kept), len(of_arguments)
+
+        def of(*args):
+            kept, of_arguments, given_cotangents = args[:n_kept], args[n_kept : n_kept + n_arguments], args[n_kept + n_arguments :]
+            wide = [it.astype(np.float32) if to else it for it, to in zip(kept, self.narrow)]
+            results, arguments = iter(wide), iter(of_arguments)
+            vjp = self._vjp([next(arguments) if what == "argument" else next(results) for what, _ in self.sources])
+            by_number = dict(zip(given, given_cotangents))
+            avals = self.jaxpr.out_avals
+            whole = [
+                by_number[number] if number in by_number else jax.numpy.zeros(avals[number].shape, avals[number].dtype)
+                for number in self.inexact
+            ]
+            return list(vjp(whole))
+
+        args = [*kept, *of_arguments, *(cotangents[number] for number in given)]
+        jaxpr, consts = internals.trace(of, args)
+        gradients = _differentiable(jaxpr, self.options)(*internals.vary_alike([*consts, *args]))
+        return dict(zip(self.wanted, gradients))
+
+
+def _is_variable(var) -> bool:
+    return type(var).__name__ != "Literal"
+
+
+def _low(options):
+    return np.float16 if options.dtype in ("float16", "f16") else jax.numpy.bfloat16

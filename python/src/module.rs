@@ -1,0 +1,216 @@
+//! `Module`: a program in HLO, read, lowered, run and written.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bf16scope::document;
+use bf16scope::foreign::{self, Kind, stablehlo};
+use bf16scope::hlo::alone::runs_alone;
+use bf16scope::hlo::{self, ArrayShape, DType, InstrId, Op, Shape, proto, text};
+use bf16scope::passes::amp::{self, LowDType, Policy, PolicyDocument, presets};
+use bf16scope::pjrt::{Arg, ChildSpec, Client, CompileOptions, Platform, Setup};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::error::Failure;
+use crate::work::work;
+
+/// What an array is: its dtype as HLO writes it, and its dims.
+type Described = (String, Vec<i64>);
+
+/// A program.
+#[pyclass(frozen, module = "bf16scope")]
+pub(crate) struct Module {
+    module: Arc<hlo::Module>,
+}
+
+/// Names of the policies that `lower` knows.
+#[pyfunction]
+pub(crate) fn policies() -> Vec<&'static str> {
+    presets::NAMES.to_vec()
+}
+
+#[pymethods]
+impl Module {
+    /// A module from bytes: HLO text, a serialized `HloModuleProto`, StableHLO in any of its forms. `name` is what messages
+    /// call it, `program` the path of the program `bf16scope`, in which XLA's converter runs.
+    #[staticmethod]
+    fn from_bytes(python: Python<'_>, bytes: &[u8], name: String, program: PathBuf) -> PyResult<Module> {
+        let bytes = bytes.to_vec();
+        work(python, move || {
+            let module = Arc::new(decode(&bytes, &name, &program)?);
+            hlo::verify(&module).map_err(|errors| Failure::from(errors).within(format!("{name}: the module is broken")))?;
+            Ok(Module { module })
+        })
+    }
+
+    /// The module's name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.module.name
+    }
+
+    /// How many instructions it has.
+    #[getter]
+    fn n_instructions(&self) -> usize {
+        self.module.computations.iter().map(|computation| computation.instructions.len()).sum()
+    }
+
+    /// Dtype and dims of each parameter.
+    #[getter]
+    fn parameters(&self) -> Vec<Described> {
+        let entry = self.module.entry();
+        let shapes = entry.parameters().into_iter().map(|id| &entry.instr(id).shape);
+        shapes.flat_map(described).collect()
+    }
+
+    /// Dtype and dims of each result.
+    #[getter]
+    fn results(&self) -> Vec<Described> {
+        let entry = self.module.entry();
+        described(&entry.instr(entry.root).shape)
+    }
+
+    /// Of each result, whether it could be of the narrow dtype as well: it was widened at the end, or others read it rounded.
+    fn narrow_results(&self) -> Vec<bool> {
+        let entry = self.module.entry();
+        let is_low = |id| matches!(entry.instr(id).shape.dtype(), Some(DType::BF16 | DType::F16));
+        let converts = || entry.instructions.iter().filter(|instr| matches!(instr.op, Op::Convert));
+        let rounded: HashSet<InstrId> =
+            converts().filter(|instr| matches!(instr.shape.dtype(), Some(DType::BF16 | DType::F16))).flat_map(|instr| instr.operands.clone()).collect();
+        let root = entry.instr(entry.root);
+        let results = match root.op {
+            Op::Tuple => root.operands.clone(),
+            _ => vec![entry.root],
+        };
+        let could_be = |id: InstrId| {
+            let result = entry.instr(id);
+            let is_widened = matches!(result.op, Op::Convert) && result.operands.iter().all(|&of| is_low(of));
+            result.shape.dtype() == Some(DType::F32) && (is_widened || rounded.contains(&id))
+        };
+        results.into_iter().map(could_be).collect()
+    }
+
+    /// The module by a policy in a narrow dtype, and the report on every decision as JSON.
+    #[pyo3(signature = (policy, dtype, keep))]
+    fn lower(
+        &self,
+        python: Python<'_>,
+        policy: &str,
+        dtype: Option<&str>,
+        keep: Vec<String>,
+    ) -> PyResult<(Module, String)> {
+        let mut policy = read_policy(policy)?;
+        policy.dtype = match dtype {
+            None => policy.dtype,
+            Some("bfloat16" | "bf16") => LowDType::Bf16,
+            Some("float16" | "f16") => LowDType::F16,
+            Some(other) => {
+                return Err(Failure::new(format!("dtype is `{other}`"), "write bfloat16 or float16").into());
+            }
+        };
+        policy.keep.extend(keep);
+        let module = Arc::clone(&self.module);
+        work(python, move || {
+            let (lowered, report) = amp::run(&module, &policy)?;
+            Ok((Module { module: Arc::new(lowered) }, serde_json::to_string(&report)?))
+        })
+    }
+
+    /// The module on one CPU device, over the bytes of its parameters; the bytes of its results.
+    fn run<'py>(
+        &self,
+        python: Python<'py>,
+        arguments: Vec<Vec<u8>>,
+        program: PathBuf,
+        allow_excess_precision: bool,
+    ) -> PyResult<Vec<(String, Vec<i64>, Bound<'py, PyBytes>)>> {
+        let module = Arc::clone(&self.module);
+        let results = work(python, move || run(&module, arguments, program, allow_excess_precision))?;
+        let in_python = |(shape, bytes): (ArrayShape, Vec<u8>)| {
+            (shape.dtype.name().to_string(), shape.dims, PyBytes::new(python, &bytes))
+        };
+        Ok(results.into_iter().map(in_python).collect())
+    }
+
+    /// HLO text.
+    fn text(&self) -> String {
+        text::print(&self.module, &text::PrintOptions::default())
+    }
+
+    /// A serialized `HloModuleProto`.
+    fn proto<'py>(&self, python: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let module = Arc::clone(&self.module);
+        let bytes = work(python, move || Ok(proto::encode::to_bytes(&module)?))?;
+        Ok(PyBytes::new(python, &bytes))
+    }
+
+    /// StableHLO text.
+    fn stablehlo(&self, python: Python<'_>) -> PyResult<String> {
+        let module = Arc::clone(&self.module);
+        work(python, move || {
+            let written = stablehlo::write(&module);
+            Ok(written.map_err(|error| Failure::from(error).within("the module cannot be written as StableHLO"))?.text)
+        })
+    }
+}
+
+/// A preset by its name, or a policy document in YAML.
+fn read_policy(policy: &str) -> Result<Policy, Failure> {
+    if !policy.contains([':', '\n']) || policy.starts_with("jmp:") {
+        return Ok(Policy::preset(policy)?);
+    }
+    let document: PolicyDocument = document::from_str("policy", policy)?;
+    Ok(Policy::try_from(document)?)
+}
+
+fn decode(bytes: &[u8], name: &str, program: &PathBuf) -> Result<hlo::Module, Failure> {
+    match Kind::of(bytes) {
+        Kind::HloText => {
+            let text = std::str::from_utf8(bytes)
+                .map_err(|error| Failure::from(error).within(format!("{name}: the text is not UTF-8")))?;
+            Ok(text::parse(text, name)?)
+        }
+        Kind::Mlir | Kind::JaxExport => Ok(foreign::read(bytes, name, &Setup::from_env(), &ChildSpec::new(program))?),
+        Kind::Other(other) => Err(Failure::new(format!("{name} is {}", other.what), other.export)),
+        Kind::Unknown => proto::decode::from_bytes(bytes).map_err(|error| match foreign::of_proto(bytes) {
+            Some(other) => Failure::new(format!("{name} is {}", other.what), other.export),
+            None => Failure::from(error).within(format!(
+                "{name} holds no HLO: it neither begins with `HloModule` or as StableHLO, nor is it a proto"
+            )),
+        }),
+    }
+}
+
+fn described(shape: &Shape) -> Vec<Described> {
+    let leaves = shape.leaves().into_iter();
+    leaves.map(|leaf| (leaf.dtype().map_or("token", |dtype| dtype.name()).to_string(), leaf.dims().to_vec())).collect()
+}
+
+fn run(
+    module: &hlo::Module,
+    arguments: Vec<Vec<u8>>,
+    program: PathBuf,
+    allow_excess_precision: bool,
+) -> Result<Vec<(ArrayShape, Vec<u8>)>, Failure> {
+    runs_alone(module).map_err(|error| Failure::from(error).within("the module cannot be run"))?;
+    let entry = module.entry();
+    let parameters: Vec<&Shape> = entry.parameters().into_iter().map(|id| &entry.instr(id).shape).collect();
+    let leaves: Vec<&Shape> = parameters.iter().flat_map(|shape| shape.leaves()).collect();
+    let is_tupled = parameters.iter().any(|shape| matches!(shape, Shape::Tuple(_)));
+    let client = Client::in_child(&Platform::cpu(), &Setup::from_env(), &ChildSpec::new(program))?;
+    let options =
+        CompileOptions { allow_excess_precision, parameter_is_tupled: is_tupled, ..CompileOptions::default() };
+    let executable = client.compile(&proto::encode::to_bytes(module)?, &options)?;
+    let mut on_device = Vec::with_capacity(leaves.len());
+    for (shape, bytes) in leaves.iter().zip(&arguments) {
+        let dtype = shape.dtype().ok_or_else(|| Failure::new("a parameter is a token", "give it no arrays"))?;
+        on_device.push(Arg::Donate(client.buffer_from_host(bytes, dtype, shape.dims(), 0)?));
+    }
+    let mut results = Vec::new();
+    for buffer in executable.execute(on_device)? {
+        results.push((ArrayShape::new(buffer.dtype()?, buffer.dims()?), buffer.to_host()?));
+    }
+    Ok(results)
+}

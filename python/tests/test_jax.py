@@ -1,0 +1,282 @@
+"""`bf16scope.jax.lower` under every transformation, beside f32 and beside what is written by hand."""
+
+import functools
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import bf16scope
+import bf16scope.jax
+
+#: A value rounded to bfloat16 is off by at most half a unit in the last of 8 bits.
+ROUNDING = 2.0**-8
+
+
+def draw(seed, *dims):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(dims), jnp.float32)
+
+
+def loss(params, x, y):
+    """A network of two layers."""
+    hidden = jnp.tanh(x @ params["w1"] + params["b1"])
+    logits = hidden @ params["w2"]
+    return jnp.mean((jax.nn.log_softmax(logits)[jnp.arange(len(y)), y] * -1.0))
+
+
+def network():
+    params = {"w1": draw(1, 16, 32) / 4, "b1": jnp.zeros(32), "w2": draw(2, 32, 10) / 6}
+    return params, draw(3, 8, 16), jnp.arange(8) % 10
+
+
+def by_hand(params, x, y):
+    """The same with its products in bfloat16, as one writes it by hand."""
+    low = jnp.bfloat16
+    hidden = jnp.tanh(x.astype(low) @ params["w1"].astype(low) + params["b1"].astype(low))
+    logits = (hidden @ params["w2"].astype(low)).astype(jnp.float32)
+    return jnp.mean((jax.nn.log_softmax(logits)[jnp.arange(len(y)), y] * -1.0))
+
+
+def far(a, b):
+    """The rms difference of two trees over the rms of the first."""
+    leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    squares = [(np.sum((np.float64(x) - np.float64(y)) ** 2), np.sum(np.float64(x) ** 2)) for x, y in leaves]
+    return np.sqrt(sum(d for d, _ in squares) / sum(n for _, n in squares))
+
+
+def same_types(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    assert [(x.shape, x.dtype) for x in jax.tree.leaves(a)] == [(x.shape, x.dtype) for x in jax.tree.leaves(b)]
+
+
+def has_low_dots(fn, *args):
+    """Whether the program's products are of bfloat16."""
+    dots = [line for line in jax.jit(fn).lower(*args).as_text().splitlines() if "dot_general" in line]
+    assert dots
+    return all("xbf16>" in line for line in dots)
+
+
+def test_forward_is_as_far_from_f32_as_by_hand():
+    args = network()
+    low = bf16scope.jax.lower(loss)
+    same_types(loss(*args), low(*args))
+    assert has_low_dots(low, *args)
+    assert 0 < far(loss(*args), low(*args)) <= 4 * ROUNDING
+
+
+def test_gradients_are_as_near_as_by_hand():
+    args = network()
+    exact = jax.grad(loss)(*args)
+    ours = jax.grad(bf16scope.jax.lower(loss))(*args)
+    same_types(exact, ours)
+    assert 0 < far(exact, ours) <= 1.1 * far(exact, jax.grad(by_hand)(*args))
+    assert has_low_dots(jax.grad(bf16scope.jax.lower(loss)), *args)
+
+
+def test_a_whole_step_is_one_module():
+    args = network()
+    step = jax.value_and_grad(loss)
+    ours = bf16scope.jax.lower(step)
+    same_types(step(*args), ours(*args))
+    assert far(step(*args), ours(*args)) <= 1.1 * far(step(*args), jax.value_and_grad(by_hand)(*args))
+    text = jax.jit(ours).lower(*args).as_text()
+    assert text.count("call @bf16scope") == 1
+
+
+def test_residuals_are_kept_in_bfloat16():
+    args = network()
+    _, vjp = jax.vjp(lambda params: bf16scope.jax.lower(loss)(params, *args[1:]), args[0])
+    kept = [leaf for leaf in jax.tree.leaves(vjp) if getattr(leaf, "dtype", None) == jnp.bfloat16]
+    # What tanh gives, which the second product and tanh's own gradient read.
+    assert (8, 32) in [leaf.shape for leaf in kept]
+
+
+def test_second_derivatives():
+    f = lambda x: jnp.sum(jnp.tanh(x @ x))
+    x = draw(4, 6, 6) / 4
+    hessian = jax.jacrev(jax.grad(f))(x)
+    ours = jax.jacrev(jax.grad(bf16scope.jax.lower(f)))(x)
+    same_types(hessian, ours)
+    assert far(hessian, ours) <= 16 * ROUNDING
+
+
+def test_forward_mode_is_refused_with_a_reason():
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(bf16scope.jax.lower(jnp.sin), (1.0,), (1.0,))
+
+
+def test_vmap():
+    params, x, y = network()
+    each = lambda f: jax.vmap(f, in_axes=(None, 0, 0))(params, x[:, None], y[:, None])
+    ours = each(bf16scope.jax.lower(loss))
+    same_types(each(loss), ours)
+    assert far(each(loss), ours) <= 4 * ROUNDING
+    grads = lambda f: jax.vmap(jax.grad(f), in_axes=(None, 0, 0))(params, x[:, None], y[:, None])
+    same_types(grads(loss), grads(bf16scope.jax.lower(loss)))
+
+
+def test_inside_scan_cond_while_and_remat():
+    w, x = draw(5, 8, 8) / 4, draw(6, 4, 8)
+    f = lambda x, w: jnp.tanh(x @ w)
+    low = bf16scope.jax.lower(f)
+
+    def all_of(f):
+        scanned = jax.lax.scan(lambda x, _: (f(x, w), None), x, None, length=3)[0]
+        branch = jax.lax.cond(x[0, 0] > 0, lambda: f(x, w), lambda: f(x, -w))
+        looped = jax.lax.while_loop(lambda it: it[0] < 3, lambda it: (it[0] + 1, f(it[1], w)), (0, x))[1]
+        again = jax.grad(lambda w: jnp.sum(jax.checkpoint(f)(x, w)))(w)
+        through = jax.grad(lambda w: jnp.sum(jax.lax.scan(lambda x, _: (f(x, w), None), x, None, length=3)[0]))(w)
+        return scanned, branch, looped, again, through
+
+    same_types(all_of(f), all_of(low))
+    assert far(all_of(f), all_of(low)) <= 16 * ROUNDING
+
+
+def test_loops_branches_and_remat_inside():
+    w, x = draw(5, 8, 8) / 4, draw(6, 4, 8)
+
+    def f(w, x):
+        x, ys = jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), jnp.sum(x)), x, None, length=3)
+        x = jax.lax.cond(jnp.sum(x) > 0, lambda x: x @ w, lambda x: x, x)
+        x = jax.checkpoint(lambda x: jnp.sin(x @ w))(x)
+        return jnp.sum(x) + jnp.sum(ys)
+
+    same_types(jax.value_and_grad(f)(w, x), jax.value_and_grad(bf16scope.jax.lower(f))(w, x))
+    assert far(jax.grad(f)(w, x), jax.grad(bf16scope.jax.lower(f))(w, x)) <= 16 * ROUNDING
+
+
+def test_leaves_of_every_kind_pass():
+    def f(key, state, flag=True, *, scale):
+        noise = jax.random.normal(key, (4, 4))
+        out = (noise @ state["w"]) * scale
+        return {"out": out, "count": state["count"] + 1, "key": jax.random.split(key)[0], "none": None, "flag": flag & True}
+
+    state = {"w": draw(7, 4, 4), "count": jnp.int32(3), "nothing": None}
+    low = bf16scope.jax.lower(f)
+    for key in (jax.random.key(0), jax.random.PRNGKey(0)):
+        exact, ours = f(key, state, jnp.bool_(True), scale=2.0), low(key, state, jnp.bool_(True), scale=2.0)
+        assert jax.tree.structure(exact) == jax.tree.structure(ours)
+        assert [leaf.dtype for leaf in jax.tree.leaves(exact)] == [leaf.dtype for leaf in jax.tree.leaves(ours)]
+        assert int(ours["count"]) == 4
+        same_key = jnp.all(jax.random.key_data(exact["key"]) == jax.random.key_data(ours["key"]))
+        assert same_key
+
+
+def test_custom_vjp_inside():
+    @jax.custom_vjp
+    def clipped(x):
+        return x
+
+    clipped.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -1e-3, 1e-3),))
+    f = lambda w: jnp.sum(clipped(w @ w) ** 2)
+    w = draw(8, 6, 6)
+    exact, ours = jax.grad(f)(w), jax.grad(bf16scope.jax.lower(f))(w)
+    assert far(exact, ours) <= 16 * ROUNDING and float(jnp.max(jnp.abs(ours))) < 0.1
+
+
+def test_custom_calls_pass():
+    f = lambda a: jnp.linalg.cholesky(a @ a.T + 8 * jnp.eye(4)) @ a
+    a = draw(9, 4, 4)
+    assert far(f(a), bf16scope.jax.lower(f)(a)) <= 16 * ROUNDING
+
+
+def test_what_is_closed_over():
+    params, x, y = network()
+    constant = draw(10, 16, 16)
+
+    @jax.jit
+    def outer(params, x):
+        low = bf16scope.jax.lower(lambda x: loss(params, x @ constant, y))
+        return jax.value_and_grad(low)(x), jax.grad(lambda p: bf16scope.jax.lower(lambda x: loss(p, x @ constant, y))(x))(params)
+
+    exact = jax.value_and_grad(lambda x: loss(params, x @ constant, y))(x), jax.grad(lambda p: loss(p, x @ constant, y))(params)
+    same_types(exact, outer(params, x))
+    assert far(exact, outer(params, x)) <= 16 * ROUNDING
+
+
+def test_static_arguments_and_donation():
+    def f(x, n, activation="tanh"):
+        for _ in range(n):
+            x = getattr(jnp, activation)(x @ x)
+        return x
+
+    x = draw(11, 4, 4) / 2
+    low = bf16scope.jax.lower(f, static_argnums=1, static_argnames="activation")
+    assert far(f(x, 2), low(x, 2)) <= 16 * ROUNDING
+    jitted = jax.jit(bf16scope.jax.lower(functools.partial(f, n=2)), donate_argnums=0)
+    assert far(f(x, 2), jitted(x + 0)) <= 16 * ROUNDING
+
+
+def test_lowered_once_for_each_shape(caplog):
+    caplog.set_level("INFO", "bf16scope")
+    low = bf16scope.jax.lower(lambda x: x @ x)
+    for n in (3, 3, 4):
+        low(draw(0, n, n))
+    assert sum("lowered in" in message for message in caplog.messages) == 2
+
+
+def mesh():
+    if len(jax.devices()) < 8:
+        pytest.skip("needs eight CPU devices")
+    return Mesh(np.array(jax.devices()[:8]), ("data",))
+
+
+def test_eight_devices_with_shardings():
+    params, x, y = network()
+    over = mesh()
+    step = jax.value_and_grad(bf16scope.jax.lower(loss))
+    place = lambda tree, spec: jax.device_put(tree, NamedSharding(over, spec))
+    rows = PartitionSpec("data")
+    sharded = jax.jit(step)(place(params, PartitionSpec()), place(x, rows), place(y, rows))
+    whole = jax.jit(step)(params, x, y)
+    same_types(whole, sharded)
+    # Sums over eight parts are in another order: of f32, or of what was rounded once more.
+    assert far(whole, sharded) <= ROUNDING
+
+
+def test_a_batch_stays_sharded():
+    over = mesh()
+    low = bf16scope.jax.lower(lambda x, w: jnp.tanh(x @ w))
+    x = jax.device_put(draw(1, 16, 8), NamedSharding(over, PartitionSpec("data")))
+    out = jax.jit(low)(x, draw(2, 8, 8))
+    assert len({str(shard.index) for shard in out.addressable_shards}) == 8
+
+
+def test_inside_shard_map():
+    over = mesh()
+    shard_map = getattr(jax, "shard_map", None) or __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
+    low = bf16scope.jax.lower(lambda x, w: jnp.tanh(x @ w))
+    specs = dict(mesh=over, in_specs=(PartitionSpec("data"), PartitionSpec()), out_specs=PartitionSpec("data"))
+    x, w = draw(1, 16, 8), draw(2, 8, 8)
+    assert far(jnp.tanh(x @ w), jax.jit(shard_map(low, **specs))(x, w)) <= 4 * ROUNDING
+
+
+def test_wrong_use_is_one_clear_exception():
+    with pytest.raises(bf16scope.Error, match="takes a function"):
+        bf16scope.jax.lower(jnp.ones(3))
+    with pytest.raises(bf16scope.Error, match="side effects"):
+        bf16scope.jax.lower(lambda x: (jax.debug.print("{}", x), x)[1])(1.0)
+    with pytest.raises(bf16scope.Error, match="bf16_scop"):
+        bf16scope.jax.lower(lambda x: x @ x, policy="bf16_scop")(draw(0, 3, 3))
+    with pytest.raises(TypeError):
+        bf16scope.jax.lower(lambda x: x)(np.array([object()]))
+    with pytest.raises(bf16scope.Error, match="float16"):
+        bf16scope.jax.lower(lambda x: x @ x, dtype="float8")(draw(0, 3, 3))
+
+
+def test_float16():
+    x = draw(0, 8, 8)
+    ours = bf16scope.jax.lower(lambda x: x @ x, dtype="float16")(x)
+    assert ours.dtype == jnp.float32 and 0 < far(x @ x, ours) <= 2.0**-10
+
+
+def test_f64_is_left_alone():
+    with jax.experimental.enable_x64() if hasattr(jax.experimental, "enable_x64") else jax.enable_x64():
+        x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 4)))
+        assert x.dtype == jnp.float64
+        assert jnp.array_equal(bf16scope.jax.lower(lambda x: x @ x)(x), x @ x)

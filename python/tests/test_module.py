@@ -1,0 +1,56 @@
+"""`bf16scope.Module`."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import bf16scope
+
+DOT = """HloModule scores
+
+ENTRY main {
+  x = f32[4,8] parameter(0)
+  w = f32[8,2] parameter(1)
+  ROOT y = f32[4,2] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+def test_read_lower_write():
+    module = bf16scope.Module.read(DOT.encode())
+    assert module.parameters == [("f32", (4, 8)), ("f32", (8, 2))] and module.results == [("f32", (4, 2))]
+    low, report = module.lower()
+    assert report.n_lowered == 1 and "bf16[4,2]" in low.text()
+    assert low.parameters == module.parameters and low.results == module.results
+    assert "<table>" in report._repr_html_() and report.to_dict()["totals"]["dot"]["lowered"] == 1
+    again = bf16scope.Module.read(low.proto())
+    assert again.text() == low.text()
+    assert "stablehlo.dot_general" in low.stablehlo()
+
+
+def test_errors_have_parts():
+    with pytest.raises(bf16scope.Error) as caught:
+        bf16scope.Module.read(b"HloModule m\nENTRY m {\n  x = f32[ parameter(0)\n}", "m.hlo")
+    assert caught.value.where == "m.hlo:3:12"
+    with pytest.raises(bf16scope.Error) as caught:
+        bf16scope.Module.read(b"\x08\x08\x12\x07pytorch\x3a\x02\x0a\0\x42\x02\x10\x11", "m.onnx")
+    assert "a model in ONNX" in caught.value.message and caught.value.help
+
+
+def test_keep_that_matches_nothing_is_said():
+    _, report = bf16scope.Module.read(DOT.encode()).lower(keep="*/norm/*")
+    assert any("matches no instruction" in note for note in report.notes)
+
+
+def test_run():
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((4, 8), np.float32), rng.standard_normal((8, 2), np.float32)
+    low, _ = bf16scope.Module.read(DOT.encode()).lower()
+    (ours,) = low.run([x, w])
+    rounded = [array.astype(ml_dtypes.bfloat16).astype(np.float64) for array in (x, w)]
+    exact = rounded[0] @ rounded[1]
+    # Eight products are exact in f32; their sum is off by at most 8 roundings of f32, and is rounded to 8 bits of bf16.
+    bound = 2.0**-8 * np.abs(exact) + 9 * 2.0**-24 * (np.abs(rounded[0]) @ np.abs(rounded[1]))
+    assert ours.dtype == np.float32 and np.all(np.abs(ours - exact) <= bound)
+    with pytest.raises(bf16scope.Error, match="parameter 1 of"):
+        low.run([x, x])
