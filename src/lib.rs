@@ -220,8 +220,8 @@
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
 //! | `cli` | yes | the program, and what only it needs: clap, indicatif, comfy-table, unicode-width, tracing-subscriber, anyhow |
-//! | `object-store` | no | data files by URL, `gs://`, `s3://`, `http://` and `https://`: [object_store](https://crates.io/crates/object_store); compiles C |
-//! | `xla` | no | [xla-rs](https://crates.io/crates/xla) 0.4.3: `interop::xla`, and its client as the device `xla-cpu`; links C++ |
+//! | `object-store` | no | data files by URL, `gs://`, `s3://`, `http://` and `https://`: [object_store](https://github.com/apache/arrow-rs-object-store); compiles C |
+//! | `xla` | no | [xla-rs](https://github.com/LaurentMazare/xla-rs) 0.4.3: `interop::xla`, and its client as the device `xla-cpu`; links C++ |
 //!
 //! A library leaves the program out:
 //!

@@ -12,17 +12,21 @@ bfloat16 where it computes on in f32 (JAX allows excess precision): results are 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from bf16scope import _jax_internals as internals
+from bf16scope import _program
+from bf16scope._answer import Answer
 from bf16scope._errors import Error
 from bf16scope._module import Module, Report, patterns
 
-__all__ = ["explain_casts", "lower", "module"]
+__all__ = ["audit", "compile_for", "explain", "explain_casts", "fit", "lower", "module"]
 
 
 def lower(
@@ -98,6 +102,91 @@ def explain_casts(
     """What `lower` decides for each operation of the function over such arguments, and why."""
     _, report = module(fn, *args, **kwargs).lower(policy, dtype, keep)
     return report
+
+
+def audit(
+    fn: Callable,
+    *args,
+    policy: str = "default",
+    dtype: str | None = None,
+    keep: str | Iterable[str] = (),
+    budget: float | None = None,
+    **kwargs,
+) -> Answer:
+    """The function in f32 beside its lowered form, operation by operation, over these arguments: is it still right?
+
+    Args:
+      policy, dtype, keep: as `lower`'s; a policy document is not taken here.
+      budget: the largest scaled error that a result may have; if one exceeds it, what to keep in f32 is searched.
+    """
+    leaves = [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves((args, kwargs))]
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = Path(folder) / "inputs.npz"
+        np.savez(inputs, **{f"in{number}": leaf for number, leaf in enumerate(leaves)})
+        options = ["--inputs", inputs, "--policy", policy, *(["--dtype", _short(dtype)] if dtype else [])]
+        options += [word for pattern in patterns(keep) for word in ("--keep", pattern)]
+        if budget is not None:
+            options += ["--budget", str(budget), "--save-policy", Path(folder) / "policy.yaml"]
+        return _asked("audit", folder, module(fn, *args, **kwargs), *options, page=True, allow=(0, 1))
+
+
+def compile_for(
+    fn: Callable, *args, target: str = "tpu-v2", compare: bool = False, policy: str | None = None, **kwargs
+) -> Answer:
+    """What Google's compiler makes of the function for a TPU, without one: memory, cycles, seconds.
+
+    Args:
+      args: arrays, or their `jax.ShapeDtypeStruct`s.
+      target: `tpu-v2`, `tpu-v3`, … and a grid of chips if not one board: `tpu-v3:4x4`.
+      compare: as given and lowered, side by side.
+      policy: lower it first. A function that `lower` gave is lowered already.
+    """
+    options = ["--target", target, *(["--compare"] if compare else []), *(["--policy", policy] if policy else [])]
+    with tempfile.TemporaryDirectory() as folder:
+        return _asked("compile", folder, module(fn, *args, platform="tpu", **kwargs), *options, allow=(0, 1))
+
+
+def explain(fn: Callable, *args, target: str = "tpu-v2", **kwargs) -> Answer:
+    """Where the memory and the time of the compiled function go: buffers at the peak, operations, source lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = module(fn, *args, platform="tpu", **kwargs)
+        return _asked("explain", folder, program, "--target", target, page=True)
+
+
+def fit(fn: Callable, of_batch: Callable[[int], tuple], batches: Sequence[int], target: str = "tpu-v2") -> Answer:
+    """Which of these batches fit, and which is best.
+
+    Args:
+      of_batch: the arguments for so many examples: `lambda n: (params, jax.ShapeDtypeStruct((n, 224, 224, 3), "float32"))`.
+        The batch is the first axis of the first argument array whose first axis is the number of examples.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        place = None
+        for n in batches:
+            args = of_batch(n)
+            leaves = jax.tree_util.tree_leaves(args)
+            found = [number for number, leaf in enumerate(leaves) if np.shape(leaf)[:1] == (n,)]
+            if not found:
+                raise Error(f"of {n} examples no argument has {n} rows", "make the first axis of an argument the batch")
+            # A state may have as many rows as one batch has examples, but not as each has.
+            place = set(found) if place is None else place & set(found)
+            (Path(folder) / f"batch_{n}.pb").write_bytes(module(fn, *args, platform="tpu").proto())
+        if not place:
+            raise Error("no argument has as many rows as there are examples for every batch")
+        answer = _program.ask("fit", folder, "--batch-dim", f"{min(place)}:0", "--target", target, allow=(0, 1))
+    return Answer("fit", answer)
+
+
+def _asked(command: str, folder: str, program: Module, *options, page: bool = False, allow: Sequence[int] = (0,)) -> Answer:
+    """The program's answer about a module."""
+    path, shown = Path(folder) / "module.pb", Path(folder) / "page.html"
+    path.write_bytes(program.proto())
+    answer = _program.ask(command, path, *options, *(["--html", shown] if page else []), allow=allow)
+    return Answer(command, answer, shown.read_text() if page and shown.exists() else None)
+
+
+def _short(dtype: str) -> str:
+    return {"bfloat16": "bf16", "float16": "f16"}.get(dtype, dtype)
 
 
 def _is_array(leaf: Any) -> bool:
