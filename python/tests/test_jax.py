@@ -252,6 +252,9 @@ def test_inside_shard_map():
     shard_map = getattr(jax, "shard_map", None) or __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
     low = bf16scope.jax.lower(lambda x, w: jnp.tanh(x @ w))
     specs = dict(mesh=over, in_specs=(PartitionSpec("data"), PartitionSpec()), out_specs=PartitionSpec("data"))
+    if jax.__version_info__ < (0, 5):
+        # That version has no rule for custom_vjp under its check, and says so itself.
+        specs["check_rep"] = False
     x, w = draw(1, 16, 8), draw(2, 8, 8)
     assert far(jnp.tanh(x @ w), jax.jit(shard_map(low, **specs))(x, w)) <= 4 * ROUNDING
 

@@ -1,7 +1,7 @@
 """Random programs: what `lower` gives has the dtypes and shapes of what went in, is finite where that is, and is no farther
 from it than roundings of its values are.
 
-BF16SCOPE_RANDOM says how many programs (default 60).
+BF16SCOPE_RANDOM says how many programs (default 20).
 """
 
 import os
@@ -14,7 +14,7 @@ import pytest
 
 import bf16scope.jax
 
-N = int(os.environ.get("BF16SCOPE_RANDOM", "60"))
+N = int(os.environ.get("BF16SCOPE_RANDOM", "20"))
 SIZE = 4
 
 UNARY = [jnp.tanh, jnp.sin, jax.nn.relu, jax.nn.sigmoid, jnp.abs, lambda x: x * 0.5, lambda x: -x, jnp.cos]
