@@ -91,4 +91,8 @@ impl Task for WrittenTask {
     fn identity(&self) -> Identity {
         self.task.identity()
     }
+
+    fn independent_logits(&self) -> Vec<String> {
+        self.task.independent_logits()
+    }
 }
