@@ -59,14 +59,49 @@ def trace(fun, args) -> tuple[ClosedJaxpr, list[Any]]:
     Raises:
       Error: a function with side effects.
     """
-    closed = jax.make_jaxpr(fun)(*map(struct_of, map(type_of, args)))
-    if closed.effects:
-        effects = ", ".join(sorted(str(effect) for effect in closed.effects))
-        raise Error(
-            f"the function has side effects ({effects}), and what is lowered is a program without",
-            "take jax.debug.print, io_callback and the like out of it, or leave what has them outside `lower`",
-        )
+    types = [type_of(arg) for arg in args]
+    for number, aval in enumerate(types):
+        if not all(isinstance(dim, int) for dim in aval.shape):
+            raise Error(f"array {number} has symbolic dims ({aval.shape})", "lower the function with the sizes that it runs with")
+        spec = getattr(getattr(aval, "sharding", None), "spec", None) or ()
+        if any(axis is not None for axis in spec):
+            raise Error(
+                f"array {number} is of type {aval}: its sharding is part of its type, which a lowered function would lose",
+                "make the mesh with axis_types=(jax.sharding.AxisType.Auto, …)",
+            )
+    closed = jax.make_jaxpr(fun)(*map(struct_of, types))
+    refuse_effects(closed)
     return ClosedJaxpr(_hoisted(closed.jaxpr), ()), list(closed.consts)
+
+
+def refuse_effects(closed) -> None:
+    """
+    Raises:
+      Error: a function that talks to its host, or to other devices by the name of an axis.
+    """
+    names = sorted(str(effect) for effect in closed.effects)
+    if any("NamedAxis" in name for name in names):
+        raise Error(
+            f"the function has collectives over an axis that is bound outside of it ({', '.join(names)})",
+            "lower the whole: `lower(jax.shard_map(step, …))`, or lower what is between the collectives",
+        )
+    calls = sorted({name for name in _primitives(closed.jaxpr) if "callback" in name})
+    if names or calls:
+        raise Error(
+            f"the function has side effects ({', '.join(names or calls)}), and what is lowered is a program without",
+            "take jax.debug.print, callbacks and the like out of it, or leave what has them outside `lower`",
+        )
+
+
+def _primitives(jaxpr):
+    """Names of the primitives of a jaxpr, and of those within."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from _primitives(inner)
 
 
 def type_of(value):
@@ -142,7 +177,9 @@ def _compiled(jaxpr: ClosedJaxpr, options: Options):
 
 @lower_p.def_impl
 def _impl(*args, jaxpr, options):
-    return _compiled(jaxpr, options)(*args)
+    # Under `jax.disable_jit` too, as there is nothing else to run.
+    with jax.disable_jit(False):
+        return _compiled(jaxpr, options)(*args)
 
 
 @lower_p.def_abstract_eval

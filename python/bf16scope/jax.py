@@ -48,7 +48,7 @@ def lower(
     Args:
       fn: any function of pytrees of arrays that `jax.jit` takes.
       policy: what may be lowered: a preset (`bf16scope.policies()`) or a policy document in YAML.
-      dtype: `bfloat16` or `float16`; default the policy's, which is bfloat16. Gradients in float16 want a scaled loss.
+      dtype: `bfloat16` or `float16`, or JAX's dtypes; default the policy's, which is bfloat16. Gradients in float16 want a scaled loss.
       keep: patterns of names (`*/layer_norm/*`; names are those of `jax.named_scope` and of jaxprs) of what stays in f32.
       static_argnums: as `jax.jit`'s.
       static_argnames: as `jax.jit`'s.
@@ -58,7 +58,7 @@ def lower(
     """
     if not callable(fn):
         raise Error(f"`lower` takes a function, and was given {type(fn).__name__}", "write `lower(step)`, not `lower(step(x))`")
-    options = internals.Options(policy, dtype, tuple(patterns(keep)))
+    options = internals.Options(policy, _name(dtype), tuple(patterns(keep)))
 
     @functools.wraps(fn)
     def traced(*args, **kwargs):
@@ -89,9 +89,9 @@ def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module
     Args:
       platform: `cpu`, `tpu` or `cuda`; default where JAX runs.
     """
-    lowered = jax.jit(fn, keep_unused=True).trace(*args, **kwargs).lower(
-        lowering_platforms=(platform or jax.default_backend(),)
-    )
+    traced = jax.jit(fn, keep_unused=True).trace(*args, **kwargs)
+    internals.refuse_effects(traced.jaxpr)
+    lowered = traced.lower(lowering_platforms=(platform or jax.default_backend(),))
     name = getattr(fn, "__name__", "module")
     return Module.read(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), name)
 
@@ -100,7 +100,7 @@ def explain_casts(
     fn: Callable, *args, policy: str = "default", dtype: str | None = None, keep: str | Iterable[str] = (), **kwargs
 ) -> Report:
     """What `lower` decides for each operation of the function over such arguments, and why."""
-    _, report = module(fn, *args, **kwargs).lower(policy, dtype, keep)
+    _, report = module(fn, *args, **kwargs).lower(policy, _name(dtype), keep)
     return report
 
 
@@ -119,11 +119,11 @@ def audit(
       policy, dtype, keep: as `lower`'s; a policy document is not taken here.
       budget: the largest scaled error that a result may have; if one exceeds it, what to keep in f32 is searched.
     """
-    leaves = [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves((args, kwargs))]
+    leaves = [_numbers(leaf) for leaf in jax.tree_util.tree_leaves((args, kwargs))]
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder) / "inputs.npz"
         np.savez(inputs, **{f"in{number}": leaf for number, leaf in enumerate(leaves)})
-        options = ["--inputs", inputs, "--policy", policy, *(["--dtype", _short(dtype)] if dtype else [])]
+        options = ["--inputs", inputs, "--policy", policy, *(["--dtype", _short(_name(dtype))] if dtype else [])]
         options += [word for pattern in patterns(keep) for word in ("--keep", pattern)]
         if budget is not None:
             options += ["--budget", str(budget), "--save-policy", Path(folder) / "policy.yaml"]
@@ -183,6 +183,17 @@ def _asked(command: str, folder: str, program: Module, *options, page: bool = Fa
     path.write_bytes(program.proto())
     answer = _program.ask(command, path, *options, *(["--html", shown] if page else []), allow=allow)
     return Answer(command, answer, shown.read_text() if page and shown.exists() else None)
+
+
+def _numbers(leaf: Any) -> np.ndarray:
+    """An array as NumPy has it; a PRNG key is its numbers."""
+    is_key = jax.dtypes.issubdtype(getattr(leaf, "dtype", np.dtype(np.float32)), jax.dtypes.extended)
+    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+
+
+def _name(dtype: Any) -> str | None:
+    """`bfloat16` of `"bfloat16"` and of `jnp.bfloat16`."""
+    return dtype if dtype is None or isinstance(dtype, str) else np.dtype(dtype).name
 
 
 def _short(dtype: str) -> str:

@@ -283,3 +283,32 @@ def test_f64_is_left_alone():
         x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 4)))
         assert x.dtype == jnp.float64
         assert jnp.array_equal(bf16scope.jax.lower(lambda x: x @ x)(x), x @ x)
+
+
+def test_what_a_lowered_function_cannot_hold_is_refused():
+    x = draw(0, 4, 4)
+    call = lambda x: jax.pure_callback(lambda a: np.asarray(a), jax.ShapeDtypeStruct((4, 4), jnp.float32), x @ x)
+    with pytest.raises(bf16scope.Error, match="callback"):
+        bf16scope.jax.lower(call)(x)
+    with pytest.raises(bf16scope.Error, match="collectives over an axis"):
+        jax.vmap(bf16scope.jax.lower(lambda x: jax.lax.psum(x @ x, "i")), axis_name="i")(x[None])
+    with pytest.raises(bf16scope.Error, match="side effects"):
+        bf16scope.jax.explain_casts(lambda x: (jax.debug.print("{}", x), x @ x)[1], x)
+
+
+def test_without_jit_and_with_dtypes_of_jax():
+    x = draw(0, 4, 4)
+    low = bf16scope.jax.lower(lambda x: x @ x, dtype=jnp.bfloat16)
+    with jax.disable_jit():
+        assert low(x).tobytes() == low(x).tobytes() and 0 < far(x @ x, low(x)) <= 4 * ROUNDING
+
+
+def test_shardings_that_are_types_are_refused():
+    kinds = getattr(jax.sharding, "AxisType", None)
+    if kinds is None or not hasattr(kinds, "Explicit") or not hasattr(jax, "set_mesh"):
+        pytest.skip("this version has no shardings in types")
+    over = jax.make_mesh((8,), ("i",), axis_types=(kinds.Explicit,))
+    with jax.set_mesh(over):
+        x = jax.device_put(draw(0, 8, 4), NamedSharding(over, PartitionSpec("i")))
+        with pytest.raises(bf16scope.Error, match="part of its type"):
+            jax.jit(bf16scope.jax.lower(lambda x: x @ x.T))(x)

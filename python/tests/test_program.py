@@ -48,3 +48,8 @@ def test_the_same_bits_as_run():
 def test_errors_of_the_program_are_exceptions():
     with pytest.raises(bf16scope.Error, match="tpu-v9"):
         bf16scope.jax.compile_for(f, W, X, target="tpu-v9")
+
+
+def test_keys_are_audited():
+    answer = bf16scope.jax.audit(lambda x, key: x @ x.T * jax.random.normal(key, ()), X, jax.random.key(0))
+    assert answer.to_dict()

@@ -29,12 +29,13 @@ ENTRY main {
 fn main() -> Result<(), Box<dyn Error>> {
     // Before there is a second thread.
     prepare_environment(Purpose::Compile)?;
-    let asking = Asking::new(&Setup::from_env());
+    let setup = Setup::from_env();
+    let asking = Asking::new(&setup);
     let folder = std::env::temp_dir().join(format!("consumer-study-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let path = folder.join("model.yaml");
     std::fs::write(&path, MODEL)?;
-    let model = ModelSubject::read(&path)?;
+    let model = ModelSubject::read(&path, &setup)?;
     std::fs::remove_dir_all(&folder)?;
     let v3: Target = "tpu-v3".parse()?;
 
