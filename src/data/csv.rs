@@ -2,7 +2,7 @@
 //!
 //! No header; a number may have quotes around it, which hold no comma or line end; lines without text are passed over; gzip
 //! or not is told by the first bytes, not by the name.
-//! The whole file is read into memory, up to a bound. The crate `csv` takes rows apart; it bounds nothing, so [`Lines`] counts
+//! The whole file is read into memory, up to a bound. The crate `csv` takes rows apart; it bounds nothing, so `Lines` counts
 //! the text on its way there.
 
 use std::error::Error;

@@ -47,7 +47,7 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// little-endian. Sources in memory lend.
     ///
     /// # Errors
-    /// What the reader of a file says; [`DataErrorKind::NoExample`](super::DataErrorKind::NoExample) from [`n_examples`](Source::n_examples) on. A source of
+    /// What the reader of a file says; [`DataErrorKind::NoExample`] from [`n_examples`](Source::n_examples) on. A source of
     /// somebody else's has [`DataError::unreadable`].
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError>;
 

@@ -2,7 +2,7 @@
 //!
 //! [`Update`] is the whole of it: it takes gradients and the step, and sets for each variable (and each *slot*, the
 //! optimizer's own state about a variable) the value it has after the call. The arithmetic is f32, whatever the network
-//! computes in. So are variables, unless the graph's [`Storage`] says otherwise, and slots, but for those that
+//! computes in. So are variables, unless the graph's [`Storage`](crate::graph::Storage) says otherwise, and slots, but for those that
 //! [`MomentumDtype`] or [`SlotStorage`] makes bf16. There is no state on the host: the step is an input of the program.
 //!
 //! An [`Optimizer`] is a file of `optimizer/` and a line of the table in `optimizer.rs`.

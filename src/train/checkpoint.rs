@@ -53,7 +53,7 @@ pub struct Position {
     /// The version of the order of examples: [`ORDER_VERSION`](crate::data::ORDER_VERSION) of the build that wrote it.
     pub order: u32,
     /// The version of random crops, flips and masks: that of the build in which the run began
-    /// ([`DrawVersion`](crate::data::DrawVersion)). Checkpoints from before it was written are of the first.
+    /// ([`DrawVersion`]). Checkpoints from before it was written are of the first.
     #[serde(default = "first_draws")]
     pub draws: u32,
 }
