@@ -83,5 +83,6 @@ fn xla_rs_gives_the_plugins_bits_in_the_corners() {
         }
     }
     assert!(wrong.is_empty(), "{n_same} same, {n_lacking} lacking, {} wrong:\n{}", wrong.len(), wrong.join("\n"));
-    assert_eq!((n_same, n_lacking), (119, 0));
+    // One is a dot of a dtype of which xla-rs has no arrays.
+    assert_eq!((n_same, n_lacking), (123, 1));
 }
