@@ -1,5 +1,5 @@
-"""Random programs: what `lower` gives has the dtypes and shapes of what went in, is finite where that is, and is no farther
-from it than roundings of its values are.
+"""Random programs: what `lower` gives has the dtypes and shapes of what went in, and is finite where that is. How far
+it may be from it is not asked: where a program sorts or compares, a rounding may change its way.
 
 BF16SCOPE_RANDOM says how many programs (default 20).
 """
