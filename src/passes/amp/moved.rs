@@ -8,7 +8,7 @@
 //! A *sum of rows*, a `scatter` that adds rows to zeros, stores both what it adds and what it gives. Between two products,
 //! as where a graph's edges send messages to its nodes, it is computed in bf16, as in a network that was written for it.
 
-use super::graph::{Graph, Kind, NodeId};
+use super::graph::{Graph, Kind, NodeId, ValueId};
 use super::policy::{Because, Classes};
 use crate::hlo::ops::decisions::list_names;
 use crate::hlo::ops::precision::{Class, DeviceSum};
@@ -58,19 +58,25 @@ pub(super) fn is_of_parameter(graph: &Graph<'_>, node: NodeId) -> bool {
     graph.node(producer).kind == Kind::Parameter
 }
 
-/// Whether a node adds rows to zeros, of which each row of the result gets few.
-pub(super) fn is_sum_of_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
+/// The zeros and the rows of a node that adds rows to zeros, if it may compute in bf16.
+pub(super) fn rows_into_zeros(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> Option<(ValueId, ValueId)> {
     let of = graph.node(node);
     let instr = graph.instr(of);
-    let [table, _, rows] = of.operands[..] else { return false };
-    let n_elements = |value| graph.value(value).n_elements;
+    let [zeros, _, rows] = of.operands[..] else { return None };
     // In f16 a sum of rows may be infinite.
-    graph.low == DType::BF16
+    let is_sum = graph.low == DType::BF16
         && matches!(of.kind, Kind::Op(Class::Deny { .. }))
         && of.because == Because::Op
         && matches!(instr.op, Op::Scatter { .. })
         && list_names(graph.module, &instr.op).iter().any(|name| name == "scatter:add")
         && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
-        && graph.value(table).is_zero
-        && n_elements(rows) <= n_elements(table).saturating_mul(MAX_TERMS)
+        && graph.value(zeros).is_zero;
+    is_sum.then_some((zeros, rows))
+}
+
+/// Whether a node adds rows to zeros, of which each row of the result gets few.
+pub(super) fn is_sum_of_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
+    let n_elements = |value| graph.value(value).n_elements;
+    rows_into_zeros(graph, classes, node)
+        .is_some_and(|(zeros, rows)| n_elements(rows) <= n_elements(zeros).saturating_mul(MAX_TERMS))
 }

@@ -14,11 +14,11 @@
 //! what is looked up.
 
 use super::graph::{Graph, Kind, Node, NodeId};
+use super::moved::rows_into_zeros;
 use super::painted::{Painted, RegionKind};
-use super::policy::{Because, Classes};
-use crate::hlo::ops::decisions::list_names;
-use crate::hlo::ops::precision::{Class, DeviceSum};
-use crate::hlo::{DType, InstrId, Op};
+use super::policy::Classes;
+use crate::hlo::ops::precision::Class;
+use crate::hlo::{InstrId, Op};
 
 /// Lanes of a tile of a TPU's memory, and its rows: `T(8,128)` in layouts that its compiler prints, for f32.
 const LANES: i64 = 128;
@@ -49,20 +49,11 @@ pub(super) fn lookups(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) ->
 /// Sums of rows that are computed in bf16.
 pub(super) fn sums(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
     let is_sum = |&node: &NodeId| {
+        let Some((table, rows)) = rows_into_zeros(graph, classes, node) else { return false };
         let of = graph.node(node);
-        let instr = graph.instr(of);
-        let [table, _, rows] = of.operands[..] else { return false };
-        // In f16 a sum of rows may be infinite.
-        graph.low == DType::BF16
-            && matches!(of.kind, Kind::Op(Class::Deny { .. }))
-            && of.because == Because::Op
-            && matches!(instr.op, Op::Scatter { .. })
-            && list_names(graph.module, &instr.op).iter().any(|name| name == "scatter:add")
-            && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
-            && graph.value(table).is_zero
-            && painted.value_low[rows as usize]
+        painted.value_low[rows as usize]
             && has_several_readers(graph, of)
-            && has_narrow_rows(graph, of, instr.operands[0])
+            && has_narrow_rows(graph, of, graph.instr(of).operands[0])
             && graph.value(rows).n_elements <= graph.value(table).n_elements
     };
     (0..graph.nodes.len() as NodeId).filter(is_sum).collect()
