@@ -171,6 +171,7 @@
 //! | [`models`] | a small zoo of tasks, each network a serde configuration and a function |
 //! | [`files`] | reading a file up to a bound, replacing one whole |
 //! | [`data`] | data sets, `.npz` arrays, batches, the cast to bf16 on the host |
+//! | [`weights`] | files of weights, as other frameworks keep them: read and written |
 //! | [`pjrt`] | plugins, clients, buffers, executables, topologies |
 //! | [`interop`] | xla-rs's objects and ours, both ways (feature `xla`) |
 //! | [`audit`] | where a module and its lowered form part |
@@ -255,6 +256,7 @@ pub mod task;
 pub mod tpu;
 pub mod train;
 pub mod tuning;
+pub mod weights;
 
 #[cfg(test)]
 mod tests {

@@ -52,6 +52,7 @@ mod trained;
 mod tune;
 mod values;
 mod watch;
+mod weights;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -125,6 +126,8 @@ enum Command {
     Schedule(schedule::Args),
     /// Write a folder that predicts without its experiment, compiled ahead of time for a CPU or a TPU slice
     Package(package::Args),
+    /// Show what a file of weights holds: names, shapes, dtypes, checksums; and write it in another format
+    Weights(weights::Args),
     /// Show a number's bits, exact value and rounding error in each format, or where updates are lost
     Bits(bits::Args),
     /// Compile a model for a TPU, without one: what fits, what it costs, f32 beside bf16
@@ -164,6 +167,7 @@ impl Command {
             Command::Data(_) => "data",
             Command::Schedule(_) => "schedule",
             Command::Package(_) => "package",
+            Command::Weights(_) => "weights",
             Command::Bits(_) => "bits",
             Command::Cache(_) => "cache",
             Command::Compile(_) => "compile",
@@ -192,6 +196,7 @@ impl Command {
             | Command::Predict(_)
             | Command::Curves(_)
             | Command::Schedule(_)
+            | Command::Weights(_)
             | Command::Bits(_)
             | Command::Emit(_)
             | Command::Run(_)
@@ -212,6 +217,7 @@ impl Command {
             Command::Data(args) => data::run(args, context),
             Command::Schedule(args) => schedule::run(args, context),
             Command::Package(args) => package::run(args, context),
+            Command::Weights(args) => weights::run(args, context),
             Command::Bits(args) => bits::run(args, context),
             Command::Cache(args) => cache::run(args, context),
             Command::Compile(args) => compile::run(args, context),

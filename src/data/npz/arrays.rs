@@ -6,7 +6,6 @@ use super::{Header, NpzReader};
 use crate::data::arrays::{Arrays, MAX_BYTES};
 use crate::data::error::DataError;
 use crate::data::source::ArrayInfo;
-use crate::hlo::DType;
 
 /// Reads arrays of an archive: the feature that each is for, and its name in the archive. Others are not looked at.
 ///
@@ -30,7 +29,7 @@ pub fn read(path: &Path, arrays: &[(&str, &str)]) -> Result<Arrays, DataError> {
                 "examples along its first axis, of NumPy's bool, integers, floats of 16 to 64 bits or complex numbers";
             DataError::mismatch(path, &format!("array `{name}`"), &header.to_string(), expected)
         };
-        let Some(dtype) = dtype(&entry.header) else { return Err(refused(&entry.header)) };
+        let Some(dtype) = entry.header.dtype() else { return Err(refused(&entry.header)) };
         let [_, dims @ ..] = entry.header.dims.as_slice() else { return Err(refused(&entry.header)) };
         let (expected, info) = (entry.header.n_bytes(), ArrayInfo::new(feature, dtype, dims));
         if expected > MAX_BYTES {
@@ -41,41 +40,12 @@ pub fn read(path: &Path, arrays: &[(&str, &str)]) -> Result<Arrays, DataError> {
     Arrays::new(path, all)
 }
 
-/// What the elements are to HLO.
-fn dtype(header: &Header) -> Option<DType> {
-    match (header.kind, header.width) {
-        // Of one byte there are seven floats, and the file does not say which.
-        ('V', 2) => Some(DType::BF16),
-        (kind, width) => {
-            const ALL: [DType; 14] = [
-                DType::Pred,
-                DType::S8,
-                DType::S16,
-                DType::S32,
-                DType::S64,
-                DType::U8,
-                DType::U16,
-                DType::U32,
-                DType::U64,
-                DType::F16,
-                DType::F32,
-                DType::F64,
-                DType::C64,
-                DType::C128,
-            ];
-            ALL.into_iter().find(|&dtype| {
-                let own = Header::of(dtype, Vec::new());
-                (own.kind, own.width) == (kind, width)
-            })
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::data::Source;
     use crate::data::npz::NpzWriter;
+    use crate::hlo::DType;
     use ndarray::{Array, ArrayD, Ix1};
 
     /// Writes arrays to `a.npz` and reads some; an error comes back as its message, without the folder.

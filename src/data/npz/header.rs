@@ -59,6 +59,36 @@ impl Header {
         Header { kind, width, is_big_endian: false, is_fortran: false, dims }
     }
 
+    /// What the elements are to HLO; `None` of those that NumPy does not interpret, but for two bytes, which are bf16.
+    pub fn dtype(&self) -> Option<DType> {
+        match (self.kind, self.width) {
+            // Of one byte there are seven floats, and the file does not say which.
+            ('V', 2) => Some(DType::BF16),
+            (kind, width) => {
+                const ALL: [DType; 14] = [
+                    DType::Pred,
+                    DType::S8,
+                    DType::S16,
+                    DType::S32,
+                    DType::S64,
+                    DType::U8,
+                    DType::U16,
+                    DType::U32,
+                    DType::U64,
+                    DType::F16,
+                    DType::F32,
+                    DType::F64,
+                    DType::C64,
+                    DType::C128,
+                ];
+                ALL.into_iter().find(|&dtype| {
+                    let own = Header::of(dtype, Vec::new());
+                    (own.kind, own.width) == (kind, width)
+                })
+            }
+        }
+    }
+
     /// Bytes of the array, saturating: a damaged header may claim more than fits.
     pub fn n_bytes(&self) -> u64 {
         let sizes = self.dims.iter().map(|&dim| dim.unsigned_abs());

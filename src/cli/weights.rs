@@ -1,0 +1,163 @@
+//! `bf16scope weights`: what a file of weights holds, each array looked at whole, and the same arrays in another format.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use serde_json::json;
+
+use super::{Context, Status, emit};
+use crate::report::{Column, Table, grouped};
+use crate::weights::{self, Entry, Look, WeightsFile, WrittenArray, WrittenFormat};
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope weights model.safetensors
+          names, dtypes, shapes, bytes and checksums of its arrays
+  bf16scope weights model.safetensors.index.json --json
+          a sharded model, as JSON
+  bf16scope weights model.npz -o model.safetensors
+          the same arrays in another format
+
+A checksum is the CRC-32C of an array's bytes, little-endian and row-major: equal arrays have equal ones in every format.";
+
+/// Arguments of `weights`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A file of weights: .npz, .safetensors, the index of a sharded model (.index.json), or a checkpoint of bf16scope
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Write the arrays to this file
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write this format; without it the output's name says which (.npz, .safetensors)
+    #[arg(long, value_name = "FORMAT", requires = "output")]
+    format: Option<WrittenName>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A format that is written, as it is typed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum WrittenName {
+    /// A NumPy archive
+    Npz,
+    /// A safetensors file
+    Safetensors,
+}
+
+impl WrittenName {
+    fn format(self) -> WrittenFormat {
+        match self {
+            WrittenName::Npz => WrittenFormat::Npz,
+            WrittenName::Safetensors => WrittenFormat::Safetensors,
+        }
+    }
+
+    /// The format that the name of a file says.
+    fn of(path: &Path) -> anyhow::Result<WrittenName> {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("npz") => Ok(WrittenName::Npz),
+            Some("safetensors") => Ok(WrittenName::Safetensors),
+            _ => bail!(
+                "--output names {}, which says no format; expected a name that ends in .npz or .safetensors\n\
+                 help: name it so, or say --format",
+                path.display()
+            ),
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    emit::check_names(&[("--output", args.output.as_deref())], &[Some(&args.file)])?;
+    let written = args.output.as_deref().map(|path| match args.format {
+        Some(name) => Ok((path, name.format())),
+        None => WrittenName::of(path).map(|name| (path, name.format())),
+    });
+    let written = written.transpose()?;
+    let file = weights::open(&args.file)?;
+    file.check()?;
+    let looks: Vec<Look> = file.entries().iter().map(|entry| file.look(&entry.name)).collect::<Result<_, _>>()?;
+    if let Some((path, format)) = written {
+        write(&file, path, format)?;
+    }
+    if args.json {
+        context.print_json(&to_json(&file, &looks, args.output.as_deref()))?;
+    } else {
+        context.print(&to_text(&file, &looks, context))?;
+        if let Some((path, _)) = written {
+            context.print(&format!("written to {}\n", path.display()))?;
+        }
+    }
+    Ok(Status::Ok)
+}
+
+/// Writes every array of numbers; strings are left out, which is said.
+fn write(file: &WeightsFile, path: &Path, format: WrittenFormat) -> anyhow::Result<()> {
+    let mut arrays = Vec::new();
+    for entry in file.entries() {
+        match entry.shape() {
+            Some(shape) => arrays.push(WrittenArray { name: entry.name.clone(), shape }),
+            None => tracing::warn!("`{}` is of strings, and is not written", entry.name),
+        }
+    }
+    let mut read = |idx: usize| file.read(&arrays[idx].name);
+    weights::write_each(path, format, &arrays, &mut read).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn total(entries: &[Entry]) -> u64 {
+    entries.iter().map(|entry| entry.n_bytes).sum()
+}
+
+fn to_text(file: &WeightsFile, looks: &[Look], context: &Context) -> String {
+    let mut table = Table::new([
+        Column::name("name"),
+        Column::number("dtype"),
+        Column::number("shape"),
+        Column::number("bytes"),
+        Column::number("crc32c").extra(1),
+    ]);
+    for (entry, look) in file.entries().iter().zip(looks) {
+        let dims: Vec<String> = entry.dims.iter().map(u64::to_string).collect();
+        table.row([
+            entry.name.clone(),
+            entry.dtype.to_string(),
+            format!("[{}]", dims.join(",")),
+            grouped(entry.n_bytes as i64),
+            format!("{:08x}", look.crc32c),
+        ]);
+    }
+    let n = file.entries().len();
+    let mut text = format!(
+        "{}: {}, {} array{}, {} bytes\n",
+        file.path().display(),
+        file.format(),
+        grouped(n as i64),
+        if n == 1 { "" } else { "s" },
+        grouped(total(file.entries()) as i64)
+    );
+    if n > 0 {
+        text += &table.render(context.screen);
+    }
+    for (entry, look) in file.entries().iter().zip(looks).filter(|(_, look)| look.n_not_finite > 0) {
+        text += &format!("{}: {} elements are NaN or infinite\n", entry.name, grouped(look.n_not_finite as i64));
+    }
+    text
+}
+
+fn to_json(file: &WeightsFile, looks: &[Look], output: Option<&Path>) -> serde_json::Value {
+    let arrays: Vec<serde_json::Value> = (file.entries().iter().zip(looks))
+        .map(|(entry, look)| {
+            json!({
+                "name": entry.name, "aliases": entry.aliases, "dtype": entry.dtype.to_string(), "dims": entry.dims,
+                "n_bytes": entry.n_bytes, "crc32c": format!("{:08x}", look.crc32c), "n_not_finite": look.n_not_finite,
+            })
+        })
+        .collect();
+    json!({
+        "file": file.path(), "format": file.format().name(), "n_bytes": total(file.entries()), "arrays": arrays,
+        "output": output,
+    })
+}

@@ -1,0 +1,189 @@
+//! safetensors files, whole or sharded, and checkpoints of ours, which are such files.
+//!
+//! A file is the length of a header (u64, little-endian), the header in JSON, and the arrays one after the other. It has no
+//! checksum of its own; a checkpoint of ours has a SHA-256 of itself in its header, which [`Reader::check`] asks for.
+//! A sharded model is a JSON file whose `weight_map` says which file each array is in.
+//!
+//! Source: the safetensors format description; Hugging Face's `model.safetensors.index.json`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, Metadata};
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use super::region::{Region, Sink};
+use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind, WeightsFile};
+use crate::files;
+use crate::hlo::DType;
+
+/// A header's bytes at most: names and shapes of a hundred thousand arrays. Parsing takes some twenty times as much memory.
+const MAX_HEADER: u64 = 16 << 20;
+/// The key of our own data in a file's metadata.
+const OURS: &str = "bf16scope";
+/// What precedes the digits of a checkpoint's hash, where our data are a string in JSON.
+const HASH_KEY: &[u8] = br#"\"sha256\":\""#;
+/// Digits of a SHA-256.
+const N_DIGITS: usize = 64;
+
+/// Each dtype of ours that safetensors has.
+const DTYPES: &[(DType, Dtype)] = &[
+    (DType::Pred, Dtype::BOOL),
+    (DType::S8, Dtype::I8),
+    (DType::S16, Dtype::I16),
+    (DType::S32, Dtype::I32),
+    (DType::S64, Dtype::I64),
+    (DType::U8, Dtype::U8),
+    (DType::U16, Dtype::U16),
+    (DType::U32, Dtype::U32),
+    (DType::U64, Dtype::U64),
+    (DType::F16, Dtype::F16),
+    (DType::BF16, Dtype::BF16),
+    (DType::F32, Dtype::F32),
+    (DType::F64, Dtype::F64),
+    (DType::F8E5M2, Dtype::F8_E5M2),
+    (DType::F8E4M3FN, Dtype::F8_E4M3),
+    (DType::F8E8M0FNU, Dtype::F8_E8M0),
+];
+
+/// What safetensors calls a dtype, if it has it.
+pub(super) fn their_dtype(dtype: DType) -> Option<Dtype> {
+    DTYPES.iter().find(|row| row.0 == dtype).map(|row| row.1)
+}
+
+struct File {
+    region: Region,
+    /// Where each array begins.
+    starts: Vec<u64>,
+    /// Where the digits of a checkpoint's hash are.
+    hash: Option<u64>,
+}
+
+/// Reads the header of a file.
+pub(super) fn open(region: Region) -> Result<Opened, WeightsError> {
+    let path = region.path();
+    let length = region.read(0, 8, "the length of its header")?;
+    let length = u64::from_le_bytes(length.try_into().expect("eight bytes were read"));
+    if length > MAX_HEADER {
+        return Err(WeightsError::too_large(path, "the header", length, MAX_HEADER));
+    }
+    let header = region.read(8, length, "its header")?;
+    let metadata: Metadata = serde_json::from_slice(&header).map_err(|cause| {
+        WeightsError::damaged(path, 8, "the header is not that of a safetensors file").because(cause)
+    })?;
+    let start = 8 + length;
+    let end = start.saturating_add(metadata.data_len() as u64);
+    region.check(start, metadata.data_len() as u64, "the last array")?;
+    if region.n_bytes() > end {
+        let found = format!("the file has {} bytes, and its last array ends at byte {end}", region.n_bytes());
+        return Err(WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy it again"));
+    }
+    let (mut entries, mut starts) = (Vec::new(), Vec::new());
+    for name in metadata.offset_keys() {
+        let Some(info) = metadata.info(&name) else { continue };
+        let dtype = DTYPES.iter().find(|row| row.1 == info.dtype).map(|row| row.0);
+        let dtype = dtype.ok_or_else(|| {
+            let found = format!("array `{name}` is of {:?}, which is not read", info.dtype);
+            WeightsError::new(WeightsErrorKind::DType, path, found)
+        })?;
+        starts.push(start + info.data_offsets.0 as u64);
+        let dims: Vec<u64> = info.shape.iter().map(|&dim| dim as u64).collect();
+        let entry = Entry::new(name.clone(), dtype, dims.clone());
+        entries.push(entry.ok_or_else(|| {
+            let found = format!("array `{name}` has dims {dims:?}; expected some that multiply to 2^63 at most");
+            WeightsError::damaged(path, 8, found)
+        })?);
+    }
+    let is_ours = metadata.metadata().as_ref().is_some_and(|texts| texts.contains_key(OURS));
+    let format = if is_ours { Format::Checkpoint } else { Format::Safetensors };
+    let hash = memchr::memmem::find(&header, HASH_KEY).filter(|_| is_ours);
+    let hash = hash.map(|at| at + HASH_KEY.len()).filter(|at| at + N_DIGITS <= header.len());
+    let hash = hash.map(|at| 8 + at as u64);
+    Ok(Opened { format, entries, reader: Box::new(File { region, starts, hash }) })
+}
+
+impl Reader for File {
+    fn pass(&self, idx: usize, entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
+        self.region.pass(self.starts[idx], entry.n_bytes, &format!("array `{}`", entry.name), sink)
+    }
+
+    /// The digits count as `0` while the hash is taken.
+    fn check(&self) -> Result<(), WeightsError> {
+        let Some(at) = self.hash else { return Ok(()) };
+        let expected = self.region.read(at, N_DIGITS as u64, "the header")?;
+        let (mut sha, after) = (Sha256::new(), at + N_DIGITS as u64);
+        let mut hash = |piece: &[u8]| {
+            sha.update(piece);
+            Ok(())
+        };
+        self.region.pass(0, at, "the file", &mut hash)?;
+        hash(&[b'0'; N_DIGITS])?;
+        self.region.pass(after, self.region.n_bytes() - after, "the file", &mut hash)?;
+        let (measured, expected) = (files::hex(sha.finalize()), String::from_utf8_lossy(&expected).into_owned());
+        if measured == expected {
+            return Ok(());
+        }
+        let found = format!("its sha256 is {measured}, it was written with {expected}");
+        Err(WeightsError::new(WeightsErrorKind::Damaged, self.region.path(), found).help("copy it again"))
+    }
+}
+
+/// The index of a sharded model.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+struct Shards(Vec<WeightsFile>);
+
+/// Reads an index and opens every file that it names.
+pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
+    let bytes = files::read(path, MAX_HEADER).map_err(|cause| WeightsError::open(path, cause))?;
+    let index: Index = serde_json::from_slice(&bytes).map_err(|cause| {
+        let found = "JSON without a `weight_map`, which the index of a sharded model has";
+        WeightsError::format(path, found)
+            .because(cause)
+            .help("name the model's `*.index.json`, or a file of its weights")
+    })?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    index.weight_map.iter().for_each(|(name, shard)| shards.entry(shard).or_default().push(name));
+    let (mut entries, mut readers) = (Vec::new(), Vec::new());
+    for (shard, names) in shards {
+        // What an index names lies beside it.
+        if shard.contains(['/', '\\']) || shard == ".." || shard.ends_with(".json") {
+            let found = format!("it says that arrays are in `{shard}`; expected the name of a file beside it");
+            return Err(WeightsError::format(path, found));
+        }
+        let place = folder.join(shard);
+        if !place.exists() {
+            let found = format!("the file `{shard}` is missing, in which {} of its arrays are", names.len());
+            let help = format!("put {shard} beside the index: all of a sharded model's files are needed");
+            return Err(WeightsError::new(WeightsErrorKind::NoShard, path, found).help(help));
+        }
+        let file = super::open(&place)?;
+        for name in names {
+            let (_, entry) = file.expect(name)?;
+            entries.push(entry.clone());
+        }
+        readers.push(file);
+    }
+    Ok(Opened { format: Format::Sharded, entries, reader: Box::new(Shards(readers)) })
+}
+
+impl Reader for Shards {
+    fn pass(&self, _idx: usize, entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
+        let found = self.0.iter().find_map(|file| Some((file, file.position(&entry.name)?)));
+        found.map_or(Ok(()), |(file, idx)| file.reader.pass(idx, entry, sink))
+    }
+
+    fn texts(&self, _idx: usize, entry: &Entry) -> Result<Vec<Vec<u8>>, WeightsError> {
+        let found = self.0.iter().find_map(|file| Some((file, file.position(&entry.name)?)));
+        found.map_or(Ok(Vec::new()), |(file, idx)| file.reader.texts(idx, entry))
+    }
+
+    fn check(&self) -> Result<(), WeightsError> {
+        self.0.iter().try_for_each(WeightsFile::check)
+    }
+}

@@ -1,0 +1,155 @@
+//! Arrays written as a file of weights: each is asked for when its turn comes, so one is in memory at a time.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::Write as _;
+use std::path::Path;
+
+use safetensors::tensor::{Metadata, TensorInfo};
+
+use super::safetensors::their_dtype;
+use super::{WeightsError, WeightsErrorKind};
+use crate::data::DataError;
+use crate::data::npz::{Header, NpzWriter};
+use crate::files::Replacement;
+use crate::hlo::{ArrayShape, DType, Literal};
+
+/// A format that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WrittenFormat {
+    /// A NumPy archive. bf16 is written as `ml_dtypes` writes it, as two bytes that NumPy does not interpret.
+    Npz,
+    /// A safetensors file.
+    Safetensors,
+}
+
+/// An array that is to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WrittenArray {
+    /// Its name.
+    pub name: String,
+    /// Its dtype and dims.
+    pub shape: ArrayShape,
+}
+
+/// Writes arrays that are in memory.
+///
+/// # Errors
+/// As [`write_each`].
+pub fn write(
+    path: &Path,
+    format: WrittenFormat,
+    arrays: impl IntoIterator<Item = (String, Literal)>,
+) -> Result<(), WeightsError> {
+    let (mut all, mut literals) = (Vec::new(), Vec::new());
+    for (name, literal) in arrays {
+        let Literal::Array { shape, .. } = &literal else {
+            let found = format!("`{name}` is a {}, which no file of weights has", literal.shape());
+            return Err(WeightsError::new(WeightsErrorKind::DType, path, found));
+        };
+        all.push(WrittenArray { name, shape: shape.clone() });
+        literals.push(Some(literal));
+    }
+    write_each(path, format, &all, &mut |idx| Ok(literals[idx].take().expect("each array is asked for once")))
+}
+
+/// Writes arrays, each of which `read` gives by its number when its turn comes, once. What is at `path` stays as it is until
+/// all is written.
+///
+/// # Errors
+/// Whatever `read` says; an array that the format cannot hold; what the system says, such as that the disk is full.
+pub fn write_each<E: From<WeightsError>>(
+    path: &Path,
+    format: WrittenFormat,
+    arrays: &[WrittenArray],
+    read: &mut dyn FnMut(usize) -> Result<Literal, E>,
+) -> Result<(), E> {
+    let mut names = BTreeSet::new();
+    if let Some(array) = arrays.iter().find(|array| !names.insert(&array.name)) {
+        let found = format!("two arrays are to be written as `{}`; expected one", array.name);
+        return Err(WeightsError::new(WeightsErrorKind::NoArray, path, found).into());
+    }
+    let mut bytes_of = |idx: usize| -> Result<Vec<u8>, E> {
+        let expected = &arrays[idx];
+        match read(idx)? {
+            Literal::Array { shape, bytes }
+                if shape.dims == expected.shape.dims && shape.dtype == expected.shape.dtype =>
+            {
+                Ok(bytes)
+            }
+            other => {
+                let found = format!("array `{}` is {}; expected {}", expected.name, other.shape(), expected.shape);
+                Err(WeightsError::new(WeightsErrorKind::DType, path, found).into())
+            }
+        }
+    };
+    match format {
+        WrittenFormat::Npz => npz(path, arrays, &mut bytes_of),
+        WrittenFormat::Safetensors => safetensors(path, arrays, &mut bytes_of),
+    }
+}
+
+type Bytes<'a, E> = &'a mut dyn FnMut(usize) -> Result<Vec<u8>, E>;
+
+fn npz<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], bytes_of: Bytes<'_, E>) -> Result<(), E> {
+    let failed = |error: DataError| {
+        WeightsError::new(WeightsErrorKind::Write, path, "the archive cannot be written").because(error)
+    };
+    let mut headers = Vec::new();
+    for WrittenArray { name, shape } in arrays {
+        let header = Header::of(shape.dtype, shape.dims.clone());
+        headers.push(match shape.dtype {
+            DType::BF16 => Header { kind: 'V', ..header },
+            dtype if header.dtype() == Some(dtype) => header,
+            dtype => return Err(no_dtype(path, name, dtype, "an .npz archive").into()),
+        });
+    }
+    let mut npz = NpzWriter::create(path).map_err(failed)?;
+    for (idx, (array, header)) in arrays.iter().zip(&headers).enumerate() {
+        npz.add(&array.name, header, &bytes_of(idx)?).map_err(failed)?;
+    }
+    Ok(npz.finish().map_err(failed)?)
+}
+
+fn safetensors<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], bytes_of: Bytes<'_, E>) -> Result<(), E> {
+    let failed = |cause| WeightsError::write(path, cause);
+    let mut order = Vec::new();
+    for (idx, WrittenArray { name, shape }) in arrays.iter().enumerate() {
+        if name == "__metadata__" {
+            let found = "an array is called `__metadata__`, which safetensors has for itself";
+            return Err(WeightsError::new(WeightsErrorKind::Write, path, found).into());
+        }
+        let Some(dtype) = their_dtype(shape.dtype) else {
+            return Err(no_dtype(path, name, shape.dtype, "a safetensors file").into());
+        };
+        order.push((dtype, name, idx));
+    }
+    // The most aligned first, as the safetensors library orders them.
+    order.sort_by(|left, right| right.0.cmp(&left.0).then(left.1.cmp(right.1)));
+    let mut n_bytes = 0;
+    let infos = order.iter().map(|&(dtype, name, idx)| {
+        let shape = &arrays[idx].shape;
+        let data_offsets = (n_bytes, n_bytes + shape.n_bytes() as usize);
+        n_bytes = data_offsets.1;
+        (name.clone(), TensorInfo { dtype, shape: shape.dims.iter().map(|&dim| dim as usize).collect(), data_offsets })
+    });
+    let texts = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let metadata = Metadata::new(Some(texts), infos.collect());
+    let metadata = metadata.map_err(|cause| {
+        WeightsError::new(WeightsErrorKind::Write, path, "the arrays have no safetensors header").because(cause)
+    })?;
+    let mut json = serde_json::to_vec(&metadata).expect("names and numbers have a JSON form");
+    json.resize(json.len().next_multiple_of(8), b' ');
+    let mut file = std::io::BufWriter::new(Replacement::begin(path).map_err(failed)?);
+    file.write_all(&(json.len() as u64).to_le_bytes()).and_then(|()| file.write_all(&json)).map_err(failed)?;
+    for &(_, _, idx) in &order {
+        file.write_all(&bytes_of(idx)?).map_err(failed)?;
+    }
+    let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+    Ok(file.finish().map_err(failed)?)
+}
+
+fn no_dtype(path: &Path, name: &str, dtype: DType, holder: &str) -> WeightsError {
+    let found = format!("array `{name}` is {dtype}, which {holder} does not hold");
+    WeightsError::new(WeightsErrorKind::DType, path, found).help("write another format")
+}
