@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 
-use bf16scope::data::image::{self, Buffers, Image, Window};
+use bf16scope::data::image::{self, Buffers, DctMethod, Image, Window};
 use bf16scope::data::records::{Records as _, TfRecords};
 use bf16scope::files::framing;
 use libfuzzer_sys::fuzz_target;
@@ -24,20 +24,21 @@ fn read(bytes: &[u8]) {
 }
 
 /// The upper half of an image that can be decoded: the same pixels, whatever is below.
-fn window(bytes: &[u8], whole: &Image) {
+fn window(bytes: &[u8], whole: &Image, dct: DctMethod) {
     let half = Window { y: 0, x: 0, height: whole.height.div_ceil(2), width: whole.width };
-    let decoded = image::decode_window(bytes, whole.channels, |_| half, &mut Buffers::default());
+    let decoded = image::decode_window(bytes, whole.channels, dct, |_| half, &mut Buffers::default());
     let (upper, window) = decoded.expect("the whole image was decoded");
     let n_bytes = half.height * half.width * whole.channels;
     assert!(window == half && upper.pixels[..n_bytes] == whole.pixels[..n_bytes]);
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    for channels in [1, 3] {
-        match image::decode(bytes, channels) {
+    let fast = DctMethod::IntegerFast;
+    for (channels, dct) in [(1, DctMethod::IntegerAccurate), (3, DctMethod::IntegerAccurate), (3, fast)] {
+        match image::decode(bytes, channels, dct) {
             Ok(image) => {
                 assert_eq!(image.pixels.len(), image.height * image.width * channels);
-                window(bytes, &image);
+                window(bytes, &image, dct);
             }
             Err(error) => drop(error.to_string()),
         }

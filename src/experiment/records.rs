@@ -432,6 +432,11 @@ mod tests {
                 "`data` has `area_range: [0.0, 1.0]` for `images`, expected two shares above 0 and up to 1, the lesser first",
             ),
             (
+                "{tfrecord: a*, features: {labels: {dct_method: integer_fast}}}",
+                "dct_method",
+                "`data` has `dct_method` for `labels`, expected it of an image, [height, width, 1 or 3]: `labels` has dims []",
+            ),
+            (
                 "{tfrecord: a*, features: {images: {random_flip: true, raw: u8}}}",
                 "raw",
                 "`data` has `raw` with `random_flip` for `images`, expected one of them: raw bytes are no encoded image",

@@ -1,6 +1,6 @@
 //! Examples on disk against TensorFlow, which wrote the files of `tests/data/input` and recorded what it makes of them.
 
-use bf16scope::data::image::{self, RandomResizedCrop, Resize, Window};
+use bf16scope::data::image::{self, DctMethod, RandomResizedCrop, Resize, Window};
 use bf16scope::data::npz;
 use bf16scope::data::pipeline::Options;
 use bf16scope::data::records::{self, ImageFolder, Records, TfRecords, Value};
@@ -34,6 +34,10 @@ fn array(file: &str, name: &str) -> (Vec<i64>, Vec<u8>) {
     let bytes = (0..source.n_examples()).flat_map(|idx| source.read(idx).unwrap()[0].to_vec()).collect();
     (dims, bytes)
 }
+
+/// Each way to decode, and the file that has what TensorFlow makes in it.
+const DCT_METHODS: [(DctMethod, &str); 2] =
+    [(DctMethod::IntegerFast, "fast.npz"), (DctMethod::IntegerAccurate, "expected.npz")];
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
@@ -121,18 +125,40 @@ fn compressed_files_and_tars_hold_what_the_records_do() {
 }
 
 /// JPEG of three subsamplings, progressive, grey and CMYK; PNG of four kinds and of 16 bits. JPEG's decoder is the one that
-/// libjpeg-turbo calls `islow`, with fancy upsampling: every bit is TensorFlow's.
+/// libjpeg-turbo calls `islow`, or `ifast` where that is asked for, with fancy upsampling: every bit is TensorFlow's.
 #[test]
 fn images_are_decoded_to_the_bit_as_tensorflow_decodes_them() {
-    let (_, hashes) = expected("decoded");
     let records = records();
-    for index in 0..N_EXAMPLES {
-        let bytes = encoded(&records, index);
-        let decoded = image::decode(&bytes, 3).unwrap();
-        assert_eq!(image::size(&bytes).unwrap()[..2], [decoded.height, decoded.width]);
-        let hash = Sha256::digest(&decoded.pixels);
-        assert_eq!(hash[..], hashes[32 * index as usize..][..32], "image {index}");
+    for (dct, file) in DCT_METHODS {
+        let (_, hashes) = array(file, "decoded");
+        for index in 0..N_EXAMPLES {
+            let bytes = encoded(&records, index);
+            let decoded = image::decode(&bytes, 3, dct).unwrap();
+            assert_eq!(image::size(&bytes).unwrap()[..2], [decoded.height, decoded.width]);
+            let hash = Sha256::digest(&decoded.pixels);
+            assert_eq!(hash[..], hashes[32 * index as usize..][..32], "image {index}, {dct:?}");
+        }
     }
+}
+
+/// `dct_method` of a feature reaches the decoder, with a window too; without it the accurate one is taken, as ever.
+#[test]
+fn a_feature_says_how_its_jpegs_are_decoded() {
+    let bytes = encoded(&records(), 0);
+    let whole = image::decode(&bytes, 3, DctMethod::IntegerFast).unwrap();
+    let dims = [whole.height as i64, whole.width as i64, 3];
+    let pixels = |dct_method| {
+        let spec = FeatureSpec { dct_method, ..FeatureSpec::default() };
+        spec.image(&bytes, &dims, None).unwrap()
+    };
+    let fast: Vec<f32> = whole.pixels.iter().map(|&value| f32::from(value)).collect();
+    assert_eq!(pixels(Some(DctMethod::IntegerFast)), fast);
+    assert_eq!(pixels(Some(DctMethod::IntegerAccurate)), pixels(None));
+    assert_ne!(pixels(None), fast);
+    // What is the default is not recorded: a run that began before it could be said is the same run.
+    let recorded = |dct_method| serde_json::to_value(FeatureSpec { dct_method, ..FeatureSpec::default() }).unwrap();
+    assert_eq!(recorded(Some(DctMethod::IntegerAccurate)), recorded(None));
+    assert_eq!(recorded(Some(DctMethod::IntegerFast))["dct_method"], "integer_fast");
 }
 
 /// Images as real data sets have them: four inks, with and without Adobe's marker, and as YCCK; EXIF's orientation, which
@@ -146,17 +172,22 @@ fn images_of_every_kind_are_decoded_as_tensorflow_decodes_them() {
     let compared = pixels.filter(|(channels, kind)| *channels == "3" || kind.starts_with("jpeg"));
     let mut n = 0;
     for (channels, kind) in compared {
-        let (dims, expected) = array("kinds.npz", &format!("pixels/{channels}/{kind}"));
         let (_, bytes) = array("kinds.npz", &format!("bytes/{kind}"));
-        let n_channels: usize = channels.parse().unwrap();
-        let decoded = image::decode(&bytes, n_channels).unwrap_or_else(|error| panic!("{kind}: {error}"));
-        assert_eq!([decoded.height as i64, decoded.width as i64, decoded.channels as i64], dims[..], "{kind}");
-        let differ: Vec<u8> = decoded.pixels.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).collect();
-        let n_differ = differ.iter().filter(|difference| **difference > 0).count();
-        assert_eq!(n_differ, 0, "{kind} in {channels}: {n_differ} of {}, by {:?}", differ.len(), differ.iter().max());
-        n += 1;
+        for (dct, file) in [DCT_METHODS[0], (DctMethod::IntegerAccurate, "kinds.npz")] {
+            // Of PNG there is one way.
+            let file = if kind.starts_with("png") { "kinds.npz" } else { file };
+            let (dims, expected) = array(file, &format!("pixels/{channels}/{kind}"));
+            let n_channels: usize = channels.parse().unwrap();
+            let decoded = image::decode(&bytes, n_channels, dct).unwrap_or_else(|error| panic!("{kind}: {error}"));
+            assert_eq!([decoded.height as i64, decoded.width as i64, decoded.channels as i64], dims[..], "{kind}");
+            let differ: Vec<u8> = decoded.pixels.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).collect();
+            let n_differ = differ.iter().filter(|difference| **difference > 0).count();
+            let of = format!("{n_differ} of {}, by {:?}", differ.len(), differ.iter().max());
+            assert_eq!(n_differ, 0, "{kind} in {channels}, {dct:?}: {of}");
+            n += 1;
+        }
     }
-    assert_eq!(n, 26);
+    assert_eq!(n, 52);
 }
 
 /// Each number is a sum of four products, of sums of four products: with u = 2^-24, both computations are off by at most

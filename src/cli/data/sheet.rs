@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::data::image::{self, Resize, Window};
+use crate::data::image::{self, DctMethod, Resize, Window};
 use crate::data::records::{Records, Value};
 use crate::data::{DataError, Feature, Loader, NamedArray, Source};
 use crate::hlo::DType;
@@ -72,7 +72,7 @@ fn of_value(key: &str, value: &Value) -> Result<Option<Picture>, String> {
     let Value::Bytes(strings) = value else { return Ok(None) };
     let [bytes] = &strings[..] else { return Ok(None) };
     let Some(format) = image::format_name(bytes) else { return Ok(None) };
-    let decoded = image::decode(bytes, 3).map_err(|error| error.to_string())?;
+    let decoded = image::decode(bytes, 3, DctMethod::default()).map_err(|error| error.to_string())?;
     let (height, width) = (decoded.height, decoded.width);
     let scale = (SIDE as f64 / height.max(width) as f64).min(1.0);
     let size = [height, width].map(|side| ((side as f64 * scale).round() as usize).max(1));
@@ -245,7 +245,7 @@ mod tests {
         };
         let picture = of_array(&array, &[[-1.0, 3.0]], "epoch 0");
         assert_eq!((picture.caption.as_str(), picture.width), ("epoch 0: -1.000 to 3.000", 80));
-        let image = image::decode(&picture.png, 1).unwrap();
+        let image = image::decode(&picture.png, 1, DctMethod::default()).unwrap();
         assert_eq!((image.height, image.width, image.pixels), (2, 2, vec![0, 128, 64, 255]));
         assert_eq!(said(&array), "-1, 1, 0, 3");
         assert_eq!(Extent { n_examples: 3, n_epochs: 0 }.indexes(100), [0, 49, 99]);

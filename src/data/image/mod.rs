@@ -9,7 +9,7 @@ mod jpeg;
 pub mod resize;
 
 pub use crop::{CenterCrop, RandomResizedCrop, Window};
-pub use decode::{Buffers, MAX_PIXELS, decode, decode_window, format_name, size};
+pub use decode::{Buffers, DctMethod, MAX_PIXELS, decode, decode_window, format_name, size};
 pub use resize::{Resize, Resizing};
 
 /// Pixels, row-major, channels last.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::data::error::{DataError, DataErrorKind, DataPlace};
 use crate::data::feature::{Feature, FeatureDType};
-use crate::data::image::{self, Buffers, CenterCrop, RandomResizedCrop, Resize, Resizing, Window, resize};
+use crate::data::image::{self, Buffers, CenterCrop, DctMethod, RandomResizedCrop, Resize, Resizing, Window, resize};
 use crate::data::random::{Draw, Purpose};
 use crate::data::words::WordVectors;
 use crate::hlo::DType;
@@ -27,6 +27,9 @@ pub struct FeatureSpec {
     /// Bytes are text, and what its words are in a table: vectors, or for whole numbers their numbers from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub word_vectors: Option<WordVectors>,
+    /// JPEG images: how blocks become pixels. Default `integer_accurate`; TensorFlow's own default is `integer_fast`.
+    #[serde(skip_serializing_if = "is_accurate")]
+    pub dct_method: Option<DctMethod>,
     /// Images in training: a random window. Evaluation takes the centre, and so does training where no window is found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub random_resized_crop: Option<RandomResizedCrop>,
@@ -54,6 +57,11 @@ pub struct FeatureSpec {
     /// A whole number: it becomes a row of zeros with a 1 at its place. Default false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub one_hot: bool,
+}
+
+/// What is the default is not recorded, so a run that began before it could be said goes on.
+fn is_accurate(value: &Option<DctMethod>) -> bool {
+    value.unwrap_or_default() == DctMethod::IntegerAccurate
 }
 
 fn is_zero(value: &i64) -> bool {
@@ -166,6 +174,7 @@ impl FeatureSpec {
     /// An option that only images have.
     fn of_images(&self) -> Option<&'static str> {
         [
+            ("dct_method", self.dct_method.is_some()),
             ("random_resized_crop", self.random_resized_crop.is_some()),
             ("center_crop", self.center_crop.is_some()),
             ("resize", self.resize.is_some()),
@@ -215,7 +224,8 @@ impl FeatureSpec {
         };
         let Scratch { buffers, resize, mean, std, decoding, .. } = scratch;
         let began = Instant::now();
-        let (decoded, window) = image::decode_window(bytes, channels, window_of, buffers)?;
+        let (decoded, window) =
+            image::decode_window(bytes, channels, self.dct_method.unwrap_or_default(), window_of, buffers)?;
         *decoding += began.elapsed();
         if self.resize.is_none() && [window.height, window.width] != size {
             let Window { height, width, .. } = window;

@@ -138,7 +138,7 @@ impl Held {
                 if let Some(format) = image::format_name(bytes) {
                     held.images = [(format, 1)].into();
                 }
-                match image::decode(bytes, 3) {
+                match image::decode(bytes, 3, image::DctMethod::default()) {
                     Ok(image) => {
                         widen(&mut held.heights, image.height);
                         widen(&mut held.widths, image.width);
