@@ -373,6 +373,33 @@ fn an_optimizer_is_added_in_two_files() {
     }
 }
 
+/// A source is known by its variant and by its reader: a file each, which the tables beside them name.
+#[test]
+fn a_source_is_added_in_the_files_that_the_guide_names() {
+    let guide = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ADDING_A_MODEL.md")).unwrap();
+    let section = guide.split_once("\nFor `data: {yours: FILE}`").unwrap().1.split_once("\n## ").unwrap().0;
+    let links = section.split("](../").skip(1).filter_map(|link| Some(link.split_once(')')?.0));
+    let named: BTreeSet<PathBuf> = links.filter(|link| link.ends_with(".rs")).map(PathBuf::from).collect();
+    assert_eq!(named.len(), 4, "{named:?}");
+    assert_eq!(knowing(&["WebDataset", "webdataset", "Tars"]), named);
+    // Nor does anybody know it by its key.
+    let knows = |text: &str| text.split("\n#[cfg(test)]").next().unwrap_or_default().contains("\"webdataset\"");
+    let by_key = rust_files("src").into_iter().filter(|(path, text)| !path.ends_with("tests.rs") && knows(text));
+    check(by_key.map(|(path, _)| path.display().to_string()).collect(), "a source's key is in its table alone");
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/EXPERIMENTS.md")).unwrap();
+    let table =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/experiment/data/source/mod.rs")).unwrap();
+    let lines: Vec<&str> = table
+        .lines()
+        .filter_map(|line| line.trim().split_once(" in ")?.1.split_once(" = \""))
+        .map(|(key, _)| key)
+        .collect();
+    assert!(lines.contains(&"webdataset") && lines.len() >= 10, "{lines:?}");
+    for key in lines {
+        assert!(page.contains(&format!("`{key}: ")), "EXPERIMENTS.md has no {key}");
+    }
+}
+
 /// Beside its function in `nn`, a loss or a metric is known by its line of the table; each is in the page that users read.
 #[test]
 fn a_loss_and_a_metric_are_a_line_each() {

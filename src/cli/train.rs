@@ -145,7 +145,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             begun
         }
     };
-    let placed = |error: TrainError| experiment.with_its_line(&args.experiment, error);
+    let placed = |error: TrainError| experiment.with_its_line(error);
     let mut session = Session::new(&client, spec).map_err(placed)?;
     let mesh = experiment.mesh.mesh;
     let rounded = match mesh.n_devices() > 1 && mesh.sum == SumOf::F32 {
@@ -267,7 +267,7 @@ impl Args {
 
     /// What is trained. Whatever can be judged is, before a plugin is installed or a minute spent on compiling.
     fn checked_spec(&self, experiment: &Experiment, data: Data<'_>) -> anyhow::Result<Spec> {
-        let placed = |error: TrainError| experiment.with_its_line(&self.experiment, error);
+        let placed = |error: TrainError| experiment.with_its_line(error);
         let mut spec = experiment.spec(self.precision, &Tuning::none()).map_err(placed)?;
         spec.objective.tuning = self.tune.tuning(experiment, &target_of(&self.device));
         check(&spec, data).map_err(placed)?;

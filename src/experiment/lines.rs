@@ -1,15 +1,13 @@
 //! Errors that show the line of the experiment that they are about.
 
 use super::Experiment;
-use super::data::DataConfig;
-use super::records::Patterns;
-use crate::data::{DataError, DataErrorKind, DataPlace};
+use crate::data::DataErrorKind;
 use crate::document::{self, Document, Mark, Node, NodeError, ReadError, Step};
 use crate::passes::partition::PartitionError;
 use crate::train::ProgramError;
 use crate::train::TrainError;
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The document that an experiment was read from, if it was read from one: errors about the experiment show its lines. Two
@@ -64,7 +62,7 @@ impl ReadFrom {
 
 /// The error with the line of the key that it is about. One that is about no key, or about one that is not written (a flag
 /// may say it), is as it was.
-pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainError) -> TrainError {
+pub(super) fn with_its_line(experiment: &Experiment, error: TrainError) -> TrainError {
     let Some(document) = &experiment.document.0 else { return error };
     if let Some((mark, help)) = range(experiment, document.root(), &error) {
         let message = match &error {
@@ -73,12 +71,25 @@ pub(super) fn with_its_line(experiment: &Experiment, path: &Path, error: TrainEr
         };
         return document.read_error(ReadError::new(message).or_at(mark).with_help(help)).into();
     }
-    let Some(way) = way_to(experiment, path, &error) else { return error };
-    if document.root().place_of(&way).is_none() {
-        return error;
+    match way_to(experiment, &error) {
+        Some(way) => experiment.document.with_line(way, error),
+        None => error,
     }
-    let whole = chain(&error);
-    let (message, help) = match (&error, whole.split_once("\nhelp: ")) {
+}
+
+impl ReadFrom {
+    /// The error with the line that `way` leads to, if that is written.
+    pub(super) fn with_line(&self, way: Vec<Step>, error: TrainError) -> TrainError {
+        match &self.0 {
+            Some(document) if document.root().place_of(&way).is_some() => at_its_line(document, way, &error),
+            _ => error,
+        }
+    }
+}
+
+fn at_its_line(document: &Document, way: Vec<Step>, error: &TrainError) -> TrainError {
+    let whole = chain(error);
+    let (message, help) = match (error, whole.split_once("\nhelp: ")) {
         // The place in the program says nothing here.
         (TrainError::Program(ProgramError::Build(error)), _) => {
             (error.0.error.message.as_str(), error.0.error.help.as_deref())
@@ -135,7 +146,7 @@ fn range(experiment: &Experiment, root: &Node, error: &TrainError) -> Option<(Ma
 }
 
 /// The way to what the error is about.
-fn way_to(experiment: &Experiment, path: &Path, error: &TrainError) -> Option<Vec<Step>> {
+fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
     let key = |name: &str| Step::Key(name.to_string());
     match error {
         TrainError::Epochs { key: name, .. } => Some(vec![key("train"), key(name)]),
@@ -170,66 +181,8 @@ fn way_to(experiment: &Experiment, path: &Path, error: &TrainError) -> Option<Ve
                 _ => None,
             }
         }
-        TrainError::Data(error) => way_to_data(experiment, path, error),
+        TrainError::Data(error) if *error.kind() == DataErrorKind::Shift => Some(vec![key("train"), key("shift")]),
+        TrainError::Data(error) if *error.kind() == DataErrorKind::Split => Some(vec![key("data"), key("n_test")]),
         _ => None,
     }
-}
-
-/// The way to what an error of the data is about.
-fn way_to_data(experiment: &Experiment, path: &Path, error: &DataError) -> Option<Vec<Step>> {
-    let key = |name: &str| Step::Key(name.to_string());
-    let data = experiment.data.as_ref()?;
-    match (error.kind(), error.place()) {
-        (DataErrorKind::Shift, _) => Some(vec![key("train"), key("shift")]),
-        (DataErrorKind::Split, _) => Some(vec![key("data"), key("n_test")]),
-        (DataErrorKind::Open, DataPlace::File(file)) => {
-            let folder = path.parent().unwrap_or(Path::new(""));
-            let is = |other: &Path| folder.join(other) == *file;
-            let of = |csv: Option<&Path>, npz: Option<&Path>| match (csv, npz) {
-                (Some(csv), _) if is(csv) => Some(vec![key("csv")]),
-                (_, Some(npz)) if is(npz) => Some(vec![key("npz")]),
-                _ => None,
-            };
-            let of_test = || {
-                let test = data.test.as_ref()?;
-                Some([vec![key("test")], of(test.csv.as_deref(), test.npz.as_deref())?].concat())
-            };
-            let of_idx = || {
-                let (name, _) = data.idx.as_ref()?.iter().find(|(_, file)| is(file))?;
-                Some(vec![key("idx"), key(name)])
-            };
-            let of_mnist = || data.mnist.as_ref().map(|_| vec![key("mnist")]);
-            let inner = of(data.csv.as_deref(), data.npz.as_deref()).or_else(of_test).or_else(of_idx).or_else(of_mnist);
-            match inner {
-                Some(inner) => Some([vec![key("data")], inner].concat()),
-                // A folder of images that cannot be listed.
-                None => way_to_files(data, path, file),
-            }
-        }
-        (DataErrorKind::Pattern(pattern), _) => way_to_files(data, path, Path::new(pattern)),
-        (DataErrorKind::CargoFeature("records"), _) => Some(vec![key("data"), key("parquet")]),
-        (DataErrorKind::CargoFeature("text"), _) => Some(vec![key("data"), key("tokens"), key("tokenizer")]),
-        _ => None,
-    }
-}
-
-/// The way to the key whose value names these files: a pattern, or a folder.
-fn way_to_files(data: &DataConfig, path: &Path, named: &Path) -> Option<Vec<Step>> {
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let is = |written: &Path| written == named || folder.join(written) == named;
-    let key = |files: [&Option<Patterns>; 5], images: &Option<PathBuf>| {
-        let keys = ["tfrecord", "webdataset", "parquet", "text", "jsonl"];
-        let holds = |patterns: &Patterns| patterns.0.iter().any(|pattern| is(Path::new(pattern)));
-        let found = keys.into_iter().zip(files).find(|(_, patterns)| patterns.as_ref().is_some_and(holds));
-        let found = found.map(|(name, _)| name);
-        found.or_else(|| images.as_ref().is_some_and(|images| is(images)).then_some("images"))
-    };
-    let step = |name: &str| Step::Key(name.to_string());
-    let of = [&data.tfrecord, &data.webdataset, &data.parquet, &data.text, &data.jsonl];
-    if let Some(name) = key(of, &data.images) {
-        return Some(vec![step("data"), step(name)]);
-    }
-    let test = data.test.as_ref()?;
-    let of = [&test.tfrecord, &test.webdataset, &test.parquet, &test.text, &test.jsonl];
-    Some(vec![step("data"), step("test"), step(key(of, &test.images)?)])
 }

@@ -12,17 +12,14 @@
 //!
 //! [`DataConfig`] says what `data` may be. Paths in the file are relative to the file. Precision is not in it: it is a switch of the run.
 
-mod data;
+pub mod data;
 mod lines;
 mod mesh;
-mod records;
 mod schedule;
-mod text;
 
-pub use data::{DataConfig, Examples, Scale, TestConfig};
+pub use data::{DataConfig, DataSource, Examples, Patterns, Scale, Tolerance};
 pub use lines::ReadFrom;
 pub use mesh::MeshConfig;
-pub use records::{Patterns, Tolerance};
 pub use schedule::{Schedule, Timed};
 
 use self::schedule::{beside_the_end, unreached};
@@ -416,9 +413,7 @@ impl Experiment {
     /// Where there are none, or a file is not right: then with its place.
     pub fn read_data(&self, path: &Path, setup: &Setup) -> Result<Examples, TrainError> {
         match &self.data_in(setup) {
-            Some(data) => {
-                data.read(path, &self.task().features()).map_err(|error| lines::with_its_line(self, path, error))
-            }
+            Some(data) => data.read(path, &self.task().features()).map_err(|error| lines::with_its_line(self, error)),
             None => Err(TrainError::NoData { path: path.to_path_buf() }),
         }
     }
@@ -486,10 +481,10 @@ impl Experiment {
         })
     }
 
-    /// The error with the line of the key that it is about, where it is one of the experiment's that was read from `path`.
+    /// The error with the line of the key that it is about, where it is one of the experiment's.
     #[must_use]
-    pub fn with_its_line(&self, path: &Path, error: TrainError) -> TrainError {
-        lines::with_its_line(self, path, error)
+    pub fn with_its_line(&self, error: TrainError) -> TrainError {
+        lines::with_its_line(self, error)
     }
 }
 

@@ -51,7 +51,7 @@ tune: {remat: [block*, stem]}
     let expected = Experiment {
         model: Model::Mlp(mlp::Config::new([4], 2)),
         data: Some(DataConfig {
-            csv: Some(PathBuf::from("data/x.csv")),
+            source: Some(DataSource::Csv(data::source::Csv(PathBuf::from("data/x.csv")))),
             scale: Some(Scale::All(0.5)),
             n_test: Some(3),
             ..DataConfig::default()

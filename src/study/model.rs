@@ -123,7 +123,7 @@ impl ModelSubject {
     /// A program's error, with the model's line where one is to blame.
     fn cannot_be_built(&self, error: StudyError) -> StudyError {
         let source = match error {
-            StudyError::Program(error) => self.experiment.with_its_line(&self.path, error.into()).into(),
+            StudyError::Program(error) => self.experiment.with_its_line(error.into()).into(),
             other => other,
         };
         StudyError::Build { path: self.path.clone(), source: Box::new(source) }

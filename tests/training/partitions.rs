@@ -169,7 +169,7 @@ fn what_cannot_be_split_is_refused_with_its_line() {
         let experiment = Experiment::read(&path).unwrap();
         let spec = experiment.spec(Precision::F32, &Tuning::none()).unwrap();
         let error = Session::new(client(), Spec { batch: 8, ..spec }).map(drop).unwrap_err();
-        experiment.with_its_line(&path, error).to_string().replace(&path.display().to_string(), "e.yaml")
+        experiment.with_its_line(error).to_string().replace(&path.display().to_string(), "e.yaml")
     };
     let refused = |mesh: &str, expected: &str| {
         let error = error(mesh);

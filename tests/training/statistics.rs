@@ -265,6 +265,6 @@ fn a_mesh_that_is_written_wrong_is_told_how_to_write_it() {
     let experiment = read("{data: 4, state: sharded, batch_norm: {across: 3}}").unwrap();
     assert_eq!(experiment.mesh.mesh.state, StateOf::Sharded);
     let error = Session::new(client(), spec(experiment.mesh.mesh)).map(drop).unwrap_err();
-    let placed = experiment.with_its_line(&path, error).to_string();
+    let placed = experiment.with_its_line(error).to_string();
     assert!(placed.contains("m.yaml:2:") && placed.contains("across: 3"), "{placed}");
 }

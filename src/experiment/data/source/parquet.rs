@@ -1,0 +1,23 @@
+//! `parquet: FILES`: a row is an example.
+
+use crate::data::records;
+use crate::experiment::data::disk;
+use crate::experiment::data::reading::{Family, Opened, Reading, SourceFiles};
+use crate::experiment::data::settings::Patterns;
+use crate::train::TrainError;
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Parquet files, by name or pattern.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Parquet(pub Patterns);
+
+impl SourceFiles for Parquet {
+    const FAMILY: Family = Family::Disk;
+    const TAKES: &'static [&'static str] = disk::TAKES;
+
+    fn open(&self, reading: &Reading<'_>) -> Result<Opened, TrainError> {
+        let records = records::Parquet::open(&reading.files(&self.0)?, reading.data.cache.as_deref());
+        Ok(Opened::Records(Arc::new(reading.placed(records)?)))
+    }
+}
