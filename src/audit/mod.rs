@@ -49,6 +49,7 @@ use serde::Serialize;
 use crate::hlo::{Literal, Module, Op};
 use crate::numerics::compare::{Comparison, Errors};
 use crate::passes::amp::{self, Policy};
+use crate::passes::as_tpu::{self, TpuArithmetic};
 use crate::pjrt::Client;
 
 pub use error::AuditError;
@@ -71,12 +72,14 @@ pub struct Config {
     pub slice_bytes: i64,
     /// Whether conversions f32 → bf16 in the lowered module make zero of subnormal numbers, as a TPU's do.
     pub flush_subnormals: bool,
+    /// Whose products the lowered module has ([`as_tpu`]); the device's own if none.
+    pub arithmetic: Option<TpuArithmetic>,
 }
 
 impl Default for Config {
-    /// Slices of 256 MiB; subnormal numbers are kept.
+    /// Slices of 256 MiB; subnormal numbers are kept, and products are the device's.
     fn default() -> Config {
-        Config { slice_bytes: 256 << 20, flush_subnormals: false }
+        Config { slice_bytes: 256 << 20, flush_subnormals: false, arithmetic: None }
     }
 }
 
@@ -240,22 +243,43 @@ impl<'m> Auditor<'m> {
     /// # Errors
     /// As [`audit`](Self::audit).
     pub fn audit_with(&self, policy: &Policy, says: &mut dyn FnMut(Progress)) -> Result<Audit, AuditError> {
+        self.compare_with(&self.lowered(policy)?, says)
+    }
+
+    /// Compares the f32 module with itself in a TPU's arithmetic: what f32 loses there without any lowering.
+    ///
+    /// # Errors
+    /// A plugin that fails.
+    pub fn audit_f32_as(&self, arithmetic: TpuArithmetic, says: &mut dyn FnMut(Progress)) -> Result<Audit, AuditError> {
+        self.compare_with(&as_tpu::run(self.module, arithmetic)?.0, says)
+    }
+
+    /// The lowered module, in the arithmetic that the configuration asks for.
+    fn lowered(&self, policy: &Policy) -> Result<Module, AuditError> {
         let (lowered, _) = amp::run(self.module, policy)?;
-        let inputs = self.upload(&lowered)?;
-        let pairs = Pairs::new(self.module, &lowered);
-        let (rows, skipped) = comparable(self.module, &lowered, &pairs);
+        Ok(match self.config.arithmetic {
+            Some(arithmetic) => as_tpu::run(&lowered, arithmetic)?.0,
+            None => lowered,
+        })
+    }
+
+    /// Compares the f32 module with another form of it.
+    fn compare_with(&self, lowered: &Module, says: &mut dyn FnMut(Progress)) -> Result<Audit, AuditError> {
+        let inputs = self.upload(lowered)?;
+        let pairs = Pairs::new(self.module, lowered);
+        let (rows, skipped) = comparable(self.module, lowered, &pairs);
         let mut audit = Audit {
             module: self.module.name.clone(),
             rows: Vec::with_capacity(rows.len()),
-            results: self.result_rows(&self.flushed(&lowered), &inputs)?,
+            results: self.result_rows(&self.flushed(lowered), &inputs)?,
             first_not_finite: None,
             skipped,
             n_slices: 0,
         };
         let flush = self.config.flush_subnormals;
         let machine = Machine::new(&self.client, flush);
-        let walk = Walk::new((self.module, &self.inputs), (&lowered, &inputs), &pairs, &rows, flush, machine)?;
-        self.rows(walk, &rows, &lowered, &mut audit, says)?;
+        let walk = Walk::new((self.module, &self.inputs), (lowered, &inputs), &pairs, &rows, flush, machine)?;
+        self.rows(walk, &rows, lowered, &mut audit, says)?;
         let first = audit.rows.iter().find(|row| row.errors.n_introduced > 0);
         audit.first_not_finite = first.map(|row| row.instruction.clone());
         Ok(audit)

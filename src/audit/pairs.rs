@@ -1,8 +1,10 @@
-//! Which instruction of the lowered entry is which of the f32 module's: those of one name, one opcode and the same dims.
+//! Which instruction of the lowered entry is which of the f32 module's: those of one name, one opcode and the same dims. A
+//! product that was rewritten as a TPU computes it is a call in its place.
 
 use std::collections::BTreeMap;
 
-use crate::hlo::{InstrId, Module, Shape};
+use crate::hlo::{InstrId, Module, Op, Shape};
+use crate::passes::as_tpu::is_product;
 
 /// An instruction in both entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,9 @@ impl Pairs {
             let instr = reference.entry().instr(id);
             let Some(&other_id) = named.get(instr.name.as_str()) else { continue };
             let other = lowered.entry().instr(other_id);
-            if instr.op.opcode() == other.op.opcode() && differ_in_floats_only(&instr.shape, &other.shape) {
+            let is_rewritten = is_product(&instr.op) && matches!(other.op, Op::Call { .. });
+            let is_same = is_rewritten || instr.op.opcode() == other.op.opcode();
+            if is_same && differ_in_floats_only(&instr.shape, &other.shape) {
                 pairs.by_reference.insert(id, other_id);
                 pairs.by_lowered.insert(other_id, id);
             }

@@ -74,8 +74,8 @@ impl Auditor<'_> {
 
     /// The greatest scaled error of a result under a policy.
     fn error_under(&self, policy: &Policy) -> Result<f64, AuditError> {
-        let (plain, _) = amp::run(self.module, policy)?;
-        Ok(worst(&self.result_rows(&self.flushed(&plain), &self.upload(&plain)?)?))
+        let lowered = self.lowered(policy)?;
+        Ok(worst(&self.result_rows(&self.flushed(&lowered), &self.upload(&lowered)?)?))
     }
 }
 

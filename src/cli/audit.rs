@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use super::arrays::{Inputs, seed};
+use super::as_tpu::{self, AsArg};
 use super::child::LimitArgs;
 use super::policy::PolicyArgs;
 use super::{Context, Status, again, emit, module_file, progress};
@@ -18,6 +19,7 @@ use crate::hlo::alone::runs_alone;
 use crate::hlo::{Literal, Module};
 use crate::numerics::compare::Errors;
 use crate::passes::amp::Policy;
+use crate::passes::as_tpu::TpuArithmetic;
 use crate::pjrt::{Client, Platform};
 use crate::report::{Column, Screen, Table};
 
@@ -53,7 +55,9 @@ pub struct Args {
     random: Option<u64>,
     #[command(flatten)]
     policy: PolicyArgs,
-    /// Flush subnormal numbers to zero where f32 becomes bf16, as a TPU does
+    #[command(flatten)]
+    as_tpu: AsArg,
+    /// Flush subnormal numbers to zero where f32 becomes bf16, as a TPU does (--as does so too)
     #[arg(long)]
     flush_subnormals: bool,
     /// Largest scaled error that a result may have; if one exceeds it, search for what to keep in f32
@@ -105,13 +109,32 @@ struct Outcome {
     /// The file that the found policy was written to.
     saved_policy: Option<PathBuf>,
     search: Option<Search>,
+    /// The f32 module in a TPU's arithmetic, where one was asked for.
+    f32_as: Option<F32As>,
     #[serde(flatten)]
     audit: Audit,
+}
+
+/// What f32 is on a TPU.
+#[derive(Debug, Serialize)]
+struct F32As {
+    arithmetic: TpuArithmetic,
+    /// Greatest scaled error of a result.
+    error: f64,
+    audit: Audit,
+}
+
+impl F32As {
+    /// The error of an instruction.
+    fn of(&self, instruction: &str) -> Option<&Row> {
+        self.audit.rows.iter().find(|row| row.instruction == instruction)
+    }
 }
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.device.one_device()?;
+    args.as_tpu.check(&args.device)?;
     let policy = args.policy.policy()?;
     let outputs = [("--save-policy", args.save_policy.as_deref()), ("--html", args.html.as_deref())];
     emit::check_names(&outputs, &[Some(&args.module), args.inputs.as_deref()])?;
@@ -131,9 +154,15 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let inputs: Vec<Literal> =
         (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
     let client = args.limits.client(&args.device, context)?;
-    let config = Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals: args.flush_subnormals };
+    let arithmetic = args.as_tpu.arithmetic();
+    let flush_subnormals = args.flush_subnormals || arithmetic.is_some();
+    let config = Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals, arithmetic };
+    if let Some(arithmetic) = arithmetic {
+        as_tpu::say(&crate::passes::as_tpu::run(&module, arithmetic).with_context(failed)?.1);
+    }
     policy.idle_patterns(&module).iter().for_each(|note| tracing::warn!("{note}"));
-    let (audit, search) = measure(args, &policy, &module, &inputs, (&client, config), context).with_context(failed)?;
+    let Measured { audit, search, f32_as } =
+        measure(args, &policy, &module, &inputs, (&client, config), context).with_context(failed)?;
     let error = audit.error();
     let (n_not_finite, n_elements) = audit.n_not_finite();
     let has_numbers = n_not_finite < n_elements || n_elements == 0;
@@ -141,13 +170,14 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let saved_policy = search.as_ref().map(|search| save(args, search)).transpose()?.flatten();
     let outcome = Outcome {
         file: args.module.clone(),
-        flush_subnormals: args.flush_subnormals,
+        flush_subnormals,
         policy,
         error,
         budget: args.budget,
         is_right,
         saved_policy,
         search,
+        f32_as,
         audit,
     };
     if let Some(path) = &args.html {
@@ -162,6 +192,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if is_right { Status::Ok } else { Status::Failing })
 }
 
+/// What was measured.
+struct Measured {
+    audit: Audit,
+    search: Option<Search>,
+    f32_as: Option<F32As>,
+}
+
 /// Audits, and searches if a result is over the budget.
 fn measure(
     args: &Args,
@@ -170,12 +207,12 @@ fn measure(
     inputs: &[Literal],
     (client, config): (&Client, Config),
     context: &Context,
-) -> Result<(Audit, Option<Search>), AuditError> {
+) -> Result<Measured, AuditError> {
     let spinner = progress::spinner(format!("running {} in f32 and lowered", args.module.display()), context.quiet);
     let auditor = Auditor::new(client, module, inputs, config)?;
     let bar = progress::part(context.quiet);
     let mut said = Instant::now();
-    let audit = auditor.audit_with(policy, &mut |progress: Progress| {
+    let mut says = |progress: Progress| {
         if bar.length().is_none() {
             spinner.finish_and_clear();
             bar.set_length(progress.work);
@@ -191,17 +228,24 @@ fn measure(
                 progress.n_rows_done, progress.n_rows
             ));
         }
+    };
+    let f32_as = config.arithmetic.map(|arithmetic| {
+        let audit = auditor.audit_f32_as(arithmetic, &mut says)?;
+        Ok::<_, AuditError>(F32As { arithmetic, error: audit.error(), audit })
     });
+    let audit = f32_as.transpose().and_then(|f32_as| Ok((f32_as, auditor.audit_with(policy, &mut says)?)));
     bar.finish_and_clear();
     spinner.finish_and_clear();
-    let audit = audit?;
-    let Some(budget) = args.budget.filter(|&budget| audit.error() > budget) else { return Ok((audit, None)) };
+    let (f32_as, audit) = audit?;
+    let Some(budget) = args.budget.filter(|&budget| audit.error() > budget) else {
+        return Ok(Measured { audit, search: None, f32_as });
+    };
     let spinner = progress::spinner("searching for what to keep in f32".to_string(), context.quiet);
     let search = auditor.search_with(policy, &audit, budget, &mut |n| {
         spinner.set_message(format!("searching for what to keep in f32: {n} lists tried"));
     });
     spinner.finish_and_clear();
-    Ok((audit, Some(search?)))
+    Ok(Measured { audit, search: Some(search?), f32_as })
 }
 
 /// Writes the policy of a search that succeeded.
@@ -283,70 +327,78 @@ fn remarks(errors: &Errors) -> String {
 fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String {
     let audit = &outcome.audit;
     let mut text = String::new();
-    let mut table = Table::new([
+    let mut columns = vec![
         Column::name("instruction"),
         Column::name("op").extra(1),
         Column::text("dtype"),
         Column::number("born"),
         Column::number("born ulp").extra(2),
         Column::number("error"),
-        Column::number("ulp").extra(4),
-        Column::number("cosine").extra(3),
-        Column::text("values"),
-    ]);
+    ];
+    // Beside the error of the lowered form.
+    columns.extend(outcome.f32_as.iter().map(|f32_as| Column::number(f32_title(f32_as))));
+    columns.extend([Column::number("ulp").extra(4), Column::number("cosine").extra(3), Column::text("values")]);
+    let mut table = Table::new(columns);
     let rows = audit.by_born();
     for row in rows.iter().take(n_rows) {
-        table.row([
+        let mut cells = vec![
             row.instruction.clone(),
             row.opcode.clone(),
             dtypes(row),
             number(row.born.scaled),
             ulps(row.born.max_ulp),
             number(row.errors.scaled),
-            ulps(row.errors.max_ulp),
-            format!("{:.6}", row.errors.cosine),
-            remarks(&row.errors),
-        ]);
+        ];
+        let f32_error =
+            |f32_as: &F32As| f32_as.of(&row.instruction).map_or("-".into(), |row| number(row.errors.scaled));
+        cells.extend(outcome.f32_as.iter().map(f32_error));
+        cells.extend([ulps(row.errors.max_ulp), format!("{:.6}", row.errors.cosine), remarks(&row.errors)]);
+        table.row(cells);
     }
     text += &table.render(screen);
     if rows.len() > n_rows {
         text += &format!("{} more instructions with less error of their own (--all shows them)\n", rows.len() - n_rows);
     }
-    text += &results(&audit.results, n_rows, screen);
+    text += &results(&audit.results, outcome.f32_as.as_ref(), n_rows, screen);
     text += &summary(outcome);
     text
 }
 
 /// The results; of many, those with the greatest error.
-fn results(rows: &[ResultRow], n_rows: usize, screen: Screen) -> String {
+fn results(rows: &[ResultRow], f32_as: Option<&F32As>, n_rows: usize, screen: Screen) -> String {
     let mut shown: Vec<&ResultRow> = rows.iter().collect();
     if rows.len() > n_rows {
         let error = |row: &ResultRow| row.errors.map_or(row.n_differing as f64, |errors| errors.scaled);
         shown.sort_by(|a, b| error(b).total_cmp(&error(a)));
         shown.truncate(n_rows);
     }
-    let mut table = Table::new([
-        Column::name("result"),
-        Column::name("made by"),
-        Column::name("shape"),
-        Column::number("error"),
+    let mut columns =
+        vec![Column::name("result"), Column::name("made by"), Column::name("shape"), Column::number("error")];
+    columns.extend(f32_as.map(|f32_as| Column::number(f32_title(f32_as))));
+    columns.extend([
         Column::number("max abs").extra(1),
         Column::number("mean rel").extra(2),
         Column::number("cosine").extra(3),
     ]);
+    let mut table = Table::new(columns);
     for row in shown {
         let mut cells = vec![format!("out{}", row.index), row.instruction.clone(), row.shape.clone()];
+        let f32_error = f32_as.map(|f32_as| {
+            let errors = f32_as.audit.results.iter().find(|other| other.index == row.index).and_then(|row| row.errors);
+            errors.map_or("-".to_string(), |errors| number(errors.scaled))
+        });
         match &row.errors {
             // Nothing was compared, so there is no figure.
             Some(errors) if errors.n_elements > 0 && errors.n_not_finite == errors.n_elements => {
-                cells.extend(["not finite in f32", "-", "-", "-"].map(str::to_string));
+                cells.push("not finite in f32".to_string());
+                cells.extend(f32_error);
+                cells.extend(["-", "-", "-"].map(str::to_string));
             }
-            Some(errors) => cells.extend([
-                number(errors.scaled),
+            Some(errors) => cells.extend(std::iter::once(number(errors.scaled)).chain(f32_error).chain([
                 number(errors.max_abs),
                 number(errors.mean_rel),
                 format!("{:.6}", errors.cosine),
-            ]),
+            ])),
             None => cells.push(format!("{} differ", row.n_differing)),
         }
         table.row(cells);
@@ -372,6 +424,7 @@ fn summary(outcome: &Outcome) -> String {
             false => format!("; the results are within {} of f32", number(outcome.error)),
         }
     )];
+    lines.extend(outcome.f32_as.as_ref().map(|f32_as| beyond(outcome.error, f32_as)));
     match (n_not_finite, n_elements) {
         (0, _) => {}
         (n, n_elements) if n == n_elements => lines.push(
@@ -403,6 +456,25 @@ fn summary(outcome: &Outcome) -> String {
         }
     }
     lines.join("\n") + "\n"
+}
+
+/// The column of what f32 loses on a TPU.
+fn f32_title(f32_as: &F32As) -> String {
+    format!("f32 on {}", f32_as.arithmetic)
+}
+
+/// What the lowered form costs beyond what f32 costs on a TPU.
+fn beyond(error: f64, f32_as: &F32As) -> String {
+    let (arithmetic, f32_error) = (f32_as.arithmetic, f32_as.error);
+    let compared = match error / f32_error {
+        _ if f32_error == 0.0 => "there f32 loses nothing".to_string(),
+        ratio if ratio <= 1.0 => "no further off than f32 is there".to_string(),
+        ratio => format!("{ratio:.1} times as far off as f32 is there"),
+    };
+    format!(
+        "f32 as {arithmetic} multiplies is within {} of f32 here; the lowered form is {compared}",
+        number(f32_error)
+    )
 }
 
 /// What a search came to.

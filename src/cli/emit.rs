@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
+use super::as_tpu::AsArg;
 use super::program::Choice;
 use super::{Context, Status, module_file};
 use crate::files;
@@ -27,6 +28,8 @@ Examples:
           the program that `compile --target tpu-v2` compiles; without --tune, the one that runs on a CPU
   bf16scope emit step.hlo.pb -o step.txt
           a module from JAX or TensorFlow as text (and back: emit step.txt -o step.pb)
+  bf16scope emit step.hlo.pb --as tpu-v3 -o step.tpu.hlo.pb
+          with the bf16 products that a TPU computes f32 dots and convolutions by
   bf16scope emit step.mlir -o step.hlo.pb; bf16scope emit step.hlo.pb --format stablehlo
           StableHLO, as jax.jit(f).lower(x).as_text() gives it, to HLO, and HLO to StableHLO for JAX
   bf16scope emit step.hlo.pb --format dot | dot -Tsvg > step.svg
@@ -38,6 +41,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     choice: Choice,
+    #[command(flatten)]
+    as_tpu: AsArg,
     /// File to write; standard output if not given
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -68,6 +73,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Some(module) => module,
         None => args.choice.subject()?.build(args.choice.precision(), &Target::Cpu)?.module,
     };
+    let module = args.as_tpu.module(module, &args.choice.model)?;
     let format = args.format.unwrap_or_else(|| format_of(args.output.as_deref()));
     let Some(path) = &args.output else {
         if format == Format::Proto {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use super::as_tpu::AsArg;
 use super::child::client;
 use super::trained::{TrainedArgs, by_averages};
 use super::tune::{TuneArg, target_of};
@@ -50,6 +51,8 @@ pub struct Args {
     device: Platform,
     #[command(flatten)]
     tune: TuneArg,
+    #[command(flatten)]
+    as_tpu: AsArg,
     /// Also which classes are taken for which: a matrix, or where it is too wide the pairs that are confused most
     #[arg(long)]
     confusion: bool,
@@ -61,6 +64,7 @@ pub struct Args {
 /// Evaluates.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.device.one_device()?;
+    args.as_tpu.check(&args.device)?;
     let experiment = Experiment::read(&args.experiment)?;
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
     let task = experiment.task();
@@ -76,7 +80,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             path.display()
         );
     }
-    let client = client(&args.device, &context.setup())?;
+    let client = args.as_tpu.client(client(&args.device, &context.setup())?);
     let tuning = args.tune.tuning(&experiment, &target_of(&args.device));
     let batch = u32::try_from(test.n_examples()).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
     let evaluator = Evaluator::new(&client, &task, args.precision, batch, &tuning)?;

@@ -14,6 +14,7 @@
 
 mod again;
 mod arrays;
+mod as_tpu;
 mod audit;
 mod bits;
 mod cache;

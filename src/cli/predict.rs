@@ -11,6 +11,7 @@ use serde_json::json;
 
 use self::arrays::Collected;
 use self::write::{Kind, Output};
+use super::as_tpu::AsArg;
 use super::child::client;
 use super::trained::{TrainedArgs, by_averages};
 use super::tune::{TuneArg, target_of};
@@ -74,6 +75,8 @@ pub struct Args {
     device: Platform,
     #[command(flatten)]
     tune: TuneArg,
+    #[command(flatten)]
+    as_tpu: AsArg,
     /// Print one JSON object: with the predictions, unless -o takes them
     #[arg(long)]
     json: bool,
@@ -82,6 +85,7 @@ pub struct Args {
 /// Predicts.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.device.one_device()?;
+    args.as_tpu.check(&args.device)?;
     let experiment = Experiment::read(&args.experiment)?;
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
     let read = [Some(args.experiment.as_path()), args.inputs.as_deref(), Some(path.as_path())];
@@ -104,7 +108,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         (Some(path), Some(kind)) => Some(Output::begin(path, kind)?),
         _ => None,
     };
-    let client = client(&args.device, &context.setup())?;
+    let client = args.as_tpu.client(client(&args.device, &context.setup())?);
     let tuning = args.tune.tuning(&experiment, &target_of(&args.device));
     let spinner = progress::spinner(format!("compiling {}", args.experiment.display()), context.quiet);
     let predictor = Predictor::new(&client, &*task, args.precision, batch, &tuning)?;

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use super::arrays::{self, Inputs, Source, Summary, seed};
+use super::as_tpu::AsArg;
 use super::child::LimitArgs;
 use super::{Context, Status, emit, module_file, policy, progress};
 use crate::data::npz::NpzWriter;
@@ -57,6 +58,8 @@ pub struct Args {
     /// Let XLA drop roundings to bf16 and f16 between wider operations, as it does by default elsewhere
     #[arg(long)]
     allow_excess_precision: bool,
+    #[command(flatten)]
+    as_tpu: AsArg,
     /// Where it runs: cpu, cpu:N (a module for N devices), tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the
     /// feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
@@ -118,11 +121,13 @@ struct Output {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    args.as_tpu.check(&args.device)?;
     if args.module.is_dir() {
         return package::run(args, context);
     }
     emit::check_names(&[("--outputs", args.outputs.as_deref())], &[Some(&args.module), args.inputs.as_deref()])?;
     let module = policy::lower_if_asked(module_file::load(&args.module)?, &args.module)?;
+    let module = args.as_tpu.module(module, &args.module)?;
     let placement = devices::placement(&module, &args.device)
         .with_context(|| format!("{} cannot be run", args.module.display()))?;
     let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;

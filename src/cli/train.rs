@@ -16,6 +16,7 @@ use signal_hook::consts::SIGTERM;
 
 use self::record::Subject;
 use self::show::Show;
+use super::as_tpu::AsArg;
 use super::child::client_of_all;
 use super::progress::say;
 use super::several::check_sums;
@@ -95,6 +96,8 @@ pub struct Args {
     #[command(flatten)]
     tune: TuneArg,
     #[command(flatten)]
+    as_tpu: AsArg,
+    #[command(flatten)]
     record: record::RecordArgs,
     /// Print one JSON object at the end, and no lines before
     #[arg(long)]
@@ -120,6 +123,7 @@ struct Json<'a> {
 /// Trains.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let began = Instant::now();
+    args.as_tpu.check(&args.device)?;
     let wanted = args.wanted();
     let (experiment, examples) = args.read_experiment(context)?;
     if let Some(from) = &args.resume {
@@ -134,7 +138,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         begun.check(args.resumption(), &spec, data)?;
     }
     let platform = args.platform(experiment.mesh.mesh)?;
-    let client = client_of_all(&platform, &context.setup())?;
+    let client = args.as_tpu.client(client_of_all(&platform, &context.setup())?);
     let (host, n_hosts) = client.processes().rank();
     let is_first = host == 0;
     let begun = match begun {
@@ -166,12 +170,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         None => {}
     }
     let tune = args.tune.again();
+    let device = format!("{}{}", args.device.name(), args.as_tpu.again());
     let subject = Subject {
         path: &args.experiment,
         experiment: &experiment,
         session: &session,
         client: &client,
-        device: args.device.name(),
+        device: &device,
         tune: &tune,
         resumed: resumed.as_ref(),
     };

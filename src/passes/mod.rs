@@ -6,6 +6,7 @@
 //! - `pace`: variable updates do not wait for the end of the program.
 //! - `partition`: a step is laid over the model axis, by shardings.
 //! - `amp`: automatic mixed precision.
+//! - `as_tpu`: f32 products as a TPU's matrix unit computes them, of bf16 parts.
 //! - `tidy`: folds exact conversions, merges common subexpressions, removes dead code.
 //!
 //! A pass takes a verified module and returns a verified module. The same input gives the same output, byte for byte.
@@ -14,6 +15,7 @@
 use crate::hlo::Instruction;
 
 pub mod amp;
+pub mod as_tpu;
 pub mod cotangent_remat;
 mod glob;
 pub mod grad;
@@ -42,4 +44,7 @@ pub enum PassError {
     /// From [`amp`].
     #[error(transparent)]
     Amp(#[from] amp::AmpError),
+    /// From [`as_tpu`].
+    #[error(transparent)]
+    AsTpu(#[from] as_tpu::AsTpuError),
 }

@@ -3,11 +3,14 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use super::backend::Backend;
 use super::kept::Kept;
 use super::{CompileOptions, Device, OptionValue, PjrtError, Plugin, Processes};
+use crate::hlo::proto::{decode, encode};
+use crate::hlo::{Module, verify};
 
 /// Devices of one library. Cloning shares it; buffers and executables keep it alive.
 #[derive(Clone, Debug)]
@@ -17,11 +20,29 @@ pub struct Client {
     pub(super) kept: Option<Arc<Kept>>,
     /// XLA's flags for every program that does not set them itself.
     flags: Option<Arc<BTreeMap<String, OptionValue>>>,
+    /// What becomes of every program before it is compiled.
+    rewrite: Option<Rewrite>,
+}
+
+/// Why a program could not be rewritten: of whatever rewrites.
+type RewriteError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What becomes of a module.
+type Rewriting = dyn Fn(&Module) -> Result<Module, RewriteError> + Send + Sync;
+
+/// A function from modules to modules.
+#[derive(Clone)]
+struct Rewrite(Arc<Rewriting>);
+
+impl fmt::Debug for Rewrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rewrite")
+    }
 }
 
 impl Client {
     pub(super) fn over(backend: impl Backend + 'static) -> Client {
-        Client { backend: Arc::new(backend), kept: None, flags: None }
+        Client { backend: Arc::new(backend), kept: None, flags: None, rewrite: None }
     }
 
     /// This client, keeping the last `n_programs` that it compiles: [`compile`](Client::compile) gives one of them again
@@ -55,6 +76,37 @@ impl Client {
     /// ```
     pub fn with_flags(self, flags: impl IntoIterator<Item = (String, OptionValue)>) -> Client {
         Client { flags: Some(Arc::new(flags.into_iter().collect())), ..self }
+    }
+
+    /// This client, rewriting every module before it compiles it, so that whatever runs on it runs so. What
+    /// [`load`](Client::load) takes is compiled already, and stays as it is.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), bf16scope::pjrt::PjrtError> {
+    /// use bf16scope::passes::as_tpu::{self, TpuArithmetic};
+    /// use bf16scope::pjrt::Client;
+    ///
+    /// // Whatever is trained on this client multiplies as a TPU does.
+    /// let client = Client::cpu()?.rewriting(|module| Ok(as_tpu::run(module, TpuArithmetic::V3)?.0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn rewriting(
+        self,
+        rewrite: impl Fn(&Module) -> Result<Module, Box<dyn std::error::Error + Send + Sync>> + Send + Sync + 'static,
+    ) -> Client {
+        Client { rewrite: Some(Rewrite(Arc::new(rewrite))), ..self }
+    }
+
+    /// The program as it is compiled.
+    pub(super) fn rewritten<'a>(&self, program: &'a [u8]) -> Result<Cow<'a, [u8]>, PjrtError> {
+        let Some(Rewrite(rewrite)) = &self.rewrite else { return Ok(Cow::Borrowed(program)) };
+        let rewritten = || -> Result<Vec<u8>, RewriteError> {
+            let module = rewrite(&decode::from_bytes(program)?)?;
+            verify(&module)?;
+            Ok(encode::to_bytes(&module)?)
+        };
+        rewritten().map(Cow::Owned).map_err(PjrtError::Rewrite)
     }
 
     /// The options that a program is compiled with: those given, and the flags of this client that they do not set.

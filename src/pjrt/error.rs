@@ -467,6 +467,9 @@ pub enum PjrtError {
     /// A program that is no `HloModuleProto`.
     #[error("the program is not an HloModuleProto: {0}")]
     Program(#[source] WireError),
+    /// A program that was to be rewritten before it was compiled, and could not be.
+    #[error("the program cannot be rewritten before it is compiled: {0}")]
+    Rewrite(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// An optimized program that is no HLO.
     #[error("the plugin returned an optimized program in format `{format}`, expected `hlo` or `hlo_with_config`")]
     ProgramFormat {

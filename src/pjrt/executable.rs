@@ -189,6 +189,7 @@ impl Client {
     /// A client that keeps programs ([`Client::keeping`]) compiles one that it still has no second time.
     pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Executable, PjrtError> {
         let options = &*self.options(options);
+        let program = &*self.rewritten(program)?;
         program::check_calls(program)?;
         let arguments = program::argument_specs(program, options)?;
         let program = program::without_schedule(program)?;

@@ -91,6 +91,7 @@ fn json_holds_every_instruction_and_the_page_too() {
         "budget",
         "error",
         "file",
+        "f32_as",
         "first_not_finite",
         "flush_subnormals",
         "is_right",

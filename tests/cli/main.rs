@@ -1,5 +1,6 @@
 //! The program as a user runs it.
 
+mod as_tpu_cli;
 mod audit_cli;
 #[path = "../support/binary.rs"]
 mod binary;

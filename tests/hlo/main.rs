@@ -4,6 +4,7 @@
 mod first;
 
 mod amp;
+mod as_tpu;
 mod audit;
 mod audit_alone;
 mod bits_pjrt;

@@ -119,7 +119,7 @@ fn compile(bytes: &[u8], options: &CompileOptions) -> Executable {
     client().compile(bytes, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn execute(executable: &Executable, arguments: &[Literal]) -> Vec<Literal> {
+pub fn execute(executable: &Executable, arguments: &[Literal]) -> Vec<Literal> {
     let buffers: Vec<_> = arguments
         .iter()
         .map(|literal| {

@@ -7,6 +7,7 @@ mod amp_tpu;
 mod explain;
 mod fit;
 mod modules;
+mod precision;
 mod several;
 #[path = "../support/mod.rs"]
 mod support;

@@ -64,7 +64,7 @@ pub(super) fn run(
     };
     let prompt =
         tokenizer.encode(text).map_err(|found| anyhow::anyhow!("the tokenizer makes no ids of the text: {found}"))?;
-    let client = client(&args.device, &context.setup())?;
+    let client = args.as_tpu.client(client(&args.device, &context.setup())?);
     let tuning = args.tune.tuning(experiment, &target_of(&args.device));
     let spinner = progress::spinner(format!("compiling {}", args.experiment.display()), context.quiet);
     let completer = Completer::new(&client, &*experiment.task(), args.precision, &tuning)?;

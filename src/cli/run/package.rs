@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         emit::check_kind(path, b"PK", ".npz archive")?;
     }
     let mut npz = args.outputs.as_deref().map(NpzWriter::create).transpose()?;
-    let client = args.limits.client_of_all(&args.device, context)?;
+    let client = args.as_tpu.client(args.limits.client_of_all(&args.device, context)?);
     let spinner = progress::spinner(format!("loading {}", folder.display()), context.quiet);
     let began = Instant::now();
     let (executable, was) = load(args, &manifest, &client, &encode::to_bytes(&module)?, context)?;
@@ -95,7 +95,9 @@ fn load(
         let executable = client.compile(program, &options).context("the package's program cannot be compiled")?;
         Ok((executable, Was::Compiled))
     };
-    let Some(built) = &manifest.executable else { return compiled_here() };
+    // What is compiled already multiplies as it does.
+    let is_loadable = args.as_tpu.arithmetic().is_none();
+    let Some(built) = manifest.executable.as_ref().filter(|_| is_loadable) else { return compiled_here() };
     let shown = args.module.join(&built.part.file);
     if let Some(difference) = built.differs(&compiler_of(&args.device, client, &context.setup())?) {
         tracing::warn!("{} is not used, and the program is compiled again: {difference}", shown.display());

@@ -410,7 +410,8 @@ mod tests {
             "# Precision classes by op\n\nWritten by `BF16SCOPE_BLESS=1 cargo test --lib precision`; the rules stand in \
              `src/hlo/ops/decisions.rs` and `src/hlo/ops/*/precision.rs`.\n`allow`: always lowered. `infer`: lowered \
              among lowered ops. `clear`: commutes with rounding, lowered wherever that adds no error. `deny`: f32, and \
-             what is computed from it too where the policy says `deny_spreads`. `island`: f32 itself.\nA policy can change the class of most.\n\n| op | class \
+             what is computed from it too where the policy says `deny_spreads`. `island`: f32 itself.\nA policy can change the class of most.\nWhat an f32 product is on a TPU, whatever \
+             its class here, stands in [AS_TPU.md](AS_TPU.md).\n\n| op | class \
              | why |\n| --- | --- | --- |\n{}",
             rows.concat()
         );

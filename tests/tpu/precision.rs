@@ -1,0 +1,81 @@
+//! What the TPU compiler makes of f32 products at each precision, beside what `passes::as_tpu` makes of them. Its programs
+//! keep f32 operands and the precision; how many passes the matrix unit makes is in the cycles that it estimates.
+
+use std::collections::BTreeMap;
+
+use bf16scope::hlo::Module;
+use bf16scope::hlo::proto::{decode, encode};
+use bf16scope::hlo::text::{PrintOptions, parse, print};
+use bf16scope::hlo::verify::verify;
+use bf16scope::passes::as_tpu::{TpuArithmetic, run as as_tpu};
+use bf16scope::pjrt::{CompileOptions, PjrtError, Topology};
+
+/// Rows, columns and numbers that are summed: many, so that what is not multiplication is little beside it.
+const N: u64 = 1024;
+/// Rows and columns of a matrix unit.
+const MXU: u64 = 128;
+
+fn topology(arithmetic: TpuArithmetic) -> Topology {
+    let name = format!("{}:2x2", arithmetic.name().trim_start_matches("tpu-"));
+    Topology::tpu(&name, &BTreeMap::new()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn product(lhs: &str, attributes: &str) -> Module {
+    let text = format!(
+        "HloModule m\n\nENTRY m {{\n  a = {lhs}[{N},{N}]{{1,0}} parameter(0)\n  b = f32[{N},{N}]{{1,0}} parameter(1)\n  \
+         ROOT d = f32[{N},{N}]{{1,0}} dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}, {attributes}\n}}\n"
+    );
+    parse(&text, "m.txt").unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The cycles that the compiler estimates for the one product of a module.
+fn cycles(topology: &Topology, module: &Module) -> Result<u64, PjrtError> {
+    verify(module).unwrap();
+    let compiled = topology.compile(&encode::to_bytes(module).unwrap(), &CompileOptions::default())?;
+    let optimized = decode::from_bytes(&compiled.optimized_program().unwrap()).unwrap();
+    let text = print(&optimized, &PrintOptions::default());
+    assert_eq!(text.matches(" convolution(").count(), 1, "one product:\n{text}");
+    let estimates = text.split("\"estimated_cycles\":\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    Ok(estimates.map(|cycles| cycles.parse::<u64>().unwrap()).sum())
+}
+
+/// A pass of a matrix unit over `N³` multiplications takes `N³ / 128²` cycles; a core has one of them on v2, two on v3.
+/// Passes beyond the first are what a product takes longer than one of a single pass, to the nearest.
+#[test]
+fn passes_of_the_matrix_unit_are_the_products_that_the_pass_writes() {
+    let names = ["default", "high", "highest"];
+    for (arithmetic, n_units) in [(TpuArithmetic::V2, 1), (TpuArithmetic::V3, 2)] {
+        let topology = topology(arithmetic);
+        let of_a_pass = (N.pow(3) / MXU.pow(2) / n_units) as f64;
+        for lhs in ["f32", "bf16"] {
+            let one = cycles(&topology, &product(lhs, "operand_precision={default,default}")).unwrap() as f64;
+            for attributes in names.iter().flat_map(|l| names.map(|r| format!("operand_precision={{{l},{r}}}"))) {
+                let module = product(lhs, &attributes);
+                let (_, report) = as_tpu(&module, arithmetic).unwrap();
+                let measured = (cycles(&topology, &module).unwrap() as f64 - one) / of_a_pass + 1.0;
+                let n_products = report.products[0].n_products;
+                assert_eq!(measured.round() as usize, n_products, "{arithmetic} {lhs} {attributes}: {measured}");
+            }
+        }
+    }
+}
+
+/// Algorithms that name bf16 products are precisions to it; what the pass leaves, it refuses.
+#[test]
+fn algorithms_are_taken_and_refused_by_both_alike() {
+    let arithmetic = TpuArithmetic::V2;
+    let topology = topology(arithmetic);
+    let of_precision = |name: &str| cycles(&topology, &product("f32", &format!("operand_precision={{{name},{name}}}")));
+    for (algorithm, precision) in
+        [("dot_bf16_bf16_f32", "default"), ("dot_bf16_bf16_f32_x3", "high"), ("dot_bf16_bf16_f32_x6", "highest")]
+    {
+        let measured = cycles(&topology, &product("f32", &format!("algorithm={algorithm}"))).unwrap();
+        assert_eq!(measured, of_precision(precision).unwrap(), "{algorithm}");
+    }
+    for algorithm in ["dot_bf16_bf16_f32_x9", "dot_f32_f32_f32", "dot_tf32_tf32_f32"] {
+        let module = product("f32", &format!("algorithm={algorithm}"));
+        let error = cycles(&topology, &module).unwrap_err().to_string();
+        assert!(error.contains("is not supported"), "{error}");
+        assert_eq!(as_tpu(&module, arithmetic).unwrap().1.left.len(), 1, "{algorithm}");
+    }
+}
