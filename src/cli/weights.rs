@@ -15,8 +15,12 @@ Examples:
           names, dtypes, shapes, bytes and checksums of its arrays
   bf16scope weights model.safetensors.index.json --json
           a sharded model, as JSON
+  bf16scope weights model.ckpt-1000
+          a checkpoint of TensorFlow: by its prefix, its .index, or its folder
   bf16scope weights model.npz -o model.safetensors
           the same arrays in another format
+  bf16scope weights trained.safetensors -o model.ckpt --format tf
+          a checkpoint of TensorFlow: model.ckpt.index and model.ckpt.data-00000-of-00001
 
 A checksum is the CRC-32C of an array's bytes, little-endian and row-major: equal arrays have equal ones in every format.";
 
@@ -24,7 +28,8 @@ A checksum is the CRC-32C of an array's bytes, little-endian and row-major: equa
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A file of weights: .npz, .safetensors, the index of a sharded model (.index.json), or a checkpoint of bf16scope
+    /// Weights: .npz, .safetensors, .pt or .bin of PyTorch, the index of a sharded model (.index.json), a checkpoint of
+    /// bf16scope or TensorFlow, or the folder of a checkpoint or a SavedModel
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Write the arrays to this file
@@ -45,6 +50,8 @@ enum WrittenName {
     Npz,
     /// A safetensors file
     Safetensors,
+    /// A checkpoint of TensorFlow: the output's name is its prefix
+    Tf,
 }
 
 impl WrittenName {
@@ -52,6 +59,7 @@ impl WrittenName {
         match self {
             WrittenName::Npz => WrittenFormat::Npz,
             WrittenName::Safetensors => WrittenFormat::Safetensors,
+            WrittenName::Tf => WrittenFormat::TensorFlow,
         }
     }
 
@@ -60,6 +68,7 @@ impl WrittenName {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("npz") => Ok(WrittenName::Npz),
             Some("safetensors") => Ok(WrittenName::Safetensors),
+            Some("index") => Ok(WrittenName::Tf),
             _ => bail!(
                 "--output names {}, which says no format; expected a name that ends in .npz or .safetensors\n\
                  help: name it so, or say --format",
@@ -100,7 +109,7 @@ fn write(file: &WeightsFile, path: &Path, format: WrittenFormat) -> anyhow::Resu
     for entry in file.entries() {
         match entry.shape() {
             Some(shape) => arrays.push(WrittenArray { name: entry.name.clone(), shape }),
-            None => tracing::warn!("`{}` is of strings, and is not written", entry.name),
+            None => tracing::warn!("`{}` is of {}, and is not written", entry.name, entry.dtype),
         }
     }
     let mut read = |idx: usize| file.read(&arrays[idx].name);
@@ -141,6 +150,9 @@ fn to_text(file: &WeightsFile, looks: &[Look], context: &Context) -> String {
     if n > 0 {
         text += &table.render(context.screen);
     }
+    if !file.left_out().is_empty() {
+        text += &format!("no arrays, and left out: {}\n", file.left_out().join(", "));
+    }
     for (entry, look) in file.entries().iter().zip(looks).filter(|(_, look)| look.n_not_finite > 0) {
         text += &format!("{}: {} elements are NaN or infinite\n", entry.name, grouped(look.n_not_finite as i64));
     }
@@ -157,7 +169,7 @@ fn to_json(file: &WeightsFile, looks: &[Look], output: Option<&Path>) -> serde_j
         })
         .collect();
     json!({
-        "file": file.path(), "format": file.format().name(), "n_bytes": total(file.entries()), "arrays": arrays,
+        "file": file.path(), "format": file.format().name(), "n_bytes": total(file.entries()), "arrays": arrays, "left_out": file.left_out(),
         "output": output,
     })
 }

@@ -12,7 +12,12 @@ pub const FOOT: usize = 4;
 
 /// TensorFlow's mask of a CRC-32C, so that a CRC over bytes that hold CRCs is none of theirs.
 pub fn masked_crc(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+    mask(crc32c::crc32c(bytes))
+}
+
+/// The same of a CRC-32C that was taken already.
+pub fn mask(crc: u32) -> u32 {
+    crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 /// The length that a head says, and whether the head's checksum agrees.

@@ -6,12 +6,14 @@
 //!
 //! What a file claims is compared with what it has before anything is allocated for it. Nothing in a file is run.
 
+mod bundle;
 mod error;
 mod npz;
 mod region;
 mod safetensors;
 #[cfg(test)]
 mod tests;
+mod torch;
 mod write;
 
 pub use error::{WeightsError, WeightsErrorKind};
@@ -22,6 +24,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use self::region::{Region, Sink};
+use crate::files;
 use crate::hlo::words::nearest;
 use crate::hlo::{ArrayShape, DType, Literal};
 
@@ -37,6 +40,12 @@ pub enum Format {
     Sharded,
     /// A checkpoint that bf16scope wrote.
     Checkpoint,
+    /// A tensor bundle: a checkpoint of TensorFlow.
+    TensorFlow,
+    /// The variables of a SavedModel of TensorFlow, which are a tensor bundle.
+    SavedModel,
+    /// Tensors that `torch.save` wrote.
+    Torch,
 }
 
 impl Format {
@@ -47,6 +56,9 @@ impl Format {
             Format::Safetensors => "safetensors",
             Format::Sharded => "sharded weights (index in JSON)",
             Format::Checkpoint => "bf16scope checkpoint (safetensors)",
+            Format::TensorFlow => "TensorFlow checkpoint",
+            Format::SavedModel => "variables of a SavedModel",
+            Format::Torch => "PyTorch state dict",
         }
     }
 }
@@ -64,14 +76,16 @@ pub enum WeightsDType {
     Array(DType),
     /// Strings of bytes, each of its own length.
     Text,
+    /// Something of its framework that is no array, by what it calls it.
+    Other(&'static str),
 }
 
 impl WeightsDType {
-    /// HLO's dtype; `None` of strings.
+    /// HLO's dtype; `None` of what is no numbers.
     pub fn array(self) -> Option<DType> {
         match self {
             WeightsDType::Array(dtype) => Some(dtype),
-            WeightsDType::Text => None,
+            WeightsDType::Text | WeightsDType::Other(_) => None,
         }
     }
 }
@@ -81,6 +95,7 @@ impl fmt::Display for WeightsDType {
         match self {
             WeightsDType::Array(dtype) => dtype.fmt(f),
             WeightsDType::Text => f.write_str("string"),
+            WeightsDType::Other(name) => f.write_str(name),
         }
     }
 }
@@ -114,7 +129,7 @@ impl Entry {
         self.dims.iter().product()
     }
 
-    /// HLO's shape; `None` of strings.
+    /// HLO's shape; `None` of what is no numbers.
     pub fn shape(&self) -> Option<ArrayShape> {
         let dims: Vec<i64> = self.dims.iter().map(|&dim| dim as i64).collect();
         Some(ArrayShape::new(self.dtype.array()?, dims))
@@ -134,6 +149,7 @@ pub struct WeightsFile {
     format: Format,
     entries: Vec<Entry>,
     reader: Box<dyn Reader>,
+    left_out: Vec<String>,
 }
 
 /// What gives the elements of the arrays that a file has.
@@ -157,6 +173,8 @@ struct Opened {
     format: Format,
     entries: Vec<Entry>,
     reader: Box<dyn Reader>,
+    /// Names of what is in the file and is no array.
+    left_out: Vec<String>,
 }
 
 /// What was seen of an array as all its elements went by.
@@ -175,7 +193,7 @@ pub struct Look {
 /// # Errors
 /// A file that cannot be opened, that is damaged, or of a kind that is not read: the error says which, and what to do.
 pub fn open(path: &Path) -> Result<WeightsFile, WeightsError> {
-    let Opened { format, entries, reader } = open_as_found(path)?;
+    let Opened { format, entries, reader, left_out } = open_as_found(path)?;
     let mut names = BTreeMap::new();
     for (idx, entry) in entries.iter().enumerate() {
         if names.insert(entry.name.as_str(), idx).is_some() {
@@ -187,21 +205,99 @@ pub fn open(path: &Path) -> Result<WeightsFile, WeightsError> {
     order.sort_by(|&left, &right| entries[left].name.cmp(&entries[right].name));
     let entries = order.iter().map(|&idx| entries[idx].clone()).collect();
     let reader = Box::new(Ordered { order, inner: reader });
-    Ok(WeightsFile { path: path.to_path_buf(), format, entries, reader })
+    Ok(WeightsFile { path: path.to_path_buf(), format, entries, reader, left_out })
 }
 
 fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
+    if path.is_dir() {
+        return open_folder(path);
+    }
+    // A bundle's name without `.index` is no file.
+    let index = bundle::index_of(path);
+    if !path.exists() && index.exists() {
+        return bundle::open(&Region::open(&index)?, Format::TensorFlow);
+    }
     let region = Region::open(path)?;
     let head = region.read(0, region.n_bytes().min(16), "the file")?;
     match head.as_slice() {
         [] => {
             Err(WeightsError::format(path, "an empty file; expected a file of weights").help("copy or save it again"))
         }
-        [b'P', b'K', 3 | 5, 4 | 6, ..] => npz::open(path),
+        [b'P', b'K', 3 | 5, 4 | 6, ..] => open_zip(path),
+        [0x80, 2..=5, ..] => Err(of_pickle(path, &head)),
         [b'{', ..] => safetensors::open_sharded(path),
         [_, _, _, _, _, 0, 0, 0, b'{', ..] => safetensors::open(region),
+        _ if bundle::is_table(&region)? || path.extension().is_some_and(|extension| extension == "index") => {
+            bundle::open(&region, Format::TensorFlow)
+        }
         _ => Err(not_weights(path, &head)),
     }
+}
+
+/// An archive: PyTorch's, or NumPy's.
+fn open_zip(path: &Path) -> Result<Opened, WeightsError> {
+    let file = files::open(path).map_err(|cause| WeightsError::open(path, cause))?;
+    // What is wrong with an archive the reader of NumPy's says.
+    let Ok(zip) = zip::ZipArchive::new(std::io::BufReader::new(file)) else { return npz::open(path) };
+    match torch::root(&zip) {
+        Some(root) => torch::open(path, zip, &root),
+        None => npz::open(path),
+    }
+}
+
+/// What PyTorch's long number at the head of its older files begins with.
+const OLD_TORCH: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c";
+
+fn of_pickle(path: &Path, head: &[u8]) -> WeightsError {
+    match head.starts_with(OLD_TORCH) {
+        true => WeightsError::unsupported(path, "a file of PyTorch before 1.6 (a pickle), which is not read").help(
+            "load and save it again with a newer PyTorch: torch.save(torch.load(FILE, map_location=\"cpu\"), NEW)",
+        ),
+        false => WeightsError::unsupported(path, "a Python pickle, which may run anything, and is not read")
+            .help("where it is trusted, load it in Python and save its arrays: numpy.savez(FILE, **arrays)"),
+    }
+}
+
+/// A folder whose files say which of them are weights.
+fn open_folder(folder: &Path) -> Result<Opened, WeightsError> {
+    let variables = folder.join("variables/variables.index");
+    if folder.join("saved_model.pb").exists() || variables.exists() {
+        return bundle::open(&Region::open(&variables)?, Format::SavedModel);
+    }
+    let state = folder.join("checkpoint");
+    if state.exists() {
+        let name = latest(&state)?;
+        let index = bundle::index_of(&folder.join(&name));
+        if !index.exists() {
+            let found = format!("it says that the latest checkpoint is `{name}`, and there is no {}", index.display());
+            let help = "name the checkpoint that is there, with or without `.index`";
+            return Err(WeightsError::new(WeightsErrorKind::NoShard, &state, found).help(help));
+        }
+        return bundle::open(&Region::open(&index)?, Format::TensorFlow);
+    }
+    let known = ["model.safetensors.index.json", "model.safetensors"];
+    match known.iter().map(|name| folder.join(name)).find(|path| path.exists()) {
+        Some(path) => open_as_found(&path),
+        None => {
+            let found =
+                "a folder without weights that are known: no `checkpoint`, no saved_model.pb, no model.safetensors";
+            Err(WeightsError::format(folder, found).help("name a file of weights in it"))
+        }
+    }
+}
+
+/// Bytes of a `checkpoint` file at most: it lists the names of checkpoints that were kept.
+const MAX_STATE: u64 = 1 << 20;
+
+/// The latest checkpoint, as TensorFlow's file `checkpoint` (`CheckpointState` as text) says it.
+fn latest(state: &Path) -> Result<String, WeightsError> {
+    let text = files::read_text(state, MAX_STATE).map_err(|cause| WeightsError::open(state, cause))?;
+    let value = text.lines().find_map(|line| line.trim().strip_prefix("model_checkpoint_path:"));
+    let value = value.map(str::trim).and_then(|value| value.strip_prefix('"')?.strip_suffix('"'));
+    value.map(str::to_string).ok_or_else(|| {
+        let found = "the file does not say `model_checkpoint_path: \"NAME\"`, as TensorFlow's does";
+        WeightsError::format(state, found).help("name a checkpoint in this folder, with or without `.index`")
+    })
 }
 
 /// What else people have weights in, by how it begins, and what to do about it.
@@ -245,6 +341,11 @@ impl WeightsFile {
         &self.entries
     }
 
+    /// Names of what the file holds beside arrays, such as a number of epochs: some of them, where there are many.
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
     /// The array of this name, or the only one that has it among its other names.
     pub fn find(&self, name: &str) -> Option<&Entry> {
         self.position(name).map(|idx| &self.entries[idx])
@@ -277,7 +378,7 @@ impl WeightsFile {
     pub fn read(&self, name: &str) -> Result<Literal, WeightsError> {
         let (idx, entry) = self.expect(name)?;
         let Some(shape) = entry.shape() else {
-            let found = format!("array `{name}` is of strings; expected numbers");
+            let found = format!("array `{name}` is of {}; expected numbers", entry.dtype);
             return Err(WeightsError::new(WeightsErrorKind::DType, &self.path, found));
         };
         let mut bytes = Vec::new();
@@ -310,6 +411,9 @@ impl WeightsFile {
         let (idx, entry) = self.expect(name)?;
         let mut look = Look::default();
         let Some(dtype) = entry.dtype.array() else {
+            if entry.dtype != WeightsDType::Text {
+                return Ok(look);
+            }
             for text in self.reader.texts(idx, entry)? {
                 look.crc32c = crc32c::crc32c_append(look.crc32c, &(text.len() as u64).to_le_bytes());
                 look.crc32c = crc32c::crc32c_append(look.crc32c, &text);
@@ -346,7 +450,7 @@ impl WeightsFile {
 
 impl fmt::Debug for WeightsFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WeightsFile { path, format, entries, reader: _ } = self;
+        let WeightsFile { path, format, entries, reader: _, left_out: _ } = self;
         f.debug_struct("WeightsFile").field("path", path).field("format", format).field("entries", entries).finish()
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, WeightsError> {
             WeightsError::new(WeightsErrorKind::DType, path, found).help("leave it out, or save it as another type")
         })?);
     }
-    Ok(Opened { format: Format::Npz, entries, reader: Box::new(Archive(Mutex::new(npz))) })
+    Ok(Opened { format: Format::Npz, entries, reader: Box::new(Archive(Mutex::new(npz))), left_out: Vec::new() })
 }
 
 impl Reader for Archive {

@@ -100,7 +100,7 @@ pub(super) fn open(region: Region) -> Result<Opened, WeightsError> {
     let hash = memchr::memmem::find(&header, HASH_KEY).filter(|_| is_ours);
     let hash = hash.map(|at| at + HASH_KEY.len()).filter(|at| at + N_DIGITS <= header.len());
     let hash = hash.map(|at| 8 + at as u64);
-    Ok(Opened { format, entries, reader: Box::new(File { region, starts, hash }) })
+    Ok(Opened { format, entries, reader: Box::new(File { region, starts, hash }), left_out: Vec::new() })
 }
 
 impl Reader for File {
@@ -169,7 +169,7 @@ pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
         }
         readers.push(file);
     }
-    Ok(Opened { format: Format::Sharded, entries, reader: Box::new(Shards(readers)) })
+    Ok(Opened { format: Format::Sharded, entries, reader: Box::new(Shards(readers)), left_out: Vec::new() })
 }
 
 impl Reader for Shards {

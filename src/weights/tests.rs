@@ -146,3 +146,224 @@ fn an_array_that_a_format_does_not_hold_is_told_before_anything_is_written() {
     assert_eq!(text(folder.path(), &error), "a.npz: two arrays are to be written as `x`; expected one");
     assert!(!path.exists());
 }
+
+/// What the frameworks that own the formats wrote (`tests/data/weights/write.py`).
+fn fixtures() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/weights")
+}
+
+/// The name, dtype, dims and checksum of every array of a file.
+fn seen(file: &WeightsFile) -> BTreeMap<String, (String, Vec<u64>, String)> {
+    let of = |entry: &Entry| {
+        let crc = format!("{:08x}", file.look(&entry.name).unwrap().crc32c);
+        (entry.name.clone(), (entry.dtype.to_string(), entry.dims.clone(), crc))
+    };
+    file.entries().iter().map(of).collect()
+}
+
+/// Compares a file with what was written beside it, and reads every array whole, too.
+fn check_fixture(path: &str, expected: &str, format: Format) {
+    let file = open(&fixtures().join(path)).unwrap();
+    assert_eq!(file.format(), format, "{path}");
+    file.check().unwrap();
+    let expected = fs::read_to_string(fixtures().join(expected)).unwrap();
+    let expected: BTreeMap<String, (String, Vec<u64>, String)> = serde_json::from_str(&expected).unwrap();
+    assert!(!expected.is_empty());
+    assert_eq!(seen(&file), expected, "{path}");
+    for entry in file.entries().iter().filter(|entry| entry.dtype != WeightsDType::Text) {
+        let literal = file.read(&entry.name).unwrap();
+        assert_eq!(
+            format!("{:08x}", crc32c::crc32c(bits(&literal).1)),
+            expected[&entry.name].2,
+            "{path}: {}",
+            entry.name
+        );
+    }
+}
+
+#[test]
+fn bundles_of_tensorflow_are_read_to_the_bit() {
+    for path in ["names/model.ckpt", "names/model.ckpt.index", "names"] {
+        check_fixture(path, "names/model.ckpt.json", Format::TensorFlow);
+    }
+    check_fixture("sharded/model.ckpt", "sharded/model.ckpt.json", Format::TensorFlow);
+    check_fixture("objects/ckpt-1", "objects/ckpt-1.json", Format::TensorFlow);
+    let objects = open(&fixtures().join("objects")).unwrap();
+    for (name, entry) in [
+        ("net/layers/0/kernel/.ATTRIBUTES/VARIABLE_VALUE", "net/layers/0/kernel"),
+        ("first/kernel", "net/layers/0/kernel"),
+        ("second/bias", "net/layers/1/bias"),
+    ] {
+        assert_eq!(objects.find(name).map(|entry| entry.name.as_str()), Some(entry), "{name}");
+    }
+    assert_eq!(open(&fixtures().join("saved")).unwrap().format(), Format::SavedModel);
+    let error = open(&fixtures().join("v1/model.v1")).unwrap_err();
+    assert_eq!(
+        text(&fixtures(), &error),
+        "v1/model.v1: a checkpoint of version 1 (tf.train.SaverDef.V1), which is not read; expected version 2\n\
+         help: restore it in TensorFlow and save it again: \
+         tf.compat.v1.train.Saver(write_version=tf.compat.v1.train.SaverDef.V2)"
+    );
+}
+
+/// A copy of a bundle that may be harmed: its prefix.
+fn copied(folder: &Path, prefix: &str) -> std::path::PathBuf {
+    let (from, name) = (fixtures().join(prefix), Path::new(prefix).file_name().unwrap().to_str().unwrap());
+    for found in fs::read_dir(from.parent().unwrap()).unwrap() {
+        let found = found.unwrap();
+        if found.file_name().to_str().unwrap().starts_with(name) {
+            fs::copy(found.path(), folder.join(found.file_name())).unwrap();
+        }
+    }
+    folder.join(name)
+}
+
+fn look_at_all(path: &Path) -> Result<(), WeightsError> {
+    let file = open(path)?;
+    file.entries().iter().try_for_each(|entry| file.look(&entry.name).map(drop))
+}
+
+/// Each bit of both files has a checksum over it.
+#[test]
+fn every_flip_in_a_bundle_is_noticed_and_named_with_its_place() {
+    for prefix in ["names/model.ckpt", "objects/ckpt-1", "sharded/model.ckpt"] {
+        let folder = tempfile::tempdir().unwrap();
+        let bundle = copied(folder.path(), prefix);
+        look_at_all(&bundle).unwrap();
+        let (mut n, mut offsets) = (0, 0);
+        for found in fs::read_dir(folder.path()).unwrap() {
+            let path = found.unwrap().path();
+            if path.extension().unwrap() == "json" {
+                continue;
+            }
+            let whole = fs::read(&path).unwrap();
+            for at in 0..whole.len() {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 1 << (at % 8);
+                fs::write(&path, flipped).unwrap();
+                let error = look_at_all(&bundle).expect_err(&format!("{}: byte {at}", path.display()));
+                n += 1;
+                offsets += u32::from(error.offset().is_some());
+            }
+            fs::write(&path, &whole).unwrap();
+        }
+        // A flip in the number of data files asks for one that is not there, and in a size for more than there is.
+        assert!(offsets * 10 > n * 9 && n > 150, "{prefix}: {n} flips, {offsets} with their place");
+    }
+}
+
+#[test]
+fn a_bundle_that_is_cut_or_lacks_a_shard_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = copied(folder.path(), "sharded/model.ckpt");
+    let at = |name: &str| folder.path().join(name);
+    for name in ["model.ckpt.index", "model.ckpt.data-00001-of-00002"] {
+        let whole = fs::read(at(name)).unwrap();
+        for n_bytes in 0..whole.len() {
+            fs::write(at(name), &whole[..n_bytes]).unwrap();
+            assert!(look_at_all(&bundle).is_err(), "{name}: {n_bytes}");
+        }
+        fs::write(at(name), &whole[..whole.len() - 1]).unwrap();
+        let error = text(folder.path(), &look_at_all(&bundle).unwrap_err());
+        let expected = match name {
+            "model.ckpt.index" => {
+                "model.ckpt.index: at byte 97: the index does not end as one: it was cut off, or is damaged\n\
+                 help: copy it again"
+            }
+            _ => {
+                "model.ckpt.data-00001-of-00002: the file is cut off: it has 19 bytes, and `b` ends at byte 20\n\
+                 help: copy it again"
+            }
+        };
+        assert_eq!(error, expected);
+        fs::write(at(name), &whole).unwrap();
+    }
+    fs::remove_file(at("model.ckpt.data-00001-of-00002")).unwrap();
+    assert_eq!(
+        text(folder.path(), &open(&bundle).unwrap_err()),
+        "model.ckpt.index: the data file `model.ckpt.data-00001-of-00002` is missing\n\
+         help: put model.ckpt.data-00001-of-00002 beside the index: all 2 data files of a bundle are needed"
+    );
+}
+
+/// A bundle of ours is as TensorFlow's own; `ci/tensorflow` asks TensorFlow itself.
+#[test]
+fn a_bundle_that_is_written_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    // Enough names for two blocks of the index.
+    let many: Vec<(String, Literal)> = (0..9000).map(|n| (format!("layer_{n}/kernel"), Literal::scalar(n))).collect();
+    let prefix = folder.path().join("model.ckpt");
+    write(&prefix, WrittenFormat::TensorFlow, arrays().into_iter().chain(many.clone())).unwrap();
+    let file = open(&prefix).unwrap();
+    assert_eq!((file.format(), file.entries().len()), (Format::TensorFlow, 9005));
+    for (name, literal) in arrays().into_iter().chain(many) {
+        assert_eq!(bits(&file.read(&name).unwrap()), bits(&literal), "{name}");
+    }
+}
+
+/// A tensor of 2 GiB that is a hole in its file goes by in pieces.
+#[test]
+fn a_large_array_is_looked_at_in_little_memory() {
+    const N: u64 = 2 << 30;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.safetensors");
+    let header = format!(r#"{{"x":{{"dtype":"U8","shape":[{N}],"data_offsets":[0,{N}]}}}}"#);
+    let start = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    fs::write(&path, &start).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(start.len() as u64 + N).unwrap();
+    let file = open(&path).unwrap();
+    let mut largest = 0;
+    let mut n_bytes = 0;
+    let entry = file.find("x").unwrap();
+    file.reader
+        .pass(0, entry, &mut |piece| {
+            largest = largest.max(piece.len());
+            n_bytes += piece.len() as u64;
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!((largest, n_bytes), (region::PIECE, N));
+}
+
+#[test]
+fn state_dicts_of_torch_are_read_to_the_bit() {
+    check_fixture("torch/state.pt", "torch/state.pt.json", Format::Torch);
+    check_fixture("torch/nested.bin", "torch/nested.bin.json", Format::Torch);
+    let nested = open(&fixtures().join("torch/nested.bin")).unwrap();
+    assert_eq!(nested.left_out(), ["epoch (an integer)", "lr (a float)", "name (a text)", "done (None)"]);
+}
+
+#[test]
+fn a_pickle_that_would_run_something_is_refused_by_name() {
+    let refused = |name: &str| text(&fixtures(), &open(&fixtures().join(name)).unwrap_err());
+    assert_eq!(
+        refused("torch/evil.pt"),
+        "torch/evil.pt: its pickle (data.pkl) at byte 183: it asks Python for `posix.system`, which no state dict needs; \
+         nothing of it was run\nhelp: save tensors alone: torch.save(model.state_dict(), FILE), or safetensors.torch.save_file"
+    );
+    assert!(refused("torch/module.pt").contains("it asks Python for `torch.nn.modules.linear.Linear`"));
+    assert_eq!(
+        refused("torch/legacy.pt"),
+        "torch/legacy.pt: a file of PyTorch before 1.6 (a pickle), which is not read\n\
+         help: load and save it again with a newer PyTorch: torch.save(torch.load(FILE, map_location=\"cpu\"), NEW)"
+    );
+    assert!(!Path::new("/tmp/bf16scope-ran-a-pickle").exists());
+}
+
+/// Cuts and flipped bytes of small files: an error or arrays, never a panic.
+#[test]
+fn harmed_files_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["torch/state.pt", "torch/nested.bin"] {
+        let whole = fs::read(fixtures().join(name)).unwrap();
+        let path = folder.path().join("harmed");
+        for at in (0..whole.len()).step_by(3) {
+            for harmed in [whole[..at].to_vec(), [&whole[..at], &[whole[at] ^ 0x41], &whole[at + 1..]].concat()] {
+                fs::write(&path, harmed).unwrap();
+                if let Err(error) = look_at_all(&path) {
+                    drop(error.to_string());
+                }
+            }
+        }
+    }
+}

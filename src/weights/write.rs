@@ -6,6 +6,7 @@ use std::path::Path;
 
 use safetensors::tensor::{Metadata, TensorInfo};
 
+use super::bundle::{self, BundleWriter};
 use super::safetensors::their_dtype;
 use super::{WeightsError, WeightsErrorKind};
 use crate::data::DataError;
@@ -21,6 +22,8 @@ pub enum WrittenFormat {
     Npz,
     /// A safetensors file.
     Safetensors,
+    /// A tensor bundle of TensorFlow, whose prefix the path is: `PATH.index` and `PATH.data-00000-of-00001`.
+    TensorFlow,
 }
 
 /// An array that is to be written.
@@ -86,6 +89,7 @@ pub fn write_each<E: From<WeightsError>>(
     match format {
         WrittenFormat::Npz => npz(path, arrays, &mut bytes_of),
         WrittenFormat::Safetensors => safetensors(path, arrays, &mut bytes_of),
+        WrittenFormat::TensorFlow => bundle(path, arrays, &mut bytes_of),
     }
 }
 
@@ -147,6 +151,24 @@ fn safetensors<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], byte
     }
     let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
     Ok(file.finish().map_err(failed)?)
+}
+
+fn bundle<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], bytes_of: Bytes<'_, E>) -> Result<(), E> {
+    for WrittenArray { name, shape } in arrays {
+        if name.is_empty() || name.starts_with('\0') {
+            let found = format!("an array is called `{}`, which a bundle has for itself", name.escape_default());
+            return Err(WeightsError::new(WeightsErrorKind::Write, path, found).into());
+        }
+        if !BundleWriter::holds(shape.dtype) {
+            return Err(no_dtype(path, name, shape.dtype, "a checkpoint of TensorFlow").into());
+        }
+    }
+    let prefix = bundle::prefix(path);
+    let mut writer = BundleWriter::create(&prefix)?;
+    for (idx, array) in arrays.iter().enumerate() {
+        writer.add(&array.name, &array.shape, &bytes_of(idx)?)?;
+    }
+    Ok(writer.finish()?)
 }
 
 fn no_dtype(path: &Path, name: &str, dtype: DType, holder: &str) -> WeightsError {

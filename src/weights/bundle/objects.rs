@@ -1,0 +1,115 @@
+//! What TensorFlow 2 calls the variables of a bundle: a graph of objects says which attribute each is of, and its full name.
+//!
+//! A key is the path of attributes that leads to a variable, with `/.ATTRIBUTES/VARIABLE_VALUE` after it; a `.` in an
+//! attribute is written `..`, a `/` as `.S`. Other paths may lead to the same variable.
+//!
+//! Source: TensorFlow's `trackable_object_graph.proto` and `python/checkpoint/trackable_view.py`.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::proto::ObjectGraph;
+
+/// The key of the graph.
+pub(super) const KEY: &str = "_CHECKPOINTABLE_OBJECT_GRAPH";
+/// Between a path and what of the object it is.
+const ATTRIBUTES: &str = "/.ATTRIBUTES/";
+/// What of a variable is saved.
+const VALUE: &str = "VARIABLE_VALUE";
+/// Attributes on a path at most; other paths than the key's are left out where they are longer.
+const MAX_DEPTH: usize = 32;
+/// Bytes of all paths at most; what would be more is left out. A long name on the way stands in every path through it.
+const MAX_PATHS: usize = 16 << 20;
+
+/// The path that a key is, as a user writes it.
+pub(super) fn path(key: &str) -> Option<String> {
+    let (path, attribute) = key.rsplit_once(ATTRIBUTES)?;
+    // A slot's path goes through the optimizer: its marks are kept.
+    let path = path.split('/').map(unescaped).collect::<Vec<_>>().join("/");
+    Some(if attribute == VALUE { path } else { format!("{path}/.{attribute}") })
+}
+
+fn unescaped(name: &str) -> String {
+    if name.starts_with(".OPTIMIZER_SLOT") {
+        return name.to_string();
+    }
+    let (mut out, mut chars) = (String::new(), name.chars());
+    while let Some(char) = chars.next() {
+        match (char, chars.as_str().chars().next()) {
+            ('.', Some('.')) => {
+                chars.next();
+                out.push('.');
+            }
+            ('.', Some('S')) => {
+                chars.next();
+                out.push('/');
+            }
+            (char, _) => out.push(char),
+        }
+    }
+    out
+}
+
+/// The full name and other paths of each key.
+pub(super) fn aliases(graph: &ObjectGraph) -> BTreeMap<String, Vec<String>> {
+    let mut paths: Vec<Vec<String>> = vec![Vec::new(); graph.nodes.len()];
+    // The shortest path to each object, and by each of its parents the shortest through that one.
+    let mut shortest: Vec<Option<(usize, String)>> = vec![None; graph.nodes.len()];
+    let (mut waiting, mut room) = (VecDeque::new(), MAX_PATHS);
+    if let Some(root) = shortest.first_mut() {
+        *root = Some((0, String::new()));
+        waiting.push_back(0);
+    }
+    while let Some(at) = waiting.pop_front() {
+        let Some((depth, path)) = shortest[at].clone().filter(|(depth, _)| *depth < MAX_DEPTH) else { continue };
+        for child in &graph.nodes[at].children {
+            let Some(to) = usize::try_from(child.node_id).ok().filter(|&to| to < graph.nodes.len()) else { continue };
+            let Some(left) = room.checked_sub(path.len() + 1 + child.local_name.len()) else {
+                return named(graph, paths);
+            };
+            room = left;
+            let path = if path.is_empty() { child.local_name.clone() } else { format!("{path}/{}", child.local_name) };
+            if !graph.nodes[to].attributes.is_empty() {
+                paths[to].push(path.clone());
+            }
+            if shortest[to].is_none() {
+                shortest[to] = Some((depth + 1, path));
+                waiting.push_back(to);
+            }
+        }
+    }
+    named(graph, paths)
+}
+
+fn named(graph: &ObjectGraph, paths: Vec<Vec<String>>) -> BTreeMap<String, Vec<String>> {
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (node, paths) in graph.nodes.iter().zip(paths) {
+        for attribute in &node.attributes {
+            let names = found.entry(attribute.checkpoint_key.clone()).or_default();
+            if !attribute.full_name.is_empty() {
+                names.push(attribute.full_name.clone());
+            }
+            if attribute.name == VALUE {
+                names.extend(paths.iter().cloned());
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_paths() {
+        for (key, expected) in [
+            ("model/dense/kernel/.ATTRIBUTES/VARIABLE_VALUE", Some("model/dense/kernel")),
+            ("a..b/c.Sd/.ATTRIBUTES/VARIABLE_VALUE", Some("a.b/c/d")),
+            ("v/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE", Some("v/.OPTIMIZER_SLOT/optimizer/m")),
+            ("table/.ATTRIBUTES/table-keys", Some("table/.table-keys")),
+            ("dense/kernel", None),
+        ] {
+            assert_eq!(path(key).as_deref(), expected);
+        }
+    }
+}
