@@ -3,9 +3,11 @@
 //! Back ends compute elementwise ops in f32 registers and store what several fusions read. A model written for bf16
 //! therefore casts at the end of a norm, not after each of its ops, and sums what it multiplies in f32. A module written
 //! in f32 has lost these places; they are found again by form, from two notions:
-//! - a *stream* is an array that has to be stored: what a product, a parameter or an op on streams gives. What a reduction
-//!   gives or a broadcast repeats is none, nor is what is computed from those only.
-//! - a *statistic* is no stream, and computed from a denied op, such as a mean over a row.
+//! - a *stream* is an array that has to be stored: what a product, a parameter, a sum over windows or an op on streams
+//!   gives, and a slice of one. What any other reduction gives or a broadcast repeats is none, nor is what is computed from
+//!   those only.
+//! - a *statistic* is no stream, and computed from a denied op, such as a mean over a row. It is none the more if a stream
+//!   of no more numbers was applied to it, as the scale of a norm to the sum that is the gradient of its variance.
 //!
 //! An op of class infer stays in f32 where
 //! 1. it applies a statistic, as in `x - mean`; or
@@ -14,7 +16,10 @@
 //! 3. one op reads it, which computes in f32: a sum, a denied function, an op of these rules. But not if it reads an f32
 //!    value that a product reads too, as that one is stored in the narrow dtype.
 //!
-//! So an f32 value ends where it meets another stream, as when a branch is added, and where two ops read it.
+//! So an f32 value ends where it meets another stream, as when a branch is added, and where two ops read it. It ends even
+//! where that other stream is f32, if either is what a statistic was applied to that was scaled and that several ops read:
+//! the gradients of a batch norm's input by its mean, by its variance and as it is, which are rounded before they are added
+//! in a network written for bf16.
 //!
 //! A stream of rule 1 or 2 that ends so, read by several ops of which one reads the narrow dtype and none goes on, is
 //! stored. It is rounded once, by its maker, and all of them read that, as Flax casts at the end of a norm. Else a
@@ -33,6 +38,12 @@ struct Facts {
     is_stream: bool,
     /// It is f32, and computed from a denied op.
     is_denied: bool,
+    /// A reduction gave it, or it was computed from one of as many numbers.
+    is_reduced: bool,
+    /// It is a stream, or would be if streams that were applied to a statistic made streams of it.
+    has_stream: bool,
+    /// It stays f32 for a statistic that streams were applied to and that several ops read.
+    is_scaled: bool,
     /// At most one op reads it and what it moved from.
     has_one_reader: bool,
 }
@@ -124,49 +135,75 @@ impl Finder<'_> {
     fn go_on(&mut self, node: NodeId) {
         let of = self.graph.node(node);
         let operands: Vec<Facts> = self.floats(of.operands.iter().copied()).map(|v| self.facts[v as usize]).collect();
-        let elements = |values: &mut dyn Iterator<Item = ValueId>| {
-            self.floats(values).map(|value| self.graph.value(value).n_elements).max().unwrap_or(0)
+        let goes_on = |is_stream: fn(&Facts) -> bool| {
+            let mut streams = operands.iter().filter(|v| is_stream(v)).peekable();
+            streams.peek().is_some() && streams.all(|v| v.is_denied && v.has_one_reader)
         };
-        let (before, after) = (elements(&mut of.operands.iter().copied()), elements(&mut of.results()));
-        let reads_stream = operands.iter().any(|value| value.is_stream);
-        let goes_on = reads_stream && operands.iter().filter(|v| v.is_stream).all(|v| v.is_denied && v.has_one_reader);
-        let applies = operands.iter().any(|value| value.is_denied && !value.is_stream);
-        if self.is_open(node) && (applies || goes_on) {
+        let applies = |is_stream: fn(&Facts) -> bool| operands.iter().any(|v| v.is_denied && !is_stream(v));
+        let keeps = |is_stream: fn(&Facts) -> bool| applies(is_stream) || goes_on(is_stream);
+        let n_streams = operands.iter().filter(|value| value.is_stream).count();
+        let is_met = n_streams > 1 && operands.iter().any(|value| value.is_stream && value.is_scaled);
+        let is_kept = keeps(|value| value.is_stream) && !is_met;
+        if self.is_open(node) && is_kept {
             let producers = of.operands.iter().filter(|&&value| self.facts[value as usize].is_denied);
             let from = producers.map(|&value| self.graph.producer(value)).next();
             self.kept[node as usize] = Some(from.unwrap_or(node));
         }
+        let is_scaled = operands.iter().any(|v| v.is_scaled) || is_kept && !keeps(|value| value.has_stream);
+        let facts = self.facts_of(node, &operands, is_scaled);
+        of.results().for_each(|value| self.facts[value as usize] = facts);
+    }
+
+    /// The facts of what a node makes of `operands`.
+    fn facts_of(&self, node: NodeId, operands: &[Facts], is_scaled: bool) -> Facts {
+        let of = self.graph.node(node);
+        let op = &self.graph.instr(of).op;
+        let elements = |values: &mut dyn Iterator<Item = ValueId>| {
+            self.floats(values).map(|value| self.graph.value(value).n_elements).max().unwrap_or(0)
+        };
+        let (before, after) = (elements(&mut of.operands.iter().copied()), elements(&mut of.results()));
+        let any = |property: fn(&Facts) -> bool| operands.iter().any(property);
+        let (reads_stream, reads_one) = (any(|v| v.is_stream), any(|v| v.has_stream));
+        let (reads_denied, reads_reduced) = (any(|v| v.is_denied), any(|v| v.is_reduced));
         let has_one_reader = self.only_reader(node).is_some();
-        let reads_denied = operands.iter().any(|value| value.is_denied);
-        let facts = match &of.kind {
-            Kind::Op(Class::Allow) | Kind::Parameter | Kind::Fixed(_) => {
-                Facts { is_stream: true, is_denied: false, has_one_reader }
-            }
+        let stored = Facts { is_stream: true, has_stream: true, has_one_reader, ..Facts::default() };
+        match &of.kind {
+            Kind::Op(Class::Allow) | Kind::Parameter | Kind::Fixed(_) => stored,
             // A sum that is lowered between products, or what is moved there: both are stored.
-            Kind::Op(Class::Deny { .. } | Class::Clear) if self.painted.low[node as usize] => {
-                Facts { is_stream: true, is_denied: false, has_one_reader }
-            }
+            Kind::Op(Class::Deny { .. } | Class::Clear) if self.painted.low[node as usize] => stored,
             Kind::Op(Class::Deny { .. }) => {
-                Facts { is_stream: reads_stream && after >= before, is_denied: true, has_one_reader }
+                // A sum over windows is stored: no reader computes it again, as each of its numbers reads many.
+                let is_of_windows = matches!(op, Op::ReduceWindow { .. });
+                let is_reduced = !is_of_windows && (after < before || reads_reduced);
+                let is_stream = reads_stream && !is_reduced;
+                let has_stream = reads_one && (is_of_windows || after >= before);
+                Facts { is_stream, has_stream, is_denied: true, is_reduced, is_scaled, has_one_reader }
             }
             Kind::Op(Class::Infer) => {
                 let is_f32 = self.kept[node as usize].is_some() || !self.painted.low[node as usize];
-                Facts { is_stream: reads_stream, is_denied: reads_denied && is_f32, has_one_reader }
+                let is_reduced = is_f32 && reads_reduced;
+                let is_stream = reads_stream && !is_reduced;
+                let (is_denied, is_scaled) = (reads_denied && is_f32, is_scaled && is_f32);
+                Facts { is_stream, has_stream: reads_one, is_denied, is_reduced, is_scaled, has_one_reader }
             }
             Kind::Op(Class::Clear) => {
-                let repeats = matches!(self.graph.instr(of).op, Op::Broadcast { .. }) && after > before;
-                let is_stream = reads_stream && !repeats && after >= before;
-                let moved = !is_stream || operands.iter().filter(|v| v.is_stream).all(|v| v.has_one_reader);
-                Facts { is_stream, is_denied: reads_denied, has_one_reader: has_one_reader && moved }
+                let repeats = matches!(op, Op::Broadcast { .. }) && after > before;
+                // A part of what is stored is, too, as when a concatenation is split in the backward pass.
+                let is_whole = !repeats && (matches!(op, Op::Slice(_)) || after >= before);
+                let is_reduced = reads_reduced && after <= before;
+                let mut streams = operands.iter().filter(|v| v.is_stream);
+                let moved = !(reads_stream && is_whole) || streams.all(|v| v.has_one_reader);
+                let is_stream = reads_stream && is_whole && !is_reduced;
+                let (has_stream, has_one_reader) = (reads_one && is_whole, has_one_reader && moved);
+                Facts { is_stream, has_stream, is_denied: reads_denied, is_reduced, is_scaled, has_one_reader }
             }
             Kind::Op(Class::NotFloat)
             | Kind::Constant
             | Kind::FromLow
             | Kind::FromExact
             | Kind::ToLow
-            | Kind::FromF32 => Facts { is_stream: reads_stream, is_denied: false, has_one_reader },
-        };
-        of.results().for_each(|value| self.facts[value as usize] = facts);
+            | Kind::FromF32 => Facts { is_stream: reads_stream, has_stream: reads_one, ..stored },
+        }
     }
 
     /// For each node whether it stays in f32 and what it makes is stored and ends there.

@@ -277,3 +277,52 @@ fn a_sigmoid_that_is_written_out_is_lowered_as_logistic_is() {
     let island = Policy { island: vec!["exponential".to_string()], ..Policy::default() };
     assert_eq!(dtypes(&source("1"), &island, ["exp"]), ["f32"]);
 }
+
+/// A pool's gradient, of a part of what was concatenated: a sum over windows, which is stored and no statistic. It meets
+/// another stored value, so the sum of both is rounded for the product that reads it.
+#[test]
+fn a_sum_over_windows_of_a_part_is_stored() {
+    let source = "ENTRY main {
+  x = f32[16,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  v = f32[16,6] parameter(2)
+  u = f32[6,16] parameter(3)
+  zero = f32[] constant(0)
+  product = f32[16,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  part = f32[16,8] slice(product), slice={[0:16], [0:8]}
+  windows = f32[16,6] reduce-window(part, zero), window={size=1x3}, to_apply=add
+  other = f32[16,6] dot(x, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  both = f32[16,6] add(windows, other)
+  ROOT out = f32[16,16] dot(both, u), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+";
+    assert_eq!(dtypes(source, &Policy::default(), ["part", "windows", "both"]), ["bf16", "f32", "bf16"]);
+}
+
+/// The gradient of a norm's input by its variance, 2 · x · v, where v is a sum that the norm's scale was applied to: it is
+/// computed in f32, as it is not stored, and rounded where it is added.
+#[test]
+fn a_statistic_stays_one_where_a_scale_was_applied_to_it() {
+    let source = "ENTRY main {
+  x = f32[16,16] parameter(0)
+  y = f32[16,16] parameter(1)
+  w = f32[16,16] parameter(2)
+  scale = f32[16] parameter(3)
+  zero = f32[] constant(0)
+  two = f32[] constant(2)
+  twos = f32[16,16] broadcast(two), dimensions={}
+  stored = f32[16,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  gradient = f32[16,16] dot(y, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  weighed = f32[16,16] multiply(stored, gradient)
+  summed = f32[16] reduce(weighed, zero), dimensions={0}, to_apply=add
+  scaled = f32[16] multiply(summed, scale)
+  variance = f32[16,16] broadcast(scaled), dimensions={1}
+  doubled = f32[16,16] multiply(stored, twos)
+  by_variance = f32[16,16] multiply(variance, doubled)
+  total = f32[16,16] add(gradient, by_variance)
+  ROOT out = f32[16,16] dot(total, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+";
+    let names = ["scaled", "doubled", "by_variance", "total"];
+    assert_eq!(dtypes(source, &Policy::default(), names), ["f32", "f32", "f32", "bf16"]);
+}
