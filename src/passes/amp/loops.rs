@@ -9,6 +9,7 @@
 use super::graph::{Graph, Kind, NodeId, ValueId};
 use crate::hlo::Op;
 use crate::hlo::ops::precision::Class;
+use std::collections::BTreeMap;
 
 /// How a loop uses an array of its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,27 +48,45 @@ pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
         })
         .collect();
     let is_product = |node: NodeId| body.node(node).class() == Some(Class::Allow);
-    let mut of_product = vec![false; body.nodes.len()];
-    let mut of_read = vec![false; body.nodes.len()];
-    let mut is_read = vec![false; body.values.len()];
-    for (value, kept) in state.zip(&uses) {
-        is_read[value as usize] = *kept == Some(Kept::Read);
-    }
-    for node in 0..body.nodes.len() as NodeId {
-        let of = body.node(node);
-        let any = |found: &[bool]| of.operands.iter().any(|&value| found[body.producer(value) as usize]);
-        of_product[node as usize] = is_product(node) || any(&of_product);
-        of_read[node as usize] = any(&of_read) || of.operands.iter().any(|&value| is_read[value as usize]);
-    }
+    // What is carried comes from what the step before computed.
+    let of_product = reached(body, state.clone(), is_product, |_| false);
+    let reads: Vec<bool> = uses.iter().map(|kept| *kept == Some(Kept::Read)).collect();
+    let of_read = reached(body, state, |_| false, |leaf| reads[leaf]);
     let used = |kept: Option<Kept>| match kept {
         None => Use::Carried,
         Some(Kept::Read) => Use::Read,
         Some(Kept::Filled(update)) => {
-            let producer = body.producer(update) as usize;
-            Use::Filled { is_of_product: of_product[producer], is_of_read: of_read[producer] }
+            Use::Filled { is_of_product: of_product[update as usize], is_of_read: of_read[update as usize] }
         }
     };
     Loop { uses: uses.into_iter().map(used).collect(), has_product: (0..body.nodes.len() as NodeId).any(is_product) }
+}
+
+/// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of the
+/// state that `is_source`, in the same step or in one before it.
+fn reached(
+    body: &Graph<'_>,
+    state: std::ops::Range<ValueId>,
+    begins: impl Fn(NodeId) -> bool,
+    is_source: impl Fn(usize) -> bool,
+) -> Vec<bool> {
+    let mut found = vec![false; body.values.len()];
+    // For each result of the body the arrays of the next step's state that it becomes.
+    let mut becomes: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
+    for (before, &after) in state.clone().zip(&body.results) {
+        becomes.entry(after).or_default().push(before);
+    }
+    let of_nodes = (0..body.nodes.len() as NodeId).filter(|&node| begins(node));
+    let mut open: Vec<ValueId> = of_nodes.flat_map(|node| body.node(node).results()).collect();
+    open.extend(state.enumerate().filter(|(leaf, _)| is_source(*leaf)).map(|(_, value)| value));
+    while let Some(value) = open.pop() {
+        if std::mem::replace(&mut found[value as usize], true) {
+            continue;
+        }
+        open.extend(body.users[value as usize].iter().flat_map(|&user| body.node(user).results()));
+        open.extend(becomes.get(&value).into_iter().flatten().filter(|&&before| body.value(before).is_f32()));
+    }
+    found
 }
 
 /// The values of a region's only parameter.

@@ -243,6 +243,12 @@ ENTRY main {
     assert_eq!(dtypes(source, &Policy::default(), names), narrow);
     let kept = Policy { loops: Boundary::Keep, ..Policy::default() };
     assert_eq!(dtypes(source, &kept, ["xs", "ys", "filled", "all"]), ["f32"; 4]);
+    // What a step begins with is what the step before it computed.
+    let begins = source.replace("reshape(next)", "reshape(h)");
+    assert_eq!(
+        dtypes(&begins, &Policy::default(), ["h", "next", "ys", "filled", "all"]),
+        ["f32", "f32", "bf16", "bf16", "bf16"]
+    );
     // What a loop fills and the program gives as it is keeps its type.
     let given = source.replace(
         "ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
