@@ -39,7 +39,7 @@ impl LimitArgs {
     /// whatever is limited.
     pub(super) fn asking(&self, fresh: bool, is_foreign: bool, context: &Context) -> Asking {
         let child = (is_foreign || self.is_some()).then(|| self.spec());
-        Asking { setup: context.setup(), fresh, child }
+        Asking { setup: context.setup(), fresh, child, ..Asking::default() }
     }
 
     /// A client for a module from a file.

@@ -1,6 +1,7 @@
 //! `bf16scope compile`: what Google's TPU compiler reports for a model or any HLO module, without a TPU.
 
 use super::child::LimitArgs;
+use super::excess::{self, ExcessArgs};
 use super::program::{Choice, Which};
 use super::subjects::{CompareArgs, with_accuracy};
 use super::tune::targets_help;
@@ -53,6 +54,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    excess: ExcessArgs,
+    #[command(flatten)]
     limits: LimitArgs,
 }
 
@@ -61,6 +64,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let programs = programs(&args.choice, &args.target, &args.compare, args.choice.module()?)?;
     let Programs { batch, unit, variables, sums, runs_alone, .. } = programs;
     let asking = args.limits.asking(args.fresh, args.choice.is_module(), context);
+    let asking = args.excess.asking(asking, args.choice.is_module());
     let mut spinner = Spinner::new(args.choice.model.display().to_string(), context.quiet);
     let mut answer = compare(&programs, &args.target, &asking, &mut |event| spinner.on(event))?;
     let labels: Vec<&str> = answer.reports.iter().map(|report| report.label.as_str()).collect();
@@ -68,7 +72,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.json {
         context.print_json(&serde_json::to_value(&answer)?)?;
     } else {
-        context.print(&render(args, (batch, variables), unit, answer.devices, &answer.reports, context.screen))?;
+        let excess = excess::said(answer.excess_precision);
+        let text = render(args, (batch, variables), unit, (answer.devices, excess), &answer.reports, context.screen);
+        context.print(&text)?;
         if let Some(tuning) = &answer.tune {
             context.print(&format!("{}\n", tuned(tuning, &args.target)))?;
         }
@@ -159,7 +165,7 @@ fn render(
     args: &Args,
     (batch, variables): (Option<u32>, Option<Storage>),
     unit: &str,
-    devices: Devices,
+    (devices, excess): (Devices, &str),
     entries: &[CompiledSubject],
     screen: Screen,
 ) -> String {
@@ -173,7 +179,7 @@ fn render(
         Some(other) => format!("variables {other}, "),
     };
     let model = args.choice.model.display();
-    let mut text = format!("{model}: {program}{variables}{}\n", several::cores(devices, &args.target));
+    let mut text = format!("{model}: {program}{variables}{}{excess}\n", several::cores(devices, &args.target));
     // A table of nothing says nothing.
     if entries.iter().any(|entry| entry.outcome.report().is_some()) {
         let table = if entries.len() > 2 {
@@ -441,13 +447,20 @@ mod tests {
         let too_large = OutOfMemory { needed: None, available: None, message };
         let entries = [fits(false), fits(true)];
         check_screen(
-            |screen| render(&args, (Some(64), Some(Storage::F32)), "images", Devices::ONE, &entries, screen),
+            |screen| render(&args, (Some(64), Some(Storage::F32)), "images", (Devices::ONE, ""), &entries, screen),
             &expect_file!["../../tests/cli/screens/compile.txt"],
         );
         let entries = [entry("f32", false, SubjectOutcome::DoesNotFit { out_of_memory: too_large }), fits(true)];
         check_screen(
             |screen| {
-                render(&args, (Some(192), Some(Storage::Bf16Stochastic)), "images", Devices::ONE, &entries, screen)
+                render(
+                    &args,
+                    (Some(192), Some(Storage::Bf16Stochastic)),
+                    "images",
+                    (Devices::ONE, ""),
+                    &entries,
+                    screen,
+                )
             },
             &expect_file!["../../tests/cli/screens/compile-does-not-fit.txt"],
         );
@@ -494,7 +507,10 @@ mod tests {
             let judged = with_accuracy(judge(&candidates, &labels).unwrap(), &labels, &args.choice, true);
             let sentences = judged.sentences.join("\n");
             let text = |screen| {
-                format!("{}\n{sentences}\n", render(&args, (None, None), "runs", Devices::ONE, &entries, screen))
+                format!(
+                    "{}\n{sentences}\n",
+                    render(&args, (None, None), "runs", (Devices::ONE, excess::said(true)), &entries, screen)
+                )
             };
             let path = format!("{}/tests/cli/screens/{name}", env!("CARGO_MANIFEST_DIR"));
             check_screen(text, &expect_file![path]);

@@ -6,6 +6,7 @@ use anyhow::{Context as _, ensure};
 
 use super::child::LimitArgs;
 use super::compile::{Spinner, programs};
+use super::excess::{self, ExcessArgs};
 use super::program::{Choice, Which};
 use super::subjects::{CompareArgs, with_accuracy};
 use super::tune::targets_help;
@@ -62,6 +63,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    excess: ExcessArgs,
+    #[command(flatten)]
     limits: LimitArgs,
 }
 
@@ -84,7 +87,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let labels: Vec<&str> = all.programs.iter().map(|one| one.label.as_str()).collect();
     all.verdict = all.verdict.map(|verdict| with_accuracy(verdict, &labels, &args.choice, runs_alone));
     let sentences = all.verdict.as_ref().map_or(&[][..], |verdict| &verdict.sentences);
-    let lead = lead(args, all.batch, &all.programs);
+    let excess = excess::said(all.excess_precision == Some(true));
+    let lead = lead(args, all.batch, &all.programs) + excess;
     if let Some(path) = &args.html {
         emit::replace(path, page::page(&lead, &all.programs, sentences).render().as_bytes())?;
     }
@@ -108,6 +112,7 @@ fn all(args: &Args, context: &Context) -> anyhow::Result<(Explanations, bool)> {
         module => programs(&args.choice, &args.target, &args.compare, module)?,
     };
     let asking = args.limits.asking(args.fresh, args.choice.is_module(), context);
+    let asking = args.excess.asking(asking, args.choice.is_module());
     let mut spinner = Spinner::new(args.choice.model.display().to_string(), context.quiet);
     let all = explain_programs(&programs, &args.target, stretches, &asking, &mut |event| spinner.on(event))?;
     Ok((all, programs.runs_alone))

@@ -14,6 +14,7 @@ use anyhow::{bail, ensure};
 
 use super::child::LimitArgs;
 use super::emit::{check_names, replace};
+use super::excess::{self, ExcessArgs};
 use super::mesh::MeshArgs;
 use super::program::Which;
 use super::subjects::CompareArgs;
@@ -106,6 +107,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]
+    excess: ExcessArgs,
+    #[command(flatten)]
     limits: LimitArgs,
 }
 
@@ -130,6 +133,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let mut watch = Watch::new(context.quiet, question.n_series());
     watch.keep_what_is_compiled()?;
     let asking = args.limits.asking(args.fresh, is_foreign, context);
+    let asking = args.excess.asking(asking, is_foreign);
     let found = fit(&question, &asking, &mut |event| watch.on(event))?;
     watch.finish();
     // Before the files, which may not be written: minutes of compiling are in it.
@@ -270,8 +274,14 @@ fn render(fit: &FitAnswer, screen: Screen) -> String {
             }
         }
     }
-    let mut text =
-        format!("{}: {}{}\n{}{failures}", fit.model, program(fit), of_core(fit.devices), table.render(screen));
+    let mut text = format!(
+        "{}: {}{}{}\n{}{failures}",
+        fit.model,
+        program(fit),
+        of_core(fit.devices),
+        excess::said(fit.excess_precision),
+        table.render(screen)
+    );
     for answer in words::answers(fit) {
         text += &format!("{answer}\n");
     }

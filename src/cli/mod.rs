@@ -25,6 +25,7 @@ mod data;
 mod doctor;
 mod emit;
 mod eval;
+mod excess;
 mod explain;
 mod explain_cast;
 mod failure;

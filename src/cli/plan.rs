@@ -13,6 +13,7 @@ use clap::ValueEnum;
 
 use super::child::LimitArgs;
 use super::emit::{check_names, replace};
+use super::excess::{self, ExcessArgs};
 use super::watch::Watch;
 use super::{Context, Status, module_file};
 use crate::graph::Precision;
@@ -78,6 +79,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     #[command(flatten)]
+    excess: ExcessArgs,
+    #[command(flatten)]
     limits: LimitArgs,
 }
 
@@ -132,6 +135,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let mut watch = Watch::at_most(context.quiet, args.compiles);
     watch.keep_what_is_compiled()?;
     let asking = args.limits.asking(false, false, context);
+    let asking = args.excess.asking(asking, false);
     let answer = plan(&question, &asking, &mut |event| watch.on(event))?;
     watch.finish();
     // Before the page, which may not be written: minutes of compiling are in it.
@@ -270,8 +274,10 @@ fn render(plan: &PlanAnswer, screen: Screen) -> String {
         table.row(cells);
     }
     let mut text = format!(
-        "{}: training step, a batch of {} {unit} over all cores; memory and \"a core\" ({unit} at once) are one core's\n",
-        plan.model, plan.batch
+        "{}: training step, a batch of {} {unit} over all cores; memory and \"a core\" ({unit} at once) are one core's{}\n",
+        plan.model,
+        plan.batch,
+        excess::said(plan.excess_precision)
     );
     text += &table.render(screen);
     for note in notes(plan) {

@@ -13,6 +13,9 @@ pub struct Asking {
     pub setup: Setup,
     /// Whether it is asked even for what is kept.
     pub fresh: bool,
+    /// Whether it may keep more precision than programs say: leave out an f32 → bf16 → f32 pair, and with it the rounding.
+    /// JAX and TensorFlow let it unless they are told otherwise; bf16scope's own programs keep every rounding.
+    pub excess_precision: bool,
     /// The child process that it compiles in, for modules that bf16scope did not build and to limit it; `None`: this process.
     pub child: Option<ChildSpec>,
 }
@@ -25,7 +28,7 @@ impl Asking {
 
     /// The compiler, for programs that lie over cores so.
     pub fn compiler(&self, placement: Placement) -> Compiler {
-        let compiler = Compiler::new(&self.setup).over(placement);
+        let compiler = Compiler::new(&self.setup).over(placement).with_excess_precision(self.excess_precision);
         let compiler = match &self.child {
             Some(child) => compiler.in_child(child),
             None => compiler,

@@ -29,6 +29,8 @@ pub struct Comparison {
     pub tune: Option<Tuning>,
     /// The compiler.
     pub libtpu: String,
+    /// Whether it might keep more precision than the programs say.
+    pub excess_precision: bool,
     /// The devices that they are for.
     pub devices: Devices,
     /// How fast their links are, where there are several.
@@ -169,6 +171,7 @@ pub fn compare(
         variables: programs.variables,
         tune: programs.tuning.clone(),
         libtpu: compiler.libtpu()?,
+        excess_precision: asking.excess_precision,
         devices,
         links: Links::of(target).filter(|_| !devices.is_one()),
         verdict: judge(&candidates, &labels),
@@ -246,6 +249,8 @@ pub struct Explanations {
     pub target: Target,
     /// Examples in a batch, which only a model says.
     pub batch: Option<u32>,
+    /// Whether the compiler might keep more precision than the programs say; `None` of a module that came optimized.
+    pub excess_precision: Option<bool>,
     /// How fast a core is.
     pub core: Option<Rates>,
     /// Each program.
@@ -297,6 +302,7 @@ pub fn explain_programs(
     Ok(Explanations {
         target: target.clone(),
         batch: programs.batch,
+        excess_precision: Some(asking.excess_precision),
         core: Rates::of(target),
         verdict: judge(&candidates, &labels),
         programs: explained,
@@ -317,6 +323,7 @@ pub fn explain_scheduled(
     Ok(Explanations {
         target: target.clone(),
         batch: None,
+        excess_precision: None,
         core: Rates::of(target),
         programs: vec![one],
         verdict: None,

@@ -75,6 +75,8 @@ pub struct PlanAnswer {
     pub unit: &'static str,
     /// The compiler.
     pub libtpu: String,
+    /// Whether it might keep more precision than the programs say.
+    pub excess_precision: bool,
     /// How fast collectives are, by TPU.
     pub links: Vec<TpuLinks>,
     /// What is known of each setting.
@@ -111,6 +113,7 @@ pub fn plan(
         batch,
         unit: subject.unit(),
         libtpu: asking.libtpu()?,
+        excess_precision: asking.excess_precision,
         links: boards.into_iter().map(|tpu| TpuLinks { tpu: tpu.clone(), links: Links::of(tpu) }).collect(),
         rows,
         left_out,

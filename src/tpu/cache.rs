@@ -56,6 +56,8 @@ pub struct Compiler {
     reuse: bool,
     /// How programs lie over cores.
     placement: Placement,
+    /// Whether it may keep more precision than programs say.
+    excess_precision: bool,
     /// Where it compiles, if not in this process.
     child: Option<ChildCompiler>,
 }
@@ -64,7 +66,8 @@ impl Compiler {
     /// The compiler that `setup` names, with the memory in its cache directory.
     pub fn new(setup: &Setup) -> Compiler {
         let cache = setup.cache_dir.as_deref().map(Cache::of);
-        Compiler { setup: setup.clone(), cache, reuse: true, placement: Placement::default(), child: None }
+        let placement = Placement::default();
+        Compiler { setup: setup.clone(), cache, reuse: true, placement, excess_precision: false, child: None }
     }
 
     /// The same, but everything is compiled again, and then remembered.
@@ -75,6 +78,12 @@ impl Compiler {
     /// The same, but programs lie over several cores so, the first of the target: figures are one core's share.
     pub fn over(self, placement: Placement) -> Compiler {
         Compiler { placement, ..self }
+    }
+
+    /// The same, but the compiler may leave out roundings of f32 to bf16 and back, as it does for JAX and TensorFlow unless
+    /// they are told otherwise.
+    pub fn with_excess_precision(self, excess_precision: bool) -> Compiler {
+        Compiler { excess_precision, ..self }
     }
 
     /// The same, but programs are compiled in a child process: for those that bf16scope did not build, and within limits.
@@ -169,7 +178,7 @@ impl Compiler {
         add(&FIGURES.to_le_bytes());
         add(libtpu.as_bytes());
         add(topology.as_bytes());
-        add(&options(&self.placement).encode());
+        add(&options(&self.placement, self.excess_precision).encode());
         for variable in ["LIBTPU_INIT_ARGS", "XLA_FLAGS"] {
             add(std::env::var_os(variable).unwrap_or_default().as_encoded_bytes());
         }
@@ -206,13 +215,14 @@ impl Compiler {
                 Topology::new(Plugin::of(PluginSpec::tpu(), &self.setup, Purpose::Compile)?, name, &BTreeMap::new())
             }
         };
-        let (answer, optimized) = match compile_whole(describe, target, program, batch, &self.placement) {
-            Ok((report, optimized)) => (Answer::Fits(report), Some(optimized)),
-            Err(TpuError::OutOfMemory { needed, available, text, .. }) => {
-                (Answer::OutOfMemory { needed, available, text }, None)
-            }
-            Err(error) => return Err(error),
-        };
+        let (answer, optimized) =
+            match compile_whole(describe, target, program, batch, &self.placement, self.excess_precision) {
+                Ok((report, optimized)) => (Answer::Fits(report), Some(optimized)),
+                Err(TpuError::OutOfMemory { needed, available, text, .. }) => {
+                    (Answer::OutOfMemory { needed, available, text }, None)
+                }
+                Err(error) => return Err(error),
+            };
         if let Some(cache) = &self.cache {
             let header = Header::new(key, target, hex(Sha256::digest(program)), answer.clone());
             cache.keep(&header, optimized.as_deref().unwrap_or_default());

@@ -180,7 +180,7 @@ pub fn compile_with(
     batch: usize,
 ) -> Result<CompileReport, TpuError> {
     let describe = |name: &str| Topology::new(plugin, name, &BTreeMap::new());
-    compile_whole(describe, target, program, batch, &Placement::default()).map(|(report, _)| report)
+    compile_whole(describe, target, program, batch, &Placement::default(), false).map(|(report, _)| report)
 }
 
 /// As [`compile_with`], with a topology that is described some other way; and what the compiler made of the program: a
@@ -191,12 +191,13 @@ pub(super) fn compile_whole(
     program: &[u8],
     batch: usize,
     placement: &Placement,
+    excess_precision: bool,
 ) -> Result<(CompileReport, Vec<u8>), TpuError> {
     let devices = placement.devices;
     let name = target.topology().ok_or_else(|| TpuError::NotATpu(target.clone()))?;
     let topology = describe(&name).map_err(|error| no_topology(target, error))?;
     let limit = memory_limit(target, &topology)?;
-    let mut options = options(placement);
+    let mut options = options(placement, excess_precision);
     if !devices.is_one() {
         let n_cores = topology.devices().len() as u64;
         options.device_ids = topology.devices().iter().take(devices.n()).map(|device| device.id).collect();
@@ -256,9 +257,10 @@ fn narrow_sums_of(collectives: &[Collective], optimized: &[u8]) -> Vec<NarrowSum
 /// What the figures of a report count, as a number that changes when that does: figures kept on disk are then not reused.
 pub(super) const FIGURES: u32 = 3;
 
-/// How every program is compiled here: for the cores that it is for, the first of the target, with every rounding kept.
-pub(super) fn options(placement: &Placement) -> CompileOptions {
-    CompileOptions::over(placement)
+/// How every program is compiled here: for the cores that it is for, the first of the target, and, without excess precision,
+/// with every rounding kept.
+pub(super) fn options(placement: &Placement, excess_precision: bool) -> CompileOptions {
+    CompileOptions { allow_excess_precision: excess_precision, ..CompileOptions::over(placement) }
 }
 
 /// Refuses a program for more cores than the target has, before the compiler is asked.

@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     };
     let mut watch = Watch::new(context.quiet, args.target.len());
     watch.keep_what_is_compiled()?;
-    let asking = args.limits.asking(args.fresh, false, context);
+    let asking = args.excess.asking(args.limits.asking(args.fresh, false, context), false);
     let answer = levers(&question, &asking, &mut |event| watch.on(event))?;
     watch.finish();
     if args.json {
@@ -293,6 +293,7 @@ mod tests {
             batch: 128,
             precision: "f32".to_string(),
             libtpu: String::new(),
+            excess_precision: false,
             targets: vec![OnTarget { target: "tpu-v2".to_string(), levers }],
         };
         crate::cli::terminal::check_screen(

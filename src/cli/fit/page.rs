@@ -1,6 +1,7 @@
 //! A fit as a page for the browser, and its plots.
 
 use super::words;
+use crate::cli::excess;
 use crate::cli::watch::said;
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
@@ -14,11 +15,12 @@ pub(super) fn page(fit: &FitAnswer) -> Page {
         sheets: Vec::new(),
         title: format!("What fits: {}", fit.model),
         lead: format!(
-            "Every row is a program ({}{}) that Google's TPU compiler, libtpu {}, compiled or refused. Cycles and \
+            "Every row is a program ({}{}) that Google's TPU compiler, libtpu {}{}, compiled or refused. Cycles and \
              seconds are its estimates; no TPU has run anything.",
             super::program(fit),
             super::of_core(fit.devices),
-            fit.libtpu
+            fit.libtpu,
+            excess::said(fit.excess_precision)
         ),
         facts: facts(fit),
         notes: words::answers(fit),

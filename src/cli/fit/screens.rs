@@ -55,6 +55,7 @@ fn fit(model: &str, unit: &'static str, series: Vec<FitSeries>) -> FitAnswer {
         unit,
         devices: 1,
         libtpu: String::new(),
+        excess_precision: false,
         series,
     }
 }

@@ -1,6 +1,7 @@
 //! A plan as a page for the browser: speed and memory over cores, the front, and a table.
 
 use super::{figure, named, notes, remark};
+use crate::cli::excess;
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::curves::{Cross, Curve, Panel, Point, panels};
@@ -16,9 +17,12 @@ pub(super) fn page(plan: &PlanAnswer) -> Page {
         title: format!("Which slice: {}", plan.model),
         lead: format!(
             "A training step on a batch of {} {} over all cores of a slice. Memory and cycles are those of Google's TPU \
-             compiler, libtpu {}, or predicted on straight lines between programs that it compiled; collectives take what a \
+             compiler, libtpu {}{}, or predicted on straight lines between programs that it compiled; collectives take what a \
              ring over the chips takes by their links. No TPU has run anything.",
-            plan.batch, plan.unit, plan.libtpu
+            plan.batch,
+            plan.unit,
+            plan.libtpu,
+            excess::said(plan.excess_precision)
         ),
         facts: facts(plan),
         notes: notes(plan),

@@ -66,6 +66,7 @@ fn a_plan_on_80_columns() {
         batch: 8192,
         unit: "images",
         libtpu: "0.0.52".to_string(),
+        excess_precision: false,
         links: Vec::new(),
         rows: rows_of(&settings, &points),
         left_out: vec!["A batch of 8192 does not split over the 96 cores of tpu-v3:6x8.".to_string()],

@@ -96,6 +96,8 @@ pub struct FitAnswer {
     pub devices: u32,
     /// The compiler.
     pub libtpu: String,
+    /// Whether it might keep more precision than the programs say.
+    pub excess_precision: bool,
     /// By target and precision.
     pub series: Vec<FitSeries>,
 }
@@ -147,6 +149,7 @@ pub fn fit(question: &FitQuestion, asking: &Asking, on: &mut dyn FnMut(&Event<'_
         unit: source.unit(),
         devices: mesh.data.get(),
         libtpu: compiler.libtpu()?,
+        excess_precision: asking.excess_precision,
         series,
     })
 }

@@ -67,6 +67,8 @@ pub struct LeversAnswer {
     pub precision: String,
     /// The compiler.
     pub libtpu: String,
+    /// Whether it might keep more precision than the programs say.
+    pub excess_precision: bool,
     /// By target.
     pub targets: Vec<OnTarget>,
 }
@@ -108,6 +110,7 @@ pub fn levers(
         batch: plain.batch,
         precision: precision.to_string(),
         libtpu: compiler.libtpu()?,
+        excess_precision: asking.excess_precision,
         targets: all,
     })
 }
