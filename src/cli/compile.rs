@@ -5,7 +5,7 @@ use super::excess::{self, ExcessArgs};
 use super::program::{Choice, Which};
 use super::subjects::{CompareArgs, with_accuracy};
 use super::tune::targets_help;
-use super::{Context, Status, progress, several};
+use super::{Context, Status, module_file, progress, several};
 use crate::graph::Storage;
 use crate::hlo::devices::Devices;
 use crate::hlo::{DType, Module};
@@ -101,7 +101,7 @@ pub(super) fn programs(
         return Ok(Programs::of_module(module, &choice.model, &compare.forms()?)?);
     }
     compare.check_model(&choice.model)?;
-    Ok(Programs::of_model(&choice.subject()?, &compare.precisions(choice), target)?)
+    Ok(Programs::of_model(&choice.subject(&module_file::converter().setup)?, &compare.precisions(choice), target)?)
 }
 
 /// A spinner for each program of a model that is compiled.

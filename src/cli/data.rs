@@ -88,8 +88,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             files.join(" ")
         ),
         files => {
-            let cache = context.setup().cache_dir;
-            let records = records::open(Path::new(""), files, cache.as_deref())?;
+            let records = records::open_in(Path::new(""), files, &context.setup().cache())?;
             show(&*records, args, context)
         }
     }

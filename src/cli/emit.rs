@@ -71,7 +71,7 @@ pub(super) enum Format {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let module = match args.choice.module()? {
         Some(module) => module,
-        None => args.choice.subject()?.build(args.choice.precision(), &Target::Cpu)?.module,
+        None => args.choice.subject(&context.setup())?.build(args.choice.precision(), &Target::Cpu)?.module,
     };
     let module = args.as_tpu.module(module, &args.choice.model)?;
     let format = args.format.unwrap_or_else(|| format_of(args.output.as_deref()));

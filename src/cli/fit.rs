@@ -22,7 +22,6 @@ use super::tune::{TuneArg, targets_help};
 use super::watch::Watch;
 use super::{Context, Status, again, module_file};
 use crate::graph::Precision;
-use crate::pjrt::Setup;
 use crate::report::plot::curves;
 use crate::report::{self, Column, Screen, Table};
 use crate::study::{
@@ -178,9 +177,9 @@ fn source(args: &Args) -> anyhow::Result<FitSource> {
     if let Some(BatchDim { parameter, axis }) = &args.batch_dim {
         bail!("--batch-dim {parameter}:{axis} is for a folder of modules: a model knows its batch");
     }
-    let subject = ModelSubject::read(path, &Setup::from_env())?;
+    let subject = ModelSubject::read(path, &module_file::converter().setup)?;
     let which = args.program.unwrap_or(Which::Train);
-    mesh.check(which)?;
+    which.check(mesh)?;
     let of_file = subject.experiment.mesh.mesh;
     match mesh.choice().n_partitions(of_file) {
         1 => {}

@@ -3,9 +3,8 @@
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 
-use super::program::Which;
 use crate::passes::partition;
 use crate::study::MeshChoice;
 use crate::train::MAX_REPLICAS;
@@ -106,20 +105,6 @@ impl MeshArgs {
     /// Whether --mesh says over how many partitions a replica is split.
     pub(super) fn names_the_model_axis(&self) -> bool {
         self.mesh.is_some_and(|axes| axes.model.get() > 1)
-    }
-
-    /// Whether a program can be over several devices.
-    ///
-    /// # Errors
-    /// One that is no training step.
-    pub(super) fn check(&self, which: Which) -> anyhow::Result<()> {
-        match (self.flag(), which) {
-            (Some(flag), Which::Infer) => bail!(
-                "{flag} is for a training step, whose batch they share, and this is --program infer\nhelp: leave it out: an \
-                 inference is of one device"
-            ),
-            (Some(_) | None, _) => Ok(()),
-        }
     }
 }
 

@@ -261,7 +261,12 @@ impl Context {
     /// Where plugins come from: the environment, and `--offline`.
     pub fn setup(&self) -> Setup {
         let setup = Setup::from_env();
-        Setup { offline: setup.offline || self.offline, ..setup }
+        Setup {
+            offline: setup.offline || self.offline,
+            on_install: progress::installations(self.quiet),
+            on_bytes: progress::bytes(self.quiet),
+            ..setup
+        }
     }
 
     /// Writes text for eyes to standard output: its lines are broken where they are longer than the screen, and what it
@@ -347,9 +352,6 @@ fn execute(cli: &Cli) -> anyhow::Result<Status> {
     if context.offline {
         crate::files::refuse_downloads();
     }
-    progress::show_installations(context.quiet);
-    progress::show_tokenizing(context.quiet);
-    progress::show_fetching(context.quiet);
     module_file::convert_with(context.setup());
     signals::survive_file_limit();
     let result = {

@@ -17,7 +17,6 @@ use super::excess::{self, ExcessArgs};
 use super::watch::Watch;
 use super::{Context, Status, module_file};
 use crate::graph::Precision;
-use crate::pjrt::Setup;
 use crate::report::{self, Column, Screen, Table};
 use crate::study::{ModelSubject, PlanAnswer, PlanQuestion, plan};
 use crate::tpu::Target;
@@ -116,7 +115,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
          `bf16scope compile` says what a module takes on the cores that it is for"
     );
     let question = PlanQuestion {
-        subject: ModelSubject { batch: args.batch, ..ModelSubject::read(&args.model, &Setup::from_env())? },
+        subject: ModelSubject { batch: args.batch, ..ModelSubject::read(&args.model, &context.setup())? },
         boards: args.target.clone(),
         devices: args.devices.clone(),
         precisions: args.precision.clone(),

@@ -23,6 +23,22 @@ pub(super) enum Which {
     Infer,
 }
 
+impl Which {
+    /// Whether it can be over several devices, where that is asked for.
+    ///
+    /// # Errors
+    /// One that is no training step.
+    pub(super) fn check(self, mesh: &MeshArgs) -> anyhow::Result<()> {
+        match (mesh.flag(), self) {
+            (Some(flag), Which::Infer) => bail!(
+                "{flag} is for a training step, whose batch they share, and this is --program infer\nhelp: leave it out: an \
+                 inference is of one device"
+            ),
+            (Some(_) | None, _) => Ok(()),
+        }
+    }
+}
+
 impl From<Which> for ModelProgram {
     fn from(which: Which) -> ModelProgram {
         match which {
@@ -110,9 +126,9 @@ impl Choice {
     ///
     /// # Errors
     /// A file that is no model; devices for a program that is of one.
-    pub(super) fn subject(&self) -> anyhow::Result<ModelSubject> {
-        let subject = ModelSubject::read(&self.model, &Setup::from_env())?;
-        self.mesh.check(self.program())?;
+    pub(super) fn subject(&self, setup: &Setup) -> anyhow::Result<ModelSubject> {
+        let subject = ModelSubject::read(&self.model, setup)?;
+        self.program().check(&self.mesh)?;
         let mesh = self.mesh.choice();
         Ok(ModelSubject {
             program: self.program().into(),

@@ -7,16 +7,14 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::terminal;
-use crate::data::records::{self, Fetched};
-use crate::data::text::{self, Tokenized};
-use crate::pjrt::{Progress, set_progress};
+use crate::files::{BytesDone, OnBytes};
+use crate::pjrt::{OnInstall, Progress};
 
 /// Says on standard error what installations of plugins do: a bar for the download on a terminal, lines elsewhere.
 /// Errors come back from the installation itself, so `quiet` hides nothing that matters.
-pub(super) fn show_installations(quiet: bool) {
+pub(super) fn installations(quiet: bool) -> OnInstall {
     let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
-    // A second call in one process would keep the first hook, which does the same.
-    set_progress(move |progress| {
+    OnInstall::new(move |progress| {
         if quiet {
             return;
         }
@@ -40,26 +38,13 @@ pub(super) fn show_installations(quiet: bool) {
                 say(&progress.to_string());
             }
         }
-    });
+    })
 }
 
-/// Shows on a terminal how much of a text has been made ids, where that takes over a second.
-pub(super) fn show_tokenizing(quiet: bool) {
-    let show = bytes(quiet);
-    // A second call in one process would keep the first hook, which does the same.
-    text::set_progress(move |Tokenized { n_bytes, of }| show(n_bytes, of));
-}
-
-/// Shows on a terminal how much of the objects of a data set has been fetched, where that takes over a second.
-pub(super) fn show_fetching(quiet: bool) {
-    let show = bytes(quiet);
-    records::set_progress(move |Fetched { n_bytes, of }| show(n_bytes, of));
-}
-
-/// A bar of bytes on a terminal, for work that has taken a second: it is told how many are done, and of how many.
-fn bytes(quiet: bool) -> impl Fn(u64, u64) {
+/// A bar of bytes on a terminal, for work that has taken a second.
+pub(super) fn bytes(quiet: bool) -> OnBytes {
     let bar: Mutex<Option<(Instant, ProgressBar)>> = Mutex::new(None);
-    move |n_bytes, of| {
+    OnBytes::new(move |BytesDone { n_bytes, of }| {
         if quiet || !std::io::stderr().is_terminal() {
             return;
         }
@@ -73,7 +58,7 @@ fn bytes(quiet: bool) -> impl Fn(u64, u64) {
         } else {
             shown.set_position(n_bytes);
         }
-    }
+    })
 }
 
 /// A line on standard error. If it is closed there is nobody to tell.

@@ -95,6 +95,11 @@ pub(super) fn n_elements(dims: &[i64]) -> Option<usize> {
     (count > 0 && count <= isize::MAX as usize / 16).then_some(count)
 }
 
+/// Whether a feature is whole numbers.
+pub(in crate::data) fn is_whole(feature: &Feature) -> bool {
+    matches!(feature.dtype, FeatureDType::Exact(dtype) if !dtype.is_float())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

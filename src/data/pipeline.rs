@@ -6,7 +6,6 @@
 
 mod spec;
 
-pub(super) use spec::is_whole;
 pub use spec::{FeatureSpec, RawType};
 use spec::{Scratch, is_image};
 
@@ -15,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::feature::{Feature, n_elements};
+use super::feature::{Feature, is_whole, n_elements};
 use super::random::Draw;
 use super::records::{Records, Value, Values};
 use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};

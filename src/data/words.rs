@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::feature::Feature;
+use super::feature::is_whole;
 use super::npz::Header;
-use super::pipeline::is_whole;
 use crate::data::error::{DataError, DataErrorKind, DataPlace};
 use crate::files;
 

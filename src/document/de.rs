@@ -2,7 +2,8 @@
 //! key, that it passes on its way out.
 
 use super::error::ReadError;
-use super::node::{Key, NODE, Node, Value};
+use super::node::{NODE, Node, Value};
+use super::place::Key;
 use serde::de::value::StrDeserializer;
 use serde::de::{
     self, DeserializeSeed, Deserializer, EnumAccess, Error as _, Expected, IntoDeserializer, MapAccess, SeqAccess,

@@ -1,8 +1,7 @@
 //! What is wrong with a document: where, in which words, and what to do about it.
 
-use super::MAX_BYTES;
-use super::node::{Key, Step};
-use super::yaml::{MAX_DEPTH, MAX_NODES};
+use super::place::{Key, Mark, Step};
+use super::{MAX_BYTES, MAX_DEPTH, MAX_NODES};
 use serde::de::{self, Expected, Unexpected};
 use std::cell::RefCell;
 use std::fmt;
@@ -20,15 +19,6 @@ pub struct ConfigError {
     pub place: Option<Place>,
     /// What is wrong.
     pub problem: ConfigProblem,
-}
-
-/// Line and column of a document, from 1, in characters; 0 of what was read of no document.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
-    /// The line.
-    pub line: usize,
-    /// The column.
-    pub column: usize,
 }
 
 /// A place in a document.

@@ -10,11 +10,13 @@ mod error;
 pub mod kind;
 mod node;
 mod numbers;
+mod place;
 mod yaml;
 
-pub use error::{ConfigError, ConfigProblem, Mark, NodeError, Place, ReadError, nearest};
-pub use node::{Key, Node, Step, Value};
+pub use error::{ConfigError, ConfigProblem, NodeError, Place, ReadError, nearest};
+pub use node::{Node, Value};
 pub use numbers::{Positive, fraction, number, positive, positive_up_to, positives};
+pub use place::{Key, Mark, Step};
 pub use yaml::{WriteError, to_line, to_string, with};
 
 use crate::tuning::{CHOICES, Choice};
@@ -22,6 +24,13 @@ use serde::de::DeserializeOwned;
 
 /// Largest document taken, in bytes. A model is a page of text.
 pub const MAX_BYTES: usize = 1 << 20;
+
+/// Most values inside one another. A configuration has ten.
+const MAX_DEPTH: usize = 128;
+
+/// Most values of a document with what its aliases repeat. A document of [`MAX_BYTES`] has half as many
+/// at most, and one in which aliases repeat aliases would have more than memory holds.
+const MAX_NODES: usize = 1 << 20;
 
 /// Reads a configuration from the text of file `path`, which is named in errors only.
 ///

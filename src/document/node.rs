@@ -3,12 +3,12 @@
 //! A [`Node`] is read as any configuration is: `&Node` is a [`serde::Deserializer`] (see [`de`](super::de)), and a [`Node`]
 //! is itself [`Deserialize`], for configurations whose keys mean something only together.
 
-use super::error::{Mark, NodeError, ReadError};
+use super::error::{NodeError, ReadError};
+use super::place::{Key, Mark, Step};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Unexpected, Visitor};
 use std::cell::RefCell;
 use std::fmt;
-use std::ops::Deref;
 
 /// What a document holds at one place. Two are equal that hold the same, wherever they stand.
 #[derive(Clone, Debug)]
@@ -44,58 +44,10 @@ pub enum Value {
     Tagged(String, Box<Node>),
 }
 
-/// A key of a map.
-#[derive(Clone, Debug)]
-pub struct Key {
-    /// What it is read as.
-    pub name: String,
-    /// Where it stands.
-    pub mark: Mark,
-    /// What is written there, if that is another name.
-    pub written: Option<String>,
-}
-
-impl Key {
-    /// A key that is read as it is written.
-    pub fn new(name: impl Into<String>, mark: Mark) -> Key {
-        Key { name: name.into(), mark, written: None }
-    }
-
-    /// The key as it is written.
-    pub fn as_written(&self) -> &str {
-        self.written.as_deref().unwrap_or(&self.name)
-    }
-}
-
-impl Deref for Key {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.name
-    }
-}
-
-impl PartialEq for Key {
-    fn eq(&self, other: &Key) -> bool {
-        self.name == other.name
-    }
-}
-
 impl PartialEq for Node {
     fn eq(&self, other: &Node) -> bool {
         self.value == other.value
     }
-}
-
-/// One step from a node to what it holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The value of a key.
-    Key(String),
-    /// The key itself; the last step.
-    KeyItself(String),
-    /// An element of a list, from 0.
-    Index(usize),
 }
 
 impl Node {

@@ -4,19 +4,14 @@
 //! scalar means (a number, a truth, text) is `serde_yaml`'s rule, which this crate has read by from the start: numbers are
 //! its [`serde_yaml::Number`], so one tree gives both values and places. `serde_yaml`, which is archived upstream, writes.
 
-use super::error::{ConfigProblem, Mark};
-use super::node::{Key, Node, Value};
+use super::error::ConfigProblem;
+use super::node::{Node, Value};
+use super::place::{Key, Mark};
+use super::{MAX_DEPTH, MAX_NODES};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-
-/// Most values inside one another. A configuration has ten.
-pub(super) const MAX_DEPTH: usize = 128;
-
-/// Most values of a document with what its aliases repeat. A document of [`MAX_BYTES`](super::MAX_BYTES) has half as many
-/// at most, and one in which aliases repeat aliases would have more than memory holds.
-pub(super) const MAX_NODES: usize = 1 << 20;
 
 /// What is wrong with a text that is no document, and where.
 type Wrong = (ConfigProblem, Option<Mark>);

@@ -427,7 +427,7 @@ impl Experiment {
         let mut features = self.task().features();
         features.retain(|feature| !feature.is_label);
         self.data_in(setup)
-            .unwrap_or_else(|| DataConfig { cache: setup.cache_dir.clone(), ..DataConfig::default() })
+            .unwrap_or_else(|| DataConfig { cache: setup.cache(), ..DataConfig::default() })
             .read_other(path, file, &features)
     }
 
@@ -436,15 +436,16 @@ impl Experiment {
     /// # Errors
     /// As there.
     pub fn read_other_labelled(&self, path: &Path, file: &Path, setup: &Setup) -> Result<Box<dyn Source>, TrainError> {
-        self.data_in(setup)
-            .unwrap_or_else(|| DataConfig { cache: setup.cache_dir.clone(), ..DataConfig::default() })
-            .read_other(path, file, &self.task().features())
+        self.data_in(setup).unwrap_or_else(|| DataConfig { cache: setup.cache(), ..DataConfig::default() }).read_other(
+            path,
+            file,
+            &self.task().features(),
+        )
     }
 
     /// Its data, kept where `setup` says.
     fn data_in(&self, setup: &Setup) -> Option<DataConfig> {
-        let cache = setup.cache_dir.clone();
-        self.data.clone().map(|data| DataConfig { cache, ..data })
+        self.data.clone().map(|data| DataConfig { cache: setup.cache(), ..data })
     }
 
     /// The same experiment, in whose data on disk any number of broken examples is left out: for whoever counts them.

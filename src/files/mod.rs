@@ -5,6 +5,7 @@
 //! Errors are [`std::io::Error`]s; where the system has no word for what is wrong, they hold a [`FileError`].
 
 mod archive;
+mod cache;
 pub mod framing;
 mod offline;
 mod read;
@@ -13,6 +14,7 @@ mod replace;
 mod sums;
 
 pub use archive::ZipError;
+pub use cache::{BytesDone, Cache, OnBytes};
 pub use offline::{is_offline, refuse_downloads};
 pub use read::{is_pipe, open, read, read_text};
 pub use records::Records;

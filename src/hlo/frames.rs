@@ -5,8 +5,6 @@
 //!
 //! Source: `StackFrameIndexProto` in XLA's `hlo.proto`.
 
-use super::{Metadata, Module};
-
 /// The four tables; all empty in a module that has none.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct StackFrames {
@@ -65,29 +63,10 @@ impl StackFrames {
     }
 }
 
-impl Module {
-    /// The user's file and line of an instruction with this metadata: its own, or those of its stack frame. `None` where
-    /// neither says a file; line 0 is an unknown one.
-    pub fn source<'a>(&'a self, metadata: &'a Metadata) -> Option<(&'a str, i32)> {
-        match metadata.source_file.as_str() {
-            "" => self.stack_frames.source(metadata.stack_frame_id).filter(|(file, _)| !file.is_empty()),
-            file => Some((file, metadata.source_line)),
-        }
-    }
-
-    /// The same as `file:line`, or `file` where no line is known; empty where neither is.
-    pub fn source_text(&self, metadata: &Metadata) -> String {
-        match self.source(metadata) {
-            None => String::new(),
-            Some((file, 0)) => file.to_string(),
-            Some((file, line)) => format!("{file}:{line}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hlo::{Metadata, Module};
 
     #[test]
     fn a_source_is_the_instructions_own_or_its_frames() {

@@ -8,6 +8,7 @@ pub mod dtype;
 pub mod emit;
 pub mod frames;
 pub mod graphviz;
+mod ids;
 pub mod literal;
 pub mod module;
 pub mod ops;
@@ -15,6 +16,7 @@ pub mod proto;
 pub mod round;
 pub mod shape;
 pub mod sharding;
+pub mod shards;
 pub mod text;
 mod unmodelled;
 pub mod verify;
@@ -23,10 +25,10 @@ pub mod words;
 pub use dtype::{DType, DTypeClass};
 pub use emit::{CustomVjp, EmitError, Emitter, POISON, Value, VjpRule};
 pub use frames::{FileLocation, StackFrame, StackFrames};
+pub use ids::{CompId, InstrId};
 pub use literal::{Element, Literal};
 pub use module::{
-    Alias, AliasKind, CompId, Computation, ComputationNames, EntryLayout, InstrId, Instruction, Metadata, Module,
-    Unmodelled,
+    Alias, AliasKind, Computation, ComputationNames, EntryLayout, Instruction, Metadata, Module, Unmodelled,
 };
 pub use ops::Op;
 pub use shape::{ArrayShape, Layout, Shape, Tile};

@@ -6,31 +6,10 @@
 //!
 //! Source: `HloModuleProto`, `HloComputationProto`, `HloInstructionProto` in XLA's `hlo.proto`.
 
-use super::ops::{self, BinaryOp, Op, RuleError};
+use super::ids::{CompId, InstrId};
+use super::ops::{self, BinaryOp, Callees, Op, RuleError, Signature};
 use super::{DType, Shape, Sharding, StackFrames};
 use std::collections::HashMap;
-
-/// An instruction of one computation: its place in [`Computation::instructions`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct InstrId(pub u32);
-
-/// A computation of a module: its place in [`Module::computations`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CompId(pub u32);
-
-impl InstrId {
-    /// As an index.
-    pub const fn idx(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl CompId {
-    /// As an index.
-    pub const fn idx(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// A program: computations, one of them the entry.
 #[derive(Clone, Debug, PartialEq)]
@@ -388,5 +367,34 @@ impl Computation {
     /// Shape of the result. The computation must not be empty.
     pub fn result_shape(&self) -> &Shape {
         &self.instr(self.root).shape
+    }
+}
+
+impl Module {
+    /// The user's file and line of an instruction with this metadata: its own, or those of its stack frame. `None` where
+    /// neither says a file; line 0 is an unknown one.
+    pub fn source<'a>(&'a self, metadata: &'a Metadata) -> Option<(&'a str, i32)> {
+        match metadata.source_file.as_str() {
+            "" => self.stack_frames.source(metadata.stack_frame_id).filter(|(file, _)| !file.is_empty()),
+            file => Some((file, metadata.source_line)),
+        }
+    }
+
+    /// The same as `file:line`, or `file` where no line is known; empty where neither is.
+    pub fn source_text(&self, metadata: &Metadata) -> String {
+        match self.source(metadata) {
+            None => String::new(),
+            Some((file, 0)) => file.to_string(),
+            Some((file, line)) => format!("{file}:{line}"),
+        }
+    }
+}
+
+impl Callees for Module {
+    fn signature(&self, comp: CompId) -> Option<Signature<'_>> {
+        let computation = self.computations.get(comp.idx())?;
+        let root = computation.instructions.get(computation.root.idx())?;
+        let parameters = computation.parameters().iter().map(|&id| &computation.instr(id).shape).collect();
+        Some(Signature { parameters, result: &root.shape })
     }
 }

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use super::child::ChildError;
 use super::install::InstallError;
-use super::platform::MAX_CPU_DEVICES;
-use super::spec::platform_names;
+use super::spec::{MAX_CPU_DEVICES, platform_names};
 use super::{Hardware, Purpose, Setting};
 use crate::hlo::DType;
 use crate::hlo::proto::WireError;

@@ -1,87 +1,27 @@
 //! Installing a pinned plugin from the Python package index, by way of pip, once.
 //!
 //! Nothing is installed that does not match the pinned checksums; a library is whole in its place or absent; processes
-//! that start together wait for one of them, which also removes what killed installations left. What happens is said through [`set_progress`]; without one it is said on
-//! stderr, because a download of 200 MB is never silent.
+//! that start together wait for one of them, which also removes what killed installations left. What happens is told
+//! to [`Setup::on_install`]; without one it is said on stderr, because a download of 200 MB is never silent.
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use fs4::fs_std::FileExt;
 
 use super::Pinned;
-use super::setup::{Located, Setup, Source};
+use super::setup::{Located, Progress, Setup, Source};
 use super::whole::{self, Damage, Installed};
 use crate::files::{self, ZipError};
 
-/// What installation is doing.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Progress<'a> {
-    /// An installed file is not the pinned library, and is replaced.
-    Damaged {
-        /// The file.
-        path: &'a Path,
-        /// How it differs.
-        damage: &'a Damage,
-    },
-    /// The download starts.
-    Starting(&'a Pinned),
-    /// Bytes of the wheel that are here.
-    Downloading {
-        /// What is downloaded.
-        artifact: &'a Pinned,
-        /// Bytes so far.
-        n_bytes: u64,
-    },
-    /// The wheel is here and its checksum is right; the library is unpacked.
-    Unpacking(&'a Pinned),
-    /// The library is in its place.
-    Installed(&'a Path),
-}
-
-impl fmt::Display for Progress<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Progress::Damaged { path, damage } => write!(f, "{}: {damage}: installing again", path.display()),
-            Progress::Starting(artifact) => write!(
-                f,
-                "installing {} {} with pip ({} MB, once; sha256 {})",
-                artifact.package,
-                artifact.version,
-                artifact.wheel_bytes / 1_000_000,
-                artifact.wheel_sha256
-            ),
-            Progress::Downloading { artifact, n_bytes } => {
-                write!(f, "{}: {} of {} MB", artifact.package, n_bytes / 1_000_000, artifact.wheel_bytes / 1_000_000)
-            }
-            Progress::Unpacking(artifact) => {
-                write!(f, "{}: checksum is right, unpacking", artifact.package)
-            }
-            Progress::Installed(path) => write!(f, "installed {}", path.display()),
-        }
-    }
-}
-
-type Hook = Box<dyn Fn(&Progress<'_>) + Send + Sync>;
-static PROGRESS: OnceLock<Hook> = OnceLock::new();
-
-/// Says what installation does, in place of lines on stderr. Once per process; `false` if one was set before.
-pub fn set_progress(hook: impl Fn(&Progress<'_>) + Send + Sync + 'static) -> bool {
-    PROGRESS.set(Box::new(hook)).is_ok()
-}
-
-fn say(progress: Progress<'_>) {
-    match PROGRESS.get() {
-        Some(hook) => hook(&progress),
-        // A line every 200 ms would drown a test's output.
-        None if matches!(progress, Progress::Downloading { .. }) => {}
+fn say(setup: &Setup, progress: Progress<'_>) {
+    // A line every 200 ms would drown a test's output.
+    if !setup.on_install.tell(&progress) && !matches!(progress, Progress::Downloading { .. }) {
         // Nothing can be done about a stderr that is closed.
-        None => drop(writeln!(io::stderr(), "bf16scope: {progress}")),
+        drop(writeln!(io::stderr(), "bf16scope: {progress}"));
     }
 }
 
@@ -270,7 +210,7 @@ pub(super) fn install(artifact: &Pinned, variable: &'static str, setup: &Setup) 
     // Another process may have installed it while this one waited. The lock goes with `lock`.
     match whole::installed(artifact, &path) {
         Installed::Whole => return Ok(Located { path, source: Source::Cache }),
-        Installed::Damaged(damage) => say(Progress::Damaged { path: &path, damage: &damage }),
+        Installed::Damaged(damage) => say(setup, Progress::Damaged { path: &path, damage: &damage }),
         Installed::Absent => {}
     }
     remove_left(&dir);
@@ -280,13 +220,13 @@ pub(super) fn install(artifact: &Pinned, variable: &'static str, setup: &Setup) 
         .prefix(STAGING)
         .tempdir_in(&dir)
         .map_err(io_error(&dir, "making a directory in it"))?;
-    say(Progress::Starting(artifact));
+    say(setup, Progress::Starting(artifact));
     let wheel = download(artifact, variable, staging.path(), setup)?;
     check_sum(artifact, &wheel)?;
-    say(Progress::Unpacking(artifact));
+    say(setup, Progress::Unpacking(artifact));
     unpack(artifact, &wheel, staging.path(), &path)?;
     whole::keep_measured(artifact, &path);
-    say(Progress::Installed(&path));
+    say(setup, Progress::Installed(&path));
     Ok(Located { path, source: Source::Installed })
 }
 
@@ -399,7 +339,8 @@ fn download(artifact: &Pinned, variable: &'static str, staging: &Path, setup: &S
     // Not through a file, which a full disk would keep empty.
     let stderr = child.stderr.take();
     let log = std::thread::spawn(move || stderr.map(end_of).unwrap_or_default());
-    let status = watch(&mut child, artifact, staging).map_err(|error| failed("lost".to_string(), error.to_string()))?;
+    let status =
+        watch(&mut child, artifact, staging, setup).map_err(|error| failed("lost".to_string(), error.to_string()))?;
     if !status.success() {
         let log = log.join().unwrap_or_default();
         // pip fails like any other command when the disk is full; the remedy is another one.
@@ -441,13 +382,13 @@ fn full(log: &str) -> Option<io::ErrorKind> {
 }
 
 /// Waits for pip, and says how many bytes have come.
-fn watch(child: &mut Child, artifact: &Pinned, staging: &Path) -> io::Result<std::process::ExitStatus> {
+fn watch(child: &mut Child, artifact: &Pinned, staging: &Path, setup: &Setup) -> io::Result<std::process::ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
         let n_bytes = largest_file(staging).min(artifact.wheel_bytes);
-        say(Progress::Downloading { artifact, n_bytes });
+        say(setup, Progress::Downloading { artifact, n_bytes });
         std::thread::sleep(Duration::from_millis(200));
     }
 }

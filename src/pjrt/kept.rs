@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use super::executable::Code;
+use super::compiled::Code;
 use super::{CompileOptions, PjrtError};
 
 /// Program and options, hashed.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::spec::{PLUGIN, XLA_CPU};
-use super::{Client, PjrtError, Plugin, PluginSpec, Purpose, Setup, Value};
+use super::{Client, MAX_CPU_DEVICES, PjrtError, Plugin, PluginSpec, Purpose, Setup, Value};
 
 /// What programs run on, by the name users give it: `cpu`, `cpu:8`, `tpu`, `plugin:PATH`, `xla-cpu`.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,8 +107,6 @@ impl fmt::Display for Platform {
 
 /// `cpu:N`: the CPU plugin, with so many devices.
 const CPU: &str = "cpu:";
-/// As many were tried.
-pub const MAX_CPU_DEVICES: u32 = 64;
 /// The CPU plugin's option for their number.
 const CPU_DEVICE_COUNT: &str = "cpu_device_count";
 

@@ -1,7 +1,13 @@
 //! What a user may say of where plugins come from, and who may load which library.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Pinned;
+use super::whole::Damage;
+use crate::files::{Cache, OnBytes};
 
 /// What decides where plugins come from. [`Setup::from_env`] reads it from the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +23,10 @@ pub struct Setup {
     /// The caller's word for files that this crate knows nothing of. Without it only pinned plugins are loaded into this
     /// process, and those that the user named in their variables.
     pub foreign: Option<ForeignCode>,
+    /// Who is told what an installation does; nobody: it is said in lines on stderr.
+    pub on_install: OnInstall,
+    /// Who is told how far other work is that is done once, such as text that is tokenized.
+    pub on_bytes: OnBytes,
 }
 
 /// Leave to load any library into this process: whoever makes one answers for what the libraries do.
@@ -63,8 +73,95 @@ impl Setup {
                 .or_else(|| path("XDG_CACHE_HOME").map(|dir| dir.join("bf16scope")))
                 .or_else(|| path("HOME").map(|dir| dir.join(".cache").join("bf16scope"))),
             offline: crate::files::is_offline(),
-            search_path: None,
-            foreign: None,
+            ..Setup::default()
+        }
+    }
+
+    /// Where what is made of files once is kept.
+    pub fn cache(&self) -> Cache {
+        Cache { dir: self.cache_dir.clone(), on_bytes: self.on_bytes.clone() }
+    }
+}
+
+/// Who is told what an installation does, in place of lines on stderr. Two are equal that tell the same one.
+#[derive(Clone, Default)]
+pub struct OnInstall(Option<Arc<TellsProgress>>);
+
+type TellsProgress = dyn Fn(&Progress<'_>) + Send + Sync;
+
+impl OnInstall {
+    /// Tells a function.
+    pub fn new(tell: impl Fn(&Progress<'_>) + Send + Sync + 'static) -> OnInstall {
+        OnInstall(Some(Arc::new(tell)))
+    }
+
+    /// Tells it, if there is one.
+    pub(super) fn tell(&self, progress: &Progress<'_>) -> bool {
+        self.0.as_ref().inspect(|tell| tell(progress)).is_some()
+    }
+}
+
+impl PartialEq for OnInstall {
+    fn eq(&self, other: &OnInstall) -> bool {
+        match (&self.0, &other.0) {
+            (Some(own), Some(others)) => Arc::ptr_eq(own, others),
+            (own, others) => own.is_none() && others.is_none(),
+        }
+    }
+}
+
+impl Eq for OnInstall {}
+
+impl fmt::Debug for OnInstall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "OnInstall(…)" } else { "OnInstall(stderr)" })
+    }
+}
+
+/// What installation is doing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Progress<'a> {
+    /// An installed file is not the pinned library, and is replaced.
+    Damaged {
+        /// The file.
+        path: &'a Path,
+        /// How it differs.
+        damage: &'a Damage,
+    },
+    /// The download starts.
+    Starting(&'a Pinned),
+    /// Bytes of the wheel that are here.
+    Downloading {
+        /// What is downloaded.
+        artifact: &'a Pinned,
+        /// Bytes so far.
+        n_bytes: u64,
+    },
+    /// The wheel is here and its checksum is right; the library is unpacked.
+    Unpacking(&'a Pinned),
+    /// The library is in its place.
+    Installed(&'a Path),
+}
+
+impl fmt::Display for Progress<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Progress::Damaged { path, damage } => write!(f, "{}: {damage}: installing again", path.display()),
+            Progress::Starting(artifact) => write!(
+                f,
+                "installing {} {} with pip ({} MB, once; sha256 {})",
+                artifact.package,
+                artifact.version,
+                artifact.wheel_bytes / 1_000_000,
+                artifact.wheel_sha256
+            ),
+            Progress::Downloading { artifact, n_bytes } => {
+                write!(f, "{}: {} of {} MB", artifact.package, n_bytes / 1_000_000, artifact.wheel_bytes / 1_000_000)
+            }
+            Progress::Unpacking(artifact) => {
+                write!(f, "{}: checksum is right, unpacking", artifact.package)
+            }
+            Progress::Installed(path) => write!(f, "installed {}", path.display()),
         }
     }
 }

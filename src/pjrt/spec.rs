@@ -284,6 +284,9 @@ impl Hardware {
     }
 }
 
+/// As many were tried.
+pub const MAX_CPU_DEVICES: u32 = 64;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use super::executable::Compiled;
+use super::compiled::Compiled;
 use super::live::{HandleKind, Live};
 use super::plugin::{Plugin, call, given, log_drop};
 use super::program::Format;

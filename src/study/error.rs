@@ -1,7 +1,7 @@
 //! Questions that cannot be asked, and programs that cannot be built or read.
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::document::ConfigError;
 use crate::foreign::{ForeignError, Other};
@@ -82,7 +82,7 @@ pub enum StudyError {
         source: VerifyErrors,
     },
     /// A module that XLA has compiled, where a program to compile is wanted.
-    #[error("{}", super::module_file::already_compiled(.path, *.by_tpus, *.devices))]
+    #[error("{}", already_compiled(.path, *.by_tpus, *.devices))]
     AlreadyCompiled {
         /// The file.
         path: PathBuf,
@@ -400,4 +400,17 @@ impl StudyError {
         }
         text
     }
+}
+
+/// That XLA has compiled a module already.
+fn already_compiled(path: &Path, by_tpus: bool, devices: Devices) -> String {
+    let by = if by_tpus { "XLA's TPU compiler" } else { "XLA" };
+    let of = if devices.is_one() { String::new() } else { format!("one device's part of a program over {devices}, ") };
+    let explain = if by_tpus { "; `bf16scope explain` reads this one as it is" } else { "" };
+    format!(
+        "{}: {by} compiled this module already (is_scheduled=true): it is {of}written for its back end, and no program to \
+         compile again\nhelp: give the module from before optimization: JAX's lowered.as_text(\"hlo\"), not \
+         compiled.as_text(); of --xla_dump_to the file *before_optimizations*{explain}",
+        path.display()
+    )
 }

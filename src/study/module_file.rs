@@ -10,7 +10,7 @@ use std::path::Path;
 use super::StudyError;
 use crate::files;
 use crate::foreign::{self, Kind};
-use crate::hlo::devices::{Devices, devices_of_compiled};
+use crate::hlo::devices::devices_of_compiled;
 use crate::hlo::proto::{self, ProtoError};
 use crate::hlo::verify::verify;
 use crate::hlo::{Module, text};
@@ -119,18 +119,6 @@ pub fn compiled_already(module: &Module, path: &Path) -> StudyError {
         by_tpus: is_tpus(module),
         devices: devices_of_compiled(module),
     }
-}
-
-pub(super) fn already_compiled(path: &Path, by_tpus: bool, devices: Devices) -> String {
-    let by = if by_tpus { "XLA's TPU compiler" } else { "XLA" };
-    let of = if devices.is_one() { String::new() } else { format!("one device's part of a program over {devices}, ") };
-    let explain = if by_tpus { "; `bf16scope explain` reads this one as it is" } else { "" };
-    format!(
-        "{}: {by} compiled this module already (is_scheduled=true): it is {of}written for its back end, and no program to \
-         compile again\nhelp: give the module from before optimization: JAX's lowered.as_text(\"hlo\"), not \
-         compiled.as_text(); of --xla_dump_to the file *before_optimizations*{explain}",
-        path.display()
-    )
 }
 
 /// A folder of something that has a name is an error that says what it is.

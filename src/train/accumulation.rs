@@ -7,7 +7,8 @@
 
 use super::forward::{Sums, call, differentiate, graph_of, safe};
 use super::mesh::Mesh;
-use super::objective::{Objective, ProgramError};
+use super::objective::Objective;
+use super::program_error::ProgramError;
 use crate::graph::{Graph, Numbers, Operand, Program, Replicas, Tensor, VariableInfo};
 use crate::hlo::{Computation, DType, InstrId, Instruction, Op};
 use crate::optim::Scaling;

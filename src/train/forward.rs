@@ -1,6 +1,6 @@
 //! A task called in a graph: its inputs, what it gives, and what of it is reported.
 
-use super::objective::ProgramError;
+use super::program_error::ProgramError;
 use crate::graph::{Graph, Numbers, Storage, Tensor};
 use crate::hlo::ops::RuleError;
 use crate::hlo::{DType, InstrId};

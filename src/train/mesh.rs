@@ -5,7 +5,7 @@
 //! replica scales its own by 1/N, and gradients are summed over replicas in f32, after the cast from bf16. What they share
 //! beside, the other keys say.
 
-use super::objective::ProgramError;
+use super::program_error::ProgramError;
 use crate::document;
 use crate::graph::{Replicas, SumOrder, Tensor};
 use crate::hlo::DType;

@@ -8,7 +8,8 @@
 use super::accumulation::{Accumulated, MicroBatch, missing_loss};
 pub use super::forward::{Reported, Weighting};
 use super::forward::{Sums, call, call_step, differentiate, graph_of, quotient};
-pub use super::objective::{Objective, ProgramError};
+pub use super::objective::Objective;
+pub use super::program_error::ProgramError;
 use crate::graph::{Graph, Numbers, Program, Tensor};
 use crate::hlo::{Alias, AliasKind, DType, InstrId, Module};
 use crate::passes::{cotangent_remat, pace};

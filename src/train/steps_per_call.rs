@@ -2,8 +2,8 @@
 //! together, and what each step reports comes back together.
 
 use super::accumulation::declare_variables;
-use super::objective::ProgramError;
 use super::program::{TaskProgram, finish_with_state};
+use super::program_error::ProgramError;
 use crate::graph::{Graph, InputInfo, Operand, Tensor};
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};

@@ -124,7 +124,7 @@ impl Place {
             separator: None,
             n_workers: 1,
             n_skipped_max: 0,
-            cache: Some(self.cache()),
+            cache: bf16scope::files::Cache::from(Some(&*self.cache())),
         };
         TextExamples::new(&texts, &tokenizer, &options).unwrap()
     }

@@ -57,7 +57,7 @@ fn texts_of(files: &[PathBuf], options: &Options, tokenizer: &Tokenizer, n_worke
         separator: options.separator_id(tokenizer).unwrap(),
         n_workers,
         n_skipped_max: 0,
-        cache: None,
+        cache: bf16scope::files::Cache::default(),
     }
 }
 

@@ -7,7 +7,6 @@ use super::super::watch::{Watch, said};
 use super::super::{Context, Status, module_file};
 use super::Args;
 use crate::graph::Precision;
-use crate::pjrt::Setup;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::{self, Screen};
 use crate::study::{LEVERS, Lever, LeversAnswer, LeversQuestion, ModelSubject, OnTarget, Pulled, levers};
@@ -32,7 +31,7 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         precisions.len()
     );
     let question = LeversQuestion {
-        subject: ModelSubject { batch: args.batch, ..ModelSubject::read(&args.model, &Setup::from_env())? },
+        subject: ModelSubject { batch: args.batch, ..ModelSubject::read(&args.model, &context.setup())? },
         precision: precisions.first().copied().unwrap_or(Precision::F32),
         targets: args.target.clone(),
     };

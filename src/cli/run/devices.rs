@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use crate::cli::arrays::Inputs;
 use crate::hlo::alone::{runs_alone, runs_by_itself, several_devices};
 use crate::hlo::devices::{Devices, Placement};
-use crate::hlo::sharding::ShardBox;
+use crate::hlo::shards::ShardBox;
 use crate::hlo::{ArrayShape, Literal, Module, Shape, Sharding};
 use crate::pjrt::{Arg, Buffer, Client, Executable, Platform};
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::data::error::{DataError, DataErrorKind, DataPlace};
-use crate::data::feature::{Feature, FeatureDType};
+use crate::data::feature::{Feature, is_whole};
 use crate::data::image::{self, Buffers, CenterCrop, DctMethod, RandomResizedCrop, Resize, Resizing, Window, resize};
 use crate::data::random::{Draw, Purpose};
 use crate::data::words::WordVectors;
@@ -278,11 +278,6 @@ pub(super) struct Scratch {
 /// Whether an array of these dims is an image: `[height, width, channels]`.
 pub(super) fn is_image(dims: &[i64]) -> bool {
     matches!(*dims, [height, width, 1 | 3] if height > 0 && width > 0)
-}
-
-/// Whether a feature is whole numbers.
-pub(in crate::data) fn is_whole(feature: &Feature) -> bool {
-    matches!(feature.dtype, FeatureDType::Exact(dtype) if !dtype.is_float())
 }
 
 #[cfg(test)]

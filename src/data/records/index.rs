@@ -6,7 +6,9 @@
 use std::io::{BufReader, Read as _};
 use std::path::Path;
 
-use super::shard::{Shard, Shards, key};
+use super::MAX_RECORD;
+use super::shard::{Shard, key};
+use super::shards::Shards;
 use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
 use crate::files::Records as Kept;
 use crate::files::framing::{self, FOOT, HEAD};
@@ -18,8 +20,6 @@ const MAX_CACHE: u64 = 1 << 30;
 const MIN_KEPT: usize = 1000;
 /// What an index in the cache begins with: it changes with the format.
 const MAGIC: &[u8; 8] = b"tfridx2\n";
-/// Bytes of a record at most: an image or a page, never a whole data set.
-pub(super) const MAX_RECORD: u64 = 256 << 20;
 
 /// The indexes that are kept below a cache directory.
 pub fn indexes(cache_dir: &Path) -> Kept {

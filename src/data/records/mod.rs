@@ -3,6 +3,7 @@
 //! Each kind is [`Records`]: how many there are, and the named values of one, read by number from any thread. What a
 //! program is given is made of them by transforms ([`super::Pipeline`]).
 
+mod compression;
 mod example;
 mod folder;
 mod index;
@@ -12,19 +13,21 @@ mod pattern;
 mod pictures;
 mod remote;
 mod shard;
+mod shards;
 mod survey;
 mod tfrecord;
 mod unpack;
 mod webdataset;
 
-use crate::data::error::{DataError, DataErrorKind};
+use crate::data::error::{DataError, DataErrorKind, DataPlace};
+use crate::files::Cache;
 pub(super) use example::parse;
 pub use folder::ImageFolder;
 pub use index::indexes;
 pub use parquet_files::Parquet;
 pub use pattern::files;
 pub use pictures::Pictures;
-pub use remote::{Fetched, at, directory, local, objects, set_progress};
+pub use remote::{at, directory, local, objects};
 pub(super) use shard::{Shard, key};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,6 +36,9 @@ pub use survey::{Held, Survey};
 pub use tfrecord::TfRecords;
 pub use unpack::unpacked;
 pub use webdataset::Tars;
+
+/// Bytes of a record at most: an image or a page, never a whole data set.
+pub(super) const MAX_RECORD: u64 = 256 << 20;
 
 /// What an example holds under one name, as its file has it.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,8 +114,16 @@ pub trait Records: Send + Sync + std::fmt::Debug {
 /// # Errors
 /// Those of the kind.
 pub fn open(folder: &Path, patterns: &[impl AsRef<str>], cache: Option<&Path>) -> Result<Arc<dyn Records>, DataError> {
+    open_in(folder, patterns, &cache.into())
+}
+
+/// The same, where somebody may be told how far fetching is.
+///
+/// # Errors
+/// As there.
+pub fn open_in(folder: &Path, patterns: &[impl AsRef<str>], cache: &Cache) -> Result<Arc<dyn Records>, DataError> {
     if let [one] = patterns
-        && remote::url(Path::new(one.as_ref())).is_none()
+        && shard::url(Path::new(one.as_ref())).is_none()
         && folder.join(one.as_ref()).is_dir()
     {
         return Ok(Arc::new(ImageFolder::open(&folder.join(one.as_ref()))?));
@@ -117,9 +131,9 @@ pub fn open(folder: &Path, patterns: &[impl AsRef<str>], cache: Option<&Path>) -
     let files = files(folder, patterns)?;
     let name = files[0].to_string_lossy().to_lowercase();
     match [".tar", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end)) {
-        true => Ok(Arc::new(Tars::open(&files, cache)?)),
-        false if name.ends_with(".parquet") => Ok(Arc::new(Parquet::open(&files, cache)?)),
-        false => match (TfRecords::open(&files, cache), key_of(&name)) {
+        true => Ok(Arc::new(Tars::open_in(&files, cache)?)),
+        false if name.ends_with(".parquet") => Ok(Arc::new(Parquet::open_in(&files, cache)?)),
+        false => match (TfRecords::open_in(&files, cache), key_of(&name)) {
             (Err(error), Some(key)) if *error.kind() == DataErrorKind::Format => Err(described(&files[0], key)),
             (records, _) => Ok(Arc::new(records?)),
         },
@@ -146,4 +160,16 @@ fn key_of(name: &str) -> Option<&'static str> {
         "json" | "jsonl" => "jsonl",
         _ => return None,
     })
+}
+
+/// A pattern that is none.
+fn no_pattern(pattern: &str, error: &glob::PatternError) -> DataError {
+    let found = format!("`{pattern}` is no pattern of file names: {}; expected one such as train-*", error.msg);
+    DataError::new(DataErrorKind::Pattern(pattern.to_string()), DataPlace::Nowhere, found)
+}
+
+/// A pattern that no file matches.
+fn no_files(pattern: String) -> DataError {
+    let found = "no file has such a name; expected one at least";
+    DataError::new(DataErrorKind::Pattern(pattern.clone()), pattern, found)
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Records, Values};
 use crate::data::error::{DataError, DataErrorKind};
+use crate::files::Cache;
 
 /// The rows of Parquet files, of which this build reads none: the feature `records` is off.
 #[derive(Debug)]
@@ -15,7 +16,15 @@ impl Parquet {
     ///
     /// # Errors
     /// Always: [`DataErrorKind::CargoFeature`].
-    pub fn open(files: &[PathBuf], _cache: Option<&Path>) -> Result<Parquet, DataError> {
+    pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Parquet, DataError> {
+        Parquet::open_in(files, &cache.into())
+    }
+
+    /// Refuses `files`.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn open_in(files: &[PathBuf], _cache: &Cache) -> Result<Parquet, DataError> {
         Err(refused(files.first().map_or(Path::new(""), |first| first)))
     }
 }
@@ -38,8 +47,17 @@ impl Records for Parquet {
     }
 }
 
-pub(super) fn unpack(_: File, path: &Path, _: impl FnMut(&[u8]) -> Result<(), DataError>) -> Result<(), DataError> {
-    Err(refused(path))
+/// In the place of what gives the rows of a file.
+pub(super) mod rows {
+    use super::{DataError, File, Path, refused};
+
+    pub(in crate::data::records) fn unpack(
+        _: File,
+        path: &Path,
+        _: impl FnMut(&[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        Err(refused(path))
+    }
 }
 
 fn refused(path: &Path) -> DataError {

@@ -1,7 +1,8 @@
 //! Names of files by pattern.
 
-use super::remote;
-use crate::data::error::{DataError, DataErrorKind, DataPlace};
+use super::shard::url;
+use super::{no_files, no_pattern, remote};
+use crate::data::error::DataError;
 use std::path::{Path, PathBuf};
 
 /// The files that `patterns` name, each relative to `folder`: names, or patterns with `*`, `?` and `[…]`, whose files are
@@ -15,7 +16,7 @@ pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>
     for pattern in patterns {
         let pattern = pattern.as_ref();
         let named = folder.join(pattern);
-        let found = match remote::url(Path::new(pattern)) {
+        let found = match url(Path::new(pattern)) {
             Some(url) => remote::matching(url)?,
             None if named.exists() => vec![named],
             None => matching(folder, pattern)?,
@@ -27,18 +28,6 @@ pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>
         }
     }
     Ok(files)
-}
-
-/// A pattern that is none.
-pub(super) fn no_pattern(pattern: &str, error: &glob::PatternError) -> DataError {
-    let found = format!("`{pattern}` is no pattern of file names: {}; expected one such as train-*", error.msg);
-    DataError::new(DataErrorKind::Pattern(pattern.to_string()), DataPlace::Nowhere, found)
-}
-
-/// A pattern that no file matches.
-pub(super) fn no_files(pattern: String) -> DataError {
-    let found = "no file has such a name; expected one at least";
-    DataError::new(DataErrorKind::Pattern(pattern.clone()), pattern, found)
 }
 
 /// The files that a pattern matches, in the order of their names.

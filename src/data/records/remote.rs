@@ -11,12 +11,11 @@ mod store;
 use store::{fetch, list};
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
-use super::pattern::{no_files, no_pattern};
-use super::shard::Shard;
+use super::shard::{Shard, url};
+use super::{no_files, no_pattern};
 use crate::data::error::{DataError, DataErrorKind};
-use crate::files::{self, Records as Kept};
+use crate::files::{self, Cache, OnBytes, Records as Kept};
 
 /// What is kept of objects at most, as of unpacked files; beyond it those that were not used for longest go.
 const MAX_OBJECTS: u64 = 64 << 30;
@@ -24,29 +23,6 @@ const MAX_OBJECTS: u64 = 64 << 30;
 /// The objects that are kept below a cache directory.
 pub fn objects(cache_dir: &Path) -> Kept {
     Kept::new(cache_dir.join("objects"), "object", MAX_OBJECTS)
-}
-
-/// How far the objects of a data set are fetched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fetched {
-    /// Bytes that are here.
-    pub n_bytes: u64,
-    /// Bytes that are fetched.
-    pub of: u64,
-}
-
-type Hook = Box<dyn Fn(Fetched) + Send + Sync>;
-static PROGRESS: OnceLock<Hook> = OnceLock::new();
-
-/// Is told how far fetching is, and when it is done. Once per process; `false` if one was set before.
-pub fn set_progress(hook: impl Fn(Fetched) + Send + Sync + 'static) -> bool {
-    PROGRESS.set(Box::new(hook)).is_ok()
-}
-
-/// The URL that a name is, if it is one.
-pub(in crate::data) fn url(name: &Path) -> Option<&str> {
-    let schemes = ["gs://", "s3://", "http://", "https://"];
-    name.to_str().filter(|name| schemes.iter().any(|scheme| name.starts_with(scheme)))
 }
 
 /// A URL in its parts: `gs`, `bucket`, `folder/name`.
@@ -134,18 +110,18 @@ pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
 ///
 /// # Errors
 /// A file that cannot be opened, an object that cannot be fetched.
-pub(in crate::data) fn shards(files: &[PathBuf], cache: Option<&Path>) -> Result<Vec<Shard>, DataError> {
+pub(super) fn shards(files: &[PathBuf], cache: &Cache) -> Result<Vec<Shard>, DataError> {
     let mut urls = Vec::new();
     for url in files.iter().filter_map(|path| url(path)) {
         urls.push((url, allowed(url)?));
     }
-    let mut fetched = match (urls.first(), cache) {
+    let mut fetched = match (urls.first(), &cache.dir) {
         (None, _) => Vec::new(),
         (Some((url, _)), None) => {
             let found = "an object of a store, and there is no cache directory to bring it to";
             return Err(refused(url, found, "set BF16SCOPE_CACHE"));
         }
-        (Some(_), Some(cache)) => fetch(&urls, &objects(cache), MAX_OBJECTS)?,
+        (Some(_), Some(dir)) => fetch(&urls, &objects(dir), MAX_OBJECTS, &cache.on_bytes)?,
     }
     .into_iter();
     let shard = |path: &PathBuf| match url(path) {
@@ -159,12 +135,12 @@ pub(in crate::data) fn shards(files: &[PathBuf], cache: Option<&Path>) -> Result
 ///
 /// # Errors
 /// One that cannot be fetched, or is another one by now.
-pub(super) fn again(shard: &Shard, cache: &Path) -> Result<(), DataError> {
+pub(super) fn again(shard: &Shard, cache: &Cache) -> Result<(), DataError> {
     if let Some(fetched) = &shard.fetched {
         // Where it cannot be removed it is replaced.
         drop(std::fs::remove_file(&fetched.path));
     }
-    let now = shards(std::slice::from_ref(&shard.path), Some(cache))?.remove(0);
+    let now = shards(std::slice::from_ref(&shard.path), cache)?.remove(0);
     let sums = |shard: &Shard| shard.fetched.as_ref().map(|fetched| (*fetched.sums).clone());
     match now.is_as(shard) && sums(&now) == sums(shard) {
         true => Ok(()),
@@ -176,14 +152,14 @@ pub(super) fn again(shard: &Shard, cache: &Path) -> Result<(), DataError> {
 ///
 /// # Errors
 /// An object that cannot be fetched.
-pub fn local(files: Vec<PathBuf>, cache: Option<&Path>) -> Result<Vec<PathBuf>, DataError> {
+pub fn local(files: Vec<PathBuf>, cache: &Cache) -> Result<Vec<PathBuf>, DataError> {
     match files.iter().any(|path| url(path).is_some()) {
         false => Ok(files),
         true => {
             let shards = shards(&files, cache)?;
             // Whoever reads them knows nothing of sums, so they are looked at whole.
             for shard in &shards {
-                if let (Some(fetched), Some(cache)) = (&shard.fetched, cache)
+                if let Some(fetched) = &shard.fetched
                     && let Err(error) = fetched.sums.check(&fetched.path)
                 {
                     tracing::warn!("{}: {error}; it is fetched again", fetched.path.display());
@@ -199,7 +175,7 @@ pub fn local(files: Vec<PathBuf>, cache: Option<&Path>) -> Result<Vec<PathBuf>, 
 ///
 /// # Errors
 /// An object that cannot be fetched.
-pub fn at(folder: &Path, file: &Path, cache: Option<&Path>) -> Result<PathBuf, DataError> {
+pub fn at(folder: &Path, file: &Path, cache: &Cache) -> Result<PathBuf, DataError> {
     // A URL that is joined to a folder would begin with it.
     let file = if url(file).is_some() { file.to_path_buf() } else { folder.join(file) };
     Ok(local(vec![file], cache)?.remove(0))
@@ -221,7 +197,7 @@ pub fn directory(folder: &Path, directory: &Path) -> Result<PathBuf, DataError> 
 
 /// Never called: [`allowed`] refuses every URL of a build without the feature.
 #[cfg(not(feature = "object-store"))]
-fn fetch(urls: &[(&str, Parts<'_>)], _: &Kept, _: u64) -> Result<Vec<Shard>, DataError> {
+fn fetch(urls: &[(&str, Parts<'_>)], _: &Kept, _: u64, _: &OnBytes) -> Result<Vec<Shard>, DataError> {
     Err(no_feature(urls[0].0))
 }
 
@@ -275,9 +251,17 @@ mod tests {
             assert_eq!(refused(url), format!("{url}: this build reads local files only\n{help}"));
         }
         let file = PathBuf::from("/nowhere/http://host");
-        let error = at(Path::new("/folder"), Path::new("gs://bucket/a.csv"), None).unwrap_err().to_string();
+        let error =
+            at(Path::new("/folder"), Path::new("gs://bucket/a.csv"), &Cache::default()).unwrap_err().to_string();
         assert!(error.starts_with("gs://bucket/a.csv: this build reads"), "{error}");
-        assert_eq!(at(Path::new("/folder"), Path::new("a.csv"), None).unwrap(), Path::new("/folder/a.csv"));
-        assert_eq!(local(vec![file.clone()], None).unwrap(), [file], "a local file has no scheme at its beginning");
+        assert_eq!(
+            at(Path::new("/folder"), Path::new("a.csv"), &Cache::default()).unwrap(),
+            Path::new("/folder/a.csv")
+        );
+        assert_eq!(
+            local(vec![file.clone()], &Cache::default()).unwrap(),
+            [file],
+            "a local file has no scheme at its beginning"
+        );
     }
 }

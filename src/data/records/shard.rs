@@ -1,24 +1,15 @@
-//! The files of a data set: what tells each from others, and reading at any place of any of them.
-//!
-//! An object of a store is read where it was brought to ([`super::remote`]), a file that is compressed where it was unpacked
-//! ([`super::unpack`]); both are named as they were given.
+//! A file of a data set: what tells it from others, and where its bytes are.
 
-use std::collections::VecDeque;
-use std::fmt::Display;
 use std::fs::{File, Metadata};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use super::remote;
-use super::unpack::{self, Compression};
+use super::compression::Compression;
 use crate::data::error::DataError;
-use crate::files::{self, Sums, read_exact_at};
+use crate::files::{self, Sums};
 use sha2::{Digest, Sha256};
-
-/// Files that are open at a time: a data set of a thousand must not use up what a process may open.
-pub(super) const MAX_OPEN: usize = 64;
 
 /// A file as it is on the disk.
 #[derive(Clone, Debug)]
@@ -49,7 +40,7 @@ impl Shard {
         Shard::of_open(path, &files::open(path).map_err(failed)?).map_err(failed)
     }
 
-    fn of_open(path: &Path, file: &File) -> io::Result<Shard> {
+    pub(super) fn of_open(path: &Path, file: &File) -> io::Result<Shard> {
         let metadata = file.metadata()?;
         let changed = metadata.modified()?.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         let (n_bytes, state) = (metadata.len(), state(&metadata));
@@ -62,7 +53,7 @@ impl Shard {
     }
 
     /// Its file in the cache, if that is what is read.
-    fn cached(&self) -> Option<&Cached> {
+    pub(super) fn cached(&self) -> Option<&Cached> {
         self.unpacked.as_ref().map(|(cached, _)| cached).or(self.fetched.as_ref())
     }
 
@@ -97,7 +88,7 @@ fn state(_: &Metadata) -> [u64; 3] {
 pub(in crate::data) fn key(shards: &[Shard]) -> String {
     let mut hash = Sha256::new();
     for Shard { path, n_bytes, changed, state, .. } in shards {
-        let whole = match remote::url(path) {
+        let whole = match url(path) {
             Some(_) => path.clone(),
             None => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
         };
@@ -111,206 +102,8 @@ pub(in crate::data) fn key(shards: &[Shard]) -> String {
     crate::files::hex(hash.finalize())
 }
 
-/// Files of which some are kept open.
-#[derive(Debug)]
-pub(super) struct Shards {
-    pub(super) shards: Vec<Shard>,
-    cache: Option<PathBuf>,
-    open: Mutex<Open>,
-}
-
-/// Files that are open, with their numbers. The one that was not used for longest is in front.
-type Open = VecDeque<(usize, Arc<Opened>)>;
-
-#[derive(Debug)]
-struct Opened {
-    file: File,
-    /// Of a file of the cache.
-    sums: Option<Arc<Sums>>,
-}
-
-impl Opened {
-    fn read_exact_at(&self, into: &mut [u8], at: u64) -> io::Result<()> {
-        match &self.sums {
-            Some(sums) => sums.read_exact_at(&self.file, into, at),
-            None => read_exact_at(&self.file, into, at),
-        }
-    }
-}
-
-impl Shards {
-    /// The files as they are on the disk, or in the cache; those that `compression` finds compressed, by their first bytes, are unpacked into
-    /// the cache, where they are not there yet.
-    ///
-    /// # Errors
-    /// A file that cannot be opened, or unpacked.
-    pub(super) fn of(
-        files: &[PathBuf],
-        cache: Option<&Path>,
-        compression: fn(&[u8]) -> Option<Compression>,
-    ) -> Result<Shards, DataError> {
-        let mut shards = remote::shards(files, cache)?;
-        unpack::unpack(&mut shards, cache, compression)?;
-        Ok(Shards { shards, cache: cache.map(Path::to_path_buf), open: Mutex::default() })
-    }
-
-    /// Fills `into` with the bytes of a file from `at` on, for a record at `place`. A file of the cache that is damaged or gone
-    /// is made again.
-    ///
-    /// # Errors
-    /// A file that cannot be opened or read, or is another one than when the shards were made.
-    pub(super) fn read_exact_at(
-        &self,
-        file_idx: usize,
-        into: &mut [u8],
-        at: u64,
-        place: impl Fn() -> String,
-    ) -> Result<(), DataError> {
-        let opened = self.opened(file_idx)?;
-        let read = match opened.read_exact_at(into, at) {
-            Err(error) if opened.sums.is_some() => self.again(file_idx, &opened, &error)?.read_exact_at(into, at),
-            read => read,
-        };
-        read.map_err(|cause| DataError::read(place(), cause))
-    }
-
-    /// The bytes of a file, one after the other.
-    ///
-    /// # Errors
-    /// A file that cannot be opened.
-    pub(super) fn reader(&self, file_idx: usize) -> Result<Reader<'_>, DataError> {
-        let shard = &self.shards[file_idx];
-        if shard.cached().is_some() {
-            return Ok(Reader::Cached { shards: self, file_idx, at: 0 });
-        }
-        let file = files::open(&shard.path);
-        Ok(Reader::Plain(file.map_err(|cause| DataError::open(&shard.path, cause))?))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn opened(&self, file_idx: usize) -> Result<Arc<Opened>, DataError> {
-        let mut open = self.lock();
-        if let Some(at) = open.iter().position(|(other, _)| *other == file_idx) {
-            let found = open.remove(at).expect("it was found there");
-            let opened = Arc::clone(&found.1);
-            open.push_back(found);
-            return Ok(opened);
-        }
-        let shard = &self.shards[file_idx];
-        let file = match (open_file(shard), &self.cache) {
-            // Another run made room, or somebody cleared the cache.
-            (Err(error), Some(cache)) if shard.cached().is_some() => {
-                again(shard, cache, &error)?;
-                open_file(shard)
-            }
-            (file, _) => file,
-        };
-        let file = file.map_err(|cause| DataError::open(shard.stored(), cause))?;
-        let sums = shard.cached().map(|cached| Arc::clone(&cached.sums));
-        if sums.is_none() {
-            let failed = |cause| DataError::open(&shard.path, cause);
-            if !Shard::of_open(&shard.path, &file).map_err(failed)?.is_as(shard) {
-                return Err(DataError::changed(&shard.path));
-            }
-        }
-        Ok(push(&mut open, file_idx, Opened { file, sums }))
-    }
-
-    /// The file in the place of one that could not be read for `why`.
-    fn again(&self, file_idx: usize, failed: &Arc<Opened>, why: &dyn Display) -> Result<Arc<Opened>, DataError> {
-        let mut open = self.lock();
-        if let Some(at) = open.iter().position(|(other, _)| *other == file_idx) {
-            // Another thread made it again meanwhile.
-            if !Arc::ptr_eq(&open[at].1, failed) {
-                return Ok(Arc::clone(&open[at].1));
-            }
-            open.remove(at);
-        }
-        let shard = &self.shards[file_idx];
-        let cache = self.cache.as_deref().expect("a file of a cache is in one");
-        again(shard, cache, why)?;
-        let file = open_file(shard).map_err(|cause| DataError::open(shard.stored(), cause))?;
-        Ok(push(&mut open, file_idx, Opened { file, sums: failed.sums.clone() }))
-    }
-
-    /// How many files are open.
-    #[cfg(test)]
-    pub(super) fn n_open(&self) -> usize {
-        self.open.lock().unwrap().len()
-    }
-
-    #[cfg(test)]
-    pub(super) fn plain(shards: Vec<Shard>) -> Shards {
-        Shards { shards, cache: None, open: Mutex::default() }
-    }
-}
-
-fn push(open: &mut Open, file_idx: usize, opened: Opened) -> Arc<Opened> {
-    if open.len() >= MAX_OPEN {
-        open.pop_front();
-    }
-    let opened = Arc::new(opened);
-    open.push_back((file_idx, Arc::clone(&opened)));
-    opened
-}
-
-/// Opens what is read of a shard. Of a file in the cache nothing but a regular file is opened.
-fn open_file(shard: &Shard) -> io::Result<File> {
-    if shard.cached().is_some() && !std::fs::symlink_metadata(shard.stored())?.is_file() {
-        return Err(io::Error::other(files::Damage::Kind));
-    }
-    files::open(shard.stored())
-}
-
-/// Makes a file of the cache again: fetches it, unpacks it, or both.
-fn again(shard: &Shard, cache: &Path, why: &dyn Display) -> Result<(), DataError> {
-    tracing::warn!("{}: {why}; it is made again of {}", shard.stored().display(), shard.path.display());
-    match &shard.unpacked {
-        Some((cached, kind)) => unpack::again(shard, cached, *kind, cache),
-        None => remote::again(shard, cache),
-    }
-}
-
-/// The bytes of a file in their order.
-pub(super) enum Reader<'s> {
-    /// One of the user's.
-    Plain(File),
-    /// One in the cache, which is made again where it is damaged.
-    Cached { shards: &'s Shards, file_idx: usize, at: u64 },
-}
-
-impl Read for Reader<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Reader::Plain(file) => file.read(into),
-            Reader::Cached { shards, file_idx, at } => {
-                let shard = &shards.shards[*file_idx];
-                let n = (into.len() as u64).min(shard.stored_bytes().saturating_sub(*at)) as usize;
-                let place = || shard.path.display().to_string();
-                shards.read_exact_at(*file_idx, &mut into[..n], *at, place).map_err(io::Error::other)?;
-                *at += n as u64;
-                Ok(n)
-            }
-        }
-    }
-}
-
-impl Seek for Reader<'_> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        match self {
-            Reader::Plain(file) => file.seek(to),
-            Reader::Cached { shards, file_idx, at } => {
-                let from = match to {
-                    SeekFrom::Start(place) => Some(place),
-                    SeekFrom::Current(by) => at.checked_add_signed(by),
-                    SeekFrom::End(by) => shards.shards[*file_idx].stored_bytes().checked_add_signed(by),
-                };
-                *at = from.ok_or(io::ErrorKind::InvalidInput)?;
-                Ok(*at)
-            }
-        }
-    }
+/// The URL that a name is, if it is one.
+pub(in crate::data) fn url(name: &Path) -> Option<&str> {
+    let schemes = ["gs://", "s3://", "http://", "https://"];
+    name.to_str().filter(|name| schemes.iter().any(|scheme| name.starts_with(scheme)))
 }

@@ -3,11 +3,12 @@
 //! Opening makes or finds an [`Index`]: 8 bytes of memory for a record. Reading a record reads its bytes alone, in one call
 //! of the system, from any thread; files are kept open, so many at most.
 
+use super::compression::Compression;
 use super::index::{Index, place};
-use super::shard::Shards;
-use super::unpack::Compression;
+use super::shards::Shards;
 use super::{Records, Values, parse};
 use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
+use crate::files::Cache;
 use crate::files::framing::{self, FOOT, HEAD};
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,14 @@ impl TfRecords {
     /// # Errors
     /// A file that cannot be opened, cannot be unpacked, is no TFRecord file or is cut; no record at all.
     pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<TfRecords, DataError> {
+        TfRecords::open_in(files, &cache.into())
+    }
+
+    /// The same, where somebody may be told how far fetching is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_in(files: &[PathBuf], cache: &Cache) -> Result<TfRecords, DataError> {
         TfRecords::open_as(files, cache, compression)
     }
 
@@ -41,11 +50,11 @@ impl TfRecords {
     /// in another form.
     pub(super) fn open_as(
         files: &[PathBuf],
-        cache: Option<&Path>,
+        cache: &Cache,
         compression: fn(&[u8]) -> Option<Compression>,
     ) -> Result<TfRecords, DataError> {
         let shards = Shards::of(files, cache, compression)?;
-        let index = Index::of(&shards, cache)?;
+        let index = Index::of(&shards, cache.dir.as_deref())?;
         let mut n_records = 0;
         let firsts = index.files.iter().map(|starts| {
             let first = n_records;
@@ -151,7 +160,7 @@ fn compression(head: &[u8]) -> Option<Compression> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shard::MAX_OPEN;
+    use super::super::shards::MAX_OPEN;
     use super::*;
     use crate::files::framing::framed;
     use std::fs;

@@ -14,19 +14,15 @@ use std::time::SystemTime;
 
 use flate2::read::MultiGzDecoder;
 
-use super::parquet_files;
+use super::compression::Compression;
+use super::parquet_files::rows;
 use super::remote;
 use super::shard::{Cached, Shard, key};
 use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
-use crate::files::{self, Records as Kept, Replacement, Summing, Sums};
+use crate::files::{self, Cache, Records as Kept, Replacement, Summing, Sums};
 
 /// What is kept unpacked at most; beyond it the files that were not used for longest go.
 const MAX_UNPACKED: u64 = 64 << 30;
-/// Unpacked bytes for each compressed one at most, once [`MIN_JUDGED`] have come out. Deflate makes up to 1,032 of one, of
-/// zeros; images are compressed already, numbers and text give 2 to 20.
-const MAX_RATIO: u64 = 200;
-/// The same of Parquet, which writes a column of equal values in some bytes, and where names stand once and not in each row.
-const MAX_RATIO_PARQUET: u64 = 2000;
 /// Bytes that come out before the ratio is looked at.
 const MIN_JUDGED: u64 = 64 << 20;
 
@@ -35,83 +31,27 @@ pub fn unpacked(cache_dir: &Path) -> Kept {
     Kept::new(cache_dir.join("unpacked"), "records", MAX_UNPACKED)
 }
 
-/// What a whole file is, of which records are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Compression {
-    Gzip,
-    Zlib,
-    #[cfg_attr(not(feature = "records"), allow(dead_code, reason = "no such file is opened"))]
-    Parquet,
-}
-
-impl Compression {
-    /// By the first bytes of a file.
-    pub(super) fn of(head: &[u8]) -> Option<Compression> {
-        match head {
-            [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
-            // RFC 1950: deflate with a window of up to 32 KiB, and a check of the two bytes.
-            [cmf @ 0x08..=0x78, flg, ..] if cmf & 0x0f == 8 && (u16::from(*cmf) << 8 | u16::from(*flg)) % 31 == 0 => {
-                Some(Compression::Zlib)
-            }
-            _ => None,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Compression::Gzip => "gzip",
-            Compression::Zlib => "zlib",
-            Compression::Parquet => "Parquet",
-        }
-    }
-
-    /// How somebody unpacks it by hand, where that is one command.
-    fn by_hand(self, path: &Path) -> Option<String> {
-        let path = path.display();
-        match self {
-            Compression::Gzip => Some(format!("gunzip -c {path} > {path}.unpacked")),
-            Compression::Zlib => Some(format!(
-                "python3 -c 'import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))' < {path} > {path}.unpacked"
-            )),
-            Compression::Parquet => None,
-        }
-    }
-
-    /// What tells its records in the cache from those that another reading of the same file makes. It changes with what a
-    /// row becomes.
-    fn form(self) -> &'static str {
-        match self {
-            Compression::Gzip | Compression::Zlib => "-2",
-            Compression::Parquet => "-rows2",
-        }
-    }
-
-    fn max_ratio(self) -> u64 {
-        if let Compression::Parquet = self { MAX_RATIO_PARQUET } else { MAX_RATIO }
-    }
-}
-
 /// Finds or makes the unpacked form of the files that are compressed.
 pub(super) fn unpack(
     shards: &mut [Shard],
-    cache: Option<&Path>,
+    cache: &Cache,
     compression: fn(&[u8]) -> Option<Compression>,
 ) -> Result<(), DataError> {
     let mut packed = Vec::new();
     for (idx, shard) in shards.iter().enumerate() {
-        let head = match (head(shard), cache) {
-            (Err(_), Some(cache)) if shard.fetched.is_some() => {
+        let head = match head(shard) {
+            Err(_) if shard.fetched.is_some() => {
                 remote::again(shard, cache)?;
                 head(shard)
             }
-            (head, _) => head,
+            head => head,
         };
         if let Some(kind) = compression(&head?) {
             packed.push((idx, kind));
         }
     }
     let Some(&(first, kind)) = packed.first() else { return Ok(()) };
-    let Some(cache) = cache else {
+    let Some(dir) = &cache.dir else {
         let path = &shards[first].path;
         let found = format!(
             "a {} file, whose records are read by number once it is unpacked, and there is no cache directory for that",
@@ -121,12 +61,12 @@ pub(super) fn unpack(
         let error = DataError::new(DataErrorKind::Write, path, found);
         return Err(error.help(format!("set BF16SCOPE_CACHE{by_hand}")));
     };
-    let room = Room { kept: unpacked(cache), limit: MAX_UNPACKED };
-    room.fill(shards, &packed)
+    let room = Room { kept: unpacked(dir), limit: MAX_UNPACKED };
+    room.fill(shards, &packed, cache)
 }
 
 /// Unpacks a file once more, to where it was: what a run uses may be damaged, or removed by whoever makes room.
-pub(super) fn again(shard: &Shard, to: &Cached, kind: Compression, cache: &Path) -> Result<(), DataError> {
+pub(super) fn again(shard: &Shard, to: &Cached, kind: Compression, cache: &Cache) -> Result<(), DataError> {
     let changed = || DataError::changed(&shard.path);
     match &shard.fetched {
         Some(fetched) if fetched.sums.check(&fetched.path).is_err() => remote::again(shard, cache)?,
@@ -134,7 +74,8 @@ pub(super) fn again(shard: &Shard, to: &Cached, kind: Compression, cache: &Path)
         None if Shard::of(&shard.path)?.is_as(shard) => {}
         None => return Err(changed()),
     }
-    let room = Room { kept: unpacked(cache), limit: MAX_UNPACKED };
+    let dir = cache.dir.as_deref().expect("a file of a cache is in one");
+    let room = Room { kept: unpacked(dir), limit: MAX_UNPACKED };
     let key = to.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     match room.unpack(shard, kind, key, to.sums.n_bytes())? == *to.sums {
         true => Ok(()),
@@ -164,7 +105,7 @@ struct Room {
 }
 
 impl Room {
-    fn fill(&self, shards: &mut [Shard], packed: &[(usize, Compression)]) -> Result<(), DataError> {
+    fn fill(&self, shards: &mut [Shard], packed: &[(usize, Compression)], cache: &Cache) -> Result<(), DataError> {
         let mut left = self.limit;
         let (mut own, mut n_new, mut n_bytes_new) = (BTreeSet::new(), 0, 0);
         for &(idx, kind) in packed {
@@ -177,7 +118,7 @@ impl Room {
                 Some(_) => return Err(too_large(&shard.path, kind, self.limit)),
                 None => {
                     let _span = tracing::info_span!("unpack").entered();
-                    if let (Some(fetched), Some(cache)) = (&shard.fetched, self.kept.dir().parent())
+                    if let Some(fetched) = &shard.fetched
                         && fetched.sums.check(&fetched.path).is_err()
                     {
                         remote::again(shard, cache)?;
@@ -237,7 +178,7 @@ impl Room {
             out.write_all(bytes).map_err(cannot_keep)
         };
         match kind {
-            Compression::Parquet => parquet_files::unpack(file, path, |bytes| take(bytes, shard.n_bytes))?,
+            Compression::Parquet => rows::unpack(file, path, |bytes| take(bytes, shard.n_bytes))?,
             Compression::Gzip => stream(file, path, kind, MultiGzDecoder::new, &mut take)?,
             Compression::Zlib => stream(file, path, kind, Zlib::new, &mut take)?,
         }
@@ -506,7 +447,7 @@ mod tests {
         let room = |limit| Room { kept: Kept::new(dir.clone(), "records", limit), limit };
         let fill = |path: &Path, limit| {
             let mut shards = [Shard::of(path).unwrap()];
-            room(limit).fill(&mut shards, &[(0, Compression::Gzip)])
+            room(limit).fill(&mut shards, &[(0, Compression::Gzip)], &Cache::default())
         };
         let error = fill(&path, 1015).unwrap_err().to_string();
         assert_eq!(

@@ -17,12 +17,15 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
-use super::index::{MAX_RECORD, cut};
-use super::shard::{Shard, Shards};
+use super::MAX_RECORD;
+use super::compression::Compression;
+use super::index::cut;
+use super::shard::Shard;
+use super::shards::Shards;
 use super::tfrecord::no_records;
-use super::unpack::Compression;
 use super::{Records, Value, Values};
 use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
+use crate::files::Cache;
 
 /// Bytes of a header, and of what files are filled up to.
 const BLOCK: u64 = 512;
@@ -70,6 +73,14 @@ impl Tars {
     /// # Errors
     /// A file that cannot be opened or unpacked, is no tar, or is cut; two files of one name and ending; no example at all.
     pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Tars, DataError> {
+        Tars::open_in(files, &cache.into())
+    }
+
+    /// The same, where somebody may be told how far fetching is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_in(files: &[PathBuf], cache: &Cache) -> Result<Tars, DataError> {
         let _span = tracing::info_span!("index").entered();
         let compression = |head: &[u8]| Compression::of(head).filter(|kind| *kind == Compression::Gzip);
         let shards = Arc::new(Shards::of(files, cache, compression)?);

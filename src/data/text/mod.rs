@@ -14,7 +14,7 @@ mod tokenizer;
 pub use examples::TextExamples;
 pub use ids::token_ids;
 pub use mask::Mask;
-pub use tokenize::{Format, Texts, Tokenized, set_progress};
+pub use tokenize::{Format, Texts};
 pub use tokenizer::{Encoder, Frame, Tokenizer, path_of};
 
 use std::fmt;

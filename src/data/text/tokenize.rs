@@ -9,7 +9,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::str;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use serde::Serialize;
@@ -21,7 +21,7 @@ use super::tokenizer::{Cuts, Encoder, Tokenizer};
 use crate::data::error::{DataError, DataErrorKind, DataPlace, MAX_LISTED};
 use crate::data::records::{Shard, key};
 use crate::data::source::Skipped;
-use crate::files::{self, Records as Kept};
+use crate::files::{self, Cache, Records as Kept};
 use crate::hlo::words::listed;
 
 /// Bytes that a worker takes at a time, where the text can be cut.
@@ -64,31 +64,8 @@ pub struct Texts {
     pub n_workers: usize,
     /// How many texts that are not right may be left out.
     pub n_skipped_max: u64,
-    /// Where ids are kept.
-    pub cache: Option<PathBuf>,
-}
-
-/// How far the work is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tokenized {
-    /// Bytes of text that are ids.
-    pub n_bytes: u64,
-    /// All bytes.
-    pub of: u64,
-}
-
-type Hook = Box<dyn Fn(Tokenized) + Send + Sync>;
-static PROGRESS: OnceLock<Hook> = OnceLock::new();
-
-/// Is told how far the work is, and when it is done. Once per process; `false` if one was set before.
-pub fn set_progress(hook: impl Fn(Tokenized) + Send + Sync + 'static) -> bool {
-    PROGRESS.set(Box::new(hook)).is_ok()
-}
-
-fn say(n_bytes: u64, of: u64) {
-    if let Some(hook) = PROGRESS.get() {
-        hook(Tokenized { n_bytes, of });
-    }
+    /// Where ids are kept, and who is told how far the work is.
+    pub cache: Cache,
 }
 
 impl Texts {
@@ -105,7 +82,7 @@ impl Texts {
         }
         let n_bytes = shards.iter().map(|shard| shard.n_bytes).sum();
         let name = self.key(&shards, tokenizer);
-        let kept = self.cache.as_deref().filter(|_| n_bytes >= MIN_KEPT).map(token_ids);
+        let kept = self.cache.dir.as_deref().filter(|_| n_bytes >= MIN_KEPT).map(token_ids);
         let found = kept.as_ref().and_then(|kept| Ids::find(&kept.path(&name), &name));
         if let Some(ids) = found.filter(|ids| ids.header.n_skipped <= self.n_skipped_max) {
             if ids.header.n_skipped > 0 {
@@ -187,9 +164,9 @@ impl Texts {
                 let found = format!("more than {limit} tokens; expected a data set of fewer: split it");
                 return Err(DataError::new(DataErrorKind::TooLarge, &self.files[0], found));
             }
-            say(done, of);
+            self.cache.on_bytes.tell(done, of);
         }
-        say(of, of);
+        self.cache.on_bytes.tell(of, of);
         if writer.n_records() == 0 {
             return Err(DataError::empty(&self.files[0], "nothing in it but empty lines; expected text"));
         }

@@ -69,7 +69,7 @@ pub(super) fn other(reading: &Reading<'_>, file: &Path) -> Result<Pipeline, Trai
         }
         return pipeline(reading, Arc::new(Pictures::open(file)?));
     }
-    let records = records::open(Path::new(""), &[file.to_string_lossy()], data.cache.as_deref())?;
+    let records = records::open_in(Path::new(""), &[file.to_string_lossy()], &data.cache)?;
     if !file.is_dir() || data.source.as_ref().is_some_and(|source| source.source_key().is_of_folders()) {
         return pipeline(reading, records);
     }

@@ -19,12 +19,13 @@ use super::lines::ReadFrom;
 use crate::data::text::{self, TextExamples, Tokenizer};
 use crate::data::{Arrays, DataError, FeatureSpec, Pipeline, Source};
 use crate::document::{self, Node, Value};
+use crate::files::Cache;
 use crate::task::Feature;
 use crate::train::Data;
 use crate::train::TrainError;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Which files hold the examples, and which of them are for testing: the last `n_test`, or those of `test`. Names, dims and
 /// ranges are those of the task's features.
@@ -55,9 +56,9 @@ pub struct DataConfig {
     pub n_test: Option<u64>,
     /// Where those that are stand.
     pub test: Option<DataSource>,
-    /// Where what is made of the files once is kept: not of the file, but of whoever reads it ([`Setup::cache_dir`](crate::pjrt::Setup)).
+    /// Where what is made of the files once is kept: not of the file, but of whoever reads it ([`Setup::cache`](crate::pjrt::Setup)).
     #[serde(skip)]
-    pub cache: Option<PathBuf>,
+    pub cache: Cache,
     /// The document that it stands in.
     #[serde(skip)]
     pub document: ReadFrom,

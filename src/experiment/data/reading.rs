@@ -65,7 +65,7 @@ pub(super) struct Reading<'a> {
 impl Reading<'_> {
     /// A file, or an object of a store, as it is here.
     pub(super) fn at(&self, file: &Path) -> Result<PathBuf, TrainError> {
-        self.placed(records::at(self.folder, file, self.data.cache.as_deref()))
+        self.placed(records::at(self.folder, file, &self.data.cache))
     }
 
     /// The files, or the objects of a store, that patterns name.

@@ -16,7 +16,7 @@ pub(super) const TAKES: &[&str] = &["tokens", "arrays", "workers", "on_error"];
 
 /// Files of text, those of stores in the cache.
 pub(super) fn open(reading: &Reading<'_>, patterns: &Patterns, is_json: bool) -> Result<Opened, TrainError> {
-    let files = records::local(reading.files(patterns)?, reading.data.cache.as_deref());
+    let files = records::local(reading.files(patterns)?, &reading.data.cache);
     Ok(Opened::Text { files: reading.placed(files)?, is_json })
 }
 

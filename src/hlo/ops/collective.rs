@@ -2,8 +2,8 @@
 
 pub(crate) mod grad;
 
-use super::{RuleError, operands};
-use crate::hlo::{CompId, Module, Shape};
+use super::{Callees, RuleError, operands};
+use crate::hlo::{CompId, Shape};
 
 const OP: &str = "all-reduce";
 
@@ -52,19 +52,23 @@ pub enum ReplicaGroups {
 ///
 /// # Source
 /// `ShapeVerifier::HandleAllReduce`, `CheckReplicaGroups`, `GetCollectiveOpGroupMode`.
-pub(super) fn all_reduce(module: &Module, all_reduce: &AllReduce, operands: &[&Shape]) -> Result<Shape, RuleError> {
+pub(super) fn all_reduce(
+    callees: &dyn Callees,
+    all_reduce: &AllReduce,
+    operands: &[&Shape],
+) -> Result<Shape, RuleError> {
     if operands.is_empty() {
         return Err(RuleError::new("all-reduce/arity", "all-reduce takes 1 or more operands, got 0"));
     }
     let arrays = operands::arrays(OP, operands)?;
     check_mode(all_reduce)?;
     check_groups("all-reduce/groups", &all_reduce.replica_groups)?;
-    let signature = operands::signature(module, OP, "to_apply", all_reduce.to_apply)?;
+    let signature = operands::signature(callees, OP, "to_apply", all_reduce.to_apply)?;
     let dtype = match signature.result.dtype() {
         Some(dtype) if arrays.iter().all(|array| array.dtype.class() == dtype.class()) => dtype,
         Some(_) | None => arrays[0].dtype,
     };
-    operands::reducer(module, OP, "to_apply", all_reduce.to_apply, &[dtype])?;
+    operands::reducer(callees, OP, "to_apply", all_reduce.to_apply, &[dtype])?;
     Ok(operands::one_or_tuple(arrays.into_iter().map(|array| operands::show(array).into()).collect()))
 }
 
@@ -143,6 +147,7 @@ mod tests {
     use super::super::{BinaryOp, Op};
     use super::*;
     use crate::hlo::DType;
+    use crate::hlo::Module;
     use expect_test::expect as text;
 
     fn op(to_apply: CompId, change: impl FnOnce(&mut AllReduce)) -> Op {

@@ -2,8 +2,8 @@
 
 pub(crate) mod grad;
 
-use super::{RuleError, operands};
-use crate::hlo::{CompId, DType, Module, Shape};
+use super::{Callees, RuleError, operands};
+use crate::hlo::{CompId, DType, Shape};
 
 /// Attributes of `conditional`. Operands: the selector, then one argument per branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,8 +51,8 @@ pub(super) fn get_tuple_element(index: i64, operands: &[&Shape]) -> Result<Shape
 }
 
 /// The computation's arguments → its result. Operands are of the parameters' shapes, up to layout.
-pub(super) fn call(module: &Module, to_apply: CompId, operands: &[&Shape]) -> Result<Shape, RuleError> {
-    let signature = operands::signature(module, "call", "to_apply", to_apply)?;
+pub(super) fn call(callees: &dyn Callees, to_apply: CompId, operands: &[&Shape]) -> Result<Shape, RuleError> {
+    let signature = operands::signature(callees, "call", "to_apply", to_apply)?;
     let result = signature.result.without_layout();
     let arguments: Vec<Shape> = operands.iter().map(|shape| shape.without_layout()).collect();
     operands::check_signature("call", "to_apply", &signature, &arguments, &result)?;
@@ -67,7 +67,7 @@ pub(super) fn call(module: &Module, to_apply: CompId, operands: &[&Shape]) -> Re
 /// # Source
 /// `ShapeInference::InferWhileShape`.
 pub(super) fn while_loop(
-    module: &Module,
+    callees: &dyn Callees,
     condition: CompId,
     body: CompId,
     operands: &[&Shape],
@@ -75,9 +75,9 @@ pub(super) fn while_loop(
     let op = "while";
     let [state] = operands::arity(op, operands)?;
     let state = [state.without_layout()];
-    let signature = operands::signature(module, op, "condition", condition)?;
+    let signature = operands::signature(callees, op, "condition", condition)?;
     operands::check_signature(op, "condition", &signature, &state, &Shape::scalar(DType::Pred))?;
-    let signature = operands::signature(module, op, "body", body)?;
+    let signature = operands::signature(callees, op, "body", body)?;
     operands::check_signature(op, "body", &signature, &state, &state[0])?;
     let [state] = state;
     Ok(state)
@@ -91,7 +91,11 @@ pub(super) fn while_loop(
 ///
 /// # Source
 /// `ShapeInference::InferConditionalShape`.
-pub(super) fn conditional(module: &Module, conditional: &Conditional, operands: &[&Shape]) -> Result<Shape, RuleError> {
+pub(super) fn conditional(
+    callees: &dyn Callees,
+    conditional: &Conditional,
+    operands: &[&Shape],
+) -> Result<Shape, RuleError> {
     let op = "conditional";
     let n_branches = conditional.branches.len();
     let Some((selector, arguments)) = operands.split_first() else {
@@ -109,10 +113,10 @@ pub(super) fn conditional(module: &Module, conditional: &Conditional, operands: 
         return Err(operands::arity_error(op, n_branches + 1, operands.len())
             .with_help("the selector, then one argument per branch"));
     }
-    let result = operands::signature(module, op, "branch 0", conditional.branches[0])?.result.without_layout();
+    let result = operands::signature(callees, op, "branch 0", conditional.branches[0])?.result.without_layout();
     for (i, (&branch, argument)) in conditional.branches.iter().zip(arguments).enumerate() {
         let attribute = format!("branch {i}");
-        let signature = operands::signature(module, op, &attribute, branch)?;
+        let signature = operands::signature(callees, op, &attribute, branch)?;
         operands::check_signature(op, &attribute, &signature, &[argument.without_layout()], &result)?;
     }
     Ok(result)
@@ -174,6 +178,7 @@ mod tests {
     use super::super::{Op, infer_shape};
     use super::*;
     use crate::hlo::Layout;
+    use crate::hlo::Module;
     use expect_test::expect as text;
 
     #[test]

@@ -29,8 +29,8 @@
 
 pub(crate) mod grad;
 
-use super::{RuleError, operands};
-use crate::hlo::{ArrayShape, CompId, DType, Module, Shape};
+use super::{Callees, RuleError, operands};
+use crate::hlo::{ArrayShape, CompId, DType, Shape};
 
 /// Dimension numbers of `gather`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -299,7 +299,7 @@ pub(super) fn gather(dims: &GatherDims, operands: &[&Shape]) -> Result<Shape, Ru
 
 /// N arrays, integer indices, N updates → the arrays (a tuple if N > 1).
 pub(super) fn scatter(
-    module: &Module,
+    callees: &dyn Callees,
     dims: &ScatterDims,
     to_apply: CompId,
     operands: &[&Shape],
@@ -330,7 +330,7 @@ pub(super) fn scatter(
     indexing.check_window("update_window_dims", dims.update_window_dims.len(), &indexed, inputs[0])?;
     check_updates(dims, &indexed, inputs[0], updates[0])?;
     let dtypes: Vec<DType> = inputs.iter().map(|input| input.dtype).collect();
-    operands::reducer(module, op, "to_apply", to_apply, &dtypes)?;
+    operands::reducer(callees, op, "to_apply", to_apply, &dtypes)?;
     Ok(operands::one_or_tuple(inputs.iter().map(|input| operands::like(input, input.dtype).into()).collect()))
 }
 

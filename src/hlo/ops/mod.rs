@@ -6,7 +6,7 @@
 //!
 //! Source: XLA's operation semantics and `hlo_opcode.h`; shape rules as XLA's `shape_inference.cc` checks them.
 
-use super::{CompId, Literal, Module, Shape};
+use super::{CompId, Literal, Shape};
 use std::borrow::Cow;
 
 pub mod batch_norm;
@@ -338,9 +338,24 @@ impl Op {
     }
 }
 
+/// The computations that an op may call: a [`Module`](super::Module).
+pub trait Callees {
+    /// The signature of one that exists and is not empty.
+    fn signature(&self, comp: CompId) -> Option<Signature<'_>>;
+}
+
+/// Parameter shapes and result shape of a called computation.
+#[derive(Clone, Debug)]
+pub struct Signature<'m> {
+    /// Parameters, ordered by number.
+    pub parameters: Vec<&'m Shape>,
+    /// Result.
+    pub result: &'m Shape,
+}
+
 /// The result shape of an op: the one shape rule.
 ///
-/// `declared` is the shape an instruction says it has. Some ops need it, because their operands do not fix the result:
+/// `callees` are the computations of the op's module. `declared` is the shape an instruction says it has. Some ops need it, because their operands do not fix the result:
 /// `parameter`, `iota`, `rng-bit-generator`, `convert`, `bitcast-convert`, `broadcast` (new dims), `reshape`,
 /// `custom-call` and opaque ops; without it they are an error. `dot` and `convolution` take only its dtype, as XLA's
 /// `preferred_element_type`; without it the result has the operands' dtype. All others ignore it. The result carries no
@@ -349,7 +364,7 @@ impl Op {
 /// # Errors
 /// What the op does not allow, with the values measured and expected.
 pub fn infer_shape(
-    module: &Module,
+    callees: &dyn Callees,
     op: &Op,
     operands: &[&Shape],
     declared: Option<&Shape>,
@@ -379,25 +394,25 @@ pub fn infer_shape(
         Op::DynamicSlice { slice_sizes } => indexing::dynamic_slice(slice_sizes, operands),
         Op::DynamicUpdateSlice => indexing::dynamic_update_slice(operands),
         Op::Gather(dims) => indexing::gather(dims, operands),
-        Op::Scatter { dims, to_apply } => indexing::scatter(module, dims, *to_apply, operands),
+        Op::Scatter { dims, to_apply } => indexing::scatter(callees, dims, *to_apply, operands),
         Op::Dot { dims, precision } => dot::dot(dims, precision, operands, declared),
         Op::Convolution(convolution) => convolution::convolution(convolution, operands, declared),
-        Op::Reduce { dimensions, to_apply } => reduction::reduce(module, dimensions, *to_apply, operands),
-        Op::ReduceWindow { window, to_apply } => window::reduce_window(module, window, *to_apply, operands),
+        Op::Reduce { dimensions, to_apply } => reduction::reduce(callees, dimensions, *to_apply, operands),
+        Op::ReduceWindow { window, to_apply } => window::reduce_window(callees, window, *to_apply, operands),
         Op::SelectAndScatter { window, select, scatter } => {
-            window::select_and_scatter(module, window, *select, *scatter, operands)
+            window::select_and_scatter(callees, window, *select, *scatter, operands)
         }
         Op::BatchNormTraining(attributes) => batch_norm::training(attributes, operands),
         Op::BatchNormInference(attributes) => batch_norm::inference(attributes, operands),
         Op::BatchNormGrad(attributes) => batch_norm::grad(attributes, operands),
-        Op::Sort { dimension, to_apply, .. } => reduction::sort(module, *dimension, *to_apply, operands),
+        Op::Sort { dimension, to_apply, .. } => reduction::sort(callees, *dimension, *to_apply, operands),
         Op::Tuple => control::tuple(operands),
         Op::GetTupleElement { index } => control::get_tuple_element(*index, operands),
-        Op::Call { to_apply } => control::call(module, *to_apply, operands),
-        Op::While { condition, body } => control::while_loop(module, *condition, *body, operands),
-        Op::Conditional(conditional) => control::conditional(module, conditional, operands),
+        Op::Call { to_apply } => control::call(callees, *to_apply, operands),
+        Op::While { condition, body } => control::while_loop(callees, *condition, *body, operands),
+        Op::Conditional(conditional) => control::conditional(callees, conditional, operands),
         Op::CustomCall(call) => control::custom_call(call, operands, declared),
-        Op::AllReduce(all_reduce) => collective::all_reduce(module, all_reduce, operands),
+        Op::AllReduce(all_reduce) => collective::all_reduce(callees, all_reduce, operands),
         Op::OptimizationBarrier => control::optimization_barrier(operands),
         Op::Opaque(opaque) => opaque::opaque(opaque, operands, declared),
     }

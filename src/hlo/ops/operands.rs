@@ -6,8 +6,8 @@
 //!
 //! Source: XLA's `shape_inference.cc` and `shape_util.cc`.
 
-use super::RuleError;
-use crate::hlo::{ArrayShape, CompId, Computation, DType, Module, Shape};
+use super::{Callees, RuleError, Signature};
+use crate::hlo::{ArrayShape, CompId, DType, Shape};
 use std::fmt::Display;
 
 /// The operands as an array of `N`.
@@ -202,40 +202,28 @@ pub(super) fn per_dimension(
     Err(RuleError::new("operands/per-dimension", message))
 }
 
-/// Parameter shapes and result shape of a called computation.
-pub(super) struct Signature<'m> {
-    /// Parameters, ordered by number.
-    pub parameters: Vec<&'m Shape>,
-    /// Result.
-    pub result: &'m Shape,
-}
-
 /// The signature of a called computation that exists and is not empty.
 pub(super) fn signature<'m>(
-    module: &'m Module,
+    callees: &'m dyn Callees,
     op: &str,
     attribute: &str,
     comp: CompId,
 ) -> Result<Signature<'m>, RuleError> {
-    let computation: Option<&Computation> = module.computations.get(comp.idx());
-    let root = computation.and_then(|computation| computation.instructions.get(computation.root.idx()));
-    let (Some(computation), Some(root)) = (computation, root) else {
+    callees.signature(comp).ok_or_else(|| {
         let message = format!("{op} {attribute} is computation {}, expected one that exists and has a root", comp.0);
-        return Err(RuleError::new("operands/computation", message));
-    };
-    let parameters = computation.parameters().iter().map(|&id| &computation.instr(id).shape).collect();
-    Ok(Signature { parameters, result: &root.shape })
+        RuleError::new("operands/computation", message)
+    })
 }
 
 /// A reduction of N values: 2N scalars (N accumulated, N new) → N scalars (a tuple if N > 1).
 pub(super) fn reducer(
-    module: &Module,
+    callees: &dyn Callees,
     op: &str,
     attribute: &str,
     comp: CompId,
     dtypes: &[DType],
 ) -> Result<(), RuleError> {
-    let signature = signature(module, op, attribute, comp)?;
+    let signature = signature(callees, op, attribute, comp)?;
     let scalars: Vec<Shape> = dtypes.iter().map(|&dtype| Shape::scalar(dtype)).collect();
     let parameters: Vec<Shape> = scalars.iter().chain(&scalars).cloned().collect();
     let result = one_or_tuple(scalars);

@@ -7,8 +7,8 @@
 pub(crate) mod grad;
 pub(crate) mod precision;
 
-use super::{RuleError, operands};
-use crate::hlo::{ArrayShape, CompId, DType, Module, Shape};
+use super::{Callees, RuleError, operands};
+use crate::hlo::{ArrayShape, CompId, DType, Shape};
 
 /// `result[i…] = to_apply over all j of x[i…, j…]`, starting from `init`.
 ///
@@ -22,13 +22,13 @@ use crate::hlo::{ArrayShape, CompId, DType, Module, Shape};
 /// # Source
 /// `ShapeInference::InferReduceShape`.
 pub(super) fn reduce(
-    module: &Module,
+    callees: &dyn Callees,
     dimensions: &[i64],
     to_apply: CompId,
     operands: &[&Shape],
 ) -> Result<Shape, RuleError> {
     let op = "reduce";
-    let (arrays, dtypes) = check_reduction(module, op, to_apply, operands)?;
+    let (arrays, dtypes) = check_reduction(callees, op, to_apply, operands)?;
     let reduced = operands::axes(op, "dimensions", dimensions, arrays[0].rank())?;
     let kept: Vec<usize> = (0..arrays[0].rank()).filter(|axis| !reduced.contains(axis)).collect();
     let result = |(array, dtype): (&&ArrayShape, DType)| {
@@ -51,7 +51,12 @@ pub(super) fn reduce(
 ///
 /// # Source
 /// `ShapeVerifier::HandleSort`.
-pub(super) fn sort(module: &Module, dimension: i64, to_apply: CompId, operands: &[&Shape]) -> Result<Shape, RuleError> {
+pub(super) fn sort(
+    callees: &dyn Callees,
+    dimension: i64,
+    to_apply: CompId,
+    operands: &[&Shape],
+) -> Result<Shape, RuleError> {
     let op = "sort";
     if operands.is_empty() {
         return Err(RuleError::new("sort/arity", "sort takes 1 or more operands, got 0"));
@@ -61,7 +66,7 @@ pub(super) fn sort(module: &Module, dimension: i64, to_apply: CompId, operands: 
     operands::axis(op, "dimension", dimension, arrays[0].rank())?;
     let pairs = arrays.iter().flat_map(|array| [Shape::scalar(array.dtype), Shape::scalar(array.dtype)]);
     let parameters: Vec<Shape> = pairs.collect();
-    let signature = operands::signature(module, op, "to_apply", to_apply)?;
+    let signature = operands::signature(callees, op, "to_apply", to_apply)?;
     operands::check_signature(op, "to_apply", &signature, &parameters, &Shape::scalar(DType::Pred))?;
     Ok(operands::one_or_tuple(arrays.into_iter().map(|array| Shape::Array(operands::show(array))).collect()))
 }
@@ -69,7 +74,7 @@ pub(super) fn sort(module: &Module, dimension: i64, to_apply: CompId, operands: 
 /// The N arrays of a reduction and their dtypes: N arrays of equal dims, N inits of the same dtypes, and a reduction
 /// of N such scalars.
 pub(super) fn check_reduction<'a>(
-    module: &Module,
+    callees: &dyn Callees,
     op: &str,
     to_apply: CompId,
     operands: &[&'a Shape],
@@ -87,7 +92,7 @@ pub(super) fn check_reduction<'a>(
         operands::same_dtype(op, (format!("operand {i}"), array), (role, init))?;
     }
     let dtypes: Vec<DType> = arrays.iter().map(|array| array.dtype).collect();
-    operands::reducer(module, op, "to_apply", to_apply, &dtypes)?;
+    operands::reducer(callees, op, "to_apply", to_apply, &dtypes)?;
     Ok((arrays, dtypes))
 }
 
@@ -103,6 +108,7 @@ mod tests {
     use super::super::testing::{computation, expect_in};
     use super::super::{BinaryOp, Op};
     use super::*;
+    use crate::hlo::Module;
     use expect_test::expect as text;
 
     #[test]

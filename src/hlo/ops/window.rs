@@ -2,8 +2,8 @@
 
 pub(crate) mod grad;
 
-use super::{RuleError, operands};
-use crate::hlo::{ArrayShape, CompId, DType, Module, Shape};
+use super::{Callees, RuleError, operands};
+use crate::hlo::{ArrayShape, CompId, DType, Shape};
 
 /// A window: one entry per dimension it covers.
 pub type Window = Vec<WindowDim>;
@@ -66,13 +66,13 @@ impl WindowDim {
 /// # Source
 /// `ShapeInference::InferReduceWindowShape`.
 pub(super) fn reduce_window(
-    module: &Module,
+    callees: &dyn Callees,
     window: &[WindowDim],
     to_apply: CompId,
     operands: &[&Shape],
 ) -> Result<Shape, RuleError> {
     let op = "reduce-window";
-    let (arrays, dtypes) = super::reduction::check_reduction(module, op, to_apply, operands)?;
+    let (arrays, dtypes) = super::reduction::check_reduction(callees, op, to_apply, operands)?;
     check_no_reversal(op, window)?;
     operands::per_dimension(op, "window", window.len(), arrays[0])?;
     let sizes = positions(op, window, &arrays[0].dims)?;
@@ -100,7 +100,7 @@ pub(super) fn reduce_window(
 /// # Source
 /// `ShapeInference::InferSelectAndScatterShape`.
 pub(super) fn select_and_scatter(
-    module: &Module,
+    callees: &dyn Callees,
     window: &[WindowDim],
     select: CompId,
     scatter: CompId,
@@ -114,10 +114,10 @@ pub(super) fn select_and_scatter(
     operands::same_dtype(op, ("operand", array), ("source", source))?;
     operands::same_dtype(op, ("operand", array), ("init", init))?;
     let element = Shape::scalar(array.dtype);
-    let signature = operands::signature(module, op, "select", select)?;
+    let signature = operands::signature(callees, op, "select", select)?;
     let parameters = [element.clone(), element];
     operands::check_signature(op, "select", &signature, &parameters, &Shape::scalar(DType::Pred))?;
-    operands::reducer(module, op, "scatter", scatter, &[array.dtype])?;
+    operands::reducer(callees, op, "scatter", scatter, &[array.dtype])?;
     check_no_reversal(op, window)?;
     check_no_dilation(op, window)?;
     operands::per_dimension(op, "window", window.len(), array)?;
@@ -201,6 +201,7 @@ mod tests {
     use super::super::testing::{computation, expect_in};
     use super::super::{BinaryOp, Op};
     use super::*;
+    use crate::hlo::Module;
     use expect_test::expect as text;
 
     fn window(sizes: &[i64]) -> Window {

@@ -1,5 +1,6 @@
 //! The largest batch that fits a TPU, and the best one. Every figure comes from a compile.
 
+mod batch_dim;
 mod large;
 mod source;
 
@@ -7,8 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+pub use batch_dim::{BatchDim, BatchDimError};
 pub use large::{Large, Value};
-pub use source::{BatchDim, BatchDimError, FitSource};
+pub use source::FitSource;
 
 use super::ask::{Asking, Compiling, Event, ask};
 use super::{ModelProgram, StudyError, check_slice};

@@ -19,11 +19,11 @@ use object_store::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{Fetched, PROGRESS, Parts, Shard};
+use super::{Parts, Shard};
 use crate::data::error::{DataError, DataErrorKind};
 use crate::data::records::shard::{Cached, key};
 use crate::data::records::unpack::found;
-use crate::files::{self, Records as Kept, Replacement, Summing, Sums};
+use crate::files::{self, OnBytes, Records as Kept, Replacement, Summing, Sums};
 
 /// How often a request is made again.
 const RETRIES: usize = 4;
@@ -84,14 +84,19 @@ impl Object {
 }
 
 /// Brings objects into a cache of `limit` bytes, where they are not there yet.
-pub(super) fn fetch(urls: &[(&str, Parts<'_>)], kept: &Kept, limit: u64) -> Result<Vec<Shard>, DataError> {
+pub(super) fn fetch(
+    urls: &[(&str, Parts<'_>)],
+    kept: &Kept,
+    limit: u64,
+    on_bytes: &OnBytes,
+) -> Result<Vec<Shard>, DataError> {
     let _span = tracing::info_span!("fetch").entered();
     let mut stores = Stores::default();
     let objects = urls.iter().map(|(url, parts)| stores.object(url, *parts)).collect::<Result<Vec<_>, _>>()?;
-    block_on(bring_all(&objects, kept, limit))
+    block_on(bring_all(&objects, kept, limit, on_bytes))
 }
 
-async fn bring_all(objects: &[Object], kept: &Kept, limit: u64) -> Result<Vec<Shard>, DataError> {
+async fn bring_all(objects: &[Object], kept: &Kept, limit: u64, on_bytes: &OnBytes) -> Result<Vec<Shard>, DataError> {
     let mut metas = Vec::new();
     for some in objects.chunks(AT_A_TIME) {
         let asked: Vec<_> = some.iter().map(|object| tokio::spawn(object.clone().look())).collect();
@@ -131,7 +136,7 @@ async fn bring_all(objects: &[Object], kept: &Kept, limit: u64) -> Result<Vec<Sh
     for idx in new {
         let say = |n_bytes| {
             done += n_bytes;
-            PROGRESS.get().inspect(|hook| hook(Fetched { n_bytes: done, of }));
+            on_bytes.tell(done, of);
         };
         let sums = write(&objects[idx], &metas[idx], &keys[idx], kept, say).await?;
         shards[idx].fetched = Some(Cached { path: kept.path(&keys[idx]), sums: Arc::new(sums) });
@@ -325,7 +330,9 @@ mod tests {
                 .unwrap();
         };
         put(&objects[0], "1234");
-        let refused = |kept: &Kept, limit| block_on(bring_all(&objects, kept, limit)).unwrap_err().to_string();
+        let refused = |kept: &Kept, limit| {
+            block_on(bring_all(&objects, kept, limit, &OnBytes::default())).unwrap_err().to_string()
+        };
         assert!(refused(&kept, 7).ends_with("\nhelp: check the name, letter for letter"));
         put(&objects[1], "5678");
         let help = "help: name fewer, or copy the files where there is room and name those";
@@ -343,7 +350,7 @@ mod tests {
         let said = "s3://bucket/a: the object changed while it was fetched\nhelp: run again when nobody writes it";
         assert_eq!(error.unwrap_err().to_string(), said);
         assert_eq!(kept.size().unwrap(), (0, 0));
-        let shards = block_on(bring_all(&objects, &kept, 8)).unwrap();
+        let shards = block_on(bring_all(&objects, &kept, 8, &OnBytes::default())).unwrap();
         let read = |shard: &Shard| std::fs::read_to_string(shard.stored()).unwrap();
         assert_eq!(shards.iter().map(read).collect::<Vec<_>>(), ["4321", "5678"]);
         assert_eq!(kept.size().unwrap(), (2, 8));

@@ -17,7 +17,7 @@ impl SourceFiles for Parquet {
     const TAKES: &'static [&'static str] = disk::TAKES;
 
     fn open(&self, reading: &Reading<'_>) -> Result<Opened, TrainError> {
-        let records = records::Parquet::open(&reading.files(&self.0)?, reading.data.cache.as_deref());
+        let records = records::Parquet::open_in(&reading.files(&self.0)?, &reading.data.cache);
         Ok(Opened::Records(Arc::new(reading.placed(records)?)))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::testing::{check, check_in, shape};
 use super::*;
+use crate::hlo::Module;
 use crate::hlo::ops::BinaryOp;
 use crate::hlo::{Metadata, Op};
 
