@@ -28,14 +28,14 @@ A checksum is the CRC-32C of an array's bytes, little-endian and row-major: equa
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Weights: .npz, .safetensors, .pt or .bin of PyTorch, the index of a sharded model (.index.json), a checkpoint of
-    /// bf16scope or TensorFlow, or the folder of a checkpoint or a SavedModel
+    /// Weights: .npz, .safetensors, Keras' .h5 and .keras, PyTorch's .pt and .bin, the index of a sharded model
+    /// (.index.json), a checkpoint of bf16scope or TensorFlow, or the folder of a checkpoint or a SavedModel
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Write the arrays to this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write this format; without it the output's name says which (.npz, .safetensors)
+    /// Write this format; without it the output's name says which (.npz, .safetensors, .index)
     #[arg(long, value_name = "FORMAT", requires = "output")]
     format: Option<WrittenName>,
     /// Print one JSON object
@@ -70,7 +70,7 @@ impl WrittenName {
             Some("safetensors") => Ok(WrittenName::Safetensors),
             Some("index") => Ok(WrittenName::Tf),
             _ => bail!(
-                "--output names {}, which says no format; expected a name that ends in .npz or .safetensors\n\
+                "--output names {}, which says no format; expected a name that ends in .npz, .safetensors or .index\n\
                  help: name it so, or say --format",
                 path.display()
             ),

@@ -338,14 +338,14 @@ mod tests {
         assert_eq!(
             error(b"PK\x03\x04 a zip file, not a checkpoint"),
             "runs/mlp.safetensors: not a safetensors file: it is a zip archive, as .npz files and PyTorch's .pt files are\n\
-             help: name a checkpoint that `bf16scope train` wrote"
+             help: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights"
         );
         let view = TensorView::new(Dtype::U8, vec![2], &[1, 2]).unwrap();
         let foreign = safetensors::serialize([("x", view)], None).unwrap();
         assert_eq!(
             error(&foreign),
             "runs/mlp.safetensors: not a bf16scope checkpoint: its metadata has no key `bf16scope`\n\
-             help: name a checkpoint that `bf16scope train` wrote"
+             help: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights"
         );
         let of_format = |text: &str| {
             let metadata = HashMap::from([(file::KEY.to_string(), text.to_string())]);
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(
             of_format(r#"{"version": 3}"#),
             "runs/mlp.safetensors: not a bf16scope checkpoint: its metadata has no sha256\n\
-             help: name a checkpoint that `bf16scope train` wrote"
+             help: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights"
         );
         let mut longer = checkpoint().to_bytes(path()).unwrap();
         longer.push(0);

@@ -8,6 +8,7 @@
 
 mod bundle;
 mod error;
+mod hdf5;
 mod npz;
 mod region;
 mod safetensors;
@@ -46,6 +47,10 @@ pub enum Format {
     SavedModel,
     /// Tensors that `torch.save` wrote.
     Torch,
+    /// A model that Keras saved (`.keras`): its weights.
+    Keras,
+    /// An HDF5 file, as Keras' `.weights.h5` and `.h5`.
+    Hdf5,
 }
 
 impl Format {
@@ -59,6 +64,8 @@ impl Format {
             Format::TensorFlow => "TensorFlow checkpoint",
             Format::SavedModel => "variables of a SavedModel",
             Format::Torch => "PyTorch state dict",
+            Format::Keras => "Keras model (.keras)",
+            Format::Hdf5 => "HDF5 (Keras' .h5)",
         }
     }
 }
@@ -224,6 +231,7 @@ fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
             Err(WeightsError::format(path, "an empty file; expected a file of weights").help("copy or save it again"))
         }
         [b'P', b'K', 3 | 5, 4 | 6, ..] => open_zip(path),
+        _ if head.starts_with(&hdf5::MAGIC) => hdf5::open(region, Format::Hdf5),
         [0x80, 2..=5, ..] => Err(of_pickle(path, &head)),
         [b'{', ..] => safetensors::open_sharded(path),
         [_, _, _, _, _, 0, 0, 0, b'{', ..] => safetensors::open(region),
@@ -234,11 +242,14 @@ fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
     }
 }
 
-/// An archive: PyTorch's, or NumPy's.
+/// An archive: Keras', PyTorch's, or NumPy's.
 fn open_zip(path: &Path) -> Result<Opened, WeightsError> {
     let file = files::open(path).map_err(|cause| WeightsError::open(path, cause))?;
     // What is wrong with an archive the reader of NumPy's says.
     let Ok(zip) = zip::ZipArchive::new(std::io::BufReader::new(file)) else { return npz::open(path) };
+    if zip.index_for_name(hdf5::KERAS_MEMBER).is_some() {
+        return hdf5::open_keras(path, zip);
+    }
     match torch::root(&zip) {
         Some(root) => torch::open(path, zip, &root),
         None => npz::open(path),
@@ -322,8 +333,8 @@ fn not_weights(path: &Path, head: &[u8]) -> WeightsError {
 }
 
 /// What is read.
-const READ: &str =
-    "name a .npz archive, a .safetensors file, a model.safetensors.index.json, or a checkpoint of bf16scope";
+const READ: &str = "name a checkpoint of TensorFlow (with or without .index, or its folder), Keras' .h5 or .keras, PyTorch's \
+     .pt or .bin, an .npz archive, a .safetensors file or the index of several, or a checkpoint of bf16scope";
 
 impl WeightsFile {
     /// The file, as it was named.

@@ -30,6 +30,12 @@ impl Region {
         Ok(Region { path: path.to_path_buf(), file, start: 0, n_bytes })
     }
 
+    /// A member of an archive that is stored as it is, from `start` on.
+    pub fn part(self, name: &str, start: u64, n_bytes: u64) -> Result<Region, WeightsError> {
+        self.check(start, n_bytes, name)?;
+        Ok(Region { path: self.path.join(name), file: self.file, start: self.start + start, n_bytes })
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

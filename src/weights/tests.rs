@@ -282,7 +282,7 @@ fn a_bundle_that_is_cut_or_lacks_a_shard_is_told() {
     assert_eq!(
         text(folder.path(), &open(&bundle).unwrap_err()),
         "model.ckpt.index: the data file `model.ckpt.data-00001-of-00002` is missing\n\
-         help: put model.ckpt.data-00001-of-00002 beside the index: all 2 data files of a bundle are needed"
+         help: put model.ckpt.data-00001-of-00002 beside the index: it names every data file that it needs"
     );
 }
 
@@ -334,6 +334,14 @@ fn state_dicts_of_torch_are_read_to_the_bit() {
 }
 
 #[test]
+fn hdf5_files_of_keras_and_h5py_are_read_to_the_bit() {
+    for name in ["hdf5/earliest.h5", "hdf5/latest.h5", "keras/model.weights.h5", "keras/legacy.h5"] {
+        check_fixture(name, &format!("{name}.json"), Format::Hdf5);
+    }
+    check_fixture("keras/model.keras", "keras/model.keras.json", Format::Keras);
+}
+
+#[test]
 fn a_pickle_that_would_run_something_is_refused_by_name() {
     let refused = |name: &str| text(&fixtures(), &open(&fixtures().join(name)).unwrap_err());
     assert_eq!(
@@ -354,10 +362,11 @@ fn a_pickle_that_would_run_something_is_refused_by_name() {
 #[test]
 fn harmed_files_are_errors() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["torch/state.pt", "torch/nested.bin"] {
+    for name in ["torch/state.pt", "torch/nested.bin", "hdf5/earliest.h5", "hdf5/latest.h5"] {
         let whole = fs::read(fixtures().join(name)).unwrap();
         let path = folder.path().join("harmed");
-        for at in (0..whole.len()).step_by(3) {
+        // Of a large file some six hundred places.
+        for at in (0..whole.len()).step_by(1 + whole.len() / 600) {
             for harmed in [whole[..at].to_vec(), [&whole[..at], &[whole[at] ^ 0x41], &whole[at + 1..]].concat()] {
                 fs::write(&path, harmed).unwrap();
                 if let Err(error) = look_at_all(&path) {

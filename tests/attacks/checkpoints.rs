@@ -200,7 +200,7 @@ fn a_header_takes_no_more_memory_than_the_file_is_long() {
     assert_eq!(
         Checkpoint::from_bytes(path(), &bytes).unwrap_err().to_string(),
         "run.safetensors: not a safetensors file: its header would be 18446744073709551615 bytes, expected at most \
-         16777216\nhelp: name a checkpoint that `bf16scope train` wrote"
+         16777216\nhelp: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights"
     );
     // An array of half an EiB in a file of a few bytes, and a file that says it is longer than memory but takes no disk.
     let header = br#"{"x":{"dtype":"U8","shape":[576460752303423488],"data_offsets":[0,576460752303423488]}}"#;

@@ -25,5 +25,6 @@ mod support;
 mod text_cli;
 mod train_cli;
 mod two_tower;
+mod weights_cli;
 #[path = "../support/wide.rs"]
 mod wide;

@@ -45,7 +45,7 @@ pub enum CheckpointError {
         expected: String,
     },
     /// Another kind of file.
-    #[error("{}: not a safetensors file: {why}\nhelp: name a checkpoint that `bf16scope train` wrote", path.display())]
+    #[error("{}: not a safetensors file: {why}\nhelp: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights", path.display())]
     NotSafetensors {
         /// The file.
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum CheckpointError {
         why: String,
     },
     /// Arrays, but not of a run of ours.
-    #[error("{}: not a bf16scope checkpoint: {why}\nhelp: name a checkpoint that `bf16scope train` wrote", path.display())]
+    #[error("{}: not a bf16scope checkpoint: {why}\nhelp: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,

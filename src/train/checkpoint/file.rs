@@ -270,7 +270,8 @@ mod tests {
             assert_eq!(
                 refused(start),
                 format!(
-                    "x: not a safetensors file: it is {kind}\nhelp: name a checkpoint that `bf16scope train` wrote"
+                    "x: not a safetensors file: it is {kind}\nhelp: name a checkpoint that `bf16scope train` wrote; \
+                     `bf16scope weights FILE` shows other files of weights"
                 )
             );
         }

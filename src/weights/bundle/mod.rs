@@ -180,7 +180,7 @@ fn open_shards(
         if !place.exists() {
             let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let found = format!("the data file `{name}` is missing");
-            let help = format!("put {name} beside the index: all {n_shards} data files of a bundle are needed");
+            let help = format!("put {name} beside the index: it names every data file that it needs");
             return Err(WeightsError::new(WeightsErrorKind::NoShard, index, found).help(help));
         }
         shards.insert(shard, Region::open(&place)?);
@@ -264,7 +264,8 @@ impl Bundle {
     }
 
     fn check_crc(&self, name: &str, place: &Place, measured: u32) -> Result<(), WeightsError> {
-        if measured == place.crc {
+        // No fuzzer finds a checksum.
+        if measured == place.crc || cfg!(fuzzing) {
             return Ok(());
         }
         let (n_bytes, expected) = (place.n_bytes, place.crc);
@@ -310,7 +311,7 @@ impl Bundle {
         }
         let (sum, mut rest) = rest.split_first_chunk::<4>().ok_or_else(damaged)?;
         let expected = u32::from_le_bytes(*sum);
-        if mask(crc) != expected {
+        if mask(crc) != expected && !cfg!(fuzzing) {
             let found =
                 format!("the checksum of the lengths of `{name}` is {:08x}; expected {expected:08x}", mask(crc));
             return Err(WeightsError::damaged(shard.path(), place.at, found));

@@ -122,7 +122,8 @@ fn block(region: &Region, handle: Handle) -> Result<Vec<u8>, WeightsError> {
     let mut bytes = region.read(handle.at, handle.n_bytes.saturating_add(TRAILER), "a block of the index")?;
     let crc = bytes.split_off(bytes.len() - 4);
     let (measured, expected) = (masked_crc(&bytes), u32::from_le_bytes(crc.try_into().expect("four bytes")));
-    if measured != expected {
+    // No fuzzer finds a checksum.
+    if measured != expected && !cfg!(fuzzing) {
         let found = format!("the checksum of a block is {measured:08x}; expected {expected:08x}");
         return Err(WeightsError::damaged(region.path(), handle.at, found));
     }

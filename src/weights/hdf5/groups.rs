@@ -1,0 +1,236 @@
+//! Groups: the names in one, and the object that each leads to. Old groups are a B-tree over tables of symbols; new ones have
+//! links in their header, or many of them in a fractal heap, by an index of names.
+//!
+//! Source: the HDF5 File Format Specification, version 3.0, sections III.A, III.B, III.C, III.D, III.G and IV.A.2.
+
+use super::cursor::Cursor;
+use super::header::{File, Message, NOWHERE};
+use crate::weights::WeightsError;
+
+const LINK_INFO: u16 = 0x02;
+const LINK: u16 = 0x06;
+const SYMBOL_TABLE: u16 = 0x11;
+/// Levels of a B-tree at most.
+const MAX_LEVELS: u8 = 16;
+
+/// A name in a group, and the object there; none of a link that leads elsewhere by name.
+pub(super) type Link = (String, Option<u64>);
+
+/// Whether an object is a group.
+pub(super) fn is_group(messages: &[Message]) -> bool {
+    messages.iter().any(|message| matches!(message.kind, LINK_INFO | LINK | SYMBOL_TABLE))
+}
+
+/// The links of a group.
+pub(super) fn links(file: &File<'_>, at: u64, messages: &[Message]) -> Result<Vec<Link>, WeightsError> {
+    let none = || file.damaged(at, "a group does not say where its names are");
+    let mut found = Vec::new();
+    for message in messages {
+        let mut rest = Cursor(&message.bytes);
+        match message.kind {
+            SYMBOL_TABLE => {
+                let (tree, heap) = rest.long().zip(rest.long()).ok_or_else(none)?;
+                let names = names(file, heap)?;
+                symbols(file, tree, &names, MAX_LEVELS, &mut found)?;
+            }
+            LINK => found.push(link(&message.bytes).ok_or_else(none)?),
+            LINK_INFO => {
+                let (_, flags) = rest.byte().zip(rest.byte()).ok_or_else(none)?;
+                let skipped = rest.take(if flags & 1 != 0 { 8 } else { 0 });
+                let (heap, tree) = skipped.and_then(|_| rest.long().zip(rest.long())).ok_or_else(none)?;
+                if heap != NOWHERE && tree != NOWHERE {
+                    dense(file, heap, tree, &mut found)?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// A link, as a message or in a heap.
+fn link(bytes: &[u8]) -> Option<Link> {
+    let mut rest = Cursor(bytes);
+    let (_version, flags) = (rest.byte()?, rest.byte()?);
+    let kind = if flags & 8 != 0 { rest.byte()? } else { 0 };
+    rest.take(if flags & 4 != 0 { 8 } else { 0 })?;
+    rest.take(if flags & 0x10 != 0 { 1 } else { 0 })?;
+    let n = rest.size(1 << (flags & 3))?;
+    let name = String::from_utf8_lossy(rest.take(n)?).into_owned();
+    Some((name, if kind == 0 { Some(rest.long()?) } else { None }))
+}
+
+/// The names of an old group, one after the other, each with a NUL after it.
+fn names(file: &File<'_>, at: u64) -> Result<Vec<u8>, WeightsError> {
+    let bytes = file.read(at, 32, "the names of a group")?;
+    let mut rest = Cursor(bytes.strip_prefix(b"HEAP").unwrap_or_default());
+    let place = rest.word().and_then(|_| Some((rest.long()?, rest.long()?, rest.long()?)));
+    let (n_bytes, _, at) = place.ok_or_else(|| file.damaged(at, "there are no names of a group"))?;
+    file.read(at, n_bytes, "the names of a group")
+}
+
+/// The symbols of a B-tree's node, and of those below it.
+fn symbols(file: &File<'_>, at: u64, names: &[u8], levels: u8, found: &mut Vec<Link>) -> Result<(), WeightsError> {
+    let none = || file.damaged(at, "there is no node of a group's names");
+    let head = file.read(at, 8, "a node of a group's names")?;
+    if let Some(rest) = head.strip_prefix(b"SNOD") {
+        let n = Cursor(&rest[2..]).short().ok_or_else(none)?;
+        let bytes = file.read(at + 8, u64::from(n) * 40, "the symbols of a group")?;
+        for entry in bytes.chunks_exact(40) {
+            let mut rest = Cursor(entry);
+            let (name, object, cache) = (rest.size(8), rest.long(), rest.word());
+            let name = name.and_then(|name| names.get(name..)).ok_or_else(none)?;
+            let name = &name[..memchr::memchr(0, name).ok_or_else(none)?];
+            let name = String::from_utf8_lossy(name).into_owned();
+            // A kind of 2 is a link by name.
+            found.push((name, object.filter(|_| cache != Some(2))));
+        }
+        return Ok(());
+    }
+    let rest = head.strip_prefix(b"TREE").ok_or_else(none)?;
+    let mut rest = Cursor(rest);
+    let (kind, level) = rest.byte().zip(rest.byte()).ok_or_else(none)?;
+    let n = rest.short().filter(|_| kind == 0 && level < levels).ok_or_else(none)?;
+    // A key before each child, and one after the last; before them two neighbours.
+    let bytes = file.read(at + 24, u64::from(n) * 16, "a node of a group's names")?;
+    for pair in bytes.chunks_exact(16) {
+        let child = Cursor(&pair[8..]).long().ok_or_else(none)?;
+        symbols(file, child, names, level, found)?;
+    }
+    Ok(())
+}
+
+/// A fractal heap, as far as links are in it.
+struct Heap {
+    at: u64,
+    /// Bytes of an offset within it.
+    n_offset: usize,
+    width: u64,
+    start_size: u64,
+    max_direct: u64,
+    root: u64,
+    /// Rows of the root; none where it is one block.
+    n_rows: u64,
+}
+
+impl Heap {
+    fn read(file: &File<'_>, at: u64) -> Result<Heap, WeightsError> {
+        let bytes = file.read(at, 142, "a heap of links")?;
+        let field = |from: usize, n: usize| Cursor(&bytes[from..]).number(n).unwrap_or_default();
+        if !bytes.starts_with(b"FRHP") || field(110, 2) == 0 || field(112, 8) == 0 {
+            return Err(file.damaged(at, "there is no heap of links"));
+        }
+        if field(7, 2) != 0 {
+            return Err(file.unsupported(at, "the names of a group are compressed"));
+        }
+        let n_offset = (field(128, 2) as usize).div_ceil(8);
+        let (width, start_size, max_direct) = (field(110, 2), field(112, 8), field(120, 8));
+        Ok(Heap { at, n_offset, width, start_size, max_direct, root: field(132, 8), n_rows: field(140, 2) })
+    }
+
+    /// The bytes of the object that an identifier names.
+    fn object(&self, file: &File<'_>, id: &[u8]) -> Result<Vec<u8>, WeightsError> {
+        let none = || file.damaged(self.at, "a link is not in its heap");
+        let mut rest = Cursor(id);
+        let kind = rest.byte().ok_or_else(none)? >> 4;
+        if kind != 0 {
+            return Err(file.unsupported(self.at, "a link is too long for its heap"));
+        }
+        let offset = rest.number(self.n_offset).ok_or_else(none)?;
+        let n_bytes = rest.number(rest.0.len()).ok_or_else(none)?;
+        let (block, start, size) = self.block(file, offset)?;
+        let end = offset.checked_add(n_bytes).filter(|&end| end <= start.saturating_add(size));
+        let at = end.and_then(|_| block.checked_add(offset - start)).ok_or_else(none)?;
+        file.read(at, n_bytes, "a link")
+    }
+
+    /// The block in which an offset is: where it is in the file, its first offset, and its bytes.
+    fn block(&self, file: &File<'_>, offset: u64) -> Result<(u64, u64, u64), WeightsError> {
+        let none = || file.damaged(self.at, "a link is not in its heap");
+        if self.n_rows == 0 {
+            return Ok((self.root, 0, self.max_direct.max(self.start_size)));
+        }
+        let (mut start, mut size) = (0u64, self.start_size);
+        for row in 0..self.n_rows {
+            // The second row's blocks are as large as the first's, and then each row's twice as large as those before.
+            if row > 1 {
+                size = size.checked_mul(2).ok_or_else(none)?;
+            }
+            let n_row = size.checked_mul(self.width).ok_or_else(none)?;
+            let end = start.checked_add(n_row).ok_or_else(none)?;
+            if offset < end {
+                if size > self.max_direct {
+                    return Err(file.unsupported(self.at, "a group has more names than are read"));
+                }
+                let nth = (offset - start) / size;
+                let head = 4 + 1 + 8 + self.n_offset as u64;
+                let at = self.root.checked_add(head + (row * self.width + nth) * 8).ok_or_else(none)?;
+                let bytes = file.read(at, 8, "a heap of links")?;
+                let block = Cursor(&bytes).long().filter(|&block| block != NOWHERE).ok_or_else(none)?;
+                return Ok((block, start + nth * size, size));
+            }
+            start = end;
+        }
+        Err(none())
+    }
+}
+
+/// What an index of names says of its nodes.
+struct Index {
+    heap: Heap,
+    n_node: u64,
+    n_record: usize,
+    /// Bytes of a number of records, and of all those below a node at each level.
+    n_count: usize,
+    n_below: Vec<usize>,
+}
+
+/// The links of a heap, by the index of their names.
+fn dense(file: &File<'_>, heap: u64, at: u64, found: &mut Vec<Link>) -> Result<(), WeightsError> {
+    let none = || file.damaged(at, "there is no index of a group's names");
+    let bytes = file.read(at, 34, "the index of a group's names")?;
+    let field = |from: usize, n: usize| Cursor(&bytes[from..]).number(n).unwrap_or_default();
+    let (kind, n_node, n_record, depth) = (field(5, 1), field(6, 4), field(10, 2), field(12, 2));
+    // A hash of the name before an identifier in the heap.
+    if !bytes.starts_with(b"BTHD") || kind != 5 || n_record < 5 || n_node < 10 + n_record || depth > MAX_LEVELS.into() {
+        return Err(none());
+    }
+    let enclosing = |greatest: u64| (greatest.max(1).ilog2() / 8 + 1) as usize;
+    let greatest = (n_node - 10) / n_record;
+    let (n_count, mut n_below, mut all) = (enclosing(greatest), vec![0], greatest);
+    for level in 1..=depth as usize {
+        let pointer = (8 + n_count + n_below[level - 1]) as u64;
+        let n = n_node.checked_sub(10 + pointer).ok_or_else(none)? / (n_record + pointer);
+        all = (n + 1).saturating_mul(all).saturating_add(n);
+        n_below.push(enclosing(all));
+    }
+    let n_record = n_record as usize;
+    let index = Index { heap: Heap::read(file, heap)?, n_node, n_record, n_count, n_below };
+    match field(16, 8) {
+        NOWHERE => Ok(()),
+        root => index.node(file, root, field(24, 2), depth as usize, found),
+    }
+}
+
+impl Index {
+    fn node(&self, file: &File<'_>, at: u64, n: u64, depth: usize, found: &mut Vec<Link>) -> Result<(), WeightsError> {
+        let none = || file.damaged(at, "there is no node of a group's names");
+        let bytes = file.read(at, self.n_node, "a node of a group's names")?;
+        let mark: &[u8] = if depth == 0 { b"BTLF" } else { b"BTIN" };
+        let mut rest = Cursor(bytes.strip_prefix(mark).ok_or_else(none)?);
+        rest.take(2);
+        for _ in 0..n {
+            let record = rest.take(self.n_record).ok_or_else(none)?;
+            let bytes = self.heap.object(file, &record[4..])?;
+            found.push(link(&bytes).ok_or_else(none)?);
+        }
+        if depth > 0 {
+            for _ in 0..=n {
+                let (child, n) = rest.long().zip(rest.number(self.n_count)).ok_or_else(none)?;
+                rest.take(self.n_below[depth - 1]).ok_or_else(none)?;
+                self.node(file, child, n, depth - 1, found)?;
+            }
+        }
+        Ok(())
+    }
+}
