@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use crate::hlo::{InstrId, Module, Op, Shape};
-use crate::passes::as_tpu::is_product;
 
 /// An instruction in both entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +30,7 @@ impl Pairs {
             let instr = reference.entry().instr(id);
             let Some(&other_id) = named.get(instr.name.as_str()) else { continue };
             let other = lowered.entry().instr(other_id);
-            let is_rewritten = is_product(&instr.op) && matches!(other.op, Op::Call { .. });
+            let is_rewritten = instr.op.precision().is_some() && matches!(other.op, Op::Call { .. });
             let is_same = is_rewritten || instr.op.opcode() == other.op.opcode();
             if is_same && differ_in_floats_only(&instr.shape, &other.shape) {
                 pairs.by_reference.insert(id, other_id);

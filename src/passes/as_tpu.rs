@@ -186,7 +186,8 @@ pub fn run(module: &Module, arithmetic: TpuArithmetic) -> Result<(Module, AsTpuR
     let mut rewritten = module.clone();
     for (place, computation) in module.computations.iter().enumerate() {
         for (idx, instr) in computation.instructions.iter().enumerate() {
-            let Some((opcode, precision)) = product(&instr.op) else { continue };
+            let Some(precision) = instr.op.precision() else { continue };
+            let opcode = instr.op.opcode();
             let place_of = || (computation.name.clone(), instr.name.clone());
             let shape = |id: InstrId| &computation.instr(id).shape;
             let [lhs, rhs] = [shape(instr.operands[0]), shape(instr.operands[1])];
@@ -199,14 +200,14 @@ pub fn run(module: &Module, arithmetic: TpuArithmetic) -> Result<(Module, AsTpuR
                     continue;
                 }
             };
-            let to_apply = written(&mut rewritten, opcode, instr, [lhs, rhs], split);
+            let to_apply = written(&mut rewritten, &opcode, instr, [lhs, rhs], split);
             rewritten.computations[place].instructions[idx].op = Op::Call { to_apply };
             let (computation, instruction) = place_of();
             let n_products = split.products().len();
             report.products.push(SplitProduct {
                 computation,
                 instruction,
-                opcode: opcode.to_string(),
+                opcode: opcode.into_owned(),
                 split,
                 n_products,
             });
@@ -214,20 +215,6 @@ pub fn run(module: &Module, arithmetic: TpuArithmetic) -> Result<(Module, AsTpuR
     }
     verify(&rewritten).map_err(AsTpuError::Broken)?;
     Ok((rewritten, report))
-}
-
-/// The opcode and precision of a dot or convolution.
-fn product(op: &Op) -> Option<(&'static str, &PrecisionConfig)> {
-    match op {
-        Op::Dot { precision, .. } => Some(("dot", precision)),
-        Op::Convolution(convolution) => Some(("convolution", &convolution.precision)),
-        _ => None,
-    }
-}
-
-/// Whether an op is one of those that [`run`] looks at.
-pub fn is_product(op: &Op) -> bool {
-    product(op).is_some()
 }
 
 /// What becomes of a product.
@@ -280,7 +267,9 @@ fn inside_opaque(module: &Module) -> BTreeSet<CompId> {
 
 /// The computation that a product becomes a call to; equal ones are one.
 fn written(module: &mut Module, opcode: &str, instr: &Instruction, operands: [&Shape; 2], split: Split) -> CompId {
-    let op = plain(&instr.op);
+    // On bf16 operands there is nothing to choose.
+    let mut op = instr.op.clone();
+    op.precision_mut().into_iter().for_each(|precision| *precision = PrecisionConfig::default());
     module.made_once(&format!("as_tpu_{opcode}"), |module, comp| {
         let whole = std::mem::replace(module, Module::new(""));
         let e = Emitter::new(whole, comp);
@@ -295,17 +284,6 @@ fn written(module: &mut Module, opcode: &str, instr: &Instruction, operands: [&S
         flushed(&e, sum.expect("the product of the first parts is always taken"));
         *module = e.finish().expect("a verified product is one of its operands' parts too");
     })
-}
-
-/// The op on bf16 operands, which leave nothing to choose.
-fn plain(op: &Op) -> Op {
-    let mut op = op.clone();
-    match &mut op {
-        Op::Dot { precision, .. } => *precision = PrecisionConfig::default(),
-        Op::Convolution(convolution) => convolution.precision = PrecisionConfig::default(),
-        _ => {}
-    }
-    op
 }
 
 /// An operand in parts of bf16, the greatest first.

@@ -188,11 +188,7 @@ fn in_f64(module: &Module, values: [&[f64]; 2]) -> Vec<f64> {
     for instr in &mut wide.computations[entry.idx()].instructions {
         let array = instr.shape.as_array().unwrap().clone();
         instr.shape = Shape::Array(ArrayShape { dtype: DType::F64, ..array });
-        match &mut instr.op {
-            Op::Dot { precision, .. } => *precision = PrecisionConfig::default(),
-            Op::Convolution(convolution) => convolution.precision = PrecisionConfig::default(),
-            _ => {}
-        }
+        instr.op.precision_mut().into_iter().for_each(|precision| *precision = PrecisionConfig::default());
     }
     let inputs = [0, 1].map(|operand| Literal::from_elements(dims(module, operand), values[operand]));
     execute(&wide, &inputs).elements::<f64>().unwrap()
@@ -212,11 +208,7 @@ fn parts(values: &[f32], n: usize) -> Vec<Vec<f64>> {
 }
 
 fn n_parts(module: &Module) -> [usize; 2] {
-    let precision = match &module.entry().instr(module.entry().root).op {
-        Op::Dot { precision, .. } => precision,
-        Op::Convolution(convolution) => &convolution.precision,
-        op => panic!("{}", op.opcode()),
-    };
+    let precision = module.entry().instr(module.entry().root).op.precision().unwrap();
     match precision.algorithm.as_deref() {
         Some("dot_bf16_bf16_f32") => [1, 1],
         Some("dot_bf16_bf16_f32_x3") => [2, 2],

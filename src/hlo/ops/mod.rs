@@ -266,6 +266,24 @@ impl Op {
         })
     }
 
+    /// How precisely it multiplies: of a dot or convolution; no other op says.
+    pub fn precision(&self) -> Option<&PrecisionConfig> {
+        match self {
+            Op::Dot { precision, .. } => Some(precision),
+            Op::Convolution(convolution) => Some(&convolution.precision),
+            _ => None,
+        }
+    }
+
+    /// The same, to change it.
+    pub fn precision_mut(&mut self) -> Option<&mut PrecisionConfig> {
+        match self {
+            Op::Dot { precision, .. } => Some(precision),
+            Op::Convolution(convolution) => Some(&mut convolution.precision),
+            _ => None,
+        }
+    }
+
     /// The computations this op calls, in the order of its attributes.
     pub fn called(&self) -> Vec<CompId> {
         match self {
