@@ -68,6 +68,25 @@ pub enum AuditError {
         /// Type of the parameter.
         expected: String,
     },
+    /// A pattern of results that is the name of none.
+    #[error(
+        "no result is named `{pattern}`, expected a name, outN, an instruction, or a pattern of them with * and ?; the \
+         {n_results} results are {known}, …"
+    )]
+    NoResult {
+        /// The pattern.
+        pattern: String,
+        /// How many results there are.
+        n_results: usize,
+        /// The first names.
+        known: String,
+    },
+    /// State cannot be fed back.
+    #[error(
+        "the module has no aliases of results and parameters, which say what a next step starts from\nhelp: export it with \
+         donated state (`donate_argnums` of jax.jit), or audit one step"
+    )]
+    NoState,
     /// The plugin drops roundings.
     #[error(
         "the plugin keeps excess precision: {exact} in bf16 came out as {measured}, expected {expected}; an audit would \

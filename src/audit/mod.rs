@@ -38,9 +38,11 @@ mod error;
 mod flush;
 mod groups;
 mod host;
+mod judge;
 mod machine;
 mod pairs;
 mod search;
+mod steps;
 mod taps;
 mod walk;
 
@@ -53,7 +55,9 @@ use crate::passes::as_tpu::{self, TpuArithmetic};
 use crate::pjrt::Client;
 
 pub use error::AuditError;
-pub use search::Search;
+pub use judge::{Judgement, ResultChoice};
+pub use search::{Search, SearchEnd, SearchLimits, Searched};
+pub use steps::after_steps;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -61,6 +65,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use device::Held;
 use host::{Bytes, Spare};
+use judge::Judge;
 use machine::Machine;
 use pairs::{Pair, Pairs};
 use walk::{Found, Walk};
@@ -114,6 +119,8 @@ pub struct Audit {
     pub skipped: Vec<Skipped>,
     /// Slices that it took.
     pub n_slices: usize,
+    /// Why the module could not run in f64, so that f32's own error is not known and noise is judged too.
+    pub no_f64: Option<String>,
 }
 
 /// One instruction.
@@ -146,10 +153,22 @@ pub struct Row {
 pub struct ResultRow {
     /// Its place among the arrays of the result, depth first.
     pub index: usize,
+    /// Its name, if one was given ([`ResultChoice::names`]).
+    pub name: String,
+    /// The scoped name of what makes it.
+    pub op_name: String,
     /// The instruction of the f32 module that makes it.
     pub instruction: String,
     /// Its shape in the f32 module.
     pub shape: String,
+    /// The scaled error of what is judged of it; `None` if nothing is.
+    pub judged: Option<f64>,
+    /// Whether it is judged, and why not.
+    pub judgement: Judgement,
+    /// Elements that are noise in f32.
+    pub n_noise: u64,
+    /// f32's own scaled error, beside f64.
+    pub f32_error: Option<f64>,
     /// Its error; `None` for what is not floating.
     pub errors: Option<Errors>,
     /// Elements that differ, of a result that is not floating.
@@ -166,7 +185,7 @@ pub struct Skipped {
 }
 
 impl Audit {
-    /// Greatest scaled error of a result: what a budget is about.
+    /// Greatest scaled error of a result that is judged: what a budget is about.
     pub fn error(&self) -> f64 {
         worst(&self.results)
     }
@@ -191,7 +210,7 @@ impl Audit {
 }
 
 fn worst(results: &[ResultRow]) -> f64 {
-    results.iter().filter_map(|row| Some(row.errors?.scaled)).fold(0.0, f64::max)
+    results.iter().filter_map(|row| row.judged).fold(0.0, f64::max)
 }
 
 /// Audits one module on one set of inputs, under as many policies as wanted.
@@ -205,6 +224,7 @@ pub struct Auditor<'m> {
     config: Config,
     /// Results of the f32 module.
     results: Vec<Literal>,
+    judge: Judge,
 }
 
 impl<'m> Auditor<'m> {
@@ -219,6 +239,20 @@ impl<'m> Auditor<'m> {
         inputs: &'m [Literal],
         config: Config,
     ) -> Result<Auditor<'m>, AuditError> {
+        Auditor::of_results(client, module, inputs, config, &ResultChoice::default())
+    }
+
+    /// The same, judging by the results that are chosen.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and a pattern that is the name of no result.
+    pub fn of_results(
+        client: &Client,
+        module: &'m Module,
+        inputs: &'m [Literal],
+        config: Config,
+        choice: &ResultChoice,
+    ) -> Result<Auditor<'m>, AuditError> {
         crate::hlo::verify(module).map_err(AuditError::Invalid)?;
         crate::hlo::alone::runs_alone(module)?;
         refuse_random(module)?;
@@ -227,7 +261,8 @@ impl<'m> Auditor<'m> {
         let inputs = device::upload(client, module, literals, false, &[])?;
         let results = device::run(client, &taps::results(module), &device::buffers(&inputs))?;
         let results = results.iter().map(device::fetch).collect::<Result<_, _>>()?;
-        Ok(Auditor { client: client.clone(), module, literals, inputs, config, results })
+        let judge = Judge::new(client, module, literals, choice)?;
+        Ok(Auditor { client: client.clone(), module, literals, inputs, config, results, judge })
     }
 
     /// Lowers the module by this policy and compares.
@@ -275,6 +310,7 @@ impl<'m> Auditor<'m> {
             first_not_finite: None,
             skipped,
             n_slices: 0,
+            no_f64: self.judge.why_no_f64().map(str::to_string),
         };
         let flush = self.config.flush_subnormals;
         let machine = Machine::new(&self.client, flush);
@@ -363,23 +399,37 @@ impl<'m> Auditor<'m> {
     fn result_rows(&self, lowered: &Module, inputs: &[Arc<Held>]) -> Result<Vec<ResultRow>, AuditError> {
         let outputs = device::run(&self.client, &taps::results(lowered), &device::buffers(inputs))?;
         let makers = taps::result_makers(self.module);
+        let outputs = outputs.iter().map(device::fetch).collect::<Result<Vec<Literal>, _>>()?;
         let mut rows = Vec::with_capacity(outputs.len());
-        for (index, ((output, instruction), reference)) in outputs.iter().zip(makers).zip(&self.results).enumerate() {
-            let measured = device::fetch(output)?;
+        for (index, ((measured, instruction), reference)) in outputs.iter().zip(makers).zip(&self.results).enumerate() {
             let Literal::Array { shape, bytes } = reference else { continue };
-            let Literal::Array { shape: other, bytes: other_bytes } = &measured else { continue };
+            let Literal::Array { shape: other, bytes: other_bytes } = measured else { continue };
             let is_float = taps::is_floating(shape.dtype) && taps::is_floating(other.dtype);
             let errors = is_float.then(|| {
                 let mut comparison = Comparison::default();
-                add(&mut comparison, reference, &measured);
+                add(&mut comparison, reference, measured);
                 comparison.errors()
             });
             let width = shape.dtype.n_bytes();
             let differs = |(a, b): (&[u8], &[u8])| a != b;
             let pairs = bytes.chunks_exact(width).zip(other_bytes.chunks_exact(width));
             let n_differing = if is_float { 0 } else { pairs.filter(|&pair| differs(pair)).count() as u64 };
-            rows.push(ResultRow { index, instruction, shape: shape.to_string(), errors, n_differing });
+            let [name, op_name] = self.judge.names(index);
+            rows.push(ResultRow {
+                index,
+                name,
+                op_name,
+                instruction,
+                shape: shape.to_string(),
+                judged: None,
+                judgement: Judgement::NotFloating,
+                n_noise: 0,
+                f32_error: None,
+                errors,
+                n_differing,
+            });
         }
+        self.judge.judge(&mut rows, &self.results, &outputs);
         Ok(rows)
     }
 }

@@ -139,6 +139,12 @@ pub(super) fn results(module: &Module) -> Module {
     tapped(module, &result_leaves(module))
 }
 
+/// The same, and after them these arrays.
+pub(super) fn results_and(module: &Module, more: &[InstrId]) -> Module {
+    let more = more.iter().map(|&instr| Leaf { instr, path: Vec::new() });
+    tapped(module, &result_leaves(module).into_iter().chain(more).collect::<Vec<Leaf>>())
+}
+
 /// For each array of the result the name of the instruction that makes it.
 pub(super) fn result_makers(module: &Module) -> Vec<String> {
     let entry = module.entry();

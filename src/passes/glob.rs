@@ -2,7 +2,7 @@
 //! `globset`; docs/DEPENDENCIES.md says why.
 
 /// Whether a pattern with `*` and `?` matches all of a text. Linear in text times stars: no pattern hangs.
-pub(super) fn matches(pattern: &str, text: &str) -> bool {
+pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;

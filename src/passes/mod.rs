@@ -7,6 +7,7 @@
 //! - `partition`: a step is laid over the model axis, by shardings.
 //! - `amp`: automatic mixed precision.
 //! - `as_tpu`: f32 products as a TPU's matrix unit computes them, of bf16 parts.
+//! - `widen`: a module in f64.
 //! - `tidy`: folds exact conversions, merges common subexpressions, removes dead code.
 //!
 //! A pass takes a verified module and returns a verified module. The same input gives the same output, byte for byte.
@@ -17,13 +18,14 @@ use crate::hlo::Instruction;
 pub mod amp;
 pub mod as_tpu;
 pub mod cotangent_remat;
-mod glob;
+pub(crate) mod glob;
 pub mod grad;
 mod order;
 pub mod pace;
 pub mod partition;
 pub mod remat;
 pub mod tidy;
+pub mod widen;
 
 /// Whether more than a value is tied to an instruction: how it is laid over devices, what a compiler is told of it, what
 /// it waits for. Such an instruction stays, though another one has its value.

@@ -96,6 +96,7 @@ fn json_holds_every_instruction_and_the_page_too() {
         "flush_subnormals",
         "is_right",
         "module",
+        "no_f64",
         "n_slices",
         "policy",
         "results",

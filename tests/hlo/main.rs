@@ -7,6 +7,7 @@ mod amp;
 mod as_tpu;
 mod audit;
 mod audit_alone;
+mod audit_judged;
 mod bits_pjrt;
 mod carried;
 mod folding;

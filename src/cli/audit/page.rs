@@ -1,6 +1,7 @@
 //! The audit as a page for the browser.
 
-use super::{Outcome, dtypes, found, number, remarks, ulps};
+use super::Outcome;
+use super::screen::{dtypes, found, number, remarks, ulps};
 use crate::audit::Row;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::{Series, along, histogram};

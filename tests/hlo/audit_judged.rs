@@ -1,0 +1,143 @@
+//! What an audit judges: not noise, not an optimizer's first signs, and what was chosen.
+
+use crate::run::client;
+
+use bf16scope::audit::{Audit, Auditor, Config, Judgement, ResultChoice, SearchEnd, SearchLimits, after_steps};
+use bf16scope::hlo::{Literal, Module, text};
+use bf16scope::passes::amp::{Policy, Reach};
+
+fn parse(body: &str) -> Module {
+    text::parse(&format!("HloModule m{body}"), "m.txt").unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn array(values: &[f32]) -> Literal {
+    Literal::from_elements([values.len() as i64], values)
+}
+
+fn allow(ops: &[&str]) -> Policy {
+    Policy { allow: ops.iter().map(|op| op.to_string()).collect(), reach: Reach::All, ..Policy::default() }
+}
+
+fn audit(module: &Module, inputs: &[Literal], choice: &ResultChoice) -> Audit {
+    let auditor = Auditor::of_results(client(), module, inputs, Config::default(), choice);
+    let auditor = auditor.unwrap_or_else(|error| panic!("{error}"));
+    auditor.audit(&allow(&["add", "subtract", "multiply"])).unwrap()
+}
+
+/// `a + b − a − b` is 0 but for roundings: in f32 2^-25 or so, in f64 less, in bf16 2^-9. No figure of it says anything.
+#[test]
+fn what_f32_does_not_know_is_noise() {
+    let module = parse(
+        "\n\nENTRY m {\n  a = f32[4] parameter(0)\n  b = f32[4] parameter(1)\n  sum = f32[4] add(a, b)\n  \
+         one = f32[4] subtract(sum, a)\n  zero = f32[4] subtract(one, b)\n  product = f32[4] multiply(a, b)\n  \
+         ROOT t = (f32[4], f32[4]) tuple(zero, product)\n}\n",
+    );
+    let inputs = [array(&[0.1, 0.7, 0.3, 1.3]), array(&[0.03, 0.011, 0.017, 0.019])];
+    let found = audit(&module, &inputs, &ResultChoice::default());
+    let [zero, product] = &found.results[..] else { panic!("{found:#?}") };
+    assert_eq!((zero.judgement, zero.judged), (Judgement::Noise, None));
+    assert!(zero.n_noise == 4 && zero.f32_error.unwrap() > 1.0 && zero.errors.unwrap().scaled > 100.0, "{zero:#?}");
+    assert_eq!((product.judgement, product.n_noise), (Judgement::Judged, 0));
+    // Each operand and the product round by 2^-9 at most.
+    assert!(found.error() > 0.0 && found.error() <= 4.0 / 512.0, "{product:#?}");
+    // f32 rounds the product once, from operands that are f32 in f64 too.
+    assert!(product.f32_error.unwrap() <= 2f64.powi(-24));
+}
+
+/// Adam's first step, of gradients of which one is so small that bf16 does not know its sign.
+#[test]
+fn the_first_signs_of_an_optimizer_are_judged_by_its_gradient() {
+    let module = parse(
+        "\n\nENTRY m {\n  p = f32[4] parameter(0)\n  a = f32[4] parameter(1)\n  b = f32[4] parameter(2)\n  \
+         g = f32[4] subtract(a, b)\n  square = f32[4] multiply(g, g)\n  root = f32[4] sqrt(square)\n  \
+         epsilon = f32[] constant(1e-12)\n  e = f32[4] broadcast(epsilon), dimensions={}\n  \
+         size = f32[4] add(root, e)\n  q = f32[4] divide(g, size)\n  rate = f32[] constant(0.001)\n  \
+         r = f32[4] broadcast(rate), dimensions={}\n  step = f32[4] multiply(r, q)\n  \
+         new = f32[4] subtract(p, step)\n  ROOT t = (f32[4], f32[4]) tuple(new, g)\n}\n",
+    );
+    // The last two are one number in bf16.
+    let inputs = [array(&[0.0; 4]), array(&[1.0, -3.0, 2.0, 1.0001]), array(&[0.5, 1.0, -1.0, 1.0002])];
+    let found = audit(&module, &inputs, &ResultChoice::default());
+    let [new, g] = &found.results[..] else { panic!("{found:#?}") };
+    assert_eq!((new.judgement, new.judged), (Judgement::SignLike, None), "{new:#?}");
+    assert!(new.errors.unwrap().scaled > 0.5, "{new:#?}");
+    assert_eq!((g.judgement, g.judged), (Judgement::Judged, Some(found.error())));
+    assert!(found.error() < 0.02, "{g:#?}");
+    // Where nothing else is asked about, it is judged.
+    let alone = ResultChoice { only: vec!["new".to_string()], ..ResultChoice::default() };
+    let found = audit(&module, &inputs, &alone);
+    assert_eq!(
+        found.results.iter().map(|row| row.judgement).collect::<Vec<_>>(),
+        [Judgement::Judged, Judgement::Ignored]
+    );
+    assert!(found.error() > 0.5);
+}
+
+#[test]
+fn results_are_chosen_by_every_name_that_they_have() {
+    let module = parse(
+        "\n\nENTRY m {\n  a = f32[2] parameter(0)\n  x = f32[2] add(a, a), metadata={op_name=\"layer/bias\"}\n  \
+         y = f32[2] multiply(a, a)\n  ROOT t = (f32[2], f32[2]) tuple(x, y)\n}\n",
+    );
+    let names = vec!["kernel".to_string(), String::new()];
+    let judged = |only: &[&str], ignore: &[&str]| {
+        let owned = |patterns: &[&str]| patterns.iter().map(|pattern| pattern.to_string()).collect();
+        let choice = ResultChoice { names: names.clone(), only: owned(only), ignore: owned(ignore) };
+        let found = audit(&module, &[array(&[1.0, 257.0])], &choice);
+        found.results.iter().map(|row| row.judgement == Judgement::Judged).collect::<Vec<bool>>()
+    };
+    assert_eq!(judged(&[], &[]), [true, true]);
+    for name in ["kernel", "ker*", "layer/*", "out0", "x"] {
+        assert_eq!((judged(&[name], &[]), judged(&[], &[name])), (vec![true, false], vec![false, true]), "{name}");
+    }
+    let choice = ResultChoice { names: names.clone(), only: vec!["loss".into()], ignore: Vec::new() };
+    let inputs = [array(&[1.0, 2.0])];
+    let error = Auditor::of_results(client(), &module, &inputs, Config::default(), &choice).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no result is named `loss`, expected a name, outN, an instruction, or a pattern of them with * and ?; the 2 \
+         results are kernel, out1, …"
+    );
+}
+
+#[test]
+fn state_goes_back_to_the_parameters_that_it_aliases() {
+    let body = "\n\nENTRY m {\n  a = f32[2] parameter(0)\n  b = f32[2] parameter(1)\n  x = f32[2] add(a, b)\n  \
+                y = f32[2] multiply(b, b)\n  ROOT t = (f32[2], f32[2]) tuple(y, x)\n}\n";
+    let module = parse(&format!(", input_output_alias={{ {{1}}: (0, {{}}, may-alias) }}{body}"));
+    let inputs = [array(&[1.0, 2.0]), array(&[10.0, 20.0])];
+    assert_eq!(after_steps(client(), &module, &inputs, 0).unwrap(), inputs);
+    let after = after_steps(client(), &module, &inputs, 3).unwrap();
+    assert_eq!(after[0].elements::<f32>().unwrap(), [31.0, 62.0]);
+    assert_eq!(after[1], inputs[1]);
+    let error = after_steps(client(), &parse(body), &inputs, 1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the module has no aliases of results and parameters, which say what a next step starts from\nhelp: export it with \
+         donated state (`donate_argnums` of jax.jit), or audit one step"
+    );
+}
+
+#[test]
+fn a_search_ends_at_its_bound_and_says_when_nothing_is_left() {
+    let module = parse(
+        "\n\nENTRY m {\n  a = f32[2] parameter(0)\n  b = f32[2] parameter(1)\n  x = f32[2] add(a, b)\n  \
+         ROOT y = f32[2] multiply(x, b)\n}\n",
+    );
+    let inputs = [array(&[256.0, 1.0]), array(&[1.0, 2.0])];
+    let auditor = Auditor::new(client(), &module, &inputs, Config::default()).unwrap();
+    let policy = allow(&["add", "multiply"]);
+    let found = auditor.audit(&policy).unwrap();
+    let search = |max_runs, budget| {
+        let mut said = Vec::new();
+        let limits = SearchLimits { max_runs };
+        let search = auditor.search_with(&policy, &found, budget, limits, &mut |searched| said.push(searched.n_runs));
+        let search = search.unwrap();
+        assert_eq!(said, (1..=search.n_runs).collect::<Vec<usize>>());
+        search
+    };
+    let bounded = search(1, 1e-6);
+    assert_eq!((bounded.end, bounded.is_reached, bounded.n_runs), (SearchEnd::OutOfRuns, false, 1));
+    let whole = search(40, 1e-6);
+    assert_eq!((whole.end, whole.is_reached, whole.error), (SearchEnd::NothingLeft, true, 0.0));
+}
