@@ -6,6 +6,10 @@ import html
 from typing import Any
 
 
+#: Rows of a table that a notebook shows; all are in `to_dict`.
+MOST_ROWS = 40
+
+
 class Answer:
     """What the program answered: each key of its JSON is an attribute.
 
@@ -36,8 +40,24 @@ class Answer:
     def _repr_html_(self) -> str:
         if self._page is not None:
             return f'<iframe srcdoc="{html.escape(self._page)}" style="width:100%;height:40em;border:0"></iframe>'
-        rows = "".join(
-            f"<tr><td>{html.escape(str(key))}</td><td>{html.escape(str(value))[:200]}</td></tr>"
-            for key, value in self._answer.items()
-        )
-        return f"<table>{rows}</table>"
+        return _shown(self._answer)
+
+
+def _shown(value: Any) -> str:
+    """A value of JSON as markup: objects as rows, lists of objects as a table, numbers as people read them."""
+    if isinstance(value, dict):
+        rows = (f"<tr><th>{html.escape(str(key))}</th><td>{_shown(item)}</td></tr>" for key, item in value.items())
+        return f"<table>{''.join(rows)}</table>"
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        keys = list(dict.fromkeys(key for item in value for key in item))
+        head = "".join(f"<th>{html.escape(str(key))}</th>" for key in keys)
+        rows = ("".join(f"<td>{_shown(item.get(key))}</td>" for key in keys) for item in value[:MOST_ROWS])
+        left_out = f"<p>and {len(value) - MOST_ROWS} more</p>" if len(value) > MOST_ROWS else ""
+        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>{left_out}"
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "–"}[value]
+    if isinstance(value, (int, float)):
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return html.escape(str(value))

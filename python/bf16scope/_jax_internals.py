@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -244,6 +245,24 @@ def _closed(jaxpr) -> ClosedJaxpr:
 partial_eval.dce_rules[lower_p] = _dce
 
 
+#: A module's meshes, by which the shardings in it go: `{mesh = #sdy.mesh<["x"=4]>, …}` in a string of MLIR.
+_MESHES = re.compile(r'"xla\.sdy\.meshes" = "\{((?:[^"\\]|\\.)*)\}"')
+_MESH = re.compile(r"(\w+) = #sdy\.mesh(<(?:[^<>]|<[^<>]*>)*>)")
+#: Shardings as XLA had them before meshes, which stand beside. Where there is one, XLA leaves all meshes aside and says so.
+_WITHOUT_MESH = re.compile(r', mhlo\.sharding = "(?:[^"\\]|\\.)*"|mhlo\.sharding = "(?:[^"\\]|\\.)*"(?:, )?')
+
+
+def _with_meshes(text: str) -> str:
+    """The module's text with its meshes written out wherever a sharding goes by one. Merging leaves attributes of a module
+    behind, and XLA ends the process over a sharding whose mesh is missing."""
+    found = _MESHES.search(text)
+    if not found:
+        return text
+    for name, mesh in _MESH.findall(found[1]):
+        text = text.replace(f"<@{name}, ", f"<mesh{mesh}, ")
+    return _WITHOUT_MESH.sub("", text)
+
+
 def _emit(context, *args, jaxpr, options):
     """Where a program is made: the lowered module is merged into it and called."""
     within = context.module_context
@@ -254,7 +273,7 @@ def _emit(context, *args, jaxpr, options):
             "export it for one platform: `jax.export.export(f, platforms=[\"tpu\"])`",
         )
     low, _ = lowered(jaxpr, options, platforms[0])
-    module = ir.Module.parse(low.stablehlo(), context=within.module.context)
+    module = ir.Module.parse(_with_meshes(low.stablehlo()), context=within.module.context)
     results = ir.SymbolTable(module.operation)["main"].type.results
     name = _merge(within.module, f"bf16scope_{low.name}", module, dst_symtab=within.symbol_table)
     return func_dialect.CallOp(results, ir.FlatSymbolRefAttr.get(name), list(args)).results

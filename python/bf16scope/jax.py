@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from bf16scope import _jax_internals as internals
-from bf16scope import _program
+from bf16scope import _native, _program
 from bf16scope._answer import Answer
 from bf16scope._errors import Error
 from bf16scope._module import Module, Report, patterns
@@ -53,12 +53,14 @@ def lower(
       static_argnums: as `jax.jit`'s.
       static_argnames: as `jax.jit`'s.
 
-    Raises (where it is called):
-      bf16scope.Error: a function with side effects; a policy that contradicts itself; an op that has no StableHLO.
+    Raises:
+      bf16scope.Error: what is no function; a policy that there is not, or that contradicts itself. Where the result is called:
+        a function with side effects; an op that has no StableHLO.
     """
     if not callable(fn):
         raise Error(f"`lower` takes a function, and was given {type(fn).__name__}", "write `lower(step)`, not `lower(step(x))`")
     options = internals.Options(policy, _name(dtype), tuple(patterns(keep)))
+    _native.check_policy(options.policy, options.dtype)
 
     @functools.wraps(fn)
     def traced(*args, **kwargs):

@@ -17,4 +17,7 @@ mod _native {
 
     #[pymodule_export]
     use super::module::policies;
+
+    #[pymodule_export]
+    use super::module::check_policy;
 }

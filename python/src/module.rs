@@ -11,6 +11,7 @@ use bf16scope::hlo::{self, ArrayShape, DType, InstrId, Op, Shape, proto, text};
 use bf16scope::passes::amp::{self, LowDType, Policy, PolicyDocument, presets};
 use bf16scope::pjrt::{Arg, ChildSpec, Client, CompileOptions, Platform, Setup};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::error::Failure;
@@ -29,6 +30,16 @@ pub(crate) struct Module {
 #[pyfunction]
 pub(crate) fn policies() -> Vec<&'static str> {
     presets::NAMES.to_vec()
+}
+
+/// Whether there is such a policy and such a dtype, for whoever wants to know before there is a module.
+///
+/// # Errors
+/// The policy is none, or contradicts itself; the dtype is not narrow.
+#[pyfunction]
+pub(crate) fn check_policy(policy: &str, dtype: Option<&str>) -> PyResult<()> {
+    policy_in(policy, dtype)?;
+    Ok(())
 }
 
 #[pymethods]
@@ -101,15 +112,7 @@ impl Module {
         dtype: Option<&str>,
         keep: Vec<String>,
     ) -> PyResult<(Module, String)> {
-        let mut policy = read_policy(policy)?;
-        policy.dtype = match dtype {
-            None => policy.dtype,
-            Some("bfloat16" | "bf16") => LowDType::Bf16,
-            Some("float16" | "f16") => LowDType::F16,
-            Some(other) => {
-                return Err(Failure::new(format!("dtype is `{other}`"), "write bfloat16 or float16").into());
-            }
-        };
+        let mut policy = policy_in(policy, dtype)?;
         policy.keep.extend(keep);
         let module = Arc::clone(&self.module);
         work(python, move || {
@@ -122,7 +125,7 @@ impl Module {
     fn run<'py>(
         &self,
         python: Python<'py>,
-        arguments: Vec<Vec<u8>>,
+        arguments: Vec<PyBackedBytes>,
         program: PathBuf,
         allow_excess_precision: bool,
     ) -> PyResult<Vec<(String, Vec<i64>, Bound<'py, PyBytes>)>> {
@@ -154,6 +157,18 @@ impl Module {
             Ok(written.map_err(|error| Failure::from(error).within("the module cannot be written as StableHLO"))?.text)
         })
     }
+}
+
+/// The policy in another dtype than its own, if one is named.
+fn policy_in(policy: &str, dtype: Option<&str>) -> Result<Policy, Failure> {
+    let mut policy = read_policy(policy)?;
+    policy.dtype = match dtype {
+        None => policy.dtype,
+        Some("bfloat16" | "bf16") => LowDType::Bf16,
+        Some("float16" | "f16") => LowDType::F16,
+        Some(other) => return Err(Failure::new(format!("dtype is `{other}`"), "write bfloat16 or float16")),
+    };
+    Ok(policy)
 }
 
 /// A preset by its name, or a policy document in YAML.
@@ -190,7 +205,7 @@ fn described(shape: &Shape) -> Vec<Described> {
 
 fn run(
     module: &hlo::Module,
-    arguments: Vec<Vec<u8>>,
+    arguments: Vec<PyBackedBytes>,
     program: PathBuf,
     allow_excess_precision: bool,
 ) -> Result<Vec<(ArrayShape, Vec<u8>)>, Failure> {

@@ -259,6 +259,48 @@ def test_inside_shard_map():
     assert far(jnp.tanh(x @ w), jax.jit(shard_map(low, **specs))(x, w)) <= 4 * ROUNDING
 
 
+def test_shard_map_and_constraints_inside():
+    # XLA ends the process over a sharding by a mesh that the program does not have.
+    over = mesh()
+    shard_map = getattr(jax, "shard_map", None) or __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
+    rows, whole = PartitionSpec("data"), PartitionSpec()
+    mapped = shard_map(lambda x, w: jnp.tanh(x @ w), mesh=over, in_specs=(rows, whole), out_specs=rows)
+
+    def constrained(x, w, mesh=over, spec=rows):
+        x = jax.lax.with_sharding_constraint(x @ w, NamedSharding(mesh, spec))
+        return jax.lax.with_sharding_constraint(jnp.tanh(x) @ w, NamedSharding(mesh, spec))
+
+    x, w = draw(1, 16, 8), draw(2, 8, 8)
+    for f in (mapped, constrained, lambda x, w: constrained(mapped(x, w), w)):
+        low = bf16scope.jax.lower(f)
+        assert 0 < far(f(x, w), low(x, w)) <= 8 * ROUNDING
+        gradient = jax.grad(lambda w: jnp.sum(f(x, w) ** 2))(w)
+        assert 0 < far(gradient, jax.jit(jax.grad(lambda w: jnp.sum(low(x, w) ** 2)))(w)) <= 8 * ROUNDING
+    stays = jax.jit(bf16scope.jax.lower(constrained))(x, w)
+    assert len({str(shard.index) for shard in stays.addressable_shards}) == 8
+    sharded = jax.device_put(x, NamedSharding(over, rows))
+    assert far(constrained(x, w), jax.jit(bf16scope.jax.lower(constrained))(sharded, w)) <= 8 * ROUNDING
+    # Two functions in one program, by two meshes that have the same name in their own.
+    other = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("data", "model"))
+    by_other = bf16scope.jax.lower(lambda x, w: constrained(x, w, other, PartitionSpec("data", "model")))
+    low = bf16scope.jax.lower(constrained)
+    ours = jax.jit(lambda x, w: jnp.stack([low(x, w).sum(), by_other(x, w).sum()]))(x, w)
+    assert far(constrained(x, w).sum() * jnp.ones(2), ours) <= 8 * ROUNDING
+
+
+def test_pmap_inside():
+    mesh()
+    f = jax.pmap(lambda x, w: jnp.tanh(x @ w), in_axes=(0, None))
+    x, w = draw(1, 8, 2, 8), draw(2, 8, 8)
+    assert 0 < far(f(x, w), bf16scope.jax.lower(f)(x, w)) <= 4 * ROUNDING
+
+
+def test_a_policy_that_there_is_not_is_told_at_once():
+    for wrong in ({"policy": "defalt"}, {"dtype": "float8"}, {"policy": "rules: [nothing]"}):
+        with pytest.raises(bf16scope.Error):
+            bf16scope.jax.lower(loss, **wrong)
+
+
 def test_wrong_use_is_one_clear_exception():
     with pytest.raises(bf16scope.Error, match="takes a function"):
         bf16scope.jax.lower(jnp.ones(3))
