@@ -188,9 +188,9 @@ def _asked(command: str, folder: str, program: Module, *options, page: bool = Fa
 
 
 def _numbers(leaf: Any) -> np.ndarray:
-    """An array as NumPy has it; a PRNG key is its numbers."""
+    """An array of the dtype that JAX takes it in (f64 as f32, where f64 is off); a PRNG key is its numbers."""
     is_key = jax.dtypes.issubdtype(getattr(leaf, "dtype", np.dtype(np.float32)), jax.dtypes.extended)
-    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+    return np.asarray(jax.random.key_data(leaf) if is_key else jax.numpy.asarray(leaf))
 
 
 def _name(dtype: Any) -> str | None:

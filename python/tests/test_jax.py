@@ -320,6 +320,28 @@ def test_float16():
     assert ours.dtype == jnp.float32 and 0 < far(x @ x, ours) <= 2.0**-10
 
 
+def test_float16_with_a_scale_in_the_state():
+    """The recipe of the page."""
+    params, x, y = network()
+
+    def step(params, scale, x, y):
+        value, gradients = jax.value_and_grad(lambda params: loss(params, x, y) * scale)(params)
+        gradients = jax.tree.map(lambda g: g / scale, gradients)
+        is_finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(gradients)]))
+        params = jax.tree.map(lambda p, g: jnp.where(is_finite, p - 0.5 * g, p), params, gradients)
+        return params, jnp.where(is_finite, scale, scale / 2), value / scale
+
+    low = jax.jit(bf16scope.jax.lower(step, dtype="float16"))
+    scale, scales, losses = jnp.float32(2.0**24), [], []
+    for _ in range(40):
+        params, scale, value = low(params, scale, x, y)
+        scales.append(float(scale)), losses.append(float(value))
+    # It begins where gradients overflow, comes down to where they do not, and stays.
+    assert scales[0] == 2.0**23 and scales[-1] == scales[-10] >= 2.0**8
+    assert losses[-1] < losses[0] / 2
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
+
+
 def test_f64_is_left_alone():
     with jax.experimental.enable_x64() if hasattr(jax.experimental, "enable_x64") else jax.enable_x64():
         x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 4)))

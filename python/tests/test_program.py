@@ -50,6 +50,11 @@ def test_errors_of_the_program_are_exceptions():
         bf16scope.jax.compile_for(f, W, X, target="tpu-v9")
 
 
+def test_arguments_are_audited_as_jax_takes_them():
+    answer = bf16scope.jax.audit(lambda x, w, n: jnp.tanh(x @ w) * n, np.ones((4, 4)), np.ones((4, 4), np.float32), 2)
+    assert answer.to_dict()
+
+
 def test_keys_are_audited():
     answer = bf16scope.jax.audit(lambda x, key: x @ x.T * jax.random.normal(key, ()), X, jax.random.key(0))
     assert answer.to_dict()
