@@ -20,6 +20,9 @@ use crate::work::work;
 /// What an array is: its dtype as HLO writes it, and its dims.
 type Described = (String, Vec<i64>);
 
+/// A result: its dtype, its dims, its bytes.
+type Computed<'py> = (String, Vec<i64>, Bound<'py, PyBytes>);
+
 /// A program.
 #[pyclass(frozen, module = "bf16scope")]
 pub(crate) struct Module {
@@ -128,7 +131,7 @@ impl Module {
         arguments: Vec<PyBackedBytes>,
         program: PathBuf,
         allow_excess_precision: bool,
-    ) -> PyResult<Vec<(String, Vec<i64>, Bound<'py, PyBytes>)>> {
+    ) -> PyResult<Vec<Computed<'py>>> {
         let module = Arc::clone(&self.module);
         let results = work(python, move || run(&module, arguments, program, allow_excess_precision))?;
         let in_python = |(shape, bytes): (ArrayShape, Vec<u8>)| {
