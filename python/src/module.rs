@@ -54,7 +54,8 @@ impl Module {
         let bytes = bytes.to_vec();
         work(python, move || {
             let module = Arc::new(decode(&bytes, &name, &program)?);
-            hlo::verify(&module).map_err(|errors| Failure::from(errors).within(format!("{name}: the module is broken")))?;
+            hlo::verify(&module)
+                .map_err(|errors| Failure::from(errors).within(format!("{name}: the module is broken")))?;
             Ok(Module { module })
         })
     }
@@ -91,8 +92,10 @@ impl Module {
         let entry = self.module.entry();
         let is_low = |id| matches!(entry.instr(id).shape.dtype(), Some(DType::BF16 | DType::F16));
         let converts = || entry.instructions.iter().filter(|instr| matches!(instr.op, Op::Convert));
-        let rounded: HashSet<InstrId> =
-            converts().filter(|instr| matches!(instr.shape.dtype(), Some(DType::BF16 | DType::F16))).flat_map(|instr| instr.operands.clone()).collect();
+        let rounded: HashSet<InstrId> = converts()
+            .filter(|instr| matches!(instr.shape.dtype(), Some(DType::BF16 | DType::F16)))
+            .flat_map(|instr| instr.operands.clone())
+            .collect();
         let root = entry.instr(entry.root);
         let results = match root.op {
             Op::Tuple => root.operands.clone(),

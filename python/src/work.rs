@@ -37,7 +37,9 @@ pub(crate) fn work<T: Send + 'static>(
                     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string()))
                 });
                 let message = format!("bf16scope failed: {}", said.unwrap_or_default());
-                return Err(Failure::new(message, "this is a bug of bf16scope; please report it with the module").into());
+                return Err(
+                    Failure::new(message, "this is a bug of bf16scope; please report it with the module").into()
+                );
             }
         }
     }
