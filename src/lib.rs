@@ -176,6 +176,7 @@
 //! | [`interop`] | xla-rs's objects and ours, both ways (feature `xla`) |
 //! | [`audit`] | where a module and its lowered form part |
 //! | [`tpu`] | targets, what the TPU compiler reports, the batch that fits |
+//! | [`port`] | which array of a file of weights is which variable of a network, by rules |
 //! | [`train`] | training programs, the loop, checkpoints |
 //! | [`experiment`] | what an experiment file says: model, data, training, mesh, tuning |
 //! | [`study`] | what is asked of the TPU compiler about a model or a module |
@@ -247,6 +248,7 @@ pub mod numerics;
 pub mod optim;
 pub mod passes;
 pub mod pjrt;
+pub mod port;
 pub mod prelude;
 #[cfg(feature = "cli")]
 pub mod report;

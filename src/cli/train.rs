@@ -31,7 +31,8 @@ use crate::tpu::read_narrow_sums;
 use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::check_data;
 use crate::train::{
-    Data, MAX_REPLICAS, Mesh, Resumption, Session, Spec, SumOf, Summary, TrainError, check, check_average, run as train,
+    Data, Initialization, MAX_REPLICAS, Mesh, Resumption, Session, Spec, SumOf, Summary, TrainError, check,
+    check_average, run as train,
 };
 use crate::tuning::Tuning;
 
@@ -43,6 +44,8 @@ Examples:
           the same network through the same code, in f32
   bf16scope train examples/digits.yaml --resume --epochs 20
           go on where the checkpoint is, up to epoch 20
+  bf16scope train examples/digits.yaml --initialize-from checkpoints/digits-f32.safetensors
+          a fresh run that starts from those weights
   bf16scope train examples/digits.yaml --tune tpu-v2
           on this CPU, the program that `compile --target tpu-v2` compiles
   tensorboard --logdir runs
@@ -84,6 +87,10 @@ pub struct Args {
     /// Go on from the checkpoint at its place, from that of the run that --run names, or from FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     resume: Option<Option<PathBuf>>,
+    /// Start from these weights: a checkpoint, .npz, safetensors or another file that `bf16scope weights` reads, instead of the
+    /// experiment's `initialize_from`
+    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
+    initialize_from: Option<PathBuf>,
     /// Go on although the checkpoint is of a network that computes something else, as long as its variables fit
     #[arg(long, requires = "resume")]
     other_function: bool,
@@ -137,6 +144,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if let Some(begun) = &begun {
         begun.check(args.resumption(), &spec, data)?;
     }
+    let initialization = args.initialization(&experiment, &spec)?;
     let platform = args.platform(experiment.mesh.mesh)?;
     let client = args.as_tpu.client(client_of_all(&platform, &context.setup())?);
     let (host, n_hosts) = client.processes().rank();
@@ -161,9 +169,16 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Some((from, checkpoint)) => session.restore(from, checkpoint, args.resumption())?,
         None => Vec::new(),
     };
+    let started = initialization.as_ref().map(|read| format!("{}: {}", read.file().display(), read.summary()));
+    if let Some(initialization) = initialization {
+        session.initialize(initialization)?;
+    }
     let stop = stop_on_signals()?;
     let mut show = Show::new(context, args.json, is_first, u64::from(experiment.train.epochs));
     show.start(args, (&experiment, &platform), &session, data, rounded.as_deref());
+    if let Some(started) = started {
+        show.say(&format!("starting from {started}"));
+    }
     match &resumed {
         Some((from, checkpoint)) => show.resumed(from, checkpoint, &changes, session.step()),
         None if existed && is_first => show.replaced(&wanted.path, &experiment.train),
@@ -179,6 +194,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         device: &device,
         tune: &tune,
         resumed: resumed.as_ref(),
+        initialized_from: args.initialized_from(),
     };
     if is_first {
         show.record = args.record.open(&subject, &mut |line| show.say(line))?;
@@ -278,6 +294,21 @@ impl Args {
         check(&spec, data).map_err(placed)?;
         check_average(&spec, data, u64::from(experiment.train.epochs)).map_err(placed)?;
         Ok(spec)
+    }
+
+    /// What a fresh run starts from, where that is not its own weights; one that goes on has started already.
+    fn initialization(&self, experiment: &Experiment, spec: &Spec) -> anyhow::Result<Option<Initialization>> {
+        if self.resume.is_some() {
+            return Ok(None);
+        }
+        let from = experiment.initialize_from(&self.experiment, self.initialize_from.as_deref())?;
+        let read = from.map(|from| from.read(spec)).transpose();
+        Ok(read.map_err(|error| experiment.with_its_line(error))?)
+    }
+
+    /// The file that --initialize-from names.
+    fn initialized_from(&self) -> Option<&Path> {
+        self.initialize_from.as_deref()
     }
 
     fn resumption(&self) -> Resumption {

@@ -4,6 +4,7 @@ use super::Experiment;
 use crate::data::DataErrorKind;
 use crate::document::{self, Document, Mark, Node, NodeError, ReadError, Step};
 use crate::passes::partition::PartitionError;
+use crate::port::PortError;
 use crate::train::ProgramError;
 use crate::train::TrainError;
 use std::error::Error;
@@ -149,6 +150,10 @@ fn range(experiment: &Experiment, root: &Node, error: &TrainError) -> Option<(Ma
 fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
     let key = |name: &str| Step::Key(name.to_string());
     match error {
+        TrainError::Port(PortError::Idle { pattern, .. }) => element("except", &experiment.train.except, pattern),
+        TrainError::Program(ProgramError::Trainable { pattern, .. }) => {
+            element("trainable", &experiment.train.trainable, pattern)
+        }
         TrainError::Epochs { key: name, .. } => Some(vec![key("train"), key(name)]),
         TrainError::Average { .. } => Some(vec![key("train"), key("average"), key("decay")]),
         TrainError::UnusedAverage => Some(vec![key("train"), key("average"), key("evaluate")]),
@@ -185,4 +190,10 @@ fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
         TrainError::Data(error) if *error.kind() == DataErrorKind::Split => Some(vec![key("data"), key("n_test")]),
         _ => None,
     }
+}
+
+/// The way to an element of a list under `train`.
+fn element(key: &str, list: &[String], wanted: &str) -> Option<Vec<Step>> {
+    let at = list.iter().position(|other| other == wanted)?;
+    Some(vec![Step::Key("train".to_string()), Step::Key(key.to_string()), Step::Index(at)])
 }

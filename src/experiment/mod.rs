@@ -33,7 +33,9 @@ use crate::optim::{
     Average, Clip, DecayForm, LearningRate, LossScale, Optimizer, SlotStorage, Update, WarmUp, WeightDecay,
 };
 use crate::pjrt::Setup;
+use crate::port::families;
 use crate::task::Task;
+use crate::train::InitializeFrom;
 use crate::train::Objective;
 use crate::train::Plan;
 use crate::train::Spec;
@@ -107,6 +109,15 @@ pub struct TrainConfig {
     pub variables: Storage,
     /// What the optimizer's slots are stored in: `f32`, `bf16`, `bf16_stochastic`. Default f32.
     pub slots: SlotStorage,
+    /// The weights that a fresh run starts from: a checkpoint, or a file of weights, relative to the experiment's file. Default
+    /// its own.
+    pub initialize_from: Option<PathBuf>,
+    /// Patterns of variables that start afresh nevertheless.
+    pub except: Vec<String>,
+    /// Rules for the names in that file: a family, or a file relative to the experiment's. Default the family that fits best.
+    pub rules: Option<PathBuf>,
+    /// Patterns of the variables that train; others are frozen. Default all train.
+    pub trainable: Vec<String>,
     /// Label smoothing. Default 0.
     #[serde(deserialize_with = "document::fraction")]
     pub label_smoothing: f64,
@@ -192,6 +203,10 @@ impl Default for TrainConfig {
             average: None,
             variables: Storage::F32,
             slots: SlotStorage::F32,
+            initialize_from: None,
+            except: Vec::new(),
+            rules: None,
+            trainable: Vec::new(),
             label_smoothing: 0.0,
             loss_scale: None,
             accumulate: 1,
@@ -315,7 +330,8 @@ impl TrainConfig {
             Precision::F32 | Precision::Bf16 => LossScale::None,
         });
         let accumulate = NonZeroU32::new(self.accumulate).unwrap_or(NonZeroU32::MIN);
-        Ok(Objective { update, loss_scale, accumulate, average: self.average, ..Objective::default() })
+        let (average, trainable) = (self.average, self.trainable.clone());
+        Ok(Objective { update, loss_scale, accumulate, average, trainable, ..Objective::default() })
     }
 
     /// What a network that computes in this precision is stored in.
@@ -480,6 +496,30 @@ impl Experiment {
             objective: self.objective(precision, auto)?,
             steps_per_call: self.train.steps_per_call,
         })
+    }
+
+    /// What a fresh run of the experiment, which was read from `path`, starts from: `file` in the place of the experiment's.
+    ///
+    /// # Errors
+    /// `except` or `rules` where there is nothing to start from, with the line.
+    pub fn initialize_from(&self, path: &Path, file: Option<&Path>) -> Result<Option<InitializeFrom>, TrainError> {
+        let TrainConfig { initialize_from, except, rules, .. } = &self.train;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let beside = |file: &PathBuf| folder.join(file);
+        let Some(file) = file.map(Path::to_path_buf).or_else(|| initialize_from.as_ref().map(beside)) else {
+            let key = if !except.is_empty() { "except" } else { "rules" };
+            if except.is_empty() && rules.is_none() {
+                return Ok(None);
+            }
+            let way = vec![Step::Key("train".to_string()), Step::KeyItself(key.to_string())];
+            let error =
+                NodeError::new(way, format!("`{key}` is about the weights that a run starts from, and there are none"));
+            let help = "add `initialize_from: FILE` beside it, or --initialize-from, or leave it out";
+            return Err(self.document.error(path, error.with_help(help)));
+        };
+        let is_family = |rules: &PathBuf| families().iter().any(|family| Path::new(family) == rules);
+        let rules = rules.as_ref().map(|rules| if is_family(rules) { rules.clone() } else { beside(rules) });
+        Ok(Some(InitializeFrom { file, except: except.clone(), rules }))
     }
 
     /// The error with the line of the key that it is about, where it is one of the experiment's.

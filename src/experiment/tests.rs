@@ -57,6 +57,10 @@ tune: {remat: [block*, stem]}
             ..DataConfig::default()
         }),
         train: TrainConfig {
+            initialize_from: None,
+            except: Vec::new(),
+            rules: None,
+            trainable: Vec::new(),
             batch: 8,
             epochs: 7,
             seed: 6,

@@ -95,6 +95,8 @@ pub struct VariableInfo {
     pub init: Init,
     /// Whether an optimizer updates it (a running mean is not trainable).
     pub trainable: bool,
+    /// Whether it would train, but that it was asked to stay as it is.
+    pub is_frozen: bool,
     /// Its parameter instruction.
     pub instr: InstrId,
     /// Its value after the call, if the program assigns one.
@@ -314,6 +316,14 @@ impl Graph {
     /// The variables so far, in the order they were made.
     pub fn variables(&self) -> Vec<VariableInfo> {
         self.inner.variables.borrow().clone()
+    }
+
+    /// Lets the variables whose names are frozen train no more: they stay what they are stored in.
+    pub(crate) fn freeze(&self, is_frozen: impl Fn(&str) -> bool) {
+        for variable in self.inner.variables.borrow_mut().iter_mut().filter(|variable| variable.trainable) {
+            variable.is_frozen = is_frozen(&variable.name);
+            variable.trainable = !variable.is_frozen;
+        }
     }
 
     /// Variable `number` of them.

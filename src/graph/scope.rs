@@ -163,6 +163,7 @@ impl Scope {
             part,
             init,
             trainable,
+            is_frozen: false,
             instr,
             update: None,
         });

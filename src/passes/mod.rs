@@ -27,6 +27,8 @@ pub mod remat;
 pub mod tidy;
 pub mod widen;
 
+pub(crate) use glob::matches as name_matches;
+
 /// Whether more than a value is tied to an instruction: how it is laid over devices, what a compiler is told of it, what
 /// it waits for. Such an instruction stays, though another one has its value.
 fn is_tied(instr: &Instruction) -> bool {

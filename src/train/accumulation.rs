@@ -5,7 +5,7 @@
 //! the whole batch, with sums in another order; but whatever looks at a batch as a whole sees micro-batches: batch norm
 //! normalises by the statistics of each, and moves the running ones once for each.
 
-use super::forward::{Sums, call, differentiate, graph_of, safe};
+use super::forward::{Sums, call, differentiate, freeze, graph_of, safe};
 use super::mesh::Mesh;
 use super::objective::Objective;
 use super::program_error::ProgramError;
@@ -52,6 +52,7 @@ impl MicroBatch {
         let tuning = objective.tuning.clone().with(|tuning| tuning.transpose_input = false);
         let graph = graph_of(Graph::training("micro_batch"), numbers, &tuning).for_replicas(replicas);
         let called = call(&graph, task, batch / i64::from(n), Mode::Train);
+        freeze(&graph, &objective.trainable)?;
         let n_split = graph.inputs().len();
         let sums = Sums::of(&called, Mode::Train);
         let loss_scale = graph.input("loss_scale", DType::F32, []);
@@ -131,16 +132,19 @@ pub(super) fn missing_loss(graph: &Graph) -> ProgramError {
 /// Makes in `graph` the variables that `program` has.
 pub(super) fn declare_variables(graph: &Graph, program: &Program) {
     let entry = program.module.entry();
-    for VariableInfo { name, dtype, dims, part, init, trainable, instr, .. } in &program.variables {
+    for VariableInfo { name, dtype, dims, part, init, trainable, is_frozen, instr, .. } in &program.variables {
         // Of a variable that is only read as a cast, that is gathered.
         let cast = graph.replicas().in_parts.then(|| only_cast(entry, *instr)).flatten();
         let number = graph.variables().len();
-        match (trainable, cast) {
+        match (*trainable || *is_frozen, cast) {
             (true, Some(low)) => {
                 graph.low_precision_scope(low, |s| s.variable(name, low, dims.clone(), *init));
             }
             (true, None) => drop(graph.scope().variable(name, *dtype, dims.clone(), *init)),
             (false, _) => drop(graph.scope().state(name, *dtype, dims.clone(), *init)),
+        }
+        if *is_frozen {
+            graph.freeze(|other| other == name);
         }
         if part.is_some() {
             graph.set_part(number, *part);

@@ -12,6 +12,7 @@ use crate::hlo::proto::ProtoError;
 use crate::hlo::verify::VerifyErrors;
 use crate::optim::Average;
 use crate::pjrt::PjrtError;
+use crate::port::PortError;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -165,6 +166,9 @@ pub enum TrainError {
     /// A checkpoint cannot be read or written.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// Weights that do not go into the model.
+    #[error(transparent)]
+    Port(#[from] PortError),
     /// A checkpoint of a run with other settings or other data, which could not go on as it began.
     #[error("{}: the checkpoint is of another run:{}\nhelp: {}, or leave --resume out to start again", path.display(), lines(changes), resume_help(changes))]
     Resume {

@@ -3,8 +3,10 @@
 use super::program_error::ProgramError;
 use crate::graph::{Graph, Numbers, Storage, Tensor};
 use crate::hlo::ops::RuleError;
+use crate::hlo::words::nearest;
 use crate::hlo::{DType, InstrId};
 use crate::passes::grad::gradients_reached;
+use crate::passes::name_matches;
 use crate::passes::remat::remat;
 use crate::task::{Feature, Features, Loss, Metric, Mode, Outputs, RESERVED, Task, Value, Weight};
 use crate::tuning::Tuning;
@@ -242,6 +244,21 @@ pub(super) fn quotient(sum: &Tensor, weight: &Tensor) -> Tensor {
 pub(super) fn safe(weight: &Tensor) -> Tensor {
     let full = |value| weight.graph().full(DType::F32, &[], value);
     weight.equal(&full(0.0)).select(&full(1.0), weight)
+}
+
+/// Keeps variables whose names no pattern matches as they are: they get no gradient, and so no slots. Of no pattern all train.
+pub(super) fn freeze(graph: &Graph, trainable: &[String]) -> Result<(), ProgramError> {
+    if trainable.is_empty() {
+        return Ok(());
+    }
+    let variables = graph.variables();
+    let names = || variables.iter().filter(|variable| variable.trainable).map(|variable| variable.name.as_str());
+    if let Some(pattern) = trainable.iter().find(|pattern| !names().any(|name| name_matches(pattern, name))) {
+        let near = nearest(pattern, names()).map(str::to_string);
+        return Err(ProgramError::Trainable { pattern: pattern.clone(), near });
+    }
+    graph.freeze(|name| !trainable.iter().any(|pattern| name_matches(pattern, name)));
+    Ok(())
 }
 
 /// The gradients of `loss` with respect to the variables that train, by their numbers, with the rematerialisation that the

@@ -22,6 +22,8 @@ pub struct Objective {
     pub split: Vec<Rule>,
     /// How variables are averaged over steps; what is learnt does not depend on it.
     pub average: Option<Average>,
+    /// Patterns of the variables that train (`*` is any text, `?` any character); others are frozen. Of none all train.
+    pub trainable: Vec<String>,
     /// How the program is made cheaper on its target.
     pub tuning: Tuning,
 }
@@ -29,8 +31,16 @@ pub struct Objective {
 impl Default for Objective {
     fn default() -> Self {
         let (update, loss_scale) = (Update::default(), LossScale::default());
-        let (mesh, tuning) = (Mesh::default(), Tuning::none());
-        Objective { update, loss_scale, accumulate: NonZeroU32::MIN, mesh, split: Vec::new(), average: None, tuning }
+        Objective {
+            update,
+            loss_scale,
+            accumulate: NonZeroU32::MIN,
+            mesh: Mesh::default(),
+            split: Vec::new(),
+            average: None,
+            trainable: Vec::new(),
+            tuning: Tuning::none(),
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::accumulation::{Accumulated, MicroBatch, missing_loss};
 pub use super::forward::{Reported, Weighting};
-use super::forward::{Sums, call, call_step, differentiate, graph_of, quotient};
+use super::forward::{Sums, call, call_step, differentiate, freeze, graph_of, quotient};
 pub use super::objective::Objective;
 pub use super::program_error::ProgramError;
 use crate::graph::{Graph, Numbers, Program, Tensor};
@@ -61,6 +61,7 @@ pub fn training(
     let (sums, gradients, scaling, n_of_task);
     if objective.accumulate == NonZeroU32::MIN {
         let (called, step) = call_step(&graph, task, batch);
+        freeze(&graph, &objective.trainable)?;
         let loss = match &called.loss {
             Some(Loss::Mean(mean)) => mesh.share(mean),
             Some(Loss::Weighted { sum, weight }) => quotient(sum, &mesh.sum(weight)),

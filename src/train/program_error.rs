@@ -27,6 +27,17 @@ pub enum ProgramError {
         /// Inputs and variables that the loss is computed from.
         depends_on: Vec<String>,
     },
+    /// A pattern of what trains that is for no variable.
+    #[error(
+        "`{pattern}` under `trainable` is the name of no variable that could train{}\nhelp: `*` is any text: `*/logits/*` is all of a layer `logits`",
+        near.as_ref().map_or(String::new(), |near| format!(": did you mean `{near}`?"))
+    )]
+    Trainable {
+        /// The pattern.
+        pattern: String,
+        /// A variable whose name is near.
+        near: Option<String>,
+    },
     /// Micro-batches would differ in size.
     #[error("accumulate is {n}, which does not divide the batch of {batch}\nhelp: make the batch a multiple of it, such as {}", nearest_multiple(*.n, *.batch))]
     Accumulate {

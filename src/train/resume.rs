@@ -41,6 +41,8 @@ const MAY_CHANGE: &[&str] = &[
     "train.loss_scale",
     "train.optimizer.",
     "train.shift",
+    "train.trainable",
+    "train.trainable[",
     "train.slots",
     "train.variables",
     "train.warm_up",
@@ -100,11 +102,17 @@ fn whatever_the_calls(spec: &Spec) -> Value {
     if let Some(warm_up) = objective.update.warm_up {
         settings["train"]["warm_up"] = json(serde_json::to_value(warm_up));
     }
+    if !objective.trainable.is_empty() {
+        settings["train"]["trainable"] = json!(objective.trainable);
+    }
     if let Some(average) = objective.average {
         settings["train"]["average"] = json(serde_json::to_value(average));
     }
     settings
 }
+
+/// The key of what a run began with, where that is not what it begins with by itself.
+pub(super) const INITIALIZED: &str = "initialize_from";
 
 /// What variables and slots are stored in where nothing says it.
 const DEFAULT_STORAGE: &str = "f32";
@@ -190,6 +198,8 @@ impl Resumption {
             if let Some(train) = settings.get_mut("train").and_then(Value::as_object_mut) {
                 train.insert("variables".to_string(), variables);
                 train.insert("slots".to_string(), slots);
+                // What the run began with: it does not begin again.
+                train.remove(INITIALIZED);
             }
         }
         compare("", &before, &now, &mut changes);

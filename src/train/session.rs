@@ -4,18 +4,21 @@
 //! file knows one step and one evaluation; epochs, checkpoints on disk and stopping are [`run`](super::run)'s.
 
 use super::change::Change;
-use super::checkpoint::{Checkpoint, CheckpointError, DataIdentity, FunctionHash, HostArray, Position};
+use super::checkpoint::{Checkpoint, CheckpointError, DataIdentity, FunctionHash, HostArray, Position, Settings};
 use super::device::{
     Fed, Loaded, Results, check_memory, download, initial_state, n_bytes, n_elements, shape_of, upload_state,
 };
 use super::error::{DATA, EXPERIMENT, STATE, TrainError, VERSION};
 use super::evaluation::{Evaluation, Evaluator, Predictor};
 use super::hosts::{Exchange, Site};
+use super::initialize::Initialization;
 use super::l2::l2;
 use super::model_axis::over_model_axis;
 use super::objective::Objective;
 use super::program::{self, TaskProgram};
-use super::resume::{Resumption, check_data as check_resumed_data, function_of, settings, stores_otherwise};
+use super::resume::{
+    INITIALIZED, Resumption, check_data as check_resumed_data, function_of, settings, stores_otherwise,
+};
 use super::spec::Spec;
 use super::steps_per_call::several_steps;
 use super::totals::Totals;
@@ -46,6 +49,8 @@ pub struct Session {
     /// Those that the run began with.
     draws: DrawVersion,
     resumed: Option<Resumed>,
+    /// What the run began with, where that is not what it begins with by itself.
+    initialized: Option<serde_json::Value>,
     function: Option<FunctionHash>,
     site: Site,
     /// Where there are several hosts.
@@ -136,7 +141,7 @@ impl Session {
         let _span = tracing::info_span!("initialise", seed = spec.seed).entered();
         let state = State::Held(initial_state(client, &training.variables, &spec, &site)?);
         let (client, function) = (client.clone(), function_of(&*spec.task));
-        let (last, resumed, exchange) = (None, None, Exchange::of(&client, &site));
+        let (last, resumed, initialized, exchange) = (None, None, None, Exchange::of(&client, &site));
         Ok(Session {
             spec,
             client,
@@ -148,6 +153,7 @@ impl Session {
             step: 0,
             draws: DrawVersion::default(),
             resumed,
+            initialized,
             function,
             site,
             exchange,
@@ -233,7 +239,8 @@ impl Session {
             "steps_per_call": steps_per_call.to_string(),
         });
         let state = self.resumed.as_ref().map_or([0; 32], |resumed| resumed.state);
-        let start = [self.step.to_le_bytes().as_slice(), &state].concat();
+        let initialized = self.initialized.as_ref().map(|record| record["sha256"].to_string()).unwrap_or_default();
+        let start = [self.step.to_le_bytes().as_slice(), &state, initialized.as_bytes()].concat();
         let digests = [
             Sha256::digest(env!("CARGO_PKG_VERSION")),
             Sha256::digest(asked.to_string()),
@@ -266,6 +273,11 @@ impl Session {
     /// How many numbers the optimizer updates.
     pub fn n_parameters(&self) -> u128 {
         self.variables().iter().filter(|variable| variable.trainable).map(n_elements).sum()
+    }
+
+    /// How many numbers would be updated, but that they are frozen ([`Objective::trainable`]).
+    pub fn n_frozen(&self) -> u128 {
+        self.variables().iter().filter(|variable| variable.is_frozen).map(n_elements).sum()
     }
 
     /// Bytes of variables and slots.
@@ -446,8 +458,33 @@ impl Session {
         let (order, draws, precision) = (ORDER_VERSION, self.draws.number(), *precision);
         let position =
             Position { step: self.step, steps_per_epoch, batch: *batch, seed: *seed, precision, order, draws };
-        let (settings, function) = (settings(&self.spec), self.function.clone());
+        let (settings, function) = (self.settings(), self.function.clone());
         Ok(Checkpoint { position, settings, function, data: None, variables: self.state()? })
+    }
+
+    /// The settings of the run, and what it began with.
+    pub fn settings(&self) -> Settings {
+        let mut settings = settings(&self.spec);
+        if let Some(initialized) = &self.initialized {
+            settings.0["train"][INITIALIZED] = initialized.clone();
+        }
+        settings
+    }
+
+    /// Begins with weights of another run or another framework instead of its own: before the first step. Slots and averages
+    /// are as at the beginning of any run; averages start from these weights.
+    ///
+    /// # Errors
+    /// A number that is too large for what it is stored in. Where the plugin fails, the state is lost.
+    pub fn initialize(&mut self, initialization: Initialization) -> Result<(), TrainError> {
+        let (file, record) = (initialization.file().display().to_string(), initialization.record().clone());
+        let initial = self.checkpoint(1)?;
+        let state = initialization.into_state(self.variables(), initial, self.spec.seed)?;
+        let arrays: Vec<&HostArray> = self.variables().iter().map(|variable| &state[&variable.name]).collect();
+        self.state = State::Lost(format!("initializing from {file} failed"));
+        self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, &self.site)?);
+        self.initialized = Some(record);
+        Ok(())
     }
 
     /// As [`Session::checkpoint`], on the first host of a slice; the others do their part in gathering what lies in parts.
@@ -490,6 +527,7 @@ impl Session {
         self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, &self.site)?);
         self.step = checkpoint.position.step;
         self.draws = DrawVersion::of(checkpoint.position.draws).unwrap_or_default();
+        self.initialized = checkpoint.settings.0["train"].get(INITIALIZED).cloned();
         self.last = None;
         let steps_per_epoch = checkpoint.position.steps_per_epoch;
         let data = checkpoint.data.clone();

@@ -8,6 +8,7 @@ use super::change::Change;
 use super::checkpoint::{Checkpoint, Place};
 use super::error::TrainError;
 use super::evaluation::{Evaluation, Evaluator, Predictor};
+use super::initialize::InitializeFrom;
 use super::objective::Objective;
 use super::predictions::Predictions;
 use super::resume::{Resumption, check_data};
@@ -88,6 +89,7 @@ pub struct Trainer<'a> {
     client: Option<Client>,
     checkpoint: Option<PathBuf>,
     resume: Option<PathBuf>,
+    initialize_from: Option<InitializeFrom>,
     resumption: Resumption,
     stop: Option<&'a AtomicBool>,
     observe: Box<dyn FnMut(Event<'_>) + 'a>,
@@ -95,13 +97,14 @@ pub struct Trainer<'a> {
 
 impl fmt::Debug for Trainer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Trainer { spec, n_epochs, client, checkpoint, resume, resumption, stop, .. } = self;
+        let Trainer { spec, n_epochs, client, checkpoint, resume, initialize_from, resumption, stop, .. } = self;
         f.debug_struct("Trainer")
             .field("spec", spec)
             .field("n_epochs", n_epochs)
             .field("client", client)
             .field("checkpoint", checkpoint)
             .field("resume", resume)
+            .field("initialize_from", initialize_from)
             .field("resumption", resumption)
             .field("stop", stop)
             .finish_non_exhaustive()
@@ -122,6 +125,7 @@ impl<'a> Trainer<'a> {
             client: None,
             checkpoint: None,
             resume: None,
+            initialize_from: None,
             resumption: Resumption::default(),
             stop: None,
             observe: Box::new(|_| {}),
@@ -205,6 +209,12 @@ impl<'a> Trainer<'a> {
         Trainer { resume: Some(path.into()), ..self }
     }
 
+    /// Starts from these weights instead of its own: of another run, or of another framework. Where it
+    /// [goes on](Trainer::resume) from a checkpoint, it does not start again.
+    pub fn initialize_from(self, weights: InitializeFrom) -> Trainer<'a> {
+        Trainer { initialize_from: Some(weights), ..self }
+    }
+
     /// How strictly a checkpoint must be of this task.
     pub fn resumption(self, resumption: Resumption) -> Trainer<'a> {
         Trainer { resumption, ..self }
@@ -251,6 +261,8 @@ impl<'a> Trainer<'a> {
             self.resumption.check(path, checkpoint, &self.spec)?;
             checkpoint.data.as_ref().map_or(Ok(()), |before| check_data(path, before, &data.identity()))?;
         }
+        let initialization = self.initialize_from.as_ref().filter(|_| resumed.is_none());
+        let initialization = initialization.map(|from| from.read(&self.spec)).transpose()?;
         let client = self.client.take().map_or_else(Client::cpu, Ok)?;
         let mut session = Session::new(&client, self.spec)?;
         let mut changes = Vec::new();
@@ -259,6 +271,10 @@ impl<'a> Trainer<'a> {
             for change in &changes {
                 tracing::warn!("{}: {change}", path.display());
             }
+        }
+        if let Some(initialization) = initialization {
+            tracing::info!("{}: {}", initialization.file().display(), initialization.summary());
+            session.initialize(initialization)?;
         }
         let never = AtomicBool::new(false);
         let plan = Plan::new(self.n_epochs, place);

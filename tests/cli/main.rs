@@ -10,6 +10,7 @@ mod curves;
 mod documented;
 #[path = "../support/first.rs"]
 mod first;
+mod initialize_cli;
 mod lower;
 mod newcomer;
 mod package_cli;

@@ -12,6 +12,7 @@ mod bounded;
 mod digits;
 #[path = "../support/examples.rs"]
 mod examples;
+mod initialize;
 mod input;
 mod layer_remat;
 mod loss_scale;

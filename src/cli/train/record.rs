@@ -12,7 +12,6 @@ use crate::graph::Storage;
 use crate::pjrt::Client;
 use crate::runs::{About, RunFolder, Saved, Start};
 use crate::train::checkpoint::Checkpoint;
-use crate::train::resume::settings;
 use crate::train::{Event, Session};
 
 /// So many steps of a run are recorded, unless `--log-every` says otherwise: a few megabytes.
@@ -45,6 +44,8 @@ pub(super) struct Subject<'a> {
     /// What `--tune` says.
     pub(super) tune: &'a str,
     pub(super) resumed: Option<&'a (PathBuf, Checkpoint)>,
+    /// What `--initialize-from` says.
+    pub(super) initialized_from: Option<&'a Path>,
 }
 
 /// Writes to the folder of the run.
@@ -81,7 +82,7 @@ impl RecordArgs {
             precision: spec.precision.to_string(),
             seed: spec.seed,
             batch: u64::from(spec.batch),
-            settings: serde_json::to_string(&settings(spec)).context("settings without a JSON form")?,
+            settings: serde_json::to_string(&subject.session.settings()).context("settings without a JSON form")?,
             starts: vec![Start::now(step, subject.device, plugin(subject.client))],
             saved: None,
         };
@@ -141,6 +142,14 @@ fn resolved(subject: &Subject<'_>) -> anyhow::Result<String> {
         numbers.iter().map(|(key, value)| (Some("train"), *key, value.as_str())).collect();
     if config.variables != Storage::F32 {
         keys.push((Some("train"), "variables", config.variables.name()));
+    }
+    // The file's paths are relative to its folder, the flag's is not.
+    let initialized_from = subject.initialized_from.map(|file| {
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf());
+        document::to_line(&file.display().to_string())
+    });
+    if let Some(file) = &initialized_from {
+        keys.push((Some("train"), "initialize_from", file));
     }
     // A target goes with what the file says; `auto` and `none` go before it.
     let tune = subject.tune.trim_start_matches(" --tune ");

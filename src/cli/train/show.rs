@@ -218,8 +218,12 @@ fn headline(
         Precision::F16 => format!("in an f16 scope{masters}"),
         low => format!("in a {low} scope{masters}"),
     };
+    let frozen = match session.n_frozen() {
+        0 => String::new(),
+        n => format!(" that train, {} frozen", grouped(n as i64)),
+    };
     format!(
-        "{}: {} with {} parameters ({} bytes of state), {scope}, on {}\n\
+        "{}: {} with {} parameters{frozen} ({} bytes of state), {scope}, on {}\n\
          {} training and {} test examples, batches of {batch}{parts}\n",
         args.experiment.display(),
         experiment.model.kind(),

@@ -65,7 +65,18 @@ impl Checkpoint {
                 variables.insert(name.to_string(), HostArray { shape, bytes });
             }
         }
-        Ok(Checkpoint { variables, ..self.clone_without_variables() })
+        Ok(self.holding(variables))
+    }
+
+    /// A variable as it is evaluated: by its average where there is one, bf16 with its remainder in f32.
+    pub(in crate::train) fn as_trained(&self, name: &str) -> Option<Cow<'_, HostArray>> {
+        let average = self.variables.get(&Average::name_of(name)).filter(|_| self.has_averages());
+        let array = average.or_else(|| self.variables.get(name))?;
+        let low = self.variables.get(&low_of(name)).filter(|low| low.shape == array.shape);
+        Some(match (array.shape.dtype, low) {
+            (DType::BF16, Some(low)) => Cow::Owned(widened(array, Some(low))),
+            _ => Cow::Borrowed(array),
+        })
     }
 
     /// This checkpoint, for a program that reads some of its bf16 arrays as the same numbers in f32.
@@ -92,13 +103,14 @@ impl Checkpoint {
             Some((name.clone(), array.clone()))
         };
         let variables = wanted.iter().filter_map(read).chain(wanted.iter().filter_map(average)).collect();
-        Cow::Owned(Checkpoint { variables, ..self.clone_without_variables() })
+        Cow::Owned(self.holding(variables))
     }
 
-    fn clone_without_variables(&self) -> Checkpoint {
+    /// The same checkpoint with other variables.
+    pub(in crate::train) fn holding(&self, variables: BTreeMap<String, HostArray>) -> Checkpoint {
         let Checkpoint { position, settings, function, data, variables: _ } = self;
         let (position, settings) = (position.clone(), settings.clone());
-        Checkpoint { position, settings, function: function.clone(), data: data.clone(), variables: BTreeMap::new() }
+        Checkpoint { position, settings, function: function.clone(), data: data.clone(), variables }
     }
 }
 

@@ -1,0 +1,178 @@
+//! How a variable of ours lies in an array of theirs: a part of an axis, axes in another order, axes that are one.
+
+use super::rules::{AxisPart, Rule};
+use std::fmt;
+
+/// Theirs to ours: the part, then the axes, then those that are joined taken apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// Which part of theirs.
+    pub part: Option<AxisPart>,
+    /// Which axis of theirs each axis of ours (joined) is.
+    pub transpose: Option<Vec<usize>>,
+    /// Our axes that are one there.
+    pub joined: Option<Vec<Vec<usize>>>,
+}
+
+impl Layout {
+    pub(super) fn of(rule: &Rule) -> Layout {
+        let Rule { part, transpose, joined, .. } = rule.clone();
+        Layout { part, transpose, joined }
+    }
+
+    /// Our dims with those that are one there joined; nothing where it is for another number of axes.
+    fn joined_dims(&self, ours: &[i64]) -> Option<Vec<i64>> {
+        let Some(joined) = &self.joined else { return Some(ours.to_vec()) };
+        let n_axes = joined.iter().map(Vec::len).sum::<usize>();
+        let product = |axes: &Vec<usize>| axes.iter().map(|&axis| ours[axis]).product();
+        (n_axes == ours.len()).then(|| joined.iter().map(product).collect())
+    }
+
+    /// The dims of the part of theirs that has these of ours.
+    fn part_dims(&self, ours: &[i64]) -> Option<Vec<i64>> {
+        let joined = self.joined_dims(ours)?;
+        let Some(axes) = &self.transpose else { return Some(joined) };
+        let mut dims = vec![0; joined.len()];
+        if axes.len() != joined.len() {
+            return None;
+        }
+        axes.iter().zip(&joined).for_each(|(&axis, &dim)| dims[axis] = dim);
+        Some(dims)
+    }
+
+    /// The dims of theirs for these of ours; nothing where it is for another number of axes.
+    pub fn their_dims(&self, ours: &[i64]) -> Option<Vec<i64>> {
+        let mut dims = self.part_dims(ours)?;
+        if let Some(AxisPart { of, axis, .. }) = self.part {
+            *dims.get_mut(axis)? *= of as i64;
+        }
+        Some(dims)
+    }
+
+    /// Our bytes, row-major, from theirs, whose elements have `width` bytes and whose dims are [`Layout::their_dims`]'s.
+    pub fn ours(&self, theirs: &[u8], ours: &[i64], width: usize) -> Option<Vec<u8>> {
+        let part_dims = self.part_dims(ours)?;
+        let part = match self.part {
+            Some(part) => cut(theirs, &part_dims, part, width)?,
+            None => theirs.to_vec(),
+        };
+        match &self.transpose {
+            Some(axes) => permuted(&part, &part_dims, axes, width),
+            None => Some(part),
+        }
+    }
+
+    /// Their bytes from ours: the inverse of [`Layout::ours`]. Of a part it is that part alone.
+    pub fn theirs(&self, ours: &[u8], our_dims: &[i64], width: usize) -> Option<Vec<u8>> {
+        let joined = self.joined_dims(our_dims)?;
+        let Some(axes) = &self.transpose else { return Some(ours.to_vec()) };
+        let mut inverse = vec![0; axes.len()];
+        axes.iter().enumerate().for_each(|(ours, &theirs)| inverse[theirs] = ours);
+        permuted(ours, &joined, &inverse, width)
+    }
+
+    /// Dims of the part of theirs, without the others.
+    pub fn their_part_dims(&self, ours: &[i64]) -> Option<Vec<i64>> {
+        self.part_dims(ours)
+    }
+}
+
+/// A part of an array along an axis; `dims` are the part's.
+fn cut(bytes: &[u8], dims: &[i64], AxisPart { number, of, axis }: AxisPart, width: usize) -> Option<Vec<u8>> {
+    let size = |dims: &[i64]| dims.iter().map(|&dim| dim.max(0) as usize).product::<usize>();
+    let block = size(dims.get(axis..)?) * width;
+    if block == 0 {
+        return Some(Vec::new());
+    }
+    let whole = bytes.chunks_exact(block * of);
+    Some(whole.flat_map(|whole| &whole[number * block..][..block]).copied().collect())
+}
+
+/// Parts of an array put together along an axis; `dims` are those of one.
+pub fn joined_parts(parts: &[Vec<u8>], dims: &[i64], axis: usize, width: usize) -> Vec<u8> {
+    let block = dims.iter().skip(axis).map(|&dim| dim.max(0) as usize).product::<usize>() * width;
+    let n_blocks = parts.first().map_or(0, Vec::len).checked_div(block).unwrap_or(0);
+    let row = |number: usize| parts.iter().flat_map(move |part| &part[number * block..][..block]);
+    (0..n_blocks).flat_map(row).copied().collect()
+}
+
+/// An array whose axis `i` is axis `axes[i]` of the one given.
+fn permuted(bytes: &[u8], dims: &[i64], axes: &[usize], width: usize) -> Option<Vec<u8>> {
+    if axes.len() != dims.len() {
+        return None;
+    }
+    let sizes: Vec<usize> = dims.iter().map(|&dim| dim.max(0) as usize).collect();
+    let mut strides = vec![width; sizes.len()];
+    for axis in (0..sizes.len().saturating_sub(1)).rev() {
+        strides[axis] = strides[axis + 1] * sizes[axis + 1];
+    }
+    let sizes: Vec<usize> = axes.iter().map(|&axis| sizes[axis]).collect();
+    let strides: Vec<usize> = axes.iter().map(|&axis| strides[axis]).collect();
+    let n: usize = sizes.iter().product();
+    let mut out = Vec::with_capacity(n * width);
+    let mut at = vec![0; sizes.len()];
+    let mut offset = 0;
+    for _ in 0..n {
+        out.extend_from_slice(bytes.get(offset..offset + width)?);
+        for axis in (0..sizes.len()).rev() {
+            at[axis] += 1;
+            offset += strides[axis];
+            if at[axis] < sizes[axis] {
+                break;
+            }
+            offset -= strides[axis] * sizes[axis];
+            at[axis] = 0;
+        }
+    }
+    Some(out)
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut words = Vec::new();
+        if let Some(AxisPart { number, of, axis }) = self.part {
+            words.push(format!("part {} of {of} along axis {axis}", number + 1));
+        }
+        words.extend(self.transpose.as_ref().map(|axes| format!("transposed {axes:?}")));
+        words.extend(self.joined.as_ref().map(|joined| format!("axes {joined:?} taken apart")));
+        f.write_str(&words.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_goes_both_ways() {
+        // Theirs [2 units of 3 parts, 4 inputs]; ours [4 inputs, 1 head, 2 units].
+        let layout = Layout {
+            part: Some(AxisPart { number: 1, of: 3, axis: 0 }),
+            transpose: Some(vec![1, 0]),
+            joined: Some(vec![vec![0], vec![1, 2]]),
+        };
+        let ours = [4, 1, 2];
+        assert_eq!(layout.their_dims(&ours), Some(vec![6, 4]));
+        let theirs: Vec<u8> = (0..24).collect();
+        let read = layout.ours(&theirs, &ours, 1).unwrap();
+        assert_eq!(read, [8, 12, 9, 13, 10, 14, 11, 15]);
+        let back = layout.theirs(&read, &ours, 1).unwrap();
+        assert_eq!(back, theirs[8..16]);
+        let part = |from: usize| theirs[from..from + 8].to_vec();
+        assert_eq!(joined_parts(&[part(0), part(8), part(16)], &[2, 4], 0, 1), theirs);
+        assert_eq!(layout.their_dims(&[8, 2]), None);
+        assert_eq!(layout.to_string(), "part 2 of 3 along axis 0, transposed [1, 0], axes [[0], [1, 2]] taken apart");
+    }
+
+    #[test]
+    fn axes_are_permuted_whatever_their_number() {
+        let bytes: Vec<u8> = (0..24).collect();
+        let hwio = permuted(&bytes, &[2, 3, 2, 2], &[2, 3, 1, 0], 1).unwrap();
+        // Element [h, w, i, o] of ours is [o, i, h, w] of theirs.
+        let at = |[h, w, i, o]: [usize; 4]| hwio[((h * 2 + w) * 3 + i) * 2 + o];
+        assert_eq!(at([1, 0, 2, 1]), bytes[((1 * 3 + 2) * 2 + 1) * 2]);
+        assert_eq!(permuted(&bytes[..4], &[1], &[0], 4).unwrap(), &bytes[..4]);
+        assert_eq!(permuted(&bytes, &[24], &[1, 0], 1), None);
+        assert_eq!(permuted(&[7], &[], &[], 1).unwrap(), [7]);
+    }
+}

@@ -1,0 +1,370 @@
+//! Which of their arrays is which of our variables: names by rules, shapes compared, everything said. Nothing is read here,
+//! and nothing is found by its shape: a shape is only told of a name that is missing.
+
+use super::error::{Misfit, PortError};
+use super::layout::Layout;
+use super::rules::{Rule, Rules};
+use super::variable::{Given, Role, Wanted};
+use crate::hlo::DType;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What became of each variable of ours, and what of theirs is left.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mapping {
+    /// The rules that it was made by.
+    pub family: String,
+    /// How many variables of the network the next best family would have found, where families were compared.
+    pub next_best: Option<(String, usize)>,
+    /// In the program's order.
+    pub variables: Vec<Mapped>,
+    /// Their names that nothing takes, and that are not known to hold no weights.
+    pub left_over: Vec<String>,
+    /// Where the number of updates is.
+    pub step: Option<String>,
+}
+
+/// A variable of ours, and where its values are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mapped {
+    /// It.
+    pub wanted: Wanted,
+    /// Where.
+    pub found: Found,
+}
+
+/// Where a variable's values are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// In an array of theirs.
+    Taken {
+        /// Its name.
+        theirs: String,
+        /// How it lies there.
+        layout: Layout,
+        /// What becomes of its numbers.
+        cast: Cast,
+    },
+    /// Nowhere: it was asked for that it starts afresh.
+    Excepted,
+    /// Nowhere: it starts as in any run.
+    Fresh,
+    /// It should be there, and is not or not so.
+    Misfit(Misfit),
+}
+
+impl Found {
+    /// The array of theirs, whether it fits or not.
+    fn theirs(&self) -> Option<&str> {
+        match self {
+            Found::Taken { theirs, .. } => Some(theirs),
+            Found::Misfit(misfit) => misfit.theirs(),
+            Found::Excepted | Found::Fresh => None,
+        }
+    }
+}
+
+/// What becomes of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cast {
+    /// They stay.
+    Same,
+    /// They stay, in a dtype that holds more.
+    Widened,
+    /// They are rounded to nearest.
+    Rounded,
+}
+
+impl Cast {
+    /// Of one dtype to another; nothing where a float is wanted and none is given, or the other way round.
+    fn between(from: DType, to: DType) -> Option<Cast> {
+        let bits = |dtype: DType| match dtype {
+            DType::BF16 => Some((8, 8)),
+            DType::F16 => Some((5, 11)),
+            DType::F32 => Some((8, 24)),
+            DType::F64 => Some((11, 53)),
+            _ => None,
+        };
+        match (bits(from), bits(to)) {
+            _ if from == to => Some(Cast::Same),
+            (Some((range, digits)), Some((to_range, to_digits))) if range <= to_range && digits <= to_digits => {
+                Some(Cast::Widened)
+            }
+            (Some(_), Some(_)) => Some(Cast::Rounded),
+            _ => None,
+        }
+    }
+}
+
+impl Mapping {
+    /// By the rules of the family that finds most variables of the network; the first of those that find as many.
+    pub fn by_best(wanted: &[Wanted], given: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
+        let mut all: Vec<Mapping> =
+            Rules::all().iter().map(|rules| Mapping::by(rules, wanted, given, excepted)).collect();
+        // Stable: of equals the first stays first.
+        all.sort_by_key(|mapping| std::cmp::Reverse(mapping.n_known()));
+        let mut all = all.into_iter();
+        let best = all.next().expect("there are families");
+        let next = all.next().map(|next| (next.family.clone(), next.n_known()));
+        Mapping { next_best: next, ..best }
+    }
+
+    /// By these rules.
+    pub fn by(rules: &Rules, wanted: &[Wanted], given: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
+        let index = Index::new(rules, wanted, given);
+        let mut taken: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        let mut sources: BTreeMap<&str, (String, Layout)> = BTreeMap::new();
+        let mut counts = vec![0; rules.rules.len()];
+        let mut variables = Vec::new();
+        let mut is_shared = BTreeSet::new();
+        // What is there, whether it is taken or not.
+        let mut passed = BTreeSet::new();
+        for (number, variable) in wanted.iter().enumerate() {
+            let found = match &variable.role {
+                Role::Own => Found::Fresh,
+                Role::Weight => {
+                    let rule = index.rule_for(variable);
+                    // A variable that starts afresh is counted too: the names of others do not depend on it.
+                    let found = match rule {
+                        Some(rule) => {
+                            let count = counts[rule];
+                            counts[rule] += 1;
+                            index.weight(variable, &rules.rules[rule], count)
+                        }
+                        None => Found::Misfit(Misfit::NoRule),
+                    };
+                    if rule.is_some_and(|rule| rules.rules[rule].shared) {
+                        is_shared.insert(number);
+                    }
+                    passed.extend(found.theirs().map(str::to_string));
+                    if excepted(&variable.name) { Found::Excepted } else { found }
+                }
+                Role::Slot { of, slot } => {
+                    let templates = rules.slots.get(slot).or_else(|| rules.slots.get("*"));
+                    index.about(variable, sources.get(of.as_str()), templates.map_or(&[][..], Vec::as_slice), slot)
+                }
+                Role::Average { of } => index.about(variable, sources.get(of.as_str()), &rules.averages, ""),
+            };
+            if let Found::Taken { theirs, layout, .. } = &found {
+                taken.entry(theirs.clone()).or_default().push(number);
+                sources.insert(&variable.name, (theirs.clone(), layout.clone()));
+            }
+            variables.push(Mapped { wanted: variable.clone(), found });
+        }
+        not_twice(&mut variables, &taken, &is_shared);
+        let step = rules.step.iter().find_map(|name| index.given.get(name.as_str())).map(|given| given.name.clone());
+        // Slots and averages stand below what they are about.
+        let is_about = |name: &str| name.match_indices('/').any(|(at, _)| taken.contains_key(&name[..at]));
+        let is_known = |name: &str| {
+            let is_unused = rules.unused.iter().any(|pattern| pattern.matches(name));
+            taken.contains_key(name)
+                || passed.contains(name)
+                || is_unused
+                || is_about(name)
+                || step.as_deref() == Some(name)
+        };
+        let left_over: Vec<String> =
+            given.iter().map(|given| &given.name).filter(|name| !is_known(name)).cloned().collect();
+        let mut mapping = Mapping { family: rules.family.clone(), next_best: None, variables, left_over, step };
+        mapping.tell_near_misses(given);
+        mapping
+    }
+
+    /// How many variables of the network have a name of theirs that is there, whether it fits or not.
+    fn n_known(&self) -> usize {
+        let known = self.variables.iter().filter(|it| it.wanted.role == Role::Weight && it.found.theirs().is_some());
+        known.count()
+    }
+
+    /// Whether every variable of the network is there or starts afresh because it was asked for.
+    ///
+    /// # Errors
+    /// [`PortError::Unfit`] with all that is not; `file` is named in it.
+    pub fn check(&self, file: &str) -> Result<(), PortError> {
+        let misfits: Vec<(Wanted, Misfit)> = self
+            .variables
+            .iter()
+            .filter_map(|it| match &it.found {
+                Found::Misfit(misfit) => Some((it.wanted.clone(), misfit.clone())),
+                _ => None,
+            })
+            .collect();
+        if misfits.is_empty() {
+            return Ok(());
+        }
+        let n_variables = self.variables.iter().filter(|it| it.wanted.role == Role::Weight).count();
+        Err(PortError::Unfit {
+            file: file.to_string(),
+            family: self.family.clone(),
+            n_variables,
+            misfits,
+            left_over: self.left_over.clone(),
+        })
+    }
+
+    /// Gives names that are missing what was probably meant: near names that nothing takes, or the only one of the shape.
+    fn tell_near_misses(&mut self, given: &[Given]) {
+        let left: Vec<&Given> = given.iter().filter(|given| self.left_over.contains(&given.name)).collect();
+        for mapped in &mut self.variables {
+            let Found::Misfit(Misfit::Missing { expected, dims, near }) = &mut mapped.found else { continue };
+            let close = left.iter().map(|given| (strsim::normalized_damerau_levenshtein(expected, &given.name), given));
+            let close = close.filter(|(similarity, _)| *similarity >= NEAR).max_by(|a, b| a.0.total_cmp(&b.0));
+            let mut same = left.iter().filter(|given| given.dims == *dims);
+            *near = match (close, same.next(), same.next()) {
+                (Some((_, given)), _, _) => Some(format!("did you mean {}?", given.name)),
+                (None, Some(only), None) => Some(format!("only {} has that shape, and nothing takes it", only.name)),
+                _ => None,
+            };
+        }
+    }
+}
+
+/// How near a name must be: four letters of five.
+const NEAR: f64 = 0.8;
+
+/// Makes misfits of variables that would have the same values as another, unless their rule says so.
+fn not_twice(variables: &mut [Mapped], taken: &BTreeMap<String, Vec<usize>>, is_shared: &BTreeSet<usize>) {
+    for (theirs, numbers) in taken {
+        for (at, &number) in numbers.iter().enumerate() {
+            let layout = |number: usize| match &variables[number].found {
+                Found::Taken { layout, .. } => layout.part,
+                _ => None,
+            };
+            let other = numbers[..at].iter().copied().find(|&other| layout(other) == layout(number));
+            let Some(other) = other.filter(|other| !is_shared.contains(&number) && !is_shared.contains(other)) else {
+                continue;
+            };
+            let with = variables[other].wanted.name.clone();
+            variables[number].found = Found::Misfit(Misfit::Twice { theirs: vec![theirs.clone()], with: Some(with) });
+        }
+    }
+}
+
+/// What rules look names up in.
+pub(super) struct Index<'a> {
+    rules: &'a Rules,
+    wanted: &'a [Wanted],
+    given: BTreeMap<&'a str, &'a Given>,
+}
+
+impl<'a> Index<'a> {
+    pub(super) fn new(rules: &'a Rules, wanted: &'a [Wanted], given: &'a [Given]) -> Index<'a> {
+        let mut aliases: BTreeMap<&str, Vec<&Given>> = BTreeMap::new();
+        for given in given {
+            given.aliases.iter().for_each(|alias| aliases.entry(alias).or_default().push(given));
+        }
+        let only = |(alias, of): (&'a str, Vec<&'a Given>)| if of.len() == 1 { Some((alias, of[0])) } else { None };
+        let aliases = aliases.into_iter().filter_map(only);
+        // A name goes before what another array is called too.
+        let given = aliases.chain(given.iter().map(|given| (given.name.as_str(), given))).collect();
+        Index { rules, wanted, given }
+    }
+
+    /// The number of the first rule for a variable.
+    pub(super) fn rule_for(&self, variable: &Wanted) -> Option<usize> {
+        let is_for = |rule: &Rule| {
+            rule.rank.is_none_or(|rank| rank == variable.shape.dims.len())
+                && rule.ours.iter().any(|pattern| pattern.matches(&variable.name))
+                && rule.beside.as_ref().is_none_or(|beside| self.has_beside(&variable.name, beside))
+        };
+        self.rules.rules.iter().position(is_for)
+    }
+
+    /// Whether the layer of a variable has a variable of this name.
+    fn has_beside(&self, name: &str, beside: &str) -> bool {
+        let layer = name.rsplit_once('/').map_or("", |(layer, _)| layer);
+        self.wanted.iter().any(|other| other.name.rsplit_once('/') == Some((layer, beside)))
+    }
+
+    /// The first name of a variable by a rule.
+    pub(super) fn first_name(&self, variable: &Wanted, rule: &Rule, count: usize) -> Option<String> {
+        let captures = rule.ours.iter().find_map(|pattern| pattern.captures(&variable.name))?;
+        let name = rule.theirs.iter().find_map(|template| template.name(&captures, count))?;
+        Some(format!("{}{name}", self.rules.prefixes.first().map_or("", String::as_str)))
+    }
+
+    /// Where a slot of a variable is first looked for, or where no slot is named its average.
+    pub(super) fn first_about(
+        &self,
+        of: Option<&(String, Layout, bool)>,
+        slot: Option<&str>,
+    ) -> Option<(String, Layout, bool)> {
+        let (theirs, layout, is_shared) = of?;
+        let templates = match slot {
+            Some(slot) => self.rules.slots.get(slot).or_else(|| self.rules.slots.get("*"))?,
+            None => &self.rules.averages,
+        };
+        let captures = [("theirs", theirs.as_str()), ("slot", slot.unwrap_or_default())];
+        let captures = captures.map(|(name, text)| (name.to_string(), text.to_string())).into();
+        Some((templates.first()?.name(&captures, 0)?, layout.clone(), *is_shared))
+    }
+
+    /// A variable of the network by a rule, `count` variables after the first that it is for.
+    fn weight(&self, variable: &Wanted, rule: &Rule, count: usize) -> Found {
+        let layout = Layout::of(rule);
+        let expected = layout.their_dims(&variable.shape.dims);
+        let mut first = None;
+        for pattern in &rule.ours {
+            let Some(captures) = pattern.captures(&variable.name) else { continue };
+            for template in &rule.theirs {
+                let Some(name) = template.name(&captures, count) else { continue };
+                let with_prefix = self.rules.prefixes.iter().map(|prefix| format!("{prefix}{name}"));
+                let mut there: Vec<String> = with_prefix
+                    .filter_map(|name| self.given.get(name.as_str()))
+                    .map(|given| given.name.clone())
+                    .collect();
+                there.dedup();
+                match there.len() {
+                    0 => drop(first.get_or_insert(name)),
+                    1 => return self.fits(variable, &there[0], layout, expected),
+                    _ => return Found::Misfit(Misfit::Twice { theirs: there, with: None }),
+                }
+            }
+        }
+        match first {
+            Some(expected_name) => Found::Misfit(Misfit::Missing {
+                expected: expected_name,
+                dims: expected.unwrap_or_default(),
+                near: None,
+            }),
+            None => Found::Misfit(Misfit::NoRule),
+        }
+    }
+
+    /// A slot or an average of a variable whose values are known to be somewhere; where it is not there, it starts afresh.
+    fn about(
+        &self,
+        variable: &Wanted,
+        source: Option<&(String, Layout)>,
+        templates: &[super::pattern::Template],
+        slot: &str,
+    ) -> Found {
+        let Some((theirs, layout)) = source else { return Found::Fresh };
+        let captures = [("theirs", theirs.as_str()), ("slot", slot)];
+        let captures = captures.map(|(name, text)| (name.to_string(), text.to_string())).into();
+        let mut names = templates.iter().filter_map(|template| template.name(&captures, 0));
+        let Some(name) = names.find_map(|name| Some(self.given.get(name.as_str())?.name.clone())) else {
+            return Found::Fresh;
+        };
+        let expected = layout.their_dims(&variable.shape.dims);
+        self.fits(variable, &name, layout.clone(), expected)
+    }
+
+    fn fits(&self, variable: &Wanted, theirs: &str, layout: Layout, expected: Option<Vec<i64>>) -> Found {
+        let given = self.given[theirs];
+        let theirs = theirs.to_string();
+        let Some(expected) = expected else {
+            return Found::Misfit(Misfit::Rank { theirs, layout: layout.to_string() });
+        };
+        let cast = given.dtype.and_then(|dtype| Cast::between(dtype, variable.shape.dtype));
+        match cast {
+            _ if given.dims != expected => Found::Misfit(Misfit::of_shape(theirs, &given.dims, &expected)),
+            Some(cast) => Found::Taken { theirs, layout, cast },
+            None => {
+                let dtype = given.dtype.map_or("no array of numbers".to_string(), |dtype| dtype.to_string());
+                Found::Misfit(Misfit::Dtype { theirs, dtype })
+            }
+        }
+    }
+}

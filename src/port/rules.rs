@@ -1,0 +1,277 @@
+//! Rules: which of their names is which variable of ours, as a file says it; and the families that come with the crate.
+//!
+//! The format is docs/FORMATS.md's, "Rules for names". A rule is read from our side: its pattern says which of our variables
+//! it is for, its templates where the values are, and the rest what lies otherwise there. It can be read backwards, so
+//! whatever it says is a bijection: a permutation of axes, axes that are joined, an equal part of an axis.
+
+use super::pattern::{Pattern, Template};
+use crate::document::{self, ConfigError, Node, ReadError, Value, nearest};
+use crate::files;
+use serde::de::{DeserializeOwned, Deserializer};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The rules of a family of checkpoints.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rules {
+    /// What the family is called: in reports, and where it comes with the crate as `rules: NAME`.
+    pub family: String,
+    /// Whose names these are.
+    pub about: String,
+    /// What may stand before each of their names. Default nothing.
+    #[serde(default = "no_prefix")]
+    pub prefixes: Vec<String>,
+    /// For each variable of ours, the first whose pattern matches.
+    #[serde(deserialize_with = "rules")]
+    pub rules: Vec<Rule>,
+    /// Where optimizers' slots are, by our name of a slot: templates of `{theirs}`, the variable's name there, and `{slot}`.
+    /// The key `"*"` is for every slot.
+    #[serde(default)]
+    pub slots: BTreeMap<String, Vec<Template>>,
+    /// Where averages of variables are: templates of `{theirs}`.
+    #[serde(default)]
+    pub averages: Vec<Template>,
+    /// Where the number of updates is.
+    #[serde(default)]
+    pub step: Vec<String>,
+    /// Their names that hold no weights: they are not left over.
+    #[serde(default)]
+    pub unused: Vec<Pattern>,
+}
+
+/// Where the values of some of our variables are.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Which variables: a pattern, or several that capture the same names.
+    #[serde(deserialize_with = "one_or_several")]
+    pub ours: Vec<Pattern>,
+    /// Only those of so many dimensions.
+    pub rank: Option<usize>,
+    /// Only those whose layer has a variable of this name too.
+    pub beside: Option<String>,
+    /// Their name, or several, of which the first that is there counts.
+    #[serde(deserialize_with = "one_or_several")]
+    pub theirs: Vec<Template>,
+    /// Which part of theirs it is, where several of ours are one there.
+    pub part: Option<AxisPart>,
+    /// Which axis of theirs (of the part) is each axis of ours (joined).
+    pub transpose: Option<Vec<usize>>,
+    /// Our axes that are one there, of all axes in order: `[[0], [1, 2]]`.
+    pub joined: Option<Vec<Vec<usize>>>,
+    /// Whether another variable may have the same values, as logits that share the table of an embedding.
+    #[serde(default)]
+    pub shared: bool,
+}
+
+/// One of several equal parts along an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AxisPart {
+    /// Which, from 0.
+    pub number: usize,
+    /// How many there are.
+    pub of: usize,
+    /// Along which axis.
+    pub axis: usize,
+}
+
+fn no_prefix() -> Vec<String> {
+    vec![String::new()]
+}
+
+/// One name or a list of names, each of them a pattern or a template.
+fn one_or_several<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    Node::read(deserializer, |node| match &node.value {
+        Value::Text(_) => Ok(vec![T::deserialize(node)?]),
+        Value::List(list) if !list.is_empty() => Vec::deserialize(node),
+        _ => Err(node.wrong("a name, or a list of names")),
+    })
+}
+
+fn rules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rule>, D::Error> {
+    /// A rule that was checked where its line is known.
+    struct Checked(Rule);
+    impl<'de> Deserialize<'de> for Checked {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Checked, D::Error> {
+            Node::read(deserializer, |node| {
+                let rule = Rule::deserialize(node)?;
+                match rule.problem() {
+                    Some(problem) => Err(ReadError::new(problem).or_at(node.mark)),
+                    None => Ok(Checked(rule)),
+                }
+            })
+        }
+    }
+    let rules = Vec::<Checked>::deserialize(deserializer)?;
+    Ok(rules.into_iter().map(|Checked(rule)| rule).collect())
+}
+
+impl Rule {
+    /// What of it does not go together.
+    fn problem(&self) -> Option<String> {
+        for (pattern, template) in self.ours.iter().flat_map(|pattern| self.theirs.iter().map(move |it| (pattern, it)))
+        {
+            if let Some(name) = template.not_captured(pattern) {
+                return Some(format!("`{template}` takes `{{{name}}}`, which `{pattern}` does not capture"));
+            }
+        }
+        let is_permutation = |axes: &[usize]| {
+            let mut sorted = axes.to_vec();
+            sorted.sort_unstable();
+            sorted.into_iter().eq(0..axes.len())
+        };
+        if let Some(axes) = self.transpose.as_ref().filter(|axes| !is_permutation(axes)) {
+            return Some(format!("`transpose` is {axes:?}, expected each axis once, such as [1, 0]"));
+        }
+        if let Some(joined) = &self.joined {
+            let in_order = joined.iter().flatten().copied().eq(0..joined.iter().map(Vec::len).sum());
+            if !in_order || joined.iter().any(Vec::is_empty) {
+                return Some(format!("`joined` is {joined:?}, expected all axes in order, such as [[0], [1, 2]]"));
+            }
+        }
+        match self.part {
+            Some(AxisPart { number, of, .. }) if number >= of => {
+                Some(format!("`part` is number {number} of {of}, expected 0 to {}", of.saturating_sub(1)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Rules that come with the crate, by name.
+const FAMILIES: &[(&str, &str)] = &[
+    ("names", include_str!("families/names.yaml")),
+    ("tensorflow", include_str!("families/tensorflow.yaml")),
+    ("keras", include_str!("families/keras.yaml")),
+    ("bert_tensorflow", include_str!("families/bert_tensorflow.yaml")),
+    ("bert", include_str!("families/bert.yaml")),
+    ("gpt2", include_str!("families/gpt2.yaml")),
+    ("resnet", include_str!("families/resnet.yaml")),
+    ("vit", include_str!("families/vit.yaml")),
+];
+
+/// Rules that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RulesError {
+    /// A file that cannot be read, or no family.
+    #[error("{}: cannot read the rules: {}\nhelp: name a file, or a family: {}", path.display(), why(source), families().join(", "))]
+    Read {
+        /// What was given.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A name that is near that of a family, and no file.
+    #[error("there are no rules `{given}`{}\nhelp: name a file, or a family: {}", near(given), families().join(", "))]
+    Unknown {
+        /// What was given.
+        given: String,
+    },
+    /// A file that is not right.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+fn why(source: &io::Error) -> String {
+    source.to_string()
+}
+
+fn near(given: &str) -> String {
+    nearest(given, &families()).map_or(String::new(), |name| format!(": did you mean `{name}`?"))
+}
+
+/// Names of the families that come with the crate.
+pub fn families() -> Vec<String> {
+    FAMILIES.iter().map(|(name, _)| name.to_string()).collect()
+}
+
+impl Rules {
+    /// The rules of a family, or of a file. What has the name of a family is the family: a file of that name is `./NAME`.
+    ///
+    /// # Errors
+    /// Neither; a file that is not right, with the line.
+    pub fn read(family_or_file: &Path) -> Result<Rules, RulesError> {
+        let name = family_or_file.to_str();
+        if let Some((name, text)) = FAMILIES.iter().find(|(family, _)| Some(*family) == name) {
+            return Ok(document::from_str(name, text)?);
+        }
+        let text = files::read_text(family_or_file, document::MAX_BYTES as u64);
+        match (text, name) {
+            (Ok(text), _) => Ok(document::from_str(&family_or_file.display().to_string(), &text)?),
+            (Err(error), Some(name)) if error.kind() == io::ErrorKind::NotFound && !name.contains(['/', '.']) => {
+                Err(RulesError::Unknown { given: name.to_string() })
+            }
+            (Err(source), _) => Err(RulesError::Read { path: family_or_file.to_path_buf(), source }),
+        }
+    }
+
+    /// Every family that comes with the crate.
+    pub fn all() -> Vec<Rules> {
+        let read = |(name, text): &(&str, &str)| document::from_str(name, text).expect("families are read by a test");
+        FAMILIES.iter().map(read).collect()
+    }
+
+    /// Our own names.
+    pub fn names() -> Rules {
+        Rules::read(Path::new(FAMILIES[0].0)).expect("families are read by a test")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_family_is_read_and_is_called_what_it_is_named() {
+        for ((name, text), rules) in FAMILIES.iter().zip(Rules::all()) {
+            assert_eq!(rules.family, *name);
+            assert!(!rules.about.is_empty() && !text.is_empty(), "{name}");
+        }
+    }
+
+    fn error(rule: &str) -> String {
+        let text = format!("family: mine\nabout: a test\nrules:\n  - {rule}\n");
+        document::from_str::<Rules>("mine.yaml", &text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_wrong_has_its_line() {
+        for (rule, expected) in [
+            (
+                "{ours: '{a}/kernel', theirs: '{b}.weight'}",
+                "`{b}.weight` takes `{b}`, which `{a}/kernel` does not capture",
+            ),
+            (
+                "{ours: a, theirs: b, transpose: [0, 2]}",
+                "`transpose` is [0, 2], expected each axis once, such as [1, 0]",
+            ),
+            (
+                "{ours: a, theirs: b, joined: [[1], [0]]}",
+                "`joined` is [[1], [0]], expected all axes in order, such as [[0], [1, 2]]",
+            ),
+            ("{ours: a, theirs: b, part: {number: 3, of: 3, axis: 0}}", "`part` is number 3 of 3, expected 0 to 2"),
+            ("{ours: 'a{', theirs: b}", "\"a{\" has a brace alone, expected `{name}`"),
+            ("{ours: a, theirs: []}", "expected a name, or a list of names"),
+            ("{ours: a, their: b}", "their"),
+        ] {
+            let error = error(rule);
+            assert!(error.starts_with("mine.yaml:4:") && error.contains(expected), "{rule}: {error}");
+        }
+    }
+
+    #[test]
+    fn rules_that_are_not_there_are_told_from_files_that_cannot_be_read() {
+        let error = |given: &str| Rules::read(Path::new(given)).unwrap_err().to_string();
+        let all = families().join(", ");
+        assert_eq!(
+            error("gtp2"),
+            format!("there are no rules `gtp2`: did you mean `gpt2`?\nhelp: name a file, or a family: {all}")
+        );
+        assert!(error("./gpt2").starts_with("./gpt2: cannot read the rules: "), "{}", error("./gpt2"));
+    }
+}

@@ -1,0 +1,99 @@
+//! `bf16scope train` that starts from weights, as a user runs it: what it says, what the run keeps, what is refused where.
+
+use crate::train_cli::Folder;
+
+use bf16scope::train::checkpoint::Checkpoint;
+use std::process::Output;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    text(&output.stderr)
+}
+
+#[test]
+fn a_run_starts_from_weights_says_so_and_keeps_it() {
+    let folder = Folder::new();
+    folder.stdout(&["train", "mlp.yaml", "--no-run", "--epochs", "1"]);
+    let before = "checkpoints/mlp-bf16.safetensors";
+    let started = folder.run(&[
+        "train",
+        "mlp.yaml",
+        "--epochs",
+        "0",
+        "--seed",
+        "5",
+        "--initialize-from",
+        before,
+        "--checkpoint",
+        "now.safetensors",
+        "--run",
+        "run",
+    ]);
+    assert!(started.status.success(), "{}", stderr(&started));
+    let said = format!("starting from {before}: 4 of 4 variables taken by their own names\n");
+    assert!(stderr(&started).contains(&said), "{}", stderr(&started));
+    let (old, now) = (folder.path(before), folder.path("now.safetensors"));
+    let (old, now) = (Checkpoint::read(&old).unwrap(), Checkpoint::read(&now).unwrap());
+    assert_eq!(now.variables["mlp/logits/kernel"], old.variables["mlp/logits/kernel"]);
+    // The run's folder says how to make it again.
+    let kept = std::fs::read_to_string(folder.path("run/experiment.yaml")).unwrap();
+    assert!(kept.contains("initialize_from: /") && kept.contains("/checkpoints/mlp-bf16.safetensors\n"), "{kept}");
+    // It evaluates and goes on as any other; from the same epoch it has nothing to say of its beginning.
+    folder.stdout(&["eval", "mlp.yaml", "--checkpoint", "now.safetensors"]);
+    let resumed = folder.run(&[
+        "train",
+        "mlp.yaml",
+        "--epochs",
+        "1",
+        "--seed",
+        "5",
+        "--resume",
+        "--checkpoint",
+        "now.safetensors",
+        "--no-run",
+    ]);
+    assert!(resumed.status.success(), "{}", stderr(&resumed));
+    assert!(!stderr(&resumed).contains("starting from"), "{}", stderr(&resumed));
+}
+
+#[test]
+fn what_is_wrong_has_its_line() {
+    let folder = Folder::new();
+    folder.stdout(&["train", "mlp.yaml", "--no-run", "--epochs", "0", "--checkpoint", "w.safetensors"]);
+    let fails = |train: &str, model: &str, flags: &[&str]| {
+        folder.write("other.yaml", model);
+        let path = folder.path("other.yaml");
+        let yaml = std::fs::read_to_string(&path).unwrap().replace("train: {", &format!("train: {{{train}, "));
+        std::fs::write(path, yaml).unwrap();
+        let output = folder.run(&[&["train", "other.yaml", "--no-run"], flags].concat());
+        assert_eq!(output.status.code(), Some(2));
+        stderr(&output)
+    };
+    let model = "model: {kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [32]}";
+    let error = fails("except: ['*/logits/*']", model, &[]);
+    assert!(
+        error.starts_with(
+            "bf16scope: other.yaml:3:9: `except` is about the weights that a run starts from, and there are none\n"
+        ) && error.contains("help: add `initialize_from: FILE` beside it"),
+        "{error}"
+    );
+    let error = fails("initialize_from: w.safetensors, except: ['*/logit/*']", model, &[]);
+    assert!(error.contains("other.yaml:3:50: `*/logit/*` under `except` is the name of no variable"), "{error}");
+    let error = fails("trainable: ['*/logit/*']", model, &[]);
+    assert!(error.contains("other.yaml:3:21: `*/logit/*` under `trainable` is the name of no variable"), "{error}");
+    let error = fails("initialize_from: w.safetensors, rules: gtp2", model, &[]);
+    assert!(error.contains("there are no rules `gtp2`: did you mean `gpt2`?"), "{error}");
+    let classes = "model: {kind: mlp, input: [8, 8, 1], n_classes: 12, hidden: [32]}";
+    let error = fails("initialize_from: w.safetensors", classes, &[]);
+    assert!(
+        error.contains("w.safetensors does not fit the model: 2 of its 4 variables\n")
+            && error.contains("  mlp/logits/kernel is 10 along axis 1, expected 12")
+            && error.contains("start them afresh: `except: ['mlp/logits/*']` under `train`"),
+        "{error}"
+    );
+    let error = fails("epochs: 1", model, &["--initialize-from", "none.npz"]);
+    assert!(error.contains("none.npz: cannot open the file of weights"), "{error}");
+}
