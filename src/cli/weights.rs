@@ -1,5 +1,8 @@
 //! `bf16scope weights`: what a file of weights holds, each array looked at whole, and the same arrays in another format.
 
+mod check;
+mod model;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -21,6 +24,10 @@ Examples:
           the same arrays in another format
   bf16scope weights trained.safetensors -o model.ckpt --format tf
           a checkpoint of TensorFlow: model.ckpt.index and model.ckpt.data-00000-of-00001
+  bf16scope weights model.safetensors --model gpt2.yaml -o gpt2-checkpoint.safetensors
+          into a model: a checkpoint that predict, eval, package and train take
+  bf16scope weights gpt2-checkpoint.safetensors --model gpt2.yaml --rules gpt2 --format safetensors -o model.safetensors
+          and back, by the other framework's names
 
 A checksum is the CRC-32C of an array's bytes, little-endian and row-major: equal arrays have equal ones in every format.";
 
@@ -38,6 +45,8 @@ pub struct Args {
     /// Write this format; without it the output's name says which (.npz, .safetensors, .index)
     #[arg(long, value_name = "FORMAT", requires = "output")]
     format: Option<WrittenName>,
+    #[command(flatten)]
+    model: model::ModelArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -80,7 +89,15 @@ impl WrittenName {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    emit::check_names(&[("--output", args.output.as_deref())], &[Some(&args.file)])?;
+    let read = [Some(args.file.as_path()), args.model.model.as_deref()];
+    emit::check_names(&[("--output", args.output.as_deref())], &read)?;
+    match (&args.model.model, &args.output, args.format) {
+        (Some(_), Some(output), Some(format)) => {
+            return args.model.export(&args.file, output, format.format(), context);
+        }
+        (Some(_), ..) => return args.model.import(&args.file, args.output.as_deref(), args.json, context),
+        (None, ..) => {}
+    }
     let written = args.output.as_deref().map(|path| match args.format {
         Some(name) => Ok((path, name.format())),
         None => WrittenName::of(path).map(|name| (path, name.format())),

@@ -170,7 +170,7 @@ mod tests {
         let hwio = permuted(&bytes, &[2, 3, 2, 2], &[2, 3, 1, 0], 1).unwrap();
         // Element [h, w, i, o] of ours is [o, i, h, w] of theirs.
         let at = |[h, w, i, o]: [usize; 4]| hwio[((h * 2 + w) * 3 + i) * 2 + o];
-        assert_eq!(at([1, 0, 2, 1]), bytes[((1 * 3 + 2) * 2 + 1) * 2]);
+        assert_eq!(at([1, 0, 2, 1]), bytes[(5 * 2 + 1) * 2]);
         assert_eq!(permuted(&bytes[..4], &[1], &[0], 4).unwrap(), &bytes[..4]);
         assert_eq!(permuted(&bytes, &[24], &[1, 0], 1), None);
         assert_eq!(permuted(&[7], &[], &[], 1).unwrap(), [7]);

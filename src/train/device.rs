@@ -530,7 +530,7 @@ fn of_replica<'a>(variable: &VariableInfo, bytes: &'a [u8], replica: usize) -> C
 }
 
 /// The start of a variable, as of one that is called `name`: floats from its recipe's values, integers from its words.
-fn initial_bytes(variable: &VariableInfo, name: &str, seed: u64) -> Result<Vec<u8>, TrainError> {
+pub(super) fn initial_bytes(variable: &VariableInfo, name: &str, seed: u64) -> Result<Vec<u8>, TrainError> {
     let VariableInfo { dtype, init, .. } = variable;
     let dims = &variable.whole_dims();
     if dtype.is_integer() {

@@ -59,31 +59,41 @@ impl InitializeFrom {
     }
 
     fn read_from(&self, wanted: &[Wanted], arrays: &dyn Arrays) -> Result<Initialization, TrainError> {
+        let is_excepted = self.excepted(wanted)?;
+        let mapping = mapping(self.rules.as_deref(), wanted, arrays, &is_excepted)?;
+        mapping.check(&arrays.name())?;
+        let values = port::values(arrays, &mapping)?;
+        let record = self.record(&mapping, &values);
+        let values = values.into_iter().map(|(name, (shape, bytes))| (name, HostArray { shape, bytes })).collect();
+        Ok(Initialization { file: self.file.clone(), mapping, values, record })
+    }
+
+    /// Which variables start afresh.
+    ///
+    /// # Errors
+    /// A pattern that is for none.
+    pub(super) fn excepted(&self, wanted: &[Wanted]) -> Result<impl Fn(&str) -> bool, PortError> {
         let names = || wanted.iter().map(|wanted| wanted.name.as_str());
         if let Some(pattern) = self.except.iter().find(|pattern| !names().any(|name| name_matches(pattern, name))) {
             let near = nearest(pattern, names()).map(str::to_string);
-            return Err(PortError::Idle { pattern: pattern.clone(), near }.into());
+            return Err(PortError::Idle { pattern: pattern.clone(), near });
         }
-        let is_excepted = |name: &str| self.except.iter().any(|pattern| name_matches(pattern, name));
-        let mapping = mapping(self.rules.as_deref(), wanted, arrays, &is_excepted)?;
-        mapping.check(&arrays.name())?;
-        let values: BTreeMap<String, HostArray> = port::values(arrays, &mapping)?
-            .into_iter()
-            .map(|(name, (shape, bytes))| (name, HostArray { shape, bytes }))
-            .collect();
+        Ok(|name: &str| self.except.iter().any(|pattern| name_matches(pattern, name)))
+    }
+
+    /// What a checkpoint remembers: the hash is of names, shapes and values, whatever becomes of the file.
+    pub(super) fn record(&self, mapping: &Mapping, values: &BTreeMap<String, port::Value>) -> Value {
         let mut hash = Sha256::new();
-        for (name, array) in &values {
-            hash.update(format!("{name} {}\n", array.shape));
-            hash.update(&array.bytes);
+        for (name, (shape, bytes)) in values {
+            hash.update(format!("{name} {shape}\n"));
+            hash.update(bytes);
         }
-        let record = json!({
+        json!({
             "file": self.file.display().to_string(),
             "rules": mapping.family,
             "except": self.except,
-            // Of names, shapes and values: what the run began with, whatever becomes of the file.
             "sha256": crate::files::hex(hash.finalize()),
-        });
-        Ok(Initialization { file: self.file.clone(), mapping, values, record })
+        })
     }
 }
 
@@ -147,12 +157,12 @@ impl Initialization {
 
 /// What of a training program of `spec` is the network's, stored in f32, in the program's order.
 fn weights_of(spec: &Spec) -> Result<Vec<Wanted>, TrainError> {
-    let all = variables_of(spec)?;
-    Ok(all.into_iter().filter(|wanted| matches!(wanted.role, Role::Weight | Role::Own)).collect())
+    let all = variables_of(spec)?.into_iter().map(|(_, wanted)| wanted);
+    Ok(all.filter(|wanted| matches!(wanted.role, Role::Weight | Role::Own)).collect())
 }
 
 /// Every variable of a training program of `spec`, stored in f32, in the program's order.
-pub(super) fn variables_of(spec: &Spec) -> Result<Vec<Wanted>, TrainError> {
+pub(super) fn variables_of(spec: &Spec) -> Result<Vec<(VariableInfo, Wanted)>, TrainError> {
     let mut objective = spec.objective.clone();
     objective.mesh = super::Mesh::default();
     objective.split = Vec::new();
@@ -163,7 +173,8 @@ pub(super) fn variables_of(spec: &Spec) -> Result<Vec<Wanted>, TrainError> {
     let network = program::prediction(&*spec.task, spec.precision, 1, tuning)
         .or_else(|_| program::evaluation(&*spec.task, spec.precision, 1, tuning));
     let network = network.map(|network| network.program.variables).unwrap_or_default();
-    Ok(with_roles(&program.program.variables, &network))
+    let wanted = with_roles(&program.program.variables, &network);
+    Ok(program.program.variables.into_iter().zip(wanted).collect())
 }
 
 /// What each variable of a training program is for: what a program reads that does not train is the network's.
@@ -247,7 +258,7 @@ mod tests {
         spec.objective = Objective { average: Some(Average::new(0.9)), ..Objective::default() };
         spec.objective.update.optimizer = Optimizer::ADAM;
         spec.objective.trainable = vec!["*/logits/*".to_string()];
-        let all = variables_of(&spec).unwrap();
+        let all: Vec<Wanted> = variables_of(&spec).unwrap().into_iter().map(|(_, wanted)| wanted).collect();
         let role = |end: &str| all.iter().find(|wanted| wanted.name.ends_with(end)).map(|wanted| wanted.role.clone());
         // Frozen, and still the network's.
         assert_eq!(role("block1/conv/kernel"), Some(Role::Weight));

@@ -94,6 +94,6 @@ fn what_is_wrong_has_its_line() {
             && error.contains("start them afresh: `except: ['mlp/logits/*']` under `train`"),
         "{error}"
     );
-    let error = fails("epochs: 1", model, &["--initialize-from", "none.npz"]);
+    let error = fails("seed: 1", model, &["--initialize-from", "none.npz"]);
     assert!(error.contains("none.npz: cannot open the file of weights"), "{error}");
 }

@@ -1,0 +1,165 @@
+//! `weights --check`: the model's outputs beside those that another framework computed from the same inputs and weights.
+
+use std::path::Path;
+
+use anyhow::bail;
+use serde::Serialize;
+
+use crate::cli::Context;
+use crate::cli::child::client;
+use crate::data::{ArrayInfo, Arrays, NamedArray};
+use crate::experiment::Experiment;
+use crate::graph::Precision;
+use crate::hlo::{DType, Literal};
+use crate::pjrt::Platform;
+use crate::report::{Column, Screen, Table};
+use crate::train::Predictor;
+use crate::train::checkpoint::Checkpoint;
+use crate::tuning::Tuning;
+use crate::weights::{self, WeightsFile};
+
+/// An output in one precision beside what was recorded.
+#[derive(Debug, Serialize)]
+pub(super) struct Checked {
+    output: String,
+    precision: Precision,
+    /// The root of the mean square of what was recorded.
+    recorded_rms: f64,
+    /// The greatest difference.
+    max: f64,
+    /// The root of the mean square of differences.
+    rms: f64,
+    /// The same of the other framework's own output in bf16, where that was recorded.
+    theirs_rms: Option<f64>,
+}
+
+/// One rounding to bf16 changes a number by up to 2^-9 of it. Sums of the same numbers in another order differ by a few 2^-24 of
+/// them: whatever is as far apart in f32 as bf16 is, is another function.
+const ANOTHER_FUNCTION: f64 = 1.0 / 512.0;
+
+impl Checked {
+    /// Whether the difference is one of rounding.
+    pub(super) fn is_same_function(&self) -> bool {
+        self.precision != Precision::F32 || self.rms <= ANOTHER_FUNCTION * self.recorded_rms
+    }
+}
+
+/// Runs the model in f32 and bf16 on the inputs of a file, and compares with the outputs in it.
+pub(super) fn compare(
+    arrays: &Path,
+    experiment: &Experiment,
+    (path, checkpoint): (&Path, &Checkpoint),
+    context: &Context,
+) -> anyhow::Result<Vec<Checked>> {
+    let recorded = weights::open(arrays)?;
+    let task = experiment.task();
+    let inputs = task.features().into_iter().filter(|feature| !feature.is_label).map(|feature| {
+        let (dims, dtype, bytes) = array(&recorded, &feature.name)?;
+        let dims = dims.get(1..).unwrap_or_default().to_vec();
+        Ok((ArrayInfo::new(&feature.name, dtype, dims), bytes))
+    });
+    let source = Arrays::new(arrays, inputs.collect::<anyhow::Result<Vec<_>>>()?)?;
+    let client = client(&Platform::cpu(), &context.setup())?;
+    let n = u32::try_from(crate::data::Source::n_examples(&source)).unwrap_or(u32::MAX);
+    let batch = n.min(experiment.train.batch);
+    let mut checked = Vec::new();
+    for precision in [Precision::F32, Precision::Bf16] {
+        let predictor = Predictor::new(&client, &*task, precision, batch, &Tuning::none())?;
+        let mut predicted: Vec<NamedArray> = Vec::new();
+        predictor.predict(path, checkpoint, &source, |next| -> anyhow::Result<()> {
+            if predicted.is_empty() {
+                predicted = next;
+                return Ok(());
+            }
+            predicted.iter_mut().zip(next).for_each(|(all, next)| all.bytes.extend(next.bytes));
+            Ok(())
+        })?;
+        for NamedArray { name, dtype, bytes, .. } in predicted {
+            if recorded.find(&name).is_none() {
+                continue;
+            }
+            let (ours, theirs) = (numbers(dtype, &bytes), recorded_numbers(&recorded, &name)?);
+            if ours.len() != theirs.len() {
+                bail!("{name} has {} numbers, the model predicts {}", theirs.len(), ours.len());
+            }
+            let own = format!("{name}_bf16");
+            let own = recorded.find(&own).map(|_| recorded_numbers(&recorded, &own)).transpose()?;
+            let theirs_rms = own.filter(|_| precision == Precision::Bf16).map(|own| rms_of(&own, &theirs));
+            checked.push(Checked {
+                output: name,
+                precision,
+                recorded_rms: rms_of(&theirs, &vec![0.0; theirs.len()]),
+                max: ours.iter().zip(&theirs).map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f64::max),
+                rms: rms_of(&ours, &theirs),
+                theirs_rms,
+            });
+        }
+    }
+    if checked.is_empty() {
+        bail!("it has no output that the model predicts: save it under the name of a prediction, such as `logits`");
+    }
+    Ok(checked)
+}
+
+fn rms_of(left: &[f64], right: &[f64]) -> f64 {
+    let sum: f64 = left.iter().zip(right).map(|(left, right)| (left - right) * (left - right)).sum();
+    (sum / left.len().max(1) as f64).sqrt()
+}
+
+fn array(file: &WeightsFile, name: &str) -> anyhow::Result<(Vec<i64>, DType, Vec<u8>)> {
+    match file.read(name)? {
+        Literal::Array { shape, bytes } => Ok((shape.dims, shape.dtype, bytes)),
+        Literal::Tuple(_) | Literal::Token => bail!("{name} is no array"),
+    }
+}
+
+fn recorded_numbers(file: &WeightsFile, name: &str) -> anyhow::Result<Vec<f64>> {
+    let (_, dtype, bytes) = array(file, name)?;
+    match dtype {
+        DType::F32 | DType::F64 | DType::BF16 | DType::F16 => Ok(numbers(dtype, &bytes)),
+        other => bail!("{name} is {other}, expected floats"),
+    }
+}
+
+fn numbers(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    let pairs = || bytes.as_chunks::<2>().0.iter();
+    match dtype {
+        DType::F64 => bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect(),
+        DType::BF16 => pairs().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f64()).collect(),
+        DType::F16 => pairs().map(|bytes| half::f16::from_le_bytes(*bytes).to_f64()).collect(),
+        DType::S32 => bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect(),
+        _ => bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect(),
+    }
+}
+
+/// What was compared, for eyes.
+pub(super) fn table(checked: &[Checked], screen: Screen) -> String {
+    if checked.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new([
+        Column::name("output"),
+        Column::text("precision"),
+        Column::number("max"),
+        Column::number("rms"),
+        Column::number("rms / rms of output"),
+        Column::number("theirs in bf16, rms"),
+    ]);
+    let number = |value: f64| format!("{value:.2e}");
+    for Checked { output, precision, recorded_rms, max, rms, theirs_rms } in checked {
+        table.row([
+            output.clone(),
+            precision.to_string(),
+            number(*max),
+            number(*rms),
+            number(rms / recorded_rms),
+            theirs_rms.map_or(String::new(), number),
+        ]);
+    }
+    let mut text = table.render(screen);
+    if !checked.iter().all(Checked::is_same_function) {
+        text += "in f32 the outputs are as far apart as bf16 rounding would bring them: it is another function, or a variable is \
+                 in another's place\n";
+    }
+    text
+}

@@ -1,0 +1,95 @@
+//! A checkpoint of a task made from another framework's file: what evaluates, predicts and is packaged as any other; and, where
+//! the optimizer's slots are in the file too, what a training goes on from.
+
+use super::checkpoint::{Checkpoint, HostArray, Position};
+use super::device::{initial_bytes, shape_of};
+use super::error::TrainError;
+use super::initialize::{InitializeFrom, mapping, open, variables_of};
+use super::resume::{INITIALIZED, function_of, settings};
+use super::spec::Spec;
+use crate::data::{DrawVersion, ORDER_VERSION};
+use crate::graph::Storage;
+use crate::hlo::DType;
+use crate::optim::SlotStorage;
+use crate::port::{self, Arrays, Found, Mapping, PortError, Role, Wanted};
+use std::collections::BTreeMap;
+
+/// A checkpoint made from a file of weights.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// It: of step 0 without slots, or of the step that the file says with them.
+    pub checkpoint: Checkpoint,
+    /// What became of every variable.
+    pub mapping: Mapping,
+    /// Whether a training goes on from it: whether all slots of the optimizer are in the file.
+    pub has_slots: bool,
+}
+
+impl InitializeFrom {
+    /// The checkpoint that a run of `spec` with so many steps in an epoch would have left with these weights, stored in f32.
+    ///
+    /// # Errors
+    /// As [`InitializeFrom::read`].
+    pub fn import(&self, spec: &Spec, steps_per_epoch: u64) -> Result<Imported, TrainError> {
+        let (infos, wanted): (Vec<_>, Vec<Wanted>) = variables_of(spec)?.into_iter().unzip();
+        let is_excepted = self.excepted(&wanted)?;
+        let arrays = open(&self.file)?;
+        let mapping = mapping(self.rules.as_deref(), &wanted, &*arrays, &is_excepted)?;
+        mapping.check(&arrays.name())?;
+        let mut values = port::values(&*arrays, &mapping)?;
+        let is_slot = |wanted: &Wanted| matches!(wanted.role, Role::Slot { .. });
+        let mut slots = mapping.variables.iter().filter(|it| is_slot(&it.wanted)).peekable();
+        let has_slots = slots.peek().is_some() && slots.all(|it| matches!(it.found, Found::Taken { .. }));
+        if !has_slots {
+            wanted.iter().filter(|wanted| is_slot(wanted)).for_each(|slot| drop(values.remove(&slot.name)));
+        }
+        for (info, mapped) in infos.iter().zip(&mapping.variables) {
+            let starts = match mapped.found {
+                Found::Excepted => true,
+                Found::Fresh => has_slots && mapped.wanted.role == Role::Own,
+                Found::Taken { .. } | Found::Misfit(_) => false,
+            };
+            if starts {
+                values.insert(info.name.clone(), (shape_of(info), initial_bytes(info, &info.name, spec.seed)?));
+            }
+        }
+        let step = match &mapping.step {
+            Some(name) if has_slots => step(&*arrays, name)?,
+            _ => 0,
+        };
+        let mut stored = spec.clone();
+        stored.variables = Storage::F32;
+        stored.objective.update.slots = SlotStorage::F32;
+        let mut settings = settings(&stored);
+        settings.0["train"][INITIALIZED] = self.record(&mapping, &values);
+        let Spec { batch, seed, precision, .. } = stored;
+        let (order, draws) = (ORDER_VERSION, DrawVersion::default().number());
+        let position = Position { step, steps_per_epoch: steps_per_epoch.max(1), batch, seed, precision, order, draws };
+        let variables = values.into_iter().map(|(name, (shape, bytes))| (name, HostArray { shape, bytes }));
+        let (function, variables) = (function_of(&*spec.task), variables.collect::<BTreeMap<_, _>>());
+        let checkpoint = Checkpoint { position, settings, function, data: None, variables };
+        Ok(Imported { checkpoint, mapping, has_slots })
+    }
+}
+
+/// The number of updates: an integer alone.
+fn step(arrays: &dyn Arrays, name: &str) -> Result<u64, TrainError> {
+    let failed = |source| PortError::Read { file: arrays.name(), theirs: name.to_string(), source };
+    let bytes = arrays.read(name).map_err(failed)?;
+    let dtype = arrays.given().into_iter().find(|given| given.name == name).and_then(|given| given.dtype);
+    let step = match (dtype, &bytes[..]) {
+        (Some(DType::S64), bytes) => bytes.first_chunk().map(|bytes| i64::from_le_bytes(*bytes)),
+        (Some(DType::S32), bytes) => bytes.first_chunk().map(|bytes| i32::from_le_bytes(*bytes).into()),
+        _ => None,
+    };
+    let step = step.and_then(|step| u64::try_from(step).ok()).filter(|step| *step <= i32::MAX as u64);
+    Ok(step.ok_or_else(|| failed("it is no number of steps from 0 to 2147483647".into()))?)
+}
+
+/// The variables of a run of `spec`, with what each is for: for whoever writes a checkpoint by a family's rules.
+///
+/// # Errors
+/// A task that cannot be built.
+pub fn wanted_of(spec: &Spec) -> Result<Vec<Wanted>, TrainError> {
+    Ok(variables_of(spec)?.into_iter().map(|(_, wanted)| wanted).collect())
+}
