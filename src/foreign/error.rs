@@ -37,10 +37,7 @@ pub enum ForeignError {
         source: ProtoError,
     },
     /// A dimension whose size is known only when it runs.
-    #[error(
-        "{place}: {name} is {shape}, whose size is not known, and HLO's shapes are static\nhelp: export it with the sizes \
-         of its arguments, not with `export.symbolic_shape`"
-    )]
+    #[error("{place}: {name} is {shape}, whose size is not known, and HLO's shapes are static\nhelp: {STATIC}")]
     Dynamic {
         /// The file, and the line where it is known.
         place: String,
@@ -59,6 +56,12 @@ pub enum ForeignError {
         name: String,
     },
 }
+
+/// How a function whose sizes are symbolic is exported with sizes. (JAX refines them where it compiles; XLA's plugins do
+/// not.)
+const STATIC: &str = "export it with the sizes of its arguments: \
+                      `jax.export.export(jax.jit(f))(jax.ShapeDtypeStruct((32, 4), \"float32\")).serialize()`, not with \
+                      `export.symbolic_shape`";
 
 /// How many lines of the converter's words are shown.
 const MAX_LINES: usize = 4;
@@ -85,6 +88,9 @@ impl ForeignError {
                 "this is MLIR of the dialect `{dialect}`, and StableHLO is read (with chlo, sdy and mhlo). {}",
                 kind::export_of(&dialect)
             ),
+            None if memchr::memmem::find(program, SYMBOLIC).is_some() => {
+                format!("its sizes are symbolic, and HLO's shapes are static: {STATIC}")
+            }
             None if ends_at(program, &lines) => {
                 "the text ends there: the file may have been cut; write it again".to_string()
             }
@@ -105,6 +111,9 @@ impl ForeignError {
         ForeignError::Refused { said, help }
     }
 }
+
+/// What JAX says of a module with symbolic sizes, in text and in bytecode.
+const SYMBOLIC: &[u8] = b"jax.uses_shape_polymorphism";
 
 /// Asks for the op of StableHLO that is named most like one which the converter does not know: `-:3:10: error: custom op
 /// 'stablehlo.addd' is unknown`. They are opcodes of HLO with underscores, but for a few.

@@ -1,5 +1,5 @@
 //! Programs in other forms than HLO's own: what a file holds ([`Kind`]), StableHLO to HLO ([`read`]), and HLO to StableHLO
-//! ([`stablehlo`]).
+//! ([`stablehlo`]). Calls of LAPACK become ops where HLO has them ([`calls_to_ops`]).
 //!
 //! StableHLO comes in through XLA's own converter, in a child process ([`hlo_of_stablehlo`]); what it answers is kept by
 //! content. Text whose every op is certain is read here instead, which takes a small part of the time
@@ -10,11 +10,13 @@ mod cache;
 mod error;
 mod jax_export;
 mod kind;
+mod lapack;
 pub mod stablehlo;
 
 pub use cache::conversions;
 pub use error::ForeignError;
 pub use kind::{Kind, Other, of_proto};
+pub use lapack::calls_to_ops;
 
 use crate::hlo::proto::decode;
 use crate::hlo::{Metadata, Module, verify};

@@ -142,7 +142,7 @@ pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> 
     let _span = tracing::info_span!("load", path = %shown).entered();
     refuse_other_folders(path)?;
     let bytes = files::read(path, MAX_BYTES).map_err(|source| StudyError::Read { path: own(), source })?;
-    let module = match Kind::of(&bytes) {
+    let mut module = match Kind::of(&bytes) {
         Kind::HloText => {
             let text = std::str::from_utf8(&bytes).map_err(|source| StudyError::NotUtf8 { path: own(), source })?;
             text::parse(text, &shown.to_string())?
@@ -161,6 +161,10 @@ pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> 
             }
         },
     };
+    let n_calls = foreign::calls_to_ops(&mut module);
+    if n_calls > 0 {
+        tracing::info!("{shown}: {n_calls} calls of LAPACK became XLA's own ops");
+    }
     let unknown: Vec<&str> = names_of(&module).filter(|name| !KNOWN.contains(name)).collect();
     if !unknown.is_empty() {
         tracing::warn!("{shown}: the module's {} changes nothing here: HLO has no such attribute", unknown.join(", "));

@@ -672,3 +672,21 @@ fn calls_that_multiply_are_refused() {
          say a repetition with a `while` loop\n"
     );
 }
+
+/// JAX's calls of LAPACK become ops of XLA: factors, lower and upper, and of a matrix that has none; solves from both sides.
+#[test]
+fn calls_of_lapack_compute_what_jax_computes() {
+    let folder = Folder::new();
+    let [module, inputs] = ["lapack.mlir", "lapack_in.npz"].map(|name| data("stablehlo", name));
+    folder.stdout(&["run", &module, "--inputs", &inputs, "--outputs", "out.npz"]);
+    let mut found = folder.npz("out.npz");
+    let mut expected = NpzReader::new(File::open(data("stablehlo", "lapack_out.npz")).unwrap()).unwrap();
+    assert_eq!(found.names().unwrap().len(), 7);
+    for name in (0..7).map(|number| format!("out{number}")) {
+        let [found, expected] = [&mut found, &mut expected].map(|npz| f32s(npz, &name));
+        // Zeros may have either sign.
+        let bits = |values: Vec<f32>| values.into_iter().map(|value| (value + 0.0).to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(found), bits(expected), "{name}");
+    }
+    assert!(f32s(&mut expected, "out2").iter().any(|value| value.is_nan()));
+}

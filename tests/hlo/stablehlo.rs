@@ -294,6 +294,15 @@ fn what_has_no_hlo_is_said_with_its_line() {
     }
     let error = refused(&function("    return %a : tensor<2xf32>").replace("2xf32", "?xf32"));
     assert!(error.starts_with("m.mlir: %Arg_0.1 is f32[?]{0}, whose size is not known"), "{error}");
+    // As `jax.export` writes sizes by `symbolic_shape`: what makes an array of them has no HLO.
+    let error = refused(
+        "module @m attributes {jax.uses_shape_polymorphism = true} {\n  func.func public @main(%a: tensor<?xf32>) -> \
+         tensor<?xf32> {\n    %0 = stablehlo.get_dimension_size %a, dim = 0 : (tensor<?xf32>) -> tensor<i32>\n    %1 = \
+         stablehlo.reshape %0 : (tensor<i32>) -> tensor<1xi32>\n    %2 = stablehlo.dynamic_iota %1, dim = 0 : \
+         (tensor<1xi32>) -> tensor<?xf32>\n    return %2 : tensor<?xf32>\n  }\n}\n",
+    );
+    assert!(error.contains("its sizes are symbolic, and HLO's shapes are static: export it with the sizes"), "{error}");
+    assert!(error.contains("jax.export.export(jax.jit(f))(jax.ShapeDtypeStruct((32, 4)"), "{error}");
     // Cut within an op, and between two.
     let whole = function(
         "    %0 = stablehlo.transpose %a, dims = [0] : (tensor<2xf32>) -> tensor<2xf32>\n    return %0 : tensor<2xf32>",
