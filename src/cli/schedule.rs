@@ -94,10 +94,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         let n_examples = experiment.read_data(&args.experiment, &context.setup())?.training.n_examples();
         experiment.train.n_train = Some(n_examples);
     }
+    experiment.check_schedule(&args.experiment)?;
     // A length of its own may well end before the schedule does.
-    if args.steps.is_none() || experiment.train.is_by_epoch() {
-        experiment.check_schedule(&args.experiment)?;
-    }
     if let Some(remark) = experiment.schedule_remark(&args.experiment).filter(|_| args.steps.is_none()) {
         tracing::warn!("{remark}");
     }

@@ -275,11 +275,7 @@ impl Args {
         }
         let examples = experiment.read_data(&self.experiment, &context.setup())?;
         experiment.train.n_train = Some(examples.training.n_examples());
-        match experiment.check_schedule(&self.experiment) {
-            // Whoever trains for another time than the file says need not see the whole schedule.
-            Err(error) if self.epochs.is_some() || self.batch.is_some() => tracing::warn!("{error}"),
-            checked => checked?,
-        }
+        experiment.check_schedule(&self.experiment)?;
         if let Some(remark) = experiment.schedule_remark(&self.experiment) {
             tracing::warn!("{remark}");
         }

@@ -285,26 +285,23 @@ impl TrainConfig {
         Ok((learning_rate, warm_up.map_err(|error| ("warm_up", error))?))
     }
 
-    /// What of the schedule is wrong, or never comes in a training of so many epochs; an error, and where it is if it does not
-    /// say.
+    /// What of the schedule is wrong; an error, and where it is if it does not say.
     fn schedule_problem(&self) -> Option<(Vec<Step>, ReadError)> {
-        let (learning_rate, warm_up) = match self.schedule() {
-            Ok(schedule) => schedule,
-            Err((key, error)) => return Some((["train", key].map(|key| Step::Key(key.to_string())).to_vec(), error)),
-        };
-        let n_steps = u64::from(self.steps_per_epoch()?) * u64::from(self.epochs);
-        let (key, error) = unreached(&learning_rate, warm_up.as_ref(), n_steps)?;
-        Some(self.as_written(key, error))
+        let (key, error) = self.schedule().err()?;
+        Some((["train", key].map(|key| Step::Key(key.to_string())).to_vec(), error))
     }
 
-    /// Where the schedule's end is not the training's, and where that is if it does not say.
+    /// What never comes in a training of so many epochs, or where the schedule's end is not the training's, and where that is
+    /// if it does not say.
     fn schedule_remark(&self) -> Option<(Vec<Step>, ReadError)> {
         let (learning_rate, warm_up) = self.schedule().ok()?;
         let steps_per_epoch = self.steps_per_epoch()?;
         let n_steps = u64::from(steps_per_epoch) * u64::from(self.epochs);
         let unit = if self.learning_rate.is_by_epoch() { steps_per_epoch } else { 1 };
-        let remark = beside_the_end(&learning_rate, warm_up.as_ref(), n_steps, unit)?;
-        Some(self.as_written("learning_rate", remark))
+        let (key, remark) = unreached(&learning_rate, warm_up.as_ref(), n_steps).or_else(|| {
+            Some(("learning_rate", beside_the_end(&learning_rate, warm_up.as_ref(), n_steps, unit)?))
+        })?;
+        Some(self.as_written(key, remark))
     }
 
     /// An error from the key of a schedule on, as one of the experiment; with its place where the schedule knows it.
@@ -380,13 +377,11 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Whether the schedule, of an experiment that was read from `path`, is right for as many examples as there are: whether
-    /// whatever happens in it does before training ends. Where the number of examples is not known, and lengths are in steps,
-    /// it is.
+    /// Whether the schedule, of an experiment that was read from `path`, can be had for as many examples as there are. Where
+    /// the number of examples is not known, and lengths are in steps, it can.
     ///
     /// # Errors
-    /// With the line: a warm-up longer than the training, a change of the rate after its end; lengths in epochs of which
-    /// nobody knows the steps, or that are less than a step.
+    /// With the line: lengths in epochs of which nobody knows the steps, or that are less than a step.
     pub fn check_schedule(&self, path: &Path) -> Result<(), TrainError> {
         match self.train.schedule_problem() {
             Some((way, error)) => Err(self.document.read_error(path, &way, error)),
@@ -394,7 +389,8 @@ impl Experiment {
         }
     }
 
-    /// What is probably not meant in the schedule of an experiment that was read from `path`, with the line: a rate that is
+    /// What is probably not meant in the schedule of an experiment that was read from `path`, with the line: a warm-up longer
+    /// than the training, or a change of the rate after its end, as where a long recipe is tried for an epoch; a rate that is
     /// still high when training ends, or 0 long before. Nothing where the number of examples is not known.
     pub fn schedule_remark(&self, path: &Path) -> Option<TrainError> {
         let (way, remark) = self.train.schedule_remark()?;
