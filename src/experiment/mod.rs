@@ -298,9 +298,8 @@ impl TrainConfig {
         let steps_per_epoch = self.steps_per_epoch()?;
         let n_steps = u64::from(steps_per_epoch) * u64::from(self.epochs);
         let unit = if self.learning_rate.is_by_epoch() { steps_per_epoch } else { 1 };
-        let (key, remark) = unreached(&learning_rate, warm_up.as_ref(), n_steps).or_else(|| {
-            Some(("learning_rate", beside_the_end(&learning_rate, warm_up.as_ref(), n_steps, unit)?))
-        })?;
+        let (key, remark) = unreached(&learning_rate, warm_up.as_ref(), n_steps)
+            .or_else(|| Some(("learning_rate", beside_the_end(&learning_rate, warm_up.as_ref(), n_steps, unit)?)))?;
         Some(self.as_written(key, remark))
     }
 

@@ -62,9 +62,18 @@ pub(super) fn plots(fit: &FitAnswer) -> String {
             Some(limit) if !is_near => format!(", far below the core's {limit:.2} GiB"),
             _ => String::new(),
         };
+        // Of a small model all would be thousandths.
+        let is_small = greatest > 0.0 && greatest < 0.25 && !is_near;
+        let mut memory = memory;
+        if is_small {
+            memory
+                .iter_mut()
+                .flat_map(|curve| &mut curve.points)
+                .for_each(|point| point.y = point.y.map(|y| y * 1024.0));
+        }
         all.push(Panel {
             title: format!("{target}: device memory{far}"),
-            unit: |gib| format!("{gib} GiB"),
+            unit: if is_small { |mib| format!("{mib} MiB") } else { |gib| format!("{gib} GiB") },
             curves: memory,
             limit: limit.filter(|_| is_near).map(|limit| (limit, format!("the core has {limit:.2} GiB"))),
             cross: Cross::AtLimit,
