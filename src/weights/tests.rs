@@ -376,3 +376,54 @@ fn harmed_files_are_errors() {
         }
     }
 }
+
+/// A change to bytes: at a place, a number of so many bytes, or a cut or a repetition there.
+fn harmed(whole: &[u8], changes: &[(u32, u8, u64)]) -> Vec<u8> {
+    let mut bytes = whole.to_vec();
+    for &(at, kind, value) in changes {
+        let at = at as usize % bytes.len().max(1);
+        match kind % 8 {
+            0 => bytes.truncate(at),
+            1 => drop(bytes.drain(at..bytes.len().min(at + value as usize % 16))),
+            2 => {
+                let part = bytes[at..bytes.len().min(at + value as usize % 64)].to_vec();
+                bytes.splice(at..at, part);
+            }
+            kind => {
+                // Numbers near the bounds of their width are those that arithmetic fails on.
+                let value =
+                    [value, 0, u64::MAX, u64::MAX - value % 64, value % 64, i64::MAX as u64][value as usize % 6];
+                let n = [1, 2, 4, 8, 8][usize::from(kind) - 3].min(bytes.len() - at);
+                bytes[at..at + n].copy_from_slice(&value.to_le_bytes()[..n]);
+            }
+        }
+    }
+    bytes
+}
+
+proptest::proptest! {
+    /// Files that are harmed at several places: an error that prints, or arrays of the bytes that their entries say.
+    #[test]
+    fn files_harmed_at_random_are_errors_or_arrays(nth in 0..7usize, changes in proptest::collection::vec(proptest::prelude::any::<(u32, u8, u64)>(), 1..6)) {
+        const NAMES: [&str; 7] = ["torch/state.pt", "torch/nested.bin", "hdf5/earliest.h5", "hdf5/latest.h5", "keras/model.weights.h5", "names/model.ckpt.index", "objects/ckpt-1.index"];
+        let folder = tempfile::tempdir().unwrap();
+        let path = fixtures().join(NAMES[nth]);
+        let bytes = fs::read(&path).unwrap();
+        let target = match path.extension().is_some_and(|extension| extension == "index") {
+            // The checksums of a table are put right, so that what it says is believed.
+            true => {
+                let prefix = copied(folder.path(), NAMES[nth].strip_suffix(".index").unwrap());
+                let harmed = bundle::resealed(&path, &mut |value| harmed(value, &changes));
+                fs::write(bundle::index_of(&prefix), harmed).unwrap();
+                prefix
+            }
+            false => {
+                fs::write(folder.path().join("x"), harmed(&bytes, &changes)).unwrap();
+                folder.path().join("x")
+            }
+        };
+        if let Err(error) = look_at_all(&target) {
+            drop(error.to_string());
+        }
+    }
+}

@@ -360,3 +360,21 @@ impl Reader for Bundle {
         }
     }
 }
+
+/// An index some of whose entries were changed, with checksums that are right.
+#[cfg(test)]
+pub(super) fn resealed(index: &Path, change: &mut dyn FnMut(&[u8]) -> Vec<u8>) -> Vec<u8> {
+    let (region, mut pairs) = (Region::open(index).unwrap(), Vec::new());
+    let read = table::read(&region, &mut |key, value, _| {
+        pairs.push((key.to_vec(), value.to_vec()));
+        Ok(())
+    });
+    read.unwrap();
+    // Which entries are changed depends on the change, so that most stay.
+    let n = pairs.len();
+    let first = change(&[0; 16]).iter().fold(0, |sum, &byte| sum + usize::from(byte)) % n;
+    for nth in [first, (first * 7 + 1) % n] {
+        pairs[nth].1 = change(&pairs[nth].1.clone());
+    }
+    table::write(pairs.iter().map(|(key, value)| (key.as_slice(), value.clone())))
+}

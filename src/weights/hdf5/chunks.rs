@@ -6,7 +6,7 @@ use std::io::Read as _;
 
 use super::cursor::Cursor;
 use super::dataset::{ChunkIndex, Dataset, Filter};
-use super::header::{File, NOWHERE};
+use super::header::{NOWHERE, Structure};
 use crate::weights::WeightsError;
 
 /// Levels of a B-tree at most.
@@ -27,7 +27,7 @@ pub(super) struct Chunk {
 
 /// The blocks of a dataset, all of which are there: what has not been written would be made up.
 pub(super) fn find(
-    file: &File<'_>,
+    file: &Structure<'_>,
     at: u64,
     name: &str,
     dataset: &Dataset,
@@ -100,7 +100,7 @@ pub(super) fn find(
 }
 
 /// The blocks of a B-tree's node, and of those below it.
-fn tree(file: &File<'_>, at: u64, rank: usize, levels: u8, chunks: &mut Vec<Chunk>) -> Result<(), WeightsError> {
+fn tree(file: &Structure<'_>, at: u64, rank: usize, levels: u8, chunks: &mut Vec<Chunk>) -> Result<(), WeightsError> {
     let none = || file.damaged(at, "there is no node of a dataset's blocks");
     let head = file.read(at, 8, "a node of a dataset's blocks")?;
     let mut rest = Cursor(head.strip_prefix(b"TREE").ok_or_else(none)?);
@@ -124,7 +124,7 @@ fn tree(file: &File<'_>, at: u64, rank: usize, levels: u8, chunks: &mut Vec<Chun
 }
 
 /// Where each of so many blocks is, how many bytes it has, and which filters it is without: a fixed array.
-fn array(file: &File<'_>, at: u64, n: u64, n_bytes: u64) -> Result<Vec<(u64, u64, u32)>, WeightsError> {
+fn array(file: &Structure<'_>, at: u64, n: u64, n_bytes: u64) -> Result<Vec<(u64, u64, u32)>, WeightsError> {
     let none = || file.damaged(at, "there is no index of a dataset's blocks");
     let bytes = file.read(at, 24, "the index of a dataset's blocks")?;
     let mut rest = Cursor(bytes.strip_prefix(b"FAHD").ok_or_else(none)?);

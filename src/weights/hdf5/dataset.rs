@@ -3,7 +3,7 @@
 //! Source: the HDF5 File Format Specification, version 3.0, sections IV.A.2.b, d, i, l and III.A.1 and VII.
 
 use super::cursor::Cursor;
-use super::header::{File, Message, NOWHERE};
+use super::header::{Message, NOWHERE, Structure};
 use crate::hlo::DType;
 use crate::weights::{WeightsDType, WeightsError};
 
@@ -58,7 +58,7 @@ pub(super) enum Filter {
 
 /// What an object says, if it is a dataset.
 pub(super) fn read(
-    file: &File<'_>,
+    file: &Structure<'_>,
     at: u64,
     name: &str,
     messages: &[Message],
@@ -146,7 +146,7 @@ fn element(bytes: &[u8]) -> Option<(WeightsDType, usize, bool)> {
     })
 }
 
-fn layout(file: &File<'_>, at: u64, name: &str, bytes: &[u8]) -> Result<Option<Layout>, WeightsError> {
+fn layout(file: &Structure<'_>, at: u64, name: &str, bytes: &[u8]) -> Result<Option<Layout>, WeightsError> {
     let mut rest = Cursor(bytes);
     let Some((version, class)) = rest.byte().zip(rest.byte()) else { return Ok(None) };
     if !(3..=4).contains(&version) {
@@ -204,7 +204,7 @@ fn chunked_4(mut rest: Cursor<'_>) -> Option<Option<Layout>> {
     Some(Some(Layout::Chunked { dims, index }))
 }
 
-fn filters(file: &File<'_>, at: u64, name: &str, bytes: &[u8]) -> Result<Vec<Filter>, WeightsError> {
+fn filters(file: &Structure<'_>, at: u64, name: &str, bytes: &[u8]) -> Result<Vec<Filter>, WeightsError> {
     let ids = filter_ids(bytes)
         .ok_or_else(|| file.damaged(at, format!("dataset `{name}` has filters that cannot be read")))?;
     let filter = |id: u16| match id {

@@ -4,7 +4,7 @@
 //! Source: the HDF5 File Format Specification, version 3.0, sections III.A, III.B, III.C, III.D, III.G and IV.A.2.
 
 use super::cursor::Cursor;
-use super::header::{File, Message, NOWHERE};
+use super::header::{Message, NOWHERE, Structure};
 use crate::weights::WeightsError;
 
 const LINK_INFO: u16 = 0x02;
@@ -22,7 +22,7 @@ pub(super) fn is_group(messages: &[Message]) -> bool {
 }
 
 /// The links of a group.
-pub(super) fn links(file: &File<'_>, at: u64, messages: &[Message]) -> Result<Vec<Link>, WeightsError> {
+pub(super) fn links(file: &Structure<'_>, at: u64, messages: &[Message]) -> Result<Vec<Link>, WeightsError> {
     let none = || file.damaged(at, "a group does not say where its names are");
     let mut found = Vec::new();
     for message in messages {
@@ -61,7 +61,7 @@ fn link(bytes: &[u8]) -> Option<Link> {
 }
 
 /// The names of an old group, one after the other, each with a NUL after it.
-fn names(file: &File<'_>, at: u64) -> Result<Vec<u8>, WeightsError> {
+fn names(file: &Structure<'_>, at: u64) -> Result<Vec<u8>, WeightsError> {
     let bytes = file.read(at, 32, "the names of a group")?;
     let mut rest = Cursor(bytes.strip_prefix(b"HEAP").unwrap_or_default());
     let place = rest.word().and_then(|_| Some((rest.long()?, rest.long()?, rest.long()?)));
@@ -70,7 +70,7 @@ fn names(file: &File<'_>, at: u64) -> Result<Vec<u8>, WeightsError> {
 }
 
 /// The symbols of a B-tree's node, and of those below it.
-fn symbols(file: &File<'_>, at: u64, names: &[u8], levels: u8, found: &mut Vec<Link>) -> Result<(), WeightsError> {
+fn symbols(file: &Structure<'_>, at: u64, names: &[u8], levels: u8, found: &mut Vec<Link>) -> Result<(), WeightsError> {
     let none = || file.damaged(at, "there is no node of a group's names");
     let head = file.read(at, 8, "a node of a group's names")?;
     if let Some(rest) = head.strip_prefix(b"SNOD") {
@@ -114,7 +114,7 @@ struct Heap {
 }
 
 impl Heap {
-    fn read(file: &File<'_>, at: u64) -> Result<Heap, WeightsError> {
+    fn read(file: &Structure<'_>, at: u64) -> Result<Heap, WeightsError> {
         let bytes = file.read(at, 142, "a heap of links")?;
         let field = |from: usize, n: usize| Cursor(&bytes[from..]).number(n).unwrap_or_default();
         if !bytes.starts_with(b"FRHP") || field(110, 2) == 0 || field(112, 8) == 0 {
@@ -129,7 +129,7 @@ impl Heap {
     }
 
     /// The bytes of the object that an identifier names.
-    fn object(&self, file: &File<'_>, id: &[u8]) -> Result<Vec<u8>, WeightsError> {
+    fn object(&self, file: &Structure<'_>, id: &[u8]) -> Result<Vec<u8>, WeightsError> {
         let none = || file.damaged(self.at, "a link is not in its heap");
         let mut rest = Cursor(id);
         let kind = rest.byte().ok_or_else(none)? >> 4;
@@ -145,7 +145,7 @@ impl Heap {
     }
 
     /// The block in which an offset is: where it is in the file, its first offset, and its bytes.
-    fn block(&self, file: &File<'_>, offset: u64) -> Result<(u64, u64, u64), WeightsError> {
+    fn block(&self, file: &Structure<'_>, offset: u64) -> Result<(u64, u64, u64), WeightsError> {
         let none = || file.damaged(self.at, "a link is not in its heap");
         if self.n_rows == 0 {
             return Ok((self.root, 0, self.max_direct.max(self.start_size)));
@@ -186,7 +186,7 @@ struct Index {
 }
 
 /// The links of a heap, by the index of their names.
-fn dense(file: &File<'_>, heap: u64, at: u64, found: &mut Vec<Link>) -> Result<(), WeightsError> {
+fn dense(file: &Structure<'_>, heap: u64, at: u64, found: &mut Vec<Link>) -> Result<(), WeightsError> {
     let none = || file.damaged(at, "there is no index of a group's names");
     let bytes = file.read(at, 34, "the index of a group's names")?;
     let field = |from: usize, n: usize| Cursor(&bytes[from..]).number(n).unwrap_or_default();
@@ -213,7 +213,14 @@ fn dense(file: &File<'_>, heap: u64, at: u64, found: &mut Vec<Link>) -> Result<(
 }
 
 impl Index {
-    fn node(&self, file: &File<'_>, at: u64, n: u64, depth: usize, found: &mut Vec<Link>) -> Result<(), WeightsError> {
+    fn node(
+        &self,
+        file: &Structure<'_>,
+        at: u64,
+        n: u64,
+        depth: usize,
+        found: &mut Vec<Link>,
+    ) -> Result<(), WeightsError> {
         let none = || file.damaged(at, "there is no node of a group's names");
         let bytes = file.read(at, self.n_node, "a node of a group's names")?;
         let mark: &[u8] = if depth == 0 { b"BTLF" } else { b"BTIN" };

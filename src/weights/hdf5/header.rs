@@ -17,7 +17,7 @@ const MAX_PIECES: usize = 256;
 const CONTINUATION: u16 = 0x10;
 
 /// A file whose structure is being read.
-pub(super) struct File<'a> {
+pub(super) struct Structure<'a> {
     pub region: &'a Region,
     read: Cell<u64>,
 }
@@ -30,10 +30,10 @@ pub(super) struct Message {
     pub is_shared: bool,
 }
 
-impl<'a> File<'a> {
+impl<'a> Structure<'a> {
     /// A file, and where its root group is.
-    pub fn open(region: &'a Region) -> Result<(File<'a>, u64), WeightsError> {
-        let file = File { region, read: Cell::new(0) };
+    pub fn open(region: &'a Region) -> Result<(Structure<'a>, u64), WeightsError> {
+        let file = Structure { region, read: Cell::new(0) };
         let start = file.read(0, region.n_bytes().min(112), "its superblock")?;
         let mut rest = Cursor(start.get(8..).unwrap_or_default());
         let cut = || WeightsError::cut(region.path(), region.n_bytes(), 112, "its superblock");

@@ -19,7 +19,7 @@ use zip::CompressionMethod;
 
 use self::chunks::Chunk;
 use self::dataset::{Dataset, Layout};
-use self::header::File;
+use self::header::Structure;
 use super::region::{PIECE, Region, Sink};
 use super::torch::{Zip, broken};
 use super::{Entry, Format, Opened, Reader, WeightsDType, WeightsError, n_bytes};
@@ -42,7 +42,7 @@ struct Hdf5 {
 /// Reads what is in a file.
 pub(super) fn open(region: Region, format: Format) -> Result<Opened, WeightsError> {
     let mut found = Found::default();
-    let (file, root) = File::open(&region)?;
+    let (file, root) = Structure::open(&region)?;
     found.walk(&file, root, "", 0)?;
     let Found { entries, arrays, left_out, .. } = found;
     Ok(Opened { format, entries, reader: Box::new(Hdf5 { region, arrays }), left_out })
@@ -73,7 +73,7 @@ struct Found {
 
 impl Found {
     /// The datasets of a group and of those in it. An object that several names lead to has the first.
-    fn walk(&mut self, file: &File<'_>, at: u64, path: &str, depth: usize) -> Result<(), WeightsError> {
+    fn walk(&mut self, file: &Structure<'_>, at: u64, path: &str, depth: usize) -> Result<(), WeightsError> {
         if !self.seen.insert(at) {
             return Ok(());
         }
@@ -103,7 +103,7 @@ impl Found {
         }
     }
 
-    fn add(&mut self, file: &File<'_>, at: u64, name: &str, dataset: Dataset) -> Result<(), WeightsError> {
+    fn add(&mut self, file: &Structure<'_>, at: u64, name: &str, dataset: Dataset) -> Result<(), WeightsError> {
         let wrong = |found: String| file.damaged(at, format!("dataset `{name}` {found}"));
         let too_much = || wrong(format!("has dims {:?}, which multiply to too much", dataset.dims));
         let n_elements = n_bytes(DType::U8, &dataset.dims).ok_or_else(too_much)?;
