@@ -16,7 +16,9 @@ fn bf16scope(args: &[&str]) -> Output {
 /// The one report of a compile, as JSON.
 #[track_caller]
 fn report(module: &Path, target: &str) -> Value {
-    let output = bf16scope(&["compile", module.to_str().unwrap(), "--target", target, "--json"]);
+    // The figures that JAX has were recorded without excess precision.
+    let args = ["compile", module.to_str().unwrap(), "--target", target, "--json", "--excess-precision", "off"];
+    let output = bf16scope(&args);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["devices"], answer["reports"][0]["devices"]);
@@ -85,7 +87,9 @@ fn the_screen_says_the_mesh_and_sums_in_bf16() {
     let module = module.to_str().unwrap();
     let output = bf16scope(&["compile", module, "--target", "tpu-v3:4x4"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    let first = format!("{module}: one core's share of 8 partitions, on 8 of the 32 cores of tpu-v3:4x4\n");
+    let first = format!(
+        "{module}: one core's share of 8 partitions, on 8 of the 32 cores of tpu-v3:4x4, with excess precision\n"
+    );
     assert!(text.starts_with(&first), "{text}");
     for part in [
         "runs/s  ",
@@ -100,8 +104,13 @@ fn the_screen_says_the_mesh_and_sums_in_bf16() {
     assert!(text.lines().skip(1).all(|line| line.chars().count() <= 80), "{text}");
     let output = bf16scope(&["explain", module, "--target", "tpu-v3"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    let first = format!("{module}: one core's share of 8 partitions, on the 8 cores of tpu-v3\n");
+    let first =
+        format!("{module}: one core's share of 8 partitions, on the 8 cores of tpu-v3, with excess precision\n");
     assert!(text.starts_with(&first), "{text}");
+    // Off, every rounding is kept: another key, and nothing is said.
+    let output = bf16scope(&["compile", module, "--target", "tpu-v3", "--excess-precision", "off", "--json"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["excess_precision"], false);
 }
 
 const REPLICAS: &str = "HloModule replicas, replica_count=8

@@ -7,6 +7,7 @@ pub mod oracle;
 
 mod partitioned;
 mod random;
+mod random_differentiated;
 mod small;
 mod storage;
 mod tables;
