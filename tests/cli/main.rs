@@ -10,6 +10,7 @@ mod curves;
 mod documented;
 #[path = "../support/first.rs"]
 mod first;
+mod import_cli;
 mod initialize_cli;
 mod lower;
 mod newcomer;

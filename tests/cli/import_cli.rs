@@ -1,0 +1,137 @@
+//! `bf16scope weights --model`: whole networks of other frameworks become checkpoints that compute what those compute, and are
+//! written back to the bit.
+
+use crate::train_cli::Folder;
+
+use bf16scope::experiment::Experiment;
+use bf16scope::graph::Precision;
+use bf16scope::pjrt::Client;
+use bf16scope::train::checkpoint::Checkpoint;
+use bf16scope::train::{Completer, Sampling};
+use bf16scope::tuning::Tuning;
+use bf16scope::weights;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/imported").join(name)
+}
+
+/// An output is at most 40 operations deep, each a sum of up to 64 products or a few roundings: another order of sums changes
+/// each by up to 64 · 2^-24.
+const ANOTHER_ORDER: f64 = 40.0 * 64.0 / (1 << 24) as f64;
+
+/// Imports a network, and compares its logits in both precisions. Gives what the command says.
+fn import(folder: &Folder, weights: &str, network: &str, rules: &str) -> Value {
+    let at = |end: &str| data(&format!("{network}{end}")).display().to_string();
+    let out = format!("{network}.safetensors");
+    let said = folder.stdout(&[
+        "weights",
+        &data(weights).display().to_string(),
+        "--model",
+        &at(".yaml"),
+        "-o",
+        &out,
+        "--check",
+        &at(".npz"),
+        "--json",
+    ]);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&said["rules"], &said["step"]), (&rules.into(), &0.into()));
+    assert_eq!(said["left_over"], Value::Array(Vec::new()));
+    let [f32, bf16] = &said["checked"].as_array().unwrap()[..] else { panic!("{said}") };
+    let number = |of: &Value, key: &str| of[key].as_f64().unwrap();
+    assert!(number(f32, "rms") <= ANOTHER_ORDER * number(f32, "recorded_rms"), "{network}: {f32}");
+    assert!(number(bf16, "rms") <= 1.5 * number(bf16, "theirs_rms"), "{network}: {bf16}");
+    said
+}
+
+/// Each array of a file: its name without what may stand before it, and a checksum of its bytes.
+fn sums(file: &Path, prefix: &str) -> Vec<(String, u32)> {
+    let file = weights::open(file).unwrap();
+    let name = |name: &str| name.strip_prefix(prefix).unwrap_or(name).to_string();
+    let mut sums: Vec<(String, u32)> =
+        file.entries().iter().map(|entry| (name(&entry.name), file.look(&entry.name).unwrap().crc32c)).collect();
+    sums.sort();
+    sums
+}
+
+#[test]
+fn gpt2_computes_what_transformers_does_and_goes_back() {
+    let folder = Folder::new();
+    let said = import(&folder, "gpt2.pt", "gpt2", "gpt2");
+    let logits = said["variables"].as_array().unwrap().iter().find(|it| it["variable"] == "logits/kernel").unwrap();
+    assert_eq!((&logits["from"], &logits["how"]), (&"lm_head.weight".into(), &"transposed [1, 0]".into()));
+    let model = data("gpt2.yaml").display().to_string();
+    folder.stdout(&[
+        "weights",
+        "gpt2.safetensors",
+        "--model",
+        &model,
+        "--rules",
+        "gpt2",
+        "--format",
+        "safetensors",
+        "-o",
+        "back.safetensors",
+    ]);
+    assert_eq!(sums(&folder.path("back.safetensors"), ""), sums(&data("gpt2.pt"), "transformer."));
+
+    // Token for token what `generate` writes.
+    let path = folder.path("gpt2.safetensors");
+    let checkpoint = Checkpoint::read(&path).unwrap();
+    let task = Experiment::read(&data("gpt2.yaml")).unwrap().task();
+    let completer = Completer::new(&Client::cpu().unwrap(), &*task, Precision::F32, &Tuning::none()).unwrap();
+    let file = weights::open(&data("gpt2.npz")).unwrap();
+    let bf16scope::hlo::Literal::Array { bytes, .. } = file.read("greedy").unwrap() else { panic!("no array") };
+    let greedy: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+    let ids = completer.complete(&path, &checkpoint, &greedy[..5], 11, &Sampling::default(), |_| ()).unwrap();
+    assert_eq!(ids, greedy[5..]);
+}
+
+#[test]
+fn bert_computes_what_transformers_does_and_goes_back() {
+    let folder = Folder::new();
+    import(&folder, "bert.pt", "bert", "bert");
+    let model = data("bert.yaml").display().to_string();
+    folder.stdout(&[
+        "weights",
+        "bert.safetensors",
+        "--model",
+        &model,
+        "--rules",
+        "bert",
+        "--format",
+        "npz",
+        "-o",
+        "back.npz",
+    ]);
+    // A buffer of positions is no weight.
+    let theirs: Vec<_> =
+        sums(&data("bert.pt"), "bert.").into_iter().filter(|(name, _)| !name.ends_with("position_ids")).collect();
+    assert_eq!(sums(&folder.path("back.npz"), "bert."), theirs);
+}
+
+#[test]
+fn a_network_of_keras_computes_what_keras_does() {
+    let folder = Folder::new();
+    import(&folder, "mobile_names.npz", "mobile", "names");
+    // A variable in another's place is another function, and the command says so.
+    let rules = "family: swapped\nabout: a test\nrules:\n  - {ours: stem_bn/gamma, theirs: stem_bn/beta}\n  \
+                 - {ours: stem_bn/beta, theirs: stem_bn/gamma}\n  - {ours: '{*name}', theirs: '{name}'}\n";
+    std::fs::write(folder.path("swapped.yaml"), rules).unwrap();
+    let path = |name: &str| data(name).display().to_string();
+    let output = folder.run(&[
+        "weights",
+        &path("mobile_names.npz"),
+        "--model",
+        &path("mobile.yaml"),
+        "--rules",
+        "swapped.yaml",
+        "--check",
+        &path("mobile.npz"),
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("it is another function, or a variable is in another's place"), "{said}");
+}
