@@ -25,6 +25,7 @@ mod places;
 mod plugins;
 mod records;
 mod resumption;
+mod rows;
 #[path = "../run/mod.rs"]
 mod run;
 mod scale;

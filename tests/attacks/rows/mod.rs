@@ -1,0 +1,81 @@
+//! A table of small hostile files, a row each: what each door says of it, or what it reads, in `rows.txt` as it is.
+//!
+//! A row that is read says how much, so a file that is taken for a shorter one shows. `BF16SCOPE_BLESS=1` writes the table.
+
+mod arrays;
+mod packages;
+mod records;
+mod tokenizers;
+
+use std::path::{Path, PathBuf};
+
+/// A file, and who reads it.
+pub struct Row {
+    /// Which door.
+    pub area: &'static str,
+    /// What is wrong with it.
+    pub name: String,
+    /// Its name in the folder.
+    pub file: &'static str,
+    pub bytes: Vec<u8>,
+    /// What is read, in a few words, or the error.
+    pub read: fn(&Path) -> Result<String, String>,
+}
+
+fn rows() -> Vec<Row> {
+    [arrays::rows(), records::rows(), tokenizers::rows(), packages::rows()].into_iter().flatten().collect()
+}
+
+/// As many as the page says (docs/TEST_RUNS.md).
+#[test]
+fn there_are_at_least_three_hundred_rows_and_no_two_are_one() {
+    let rows = rows();
+    assert!(rows.len() >= 300, "{} rows", rows.len());
+    let mut names: Vec<String> = rows.iter().map(|row| format!("{} | {}", row.area, row.name)).collect();
+    let mut files: Vec<(&str, &[u8])> = rows.iter().map(|row| (row.area, &*row.bytes)).collect();
+    names.sort();
+    files.sort();
+    let twice = names.windows(2).find(|two| two[0] == two[1]);
+    assert_eq!(twice, None);
+    let same = files.windows(2).find(|two| two[0] == two[1]).map(|two| (two[0].0, two[0].1.len()));
+    assert_eq!(same, None, "two rows have the same bytes");
+}
+
+/// Without control characters, but for line ends.
+fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() && c != '\n' { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
+}
+
+/// None panics, none takes memory without an end, and each says what it said.
+#[test]
+fn every_row_says_what_it_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = String::new();
+    for (number, Row { area, name, file, bytes, read }) in rows().into_iter().enumerate() {
+        let place = folder.path().join(number.to_string());
+        std::fs::create_dir(&place).unwrap();
+        let path = place.join(file);
+        std::fs::write(&path, bytes).unwrap();
+        let said = read(&path).map_or_else(|error| format!("refused: {error}"), |what| format!("read: {what}"));
+        let said = printable(&said.replace(&place.display().to_string(), "."));
+        table += &format!("{area} | {}\n", printable(&name).replace('\n', "\\n"));
+        table.extend(said.lines().map(|line| format!("    {line}\n")));
+    }
+    let golden: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/attacks/rows/rows.txt");
+    if std::env::var_os("BF16SCOPE_BLESS").is_some() {
+        return std::fs::write(golden, table).unwrap();
+    }
+    let expected = std::fs::read_to_string(golden).unwrap();
+    let differs = table.lines().zip(expected.lines()).position(|(found, expected)| found != expected);
+    let around = |text: &str| {
+        let from = differs.unwrap_or(0).saturating_sub(3);
+        text.lines().skip(from).take(7).collect::<Vec<_>>().join("\n")
+    };
+    assert!(
+        table == expected,
+        "found:\n{}\nexpected:\n{}\nBF16SCOPE_BLESS=1 writes what was found",
+        around(&table),
+        around(&expected)
+    );
+}
