@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use super::shard::{Shard, url};
 use super::{no_files, no_pattern};
 use crate::data::error::{DataError, DataErrorKind};
-use crate::files::{self, Cache, OnBytes, Records as Kept};
+#[cfg(not(feature = "object-store"))]
+use crate::files::OnBytes;
+use crate::files::{self, Cache, Records as Kept};
 
 /// What is kept of objects at most, as of unpacked files; beyond it those that were not used for longest go.
 const MAX_OBJECTS: u64 = 64 << 30;
