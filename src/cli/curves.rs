@@ -10,6 +10,7 @@ use crate::report::plot::lines::MAX_LINES;
 use crate::report::{Column, Screen, Table, grouped};
 use crate::runs::{About, Curve, Point, Run, read};
 
+mod against;
 mod page;
 
 const EXAMPLES: &str = "\
@@ -18,6 +19,8 @@ Examples:
           the last values of two runs
   bf16scope curves runs/* --html curves.html
           all of them on one page, loss, metrics, learning rate and examples/s over steps; open it in any browser
+  bf16scope curves runs/bf16-seed* --against runs/f32-seed*
+          is bf16 as good? seed by seed: means, a paired test, and how many seeds would tell a difference of so much
   tensorboard --logdir runs
           the same folders in TensorBoard (pip install tensorboard)
 
@@ -31,6 +34,12 @@ pub struct Args {
     /// Folders of runs
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
+    /// Runs of the same seeds in another way, such as another precision: compare both seed by seed
+    #[arg(long, value_name = "RUN", num_args = 1..)]
+    against: Vec<PathBuf>,
+    /// The difference that is to be told, in the scalars' unit [default: the standard deviation over the seeds of --against]
+    #[arg(long, value_name = "SIZE", requires = "against")]
+    difference: Option<f64>,
     /// Write a page for the browser: a plot of each scalar, with a line for each run
     #[arg(short = 'o', long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -80,18 +89,28 @@ impl Extremes<'_> {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let n_runs = args.runs.len();
+    let n_runs = args.runs.len() + args.against.len();
+    let are_drawn = args.against.is_empty() || args.html.is_some();
     ensure!(
-        n_runs <= MAX_LINES,
+        n_runs <= MAX_LINES || !are_drawn,
         "{n_runs} runs, expected {MAX_LINES} at most: more lines than that look alike\nhelp: name those to compare"
     );
-    let runs = args.runs.iter().map(|path| read(path)).collect::<Result<Vec<Run>, _>>()?;
+    let runs = args.runs.iter().chain(&args.against).map(|path| read(path)).collect::<Result<Vec<Run>, _>>()?;
     for run in &runs {
         run.remarks.iter().for_each(|remark| tracing::warn!("{}: {remark}", run.path.display()));
     }
     let runs = named(runs);
     if let Some(path) = &args.html {
         emit::replace(path, page::page(&runs).render().as_bytes())?;
+    }
+    if !args.against.is_empty() {
+        let (first, second) = runs.split_at(args.runs.len());
+        let compared = against::compare(first, second, args.difference)?;
+        match args.json {
+            true => context.print_json(&serde_json::json!({ "compared": compared }))?,
+            false => context.print(&against::render(&compared, context.screen))?,
+        }
+        return Ok(Status::Ok);
     }
     if args.json {
         let json = |Named { run, .. }: &Named| -> serde_json::Result<serde_json::Value> {

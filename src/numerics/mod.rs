@@ -2,7 +2,7 @@
 //!
 //! Holds the formats as data ([`formats`]), exact decimals ([`decimal`]), the conversions everything else in the
 //! crate uses ([`bf16`]), the lost-update experiment ([`mod@accumulate`]) and the measures by which arrays are compared
-//! ([`compare`]; what runs the programs that make them is `audit`). Does no IO and prints nothing; knows of the
+//! ([`compare`]; what runs the programs that make them is `audit`), and what few pairs of numbers tell ([`paired`]). Does no IO and prints nothing; knows of the
 //! rest of the crate only [`crate::hlo::DType`].
 
 pub mod accumulate;
@@ -10,6 +10,7 @@ pub mod bf16;
 pub mod compare;
 pub mod decimal;
 pub mod formats;
+pub mod paired;
 
 pub use accumulate::{Accumulation, accumulate};
 pub use decimal::{Decimal, Number, ParseNumberError};

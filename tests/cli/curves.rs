@@ -54,6 +54,13 @@ impl Place {
         text(&output.stderr)
     }
 
+    /// A run of a seed that ends with this loss.
+    fn seeded(&self, name: &str, seed: u64, loss: f64) {
+        let about = About { seed, precision: "bf16".to_string(), ..About::default() };
+        let mut folder = RunFolder::create(&self.path(name), about, None).unwrap();
+        folder.scalars(10, &[("test/loss", loss), ("learning_rate", 0.1)]).unwrap();
+    }
+
     /// A run with values that do not depend on the machine.
     fn record(&self, name: &str, precision: &str, n_steps: u64, loss: impl Fn(u64) -> f64) {
         let about = About {
@@ -385,4 +392,46 @@ fn tensorboard_reads_every_value() {
             }
         }
     }
+}
+
+/// Six seeds of which each is worse by 0.25, and six of which half are.
+#[test]
+fn runs_over_seeds_are_compared_pair_by_pair() {
+    let place = Place::new();
+    for seed in 0..6 {
+        let loss = 1.0 + 0.125 * seed as f64;
+        place.seeded(&format!("a{seed}"), seed, loss + 0.25);
+        place.seeded(&format!("b{seed}"), seed, loss);
+        place.seeded(&format!("c{seed}"), seed, loss + if seed % 2 == 0 { 0.25 } else { -0.25 });
+    }
+    let runs = |letter: &str, n: u64| (0..n).map(|seed| format!("{letter}{seed}")).collect::<Vec<String>>();
+    let compare = |first: &str, n: u64, more: &[&str]| {
+        let (first, second) = (runs(first, n), runs("b", n));
+        let mut args = vec!["curves"];
+        args.extend(first.iter().map(String::as_str));
+        args.push("--against");
+        args.extend(second.iter().map(String::as_str));
+        args.extend(more);
+        place.run(&args).0
+    };
+    let worse = compare("a", 6, &[]);
+    let said = "test/loss: the first is higher by 0.2500, which chance does not explain (p = 0.031, 6 seeds)";
+    assert!(worse.contains(said), "{worse}");
+    assert!(!worse.contains("learning_rate: "), "{worse}");
+    let same = compare("c", 6, &["--difference", "0.1"]);
+    let said = "test/loss: no difference that 6 seeds tell (p = 1.000): it is between -0.2874 and 0.2874 (95 %); 61 seeds \
+                would tell a difference of 0.1000 in four of five times";
+    assert!(same.replace('\n', " ").contains(said), "{same}");
+    let few = compare("a", 4, &[]);
+    let said = "test/loss: 4 seeds cannot tell at 5 %, whatever they give (p is 0.125 at least): the difference is between \
+                0.2500 and 0.2500";
+    assert!(few.replace('\n', " ").contains(said), "{few}");
+    let json: serde_json::Value = serde_json::from_str(&compare("a", 6, &["--json"])).unwrap();
+    let loss = &json["compared"][0];
+    assert_eq!((loss["scalar"].as_str(), loss["p_value"].as_f64()), (Some("test/loss"), Some(2.0 / 64.0)));
+    assert_eq!(loss["difference"]["mean"].as_f64(), Some(0.25));
+    let refused = place.refused(&["curves", "a0", "a1", "--against", "b2", "b3"]);
+    assert!(refused.contains("both have 0 seeds in common, expected 2 or more: seeds 0, 1 against 2, 3"), "{refused}");
+    let refused = place.refused(&["curves", "a0", "c0", "--against", "b0", "b1"]);
+    assert!(refused.contains("a0 and c0 have one seed, 0, on one side of --against"), "{refused}");
 }

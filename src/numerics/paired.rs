@@ -1,0 +1,175 @@
+//! Few pairs of numbers, such as a metric of two ways to train at each of some seeds: is one way better, and how many pairs
+//! would tell a difference of so much?
+//!
+//! The test is Fisher's sign-flip test on the differences of pairs: if the two ways are one, each difference might as well
+//! have the other sign, so the p-value is the share of all `2^n` choices of signs whose sum is as far from zero as the one
+//! that was seen. It is exact for any number of pairs and assumes no normal distribution, which four or five seeds cannot
+//! show; a t-test would. Its price is said, too: with `n` pairs no p-value is under `2 / 2^n`, so that five pairs never reach
+//! 5 %, and six do. The interval of the mean difference is Student's, and is for the eye.
+//!
+//! Source: R. A. Fisher, "The Design of Experiments" (1935), section 21; quantiles of t from any table.
+
+use serde::Serialize;
+
+/// Choices of signs are counted up to as many pairs, and drawn beyond.
+const MAX_COUNTED: usize = 16;
+/// As many are drawn, from a fixed seed.
+const N_DRAWN: u64 = 1 << 16;
+/// What is called telling: two-sided.
+pub const LEVEL: f64 = 0.05;
+/// Quantiles of the normal distribution: of a two-sided level of 5 %, and of a power of 80 %.
+const Z: [f64; 2] = [1.959_964, 0.841_621];
+/// Quantiles 0.975 of Student's t for 1 to 30 degrees of freedom.
+const T: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+/// Mean and standard deviation (of a sample, by `n − 1`).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Mean.
+    pub mean: f64,
+    /// Standard deviation.
+    pub deviation: f64,
+}
+
+impl Spread {
+    /// Of two values or more.
+    fn of(values: &[f64]) -> Spread {
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        Spread { mean, deviation: (squares / (n - 1.0)).sqrt() }
+    }
+}
+
+/// What pairs say.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Paired {
+    /// Pairs.
+    pub n: usize,
+    /// Of the first of each pair.
+    pub first: Spread,
+    /// Of the second.
+    pub second: Spread,
+    /// Of the differences, first − second.
+    pub difference: Spread,
+    /// Half of the 95 % interval of the mean difference.
+    pub half_interval: f64,
+    /// Of the sign-flip test, two-sided.
+    pub p_value: f64,
+}
+
+impl Paired {
+    /// Of the first and the second of each pair; `None` for fewer than two pairs, or a number that is none.
+    pub fn of(pairs: &[(f64, f64)]) -> Option<Paired> {
+        let n = pairs.len();
+        if n < 2 || pairs.iter().any(|(a, b)| !(a.is_finite() && b.is_finite())) {
+            return None;
+        }
+        let (firsts, seconds): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+        let differences: Vec<f64> = pairs.iter().map(|(a, b)| a - b).collect();
+        let difference = Spread::of(&differences);
+        let t = T.get(n - 2).copied().unwrap_or(Z[0] + 2.4 / (n - 1) as f64);
+        Some(Paired {
+            n,
+            first: Spread::of(&firsts),
+            second: Spread::of(&seconds),
+            difference,
+            half_interval: t * difference.deviation / (n as f64).sqrt(),
+            p_value: p_value(&differences),
+        })
+    }
+
+    /// Whether chance explains the difference in fewer than one of twenty times.
+    pub fn tells(&self) -> bool {
+        self.p_value <= LEVEL
+    }
+
+    /// The least p-value that so many pairs can have.
+    pub fn least_p_value(&self) -> f64 {
+        2.0 * 0.5f64.powi(i32::try_from(self.n).unwrap_or(i32::MAX))
+    }
+
+    /// How many pairs tell a mean difference of so much at 5 % in four of five times, if differences spread as these do:
+    /// `((1.96 + 0.84) · deviation / difference)²` and two more, for the deviation is known from few; six at least, below
+    /// which the test cannot tell. `None` of no difference.
+    pub fn n_to_tell(&self, difference: f64) -> Option<u64> {
+        if !(difference.abs() > 0.0 && difference.is_finite()) {
+            return None;
+        }
+        let ratio = Z.iter().sum::<f64>() * self.difference.deviation / difference.abs();
+        Some((ratio.powi(2).ceil() as u64).saturating_add(2).max(6))
+    }
+}
+
+/// The share of choices of signs whose sum is as far from zero.
+fn p_value(differences: &[f64]) -> f64 {
+    let magnitudes: f64 = differences.iter().map(|difference| difference.abs()).sum();
+    // Sums in another order round otherwise.
+    let seen = differences.iter().sum::<f64>().abs() - 1e-12 * magnitudes;
+    let is_as_far = |signs: &dyn Fn(usize) -> bool| {
+        let signed = |(place, difference): (usize, &f64)| if signs(place) { -difference } else { *difference };
+        differences.iter().enumerate().map(signed).sum::<f64>().abs() >= seen
+    };
+    let n = differences.len();
+    if n <= MAX_COUNTED {
+        let n_all = 1u64 << n;
+        let n_far = (0..n_all).filter(|choice| is_as_far(&|place| choice >> place & 1 == 1)).count();
+        return n_far as f64 / n_all as f64;
+    }
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let n_far = (0..N_DRAWN).filter(|_| {
+        let choice: Vec<u64> = (0..n.div_ceil(64)).map(|_| next()).collect();
+        is_as_far(&|place| choice[place / 64] >> (place % 64) & 1 == 1)
+    });
+    // The choice that was seen is one of them.
+    (n_far.count() as f64 + 1.0) / (N_DRAWN as f64 + 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn six_of_one_sign_tell_and_five_do_not() {
+        let pairs = |n: usize| (0..n).map(|i| (1.0 + i as f64, i as f64 + 0.5)).collect::<Vec<_>>();
+        let (five, six) = (Paired::of(&pairs(5)).unwrap(), Paired::of(&pairs(6)).unwrap());
+        assert_eq!((five.p_value, five.tells()), (2.0 / 32.0, false));
+        assert_eq!((six.p_value, six.tells(), six.least_p_value()), (2.0 / 64.0, true, 2.0 / 64.0));
+        assert_eq!((six.difference.mean, six.difference.deviation, six.n_to_tell(0.5)), (0.5, 0.0, Some(6)));
+    }
+
+    /// Differences 3, −1, 1: of the eight choices of signs, those with a sum of 3 or more in magnitude are ±5 (two), ±3 (four).
+    #[test]
+    fn signs_are_counted() {
+        let found = Paired::of(&[(3.0, 0.0), (0.0, 1.0), (1.0, 0.0)]).unwrap();
+        assert_eq!(found.p_value, 6.0 / 8.0);
+        assert_eq!((found.difference.mean, found.difference.deviation), (1.0, 2.0));
+        assert!((found.half_interval - 4.303 * 2.0 / 3f64.sqrt()).abs() < 1e-9);
+        // (2.80 · 2 / 1)² is 31.4.
+        assert_eq!((found.n_to_tell(1.0), found.n_to_tell(0.0)), (Some(34), None));
+    }
+
+    #[test]
+    fn too_few_pairs_and_numbers_that_are_none_say_nothing() {
+        assert_eq!(Paired::of(&[(1.0, 2.0)]), None);
+        assert_eq!(Paired::of(&[(1.0, 2.0), (f64::NAN, 1.0)]), None);
+    }
+
+    /// Many pairs: signs are drawn, and a clear difference is clear.
+    #[test]
+    fn many_pairs_are_drawn() {
+        let pairs = |shift: f64| (0..30).map(|i| (shift + f64::from(i % 7), f64::from(i % 5))).collect::<Vec<_>>();
+        assert!(Paired::of(&pairs(9.0)).unwrap().p_value < 1e-3);
+        assert!(Paired::of(&pairs(-1.0)).unwrap().p_value > 0.5);
+    }
+}
