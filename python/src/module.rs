@@ -1,15 +1,15 @@
 //! `Module`: a program in HLO, read, lowered, run and written.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bf16scope::document;
-use bf16scope::foreign::{self, Kind, stablehlo};
+use bf16scope::foreign::stablehlo;
 use bf16scope::hlo::alone::runs_alone;
 use bf16scope::hlo::{self, ArrayShape, DType, InstrId, Op, Shape, proto, text};
-use bf16scope::passes::amp::{self, LowDType, Policy, PolicyDocument, presets};
+use bf16scope::passes::amp::{self, LowDType, Policy, presets};
 use bf16scope::pjrt::{Arg, ChildSpec, Client, CompileOptions, Platform, Setup};
+use bf16scope::study::{self, Converter, module_file};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
@@ -53,10 +53,11 @@ impl Module {
     fn from_bytes(python: Python<'_>, bytes: &[u8], name: String, program: PathBuf) -> PyResult<Module> {
         let bytes = bytes.to_vec();
         work(python, move || {
-            let module = Arc::new(decode(&bytes, &name, &program)?);
-            hlo::verify(&module)
-                .map_err(|errors| Failure::from(errors).within(format!("{name}: the module is broken")))?;
-            Ok(Module { module })
+            let converter = Converter { setup: Setup::from_env(), child: ChildSpec::new(program) };
+            let path = Path::new(&name);
+            let module = module_file::decode_bytes(&bytes, path, &converter)?;
+            module_file::check(&module, path)?;
+            Ok(Module { module: Arc::new(module) })
         })
     }
 
@@ -165,9 +166,9 @@ impl Module {
     }
 }
 
-/// The policy in another dtype than its own, if one is named.
+/// A policy, by its name or its document, in another dtype than its own, if one is named.
 fn policy_in(policy: &str, dtype: Option<&str>) -> Result<Policy, Failure> {
-    let mut policy = read_policy(policy)?;
+    let mut policy = study::policy_of_text(policy).map_err(Failure::from)?;
     policy.dtype = match dtype {
         None => policy.dtype,
         Some("bfloat16" | "bf16") => LowDType::Bf16,
@@ -175,40 +176,6 @@ fn policy_in(policy: &str, dtype: Option<&str>) -> Result<Policy, Failure> {
         Some(other) => return Err(Failure::new(format!("dtype is `{other}`"), "write bfloat16 or float16")),
     };
     Ok(policy)
-}
-
-/// A preset by its name, or a policy document in YAML.
-fn read_policy(policy: &str) -> Result<Policy, Failure> {
-    if !policy.contains([':', '\n']) || policy.starts_with("jmp:") {
-        return Ok(Policy::preset(policy)?);
-    }
-    let document: PolicyDocument = document::from_str("policy", policy)?;
-    Ok(Policy::try_from(document)?)
-}
-
-/// With XLA's ops in place of calls of LAPACK, which JAX writes where it lowers for a CPU.
-fn decode(bytes: &[u8], name: &str, program: &PathBuf) -> Result<hlo::Module, Failure> {
-    let mut module = as_it_is(bytes, name, program)?;
-    foreign::calls_to_ops(&mut module);
-    Ok(module)
-}
-
-fn as_it_is(bytes: &[u8], name: &str, program: &PathBuf) -> Result<hlo::Module, Failure> {
-    match Kind::of(bytes) {
-        Kind::HloText => {
-            let text = std::str::from_utf8(bytes)
-                .map_err(|error| Failure::from(error).within(format!("{name}: the text is not UTF-8")))?;
-            Ok(text::parse(text, name)?)
-        }
-        Kind::Mlir | Kind::JaxExport => Ok(foreign::read(bytes, name, &Setup::from_env(), &ChildSpec::new(program))?),
-        Kind::Other(other) => Err(Failure::new(format!("{name} is {}", other.what), other.export)),
-        Kind::Unknown => proto::decode::from_bytes(bytes).map_err(|error| match foreign::of_proto(bytes) {
-            Some(other) => Failure::new(format!("{name} is {}", other.what), other.export),
-            None => Failure::from(error).within(format!(
-                "{name} holds no HLO: it neither begins with `HloModule` or as StableHLO, nor is it a proto"
-            )),
-        }),
-    }
 }
 
 fn described(shape: &Shape) -> Vec<Described> {

@@ -187,7 +187,7 @@ fn source(args: &Args) -> anyhow::Result<FitSource> {
             "fit lays a batch over replicas of one device each, and --mesh has a model axis\nhelp: leave it out; `bf16scope \
              compile` with the same --mesh says what a step of so many partitions takes"
         ),
-        _ => check_no_model_axis("fit", path, &subject.experiment.mesh, subject.batch())?,
+        _ => check_no_model_axis("fit", path, &subject.experiment, subject.batch())?,
     }
     if of_file.is_parallel() && mesh.flag().is_none() {
         tracing::warn!(

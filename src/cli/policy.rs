@@ -4,11 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use crate::document;
-use crate::files;
 use crate::hlo::Module;
-use crate::passes::amp::{LowDType, Policy, PolicyDocument};
-use crate::study::Form;
+use crate::passes::amp::{LowDType, Policy};
+use crate::study::{self, Form};
 
 /// The variable by which `run` and `compile` lower what they load.
 pub(super) const AUTO: &str = "BF16SCOPE_AUTO";
@@ -39,24 +37,11 @@ fn dtype(text: &str) -> Result<LowDType, String> {
 impl PolicyArgs {
     /// The policy that these arguments say.
     pub(super) fn policy(&self) -> anyhow::Result<Policy> {
-        let mut policy = read(&self.policy)?;
+        let mut policy = study::policy(&self.policy)?;
         policy.dtype = self.dtype.unwrap_or(policy.dtype);
         policy.keep.extend(self.keep.iter().cloned());
         Ok(policy)
     }
-}
-
-/// A preset's policy, or that of a file: what ends in `.yaml` or `.yml`, or has a folder in it.
-pub(super) fn read(name: &str) -> anyhow::Result<Policy> {
-    let path = Path::new(name);
-    let is_file = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-    if !is_file && (name.starts_with("jmp:") || path.components().count() < 2) {
-        return Ok(Policy::preset(name)?);
-    }
-    let text = files::read_text(path, document::MAX_BYTES as u64);
-    let text = text.with_context(|| format!("cannot read the policy {}", path.display()))?;
-    let document: PolicyDocument = document::from_str(name, &text)?;
-    Policy::try_from(document).with_context(|| format!("{} is not a policy", path.display()))
 }
 
 /// The policy that `BF16SCOPE_AUTO` names: `1` is `default`; none where it is not set, empty or `0`.
@@ -72,7 +57,9 @@ pub(super) fn auto() -> anyhow::Result<Option<Policy>> {
     match value.as_str() {
         "" | "0" => Ok(None),
         "1" => Ok(Some(Policy::default())),
-        name => Ok(Some(read(name).with_context(|| format!("{AUTO} is `{name}`, expected 0, 1, a preset or a file"))?)),
+        name => Ok(Some(
+            study::policy(name).with_context(|| format!("{AUTO} is `{name}`, expected 0, 1, a preset or a file"))?,
+        )),
     }
 }
 

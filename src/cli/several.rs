@@ -1,9 +1,8 @@
 //! Programs over several cores: one core's share in words and as a table.
 
-use anyhow::bail;
-
 use crate::hlo::devices::Devices;
 use crate::report::{self, Column, Screen, Table};
+use crate::study::sum_in_words;
 use crate::tpu::{Collective, CompileReport, Links, NarrowSum, Target};
 
 /// `one core of tpu-v2`, or what of several cores is one core's.
@@ -92,7 +91,7 @@ fn narrow(report: &CompileReport, screen: Screen) -> String {
         let of_this: Vec<&NarrowSum> =
             report.narrow_sums.iter().filter(|it| (it.op.as_str(), it.dtype.as_str()) == (op, dtype)).collect();
         let n_shown = if screen.table.is_none() { of_this.len() } else { MOST };
-        of_this.iter().take(n_shown).for_each(|sum| text += &format!("  {}\n", of_what(sum)));
+        of_this.iter().take(n_shown).for_each(|sum| text += &format!("  {}\n", sum_in_words(sum)));
         if of_this.len() > n_shown {
             text += &format!("  and {} more: --wide shows them\n", of_this.len() - n_shown);
         }
@@ -104,70 +103,9 @@ fn narrow(report: &CompileReport, screen: Screen) -> String {
     text
 }
 
-/// `0.5 MiB of net/dense/dot, net.yaml:4`.
-fn of_what(NarrowSum { op_name, source, n_bytes, .. }: &NarrowSum) -> String {
-    let name = if op_name.is_empty() { "an op without a name" } else { op_name };
-    let place = if source.is_empty() { String::new() } else { format!(", {source}") };
-    format!("{} of {name}{place}", report::mib(i64::try_from(*n_bytes).unwrap_or(i64::MAX)))
-}
-
-/// What the devices of a training that asked for f32 add up in less, by the program that their compiler made: of the parts of
-/// a replica a warning, which is the partitioner's affair; of replicas alone an error.
-///
-/// # Errors
-/// Replicas that sum in less than f32.
-pub(super) fn check_sums(narrow: &[NarrowSum], n_partitions: u32) -> anyhow::Result<Option<String>> {
-    /// Lines of a warning.
-    const MOST: usize = 4;
-    let Some(NarrowSum { op, dtype, .. }) = narrow.first() else { return Ok(None) };
-    let shown: Vec<String> = narrow.iter().take(MOST).map(of_what).collect();
-    let more = match narrow.len().saturating_sub(MOST) {
-        0 => String::new(),
-        n => format!("; and {n} more"),
-    };
-    let sums = format!("{op} in {dtype}: {}{more}", shown.join("; "));
-    if n_partitions == 1 {
-        bail!(
-            "the replicas sum by {sums}, and f32 was asked for\nhelp: this is an error of bf16scope's, whose step keeps the cast \
-             before the sum: report it; `mesh: {{sum: bf16}}` says that bf16 will do"
-        );
-    }
-    Ok(Some(format!(
-        "warning: the devices of a replica sum by {sums}: what goes from one to the other is rounded\nhelp: split another axis, \
-         or `--precision f32`"
-    )))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The check of a training, with what a TPU's compiler makes of a split network (its CPU one adds in f32).
-    #[test]
-    fn what_devices_add_in_less_than_f32_is_said_before_a_training() {
-        let sum = |layer: usize| NarrowSum {
-            op: "all-reduce".to_string(),
-            dtype: "bf16".to_string(),
-            op_name: format!("net/dense{layer}/dot"),
-            source: format!("net.yaml:{}", layer + 4),
-            n_bytes: 3 << 19,
-        };
-        let sums = |n: usize| -> Vec<NarrowSum> { (0..n).map(sum).collect() };
-        assert_eq!(check_sums(&sums(0), 1).unwrap(), None);
-        let error = check_sums(&sums(1), 1).unwrap_err().to_string();
-        assert!(
-            error.starts_with(
-                "the replicas sum by all-reduce in bf16: 1.5 MiB of net/dense0/dot, net.yaml:4, and f32 was asked"
-            ),
-            "{error}"
-        );
-        let warning = check_sums(&sums(6), 2).unwrap().unwrap();
-        assert!(
-            warning.starts_with("warning: the devices of a replica sum by all-reduce in bf16: 1.5 MiB of net/"),
-            "{warning}"
-        );
-        assert!(warning.contains("net/dense3/dot, net.yaml:7; and 2 more: what goes"), "{warning}");
-    }
 
     #[test]
     fn one_core_and_its_share_are_told_apart() {

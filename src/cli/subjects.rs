@@ -76,7 +76,7 @@ impl CompareArgs {
         for name in names {
             match name {
                 ALL => forms.extend(Form::all()),
-                name => forms.push(Form::lowered(name, policy::read(name)?)),
+                name => forms.push(Form::lowered(name, crate::study::policy(name)?)),
             }
         }
         Ok(forms)

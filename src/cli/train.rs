@@ -19,7 +19,6 @@ use self::show::Show;
 use super::as_tpu::AsArg;
 use super::child::client_of_all;
 use super::progress::say;
-use super::several::check_sums;
 use super::tune::{TuneArg, target_of};
 use super::{Context, Status, signals};
 use crate::experiment::{Examples, Experiment, default_checkpoint};
@@ -246,7 +245,7 @@ impl Begun {
 fn rounded_sums(session: &Session, n_partitions: u32) -> anyhow::Result<Option<String>> {
     let optimized = session.optimized_program().map_err(|error| error.to_string());
     match optimized.and_then(|optimized| read_narrow_sums(&optimized)) {
-        Ok(narrow) => check_sums(&narrow, n_partitions),
+        Ok(narrow) => Ok(crate::study::check_sums(&narrow, n_partitions)?),
         Err(error) => {
             tracing::debug!("what the devices sum in is not known: {error}");
             Ok(None)

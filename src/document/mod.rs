@@ -94,15 +94,9 @@ impl Document {
     }
 }
 
-/// An error about what its steps lead to in the document `text` of file `path`, with its place; of no text, without one.
-pub fn error_at(path: &str, text: &str, error: NodeError) -> ConfigError {
-    match Document::parse(path, text) {
-        Ok(document) if !text.is_empty() => document.error(error),
-        _ => {
-            let NodeError { message, help, .. } = error;
-            placed(path, text, None, ConfigProblem::Together { message, help })
-        }
-    }
+/// An error about the configuration of file `path` that nobody read of a document, and so without a place in it.
+pub fn error_without_place(path: &str, NodeError { message, help, .. }: NodeError) -> ConfigError {
+    placed(path, "", None, ConfigProblem::Together { message, help })
 }
 
 /// Some editors put a byte order mark first, which is no part of the document.

@@ -43,7 +43,7 @@ impl ReadFrom {
     pub(super) fn error(&self, path: &Path, error: NodeError) -> TrainError {
         match &self.0 {
             Some(document) => document.error(error),
-            None => document::error_at(&path.display().to_string(), "", error),
+            None => document::error_without_place(&path.display().to_string(), error),
         }
         .into()
     }

@@ -517,6 +517,11 @@ impl Experiment {
         Ok(Some(InitializeFrom { file, except: except.clone(), rules }))
     }
 
+    /// What is wrong in the experiment that was read from `path`, with the line of what the error's steps lead to.
+    pub fn error(&self, path: &Path, error: NodeError) -> TrainError {
+        self.document.error(path, error)
+    }
+
     /// The error with the line of the key that it is about, where it is one of the experiment's.
     #[must_use]
     pub fn with_its_line(&self, error: TrainError) -> TrainError {

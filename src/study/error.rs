@@ -10,6 +10,7 @@ use crate::hlo::proto::ProtoError;
 use crate::hlo::text::ParseError;
 use crate::hlo::verify::VerifyErrors;
 use crate::passes::PassError;
+use crate::passes::amp::PolicyError;
 use crate::passes::partition::PartitionError;
 use crate::tpu::explain::ExplainError;
 use crate::tpu::{Target, TpuError};
@@ -38,6 +39,35 @@ pub enum StudyError {
         path: PathBuf,
         /// What it is.
         other: Other,
+    },
+    /// A policy's file that cannot be read.
+    #[error("cannot read the policy {path}", path = .path.display())]
+    ReadPolicy {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A name of no preset, or what is no policy.
+    #[error(transparent)]
+    PolicyText(#[from] PolicyError),
+    /// A file that is no policy.
+    #[error("{path} is not a policy", path = .path.display())]
+    Policy {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: PolicyError,
+    },
+    /// Replicas that add up in less than the f32 that was asked for.
+    #[error(
+        "the replicas sum by {sums}, and f32 was asked for\nhelp: this is an error of bf16scope's, whose step keeps the cast before the sum: report it; `mesh: {{sum: bf16}}` says that bf16 will do"
+    )]
+    RoundedSums {
+        /// Which sums.
+        sums: String,
     },
     /// HLO text that is not UTF-8.
     #[error("{path}: the text is not UTF-8\nhelp: the file may be damaged", path = .path.display())]

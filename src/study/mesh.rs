@@ -5,9 +5,8 @@ use std::path::Path;
 
 use super::StudyError;
 use super::shell::word;
-use crate::document::{self, NodeError, Step};
-use crate::experiment::MeshConfig;
-use crate::files;
+use crate::document::{NodeError, Step};
+use crate::experiment::Experiment;
 use crate::tpu::Target;
 use crate::train::Mesh;
 
@@ -61,12 +60,12 @@ pub fn of_devices(mesh: Mesh, n: NonZeroU32) -> Result<Mesh, StudyError> {
     Ok(mesh.of_replicas(replicas))
 }
 
-/// Refuses the model axis of the file at `path`, with its line, for a question that lays replicas of one device each.
+/// Refuses the model axis of the experiment at `path`, with its line, for a question that lays replicas of one device each.
 ///
 /// # Errors
 /// A model axis.
-pub fn check_no_model_axis(command: &str, path: &Path, of_file: &MeshConfig, batch: u32) -> Result<(), StudyError> {
-    let model = of_file.mesh.model.get();
+pub fn check_no_model_axis(command: &str, path: &Path, experiment: &Experiment, batch: u32) -> Result<(), StudyError> {
+    let model = experiment.mesh.mesh.model.get();
     if model == 1 {
         return Ok(());
     }
@@ -75,7 +74,6 @@ pub fn check_no_model_axis(command: &str, path: &Path, of_file: &MeshConfig, bat
         vec![key("mesh"), key("model")],
         format!("{command} lays a batch over replicas of one device each, and here each replica is split over {model}"),
     );
-    let text = files::read_text(path, document::MAX_BYTES as u64).unwrap_or_default();
     let data = (32 / model).max(1);
     let help = format!(
         "leave `model` and `split` out for {command}; what a step with them takes on a slice of 32 cores says `bf16scope compile \
@@ -84,7 +82,7 @@ pub fn check_no_model_axis(command: &str, path: &Path, of_file: &MeshConfig, bat
         // One that its replicas share.
         batch.next_multiple_of(data)
     );
-    Err(document::error_at(&path.display().to_string(), &text, error.with_help(help)).into())
+    Err(experiment.error(path, error.with_help(help)).into())
 }
 
 /// Whether so many devices can be laid over a slice.

@@ -15,8 +15,10 @@ mod mesh;
 mod model;
 pub mod module_file;
 mod plan;
+mod policy;
 mod shell;
 mod subject;
+mod sums;
 mod tune;
 
 pub use ask::{Asking, Compiling, Event};
@@ -31,7 +33,9 @@ pub use mesh::{MeshChoice, check_no_model_axis, check_slice};
 pub use model::{ModelProgram, ModelSubject, build, read, unit};
 pub use module_file::Converter;
 pub use plan::{PlanAnswer, PlanQuestion, TpuLinks, plan, slice};
+pub use policy::{policy, policy_of_text};
 #[cfg(feature = "cli")]
 pub(crate) use shell::word;
 pub use subject::{AS_GIVEN, Form, Programs, Subject, forms};
+pub use sums::{check_sums, sum_in_words};
 pub use tune::TuneChoice;

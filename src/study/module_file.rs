@@ -137,22 +137,30 @@ pub fn refuse_other_folders(path: &Path) -> Result<(), StudyError> {
 /// # Errors
 /// As [`load`].
 pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> {
+    let _span = tracing::info_span!("load", path = %path.display()).entered();
+    refuse_other_folders(path)?;
+    let bytes = files::read(path, MAX_BYTES);
+    decode_bytes(&bytes.map_err(|source| StudyError::Read { path: path.to_path_buf(), source })?, path, converter)
+}
+
+/// As [`decode`], of the bytes of a file; errors call it `path`.
+///
+/// # Errors
+/// As [`load`].
+pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<Module, StudyError> {
     let shown = path.display();
     let own = || path.to_path_buf();
-    let _span = tracing::info_span!("load", path = %shown).entered();
-    refuse_other_folders(path)?;
-    let bytes = files::read(path, MAX_BYTES).map_err(|source| StudyError::Read { path: own(), source })?;
-    let mut module = match Kind::of(&bytes) {
+    let mut module = match Kind::of(bytes) {
         Kind::HloText => {
-            let text = std::str::from_utf8(&bytes).map_err(|source| StudyError::NotUtf8 { path: own(), source })?;
+            let text = std::str::from_utf8(bytes).map_err(|source| StudyError::NotUtf8 { path: own(), source })?;
             text::parse(text, &shown.to_string())?
         }
-        Kind::Mlir | Kind::JaxExport => foreign::read(&bytes, &shown.to_string(), &converter.setup, &converter.child)?,
+        Kind::Mlir | Kind::JaxExport => foreign::read(bytes, &shown.to_string(), &converter.setup, &converter.child)?,
         Kind::Other(other) => return Err(StudyError::Other { path: own(), other }),
-        Kind::Unknown => match proto::decode::from_bytes(&bytes) {
+        Kind::Unknown => match proto::decode::from_bytes(bytes) {
             Ok(module) => module,
             Err(source) => {
-                return Err(match foreign::of_proto(&bytes) {
+                return Err(match foreign::of_proto(bytes) {
                     Some(other) => StudyError::Other { path: own(), other },
                     // It is a proto, and something is wrong in it.
                     None if !matches!(source, ProtoError::Wire(_)) => StudyError::NoModule { path: own(), source },

@@ -103,7 +103,7 @@ pub fn plan(
 ) -> Result<PlanAnswer, StudyError> {
     let subject = &question.subject;
     let batch = subject.batch();
-    check_no_model_axis("plan", &subject.path, &subject.experiment.mesh, batch)?;
+    check_no_model_axis("plan", &subject.path, &subject.experiment, batch)?;
     let (settings, mut left_out) = settings(question, batch)?;
     let rows = compiled(question, settings, &mut left_out, asking, on)?;
     let mut boards: Vec<&Target> = rows.iter().map(|row| &row.setting.series.board).collect();
