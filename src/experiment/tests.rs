@@ -312,7 +312,7 @@ fn errors_point_at_the_line() {
     check(
         "  epoch: 3\n",
         expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, warm_up, weight_decay, clip, average, variables, slots, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, warm_up, weight_decay, clip, average, variables, slots, initialize_from, except, rules, trainable, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],

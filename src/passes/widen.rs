@@ -143,7 +143,7 @@ mod tests {
         verify(&wide).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(wide.entry().result_shape().to_string(), "(f64[], f64[4], u32[4])");
         let of = |name: &str| wide.entry().instructions.iter().find(|instr| instr.name == name).unwrap();
-        assert_eq!((of("x.f32").shape.to_string(), of("n").shape.to_string()), ("f32[4]".into(), "bf16[4]".into()));
+        assert_eq!((of("bits.f32").shape.to_string(), of("n").shape.to_string()), ("f32[4]".into(), "bf16[4]".into()));
         assert_eq!(of("tenth").op, Op::Constant(Literal::scalar(f64::from(0.1f32))));
     }
 

@@ -278,7 +278,11 @@ fn open_folder(folder: &Path) -> Result<Opened, WeightsError> {
     let state = folder.join("checkpoint");
     if state.exists() {
         let name = latest(&state)?;
-        let index = bundle::index_of(&folder.join(&name));
+        let mut index = bundle::index_of(&folder.join(&name));
+        // TensorFlow may write whole paths, and the folder may have moved since.
+        if let (false, Some(file)) = (index.exists(), Path::new(&name).file_name()) {
+            index = bundle::index_of(&folder.join(file));
+        }
         if !index.exists() {
             let found = format!("it says that the latest checkpoint is `{name}`, and there is no {}", index.display());
             let help = "name the checkpoint that is there, with or without `.index`";
