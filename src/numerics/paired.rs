@@ -38,7 +38,8 @@ impl Spread {
     /// Of two values or more.
     fn of(values: &[f64]) -> Spread {
         let n = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / n;
+        // From the first, so that values that are all equal deviate by nothing.
+        let mean = values[0] + values.iter().map(|value| value - values[0]).sum::<f64>() / n;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         Spread { mean, deviation: (squares / (n - 1.0)).sqrt() }
     }
