@@ -290,12 +290,13 @@ fn open_folder(folder: &Path) -> Result<Opened, WeightsError> {
         }
         return bundle::open(&Region::open(&index)?, Format::TensorFlow);
     }
-    let known = ["model.safetensors.index.json", "model.safetensors"];
+    let known =
+        ["model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"];
     match known.iter().map(|name| folder.join(name)).find(|path| path.exists()) {
         Some(path) => open_as_found(&path),
         None => {
-            let found =
-                "a folder without weights that are known: no `checkpoint`, no saved_model.pb, no model.safetensors";
+            let found = "a folder without weights that are known: no `checkpoint`, no saved_model.pb, no \
+                         model.safetensors, no pytorch_model.bin";
             Err(WeightsError::format(folder, found).help("name a file of weights in it"))
         }
     }

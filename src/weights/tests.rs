@@ -1,6 +1,7 @@
 //! Files of weights in every format that is written: written, read, cut and flipped.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use half::bf16;
@@ -356,6 +357,21 @@ fn a_pickle_that_would_run_something_is_refused_by_name() {
          help: load and save it again with a newer PyTorch: torch.save(torch.load(FILE, map_location=\"cpu\"), NEW)"
     );
     assert!(!Path::new("/tmp/bf16scope-ran-a-pickle").exists());
+}
+
+#[test]
+fn tuples_in_one_another_are_refused_before_they_fill_the_stack() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pytorch_model.bin");
+    let mut zip = zip::ZipWriter::new(fs::File::create(&path).unwrap());
+    zip.start_file("archive/data.pkl", zip::write::SimpleFileOptions::default()).unwrap();
+    let mut pickle = b"\x80\x02K\x01".to_vec();
+    pickle.resize(1_000_000, 0x85);
+    zip.write_all(&pickle).unwrap();
+    zip.finish().unwrap();
+    // By its folder, as Hugging Face's models are.
+    let said = text(folder.path(), &open(folder.path()).unwrap_err());
+    assert!(said.contains("its tuples are in one another deeper than 32"), "{said}");
 }
 
 /// Cuts and flipped bytes of small files: an error or arrays, never a panic.

@@ -47,7 +47,8 @@ enum Value {
     Float,
     Text(Rc<str>),
     Bytes,
-    Tuple(Rc<Vec<Value>>),
+    /// Its parts, and how deep tuples are in one another in it.
+    Tuple(Rc<Vec<Value>>, usize),
     List(usize),
     Dict(usize),
     Name(Name),
@@ -119,7 +120,7 @@ fn words(value: &Value) -> &'static str {
         Value::Float => "a float",
         Value::Text(_) => "a text",
         Value::Bytes => "bytes",
-        Value::Tuple(_) => "a tuple",
+        Value::Tuple(..) => "a tuple",
         Value::List(_) => "a list",
         Value::Dict(_) => "a dict",
         Value::Name(_) | Value::DType(_) => "a name",
@@ -269,12 +270,15 @@ impl Machine<'_> {
                 self.take(n)?;
                 Value::Bytes
             }
-            b')' => Value::Tuple(Rc::new(Vec::new())),
-            b't' => Value::Tuple(Rc::new(self.pop_mark()?)),
+            b')' => self.tuple(Vec::new())?,
+            b't' => {
+                let values = self.pop_mark()?;
+                self.tuple(values)?
+            }
             0x85..=0x87 => {
                 let mut values = (0x85..=op).map(|_| self.pop()).collect::<Made<Vec<Value>>>()?;
                 values.reverse();
-                Value::Tuple(Rc::new(values))
+                self.tuple(values)?
             }
             b']' => self.list(Vec::new()),
             b'l' => {
@@ -298,6 +302,17 @@ impl Machine<'_> {
         }
         let sign = if bytes.last().is_some_and(|byte| byte & 0x80 != 0) { -1 } else { 0 };
         Ok(Value::Int(bytes.iter().rev().fold(sign, |number, &byte| (number << 8) | i64::from(byte))))
+    }
+
+    /// A tuple of values. Tuples hold their parts, so they are as deep as they are in one another, for whoever walks or drops
+    /// them: not deeper than state dicts are.
+    fn tuple(&self, values: Vec<Value>) -> Made<Value> {
+        let depths = values.iter().map(|value| if let Value::Tuple(_, depth) = value { depth + 1 } else { 1 });
+        let depth = depths.max().unwrap_or(1);
+        if depth > MAX_DEPTH {
+            return Err(self.unsupported(format!("its tuples are in one another deeper than {MAX_DEPTH}")));
+        }
+        Ok(Value::Tuple(Rc::new(values), depth))
     }
 
     fn list(&mut self, values: Vec<Value>) -> Value {
@@ -331,7 +346,7 @@ impl Machine<'_> {
     /// `('storage', type, key, location, n_elements)`.
     fn storage(&mut self) -> Made<()> {
         let pid = self.pop()?;
-        let Value::Tuple(parts) = &pid else { return Err(self.damaged("a storage is no tuple")) };
+        let Value::Tuple(parts, _) = &pid else { return Err(self.damaged("a storage is no tuple")) };
         match parts.as_slice() {
             [Value::Text(kind), Value::Name(Name::Storage(dtype)), Value::Text(key), ..] if &**kind == "storage" => {
                 self.stack.push(Value::Storage(key.clone(), *dtype));
@@ -343,7 +358,7 @@ impl Machine<'_> {
 
     fn call(&mut self) -> Made<()> {
         let (args, called) = (self.pop()?, self.pop()?);
-        let (Value::Tuple(args), Value::Name(called)) = (&args, &called) else {
+        let (Value::Tuple(args, _), Value::Name(called)) = (&args, &called) else {
             return Err(self.unsupported(format!("it calls {}", words(&called))));
         };
         let value = match (called, args.as_slice()) {
@@ -355,7 +370,7 @@ impl Machine<'_> {
                 self.tensor(storage, Some(*dtype), [start, dims, strides])?
             }
             (Name::Parameter, [tensor @ Value::Tensor(_), ..]) => tensor.clone(),
-            (Name::Size, [sizes @ Value::Tuple(_)]) => sizes.clone(),
+            (Name::Size, [sizes @ Value::Tuple(..)]) => sizes.clone(),
             _ => return Err(self.unsupported(format!("it makes {called:?} of {} values", args.len()))),
         };
         self.stack.push(value);
@@ -368,7 +383,7 @@ impl Machine<'_> {
             _ => None,
         };
         let sizes = |value: &Value| match value {
-            Value::Tuple(sizes) => sizes.iter().map(size).collect::<Option<Vec<u64>>>(),
+            Value::Tuple(sizes, _) => sizes.iter().map(size).collect::<Option<Vec<u64>>>(),
             _ => None,
         };
         let made = match (storage, size(start), sizes(dims), sizes(strides)) {
@@ -440,7 +455,7 @@ impl Machine<'_> {
             Value::List(idx) => {
                 (self.lists[*idx].iter().enumerate()).try_for_each(|(nth, value)| each(&nth.to_string(), value))?;
             }
-            Value::Tuple(values) => {
+            Value::Tuple(values, _) => {
                 (values.iter().enumerate()).try_for_each(|(nth, value)| each(&nth.to_string(), value))?;
             }
             _ if state.left_out.len() < MAX_LEFT_OUT => state.left_out.push(format!("{name} ({})", words(value))),
