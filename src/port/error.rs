@@ -267,13 +267,16 @@ fn help(family: &str, misfits: &[(Wanted, Misfit)], n_variables: usize, left_ove
     }
 }
 
-/// Patterns for all of these variables: of a layer, where it is one layer's.
+/// Patterns for all of these variables: a layer's, where several of it are among them. What else a layer has may fit.
 fn excepting(misfits: &[(Wanted, Misfit)]) -> String {
     let mut patterns: Vec<String> = Vec::new();
-    for (wanted, _) in misfits.iter().filter(|(wanted, _)| wanted.role == Role::Weight) {
-        let pattern = match wanted.name.rsplit_once('/') {
-            Some((layer, _)) => format!("{layer}/*"),
-            None => wanted.name.clone(),
+    let weights = || misfits.iter().map(|(wanted, _)| wanted).filter(|wanted| wanted.role == Role::Weight);
+    let layer = |name: &str| name.rsplit_once('/').map(|(layer, _)| layer.to_string());
+    for wanted in weights() {
+        let of_layer = weights().filter(|other| layer(&other.name) == layer(&wanted.name)).count();
+        let pattern = match layer(&wanted.name) {
+            Some(layer) if of_layer > 1 => format!("{layer}/*"),
+            _ => wanted.name.clone(),
         };
         // Quoted: a star alone begins an alias in YAML.
         let pattern = format!("'{pattern}'");

@@ -338,6 +338,8 @@ mod tests {
             error.contains("mlp/logits/bias is missing: there is no mlp/logits/bias; did you mean mlp/logits/bais?"),
             "{error}"
         );
+        // The kernel of that layer fits, and is not given away.
+        assert!(error.contains("start them afresh: `except: ['mlp/logits/bias']` under `train`"), "{error}");
         // Another model.
         let error = read(&[], &|given| given.name = format!("x.{}", given.dims.len())).unwrap_err();
         assert!(error.contains("it is of another model, or its names are of another family, which has x."), "{error}");
