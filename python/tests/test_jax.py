@@ -292,7 +292,12 @@ def test_pmap_inside():
     mesh()
     f = jax.pmap(lambda x, w: jnp.tanh(x @ w), in_axes=(0, None))
     x, w = draw(1, 8, 2, 8), draw(2, 8, 8)
-    assert 0 < far(f(x, w), bf16scope.jax.lower(f)(x, w)) <= 4 * ROUNDING
+    if "shard_map" in str(jax.make_jaxpr(f)(x, w)):
+        assert 0 < far(f(x, w), bf16scope.jax.lower(f)(x, w)) <= 4 * ROUNDING
+    else:
+        # Of older versions it is replicas of a program, which know their number.
+        with pytest.raises(bf16scope.Error, match="replica-id"):
+            bf16scope.jax.lower(f)(x, w)
 
 
 def test_a_policy_that_there_is_not_is_told_at_once():
