@@ -14,7 +14,21 @@ pub(super) fn fault(json: &Json) -> Option<String> {
     normalizers(json)
         .or_else(|| pre_tokenizers(json))
         .or_else(|| post_processors(json))
+        .or_else(|| missing(&json["model"]))
         .or_else(|| merges(&json["model"]))
+}
+
+/// The crate names one of what its model lacks, another at each start of the process.
+fn missing(model: &Json) -> Option<String> {
+    let kind = model["type"].as_str()?;
+    let expected: &[&str] = match kind {
+        "WordPiece" => &["vocab", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word"],
+        "WordLevel" => &["vocab", "unk_token"],
+        _ => &[],
+    };
+    let missing: Vec<String> =
+        expected.iter().filter(|field| model.get(field).is_none()).map(|field| format!("`{field}`")).collect();
+    (!missing.is_empty()).then(|| format!("its model `{kind}` lacks {}", missing.join(", ")))
 }
 
 fn normalizers(json: &Json) -> Option<String> {
