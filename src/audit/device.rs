@@ -116,7 +116,7 @@ pub(super) fn upload(
 }
 
 /// Elements in the dtype of a parameter: as they are, or f32 rounded to one of 16 bits; `None` for anything else.
-fn in_dtype(bytes: &[u8], from: DType, to: DType, flush_subnormals: bool) -> Option<Vec<u8>> {
+pub(super) fn in_dtype(bytes: &[u8], from: DType, to: DType, flush_subnormals: bool) -> Option<Vec<u8>> {
     let elements = || bytes.chunks_exact(4).map(f32::read);
     let mut out = Vec::with_capacity(bytes.len());
     match (from, to) {

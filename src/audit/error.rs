@@ -2,6 +2,7 @@
 
 use crate::hlo::VerifyErrors;
 use crate::hlo::alone::NotAlone;
+use crate::hlo::module_shards::ShardError;
 use crate::hlo::proto::ProtoError;
 use crate::passes::PassError;
 use crate::pjrt::PjrtError;
@@ -22,6 +23,9 @@ pub enum AuditError {
     /// It is for several devices, or waits for somebody.
     #[error(transparent)]
     NotAlone(#[from] NotAlone),
+    /// It is not known what a device holds of an array.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
     /// An instruction cannot run by itself.
     #[error(
         "%{instruction} reads an array of a size that varies, or no array, which the module is given from outside; expected \

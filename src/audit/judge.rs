@@ -87,6 +87,36 @@ impl Judge {
         inputs: &[Literal],
         choice: &ResultChoice,
     ) -> Result<Judge, AuditError> {
+        let mut judge = Judge::choosing(module, choice)?;
+        let quotients = quotients(module);
+        let updates;
+        (judge.exact, updates) = match in_f64(client, module, inputs, &quotients) {
+            Ok((exact, updates)) => (Ok(exact), updates),
+            Err(why) => (Err(why), Vec::new()),
+        };
+        let is_update =
+            |(_, values): &(&InstrId, Literal)| values_of(values).is_some_and(|values| is_sign_like(&values));
+        let updates = quotients.iter().zip(updates).filter(is_update).map(|(&id, _)| id).collect();
+        let moved = moved_by(module, updates);
+        judge.is_sign_like = taps::result_makers(module).iter().map(|maker| moved.contains(maker.as_str())).collect();
+        Ok(judge)
+    }
+
+    /// The same, of results in f64 that somebody else computed, or why there are none. Which results are an optimizer's
+    /// first update is not asked.
+    ///
+    /// # Errors
+    /// A pattern that is the name of no result.
+    pub(super) fn beside(
+        module: &Module,
+        choice: &ResultChoice,
+        exact: Result<Vec<Literal>, String>,
+    ) -> Result<Judge, AuditError> {
+        Ok(Judge { exact, ..Judge::choosing(module, choice)? })
+    }
+
+    /// Which results are asked about; nothing is known of them yet.
+    fn choosing(module: &Module, choice: &ResultChoice) -> Result<Judge, AuditError> {
         let makers = taps::result_makers(module);
         let by_name: BTreeMap<&str, &Instruction> =
             module.entry().instructions.iter().map(|instr| (instr.name.as_str(), instr)).collect();
@@ -114,17 +144,7 @@ impl Judge {
             is_in && !choice.ignore.iter().any(|pattern| matches(pattern, index))
         });
         let is_chosen = is_chosen.collect();
-        let quotients = quotients(module);
-        let (exact, updates) = match in_f64(client, module, inputs, &quotients) {
-            Ok((exact, updates)) => (Ok(exact), updates),
-            Err(why) => (Err(why), Vec::new()),
-        };
-        let is_update =
-            |(_, values): &(&InstrId, Literal)| values_of(values).is_some_and(|values| is_sign_like(&values));
-        let updates = quotients.iter().zip(updates).filter(is_update).map(|(&id, _)| id).collect();
-        let moved = moved_by(module, updates);
-        let is_sign_like = makers.iter().map(|maker| moved.contains(maker.as_str())).collect();
-        Ok(Judge { exact, names, op_names, is_chosen, is_sign_like })
+        Ok(Judge { exact: Err(String::new()), names, op_names, is_chosen, is_sign_like: Vec::new() })
     }
 
     /// Why f32's own error is not known.

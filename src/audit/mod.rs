@@ -42,6 +42,7 @@ mod judge;
 mod machine;
 mod pairs;
 mod search;
+mod sharded;
 mod steps;
 mod taps;
 mod walk;
@@ -57,6 +58,7 @@ use crate::pjrt::Client;
 pub use error::AuditError;
 pub use judge::{Judgement, ResultChoice};
 pub use search::{Search, SearchEnd, SearchLimits, Searched};
+pub use sharded::{ShardRow, ShardedAuditor};
 pub use steps::after_steps;
 
 use std::collections::VecDeque;
@@ -173,6 +175,9 @@ pub struct ResultRow {
     pub errors: Option<Errors>,
     /// Elements that differ, of a result that is not floating.
     pub n_differing: u64,
+    /// Of a module for several devices, what each of them holds of it; empty for one device.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<ShardRow>,
 }
 
 /// An instruction that is not compared.
@@ -185,6 +190,21 @@ pub struct Skipped {
 }
 
 impl Audit {
+    /// An audit of a module whose instructions are not compared, and why not; its results are to come.
+    pub(crate) fn of_results(module: &Module, why: &str) -> Audit {
+        let entry = module.entry();
+        let root = Skipped { instruction: entry.instr(entry.root).name.clone(), why: why.to_string() };
+        Audit {
+            module: module.name.clone(),
+            rows: Vec::new(),
+            results: Vec::new(),
+            first_not_finite: None,
+            skipped: vec![root],
+            n_slices: 0,
+            no_f64: None,
+        }
+    }
+
     /// Greatest scaled error of a result that is judged: what a budget is about.
     pub fn error(&self) -> f64 {
         worst(&self.results)
@@ -400,38 +420,51 @@ impl<'m> Auditor<'m> {
         let outputs = device::run(&self.client, &taps::results(lowered), &device::buffers(inputs))?;
         let makers = taps::result_makers(self.module);
         let outputs = outputs.iter().map(device::fetch).collect::<Result<Vec<Literal>, _>>()?;
-        let mut rows = Vec::with_capacity(outputs.len());
-        for (index, ((measured, instruction), reference)) in outputs.iter().zip(makers).zip(&self.results).enumerate() {
-            let Literal::Array { shape, bytes } = reference else { continue };
-            let Literal::Array { shape: other, bytes: other_bytes } = measured else { continue };
-            let is_float = taps::is_floating(shape.dtype) && taps::is_floating(other.dtype);
-            let errors = is_float.then(|| {
-                let mut comparison = Comparison::default();
-                add(&mut comparison, reference, measured);
-                comparison.errors()
-            });
-            let width = shape.dtype.n_bytes();
-            let differs = |(a, b): (&[u8], &[u8])| a != b;
-            let pairs = bytes.chunks_exact(width).zip(other_bytes.chunks_exact(width));
-            let n_differing = if is_float { 0 } else { pairs.filter(|&pair| differs(pair)).count() as u64 };
-            let [name, op_name] = self.judge.names(index);
-            rows.push(ResultRow {
-                index,
-                name,
-                op_name,
-                instruction,
-                shape: shape.to_string(),
-                judged: None,
-                judgement: Judgement::NotFloating,
-                n_noise: 0,
-                f32_error: None,
-                errors,
-                n_differing,
-            });
-        }
+        let mut rows = result_rows(&self.judge, makers, &self.results, &outputs);
         self.judge.judge(&mut rows, &self.results, &outputs);
         Ok(rows)
     }
+}
+
+/// Rows of results, by the instructions that make them: of f32 and of another form, not judged yet.
+fn result_rows(judge: &Judge, makers: Vec<String>, results: &[Literal], measured: &[Literal]) -> Vec<ResultRow> {
+    let mut rows = Vec::with_capacity(measured.len());
+    for (index, ((measured, instruction), reference)) in measured.iter().zip(makers).zip(results).enumerate() {
+        let Literal::Array { shape, .. } = reference else { continue };
+        let (errors, n_differing) = difference(reference, measured);
+        let [name, op_name] = judge.names(index);
+        rows.push(ResultRow {
+            index,
+            name,
+            op_name,
+            instruction,
+            shape: shape.to_string(),
+            judged: None,
+            judgement: Judgement::NotFloating,
+            n_noise: 0,
+            f32_error: None,
+            errors,
+            n_differing,
+            shards: Vec::new(),
+        });
+    }
+    rows
+}
+
+/// The errors of floating arrays; of others, how many elements differ.
+fn difference(reference: &Literal, measured: &Literal) -> (Option<Errors>, u64) {
+    let (Literal::Array { shape, bytes }, Literal::Array { shape: other, bytes: other_bytes }) = (reference, measured)
+    else {
+        return (None, 0);
+    };
+    if taps::is_floating(shape.dtype) && taps::is_floating(other.dtype) {
+        let mut comparison = Comparison::default();
+        add(&mut comparison, reference, measured);
+        return (Some(comparison.errors()), 0);
+    }
+    let width = shape.dtype.n_bytes();
+    let pairs = bytes.chunks_exact(width).zip(other_bytes.chunks_exact(width));
+    (None, pairs.filter(|(a, b)| a != b).count() as u64)
 }
 
 /// Adds a pair of fetched arrays.

@@ -14,13 +14,15 @@ use super::arrays::{Inputs, seed};
 use super::as_tpu::{self, AsArg};
 use super::child::LimitArgs;
 use super::policy::PolicyArgs;
+use super::run::devices::placement;
 use super::{Context, Status, again, emit, module_file, progress};
 use crate::audit::{
     Audit, AuditError, Auditor, Config, Progress, ResultChoice, Row, Search, SearchEnd, SearchLimits, Searched,
-    after_steps,
+    ShardedAuditor, after_steps,
 };
 use crate::document;
-use crate::hlo::alone::runs_alone;
+use crate::hlo::devices::Placement;
+use crate::hlo::module_shards::without_shardings;
 use crate::hlo::{Literal, Module};
 use crate::passes::amp::Policy;
 use crate::passes::as_tpu::TpuArithmetic;
@@ -39,6 +41,8 @@ Examples:
           on drawn inputs, under another policy, with a page for the browser
   bf16scope audit step.hlo.pb --inputs in.npz --budget 1e-2 --save-policy step.yaml
           and if a result is off by more than a hundredth of its scale, find what to keep in f32
+  bf16scope audit sharded.mlir --random 1 --device cpu:8
+          a module for 8 devices, on 8 of the CPU: its results are compared shard by shard
 
   bf16scope audit step.mlir --inputs in.npz --steps 20 --results 'loss,*kernel*' --budget 2e-2
           the twentieth step, judged by the loss and the kernels: JAX's names of results, scoped names, outN or instructions
@@ -99,7 +103,8 @@ pub struct Args {
     /// Values held at once for comparison, in MiB, beside what the two programs hold between two instructions
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     slice_mib: u32,
-    /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
+    /// Where it runs: cpu, cpu:N (a module for N devices), tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the
+    /// feature xla)
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
     /// Print one JSON object
@@ -154,7 +159,6 @@ impl F32As {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    args.device.one_device()?;
     args.as_tpu.check(&args.device)?;
     let policy = args.policy.policy()?;
     let outputs = [("--save-policy", args.save_policy.as_deref()), ("--html", args.html.as_deref())];
@@ -169,12 +173,21 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     let module = module_file::load(&args.module)?;
     let failed = || format!("{} cannot be audited", args.module.display());
-    runs_alone(&module).with_context(failed)?;
+    let placement = placement(&module, &args.device).with_context(failed)?;
+    let is_alone = placement.devices.is_one();
+    if args.steps > 1 && !is_alone {
+        bail!(
+            "--steps {} feeds results back to the parameters that they alias, and the module is for {}, which hold shards \
+             of them\nhelp: audit one step, with --inputs that hold the state of a later one",
+            args.steps,
+            placement.devices
+        );
+    }
     let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
-    inputs.check_memory(2)?;
+    inputs.check_memory(1 + placement.devices.n() as u64)?;
     let inputs: Vec<Literal> =
         (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
-    let client = args.limits.client(&args.device, context)?;
+    let client = args.limits.client_of_all(&args.device, context)?;
     let arithmetic = args.as_tpu.arithmetic();
     let flush_subnormals = args.flush_subnormals || arithmetic.is_some();
     let config = Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals, arithmetic };
@@ -183,8 +196,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     let inputs = after_steps(&client, &module, &inputs, args.steps - 1).with_context(failed)?;
     policy.idle_patterns(&module).iter().for_each(|note| tracing::warn!("{note}"));
-    let Measured { audit, search, f32_as } =
-        measure(args, &policy, &module, &inputs, (&client, config), context).with_context(failed)?;
+    let measured = match is_alone {
+        true => measure(args, &policy, &module, &inputs, (&client, config), context),
+        false => over_devices(args, &policy, (&module, &placement), &inputs, (&client, config), context),
+    };
+    let Measured { audit, search, f32_as } = measured.with_context(failed)?;
     let error = audit.error();
     let (n_not_finite, n_elements) = audit.n_not_finite();
     let has_numbers = n_not_finite < n_elements || n_elements == 0;
@@ -231,9 +247,7 @@ fn measure(
     context: &Context,
 ) -> Result<Measured, AuditError> {
     let spinner = progress::spinner(format!("running {} in f32 and lowered", args.module.display()), context.quiet);
-    let choice =
-        ResultChoice { names: names::of_file(&args.module), only: args.results.clone(), ignore: args.ignore.clone() };
-    let auditor = Auditor::of_results(client, module, inputs, config, &choice)?;
+    let auditor = Auditor::of_results(client, module, inputs, config, &choice(args))?;
     let bar = progress::part(context.quiet);
     let mut said = Instant::now();
     let mut says = |progress: Progress| {
@@ -267,6 +281,44 @@ fn measure(
     let limits = SearchLimits { max_runs: args.max_runs };
     let search = search(&auditor, policy, &audit, (budget, limits), context);
     Ok(Measured { audit, search: Some(search?), f32_as })
+}
+
+/// Which results judge.
+fn choice(args: &Args) -> ResultChoice {
+    ResultChoice { names: names::of_file(&args.module), only: args.results.clone(), ignore: args.ignore.clone() }
+}
+
+/// Audits a module for several devices: its results shard by shard. Its instructions are compared on one device where only
+/// shardings split the module; a module that knows its devices is compared by its results alone.
+fn over_devices(
+    args: &Args,
+    policy: &Policy,
+    (module, placement): (&Module, &Placement),
+    inputs: &[Literal],
+    (client, config): (&Client, Config),
+    context: &Context,
+) -> Result<Measured, AuditError> {
+    let spinner =
+        progress::spinner(format!("running {} over {}", args.module.display(), placement.devices), context.quiet);
+    let auditor = ShardedAuditor::new(client, module, placement, inputs, config, &choice(args))?;
+    let results = auditor.results(policy)?;
+    let f32_results = config.arithmetic.map(|arithmetic| auditor.f32_results_as(arithmetic)).transpose()?;
+    spinner.finish_and_clear();
+    let of_instructions = match without_shardings(module) {
+        Some(alone) => measure(args, policy, &alone, inputs, (client, config), context)?,
+        None => {
+            let nothing = Audit::of_results(module, "it knows its devices: only results are compared");
+            let f32_as = config.arithmetic.map(|arithmetic| F32As { arithmetic, error: 0.0, audit: nothing.clone() });
+            Measured { audit: nothing, search: None, f32_as }
+        }
+    };
+    let Measured { audit, search, f32_as } = of_instructions;
+    let no_f64 = auditor.why_no_f64().map(str::to_string);
+    let f32_as = f32_as.zip(f32_results).map(|(f32_as, results)| {
+        let audit = Audit { results, no_f64: no_f64.clone(), ..f32_as.audit };
+        F32As { error: audit.error(), audit, ..f32_as }
+    });
+    Ok(Measured { audit: Audit { results, no_f64, ..audit }, search, f32_as })
 }
 
 /// Searches, and says how far it is.

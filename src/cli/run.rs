@@ -1,6 +1,6 @@
 //! `bf16scope run`: any HLO module, or a package, on the CPU, over arrays from a file.
 
-mod devices;
+pub(super) mod devices;
 mod package;
 
 use std::path::PathBuf;

@@ -45,8 +45,8 @@ impl fmt::Display for NotAlone {
         match self {
             NotAlone::Devices { wants, by } => write!(
                 f,
-                "{by} for {wants} devices, and this is one: it would give numbers of another program\nhelp: `run` takes \
-                 `--device cpu:{wants}`; a module for one device has no collectives over several, and no shardings"
+                "{by} for {wants} devices, and this is one: it would give numbers of another program\nhelp: `run` and \
+                 `audit` take `--device cpu:{wants}`; a module for one device has no collectives over several, and no shardings"
             ),
             NotAlone::Varies { shape } => write!(
                 f,

@@ -11,6 +11,7 @@ pub mod graphviz;
 mod ids;
 pub mod literal;
 pub mod module;
+pub mod module_shards;
 pub mod ops;
 pub mod proto;
 pub mod round;

@@ -20,6 +20,16 @@ pub enum WidenError {
     },
 }
 
+/// Custom calls that say how an array lies over devices, whatever its dtype.
+const IN_ANY_DTYPE: [&str; 6] = [
+    "Sharding",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "xla.sdy.FuncResultSharding",
+    "xla.sdy.GlobalToLocalShape",
+    "xla.sdy.LocalToGlobalShape",
+];
+
 /// The module in f64. Its parameters and results that were f32 are f64, and nothing aliases any more.
 ///
 /// # Errors
@@ -40,7 +50,8 @@ pub fn run(module: &Module) -> Result<Module, WidenError> {
             narrow_shapes.push(instr.shape.clone());
             let ids = instr.operands.iter_mut().chain(&mut instr.control_predecessors);
             ids.for_each(|id| *id = new_ids[id.idx()]);
-            if matches!(instr.op, Op::CustomCall(_)) && operand_shapes.iter().chain([&instr.shape]).any(has_f32) {
+            let is_opaque = matches!(&instr.op, Op::CustomCall(call) if !IN_ANY_DTYPE.contains(&call.target.as_str()));
+            if is_opaque && operand_shapes.iter().chain([&instr.shape]).any(has_f32) {
                 return Err(WidenError::CustomCall { instruction: instr.name });
             }
             let is_bits = instr.op == Op::BitcastConvert;

@@ -28,8 +28,8 @@ fn check(header: &str, body: &str, expected: &str) {
 fn a_module_for_several_devices_does_not_run_on_one() {
     let reason = |by: &str, n: u32| {
         format!(
-            "{by} for {n} devices, and this is one: it would give numbers of another program\nhelp: `run` takes `--device \
-             cpu:{n}`; a module for one device has no collectives over several, and no shardings"
+            "{by} for {n} devices, and this is one: it would give numbers of another program\nhelp: `run` and `audit` take \
+             `--device cpu:{n}`; a module for one device has no collectives over several, and no shardings"
         )
     };
     check(

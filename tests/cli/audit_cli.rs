@@ -2,7 +2,7 @@
 
 use crate::{binary, run};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Output;
 
@@ -195,4 +195,92 @@ fn what_cannot_run_is_exit_2() {
     let output = bf16scope(folder.path(), &["audit", "cancels.txt"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains('z'), "{}", text(&output.stderr));
+}
+
+/// Six rows over four devices, the last of which holds padding alone: every shard is compared, and instructions as on one
+/// device.
+#[test]
+fn a_module_over_partitions_is_compared_shard_by_shard() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = |header: &str, rows: &str, whole: &str, both: &str| {
+        format!(
+            "HloModule m{header}\n\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, \
+             b)\n}}\n\nENTRY main {{\n  x = f32[6,4] parameter(0){rows}\n  w = f32[4,3] parameter(1){whole}\n  y = f32[6,3] \
+             dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}{rows}\n  zero = f32[] constant(0)\n  sum = \
+             f32[] reduce(y, zero), dimensions={{0,1}}, to_apply=add\n  n = s32[6,3] convert(y){rows}\n  ROOT all = (f32[6,3], \
+             f32[], s32[6,3]) tuple(y, sum, n){both}\n}}\n"
+        )
+    };
+    std::fs::write(folder.path().join("one.txt"), module("", "", "", "")).unwrap();
+    let rows = ", sharding={devices=[4,1]<=[4]}";
+    let all = ", sharding={{devices=[4,1]<=[4]}, {replicated}, {devices=[4,1]<=[4]}}";
+    let four = module(", num_partitions=4", rows, ", sharding={replicated}", all);
+    std::fs::write(folder.path().join("four.txt"), four).unwrap();
+    let audit = |file: &str, more: &[&str]| {
+        let output = bf16scope(folder.path(), &[&["audit", file, "--random", "3", "--json"], more].concat());
+        let stdout = text(&output.stdout);
+        (output.status.code(), serde_json::from_str::<Value>(&stdout).unwrap_or_else(|_| panic!("{stdout}{output:?}")))
+    };
+    let (status, one) = audit("one.txt", &[]);
+    let (of_four, four) = audit("four.txt", &["--device", "cpu:4"]);
+    assert_eq!((status, of_four), (Some(0), Some(0)));
+    assert_eq!(one["rows"], four["rows"]);
+    assert!(four["rows"].as_array().unwrap().len() >= 2, "{four}");
+    let of = |audit: &Value, index: usize, key: &str| audit["results"][index][key].clone();
+    let shards = |index: usize, key: &str| {
+        of(&four, index, "shards").as_array().unwrap().iter().map(|shard| shard[key].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(shards(0, "offsets"), [json!([0, 0]), json!([2, 0]), json!([4, 0])]);
+    assert_eq!([shards(1, "device"), shards(2, "device")], [vec![json!(0)], vec![json!(0), json!(1), json!(2)]]);
+    assert!(one["results"][0].get("shards").is_none());
+    // The whole is as far off as its worst shard, beside f64 as on one device.
+    let of_shards = of(&four, 0, "shards");
+    let worst = of_shards.as_array().unwrap().iter().map(|shard| shard["errors"]["max_abs"].as_f64().unwrap());
+    assert_eq!(worst.fold(0.0, f64::max), of(&four, 0, "errors")["max_abs"].as_f64().unwrap());
+    assert!(four["no_f64"].is_null() && of(&four, 0, "f32_error").as_f64().unwrap() > 0.0, "{four}");
+    // Padding is not compared; and a product of four terms, each below 4 · 4, may be summed in another order on each device:
+    // twice 4 · 2^-24 · 64 at most.
+    let number = |audit: &Value, key: &str| of(audit, 0, "errors")[key].as_f64().unwrap();
+    assert_eq!(number(&four, "n_elements"), 18.0);
+    let (of_one, of_four) = (number(&one, "max_abs"), number(&four, "max_abs"));
+    assert!(of_four > 1e-3 && (of_one - of_four).abs() < 2.0 * 4.0 * 64.0 / f64::from(1 << 24), "{of_one}, {of_four}");
+    assert_eq!(of(&one, 2, "n_differing"), of(&four, 2, "n_differing"));
+    // Results over the budget fail, and are searched for where one device runs it.
+    let (status, over) = audit("four.txt", &["--device", "cpu:4", "--budget", "1e-9"]);
+    assert_eq!((status, over["search"].is_object()), (Some(1), true), "{over}");
+    // The state of a step would have to go from shards of results to shards of parameters.
+    let output = bf16scope(folder.path(), &["audit", "four.txt", "--random", "3", "--device", "cpu:4", "--steps", "2"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("--steps 2 feeds results back to the parameters that they alias, and the module is for"),
+        "{said}"
+    );
+}
+
+/// Replicas that sum: only results can be compared, each replica's; over a budget that is said, not searched.
+#[test]
+fn a_module_over_replicas_is_compared_by_its_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let text_of = "HloModule m, replica_count=2\n\nadd {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] \
+                add(a, b)\n}\n\nENTRY main {\n  x = f32[4,4] parameter(0)\n  y = f32[4,4] dot(x, x), lhs_contracting_dims={1}, \
+                rhs_contracting_dims={0}\n  ROOT all = f32[4,4] all-reduce(y), replica_groups={{0,1}}, to_apply=add\n}\n";
+    std::fs::write(folder.path().join("two.txt"), text_of).unwrap();
+    let audit = |more: &[&str]| {
+        let output = bf16scope(folder.path(), &[&["audit", "two.txt", "--random", "3", "--device"], more].concat());
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (status, said) = audit(&["cpu:2"]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("f32[4,4] on 2 devices, worst on 0"), "{said}");
+    assert!(said.contains("1 not compared, such as %all: it knows its devices: only results are compared"), "{said}");
+    let (status, said) = audit(&["cpu:2", "--budget", "1e-9"]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("FAILS: over the budget of 1.00e-9; what to keep in f32 is searched for where"), "{said}");
+    let (status, said) = audit(&["cpu:4"]);
+    assert_eq!(status, Some(2), "{said}");
+    assert!(
+        said.contains("the module is for 2 replicas, and cpu:4 has 4 devices\nhelp: run it with `--device cpu:2`"),
+        "{said}"
+    );
 }

@@ -1,7 +1,7 @@
 //! The audit as a page for the browser.
 
 use super::Outcome;
-use super::screen::{dtypes, found, number, remarks, ulps};
+use super::screen::{dtypes, found, number, remarks, shape, ulps};
 use crate::audit::Row;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::{Series, along, histogram};
@@ -131,7 +131,7 @@ fn results(outcome: &Outcome) -> Table {
         vec![
             Cell::Text(format!("out{}", row.index)),
             Cell::Text(row.instruction.clone()),
-            Cell::Text(row.shape.clone()),
+            Cell::Text(shape(row)),
             shown(errors.scaled),
             shown(errors.max_abs),
             shown(errors.mean_rel),
@@ -142,7 +142,7 @@ fn results(outcome: &Outcome) -> Table {
     let columns = [
         Column { title: "result", help: "place among the arrays of the result" },
         Column { title: "made by", help: "instruction" },
-        Column { title: "shape", help: "in the f32 module" },
+        Column { title: "shape", help: "in the f32 module, and on how many devices it was compared" },
         Column { title: "error", help: "scaled error" },
         Column { title: "max abs", help: "greatest |x − r|" },
         Column { title: "mean rel", help: "mean |x − r| / |r|, where r is not 0" },

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{F32As, Outcome};
-use crate::audit::{Audit, Judgement, ResultRow, Row, Search, SearchEnd};
+use crate::audit::{Audit, Judgement, ResultRow, Row, Search, SearchEnd, ShardRow};
 use crate::numerics::compare::Errors;
 use crate::report::{Column, Screen, Table};
 
@@ -114,7 +114,7 @@ fn results(rows: &[ResultRow], f32_as: Option<&F32As>, n_rows: usize, screen: Sc
     let mut table = Table::new(columns);
     for row in shown {
         let name = if row.name.is_empty() { format!("out{}", row.index) } else { row.name.clone() };
-        let mut cells = vec![name, row.instruction.clone(), row.shape.clone()];
+        let mut cells = vec![name, row.instruction.clone(), shape(row)];
         let f32_error = f32_as.map(|f32_as| {
             let errors = f32_as.audit.results.iter().find(|other| other.index == row.index).and_then(|row| row.errors);
             errors.map_or("-".to_string(), |errors| number(errors.scaled))
@@ -140,6 +140,17 @@ fn results(rows: &[ResultRow], f32_as: Option<&F32As>, n_rows: usize, screen: Sc
         text += &format!("{} more results with less error (--all shows them)\n", rows.len() - n_rows);
     }
     text
+}
+
+/// The shape of a result; of one that several devices hold, how many, and where it is furthest off.
+pub(super) fn shape(row: &ResultRow) -> String {
+    let error = |shard: &ShardRow| shard.errors.map_or(shard.n_differing as f64, |errors| errors.max_abs);
+    let worst = row.shards.iter().rev().max_by(|a, b| error(a).total_cmp(&error(b)));
+    match (row.shards.len(), worst.filter(|worst| error(worst) > 0.0)) {
+        (0 | 1, _) => row.shape.clone(),
+        (n, None) => format!("{} on {n} devices", row.shape),
+        (n, Some(worst)) => format!("{} on {n} devices, worst on {}", row.shape, worst.device),
+    }
 }
 
 /// The error of what is judged, or why nothing is.
@@ -219,6 +230,10 @@ fn summary(outcome: &Outcome) -> String {
     }
     match (outcome.budget, &outcome.search) {
         (None, _) => {}
+        (Some(budget), None) if outcome.error > budget => lines.push(format!(
+            "FAILS: over the budget of {}; what to keep in f32 is searched for where the module runs on one device",
+            number(budget)
+        )),
         (Some(budget), None) if audit.n_not_finite().0 == 0 || outcome.is_right => {
             lines.push(format!("within the budget of {}", number(budget)));
         }
