@@ -57,27 +57,59 @@ fn twice(names: Vec<Vec<u8>>) -> Option<String> {
     arrays.into_iter().find(|name| !seen.insert(name.clone()))
 }
 
-/// The names of a zip archive's members as its central directory has them, each as often as it is there. (APPNOTE.TXT of
-/// PKWARE, 4.3.12: a signature, 24 bytes on the lengths of name, extra field and comment, 46 bytes on the name.)
-fn member_names(file: File, start: u64) -> io::Result<Vec<Vec<u8>>> {
+/// What the central directory of a zip archive says.
+#[derive(Default)]
+struct Directory {
+    /// The names of the members, each as often as it is there.
+    names: Vec<Vec<u8>>,
+    /// Where the archive ends, where that could be followed.
+    end: Option<u64>,
+}
+
+/// Reads the central directory that begins at `start`. (APPNOTE.TXT of PKWARE, 4.3.12: a signature, 24 bytes on the lengths of
+/// name, extra field and comment, 46 bytes on the name. Behind it, 4.3.14 to 4.3.16: the end of 64 bits, which says how long
+/// it is at byte 4, and its locator of 20 bytes, where there are any; then the end, of 22 bytes and a comment.)
+fn directory(file: File, start: u64) -> io::Result<Directory> {
     let mut file = BufReader::new(file);
-    file.seek(SeekFrom::Start(start))?;
-    let mut names = Vec::new();
+    let mut at = file.seek(SeekFrom::Start(start))?;
+    let mut directory = Directory::default();
     loop {
         let mut head = [0; 46];
-        match file.read_exact(&mut head) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(names),
-            read => read?,
-        }
-        if head[..4] != [0x50, 0x4b, 1, 2] {
-            return Ok(names);
-        }
-        let length = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-        let mut name = vec![0; length(28).into()];
-        file.read_exact(&mut name)?;
-        names.push(name);
-        file.seek_relative(i64::from(length(30)) + i64::from(length(32)))?;
+        let n_read = read_up_to(&mut file, &mut head)?;
+        let length = |at: usize| u64::from(u16::from_le_bytes([head[at], head[at + 1]]));
+        let n_bytes = match (&head[..4], n_read) {
+            (b"PK\x01\x02", 46) => {
+                let mut name = vec![0; length(28) as usize];
+                file.read_exact(&mut name)?;
+                directory.names.push(name);
+                46 + length(28) + length(30) + length(32)
+            }
+            (b"PK\x06\x06", 46) => {
+                let n_more = head[4..12].iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+                n_more.saturating_add(12)
+            }
+            (b"PK\x06\x07", 20..) => 20,
+            (b"PK\x05\x06", 22..) => {
+                directory.end = Some(at + 22 + length(20));
+                return Ok(directory);
+            }
+            _ => return Ok(directory),
+        };
+        at = at.saturating_add(n_bytes);
+        file.seek(SeekFrom::Start(at))?;
     }
+}
+
+/// Reads what there is of so many bytes.
+fn read_up_to(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut n_read = 0;
+    while n_read < bytes.len() {
+        match file.read(&mut bytes[n_read..])? {
+            0 => break,
+            n => n_read += n,
+        }
+    }
+    Ok(n_read)
 }
 
 impl NpzReader {
@@ -91,10 +123,19 @@ impl NpzReader {
         let start = file.fill_buf().map_err(open_error)?;
         let start = start[..start.len().min(6)].to_vec();
         let zip = ZipArchive::new(file).map_err(|error| not_an_archive(path, &start, error))?;
-        let directory = files::open(path).and_then(|file| member_names(file, zip.central_directory_start()));
-        if let Some(name) = twice(directory.map_err(open_error)?) {
+        let again = files::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let read = again.and_then(|(n_bytes, file)| Ok((n_bytes, directory(file, zip.central_directory_start())?)));
+        let (n_bytes, Directory { names, end }) = read.map_err(open_error)?;
+        if let Some(name) = twice(names) {
             let found = format!("array `{name}` is there twice; expected once");
             return Err(DataError::new(DataErrorKind::Damaged, path, found).help("leave one out"));
+        }
+        // Readers of zip archives look for the end, and pass over what stands before the archive, such as another one.
+        let (before, behind) = (zip.offset(), n_bytes.saturating_sub(end.unwrap_or(n_bytes)));
+        if let Some((n, side)) = [(before, "before"), (behind, "behind")].into_iter().find(|(n, _)| *n > 0) {
+            let found = format!("{n} bytes {side} the archive belong to no array; expected none");
+            let help = "of two archives that were joined only one would be read: save all arrays with one numpy.savez";
+            return Err(DataError::new(DataErrorKind::Damaged, path, found).help(help));
         }
         let names = (0..zip.len()).filter_map(|idx| Some((zip.name_for_index(idx)?, idx)));
         let index = names.map(|(name, idx)| (name.strip_suffix(".npy").unwrap_or(name).to_string(), idx)).collect();

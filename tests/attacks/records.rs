@@ -419,8 +419,38 @@ fn a_tar_without_its_end_is_told() {
     let (code, stderr) = data("padding.tar", &whole[..end - 3]);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains(&format!(": the file ends after {} bytes, within the record", end - 3)), "{stderr}");
+    // Nobody reads what stands behind the end.
+    let (code, stderr) = data("junk.tar", &[&whole[..], b"junk"].concat());
+    let n_bytes = whole.len();
+    assert_eq!(code, Some(0), "{stderr}");
+    let said = format!("warning: junk.tar: 4 bytes behind the mark of its end, from byte {n_bytes}, are not read\n");
+    assert!(stderr.contains(&said), "{stderr}");
+    let (code, stderr) = data("two.tar", &[&whole[..], &whole].concat());
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains(&format!("two.tar: another tar begins at byte {n_bytes}, behind the end")), "{stderr}");
     let (code, stderr) = data("text.tar", &b"number 1 of a text\nand line after line of it\n".repeat(30));
     assert_eq!((code, stderr.lines().count()), (Some(2), 3), "{stderr}");
+}
+
+/// Members of JSON that are no features: once, with the first.
+#[test]
+fn what_of_json_is_no_feature_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tar = tar::Builder::new(Vec::new());
+    for name in ["a.json", "b.json"] {
+        let bytes = br#"{"boxes": [[1, 2], [3, 4]], "label": 1, "note": null}"#;
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        tar.append_data(&mut header, name, &bytes[..]).unwrap();
+    }
+    std::fs::write(folder.path().join("a.tar"), tar.into_inner().unwrap()).unwrap();
+    let output = binary::bf16scope(&["data", "a.tar"]).current_dir(folder.path()).output().unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let said = "warning: a.tar, example `a`: `json.boxes` is a list of lists or objects, and is passed over, as others like it are";
+    assert!(stderr.contains(said), "{stderr}");
+    assert_eq!(stderr.matches("passed over").count(), 1, "{stderr}");
+    assert!(text(&output.stdout).contains("json.label"), "{}", text(&output.stdout));
 }
 
 /// Files that say nothing about what is in them are no damaged TFRecords.

@@ -163,13 +163,14 @@ impl Header {
         let mut line = vec![0u8; n_bytes];
         reader.read_exact(&mut line).map_err(cut)?;
         let line = String::from_utf8_lossy(&line);
-        let (kind, width, is_big_endian) = descr(&line)?;
-        let is_fortran = match value(&line, "fortran_order") {
-            Some(rest) if rest.starts_with("False") => false,
-            Some(rest) if rest.starts_with("True") => true,
+        let [of_descr, of_order, of_shape] = members(&line)?;
+        let (kind, width, is_big_endian) = descr(of_descr)?;
+        let is_fortran = match of_order {
+            Some("False") => false,
+            Some("True") => true,
             found => return Err(bad("fortran_order", found, "True or False")),
         };
-        Ok(Header { kind, width, is_big_endian, is_fortran, dims: dims(&line)? })
+        Ok(Header { kind, width, is_big_endian, is_fortran, dims: dims(of_shape)? })
     }
 }
 
@@ -187,13 +188,66 @@ impl fmt::Display for Header {
     }
 }
 
-/// What follows `'key':` in the line, a Python dictionary.
-fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
-    let at = ['\'', '"'].iter().find_map(|quote| {
-        let quoted = format!("{quote}{key}{quote}");
-        line.find(&quoted).map(|at| at + quoted.len())
-    })?;
-    Some(line[at..].trim_start().strip_prefix(':')?.trim_start())
+/// The keys of a header, each once.
+const KEYS: [&str; 3] = ["descr", "fortran_order", "shape"];
+
+/// The values of the line, a Python dictionary: of each key, if it is there.
+///
+/// # Errors
+/// A line that is no dictionary of these keys alone, each once at most.
+fn members(line: &str) -> Result<[Option<&str>; 3], DataError> {
+    let line = line.trim();
+    let start: String = line.chars().take(32).collect();
+    let no_dictionary = || {
+        wrong(DataErrorKind::Format, format!("the header is `{start}`, expected a dictionary of {}", KEYS.join(", ")))
+    };
+    let inner = line.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).ok_or_else(no_dictionary)?;
+    let mut found = [None; 3];
+    for member in parts(inner).ok_or_else(no_dictionary)? {
+        let (key, value) = key_and_value(member).ok_or_else(no_dictionary)?;
+        let Some(place) = KEYS.iter().position(|known| *known == key) else {
+            let found = format!("the header has the key `{key}`, expected {} alone", KEYS.join(", "));
+            return Err(wrong(DataErrorKind::Format, found));
+        };
+        if found[place].replace(value).is_some() {
+            return Err(wrong(
+                DataErrorKind::Format,
+                format!("the header has the key `{key}` twice, expected it once"),
+            ));
+        }
+    }
+    Ok(found)
+}
+
+/// What stands between the commas of a line that are in no brackets and no quotes; nothing behind the last of them. `None` of
+/// brackets or quotes that do not close.
+fn parts(line: &str) -> Option<Vec<&str>> {
+    let (mut parts, mut start) = (Vec::new(), 0);
+    let (mut depth, mut quote) = (0usize, None);
+    for (at, character) in line.char_indices() {
+        match (quote, character) {
+            (Some(open), _) => quote = (open != character).then_some(open),
+            (None, '\'' | '"') => quote = Some(character),
+            (None, '(' | '[' | '{') => depth += 1,
+            (None, ')' | ']' | '}') => depth = depth.checked_sub(1)?,
+            (None, ',') if depth == 0 => {
+                parts.push(line[start..at].trim());
+                start = at + 1;
+            }
+            (None, _) => {}
+        }
+    }
+    let last = line[start..].trim();
+    parts.extend((!last.is_empty()).then_some(last));
+    (depth == 0 && quote.is_none()).then_some(parts)
+}
+
+/// `'descr'` and `'<f4'` of `'descr': '<f4'`.
+fn key_and_value(member: &str) -> Option<(&str, &str)> {
+    let quote = member.chars().next().filter(|first| matches!(first, '\'' | '"'))?;
+    let (key, rest) = member[1..].split_once(quote)?;
+    let value = rest.trim_start().strip_prefix(':')?.trim();
+    (!value.is_empty()).then_some((key, value))
 }
 
 fn bad(field: &'static str, found: Option<&str>, expected: &'static str) -> DataError {
@@ -211,19 +265,22 @@ fn no_numbers(descr: &str, what: &str, help: &str) -> DataError {
 }
 
 /// Kind, width and byte order of `'<f4'`.
-fn descr(line: &str) -> Result<(char, usize, bool), DataError> {
+fn descr(value: Option<&str>) -> Result<(char, usize, bool), DataError> {
     const EXPECTED: &str = "the type of a number, such as '<f4'";
-    let rest = value(line, "descr");
-    let parsed = rest.and_then(|rest| {
-        let quoted = rest.strip_prefix(['\'', '"'])?;
-        let text = &quoted[..quoted.find(['\'', '"'])?];
+    let parsed = value.and_then(|value| {
+        let text = unquoted(value)?;
         let order = text.chars().next()?;
         let unordered = text.strip_prefix(['<', '>', '|', '=']).unwrap_or(text);
         let kind = unordered.chars().next().filter(|kind| "biufcV".contains(*kind))?;
         let width = unordered[1..].parse().ok().filter(|width| (1..=16).contains(width))?;
         Some((kind, width, order == '>'))
     });
-    parsed.ok_or_else(|| not_numbers(rest).unwrap_or_else(|| bad("descr", rest, EXPECTED)))
+    parsed.ok_or_else(|| not_numbers(value).unwrap_or_else(|| bad("descr", value, EXPECTED)))
+}
+
+/// The text in quotes.
+fn unquoted(value: &str) -> Option<&str> {
+    ['\'', '"'].iter().find_map(|&quote| value.strip_prefix(quote)?.strip_suffix(quote))
 }
 
 /// The error of a type that NumPy has, and no network reads.
@@ -234,8 +291,7 @@ fn not_numbers(rest: Option<&str>) -> Option<DataError> {
         let help = "save each field as an array of its own: `np.savez(FILE, a=x['a'], …)`";
         return Some(no_numbers(&descr, "records", help));
     }
-    let quoted = rest.strip_prefix(['\'', '"'])?;
-    let text = &quoted[..quoted.find(['\'', '"'])?];
+    let text = unquoted(rest)?;
     let kind = text.trim_start_matches(['<', '>', '|', '=']).chars().next()?;
     let (what, help) = match kind {
         'U' | 'S' => ("texts", "make classes of them: in NumPy, `names, classes = np.unique(x, return_inverse=True)`"),
@@ -247,16 +303,19 @@ fn not_numbers(rest: Option<&str>) -> Option<DataError> {
 }
 
 /// The sizes of `(3, 4)`.
-fn dims(line: &str) -> Result<Vec<i64>, DataError> {
-    let rest = value(line, "shape");
-    let parsed = rest.and_then(|rest| {
-        let inner = rest.strip_prefix('(')?;
-        let sizes = inner[..inner.find(')')?].split(',').map(str::trim).filter(|size| !size.is_empty());
+fn dims(value: Option<&str>) -> Result<Vec<i64>, DataError> {
+    let parsed = value.and_then(|value| {
+        let inner = value.strip_prefix('(')?.strip_suffix(')')?;
+        let sizes = parts(inner)?;
+        // Python's `(4)` is a number.
+        if sizes.len() == 1 && !inner.contains(',') {
+            return None;
+        }
         // Python 2 wrote long integers with an L.
-        let parsed = sizes.map(|size| size.trim_end_matches('L').parse().ok().filter(|dim: &i64| *dim >= 0));
+        let parsed = sizes.iter().map(|size| size.trim_end_matches('L').parse().ok().filter(|dim: &i64| *dim >= 0));
         parsed.collect::<Option<Vec<i64>>>()
     });
-    parsed.ok_or_else(|| bad("shape", rest, "a tuple of sizes"))
+    parsed.ok_or_else(|| bad("shape", value, "a tuple of sizes"))
 }
 
 #[cfg(test)]
@@ -318,18 +377,39 @@ mod tests {
             typed("'<M8[ns]'"),
             "its elements are times (<M8[ns]), expected numbers\nhelp: make numbers of them: in NumPy, `x.astype('int64')`"
         );
-        assert_eq!(
-            typed("'<q7'"),
-            "the header says descr: `'<q7', 'fortran_order': False, 'shape': `, expected the type of a number, such as '<f4'"
-        );
+        assert_eq!(typed("'<q7'"), "the header says descr: `'<q7'`, expected the type of a number, such as '<f4'");
         assert_eq!(
             read("{'descr': '<f4', 'shape': (2,), }"),
             "the header says fortran_order: nothing, expected True or False"
         );
         assert_eq!(
             read("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,), }"),
-            "the header says shape: `(-2,), }`, expected a tuple of sizes"
+            "the header says shape: `(-2,)`, expected a tuple of sizes"
         );
+        // Of two values of a key NumPy takes the last and others the first; and no writer says more than these three.
+        let refused = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), ";
+        for (more, expected) in [
+            ("'descr': '<i4'}", "the header has the key `descr` twice, expected it once"),
+            ("'order': 'C'}", "the header has the key `order`, expected descr, fortran_order, shape alone"),
+            (
+                "} # }",
+                "the header is `{'descr': '<f4', 'fortran_order'`, expected a dictionary of descr, fortran_order, shape",
+            ),
+            (
+                "} or 1",
+                "the header is `{'descr': '<f4', 'fortran_order'`, expected a dictionary of descr, fortran_order, shape",
+            ),
+            (
+                "",
+                "the header is `{'descr': '<f4', 'fortran_order'`, expected a dictionary of descr, fortran_order, shape",
+            ),
+        ] {
+            assert_eq!(read(&format!("{refused}{more}")), expected, "{more}");
+        }
+        for shape in ["(2)", "(2,,)", "(2 3)", "[2]", "2"] {
+            let found = read(&format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}"));
+            assert_eq!(found, format!("the header says shape: `{shape}`, expected a tuple of sizes"));
+        }
         let read = |bytes: &[u8]| Header::read(&mut &*bytes).unwrap_err().to_string();
         assert_eq!(
             read(b"PK\x03\x04abcd"),

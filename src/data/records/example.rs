@@ -88,10 +88,11 @@ pub(in crate::data) fn parse(record: Vec<u8>, keys: Option<&[&str]>) -> Result<V
         }
         let feature = Feature::decode(entry.value).map_err(|error| format!("feature `{}`: {error}", entry.key))?;
         let value = match feature {
-            Feature { bytes_list: Some(list), .. } => Value::Bytes(list.value),
-            Feature { float_list: Some(list), .. } => Value::Floats(list.value),
-            Feature { int64_list: Some(list), .. } => Value::Ints(list.value),
-            Feature { .. } => continue,
+            Feature { bytes_list: Some(list), float_list: None, int64_list: None } => Value::Bytes(list.value),
+            Feature { bytes_list: None, float_list: Some(list), int64_list: None } => Value::Floats(list.value),
+            Feature { bytes_list: None, float_list: None, int64_list: Some(list) } => Value::Ints(list.value),
+            Feature { bytes_list: None, float_list: None, int64_list: None } => continue,
+            Feature { .. } => return Err(format!("feature `{}` has values of two kinds; expected one", entry.key)),
         };
         // The last of two with one key counts, as in every map of protocol buffers.
         values.insert(entry.key, value);

@@ -9,12 +9,14 @@
 //! Source: WebDataset's `tariterators.py` (`base_plus_ext`, `group_by_keys`) and `autodecode.py`. The headers are read by the
 //! crate `tar`.
 
+mod json;
+
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
 use super::MAX_RECORD;
@@ -31,6 +33,8 @@ use crate::files::Cache;
 const BLOCK: u64 = 512;
 /// Bytes of a name at most, where a header of its own holds one.
 const MAX_NAME: u64 = 64 << 10;
+/// Bytes behind a tar's end that are looked at: tars are filled up to some 10 KiB, and to a MiB at most.
+const MAX_BEHIND: u64 = 64 << 20;
 /// Endings whose files are a whole number in text.
 const NUMBERS: [&str; 7] = ["cls", "cls2", "class", "count", "index", "inx", "id"];
 /// Endings of JSON.
@@ -49,6 +53,8 @@ pub struct Tars {
     /// The number of each ending, and the last example that has a file of it: found at once, of however many.
     known: HashMap<String, (usize, usize)>,
     fingerprint: String,
+    /// Whether it was said that members of JSON are passed over.
+    has_passed_over: AtomicBool,
 }
 
 /// What the files of an example are, up to where the next one's begin.
@@ -92,6 +98,7 @@ impl Tars {
             endings: Vec::new(),
             known: HashMap::new(),
             fingerprint: String::new(),
+            has_passed_over: AtomicBool::new(false),
         };
         let (mut hash, mut n_other) = (Sha256::new(), 0);
         for idx in 0..files.len() {
@@ -157,7 +164,42 @@ impl Tars {
                 shard.path.display()
             );
         }
+        self.nothing_behind(shard_idx, at)?;
         Ok(n_other)
+    }
+
+    /// Behind the mark of a tar's end there are zeros. Another tar there is an error: every reader stops before it. Of other
+    /// bytes a warning is enough.
+    fn nothing_behind(&self, shard_idx: usize, end: u64) -> Result<(), DataError> {
+        let shard = &self.shards.shards[shard_idx];
+        let (mut at, n_bytes) = (end, shard.stored_bytes());
+        let mut block = vec![0; BLOCK as usize * 128];
+        while at < n_bytes && at - end < MAX_BEHIND {
+            let part = &mut block[..(n_bytes - at).min(BLOCK * 128) as usize];
+            self.shards.read_exact_at(shard_idx, part, at, || shard.path.display().to_string())?;
+            let Some(place) = part.iter().position(|&byte| byte != 0) else {
+                at += part.len() as u64;
+                continue;
+            };
+            // A header begins at a multiple of its length.
+            let start = place - place % BLOCK as usize;
+            let place = at + start as u64;
+            if part[start..].first_chunk().is_some_and(is_header) {
+                let found = format!("another tar begins at byte {place}, behind the end of the first; expected one");
+                let help = "tars are joined by `tar --concatenate`, or named one by one";
+                return Err(DataError::new(DataErrorKind::Format, &shard.path, found).help(help));
+            }
+            at = place;
+            break;
+        }
+        if at < n_bytes {
+            tracing::warn!(
+                "{}: {} bytes behind the mark of its end, from byte {at}, are not read",
+                shard.path.display(),
+                n_bytes - at
+            );
+        }
+        Ok(())
     }
 
     /// Adds a file to the example of its name, or begins one; `first` is the first example of the tar.
@@ -244,15 +286,32 @@ impl Tars {
         }
     }
 
-    /// The members of a file of JSON, by `ENDING.NAME`.
-    fn members(&self, index: u64, field: &Field, into: &mut Values) -> Result<(), DataError> {
+    /// The members of a file of JSON, by `ENDING.NAME`; of those that cannot be features, what they are.
+    fn members(&self, index: u64, field: &Field) -> Result<json::Features, DataError> {
         let (bytes, ending) = (self.bytes(index, field)?, self.ending(field));
-        let json: Json = serde_json::from_slice(&bytes).map_err(|error| {
+        json::features(ending, &bytes).map_err(|error| {
             DataError::mismatch(self.place(index), &format!("feature `{ending}`"), &error.to_string(), "JSON")
-        })?;
-        flatten(ending, &json, into);
-        Ok(())
+        })
     }
+
+    /// Says once that a member of JSON is passed over.
+    fn passes_over(&self, index: u64, member: &str, found: &str) {
+        if !self.has_passed_over.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "{}: `{member}` is {found}, and is passed over, as others like it are: features are numbers, truths and texts, \
+                 and lists of one of them",
+                self.place(index)
+            );
+        }
+    }
+}
+
+/// Whether a block is a header, by its checksum: the sum of its bytes, with blanks in place of the sum.
+fn is_header(block: &[u8; BLOCK as usize]) -> bool {
+    let blanks = 148..156;
+    let sum: u32 = (0..).zip(block).map(|(at, &byte)| if blanks.contains(&at) { 32 } else { u32::from(byte) }).sum();
+    let said = str::from_utf8(&block[blanks]).ok().map(|text| text.trim_matches(['\0', ' ']));
+    said.and_then(|said| u32::from_str_radix(said, 8).ok()) == Some(sum)
 }
 
 /// That there is no header at a byte of a tar.
@@ -313,31 +372,6 @@ fn split(path: &str) -> Option<(&str, String)> {
     (dot > file && dot + 1 < path.len() && !is_own).then(|| (&path[..dot], path[dot + 1..].to_lowercase()))
 }
 
-/// What JSON holds, by name: numbers, truths and texts, and lists of them.
-fn flatten(name: &str, json: &Json, into: &mut Values) {
-    let ints = |json: &Json| json.as_i64().or_else(|| json.as_bool().map(i64::from));
-    let floats = |json: &Json| json.as_f64().map(|value| value as f32);
-    let text = |json: &Json| json.as_str().map(|text| text.as_bytes().to_vec());
-    let list = match json {
-        Json::Object(members) => {
-            members.iter().for_each(|(member, json)| flatten(&format!("{name}.{member}"), json, into));
-            return;
-        }
-        Json::Array(list) => &list[..],
-        other => std::slice::from_ref(other),
-    };
-    let value = if let Some(ints) = list.iter().map(ints).collect::<Option<_>>() {
-        Value::Ints(ints)
-    } else if let Some(floats) = list.iter().map(floats).collect::<Option<_>>() {
-        Value::Floats(floats)
-    } else if let Some(texts) = list.iter().map(text).collect::<Option<_>>() {
-        Value::Bytes(texts)
-    } else {
-        return;
-    };
-    into.insert(name.to_string(), value);
-}
-
 /// What the reader says, which may quote the file's bytes.
 fn shown(error: &io::Error) -> String {
     error.to_string().chars().take(100).flat_map(char::escape_debug).collect()
@@ -356,7 +390,14 @@ impl Records for Tars {
             for field in fields {
                 let ending = self.ending(field);
                 match JSON.contains(&kind_of(ending)) {
-                    true => self.members(index, field, &mut values)?,
+                    true => {
+                        for (member, value) in self.members(index, field)? {
+                            match value {
+                                Ok(value) => drop(values.insert(member, value)),
+                                Err(found) => self.passes_over(index, &member, found),
+                            }
+                        }
+                    }
                     false => drop(values.insert(ending.to_string(), self.value(index, field)?)),
                 }
             }
@@ -370,9 +411,19 @@ impl Records for Tars {
             } else if let Some((ending, _)) = key.split_once('.')
                 && let Some(field) = fields.iter().find(|field| JSON.contains(&ending) && self.ending(field) == ending)
             {
-                let mut members = Values::new();
-                self.members(index, field, &mut members)?;
-                values.extend(members.remove_entry(*key));
+                match self.members(index, field)?.remove(*key) {
+                    Some(Ok(value)) => drop(values.insert(key.to_string(), value)),
+                    Some(Err(found)) => {
+                        let expected = "numbers, truths or texts, or a list of one of them";
+                        return Err(DataError::mismatch(
+                            self.place(index),
+                            &format!("feature `{key}`"),
+                            found,
+                            expected,
+                        ));
+                    }
+                    None => {}
+                }
             }
         }
         Ok(values)
@@ -462,7 +513,12 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_file_and_example() {
         let folder = tempfile::tempdir().unwrap();
-        let whole = tar(&[("a/1.cls", b"seven"), ("a/1.json", b"{"), ("a/2.jpg", &[1; 700])]);
+        let whole = tar(&[
+            ("a/1.cls", b"seven"),
+            ("a/1.json", b"{"),
+            ("a/1.jsn", br#"{"x": [1, "a"]}"#),
+            ("a/2.jpg", &[1; 700]),
+        ]);
         let tars = opened(folder.path(), std::slice::from_ref(&whole)).unwrap();
         let said = |keys: &[&str]| tars.values(0, Some(keys)).unwrap_err().to_string();
         let place = folder.path().join("a-0.tar").display().to_string();
@@ -470,17 +526,24 @@ mod tests {
             said(&["cls"]),
             format!("{place}, example `a/1`: feature `cls` is `seven`; expected a whole number")
         );
+        assert_eq!(
+            said(&["jsn.x"]),
+            format!(
+                "{place}, example `a/1`: feature `jsn.x` is a list of several kinds; expected numbers, truths or texts, or a \
+                 list of one of them"
+            )
+        );
         assert!(said(&["json.x"]).starts_with(&format!("{place}, example `a/1`: feature `json` is EOF")));
 
         let refused = |bytes: Vec<u8>| opened(folder.path(), &[bytes]).unwrap_err();
         assert_eq!(
-            refused(whole[..3 * 512 + 1024].to_vec()),
-            "a-0.tar, at byte 2048: the file ends after 2560 bytes, within the record; expected 3584 at least\n\
+            refused(whole[..5 * 512 + 1024].to_vec()),
+            "a-0.tar, at byte 3072: the file ends after 3584 bytes, within the record; expected 4608 at least\n\
              help: copy or download the file again"
         );
         // Within what fills up a block, and within a header.
         for (n_bytes, said) in [
-            (3 * 512 + 1024 + 700, "3260 bytes, within the record; expected 3584"),
+            (5 * 512 + 1024 + 700, "4284 bytes, within the record; expected 4608"),
             (600, "600 bytes, within the record; expected 1024"),
         ] {
             let error = refused(whole[..n_bytes].to_vec());
@@ -502,6 +565,19 @@ mod tests {
             "a-0.tar: two files are called `a.jpg`; expected one of each name and ending"
         );
         assert_eq!(refused(tar(&[("notes", b"1")])), "a-0.tar: no records; expected one at least");
+        // Readers stop at the end of the first: `cat a.tar b.tar`.
+        let another = |fill: usize| [&whole[..], &vec![0; fill], &tar(&[("b.cls", b"1")])].concat();
+        for fill in [0, 512, 70_144, 1 << 20] {
+            let at = whole.len() + fill;
+            assert_eq!(
+                refused(another(fill)),
+                format!(
+                    "a-0.tar: another tar begins at byte {at}, behind the end of the first; expected one\nhelp: tars are joined \
+                     by `tar --concatenate`, or named one by one"
+                )
+            );
+        }
+        assert!(opened(folder.path(), &[[&whole[..], &[0; 9216]].concat()]).is_ok());
         // A file that claims more than a record may have is not read into memory.
         let mut header = tar::Header::new_gnu();
         header.set_path("a.jpg").unwrap();

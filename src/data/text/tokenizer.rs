@@ -115,10 +115,18 @@ impl Tokenizer {
         let cuts = cuts(&json);
         let mut whole = if is_vocabulary { json.to_string().into_bytes() } else { bytes };
         let fingerprint = crate::files::hex(Sha256::digest(&whole));
-        // Lengths are ours to say: what the file says of them is not even read.
-        let lengths = ["truncation", "padding"];
-        if lengths.iter().any(|key| !json[key].is_null()) {
-            lengths.iter().for_each(|key| json[key] = Json::Null);
+        // Lengths are the experiment's to say.
+        let said: Vec<&str> = ["truncation", "padding"].into_iter().filter(|key| !json[*key].is_null()).collect();
+        if !said.is_empty() {
+            tracing::warn!(
+                "{}: its {} not applied: how long examples are is what the experiment's `text` says",
+                path.display(),
+                match said[..] {
+                    [one] => format!("`{one}` is"),
+                    _ => "`truncation` and `padding` are".to_string(),
+                }
+            );
+            said.into_iter().for_each(|key| json[key] = Json::Null);
             whole = json.to_string().into_bytes();
         }
         let model = Model::read(&whole).map_err(wrong)?;
