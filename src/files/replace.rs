@@ -134,14 +134,20 @@ pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
-/// Removes what is no regular file from the place of one in a cache: a link, a FIFO, an empty directory.
+/// Removes what is no regular file from the place of one in a cache: a link, a FIFO, an empty directory. A directory that holds
+/// something is moved aside, to a name with `.aside` and a number.
 ///
 /// # Errors
 /// What the system says.
 pub fn make_way(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
+        // Nobody protects a file of a cache from its owner.
+        Ok(found) if found.is_file() && found.permissions().readonly() => fs::remove_file(path),
         Ok(found) if found.is_file() => return Ok(()),
-        Ok(found) if found.is_dir() => fs::remove_dir(path),
+        Ok(found) if found.is_dir() => match fs::remove_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => move_aside(path),
+            removed => removed,
+        },
         Ok(_) => fs::remove_file(path),
         Err(error) => Err(error),
     };
@@ -149,6 +155,17 @@ pub fn make_way(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Renames a directory to the first free name. One that comes there meanwhile and is empty is replaced, and none that is not.
+fn move_aside(path: &Path) -> io::Result<()> {
+    let name = |number: u32| {
+        let mut name = path.as_os_str().to_os_string();
+        name.push(format!(".aside{number}"));
+        PathBuf::from(name)
+    };
+    let free = (0..1000).map(name).find(|name| fs::symlink_metadata(name).is_err());
+    fs::rename(path, free.ok_or(io::ErrorKind::DirectoryNotEmpty)?)
 }
 
 /// Opens a lock file, made if there is none. What is there is never truncated, and a link is never followed to a file

@@ -263,6 +263,117 @@ fn a_damaged_entry_changes_no_result_and_ends_no_run() {
     }
 }
 
+/// Harms an entry, beside another one, in a place.
+type Harm = fn(&Path, &Path, &Place);
+
+/// What is done to an entry, by name: each place of a flip and of a cut, and every kind of file in its place.
+fn harms() -> Vec<(&'static str, Harm)> {
+    fn rewritten(path: &Path, change: impl Fn(&mut Vec<u8>)) {
+        let mut bytes = fs::read(path).unwrap();
+        change(&mut bytes);
+        fs::write(path, bytes).unwrap();
+    }
+    fn replaced(path: &Path, make: impl Fn(&Path)) {
+        fs::remove_file(path).unwrap();
+        make(path);
+    }
+    fn link(to: &Path, path: &Path) {
+        replaced(path, |path| std::os::unix::fs::symlink(to, path).unwrap());
+    }
+    vec![
+        ("its first bit flipped", |path, _, _| rewritten(path, |bytes| bytes[0] ^= 1)),
+        ("a bit in the middle flipped", |path, _, _| {
+            rewritten(path, |bytes| {
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 8;
+            })
+        }),
+        ("its last bit flipped", |path, _, _| rewritten(path, |bytes| *bytes.last_mut().unwrap() ^= 0x80)),
+        ("cut to a byte", |path, _, _| rewritten(path, |bytes| bytes.truncate(1))),
+        ("cut to a half", |path, _, _| rewritten(path, |bytes| bytes.truncate(bytes.len() / 2))),
+        ("cut by a byte", |path, _, _| rewritten(path, |bytes| bytes.truncate(bytes.len() - 1))),
+        ("empty", |path, _, _| fs::write(path, b"").unwrap()),
+        ("grown by a byte", |path, _, _| rewritten(path, |bytes| bytes.push(0))),
+        ("grown by itself", |path, _, _| rewritten(path, |bytes| bytes.extend_from_within(..))),
+        ("another's bytes", |path, other, _| assert!(fs::copy(other, path).is_ok())),
+        ("swapped with another", |path, other, _| {
+            let [own, theirs] = [path, other].map(|path| fs::read(path).unwrap());
+            fs::write(path, theirs).unwrap();
+            fs::write(other, own).unwrap();
+        }),
+        ("a FIFO", |path, _, _| {
+            replaced(path, |path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success()))
+        }),
+        ("a link to another", |path, other, _| link(other, path)),
+        ("a link to the user's", |path, _, place| link(&place.path("precious"), path)),
+        ("a link to itself", |path, _, _| link(path, path)),
+        ("a link to nothing", |path, _, _| link(Path::new("/nowhere/at/all"), path)),
+        ("a link to a device", |path, _, _| link(Path::new("/dev/zero"), path)),
+        ("a folder", |path, _, _| replaced(path, |path| fs::create_dir(path).unwrap())),
+        ("a folder with a file", |path, _, _| {
+            replaced(path, |path| {
+                fs::create_dir(path).unwrap();
+                fs::write(path.join("file"), b"a file").unwrap();
+            });
+        }),
+        // Root reads it all the same.
+        ("unreadable", |path, _, _| {
+            fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap()
+        }),
+        ("removed", |path, _, _| fs::remove_file(path).unwrap()),
+    ]
+}
+
+/// Each entry of each kind of data, harmed in each way: indexes, unpacked records with their sums, ids, conversions.
+#[test]
+fn every_kind_of_entry_is_made_again_whatever_is_done_to_it() {
+    let place = Place::new();
+    let mut n_cases = 0;
+    for (name, expected) in KINDS.iter().zip(&place.expected) {
+        fs::remove_dir_all(place.cache()).unwrap();
+        assert_eq!(place.hash(name), *expected);
+        let entries = place.entries();
+        assert!(!entries.is_empty(), "{name}");
+        // Another file of the cache, where there is none: a copy that nobody asks for.
+        let beside = place.path("cache/beside");
+        for entry in &entries {
+            for (what, harm) in harms() {
+                let other = entries.iter().find(|other| *other != entry).unwrap_or(&beside);
+                if *other == beside {
+                    fs::write(&beside, b"another entry").unwrap();
+                }
+                harm(entry, other, &place);
+                n_cases += 1;
+                assert_eq!(place.hash(name), *expected, "{name}: {}: {what}", entry.display());
+                let found = fs::symlink_metadata(entry).unwrap();
+                assert!(found.is_file(), "{name}: {}: {what} is left", entry.display());
+                // A folder that holds something is nobody's to remove.
+                if what == "a folder with a file" {
+                    let aside = PathBuf::from(format!("{}.aside0", entry.display()));
+                    assert_eq!(fs::read(aside.join("file")).unwrap(), b"a file");
+                }
+                assert_eq!(fs::read(place.path("precious")).unwrap(), b"a file of the user's", "{what}");
+            }
+        }
+    }
+    // A conversion is bytes by a key.
+    let conversions = bf16scope::foreign::conversions(&place.cache());
+    for (what, harm) in harms() {
+        for (key, bytes) in [("one", &b"its HLO"[..]), ("two", b"another's HLO")] {
+            conversions.keep_whole(key, bytes).unwrap();
+            assert_eq!(conversions.find(key, 1 << 20).unwrap(), bytes);
+        }
+        harm(&conversions.path("one"), &conversions.path("two"), &place);
+        n_cases += 1;
+        let is_root =
+            fs::read("/proc/self/status").is_ok_and(|status| String::from_utf8_lossy(&status).contains("Uid:\t0"));
+        let expected = (what == "unreadable" && is_root).then(|| b"its HLO".to_vec());
+        assert_eq!(conversions.find("one", 1 << 20), expected, "{what}");
+    }
+    println!("{n_cases} cases");
+    assert!(n_cases >= 180, "{n_cases}");
+}
+
 /// Another run's eviction, `cache clear` or a failing disk in the middle of a run: data are read on, from what is open, or
 /// unpacked again.
 #[test]
