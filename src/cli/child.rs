@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::Context;
-use crate::pjrt::{ChildSpec, Client, Limits, PjrtError, Platform, SERVE, Setup, serve};
+use crate::pjrt::{ChildSpec, Client, Limits, PjrtError, Platform, SERVE, Setup, address_space, serve};
 use crate::study::Asking;
 
 /// Arguments that limit what a module may take.
@@ -38,30 +38,26 @@ impl LimitArgs {
     /// How the TPU compiler is asked within these limits. Modules that bf16scope did not build are compiled in a child, and
     /// whatever is limited.
     pub(super) fn asking(&self, fresh: bool, is_foreign: bool, context: &Context) -> Asking {
-        let child = (is_foreign || self.is_some()).then(|| self.spec());
+        let child = (is_foreign || self.is_some() || address_space().is_some()).then(|| self.spec());
         Asking { setup: context.setup(), fresh, child, ..Asking::default() }
     }
 
-    /// A client for a module from a file.
-    pub(super) fn client(&self, platform: &Platform, context: &Context) -> Result<Client, PjrtError> {
-        self.client_of_all(platform.one_device()?, context)
-    }
-
-    /// The same for programs of any number of devices.
+    /// A client for a module from a file, of as many devices as the platform has.
     pub(super) fn client_of_all(&self, platform: &Platform, context: &Context) -> Result<Client, PjrtError> {
         Client::in_child(platform, &context.setup(), &self.spec())
     }
 }
 
-/// A client for a program of one device that bf16scope built: in this process, or, of a plugin that bf16scope knows nothing
-/// of, in a child.
+/// A client for a program of one device that bf16scope built: in this process, or in a child, of a plugin that bf16scope knows
+/// nothing of, and where address space is limited, beyond which XLA ends its process.
 pub(super) fn client(platform: &Platform, setup: &Setup) -> Result<Client, PjrtError> {
     client_of_all(platform.one_device()?, setup)
 }
 
 /// The same for programs of any number of devices.
 pub(super) fn client_of_all(platform: &Platform, setup: &Setup) -> Result<Client, PjrtError> {
-    match platform.spec().is_some_and(|spec| spec.path.is_some()) {
+    let is_unknown = platform.spec().is_some_and(|spec| spec.path.is_some());
+    match is_unknown || platform.spec().is_some() && address_space().is_some() {
         true => Client::in_child(platform, setup, &ChildSpec::new(THIS_PROGRAM)),
         false => Client::of(platform, setup),
     }

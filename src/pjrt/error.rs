@@ -97,6 +97,13 @@ impl fmt::Display for Code {
 const PLUGIN_BUG: &str = "this is a bug of the plugin";
 
 /// A plugin's text, where it gave one.
+/// What to do where the loader may have had no room.
+fn load_help(address_space: Option<u64>) -> String {
+    address_space.map_or(String::new(), |limit| {
+        format!("\nhelp: processes may have {limit} bytes of address space here; raise that limit (`ulimit -v`)")
+    })
+}
+
 fn or_none(message: &str) -> &str {
     if message.is_empty() { "the plugin gave no text" } else { message }
 }
@@ -334,12 +341,14 @@ pub enum PjrtError {
         why: String,
     },
     /// The dynamic loader refused the file; the text is its own.
-    #[error("plugin {}: cannot be loaded: {text}", path.display())]
+    #[error("plugin {}: cannot be loaded: {text}{}", path.display(), load_help(*address_space))]
     Load {
         /// The file.
         path: PathBuf,
         /// The loader's text.
         text: String,
+        /// The address space that the process may have, where that is limited.
+        address_space: Option<u64>,
     },
     /// A call that succeeded, by its own account, and has nothing to show for it.
     #[error("{call}: the plugin reports success and gives no {what}\nhelp: {PLUGIN_BUG}")]

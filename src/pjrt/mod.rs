@@ -50,7 +50,7 @@ pub mod xla;
 pub use array_type::OutputSpec;
 pub use backend::MemoryStats;
 pub use buffer::Buffer;
-pub use child::memory::available as available_memory;
+pub use child::memory::{address_space, available as available_memory};
 pub use child::{ChildCompiler, ChildError, ChildSpec, Doing, Limits, SERVE, hlo_of_stablehlo, serve};
 pub use client::Client;
 pub use compiled::Compiled;

@@ -244,8 +244,11 @@ pub(super) fn log_drop(freed: Result<(), PjrtError>) {
 unsafe fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
     let not_pjrt = |why| PjrtError::NotPjrt { path: path.to_path_buf(), why };
     // SAFETY: loading runs the library's initialisers, which the caller promises may run here.
-    let library = unsafe { libloading::Library::new(path) }
-        .map_err(|error| PjrtError::Load { path: path.to_path_buf(), text: error.to_string() })?;
+    let library = unsafe { libloading::Library::new(path) }.map_err(|error| PjrtError::Load {
+        path: path.to_path_buf(),
+        text: error.to_string(),
+        address_space: super::address_space(),
+    })?;
     // SAFETY: `GetPjrtApi` has this type in every version of the C API.
     let api = match unsafe { library.get::<ffi::GetPjrtApi>(GET_PJRT_API.to_bytes_with_nul()) } {
         // SAFETY: takes nothing, returns the table or null.

@@ -402,3 +402,40 @@ fn children_leave_no_descriptors_and_no_processes() {
     assert!(is_there(pid));
     assert_eq!(negate(&first).unwrap().len(), 12);
 }
+
+/// Under `ulimit -v` XLA ends its process where it gets no more address space. That is a child then: the parent says what the
+/// limit is, and where it is enough the same weights are learned.
+#[test]
+fn a_limit_of_address_space_is_an_error_that_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: String = (0..30).map(|row| format!("0.{row},1.5,-{row},2,{}\n", row % 3)).collect();
+    std::fs::write(folder.path().join("d.csv"), rows).unwrap();
+    let experiment = "model: {kind: mlp, input: [4], n_classes: 3, hidden: [4]}\ndata: {csv: d.csv, n_test: 6}\ntrain: {batch: \
+                      2, epochs: 1}\n";
+    std::fs::write(folder.path().join("e.yaml"), experiment).unwrap();
+    let limited = |kib: Option<u64>, args: &[&str]| {
+        let command = bf16scope(args);
+        let limit = kib.map_or(String::new(), |kib| format!("ulimit -v {kib} && "));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{limit}exec \"$0\" \"$@\"")]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        shell.current_dir(folder.path()).output().unwrap()
+    };
+    let train = |kib, checkpoint| limited(kib, &["train", "e.yaml", "--no-run", "--checkpoint", checkpoint]);
+    for output in [train(None, "free.safetensors"), train(Some(16 << 20), "limited.safetensors")] {
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let bytes = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
+    assert_eq!(bytes("free.safetensors"), bytes("limited.safetensors"));
+    // The plugin is mapped or not; a compile gets its threads or not.
+    for kib in [300 << 10, 400 << 10, 500 << 10] {
+        let stderr = refusal(&limited(Some(kib), &["eval", "e.yaml", "--checkpoint", "free.safetensors"]));
+        let is_said = stderr.contains("of address space here") && stderr.contains("`ulimit -v`");
+        assert!(is_said, "{kib} KiB: {stderr}");
+    }
+}

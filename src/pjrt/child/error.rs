@@ -1,5 +1,6 @@
 //! What can go wrong with a child.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -50,7 +51,7 @@ pub enum ChildError {
         said: String,
     },
     /// The child ended in the middle.
-    #[error("{doing}: the child process ended with {how}{}\nhelp: {}", quoted(said), ended_help(.doing))]
+    #[error("{doing}: the child process ended with {how}{}\nhelp: {}", quoted(said), ended_help(.doing, *.address_space))]
     Ended {
         /// What it was doing.
         doing: Doing,
@@ -58,6 +59,8 @@ pub enum ChildError {
         how: String,
         /// What was last written on standard error.
         said: String,
+        /// The address space that it might have had, where that is limited.
+        address_space: Option<u64>,
     },
     /// It took too long, and was ended.
     #[error(
@@ -136,11 +139,20 @@ fn quoted(said: &str) -> String {
     }
 }
 
-fn ended_help(doing: &Doing) -> &'static str {
+fn ended_help(doing: &Doing, address_space: Option<u64>) -> Cow<'static, str> {
+    if let Some(limit) = address_space {
+        let limit = gib(limit);
+        return format!(
+            "processes may have {limit} of address space here (`ulimit -v`), and XLA ends its own where it gets no more: raise \
+             that limit, and bound memory by --memory where the command has it"
+        )
+        .into();
+    }
     match doing.what {
         "compiling" | "running" => {
             "XLA checks some rules by ending its process: the text above, if any, names the one that the module breaks"
+                .into()
         }
-        _ => "try again; if it happens again, -vv shows all that the child wrote",
+        _ => "try again; if it happens again, -vv shows all that the child wrote".into(),
     }
 }

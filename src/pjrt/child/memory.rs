@@ -12,6 +12,15 @@ pub fn available() -> Option<u64> {
     Some(machine.min(left_in_container().unwrap_or(u64::MAX)))
 }
 
+/// Bytes of address space that a process started here may have (`ulimit -v`); `None` where that is not limited.
+///
+/// XLA ends its process where it gets no more memory, so that under such a limit it runs in a child only.
+///
+/// Source: `getrlimit(2)`, `RLIMIT_AS`.
+pub fn address_space() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::As).current
+}
+
 /// What one process may have of that: the rest keeps the machine alive.
 pub(super) fn most(available: u64) -> u64 {
     available - available / 16

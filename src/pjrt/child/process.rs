@@ -90,6 +90,8 @@ impl Child {
             Ok(Some((Reply::Hello { version: theirs }, _))) if theirs == version => return Ok(()),
             Ok(Some((Reply::Hello { version: theirs }, _))) => format!("it is version {theirs}"),
             Ok(_) => "it answered something else".to_string(),
+            // Under a limit of its address space it may be the right program, and have no room to start.
+            Err(error @ ChildError::Ended { address_space: Some(_), .. }) => return Err(error),
             Err(ChildError::Ended { how, .. }) => format!("it ended with {how}"),
             Err(ChildError::Timeout { limit, .. }) => format!("it said nothing for {limit:?}"),
             Err(ChildError::Io { source, .. }) => source.to_string(),
@@ -221,7 +223,7 @@ impl Child {
             Err(Interruption::Memory { measured, limit }) => ChildError::Memory { doing, measured, limit },
             Err(Interruption::Io(source)) if is_hang_up(&source) => {
                 let how = line.status();
-                ChildError::Ended { doing, how, said: line.said() }
+                ChildError::Ended { doing, how, said: line.said(), address_space: memory::address_space() }
             }
             Err(Interruption::Io(source)) => ChildError::Io { doing, source },
         };
