@@ -229,14 +229,16 @@ mod tests {
         assert_eq!(
             error(&[wanted(query, &[2])]),
             format!(
-                "{query} cannot be written by the rules of gpt2: h.0.attn.c_attn.bias has 3 parts, and not all of them are \
+                "{query} cannot be written by the rules of gpt2: transformer.h.0.attn.c_attn.bias has 3 parts, and not all of them are \
                  in this model{help}"
             )
         );
         let both = [wanted("a_norm/gamma", &[2]), wanted("b_norm/gamma", &[2])];
         assert_eq!(
             error(&both),
-            format!("b_norm/gamma cannot be written by the rules of gpt2: a_norm/gamma is ln_f.weight too{help}")
+            format!(
+                "b_norm/gamma cannot be written by the rules of gpt2: a_norm/gamma is transformer.ln_f.weight too{help}"
+            )
         );
     }
 }

@@ -3,7 +3,8 @@
 
 use super::error::{Misfit, PortError};
 use super::layout::Layout;
-use super::rules::{Rule, Rules};
+use super::pattern::Standing;
+use super::rules::{Beside, Rule, Rules};
 use super::variable::{Given, Role, Wanted};
 use crate::hlo::DType;
 use serde::Serialize;
@@ -246,6 +247,18 @@ pub(super) struct Index<'a> {
     rules: &'a Rules,
     wanted: &'a [Wanted],
     given: BTreeMap<&'a str, &'a Given>,
+    /// How many of its layer's are before each variable of the network.
+    places: BTreeMap<&'a str, usize>,
+}
+
+/// The layer that a variable is of, and what it is called there.
+fn in_layer(name: &str) -> (&str, &str) {
+    name.rsplit_once('/').unwrap_or(("", name))
+}
+
+/// Whether dims are so many, and the last is so long, where that is asked for.
+fn is_shaped(dims: &[i64], rank: Option<usize>, last: Option<i64>) -> bool {
+    rank.is_none_or(|rank| rank == dims.len()) && last.is_none_or(|last| dims.last() == Some(&last))
 }
 
 impl<'a> Index<'a> {
@@ -258,30 +271,53 @@ impl<'a> Index<'a> {
         let aliases = aliases.into_iter().filter_map(only);
         // A name goes before what another array is called too.
         let given = aliases.chain(given.iter().map(|given| (given.name.as_str(), given))).collect();
-        Index { rules, wanted, given }
+        let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
+        let weights = wanted.iter().filter(|variable| variable.role == Role::Weight);
+        let places = weights.map(|variable| {
+            let n = sizes.entry(in_layer(&variable.name).0).or_default();
+            *n += 1;
+            (variable.name.as_str(), *n - 1)
+        });
+        Index { rules, wanted, given, places: places.collect() }
     }
 
     /// The number of the first rule for a variable.
     pub(super) fn rule_for(&self, variable: &Wanted) -> Option<usize> {
         let is_for = |rule: &Rule| {
-            rule.rank.is_none_or(|rank| rank == variable.shape.dims.len())
+            is_shaped(&variable.shape.dims, rule.rank, rule.last)
                 && rule.ours.iter().any(|pattern| pattern.matches(&variable.name))
                 && rule.beside.as_ref().is_none_or(|beside| self.has_beside(&variable.name, beside))
         };
         self.rules.rules.iter().position(is_for)
     }
 
-    /// Whether the layer of a variable has a variable of this name.
-    fn has_beside(&self, name: &str, beside: &str) -> bool {
-        let layer = name.rsplit_once('/').map_or("", |(layer, _)| layer);
-        self.wanted.iter().any(|other| other.name.rsplit_once('/') == Some((layer, beside)))
+    /// Whether the layer of a variable has such a variable.
+    fn has_beside(&self, name: &str, beside: &Beside) -> bool {
+        let is_it = |other: &Wanted| {
+            in_layer(&other.name) == (in_layer(name).0, beside.name.as_str())
+                && is_shaped(&other.shape.dims, beside.rank, beside.last)
+        };
+        self.wanted.iter().any(is_it)
+    }
+
+    /// Where a variable stands, `count` variables after the first that its rule is for.
+    fn standing(&self, variable: &Wanted, count: usize) -> Standing {
+        Standing { count, place: self.places.get(variable.name.as_str()).copied().unwrap_or_default() }
+    }
+
+    /// What may stand before the names of a rule.
+    fn prefixes(&self, rule: &Rule) -> &[String] {
+        match rule.bare {
+            true => &self.rules.prefixes[..0],
+            false => &self.rules.prefixes,
+        }
     }
 
     /// The first name of a variable by a rule.
     pub(super) fn first_name(&self, variable: &Wanted, rule: &Rule, count: usize) -> Option<String> {
         let captures = rule.ours.iter().find_map(|pattern| pattern.captures(&variable.name))?;
-        let name = rule.theirs.iter().find_map(|template| template.name(&captures, count))?;
-        Some(format!("{}{name}", self.rules.prefixes.first().map_or("", String::as_str)))
+        let name = rule.theirs.iter().find_map(|template| template.name(&captures, self.standing(variable, count)))?;
+        Some(format!("{}{name}", self.prefixes(rule).first().map_or("", String::as_str)))
     }
 
     /// Where a slot of a variable is first looked for, or where no slot is named its average.
@@ -297,19 +333,21 @@ impl<'a> Index<'a> {
         };
         let captures = [("theirs", theirs.as_str()), ("slot", slot.unwrap_or_default())];
         let captures = captures.map(|(name, text)| (name.to_string(), text.to_string())).into();
-        Some((templates.first()?.name(&captures, 0)?, layout.clone(), *is_shared))
+        Some((templates.first()?.name(&captures, Standing::default())?, layout.clone(), *is_shared))
     }
 
     /// A variable of the network by a rule, `count` variables after the first that it is for.
     fn weight(&self, variable: &Wanted, rule: &Rule, count: usize) -> Found {
         let layout = Layout::of(rule);
         let expected = layout.their_dims(&variable.shape.dims);
+        let standing = self.standing(variable, count);
         let mut first = None;
         for pattern in &rule.ours {
             let Some(captures) = pattern.captures(&variable.name) else { continue };
             for template in &rule.theirs {
-                let Some(name) = template.name(&captures, count) else { continue };
-                let with_prefix = self.rules.prefixes.iter().map(|prefix| format!("{prefix}{name}"));
+                let Some(name) = template.name(&captures, standing) else { continue };
+                let bare = rule.bare.then(|| name.clone());
+                let with_prefix = self.prefixes(rule).iter().map(|prefix| format!("{prefix}{name}")).chain(bare);
                 let mut there: Vec<String> = with_prefix
                     .filter_map(|name| self.given.get(name.as_str()))
                     .map(|given| given.name.clone())
@@ -343,7 +381,7 @@ impl<'a> Index<'a> {
         let Some((theirs, layout)) = source else { return Found::Fresh };
         let captures = [("theirs", theirs.as_str()), ("slot", slot)];
         let captures = captures.map(|(name, text)| (name.to_string(), text.to_string())).into();
-        let mut names = templates.iter().filter_map(|template| template.name(&captures, 0));
+        let mut names = templates.iter().filter_map(|template| template.name(&captures, Standing::default()));
         let Some(name) = names.find_map(|name| Some(self.given.get(name.as_str())?.name.clone())) else {
             return Found::Fresh;
         };

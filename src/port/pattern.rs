@@ -2,7 +2,8 @@
 //!
 //! In a pattern `*` is any text, `{name}` captures text without a `/`, `{*name}` any text. A template says `{name}` for what
 //! was captured, `{name-1}` and `{name+1}` for the number beside it, `{count}` for how many variables before this one the
-//! rule is for, and `{_count}` for what TensorFlow and Keras append to a name: nothing, then `_1`, `_2` and so on.
+//! rule is for, `{_count}` for what TensorFlow and Keras append to a name (nothing, then `_1`, `_2` and so on), and `{place}`
+//! for how many variables of its layer are before this one.
 
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
@@ -42,10 +43,20 @@ enum TemplatePart {
     Capture { name: String, plus: i64 },
     Count,
     UnderscoreCount,
+    Place,
+}
+
+/// Where a variable stands among others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// How many before it the same rule is for.
+    pub count: usize,
+    /// How many before it its layer has.
+    pub place: usize,
 }
 
 /// Names that a template has for itself.
-const COUNTS: [&str; 2] = ["count", "_count"];
+const COUNTS: [&str; 3] = ["count", "_count", "place"];
 
 /// Text before, between and after braces, and what is in them.
 fn braces(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
@@ -184,6 +195,7 @@ impl Template {
             parts.push(match inner.as_str() {
                 "count" => TemplatePart::Count,
                 "_count" => TemplatePart::UnderscoreCount,
+                "place" => TemplatePart::Place,
                 other => {
                     let digits = other.find(['+', '-']).unwrap_or(other.len());
                     let (name, plus) = other.split_at(digits);
@@ -193,7 +205,7 @@ impl Template {
                         _ => {
                             return Err(format!(
                                 "{text:?} has `{{{inner}}}`, expected a name that the pattern captures, such as \
-                                 `{{layer}}` or `{{layer-1}}`, or `{{count}}` or `{{_count}}`"
+                                 `{{layer}}` or `{{layer-1}}`, or `{{count}}`, `{{_count}}` or `{{place}}`"
                             ));
                         }
                     }
@@ -212,7 +224,8 @@ impl Template {
     }
 
     /// The name that it makes; nothing where it counts on from text that is no number, or below 0.
-    pub fn name(&self, captures: &Captures, count: usize) -> Option<String> {
+    pub fn name(&self, captures: &Captures, standing: Standing) -> Option<String> {
+        let Standing { count, place } = standing;
         let mut name = String::new();
         for part in &self.parts {
             match part {
@@ -225,6 +238,7 @@ impl Template {
                 TemplatePart::Count => name += &count.to_string(),
                 TemplatePart::UnderscoreCount if count == 0 => {}
                 TemplatePart::UnderscoreCount => name += &format!("_{count}"),
+                TemplatePart::Place => name += &place.to_string(),
             }
         }
         Some(name)
@@ -261,7 +275,7 @@ mod tests {
 
     fn made(pattern: &str, template: &str, name: &str) -> Option<String> {
         let captures = Pattern::parse(pattern).unwrap().captures(name)?;
-        Template::parse(template).unwrap().name(&captures, 3)
+        Template::parse(template).unwrap().name(&captures, Standing { count: 3, place: 1 })
     }
 
     #[test]
@@ -273,6 +287,7 @@ mod tests {
             ("{path}/kernel", "{path}/w", "/kernel", None),
             ("*/kernel", "conv{_count}/kernel", "a/kernel", Some("conv_3/kernel")),
             ("*/kernel", "conv/{count}", "a/kernel", Some("conv/3")),
+            ("{*layer}/x", "{layer}/vars/{place}", "a/b/x", Some("a/b/vars/1")),
             ("layer{n}/x", "h.{n-1}", "layer0/x", None),
             ("layer{n}/x", "h.{n-1}", "layer_norm/x", None),
             ("kernel", "w", "kernel", Some("w")),
@@ -298,7 +313,7 @@ mod tests {
         assert_eq!(
             Template::parse("h.{n*2}").unwrap_err(),
             "\"h.{n*2}\" has `{n*2}`, expected a name that the pattern captures, such as `{layer}` or `{layer-1}`, or \
-             `{count}` or `{_count}`"
+             `{count}`, `{_count}` or `{place}`"
         );
     }
 }

@@ -51,8 +51,10 @@ pub struct Rule {
     pub ours: Vec<Pattern>,
     /// Only those of so many dimensions.
     pub rank: Option<usize>,
-    /// Only those whose layer has a variable of this name too.
-    pub beside: Option<String>,
+    /// Only those whose last axis has so many, as a depthwise kernel's has 1.
+    pub last: Option<i64>,
+    /// Only those whose layer has such a variable too.
+    pub beside: Option<Beside>,
     /// Their name, or several, of which the first that is there counts.
     #[serde(deserialize_with = "one_or_several")]
     pub theirs: Vec<Template>,
@@ -65,6 +67,38 @@ pub struct Rule {
     /// Whether another variable may have the same values, as logits that share the table of an embedding.
     #[serde(default)]
     pub shared: bool,
+    /// Whether none of the family's prefixes stands before theirs, as before the head that stands beside a prefixed network.
+    #[serde(default)]
+    pub bare: bool,
+}
+
+/// A variable that must be in the same layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beside {
+    /// What it is called there.
+    pub name: String,
+    /// How many dimensions it has, where that matters: a bias is of a dense layer or of a convolution by its kernel.
+    pub rank: Option<usize>,
+    /// How long its last axis is.
+    pub last: Option<i64>,
+}
+
+impl<'de> Deserialize<'de> for Beside {
+    /// A name, or `{name: kernel, rank: 4, last: 1}`.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Beside, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Shaped {
+            name: String,
+            rank: Option<usize>,
+            last: Option<i64>,
+        }
+        Node::read(deserializer, |node| match &node.value {
+            Value::Text(name) => Ok(Beside { name: name.clone(), rank: None, last: None }),
+            Value::Map(_) => Shaped::deserialize(node).map(|Shaped { name, rank, last }| Beside { name, rank, last }),
+            _ => Err(node.wrong("a variable's name, such as `moving_mean`, or `{name: kernel, rank: 4}`")),
+        })
+    }
 }
 
 /// One of several equal parts along an axis.
@@ -147,6 +181,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ("names", include_str!("families/names.yaml")),
     ("tensorflow", include_str!("families/tensorflow.yaml")),
     ("keras", include_str!("families/keras.yaml")),
+    ("keras_numbered", include_str!("families/keras_numbered.yaml")),
     ("bert_tensorflow", include_str!("families/bert_tensorflow.yaml")),
     ("bert", include_str!("families/bert.yaml")),
     ("gpt2", include_str!("families/gpt2.yaml")),

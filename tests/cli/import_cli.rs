@@ -75,7 +75,8 @@ fn gpt2_computes_what_transformers_does_and_goes_back() {
         "-o",
         "back.safetensors",
     ]);
-    assert_eq!(sums(&folder.path("back.safetensors"), ""), sums(&data("gpt2.pt"), "transformer."));
+    // By the names that `GPT2LMHeadModel` has, those before its head with their prefix.
+    assert_eq!(sums(&folder.path("back.safetensors"), ""), sums(&data("gpt2.pt"), ""));
 
     // Token for token what `generate` writes.
     let path = folder.path("gpt2.safetensors");
@@ -108,8 +109,8 @@ fn bert_computes_what_transformers_does_and_goes_back() {
     ]);
     // A buffer of positions is no weight.
     let theirs: Vec<_> =
-        sums(&data("bert.pt"), "bert.").into_iter().filter(|(name, _)| !name.ends_with("position_ids")).collect();
-    assert_eq!(sums(&folder.path("back.npz"), "bert."), theirs);
+        sums(&data("bert.pt"), "").into_iter().filter(|(name, _)| !name.ends_with("position_ids")).collect();
+    assert_eq!(sums(&folder.path("back.npz"), ""), theirs);
 }
 
 #[test]
@@ -134,4 +135,32 @@ fn a_network_of_keras_computes_what_keras_does() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("it is another function, or a variable is in another's place"), "{said}");
+}
+
+#[test]
+fn keras_own_file_is_read_by_names_of_layers_or_else_by_their_order() {
+    let folder = Folder::new();
+    let said = import(&folder, "mobile.keras", "mobile", "keras");
+    let from = |said: &Value, ours: &str| {
+        let found = said["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
+        found["from"].as_str().unwrap().to_string()
+    };
+    assert_eq!(from(&said, "pointwise1_bn/beta"), "layers/batch_normalization_4/vars/1");
+    let by_name = sums(&folder.path("mobile.safetensors"), "");
+    // The same network, whose layers are called otherwise.
+    let text = std::fs::read_to_string(data("mobile.yaml")).unwrap();
+    let text = text.replace("depthwise", "spatial").replace("spatial_conv", "depthwise_conv").replace("stem", "first");
+    std::fs::write(folder.path("renamed.yaml"), text.replace("pointwise", "mixing").replace("logits", "classes"))
+        .unwrap();
+    let keras = data("mobile.keras").display().to_string();
+    let said = folder.stdout(&["weights", &keras, "--model", "renamed.yaml", "-o", "renamed.safetensors", "--json"]);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&said["rules"], &said["left_over"]), (&"keras_numbered".into(), &Value::Array(Vec::new())));
+    assert_eq!(from(&said, "mixing1_bn/beta"), "layers/batch_normalization_4/vars/1");
+    let values = |sums: Vec<(String, u32)>| {
+        let mut values: Vec<u32> = sums.into_iter().map(|(_, sum)| sum).collect();
+        values.sort_unstable();
+        values
+    };
+    assert_eq!(values(sums(&folder.path("renamed.safetensors"), "")), values(by_name));
 }

@@ -2,10 +2,13 @@
 //!
 //! What is read: superblocks of versions 0 to 3 (`header`), old and new groups (`groups`), datasets of numbers, booleans and
 //! texts of one length in the header, in one place, or in blocks (`dataset`, `chunks`), packed by gzip, shuffled, with
-//! Fletcher's checksum. Other things are refused by what they are. Attributes are not read. The name of an array is its path.
+//! Fletcher's checksum. Other things are refused by what they are. The name of an array is its path; where Keras says what it
+//! calls the layers on that path (`attributes`), an array is found by those names too: `layers/dense_1/vars/0` is the first
+//! variable of `logits`, and `logits/vars/0`. Other attributes are not read.
 //!
 //! Source: the HDF5 File Format Specification, version 3.0.
 
+mod attributes;
 mod chunks;
 mod cursor;
 mod dataset;
@@ -43,7 +46,7 @@ struct Hdf5 {
 pub(super) fn open(region: Region, format: Format) -> Result<Opened, WeightsError> {
     let mut found = Found::default();
     let (file, root) = Structure::open(&region)?;
-    found.walk(&file, root, "", 0)?;
+    found.walk(&file, root, &Place::default(), 0)?;
     let Found { entries, arrays, left_out, .. } = found;
     Ok(Opened { format, entries, reader: Box::new(Hdf5 { region, arrays }), left_out })
 }
@@ -62,6 +65,41 @@ pub(super) fn open_keras(path: &Path, mut zip: Zip) -> Result<Opened, WeightsErr
     open(Region::open(path)?.part(KERAS_MEMBER, start, n_bytes)?, Format::Keras)
 }
 
+/// The group that a layer of Keras has its variables in, by number.
+const VARIABLES: &str = "vars";
+
+/// Where an object is.
+#[derive(Default)]
+struct Place {
+    /// The names that lead to it.
+    path: String,
+    /// The layers that it is in, by what Keras calls them.
+    layer: String,
+    /// Whether it is right below a layer's `vars`.
+    is_variable: bool,
+}
+
+impl Place {
+    fn last(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    fn is_variables(&self) -> bool {
+        self.last() == VARIABLES
+    }
+
+    /// What else an array here is called.
+    fn alias(&self) -> Option<String> {
+        let is_named = self.is_variable && !self.layer.is_empty();
+        is_named.then(|| format!("{}/{VARIABLES}/{}", self.layer, self.last()))
+    }
+}
+
+/// A name below others.
+fn joined(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_string() } else { format!("{path}/{name}") }
+}
+
 #[derive(Default)]
 struct Found {
     entries: Vec<Entry>,
@@ -73,11 +111,12 @@ struct Found {
 
 impl Found {
     /// The datasets of a group and of those in it. An object that several names lead to has the first.
-    fn walk(&mut self, file: &Structure<'_>, at: u64, path: &str, depth: usize) -> Result<(), WeightsError> {
+    fn walk(&mut self, file: &Structure<'_>, at: u64, place: &Place, depth: usize) -> Result<(), WeightsError> {
         if !self.seen.insert(at) {
             return Ok(());
         }
-        self.n_name_bytes += path.len();
+        let path = &place.path;
+        self.n_name_bytes += path.len() + place.layer.len();
         if depth > MAX_DEPTH || self.n_name_bytes > MAX_NAMES {
             return Err(file.unsupported(at, "its groups are in one another too deep, or their names too long"));
         }
@@ -85,17 +124,24 @@ impl Found {
         if groups::is_group(&messages) {
             let mut links = groups::links(file, at, &messages)?;
             links.sort();
+            let variables = links.iter().find(|(name, _)| name == VARIABLES).and_then(|(_, object)| *object);
+            let called = match variables.filter(|_| depth > 0) {
+                Some(variables) => attributes::name(file, &file.messages(variables)?),
+                None => None,
+            };
+            let layer = called.map_or(place.layer.clone(), |name| joined(&place.layer, &name));
             for (name, object) in links {
-                let below = if path.is_empty() { name } else { format!("{path}/{name}") };
+                let below =
+                    Place { path: joined(path, &name), layer: layer.clone(), is_variable: place.is_variables() };
                 match object {
                     Some(object) => self.walk(file, object, &below, depth + 1)?,
-                    None => self.left_out.push(format!("{below} (a link by name)")),
+                    None => self.left_out.push(format!("{} (a link by name)", below.path)),
                 }
             }
             return Ok(());
         }
         match dataset::read(file, at, path, &messages)? {
-            Some(dataset) => self.add(file, at, path, dataset),
+            Some(dataset) => self.add(file, at, place, dataset),
             None => {
                 self.left_out.push(format!("{path} (neither a group nor a dataset)"));
                 Ok(())
@@ -103,7 +149,8 @@ impl Found {
         }
     }
 
-    fn add(&mut self, file: &Structure<'_>, at: u64, name: &str, dataset: Dataset) -> Result<(), WeightsError> {
+    fn add(&mut self, file: &Structure<'_>, at: u64, place: &Place, dataset: Dataset) -> Result<(), WeightsError> {
+        let name = place.path.as_str();
         let wrong = |found: String| file.damaged(at, format!("dataset `{name}` {found}"));
         let too_much = || wrong(format!("has dims {:?}, which multiply to too much", dataset.dims));
         let n_elements = n_bytes(DType::U8, &dataset.dims).ok_or_else(too_much)?;
@@ -124,7 +171,13 @@ impl Found {
             }
         };
         let (dtype, dims) = (dataset.dtype, dataset.dims.clone());
-        self.entries.push(Entry { name: name.to_string(), aliases: Vec::new(), dtype, dims, n_bytes });
+        self.entries.push(Entry {
+            name: name.to_string(),
+            aliases: place.alias().into_iter().collect(),
+            dtype,
+            dims,
+            n_bytes,
+        });
         self.arrays.push((dataset, found));
         Ok(())
     }

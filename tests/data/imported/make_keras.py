@@ -36,6 +36,7 @@ for variable in model.weights:
 model.set_weights(values)
 images = rng.normal(size=(8, 16, 16, 3)).astype(np.float32)
 np.savez_compressed("mobile_names.npz", **{v.path: np.asarray(v) for v in model.weights})
+model.save("mobile.keras")
 logits = model(images, training=False).numpy()
 keras.config.set_dtype_policy("mixed_bfloat16")
 low = network()

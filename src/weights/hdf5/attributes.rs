@@ -1,0 +1,68 @@
+//! The attribute `name` of a group, a text: what Keras calls the layer whose variables are in the group.
+//!
+//! Source: the HDF5 File Format Specification, version 3.0, sections III.E (global heap) and IV.A.2.m (the message).
+
+use super::cursor::Cursor;
+use super::header::{Message, Structure};
+
+const ATTRIBUTE: u16 = 0x0C;
+/// Bytes of a name at most.
+const MAX_NAME: usize = 4096;
+/// Bytes of a heap of texts at most; h5py's have 4,096.
+const MAX_HEAP: u64 = 1 << 20;
+/// Classes of datatypes.
+const FIXED_TEXT: u8 = 3;
+const VARIABLE_LENGTH: u8 = 9;
+
+/// The text of the attribute `name` of an object. Nothing where there is none, or one that is no text: what is read does not
+/// depend on it.
+pub(super) fn name(file: &Structure<'_>, messages: &[Message]) -> Option<String> {
+    let attributes = messages.iter().filter(|message| message.kind == ATTRIBUTE && !message.is_shared);
+    let (class, value) = attributes.into_iter().find_map(|message| named(&message.bytes))?;
+    let bytes = match class {
+        FIXED_TEXT => value.to_vec(),
+        VARIABLE_LENGTH => {
+            let mut rest = Cursor(value);
+            let (n_bytes, heap, idx) = (rest.size(4)?, rest.long()?, rest.word()?);
+            in_heap(file, heap, idx)?.get(..n_bytes)?.to_vec()
+        }
+        _ => return None,
+    };
+    let text = String::from_utf8(bytes).ok()?;
+    let text = text.trim_end_matches('\0');
+    let is_name = !text.is_empty() && text.len() <= MAX_NAME && !text.chars().any(char::is_control);
+    is_name.then(|| text.to_string())
+}
+
+/// The class of the datatype, and the value, if an attribute is called `name`.
+fn named(bytes: &[u8]) -> Option<(u8, &[u8])> {
+    let mut rest = Cursor(bytes);
+    let (version, _flags) = (rest.byte()?, rest.byte()?);
+    let [name, datatype, dataspace] = [rest.size(2)?, rest.size(2)?, rest.size(2)?];
+    rest.take(if version == 3 { 1 } else { 0 })?;
+    // The first version fills each part up to eight bytes.
+    let mut part = |n: usize| rest.take(if version == 1 { n.next_multiple_of(8) } else { n });
+    let is_it = part(name)?.split(|&byte| byte == 0).next() == Some(b"name");
+    let class = part(datatype)?.first()? & 0x0f;
+    part(dataspace)?;
+    is_it.then_some((class, rest.0))
+}
+
+/// An object of a global heap.
+fn in_heap(file: &Structure<'_>, at: u64, idx: u32) -> Option<Vec<u8>> {
+    let head = file.read(at, 16, "a heap of texts").ok()?;
+    let n_bytes = Cursor(head.strip_prefix(b"GCOL")?.get(4..)?).long()?;
+    let heap = file.read(at, Some(n_bytes).filter(|&n| n <= MAX_HEAP)?, "a heap of texts").ok()?;
+    let mut rest = Cursor(heap.get(16..)?);
+    loop {
+        let (found, _references, _reserved, n) = (rest.short()?, rest.short()?, rest.word()?, rest.size(8)?);
+        // The object of number 0 is what is free.
+        if found == 0 {
+            return None;
+        }
+        let bytes = rest.take(n.checked_next_multiple_of(8)?)?;
+        if u32::from(found) == idx {
+            return Some(bytes[..n].to_vec());
+        }
+    }
+}
