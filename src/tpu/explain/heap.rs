@@ -5,7 +5,10 @@
 //! the schedule, each into the smallest hole that holds it, else at the end; a table takes a granule and keeps it.
 //!
 //! Source: `LazyBestFitHeap` in XLA's `heap_simulator.cc` for the placing. That memory comes in granules of 16 KiB, and that
-//! tables keep theirs, was found by comparing with the heaps of `libtpu` 0.0.51 for v2 and v3, each a multiple of it.
+//! tables keep theirs, was found by comparing with the heaps of `libtpu` 0.0.51 for v2 and v3, each a multiple of it. Of 136
+//! programs whose heap is over a MiB (libtpu 0.0.52, docs/TEST_RUNS.md) 104 are within 0.5 % of it, and all within 10 %.
+//! `GlobalDecreasingSizeBestFitHeap` of the same file is further off, by 5.9 % on average (`kSpatial`) or 4.2 (`kTemporal`)
+//! where this is by 0.9.
 
 use std::collections::{BTreeMap, BTreeSet};
 
