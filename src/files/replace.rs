@@ -374,8 +374,19 @@ mod tests {
         }
         assert_eq!(fs::read(at("precious")).unwrap(), b"content");
         assert!(!at("absent").exists());
-        fs::create_dir_all(at("full/of")).unwrap();
-        assert_eq!(put(&at("full"), b"new").unwrap_err().kind(), io::ErrorKind::DirectoryNotEmpty);
+        // What is in a directory is nobody's to remove, and what may not be written is ours.
+        for number in [0, 1] {
+            fs::remove_file(at("full")).unwrap_or_default();
+            fs::create_dir_all(at("full/of")).unwrap();
+            put(&at("full"), b"new").unwrap();
+            assert_eq!(fs::read(at("full")).unwrap(), b"new");
+            assert!(at(&format!("full.aside{number}/of")).is_dir());
+        }
+        let mut closed = fs::metadata(at("file")).unwrap().permissions();
+        closed.set_readonly(true);
+        fs::set_permissions(at("file"), closed).unwrap();
+        put(&at("file"), b"newer").unwrap();
+        assert_eq!(fs::read(at("file")).unwrap(), b"newer");
     }
 
     #[test]
