@@ -233,8 +233,9 @@ fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
         [b'P', b'K', 3 | 5, 4 | 6, ..] => open_zip(path),
         _ if head.starts_with(&hdf5::MAGIC) => hdf5::open(region, Format::Hdf5),
         [0x80, 2..=5, ..] => Err(of_pickle(path, &head)),
-        [b'{', ..] => safetensors::open_sharded(path),
+        // First, for the length of its header may begin with a byte that is JSON's brace.
         [_, _, _, _, _, 0, 0, 0, b'{', ..] => safetensors::open(region),
+        [b'{', ..] => safetensors::open_sharded(path),
         _ if bundle::is_table(&region)? || path.extension().is_some_and(|extension| extension == "index") => {
             bundle::open(&region, Format::TensorFlow)
         }

@@ -20,11 +20,15 @@ pub(super) fn open(path: &Path) -> Result<Opened, WeightsError> {
         let Some(array) = npz.entry(&name).map_err(wrong)? else { continue };
         let header = &array.header;
         let dims = header.dims.iter().map(|&dim| dim.unsigned_abs()).collect();
-        let entry = header.dtype().and_then(|dtype| Entry::new(name.clone(), dtype, dims));
-        entries.push(entry.ok_or_else(|| {
+        let dtype = header.dtype().ok_or_else(|| {
             let found =
                 format!("array `{name}` is {header}; expected bool, integers, floats of 16 to 64 bits or complex");
             WeightsError::new(WeightsErrorKind::DType, path, found).help("leave it out, or save it as another type")
+        })?;
+        entries.push(Entry::new(name.clone(), dtype, dims).ok_or_else(|| {
+            let found =
+                format!("array `{name}` says it is {header}; expected sizes that multiply to 2^63 bytes at most");
+            WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy it again")
         })?);
     }
     Ok(Opened { format: Format::Npz, entries, reader: Box::new(Archive(Mutex::new(npz))), left_out: Vec::new() })

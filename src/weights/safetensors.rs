@@ -141,7 +141,12 @@ struct Shards(Vec<WeightsFile>);
 pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
     let bytes = files::read(path, MAX_HEADER).map_err(|cause| WeightsError::open(path, cause))?;
     let index: Index = serde_json::from_slice(&bytes).map_err(|cause| {
-        let found = "JSON without a `weight_map`, which the index of a sharded model has";
+        let json = serde_json::from_slice::<serde_json::Value>(&bytes);
+        let found = match json.as_ref().map(|json| json.get("weight_map")) {
+            Ok(Some(_)) => "its `weight_map` is none: it says which file each array is in, `{\"NAME\": \"FILE\"}`",
+            Ok(None) => "JSON without a `weight_map`, which the index of a sharded model has",
+            Err(_) => "no JSON; expected the index of a sharded model",
+        };
         WeightsError::format(path, found)
             .because(cause)
             .help("name the model's `*.index.json`, or a file of its weights")

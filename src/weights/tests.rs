@@ -1,5 +1,6 @@
 //! Files of weights in every format that is written: written, read, cut and flipped.
 
+use std::error::Error as _;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::path::Path;
 use half::bf16;
 
 use super::*;
+use crate::data::npz::{Header, NpzWriter};
 use crate::hlo::Literal;
 
 /// An array of each kind that matters: floats of two widths, integers, booleans, a scalar, one without elements.
@@ -116,8 +118,50 @@ fn what_is_no_file_of_weights_is_told() {
         "x: the file is cut off: it has 9 bytes, and its header ends at byte 17\nhelp: copy it again"
     );
     assert!(refused(b"{}").starts_with("x: JSON without a `weight_map`"));
+    assert!(
+        refused(b"{\"weight_map\": {\"a\": 1}}").starts_with("x: its `weight_map` is none: it says which file each")
+    );
+    assert!(refused(b"{ no JSON").starts_with("x: no JSON; expected the index of a sharded model"));
     let error = open(Path::new("/dev/zero")).unwrap_err();
     assert_eq!(error.kind(), WeightsErrorKind::Open);
+}
+
+/// A header of 123 bytes begins with the byte of JSON's brace; and of two arrays in one place the second is named.
+#[test]
+fn a_safetensors_file_whose_length_begins_as_json_does_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.safetensors");
+    let opened = |first: u64| {
+        let arrays = format!(
+            r#"{{"a":{{"dtype":"F32","shape":[2],"data_offsets":[0,8]}},"b":{{"dtype":"F32","shape":[2],"data_offsets":[{first},{}]}}}}"#,
+            first + 8
+        );
+        let header = format!("{arrays:<123}");
+        assert_eq!(header.len(), 123);
+        fs::write(&path, [&123u64.to_le_bytes()[..], header.as_bytes(), &vec![0; first as usize + 8]].concat())
+            .unwrap();
+        open(&path)
+    };
+    assert_eq!(opened(8).unwrap().entries().len(), 2);
+    let error = opened(4).unwrap_err();
+    assert!(
+        text(folder.path(), &error).starts_with("a.safetensors: at byte 8: the header is not that of a safetensors")
+    );
+    assert!(error.source().unwrap().to_string().contains("invalid offset for tensor `b`"));
+}
+
+/// What an `.npz` claims is no wrong dtype.
+#[test]
+fn an_npz_that_claims_beyond_all_bounds_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.npz");
+    let mut npz = NpzWriter::create(&path).unwrap();
+    npz.add("x", &Header::of(DType::F32, vec![1 << 61, 4]), &[0; 8]).unwrap();
+    npz.finish().unwrap();
+    let error = text(folder.path(), &open(&path).unwrap_err());
+    let expected =
+        "a.npz: array `x` says it is f32[2305843009213693952,4]; expected sizes that multiply to 2^63 bytes at most";
+    assert!(error.starts_with(expected), "{error}");
 }
 
 #[test]

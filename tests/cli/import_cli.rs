@@ -5,6 +5,7 @@ use crate::train_cli::Folder;
 
 use bf16scope::experiment::Experiment;
 use bf16scope::graph::Precision;
+use bf16scope::hlo::Literal;
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::Checkpoint;
 use bf16scope::train::{Completer, Sampling};
@@ -135,6 +136,21 @@ fn a_network_of_keras_computes_what_keras_does() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("it is another function, or a variable is in another's place"), "{said}");
+    // What was recorded as NaN is said to be that.
+    let recorded = weights::open(&data("mobile.npz")).unwrap();
+    let mut arrays: Vec<(String, Literal)> =
+        recorded.entries().iter().map(|entry| (entry.name.clone(), recorded.read(&entry.name).unwrap())).collect();
+    for (_, literal) in arrays.iter_mut().filter(|(name, _)| name == "logits") {
+        let Literal::Array { bytes, .. } = literal else { panic!("logits are an array") };
+        bytes[4..8].copy_from_slice(&f32::NAN.to_le_bytes());
+    }
+    weights::write(&folder.path("nan.npz"), weights::WrittenFormat::Npz, arrays).unwrap();
+    let output =
+        folder.run(&["weights", &path("mobile_names.npz"), "--model", &path("mobile.yaml"), "--check", "nan.npz"]);
+    let said = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("logits in f32: of 1 elements one, recorded or predicted, is NaN or infinite"), "{said}");
+    assert!(!said.contains("another function"), "{said}");
 }
 
 #[test]

@@ -29,7 +29,9 @@ pub(super) struct Checked {
     max: f64,
     /// The root of the mean square of differences.
     rms: f64,
-    /// The same of the other framework's own output in bf16, where that was recorded.
+    /// Elements of which one of the two is NaN or infinite and the other is not the same; the figures are of the others.
+    n_not_finite: u64,
+    /// The root of the mean square of the other framework's own output in bf16 less its own, where that was recorded.
     theirs_rms: Option<f64>,
 }
 
@@ -40,7 +42,8 @@ const ANOTHER_FUNCTION: f64 = 1.0 / 512.0;
 impl Checked {
     /// Whether the difference is one of rounding.
     pub(super) fn is_same_function(&self) -> bool {
-        self.precision != Precision::F32 || self.rms <= ANOTHER_FUNCTION * self.recorded_rms
+        let is_near = self.n_not_finite == 0 && self.rms <= ANOTHER_FUNCTION * self.recorded_rms;
+        self.precision != Precision::F32 || is_near
     }
 }
 
@@ -82,15 +85,28 @@ pub(super) fn compare(
             if ours.len() != theirs.len() {
                 bail!("{name} has {} numbers, the model predicts {}", theirs.len(), ours.len());
             }
+            // What is NaN or the same infinity in both is the same; of such elements there is no difference.
+            let is_same =
+                |(ours, theirs): (f64, f64)| ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan();
+            let pairs: Vec<(f64, f64)> = ours.iter().copied().zip(theirs.iter().copied()).collect();
+            let is_finite = |(ours, theirs): &(f64, f64)| ours.is_finite() && theirs.is_finite();
+            let n_not_finite = pairs.iter().filter(|pair| !is_finite(pair) && !is_same(**pair)).count() as u64;
+            let (ours, finite): (Vec<f64>, Vec<f64>) = pairs.iter().copied().filter(is_finite).unzip();
+            if finite.is_empty() && !theirs.is_empty() {
+                bail!(
+                    "no element of {name} is finite both there and as the model predicts it, so that nothing can be compared"
+                );
+            }
             let own = format!("{name}_bf16");
             let own = recorded.find(&own).map(|_| recorded_numbers(&recorded, &own)).transpose()?;
             let theirs_rms = own.filter(|_| precision == Precision::Bf16).map(|own| rms_of(&own, &theirs));
             checked.push(Checked {
                 output: name,
                 precision,
-                recorded_rms: rms_of(&theirs, &vec![0.0; theirs.len()]),
-                max: ours.iter().zip(&theirs).map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f64::max),
-                rms: rms_of(&ours, &theirs),
+                recorded_rms: rms_of(&finite, &vec![0.0; finite.len()]),
+                max: ours.iter().zip(&finite).map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f64::max),
+                rms: rms_of(&ours, &finite),
+                n_not_finite,
                 theirs_rms,
             });
         }
@@ -146,7 +162,7 @@ pub(super) fn table(checked: &[Checked], screen: Screen) -> String {
         Column::number("theirs in bf16, rms"),
     ]);
     let number = |value: f64| format!("{value:.2e}");
-    for Checked { output, precision, recorded_rms, max, rms, theirs_rms } in checked {
+    for Checked { output, precision, recorded_rms, max, rms, theirs_rms, .. } in checked {
         table.row([
             output.clone(),
             precision.to_string(),
@@ -157,7 +173,14 @@ pub(super) fn table(checked: &[Checked], screen: Screen) -> String {
         ]);
     }
     let mut text = table.render(screen);
-    if !checked.iter().all(Checked::is_same_function) {
+    for Checked { output, precision, n_not_finite, .. } in checked.iter().filter(|checked| checked.n_not_finite > 0) {
+        text += &format!(
+            "{output} in {precision}: of {n_not_finite} elements one, recorded or predicted, is NaN or infinite and the other is \
+             not; the figures are of the others\n"
+        );
+    }
+    let is_far = |checked: &Checked| checked.n_not_finite == 0 && !checked.is_same_function();
+    if checked.iter().any(is_far) {
         text += "in f32 the outputs are as far apart as bf16 rounding would bring them: it is another function, or a variable is \
                  in another's place\n";
     }
