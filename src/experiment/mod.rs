@@ -117,6 +117,7 @@ pub struct TrainConfig {
     /// Rules for the names in that file: a family, or a file relative to the experiment's. Default the family that fits best.
     pub rules: Option<PathBuf>,
     /// Patterns of the variables that train; others are frozen. Default all train.
+    #[serde(deserialize_with = "some_patterns")]
     pub trainable: Vec<String>,
     /// Label smoothing. Default 0.
     #[serde(deserialize_with = "document::fraction")]
@@ -536,6 +537,17 @@ pub fn default_checkpoint(path: &Path, precision: Precision) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_os_string();
     name.push(format!("-{precision}.safetensors"));
     Path::new("checkpoints").join(name)
+}
+
+/// Patterns, one at least: a list of none reads as if nothing trained.
+fn some_patterns<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let patterns = Vec::<String>::deserialize(deserializer)?;
+    match patterns.is_empty() {
+        true => Err(serde::de::Error::custom(
+            "found no pattern, expected one at least; without the key all variables train",
+        )),
+        false => Ok(patterns),
+    }
 }
 
 #[cfg(test)]

@@ -287,6 +287,13 @@ fn errors_point_at_the_line() {
                 |                  ^^^^"#]],
     );
     check(
+        "  trainable: []\n",
+        expect![[r#"
+            e.yaml:3:14: found no pattern, expected one at least; without the key all variables train
+              3 |   trainable: []
+                |              ^"#]],
+    );
+    check(
         "  learning_rate: [0.1]\n",
         expect![[r#"
                 e.yaml:3:18: found a list, expected a number, or keys with `kind: …`, one of constant, exponential, cosine, polynomial, linear, piecewise, inverse_sqrt, warm_up_step
