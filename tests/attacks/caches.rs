@@ -27,7 +27,7 @@ fn framed(bytes: &[u8]) -> Vec<u8> {
     [&length[..], &crc(&length), bytes, &crc(bytes)].concat()
 }
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut out = GzEncoder::new(Vec::new(), Compression::fast());
     out.write_all(bytes).unwrap();
     out.finish().unwrap()
@@ -59,7 +59,7 @@ fn tar(n: usize) -> Vec<u8> {
 }
 
 /// Data of every kind that is kept in a cache, and what is read of them.
-struct Place {
+pub(super) struct Place {
     folder: tempfile::TempDir,
     expected: Vec<[u8; 32]>,
 }
@@ -67,7 +67,7 @@ struct Place {
 const KINDS: [&str; 5] = ["a.gz", "b.zlib", "c.tar.gz", "d.parquet", "e.txt"];
 
 impl Place {
-    fn new() -> Place {
+    pub(super) fn new() -> Place {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
         // As many records as have an index that is kept, of the same lengths in both files: one may stand for the other.
@@ -264,10 +264,10 @@ fn a_damaged_entry_changes_no_result_and_ends_no_run() {
 }
 
 /// Harms an entry, beside another one, in a place.
-type Harm = fn(&Path, &Path, &Place);
+pub(super) type Harm = fn(&Path, &Path, &Place);
 
 /// What is done to an entry, by name: each place of a flip and of a cut, and every kind of file in its place.
-fn harms() -> Vec<(&'static str, Harm)> {
+pub(super) fn harms() -> Vec<(&'static str, Harm)> {
     fn rewritten(path: &Path, change: impl Fn(&mut Vec<u8>)) {
         let mut bytes = fs::read(path).unwrap();
         change(&mut bytes);

@@ -15,6 +15,7 @@ mod examples;
 mod files;
 mod graphs;
 mod inputs;
+mod kills;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "../support/random.rs"]
 mod modules;

@@ -1,0 +1,124 @@
+//! Trainings that are killed and gone on with while the caches that their data come from are evicted and harmed.
+
+use super::binary;
+use super::caches::{Place, gzip, harms};
+use super::records::{FEATURES, Shapes};
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng, SeedableRng};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// A place in the cache of a training, and what is done there: nothing, an eviction, or a harm.
+fn harmed_at_random(place: &Place, cache: &Path, random: &mut SmallRng) -> String {
+    let unpacked = cache.join("unpacked");
+    let entries: Vec<PathBuf> = fs::read_dir(&unpacked)
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file())
+        .collect();
+    let (harms, what) = (harms(), random.random_range(0..10));
+    match (what, entries.choose(random), entries.choose(random)) {
+        (0, ..) | (_, None, _) | (_, _, None) => "as it is".to_string(),
+        (1 | 2, ..) => {
+            // A run may write there meanwhile.
+            drop(fs::remove_dir_all(&unpacked));
+            "evicted".to_string()
+        }
+        (_, Some(path), Some(other)) if path == other => "as it is".to_string(),
+        (_, Some(path), Some(other)) => {
+            let (name, harm) = harms.choose(random).unwrap();
+            harm(path, other, place);
+            (*name).to_string()
+        }
+    }
+}
+
+/// Trains on records that are unpacked into a cache, killed `n` times; before each start, and in every other run, the cache is
+/// evicted or harmed. The weights are those of a run that nobody stopped, whose cache nobody touched.
+fn kills(n: usize) {
+    let place = Place::new();
+    let shapes = Shapes::new();
+    for shard in 0..3 {
+        let path = shapes.path(&format!("shapes-{shard:05}-of-00003"));
+        fs::write(&path, gzip(&fs::read(&path).unwrap())).unwrap();
+    }
+    shapes.write("", FEATURES, "batch: 4, save_checkpoints_steps: 4, learning_rate: 0.0001");
+    let plugin = binary::bf16scope(&["plugins", "where", "cpu"]).output().unwrap();
+    let plugin = String::from_utf8(plugin.stdout).unwrap().lines().next().unwrap().to_string();
+    let train = |cache: &str, args: &[&str]| {
+        let mut command = shapes.command(&[&["--quiet"], args].concat());
+        command.env("BF16SCOPE_CACHE", shapes.path(cache)).env("BF16SCOPE_CPU_PLUGIN", &plugin);
+        command
+    };
+    let killed = shapes.path("killed.safetensors");
+    let when = || fs::metadata(&killed).and_then(|found| found.modified()).ok();
+    let mut random = SmallRng::seed_from_u64(100);
+    let (mut n_saving, mut n_early, mut done) = (0, 0, Vec::new());
+    for number in 0..n {
+        done.push(harmed_at_random(&place, &shapes.path("cache"), &mut random));
+        let args = ["--epochs", "1000000", "--checkpoint", "killed.safetensors", "--resume"];
+        let args = if killed.exists() { &args[..] } else { &args[..4] };
+        let (before, began) = (when(), Instant::now());
+        let said = fs::File::create(shapes.path("said")).unwrap();
+        let mut child = train("cache", args).stdout(Stdio::null()).stderr(said).spawn().unwrap();
+        let ended = |child: &mut Child| {
+            assert!(child.try_wait().unwrap().is_none(), "{}", fs::read_to_string(shapes.path("said")).unwrap())
+        };
+        // One in four while it starts, the others when it has saved.
+        let is_early = number % 4 == 3;
+        while !is_early && when() == before {
+            assert!(began.elapsed() < Duration::from_secs(240), "{number}: no checkpoint in four minutes: {done:?}");
+            ended(&mut child);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if number % 2 == 0 {
+            done.push(harmed_at_random(&place, &shapes.path("cache"), &mut random));
+        }
+        std::thread::sleep(Duration::from_millis(random.random_range(0..300)));
+        ended(&mut child);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let files = fs::read_dir(shapes.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        n_saving += usize::from(files.into_iter().any(|name| name.to_string_lossy().contains("writing-")));
+        n_early += usize::from(is_early);
+    }
+    // To the end of the epoch after the one that it is in.
+    let head = String::from_utf8_lossy(&fs::read(&killed).unwrap()).into_owned();
+    let figure = |key: &str| -> u64 {
+        let at = head.find(key).unwrap() + key.len();
+        head[at..]
+            .chars()
+            .skip_while(|c| !c.is_ascii_digit())
+            .take_while(char::is_ascii_digit)
+            .collect::<String>()
+            .parse()
+            .unwrap()
+    };
+    let epochs = (figure(r#"\"step\":"#) / figure(r#"\"steps_per_epoch\":"#) + 2).to_string();
+    done.push(harmed_at_random(&place, &shapes.path("cache"), &mut random));
+    let killed_args = ["--epochs", &epochs, "--checkpoint", "killed.safetensors", "--resume"];
+    let whole_args = ["--epochs", &epochs, "--checkpoint", "whole.safetensors"];
+    for (cache, args) in [("cache", &killed_args[..]), ("another", &whole_args[..])] {
+        let output = train(cache, args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let bytes = |name: &str| fs::read(shapes.path(name)).unwrap();
+    assert!(bytes("killed.safetensors") == bytes("whole.safetensors"), "other weights after {epochs} epochs: {done:?}");
+    let n_harmed = done.iter().filter(|what| *what != "as it is").count();
+    println!("{n} kills, {n_early} before a checkpoint, {n_saving} while saving; {n_harmed} harms; {epochs} epochs");
+}
+
+#[test]
+fn kills_and_harmed_caches_change_no_bit_of_a_training() {
+    kills(4);
+}
+
+#[test]
+#[ignore = "ci/long: a hundred kills, some minutes"]
+fn a_hundred_kills_and_harmed_caches_change_no_bit_of_a_training() {
+    kills(100);
+}
