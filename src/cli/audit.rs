@@ -171,7 +171,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             args.module.display()
         );
     }
-    let module = module_file::load(&args.module)?;
+    let module = module_file::load(&args.module, &context.converter())?;
     let failed = || format!("{} cannot be audited", args.module.display());
     let placement = placement(&module, &args.device).with_context(failed)?;
     let is_alone = placement.devices.is_one();

@@ -5,7 +5,7 @@ use super::excess::{self, ExcessArgs};
 use super::program::{Choice, Which};
 use super::subjects::{CompareArgs, with_accuracy};
 use super::tune::targets_help;
-use super::{Context, Status, module_file, progress, several};
+use super::{Context, Status, progress, several};
 use crate::graph::Storage;
 use crate::hlo::devices::Devices;
 use crate::hlo::{DType, Module};
@@ -61,7 +61,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let programs = programs(&args.choice, &args.target, &args.compare, args.choice.module()?)?;
+    let programs = programs(&args.choice, &args.target, &args.compare, args.choice.module(context)?, context)?;
     let Programs { batch, unit, variables, sums, runs_alone, .. } = programs;
     let asking = args.limits.asking(args.fresh, args.choice.is_module(), context);
     let asking = args.excess.asking(asking, args.choice.is_module());
@@ -96,12 +96,13 @@ pub(super) fn programs(
     target: &Target,
     compare: &CompareArgs,
     module: Option<Module>,
+    context: &Context,
 ) -> anyhow::Result<Programs> {
     if let Some(module) = module {
         return Ok(Programs::of_module(module, &choice.model, &compare.forms()?)?);
     }
     compare.check_model(&choice.model)?;
-    Ok(Programs::of_model(&choice.subject(&module_file::converter().setup)?, &compare.precisions(choice), target)?)
+    Ok(Programs::of_model(&choice.subject(&context.setup())?, &compare.precisions(choice), target)?)
 }
 
 /// A spinner for each program of a model that is compiled.

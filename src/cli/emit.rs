@@ -69,7 +69,7 @@ pub(super) enum Format {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let module = match args.choice.module()? {
+    let module = match args.choice.module(context)? {
         Some(module) => module,
         None => args.choice.subject(&context.setup())?.build(args.choice.precision(), &Target::Cpu)?.module,
     };

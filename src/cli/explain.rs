@@ -103,13 +103,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 /// What is explained, and whether one device can run it alone.
 fn all(args: &Args, context: &Context) -> anyhow::Result<(Explanations, bool)> {
     let stretches = args.html.is_some().then_some(PAGE);
-    let programs = match args.choice.module_by(load)? {
+    let programs = match args.choice.module_by(|path| load(path, context))? {
         // Nothing is lowered, so nothing is compiled.
         Some(module) if module.is_scheduled && !args.compare.is_asked() => {
             let all = explain_scheduled(&module, devices_of_compiled(&module), &args.target, stretches)?;
             return Ok((all, false));
         }
-        module => programs(&args.choice, &args.target, &args.compare, module)?,
+        module => programs(&args.choice, &args.target, &args.compare, module, context)?,
     };
     let asking = args.limits.asking(args.fresh, args.choice.is_module(), context);
     let asking = args.excess.asking(asking, args.choice.is_module());
@@ -119,8 +119,8 @@ fn all(args: &Args, context: &Context) -> anyhow::Result<(Explanations, bool)> {
 }
 
 /// A module as it is: one that is scheduled need only be walked, any other must be fit to compile.
-fn load(path: &Path) -> anyhow::Result<Module> {
-    let module = module_file::decode(path)?;
+fn load(path: &Path, context: &Context) -> anyhow::Result<Module> {
+    let module = module_file::decode(path, &context.converter())?;
     if module.is_scheduled {
         verify_ids(&module).with_context(|| format!("{}: the module is broken", path.display()))?;
     } else {

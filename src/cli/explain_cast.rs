@@ -56,7 +56,7 @@ struct Explanation<'r> {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
-    let module = module_file::load(&args.module)?;
+    let module = module_file::load(&args.module, &context.converter())?;
     let name = args.instruction.trim_start_matches('%');
     check_name(&module, name, args)?;
     let lowered = amp::run(&module, &policy);

@@ -120,7 +120,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.levers {
         return levers::run(args, context);
     }
-    let source = source(args)?;
+    let source = source(args, context)?;
     let is_foreign = matches!(source, FitSource::Modules { .. });
     ensure!(
         !(is_foreign && args.tune.is_some()),
@@ -152,7 +152,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 }
 
 /// What the arguments name: a model, or a folder of modules.
-fn source(args: &Args) -> anyhow::Result<FitSource> {
+fn source(args: &Args, context: &Context) -> anyhow::Result<FitSource> {
     let (path, mesh, shown) = (&args.model, &args.mesh, args.model.display());
     if path.is_dir() {
         if let Some(flag) = mesh.flag() {
@@ -165,7 +165,7 @@ fn source(args: &Args) -> anyhow::Result<FitSource> {
              their lowered forms, and --policy says how they are lowered"
         );
         let (batch_dim, forms) = (args.batch_dim.as_ref(), args.compare.forms()?);
-        return Ok(FitSource::of_folder(path, batch_dim, &forms, module_file::converter())?);
+        return Ok(FitSource::of_folder(path, batch_dim, &forms, &context.converter())?);
     }
     ensure!(
         !module_file::is_module(path),
@@ -177,7 +177,7 @@ fn source(args: &Args) -> anyhow::Result<FitSource> {
     if let Some(BatchDim { parameter, axis }) = &args.batch_dim {
         bail!("--batch-dim {parameter}:{axis} is for a folder of modules: a model knows its batch");
     }
-    let subject = ModelSubject::read(path, &module_file::converter().setup)?;
+    let subject = ModelSubject::read(path, &context.setup())?;
     let which = args.program.unwrap_or(Which::Train);
     which.check(mesh)?;
     let of_file = subject.experiment.mesh.mesh;

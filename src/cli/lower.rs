@@ -55,7 +55,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     // The module itself may be replaced by its lowered form, and by nothing else.
     emit::check_names(&[("-o", Some(&args.output)), ("--report", args.report.as_deref())], &[])?;
     emit::check_names(&[("--report", args.report.as_deref())], &[Some(&args.module)])?;
-    let module = module_file::load(&args.module)?;
+    let module = module_file::load(&args.module, &context.converter())?;
     if module.is_scheduled {
         tracing::warn!(
             "{} is what a compiler has made (is_scheduled=true): what is inside its fusions stays as it is; lower the \

@@ -33,7 +33,6 @@ mod fit;
 mod logging;
 mod lower;
 mod mesh;
-mod module_file;
 mod package;
 mod plan;
 mod plugins;
@@ -66,6 +65,7 @@ use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcomma
 use self::signals::Stopped;
 use crate::pjrt::{Purpose, Setup, prepare_environment};
 use crate::report::Screen;
+use crate::study::{Converter, module_file};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -269,6 +269,11 @@ impl Context {
         }
     }
 
+    /// What converts StableHLO: XLA's converter, with this program as the child.
+    pub fn converter(&self) -> Converter {
+        Converter { setup: self.setup(), child: child::this_program() }
+    }
+
     /// Writes text for eyes to standard output: its lines are broken where they are longer than the screen, and what it
     /// holds of control characters is made visible. Progress and warnings go to standard error instead.
     pub fn print(&self, text: &str) -> anyhow::Result<()> {
@@ -352,7 +357,6 @@ fn execute(cli: &Cli) -> anyhow::Result<Status> {
     if context.offline {
         crate::files::refuse_downloads();
     }
-    module_file::convert_with(context.setup());
     signals::survive_file_limit();
     let result = {
         let _span = tracing::info_span!("command", name = cli.command.name()).entered();

@@ -6,8 +6,8 @@ use anyhow::bail;
 use clap::ValueEnum;
 
 use super::mesh::{MeshArgs, SplitArgs};
-use super::module_file;
 use super::tune::TuneArg;
+use super::{Context, module_file};
 
 use crate::graph::{Precision, Storage};
 use crate::hlo::Module;
@@ -81,8 +81,8 @@ impl Choice {
     }
 
     /// The module, if the file holds one. Options that choose among a model's programs are then an error.
-    pub(super) fn module(&self) -> anyhow::Result<Option<Module>> {
-        self.module_by(|path| Ok(module_file::load(path)?))
+    pub(super) fn module(&self, context: &Context) -> anyhow::Result<Option<Module>> {
+        self.module_by(|path| Ok(module_file::load(path, &context.converter())?))
     }
 
     /// As [`Choice::module`], loaded in another way.

@@ -126,7 +126,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         return package::run(args, context);
     }
     emit::check_names(&[("--outputs", args.outputs.as_deref())], &[Some(&args.module), args.inputs.as_deref()])?;
-    let module = policy::lower_if_asked(module_file::load(&args.module)?, &args.module)?;
+    let module = policy::lower_if_asked(module_file::load(&args.module, &context.converter())?, &args.module)?;
     let module = args.as_tpu.module(module, &args.module)?;
     let placement = devices::placement(&module, &args.device)
         .with_context(|| format!("{} cannot be run", args.module.display()))?;

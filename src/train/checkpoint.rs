@@ -348,7 +348,7 @@ mod tests {
              help: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights"
         );
         let of_format = |text: &str| {
-            let metadata = HashMap::from([(file::KEY.to_string(), text.to_string())]);
+            let metadata = HashMap::from([(crate::weights::safetensors::header::OURS.to_string(), text.to_string())]);
             error(&safetensors::serialize([] as [(&str, TensorView<'_>); 0], Some(metadata)).unwrap())
         };
         assert_eq!(

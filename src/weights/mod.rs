@@ -11,7 +11,7 @@ mod error;
 mod hdf5;
 mod npz;
 mod region;
-mod safetensors;
+pub(crate) mod safetensors;
 #[cfg(test)]
 mod tests;
 mod torch;

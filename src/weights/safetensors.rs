@@ -6,51 +6,18 @@
 //!
 //! Source: the safetensors format description; Hugging Face's `model.safetensors.index.json`.
 
+pub(crate) mod header;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, Metadata};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
+use self::header::{FilePart, Header, HeaderError, MAX_BYTES, NO_HASH};
 use super::region::{Region, Sink};
 use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind, WeightsFile};
 use crate::files;
-use crate::hlo::DType;
-
-/// A header's bytes at most: names and shapes of a hundred thousand arrays. Parsing takes some twenty times as much memory.
-const MAX_HEADER: u64 = 16 << 20;
-/// The key of our own data in a file's metadata.
-const OURS: &str = "bf16scope";
-/// What precedes the digits of a checkpoint's hash, where our data are a string in JSON.
-const HASH_KEY: &[u8] = br#"\"sha256\":\""#;
-/// Digits of a SHA-256.
-const N_DIGITS: usize = 64;
-
-/// Each dtype of ours that safetensors has.
-const DTYPES: &[(DType, Dtype)] = &[
-    (DType::Pred, Dtype::BOOL),
-    (DType::S8, Dtype::I8),
-    (DType::S16, Dtype::I16),
-    (DType::S32, Dtype::I32),
-    (DType::S64, Dtype::I64),
-    (DType::U8, Dtype::U8),
-    (DType::U16, Dtype::U16),
-    (DType::U32, Dtype::U32),
-    (DType::U64, Dtype::U64),
-    (DType::F16, Dtype::F16),
-    (DType::BF16, Dtype::BF16),
-    (DType::F32, Dtype::F32),
-    (DType::F64, Dtype::F64),
-    (DType::F8E5M2, Dtype::F8_E5M2),
-    (DType::F8E4M3FN, Dtype::F8_E4M3),
-    (DType::F8E8M0FNU, Dtype::F8_E8M0),
-];
-
-/// What safetensors calls a dtype, if it has it.
-pub(super) fn their_dtype(dtype: DType) -> Option<Dtype> {
-    DTYPES.iter().find(|row| row.0 == dtype).map(|row| row.1)
-}
 
 struct File {
     region: Region,
@@ -60,30 +27,44 @@ struct File {
     hash: Option<u64>,
 }
 
+/// Says in a file of weights' words why its beginning is not read.
+fn refused(region: &Region, error: HeaderError<WeightsError>) -> WeightsError {
+    let path = region.path();
+    let not_theirs = || WeightsError::damaged(path, 8, "the header is not that of a safetensors file");
+    match error {
+        HeaderError::Read(error) => error,
+        HeaderError::Cut { part, end } => {
+            let what = match part {
+                FilePart::Length => "the length of its header",
+                FilePart::Header => "its header",
+                FilePart::Arrays => "the last array",
+            };
+            WeightsError::cut(path, region.n_bytes(), end, what)
+        }
+        HeaderError::TooLarge { n_bytes, .. } => WeightsError::too_large(path, "the header", n_bytes, MAX_BYTES),
+        HeaderError::NoObject => not_theirs(),
+        HeaderError::Json(cause) => not_theirs().because(cause),
+        HeaderError::Longer { end } => {
+            let found = format!("the file has {} bytes, and its last array ends at byte {end}", region.n_bytes());
+            WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy it again")
+        }
+    }
+}
+
 /// Reads the header of a file.
 pub(super) fn open(region: Region) -> Result<Opened, WeightsError> {
     let path = region.path();
-    let length = region.read(0, 8, "the length of its header")?;
-    let length = u64::from_le_bytes(length.try_into().expect("eight bytes were read"));
-    if length > MAX_HEADER {
-        return Err(WeightsError::too_large(path, "the header", length, MAX_HEADER));
-    }
-    let header = region.read(8, length, "its header")?;
-    let metadata: Metadata = serde_json::from_slice(&header).map_err(|cause| {
-        WeightsError::damaged(path, 8, "the header is not that of a safetensors file").because(cause)
-    })?;
-    let start = 8 + length;
-    let end = start.saturating_add(metadata.data_len() as u64);
-    region.check(start, metadata.data_len() as u64, "the last array")?;
-    if region.n_bytes() > end {
-        let found = format!("the file has {} bytes, and its last array ends at byte {end}", region.n_bytes());
-        return Err(WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy it again"));
-    }
+    let mut at = 0;
+    let header = Header::read(region.n_bytes(), |n| {
+        at += n as u64;
+        region.read(at - n as u64, n as u64, "its header")
+    });
+    let header = header.map_err(|error| refused(&region, error))?;
+    let (metadata, start) = (&header.metadata, header.start.len() as u64);
     let (mut entries, mut starts) = (Vec::new(), Vec::new());
     for name in metadata.offset_keys() {
         let Some(info) = metadata.info(&name) else { continue };
-        let dtype = DTYPES.iter().find(|row| row.1 == info.dtype).map(|row| row.0);
-        let dtype = dtype.ok_or_else(|| {
+        let dtype = header::our_dtype(info.dtype).ok_or_else(|| {
             let found = format!("array `{name}` is of {:?}, which is not read", info.dtype);
             WeightsError::new(WeightsErrorKind::DType, path, found)
         })?;
@@ -95,11 +76,9 @@ pub(super) fn open(region: Region) -> Result<Opened, WeightsError> {
             WeightsError::damaged(path, 8, found)
         })?);
     }
-    let is_ours = metadata.metadata().as_ref().is_some_and(|texts| texts.contains_key(OURS));
+    let is_ours = header.our_text().is_some();
     let format = if is_ours { Format::Checkpoint } else { Format::Safetensors };
-    let hash = memchr::memmem::find(&header, HASH_KEY).filter(|_| is_ours);
-    let hash = hash.map(|at| at + HASH_KEY.len()).filter(|at| at + N_DIGITS <= header.len());
-    let hash = hash.map(|at| 8 + at as u64);
+    let hash = header::hash_place(&header.start).filter(|_| is_ours).map(|place| place.start as u64);
     Ok(Opened { format, entries, reader: Box::new(File { region, starts, hash }), left_out: Vec::new() })
 }
 
@@ -111,14 +90,14 @@ impl Reader for File {
     /// The digits count as `0` while the hash is taken.
     fn check(&self) -> Result<(), WeightsError> {
         let Some(at) = self.hash else { return Ok(()) };
-        let expected = self.region.read(at, N_DIGITS as u64, "the header")?;
-        let (mut sha, after) = (Sha256::new(), at + N_DIGITS as u64);
+        let expected = self.region.read(at, NO_HASH.len() as u64, "the header")?;
+        let (mut sha, after) = (Sha256::new(), at + NO_HASH.len() as u64);
         let mut hash = |piece: &[u8]| {
             sha.update(piece);
             Ok(())
         };
         self.region.pass(0, at, "the file", &mut hash)?;
-        hash(&[b'0'; N_DIGITS])?;
+        hash(NO_HASH.as_bytes())?;
         self.region.pass(after, self.region.n_bytes() - after, "the file", &mut hash)?;
         let (measured, expected) = (files::hex(sha.finalize()), String::from_utf8_lossy(&expected).into_owned());
         if measured == expected {
@@ -139,7 +118,7 @@ struct Shards(Vec<WeightsFile>);
 
 /// Reads an index and opens every file that it names.
 pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
-    let bytes = files::read(path, MAX_HEADER).map_err(|cause| WeightsError::open(path, cause))?;
+    let bytes = files::read(path, MAX_BYTES).map_err(|cause| WeightsError::open(path, cause))?;
     let index: Index = serde_json::from_slice(&bytes).map_err(|cause| {
         let json = serde_json::from_slice::<serde_json::Value>(&bytes);
         let found = match json.as_ref().map(|json| json.get("weight_map")) {

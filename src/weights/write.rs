@@ -7,7 +7,7 @@ use std::path::Path;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::bundle::{self, BundleWriter};
-use super::safetensors::their_dtype;
+use super::safetensors::header::{self, MakeError};
 use super::{WeightsError, WeightsErrorKind};
 use crate::data::DataError;
 use crate::data::npz::{Header, NpzWriter};
@@ -117,36 +117,21 @@ fn npz<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], bytes_of: By
 
 fn safetensors<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], bytes_of: Bytes<'_, E>) -> Result<(), E> {
     let failed = |cause| WeightsError::write(path, cause);
-    let mut order = Vec::new();
-    for (idx, WrittenArray { name, shape }) in arrays.iter().enumerate() {
-        if name == "__metadata__" {
-            let found = "an array is called `__metadata__`, which safetensors has for itself";
-            return Err(WeightsError::new(WeightsErrorKind::Write, path, found).into());
-        }
-        let Some(dtype) = their_dtype(shape.dtype) else {
-            return Err(no_dtype(path, name, shape.dtype, "a safetensors file").into());
-        };
-        order.push((dtype, name, idx));
+    if arrays.iter().any(|array| array.name == "__metadata__") {
+        let found = "an array is called `__metadata__`, which safetensors has for itself";
+        return Err(WeightsError::new(WeightsErrorKind::Write, path, found).into());
     }
-    // The most aligned first, as the safetensors library orders them.
-    order.sort_by(|left, right| right.0.cmp(&left.0).then(left.1.cmp(right.1)));
-    let mut n_bytes = 0;
-    let infos = order.iter().map(|&(dtype, name, idx)| {
-        let shape = &arrays[idx].shape;
-        let data_offsets = (n_bytes, n_bytes + shape.n_bytes() as usize);
-        n_bytes = data_offsets.1;
-        (name.clone(), TensorInfo { dtype, shape: shape.dims.iter().map(|&dim| dim as usize).collect(), data_offsets })
-    });
+    let shapes: Vec<(&str, &ArrayShape)> = arrays.iter().map(|array| (&*array.name, &array.shape)).collect();
     let texts = HashMap::from([("format".to_string(), "pt".to_string())]);
-    let metadata = Metadata::new(Some(texts), infos.collect());
-    let metadata = metadata.map_err(|cause| {
-        WeightsError::new(WeightsErrorKind::Write, path, "the arrays have no safetensors header").because(cause)
+    let (start, order) = header::make(&shapes, texts).map_err(|error| match error {
+        MakeError::NoDType(idx) => no_dtype(path, shapes[idx].0, shapes[idx].1.dtype, "a safetensors file"),
+        MakeError::Rule(cause) => {
+            WeightsError::new(WeightsErrorKind::Write, path, "the arrays have no safetensors header").because(cause)
+        }
     })?;
-    let mut json = serde_json::to_vec(&metadata).expect("names and numbers have a JSON form");
-    json.resize(json.len().next_multiple_of(8), b' ');
     let mut file = std::io::BufWriter::new(Replacement::begin(path).map_err(failed)?);
-    file.write_all(&(json.len() as u64).to_le_bytes()).and_then(|()| file.write_all(&json)).map_err(failed)?;
-    for &(_, _, idx) in &order {
+    file.write_all(&start).map_err(failed)?;
+    for idx in order {
         file.write_all(&bytes_of(idx)?).map_err(failed)?;
     }
     let file = file.into_inner().map_err(|error| failed(error.into_error()))?;

@@ -9,28 +9,10 @@ import os
 import sys
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import numpy as np
 import tensorflow as tf
 
-TABLE = []
-for byte in range(256):
-    crc = byte
-    for _ in range(8):
-        crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-    TABLE.append(crc)
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return f"{crc ^ 0xFFFFFFFF:08x}"
-
-
-def said(array):
-    array = np.asarray(array)
-    return [array.dtype.name, list(array.shape), crc32c(np.ascontiguousarray(array).tobytes())]
-
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "data", "weights"))
+from write import said
 
 prefix = sys.argv[1]
 reader = tf.train.load_checkpoint(prefix)

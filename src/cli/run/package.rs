@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         args.device
     );
     let program = folder.join(&manifest.program.file);
-    let module = module_file::load(&program)?;
+    let module = module_file::load(&program, &context.converter())?;
     let mut parameters = arrays::parameters(&module)?;
     let n_variables = parameters
         .len()

@@ -4,7 +4,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::compression::Compression;
 use crate::data::error::DataError;
@@ -100,6 +100,23 @@ pub(in crate::data) fn key(shards: &[Shard]) -> String {
         state.iter().for_each(|number| hash.update(number.to_le_bytes()));
     }
     crate::files::hex(hash.finalize())
+}
+
+/// The sums of a file that is in the cache under `key`, and is now used. One that is damaged is said, and made again.
+pub(super) fn found(path: &Path, key: &str) -> Option<Sums> {
+    match Sums::find(path, key) {
+        Ok(sums) => {
+            let sums = sums?;
+            if let Ok(file) = File::options().append(true).open(path) {
+                drop(file.set_modified(SystemTime::now()));
+            }
+            Some(sums)
+        }
+        Err(damage) => {
+            tracing::warn!("{}: {damage}; it is made again", path.display());
+            None
+        }
+    }
 }
 
 /// The URL that a name is, if it is one.

@@ -10,14 +10,13 @@ use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use flate2::read::MultiGzDecoder;
 
 use super::compression::Compression;
 use super::parquet_files::rows;
 use super::remote;
-use super::shard::{Cached, Shard, key};
+use super::shard::{Cached, Shard, found, key};
 use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
 use crate::files::{self, Cache, Records as Kept, Replacement, Summing, Sums};
 
@@ -231,23 +230,6 @@ fn too_large(path: &Path, kind: Compression, limit: u64) -> DataError {
         None => "name fewer files, or write them again without columns that no feature is made of".to_string(),
     };
     DataError::new(DataErrorKind::TooLarge, path, found).help(help)
-}
-
-/// The sums of a file that is in the cache under `key`, and is now used. One that is damaged is said, and made again.
-pub(super) fn found(path: &Path, key: &str) -> Option<Sums> {
-    match Sums::find(path, key) {
-        Ok(sums) => {
-            let sums = sums?;
-            if let Ok(file) = File::options().append(true).open(path) {
-                drop(file.set_modified(SystemTime::now()));
-            }
-            Some(sums)
-        }
-        Err(damage) => {
-            tracing::warn!("{}: {damage}; it is made again", path.display());
-            None
-        }
-    }
 }
 
 /// A zlib stream that is the whole file. The decoder alone would leave what stands after it unread, and unsaid.

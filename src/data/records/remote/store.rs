@@ -21,8 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Parts, Shard};
 use crate::data::error::{DataError, DataErrorKind};
-use crate::data::records::shard::{Cached, key};
-use crate::data::records::unpack::found;
+use crate::data::records::shard::{Cached, found, key};
 use crate::files::{self, OnBytes, Records as Kept, Replacement, Summing, Sums};
 
 /// How often a request is made again.
