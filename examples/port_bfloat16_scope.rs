@@ -13,7 +13,7 @@ use bf16scope::hlo::Op;
 use bf16scope::optim::Momentum;
 use bf16scope::pjrt::Client;
 use bf16scope::prelude::*;
-use bf16scope::train::{Data, Objective, Plan, Session, Spec, TrainError, program, run};
+use bf16scope::train::{Data, Objective, RunPlan, Session, Spec, TrainError, program, run};
 use bf16scope::tuning::Tuning;
 
 // def network(images, is_training):
@@ -119,7 +119,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // estimator.train(input_fn, max_steps=8 * 44)
         // estimator.evaluate(input_fn, steps)
         let data = Data { training: &training, test: &test };
-        let summary = run(&mut estimator, data, &Plan::new(8, None), &AtomicBool::new(false), &mut |_| {})?;
+        let summary = run(&mut estimator, data, &RunPlan::new(8, None), &AtomicBool::new(false), &mut |_| {})?;
         println!("{precision}: {:?}, {:?}", summary.test, estimator.scalars()?);
 
         // for prediction in estimator.predict(input_fn): print(prediction['classes'])

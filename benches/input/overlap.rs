@@ -17,7 +17,7 @@ use bf16scope::graph::Precision;
 use bf16scope::hlo::DType;
 use bf16scope::models::{Model, mlp};
 use bf16scope::pjrt::Client;
-use bf16scope::train::{Data, Event, Plan, Session, Spec, run};
+use bf16scope::train::{Data, Event, RunPlan, Session, Spec, run};
 
 use super::processor_secs;
 
@@ -96,7 +96,7 @@ fn epoch(client: &Client, spec: &Spec, source: &Slow) -> [f64; 3] {
     let test = examples(BATCH as usize);
     let data = Data { training: source, test: &test };
     // Two epochs, of which the second counts: the first pays for what is done once.
-    let plan = Plan::new(2, None);
+    let plan = RunPlan::new(2, None);
     let (mut found, mut first) = ([0.0; 3], (Instant::now(), 0.0));
     let mut observe = |event: Event<'_>| match event {
         Event::Epoch(report) => {

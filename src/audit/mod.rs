@@ -112,7 +112,7 @@ pub struct Audit {
     /// The module's name.
     pub module: String,
     /// Floating instructions that both entries have, in the program's order.
-    pub rows: Vec<Row>,
+    pub rows: Vec<AuditRow>,
     /// The module's results.
     pub results: Vec<ResultRow>,
     /// The first instruction, in the program's order, with a NaN or infinity that f32 does not have there.
@@ -128,7 +128,7 @@ pub struct Audit {
 /// One instruction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct Row {
+pub struct AuditRow {
     /// Its place among the f32 module's instructions.
     pub position: usize,
     /// Its name.
@@ -218,10 +218,10 @@ impl Audit {
     }
 
     /// Rows, those where most error is born first: by scaled error, then by mean error in bf16 ulp, then by place.
-    pub fn by_born(&self) -> Vec<&Row> {
-        let mut rows: Vec<&Row> = self.rows.iter().collect();
+    pub fn by_born(&self) -> Vec<&AuditRow> {
+        let mut rows: Vec<&AuditRow> = self.rows.iter().collect();
         rows.sort_by(|a, b| {
-            let key = |row: &Row| (row.born.scaled, row.born.mean_ulp);
+            let key = |row: &AuditRow| (row.born.scaled, row.born.mean_ulp);
             let ((a_scaled, a_ulp), (b_scaled, b_ulp)) = (key(a), key(b));
             b_scaled.total_cmp(&a_scaled).then(b_ulp.total_cmp(&a_ulp)).then(a.position.cmp(&b.position))
         });
@@ -400,9 +400,9 @@ impl<'m> Auditor<'m> {
         Ok(())
     }
 
-    fn row(&self, row: Pair, lowered: &Module, [errors, born]: [Errors; 2]) -> Row {
+    fn row(&self, row: Pair, lowered: &Module, [errors, born]: [Errors; 2]) -> AuditRow {
         let (instr, other) = (self.module.entry().instr(row.reference), lowered.entry().instr(row.lowered));
-        Row {
+        AuditRow {
             position: row.reference.idx(),
             instruction: instr.name.clone(),
             op_name: instr.metadata.op_name.clone(),

@@ -17,7 +17,7 @@ use super::policy::PolicyArgs;
 use super::run::devices::placement;
 use super::{Context, Status, again, emit, module_file, progress};
 use crate::audit::{
-    Audit, AuditError, Auditor, Config, Progress, ResultChoice, Row, Search, SearchEnd, SearchLimits, Searched,
+    Audit, AuditError, Auditor, Config, Progress, ResultChoice, AuditRow, Search, SearchEnd, SearchLimits, Searched,
     ShardedAuditor, after_steps,
 };
 use crate::document;
@@ -152,7 +152,7 @@ struct F32As {
 
 impl F32As {
     /// The error of an instruction.
-    fn of(&self, instruction: &str) -> Option<&Row> {
+    fn of(&self, instruction: &str) -> Option<&AuditRow> {
         self.audit.rows.iter().find(|row| row.instruction == instruction)
     }
 }

@@ -305,7 +305,7 @@ fn time(entry: &CompiledSubject) -> String {
 }
 
 /// A row of the table.
-struct Row {
+struct FigureRow {
     name: String,
     cell: Box<dyn Fn(&CompileReport) -> String>,
     /// What the ratio is of; none for a share.
@@ -317,12 +317,12 @@ fn per_core(devices: Devices) -> &'static str {
     if devices.is_one() { " per core" } else { "" }
 }
 
-fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<Row> {
+fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<FigureRow> {
     let n_cores = match target {
         Target::Tpu { version, .. } => version.cores_per_board(),
         Target::Cpu => Spec::ALL[0].cores_per_board(),
     };
-    let row = |name: &str, cell: Box<dyn Fn(&CompileReport) -> String>, value| Row {
+    let row = |name: &str, cell: Box<dyn Fn(&CompileReport) -> String>, value| FigureRow {
         name: name.to_string(),
         cell,
         value: Some(value),
@@ -337,7 +337,7 @@ fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<Row> {
         bytes("HBM temporaries", |r| r.hbm.temporaries, |r| r.hbm.temporaries as f64),
         bytes("HBM code", |r| r.hbm.code, |r| r.hbm.code as f64),
         bytes("HBM total", |r| r.hbm.total, |r| r.hbm.total as f64),
-        Row {
+        FigureRow {
             name: "share of the core's HBM".to_string(),
             cell: Box::new(|r| report::percent(r.hbm.total, r.hbm.limit)),
             value: None,
@@ -354,7 +354,7 @@ fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<Row> {
     ));
     // One of one core may run on each of a board.
     if devices.is_one() {
-        rows.push(Row {
+        rows.push(FigureRow {
             name: format!("{unit}/s per board"),
             cell: Box::new(move |r| {
                 estimate(r.examples_per_second, |n| format!("{:.1} ({n_cores} cores)", n * f64::from(n_cores)))

@@ -66,7 +66,7 @@ impl Args {
 /// What the command found.
 #[derive(Debug, Serialize)]
 struct Findings {
-    plugins: Vec<plugins::Row>,
+    plugins: Vec<plugins::PluginRow>,
     /// A field for each device.
     #[serde(flatten, serialize_with = "by_device")]
     devices: Vec<Asked>,
@@ -139,7 +139,7 @@ fn platforms(asked: Option<&Platform>) -> Vec<Platform> {
 }
 
 /// The pinned plugins, and the one that was asked about.
-fn rows(asked: Option<&Platform>, setup: &Setup) -> Vec<plugins::Row> {
+fn rows(asked: Option<&Platform>, setup: &Setup) -> Vec<plugins::PluginRow> {
     let mut rows = plugins::rows(setup);
     if let Some(spec) = asked.and_then(Platform::spec)
         && !rows.iter().any(|row| row.plugin == spec.name)
@@ -150,7 +150,7 @@ fn rows(asked: Option<&Platform>, setup: &Setup) -> Vec<plugins::Row> {
 }
 
 /// Whether there is a library to load.
-fn is_there(platform: &Platform, rows: &[plugins::Row]) -> bool {
+fn is_there(platform: &Platform, rows: &[plugins::PluginRow]) -> bool {
     platform.spec().is_none_or(|spec| rows.iter().any(|row| row.plugin == spec.name && row.is_there()))
 }
 

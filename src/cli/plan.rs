@@ -20,7 +20,7 @@ use crate::graph::Precision;
 use crate::report::{self, Column, Screen, Table};
 use crate::study::{ModelSubject, PlanAnswer, PlanQuestion, plan};
 use crate::tpu::Target;
-use crate::tpu::plan::{Fit, Known, Row, Series, Setting};
+use crate::tpu::plan::{Fit, Known, Series, Setting, SliceRow};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -150,7 +150,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 }
 
 /// How a row is known, and what stands out.
-fn remark(row: &Row) -> String {
+fn remark(row: &SliceRow) -> String {
     let known = match row.known {
         Known::Compiled => "compiled",
         Known::Predicted { .. } => "predicted",

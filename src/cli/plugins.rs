@@ -72,7 +72,7 @@ impl Which {
 
 /// What is known of a plugin without loading it.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct PluginRow {
     /// As typed on the command line.
     pub(super) plugin: String,
     package: &'static str,
@@ -82,7 +82,7 @@ pub(super) struct Row {
     path: Option<PathBuf>,
 }
 
-impl Row {
+impl PluginRow {
     /// Whether there is a library to load.
     pub(super) fn is_there(&self) -> bool {
         matches!(self.state, "named" | "installed")
@@ -115,12 +115,12 @@ fn failed(spec: &PluginSpec) -> String {
 }
 
 /// Each pinned plugin's state, without installing or loading anything.
-pub(super) fn rows(setup: &Setup) -> Vec<Row> {
+pub(super) fn rows(setup: &Setup) -> Vec<PluginRow> {
     PluginSpec::pinned().map(|spec| row(spec, setup)).into()
 }
 
 /// A plugin's state, without installing or loading anything.
-pub(super) fn row(spec: &PluginSpec, setup: &Setup) -> Row {
+pub(super) fn row(spec: &PluginSpec, setup: &Setup) -> PluginRow {
     let named = pjrt::named(spec, setup).map(|(path, _)| path);
     let cached = spec.artifact.as_ref().zip(setup.cache_dir.as_deref());
     let state = match (&named, cached) {
@@ -132,7 +132,7 @@ pub(super) fn row(spec: &PluginSpec, setup: &Setup) -> Row {
             Installed::Absent => "missing",
         },
     };
-    Row {
+    PluginRow {
         plugin: spec.name.to_string(),
         package: spec.artifact.map_or("-", |artifact| artifact.package),
         version: spec.artifact.map_or("-", |artifact| artifact.version),
@@ -150,7 +150,7 @@ fn list(setup: &Setup, json: bool, context: &Context) -> anyhow::Result<()> {
 }
 
 /// A table, and what to do about what is missing.
-pub(super) fn render(rows: &[Row], screen: Screen) -> String {
+pub(super) fn render(rows: &[PluginRow], screen: Screen) -> String {
     let mut table = Table::new([
         Column::text("plugin"),
         Column::text("package"),
@@ -163,7 +163,7 @@ pub(super) fn render(rows: &[Row], screen: Screen) -> String {
         table.row([row.plugin.as_str(), row.package, row.version, row.state, &path]);
     }
     let mut text = table.render(screen);
-    if !rows.iter().all(Row::is_there) {
+    if !rows.iter().all(PluginRow::is_there) {
         text += "what is missing is installed on first use, or now with `bf16scope plugins install`\n";
     }
     text
@@ -171,8 +171,8 @@ pub(super) fn render(rows: &[Row], screen: Screen) -> String {
 
 /// One that is there, at a path of a usual length, and one that is not.
 #[cfg(test)]
-pub(super) fn examples() -> Vec<Row> {
-    let row = |plugin: &str, package, version, state, path: &str| Row {
+pub(super) fn examples() -> Vec<PluginRow> {
+    let row = |plugin: &str, package, version, state, path: &str| PluginRow {
         plugin: plugin.to_string(),
         package,
         version,

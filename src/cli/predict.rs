@@ -10,7 +10,7 @@ use anyhow::{anyhow, bail};
 use serde_json::json;
 
 use self::arrays::Collected;
-use self::write::{Kind, Output};
+use self::write::{Output, PredictionFormat};
 use super::as_tpu::AsArg;
 use super::child::client;
 use super::trained::{TrainedArgs, by_averages};
@@ -90,7 +90,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
     let read = [Some(args.experiment.as_path()), args.inputs.as_deref(), Some(path.as_path())];
     emit::check_names(&[("-o", args.output.as_deref())], &read)?;
-    let kind = args.output.as_deref().map(Kind::of).transpose()?;
+    let kind = args.output.as_deref().map(PredictionFormat::of).transpose()?;
     let task = experiment.task();
     let checkpoint = args.trained.read(&path, &*task)?;
     if let Some(text) = &args.completion.complete {

@@ -52,12 +52,12 @@ pub fn read(path: &Path, features: &[Feature], scale: f32) -> Result<Arrays, Dat
     let open_error = |source| DataError::open(path, source);
     let mut file = BufReader::new(files::open(path).map_err(open_error)?);
     let is_gzip = file.fill_buf().map_err(open_error)?.starts_with(&[0x1F, 0x8B]);
-    let row = Row::new(path, features, scale)?;
+    let row = CsvRow::new(path, features, scale)?;
     if is_gzip { read_rows(MultiGzDecoder::new(file), row, LIMITS) } else { read_rows(file, row, LIMITS) }
 }
 
 /// What a row holds, and what was read of it.
-struct Row<'a> {
+struct CsvRow<'a> {
     path: &'a Path,
     columns: Vec<Columns>,
     n_columns: usize,
@@ -80,14 +80,14 @@ enum Cell {
     Integer { n_bytes: usize, least: i128, greatest: i128 },
 }
 
-impl<'a> Row<'a> {
-    fn new(path: &'a Path, features: &[Feature], scale: f32) -> Result<Row<'a>, DataError> {
+impl<'a> CsvRow<'a> {
+    fn new(path: &'a Path, features: &[Feature], scale: f32) -> Result<CsvRow<'a>, DataError> {
         let labels_last = features.iter().filter(|f| !f.is_label).chain(features.iter().filter(|f| f.is_label));
         let columns: Vec<Columns> =
             labels_last.map(|feature| Columns::new(path, feature, scale)).collect::<Result<_, _>>()?;
         let n_columns = columns.iter().try_fold(0usize, |sum, columns| sum.checked_add(columns.n));
         match n_columns {
-            Some(n_columns) => Ok(Row { path, columns, n_columns }),
+            Some(n_columns) => Ok(CsvRow { path, columns, n_columns }),
             None => Err(DataError::dims(&features[0].dims)),
         }
     }
@@ -231,7 +231,7 @@ impl Cell {
     }
 }
 
-fn read_rows(reader: impl Read, mut row: Row<'_>, limits: Limits) -> Result<Arrays, DataError> {
+fn read_rows(reader: impl Read, mut row: CsvRow<'_>, limits: Limits) -> Result<Arrays, DataError> {
     let limits = Limits { columns: row.n_columns.saturating_add(limits.columns), ..limits };
     let mut reader = ::csv::ReaderBuilder::new()
         .has_headers(false)
@@ -337,7 +337,7 @@ impl<R: Read> Lines<R> {
     }
 
     /// Why reading stopped.
-    fn explain(&self, error: ::csv::Error, row: &Row<'_>) -> DataError {
+    fn explain(&self, error: ::csv::Error, row: &CsvRow<'_>) -> DataError {
         let (path, line, limits) = (row.path, self.line, self.limits);
         let expected = "expected lines of numbers: name a CSV file, plain or gzip";
         let too_large = |place: DataPlace, found: String| DataError::new(DataErrorKind::TooLarge, place, found);
@@ -557,7 +557,7 @@ mod tests {
         let features = features();
         let limits = Limits { text: 60, row: 20, columns: 2, empty_lines: 3 };
         let rows = |text: &str| {
-            let row = Row::new(Path::new("rows.csv"), &features, 1.0).unwrap();
+            let row = CsvRow::new(Path::new("rows.csv"), &features, 1.0).unwrap();
             read_rows(text.as_bytes(), row, limits).map_err(|error| error.to_string())
         };
         let text = "1,2,0\n".repeat(10);

@@ -37,7 +37,7 @@ use crate::port::families;
 use crate::task::Task;
 use crate::train::InitializeFrom;
 use crate::train::Objective;
-use crate::train::Plan;
+use crate::train::RunPlan;
 use crate::train::Spec;
 use crate::train::StepsPerCall;
 use crate::train::TrainError;
@@ -337,12 +337,12 @@ impl TrainConfig {
     }
 
     /// How long a run is, and what it leaves at `checkpoint`.
-    pub fn plan(&self, checkpoint: Option<Place>) -> Plan {
-        Plan {
+    pub fn plan(&self, checkpoint: Option<Place>) -> RunPlan {
+        RunPlan {
             save_checkpoints_steps: self.save_checkpoints_steps.and_then(NonZeroU32::new),
             save_checkpoints_secs: self.save_checkpoints_secs.and_then(NonZeroU32::new),
             keep_checkpoint_max: NonZeroU32::new(self.keep_checkpoint_max).unwrap_or(NonZeroU32::MIN),
-            ..Plan::new(u64::from(self.epochs), checkpoint)
+            ..RunPlan::new(u64::from(self.epochs), checkpoint)
         }
     }
 }

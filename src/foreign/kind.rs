@@ -10,7 +10,7 @@ use super::jax_export::{self, BYTECODE};
 
 /// What a file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// HLO text.
     HloText,
     /// MLIR, as text or bytecode: StableHLO, or another dialect.
@@ -92,32 +92,32 @@ const LLVM: Other = Other { what: "LLVM bitcode", export: FROM_JAX };
 /// The magic number of LevelDB's tables, at their end.
 const CHECKPOINT_END: [u8; 8] = [0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb];
 
-/// How many of a file's first bytes [`Kind::of`] looks at, but for archives and JAX's files.
+/// How many of a file's first bytes [`FileKind::of`] looks at, but for archives and JAX's files.
 const HEAD: usize = 64 << 10;
 
-impl Kind {
+impl FileKind {
     /// What these bytes are: a whole file, or so much of it that there is something to see.
-    pub fn of(bytes: &[u8]) -> Kind {
+    pub fn of(bytes: &[u8]) -> FileKind {
         let head = &bytes[..bytes.len().min(HEAD)];
         let text = without_comments(head);
         if head.iter().all(u8::is_ascii_whitespace) && head.len() == bytes.len() {
-            return Kind::Other(EMPTY);
+            return FileKind::Other(EMPTY);
         } else if text.strip_prefix(b"HloModule").is_some_and(|rest| rest.first().is_some_and(u8::is_ascii_whitespace))
         {
-            return Kind::HloText;
+            return FileKind::HloText;
         } else if head.starts_with(BYTECODE) || is_mlir_text(text) {
-            return Kind::Mlir;
+            return FileKind::Mlir;
         } else if jax_export::read(bytes).is_some() || looks_exported(bytes) {
-            return Kind::JaxExport;
+            return FileKind::JaxExport;
         }
-        by_magic(bytes).map_or(Kind::Unknown, Kind::Other)
+        by_magic(bytes).map_or(FileKind::Unknown, FileKind::Other)
     }
 
     /// What a folder is: that of a SavedModel has one name in it.
-    pub fn of_folder(has_file: impl Fn(&str) -> bool) -> Kind {
+    pub fn of_folder(has_file: impl Fn(&str) -> bool) -> FileKind {
         match has_file("saved_model.pb") {
-            true => Kind::Other(SAVED_MODEL),
-            false => Kind::Unknown,
+            true => FileKind::Other(SAVED_MODEL),
+            false => FileKind::Unknown,
         }
     }
 }
@@ -269,12 +269,12 @@ mod tests {
     use super::*;
 
     fn what(bytes: &[u8]) -> &'static str {
-        match Kind::of(bytes) {
-            Kind::Other(other) => other.what,
-            Kind::HloText => "HLO text",
-            Kind::Mlir => "MLIR",
-            Kind::JaxExport => "jax.export",
-            Kind::Unknown => of_proto(bytes).map_or("unknown", |other| other.what),
+        match FileKind::of(bytes) {
+            FileKind::Other(other) => other.what,
+            FileKind::HloText => "HLO text",
+            FileKind::Mlir => "MLIR",
+            FileKind::JaxExport => "jax.export",
+            FileKind::Unknown => of_proto(bytes).map_or("unknown", |other| other.what),
         }
     }
 
@@ -326,11 +326,11 @@ mod tests {
         }
         // Weights are no function that could be traced: their model is exported, with them in it.
         for bytes in [&b"GGUF\x03\0\0\0"[..], b"\x40\0\0\0\0\0\0\0{\"w\":{"] {
-            let Kind::Other(Other { export, .. }) = Kind::of(bytes) else { panic!("weights are known") };
+            let FileKind::Other(Other { export, .. }) = FileKind::of(bytes) else { panic!("weights are known") };
             assert!(export.contains("export the model that") && export.contains("torch.export.export"), "{export}");
         }
-        let folder = Kind::of_folder(|name| name == "saved_model.pb");
-        assert_eq!(folder, Kind::Other(SAVED_MODEL));
+        let folder = FileKind::of_folder(|name| name == "saved_model.pb");
+        assert_eq!(folder, FileKind::Other(SAVED_MODEL));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Programs in other forms than HLO's own: what a file holds ([`Kind`]), StableHLO to HLO ([`read`]), and HLO to StableHLO
+//! Programs in other forms than HLO's own: what a file holds ([`FileKind`]), StableHLO to HLO ([`read`]), and HLO to StableHLO
 //! ([`stablehlo`]). Calls of LAPACK become ops where HLO has them ([`calls_to_ops`]).
 //!
 //! StableHLO comes in through XLA's own converter, in a child process ([`hlo_of_stablehlo`]); what it answers is kept by
@@ -15,7 +15,7 @@ pub mod stablehlo;
 
 pub use cache::conversions;
 pub use error::ForeignError;
-pub use kind::{Kind, Other, of_proto};
+pub use kind::{FileKind, Other, of_proto};
 pub use lapack::calls_to_ops;
 
 use crate::hlo::proto::decode;
@@ -30,8 +30,8 @@ use crate::pjrt::{ChildSpec, Setup, hlo_of_stablehlo};
 /// # Errors
 /// [`ForeignError`]: what has no HLO, with its line; another dialect; a converter that cannot be had.
 pub fn read(bytes: &[u8], name: &str, setup: &Setup, spec: &ChildSpec) -> Result<Module, ForeignError> {
-    let exported = match Kind::of(bytes) {
-        Kind::JaxExport => Some(jax_export::read(bytes).ok_or(ForeignError::Damaged { name: name.to_string() })?),
+    let exported = match FileKind::of(bytes) {
+        FileKind::JaxExport => Some(jax_export::read(bytes).ok_or(ForeignError::Damaged { name: name.to_string() })?),
         _ => None,
     };
     if let Some(platforms) = exported.as_ref().map(|exported| &exported.platforms).filter(|them| them.len() > 1) {

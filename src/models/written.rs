@@ -22,7 +22,7 @@ impl PartialEq for Lines {
 
 /// What has lines of its own.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum WrittenPart {
     /// A layer, by number.
     Layer(usize),
     /// A loss, by number.
@@ -43,11 +43,11 @@ impl Lines {
     }
 
     /// Runs `body`, whose instructions carry the line of a part, where it is known.
-    pub(super) fn at<R>(&self, part: Part, s: &Scope, body: impl FnOnce(&Scope) -> R) -> R {
+    pub(super) fn at<R>(&self, part: WrittenPart, s: &Scope, body: impl FnOnce(&Scope) -> R) -> R {
         let line = match part {
-            Part::Layer(number) => self.layers.get(number),
-            Part::Loss(number) => self.loss.get(number),
-            Part::Metric(number) => self.metrics.get(number),
+            WrittenPart::Layer(number) => self.layers.get(number),
+            WrittenPart::Loss(number) => self.loss.get(number),
+            WrittenPart::Metric(number) => self.metrics.get(number),
         };
         match line {
             Some(line) => s.written_at(&self.file, *line, body),

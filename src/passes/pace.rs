@@ -33,7 +33,7 @@ pub fn run(module: &Module) -> (Module, PaceReport) {
 
 /// [`run`], or none where it changes nothing.
 pub(crate) fn paced(module: &Module) -> Option<(Module, PaceReport)> {
-    let plan = Plan::new(module);
+    let plan = PacePlan::new(module);
     if plan.waits.is_empty() {
         return None;
     }
@@ -67,17 +67,17 @@ pub(crate) fn paced(module: &Module) -> Option<(Module, PaceReport)> {
     Some((paced, report))
 }
 
-struct Plan {
+struct PacePlan {
     /// Per barrier the updates that it is to wait for, in the order of the results.
     waits: BTreeMap<InstrId, Vec<InstrId>>,
     /// Per update its barrier and its place among what the barrier takes.
     places: BTreeMap<InstrId, (InstrId, usize)>,
 }
 
-impl Plan {
-    fn new(module: &Module) -> Plan {
+impl PacePlan {
+    fn new(module: &Module) -> PacePlan {
         let entry = module.entry();
-        let mut plan = Plan { waits: BTreeMap::new(), places: BTreeMap::new() };
+        let mut plan = PacePlan { waits: BTreeMap::new(), places: BTreeMap::new() };
         let root = entry.instr(entry.root);
         let waits_for_root = |instr: &Instruction| taken_or_awaited(instr).any(|id| id == entry.root);
         if !matches!(root.op, Op::Tuple) || entry.instructions.iter().any(waits_for_root) {
@@ -148,7 +148,7 @@ fn n_taken(instructions: &[Instruction], instr: &Instruction) -> usize {
 struct Writer<'a> {
     module: &'a mut Module,
     original: &'a [Instruction],
-    plan: &'a Plan,
+    plan: &'a PacePlan,
     renamed: BTreeMap<InstrId, InstrId>,
 }
 

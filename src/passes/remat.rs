@@ -94,7 +94,7 @@ pub fn remat(
     if !e.with_module(|module| applies(config, &module.comp(comp).instructions[..n_forward])) {
         return Ok((results.to_vec(), RematReport::default()));
     }
-    let plan = e.with_module(|module| Plan::new(module, comp, n_forward, config))?;
+    let plan = e.with_module(|module| RematPlan::new(module, comp, n_forward, config))?;
     if !e.with_module(|module| plan.changes(module, comp)) {
         return Ok((results.to_vec(), RematReport::default()));
     }
@@ -140,7 +140,7 @@ enum Fate {
 }
 
 /// What becomes of each value of the forward pass.
-struct Plan {
+struct RematPlan {
     fates: Vec<Fate>,
     /// The matched scope that an instruction, of either pass, is in.
     scopes: Vec<Option<String>>,
@@ -148,13 +148,13 @@ struct Plan {
     costs: Vec<bool>,
 }
 
-impl Plan {
-    fn new(module: &Module, comp: CompId, n_forward: usize, config: &Remat) -> Result<Plan, RematError> {
+impl RematPlan {
+    fn new(module: &Module, comp: CompId, n_forward: usize, config: &Remat) -> Result<RematPlan, RematError> {
         let instructions = &module.comp(comp).instructions;
         let forward = &instructions[..n_forward];
         let scopes = matched_scopes(instructions, n_forward, config)?;
         let casts = large_casts(forward);
-        let mut plan = Plan { fates: Vec::new(), scopes, costs: Vec::new() };
+        let mut plan = RematPlan { fates: Vec::new(), scopes, costs: Vec::new() };
         // Per value the kept arrays, other than small ones, that it would be computed from.
         let mut sources: Vec<BTreeSet<InstrId>> = Vec::new();
         for (idx, instr) in forward.iter().enumerate() {
@@ -322,7 +322,7 @@ fn last_level(pattern: &str, levels: &[&str]) -> Option<usize> {
 /// Writes the backward pass anew.
 struct Writer<'a> {
     e: Emitter,
-    plan: &'a Plan,
+    plan: &'a RematPlan,
     n_forward: usize,
     /// New ids of the backward pass so far.
     renamed: Vec<InstrId>,
@@ -334,7 +334,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn new(e: Emitter, plan: &Plan, n_forward: usize) -> Writer<'_> {
+    fn new(e: Emitter, plan: &RematPlan, n_forward: usize) -> Writer<'_> {
         let (renamed, copies) = (Vec::new(), BTreeMap::new());
         Writer { e, plan, n_forward, renamed, copies, latest: None, report: RematReport::default() }
     }

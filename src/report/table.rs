@@ -15,55 +15,55 @@ use super::screen::{Screen, lines, shortened};
 #[derive(Clone, Debug)]
 pub struct Column {
     title: String,
-    kind: Kind,
+    kind: ColumnKind,
     /// Among extra columns the greatest leaves first; 0 stays.
     rank: u8,
 }
 
 /// How a column gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ColumnKind {
     Number,
     Name,
     Text,
     Path,
 }
 
-impl Kind {
+impl ColumnKind {
     /// The columns it cannot do without, and those with which it is read well; its own if they are fewer.
     fn bounds(self) -> (usize, usize) {
         match self {
-            Kind::Number => (usize::MAX, usize::MAX),
-            Kind::Name => (12, 26),
-            Kind::Text => (12, 40),
-            Kind::Path => (16, 36),
+            ColumnKind::Number => (usize::MAX, usize::MAX),
+            ColumnKind::Name => (12, 26),
+            ColumnKind::Text => (12, 40),
+            ColumnKind::Path => (16, 36),
         }
     }
 }
 
 impl Column {
-    fn new(title: impl Into<String>, kind: Kind) -> Column {
+    fn new(title: impl Into<String>, kind: ColumnKind) -> Column {
         Column { title: title.into(), kind, rank: 0 }
     }
 
     /// Numbers, and words as short: aligned at the right, never cut.
     pub fn number(title: impl Into<String>) -> Column {
-        Column::new(title, Kind::Number)
+        Column::new(title, ColumnKind::Number)
     }
 
     /// Names, which lose their middle.
     pub fn name(title: impl Into<String>) -> Column {
-        Column::new(title, Kind::Name)
+        Column::new(title, ColumnKind::Name)
     }
 
     /// Words, and numbers of many digits: broken into lines.
     pub fn text(title: impl Into<String>) -> Column {
-        Column::new(title, Kind::Text)
+        Column::new(title, ColumnKind::Text)
     }
 
     /// Paths: broken into lines.
     pub fn path(title: impl Into<String>) -> Column {
-        Column::new(title, Kind::Path)
+        Column::new(title, ColumnKind::Path)
     }
 
     /// Shown where there is room; of several the one with the greatest rank leaves first. Ranks begin at 1.
@@ -177,15 +177,15 @@ impl Table {
         drawn.set_header(here.iter().map(|&place| &self.columns[place].title));
         for row in &self.rows {
             drawn.add_row(here.iter().zip(widths).map(|(&place, &width)| match self.columns[place].kind {
-                Kind::Name => shortened(&row[place], width, screen.ellipsis()).into_owned(),
-                Kind::Path => lines(&row[place], width, '/').join("\n"),
-                Kind::Number | Kind::Text => row[place].clone(),
+                ColumnKind::Name => shortened(&row[place], width, screen.ellipsis()).into_owned(),
+                ColumnKind::Path => lines(&row[place], width, '/').join("\n"),
+                ColumnKind::Number | ColumnKind::Text => row[place].clone(),
             }));
         }
         for ((column, &place), &width) in drawn.column_iter_mut().zip(here).zip(widths) {
             let width = u16::try_from(width + 2).unwrap_or(u16::MAX);
             column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
-            if self.columns[place].kind == Kind::Number {
+            if self.columns[place].kind == ColumnKind::Number {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
@@ -219,15 +219,15 @@ impl Table {
     /// A cell in lines of so many columns.
     fn cell(&self, text: &str, place: usize, screen: Screen, width: usize) -> Vec<String> {
         match self.columns[place].kind {
-            Kind::Name => vec![shortened(text, width, screen.ellipsis()).into_owned()],
-            Kind::Path => lines(text, width, '/'),
-            Kind::Number | Kind::Text => lines(text, width, ' '),
+            ColumnKind::Name => vec![shortened(text, width, screen.ellipsis()).into_owned()],
+            ColumnKind::Path => lines(text, width, '/'),
+            ColumnKind::Number | ColumnKind::Text => lines(text, width, ' '),
         }
     }
 
     /// Whether a name loses its middle at this width.
     fn shortens(&self, place: usize, width: usize) -> bool {
-        self.columns[place].kind == Kind::Name && self.rows.iter().any(|row| row[place].width() > width)
+        self.columns[place].kind == ColumnKind::Name && self.rows.iter().any(|row| row[place].width() > width)
     }
 
     fn left_out(&self, here: &[usize]) -> Vec<&str> {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::StudyError;
 use crate::files;
-use crate::foreign::{self, Kind};
+use crate::foreign::{self, FileKind};
 use crate::hlo::devices::devices_of_compiled;
 use crate::hlo::proto::{self, ProtoError};
 use crate::hlo::verify::verify;
@@ -42,7 +42,7 @@ const HEAD: u64 = 4 << 20;
 pub fn is_module(path: &Path) -> bool {
     by_ending(path).unwrap_or_else(|| {
         let head = head(path);
-        kind(path, &head) != Kind::Unknown || !is_text(&head)
+        kind(path, &head) != FileKind::Unknown || !is_text(&head)
     })
 }
 
@@ -53,7 +53,8 @@ pub fn is_model(path: &Path) -> bool {
 
 /// Whether a file among others is a module: by its ending, else by what it holds. What else lies beside modules is not.
 pub fn holds_module(path: &Path) -> bool {
-    by_ending(path).unwrap_or_else(|| matches!(kind(path, &head(path)), Kind::HloText | Kind::Mlir | Kind::JaxExport))
+    by_ending(path)
+        .unwrap_or_else(|| matches!(kind(path, &head(path)), FileKind::HloText | FileKind::Mlir | FileKind::JaxExport))
 }
 
 /// Whether the ending is a module's; `None` where it is neither a module's nor a model's.
@@ -63,8 +64,8 @@ fn by_ending(path: &Path) -> Option<bool> {
 }
 
 /// What a file or folder holds, by its beginning.
-fn kind(path: &Path, head: &[u8]) -> Kind {
-    if path.is_dir() { of_folder(path) } else { Kind::of(head) }
+fn kind(path: &Path, head: &[u8]) -> FileKind {
+    if path.is_dir() { of_folder(path) } else { FileKind::of(head) }
 }
 
 /// The beginning of a file; of a pipe all there is, as it comes once. Nothing of what cannot be read.
@@ -84,8 +85,8 @@ fn is_text(head: &[u8]) -> bool {
     is_utf8 && !head.iter().any(|byte| matches!(byte, 0..=8 | 0x0e..=0x1f))
 }
 
-fn of_folder(path: &Path) -> Kind {
-    Kind::of_folder(|name| path.join(name).is_file())
+fn of_folder(path: &Path) -> FileKind {
+    FileKind::of_folder(|name| path.join(name).is_file())
 }
 
 /// Reads, decodes and verifies a module.
@@ -127,7 +128,7 @@ pub fn compiled_already(module: &Module, path: &Path) -> StudyError {
 /// Such a folder.
 pub fn refuse_other_folders(path: &Path) -> Result<(), StudyError> {
     match of_folder(path) {
-        Kind::Other(other) => Err(StudyError::Other { path: path.to_path_buf(), other }),
+        FileKind::Other(other) => Err(StudyError::Other { path: path.to_path_buf(), other }),
         _ => Ok(()),
     }
 }
@@ -150,14 +151,16 @@ pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> 
 pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<Module, StudyError> {
     let shown = path.display();
     let own = || path.to_path_buf();
-    let mut module = match Kind::of(bytes) {
-        Kind::HloText => {
+    let mut module = match FileKind::of(bytes) {
+        FileKind::HloText => {
             let text = std::str::from_utf8(bytes).map_err(|source| StudyError::NotUtf8 { path: own(), source })?;
             text::parse(text, &shown.to_string())?
         }
-        Kind::Mlir | Kind::JaxExport => foreign::read(bytes, &shown.to_string(), &converter.setup, &converter.child)?,
-        Kind::Other(other) => return Err(StudyError::Other { path: own(), other }),
-        Kind::Unknown => match proto::decode::from_bytes(bytes) {
+        FileKind::Mlir | FileKind::JaxExport => {
+            foreign::read(bytes, &shown.to_string(), &converter.setup, &converter.child)?
+        }
+        FileKind::Other(other) => return Err(StudyError::Other { path: own(), other }),
+        FileKind::Unknown => match proto::decode::from_bytes(bytes) {
             Ok(module) => module,
             Err(source) => {
                 return Err(match foreign::of_proto(bytes) {

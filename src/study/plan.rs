@@ -15,7 +15,7 @@ use crate::graph::Precision;
 use crate::hlo::Module;
 use crate::hlo::devices::Placement;
 use crate::hlo::proto::encode;
-use crate::tpu::plan::{Fit, Point, Row, Series, Setting, accumulated, next, plan as rows_of};
+use crate::tpu::plan::{Fit, Point, Series, Setting, SliceRow, accumulated, next, plan as rows_of};
 use crate::tpu::{Answer, Links, Spec, Target, TpuError};
 use crate::train::{Mesh, StateOf};
 use crate::tuning::{LayerRemat, Remat, Tuning};
@@ -80,7 +80,7 @@ pub struct PlanAnswer {
     /// How fast collectives are, by TPU.
     pub links: Vec<TpuLinks>,
     /// What is known of each setting.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SliceRow>,
     /// Sentences on what is not in the rows.
     pub left_out: Vec<String>,
 }
@@ -201,7 +201,7 @@ fn compiled(
     left_out: &mut Vec<String>,
     asking: &Asking,
     on: &mut dyn FnMut(&Event<'_>),
-) -> Result<Vec<Row>, StudyError> {
+) -> Result<Vec<SliceRow>, StudyError> {
     let experiment = &question.subject.experiment;
     let path = question.subject.path.as_path();
     let mut asker = Asker { experiment, path, asking, n_left: question.n_compiles, on };

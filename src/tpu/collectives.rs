@@ -74,12 +74,12 @@ const COLLECTIVES: [&str; 7] = [
 ];
 
 /// What tells collectives apart: opcode, reduction, dtype, size of a group.
-type Kind = (&'static str, Option<String>, DType, u64);
+type CollectiveKind = (&'static str, Option<String>, DType, u64);
 
 /// The collectives of an optimized program, most bytes first.
 pub(super) fn collectives(optimized: &HloModuleProto, devices: Devices) -> Vec<Collective> {
     let n_executions = n_executions(optimized);
-    let mut all: BTreeMap<Kind, (Collective, u64)> = BTreeMap::new();
+    let mut all: BTreeMap<CollectiveKind, (Collective, u64)> = BTreeMap::new();
     for computation in &optimized.computations {
         let n_runs = n_executions.get(&computation.id).copied().unwrap_or(1);
         for instr in &computation.instructions {

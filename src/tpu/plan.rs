@@ -118,7 +118,7 @@ pub enum Fit {
 
 /// A setting, and what is known of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct SliceRow {
     /// Which.
     #[serde(flatten)]
     pub setting: Setting,
@@ -275,9 +275,9 @@ fn accumulators(setting: &Setting, collectives: &[Collective]) -> f64 {
 }
 
 /// What is known of each setting.
-pub fn plan(settings: &[Setting], points: &[Point]) -> Vec<Row> {
-    let mut rows: Vec<Row> = settings.iter().map(|setting| row(setting, points)).collect();
-    let per_core = |row: &Row| {
+pub fn plan(settings: &[Setting], points: &[Point]) -> Vec<SliceRow> {
+    let mut rows: Vec<SliceRow> = settings.iter().map(|setting| row(setting, points)).collect();
+    let per_core = |row: &SliceRow| {
         let figures = row.figures.filter(|figures| row.steps_per_second.is_some() && figures.compute_seconds > 0.0)?;
         let each = f64::from(row.setting.batch / row.setting.n_cores.max(1)) / figures.compute_seconds;
         Some((row.setting.part(), each))
@@ -304,8 +304,8 @@ pub fn plan(settings: &[Setting], points: &[Point]) -> Vec<Row> {
     rows
 }
 
-fn row(setting: &Setting, points: &[Point]) -> Row {
-    let unknown = |fits, known| Row {
+fn row(setting: &Setting, points: &[Point]) -> SliceRow {
+    let unknown = |fits, known| SliceRow {
         setting: setting.clone(),
         fits,
         known,
@@ -359,7 +359,7 @@ fn row(setting: &Setting, points: &[Point]) -> Row {
     let is_on_line = known == Known::Compiled || is_line(&samples(&setting.series, points, None), setting.part());
     let seconds = figures.map(|figures| figures.seconds());
     let seconds = seconds.filter(|seconds| *seconds > 0.0 && fits != Fit::No && is_on_line);
-    Row {
+    SliceRow {
         figures,
         steps_per_second: seconds.map(|seconds| 1.0 / seconds),
         examples_per_second: seconds.map(|seconds| f64::from(setting.batch) / seconds),
@@ -441,9 +441,9 @@ pub fn next(settings: &[Setting], points: &[Point]) -> Option<usize> {
 
 /// Of each row, whether it is on the Pareto front of its TPU: it fits, and none that fits has as few cores and more examples
 /// in a second, or fewer cores and as many.
-pub fn front(rows: &[Row]) -> Vec<bool> {
-    let figures = |row: &Row| row.examples_per_second.filter(|_| row.fits == Fit::Yes);
-    let beats = |one: &Row, other: &Row| match (figures(one), figures(other)) {
+pub fn front(rows: &[SliceRow]) -> Vec<bool> {
+    let figures = |row: &SliceRow| row.examples_per_second.filter(|_| row.fits == Fit::Yes);
+    let beats = |one: &SliceRow, other: &SliceRow| match (figures(one), figures(other)) {
         (Some(speed), Some(than)) => {
             let (n, m) = (one.setting.n_cores, other.setting.n_cores);
             one.setting.series.board == other.setting.series.board && n <= m && speed >= than && (n < m || speed > than)

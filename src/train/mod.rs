@@ -53,7 +53,7 @@ pub use predictions::Predictions;
 pub use program_error::ProgramError;
 pub use rates::rates;
 pub use resume::Resumption;
-pub use run::{Data, EpochReport, Event, Plan, Summary, check, check_average, run};
+pub use run::{Data, EpochReport, Event, RunPlan, Summary, check, check_average, run};
 pub use session::Session;
 pub use spec::Spec;
 pub use steps_per_call::{StepsPerCall, UnknownStepsPerCall, several_steps};

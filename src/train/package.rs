@@ -56,9 +56,9 @@ pub struct Manifest {
     /// What each device gives, in the order of the program's results.
     pub outputs: Vec<Signature>,
     /// The program: a serialized `HloModuleProto`, whose first parameters are the variables.
-    pub program: Part,
+    pub program: PackageFile,
     /// The variables, by their names.
-    pub variables: Part,
+    pub variables: PackageFile,
     /// What a compiler made of the program.
     pub executable: Option<Built>,
 }
@@ -76,7 +76,7 @@ pub struct Signature {
 
 /// A file of the package.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct PackageFile {
     /// Its name in the folder.
     pub file: String,
     /// Its size.
@@ -90,7 +90,7 @@ pub struct Part {
 pub struct Built {
     /// The file.
     #[serde(flatten)]
-    pub part: Part,
+    pub part: PackageFile,
     /// What it was compiled for: `cpu`, `tpu-v3:2x2`.
     pub target: String,
     /// What the compiler says of its version.
@@ -215,7 +215,11 @@ impl Unwritten {
         let part = |name: &str, bytes: &[u8]| {
             let path = folder.join(name);
             files::replace(&path, bytes).map_err(written(path))?;
-            Ok::<_, PackageError>(Part { file: name.to_string(), n_bytes: bytes.len() as u64, sha256: digest(bytes) })
+            Ok::<_, PackageError>(PackageFile {
+                file: name.to_string(),
+                n_bytes: bytes.len() as u64,
+                sha256: digest(bytes),
+            })
         };
         let program = part(PROGRAM, &self.bytes)?;
         let path = folder.join(VARIABLES);
@@ -266,7 +270,7 @@ impl Built {
     /// An executable for `target`, compiled here by a compiler that says this of its version.
     pub fn here(target: &str, compiler: String) -> Built {
         let processor = (target == "cpu").then(processor);
-        let part = Part { file: EXECUTABLE.to_string(), n_bytes: 0, sha256: String::new() };
+        let part = PackageFile { file: EXECUTABLE.to_string(), n_bytes: 0, sha256: String::new() };
         Built { part, target: target.to_string(), compiler, processor }
     }
 
@@ -335,7 +339,7 @@ impl Manifest {
                 return Err(wrong(format!("{:?} is not the name of a file in the folder", part.file)));
             }
             let measured = measure(folder, &part.file)?;
-            let said = |part: &Part| format!("{} bytes with SHA-256 {}", part.n_bytes, part.sha256);
+            let said = |part: &PackageFile| format!("{} bytes with SHA-256 {}", part.n_bytes, part.sha256);
             if measured != *part {
                 return Err(PackageError::Damaged {
                     path: folder.join(&part.file),
@@ -366,13 +370,13 @@ pub fn serialized(compiled: &Compiled) -> Result<Option<Vec<u8>>, PjrtError> {
 }
 
 /// Size and hash of a file.
-fn measure(folder: &Path, name: &str) -> Result<Part, PackageError> {
+fn measure(folder: &Path, name: &str) -> Result<PackageFile, PackageError> {
     let path = folder.join(name);
     let read = |source| PackageError::Io { path: path.clone(), done: "read", source };
     let mut file = files::open(&path).map_err(read)?;
     let mut sha = Sha256::new();
     let n_bytes = io::copy(&mut io::Read::take(&mut file, MAX_BYTES), &mut sha).map_err(read)?;
-    Ok(Part { file: name.to_string(), n_bytes, sha256: hex(sha.finalize()) })
+    Ok(PackageFile { file: name.to_string(), n_bytes, sha256: hex(sha.finalize()) })
 }
 
 fn digest(bytes: &[u8]) -> String {

@@ -37,7 +37,7 @@ impl Data<'_> {
 
 /// How long a run is, and what it leaves.
 #[derive(Debug)]
-pub struct Plan {
+pub struct RunPlan {
     /// Epochs in all, those before a resumption included. Of none, the checkpoint is of the initial state.
     pub n_epochs: u64,
     /// Where the checkpoint goes, after each epoch and when the run is stopped. No other run saves there meanwhile.
@@ -51,10 +51,10 @@ pub struct Plan {
     pub keep_checkpoint_max: NonZeroU32,
 }
 
-impl Plan {
+impl RunPlan {
     /// So many epochs; one checkpoint stays, of the last epoch or of where the run was stopped.
-    pub fn new(n_epochs: u64, checkpoint: Option<Place>) -> Plan {
-        Plan {
+    pub fn new(n_epochs: u64, checkpoint: Option<Place>) -> RunPlan {
+        RunPlan {
             n_epochs,
             checkpoint,
             save_checkpoints_steps: None,
@@ -256,7 +256,7 @@ fn loader_of_host<'a>(spec: &Spec, training: &'a dyn Source, host: (u32, u32)) -
 pub fn run(
     session: &mut Session,
     data: Data<'_>,
-    plan: &Plan,
+    plan: &RunPlan,
     stop: &AtomicBool,
     observe: &mut dyn FnMut(Event<'_>),
 ) -> Result<Summary, TrainError> {
@@ -338,7 +338,7 @@ pub(super) fn evaluation_batch(spec: &Spec, test: &dyn Source) -> u32 {
 /// A run under way.
 struct Run<'a> {
     session: &'a mut Session,
-    plan: &'a Plan,
+    plan: &'a RunPlan,
     series: Option<Series<'a>>,
     last_save: LastSave,
     /// When it last saved, or began.
@@ -467,7 +467,7 @@ impl Run<'_> {
 
     /// Whether the steps since `before`, or time since the last checkpoint, ask for one, within an epoch.
     fn is_time_to_save(&self, before: u64) -> bool {
-        let Plan { save_checkpoints_steps, save_checkpoints_secs, .. } = self.plan;
+        let RunPlan { save_checkpoints_steps, save_checkpoints_secs, .. } = self.plan;
         let passed = |n: NonZeroU32| self.session.step() / u64::from(n.get()) > before / u64::from(n.get());
         let of_steps = save_checkpoints_steps.is_some_and(passed);
         let has_passed = |n: NonZeroU32| self.saved.elapsed() >= Duration::from_secs(u64::from(n.get()));

@@ -12,7 +12,7 @@ use super::initialize::InitializeFrom;
 use super::objective::Objective;
 use super::predictions::Predictions;
 use super::resume::{Resumption, check_data};
-use super::run::{Data, EpochReport, Event, Plan, Summary, check, check_average, evaluation_batch, run};
+use super::run::{Data, EpochReport, Event, RunPlan, Summary, check, check_average, evaluation_batch, run};
 use super::session::Session;
 use super::spec::Spec;
 use crate::data::{NamedArray, Source};
@@ -277,7 +277,7 @@ impl<'a> Trainer<'a> {
             session.initialize(initialization)?;
         }
         let never = AtomicBool::new(false);
-        let plan = Plan::new(self.n_epochs, place);
+        let plan = RunPlan::new(self.n_epochs, place);
         let summary = run(&mut session, data, &plan, self.stop.unwrap_or(&never), &mut self.observe)?;
         Ok(Trained {
             summary,

@@ -6,7 +6,7 @@ use crate::run::client;
 #[allow(dead_code)] // Written for another test crate.
 use crate::amp::oracle;
 
-use bf16scope::audit::{Audit, AuditError, Auditor, Config, Row};
+use bf16scope::audit::{Audit, AuditError, AuditRow, Auditor, Config};
 use bf16scope::document;
 use bf16scope::hlo::ops::{Opaque, UnaryOp};
 use bf16scope::hlo::{Literal, Module, Op, text};
@@ -45,7 +45,7 @@ fn audit_of(name: &str) -> Audit {
     audit(&module, &inputs, &Policy::default())
 }
 
-fn row<'a>(audit: &'a Audit, name: &str) -> &'a Row {
+fn row<'a>(audit: &'a Audit, name: &str) -> &'a AuditRow {
     audit.rows.iter().find(|row| row.instruction == name).unwrap_or_else(|| panic!("no row {name} in {audit:#?}"))
 }
 

@@ -1,7 +1,7 @@
 //! What torch_xla writes: read in every form, and run beside what torch computed. Numbers are whole or halves, so sums are
 //! exact in any order, and every bit is compared (tests/data/torch/make.py).
 
-use bf16scope::foreign::{self, Kind};
+use bf16scope::foreign::{self, FileKind};
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::{ArrayShape, DType, Element, Literal, Module, text, verify};
 use bf16scope::pjrt::{ChildSpec, CompileOptions, Setup};
@@ -18,8 +18,8 @@ fn data(name: &str) -> PathBuf {
 
 fn read(name: &str) -> Module {
     let bytes = std::fs::read(data(name)).unwrap();
-    let module = match Kind::of(&bytes) {
-        Kind::HloText => text::parse(std::str::from_utf8(&bytes).unwrap(), name).unwrap(),
+    let module = match FileKind::of(&bytes) {
+        FileKind::HloText => text::parse(std::str::from_utf8(&bytes).unwrap(), name).unwrap(),
         _ => foreign::read(&bytes, name, &Setup::from_env(), &ChildSpec::new(env!("CARGO_BIN_EXE_bf16scope"))).unwrap(),
     };
     verify(&module).unwrap_or_else(|errors| panic!("{name}:\n{errors}"));

@@ -18,7 +18,7 @@ use bf16scope::hlo::verify::{verify, verify_ids};
 use bf16scope::models::Model;
 use bf16scope::pjrt::{CompileOptions, MemoryStats, Topology};
 use bf16scope::report::{grouped, mib, ratio};
-use bf16scope::tpu::explain::{Kind, analyse, explain, heap::heap_bytes, largest_live_buffers, origin::NO_LAYER};
+use bf16scope::tpu::explain::{BufferKind, analyse, explain, heap::heap_bytes, largest_live_buffers, origin::NO_LAYER};
 use bf16scope::train::{Objective, program};
 use support::browser;
 use support::home::cache_dir;
@@ -54,9 +54,9 @@ fn check_peak(case: &str, optimized: &Module, stats: &MemoryStats) {
     let liveness = analyse(optimized).unwrap();
     // The compiler's own peak is what the caller holds, constants, and temporaries alive at once.
     let held = stats.arguments + stats.outputs - stats.aliased;
-    let peak = liveness.peak_bytes() as i64 + liveness.bytes_of(Kind::Constant) as i64;
+    let peak = liveness.peak_bytes() as i64 + liveness.bytes_of(BufferKind::Constant) as i64;
     assert_eq!(held + peak, stats.peak, "{case}");
-    assert_eq!(liveness.bytes_of(Kind::Argument) as i64, stats.arguments, "{case}");
+    assert_eq!(liveness.bytes_of(BufferKind::Argument) as i64, stats.arguments, "{case}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use bf16scope::models::Model;
 use bf16scope::optim::{Average, LearningRate, LossScale, Optimizer, Update};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
 use bf16scope::train::{
-    Data, Objective, Plan, Resumption, Session, Spec, StepsPerCall, TrainError, check_average, program,
+    Data, Objective, Resumption, RunPlan, Session, Spec, StepsPerCall, TrainError, check_average, program,
 };
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
@@ -125,12 +125,12 @@ fn session(spec: &Spec) -> Session {
     Session::new(client(), spec.clone()).unwrap()
 }
 
-fn train(session: &mut Session, plan: &Plan) -> Result<bf16scope::train::Summary, TrainError> {
+fn train(session: &mut Session, plan: &RunPlan) -> Result<bf16scope::train::Summary, TrainError> {
     bf16scope::train::run(session, data(), plan, &AtomicBool::new(false), &mut |_| {})
 }
 
-fn saving(n_epochs: u64, path: &Path) -> Plan {
-    Plan::new(n_epochs, Some(Place::claim(path).unwrap()))
+fn saving(n_epochs: u64, path: &Path) -> RunPlan {
+    RunPlan::new(n_epochs, Some(Place::claim(path).unwrap()))
 }
 
 fn f32s(array: &HostArray) -> Vec<f32> {
@@ -145,7 +145,7 @@ fn averages(state: &State) -> State {
 /// The state after a number of steps that depends on the spec alone, as trained in one go.
 fn after_an_epoch(spec: &Spec) -> State {
     let mut session = session(spec);
-    train(&mut session, &Plan::new(1, None)).unwrap();
+    train(&mut session, &RunPlan::new(1, None)).unwrap();
     session.state().unwrap()
 }
 
@@ -364,13 +364,13 @@ fn an_average_that_comes_to_nothing_or_is_never_used_is_refused() {
     let expected = "train.average: after all 12 steps an average of decay 0.9999 is still 100 % the initial values\n\
                     help: write `average: {decay: 0.9999, num_updates: true}`, a decay such as 0.5, or train longer";
     assert_eq!(message, expected);
-    let error = train(&mut session(&slow), &Plan::new(2, None)).unwrap_err();
+    let error = train(&mut session(&slow), &RunPlan::new(2, None)).unwrap_err();
     assert_eq!(error.to_string(), expected);
     assert!(check_average(&slow, data(), 2000).is_ok());
     let counted = spec(Some(Average { num_updates: true, ..Average::new(0.9999) }));
     assert!(check_average(&counted, data(), 1).is_ok());
     let unused = spec(Some(Average { evaluate: false, ..COUNTED }));
-    let error = train(&mut session(&unused), &Plan::new(1, None)).unwrap_err().to_string();
+    let error = train(&mut session(&unused), &RunPlan::new(1, None)).unwrap_err().to_string();
     assert!(
         error.starts_with("train.average is never used: `evaluate` is false and there is no checkpoint"),
         "{error}"

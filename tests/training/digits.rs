@@ -4,7 +4,7 @@ use crate::run;
 
 use bf16scope::experiment::{Examples, Experiment, Timed};
 use bf16scope::optim::LearningRate;
-use bf16scope::train::{Plan, Session, Spec, run as train};
+use bf16scope::train::{RunPlan, Session, Spec, run as train};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -43,7 +43,7 @@ pub fn recipe(n_epochs: u32) -> Experiment {
 /// The accuracy on the test digits that so many epochs end with.
 pub fn accuracy(spec: Spec, n_epochs: u32) -> f64 {
     let mut session = Session::new(run::optimized_client(), spec).unwrap();
-    let plan = Plan::new(u64::from(n_epochs), None);
+    let plan = RunPlan::new(u64::from(n_epochs), None);
     let summary = train(&mut session, digits().data(), &plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
     assert_eq!(summary.epochs.len() as u32, n_epochs);
     summary.value("accuracy").unwrap()

@@ -14,7 +14,7 @@ use bf16scope::models::Model;
 use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update};
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions, Platform, Setup};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray};
-use bf16scope::train::{Data, Mesh, Objective, Plan, Resumption, Session, Spec, TrainError, program, run as train};
+use bf16scope::train::{Data, Mesh, Objective, Resumption, RunPlan, Session, Spec, TrainError, program, run as train};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -299,7 +299,7 @@ fn a_loss_that_is_not_finite_is_reported_with_its_replica() {
     let replica = replica.unwrap() / (N / 4);
     let mut session = Session::new(client(), spec).unwrap();
     let data = Data { training: &source, test: &source };
-    let error = train(&mut session, data, &Plan::new(1, None), &AtomicBool::new(false), &mut |_| {}).unwrap_err();
+    let error = train(&mut session, data, &RunPlan::new(1, None), &AtomicBool::new(false), &mut |_| {}).unwrap_err();
     let message = error.to_string();
     assert!(message.starts_with("step 1 (epoch 1): the loss ("), "{message}");
     assert!(message.contains(&format!(", on replica {replica} of 0 to 3) is not finite")), "{message}");

@@ -14,7 +14,7 @@ use bf16scope::task::{Feature, Features, Identity, Loss, Mode, Outputs, Task};
 use bf16scope::tpu::{Target, compile};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
 use bf16scope::train::{
-    Data, Event, Objective, Plan, Resumption, Session, Spec, StepsPerCall, TrainError, program, several_steps,
+    Data, Event, Objective, Resumption, RunPlan, Session, Spec, StepsPerCall, TrainError, program, several_steps,
 };
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -67,7 +67,7 @@ fn data() -> Data<'static> {
 fn trained(spec: Spec) -> (Vec<Step>, State) {
     let mut session = Session::new(client(), spec).unwrap();
     let mut steps = Vec::new();
-    bf16scope::train::run(&mut session, data(), &Plan::new(2, None), &AtomicBool::new(false), &mut |event| {
+    bf16scope::train::run(&mut session, data(), &RunPlan::new(2, None), &AtomicBool::new(false), &mut |event| {
         if let Event::Step { epoch, step, totals, learning_rate, .. } = event {
             steps.push((13 * (epoch - 1) + step, totals.to_values(), learning_rate));
         }
@@ -140,7 +140,7 @@ fn a_loop_makes_the_same_steps() {
         let mut session = Session::new(client(), Spec { steps_per_call: calls, ..spec }).unwrap();
         let (mut steps, mut scalars) = (Vec::new(), Vec::new());
         let data = Data { training: &source, test: &source };
-        bf16scope::train::run(&mut session, data, &Plan::new(1, None), &AtomicBool::new(false), &mut |event| {
+        bf16scope::train::run(&mut session, data, &RunPlan::new(1, None), &AtomicBool::new(false), &mut |event| {
             if let Event::Step { session, step, totals, .. } = event {
                 steps.push(totals.to_values());
                 scalars.push((step, session.scalars().unwrap()));
@@ -167,7 +167,7 @@ fn stopped(spec: &Spec, folder: &Path) -> (PathBuf, Checkpoint) {
     let mut session = Session::new(client(), spec.clone()).unwrap();
     let stop = AtomicBool::new(false);
     let place = Place::claim(&path).unwrap();
-    let plan = Plan { save_checkpoints_steps: NonZeroU32::new(3), ..Plan::new(2, Some(place)) };
+    let plan = RunPlan { save_checkpoints_steps: NonZeroU32::new(3), ..RunPlan::new(2, Some(place)) };
     let mut saved = Vec::new();
     let result = bf16scope::train::run(&mut session, data(), &plan, &stop, &mut |event| match event {
         // In the second epoch's second call.
@@ -186,7 +186,7 @@ fn stopped(spec: &Spec, folder: &Path) -> (PathBuf, Checkpoint) {
 fn resumed(spec: Spec, path: &Path, checkpoint: &Checkpoint) -> Result<State, TrainError> {
     let mut session = Session::new(client(), spec).unwrap();
     assert_eq!(session.restore(path, checkpoint, Resumption::default())?, []);
-    bf16scope::train::run(&mut session, data(), &Plan::new(2, None), &AtomicBool::new(false), &mut |_| {})?;
+    bf16scope::train::run(&mut session, data(), &RunPlan::new(2, None), &AtomicBool::new(false), &mut |_| {})?;
     session.state()
 }
 
@@ -210,7 +210,8 @@ fn a_looped_run_goes_on_as_it_began_and_to_the_same_bits() {
 #[test]
 fn calls_longer_than_an_epoch_are_refused() {
     let mut session = Session::new(client(), Spec { steps_per_call: looped(14), ..spec(Precision::Bf16) }).unwrap();
-    let error = bf16scope::train::run(&mut session, data(), &Plan::new(1, None), &AtomicBool::new(false), &mut |_| {});
+    let error =
+        bf16scope::train::run(&mut session, data(), &RunPlan::new(1, None), &AtomicBool::new(false), &mut |_| {});
     assert_eq!(
         error.unwrap_err().to_string(),
         "steps_per_call is while:14, and an epoch has 13 steps\n\
@@ -228,7 +229,8 @@ fn a_step_that_is_not_finite_is_named_within_its_call() {
     spec.objective.update.optimizer = Optimizer::SGD;
     spec.objective.update.learning_rate = LearningRate::Constant { value: 1e38 };
     let mut session = Session::new(client(), spec).unwrap();
-    let error = bf16scope::train::run(&mut session, data(), &Plan::new(1, None), &AtomicBool::new(false), &mut |_| {});
+    let error =
+        bf16scope::train::run(&mut session, data(), &RunPlan::new(1, None), &AtomicBool::new(false), &mut |_| {});
     let error = error.unwrap_err();
     assert!(matches!(error, TrainError::Diverged { step: 2 | 3, epoch: 1, .. }), "{error}");
     assert_eq!(session.step(), 4);

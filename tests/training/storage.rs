@@ -15,7 +15,7 @@ use bf16scope::optim::{
 };
 use bf16scope::pjrt::{Arg, Buffer, CompileOptions};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray};
-use bf16scope::train::{Data, Evaluator, Objective, Plan, Resumption, Session, Spec, StepsPerCall, program};
+use bf16scope::train::{Data, Evaluator, Objective, Resumption, RunPlan, Session, Spec, StepsPerCall, program};
 use bf16scope::tuning::Tuning;
 use half::bf16;
 use std::collections::BTreeMap;
@@ -452,7 +452,7 @@ fn small_gpt(storage: Storage, seed: u64) -> Spec {
 /// The test loss and accuracy after training.
 pub(super) fn learnt(spec: Spec, data: Data<'_>, n_epochs: u64) -> [f64; 2] {
     let mut session = Session::new(run::client(), spec).unwrap();
-    let plan = Plan::new(n_epochs, None);
+    let plan = RunPlan::new(n_epochs, None);
     let summary = bf16scope::train::run(&mut session, data, &plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
     ["loss", "accuracy"].map(|name| summary.value(name).unwrap())
 }

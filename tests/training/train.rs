@@ -10,7 +10,7 @@ use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{LearningRate, Momentum, Optimizer, RateDrop, Update};
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray, Place};
-use bf16scope::train::{Data, Evaluator, Event, Objective, Plan, Resumption, Session, Spec, TrainError, check, run};
+use bf16scope::train::{Data, Evaluator, Event, Objective, Resumption, RunPlan, Session, Spec, TrainError, check, run};
 use bf16scope::tuning::Tuning;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -57,12 +57,12 @@ fn session(spec: Spec) -> Session {
     Session::new(client(), spec).unwrap()
 }
 
-fn plan(n_epochs: u64, checkpoint: &Path) -> Plan {
-    Plan::new(n_epochs, Some(Place::claim(checkpoint).unwrap()))
+fn plan(n_epochs: u64, checkpoint: &Path) -> RunPlan {
+    RunPlan::new(n_epochs, Some(Place::claim(checkpoint).unwrap()))
 }
 
 /// Runs without ever being asked to stop.
-fn finish(session: &mut Session, plan: &Plan) -> Result<bf16scope::train::Summary, TrainError> {
+fn finish(session: &mut Session, plan: &RunPlan) -> Result<bf16scope::train::Summary, TrainError> {
     run(session, data(), plan, &AtomicBool::new(false), &mut |_| {})
 }
 
@@ -131,7 +131,7 @@ fn data_that_do_not_fill_a_batch_are_known_before_anything_is_compiled() {
 fn the_same_run_gives_the_same_weights_and_another_seed_others() {
     let state = |client: &Client, seed| {
         let mut session = Session::new(client, Spec { seed, ..spec(constant()) }).unwrap();
-        finish(&mut session, &Plan::new(1, None)).unwrap();
+        finish(&mut session, &RunPlan::new(1, None)).unwrap();
         session.state().unwrap()
     };
     let once = state(run::optimized_client(), 3);
@@ -145,7 +145,7 @@ fn a_resumed_run_ends_with_the_same_weights() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
     let mut whole = session(spec(constant()));
-    finish(&mut whole, &Plan::new(2, None)).unwrap();
+    finish(&mut whole, &RunPlan::new(2, None)).unwrap();
     let whole = whole.state().unwrap();
     for part in ["conv/kernel", "/momentum", "moving_mean", "dropout"] {
         assert!(whole.keys().any(|name| name.contains(part)), "{part} is part of the state: {:?}", whole.keys());
@@ -168,7 +168,7 @@ fn a_run_stopped_within_an_epoch_resumes_there() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
     let mut whole = session(spec(constant()));
-    finish(&mut whole, &Plan::new(2, None)).unwrap();
+    finish(&mut whole, &RunPlan::new(2, None)).unwrap();
 
     let stop_at = STEPS_PER_EPOCH + 17;
     let stop = AtomicBool::new(false);
@@ -204,7 +204,7 @@ fn checkpoints_within_an_epoch_stay_beside_each_other_and_each_resumes_there() {
     let count = |n| NonZeroU32::new(n).unwrap();
     let of_three = || {
         let (save_checkpoints_steps, keep_checkpoint_max) = (Some(count(10)), count(3));
-        Plan { save_checkpoints_steps, keep_checkpoint_max, ..plan(1, &path("run")) }
+        RunPlan { save_checkpoints_steps, keep_checkpoint_max, ..plan(1, &path("run")) }
     };
     let mut whole = session(spec(constant()));
     let mut saved = Vec::new();
@@ -233,7 +233,7 @@ fn checkpoints_within_an_epoch_stay_beside_each_other_and_each_resumes_there() {
 fn a_checkpoint_is_saved_when_its_seconds_have_passed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
-    let plan = Plan { save_checkpoints_secs: NonZeroU32::new(1), ..plan(1, &path) };
+    let plan = RunPlan { save_checkpoints_secs: NonZeroU32::new(1), ..plan(1, &path) };
     let mut saved = Vec::new();
     run(&mut session(spec(constant())), data(), &plan, &AtomicBool::new(false), &mut |event| match event {
         Event::Step { step: 20, .. } => std::thread::sleep(std::time::Duration::from_secs(1)),
@@ -294,7 +294,7 @@ fn a_label_out_of_range_is_named() {
     labels[17] = 10;
     let training = examples::images(vec![0.5; 40 * 64], &[8, 8, 1], labels);
     let data = Data { training: &training, ..data() };
-    let plan = Plan::new(1, None);
+    let plan = RunPlan::new(1, None);
     let error = run(&mut session(spec(constant())), data, &plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
     let error = error.to_string();
     assert!(error.starts_with("examples, example 17: ") && error.contains("`labels`"), "{error}");
@@ -305,7 +305,7 @@ fn a_label_out_of_range_is_named() {
 fn data_of_another_shape_are_refused() {
     let training = examples::images(vec![0.5; 40 * 64], &[64], vec![0; 40]);
     let data = Data { training: &training, ..data() };
-    let plan = Plan::new(1, None);
+    let plan = RunPlan::new(1, None);
     let error = run(&mut session(spec(constant())), data, &plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
     let error = error.to_string();
     assert!(error.contains("images") && error.contains("[64]") && error.contains("[8, 8, 1]"), "{error}");
@@ -313,7 +313,7 @@ fn data_of_another_shape_are_refused() {
 
 #[test]
 fn more_steps_than_the_program_counts_are_refused() {
-    let plan = Plan::new(u64::from(u32::MAX), None);
+    let plan = RunPlan::new(u64::from(u32::MAX), None);
     let error = finish(&mut session(spec(constant())), &plan).unwrap_err();
     assert_eq!(
         error.to_string(),

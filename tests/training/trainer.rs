@@ -10,7 +10,7 @@ use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{LearningRate, Momentum, Optimizer, Update, WeightDecay};
 use bf16scope::task::Task;
 use bf16scope::train::checkpoint::Checkpoint;
-use bf16scope::train::{Data, Event, Objective, Plan, Session, Spec, TrainError, Trained, Trainer, run};
+use bf16scope::train::{Data, Event, Objective, RunPlan, Session, Spec, TrainError, Trained, Trainer, run};
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn it_trains_to_the_bits_of_a_session_with_the_same_spec() {
     let spec =
         Spec { batch: 40, seed: 3, shift: 1, precision: Precision::F32, objective, ..Spec::new(Arc::new(task())) };
     let mut session = Session::new(client(), spec.clone()).unwrap();
-    let summary = run(&mut session, data(), &Plan::new(2, None), &AtomicBool::new(false), &mut |_| {}).unwrap();
+    let summary = run(&mut session, data(), &RunPlan::new(2, None), &AtomicBool::new(false), &mut |_| {}).unwrap();
     let state = session.state().unwrap();
 
     let mut epochs = Vec::new();

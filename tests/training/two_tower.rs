@@ -11,7 +11,7 @@ use bf16scope::hlo::DType;
 use bf16scope::models::{Model, two_tower};
 use bf16scope::optim::{LearningRate, Optimizer, Update};
 use bf16scope::train::checkpoint::Checkpoint;
-use bf16scope::train::{Evaluator, Plan, Predictor, Session, Spec, TrainError};
+use bf16scope::train::{Evaluator, Predictor, RunPlan, Session, Spec, TrainError};
 use bf16scope::tuning::Tuning;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ const MATCHING: &str = "{kind: matching, features: 32}";
 /// A metric of the test drawings after some epochs of training.
 fn learnt(loss: &str, precision: Precision, n_epochs: u64, metric: &str) -> f64 {
     let mut session = Session::new(run::optimized_client(), spec(loss, precision)).unwrap();
-    let plan = Plan::new(n_epochs, None);
+    let plan = RunPlan::new(n_epochs, None);
     let stop = AtomicBool::new(false);
     let summary = bf16scope::train::run(&mut session, drawings().data(), &plan, &stop, &mut |_| {}).unwrap();
     summary.value(metric).unwrap()
@@ -100,7 +100,7 @@ fn words_of_drawings_are_found_among_those_of_a_batch() {
     let spec = spec(MATCHING, Precision::Bf16);
     let (client, task) = (run::client(), spec.task.clone());
     let mut session = Session::new(client, spec).unwrap();
-    let plan = Plan::new(4, None);
+    let plan = RunPlan::new(4, None);
     bf16scope::train::run(&mut session, drawings().data(), &plan, &AtomicBool::new(false), &mut |_| {}).unwrap();
     let evaluator = Evaluator::new(client, &task, Precision::Bf16, 32, &Tuning::none()).unwrap();
     let checkpoint = session.checkpoint(4).unwrap();

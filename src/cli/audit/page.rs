@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::screen::{dtypes, found, number, remarks, shape, ulps};
-use crate::audit::Row;
+use crate::audit::AuditRow;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::{Series, along, histogram};
 
@@ -46,7 +46,7 @@ fn facts(outcome: &Outcome) -> Vec<Fact> {
 
 fn figures(outcome: &Outcome) -> Vec<(String, String)> {
     let rows = &outcome.audit.rows;
-    let series = |name: &str, color, of: fn(&Row) -> f64| Series {
+    let series = |name: &str, color, of: fn(&AuditRow) -> f64| Series {
         name: name.to_string(),
         color,
         points: (rows.iter().enumerate())
@@ -92,7 +92,7 @@ const INSTRUCTION_COLUMNS: [Column; 17] = [
 
 fn instructions(outcome: &Outcome) -> Table {
     let shown = |value: f64| Cell::Number(value, number(value));
-    let row = |row: &Row| {
+    let row = |row: &AuditRow| {
         vec![
             Cell::Text(row.instruction.clone()),
             Cell::Text(row.opcode.clone()),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{F32As, Outcome};
-use crate::audit::{Audit, Judgement, ResultRow, Row, Search, SearchEnd, ShardRow};
+use crate::audit::{Audit, Judgement, ResultRow, AuditRow, Search, SearchEnd, ShardRow};
 use crate::numerics::compare::Errors;
 use crate::report::{Column, Screen, Table};
 
@@ -27,7 +27,7 @@ fn dtype(shape: &str) -> &str {
 }
 
 /// `bf16`, or `f32 → bf16` where lowering changed it.
-pub(super) fn dtypes(row: &Row) -> String {
+pub(super) fn dtypes(row: &AuditRow) -> String {
     let (before, now) = (dtype(&row.reference), dtype(&row.lowered));
     match (before == now, before.starts_with('(')) {
         (true, false) => now.to_string(),

@@ -11,7 +11,7 @@ use crate::report::{Column, Screen, Table};
 
 /// How one storage fared.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct StorageRow {
     storage: &'static str,
     /// Of a weight.
     bytes: u32,
@@ -33,7 +33,7 @@ const MOST: usize = 1 << 20;
 const MOST_WEIGHTS: usize = 4096;
 
 /// A row for each storage.
-pub(super) fn rows(start: &Decimal, update: &Decimal, n_steps: usize) -> Vec<Row> {
+pub(super) fn rows(start: &Decimal, update: &Decimal, n_steps: usize) -> Vec<StorageRow> {
     let [start, update] = [start, update].map(nearest);
     Storage::ALL.iter().map(|&storage| follow(storage, start, update, n_steps)).collect()
 }
@@ -43,7 +43,7 @@ fn nearest(number: &Decimal) -> f32 {
     f32::from_bits(Format::F32.encode(&Number::Finite(number.clone())) as u32)
 }
 
-fn follow(storage: Storage, start: f32, update: f32, n_steps: usize) -> Row {
+fn follow(storage: Storage, start: f32, update: f32, n_steps: usize) -> StorageRow {
     let is_chance = storage == Storage::Bf16Stochastic;
     let n_weights = if is_chance { (MOST / n_steps.max(1)).clamp(1, MOST_WEIGHTS) } else { 1 };
     // A variable starts rounded to nearest, whatever its storage.
@@ -65,7 +65,7 @@ fn follow(storage: Storage, start: f32, update: f32, n_steps: usize) -> Row {
     let n = n_weights as f64;
     let mean = weights.iter().map(|weight| f64::from(weight.value())).sum::<f64>() / n;
     let square = weights.iter().map(|weight| (f64::from(weight.value()) - mean).powi(2)).sum::<f64>() / n;
-    Row {
+    StorageRow {
         storage: storage.name(),
         bytes: if matches!(storage, Storage::F32 | Storage::Bf16Compensated) { 4 } else { 2 },
         weights: n_weights,
@@ -80,7 +80,7 @@ fn small(distance: f64) -> String {
 }
 
 /// A table, and what it says.
-pub(super) fn render(rows: &[Row], n_steps: usize, exact: &Decimal, screen: Screen) -> String {
+pub(super) fn render(rows: &[StorageRow], n_steps: usize, exact: &Decimal, screen: Screen) -> String {
     let exact = f64::from(nearest(exact));
     let titles = ["variables", "bytes", "steps that change it"].map(Column::text);
     let ends = [Column::text(format!("after {n_steps}")), Column::text("off by")];

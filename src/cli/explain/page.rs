@@ -4,7 +4,7 @@ use super::terminal::{Pair, bound, busy, layer, pairs, waiting};
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::timeline::{self, timeline};
-use crate::report::plot::treemap::{Part, treemap};
+use crate::report::plot::treemap::{TreemapPart, treemap};
 use crate::report::{grouped, mib, percent, scientific};
 use crate::study::{AS_GIVEN, Explained};
 use crate::tpu::explain::{Bound, Cost, LiveBuffer, Moment, Origin};
@@ -100,14 +100,14 @@ fn figures(subject: &Explained) -> Vec<(String, String)> {
     let moments: Vec<timeline::Moment> = (subject.moments.iter())
         .map(|moment| timeline::Moment { value: moment.n_bytes as f64, text: moment_text(moment) })
         .collect();
-    let part = |name: &str, value: u64, whole: u64, shown: String| Part {
+    let part = |name: &str, value: u64, whole: u64, shown: String| TreemapPart {
         name: name.to_string(),
         value: value as f64,
         text: format!("{name}: {shown}, {}", percent(value as i64, whole as i64)),
     };
     let memory = &explanation.memory;
-    let live: Vec<Part> = memory.layers.iter().map(|(name, n)| part(name, *n, memory.peak, bytes(*n))).collect();
-    let cycles: Vec<Part> = (explanation.layers.iter())
+    let live: Vec<TreemapPart> = memory.layers.iter().map(|(name, n)| part(name, *n, memory.peak, bytes(*n))).collect();
+    let cycles: Vec<TreemapPart> = (explanation.layers.iter())
         .map(|row| {
             let n = row.cost.cycles;
             part(&row.layer, n, explanation.total.cycles, format!("{} cycles", grouped(n as i64)))

@@ -7,7 +7,7 @@ use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::curves::{Cross, Curve, Panel, Point, panels};
 use crate::study::PlanAnswer;
 use crate::tpu::Target;
-use crate::tpu::plan::{Fit, Known, Row, Series};
+use crate::tpu::plan::{Fit, Known, Series, SliceRow};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -48,7 +48,7 @@ fn boards(plan: &PlanAnswer) -> Vec<&Target> {
 /// The front of each TPU.
 fn facts(plan: &PlanAnswer) -> Vec<Fact> {
     let rows = plan.rows.iter().filter(|row| row.is_on_front);
-    let fact = |row: &Row| Fact {
+    let fact = |row: &SliceRow| Fact {
         label: format!(
             "{} in {}{}, {}",
             row.setting.target,
@@ -65,7 +65,7 @@ fn facts(plan: &PlanAnswer) -> Vec<Fact> {
 fn plots(plan: &PlanAnswer) -> String {
     let mut all = Vec::new();
     for board in boards(plan) {
-        let rows: Vec<&Row> = plan.rows.iter().filter(|row| row.setting.series.board == *board).collect();
+        let rows: Vec<&SliceRow> = plan.rows.iter().filter(|row| row.setting.series.board == *board).collect();
         all.push(Panel {
             title: format!("{board}: {}/s, estimated", plan.unit),
             unit: figure,
@@ -85,7 +85,7 @@ fn plots(plan: &PlanAnswer) -> String {
     panels("cores against speed and memory", "cores", &all)
 }
 
-fn curves(rows: &[&Row], unit: &str, value: impl Fn(&Row) -> Option<f64>) -> Vec<Curve> {
+fn curves(rows: &[&SliceRow], unit: &str, value: impl Fn(&SliceRow) -> Option<f64>) -> Vec<Curve> {
     const COLORS: [&str; 6] = ["--line1", "--line2", "--line3", "--line4", "--line5", "--line6"];
     let mut series: Vec<&Series> = Vec::new();
     for row in rows {
@@ -93,7 +93,7 @@ fn curves(rows: &[&Row], unit: &str, value: impl Fn(&Row) -> Option<f64>) -> Vec
             series.push(&row.setting.series);
         }
     }
-    let point = |row: &&&Row| Point {
+    let point = |row: &&&SliceRow| Point {
         x: f64::from(row.setting.n_cores),
         y: value(row),
         hover: hover(row, unit),
@@ -113,15 +113,15 @@ fn curves(rows: &[&Row], unit: &str, value: impl Fn(&Row) -> Option<f64>) -> Vec
     series.iter().enumerate().map(curve).collect()
 }
 
-fn has_accumulated(rows: &[&Row], row: &Row) -> bool {
-    let is_it = |other: &&&Row| {
+fn has_accumulated(rows: &[&SliceRow], row: &SliceRow) -> bool {
+    let is_it = |other: &&&SliceRow| {
         let (one, other) = (&row.setting, &other.setting);
         other.accumulate > 1 && one.series == other.series && one.target == other.target
     };
     rows.iter().any(|other| is_it(&other))
 }
 
-fn hover(row: &Row, unit: &str) -> String {
+fn hover(row: &SliceRow, unit: &str) -> String {
     let setting = &row.setting;
     let name = format!("{} on {}, {} {unit} at once on a core", named(&setting.series), setting.target, setting.part());
     match (row.figures, row.examples_per_second) {
@@ -161,7 +161,7 @@ fn table(plan: &PlanAnswer) -> Table {
     Table { heading: "Settings".to_string(), lead: String::new(), columns, rows }
 }
 
-fn cells(row: &Row) -> Vec<Cell> {
+fn cells(row: &SliceRow) -> Vec<Cell> {
     let setting = &row.setting;
     let number = |value: Option<f64>, shown: fn(f64) -> String| match value {
         Some(value) => Cell::Number(value, shown(value)),

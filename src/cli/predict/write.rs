@@ -16,19 +16,19 @@ use crate::numerics::bf16::bf16_to_f32;
 
 /// What a file of predictions is.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum PredictionFormat {
     Npz,
     Csv,
     Json,
 }
 
-impl Kind {
+impl PredictionFormat {
     /// By the file's ending.
-    pub(super) fn of(path: &Path) -> anyhow::Result<Kind> {
+    pub(super) fn of(path: &Path) -> anyhow::Result<PredictionFormat> {
         match path.extension().and_then(|extension| extension.to_str()) {
-            Some("npz") => Ok(Kind::Npz),
-            Some("csv") => Ok(Kind::Csv),
-            Some("json") => Ok(Kind::Json),
+            Some("npz") => Ok(PredictionFormat::Npz),
+            Some("csv") => Ok(PredictionFormat::Csv),
+            Some("json") => Ok(PredictionFormat::Json),
             _ => bail!("-o {}: no kind of file that predictions go to; expected .npz, .csv or .json", path.display()),
         }
     }
@@ -41,13 +41,13 @@ pub(super) enum Output {
 }
 
 impl Output {
-    pub(super) fn begin(path: &Path, kind: Kind) -> anyhow::Result<Output> {
-        if let Kind::Npz = kind {
+    pub(super) fn begin(path: &Path, kind: PredictionFormat) -> anyhow::Result<Output> {
+        if let PredictionFormat::Npz = kind {
             check_kind(path, b"PK", ".npz archive")?;
             return Ok(Output::Npz(Box::new(NpzWriter::create(path)?)));
         }
         let file = Replacement::begin(path).with_context(|| format!("cannot write {}", path.display()))?;
-        let is_csv = matches!(kind, Kind::Csv);
+        let is_csv = matches!(kind, PredictionFormat::Csv);
         Ok(Output::Text { path: path.to_path_buf(), file: BufWriter::new(file), is_csv })
     }
 

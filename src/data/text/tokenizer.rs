@@ -24,7 +24,7 @@ const EXPECTED: &str = "a `tokenizer.json` of Hugging Face's tokenizers, or BERT
 #[derive(Debug)]
 pub struct Tokenizer {
     name: String,
-    kind: Kind,
+    kind: TokenizerKind,
     /// One more than the greatest id.
     vocabulary: u32,
     /// SHA-256 of what it is made of.
@@ -32,7 +32,7 @@ pub struct Tokenizer {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum TokenizerKind {
     Bytes,
     Model(Model, Cuts),
 }
@@ -79,7 +79,12 @@ impl Frame {
 impl Tokenizer {
     /// Bytes as they are: 256 ids.
     pub fn bytes() -> Tokenizer {
-        Tokenizer { name: "bytes".to_string(), kind: Kind::Bytes, vocabulary: 256, fingerprint: "bytes".to_string() }
+        Tokenizer {
+            name: "bytes".to_string(),
+            kind: TokenizerKind::Bytes,
+            vocabulary: 256,
+            fingerprint: "bytes".to_string(),
+        }
     }
 
     /// Reads `tokenizer.json`, or a `vocab.txt` as BERT ships it (by the name's end, `.txt`): then `lowercase` says whether text
@@ -132,7 +137,12 @@ impl Tokenizer {
         let model = Model::read(&whole).map_err(wrong)?;
         let greatest = model.greatest().ok_or_else(|| wrong("a vocabulary of nothing".to_string()))?;
         let vocabulary = greatest.saturating_add(1);
-        Ok(Tokenizer { name: path.display().to_string(), kind: Kind::Model(model, cuts), vocabulary, fingerprint })
+        Ok(Tokenizer {
+            name: path.display().to_string(),
+            kind: TokenizerKind::Model(model, cuts),
+            vocabulary,
+            fingerprint,
+        })
     }
 
     /// Its file, or `bytes`.
@@ -152,29 +162,29 @@ impl Tokenizer {
 
     /// Whether it takes bytes that are no UTF-8.
     pub fn takes_bytes(&self) -> bool {
-        matches!(self.kind, Kind::Bytes)
+        matches!(self.kind, TokenizerKind::Bytes)
     }
 
     pub(super) fn cuts(&self) -> Cuts {
         match &self.kind {
-            Kind::Bytes => Cuts::Everywhere,
-            Kind::Model(_, cuts) => *cuts,
+            TokenizerKind::Bytes => Cuts::Everywhere,
+            TokenizerKind::Model(_, cuts) => *cuts,
         }
     }
 
     /// The id of a token, as it is written in the vocabulary.
     pub fn id(&self, token: &str) -> Option<u32> {
         match &self.kind {
-            Kind::Bytes => None,
-            Kind::Model(model, _) => model.id(token),
+            TokenizerKind::Bytes => None,
+            TokenizerKind::Model(model, _) => model.id(token),
         }
     }
 
     /// Ids of tokens that stand for no text, such as `[CLS]`.
     pub fn special_ids(&self) -> Vec<u32> {
         match &self.kind {
-            Kind::Bytes => Vec::new(),
-            Kind::Model(model, _) => model.special_ids(),
+            TokenizerKind::Bytes => Vec::new(),
+            TokenizerKind::Model(model, _) => model.special_ids(),
         }
     }
 
@@ -191,18 +201,18 @@ impl Tokenizer {
     /// The text of ids: where they end within a character, with U+FFFD in its place.
     pub fn decode(&self, ids: &[u32]) -> String {
         match &self.kind {
-            Kind::Bytes => {
+            TokenizerKind::Bytes => {
                 let bytes: Vec<u8> = ids.iter().map(|&id| id as u8).collect();
                 String::from_utf8_lossy(&bytes).into_owned()
             }
-            Kind::Model(model, _) => model.decode(ids),
+            TokenizerKind::Model(model, _) => model.decode(ids),
         }
     }
 
     /// What the tokenizer puts around one text, or two: found by asking it.
     pub fn frame(&self, n_texts: usize) -> Frame {
         let none = Frame::default();
-        let Kind::Model(model, _) = &self.kind else { return none };
+        let TokenizerKind::Model(model, _) = &self.kind else { return none };
         let ask = || -> Result<Frame, String> {
             let bare = [model.ids("a")?, model.ids("b c")?];
             let (ids, types) = model.framed("a", (n_texts == 2).then_some("b c"))?;
@@ -251,11 +261,11 @@ impl<'t> Encoder<'t> {
     /// As of [`Tokenizer::encode`].
     pub fn encode(&mut self, text: &[u8], ids: &mut Vec<u32>) -> Result<(), String> {
         let (model, cuts) = match &self.tokenizer.kind {
-            Kind::Bytes => {
+            TokenizerKind::Bytes => {
                 ids.extend(text.iter().map(|&byte| u32::from(byte)));
                 return Ok(());
             }
-            Kind::Model(model, cuts) => (model, *cuts),
+            TokenizerKind::Model(model, cuts) => (model, *cuts),
         };
         let whole = |piece: &[u8]| {
             let piece = str::from_utf8(piece).map_err(|e| e.to_string())?;

@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 100;
 
 /// A message whose size matters: because it is large, or because it holds such.
 #[derive(Clone, Copy)]
-enum Kind {
+enum MessageKind {
     Module,
     Computation,
     Instruction,
@@ -30,29 +30,29 @@ enum Kind {
     Small,
 }
 
-impl Kind {
+impl MessageKind {
     /// What one such takes, in the list that holds it and in the module made of it.
     fn n_bytes(self) -> u64 {
         let n_bytes = match self {
-            Kind::Module => 0,
-            Kind::Computation => size_of::<HloComputationProto>() + size_of::<Computation>() + 256,
+            MessageKind::Module => 0,
+            MessageKind::Computation => size_of::<HloComputationProto>() + size_of::<Computation>() + 256,
             // Ids, order and names are looked up in tables while instructions are made.
-            Kind::Instruction => size_of::<HloInstructionProto>() + size_of::<Instruction>() + 256,
-            Kind::ProgramShape => size_of::<ProgramShapeProto>(),
-            Kind::Shape => size_of::<ShapeProto>() + size_of::<Shape>(),
-            Kind::Layout => size_of::<LayoutProto>(),
-            Kind::Literal => size_of::<LiteralProto>(),
-            Kind::Sharding => 3 * size_of::<OpSharding>(),
-            Kind::Metadata => size_of::<OpMetadata>(),
-            Kind::OriginalValue | Kind::Schedule => 64,
-            Kind::Small => 64,
+            MessageKind::Instruction => size_of::<HloInstructionProto>() + size_of::<Instruction>() + 256,
+            MessageKind::ProgramShape => size_of::<ProgramShapeProto>(),
+            MessageKind::Shape => size_of::<ShapeProto>() + size_of::<Shape>(),
+            MessageKind::Layout => size_of::<LayoutProto>(),
+            MessageKind::Literal => size_of::<LiteralProto>(),
+            MessageKind::Sharding => 3 * size_of::<OpSharding>(),
+            MessageKind::Metadata => size_of::<OpMetadata>(),
+            MessageKind::OriginalValue | MessageKind::Schedule => 64,
+            MessageKind::Small => 64,
         };
         n_bytes as u64
     }
 
     /// What a field with a length holds: a message, or bytes that take so many times their size.
-    fn field(self, tag: u32) -> Result<Kind, u64> {
-        use Kind::*;
+    fn field(self, tag: u32) -> Result<MessageKind, u64> {
+        use MessageKind::*;
         Ok(match (self, tag) {
             (Module, 3) => Computation,
             (Module | Computation, 4) => ProgramShape,
@@ -96,16 +96,16 @@ pub(super) fn bytes_needed(bytes: &[u8], is_wrapped: bool) -> u64 {
     let mut bytes = bytes;
     while let Some((tag, field)) = next_field(&mut bytes) {
         total += match (is_wrapped, tag, field) {
-            (true, 1, Some(module)) => within(module, Kind::Module, 0),
+            (true, 1, Some(module)) => within(module, MessageKind::Module, 0),
             (true, _, field) => field.map_or(0, |field| field.len() as u64),
-            (false, tag, Some(field)) => of_field(field, Kind::Module, tag, 0),
+            (false, tag, Some(field)) => of_field(field, MessageKind::Module, tag, 0),
             (false, _, None) => 0,
         };
     }
     total
 }
 
-fn of_field(field: &[u8], within_kind: Kind, tag: u32, depth: usize) -> u64 {
+fn of_field(field: &[u8], within_kind: MessageKind, tag: u32, depth: usize) -> u64 {
     match within_kind.field(tag) {
         Ok(kind) if depth < MAX_DEPTH => kind.n_bytes() + within(field, kind, depth + 1),
         Ok(_) => 0,
@@ -114,10 +114,10 @@ fn of_field(field: &[u8], within_kind: Kind, tag: u32, depth: usize) -> u64 {
     }
 }
 
-fn within(mut bytes: &[u8], kind: Kind, depth: usize) -> u64 {
+fn within(mut bytes: &[u8], kind: MessageKind, depth: usize) -> u64 {
     let mut total = 0u64;
     // What a `Small` holds may be text or packed numbers, which look like fields or not; it takes no more than this.
-    if matches!(kind, Kind::Small) {
+    if matches!(kind, MessageKind::Small) {
         total += 24 * bytes.len() as u64;
     }
     while let Some((tag, field)) = next_field(&mut bytes) {

@@ -7,7 +7,7 @@ use super::error::ParseErrorKind;
 use super::forms::finished;
 use super::lex::{Cursor, Fault, Read, Span};
 use super::print::METADATA;
-use super::syntax::{Attribute, Head, Part, Piece, RawInstruction};
+use super::syntax::{Attribute, Head, Piece, RawInstruction, TextPart};
 use super::values::{ByName, Later, Names, PER_OPERAND, Values, operands};
 use super::{number, op, read_common, sharding};
 use crate::hlo::proto::order::dependencies_first;
@@ -75,7 +75,7 @@ impl<'a> Computations<'a> {
     }
 
     /// Adds the computations that begin in a part, by name.
-    pub(super) fn announce(&mut self, part: &Part<'a>) -> Read<()> {
+    pub(super) fn announce(&mut self, part: &TextPart<'a>) -> Read<()> {
         for head in part.pieces.iter().filter_map(|piece| piece.head) {
             if self.comp_of.insert(head.name, self.heads.len()).is_some() {
                 let kind = ParseErrorKind::DuplicateName { what: "computation", name: head.name.to_string() };
@@ -100,9 +100,9 @@ impl<'a> Computations<'a> {
     }
 
     /// Builds the instructions of a part that was announced. The cursor is where the part ends.
-    pub(super) fn build(&mut self, mut cursor: Cursor<'a>, part: &mut Part<'a>) -> Read<()> {
+    pub(super) fn build(&mut self, mut cursor: Cursor<'a>, part: &mut TextPart<'a>) -> Read<()> {
         let is_last = cursor.at_end();
-        let Part { instructions, attributes, pieces } = part;
+        let TextPart { instructions, attributes, pieces } = part;
         for piece in pieces {
             let raw = &mut instructions[piece.instructions.clone()];
             if let Some(head) = piece.head {

@@ -9,7 +9,7 @@ use super::computation::Computations;
 use super::error::ParseError;
 use super::forms::finished;
 use super::lex::{Cursor, Fault, Read};
-use super::syntax::{self, Attribute, Part};
+use super::syntax::{self, Attribute, TextPart};
 use super::{MAX_BYTES, frames, read_common};
 use crate::hlo::{Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Module, Shape};
 use std::cell::Cell;
@@ -46,7 +46,7 @@ pub(super) fn read_module(text: &str, max_bytes: usize, n_bytes: usize) -> Read<
     let mut cursor = Cursor::bounded(text, &left);
     let header = syntax::header(&mut cursor)?;
     let stack_frames = frames::read(&mut cursor)?;
-    let mut part = Part::default();
+    let mut part = TextPart::default();
     let mut computations = Computations::within(max_bytes);
     let mut entry = CompId(0);
     while !cursor.at_end() || computations.is_empty() {

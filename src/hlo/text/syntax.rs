@@ -20,7 +20,7 @@ pub(super) struct Header<'a> {
 /// Instructions of all of them stand in one list, attributes of everything in another, and [`Listed`] ranges cut them
 /// up: a list for each would cost more than all the rest.
 #[derive(Default)]
-pub(super) struct Part<'a> {
+pub(super) struct TextPart<'a> {
     pub(super) instructions: Vec<RawInstruction<'a>>,
     pub(super) attributes: Vec<Attribute<'a>>,
     pub(super) pieces: Vec<Piece<'a>>,
@@ -30,11 +30,11 @@ pub(super) struct Part<'a> {
 pub(super) struct Piece<'a> {
     /// `None` where it began in the part before.
     pub(super) head: Option<Head<'a>>,
-    /// In [`Part::instructions`].
+    /// In [`TextPart::instructions`].
     pub(super) instructions: Listed,
     /// Which of these instructions says `ROOT`.
     pub(super) root: Option<usize>,
-    /// In [`Part::attributes`]; `None` where it goes on in the next part.
+    /// In [`TextPart::attributes`]; `None` where it goes on in the next part.
     pub(super) attributes: Option<Listed>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct RawInstruction<'a> {
     pub(super) attributes: Listed,
 }
 
-/// A range of a list of [`Part`].
+/// A range of a list of [`TextPart`].
 pub(super) type Listed = std::ops::Range<usize>;
 
 /// `name=value`.
@@ -89,7 +89,7 @@ pub(super) fn header<'a>(cursor: &mut Cursor<'a>) -> Read<Header<'a>> {
     Ok(Header { name, attributes: list })
 }
 
-impl<'a> Part<'a> {
+impl<'a> TextPart<'a> {
     /// Reads the next part, in place of this one: to the end of the text, or to where an instruction can begin at `stop`
     /// or behind it.
     pub(super) fn read(&mut self, cursor: &mut Cursor<'a>, stop: usize) -> Read<()> {

@@ -1,6 +1,6 @@
 //! The network of a configuration, its loss, metrics and predictions; and the check that all of it fits.
 
-use super::super::written::Part;
+use super::super::written::WrittenPart;
 use super::metric::{Judged, MetricKind, TopK};
 use super::objective::{Labels, label_of, of_rows};
 use super::wiring::{Source, Wiring, at};
@@ -144,7 +144,7 @@ fn network(config: &Config, wiring: &Wiring, s: &Scope, features: &Features<'_>)
             let read: Vec<Tensor> = wiring.reads[number].iter().map(|&source| tensors.of(source)).collect();
             let read: Vec<&Tensor> = read.iter().collect();
             let build = |s: &Scope| layer.kind.build(s, &wiring.names[number], &read);
-            let made = config.lines.at(Part::Layer(number), s, build);
+            let made = config.lines.at(WrittenPart::Layer(number), s, build);
             if let Some(error) = s.graph().emitter().error() {
                 let (name, kind) = (&wiring.names[number], layer.kind.name());
                 let reads = wiring.reads[number].iter().zip(&read);
@@ -212,7 +212,7 @@ pub(super) fn call(
             Mode::Train => loss.options.label_smoothing.unwrap_or(label_smoothing),
             Mode::Evaluate | Mode::Predict => 0.0,
         };
-        let each = config.lines.at(Part::Loss(number), s, |_| loss.per_example(&output, &labels, smoothing));
+        let each = config.lines.at(WrittenPart::Loss(number), s, |_| loss.per_example(&output, &labels, smoothing));
         fits(config, &wiring, s, ("loss", number, &what), source, (&loss.options.labels, &labels))?;
         let each = weighed(loss, number, s, each, (&output, &labels), features)?;
         let each = match mode {
@@ -235,7 +235,7 @@ pub(super) fn call(
         let weights = wiring.metric_weights[number].as_ref().map(|name| (name, features.get(name)));
         let example_weights = weights.map(|(name, weights)| metric_weights(metric, number, name, weights, &labels));
         let judged = Judged { output: &output, labels: &labels, weight, example_weights: example_weights.transpose()? };
-        let of_batch = config.lines.at(Part::Metric(number), s, |_| metric.of_batch(&judged));
+        let of_batch = config.lines.at(WrittenPart::Metric(number), s, |_| metric.of_batch(&judged));
         fits(config, &wiring, s, ("metrics", number, &what), source, (&metric.options.labels, &labels))?;
         outputs = outputs.metric(&name, of_batch);
     }

@@ -9,7 +9,7 @@ use crate::report::html::escape;
 
 /// A part of the whole.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct TreemapPart {
     /// Its name, shown where there is room.
     pub name: String,
     /// Its size.
@@ -24,8 +24,8 @@ const HEIGHT: f64 = 320.0;
 type Rect = (f64, f64, f64, f64);
 
 /// The parts, largest first, as an SVG. Parts of no size are left out.
-pub fn treemap(label: &str, parts: &[Part]) -> String {
-    let mut parts: Vec<&Part> = parts.iter().filter(|part| part.value > 0.0 && part.value.is_finite()).collect();
+pub fn treemap(label: &str, parts: &[TreemapPart]) -> String {
+    let mut parts: Vec<&TreemapPart> = parts.iter().filter(|part| part.value > 0.0 && part.value.is_finite()).collect();
     parts.sort_by(|a, b| b.value.total_cmp(&a.value));
     let values: Vec<f64> = parts.iter().map(|part| part.value).collect();
     let mut out = String::new();
@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn parts_are_named_and_escaped() {
-        let part = |name: &str, value: f64| Part { name: name.to_string(), value, text: format!("{name}: {value}") };
+        let part =
+            |name: &str, value: f64| TreemapPart { name: name.to_string(), value, text: format!("{name}: {value}") };
         let svg = treemap("cycles", &[part("a/b/c<d>", 3.0), part("nothing", 0.0), part("x", 1.0)]);
         assert_eq!(svg.matches("class=\"part\"").count(), 2);
         assert!(svg.contains("a/b/c&lt;d&gt;") && !svg.contains("<d>") && !svg.contains("nothing"), "{svg}");

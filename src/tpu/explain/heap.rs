@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::liveness::{Kind, Liveness, Step};
+use super::liveness::{BufferKind, Liveness, Step};
 use crate::hlo::{Module, Op};
 
 /// The TPU compiler's heap gives out memory in multiples of this many bytes.
@@ -23,7 +23,7 @@ pub fn heap_bytes(module: &Module, liveness: &Liveness) -> u64 {
     let mut heap = Heap::default();
     // Buffers come in the order in which they come alive; those that die wait here for the step after.
     let mut dying: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
-    for buffer in liveness.buffers.iter().filter(|buffer| buffer.kind == Kind::Temporary) {
+    for buffer in liveness.buffers.iter().filter(|buffer| buffer.kind == BufferKind::Temporary) {
         while let Some(entry) = dying.first_entry().filter(|entry| *entry.key() < buffer.first) {
             entry.remove().into_iter().for_each(|(offset, n_bytes)| heap.free(offset, n_bytes));
         }

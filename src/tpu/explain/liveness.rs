@@ -22,7 +22,7 @@ pub const MAX_STEPS: usize = 1_000_000;
 
 /// What a buffer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum BufferKind {
     /// Handed in by the caller, and perhaps written over by an output.
     Argument,
     /// Handed out to the caller in memory of its own.
@@ -74,7 +74,7 @@ pub struct Value {
 #[derive(Clone, Debug)]
 pub struct Buffer {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: BufferKind,
     /// Bytes, tiles filled up.
     pub n_bytes: u64,
     /// Bytes of the elements alone, of its largest value.
@@ -113,13 +113,14 @@ impl Liveness {
     }
 
     /// Bytes of all buffers of a kind.
-    pub fn bytes_of(&self, kind: Kind) -> u64 {
+    pub fn bytes_of(&self, kind: BufferKind) -> u64 {
         self.buffers.iter().filter(|buffer| buffer.kind == kind).map(|buffer| buffer.n_bytes).sum()
     }
 
     /// Temporaries alive at a step, largest first.
     pub fn alive_at(&self, step: usize) -> Vec<usize> {
-        let is_alive = |buffer: &Buffer| buffer.kind == Kind::Temporary && buffer.first <= step && step <= buffer.last;
+        let is_alive =
+            |buffer: &Buffer| buffer.kind == BufferKind::Temporary && buffer.first <= step && step <= buffer.last;
         let mut alive: Vec<usize> = (0..self.buffers.len()).filter(|&id| is_alive(&self.buffers[id])).collect();
         alive.sort_by_key(|&id| (std::cmp::Reverse(self.buffers[id].n_bytes), id));
         alive
@@ -388,7 +389,7 @@ impl Walk<'_> {
             if buffer_of[root] == usize::MAX {
                 buffer_of[root] = buffers.len();
                 let first = self.values[id].made_at;
-                let kind = Kind::Temporary;
+                let kind = BufferKind::Temporary;
                 buffers.push(Buffer { kind, n_bytes: 0, n_unpadded: 0, first, last: first, values: Vec::new() });
             }
             let buffer = &mut buffers[buffer_of[root]];
@@ -410,7 +411,7 @@ impl Walk<'_> {
         };
         for id in 0..liveness.buffers.len() {
             liveness.buffers[id].kind = kind(self.module, &liveness, id);
-            if matches!(liveness.buffers[id].kind, Kind::Argument | Kind::Output | Kind::Constant) {
+            if matches!(liveness.buffers[id].kind, BufferKind::Argument | BufferKind::Output | BufferKind::Constant) {
                 (liveness.buffers[id].first, liveness.buffers[id].last) = (0, end);
             }
         }
@@ -454,20 +455,20 @@ fn leaf_at(shape: &Shape, index: &[i64]) -> Option<usize> {
     Some(leaf)
 }
 
-fn kind(module: &Module, liveness: &Liveness, buffer: usize) -> Kind {
+fn kind(module: &Module, liveness: &Liveness, buffer: usize) -> BufferKind {
     let values = || liveness.buffers[buffer].values.iter().map(|&value| &liveness.values[value]);
     let made_by = |value: &Value| &liveness.instruction(module, value.made_at).op;
     let is_in_entry = |value: &Value| liveness.steps[value.made_at].frame == 0;
     if values().any(|value| is_in_entry(value) && matches!(made_by(value), Op::Parameter { .. })) {
-        Kind::Argument
+        BufferKind::Argument
     } else if values().any(|value| value.is_output) {
-        Kind::Output
+        BufferKind::Output
     } else if values().any(|value| matches!(made_by(value), Op::Constant(_))) {
-        Kind::Constant
+        BufferKind::Constant
     } else if values().all(|value| is_in_hbm(&value.shape)) {
-        Kind::Temporary
+        BufferKind::Temporary
     } else {
-        Kind::Elsewhere
+        BufferKind::Elsewhere
     }
 }
 
@@ -476,7 +477,7 @@ fn timeline(module: &Module, liveness: &Liveness) -> Vec<u64> {
     let n_steps = liveness.steps.len();
     let mut born = vec![0u64; n_steps];
     let mut freed = vec![0u64; n_steps];
-    for buffer in liveness.buffers.iter().filter(|buffer| buffer.kind == Kind::Temporary) {
+    for buffer in liveness.buffers.iter().filter(|buffer| buffer.kind == BufferKind::Temporary) {
         born[buffer.first] = born[buffer.first].saturating_add(buffer.n_bytes);
         freed[buffer.last] = freed[buffer.last].saturating_add(buffer.n_bytes);
     }

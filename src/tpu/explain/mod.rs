@@ -22,7 +22,7 @@ pub mod origin;
 pub mod why;
 
 pub use cost::{Bound, Cost, Rates};
-pub use liveness::{Kind, Liveness, analyse};
+pub use liveness::{BufferKind, Liveness, analyse};
 pub use moments::{Moment, moments};
 pub use origin::{Origin, Origins, Phase};
 pub use why::Why;
@@ -284,7 +284,7 @@ pub fn explain(module: &Module, rates: Option<&Rates>) -> Result<Explanation, Ex
 pub fn largest_live_buffers(module: &Module, n: usize) -> Result<Vec<LiveBuffer>, ExplainError> {
     let liveness = analyse(module)?;
     let origins = Origins::of(module);
-    let is_held = |kind| matches!(kind, Kind::Argument | Kind::Output | Kind::Constant);
+    let is_held = |kind| matches!(kind, BufferKind::Argument | BufferKind::Output | BufferKind::Constant);
     let held = (0..liveness.buffers.len()).filter(|&id| is_held(liveness.buffers[id].kind));
     let mut alive: Vec<usize> = liveness.alive_at(liveness.peak).into_iter().chain(held).collect();
     alive.sort_by_key(|&id| (std::cmp::Reverse(liveness.buffers[id].n_bytes), id));
@@ -347,15 +347,15 @@ fn memory(module: &Module, liveness: &Liveness, origins: &Origins) -> Memory {
         buffer.n_bytes.saturating_sub(buffer.n_unpadded)
     };
     let mut padded: Vec<usize> = (0..liveness.buffers.len())
-        .filter(|id| liveness.buffers[*id].kind != Kind::Elsewhere && wasted(id) > 0)
+        .filter(|id| liveness.buffers[*id].kind != BufferKind::Elsewhere && wasted(id) > 0)
         .collect();
     padded.sort_by_key(|id| std::cmp::Reverse(wasted(id)));
     padded.truncate(MAX_LISTED);
     let (converts, copies_of_arguments, copies_at_the_peak) = converts(module, liveness, origins);
     Memory {
-        arguments: liveness.bytes_of(Kind::Argument),
-        outputs: liveness.bytes_of(Kind::Output),
-        constants: liveness.bytes_of(Kind::Constant),
+        arguments: liveness.bytes_of(BufferKind::Argument),
+        outputs: liveness.bytes_of(BufferKind::Output),
+        constants: liveness.bytes_of(BufferKind::Constant),
         peak: liveness.peak_bytes(),
         heap: heap::heap_bytes(module, liveness),
         peak_step: liveness.peak,
@@ -376,7 +376,7 @@ fn live_buffer(module: &Module, liveness: &Liveness, origins: &Origins, id: usiz
     let buffer = &liveness.buffers[id];
     let value = match buffer.kind {
         // What the caller handed in tells more than what is written over it.
-        Kind::Argument => buffer.values[0],
+        BufferKind::Argument => buffer.values[0],
         _ => liveness.value_at(id, step.clamp(buffer.first, buffer.last)),
     };
     let value = &liveness.values[value];
@@ -407,13 +407,13 @@ fn live_buffer(module: &Module, liveness: &Liveness, origins: &Origins, id: usiz
     }
 }
 
-fn kind_name(kind: Kind) -> &'static str {
+fn kind_name(kind: BufferKind) -> &'static str {
     match kind {
-        Kind::Argument => "argument",
-        Kind::Output => "output",
-        Kind::Constant => "constant",
-        Kind::Temporary => "temporary",
-        Kind::Elsewhere => "not in HBM",
+        BufferKind::Argument => "argument",
+        BufferKind::Output => "output",
+        BufferKind::Constant => "constant",
+        BufferKind::Temporary => "temporary",
+        BufferKind::Elsewhere => "not in HBM",
     }
 }
 
@@ -430,7 +430,7 @@ fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> (Vec<Con
         let step = liveness.steps[value.made_at];
         let computation = module.comp(liveness.frames[step.frame].computation);
         let instruction = computation.instr(step.instruction);
-        if buffer.kind != Kind::Temporary {
+        if buffer.kind != BufferKind::Temporary {
             continue;
         }
         let operand = match origin::leaf_root(module, instruction, value.leaf) {
@@ -450,7 +450,7 @@ fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> (Vec<Con
         let Some(source) = source.map(|&source| &liveness.values[source]) else { continue };
         let last = liveness.buffers[source.buffer].last.min(buffer.last);
         if source.buffer != value.buffer && last > value.made_at {
-            let is_argument = liveness.buffers[source.buffer].kind == Kind::Argument;
+            let is_argument = liveness.buffers[source.buffer].kind == BufferKind::Argument;
             if is_argument && (value.made_at..=buffer.last).contains(&liveness.peak) {
                 copies.n += 1;
                 copies.n_bytes += buffer.n_bytes;

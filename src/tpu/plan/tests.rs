@@ -59,7 +59,7 @@ fn slices(precision: &str) -> Vec<Setting> {
     [8, 32, 128, 512, 2048].map(|n| setting("v3", precision, n)).to_vec()
 }
 
-fn hbm(row: &Row) -> f64 {
+fn hbm(row: &SliceRow) -> f64 {
     // A prediction has a few roundings of f64 in it.
     (row.figures.unwrap().hbm / MIB as f64 * 1e6).round() / 1e6
 }

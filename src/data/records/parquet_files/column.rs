@@ -11,7 +11,7 @@ use parquet::data_type::{ByteArray, DataType};
 use parquet::schema::types::ColumnDescPtr;
 
 use super::pages::Pages;
-use super::schema::Kind;
+use super::schema::ValueKind;
 use crate::data::guard::guarded;
 
 /// A column's value in a row.
@@ -43,14 +43,14 @@ impl Cell {
 pub(super) struct Cells {
     reader: Option<ColumnReader>,
     column: ColumnDescPtr,
-    kind: Kind,
+    kind: ValueKind,
     given: Arc<AtomicU64>,
     /// What is wrong from some row on.
     wrong: String,
 }
 
 impl Cells {
-    pub(super) fn new(pages: Pages, given: Arc<AtomicU64>, column: ColumnDescPtr, kind: Kind) -> Cells {
+    pub(super) fn new(pages: Pages, given: Arc<AtomicU64>, column: ColumnDescPtr, kind: ValueKind) -> Cells {
         let reader = get_column_reader(Arc::clone(&column), Box::new(pages));
         Cells { reader: Some(reader), column, kind, given, wrong: String::new() }
     }
@@ -73,9 +73,9 @@ impl Cells {
     }
 }
 
-fn cells(reader: &mut ColumnReader, column: &ColumnDescPtr, kind: Kind, n: usize) -> Result<Vec<Cell>, String> {
+fn cells(reader: &mut ColumnReader, column: &ColumnDescPtr, kind: ValueKind, n: usize) -> Result<Vec<Cell>, String> {
     let ints = |number: i64| Ok(number);
-    let unsigned = kind == Kind::Unsigned;
+    let unsigned = kind == ValueKind::Unsigned;
     match reader {
         ColumnReader::BoolColumnReader(reader) => rows(reader, column, n, |value| ints(i64::from(*value)), Cell::Ints),
         ColumnReader::Int32ColumnReader(reader) => {
@@ -100,7 +100,7 @@ fn cells(reader: &mut ColumnReader, column: &ColumnDescPtr, kind: Kind, n: usize
             rows(reader, column, n, number, Cell::Floats)
         }
         ColumnReader::ByteArrayColumnReader(reader) => rows(reader, column, n, |value| Ok(value.clone()), Cell::Bytes),
-        ColumnReader::FixedLenByteArrayColumnReader(reader) if kind == Kind::Halves => {
+        ColumnReader::FixedLenByteArrayColumnReader(reader) if kind == ValueKind::Halves => {
             let number = |value: &parquet::data_type::FixedLenByteArray| match value.data() {
                 [low, high] => Ok(f16::from_le_bytes([*low, *high]).to_f32()),
                 other => Err(format!("{} bytes; expected 2", other.len())),

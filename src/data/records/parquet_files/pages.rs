@@ -53,10 +53,10 @@ struct Head {
     packed: u64,
     unpacked: usize,
     crc: Option<u32>,
-    kind: Kind,
+    kind: PageKind,
 }
 
-enum Kind {
+enum PageKind {
     Dictionary { n_values: u32, encoding: Encoding },
     V1 { n_values: u32, encoding: Encoding, def_levels: Encoding, rep_levels: Encoding },
     V2 { n_values: u32, n_nulls: u32, n_rows: u32, encoding: Encoding, levels: [u32; 2], is_packed: bool },
@@ -85,7 +85,7 @@ impl Pages {
         while self.next.is_none() && self.at < self.end {
             let head = self.head()?;
             match head.kind {
-                Kind::Other => self.at += head.n_bytes + head.packed,
+                PageKind::Other => self.at += head.n_bytes + head.packed,
                 _ => self.next = Some(head),
             }
         }
@@ -130,7 +130,7 @@ impl Pages {
         self.at += head.n_bytes + head.packed;
         let unpack = |packed: &[u8], n| codec::unpack(codec, packed, n).map_err(ParquetError::General);
         Ok(match head.kind {
-            Kind::Dictionary { n_values, encoding } => {
+            PageKind::Dictionary { n_values, encoding } => {
                 if std::mem::replace(&mut self.has_dictionary, true) {
                     return wrong("two dictionaries; expected one");
                 }
@@ -138,7 +138,7 @@ impl Pages {
                 self.check_dictionary(n_values, buf.len())?;
                 Page::DictionaryPage { buf, num_values: n_values, encoding, is_sorted: false }
             }
-            Kind::V1 { n_values, encoding, def_levels, rep_levels } => {
+            PageKind::V1 { n_values, encoding, def_levels, rep_levels } => {
                 let buf = Bytes::from(unpack(&packed, head.unpacked)?);
                 let levels = v1_levels(&buf, &[(self.shape.max_rep, rep_levels), (self.shape.max_def, def_levels)])?;
                 self.check_values(n_values, encoding, &buf[levels..])?;
@@ -152,7 +152,7 @@ impl Pages {
                     statistics: None,
                 }
             }
-            Kind::V2 { n_values, n_nulls, n_rows, encoding, levels: [rep, def], is_packed } => {
+            PageKind::V2 { n_values, n_nulls, n_rows, encoding, levels: [rep, def], is_packed } => {
                 let levels = rep as usize + def as usize;
                 if levels > packed.len() || levels > head.unpacked {
                     return wrong(format!("a page of {} bytes with {levels} of levels", packed.len()));
@@ -175,7 +175,7 @@ impl Pages {
                     statistics: None,
                 }
             }
-            Kind::Other => return wrong("a page without values"),
+            PageKind::Other => return wrong("a page without values"),
         })
     }
 
@@ -241,21 +241,21 @@ impl Head {
                     encoding(inner, id)
                         .or_else(|error| if inner.contains_key(&id) { Err(error) } else { Ok(Encoding::RLE) })
                 };
-                Kind::V1 {
+                PageKind::V1 {
                     n_values: count(inner, 1)?,
                     encoding: encoding(inner, 2)?,
                     def_levels: levels(3)?,
                     rep_levels: levels(4)?,
                 }
             }
-            Some(Field::Int(1)) => Kind::Other,
+            Some(Field::Int(1)) => PageKind::Other,
             Some(Field::Int(2)) => {
                 let inner = inner(7)?;
-                Kind::Dictionary { n_values: count(inner, 1)?, encoding: encoding(inner, 2)? }
+                PageKind::Dictionary { n_values: count(inner, 1)?, encoding: encoding(inner, 2)? }
             }
             Some(Field::Int(3)) => {
                 let inner = inner(8)?;
-                Kind::V2 {
+                PageKind::V2 {
                     n_values: count(inner, 1)?,
                     n_nulls: count(inner, 2)?,
                     n_rows: count(inner, 3)?,
@@ -364,13 +364,15 @@ impl PageReader for Pages {
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
         self.look()?;
         let metadata = |head: &Head| match head.kind {
-            Kind::V1 { n_values, .. } => {
+            PageKind::V1 { n_values, .. } => {
                 PageMetadata { num_rows: None, num_levels: Some(n_values as usize), is_dict: false }
             }
-            Kind::V2 { n_values, n_rows, .. } => {
+            PageKind::V2 { n_values, n_rows, .. } => {
                 PageMetadata { num_rows: Some(n_rows as usize), num_levels: Some(n_values as usize), is_dict: false }
             }
-            Kind::Dictionary { .. } | Kind::Other => PageMetadata { num_rows: None, num_levels: None, is_dict: true },
+            PageKind::Dictionary { .. } | PageKind::Other => {
+                PageMetadata { num_rows: None, num_levels: None, is_dict: true }
+            }
         };
         Ok(self.next.as_ref().map(metadata))
     }

@@ -9,7 +9,7 @@ use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 
 use super::column::{Cell, Cells};
 use super::pages::{Pages, Shape};
-use super::schema::{self, Column, Kind};
+use super::schema::{self, Column, ValueKind};
 use super::thrift;
 use crate::data::error::{COPY_AGAIN, DataError, DataErrorKind};
 use crate::data::guard::guarded;
@@ -111,7 +111,7 @@ pub(in crate::data::records) fn unpack(
         let mut readers: Vec<(&Column, Cells)> = Vec::new();
         for (column, chunk) in columns.iter().zip(group.columns()) {
             let Ok(kind) = &column.kind else { continue };
-            let kind: Kind = *kind;
+            let kind: ValueKind = *kind;
             // By hand, for the crate's own sum panics where one of the two is negative.
             let first = chunk.dictionary_page_offset().filter(|at| *at > 0).unwrap_or(chunk.data_page_offset());
             let range = u64::try_from(first).ok().zip(u64::try_from(chunk.compressed_size()).ok());

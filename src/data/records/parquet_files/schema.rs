@@ -12,7 +12,7 @@ use parquet::schema::types::{ColumnDescriptor, Type};
 
 /// What a column's values become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Bytes,
     Ints,
     /// Whole numbers without a sign.
@@ -27,7 +27,7 @@ pub(super) enum Kind {
 pub(super) struct Column {
     pub(super) name: String,
     /// What its values become, or what they are that nothing becomes of.
-    pub(super) kind: Result<Kind, String>,
+    pub(super) kind: Result<ValueKind, String>,
 }
 
 /// What Hugging Face's `datasets` say of a file.
@@ -84,7 +84,7 @@ fn within(field: &Type, name: String, names: &mut Vec<String>) {
     }
 }
 
-fn kind(column: &ColumnDescriptor) -> Result<Kind, String> {
+fn kind(column: &ColumnDescriptor) -> Result<ValueKind, String> {
     let (logical, converted) = (column.logical_type_ref(), column.converted_type());
     let is_unsigned = match logical {
         Some(LogicalType::Integer(int)) => !int.is_signed,
@@ -100,16 +100,16 @@ fn kind(column: &ColumnDescriptor) -> Result<Kind, String> {
         return Err("interval".to_string());
     }
     match column.physical_type() {
-        Physical::BOOLEAN => Ok(Kind::Ints),
-        Physical::INT32 | Physical::INT64 if is_unsigned => Ok(Kind::Unsigned),
-        Physical::INT32 | Physical::INT64 => Ok(Kind::Ints),
+        Physical::BOOLEAN => Ok(ValueKind::Ints),
+        Physical::INT32 | Physical::INT64 if is_unsigned => Ok(ValueKind::Unsigned),
+        Physical::INT32 | Physical::INT64 => Ok(ValueKind::Ints),
         Physical::INT96 => Err("int96, a time of old files".to_string()),
-        Physical::FLOAT | Physical::DOUBLE => Ok(Kind::Floats),
+        Physical::FLOAT | Physical::DOUBLE => Ok(ValueKind::Floats),
         Physical::FIXED_LEN_BYTE_ARRAY if logical == Some(&LogicalType::Float16) => match column.type_length() {
-            2 => Ok(Kind::Halves),
+            2 => Ok(ValueKind::Halves),
             n => Err(format!("float16 of {n} bytes")),
         },
-        Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY => Ok(Kind::Bytes),
+        Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY => Ok(ValueKind::Bytes),
     }
 }
 
@@ -166,18 +166,18 @@ mod tests {
         }";
         let schema = SchemaDescriptor::new(Arc::new(parse_message_type(text).unwrap()));
         let file = FileMetaData::new(1, 0, None, None, Arc::new(schema), None);
-        let found: Vec<(String, Result<Kind, String>)> =
+        let found: Vec<(String, Result<ValueKind, String>)> =
             columns(&file).into_iter().map(|column| (column.name, column.kind)).collect();
         let expected = [
-            ("image", Ok(Kind::Bytes)),
-            ("image.path", Ok(Kind::Bytes)),
-            ("small", Ok(Kind::Unsigned)),
-            ("tokens", Ok(Kind::Ints)),
-            ("old", Ok(Kind::Ints)),
-            ("bare", Ok(Kind::Floats)),
-            ("objects.bbox", Ok(Kind::Floats)),
-            ("objects.pictures", Ok(Kind::Bytes)),
-            ("objects.pictures.path", Ok(Kind::Bytes)),
+            ("image", Ok(ValueKind::Bytes)),
+            ("image.path", Ok(ValueKind::Bytes)),
+            ("small", Ok(ValueKind::Unsigned)),
+            ("tokens", Ok(ValueKind::Ints)),
+            ("old", Ok(ValueKind::Ints)),
+            ("bare", Ok(ValueKind::Floats)),
+            ("objects.bbox", Ok(ValueKind::Floats)),
+            ("objects.pictures", Ok(ValueKind::Bytes)),
+            ("objects.pictures.path", Ok(ValueKind::Bytes)),
             ("price", Err("decimal(10, 2)".to_string())),
             ("when", Err("int96, a time of old files".to_string())),
         ];

@@ -7,7 +7,7 @@ fn alive(text: &str) -> (Vec<u64>, Vec<String>) {
     let module = crate::hlo::text::parse(text, "m").unwrap();
     crate::hlo::verify::verify_ids(&module).unwrap();
     let liveness = analyse(&module).unwrap();
-    let temporaries = liveness.buffers.iter().filter(|buffer| buffer.kind == Kind::Temporary);
+    let temporaries = liveness.buffers.iter().filter(|buffer| buffer.kind == BufferKind::Temporary);
     let line = |buffer: &Buffer| {
         let maker = liveness.instruction(&module, liveness.values[buffer.values[0]].made_at);
         format!("{} {}..{} {}", maker.name, buffer.first, buffer.last, buffer.n_bytes)
