@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::hlo::{ArrayShape, DType, InstrId, Instruction, Metadata, Module, Op, Shape, Unmodelled};
+use crate::hlo::{ArrayShape, DType, InstrId, Instruction, Metadata, Module, Op, Shape};
 use crate::numerics::compare::is_comparable;
 
 /// An array of an instruction's value: the instruction, and the way through its tuples.
@@ -62,18 +62,7 @@ pub(super) fn why_not(shape: &Shape) -> Option<String> {
 
 /// An instruction with nothing but what it computes.
 pub(super) fn plain(name: String, op: Op, shape: Shape, operands: Vec<InstrId>) -> Instruction {
-    Instruction {
-        name,
-        op,
-        shape,
-        operands,
-        metadata: Metadata::default(),
-        sharding: None,
-        frontend_attributes: Vec::new(),
-        control_predecessors: Vec::new(),
-        backend_config: String::new(),
-        unmodelled: Unmodelled::default(),
-    }
+    Instruction::plain(name, op, shape, operands, Metadata::default())
 }
 
 /// A prefix that no name of the module begins with: what is added is named after it.

@@ -130,7 +130,7 @@ impl Writer {
             while !self.names.insert(name.clone()) {
                 name.push('_');
             }
-            made.push(plain(name, op, shape, operands, instr.metadata.clone()));
+            made.push(Instruction::plain(name, op, shape, operands, instr.metadata.clone()));
             InstrId(made.len() as u32 - 1)
         };
         let cholesky = Op::Opaque(Box::new(Opaque { opcode: "cholesky".to_string(), called: Vec::new() }));
@@ -148,7 +148,7 @@ impl Writer {
             made[id.idx()].unmodelled.attributes.push(("lower".to_string(), "true".to_string()));
         }
         let (sharding, shape) = (instr.sharding.clone(), Shape::Tuple(parts.clone()));
-        let tuple = plain(instr.name.clone(), Op::Tuple, shape, vec![id, said], instr.metadata.clone());
+        let tuple = Instruction::plain(instr.name.clone(), Op::Tuple, shape, vec![id, said], instr.metadata.clone());
         made.push(Instruction { sharding, ..tuple });
     }
 }
@@ -157,25 +157,10 @@ impl Writer {
 fn op_of(instr: &Instruction, opcode: &str, attributes: Vec<(String, String)>) -> Instruction {
     let op = Op::Opaque(Box::new(Opaque { opcode: opcode.to_string(), called: Vec::new() }));
     let shape = instr.shape.without_layout();
-    let plain = plain(instr.name.clone(), op, shape, instr.operands.clone(), instr.metadata.clone());
+    let plain = Instruction::plain(instr.name.clone(), op, shape, instr.operands.clone(), instr.metadata.clone());
     let unmodelled = Unmodelled { attributes, ..Unmodelled::default() };
     let before = instr.control_predecessors.clone();
     Instruction { unmodelled, sharding: instr.sharding.clone(), control_predecessors: before, ..plain }
-}
-
-fn plain(name: String, op: Op, shape: Shape, operands: Vec<InstrId>, metadata: Metadata) -> Instruction {
-    Instruction {
-        name,
-        op,
-        shape,
-        operands,
-        metadata,
-        sharding: None,
-        frontend_attributes: Vec::new(),
-        control_predecessors: Vec::new(),
-        backend_config: String::new(),
-        unmodelled: Unmodelled::default(),
-    }
 }
 
 #[cfg(test)]

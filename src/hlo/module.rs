@@ -118,6 +118,24 @@ pub struct Instruction {
     pub unmodelled: Unmodelled,
 }
 
+impl Instruction {
+    /// An instruction with nothing but what it computes and where it comes from.
+    pub fn plain(name: String, op: Op, shape: Shape, operands: Vec<InstrId>, metadata: Metadata) -> Instruction {
+        Instruction {
+            name,
+            op,
+            shape,
+            operands,
+            metadata,
+            sharding: None,
+            frontend_attributes: Vec::new(),
+            control_predecessors: Vec::new(),
+            backend_config: String::new(),
+            unmodelled: Unmodelled::default(),
+        }
+    }
+}
+
 /// `metadata={…}` of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Metadata {
@@ -297,18 +315,7 @@ impl Module {
         shape: Shape,
         metadata: Metadata,
     ) -> InstrId {
-        let instr = Instruction {
-            name: String::new(),
-            op,
-            shape,
-            operands,
-            metadata,
-            sharding: None,
-            frontend_attributes: Vec::new(),
-            control_predecessors: Vec::new(),
-            backend_config: String::new(),
-            unmodelled: Unmodelled::default(),
-        };
+        let instr = Instruction::plain(String::new(), op, shape, operands, metadata);
         self.append_copy(comp, instr)
     }
 

@@ -3,9 +3,8 @@
 //! Settings are f64 and become f32 constants of a program. One that is NaN, infinite or of the wrong sign would make a
 //! program that trains to NaN, or away from the minimum; it is refused where the document says so, with the line.
 
-use serde::Deserialize;
-use serde::de::{self, Deserializer, Unexpected, Visitor};
-use std::fmt;
+use crate::document::number;
+use serde::{Deserialize, Deserializer};
 
 /// A number of at least 0 that is finite in f32, and 0 there only if it is 0.
 pub(super) fn not_negative<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
@@ -68,38 +67,4 @@ pub(super) fn fraction_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Re
     #[derive(Deserialize)]
     struct Fraction(#[serde(deserialize_with = "fraction")] f64);
     Ok(Option::<Fraction>::deserialize(deserializer)?.map(|Fraction(value)| value))
-}
-
-/// Refused inside the visitor, so that the error points at the value and not at its block.
-fn number<'de, D: Deserializer<'de>>(
-    deserializer: D,
-    accepts: fn(f64) -> bool,
-    expected: &'static str,
-) -> Result<f64, D::Error> {
-    struct Number(fn(f64) -> bool, &'static str);
-    impl Number {
-        /// The value; an error says it as it is written.
-        fn accepted<E: de::Error>(self, value: f64, written: Unexpected<'_>) -> Result<f64, E> {
-            match (self.0)(value) {
-                true => Ok(value),
-                false => Err(E::invalid_value(written, &self)),
-            }
-        }
-    }
-    impl Visitor<'_> for Number {
-        type Value = f64;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(self.1)
-        }
-        fn visit_f64<E: de::Error>(self, value: f64) -> Result<f64, E> {
-            self.accepted(value, Unexpected::Float(value))
-        }
-        fn visit_u64<E: de::Error>(self, value: u64) -> Result<f64, E> {
-            self.accepted(value as f64, Unexpected::Unsigned(value))
-        }
-        fn visit_i64<E: de::Error>(self, value: i64) -> Result<f64, E> {
-            self.accepted(value as f64, Unexpected::Signed(value))
-        }
-    }
-    deserializer.deserialize_f64(Number(accepts, expected))
 }

@@ -239,18 +239,10 @@ impl Built {
                 self.call_later.push(self.instructions.len());
             }
             self.calls.extend(calls);
-            self.instructions.push(Instruction {
-                name: instr.name.to_string(),
-                op,
-                shape,
-                operands: all_renamed(operands),
-                metadata: Metadata::default(),
-                sharding: None,
-                frontend_attributes: Vec::new(),
-                control_predecessors: all_renamed(edges.control_predecessors(old)),
-                backend_config: String::new(),
-                unmodelled: Unmodelled::default(),
-            });
+            let (name, operands) = (instr.name.to_string(), all_renamed(operands));
+            let control_predecessors = all_renamed(edges.control_predecessors(old));
+            let plain = Instruction::plain(name, op, shape, operands, Metadata::default());
+            self.instructions.push(Instruction { control_predecessors, ..plain });
             if let Some(instr) = self.instructions.last_mut() {
                 other_attributes(cursor, &values, instr)?;
             }
