@@ -21,6 +21,7 @@ use crate::experiment::{Experiment, default_checkpoint};
 use crate::graph::Precision;
 use crate::pjrt::{Platform, Setup};
 use crate::report::{Column, Screen, Table, grouped};
+use crate::train::checkpoint::Checkpoint;
 use crate::train::{Predictor, TrainError};
 
 /// Examples that a table shows.
@@ -40,7 +41,7 @@ Examples:
           what a decoder writes after a text, the most probable token each time; --temperature 0.8 --top-k 40 draws them
 
 The experiment's `scale` and `arrays` hold for --inputs too. Predictions keep the names that the task gives them, and the
-example is their first dim. Of `logits` come `classes` (the greatest, of equal ones the first) and `probabilities` (softmax
+example is their first dim. From `logits` come `classes` (the argmax; the first of equal ones) and `probabilities` (softmax
 in f64); with --top also `top_classes` and `top_probabilities`, the best first.";
 
 /// Arguments of `predict`.
@@ -80,6 +81,26 @@ pub struct Args {
     /// Print one JSON object: with the predictions, unless -o takes them
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    /// The names of the examples, where each is a file of its own: those of the first `n`.
+    fn files(&self, source: &dyn Source, n: u64) -> Option<Vec<String>> {
+        let inputs = self.inputs.as_ref().filter(|inputs| inputs.is_dir())?;
+        let name = |index| {
+            let place = source.place(index);
+            Path::new(&place).strip_prefix(inputs).map_or(place.clone(), |name| name.display().to_string())
+        };
+        Some((0..source.n_examples().min(n)).map(name).collect())
+    }
+
+    fn heading(&self, path: &Path, checkpoint: &Checkpoint, n_examples: u64) -> String {
+        let count = grouped(i64::try_from(n_examples).unwrap_or(i64::MAX));
+        let (shown, steps) = (path.display(), grouped(checkpoint.position.step as i64));
+        let averages = by_averages(checkpoint);
+        let examples = if n_examples == 1 { "example" } else { "examples" };
+        format!("{shown} in {}: predictions for {count} {examples}, after {steps} steps{averages}\n", self.precision)
+    }
 }
 
 /// Predicts.
@@ -126,14 +147,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if collected.arrays.is_empty() {
         bail!("the task predicts nothing; expected predictions by name in Mode::Predict");
     }
-    // What is a file of its own is known by its name.
-    let files: Option<Vec<String>> = args.inputs.as_ref().filter(|inputs| inputs.is_dir()).map(|inputs| {
-        let name = |index| {
-            let place = source.place(index);
-            Path::new(&place).strip_prefix(inputs).map_or(place.clone(), |name| name.display().to_string())
-        };
-        (0..n_examples.min(keep as u64)).map(name).collect()
-    });
+    let files = args.files(&*source, keep as u64);
     let mut head = json!({
         "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(),
         "steps": checkpoint.position.step, "inputs": args.inputs, "n_examples": n_examples,
@@ -155,12 +169,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         context.print_json(&object)?;
         return Ok(Status::Ok);
     }
-    let count = grouped(i64::try_from(n_examples).unwrap_or(i64::MAX));
-    let (shown, steps) = (path.display(), grouped(checkpoint.position.step as i64));
-    let averages = by_averages(&checkpoint);
-    let examples = if n_examples == 1 { "example" } else { "examples" };
-    let mut text =
-        format!("{shown} in {}: predictions for {count} {examples}, after {steps} steps{averages}\n", args.precision);
+    let mut text = args.heading(&path, &checkpoint, n_examples);
     text += &match &args.output {
         Some(output) => format!("{}: {}\n", output.display(), collected.described()),
         None => table(&collected, files.as_deref(), n_examples, context.screen)?,

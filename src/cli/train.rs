@@ -164,22 +164,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         false => None,
     };
     let Begun { place, resumed } = begun;
-    let changes = match &resumed {
-        Some((from, checkpoint)) => session.restore(from, checkpoint, args.resumption())?,
-        None => Vec::new(),
-    };
-    let started = initialization.as_ref().map(|read| format!("{}: {}", read.file().display(), read.summary()));
-    if let Some(initialization) = initialization {
-        session.initialize(initialization)?;
-    }
+    let start = begin(&mut session, resumed.as_ref(), args.resumption(), initialization)?;
     let stop = stop_on_signals()?;
     let mut show = Show::new(context, args.json, is_first, u64::from(experiment.train.epochs));
     show.start(args, (&experiment, &platform), &session, data, rounded.as_deref());
-    if let Some(started) = started {
-        show.say(&format!("starting from {started}"));
-    }
+    start.iter().for_each(|line| show.say(line));
     match &resumed {
-        Some((from, checkpoint)) => show.resumed(from, checkpoint, &changes, session.step()),
+        Some((from, checkpoint)) => show.resumed(from, checkpoint, session.step()),
         None if existed && is_first => show.replaced(&wanted.path, &experiment.train),
         None => {}
     }
@@ -211,6 +202,25 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         false => show.end(args, &experiment, &summary, run.as_deref()),
     }
     show.unrecorded.or(show.unwritten).map_or(Ok(Status::Ok), Err)
+}
+
+/// Puts into a session what it goes on from, or the weights that it starts from; and says what there is to say of that.
+fn begin(
+    session: &mut Session,
+    resumed: Option<&(PathBuf, Checkpoint)>,
+    resumption: Resumption,
+    initialization: Option<Initialization>,
+) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    if let Some(read) = initialization {
+        lines.push(format!("starting from {}: {}", read.file().display(), read.summary()));
+        session.initialize(read)?;
+    }
+    if let Some((from, checkpoint)) = resumed {
+        let changes = session.restore(from, checkpoint, resumption)?;
+        lines.extend(changes.iter().map(ToString::to_string));
+    }
+    Ok(lines)
 }
 
 /// What a run begins with on this host.

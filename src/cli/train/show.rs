@@ -14,7 +14,7 @@ use crate::hlo::DType;
 use crate::pjrt::Platform;
 use crate::report::grouped;
 use crate::train::checkpoint::Checkpoint;
-use crate::train::{Change, Data, EpochReport, Event, Session, StateOf, Summary, TOTAL_LOSS};
+use crate::train::{Data, EpochReport, Event, Session, StateOf, Summary, TOTAL_LOSS};
 
 /// Progress: a bar on a terminal, a line for each epoch everywhere.
 pub(super) struct Show<'a> {
@@ -64,10 +64,7 @@ impl<'a> Show<'a> {
     }
 
     /// Where it goes on, and what has changed since.
-    pub(super) fn resumed(&self, from: &Path, checkpoint: &Checkpoint, changes: &[Change], step: u64) {
-        for change in changes {
-            self.say(&change.to_string());
-        }
+    pub(super) fn resumed(&self, from: &Path, checkpoint: &Checkpoint, step: u64) {
         let (n_done, n_epochs) = (step / checkpoint.position.steps_per_epoch, self.n_epochs);
         self.say(&match n_done < n_epochs {
             true => format!("going on from {} after step {step}", from.display()),
@@ -192,7 +189,7 @@ fn headline(
         }
         (1, _) => String::new(),
         (n, state) => {
-            let state = if state == StateOf::Sharded { ", state in parts" } else { "" };
+            let state = if state == StateOf::Sharded { ", sharded state" } else { "" };
             let of = match experiment.mesh.mesh.model.get() {
                 1 => "devices".to_string(),
                 model => format!("replicas of {model} devices"),
