@@ -1,10 +1,16 @@
 //! The house rules that a machine can check: where things live, which way arrows point, how long files are. Code is read
 //! as tokens, after `syn` has taken out what is only there for tests.
 
+#[path = "house/additions.rs"]
+mod additions;
 #[path = "house/circles.rs"]
 mod circles;
 #[path = "house/errors.rs"]
 mod errors;
+#[path = "house/names.rs"]
+mod names;
+#[path = "house/words.rs"]
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -2,7 +2,7 @@
 
 use super::{at_least, is_float, normalising_dtype};
 use crate::graph::{Group, Init, Scope, Tensor, Variable};
-use crate::hlo::ops::batch_norm::Normalisation;
+use crate::hlo::ops::batch_norm::normalisation::Normalisation;
 use crate::hlo::ops::{self, RuleError};
 use crate::hlo::{DType, Emitter, InstrId, Op};
 use crate::tuning::NormGradient;

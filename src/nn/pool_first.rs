@@ -11,7 +11,7 @@ use super::conv::{self, Conv2d};
 use super::pool::{self, Pool};
 use super::{max_pool, normalising_dtype, paired, relu};
 use crate::graph::{Scope, Tensor};
-use crate::hlo::ops::batch_norm::Normalisation;
+use crate::hlo::ops::batch_norm::normalisation::Normalisation;
 use crate::hlo::ops::window::grad::select_extremum;
 use crate::hlo::ops::{self, Comparison, RuleError};
 
@@ -37,8 +37,8 @@ pub struct ConvNormPool {
 ///
 /// # Types
 /// As those four, and the same bits if the compiler sums the statistics in the same order. Of gradients the last bits
-/// differ. Where the norm gives several elements of a window the same greatest number, by rounding or because gamma is 0,
-/// the first of these had the gradient; here the first of those that were the greatest before the norm has it.
+/// differ. Where the norm gives several elements of a window the same largest number, by rounding or because gamma is 0,
+/// the first of these had the gradient; here the first of those that were the largest before the norm has it.
 ///
 /// # Errors
 /// As those four; a convolution with bias; a norm of another axis than that of the features.

@@ -23,7 +23,7 @@
 //! A copy does what its original does, so gradients keep their bits where the compiler keeps those of each instruction.
 
 use super::glob::matches;
-use crate::hlo::ops::batch_norm::Normalisation;
+use crate::hlo::ops::batch_norm::normalisation::Normalisation;
 use crate::hlo::ops::{BatchNorm, decisions};
 use crate::hlo::words::nearest;
 use crate::hlo::{CompId, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, Shape};

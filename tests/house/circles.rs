@@ -1,7 +1,8 @@
 //! Files of a room that import each other: what is declared in one of them for both belongs in a file of its own.
 //!
-//! A file imports another if it names what is declared there, by `use` or by a path, through re-exports too. A module and
-//! those below it are one thing here: a module may declare for its children what they share, and name them.
+//! A file imports another if it names what is declared there, by `use` or by a path, through re-exports too. A module may
+//! declare for those below it what they share, and name them; so what a child names of its parents does not count, but a
+//! circle through a parent and its child does (`remote` → `remote/store` → `unpack` → `remote`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -156,7 +157,7 @@ fn home(modules: &BTreeMap<ModulePath, Module>, here: &ModulePath, path: &[Strin
     Some(at)
 }
 
-/// For each module those of its room that it imports, apart from its parents and those below it.
+/// For each module those of its room that it imports, apart from its parents.
 fn named(modules: &BTreeMap<ModulePath, Module>) -> BTreeMap<&ModulePath, BTreeSet<ModulePath>> {
     const N_IMPORTS: usize = 8;
     let mut named: BTreeMap<&ModulePath, BTreeSet<ModulePath>> = BTreeMap::new();
@@ -164,9 +165,8 @@ fn named(modules: &BTreeMap<ModulePath, Module>) -> BTreeMap<&ModulePath, BTreeS
         let globs = module.globs.iter();
         let all = module.imports.values().chain(globs).chain(&module.paths);
         let homes = all.filter_map(|name| home(modules, path, name, N_IMPORTS));
-        let beside =
-            |home: &ModulePath| home.first() == path.first() && !home.starts_with(path) && !path.starts_with(home);
-        named.insert(path, homes.filter(beside).collect());
+        let counts = |home: &ModulePath| home.first() == path.first() && !path.starts_with(home);
+        named.insert(path, homes.filter(counts).collect());
     }
     named
 }
@@ -206,6 +206,9 @@ fn circles_are_seen() {
     assert_eq!(of(&[room, ("src/room/a.rs", "pub struct A;"), b]), [""; 0]);
     let parent = ("src/room/mod.rs", "mod a; pub struct P; fn f() { a::g(P) }");
     assert_eq!(of(&[parent, ("src/room/a.rs", "use super::P; pub fn g(_: P) {}")]), [""; 0]);
+    let child = ("src/room/a/inner.rs", "use crate::room::b::B; use super::A; pub struct C(B, A);");
+    let uses_child = ("src/room/a.rs", "mod inner; pub use inner::C; pub struct A;");
+    assert_eq!(of(&[room, uses_child, child, b]), ["room/a ↔ room/a/inner ↔ room/b"]);
     let test = ("src/room/a.rs", "pub struct A; #[cfg(test)] mod tests { use super::super::B; }");
     assert_eq!(of(&[room, test, b]), [""; 0]);
 }

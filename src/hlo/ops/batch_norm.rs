@@ -6,9 +6,7 @@
 //! Source: `ShapeInference::InferBatchNorm{Training,Inference,Grad}Shape`.
 
 pub(crate) mod grad;
-mod normalisation;
-
-pub(crate) use normalisation::Normalisation;
+pub(crate) mod normalisation;
 
 use super::{RuleError, operands};
 use crate::hlo::{ArrayShape, DType, Shape};
@@ -61,7 +59,7 @@ pub(super) fn inference(attributes: &BatchNorm, operands: &[&Shape]) -> Result<S
 ///
 /// # Types
 /// One floating dtype for all.
-pub(super) fn grad(attributes: &BatchNorm, operands: &[&Shape]) -> Result<Shape, RuleError> {
+pub(super) fn gradients(attributes: &BatchNorm, operands: &[&Shape]) -> Result<Shape, RuleError> {
     let op = "batch-norm-grad";
     let [x, scale, mean, variance, grad] = operands::arity(op, operands)?;
     let x = check_data(op, attributes, x)?;

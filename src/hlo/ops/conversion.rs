@@ -6,7 +6,7 @@
 //!
 //! # Types
 //! - `convert`: any to any, but complex only to complex. Float to narrower float rounds to nearest, ties to even, and
-//!   overflows to infinity (to the greatest finite value or NaN in dtypes without one); NaN stays NaN. Float to integer
+//!   overflows to infinity (to the largest finite value or NaN in dtypes without one); NaN stays NaN. Float to integer
 //!   truncates toward 0, saturates, and gives 0 for NaN. Integer to float rounds to nearest even; to `pred` is `!= 0`.
 //!   By default XLA may drop a pair f32 → bf16 → f32 (`xla_allow_excess_precision`).
 //! - `bitcast-convert`: integers and floats in any pairing (all widths divide); `pred` and complex only to themselves.

@@ -104,7 +104,7 @@ UnaryOp {
     Exp = "exponential";
     /// E^x - 1, exact near 0.
     Expm1 = "exponential-minus-one";
-    /// Greatest integer not above x.
+    /// Largest integer not above x.
     Floor = "floor";
     /// Imaginary part.
     Imag = "imag";

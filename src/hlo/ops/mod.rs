@@ -422,7 +422,7 @@ pub fn infer_shape(
         }
         Op::BatchNormTraining(attributes) => batch_norm::training(attributes, operands),
         Op::BatchNormInference(attributes) => batch_norm::inference(attributes, operands),
-        Op::BatchNormGrad(attributes) => batch_norm::grad(attributes, operands),
+        Op::BatchNormGrad(attributes) => batch_norm::gradients(attributes, operands),
         Op::Sort { dimension, to_apply, .. } => reduction::sort(callees, *dimension, *to_apply, operands),
         Op::Tuple => control::tuple(operands),
         Op::GetTupleElement { index } => control::get_tuple_element(*index, operands),

@@ -62,7 +62,7 @@ fn clamp_indices(e: &Emitter, indices: InstrId, vector_dim: i64, last_starts: &[
 }
 
 /// `values`, one per component of an index vector, repeated to the dims of `indices`. A value the dtype cannot hold is
-/// no bound for it: it becomes the greatest it can.
+/// no bound for it: it becomes the largest it can.
 fn per_component(e: &Emitter, indices: InstrId, vector_dim: i64, values: &[i64]) -> InstrId {
     let (dtype, dims) = (e.dtype(indices), e.dims(indices));
     let mut bytes = Vec::new();

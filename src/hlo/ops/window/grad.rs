@@ -88,7 +88,7 @@ fn window_extremum(vjp: &Vjp<'_>, window: &[WindowDim], direction: Comparison) -
     Ok(select_extremum(e, x, g, window, direction))
 }
 
-/// The sum, at each element of x, of the cotangents of the windows whose first greatest (`Ge`) or least (`Le`) it is.
+/// The sum, at each element of x, of the cotangents of the windows whose first largest (`Ge`) or least (`Le`) it is.
 pub(crate) fn select_extremum(
     e: &Emitter,
     x: InstrId,

@@ -1,0 +1,46 @@
+//! How many files an addition touches: a layer, a TPU, a command, a preset of policies. An op, an optimizer, a source, a loss and
+//! a metric are asked beside the guide, in `house.rs`.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use super::{knowing, rust_files};
+
+fn files(names: &[&str]) -> BTreeSet<PathBuf> {
+    names.iter().map(PathBuf::from).collect()
+}
+
+/// Files of `src` whose code, without comments and tests, has this text.
+fn writing(wanted: &str) -> BTreeSet<PathBuf> {
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    let writes = |text: &str| {
+        let code = text.split("\n#[cfg(test)]").next().unwrap_or_default();
+        code.lines().filter(is_code).any(|line| line.contains(wanted))
+    };
+    let found = rust_files("src").into_iter().filter(|(path, text)| !path.ends_with("tests.rs") && writes(text));
+    found.map(|(path, _)| path).collect()
+}
+
+#[test]
+fn a_layer_is_added_in_two_files() {
+    let expected = files(&["src/models/layers/kinds.rs", "src/models/layers/shape.rs"]);
+    assert_eq!(knowing(&["Upsample"]), expected);
+    assert_eq!(writing("\"upsample\""), files(&["src/models/layers/kinds.rs"]));
+}
+
+#[test]
+fn a_tpu_is_added_in_one_file() {
+    assert_eq!(writing("v5e"), files(&["src/tpu/target.rs"]));
+}
+
+/// Beside the file of the command itself.
+#[test]
+fn a_command_is_added_in_one_more_file() {
+    assert_eq!(knowing(&["ExplainCast", "explain_cast"]), files(&["src/cli/mod.rs"]));
+    assert_eq!(writing("\"explain-cast\""), files(&["src/cli/mod.rs"]));
+}
+
+#[test]
+fn a_preset_of_policies_is_known_in_its_table_and_in_what_names_it() {
+    assert_eq!(writing("mixed_bfloat16"), files(&["src/passes/amp/policy.rs", "src/passes/amp/presets.rs"]));
+}
