@@ -29,7 +29,7 @@ pub enum AuditError {
     /// An instruction cannot run by itself.
     #[error(
         "%{instruction} reads an array of a size that varies, or no array, which the module is given from outside; expected \
-         arrays of fixed sizes\nhelp: give each such parameter its greatest size"
+         arrays of fixed sizes\nhelp: give each such parameter its largest size"
     )]
     Apart {
         /// The instruction.

@@ -2,10 +2,10 @@
 //! of an optimizer's first update.
 //!
 //! The f32 module also runs in f64 ([`widen`]), once. Let `r` be an element of a result in f64, `x` in f32, `y` lowered, and
-//! `s` the greatest `|r|` of the array. Where `|x − r| > 2^-9 · s` the element is *noise*: f32 does not know it to half a unit
+//! `s` the largest `|r|` of the array. Where `|x − r| > 2^-9 · s` the element is *noise*: f32 does not know it to half a unit
 //! of bf16's last place at the array's scale, so that how far `y` is from `x` says nothing. It is counted and not judged:
-//! the gradient of an attention's key bias is one, which is zero in theory. Of the others the judged error is the greatest
-//! `|y − x|` over the greatest `|x|`; for every one of them f32's own error is 2^-9 of the scale at most, so that this is
+//! the gradient of an attention's key bias is one, which is zero in theory. Of the others the judged error is the largest
+//! `|y − x|` over the largest `|x|`; for every one of them f32's own error is 2^-9 of the scale at most, so that this is
 //! the scale's floor.
 //!
 //! The first update of Adam and its like is `g / |g|`: of the size of the learning rate whatever the gradient, with the
@@ -27,9 +27,9 @@ use crate::pjrt::Client;
 
 /// Half a unit in the last place of bf16, of a number of the array's scale.
 const NOISE: f64 = 1.0 / 512.0;
-/// Elements of a sign-like update are of one magnitude: within a tenth of the greatest.
+/// Elements of a sign-like update are of one magnitude: within a tenth of the largest.
 const OF_ONE_SIZE: f64 = 0.9;
-/// Below this share of the greatest an element counts as zero: a row that a lookup does not touch, a gradient below the
+/// Below this share of the largest an element counts as zero: a row that a lookup does not touch, a gradient below the
 /// optimizer's epsilon.
 const ZERO: f64 = 1.0 / 1024.0;
 /// As many of those that are not zero are of one magnitude.

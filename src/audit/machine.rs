@@ -2,7 +2,7 @@
 //!
 //! A program is compiled once, when it is needed first, and given up after its last planned run. A program that runs on
 //! the very arrays of an earlier run gives that run's arrays, if they are still there: what lowering did not change is
-//! not computed again, and is known to be the same without a look at it.
+//! not recomputed, and is known to be the same without a look at it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

@@ -15,8 +15,8 @@
 //!
 //! Values are computed instruction by instruction: each is a program of its own, whose operands are the values computed
 //! before (`groups`, `walk`). So what is found does not depend on how instructions are put into programs, and the cost is
-//! linear: one run for `f(i)`, one for `l(i)` and one for `b(i)`, less what lowering did not touch, which is not computed
-//! again. `l(i)` and `b(i)` are one program on two sets of operands. Equal instructions of equal shapes are one program
+//! linear: one run for `f(i)`, one for `l(i)` and one for `b(i)`, less what lowering did not touch, which is not
+//! recomputed. `l(i)` and `b(i)` are one program on two sets of operands. Equal instructions of equal shapes are one program
 //! (`machine`), so a network of many equal layers compiles as few as one of two.
 //!
 //! What the two programs have alive between two instructions stays on the device, and no more; rows are compared in
@@ -205,7 +205,7 @@ impl Audit {
         }
     }
 
-    /// Greatest scaled error of a result that is judged: what a budget is about.
+    /// Largest scaled error of a result that is judged: what a budget is about.
     pub fn error(&self) -> f64 {
         worst(&self.results)
     }

@@ -1,6 +1,6 @@
 //! The search for a smallest `keep` list that brings the results under a budget.
 //!
-//! The budget is on [`Audit::error`]: the greatest scaled error (`max |x − r| / max |r|`) of a result. Candidates are
+//! The budget is on [`Audit::error`]: the largest scaled error (`max |x − r| / max |r|`) of a result. Candidates are
 //! instructions in the order in which error is born at them. The list is first made by taking candidates from the top
 //! (1, 2, 4, … until the budget holds, then the least number by bisection), and then pruned: groups of entries, halved
 //! down to one, are left out wherever the budget holds without them, until no single entry can be. So the list is
@@ -78,7 +78,7 @@ pub struct Search {
     pub end: SearchEnd,
     /// Names added to the policy's `keep`: those of the list that was found, or of the last one that was tried.
     pub keep: Vec<String>,
-    /// The greatest scaled error of a result with them.
+    /// The largest scaled error of a result with them.
     pub error: f64,
     /// The share of the bytes that lowering saves between instructions that is still saved with them.
     pub saved_share: f64,
@@ -152,7 +152,7 @@ impl Auditor<'_> {
         })
     }
 
-    /// The greatest scaled error of a result under a policy.
+    /// The largest scaled error of a result under a policy.
     fn error_under(&self, policy: &Policy) -> Result<f64, AuditError> {
         let lowered = self.lowered(policy)?;
         Ok(worst(&self.result_rows(&self.flushed(&lowered), &self.upload(&lowered)?)?))

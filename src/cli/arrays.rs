@@ -408,7 +408,7 @@ pub(super) fn write(
 pub(super) struct Summary {
     /// Least value; NaNs do not count. `None` if there is no value, or for dtypes that have no order or no decoder here.
     pub(super) min: Option<f64>,
-    /// Greatest value.
+    /// Largest value.
     pub(super) max: Option<f64>,
     /// Mean, summed in f64.
     pub(super) mean: Option<f64>,

@@ -47,7 +47,7 @@ Examples:
   bf16scope audit step.mlir --inputs in.npz --steps 20 --results 'loss,*kernel*' --budget 2e-2
           the twentieth step, judged by the loss and the kernels: JAX's names of results, scoped names, outN or instructions
 
-The scaled error of an array is its greatest |x - r| over the greatest |r| of the f32 module; budgets are on the greatest
+The scaled error of an array is its largest |x - r| over the largest |r| of the f32 module; budgets are on the greatest
 of a result. An error is born at an instruction if its lowered form makes it on the f32 module's operands. The module also
 runs in f64: where f32's own error is over 2^-9 of a result's scale, the element is noise, counted and not judged.
 
@@ -127,7 +127,7 @@ struct Outcome {
     file: PathBuf,
     flush_subnormals: bool,
     policy: Policy,
-    /// Greatest scaled error of a result; `null` if one is not finite.
+    /// Largest scaled error of a result; `null` if one is not finite.
     error: f64,
     budget: Option<f64>,
     /// Whether the results are within the budget and no instruction has a NaN or infinity of its own.
@@ -145,7 +145,7 @@ struct Outcome {
 #[derive(Debug, Serialize)]
 struct F32As {
     arithmetic: TpuArithmetic,
-    /// Greatest scaled error of a result.
+    /// Largest scaled error of a result.
     error: f64,
     audit: Audit,
 }

@@ -1,5 +1,5 @@
 //! `bf16scope cache`: shows and clears what is kept on disk: the TPU compiler's answers, conversions of StableHLO, indexes of
-//! records, objects of stores, data files that were compressed or Parquet, and ids of text.
+//! records, objects of stores, data files that were compressed or Parquet, and tokenized text.
 
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -14,7 +14,7 @@ use crate::tpu::Cache;
 const EXAMPLES: &str = "\
 Examples:
   bf16scope cache show
-          where compiles, conversions, indexes, objects, unpacked files and ids of text are cached, how many there are, and their size
+          where compiles, conversions, indexes, objects, unpacked files and tokenized text are cached, how many there are, and their size
   bf16scope cache clear
           forget them
 
@@ -36,13 +36,13 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show where compiles, conversions, indexes, objects, unpacked files and ids of text are cached, how many there are, and their size
+    /// Show where compiles, conversions, indexes, objects, unpacked files and tokenized text are cached, how many there are, and their size
     Show {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Delete every cached compile, conversion, index, object, unpacked file and id of text
+    /// Delete every cached compile, conversion, index, object, unpacked file and tokenized text
     Clear,
 }
 

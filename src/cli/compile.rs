@@ -391,7 +391,7 @@ mod tests {
             outputs: mib(196.2, 196.2),
             aliased: mib(196.2, 196.2),
             temporaries: mib(3953.3, 2008.3),
-            code: mib(43.6, 67.4),
+            code: mib(44.6, 68.4),
             total: mib(4235.1, 2292.9),
             limit: mib(7662.0, 7662.0),
         };

@@ -34,7 +34,7 @@ Examples:
   bf16scope data resnet50.yaml --bench
           how many a second this machine makes
   bf16scope data resnet50.yaml --bench --target tpu-v2
-          and beside it what a board of TPU v2 eats
+          and beside it what a board of TPU v2 consumes
 
 Exit status 1 says that records are broken.";
 
@@ -249,8 +249,8 @@ fn census_text(part: &str, census: &Census, is_stop: bool, screen: Screen) -> St
     let mut table = Table::new([
         Column::name("feature"),
         Column::name("in the batch"),
-        Column::number("least"),
-        Column::number("greatest"),
+        Column::number("min"),
+        Column::number("max"),
         Column::number("mean").extra(1),
         Column::number("deviation").extra(2),
     ]);

@@ -124,7 +124,7 @@ enum Command {
     Curves(curves::Args),
     /// Show what is in TFRecord or Parquet files, a folder of images or an experiment's data, and how fast it is read
     Data(data::Args),
-    /// Draw an experiment's learning rate over its steps, and say it where something happens
+    /// Draw an experiment's learning rate over its steps, with its value at every change
     Schedule(schedule::Args),
     /// Write a folder that predicts without its experiment, compiled ahead of time for a CPU or a TPU slice
     Package(package::Args),

@@ -65,7 +65,7 @@ pub struct Args {
     /// Whether the backward pass rematerialises what pays on a TPU
     #[arg(long, value_enum, default_value = "on")]
     remat: RematArg,
-    /// Where variables that train, and what the optimizer keeps of them, lie
+    /// Whether variables that train, and the optimizer's state of them, are sharded over the cores
     #[arg(long, value_enum, default_value = "whole")]
     state: StateArg,
     /// Programs to compile at most that are not cached
@@ -99,7 +99,7 @@ enum RematArg {
 enum StateArg {
     /// Whole on each core
     Whole,
-    /// In parts, one on each core
+    /// Sharded over the cores
     Sharded,
     /// Both
     Both,
@@ -217,7 +217,7 @@ fn note(plan: &PlanAnswer, series: &Series) -> String {
 
 fn named(series: &Series) -> String {
     let remat = if series.remat { "" } else { ", without remat" };
-    let state = if series.in_parts { ", state in parts" } else { "" };
+    let state = if series.in_parts { ", sharded state" } else { "" };
     format!("{}, {}{remat}{state}", series.board, series.precision)
 }
 

@@ -1,4 +1,4 @@
-//! `bf16scope schedule`: the learning rate of an experiment, drawn, and at the steps where something happens.
+//! `bf16scope schedule`: the learning rate of an experiment, drawn, and at the steps where it changes.
 
 use std::path::{Path, PathBuf};
 
@@ -51,7 +51,7 @@ pub struct Args {
     json: bool,
 }
 
-/// A step at which something happens.
+/// A step at which the rate changes, or training starts or ends.
 #[derive(Debug, Serialize)]
 struct Moment {
     step: u32,
@@ -154,7 +154,7 @@ fn spread(n_steps: u32, n_points: usize) -> Vec<u32> {
     (0..n_points as u64).map(|point| (point * last / between) as u32).collect()
 }
 
-/// The steps where something happens, ascending, and what.
+/// The steps at which the rate changes, ascending, and how.
 fn moments(update: &Update, n_steps: u32) -> Vec<(u32, String)> {
     let mut all = vec![(0, "start".to_string())];
     let mut before = 0;
@@ -267,7 +267,7 @@ fn page(drawn: &Drawn<'_>) -> Page {
         ),
         figures: vec![("Learning rate".to_string(), plot)],
         tables: vec![html::Table {
-            heading: "Where something happens".to_string(),
+            heading: "Where the rate changes".to_string(),
             lead: "Step 0 is the first update.".to_string(),
             columns: vec![
                 column("step", "updates made before"),

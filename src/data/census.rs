@@ -41,7 +41,7 @@ pub struct Figures {
     pub dtype: DType,
     /// Dims of one example.
     pub dims: Vec<i64>,
-    /// The least and the greatest number; none where they are not looked at: complex numbers, floats of 8 bits.
+    /// The least and the largest number; none where they are not looked at: complex numbers, floats of 8 bits.
     pub range: Option<[f64; 2]>,
     /// Their mean.
     pub mean: f64,

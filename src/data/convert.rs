@@ -61,7 +61,7 @@ pub(super) fn is_whole(dtype: DType) -> bool {
     dtype.is_integer() && dtype.bits() >= 8
 }
 
-/// The least and greatest integer of a dtype.
+/// The least and largest integer of a dtype.
 pub(super) fn bounds(dtype: DType) -> (i128, i128) {
     let bits = dtype.bits();
     match dtype.class() {

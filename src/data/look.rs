@@ -31,7 +31,7 @@ pub(super) fn look<T: Send>(n: u64, limit: u64, look: impl Fn(u64) -> T + Sync, 
     }
 }
 
-/// The least and the greatest of some values.
+/// The least and the largest of some values.
 pub(super) fn widen<T: PartialOrd + Copy>(range: &mut Option<[T; 2]>, value: T) {
     let [least, greatest] = range.unwrap_or([value, value]);
     *range = Some([if value < least { value } else { least }, if value > greatest { value } else { greatest }]);

@@ -3,7 +3,7 @@
 //! A [`Source`] holds examples, by index: named arrays. A [`Feature`] says what a network wants under such a name. A
 //! [`Loader`] makes batches of the two, in the order of an [`Order`]. [`csv`], [`idx`] and [`npz`] read files into
 //! [`Arrays`], the source in memory. What does not fit there stays on the disk: a [`Pipeline`] reads [`records`] by number
-//! (TFRecord, tar and Parquet files, folders of images) and transforms them, and [`text`] is made ids once.
+//! (TFRecord, tar and Parquet files, folders of images) and transforms them, and [`text`] is tokenized once.
 //!
 //! ```
 //! use bf16scope::data::{ArrayInfo, Arrays, Feature, Loader};

@@ -36,7 +36,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigProblem {
-    /// A key nobody reads.
+    /// An unknown key.
     #[error("unknown key `{key}`, {}", expected("key", valid))]
     UnknownKey {
         /// The key.

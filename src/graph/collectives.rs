@@ -1,4 +1,4 @@
-//! Replicas: copies of a program that run at once, each on its part of a batch; and what they say to each other.
+//! Replicas: copies of a program that run at once, each on its part of a batch; and the collectives between them.
 //!
 //! How many there are, a graph knows from [`Graph::for_replicas`]; a program of one device says nothing to anybody. State
 //! that is stored in [`VariableShard`]s takes less memory on each replica: what the optimizer keeps and updates lies spread over all,
@@ -18,7 +18,7 @@ pub struct Replicas {
     pub n: NonZeroU32,
     /// Over how many, those of one rank after the other, a batch norm takes its statistics; it divides `n`.
     pub statistics: NonZeroU32,
-    /// Whether variables that train, and state about them, lie in parts, one on each.
+    /// Whether variables that train, and the optimizer's state of them, are sharded over the replicas.
     pub in_parts: bool,
 }
 
@@ -196,7 +196,7 @@ impl Graph {
         }
     }
 
-    /// What a reader of variable `number` reads: the whole, gathered if it lies in parts.
+    /// What a reader of variable `number` reads: the whole, gathered if it is sharded.
     pub(crate) fn whole(&self, number: usize) -> Tensor {
         let gathered = self.inner.gathered.borrow().get(&number).copied();
         self.tensor(gathered.unwrap_or_else(|| self.variable(number).instr))

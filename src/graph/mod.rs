@@ -75,7 +75,7 @@ struct Inner {
     replicas: Cell<Replicas>,
     /// This replica's number, once something asked for it.
     replica_id: Cell<Option<InstrId>>,
-    /// Of variables that lie in parts, by number: the whole, in the dtype in which gradients add up.
+    /// Of sharded variables, by number: the whole, in the dtype in which gradients add up.
     gathered: RefCell<BTreeMap<usize, InstrId>>,
     warnings: RefCell<Vec<String>>,
 }
@@ -87,7 +87,7 @@ pub struct VariableInfo {
     pub name: String,
     /// The dtype it is stored in.
     pub dtype: DType,
-    /// Its dims: of one that lies in parts, those of a part.
+    /// Its dims: of a sharded one, those of a shard.
     pub dims: Vec<i64>,
     /// How it lies over replicas, if each has a part of it.
     pub part: Option<VariableShard>,

@@ -38,10 +38,10 @@ struct Low {
 pub struct Variable {
     /// Its number in [`Graph::variables`].
     pub number: usize,
-    /// As stored (the parameter); of one that lies in parts, what of the whole is gathered: its cast, where all read that.
+    /// As stored (the parameter); of a sharded one, what of the whole is gathered: its cast, where all read that.
     pub stored: Tensor,
     /// What a reader of single elements reads, whose gradient then adds up as a whole cast's does: `stored`, or, of one that
-    /// lies in parts and is gathered in less, that in f32.
+    /// is sharded and gathered in less, that in f32.
     pub full: Tensor,
     /// As read, in the dtype asked for: `stored`, or its cast.
     pub value: Tensor,

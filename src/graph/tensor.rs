@@ -184,7 +184,7 @@ impl Tensor {
         sign = Sign;
         /// Neither infinite nor NaN, as `pred`.
         is_finite = IsFinite;
-        /// Greatest integer not above.
+        /// Largest integer not above.
         floor = Floor;
         /// Bitwise or logical not.
         not = Not;
@@ -374,7 +374,7 @@ impl Tensor {
         self.reduce_in_f32(axes, |sum| sum.binary_scalar(BinaryOp::Divide, n as f64))
     }
 
-    /// Greatest over `axes`.
+    /// Largest over `axes`.
     #[track_caller]
     pub fn max(&self, axes: &[i64]) -> Tensor {
         self.reduce(BinaryOp::Maximum, axes)

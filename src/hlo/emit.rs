@@ -223,7 +223,7 @@ impl Emitter {
     }
 
     /// The scalar of `dtype` nearest to `value`; emitted once per value and dtype. Infinities stand for the least and the
-    /// greatest integer.
+    /// largest integer.
     ///
     /// # Errors
     /// A number too large for the dtype; a fraction or NaN for an integer, or what is neither 0 nor 1 for `pred`.
@@ -424,7 +424,7 @@ impl Emitter {
             let message = format!("{} has no neutral element to reduce from", op.name());
             return self.fail("reduce", &[x], RuleError::new("reduce/neutral", message));
         };
-        // The least and greatest of `pred` are false and true.
+        // The least and largest of `pred` are false and true.
         let neutral = if dtype == DType::Pred { f64::from(u8::from(neutral > 0.0)) } else { neutral };
         let init = self.scalar(dtype, neutral);
         let to_apply = self.scalar_computation(op, dtype);

@@ -14,7 +14,7 @@ pub enum Merge {
     Multiply,
     /// Their mean.
     Average,
-    /// The greatest of each element.
+    /// The maximum of each element.
     Maximum,
     /// The least of each element.
     Minimum,

@@ -5,7 +5,7 @@ use crate::graph::Tensor;
 use crate::hlo::DType;
 use crate::hlo::ops::{BinaryOp, RuleError};
 
-/// Index of the greatest along the last axis; of equals the first, as TensorFlow's `argmax`. A row with a NaN gives the
+/// Argmax along the last axis: the index of the largest value, of equal ones the first, as TensorFlow's `argmax`. A row with a NaN gives the
 /// number of classes, which is no class.
 ///
 /// # Shapes
@@ -18,10 +18,10 @@ pub fn arg_max(x: &Tensor) -> Tensor {
     let dims = x.dims();
     let last = dims.len() as i64 - 1;
     let leading: Vec<i64> = (0..last).collect();
-    let is_greatest = x.equal(&x.max(&[-1]).broadcast_in_dim(&dims, &leading));
+    let is_largest = x.equal(&x.max(&[-1]).broadcast_in_dim(&dims, &leading));
     let indices = x.graph().iota(DType::S32, &dims, last);
     let none = x.graph().full(DType::S32, &dims, dims[last as usize] as f64);
-    let first = is_greatest.select(&indices, &none).reduce(BinaryOp::Minimum, &[-1]);
+    let first = is_largest.select(&indices, &none).reduce(BinaryOp::Minimum, &[-1]);
     // Back ends differ in whether a reduction's maximum sees NaN: ask for it.
     let has_nan = x.not_equal(x).reduce(BinaryOp::Or, &[-1]);
     has_nan.select(&x.graph().full(DType::S32, &first.dims(), dims[last as usize] as f64), &first)
@@ -128,13 +128,13 @@ pub(super) fn check_sides(what: &str, logits: &Tensor, labels: &Tensor) -> Optio
     Some(logits.graph().fail(what, &[logits, labels], RuleError::new("metric/labels", message)))
 }
 
-/// The part of rows whose greatest logit is their label's: `f32[]`. See [`is_correct`].
+/// The part of rows whose largest logit is their label's: `f32[]`. See [`is_correct`].
 #[track_caller]
 pub fn accuracy(logits: &Tensor, labels: &Tensor) -> Tensor {
     fraction(&is_correct(logits, labels))
 }
 
-/// The part of rows whose label is among the `k` greatest: `f32[]`. See [`is_in_top_k`].
+/// The part of rows whose label is among the `k` largest: `f32[]`. See [`is_in_top_k`].
 #[track_caller]
 pub fn top_k_accuracy(logits: &Tensor, labels: &Tensor, k: i64) -> Tensor {
     fraction(&is_in_top_k(logits, labels, k))

@@ -26,7 +26,7 @@ impl Default for Pool {
     }
 }
 
-/// The greatest of each window. Padding never wins: it counts as minus infinity.
+/// The maximum of each window. Padding never wins: it counts as minus infinity.
 ///
 /// # Shapes
 /// x `[b, h, w, c]` (or `[b, c, h, w]`) → `[b, h', w', c]` (or `[b, c, h', w']`), sizes as in
@@ -119,7 +119,7 @@ pub fn global_avg_pool(x: &Tensor, format: Format) -> Tensor {
     }
 }
 
-/// The greatest over height and width.
+/// The maximum over height and width.
 ///
 /// # Shapes
 /// x `[b, h, w, c]` (or `[b, c, h, w]`) → `[b, c]`.

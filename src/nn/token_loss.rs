@@ -17,7 +17,7 @@ use crate::tuning::Softmax;
 ///
 /// # Gradient
 /// That of the layer, but where the dtype is narrower than f32 the bias's, a sum over the rows of the largest array of a
-/// program, is a product with ones: it is rounded once, as the sum, and units for products do it on the way, while those
+/// program, is a product with ones: it is rounded once, as the sum, and matrix units do it on the way, while those
 /// for elements make the array.
 ///
 /// # Shapes, types, errors
@@ -44,7 +44,7 @@ pub fn token_logits(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor
         let of_bias = e.reshape(dot(ones, g, leading(), leading()), &dims[last as usize..]);
         // Nothing else waits for the bias's, and the logits would be kept until it is made.
         let [of_x, of_bias] = e.barrier([of_x, of_bias]);
-        // Computed once: fused into this product, a norm would be computed again for each part of the vocabulary.
+        // Computed once: fused into this product, a norm would be recomputed for each part of the vocabulary.
         let [x] = e.barrier([x_id]);
         vec![of_x, dot(x, g, leading(), leading()), of_bias]
     })
@@ -55,12 +55,12 @@ pub fn token_logits(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor
 pub struct TokenLoss {
     /// The cross-entropy, f32 or f64.
     pub loss: Tensor,
-    /// Whether the label is the class of the first greatest logit, as [`is_correct`](super::is_correct); never where the
+    /// Whether the label is the class of the first largest logit, as [`is_correct`](super::is_correct); never where the
     /// powers of the row have no sum, because of a NaN or of infinities.
     pub is_correct: Tensor,
 }
 
-/// Cross-entropy of each row's softmax with its class, and whether the class is the row's first greatest.
+/// Cross-entropy of each row's softmax with its class, and whether the class is the row's first largest.
 ///
 /// `log Σ e^z - (1 - s) z[label] - s / n Σ z` with `s` the label smoothing and `n` the number of classes. A label outside
 /// `0..n` gives NaN, and gradients of NaN.
@@ -72,7 +72,7 @@ pub struct TokenLoss {
 /// logits any floating dtype, labels any integer dtype. bf16 and f16 logits are cast to f32 before anything else, so
 /// values are those of f32 logits, and only their cotangent is rounded to their dtype; f64 is computed in f64.
 ///
-/// In one pass ([`Softmax::OnePass`]) each of `n` steps rounds a value that is at most as large as the greatest logit and
+/// In one pass ([`Softmax::OnePass`]) each of `n` steps rounds a value that is at most as large as the largest logit and
 /// `log n` together, by 2^-24 of it in f32.
 ///
 /// # Gradient
@@ -111,7 +111,7 @@ fn rows(given: &Tensor, logits: &Tensor, labels: &Tensor, (label_smoothing, soft
     // In one pass none of these waits for another, so that the compiler can make them all where it makes the logits.
     let log_sum = {
         let log_sum = log_sum_exp(logits, softmax);
-        // Powers less the greatest have no sum where there is an infinity, or nothing above minus infinity.
+        // Powers less the largest have no sum where there is an infinity, or nothing above minus infinity.
         let is_number = log_sum.abs().less(&graph.full(dtype, &labels.dims(), f64::INFINITY));
         is_number.select(&log_sum, &graph.full(dtype, &labels.dims(), f64::NAN))
     };

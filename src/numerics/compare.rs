@@ -24,21 +24,21 @@ pub struct Errors {
     /// Elements of the reference that are a NaN or an infinity: where the other array has the same one, no figure below
     /// counts them.
     pub n_not_finite: u64,
-    /// Greatest `|x − r|`.
+    /// Largest `|x − r|`.
     pub max_abs: f64,
     /// Mean `|x − r|`.
     pub mean_abs: f64,
-    /// Greatest `|x − r| / |r|` where `r` is not zero.
+    /// Largest `|x − r| / |r|` where `r` is not zero.
     pub max_rel: f64,
     /// Mean of the same.
     pub mean_rel: f64,
-    /// Greatest error in bf16 ulp, where `r` is not zero.
+    /// Largest error in bf16 ulp, where `r` is not zero.
     pub max_ulp: f64,
     /// Mean of the same.
     pub mean_ulp: f64,
     /// `Σxr / (‖x‖·‖r‖)`; 1 where both are zero, 0 where one is.
     pub cosine: f64,
-    /// The *scaled error*: greatest `|x − r|` over greatest `|r|`. Infinite where an element is not finite and differs
+    /// The *scaled error*: largest `|x − r|` over largest `|r|`. Infinite where an element is not finite and differs
     /// from its reference, or where all of `r` is zero and `x` is not.
     pub scaled: f64,
     /// Elements that are a NaN or an infinity that the reference does not have.

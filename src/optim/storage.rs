@@ -20,7 +20,7 @@ pub(super) struct Updated<'a> {
     pub name: String,
     /// What the update is computed in.
     pub dtype: DType,
-    /// Its dims: of one that lies in parts, those of a part.
+    /// Its dims: of a sharded one, those of a shard.
     pub dims: Vec<i64>,
     /// How it lies over replicas, if each has a part.
     pub part: Option<VariableShard>,

@@ -13,7 +13,7 @@
 //! equal ones the greater `min(i, j)`, then the greater `i` (`X6`: 1·1, 2·0, 0·2, 1·0, 0·1, 0·0). A subnormal result is a
 //! zero.
 //!
-//! An infinity, or a number over bf16's greatest (2^128 − 2^119 rounds to infinity), has `p0 = inf` and `p1 = inf − inf`,
+//! An infinity, or a number over bf16's largest (2^128 − 2^119 rounds to infinity), has `p0 = inf` and `p1 = inf − inf`,
 //! a NaN: with one product it stays an infinity, with more it makes NaN. Nothing is put in the place of a NaN.
 //!
 //! An instruction that is rewritten becomes a `call` of its name to a computation that holds all this. Nothing else is
@@ -286,7 +286,7 @@ fn written(module: &mut Module, opcode: &str, instr: &Instruction, operands: [&S
     })
 }
 
-/// An operand in parts of bf16, the greatest first.
+/// An operand in parts of bf16, the largest first.
 fn parts(e: &Emitter, operand: InstrId, n: u8) -> Vec<InstrId> {
     if e.dtype(operand) == DType::BF16 {
         return vec![operand];

@@ -258,18 +258,18 @@ pub enum PjrtError {
         /// What could name a file.
         variable: &'static str,
     },
-    /// A file that nobody answers for.
+    /// A file that nobody vouches for.
     #[error(
-        "plugin {}: not loaded into this process: it is no pinned plugin, and nobody answers for what it does\nhelp: use it in a child process (Client::in_child), or give a ForeignCode in the Setup",
+        "plugin {}: not loaded into this process: it is no pinned plugin, and nobody vouches for what it does\nhelp: use it in a child process (Client::in_child), or give a ForeignCode in the Setup",
         path.display()
     )]
     ForeignCode {
         /// The file.
         path: PathBuf,
     },
-    /// An executable that nobody answers for.
+    /// An executable that nobody vouches for.
     #[error(
-        "an executable is not loaded into this process: it is machine code, and nobody answers for what it does\nhelp: load \
+        "an executable is not loaded into this process: it is machine code, and nobody vouches for what it does\nhelp: load \
          it in a child process (Client::in_child), or give a ForeignCode"
     )]
     ForeignExecutable,

@@ -96,7 +96,7 @@ impl Plugin {
             return Err(PjrtError::ForeignCode { path: located.path });
         }
         // SAFETY: a library whose sha256 is that of a tested plugin, or one that the user of this process named in an
-        // environment variable of his own (as he might in `LD_PRELOAD`), or one that the caller answers for, by
+        // environment variable of his own (as he might in `LD_PRELOAD`), or one that the caller vouches for, by
         // `ForeignCode::allow`.
         unsafe { Plugin::load(&located.path, spec, purpose) }
     }

@@ -29,7 +29,7 @@ pub struct Setup {
     pub on_bytes: OnBytes,
 }
 
-/// Leave to load any library into this process: whoever makes one answers for what the libraries do.
+/// Leave to load any library into this process: whoever makes one vouches for what the libraries do.
 ///
 /// Loading a library runs code that Rust knows nothing of, at once and at every call, with all that the process may do.
 /// A pinned plugin is checked to the last bit, and a file that the user of the process named in an environment variable

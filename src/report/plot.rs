@@ -30,9 +30,9 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 58.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 42.0;
-/// Columns of points; in each the greatest value of a series is drawn, so that a page of a long program stays small.
+/// Columns of points; in each the largest value of a series is drawn, so that a page of a long program stays small.
 const MAX_COLUMNS: usize = 600;
-/// Least and greatest power of ten that an axis shows.
+/// Least and largest power of ten that an axis shows.
 const DECADES: (i32, i32) = (-12, 12);
 
 /// The powers of ten that hold all values that are neither zero nor infinite.
@@ -132,7 +132,7 @@ pub fn along(label: &str, x_label: &str, n_places: usize, series: &[Series], lim
     out
 }
 
-/// The greatest point of each column; all points if they are few.
+/// The largest point of each column; all points if they are few.
 fn greatest_of_columns(points: &[(usize, f64, String)], n_places: usize) -> Vec<&(usize, f64, String)> {
     if points.len() <= MAX_COLUMNS {
         return points.iter().collect();

@@ -16,7 +16,7 @@ use super::screen::{Screen, lines, shortened};
 pub struct Column {
     title: String,
     kind: ColumnKind,
-    /// Among extra columns the greatest leaves first; 0 stays.
+    /// Among extra columns the largest leaves first; 0 stays.
     rank: u8,
 }
 
@@ -66,7 +66,7 @@ impl Column {
         Column::new(title, ColumnKind::Path)
     }
 
-    /// Shown where there is room; of several the one with the greatest rank leaves first. Ranks begin at 1.
+    /// Shown where there is room; of several the one with the largest rank leaves first. Ranks begin at 1.
     pub fn extra(self, rank: u8) -> Column {
         Column { rank, ..self }
     }

@@ -259,7 +259,7 @@ pub enum StudyError {
     },
     /// A module for several devices among those of one core.
     #[error(
-        "{path}: {by} for {wants} devices, and fit answers for one core: how a batch lies over cores is the module's \
+        "{path}: {by} for {wants} devices, and fit is about one core: how a batch lies over cores is the module's \
          affair\nhelp: `bf16scope compile` says what one core's share of it takes; or export the step that one device does, on \
          its part of the batch",
         path = .path.display()

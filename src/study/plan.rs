@@ -234,7 +234,7 @@ fn compiled(
 
 fn refusal(setting: &Setting, message: &str) -> String {
     let Setting { series: Series { precision, in_parts, .. }, target, .. } = setting;
-    let state = if *in_parts { ", state in parts" } else { "" };
+    let state = if *in_parts { ", sharded state" } else { "" };
     format!("{target} in {precision}{state}: the compiler refused: {}.", message.lines().next().unwrap_or_default())
 }
 
@@ -301,7 +301,7 @@ impl Asker<'_> {
 
 fn compiling(setting: &Setting, n_more: u32) -> Compiling {
     let Setting { series: Series { precision, in_parts, .. }, target, .. } = setting;
-    let state = if *in_parts { ", state in parts" } else { "" };
+    let state = if *in_parts { ", sharded state" } else { "" };
     Compiling { target: target.clone(), what: format!("{precision}{state}"), batch: Some(setting.part()), n_more }
 }
 

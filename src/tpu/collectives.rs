@@ -1,4 +1,4 @@
-//! What the cores of a program over several say to each other: the collectives of the compiler's optimized program.
+//! The collectives of a program over several cores, read from the compiler's optimized program.
 //!
 //! The compiler combines what the module asks for, so these are fewer than the module's, and the dtypes are those on the
 //! wire. Source: the ops' semantics in XLA's `operation_semantics.md`.

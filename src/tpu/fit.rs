@@ -1,6 +1,6 @@
 //! Which batches fit, and which is best: a search over anything that compiles a program at a batch, and the rows it makes.
 //!
-//! [`search`] is plain logic over a closure: it knows neither compilers nor programs. A [`FitRow`] is what one compile said,
+//! [`search`] is plain logic over a closure: it knows neither compilers nor programs. A [`CompiledBatch`] is what one compile said,
 //! and [`summarize`] reads a list of them.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub struct Found {
     pub largest: Option<u32>,
     /// Whether the search ended there because it was told to, and larger ones may fit.
     pub is_capped: bool,
-    /// Of the batches compiled, the one with the greatest figure; the least of equals.
+    /// Of the batches compiled, the one with the largest figure; the least of equals.
     pub best: Option<u32>,
 }
 
@@ -163,7 +163,7 @@ fn n_bisections(low: u32, high: u32, multiple: u32) -> u32 {
 
 /// What compiling at one batch said.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct FitRow {
+pub struct CompiledBatch {
     /// Examples in a batch.
     pub batch: u32,
     /// Whether it was compiled before this run.
@@ -193,7 +193,7 @@ pub enum Outcome {
     },
 }
 
-impl FitRow {
+impl CompiledBatch {
     /// The figures, if it fits.
     pub fn report(&self) -> Option<&CompileReport> {
         match &self.outcome {
@@ -236,9 +236,9 @@ pub struct Summary {
 }
 
 /// What each row's figures mean; `None` for rows that do not fit. Rows may stand in any order.
-pub fn summarize(rows: &[FitRow]) -> Vec<Option<Summary>> {
-    let flops = |row: &FitRow| row.report().map(|report| report.flops / f64::from(row.batch));
-    let summary = |row: &FitRow| {
+pub fn summarize(rows: &[CompiledBatch]) -> Vec<Option<Summary>> {
+    let flops = |row: &CompiledBatch| row.report().map(|report| report.flops / f64::from(row.batch));
+    let summary = |row: &CompiledBatch| {
         let report = row.report()?;
         let own = flops(row)?;
         let smaller = rows.iter().filter(|other| other.batch <= row.batch);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     /// ResNet-50 for v2 in f32: flops and cycles of batches 64, 128 and 256.
-    fn resnet() -> Vec<FitRow> {
+    fn resnet() -> Vec<CompiledBatch> {
         let hbm = Hbm { arguments: 0, outputs: 0, aliased: 0, temporaries: 0, code: 0, total: 0, limit: 0 };
         let row = |batch, flops, cycles| {
             let report = CompileReport {
@@ -426,11 +426,11 @@ mod tests {
                 collectives: Vec::new(),
                 narrow_sums: Vec::new(),
             };
-            FitRow { batch, cached: false, outcome: Outcome::Fits(report) }
+            CompiledBatch { batch, cached: false, outcome: Outcome::Fits(report) }
         };
         let no = Outcome::OutOfMemory { needed: None, available: None };
         vec![
-            FitRow { batch: 512, cached: false, outcome: no },
+            CompiledBatch { batch: 512, cached: false, outcome: no },
             row(64, 1.523e12, 113_966_736),
             row(128, 3.129e12, 204_721_685),
             row(256, 8.434e12, 506_842_004),

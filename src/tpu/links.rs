@@ -1,4 +1,4 @@
-//! How long the cores of a slice take to talk: a model from the bandwidth of their links, for the compiler gives collectives
+//! How long the collectives of a slice take: a model from the bandwidth of their links, for the compiler gives collectives
 //! no cycles.
 //!
 //! A chip of v2 and v3 has two cores and four links to its neighbours in a two-dimensional torus. A group's arrays go around

@@ -24,7 +24,7 @@ pub struct Series {
     pub precision: String,
     /// Whether the backward pass rematerialises what the target's tuning says.
     pub remat: bool,
-    /// Whether the state lies in parts, one on each core.
+    /// Whether the state is sharded over the cores.
     pub in_parts: bool,
 }
 
@@ -78,7 +78,7 @@ pub struct Figures {
     pub limit: f64,
     /// Seconds that a core computes.
     pub compute_seconds: f64,
-    /// Seconds that the cores talk.
+    /// Seconds that collectives take.
     pub collective_seconds: f64,
 }
 
@@ -147,7 +147,7 @@ struct Sample {
     cycles: f64,
     /// Bytes that do not grow with the part: arguments and code.
     fixed: f64,
-    /// Bytes of arguments. State in parts is less of them on more cores, which of one batch have less each: so it lies on a
+    /// Bytes of arguments. Sharded state is less of them on more cores, which of one batch have less each: so it lies on a
     /// line too.
     arguments: f64,
 }
@@ -175,7 +175,7 @@ fn samples(series: &Series, points: &[Point], without: Option<u32>) -> Vec<Sampl
     samples
 }
 
-/// How far beyond its greatest part a line is extended, as a multiple of it: what a compiler does with larger parts (other
+/// How far beyond its largest part a line is extended, as a multiple of it: what a compiler does with larger parts (other
 /// tiles, rematerialisation) no smaller one tells, and of a part of one or two examples most is padding.
 const REACH: f64 = 2.0;
 
@@ -238,7 +238,7 @@ fn bounds(series: &Series, points: &[Point], samples: &[Sample], part: u32) -> O
     is_between.then(|| (hbm.max(LEAST_BOUND.0), cycles.max(LEAST_BOUND.1)))
 }
 
-/// The greatest errors of memory and cycles where points that have neighbours on both sides are predicted from the others.
+/// The largest errors of memory and cycles where points that have neighbours on both sides are predicted from the others.
 fn errors(series: &Series, points: &[Point]) -> Option<(f64, f64)> {
     let all = samples(series, points, None);
     let inner = all.get(1..all.len().checked_sub(1)?).filter(|inner| !inner.is_empty())?;
@@ -249,7 +249,7 @@ fn errors(series: &Series, points: &[Point]) -> Option<(f64, f64)> {
     tried.reduce(|(hbm, cycles), other| (hbm.max(other.0), cycles.max(other.1)))
 }
 
-/// What the cores of a setting say to each other, as the nearest compiled program of its series does: sums of gradients are of
+/// The collectives of a setting, as the nearest compiled program of its series does: sums of gradients are of
 /// the same arrays whatever the batch.
 fn collectives<'p>(setting: &Setting, points: &'p [Point]) -> Option<&'p [Collective]> {
     let is_same = |point: &&Point| point.setting.series == setting.series && point.setting.n_cores > 1;
@@ -368,7 +368,7 @@ fn row(setting: &Setting, points: &[Point]) -> SliceRow {
 }
 
 /// Where no bound is known, memory is taken to be within this much of what is predicted: half as much again, or half of it. A line
-/// is not extended further than to twice its greatest part.
+/// is not extended further than to twice its largest part.
 const UNTRIED: f64 = 0.5;
 
 fn limit(point: &Point) -> Option<f64> {
@@ -399,7 +399,7 @@ const TOO_LARGE: f64 = 1.5;
 
 /// The setting to compile next, of which the most would be learned; `None` where nothing is left that could fit.
 ///
-/// Series take turns, those with fewest points first. In each the greatest part comes first: where it fits, all do, and where it
+/// Series take turns, those with fewest points first. In each the largest part comes first: where it fits, all do, and where it
 /// does not, that is what a user wants to know; of the least most is padding, and tells nothing of the others. Then comes what is
 /// nearest to the middle, then what is farthest from all that are compiled.
 pub fn next(settings: &[Setting], points: &[Point]) -> Option<usize> {
@@ -432,7 +432,7 @@ pub fn next(settings: &[Setting], points: &[Point]) -> Option<usize> {
         })
     };
     let candidates = settings.iter().enumerate().filter_map(|(at, setting)| Some((at, setting, value(setting)?)));
-    // Fewest points first; of those, the greatest value; of equals, the first.
+    // Fewest points first; of those, the largest value; of equals, the first.
     let best = candidates.min_by(|(_, one, value), (_, other, than)| {
         n_points(&one.series).cmp(&n_points(&other.series)).then(than.total_cmp(value))
     });

@@ -60,7 +60,7 @@ pub struct CompileReport {
     /// The devices that it was compiled for. All figures but the examples are of one of them.
     #[serde(default)]
     pub devices: Devices,
-    /// What they say to each other in one run, most bytes first.
+    /// The collectives of one run, most bytes first.
     #[serde(default)]
     pub collectives: Vec<Collective>,
     /// What of that they add in floats of less than 32 bits, by op and source line, most bytes first.

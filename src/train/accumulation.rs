@@ -46,7 +46,7 @@ impl MicroBatch {
         objective: &Objective,
     ) -> Result<MicroBatch, ProgramError> {
         let n = objective.accumulate.get();
-        // Its variables are whole: what lies in parts was gathered before the loop.
+        // Its variables are whole: what is sharded was gathered before the loop.
         let replicas = Replicas { in_parts: false, ..objective.mesh.of_program() };
         // It is handed parts of the batch, which was turned back before the loop.
         let tuning = objective.tuning.clone().with(|tuning| tuning.transpose_input = false);

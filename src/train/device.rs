@@ -278,7 +278,7 @@ impl Loaded {
     }
 
     /// The state's variables that this program reads, by name; `by_averages` those that are averaged by their averages. What
-    /// lies in parts is put together on the first device.
+    /// is sharded is put together on the first device.
     pub fn pick<'a>(
         &self,
         variables: &[VariableInfo],

@@ -284,7 +284,7 @@ pub enum TrainError {
         /// What averages hold of initial values at its end, of 1.
         initial_share: f64,
     },
-    /// Averages that nobody reads.
+    /// Averages that are unused.
     #[error(
         "train.average is never used: `evaluate` is false and there is no checkpoint\nhelp: leave `average` out, write `evaluate: true`, or give the run a place for its checkpoints"
     )]

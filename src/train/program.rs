@@ -42,7 +42,7 @@ pub struct TaskProgram {
 ///
 /// With several replicas ([`Objective::mesh`]) it is the program of each: features and `weight` are `[batch / N, dims…]`,
 /// gradients are summed over replicas as the mesh says, in f32 unless told otherwise, and sums and weights are of the replica's own part. Where the state is sharded
-/// ([`StateOf::Sharded`](super::StateOf)), variables that lie in parts, and their slots and averages, have a part's dims.
+/// ([`StateOf::Sharded`](super::StateOf)), sharded variables, their slots and averages have a shard's dims.
 ///
 /// # Errors
 /// A task that cannot be built or gives no loss; an op without a gradient; a batch that does not split in equal parts for
@@ -81,7 +81,7 @@ pub fn training(
     }
     let summed = |(number, gradient): (usize, Tensor)| {
         let unscaled = scaling.unscale(&gradient);
-        // Named after its variable, so that whoever reads what replicas say to each other knows it.
+        // Named after its variable, so that a reader of the collectives knows it.
         let sum = graph.scope().within(&graph.variable(number).name, |_| mesh.sum_gradient(&unscaled));
         (number, sum)
     };

@@ -72,7 +72,7 @@ pub enum ProgramError {
         "`split` says what the devices of a replica split, and a replica has one\nhelp: add `model: 2` to `mesh`, or leave `split` out"
     )]
     NoModelAxis,
-    /// State in parts over replicas that are themselves split.
+    /// State sharded over replicas that are themselves split.
     #[error(
         "`state: sharded` spreads variables over replicas, and `model` splits them within one: both at once are not possible yet\nhelp: leave one of them out"
     )]
@@ -82,7 +82,7 @@ pub enum ProgramError {
         "`transpose_input` hands images over in one dimension, and `model` splits what a replica has: both at once are not possible\nhelp: leave one of them out"
     )]
     TransposedParts,
-    /// What was to be computed again is not there.
+    /// What was to be rematerialised is not there.
     #[error(transparent)]
     Remat(#[from] RematError),
 }

@@ -487,7 +487,7 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Session::checkpoint`], on the first host of a slice; the others do their part in gathering what lies in parts.
+    /// As [`Session::checkpoint`], on the first host of a slice; the others do their part in gathering what is sharded.
     pub(super) fn checkpoint_of_first(&self, steps_per_epoch: u64) -> Result<Option<Checkpoint>, TrainError> {
         if self.site.is_first() {
             return self.checkpoint(steps_per_epoch).map(Some);

@@ -126,7 +126,7 @@ pub enum NormGradient {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Softmax {
-    /// The greatest first, then the sum of powers less it: two passes, and the sum rounds as a sum does. Default.
+    /// The largest first, then the sum of powers less it: two passes, and the sum rounds as a sum does. Default.
     #[default]
     TwoPasses,
     /// Gathered element by element as `log(e^a + e^b)`: one pass, which a TPU's compiler makes where the elements

@@ -4,8 +4,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::io::Write as _;
 use std::path::Path;
 
-use safetensors::tensor::{Metadata, TensorInfo};
-
 use super::bundle::{self, BundleWriter};
 use super::safetensors::header::{self, MakeError};
 use super::{WeightsError, WeightsErrorKind};

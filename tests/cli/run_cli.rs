@@ -67,7 +67,7 @@ fn f32s(npz: &mut NpzReader<File>, name: &str) -> Vec<f32> {
     array.iter().copied().collect()
 }
 
-/// Greatest size of an element.
+/// Largest size of an element.
 fn scale(values: &[f64]) -> f64 {
     values.iter().fold(0f64, |scale, value| scale.max(value.abs()))
 }

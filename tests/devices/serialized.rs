@@ -39,7 +39,7 @@ fn what_one_process_compiled_another_runs() {
     // A child writes them too.
     let again = there.compile(&program(), &options).unwrap();
     assert!(!again.compiled().serialize().unwrap().is_empty());
-    // In this process nobody answers for them.
+    // In this process nobody vouches for them.
     assert!(matches!(here.load(&bytes, &program(), &options, None), Err(PjrtError::ForeignExecutable)));
 }
 

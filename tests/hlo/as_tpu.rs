@@ -351,7 +351,7 @@ fn infinities_and_subnormal_numbers_are_what_the_split_makes_of_them() {
     };
     let (one, three) = (of("default"), of("high"));
     assert_eq!(one(f32::INFINITY, 2.0), f32::INFINITY);
-    assert_eq!(one(f32::MAX, 0.5), f32::INFINITY, "the greatest f32 is over bf16's greatest");
+    assert_eq!(one(f32::MAX, 0.5), f32::INFINITY, "the largest f32 is over bf16's greatest");
     assert!(three(f32::INFINITY, 2.0).is_nan() && three(f32::MAX, 0.5).is_nan());
     assert!(one(f32::NAN, 2.0).is_nan());
     assert_eq!(one(f32::MIN_POSITIVE / 2.0, 2f32.powi(100)), 0.0);

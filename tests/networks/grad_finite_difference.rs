@@ -1,7 +1,7 @@
 //! Every gradient rule against central differences, in f64, run through the CPU plugin.
 //!
 //! For an argument's element x, `(f(x + h) - f(x - h)) / 2h` differs from the derivative by at most
-//! - `h² / 6 · max |f'''|` (the differences' own error). Over the ranges of the cases the greatest third derivative of
+//! - `h² / 6 · max |f'''|` (the differences' own error). Over the ranges of the cases the largest third derivative of
 //!   the loss in one element is that of `atanh` near 0.8, `(2 + 6x²) / (1 - x²)³ ≈ 125`, times a weight ≤ 1.5; with
 //!   h = 2^-15 that is `1.6e-10 · 190 ≈ 3e-8`;
 //! - `δ / h`, δ the rounding error of one loss. A loss sums at most n = 64 terms of size ≤ 4, each good to a few units
@@ -42,7 +42,7 @@ fn run(client: &Client, executable: &Executable, dims: &[Vec<i64>], values: &[Ve
     outputs.iter().map(|output| read(output.to_host().unwrap())).collect()
 }
 
-/// The greatest excess of |gradient - difference| over the tolerance, with where it is; `None` if there is none.
+/// The largest excess of |gradient - difference| over the tolerance, with where it is; `None` if there is none.
 fn check(client: &Client, case: &Case) -> Result<(), String> {
     let module = case.gradient_module().map_err(|error| error.to_string())?;
     let executable = compile(client, &module)?;

@@ -118,7 +118,7 @@ fn differentiated(module: &Module, n_variables: usize) -> Module {
     tidied
 }
 
-/// The greatest difference of two arrays.
+/// The largest difference of two arrays.
 fn distance(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     // `max` would drop a NaN.

@@ -409,7 +409,7 @@ fn names_that_do_not_fit() {
     check_layers(
         "  - flatten\n  - {dense: 8, name: trunk}\n  - {dense: 3, inputs: flatten}\n",
         expect![[r#"
-        model.yaml:5:5: nobody reads layer `trunk` (dense)
+        model.yaml:5:5: unused layer `trunk` (dense)
           5 |   - {dense: 8, name: trunk}
             |     ^^^^^^
           help: name it in another layer's `inputs` or in `outputs`, or leave it out"#]],

@@ -98,7 +98,7 @@ fn options_that_do_not_fit() {
     check(
         "loss: sparse_softmax_cross_entropy\nmetrics: [{top_k: 5}]",
         expect![[r#"
-        model.yaml:5:19: the label is always among the 5 greatest of 4 classes
+        model.yaml:5:19: the label is always among the top 5 of 4 classes
           5 | metrics: [{top_k: 5}]
             |                   ^
           help: write a `top_k` of at most 3"#]],

@@ -58,7 +58,7 @@ const MLP: Network = Network { name: "mlp", build: mlp, n_terms: 64.0 + 128.0 + 
 /// mean of 16, a dense layer of 32, a softmax of 10 and a mean of 16.
 ///
 /// Of the 84,000 inputs of relus, one is 5e-7 in exact arithmetic, of numbers up to 8; all others, and all pairs of
-/// greatest elements of a pooling window, are more than ten times as far from where they would fall otherwise. TensorFlow
+/// largest elements of a pooling window, are more than ten times as far from where they would fall otherwise. TensorFlow
 /// recorded gradients that this one takes no part in.
 const RESNET_BLOCK: Network = Network {
     name: "resnet_block",
@@ -127,7 +127,7 @@ struct Outcome {
     logits: Vec<f64>,
     loss: f64,
     gradients: Vec<(String, Vec<f64>)>,
-    /// The input of the relu at its kink, before the nudge, and the greatest of its neighbours.
+    /// The input of the relu at its kink, before the nudge, and the largest of its neighbours.
     at_kink: Option<(f64, f64)>,
 }
 

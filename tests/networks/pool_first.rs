@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// Both signs, and both zeros.
 const GAMMA: [f64; 5] = [1.5, -0.75, 0.0, 2.0, -0.0];
-/// At 0 a window's elements are all the greatest, and which of them has the gradient is a choice.
+/// At 0 a window's elements are all the largest, and which of them has the gradient is a choice.
 const NO_ZEROS: [f64; 5] = [1.5, -0.75, 0.5, 2.0, -1.0];
 
 /// The four layers one after the other.
@@ -136,7 +136,7 @@ fn the_pool_first_gives_the_same_bits_and_the_same_statistics() {
 }
 
 /// Gradients in f64 are sums of fewer than 2^12 numbers, each of fewer than 2^4 roundings and at most 2^10 times as large
-/// as the greatest of the gradient: rounding moves them by at most 2^(12 + 4 + 10 - 53) of that.
+/// as the largest of the gradient: rounding moves them by at most 2^(12 + 4 + 10 - 53) of that.
 #[test]
 fn gradients_are_the_same_function() {
     let bound = (-27f64).exp2();

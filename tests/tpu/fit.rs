@@ -140,7 +140,7 @@ fn a_second_run_compiles_nothing_and_compile_shares_it() {
     assert_eq!((&report["cached"], &report["hbm"]), (&Value::from(true), &row["fits"]["hbm"]));
     // Asked to, it compiles again, and says the same.
     let fresh = place.json(&["fit", "small.yaml", "--max-batch", "8", "--precision", "f32", "--fresh"]);
-    // It looked below the greatest batch allowed, which is the best.
+    // It looked below the largest batch allowed, which is the best.
     assert_eq!(batches(&fresh["series"][0]), [4, 8]);
     let fresh = rows(&fresh["series"][0])[1].clone();
     assert_eq!(
@@ -156,7 +156,7 @@ fn the_page_works_in_a_browser() {
     place.stdout(&[&args[..], &["--html", "fit.html"]].concat(), 0);
     let fit = place.json(&args);
     let html = fs::read_to_string(place.path("fit.html")).unwrap();
-    // A user sorts by memory, greatest first, filters, and hovers over what the plot marks.
+    // A user sorts by memory, largest first, filters, and hovers over what the plot marks.
     let user = "<script>
       const table = document.querySelector('section');
       const texts = (rows, at) => [...rows].map(row => row.cells[at].textContent).join(' ');

@@ -1,4 +1,4 @@
-//! Modules for several cores: compiled for all of them, one core's share reported, what they say to each other listed.
+//! Modules for several cores: compiled for all of them, one core's share reported, their collectives listed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -248,7 +248,7 @@ fn fit_refuses_batches_that_lie_over_cores() {
     let folder = tempfile::tempdir().unwrap();
     written(&folder, "a.hlo", REPLICAS);
     let text = refused(&["fit", folder.path().to_str().unwrap(), "--batch-dim", "x:0"]);
-    assert!(text.contains("has replica_count=8 for 8 devices, and fit answers for one core"), "{text}");
+    assert!(text.contains("has replica_count=8 for 8 devices, and fit is about one core"), "{text}");
     assert!(text.contains("help: `bf16scope compile` says what one core's share of it takes"), "{text}");
 }
 

@@ -161,7 +161,7 @@ fn a_feature_says_how_its_jpegs_are_decoded() {
     assert_eq!(recorded(Some(DctMethod::IntegerFast))["dct_method"], "integer_fast");
 }
 
-/// Images as real data sets have them: four inks, with and without Adobe's marker, and as YCCK; EXIF's orientation, which
+/// Images as real data sets have them: CMYK channels, with and without Adobe's marker, and as YCCK; EXIF's orientation, which
 /// nobody follows; grey, progressive, restarts; PNG of every kind. Three channels are TensorFlow's to the bit, and so is
 /// JPEG's one.
 #[test]
@@ -191,7 +191,7 @@ fn images_of_every_kind_are_decoded_as_tensorflow_decodes_them() {
 }
 
 /// Each number is a sum of four products, of sums of four products: with u = 2^-24, both computations are off by at most
-/// 8u/(1-8u) of the sum of the products' magnitudes, which is 255 times the square of 1.375, the greatest sum of the weights'
+/// 8u/(1-8u) of the sum of the products' magnitudes, which is 255 times the square of 1.375, the largest sum of the weights'
 /// magnitudes (Keys's kernel with A = −0.75 between two pixels). Bilinear has fewer and smaller terms.
 const RESIZED: f32 = 2.0 * 255.0 * 1.375 * 1.375 * 8.01 / (1 << 24) as f32;
 

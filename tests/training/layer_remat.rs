@@ -21,7 +21,7 @@ fn model(text: &str) -> Model {
     document::from_str("small", &text).unwrap()
 }
 
-/// Tuned as for a TPU, but for what is computed again: attention's weights in all layers, and what `keys` say.
+/// Tuned as for a TPU, but for what is rematerialised: attention's weights in all layers, and what `keys` say.
 fn tuning(keys: &str) -> Tuning {
     let tune: Tune = document::from_str("tune", &format!("layer_remat: {{{keys}}}")).unwrap();
     tune.tuning(&Tuning::tpu().with(|tuning| tuning.softmax = Softmax::TwoPasses))

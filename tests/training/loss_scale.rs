@@ -54,7 +54,7 @@ fn an_overflow_skips_the_step_to_the_bit_and_the_scale_recovers_and_grows() {
     if !run::has_f16() {
         return;
     }
-    // The cotangent of a logit is at most 1 / 8 in size: f16 (greatest 65504) overflows for sure where the scale is
+    // The cotangent of a logit is at most 1 / 8 in size: f16 (largest 65504) overflows for sure where the scale is
     // above 2^20 and the probability is not within 2^-3 of its label.
     let initial = 2f64.powi(30);
     let period = 4;

@@ -1,4 +1,4 @@
-//! State that lies in parts, one on each replica: to the bit what whole state is under every optimizer that goes element by
+//! State that is sharded over the replicas: to the bit what whole state is under every optimizer that goes element by
 //! element, and within the rounding of one sum in another order under those that take norms; and checkpoints that whole state
 //! goes on from, with any number of replicas.
 
@@ -122,7 +122,7 @@ fn an_embedding_learns_the_same_bits() {
     are_the_same(spec, &source.unwrap(), 2);
 }
 
-/// Casts are gathered, not masters, and no replica has a whole slot of what lies in parts.
+/// Casts are gathered, not masters, and no replica has a whole slot of what is sharded.
 #[test]
 fn casts_are_gathered_and_slots_are_parts() {
     let spec = sharded(spec(MLP, Precision::Bf16, 8, 4));

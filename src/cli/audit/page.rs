@@ -14,7 +14,7 @@ pub(super) fn page(outcome: &Outcome) -> Page {
         title: format!("Audit of {}", audit.module),
         lead: "An f32 module beside its lowered form, run on the same inputs on a CPU, with every rounding kept. An error is \
                born at an instruction if its lowered form makes it on the f32 module's operands; the scaled error of an \
-               array is its greatest |x − r| over the greatest |r| of the f32 module."
+               array is its largest |x − r| over the largest |r| of the f32 module."
             .to_string(),
         facts: facts(outcome),
         notes: outcome.search.iter().map(|search| found(search, outcome.saved_policy.as_deref())).collect(),
@@ -27,7 +27,7 @@ fn facts(outcome: &Outcome) -> Vec<Fact> {
     let audit = &outcome.audit;
     let fact = |label: &str, value: String, is_bad| Fact { label: label.to_string(), value, is_bad };
     let is_over = outcome.budget.is_some_and(|budget| outcome.error > budget);
-    let mut facts = vec![fact("greatest scaled error of a result", number(outcome.error), is_over)];
+    let mut facts = vec![fact("largest scaled error of a result", number(outcome.error), is_over)];
     if let Some(budget) = outcome.budget {
         facts.push(fact("budget", number(budget), false));
     }
@@ -76,13 +76,13 @@ const INSTRUCTION_COLUMNS: [Column; 17] = [
     Column { title: "dtype", help: "before → now" },
     Column { title: "shape", help: "in the f32 module" },
     Column { title: "born", help: "scaled error made here on the f32 module's operands" },
-    Column { title: "born ulp", help: "greatest error made here, in distances of bf16's numbers" },
+    Column { title: "born ulp", help: "largest error made here, in distances of bf16's numbers" },
     Column { title: "error", help: "scaled error, handed down and made here" },
-    Column { title: "max abs", help: "greatest |x − r|" },
+    Column { title: "max abs", help: "largest |x − r|" },
     Column { title: "mean abs", help: "mean |x − r|" },
-    Column { title: "max rel", help: "greatest |x − r| / |r|, where r is not 0" },
+    Column { title: "max rel", help: "largest |x − r| / |r|, where r is not 0" },
     Column { title: "mean rel", help: "mean of the same" },
-    Column { title: "max ulp", help: "greatest |x − r| in distances of bf16's numbers" },
+    Column { title: "max ulp", help: "largest |x − r| in distances of bf16's numbers" },
     Column { title: "cosine", help: "of the angle between x and r" },
     Column { title: "values", help: "shares that overflowed, went subnormal or became 0" },
     Column { title: "place", help: "place in the f32 module" },
@@ -144,7 +144,7 @@ fn results(outcome: &Outcome) -> Table {
         Column { title: "made by", help: "instruction" },
         Column { title: "shape", help: "in the f32 module, and on how many devices it was compared" },
         Column { title: "error", help: "scaled error" },
-        Column { title: "max abs", help: "greatest |x − r|" },
+        Column { title: "max abs", help: "largest |x − r|" },
         Column { title: "mean rel", help: "mean |x − r| / |r|, where r is not 0" },
         Column { title: "cosine", help: "of the angle between x and r" },
         Column { title: "values", help: "elements that differ, where a result is not floating" },

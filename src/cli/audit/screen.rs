@@ -95,7 +95,7 @@ pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String
     text
 }
 
-/// The results; of many, those with the greatest error.
+/// The results; of many, those with the largest error.
 fn results(rows: &[ResultRow], f32_as: Option<&F32As>, n_rows: usize, screen: Screen) -> String {
     let mut shown: Vec<&ResultRow> = rows.iter().collect();
     if rows.len() > n_rows {

@@ -94,16 +94,16 @@ fn values(runs: &[Named]) -> Table {
         }
     }
     Table {
-        heading: "Last, least and greatest values".to_string(),
-        lead: "The best of a loss is the least, of an accuracy the greatest.".to_string(),
+        heading: "Last, smallest and largest values".to_string(),
+        lead: "The best loss is the smallest, the best accuracy the largest.".to_string(),
         columns: columns([
             ("scalar", "as it was recorded"),
             ("run", "its folder"),
             ("last", "value"),
             ("at step", "updates made"),
-            ("least", "the first, if there are several"),
+            ("min", "the first, if there are several"),
             ("at step", "updates made"),
-            ("greatest", "the first, if there are several"),
+            ("max", "the first, if there are several"),
             ("at step", "updates made"),
             ("values", "how many were recorded"),
         ]),

@@ -1,5 +1,5 @@
 //! `bf16scope data --bench`: how fast an experiment's examples are made, stage by stage and by how many workers, beside what a
-//! TPU eats.
+//! TPU consumes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// Of an experiment: measure examples a second, by stage and by the number of workers
     #[arg(long)]
     pub(super) bench: bool,
-    /// With --bench: what a board of this TPU eats, by `compile`'s estimate, beside what this machine makes
+    /// With --bench: what a board of this TPU consumes, by `compile`'s estimate, beside what this machine makes
     #[arg(long, value_name = "TARGET", requires = "bench")]
     target: Option<Target>,
 }
@@ -93,11 +93,11 @@ pub(super) fn run(
     Ok((text, object))
 }
 
-/// What a board eats beside what is made here, in a sentence.
+/// What a board consumes beside what is made here, in a sentence.
 fn beside(target: &Target, unit: &str, eaten: f64, made: f64, n_workers: usize) -> String {
     let per_worker = made / n_workers as f64;
     let begin = format!(
-        "one board of {target} eats {} {unit}/s; this machine makes {} with {}",
+        "one board of {target} consumes {} {unit}/s; this machine makes {} with {}",
         grouped(eaten as i64),
         grouped(made as i64),
         if n_workers == 1 { "1 worker".to_string() } else { format!("{n_workers} workers") },
@@ -196,12 +196,12 @@ mod tests {
         let said = |eaten, made, n| beside(&v2, "images", eaten, made, n);
         assert_eq!(
             said(5638.4, 1240.0, 2),
-            "one board of tpu-v2 eats 5,638 images/s; this machine makes 1,240 with 2 workers; 8 more cores like these, \
+            "one board of tpu-v2 consumes 5,638 images/s; this machine makes 1,240 with 2 workers; 8 more cores like these, \
              or it waits 78.0 % of the time\n"
         );
         assert_eq!(
             said(1000.0, 1000.0, 1),
-            "one board of tpu-v2 eats 1,000 images/s; this machine makes 1,000 with 1 worker: it is fed\n"
+            "one board of tpu-v2 consumes 1,000 images/s; this machine makes 1,000 with 1 worker: it is fed\n"
         );
     }
 }

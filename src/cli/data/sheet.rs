@@ -123,7 +123,7 @@ pub(super) fn of_experiment(
     let is_picture = |feature: &Feature| matches!(feature.dims[..], [_, _, 1 | 3]);
     let mut sheets = Vec::new();
     for (place, feature) in features.iter().enumerate().filter(|(_, feature)| is_picture(feature)) {
-        // What is black and what is white: the least and the greatest number of each channel on the sheet.
+        // What is black and what is white: the least and the largest number of each channel on the sheet.
         let channels = feature.dims[2] as usize;
         let mut ranges = vec![[f32::INFINITY, f32::NEG_INFINITY]; channels];
         for arrays in examples.iter().flatten().flatten() {
@@ -153,7 +153,7 @@ pub(super) fn of_experiment(
         let shown =
             ranges.iter().map(|[least, greatest]| format!("{least} to {greatest}")).collect::<Vec<_>>().join("; ");
         let lead = format!(
-            "{} {:?}: what the network gets, after the cast. Black and white are the least and the greatest number of each channel \
+            "{} {:?}: what the network gets, after the cast. Black and white are the smallest and the largest number of each channel \
              on this sheet: {shown}.",
             loader_dtype(&examples, place),
             feature.dims

@@ -157,7 +157,7 @@ fn labels(label: &Feature, source: &dyn Source, batch: usize) -> anyhow::Result<
     Ok(labels)
 }
 
-/// The class of the first greatest of a row's logits.
+/// The class of the first largest of a row's logits.
 fn first_greatest(row: &[u8]) -> usize {
     let logits = row.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
     let better = |best: (usize, f32), next: (usize, f32)| if next.1 > best.1 { next } else { best };

@@ -365,7 +365,7 @@ fn cut(name: &str, screen: Screen) -> String {
     shortened(name, max, screen.ellipsis()).into_owned()
 }
 
-/// Bars for the greatest value in each of as many stretches as there are columns for.
+/// Bars for the largest value in each of as many stretches as there are columns for.
 fn sparkline(values: &[u64], screen: Screen) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     const ASCII_BARS: [char; 8] = ['_', '.', ':', '-', '=', '+', '*', '#'];

@@ -233,7 +233,7 @@ fn page(answer: &LeversAnswer) -> Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tpu::fit::{FitRow, Outcome};
+    use crate::tpu::fit::{CompiledBatch, Outcome};
 
     fn pulled(lever: &'static str, n_bytes: Option<i64>, cycles: u64) -> Pulled {
         let hbm = crate::tpu::Hbm {
@@ -262,7 +262,7 @@ mod tests {
             None => Outcome::OutOfMemory { needed: None, available: None },
         };
         let option = if lever == "together" || lever == "plain" { "" } else { "x" };
-        let row = FitRow { batch: 8, cached: false, outcome };
+        let row = CompiledBatch { batch: 8, cached: false, outcome };
         Pulled { lever, option, about: String::new(), not_applicable: None, row: Some(row) }
     }
 

@@ -5,13 +5,13 @@ use expect_test::expect_file;
 use super::*;
 use crate::cli::terminal::check_screen;
 use crate::study::{FitSeries, Large, ModelProgram, Value};
-use crate::tpu::fit::{FitRow, Found, summarize};
+use crate::tpu::fit::{CompiledBatch, Found, summarize};
 use crate::tpu::{CompileReport, Hbm};
 
 /// Batch, MiB in all and of temporaries, flops and cycles of the batch, examples a second.
 type Figures = (u32, f64, f64, f64, f64, f64);
 
-fn fits((batch, total, temporaries, flops, cycles, examples_per_second): Figures) -> FitRow {
+fn fits((batch, total, temporaries, flops, cycles, examples_per_second): Figures) -> CompiledBatch {
     let mib = |n: f64| (n * f64::from(1 << 20)) as i64;
     let (total, temporaries, limit) = (mib(total), mib(temporaries), mib(7662.0));
     let hbm = Hbm { arguments: 0, outputs: 0, aliased: 0, temporaries, code: 0, total, limit };
@@ -27,15 +27,15 @@ fn fits((batch, total, temporaries, flops, cycles, examples_per_second): Figures
         collectives: Vec::new(),
         narrow_sums: Vec::new(),
     };
-    FitRow { batch, cached: batch != 256, outcome: Outcome::Fits(report) }
+    CompiledBatch { batch, cached: batch != 256, outcome: Outcome::Fits(report) }
 }
 
-fn does_not(batch: u32, needed: f64) -> FitRow {
+fn does_not(batch: u32, needed: f64) -> CompiledBatch {
     let gib = |n: f64| Some((n * f64::from(1 << 30)) as u64);
-    FitRow { batch, cached: true, outcome: Outcome::OutOfMemory { needed: gib(needed), available: gib(7.48) } }
+    CompiledBatch { batch, cached: true, outcome: Outcome::OutOfMemory { needed: gib(needed), available: gib(7.48) } }
 }
 
-fn series(precision: &str, largest: Option<u32>, best: Option<u32>, rows: Vec<FitRow>) -> FitSeries {
+fn series(precision: &str, largest: Option<u32>, best: Option<u32>, rows: Vec<CompiledBatch>) -> FitSeries {
     let summaries = summarize(&rows);
     let rows = rows.into_iter().zip(summaries).map(|(row, summary)| FitRow { row, summary });
     let found = Found { largest, is_capped: false, best };
@@ -71,7 +71,7 @@ fn a_search_on_80_columns() {
     let bf16 = vec![
         fits((128, 3681.5, 3372.4, 3.127e12, 152.4e6, 740.9)),
         fits((256, 7028.1, 6709.6, 6.254e12, 301.2e6, 741.4)),
-        FitRow {
+        CompiledBatch {
             batch: 288,
             cached: false,
             outcome: Outcome::Failed { message: "INTERNAL: no such thing".to_string() },

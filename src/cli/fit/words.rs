@@ -3,7 +3,7 @@
 use crate::cli::watch::{no_room, said};
 use crate::report;
 use crate::study::{FitAnswer, FitSeries, Large, Value};
-use crate::tpu::fit::{FitRow, Outcome, Summary};
+use crate::tpu::fit::{CompiledBatch, Outcome, Summary};
 
 /// A figure with as many digits as matter: `0.63`, `12.3`, `1,234`.
 pub(super) fn figure(value: f64) -> String {
@@ -20,7 +20,7 @@ pub(super) fn estimate(value: f64) -> String {
 }
 
 /// What stands out in a row.
-pub(super) fn remark(series: &FitSeries, row: &FitRow, summary: Option<&Summary>, one: &str) -> String {
+pub(super) fn remark(series: &FitSeries, row: &CompiledBatch, summary: Option<&Summary>, one: &str) -> String {
     let mut remarks = Vec::new();
     if series.found.best == Some(row.batch) {
         remarks.push("best".to_string());

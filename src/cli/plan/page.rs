@@ -53,7 +53,7 @@ fn facts(plan: &PlanAnswer) -> Vec<Fact> {
             "{} in {}{}, {}",
             row.setting.target,
             row.setting.series.precision,
-            if row.setting.series.in_parts { ", state in parts" } else { "" },
+            if row.setting.series.in_parts { ", sharded state" } else { "" },
             remark(row)
         ),
         value: format!("{} {}/s", row.examples_per_second.map_or("-".to_string(), figure), plan.unit),

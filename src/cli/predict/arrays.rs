@@ -203,7 +203,7 @@ fn is_logits(array: &NamedArray) -> bool {
     array.name == "logits" && array.dtype == DType::F32 && has_classes
 }
 
-/// Without overflow: the greatest logit is taken from all.
+/// Without overflow: the largest logit is taken from all.
 fn softmax(logits: &[f32]) -> Vec<f64> {
     let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let powers: Vec<f64> = logits.iter().map(|&logit| (f64::from(logit) - f64::from(greatest)).exp()).collect();
@@ -216,7 +216,7 @@ fn sigmoid(logit: f32) -> f64 {
     1.0 / (1.0 + (-f64::from(logit)).exp())
 }
 
-/// The `k` greatest, the best first, of equal ones the first.
+/// The `k` largest, the best first, of equal ones the first.
 fn best(logits: &[f32], k: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     // -0 and 0 are equal.

@@ -19,10 +19,10 @@ const N_RECORDED: u64 = 10_000;
 /// A step is recorded after so long, however few steps that is.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 
-/// Where and how often it is recorded what happens.
+/// Where and how often a run is recorded.
 #[derive(Debug, clap::Args)]
 pub(super) struct RecordArgs {
-    /// Where it is recorded what happens, for `curves` and TensorBoard [default: runs/EXPERIMENT-PRECISION, and behind it -2,
+    /// Where the run is recorded, for `curves` and TensorBoard [default: runs/EXPERIMENT-PRECISION, and behind it -2,
     /// -3 and so on for later runs; --resume goes on in the folder of its checkpoint]
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,

@@ -25,7 +25,7 @@ pub(super) struct Checked {
     precision: Precision,
     /// The root of the mean square of what was recorded.
     recorded_rms: f64,
-    /// The greatest difference.
+    /// The largest difference.
     max: f64,
     /// The root of the mean square of differences.
     rms: f64,

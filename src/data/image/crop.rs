@@ -42,7 +42,7 @@ impl Default for CenterCrop {
 }
 
 impl CenterCrop {
-    /// The window of an image of `[height, width]` that becomes one of `size`. Where `size` is no square, it is the greatest
+    /// The window of an image of `[height, width]` that becomes one of `size`. Where `size` is no square, it is the largest
     /// window of that aspect ratio, less the padding.
     ///
     /// # Source
@@ -69,9 +69,9 @@ impl CenterCrop {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RandomResizedCrop {
-    /// The least and the greatest share of the image's area. Default `[0.08, 1]`.
+    /// The least and the largest share of the image's area. Default `[0.08, 1]`.
     pub area_range: [f32; 2],
-    /// The least and the greatest width by height. Default `[3/4, 4/3]`.
+    /// The least and the largest width by height. Default `[3/4, 4/3]`.
     pub aspect_ratio_range: [f32; 2],
     /// Windows of a smaller share are drawn again, whatever `area_range` says. Default 0.1.
     pub min_object_covered: f32,
@@ -141,7 +141,7 @@ impl RandomResizedCrop {
         let height_of = |area: f32| (area / aspect).sqrt().round_ties_even() as i64;
         let mut greatest = height_of(max_area);
         if width_of(greatest) > width {
-            // The greatest height whose width, rounded, is not beyond the image; TensorFlow's `float kEps`, in f64.
+            // The largest height whose width, rounded, is not beyond the image; TensorFlow's `float kEps`, in f64.
             greatest = ((width as f64 + 0.5 - f64::from(1e-7f32)) / f64::from(aspect)) as i64;
             greatest -= i64::from(width_of(greatest) > width);
         }

@@ -267,7 +267,7 @@ fn pixels_of(
     Ok(Image { height, width, channels, pixels })
 }
 
-/// As TensorFlow: Adobe's files have the inks inverted.
+/// As TensorFlow: Adobe's files have the CMYK channels inverted.
 fn rgb_of_cmyk(cmyk: &[u8], is_inverted: bool) -> Vec<u8> {
     let light = |ink: u8| u16::from(if is_inverted { ink } else { 255 - ink });
     let rgb = |[c, m, y, k]: &[u8; 4]| [c, m, y].map(|&ink| (light(*k) * light(ink) / 255) as u8);

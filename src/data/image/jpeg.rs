@@ -29,7 +29,7 @@ pub(super) fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, Range<usize>)>
     })
 }
 
-/// Whether Adobe's segment says that the inks are inverted.
+/// Whether Adobe's segment says that the CMYK channels are inverted.
 pub(super) fn has_adobe_marker(bytes: &[u8]) -> bool {
     segments(bytes).any(|(marker, inner)| marker == 0xee && bytes[inner.start..].starts_with(b"Adobe"))
 }

@@ -231,7 +231,7 @@ impl Column {
     }
 }
 
-/// The greatest number of a float that is cast to, in f32.
+/// The largest number of a float that is cast to, in f32.
 fn greatest(dtype: DType) -> f32 {
     match dtype {
         DType::BF16 => bf16::MAX.to_f32(),

@@ -614,7 +614,7 @@ fn numbers_that_are_wrong_are_named() {
         Loader::new(source, &[feature], compute, 1, 0).unwrap().check().map_err(|error| error.to_string())
     };
     let x = || Feature::compute("x", [2]);
-    // Between the greatest bf16 and half an ulp above it f32 still rounds down.
+    // Between the largest bf16 and half an ulp above it f32 still rounds down.
     let below = f32::from_bits(bf16::MAX.to_f32().to_bits() + 0x7FFF);
     let large = one(DType::F32, &[1.0, 2.0, below, f32::MAX].map(f32::to_le_bytes));
     assert_eq!(check(&large, x(), DType::F32), Ok(()));
@@ -713,7 +713,7 @@ fn naive(source: &Arrays, features: &[Feature], compute: DType, indices: &[u64],
     features.iter().map(array).collect()
 }
 
-/// Whether a number is not finite, as the greatest are after the cast: then there is no batch.
+/// Whether a number is not finite, as the largest are after the cast: then there is no batch.
 fn is_lost(array: &NamedArray) -> bool {
     let n = array.bytes.len() / array.dtype.n_bytes();
     (0..n).any(|at| number(array.dtype, &array.bytes, at).is_some_and(|value| !value.is_finite()))

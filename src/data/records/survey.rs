@@ -33,19 +33,19 @@ pub struct Survey {
 pub struct Held {
     /// TensorFlow's name of each kind, with how many records have it: `bytes`, `int64` or `float`.
     pub kinds: BTreeMap<&'static str, u64>,
-    /// The least and the greatest number of values in a record.
+    /// The least and the largest number of values in a record.
     pub n_values: Option<[usize; 2]>,
-    /// Of bytes: the least and the greatest length.
+    /// Of bytes: the least and the largest length.
     pub n_bytes: Option<[usize; 2]>,
     /// Of images: formats, with how many there are of each.
     pub images: BTreeMap<&'static str, u64>,
     /// Where there are images: how many values are neither JPEG nor PNG.
     pub n_no_image: u64,
-    /// Of images: the least and the greatest height.
+    /// Of images: the least and the largest height.
     pub heights: Option<[usize; 2]>,
-    /// Of images: the least and the greatest width.
+    /// Of images: the least and the largest width.
     pub widths: Option<[usize; 2]>,
-    /// Of numbers: the least and the greatest.
+    /// Of numbers: the least and the largest.
     pub range: Option<[f64; 2]>,
     /// Of whole numbers, one in each record: how often each comes; none where there are too many.
     pub counts: BTreeMap<i64, u64>,

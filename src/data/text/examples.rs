@@ -192,7 +192,7 @@ impl TextExamples {
         Ok(TextExamples { inner: Arc::new(inner), first: 0, n_examples })
     }
 
-    /// The greatest id that an example may hold.
+    /// The largest id that an example may hold.
     pub fn greatest_id(&self) -> u32 {
         self.inner.greatest_id
     }

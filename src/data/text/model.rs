@@ -41,7 +41,7 @@ mod with {
             Ok(Model(Box::new(model)))
         }
 
-        /// The greatest id, if there is any.
+        /// The largest id, if there is any.
         pub fn greatest(&self) -> Option<u32> {
             self.0.get_vocab(true).into_values().max()
         }

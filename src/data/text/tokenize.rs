@@ -1,4 +1,4 @@
-//! Files of text made ids, once: read in pieces, tokenized by threads, written in order.
+//! Files of text, tokenized once: read in pieces, by threads, written in order.
 //!
 //! What comes out is a function of the files and the tokenizer alone; it is kept in the cache under their names, sizes, times
 //! and contents, and found there by the next run.
@@ -28,7 +28,7 @@ use crate::hlo::words::listed;
 const PIECE: usize = 1 << 18;
 /// Bytes of a line, or of a file that cannot be cut.
 const MAX_TEXT: usize = 32 << 20;
-/// Smaller texts are made ids again each time: that takes some milliseconds.
+/// Smaller texts are tokenized again each time: that takes some milliseconds.
 const MIN_KEPT: u64 = 1 << 20;
 /// Ids of the same text may be others by another version of what makes them.
 const VERSION: &str = "2 tokenizers-0.23";
@@ -51,7 +51,7 @@ pub enum Format {
     },
 }
 
-/// Which text is made ids, and how.
+/// Which text is tokenized, and how.
 #[derive(Clone, Debug)]
 pub struct Texts {
     /// The files, in this order.
@@ -86,7 +86,7 @@ impl Texts {
         let found = kept.as_ref().and_then(|kept| Ids::find(&kept.path(&name), &name));
         if let Some(ids) = found.filter(|ids| ids.header.n_skipped <= self.n_skipped_max) {
             if ids.header.n_skipped > 0 {
-                tracing::warn!("{} texts are left out, as when they were made ids", ids.header.n_skipped);
+                tracing::warn!("{} texts are left out, as when they were tokenized", ids.header.n_skipped);
             }
             return Ok(ids);
         }

@@ -25,7 +25,7 @@ const EXPECTED: &str = "a `tokenizer.json` of Hugging Face's tokenizers, or BERT
 pub struct Tokenizer {
     name: String,
     kind: TokenizerKind,
-    /// One more than the greatest id.
+    /// One more than the largest id.
     vocabulary: u32,
     /// SHA-256 of what it is made of.
     fingerprint: String,

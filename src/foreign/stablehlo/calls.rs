@@ -37,7 +37,7 @@ pub(super) fn opaque(opaque: &Opaque, instr: &Instruction) -> Result<(&'static s
             let transposed = format!("transpose_a = #stablehlo<transpose {transposed}>");
             ("stablehlo.triangular_solve", vec![flag("left_side"), flag("lower"), flag("unit_diagonal"), transposed])
         }
-        // The greatest, as CHLO has it; XLA and JAX read that dialect beside StableHLO.
+        // The largest, as CHLO has it; XLA and JAX read that dialect beside StableHLO.
         "topk" if said("largest") == Some("true") => {
             ("chlo.top_k", vec![format!("k = {} : i64", of("k", &is_number)?)])
         }

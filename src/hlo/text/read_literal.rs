@@ -193,7 +193,7 @@ fn write_number(out: &mut Vec<u8>, dtype: DType, token: &str, codes: &Codes) -> 
     Some(())
 }
 
-/// The value, unless it is an infinity of which the token does not speak: a number beyond the dtype's greatest.
+/// The value, unless it is an infinity of which the token does not speak: a number beyond the dtype's largest.
 fn in_range<T: Copy>(value: T, token: &str, is_infinite: fn(T) -> bool) -> Option<T> {
     let is_named = token.trim_start_matches(['-', '+']).starts_with(['i', 'I']);
     (is_named || !is_infinite(value)).then_some(value)
@@ -214,7 +214,7 @@ impl Codes {
     }
 
     /// The pattern nearest to a value; of two equally near the even one. `None` for a NaN or infinity it has not, and
-    /// for what is beyond the greatest.
+    /// for what is beyond the largest.
     fn nearest(&self, value: f64) -> Option<u8> {
         if value.is_nan() {
             let sign_matches = |bits: u8| (bits >> 7 == 1) == value.is_sign_negative();

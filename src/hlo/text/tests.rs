@@ -214,7 +214,7 @@ fn errors_say_where_and_what() {
             "ROOT y = pred[2]{0} compare(x, x), direction=UP",
             "m.hlo:5:48: found `UP`, expected one of EQ, NE, GE, GT, LE, LT",
         ),
-        // Beyond the greatest number there is only an infinity, which has a name of its own.
+        // Beyond the largest number there is only an infinity, which has a name of its own.
         ("ROOT y = f32[2]{0} constant({1e39, 3})", "m.hlo:5:32: `1e39` is not a value of f32"),
         ("ROOT y = bf16[2]{0} constant({1, -4e38})", "m.hlo:5:36: `-4e38` is not a value of bf16"),
         ("ROOT y = f8e4m3fn[1]{0} constant({1000})", "m.hlo:5:37: `1000` is not a value of f8e4m3fn"),

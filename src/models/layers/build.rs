@@ -354,7 +354,7 @@ fn judges(
     match metric.kind {
         MetricKind::TopK(TopK(k)) if k > n_classes && !output.is_poison() => {
             let path = [at("metrics", number), vec![Step::Key("top_k".to_string())]].concat();
-            let message = format!("the label is always among the {k} greatest of {n_classes} classes");
+            let message = format!("the label is always among the top {k} of {n_classes} classes");
             Err(NodeError::new(path, message)
                 .with_help(format!("write a `top_k` of at most {}", (n_classes - 1).max(1))))
         }

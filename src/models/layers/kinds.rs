@@ -89,11 +89,11 @@ kinds! {
     BatchNorm(norm::BatchNorm) = "batch_norm", "BatchNormalization";
     /// Layer normalisation.
     LayerNorm(norm::LayerNorm) = "layer_norm", "LayerNormalization";
-    /// The greatest of each window.
+    /// The largest of each window.
     MaxPool(pool::MaxPool) = "max_pool", "MaxPooling2D";
     /// The mean of each window.
     AvgPool(pool::AvgPool) = "avg_pool", "AveragePooling2D";
-    /// The greatest over height and width.
+    /// The largest over height and width.
     GlobalMaxPool(pool::GlobalMaxPool) = "global_max_pool", "GlobalMaxPooling2D";
     /// The mean over height and width.
     GlobalAvgPool(pool::GlobalAvgPool) = "global_avg_pool", "GlobalAveragePooling2D";
@@ -137,7 +137,7 @@ kinds! {
     Multiply(merge::Multiply) = "multiply", "Multiply";
     /// The mean of several.
     Average(merge::Average) = "average", "Average";
-    /// The greatest of each element of several.
+    /// The largest of each element of several.
     Maximum(merge::Maximum) = "maximum", "Maximum";
     /// The least of each element of several.
     Minimum(merge::Minimum) = "minimum", "Minimum";

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// What a metric makes of an output, and of which labels.
 #[derive(Clone, Copy)]
 struct MetricForm {
-    /// What it takes of the output itself. Of the greatest logit a softmax is the greatest, too.
+    /// What it takes of the output itself. Of the largest logit a softmax is the largest, too.
     takes: Option<Activation>,
     labels: Labels,
     /// Of a metric that must not judge logits of classes: what does.
@@ -90,13 +90,13 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// The part of rows whose greatest logit is their label's.
+    /// The part of rows whose largest logit is their label's.
     Accuracy = "accuracy", OF_CLASSES, ["acc", "sparse_categorical_accuracy", "categorical_accuracy"],
         |batch| batch.mean(&nn::is_correct(batch.output, batch.labels));
-    /// The part of rows whose label is among so many of the greatest.
+    /// The part of rows whose label is among so many of the largest.
     TopK(k: TopK) = "top_k", OF_CLASSES, ["top_k_accuracy", "sparse_top_k_categorical_accuracy"],
         |batch| batch.mean(&nn::is_in_top_k(batch.output, batch.labels, k.0));
-    /// The mean over classes of the part of each whose greatest logit is its own.
+    /// The mean over classes of the part of each whose largest logit is its own.
     MeanPerClassAccuracy = "mean_per_class_accuracy", OF_CLASSES, ["balanced_accuracy"], |batch| {
         let counts = nn::class_counts(batch.output, batch.labels, batch.counted(batch.labels).as_ref());
         task::Metric::mean_of_ratios(&counts.hits, &counts.labelled)
@@ -143,7 +143,7 @@ metrics! {
         |batch| batch.mean(&nn::mean_absolute_error_per_example(batch.output, batch.labels));
 }
 
-/// Among how many of the greatest logits a label is to be. Default 5.
+/// Among how many of the largest logits a label is to be. Default 5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct TopK(#[serde(deserialize_with = "document::positive")] pub i64);
 

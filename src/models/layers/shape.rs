@@ -74,7 +74,7 @@ impl LayerOptions for ZeroPadding {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Upsample {
-    /// How often a pixel stands down and right. Default 2.
+    /// How often a pixel is repeated down and right. Default 2.
     #[serde(default = "two")]
     pub size: Pair,
     /// Where the channels stand. Default `channels_last`.

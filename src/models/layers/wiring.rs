@@ -43,7 +43,7 @@ impl Wiring {
     /// Looks everything up.
     ///
     /// # Errors
-    /// Names that are no one's, or two's; what nobody reads; the wrong number of things to read.
+    /// Names that are no one's, or two's; unused layers; the wrong number of things to read.
     pub fn new(config: &Config) -> Result<Wiring, NodeError> {
         if config.layers.is_empty() {
             return Err(NodeError::new(vec![key("layers")], "there are no layers, expected at least one"));
@@ -288,7 +288,7 @@ impl Wiring {
         }
         if let Some(number) = is_read[1].iter().position(|is_read| !is_read) {
             let (name, kind) = (&self.names[number], config.layers[number].kind.name());
-            let message = format!("nobody reads layer `{name}` ({kind})");
+            let message = format!("unused layer `{name}` ({kind})");
             let help = "name it in another layer's `inputs` or in `outputs`, or leave it out";
             return Err(NodeError::new(at("layers", number), message).with_help(help));
         }

@@ -118,7 +118,7 @@ impl Backend for PluginClient {
         args.client = self.raw;
         args.serialized_executable = executable.as_ptr().cast();
         args.serialized_executable_size = executable.len();
-        // SAFETY: a live client; the bytes are alive during the call, and whoever gave leave answers for what they do. Null
+        // SAFETY: a live client; the bytes are alive during the call, and whoever gave leave vouches for what they do. Null
         // options: the executable's own.
         unsafe { call!(self.plugin, PJRT_Executable_DeserializeAndLoad, args)? };
         let raw = given(CALL, "executable", args.loaded_executable)?;

@@ -94,8 +94,8 @@ pub enum ChildError {
         /// The first line of the error that it ended with.
         why: String,
     },
-    /// The two could not talk.
-    #[error("{doing}: no talking to the child process: {source}")]
+    /// The parent and its child could not communicate.
+    #[error("{doing}: cannot communicate with the child process: {source}")]
     Io {
         /// What it was asked to do.
         doing: Doing,

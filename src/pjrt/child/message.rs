@@ -1,4 +1,4 @@
-//! What a parent and its child say to each other. Programs and arrays travel beside it, in a file: see `wire`.
+//! The messages between a parent and its child. Programs and arrays travel beside it, in a file: see `wire`.
 
 use std::collections::BTreeMap;
 

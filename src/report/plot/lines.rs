@@ -1,6 +1,6 @@
 //! Values of several runs over their steps: lines, each with a colour and a pattern of its own.
 //!
-//! A long run is drawn by columns of steps, of each the least and the greatest value, so that no spike is lost and the
+//! A long run is drawn by columns of steps, of each the least and the largest value, so that no spike is lost and the
 //! picture stays small. What is not finite is a cross at the top, and the line breaks there. Strips say on hovering what
 //! each line is at their steps, without a script.
 
@@ -35,14 +35,14 @@ pub struct Line {
 /// Which axis the values have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
-    /// From the least value to the greatest.
+    /// From the least value to the largest.
     Linear,
     /// Powers of ten.
     Logarithmic,
 }
 
 impl Axis {
-    /// Logarithmic for values over zero of which the greatest is more than 30 times the least.
+    /// Logarithmic for values over zero of which the largest is more than 30 times the least.
     pub fn of(lines: &[Line]) -> Axis {
         let values = lines.iter().flat_map(|line| &line.points).map(|point| point.1).filter(|value| value.is_finite());
         let (low, high) = bounds(values);
@@ -207,7 +207,7 @@ fn round_ticks(low: f64, high: f64) -> Vec<f64> {
     (first as i64..=last as i64).map(|nth| multiple(nth as f64)).collect()
 }
 
-/// The least and the greatest value of each column, in the order of their steps; all points if they are few.
+/// The least and the largest value of each column, in the order of their steps; all points if they are few.
 fn thinned(points: &[(u64, f64)], (first, last): (f64, f64)) -> Vec<(u64, f64)> {
     if points.len() <= 2 * N_COLUMNS {
         return points.to_vec();

@@ -17,7 +17,7 @@ use super::{ModelProgram, StudyError, check_slice};
 use crate::hlo::Module;
 use crate::hlo::devices::{Devices, Placement};
 use crate::hlo::proto::encode;
-use crate::tpu::fit::{FitRow, Found, MULTIPLE, Outcome, Step, Summary, Trial, search, search_among, summarize};
+use crate::tpu::fit::{CompiledBatch, Found, MULTIPLE, Outcome, Step, Summary, Trial, search, search_among, summarize};
 use crate::tpu::{CompileReport, Compiler, Target, TpuError};
 
 /// Which batches fit.
@@ -70,7 +70,7 @@ pub struct FitSeries {
 pub struct FitRow {
     /// What it said.
     #[serde(flatten)]
-    pub row: FitRow,
+    pub row: CompiledBatch,
     /// What that means; `None` of what does not fit.
     #[serde(flatten)]
     pub summary: Option<Summary>,
@@ -165,7 +165,7 @@ fn one(
     on: &mut dyn FnMut(&Event<'_>),
 ) -> Result<FitSeries, StudyError> {
     let source = &question.source;
-    let mut rows: BTreeMap<u32, FitRow> = BTreeMap::new();
+    let mut rows: BTreeMap<u32, CompiledBatch> = BTreeMap::new();
     let mut try_batch = |step: Step| -> Result<Trial, StudyError> {
         let row = match source.module(label, step.batch, target) {
             Ok(module) => row_of(compiler, target, label, step, &module, on)?,
@@ -182,7 +182,7 @@ fn one(
         }
         None => search_parts(question, &mut try_batch)?,
     };
-    let rows: Vec<FitRow> = rows.into_values().collect();
+    let rows: Vec<CompiledBatch> = rows.into_values().collect();
     let out_of_memory = rows.iter().find(|row| matches!(row.outcome, Outcome::OutOfMemory { .. }));
     let too_large = match (found.largest, out_of_memory) {
         (None, Some(row)) => {
@@ -218,7 +218,7 @@ fn search_parts(
 }
 
 /// No batch is out of memory and none fits: the first failure is the message.
-fn nothing_compiles(target: &Target, label: &str, rows: &[FitRow]) -> StudyError {
+fn nothing_compiles(target: &Target, label: &str, rows: &[CompiledBatch]) -> StudyError {
     let mut failures = rows.iter().filter_map(|row| match &row.outcome {
         Outcome::Failed { message } => Some(format!("batch {}: {message}", row.batch)),
         Outcome::Fits(_) | Outcome::OutOfMemory { .. } => None,
@@ -227,8 +227,8 @@ fn nothing_compiles(target: &Target, label: &str, rows: &[FitRow]) -> StudyError
     StudyError::NothingCompiles { target: target.clone(), label: label.to_string(), why }
 }
 
-pub(super) fn failed(batch: u32, message: String) -> FitRow {
-    FitRow { batch, cached: false, outcome: Outcome::Failed { message } }
+pub(super) fn failed(batch: u32, message: String) -> CompiledBatch {
+    CompiledBatch { batch, cached: false, outcome: Outcome::Failed { message } }
 }
 
 /// What the compiler says of a program of one batch, which is told to who waits.
@@ -239,11 +239,11 @@ pub(super) fn row_of(
     Step { batch, n_more }: Step,
     module: &Module,
     on: &mut dyn FnMut(&Event<'_>),
-) -> Result<FitRow, StudyError> {
+) -> Result<CompiledBatch, StudyError> {
     let compiling = Compiling { target: target.clone(), what: what.to_string(), batch: Some(batch), n_more };
     on(&Event::Begins(&compiling));
     let program = encode::to_bytes(module).map_err(StudyError::Encode)?;
     let (cached, outcome) = ask(compiler, target, &program, batch)?.outcome();
     on(&Event::Ends { compiling: &compiling, is_cached: cached, outcome: &outcome });
-    Ok(FitRow { batch, cached, outcome })
+    Ok(CompiledBatch { batch, cached, outcome })
 }

@@ -13,7 +13,7 @@ use super::fit::{failed, row_of, without_repeats};
 use super::{ModelProgram, ModelSubject, StudyError, build};
 use crate::graph::Precision;
 use crate::hlo::devices::Placement;
-use crate::tpu::fit::{FitRow, Step};
+use crate::tpu::fit::{CompiledBatch, Step};
 use crate::tpu::{CompileReport, Compiler, Target, TpuError};
 use crate::train::Mesh;
 use crate::tuning::Tune;
@@ -44,7 +44,7 @@ pub struct Pulled {
     pub not_applicable: Option<String>,
     /// What the compiler said.
     #[serde(flatten)]
-    pub row: Option<FitRow>,
+    pub row: Option<CompiledBatch>,
 }
 
 /// All levers on one target.
@@ -76,7 +76,7 @@ pub struct LeversAnswer {
 impl Pulled {
     /// The figures, if it fits.
     pub fn report(&self) -> Option<&CompileReport> {
-        self.row.as_ref().and_then(FitRow::report)
+        self.row.as_ref().and_then(CompiledBatch::report)
     }
 }
 
@@ -163,7 +163,7 @@ fn pull(
     setting: &Setting,
     n_more: u32,
     on: &mut dyn FnMut(&Event<'_>),
-) -> Result<FitRow, StudyError> {
+) -> Result<CompiledBatch, StudyError> {
     let Setting { experiment, precision, batch } = setting;
     let tuning = experiment.tune.tuning(&target.tuning());
     match build(experiment, ModelProgram::Training, *precision, *batch, Mesh::default(), tuning) {

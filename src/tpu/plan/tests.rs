@@ -104,7 +104,7 @@ fn nothing_is_predicted_of_large_parts_from_padded_ones() {
         let rows = plan(&settings, &points);
         assert!(rows[..2].iter().all(|row| row.figures.is_none() && row.fits == Fit::Unsure), "{rows:?}");
     }
-    // Twice the greatest part is within reach, and not beyond doubt.
+    // Twice the largest part is within reach, and not beyond doubt.
     let mut near = settings[3].clone();
     (near.n_cores, near.batch) = (256, 8192);
     let rows = plan(&[near], &[padded(&settings[4]), padded(&settings[3])]);

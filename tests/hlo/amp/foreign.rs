@@ -60,7 +60,7 @@ fn lowering_twice_lowers_no_more_products() {
     }
 }
 
-/// A mean square error over an output, relative to its greatest magnitude.
+/// A mean square error over an output, relative to its largest magnitude.
 ///
 /// bf16 rounds by at most 2^-9 of a value, 2^-9/√3 in the mean square. Along the longest way through these networks,
 /// backward pass included, lie about 40 products and sums that round; independent errors add up to √40 · 2^-9/√3 = 0.7 %.
@@ -103,7 +103,7 @@ fn jax_modules_compute_what_they_did() {
 /// A unit in the last place of bf16, relative.
 const BF16_UNIT: f32 = 1.0 / 256.0;
 
-/// For each element how far it moved, relative to the greatest magnitude of its output.
+/// For each element how far it moved, relative to the largest magnitude of its output.
 fn moves(measured: &[f32], expected: &[f32]) -> Vec<f64> {
     assert_eq!(measured.len(), expected.len());
     let scale = expected.iter().map(|x| f64::from(x.abs())).fold(0.0, f64::max);
@@ -116,7 +116,7 @@ fn beyond(results: &[(usize, Vec<f64>)]) -> Vec<usize> {
 }
 
 /// Element by element, what moves further than 2 % of its output's scale does so because something was *decided*
-/// otherwise: the sign of a unit, the greatest of a window, or by Adam, which divides a gradient by its own size.
+/// otherwise: the sign of a unit, the largest of a window, or by Adam, which divides a gradient by its own size.
 ///
 /// Of the 27 outputs 16 are within 2 % in every element; the furthest of the others moves by 6.4 % (a hidden unit's
 /// first moment, in which two examples switched the unit on). Given the f32 program's comparisons and windows, and

@@ -92,7 +92,7 @@ pub fn run(module: &Module, arguments: &[Vec<u8>]) -> Vec<(usize, Vec<f32>)> {
     results.iter().enumerate().filter_map(|(idx, result)| Some((idx, result.elements::<f32>()?))).collect()
 }
 
-/// The greatest difference of two results.
+/// The largest difference of two results.
 pub fn greatest_difference(measured: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(measured.len(), expected.len());
     let differences = measured.iter().zip(expected).map(|(x, y)| (x - y).abs());
@@ -100,7 +100,7 @@ pub fn greatest_difference(measured: &[f32], expected: &[f32]) -> f32 {
     differences.inspect(|x| assert!(!x.is_nan())).fold(0.0, f32::max)
 }
 
-/// The root of the mean square difference, relative to the greatest magnitude of what is expected.
+/// The root of the mean square difference, relative to the largest magnitude of what is expected.
 pub fn error_of_scale(measured: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(measured.len(), expected.len());
     let squares = measured.iter().zip(expected).map(|(x, y)| (f64::from(*x) - f64::from(*y)).powi(2));

@@ -39,10 +39,10 @@ impl Draws {
 }
 
 /// One step: its opcode's text, the values it reads, with how often each of their numbers is read by the step's at most, and
-/// the greatest magnitude that it gives.
+/// the largest magnitude that it gives.
 struct Step {
     reads: Vec<(usize, u64)>,
-    /// The weight that it reads, and the greatest magnitude that it multiplies it by, over all rows.
+    /// The weight that it reads, and the largest magnitude that it multiplies it by, over all rows.
     weight: Option<(usize, u64)>,
     bound: u64,
 }

@@ -84,7 +84,7 @@ fn cells(reader: &mut ColumnReader, column: &ColumnDescPtr, kind: ValueKind, n: 
         }
         ColumnReader::Int64ColumnReader(reader) => {
             let number = |value: &i64| match unsigned && *value < 0 {
-                true => Err(format!("{}, beyond the greatest whole number that is read, {}", *value as u64, i64::MAX)),
+                true => Err(format!("{}, beyond the largest whole number that is read, {}", *value as u64, i64::MAX)),
                 false => ints(*value),
             };
             rows(reader, column, n, number, Cell::Ints)
@@ -93,7 +93,7 @@ fn cells(reader: &mut ColumnReader, column: &ColumnDescPtr, kind: ValueKind, n: 
         ColumnReader::DoubleColumnReader(reader) => {
             let number = |value: &f64| match *value as f32 {
                 single if single.is_infinite() && value.is_finite() => {
-                    Err(format!("{value:e}, beyond the greatest f32, {:e}", f32::MAX))
+                    Err(format!("{value:e}, beyond the largest f32, {:e}", f32::MAX))
                 }
                 single => Ok(single),
             };

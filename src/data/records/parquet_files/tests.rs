@@ -76,9 +76,9 @@ fn what_is_odd_is_said_by_file_row_and_column() {
         )
     );
     assert!(said(5, "great").contains(
-        "column `great`: 9223372036854775808, beyond the greatest whole number that is read, 9223372036854775807\n"
+        "column `great`: 9223372036854775808, beyond the largest whole number that is read, 9223372036854775807\n"
     ));
-    assert!(said(6, "weight").contains("column `weight`: 1e300, beyond the greatest f32, 3.4028235e38\n"));
+    assert!(said(6, "weight").contains("column `weight`: 1e300, beyond the largest f32, 3.4028235e38\n"));
     assert_eq!(
         said(0, "price"),
         "odd.parquet, row 0: column `price` is decimal(21, 2); expected whole numbers, floats, bools, bytes, text or lists of \
