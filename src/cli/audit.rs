@@ -17,7 +17,7 @@ use super::policy::PolicyArgs;
 use super::run::devices::placement;
 use super::{Context, Status, again, emit, module_file, progress};
 use crate::audit::{
-    Audit, AuditError, Auditor, Config, Progress, ResultChoice, AuditRow, Search, SearchEnd, SearchLimits, Searched,
+    Audit, AuditError, AuditRow, Auditor, Config, Progress, ResultChoice, Search, SearchEnd, SearchLimits, Searched,
     ShardedAuditor, after_steps,
 };
 use crate::document;

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::hlo::ops::{Comparison, Opaque, SliceDim};
-use crate::hlo::{ArrayShape, Computation, DType, InstrId, Instruction, Metadata, Module, Op, Shape, Unmodelled};
+use crate::hlo::{ArrayShape, Computation, DType, InstrId, Instruction, Module, Op, Shape, Unmodelled};
 
 /// What a call is in HLO.
 enum Known {

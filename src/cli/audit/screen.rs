@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{F32As, Outcome};
-use crate::audit::{Audit, Judgement, ResultRow, AuditRow, Search, SearchEnd, ShardRow};
+use crate::audit::{Audit, AuditRow, Judgement, ResultRow, Search, SearchEnd, ShardRow};
 use crate::numerics::compare::Errors;
 use crate::report::{Column, Screen, Table};
 
