@@ -392,7 +392,7 @@ mod tests {
             aliased: mib(196.2, 196.2),
             temporaries: mib(3953.3, 2008.3),
             code: mib(44.6, 68.4),
-            total: mib(4235.1, 2292.9),
+            total: mib(4236.2, 2293.8),
             limit: mib(7662.0, 7662.0),
         };
         CompileReport {
