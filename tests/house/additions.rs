@@ -22,9 +22,8 @@ fn writing(wanted: &str) -> BTreeSet<PathBuf> {
 }
 
 #[test]
-fn a_layer_is_added_in_its_file_and_the_table() {
-    // The room shows its layers by name beside the table.
-    let expected = files(&["src/models/layers.rs", "src/models/layers/kinds.rs", "src/models/layers/shape.rs"]);
+fn a_layer_is_added_in_two_files() {
+    let expected = files(&["src/models/layers/kinds.rs", "src/models/layers/shape.rs"]);
     assert_eq!(knowing(&["Upsample"]), expected);
     assert_eq!(writing("\"upsample\""), files(&["src/models/layers/kinds.rs"]));
 }
