@@ -185,7 +185,7 @@ pub(super) fn check_kind(path: &Path, start: &[u8], kind: &str) -> anyhow::Resul
             .with_context(|| format!("cannot read {}", path.display()))?;
     }
     if !found.is_empty() && found != start {
-        bail!("{} is there, and is no {kind}\nhelp: remove it, or name another file", path.display());
+        bail!("{} is there, and is not a {kind}\nhelp: remove it, or name another file", path.display());
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ pub enum ForeignError {
         source: PjrtError,
     },
     /// The converter's answer is no module.
-    #[error("{name}: what XLA made of this StableHLO is no HLO: {source}")]
+    #[error("{name}: what XLA made of this StableHLO is not HLO: {source}")]
     Proto {
         /// The file.
         name: String,

@@ -260,7 +260,7 @@ pub enum PjrtError {
     },
     /// A file that nobody vouches for.
     #[error(
-        "plugin {}: not loaded into this process: it is no pinned plugin, and nobody vouches for what it does\nhelp: use it in a child process (Client::in_child), or give a ForeignCode in the Setup",
+        "plugin {}: not loaded into this process: it is not a pinned plugin, and nobody vouches for what it does\nhelp: use it in a child process (Client::in_child), or give a ForeignCode in the Setup",
         path.display()
     )]
     ForeignCode {
@@ -378,7 +378,7 @@ pub enum PjrtError {
         why: String,
     },
     /// A plugin whose ABI is another one.
-    #[error("plugin {}: PJRT C API {major}.{minor}, this build speaks {}.x (since {}.{})\nhelp: use a plugin of that major version", path.display(), super::ffi::API_MAJOR, super::ffi::API_MAJOR, super::ffi::API_MINOR)]
+    #[error("plugin {}: PJRT C API {major}.{minor}, this build knows {}.x (since {}.{})\nhelp: use a plugin of that major version", path.display(), super::ffi::API_MAJOR, super::ffi::API_MAJOR, super::ffi::API_MINOR)]
     ApiVersion {
         /// The file.
         path: PathBuf,

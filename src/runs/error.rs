@@ -14,7 +14,7 @@ pub enum RunError {
         path: PathBuf,
     },
     /// A new run was to be recorded among other files.
-    #[error("{}: the folder holds {found}, and is no run's\nhelp: name another one, which need not be there", path.display())]
+    #[error("{}: the folder holds {found}, and is not a run's\nhelp: name another one, which need not be there", path.display())]
     Taken {
         /// The folder.
         path: PathBuf,

@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(
             refused(&at("b")),
             format!(
-                "{shown}: the folder holds thesis.tex, and is no run's\nhelp: name another one, which need not be there"
+                "{shown}: the folder holds thesis.tex, and is not a run's\nhelp: name another one, which need not be there"
             )
         );
         let shown = at("b/thesis.tex").display().to_string();

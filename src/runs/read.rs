@@ -130,8 +130,8 @@ fn lines(path: &Path, curves: &mut Curves, remarks: &mut Vec<String>) -> Result<
     read.map_err(RunError::io(path, "read it"))?;
     match n_damaged {
         0 => {}
-        1 => remarks.push(format!("{METRICS}: line {first} is no record, and is left out")),
-        n => remarks.push(format!("{METRICS}: {n} lines are no records, from line {first} on, and are left out")),
+        1 => remarks.push(format!("{METRICS}: line {first} is not a record, and is left out")),
+        n => remarks.push(format!("{METRICS}: {n} lines are not records, from line {first} on, and are left out")),
     }
     if is_cut {
         remarks.push(format!("{METRICS}: the last line is cut short, and is left out"));
@@ -203,13 +203,13 @@ mod tests {
             [line(1, 1.0), "{\"step\"\n".to_string(), long, line(2, 0.5), "{\"step\":3,\"ti".to_string()].concat();
         let run = read(folder(text.as_bytes()).path()).unwrap();
         assert_eq!(values(&run), [(1, 1.0), (2, 0.5)]);
-        let left_out = "metrics.jsonl: 2 lines are no records, from line 2 on, and are left out";
+        let left_out = "metrics.jsonl: 2 lines are not records, from line 2 on, and are left out";
         assert_eq!(run.remarks, [left_out, "metrics.jsonl: the last line is cut short, and is left out"]);
         let text = [line(1, 1.0), "\0\0\0\n".to_string(), line(5, 2.0), line(3, 0.5), line(4, 0.25)].concat();
         let run = read(folder(text.as_bytes()).path()).unwrap();
         // What came after step 3 was of another course of the run.
         assert_eq!(values(&run), [(1, 1.0), (3, 0.5), (4, 0.25)]);
-        assert_eq!(run.remarks, ["metrics.jsonl: line 2 is no record, and is left out"]);
+        assert_eq!(run.remarks, ["metrics.jsonl: line 2 is not a record, and is left out"]);
         // A last line that is whole but for its end says what it says.
         let run = read(folder(line(1, 1.0).trim_end().as_bytes()).path()).unwrap();
         assert_eq!((values(&run), run.remarks.len()), (vec![(1, 1.0)], 0));

@@ -88,7 +88,7 @@ impl CompileReport {
 #[non_exhaustive]
 pub enum TpuError {
     /// The target is no TPU.
-    #[error("target {0}: the report needs the TPU compiler, and this is no TPU\nhelp: use a target such as tpu-v2")]
+    #[error("target {0}: the report needs the TPU compiler, and this is not a TPU\nhelp: use a target such as tpu-v2")]
     NotATpu(Target),
     /// The compiler knows the TPU, but not in this grid of chips.
     #[error(

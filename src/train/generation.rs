@@ -166,7 +166,7 @@ impl Completer {
                 return Err(wrong(found, "a causal one: `causal: true`, or `use_causal_mask: true` of its blocks"));
             }
             let Some(id) = chosen(&logits, sampling, number as u64) else {
-                return Err(wrong(format!("logits that are no numbers after {} tokens", tokens.len()), "finite ones"));
+                return Err(wrong(format!("logits that are not numbers after {} tokens", tokens.len()), "finite ones"));
             };
             tokens.push(id);
             take(id);

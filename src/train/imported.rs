@@ -83,7 +83,7 @@ fn step(arrays: &dyn Arrays, name: &str) -> Result<u64, TrainError> {
         _ => None,
     };
     let step = step.and_then(|step| u64::try_from(step).ok()).filter(|step| *step <= i32::MAX as u64);
-    Ok(step.ok_or_else(|| failed("it is no number of steps from 0 to 2147483647".into()))?)
+    Ok(step.ok_or_else(|| failed("it is not a number of steps from 0 to 2147483647".into()))?)
 }
 
 /// The variables of a run of `spec`, with what each is for: for whoever writes a checkpoint by a family's rules.

@@ -71,7 +71,7 @@ fn what_a_link_points_at_is_neither_made_nor_truncated() {
     let lock = tiny.path(".run.safetensors.lock");
     symlink("precious", &lock).unwrap();
     let no_file = "bf16scope: run.safetensors: cannot write the checkpoint: making its lock\n";
-    let cause = "  caused by: ./.run.safetensors.lock is no file: remove it\n";
+    let cause = "  caused by: ./.run.safetensors.lock is not a file: remove it\n";
     refused(&tiny, &format!("{no_file}{help}{cause}"));
     assert_eq!(std::fs::read_to_string(tiny.path("precious")).unwrap(), "kept");
     std::fs::remove_file(&lock).unwrap();

@@ -262,7 +262,7 @@ fn wrong_input_says_what_to_name() {
     let (stdout, stderr) = place.run(&["curves", "runs/net-f32"]);
     assert_eq!(
         stderr,
-        "bf16scope: warning: runs/net-f32: metrics.jsonl: line 1 is no record, and is left out\n\
+        "bf16scope: warning: runs/net-f32: metrics.jsonl: line 1 is not a record, and is left out\n\
          bf16scope: warning: runs/net-f32: metrics.jsonl: the last line is cut short, and is left out\n"
     );
     assert!(stdout.contains(" 2 ┆"), "{stdout}");

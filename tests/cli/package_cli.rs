@@ -74,7 +74,7 @@ fn a_package_predicts_what_its_experiment_does() {
             "the package is for 2 devices, and cpu has 1\nhelp: --device cpu:2",
         ),
         (&["run", "pack", "--device", "cpu:2"], "1 of 1 parameters have no array: in0 (`images`, bf16[64,8,8,1])"),
-        (&["run", "."], "is a folder without package.json, so it is no package"),
+        (&["run", "."], "is a folder without package.json, so it is not a package"),
         (&["package", "mlp.yaml", "-o", "pack"], "pack: is there already, and is not an empty folder"),
         (
             &["package", "mlp.yaml", "--target", "tpu-v3:3x3", "--devices", "2", "-o", "other"],

@@ -99,7 +99,7 @@ fn an_experiment_is_not_overwritten_by_its_checkpoint() {
     // `--checkpoint e.yaml` replaced the experiment.
     let folder = Folder::new();
     let error = folder.stderr(&["train", "e.yaml", "--checkpoint", "e.yaml"]);
-    assert!(error.contains("e.yaml: cannot write the checkpoint: there is a file that is no checkpoint"), "{error}");
+    assert!(error.contains("e.yaml: cannot write the checkpoint: there is a file that is not a checkpoint"), "{error}");
     assert!(std::fs::read_to_string(folder.path("e.yaml")).unwrap().starts_with("model:"));
 }
 

@@ -426,7 +426,7 @@ fn a_table_that_is_none_or_another_one_is_named() {
     );
     assert_eq!(
         error("newer.major"),
-        "plugin FILE: PJRT C API 1.81, this build speaks 0.x (since 0.81)\nhelp: use a plugin of that major version"
+        "plugin FILE: PJRT C API 1.81, this build knows 0.x (since 0.81)\nhelp: use a plugin of that major version"
     );
 }
 

@@ -116,7 +116,7 @@ fn a_plugin_that_nothing_says_a_place_of_is_named() {
 fn a_file_that_nobody_answers_for_is_not_loaded() {
     let refused = |spec: &PluginSpec| Plugin::of(spec, &Setup::from_env(), Purpose::Run).unwrap_err().to_string();
     let expected = format!(
-        "plugin {}: not loaded into this process: it is no pinned plugin, and nobody vouches for what it does\n\
+        "plugin {}: not loaded into this process: it is not a pinned plugin, and nobody vouches for what it does\n\
          help: use it in a child process (Client::in_child), or give a ForeignCode in the Setup",
         libm().display()
     );

@@ -401,7 +401,7 @@ fn names_that_do_not_fit() {
     check_layers(
         "  - flatten\n  - {dense: 8, name: trunk}\n  - dense: 3\n    inputs: trnk\n",
         expect![[r#"
-        model.yaml:7:13: layer `dense` reads `trnk`, which is no input and no layer
+        model.yaml:7:13: layer `dense` reads `trnk`, which is neither an input nor a layer
           7 |     inputs: trnk
             |             ^^^^
           help: did you mean `trunk`?"#]],
@@ -570,7 +570,7 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: {mean_squared_error: densse}\n",
         expect![[r#"
-            model.yaml:5:28: loss `mean_squared_error` judges `densse`, which is no output and no layer
+            model.yaml:5:28: loss `mean_squared_error` judges `densse`, which is neither an output nor a layer
               5 | loss: {mean_squared_error: densse}
                 |                            ^^^^^^
               help: did you mean `dense`?"#]],
@@ -578,7 +578,7 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "outputs: [dense, dense_1]\nloss: mean_squared_error\n",
         expect![[r#"
-        model.yaml:5:10: output `dense_1` is `dense_1`, which is no layer and no input
+        model.yaml:5:10: output `dense_1` is `dense_1`, which is neither a layer nor an input
           5 | outputs: [dense, dense_1]
             |          ^
           help: did you mean `dense`?"#]],

@@ -408,7 +408,7 @@ fn wrong_targets_say_which_there_are() {
     assert!(error.starts_with(expected), "{error}");
     let error = place.error(&["fit", "small.yaml", "--target", "cpu"]);
     assert!(
-        error.starts_with("bf16scope: target cpu: the report needs the TPU compiler, and this is no TPU\n"),
+        error.starts_with("bf16scope: target cpu: the report needs the TPU compiler, and this is not a TPU\n"),
         "{error}"
     );
     assert_eq!(place.n_records(), 0);

@@ -114,7 +114,7 @@ fn a_target_that_is_no_tpu_or_no_grid_is_refused() {
     let error = compile(&Target::Cpu, &[], 1).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "target cpu: the report needs the TPU compiler, and this is no TPU\nhelp: use a target such as tpu-v2"
+        "target cpu: the report needs the TPU compiler, and this is not a TPU\nhelp: use a target such as tpu-v2"
     );
     let error = compile(&"tpu-v2:3x3".parse().unwrap(), &product(DType::BF16, 8), 1).unwrap_err();
     assert_eq!(

@@ -48,7 +48,7 @@ pub(super) fn compare(runs: &[Named], against: &[Named], difference: Option<f64>
         let pairs = seeds.iter().map(|seed| last(first[seed]).zip(last(second[seed])));
         let Some(pairs) = pairs.collect::<Option<Vec<(f64, f64)>>>() else { continue };
         let Some(paired) = Paired::of(&pairs) else {
-            tracing::warn!("{scalar}: a run ended in a value that is no number, so it is not compared");
+            tracing::warn!("{scalar}: a run ended in a value that is not a number, so it is not compared");
             continue;
         };
         let difference_to_tell = difference.unwrap_or(paired.second.deviation);
@@ -73,7 +73,7 @@ fn by_seed(runs: &[Named]) -> anyhow::Result<BTreeMap<u64, &Named>> {
     let mut by_seed: BTreeMap<u64, &Named> = BTreeMap::new();
     for named in runs {
         let Some(about) = &named.run.about else {
-            bail!("{} does not say its seed: it is no run of `bf16scope train`", named.run.path.display());
+            bail!("{} does not say its seed: it is not a run of `bf16scope train`", named.run.path.display());
         };
         if let Some(other) = by_seed.insert(about.seed, named) {
             bail!(

@@ -21,7 +21,7 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if !folder.join(package::MANIFEST).exists() {
         module_file::refuse_other_folders(folder)?;
         bail!(
-            "{} is a folder without {}, so it is no package\nhelp: name a module, or make a package with `bf16scope package`",
+            "{} is a folder without {}, so it is not a package\nhelp: name a module, or make a package with `bf16scope package`",
             folder.display(),
             package::MANIFEST
         );

@@ -18,7 +18,7 @@ pub(super) struct Mnemonic {
 pub(super) fn mnemonic(instr: &Instruction, lhs: Option<&Shape>) -> Result<Mnemonic, Missing> {
     let (name, attributes): (&str, Vec<String>) = match &instr.op {
         Op::Constant(literal) => {
-            let value = types::of_literal(literal).ok_or_else(|| missing("constant that is no array"))?;
+            let value = types::of_literal(literal).ok_or_else(|| missing("constant that is not an array"))?;
             ("constant", vec![format!("value = {value}")])
         }
         Op::Iota { dimension } => ("iota", vec![format!("iota_dimension = {dimension} : i64")]),

@@ -64,7 +64,7 @@ pub(super) fn custom_call(call: &CustomCall, instr: &Instruction) -> Result<Vec<
         TYPED_FFI if config.is_empty() => "backend_config = {}".to_string(),
         // It came from MLIR's text and is one attribute of it.
         TYPED_FFI if is_dictionary(config) => format!("backend_config = {config}"),
-        TYPED_FFI => return Err(missing("custom call whose typed backend_config is no dictionary")),
+        TYPED_FFI => return Err(missing("custom call whose typed backend_config is not a dictionary")),
         _ => format!("backend_config = \"{}\"", escaped(&instr.backend_config)),
     });
     // Without constraints the layouts are the compiler's to choose, of results too.
@@ -201,7 +201,7 @@ mod tests {
                     "f32[4,4] custom-call(x), custom_call_target=\"f\", api_version=API_VERSION_TYPED_FFI, \
                      backend_config=\"{config}\""
                 ),
-                "main/%y: StableHLO has no custom call whose typed backend_config is no dictionary",
+                "main/%y: StableHLO has no custom call whose typed backend_config is not a dictionary",
             );
         }
     }

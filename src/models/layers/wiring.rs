@@ -129,7 +129,7 @@ impl Wiring {
             Some(Source::Layer(other)) if other >= number => Err(self.not_above(config, number, other, wrong)),
             Some(source) => Ok(source),
             None => {
-                let error = wrong(format!("layer `{name}` reads `{read}`, which is no input and no layer"));
+                let error = wrong(format!("layer `{name}` reads `{read}`, which is neither an input nor a layer"));
                 Err(error.with_help(self.known(config, read)))
             }
         };
@@ -181,7 +181,8 @@ impl Wiring {
                 return Err(NodeError::new(path, format!("there are two outputs `{}`", output.name)));
             }
             let Some(source) = self.find(config, &output.layer) else {
-                let message = format!("output `{}` is `{}`, which is no layer and no input", output.name, output.layer);
+                let message =
+                    format!("output `{}` is `{}`, which is neither a layer nor an input", output.name, output.layer);
                 return Err(NodeError::new(path, message).with_help(self.known(config, &output.layer)));
             };
             let is_only = config.outputs.len() == 1 && output.name == "logits";
@@ -204,7 +205,7 @@ impl Wiring {
         };
         let output = self.outputs.iter().find(|(other, _)| other == name).map(|(_, source)| *source);
         output.or_else(|| self.find(config, name)).ok_or_else(|| {
-            let message = format!("{what} judges `{name}`, which is no output and no layer");
+            let message = format!("{what} judges `{name}`, which is neither an output nor a layer");
             let is_label = config.labels.iter().any(|label| label.name == name);
             let outputs: Vec<String> = self.outputs.iter().map(|(name, _)| name.clone()).collect();
             let help = match nearest(name, &outputs) {

@@ -36,7 +36,7 @@ pub enum BatchDimError {
         there: String,
     },
     /// An axis that has no size of a batch.
-    #[error("parameter `{parameter}` has size {size} on axis {axis}, which is no batch")]
+    #[error("parameter `{parameter}` has size {size} on axis {axis}, which is not a batch")]
     NoBatch {
         /// The parameter.
         parameter: String,

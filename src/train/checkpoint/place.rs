@@ -35,7 +35,7 @@ impl Place {
         let target = Replacement::begin(path).map_err(failed(BEGINNING))?.place().to_path_buf();
         if is_something_else(&target) {
             let source = io::Error::from(io::ErrorKind::AlreadyExists);
-            return Err(failed("there is a file that is no checkpoint")(source));
+            return Err(failed("there is a file that is not a checkpoint")(source));
         }
         let _lock = Lock::take(path, &target)?;
         Ok(Place { path: path.to_path_buf(), target, _lock })
@@ -84,7 +84,7 @@ impl Lock {
         let lock_path = directory_of(target).join(name);
         loop {
             if fs::symlink_metadata(&lock_path).is_ok_and(|found| !found.is_file()) {
-                let text = format!("{} is no file: remove it", lock_path.display());
+                let text = format!("{} is not a file: remove it", lock_path.display());
                 return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, text)));
             }
             let file = files::open_lock(&lock_path).map_err(failed)?;
