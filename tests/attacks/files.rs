@@ -259,11 +259,11 @@ fn outputs_do_not_destroy_inputs_of_another_kind() {
         ),
         (
             vec!["run", "m.txt", "--random", "1", "--outputs", "m.yaml"],
-            "m.yaml is there, and is no .npz archive\nhelp: remove it, or name another file\n",
+            "m.yaml is there, and is not a .npz archive\nhelp: remove it, or name another file\n",
         ),
         (
             vec!["bits", "1", "--trace", "m.txt"],
-            "--trace\n  caused by: m.txt is there, and is no trace\nhelp: remove it, or name another file\n",
+            "--trace\n  caused by: m.txt is there, and is not a trace\nhelp: remove it, or name another file\n",
         ),
         (vec!["emit", "m.yaml", "-o", "./m.yaml"], "-o names the model itself, ./m.yaml\nhelp: name another file\n"),
         (
