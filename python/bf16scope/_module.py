@@ -123,16 +123,16 @@ class Module:
         return [(dtype, tuple(dims)) for dtype, dims in self._native.results]
 
     def lower(
-        self, policy: str = "default", dtype: str | None = None, keep: str | Iterable[str] = ()
+        self, policy: str | os.PathLike = "default", dtype: str | None = None, keep: str | Iterable[str] = ()
     ) -> tuple[Module, Report]:
         """The module with its heavy work in a narrow dtype, and the report on it.
 
         Args:
-          policy: a preset (`bf16scope.policies()`) or a policy document in YAML.
+          policy: a preset (`bf16scope.policies()`), a policy document in YAML, or the path of a file with one.
           dtype: `bfloat16` or `float16`; default the policy's.
           keep: patterns of names (`*/layer_norm/*`) of what stays in f32.
         """
-        lowered, report = self._native.lower(policy, dtype, patterns(keep))
+        lowered, report = self._native.lower(policy_text(policy), dtype, patterns(keep))
         return Module(lowered), Report(json.loads(report))
 
     def run(self, arrays: Sequence[Any], allow_excess_precision: bool = False) -> list[np.ndarray]:
@@ -171,6 +171,21 @@ class Module:
 
     def __repr__(self) -> str:
         return f"<bf16scope.Module {self.name}: {self.n_instructions} instructions>"
+
+
+def policy_text(policy: str | os.PathLike) -> str:
+    """A preset's name or a policy document as it is; of a path what the file holds.
+
+    Raises:
+      Error: a file that cannot be read.
+    """
+    if isinstance(policy, str) and ("\n" in policy or not policy.endswith((".yaml", ".yml"))):
+        return policy
+    try:
+        with open(policy, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Error(f"the policy {os.fspath(policy)} cannot be read: {error}", "write a preset's name, or a file's path") from error
 
 
 def patterns(keep: str | Iterable[str]) -> list[str]:

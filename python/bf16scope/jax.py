@@ -12,6 +12,7 @@ bfloat16 where it computes on in f32 (JAX allows excess precision): results are 
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -24,14 +25,14 @@ from bf16scope import _jax_internals as internals
 from bf16scope import _native, _program
 from bf16scope._answer import Answer
 from bf16scope._errors import Error
-from bf16scope._module import Module, Report, patterns
+from bf16scope._module import Module, Report, patterns, policy_text
 
 __all__ = ["audit", "compile_for", "explain", "explain_casts", "fit", "lower", "module"]
 
 
 def lower(
     fn: Callable,
-    policy: str = "default",
+    policy: str | os.PathLike = "default",
     dtype: str | None = None,
     keep: str | Iterable[str] = (),
     *,
@@ -47,7 +48,8 @@ def lower(
 
     Args:
       fn: any function of pytrees of arrays that `jax.jit` takes.
-      policy: what may be lowered: a preset (`bf16scope.policies()`) or a policy document in YAML.
+      policy: what may be lowered: a preset (`bf16scope.policies()`), a policy document in YAML, or the path of a file with
+        one, such as `bf16scope lower --target` writes.
       dtype: `bfloat16` or `float16`, or JAX's dtypes; default the policy's, which is bfloat16. Gradients in float16 want a scaled loss.
       keep: patterns of names (`*/layer_norm/*`; names are those of `jax.named_scope` and of jaxprs) of what stays in f32.
       static_argnums: as `jax.jit`'s.
@@ -59,7 +61,7 @@ def lower(
     """
     if not callable(fn):
         raise Error(f"`lower` takes a function, and was given {type(fn).__name__}", "write `lower(step)`, not `lower(step(x))`")
-    options = internals.Options(policy, _name(dtype), tuple(patterns(keep)))
+    options = internals.Options(policy_text(policy), _name(dtype), tuple(patterns(keep)))
     _native.check_policy(options.policy, options.dtype)
 
     @functools.wraps(fn)
@@ -99,7 +101,12 @@ def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module
 
 
 def explain_casts(
-    fn: Callable, *args, policy: str = "default", dtype: str | None = None, keep: str | Iterable[str] = (), **kwargs
+    fn: Callable,
+    *args,
+    policy: str | os.PathLike = "default",
+    dtype: str | None = None,
+    keep: str | Iterable[str] = (),
+    **kwargs,
 ) -> Report:
     """What `lower` decides for each operation of the function over such arguments, and why."""
     _, report = module(fn, *args, **kwargs).lower(policy, _name(dtype), keep)

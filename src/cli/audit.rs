@@ -195,7 +195,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         as_tpu::say(&crate::passes::as_tpu::run(&module, arithmetic).with_context(failed)?.1);
     }
     let inputs = after_steps(&client, &module, &inputs, args.steps - 1).with_context(failed)?;
-    policy.idle_patterns(&module).iter().for_each(|note| tracing::warn!("{note}"));
+    policy.idle(&module).iter().for_each(|note| tracing::warn!("{note}"));
     let measured = match is_alone {
         true => measure(args, &policy, &module, &inputs, (&client, config), context),
         false => over_devices(args, &policy, (&module, &placement), &inputs, (&client, config), context),

@@ -61,7 +61,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     check_name(&module, name, args)?;
     let lowered = amp::run(&module, &policy);
     let (_, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;
-    policy.idle_patterns(&module).iter().for_each(|note| tracing::warn!("{note}"));
+    policy.idle(&module).iter().for_each(|note| tracing::warn!("{note}"));
     let decisions = report.explain(name);
     let explanation = Explanation { from: way(&report, &decisions), casts: report.casts_about(name), decisions };
     if args.json {

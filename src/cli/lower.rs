@@ -1,14 +1,22 @@
 //! `bf16scope lower`: puts the heavy work of any HLO module into bf16 or f16, and shows what was decided.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use super::child::LimitArgs;
 use super::emit::{self, Format};
+use super::excess::{self, ExcessArgs};
 use super::policy::PolicyArgs;
-use super::{Context, Status, module_file};
-use crate::passes::amp::{self, LoweringReport};
+use super::tune::targets_help;
+use super::watch::Watch;
+use super::{Context, Status, again, module_file};
+use crate::document;
+use crate::hlo::Module;
+use crate::passes::amp::{self, LoweringReport, Policy};
 use crate::report::{self, Column, Screen, Table};
+use crate::study::{LowerAnswer, LowerQuestion, LowerTrial, LoweredCost, lower_for};
+use crate::tpu::Target;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,12 +26,19 @@ Examples:
           as a TensorFlow bf16 scope would, and every decision as JSON
   bf16scope lower step.pb -o out.pb --policy policy.yaml --keep '*/layer_norm/*'
           with lists of your own, and layer norms left alone
+  bf16scope lower step.hlo.pb -o step.bf16.pb --target tpu-v2 --decisions step.yaml
+          where rules are in doubt, as the TPU compiler says is cheaper; `--policy step.yaml` then makes the same module
 
 A policy file holds, all optional: preset, dtype, the op lists allow, infer, clear, deny and island, keep (patterns of
 names), min_elements, parameters and results (keep or lower), loss (keep or lower), accumulate (compute or f32), sums
 (over devices: f32 or as_computed), reach (none, dots, between, all), deny_spreads, unstored, logits,
-tables, moved, loops and choices (keep or lower).
-An op in two lists, or one that no list may hold, is an error.";
+tables, moved, loops and choices (keep or lower), and decided, the forms of single instructions.
+An op in two lists, or one that no list may hold, is an error.
+
+With --target, each region (instructions of one opcode and shape that one rule decided) that could be in another form without
+another rounding is compiled in that form: in f32, rounded at another place, or behind a barrier. Kept is what takes no more
+memory and no more cycles than the policy alone makes (but for a thousandth), and the least product of both. Every compile is cached, so the same
+command goes on where it was stopped.";
 
 /// Arguments of `lower`.
 #[derive(Debug, clap::Args)]
@@ -47,14 +62,38 @@ pub struct Args {
     /// Show every instruction, not only totals by op
     #[arg(long)]
     list: bool,
+    #[command(flatten)]
+    asked: AskedArgs,
+}
+
+/// Arguments about a compiler that is asked.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Asking the TPU compiler")]
+struct AskedArgs {
+    #[arg(long, help = targets_help("; where rules are in doubt, both forms are compiled for it, and the cheaper is kept"))]
+    target: Option<Target>,
+    /// Programs to compile at most that are not cached
+    #[arg(long, value_name = "N", default_value_t = LowerQuestion::N_COMPILES, requires = "target", value_parser = clap::value_parser!(u32).range(1..))]
+    compiles: u32,
+    /// Where to write the policy with what was decided [default: beside the output, named .decisions.yaml]
+    #[arg(long, value_name = "FILE", requires = "target")]
+    decisions: Option<PathBuf>,
+    /// Compile even what is cached
+    #[arg(long, requires = "target")]
+    fresh: bool,
+    #[command(flatten)]
+    excess: ExcessArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
     // The module itself may be replaced by its lowered form, and by nothing else.
-    emit::check_names(&[("-o", Some(&args.output)), ("--report", args.report.as_deref())], &[])?;
-    emit::check_names(&[("--report", args.report.as_deref())], &[Some(&args.module)])?;
+    let (report, decisions) = (args.report.as_deref(), args.asked.decisions.as_deref());
+    emit::check_names(&[("-o", Some(&args.output)), ("--report", report), ("--decisions", decisions)], &[])?;
+    emit::check_names(&[("--report", report), ("--decisions", decisions)], &[Some(&args.module)])?;
     let module = module_file::load(&args.module, &context.converter())?;
     if module.is_scheduled {
         tracing::warn!(
@@ -64,8 +103,14 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         );
     }
     let _span = tracing::info_span!("lower").entered();
-    let lowered = amp::run(&module, &policy);
-    let (lowered, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;
+    let (lowered, report, said) = match &args.asked.target {
+        Some(target) => asked(args, target, module, policy, context)?,
+        None => {
+            let lowered = amp::run(&module, &policy);
+            let (lowered, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;
+            (lowered, report, String::new())
+        }
+    };
     let format = args.format.unwrap_or_else(|| emit::format_of(Some(&args.output)));
     emit::replace(&args.output, &emit::write(&lowered, format)?)?;
     if let Some(path) = &args.report {
@@ -85,7 +130,84 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         context.print(&list(&report, context.screen))?;
     }
     context.print(&totals(&report, context.screen))?;
+    context.print(&said)?;
     Ok(Status::Ok)
+}
+
+/// Lowers with the TPU compiler's answers, and writes what was decided.
+fn asked(
+    args: &Args,
+    target: &Target,
+    module: Module,
+    policy: Policy,
+    context: &Context,
+) -> anyhow::Result<(Module, LoweringReport, String)> {
+    let AskedArgs { compiles, fresh, excess, limits, .. } = &args.asked;
+    let question =
+        LowerQuestion { module, path: args.module.clone(), policy, target: target.clone(), n_compiles: *compiles };
+    let mut watch = Watch::at_most(context.quiet, *compiles);
+    watch.keep_what_is_compiled()?;
+    let asking = excess.asking(limits.asking(*fresh, true, context), true);
+    let answer = lower_for(&question, &asking, &mut |event| watch.on(event))?;
+    watch.finish();
+    let path = args.asked.decisions.clone().unwrap_or_else(|| args.output.with_extension("decisions.yaml"));
+    let mut text = format!(
+        "# `bf16scope lower {} --target {target} --compiles {compiles}` decided what is below `decided`, if anything;\n# \
+         `--policy` with this file makes the same module without a compiler.\n",
+        again::word(&args.module),
+    );
+    text += &document::to_string(&answer.policy).context("cannot write the policy as YAML")?;
+    emit::replace(&path, text.as_bytes())?;
+    let said = figures(&answer, &path, context.screen);
+    Ok((answer.module, answer.report, said))
+}
+
+/// What the compiler's answers were worth, in sentences.
+fn figures(answer: &LowerAnswer, decisions: &Path, screen: Screen) -> String {
+    let LowerAnswer { target, libtpu, before, after, trials, n_left, policy, .. } = answer;
+    let said = excess::said(answer.excess_precision);
+    let n_kept = trials.iter().filter(|trial| trial.is_kept).count();
+    let cycles = |cost: &LoweredCost| i64::try_from(cost.cycles).unwrap_or(i64::MAX);
+    let of = |cost: &LoweredCost| format!("{} and {} cycles", report::mib(cost.n_bytes), report::grouped(cycles(cost)));
+    let mut table = Table::new([
+        Column::text("in another form"),
+        Column::number("HBM"),
+        Column::number("cycles"),
+        Column::text(""),
+    ]);
+    for LowerTrial { what, cost, is_kept, .. } in trials {
+        let (hbm, n_cycles) = match cost {
+            Some(cost) => (report::mib(cost.n_bytes), report::grouped(cycles(cost))),
+            None => ("does not fit".to_string(), String::new()),
+        };
+        table.row([what.clone(), hbm, n_cycles, if *is_kept { "kept" } else { "" }.to_string()]);
+    }
+    let mut text = if trials.is_empty() { String::new() } else { table.render(screen) };
+    text += &match (before, after) {
+        (Some(before), Some(after)) => format!(
+            "{target}, libtpu {libtpu}{said}: {} by the policy alone, {} as decided ({} of the HBM without code, {} of the cycles)\n",
+            of(before),
+            of(after),
+            report::percent(after.n_bytes, before.n_bytes),
+            report::percent(cycles(after), cycles(before)),
+        ),
+        (None, Some(after)) => format!(
+            "{target}, libtpu {libtpu}{said}: it does not fit by the policy alone, and takes {} as decided\n",
+            of(after)
+        ),
+        (_, None) => format!("{target}, libtpu {libtpu}{said}: it does not fit, in any form that was compiled\n"),
+    };
+    text += &format!(
+        "{} of {} regions that were compiled in another form are kept so: {} instructions, in {}\n",
+        n_kept,
+        trials.len(),
+        policy.decided.len(),
+        decisions.display()
+    );
+    if *n_left > 0 {
+        text += &format!("{n_left} more may be worth a compile; the same with more --compiles goes on from here\n");
+    }
+    text
 }
 
 /// A row for each op, and what it comes to.

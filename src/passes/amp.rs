@@ -13,6 +13,8 @@
 
 use crate::hlo::{Module, VerifyErrors, verify};
 
+mod alternatives;
+mod decided;
 mod decides;
 mod frame;
 mod graph;
@@ -30,6 +32,7 @@ mod rewrite;
 mod tables;
 mod unstored;
 
+pub use decided::{Decided, StoredAs};
 pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach, Sums};
 pub use report::{Cast, Decision, LoweringReport, Total};
 
@@ -67,7 +70,7 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport),
     if policy.dtype == LowDType::F16 && differentiates {
         report.notes.push(F16_NOTE.to_string());
     }
-    report.notes.extend(policy.idle_patterns(module));
+    report.notes.extend(policy.idle(module));
     Ok((lowered, report))
 }
 

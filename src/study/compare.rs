@@ -347,7 +347,7 @@ fn explain_one(
 }
 
 /// What the compiler made of a program.
-fn read_back(optimized: &[u8]) -> Result<Module, StudyError> {
+pub(super) fn read_back(optimized: &[u8]) -> Result<Module, StudyError> {
     let optimized = decode::from_bytes(optimized).map_err(StudyError::Optimized)?;
     verify_ids(&optimized).map_err(StudyError::OptimizedBroken)?;
     Ok(optimized)

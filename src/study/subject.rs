@@ -92,7 +92,8 @@ impl Form {
     }
 }
 
-fn lowered(module: &Module, policy: &Policy, path: &Path) -> Result<(Module, LoweringReport), StudyError> {
+/// A module by a policy, and every decision on it.
+pub(super) fn lowered(module: &Module, policy: &Policy, path: &Path) -> Result<(Module, LoweringReport), StudyError> {
     amp::run(module, policy).map_err(|source| StudyError::Lower { path: path.to_path_buf(), source })
 }
 

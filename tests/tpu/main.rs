@@ -6,6 +6,7 @@ mod first;
 mod amp_tpu;
 mod explain;
 mod fit;
+mod lower;
 mod modules;
 mod precision;
 mod several;

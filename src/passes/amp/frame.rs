@@ -1,5 +1,6 @@
 //! Writes one computation at one call site.
 
+use super::decided::StoredAs;
 use super::graph::{FrameId, Graph, Kind, NodeId, ValueId};
 use super::narrow;
 use super::painted::{Painted, RegionKind, Rule};
@@ -41,7 +42,7 @@ pub(super) enum Origin {
     },
     /// A tuple taken apart and put together again.
     Tuple,
-    /// What a lookup reads in its table's place.
+    /// What readers read in a value's place: lookups in a table's, or all of them.
     Barrier,
 }
 
@@ -128,6 +129,17 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
 
     /// Writes an instruction of the original; gives the one that has its value as made.
     fn instruction(&mut self, id: InstrId) -> InstrId {
+        let made = self.plainly(id);
+        let node = self.graph.frames[self.frame as usize].nodes[id.idx()];
+        let is_apart = node.is_some_and(|node| {
+            let of = self.graph.node(node);
+            of.decided == Some(StoredAs::Barrier) && matches!(of.kind, Kind::Op(_)) && of.n_results == 1
+        });
+        if is_apart { self.behind_barrier(id, made, "stored") } else { made }
+    }
+
+    /// The same, not behind a barrier.
+    fn plainly(&mut self, id: InstrId) -> InstrId {
         let original = self.original.instr(id);
         let node = self.graph.frames[self.frame as usize].nodes[id.idx()];
         let kind = node.map(|node| &self.graph.node(node).kind);
@@ -164,12 +176,13 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             })
             .collect();
         if node.is_some_and(|node| self.painted.rule[node as usize] == Rule::Lookup) {
-            operands[0] = self.barrier(original.operands[0], operands[0]);
+            operands[0] = self.behind_barrier(original.operands[0], operands[0], "lookup");
         }
         let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
         let op = self.op(id);
         let is_rounded = node.is_some_and(|node| {
-            matches!(self.painted.rule[node as usize], Rule::Rounded | Rule::Logits | Rule::MovedPart)
+            let is_decided = self.painted.rule[node as usize] == Rule::Decided && !self.painted.low[node as usize];
+            is_decided || matches!(self.painted.rule[node as usize], Rule::Rounded | Rule::Logits | Rule::MovedPart)
         });
         let gives_f32 = node.is_some_and(|node| self.graph.node(node).gives_f32);
         let low = self.shape(id);
@@ -188,12 +201,12 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         made
     }
 
-    /// A table as a lookup reads it.
-    fn barrier(&mut self, table: InstrId, made: InstrId) -> InstrId {
+    /// A value behind a barrier, as its readers read it.
+    fn behind_barrier(&mut self, id: InstrId, made: InstrId, what_for: &str) -> InstrId {
         let shape = self.out.instr(made).shape.clone();
         let sharding = self.out.instr(made).sharding.clone();
-        let instr = self.original.instr(table);
-        let (name, op) = (format!("{}.lookup", instr.name), Op::OptimizationBarrier);
+        let instr = self.original.instr(id);
+        let (name, op) = (format!("{}.{what_for}", instr.name), Op::OptimizationBarrier);
         self.push(Instruction { name, op, shape, operands: vec![made], sharding, ..plain(instr) }, Origin::Barrier)
     }
 

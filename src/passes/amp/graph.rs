@@ -5,6 +5,7 @@
 //! caller. Tuples, their elements and callees' parameters are only other names for values. What an op does to a value
 //! is a [`Node`]; nodes are ordered so that operands come first.
 
+use super::decided::StoredAs;
 use super::narrow;
 use super::policy::{Because, Classes, LowDType};
 use crate::hlo::ops::decisions::{is_retypable, keeps_dtypes};
@@ -79,6 +80,8 @@ pub(super) struct Node {
     pub kind: Kind,
     /// Why it has its class.
     pub because: Because,
+    /// The form that was decided for it, whatever the rules say.
+    pub decided: Option<StoredAs>,
     /// Whether it gives f32 even where it reads the narrow dtype and its value is narrow, because devices may sum what
     /// it gives: then a cast follows.
     pub gives_f32: bool,
@@ -305,7 +308,9 @@ impl<'m> Graph<'m> {
         }));
         let n_results = results.len() as u32;
         let gives_f32 = classes.sum_in_f32(self.module, &instr.op) == DeviceSum::Own;
-        self.nodes.push(Node { frame, instr: id, kind, because, gives_f32, operands, first_result, n_results });
+        let decided = classes.decided(instr);
+        let made = Node { frame, instr: id, kind, because, decided, gives_f32, operands, first_result, n_results };
+        self.nodes.push(made);
         first_result..first_result + n_results
     }
 

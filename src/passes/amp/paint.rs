@@ -15,6 +15,7 @@
 //!    upstream of another, through ops that are not denied or denied without spreading. A loop counts as one for the
 //!    arrays that it fills or reads slice by slice (`loops`). What is moved and stored between two (`moved`) is lowered,
 //!    too. Of the others, `unstored` takes back those whose values need not be stored, unless the policy lowers them.
+//!    Then single nodes get the forms that were decided for them.
 //! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
 //!    readers read the narrow dtype (the cast moves up, unless that makes it larger), or where their operands are
 //!    narrow already (the cast back moves down, unless that makes it larger). What is moved and stored is lowered where
@@ -29,6 +30,7 @@
 //! touches the other's ops. Nor does it need step 1, because it denies loss and optimizer ops outright; it has neither
 //! choices, the second half of step 4 nor steps 6 and 7, and in step 5 it lowers whatever is connected.
 
+use super::decided::StoredAs;
 use super::graph::{Graph, Kind, Node, NodeId, ValueId};
 use super::loops::{Loop, Use, filled};
 use super::moved::{is_of_parameter, is_stored, is_sum_of_rows, moved};
@@ -97,6 +99,7 @@ pub(super) fn paint(
                 painter.keep(found);
             }
         }
+        painter.decide();
         painter.lower_clear();
         if policy.tables == Boundary::Lower {
             painter.tables();
@@ -463,6 +466,25 @@ impl Painter<'_> {
         self.out.from[node as usize] = from;
         let narrow = &mut self.out.value_low;
         self.graph.node(node).results().for_each(|value| narrow[value as usize] &= is_rounded);
+    }
+
+    /// What was decided for single nodes, whatever steps 1 to 4 say of them.
+    fn decide(&mut self) {
+        let graph = self.graph;
+        for node in self.nodes() {
+            let of = graph.node(node);
+            let is_open = of.n_results == 1 && graph.value(of.first_result).is_f32();
+            let is_soft = matches!(of.class(), Some(Class::Infer | Class::Clear));
+            let is_low = match of.decided {
+                Some(StoredAs::Narrow) if is_open && is_soft => true,
+                Some(StoredAs::Rounded) if is_open && is_soft => false,
+                _ => continue,
+            };
+            self.out.low[node as usize] = is_low;
+            self.out.rule[node as usize] = Rule::Decided;
+            self.out.from[node as usize] = None;
+            self.lower_results(node);
+        }
     }
 
     /// Step 5, until nothing changes. Every change lowers something, so it ends.

@@ -56,6 +56,8 @@ pub(super) enum Rule {
     Source,
     /// The policy lowers nothing.
     Off,
+    /// Its form was decided.
+    Decided,
 }
 
 /// What [`paint`](super::paint::paint) found.

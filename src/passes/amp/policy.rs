@@ -25,8 +25,11 @@
 //! moved: lower             # or keep: what a gather, a concatenate and the like give is f32 where an op of f32 reads it
 //! loops: lower             # or keep: arrays that loops fill or read slice by slice are f32
 //! choices: keep            # or lower: products whose scores decide something discrete, such as a router's
+//! decided:                 # forms of single instructions: f32, rounded, narrow or barrier (`decided`)
+//!   - {instruction: add.65, of: 'add f32[8,128]', as: rounded, because: 'less memory'}
 //! ```
 
+use super::decided::{self, Decided, StoredAs};
 use crate::hlo::DType;
 use crate::hlo::devices::is_partitioned;
 use crate::hlo::ops::decisions::{all_list_names, device_sum, list_names, precision_class};
@@ -35,7 +38,7 @@ use crate::hlo::words::nearest;
 use crate::hlo::{Instruction, Module, Op};
 use crate::passes::glob::matches;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What to lower, and how far. See the module's documentation for each key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +91,9 @@ pub struct Policy {
     /// Whether products may be lowered whose results decide what the program computes on with: through a `topk`, a `sort`,
     /// an `argmax` or a comparison of scores.
     pub choices: Boundary,
+    /// The forms of single instructions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub decided: Vec<Decided>,
 }
 
 /// The narrow dtype.
@@ -184,6 +190,7 @@ impl Default for Policy {
             moved: Boundary::Lower,
             loops: Boundary::Lower,
             choices: Boundary::Keep,
+            decided: Vec::new(),
         }
     }
 }
@@ -228,6 +235,9 @@ pub enum PolicyError {
         /// What is wrong.
         problem: String,
     },
+    /// Two decisions on one instruction.
+    #[error("`{0}` is decided twice, expected one form: take out the other")]
+    DecidedTwice(String),
     /// A floor under zero.
     #[error("min_elements is {0}, expected 0 or more")]
     NegativeFloor(i64),
@@ -272,6 +282,7 @@ pub struct PolicyDocument {
     moved: Option<Boundary>,
     loops: Option<Boundary>,
     choices: Option<Boundary>,
+    decided: Option<Vec<Decided>>,
 }
 
 impl TryFrom<PolicyDocument> for Policy {
@@ -313,6 +324,7 @@ impl TryFrom<PolicyDocument> for Policy {
             moved: document.moved.unwrap_or(base.moved),
             loops: document.loops.unwrap_or(base.loops),
             choices: document.choices.unwrap_or(base.choices),
+            decided: document.decided.unwrap_or(base.decided),
         };
         policy.check()?;
         Ok(policy)
@@ -350,13 +362,18 @@ impl Policy {
                 }
             }
         }
+        let mut decided: BTreeSet<&str> = BTreeSet::new();
+        if let Some(twice) = self.decided.iter().find(|decided_on| !decided.insert(&decided_on.instruction)) {
+            return Err(PolicyError::DecidedTwice(twice.instruction.clone()));
+        }
         if self.min_elements < 0 { Err(PolicyError::NegativeFloor(self.min_elements)) } else { Ok(()) }
     }
 }
 
 impl Policy {
-    /// A line for each pattern of `keep` that keeps nothing of a module, as a typing error does.
-    pub fn idle_patterns(&self, module: &Module) -> Vec<String> {
+    /// A line for each pattern of `keep` that keeps nothing of a module, as a typing error does, and for each decision that
+    /// is on no instruction of it.
+    pub fn idle(&self, module: &Module) -> Vec<String> {
         let instructions = || module.computations.iter().flat_map(|computation| &computation.instructions);
         let idle = self.keep.iter().filter(|pattern| !instructions().any(|instr| keeps(pattern, instr)));
         let line = |pattern| {
@@ -365,7 +382,7 @@ impl Policy {
                 "keep: `{pattern}` matches no instruction's name or scoped name in {name}, and keeps nothing in f32"
             )
         };
-        idle.map(line).collect()
+        idle.map(line).chain(decided::idle(&self.decided, module)).collect()
     }
 }
 
@@ -378,6 +395,7 @@ fn keeps(pattern: &str, instr: &Instruction) -> bool {
 pub(super) struct Classes<'p> {
     policy: &'p Policy,
     listed: BTreeMap<&'p str, Class>,
+    decided: BTreeMap<&'p str, &'p Decided>,
     /// Whether a partitioner may split the module's values.
     is_partitioned: bool,
 }
@@ -393,12 +411,15 @@ pub(super) enum Because {
     Pattern(String),
     /// `min_elements`.
     Small,
+    /// A decision on this instruction.
+    Decided,
 }
 
 impl<'p> Classes<'p> {
     pub(super) fn new(policy: &'p Policy, module: &Module) -> Classes<'p> {
         let listed = policy.lists().into_iter().flat_map(|(_, ops, class)| ops.iter().map(move |op| (&op[..], class)));
-        Classes { policy, listed: listed.collect(), is_partitioned: is_partitioned(module) }
+        let decided = policy.decided.iter().map(|decided| (&decided.instruction[..], decided)).collect();
+        Classes { policy, listed: listed.collect(), decided, is_partitioned: is_partitioned(module) }
     }
 
     /// In which dtype devices sum what an op gives, if the policy wants f32 there.
@@ -407,11 +428,22 @@ impl<'p> Classes<'p> {
         if self.policy.sums == Sums::F32 && is_split { device_sum(module, op) } else { DeviceSum::Never }
     }
 
+    /// The form that was decided for an instruction.
+    pub(super) fn decided(&self, instr: &Instruction) -> Option<StoredAs> {
+        let decided = self.decided.get(&instr.name[..])?;
+        decided.is_on(instr).then_some(decided.form)
+    }
+
     /// The class of an instruction whose largest f32 array has `n_elements`.
     pub(super) fn of(&self, module: &Module, instr: &Instruction, n_elements: i64) -> (Class, Because) {
         let own = precision_class(module, &instr.op);
         if own == Class::NotFloat {
             return (own, Because::Op);
+        }
+        match self.decided(instr) {
+            Some(StoredAs::F32) => return (Class::Deny { why: "a decision", spreads: false }, Because::Decided),
+            Some(StoredAs::Rounded | StoredAs::Narrow) => return (own, Because::Decided),
+            Some(StoredAs::Barrier) | None => {}
         }
         if let Some(pattern) = self.policy.keep.iter().find(|pattern| keeps(pattern, instr)) {
             return (Class::Deny { why: "its name", spreads: false }, Because::Pattern(pattern.clone()));
@@ -466,6 +498,11 @@ mod tests {
         assert_eq!(
             error("allow: [convolutoin]"),
             "list `allow` names `convolutoin`, expected an op that can be lowered; did you mean `convolution`?"
+        );
+        let decision = "{instruction: a, of: 'add f32[8]', as: f32, because: ''}";
+        assert_eq!(
+            error(&format!("decided: [{decision}, {decision}]")),
+            "`a` is decided twice, expected one form: take out the other"
         );
         assert_eq!(error("min_elements: -1"), "min_elements is -1, expected 0 or more");
         assert!(error("kepe: []").contains("unknown field `kepe`"));

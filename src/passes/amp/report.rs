@@ -1,6 +1,8 @@
 //! What lowering decided for each instruction, and the casts it inserted: for display elsewhere, and as JSON for
 //! programs.
 
+use super::alternatives::alternatives;
+use super::decided::StoredAs;
 use super::frame::Origin;
 use super::graph::{FrameId, Graph, Kind, NodeId};
 use super::narrow;
@@ -36,6 +38,9 @@ pub struct Decision {
     pub rule: String,
     /// The instruction that the decision spread from.
     pub from: Option<String>,
+    /// In which other forms its value could be without another rounding.
+    #[serde(skip)]
+    pub alternatives: Vec<StoredAs>,
     /// Bytes of its result before.
     pub n_bytes_before: i64,
     /// And now.
@@ -115,13 +120,19 @@ impl LoweringReport {
 }
 
 /// The decisions of one frame.
-pub(super) fn decisions(graph: &Graph<'_>, painted: &Painted, frame: FrameId) -> Vec<Decision> {
+pub(super) fn decisions(graph: &Graph<'_>, painted: &Painted, frame: FrameId, policy: &Policy) -> Vec<Decision> {
     let frame_ref = &graph.frames[frame as usize];
     let nodes = frame_ref.nodes.iter().zip(0u32..);
-    nodes.filter_map(|(node, idx)| decision(graph, painted, frame, InstrId(idx), (*node)?)).collect()
+    nodes.filter_map(|(node, idx)| decision(graph, painted, (frame, InstrId(idx)), (*node)?, policy)).collect()
 }
 
-fn decision(graph: &Graph<'_>, painted: &Painted, frame: FrameId, id: InstrId, node: NodeId) -> Option<Decision> {
+fn decision(
+    graph: &Graph<'_>,
+    painted: &Painted,
+    (frame, id): (FrameId, InstrId),
+    node: NodeId,
+    policy: &Policy,
+) -> Option<Decision> {
     let of = graph.node(node);
     let floats = of.operands.iter().copied().chain(of.results());
     if !floats.clone().any(|value| graph.value(value).is_f32()) {
@@ -138,6 +149,9 @@ fn decision(graph: &Graph<'_>, painted: &Painted, frame: FrameId, id: InstrId, n
         shape.leaves().get(place).and_then(|leaf| leaf.dtype()).map(|dtype| dtype.to_string()).unwrap_or_default()
     };
     let mut rule = sentence(&of.kind, &of.because, painted.rule[node as usize]);
+    if let Some(form) = of.decided {
+        rule = decided_rule(rule, form, policy, &instr.name);
+    }
     if of.gives_f32 && painted.low[node as usize] {
         rule += GIVES_F32;
     }
@@ -155,9 +169,19 @@ fn decision(graph: &Graph<'_>, painted: &Painted, frame: FrameId, id: InstrId, n
         new: new_dtype,
         rule,
         from,
+        alternatives: alternatives(graph, painted, node),
         n_bytes_before: instr.shape.n_bytes(),
         n_bytes_after: new.n_bytes(),
     })
+}
+
+/// What a policy says of the form of one instruction, and what the rules say where they agree.
+fn decided_rule(rule: String, form: StoredAs, policy: &Policy, instruction: &str) -> String {
+    let because = policy.decided.iter().find(|decided| decided.instruction == instruction);
+    let because = because.map(|decided| &decided.because[..]).filter(|because| !because.is_empty());
+    let because = because.map(|because| format!(": {because}")).unwrap_or_default();
+    let rule = if rule.is_empty() { rule } else { format!("{rule}; ") };
+    format!("{rule}the policy decides its form, {}{because}", form.words())
 }
 
 /// Behind the rule of a product of a module for several partitions.
@@ -177,6 +201,7 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
         Because::Op => String::new(),
         Because::Listed => " (the policy lists it)".to_string(),
         Because::Pattern(pattern) => return format!("the policy keeps names like `{pattern}`"),
+        Because::Decided => return String::new(),
         Because::Small => return "all its arrays are smaller than the policy's min_elements".to_string(),
     };
     let why = match kind {
@@ -243,6 +268,7 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
         Rule::ReadNarrow => "it commutes with rounding, and all that read it read the narrow dtype".to_string(),
         Rule::OfNarrow => "it commutes with rounding, and what it reads is narrow already".to_string(),
         Rule::WouldRound => "it commutes with rounding, and narrowing it would round for a reader of f32".to_string(),
+        Rule::Decided => String::new(),
         Rule::Off => "the policy lowers nothing".to_string(),
         Rule::Source => "it is made in the dtype its readers want".to_string(),
     }

@@ -107,7 +107,7 @@ impl<'m> Rewriter<'m> {
         let callees = self.callees(graph, painted, frame);
         let writer = FrameWriter::new(graph, painted, frame, callees);
         let (computation, origins) = writer.write(region, self.policy.results);
-        let decided = decisions(graph, painted, frame);
+        let decided = decisions(graph, painted, frame, self.policy);
         if computation == *self.module.comp(original) {
             self.unchanged.entry(original).or_insert(decided);
             return original;

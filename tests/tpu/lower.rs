@@ -1,0 +1,96 @@
+//! `bf16scope lower --target`: what the TPU compiler decides, in the library and as a user runs it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::home::{cache_dir, setup};
+use bf16scope::hlo::proto::decode;
+use bf16scope::hlo::{Module, text};
+use bf16scope::passes::amp::{self, Policy};
+use bf16scope::pjrt::Setup;
+use bf16scope::study::{Asking, Event, LowerAnswer, LowerQuestion, lower_for, policy, policy_of_text};
+
+fn file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/oracle_jax/encoder_forward.hlo.pb")
+}
+
+fn module() -> Module {
+    decode::from_bytes(&std::fs::read(file()).unwrap()).unwrap()
+}
+
+fn ask(n_compiles: u32, setup: &Setup) -> (LowerAnswer, Vec<String>) {
+    let question = LowerQuestion {
+        module: module(),
+        path: file(),
+        policy: Policy::default(),
+        target: "tpu-v2".parse().unwrap(),
+        n_compiles,
+    };
+    let mut compiled = Vec::new();
+    let mut on = |event: &Event<'_>| {
+        if let Event::Ends { compiling, is_cached: false, .. } = event {
+            compiled.push(compiling.what.clone());
+        }
+    };
+    let answer = lower_for(&question, &Asking::new(setup), &mut on).unwrap_or_else(|error| panic!("{error}"));
+    (answer, compiled)
+}
+
+/// Within the budget both forms are compiled; what is kept is no worse than the policy alone, and a policy that makes the
+/// same module again. What was compiled is not compiled again.
+#[test]
+fn the_compiler_decides_and_its_decisions_are_a_policy() {
+    let cache = cache_dir();
+    let setup = setup(cache.path());
+    let (first, compiled) = ask(8, &setup);
+    assert_eq!(compiled.len(), 8, "{compiled:?}");
+    assert_eq!(compiled[0], "as the policy lowers it");
+    assert_eq!(first.trials.len(), 7, "{:?}", first.trials);
+    let (before, after) = (first.before.unwrap(), first.after.unwrap());
+    assert!(after.n_bytes <= before.n_bytes + before.n_bytes / 1000, "{before:?} {after:?}");
+    assert!(after.cycles <= before.cycles + before.cycles / 1000, "{before:?} {after:?}");
+    // What is kept is what one of the programs took, and each that was kept has decisions.
+    let kept: Vec<_> = first.trials.iter().filter(|trial| trial.is_kept).collect();
+    assert_eq!(kept.last().map_or(Some(before), |trial| trial.cost), Some(after));
+    assert_eq!(kept.is_empty(), first.policy.decided.is_empty());
+    assert!(first.policy.decided.iter().all(|decided| decided.because.contains("tpu-v2")), "{:?}", first.policy);
+    // As a document it makes the same module, without a compiler.
+    let document = bf16scope::document::to_string(&first.policy).unwrap();
+    let read = policy_of_text(&document).unwrap_or_else(|error| panic!("{error}\n{document}"));
+    let (again, report) = amp::run(&module(), &read).unwrap();
+    assert_eq!(text::print(&again, &Default::default()), text::print(&first.module, &Default::default()));
+    assert_eq!(report.notes, [""; 0]);
+    // And no value is narrow that the policy alone leaves in f32, but where a decision says so.
+    let (_, alone) = amp::run(&module(), &Policy::default()).unwrap();
+    for decision in first.report.decisions.iter().filter(|decision| decision.is_lowered) {
+        let is_decided = first.policy.decided.iter().any(|decided| decided.instruction == decision.instruction);
+        let was = alone.explain(&decision.instruction).iter().any(|decision| decision.is_lowered);
+        assert!(was || is_decided, "{decision:?}");
+    }
+    let (second, compiled) = ask(0, &setup);
+    assert_eq!(compiled, [""; 0]);
+    assert_eq!((second.policy, second.trials.len()), (first.policy, 7));
+}
+
+#[test]
+fn the_command_writes_decisions_that_another_command_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_bf16scope")).args(args).current_dir(&folder).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let module = file();
+    let module = module.to_str().unwrap();
+    let args =
+        ["lower", module, "-o", "asked.txt", "--target", "tpu-v2", "--compiles", "4", "--excess-precision", "off"];
+    let (said, progress) = run(&args);
+    assert!(said.contains("by the policy alone") && said.contains("asked.decisions.yaml"), "{said}");
+    assert!(progress.contains("up to 4 compiles"), "{progress}");
+    let path = folder.path().join("asked.decisions.yaml");
+    assert_eq!(policy(path.to_str().unwrap()).unwrap().dtype, Policy::default().dtype);
+    let (_, warned) = run(&["lower", module, "-o", "again.txt", "--policy", path.to_str().unwrap()]);
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert_eq!((read("asked.txt"), warned.as_str()), (read("again.txt"), ""));
+}
