@@ -2,13 +2,13 @@
 //! or gives a module. One that verifies is written as StableHLO again, or refused in words.
 #![no_main]
 
-use bf16scope::foreign::{Kind, of_proto, stablehlo};
+use bf16scope::foreign::{FileKind, of_proto, stablehlo};
 use bf16scope::hlo::verify;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     // Of a file of JAX, and of a proto, that is all that is read here.
-    drop(format!("{:?} {:?}", Kind::of(bytes), of_proto(bytes)));
+    drop(format!("{:?} {:?}", FileKind::of(bytes), of_proto(bytes)));
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Some(module) = stablehlo::read(text, "fuzz.mlir") else { return };
     if verify(&module).is_ok() {

@@ -224,7 +224,7 @@ batching.fancy_primitive_batchers[lower_p] = lambda axis_data, args, axes, **par
 
 
 def _dce(used, equation):
-    """Leaves out results that nobody reads, and what is computed for them alone."""
+    """Leaves out unused results, and what is computed for them alone."""
     if not any(used) and not equation.effects:
         return [False] * len(equation.invars), None
     if all(used):

@@ -239,7 +239,7 @@ def _differentiable(jaxpr, options) -> Callable:
         return internals.call(jaxpr, options, *args)
 
     def forward(*args):
-        # Of all that have any: JAX wants the same residuals whichever are asked for. What nobody reads goes before XLA.
+        # Of all that have any: JAX wants the same residuals whichever are asked for. Unused results go before XLA.
         return _passes(jaxpr, options).forward([arg.value for arg in args])
 
     def backward(residuals, cotangents):
