@@ -5,9 +5,6 @@ use super::{check, rust_files, without_tests};
 /// Names that several rooms wanted once.
 const BARE: [&str; 5] = ["Kind", "Part", "Plan", "Report", "Row"];
 
-/// Types of a family of files that all say `graph::Kind` and know no other.
-const OF_ONE_FAMILY: [&str; 2] = ["src/passes/amp/graph.rs: Kind", "src/passes/amp/report.rs: Part"];
-
 /// Types of a file, in its modules too, that have such a name. One that a function declares for itself is nobody else's.
 fn bare(items: &[syn::Item]) -> Vec<String> {
     let name = |item: &syn::Item| match item {
@@ -40,6 +37,5 @@ fn types_say_whose_they_are() {
         without_tests(&mut file.items);
         bare(&file.items).into_iter().map(move |name| format!("{}: {name}", path.display())).collect::<Vec<_>>()
     });
-    let found = found.filter(|found| !OF_ONE_FAMILY.contains(&found.as_str()));
     check(found.collect(), "a type's name says whose it is: `FitRow`, `PageKind`, not `Row`, `Kind`");
 }

@@ -5,7 +5,7 @@
 //! f32, or is rounded at another place on its way to readers that all read it rounded.
 
 use super::decided::StoredAs;
-use super::graph::{Graph, Kind, NodeId};
+use super::graph::{Graph, NodeId, NodeKind};
 use super::painted::Painted;
 use super::policy::Because;
 use crate::hlo::Op;
@@ -23,7 +23,7 @@ pub(super) fn alternatives(graph: &Graph<'_>, painted: &Painted, node: NodeId) -
         && of.decided.is_none()
         && matches!(of.because, Because::Op)
         && !matches!(op, Op::Broadcast { .. } | Op::Reshape);
-    let Kind::Op(class) = of.kind else { return Vec::new() };
+    let NodeKind::Op(class) = of.kind else { return Vec::new() };
     if !is_open || of.gives_f32 {
         return Vec::new();
     }
@@ -38,7 +38,9 @@ pub(super) fn alternatives(graph: &Graph<'_>, painted: &Painted, node: NodeId) -
     }
     let takes_narrow = |&reader: &NodeId| {
         let of = graph.node(reader);
-        painted.low[reader as usize] || of.kind == Kind::ToLow || painted.is_narrow_state(reader, &of.operands, value)
+        painted.low[reader as usize]
+            || of.kind == NodeKind::ToLow
+            || painted.is_narrow_state(reader, &of.operands, value)
     };
     let is_read_narrow = readers.iter().all(takes_narrow) && !graph.results.contains(&value);
     if is_soft && !is_low && !is_narrow && is_read_narrow {

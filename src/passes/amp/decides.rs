@@ -9,7 +9,7 @@
 //! A choice is a `sort`, a `topk`, a reduction of several arrays together (`argmax`), or a comparison of two values that are
 //! both computed from products, other than for equality: that is how gradients find which operand was the maximum.
 
-use super::graph::{Graph, Kind, Node, NodeId, ValueId};
+use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use crate::hlo::Op;
 use crate::hlo::ops::Comparison;
 use crate::hlo::ops::precision::Class;
@@ -34,7 +34,7 @@ pub(super) fn decides(graph: &Graph<'_>) -> Vec<Option<NodeId>> {
         let of = graph.node(node);
         let scores: &[ValueId] = match found[node as usize] {
             // What computes scores, but not what it looks up by number or is told by another choice.
-            Some(_) if is_product(node) || matches!(of.kind, Kind::Fixed(_) | Kind::Parameter) => continue,
+            Some(_) if is_product(node) || matches!(of.kind, NodeKind::Fixed(_) | NodeKind::Parameter) => continue,
             Some(_) => &of.operands,
             None if leads_to_product[node as usize] => scores(graph, of, &of_product),
             None => continue,

@@ -1,7 +1,7 @@
 //! Writes one computation at one call site.
 
 use super::decided::StoredAs;
-use super::graph::{FrameId, Graph, Kind, NodeId, ValueId};
+use super::graph::{FrameId, Graph, NodeId, NodeKind, ValueId};
 use super::narrow;
 use super::painted::{Painted, RegionKind, Rule};
 use super::policy::Boundary;
@@ -133,7 +133,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         let node = self.graph.frames[self.frame as usize].nodes[id.idx()];
         let is_apart = node.is_some_and(|node| {
             let of = self.graph.node(node);
-            of.decided == Some(StoredAs::Barrier) && matches!(of.kind, Kind::Op(_)) && of.n_results == 1
+            of.decided == Some(StoredAs::Barrier) && matches!(of.kind, NodeKind::Op(_)) && of.n_results == 1
         });
         if is_apart { self.behind_barrier(id, made, "stored") } else { made }
     }
@@ -155,7 +155,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             // To which more is tied than a value is written, though it converts nothing.
             _ if is_tied(original) => {}
             // A value that is narrow already needs no cast to be so; nor does one that came from the narrow dtype.
-            Some(Kind::ToLow) => {
+            Some(NodeKind::ToLow) => {
                 if let Some(same) = low_operand(self) {
                     return same;
                 }
@@ -164,7 +164,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                     return cast;
                 }
             }
-            Some(Kind::FromLow) if self.is_low(self.values(id)[0]) => return self.made[original.operands[0].idx()],
+            Some(NodeKind::FromLow) if self.is_low(self.values(id)[0]) => return self.made[original.operands[0].idx()],
             _ => {}
         }
         let mut operands: Vec<InstrId> = (original.operands.iter().enumerate())
@@ -195,7 +195,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         if gives_f32 && low != original.shape {
             return self.round_behind(id, made);
         }
-        if kind == Some(&Kind::ToLow) && low_operand(self).is_none() {
+        if kind == Some(&NodeKind::ToLow) && low_operand(self).is_none() {
             self.casts.insert(self.values(original.operands[0])[0], made);
         }
         made
@@ -236,7 +236,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             (Op::While { .. }, _) if self.painted.loops.contains_key(&node) => {
                 self.painted.loops[&node].iter().map(|&is_narrow| narrow(is_narrow)).collect()
             }
-            (_, Kind::FromF32 | Kind::FromExact | Kind::FromLow | Kind::ToLow) => vec![Want::AsMade; n],
+            (_, NodeKind::FromF32 | NodeKind::FromExact | NodeKind::FromLow | NodeKind::ToLow) => vec![Want::AsMade; n],
             _ => vec![narrow(self.painted.low[node as usize]); n],
         }
     }
@@ -354,7 +354,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 let shape = self.other_shape(instr, to_low);
                 self.repeat(instr, op, shape, Vec::new())
             }
-            (Op::Broadcast { .. }, Kind::Op(_)) if is_here && depth < MAX_REPEATED => {
+            (Op::Broadcast { .. }, NodeKind::Op(_)) if is_here && depth < MAX_REPEATED => {
                 let operand = instr.operands[0];
                 let operand_value = self.values(operand)[0];
                 let operand = if self.is_low(operand_value) == to_low {
@@ -365,7 +365,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 let shape = self.other_shape(instr, to_low);
                 self.repeat(instr, instr.op.clone(), shape, vec![operand])
             }
-            (Op::Convert, Kind::FromExact) if is_here => {
+            (Op::Convert, NodeKind::FromExact) if is_here => {
                 let operands = instr.operands.iter().map(|operand| self.made[operand.idx()]).collect();
                 let shape = self.other_shape(instr, to_low);
                 self.repeat(instr, instr.op.clone(), shape, operands)

@@ -50,7 +50,7 @@ impl Value {
 
 /// What lowering sees of an op.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
     /// It can be retyped; its class decides.
     Op(Class),
     /// A constant.
@@ -77,7 +77,7 @@ pub(super) struct Node {
     /// Which instruction.
     pub instr: InstrId,
     /// What may be done.
-    pub kind: Kind,
+    pub kind: NodeKind,
     /// Why it has its class.
     pub because: Because,
     /// The form that was decided for it, whatever the rules say.
@@ -100,14 +100,14 @@ impl Node {
 
     pub(super) fn class(&self) -> Option<Class> {
         match &self.kind {
-            Kind::Op(class) => Some(*class),
-            Kind::Constant
-            | Kind::FromLow
-            | Kind::FromExact
-            | Kind::ToLow
-            | Kind::FromF32
-            | Kind::Parameter
-            | Kind::Fixed(_) => None,
+            NodeKind::Op(class) => Some(*class),
+            NodeKind::Constant
+            | NodeKind::FromLow
+            | NodeKind::FromExact
+            | NodeKind::ToLow
+            | NodeKind::FromF32
+            | NodeKind::Parameter
+            | NodeKind::Fixed(_) => None,
         }
     }
 }
@@ -171,7 +171,7 @@ impl<'m> Graph<'m> {
             }
         }
         for exponential in sigmoids(&graph) {
-            graph.nodes[exponential as usize].kind = Kind::Op(Class::Infer);
+            graph.nodes[exponential as usize].kind = NodeKind::Op(Class::Infer);
         }
         graph
     }
@@ -292,9 +292,9 @@ impl<'m> Graph<'m> {
             floats.peek().is_some() && floats.all(property)
         };
         let (is_exact, is_zero) = match (&kind, &instr.op) {
-            (Kind::Constant, Op::Constant(value)) => (narrow::is_exact(value, self.low), narrow::is_zero(value)),
-            (Kind::FromLow | Kind::FromExact, _) => (true, false),
-            (Kind::Op(Class::Clear), _) => (of_all(|value| value.is_exact), of_all(|value| value.is_zero)),
+            (NodeKind::Constant, Op::Constant(value)) => (narrow::is_exact(value, self.low), narrow::is_zero(value)),
+            (NodeKind::FromLow | NodeKind::FromExact, _) => (true, false),
+            (NodeKind::Op(Class::Clear), _) => (of_all(|value| value.is_exact), of_all(|value| value.is_zero)),
             _ => (false, false),
         };
         let node = self.nodes.len() as NodeId;
@@ -320,33 +320,35 @@ impl<'m> Graph<'m> {
         operands: &[ValueId],
         results: &[&Shape],
         classes: &Classes<'_>,
-    ) -> (Kind, Because) {
+    ) -> (NodeKind, Because) {
         let of_op = |kind| (kind, Because::Op);
         let is_f32 = |shape: &&Shape| shape.dtype() == Some(DType::F32);
         let has_f32 = results.iter().any(is_f32) || operands.iter().any(|&v| self.value(v).is_f32());
         match &instr.op {
-            Op::Parameter { .. } => return of_op(Kind::Parameter),
-            _ if !has_f32 => return of_op(Kind::Fixed("it holds no f32")),
-            Op::Constant(Literal::Array { .. }) => return of_op(Kind::Constant),
-            Op::Constant(Literal::Tuple(_) | Literal::Token) => return of_op(Kind::Fixed("it is a constant tuple")),
+            Op::Parameter { .. } => return of_op(NodeKind::Parameter),
+            _ if !has_f32 => return of_op(NodeKind::Fixed("it holds no f32")),
+            Op::Constant(Literal::Array { .. }) => return of_op(NodeKind::Constant),
+            Op::Constant(Literal::Tuple(_) | Literal::Token) => {
+                return of_op(NodeKind::Fixed("it is a constant tuple"));
+            }
             Op::Convert => {
                 let from = operands.first().and_then(|&v| self.value(v).dtype);
                 let to = instr.shape.dtype();
                 match (from, to) {
                     (Some(DType::F32), Some(DType::F32)) => {}
-                    (Some(DType::F32), Some(to)) if to == self.low => return of_op(Kind::ToLow),
-                    (Some(DType::F32), _) => return of_op(Kind::FromF32),
-                    (Some(from), _) if from == self.low => return of_op(Kind::FromLow),
-                    (Some(DType::Pred | DType::S8 | DType::U8), _) => return of_op(Kind::FromExact),
-                    _ => return of_op(Kind::Fixed("f32 is converted to here, by a rounding of its own")),
+                    (Some(DType::F32), Some(to)) if to == self.low => return of_op(NodeKind::ToLow),
+                    (Some(DType::F32), _) => return of_op(NodeKind::FromF32),
+                    (Some(from), _) if from == self.low => return of_op(NodeKind::FromLow),
+                    (Some(DType::Pred | DType::S8 | DType::U8), _) => return of_op(NodeKind::FromExact),
+                    _ => return of_op(NodeKind::Fixed("f32 is converted to here, by a rounding of its own")),
                 }
             }
-            Op::Iota { .. } => return of_op(Kind::Fixed("it counts further than a narrow dtype does")),
-            Op::Call { .. } => return of_op(Kind::Fixed("the module has too many call sites to follow each")),
+            Op::Iota { .. } => return of_op(NodeKind::Fixed("it counts further than a narrow dtype does")),
+            Op::Call { .. } => return of_op(NodeKind::Fixed("the module has too many call sites to follow each")),
             _ => {}
         }
         if let Some(why) = self.why_fixed(instr, operands, results) {
-            return of_op(Kind::Fixed(why));
+            return of_op(NodeKind::Fixed(why));
         }
         let arrays = operands.iter().map(|&v| (self.value(v).is_f32(), self.value(v).n_elements));
         let arrays = arrays.chain(results.iter().map(|r| (is_f32(r), r.as_array().map_or(0, |a| a.n_elements()))));
@@ -356,9 +358,9 @@ impl<'m> Graph<'m> {
             |comp: &CompId| self.module.comp(*comp).instructions.iter().all(|instr| is_retypable(&instr.op));
         if matches!(class, Class::Allow | Class::Infer | Class::Clear) && !instr.op.called().iter().all(is_lowerable) {
             let why = "the computation it applies holds ops that cannot be retyped";
-            return of_op(Kind::Op(Class::Deny { why, spreads: true }));
+            return of_op(NodeKind::Op(Class::Deny { why, spreads: true }));
         }
-        (Kind::Op(class), because)
+        (NodeKind::Op(class), because)
     }
 
     /// Why an instruction cannot be retyped, whatever its class.
@@ -396,7 +398,7 @@ fn sigmoids(graph: &Graph<'_>) -> Vec<NodeId> {
     };
     let is_sigmoid = |&exponential: &NodeId| {
         let of = graph.node(exponential);
-        let is_denied = matches!(of.kind, Kind::Op(Class::Deny { .. })) && of.because == Because::Op;
+        let is_denied = matches!(of.kind, NodeKind::Op(Class::Deny { .. })) && of.because == Because::Op;
         if !is_denied || !matches!(graph.instr(of).op, Op::Unary(UnaryOp::Exp)) {
             return false;
         }

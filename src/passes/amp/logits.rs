@@ -12,7 +12,7 @@
 //! But not where a loop reads what is computed from the logits, as that of a recurrent network's backward pass: all that
 //! it reads is kept until it ends, so what comes behind it is no cheaper, and logits that wait for that are kept, too.
 
-use super::graph::{Graph, Kind, Node, NodeId, ValueId};
+use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::painted::{Painted, RegionKind, Rule};
 use super::policy::{Because, Classes};
 use crate::hlo::ops::decisions::list_names;
@@ -34,14 +34,16 @@ pub(super) fn logits(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>
     if kind != RegionKind::Entry || graph.low != DType::BF16 {
         return Vec::new();
     }
-    let parameters = graph.nodes.iter().filter(|node| node.kind == Kind::Parameter);
+    let parameters = graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter);
     let largest = parameters.flat_map(Node::results).map(|value| graph.value(value).n_elements).max().unwrap_or(0);
     let found = (0..graph.nodes.len() as NodeId).filter_map(|add| {
         let axis = bias_axis(graph, painted, add)?;
         let made = graph.node(add).first_result;
         let is_looked_up = graph.users[made as usize].iter().any(|&user| {
             let of = graph.node(user);
-            of.kind == Kind::Op(Class::Clear) && matches!(graph.instr(of).op, Op::Gather(_)) && of.operands[0] == made
+            of.kind == NodeKind::Op(Class::Clear)
+                && matches!(graph.instr(of).op, Op::Gather(_))
+                && of.operands[0] == made
         });
         let n_elements = graph.value(made).n_elements;
         if n_elements <= largest || !is_looked_up || leads_to_loop(graph, add) {
@@ -83,8 +85,8 @@ fn bias_axis(graph: &Graph<'_>, painted: &Painted, add: NodeId) -> Option<i64> {
     loop {
         let maker = graph.node(graph.producer(value));
         match (&maker.kind, &maker.operands[..]) {
-            (Kind::Parameter, _) => return is_add.then_some(axis),
-            (Kind::Op(Class::Clear), &[operand]) => value = operand,
+            (NodeKind::Parameter, _) => return is_add.then_some(axis),
+            (NodeKind::Op(Class::Clear), &[operand]) => value = operand,
             _ => return None,
         }
     }
@@ -102,7 +104,7 @@ fn is_sum_of(
     let of = graph.node(node);
     let instr = graph.instr(of);
     let Some(&summed) = of.operands.first() else { return false };
-    matches!(of.kind, Kind::Op(Class::Deny { .. }))
+    matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
         && of.because == Because::Op
         && of.operands.len() == 2
         && list_names(graph.module, &instr.op).iter().any(|name| name == "reduce:add")

@@ -6,7 +6,7 @@
 //! steps. Neither is more than stored, once for each step, and between products both are rounded for that, as anything
 //! else is that is stored; what is computed of them within a step is f32.
 
-use super::graph::{Graph, Kind, NodeId, ValueId};
+use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use crate::hlo::Op;
 use crate::hlo::ops::precision::Class;
 use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ fn reached(
 
 /// The values of a region's only parameter.
 fn parameter(graph: &Graph<'_>) -> Option<std::ops::Range<ValueId>> {
-    let mut parameters = graph.nodes.iter().filter(|node| node.kind == Kind::Parameter);
+    let mut parameters = graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter);
     parameters.next().map(|node| node.results()).filter(|_| parameters.next().is_none())
 }
 
@@ -120,6 +120,6 @@ fn kept(body: &Graph<'_>, before: ValueId, after: ValueId) -> Option<Kept> {
 /// What is written to where a result is an array that a slice was written to.
 pub(super) fn filled(body: &Graph<'_>, result: ValueId) -> Option<ValueId> {
     let node = body.node(body.producer(result));
-    let is_write = node.kind == Kind::Op(Class::Clear) && matches!(body.instr(node).op, Op::DynamicUpdateSlice);
+    let is_write = node.kind == NodeKind::Op(Class::Clear) && matches!(body.instr(node).op, Op::DynamicUpdateSlice);
     is_write.then(|| node.operands.get(1).copied()).flatten()
 }

@@ -4,7 +4,7 @@
 //! number, too, and so are an optimizer's slots for it. They are updates, of a parameter that is the same number: the
 //! program says so by an alias, or computes the one from the other element by element.
 
-use super::graph::{Graph, Kind, ValueId};
+use super::graph::{Graph, NodeKind, ValueId};
 use crate::hlo::ops::decisions::is_map;
 use crate::hlo::{Op, Shape};
 
@@ -53,7 +53,7 @@ fn updates_parameter(graph: &Graph<'_>, result: ValueId) -> bool {
         if std::mem::replace(&mut seen[graph.producer(value) as usize], true) || dims(value) != wanted {
             continue;
         }
-        if node.kind == Kind::Parameter {
+        if node.kind == NodeKind::Parameter {
             return wanted.is_some();
         }
         let op = &graph.instr(node).op;

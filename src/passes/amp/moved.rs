@@ -8,7 +8,7 @@
 //! A *sum of rows*, a `scatter` that adds rows to zeros, stores both what it adds and what it gives. Between two products,
 //! as where a graph's edges send messages to its nodes, it is computed in bf16, as in a network that was written for it.
 
-use super::graph::{Graph, Kind, NodeId, ValueId};
+use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::policy::{Because, Classes};
 use crate::hlo::ops::decisions::list_names;
 use crate::hlo::ops::precision::{Class, DeviceSum};
@@ -41,7 +41,7 @@ pub(super) fn moved(graph: &Graph<'_>) -> Vec<bool> {
             let producer = graph.producer(value);
             graph.value(value).is_f32() && moved[producer as usize] && graph.value(value).n_elements >= n_given
         };
-        let is_clear = of.kind == Kind::Op(Class::Clear);
+        let is_clear = of.kind == NodeKind::Op(Class::Clear);
         moved[node as usize] = is_clear && (is_stored(graph.instr(of)) || of.operands.iter().any(is_moved_on));
     }
     moved
@@ -50,12 +50,12 @@ pub(super) fn moved(graph: &Graph<'_>) -> Vec<bool> {
 /// Whether what a node moves is a parameter, which is stored already.
 pub(super) fn is_of_parameter(graph: &Graph<'_>, node: NodeId) -> bool {
     let mut producer = node;
-    while let (Kind::Op(Class::Clear), Some(&operand)) =
+    while let (NodeKind::Op(Class::Clear), Some(&operand)) =
         (&graph.node(producer).kind, graph.node(producer).operands.first())
     {
         producer = graph.producer(operand);
     }
-    graph.node(producer).kind == Kind::Parameter
+    graph.node(producer).kind == NodeKind::Parameter
 }
 
 /// The zeros and the rows of a node that adds rows to zeros, if it may compute in bf16.
@@ -65,7 +65,7 @@ pub(super) fn rows_into_zeros(graph: &Graph<'_>, classes: &Classes<'_>, node: No
     let [zeros, _, rows] = of.operands[..] else { return None };
     // In f16 a sum of rows may be infinite.
     let is_sum = graph.low == DType::BF16
-        && matches!(of.kind, Kind::Op(Class::Deny { .. }))
+        && matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
         && of.because == Because::Op
         && matches!(instr.op, Op::Scatter { .. })
         && list_names(graph.module, &instr.op).iter().any(|name| name == "scatter:add")

@@ -31,7 +31,7 @@
 //! choices, the second half of step 4 nor steps 6 and 7, and in step 5 it lowers whatever is connected.
 
 use super::decided::StoredAs;
-use super::graph::{Graph, Kind, Node, NodeId, ValueId};
+use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loops::{Loop, Use, filled};
 use super::moved::{is_of_parameter, is_stored, is_sum_of_rows, moved};
 use super::painted::{Painted, RegionKind, Rule};
@@ -113,13 +113,16 @@ pub(super) fn paint(
 
 fn initial_rule(node: &Node) -> Rule {
     match &node.kind {
-        Kind::Op(Class::Allow | Class::Infer) => Rule::OutOfReach,
-        Kind::Op(Class::Clear) => Rule::WouldRound,
-        Kind::Op(Class::Deny { .. }) => Rule::Denied,
-        Kind::Op(Class::NotFloat) | Kind::Fixed(_) => Rule::Fixed,
-        Kind::Constant | Kind::FromLow | Kind::FromExact | Kind::ToLow | Kind::FromF32 | Kind::Parameter => {
-            Rule::Source
-        }
+        NodeKind::Op(Class::Allow | Class::Infer) => Rule::OutOfReach,
+        NodeKind::Op(Class::Clear) => Rule::WouldRound,
+        NodeKind::Op(Class::Deny { .. }) => Rule::Denied,
+        NodeKind::Op(Class::NotFloat) | NodeKind::Fixed(_) => Rule::Fixed,
+        NodeKind::Constant
+        | NodeKind::FromLow
+        | NodeKind::FromExact
+        | NodeKind::ToLow
+        | NodeKind::FromF32
+        | NodeKind::Parameter => Rule::Source,
     }
 }
 
@@ -172,7 +175,7 @@ impl Painter<'_> {
 
     fn parameters(&mut self) {
         if self.kind == RegionKind::Entry && self.policy.parameters == Boundary::Lower {
-            for node in self.graph.nodes.iter().filter(|node| node.kind == Kind::Parameter) {
+            for node in self.graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter) {
                 for value in node.results().filter(|&value| self.graph.value(value).is_f32()) {
                     self.out.value_low[value as usize] = true;
                 }
@@ -183,7 +186,7 @@ impl Painter<'_> {
     /// Which arrays of the region's own state are narrow: its parameters, its results, and what writes these.
     fn state(&mut self, state: &[bool]) {
         let graph = self.graph;
-        let Some(parameter) = graph.nodes.iter().find(|node| node.kind == Kind::Parameter) else { return };
+        let Some(parameter) = graph.nodes.iter().find(|node| node.kind == NodeKind::Parameter) else { return };
         for (value, _) in parameter.results().zip(state).filter(|(_, is_narrow)| **is_narrow) {
             self.out.value_low[value as usize] = true;
             self.is_narrow_read[value as usize] = true;
@@ -531,7 +534,7 @@ impl Painter<'_> {
     /// Whether a reader of a value takes it in the narrow dtype.
     fn takes_narrow(&self, value: ValueId, user: NodeId) -> bool {
         let of = self.graph.node(user);
-        self.out.low[user as usize] || of.kind == Kind::ToLow || self.out.is_narrow_state(user, &of.operands, value)
+        self.out.low[user as usize] || of.kind == NodeKind::ToLow || self.out.is_narrow_state(user, &of.operands, value)
     }
 
     fn lower_where_read_narrow(&mut self, node: NodeId) -> bool {
@@ -551,22 +554,22 @@ impl Painter<'_> {
         let all_narrow = || any_narrow() && users().all(bears);
         match &of.kind {
             // A narrow result of a product, or the source of a conversion, is there for whoever wants it.
-            Kind::Op(Class::Allow) if self.out.low[node as usize] => {
+            NodeKind::Op(Class::Allow) if self.out.low[node as usize] => {
                 if !users().any(takes_narrow) {
                     return false;
                 }
             }
-            Kind::FromLow => {
+            NodeKind::FromLow => {
                 if !users().any(takes_narrow) {
                     return false;
                 }
             }
-            Kind::FromExact | Kind::Constant => {
+            NodeKind::FromExact | NodeKind::Constant => {
                 if !all_narrow() {
                     return false;
                 }
             }
-            Kind::Op(Class::Clear) => {
+            NodeKind::Op(Class::Clear) => {
                 let is_moved = self.is_moved(node) && any_narrow();
                 let makes_cast_larger = self.makes_cast_larger(node);
                 if !(is_moved || all_narrow()) || makes_cast_larger && all_narrow() {
@@ -583,7 +586,9 @@ impl Painter<'_> {
                 self.out.rule[node as usize] = rule;
                 self.out.from[node as usize] = from;
             }
-            Kind::Op(_) | Kind::ToLow | Kind::FromF32 | Kind::Parameter | Kind::Fixed(_) => return false,
+            NodeKind::Op(_) | NodeKind::ToLow | NodeKind::FromF32 | NodeKind::Parameter | NodeKind::Fixed(_) => {
+                return false;
+            }
         }
         self.lower_results(node);
         true
@@ -595,7 +600,7 @@ impl Painter<'_> {
     fn compares_with_zero(&self, user: NodeId, node: NodeId) -> bool {
         let of = self.graph.node(user);
         let is_zero = |v: &ValueId| self.graph.producer(*v) == node || self.graph.value(*v).is_zero;
-        let is_compare = matches!(self.graph.instr(of).op, Op::Compare { .. }) && of.kind == Kind::Op(Class::Clear);
+        let is_compare = matches!(self.graph.instr(of).op, Op::Compare { .. }) && of.kind == NodeKind::Op(Class::Clear);
         is_compare && of.operands.iter().all(is_zero)
     }
 
@@ -632,7 +637,7 @@ impl Painter<'_> {
     fn lower_where_of_narrow(&mut self, node: NodeId) -> bool {
         let graph = self.graph;
         let of = graph.node(node);
-        if self.out.low[node as usize] || of.kind != Kind::Op(Class::Clear) {
+        if self.out.low[node as usize] || of.kind != NodeKind::Op(Class::Clear) {
             return false;
         }
         let is_float = |v: &ValueId| graph.value(*v).is_f32();

@@ -4,7 +4,7 @@
 use super::alternatives::alternatives;
 use super::decided::StoredAs;
 use super::frame::Origin;
-use super::graph::{FrameId, Graph, Kind, NodeId};
+use super::graph::{FrameId, Graph, NodeId, NodeKind};
 use super::narrow;
 use super::painted::{Painted, Rule};
 use super::policy::{Because, Policy};
@@ -187,16 +187,21 @@ fn decided_rule(rule: String, form: StoredAs, policy: &Policy, instruction: &str
 /// Behind the rule of a product of a module for several partitions.
 const GIVES_F32: &str = "; it gives f32, as a partitioner sums over devices in the dtype that the op gives";
 
-fn class_name(kind: &Kind) -> &'static str {
+fn class_name(kind: &NodeKind) -> &'static str {
     match kind {
-        Kind::Op(class) => class.name(),
-        Kind::Fixed(_) => "fixed",
-        Kind::Constant | Kind::FromLow | Kind::FromExact | Kind::ToLow | Kind::FromF32 | Kind::Parameter => "source",
+        NodeKind::Op(class) => class.name(),
+        NodeKind::Fixed(_) => "fixed",
+        NodeKind::Constant
+        | NodeKind::FromLow
+        | NodeKind::FromExact
+        | NodeKind::ToLow
+        | NodeKind::FromF32
+        | NodeKind::Parameter => "source",
     }
 }
 
 /// The rule in words that fit behind "because".
-fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
+fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
     let class = match because {
         Because::Op => String::new(),
         Because::Listed => " (the policy lists it)".to_string(),
@@ -205,17 +210,17 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
         Because::Small => return "all its arrays are smaller than the policy's min_elements".to_string(),
     };
     let why = match kind {
-        Kind::Op(Class::Deny { why, .. }) => why,
-        Kind::Fixed(why) => why,
-        Kind::Op(_)
-        | Kind::Constant
-        | Kind::FromLow
-        | Kind::FromExact
-        | Kind::ToLow
-        | Kind::FromF32
-        | Kind::Parameter => "",
+        NodeKind::Op(Class::Deny { why, .. }) => why,
+        NodeKind::Fixed(why) => why,
+        NodeKind::Op(_)
+        | NodeKind::Constant
+        | NodeKind::FromLow
+        | NodeKind::FromExact
+        | NodeKind::ToLow
+        | NodeKind::FromF32
+        | NodeKind::Parameter => "",
     };
-    if *kind == Kind::Parameter {
+    if *kind == NodeKind::Parameter {
         return "parameters keep their types, unless the policy lowers those of the entry".to_string();
     }
     match rule {
@@ -276,7 +281,7 @@ fn sentence(kind: &Kind, because: &Because, rule: Rule) -> String {
 
 /// What the report says of one computation of the lowered module.
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(super) struct ComputationReport {
     /// What was decided for the instructions of the original.
     pub decisions: Vec<Decision>,
     /// For each instruction where it comes from; none for a computation that came out as it went in.
@@ -284,7 +289,7 @@ pub(super) struct Part {
 }
 
 /// The report on a finished module, of each of whose computations `parts` speaks.
-pub(super) fn report(policy: &Policy, module: &Module, parts: Vec<Part>) -> LoweringReport {
+pub(super) fn report(policy: &Policy, module: &Module, parts: Vec<ComputationReport>) -> LoweringReport {
     let mut report = LoweringReport {
         policy: policy.clone(),
         decisions: Vec::new(),

@@ -13,7 +13,7 @@ use super::narrow;
 use super::paint::paint;
 use super::painted::{Painted, RegionKind};
 use super::policy::{Classes, Policy};
-use super::report::{Decision, Part, decisions};
+use super::report::{ComputationReport, Decision, decisions};
 use crate::hlo::ops::decisions::calls_regions;
 use crate::hlo::{CompId, Computation, ComputationNames, DType, Module, Op, Shape};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -26,7 +26,7 @@ struct Written {
     /// What became of it.
     computation: Computation,
     /// Of what the report speaks.
-    part: Part,
+    part: ComputationReport,
 }
 
 /// Rewrites regions of one module.
@@ -116,7 +116,7 @@ impl<'m> Rewriter<'m> {
         if let Some(known) = copies.find(|&idx| self.written[idx].computation == computation) {
             return self.id_of_written(known);
         }
-        self.add(Written { original, computation, part: Part { decisions: decided, origins } })
+        self.add(Written { original, computation, part: ComputationReport { decisions: decided, origins } })
     }
 
     /// Writes what a frame calls: first the calls that are followed, then regions and reductions.
@@ -160,14 +160,18 @@ impl<'m> Rewriter<'m> {
         }
         let computation = narrow::computation(self.module.comp(comp), self.policy.dtype.dtype());
         let origins = computation.ids().map(Origin::Original).collect();
-        let done = self.add(Written { original: comp, computation, part: Part { decisions: Vec::new(), origins } });
+        let done = self.add(Written {
+            original: comp,
+            computation,
+            part: ComputationReport { decisions: Vec::new(), origins },
+        });
         self.reducers.insert(comp, done);
         done
     }
 
     /// The module with its entry replaced, without what nothing calls, and for each of its computations what the report
     /// says of it.
-    pub(super) fn finish(mut self, entry: CompId) -> (Module, Vec<Part>) {
+    pub(super) fn finish(mut self, entry: CompId) -> (Module, Vec<ComputationReport>) {
         let comp = |id: CompId| match id.idx().checked_sub(self.module.computations.len()) {
             Some(idx) => &self.written[idx].computation,
             None => self.module.comp(id),
@@ -214,7 +218,7 @@ impl<'m> Rewriter<'m> {
         fit_boundary(&mut module);
         let part = |id: &CompId| match id.idx().checked_sub(n_original) {
             Some(idx) => std::mem::take(&mut self.written[idx].part),
-            None => Part { decisions: self.unchanged.remove(id).unwrap_or_default(), origins: Vec::new() },
+            None => ComputationReport { decisions: self.unchanged.remove(id).unwrap_or_default(), origins: Vec::new() },
         };
         let parts = order.iter().map(part).collect();
         (module, parts)

@@ -13,7 +13,7 @@
 //! The first changes no bit. Both ask for fewer rows than the table has; of a smaller table, the copy is small beside
 //! what is looked up.
 
-use super::graph::{Graph, Kind, Node, NodeId};
+use super::graph::{Graph, Node, NodeId, NodeKind};
 use super::moved::rows_into_zeros;
 use super::painted::{Painted, RegionKind};
 use super::policy::Classes;
@@ -31,12 +31,12 @@ pub(super) fn lookups(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) ->
         let Some(&table) = of.operands.first() else { return false };
         let is_gather = |of: &Node| matches!(graph.instr(of).op, Op::Gather(_));
         let users = |value: u32| graph.users[value as usize].iter();
-        let takes_narrow = |&user: &NodeId| painted.low[user as usize] || graph.node(user).kind == Kind::ToLow;
+        let takes_narrow = |&user: &NodeId| painted.low[user as usize] || graph.node(user).kind == NodeKind::ToLow;
         kind == RegionKind::Entry
-            && of.kind == Kind::Op(Class::Clear)
+            && of.kind == NodeKind::Op(Class::Clear)
             && is_gather(of)
             && !painted.value_low[table as usize]
-            && graph.node(graph.producer(table)).kind == Kind::Parameter
+            && graph.node(graph.producer(table)).kind == NodeKind::Parameter
             && has_narrow_rows(graph, of, graph.instr(of).operands[0])
             && graph.value(of.first_result).n_elements <= graph.value(table).n_elements
             && !users(of.first_result).as_slice().is_empty()

@@ -25,7 +25,7 @@
 //! stored. It is rounded once, by its maker, and all of them read that, as Flax casts at the end of a norm. Else a
 //! compiler would store it in f32: it fuses a cast into each op that reads, however many there are.
 
-use super::graph::{Graph, Kind, NodeId, ValueId};
+use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::painted::Painted;
 use crate::hlo::Op;
 use crate::hlo::ops::decisions::is_map;
@@ -168,10 +168,10 @@ impl Finder<'_> {
         let has_one_reader = self.only_reader(node).is_some();
         let stored = Facts { is_stream: true, has_stream: true, has_one_reader, ..Facts::default() };
         match &of.kind {
-            Kind::Op(Class::Allow) | Kind::Parameter | Kind::Fixed(_) => stored,
+            NodeKind::Op(Class::Allow) | NodeKind::Parameter | NodeKind::Fixed(_) => stored,
             // A sum that is lowered between products, or what is moved there: both are stored.
-            Kind::Op(Class::Deny { .. } | Class::Clear) if self.painted.low[node as usize] => stored,
-            Kind::Op(Class::Deny { .. }) => {
+            NodeKind::Op(Class::Deny { .. } | Class::Clear) if self.painted.low[node as usize] => stored,
+            NodeKind::Op(Class::Deny { .. }) => {
                 // A sum over windows is stored: no reader computes it again, as each of its numbers reads many.
                 let is_of_windows = matches!(op, Op::ReduceWindow { .. });
                 let is_reduced = !is_of_windows && (after < before || reads_reduced);
@@ -179,14 +179,14 @@ impl Finder<'_> {
                 let has_stream = reads_one && (is_of_windows || after >= before);
                 Facts { is_stream, has_stream, is_denied: true, is_reduced, is_scaled, has_one_reader }
             }
-            Kind::Op(Class::Infer) => {
+            NodeKind::Op(Class::Infer) => {
                 let is_f32 = self.kept[node as usize].is_some() || !self.painted.low[node as usize];
                 let is_reduced = is_f32 && reads_reduced;
                 let is_stream = reads_stream && !is_reduced;
                 let (is_denied, is_scaled) = (reads_denied && is_f32, is_scaled && is_f32);
                 Facts { is_stream, has_stream: reads_one, is_denied, is_reduced, is_scaled, has_one_reader }
             }
-            Kind::Op(Class::Clear) => {
+            NodeKind::Op(Class::Clear) => {
                 let repeats = matches!(op, Op::Broadcast { .. }) && after > before;
                 // A part of what is stored is, too, as when a concatenation is split in the backward pass.
                 let is_whole = !repeats && (matches!(op, Op::Slice(_)) || after >= before);
@@ -197,12 +197,12 @@ impl Finder<'_> {
                 let (has_stream, has_one_reader) = (reads_one && is_whole, has_one_reader && moved);
                 Facts { is_stream, has_stream, is_denied: reads_denied, is_reduced, is_scaled, has_one_reader }
             }
-            Kind::Op(Class::NotFloat)
-            | Kind::Constant
-            | Kind::FromLow
-            | Kind::FromExact
-            | Kind::ToLow
-            | Kind::FromF32 => Facts { is_stream: reads_stream, has_stream: reads_one, ..stored },
+            NodeKind::Op(Class::NotFloat)
+            | NodeKind::Constant
+            | NodeKind::FromLow
+            | NodeKind::FromExact
+            | NodeKind::ToLow
+            | NodeKind::FromF32 => Facts { is_stream: reads_stream, has_stream: reads_one, ..stored },
         }
     }
 
@@ -223,9 +223,9 @@ impl Finder<'_> {
                 && of_results.is_read_narrow
                 && !of_results.is_gone_on_with;
             let reads = match of.kind {
-                Kind::Op(Class::Clear) if !self.painted.low[node as usize] => of_results,
+                NodeKind::Op(Class::Clear) if !self.painted.low[node as usize] => of_results,
                 _ => Readers {
-                    is_read_narrow: of.kind == Kind::ToLow || (self.painted.low[node as usize] && !is_kept),
+                    is_read_narrow: of.kind == NodeKind::ToLow || (self.painted.low[node as usize] && !is_kept),
                     is_gone_on_with: is_kept,
                 },
             };
