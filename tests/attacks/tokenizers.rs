@@ -177,6 +177,33 @@ fn the_program_says_it_in_a_sentence() {
     }
 }
 
+/// How long examples are is the experiment's to say.
+#[test]
+fn lengths_that_a_tokenizer_says_are_told_not_to_be_applied() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("text.txt"), "a b ab cab\n".repeat(400)).unwrap();
+    let experiment = "model: {kind: transformer, vocabulary: 10, length: 8, layers: 1, features: 8, heads: 1, hidden: 8, causal: \
+                      true}\ndata: {text: text.txt, n_test: 2, tokens: {tokenizer: tokenizer.json, window: 8}}\n";
+    std::fs::write(folder.path().join("e.yaml"), experiment).unwrap();
+    let truncation = json!({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
+    let padding = json!({
+        "direction": "Right", "pad_id": 0, "pad_to_multiple_of": null, "pad_token": "[UNK]", "pad_type_id": 0,
+        "strategy": {"Fixed": 8},
+    });
+    let base = bases()[0].1.clone();
+    let both = with(with(base.clone(), "truncation", truncation.clone()), "padding", padding);
+    for (tokenizer, said) in
+        [(with(base, "truncation", truncation), "`truncation` is"), (both, "`truncation` and `padding` are")]
+    {
+        std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        let output = binary::bf16scope(&["data", "e.yaml"]).current_dir(folder.path()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
+        let said = format!("tokenizer.json: its {said} not applied: how long examples are is what");
+        assert!(stderr.contains(&said), "{stderr}");
+    }
+}
+
 /// Parts in the place of others, odd numbers, and chains: whatever comes of it, it is ids or an error, and of a bounded size.
 #[test]
 fn no_part_panics_and_none_makes_more_than_its_share() {
