@@ -68,7 +68,7 @@ fn headers_that_are_wrong_are_named_with_their_array() {
         (f32s("(2.0,)"), 8, "the header says shape"),
         (f32s("(x,)"), 8, "the header says shape"),
         (f32s("2"), 8, "the header says shape"),
-        (f32s("(2,"), 8, "the header says shape"),
+        (f32s("(2,"), 8, "expected a dictionary of descr, fortran_order, shape"),
         (line("'<f17'", "False", "(2,)"), 8, "the header says descr"),
         (line("'|O'", "False", "(2,)"), 8, "its elements are Python objects (|O), expected numbers"),
         (line("'<U4'", "False", "(2,)"), 8, "its elements are texts (<U4), expected numbers"),
@@ -77,8 +77,8 @@ fn headers_that_are_wrong_are_named_with_their_array() {
         (line("''", "False", "(2,)"), 8, "the header says descr"),
         (line("'<f4'", "0", "(2,)"), 8, "the header says fortran_order"),
         ("{}\n".to_string(), 8, "the header says descr: nothing"),
-        (String::new(), 8, "the header says descr: nothing"),
-        ("\u{feff}{'descr'".to_string(), 8, "the header says descr"),
+        (String::new(), 8, "the header is ``, expected a dictionary"),
+        ("\u{feff}{'descr'".to_string(), 8, "'descr'`, expected a dictionary"),
         ("x".repeat(20_000), 0, "the header has 20000 bytes, expected at most 16384"),
     ];
     for (line, n_bytes, expected) in cases {
