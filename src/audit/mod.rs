@@ -191,6 +191,7 @@ pub struct Skipped {
 
 impl Audit {
     /// An audit of a module whose instructions are not compared, and why not; its results are to come.
+    #[cfg(feature = "cli")]
     pub(crate) fn of_results(module: &Module, why: &str) -> Audit {
         let entry = module.entry();
         let root = Skipped { instruction: entry.instr(entry.root).name.clone(), why: why.to_string() };
