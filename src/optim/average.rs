@@ -136,6 +136,14 @@ mod tests {
         assert!((counted.initial_share(3) - 24.0 / 1716.0).abs() < 1e-15);
         assert_eq!((plain.initial_share(0), counted.initial_share(0)), (1.0, 1.0));
         assert!(counted.initial_share(u64::MAX) == 0.0);
+        // (1 + 8) / (10 + 8) is 1/2: the ramp's seven first, then thirteen halves. Some thirty roundings of 2^-53.
+        let ramp: f64 = (1..=7).map(|count| (1.0 + f64::from(count)) / (10.0 + f64::from(count))).product();
+        let halves = Average { decay: 0.5, ..counted };
+        assert!(
+            (halves.initial_share(20) / (ramp * 0.5f64.powi(13)) - 1.0).abs() < 1e-14,
+            "{}",
+            halves.initial_share(20)
+        );
         let slow = Average { decay: 0.9999, ..counted };
         assert!(slow.initial_share(100) < 1e-6, "{}", slow.initial_share(100));
     }

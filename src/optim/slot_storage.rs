@@ -101,3 +101,17 @@ impl fmt::Display for SlotStorage {
         f.pad(self.name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message and a file say the same word.
+    #[test]
+    fn names_are_what_files_say() {
+        for slots in SlotStorage::ALL {
+            assert_eq!(serde_json::to_value(slots).unwrap(), slots.name());
+            assert_eq!(format!("{slots:>16}"), format!("{:>16}", slots.name()));
+        }
+    }
+}

@@ -278,6 +278,29 @@ ENTRY step {
         assert_eq!(report.renamed.len(), original.entry().instructions.len() - 2);
     }
 
+    /// A sharding of two values would be wrong of three, and so would a layout and what else is said of a tuple.
+    #[test]
+    fn a_barrier_of_which_more_is_said_takes_nothing_else() {
+        for said in [
+            ", sharding={{replicated}, {replicated}}",
+            ", frontend_attributes={kept=\"1\"}",
+            ", backend_config=\"kept\"",
+            ", statistics={visualizing_index=0,flops=0.5}",
+        ] {
+            for plain in ["tuple(%u, %g)", "opt-barrier(%both)"] {
+                assert!(STEP.contains(plain));
+                let (_, report) = paced(&STEP.replace(plain, &format!("{plain}{said}")));
+                assert_eq!(report, PaceReport::default(), "{plain}{said}");
+            }
+        }
+        for instr in ["%both", "%barrier"] {
+            let (plain, laid_out) = ("(f32[4], f32[4])", "(f32[4]{0}, f32[4]{0})");
+            let text = STEP.replace(&format!("{instr} = {plain}"), &format!("{instr} = {laid_out}"));
+            assert_ne!(text, STEP);
+            assert_eq!(paced(&text).1, PaceReport::default(), "{instr}");
+        }
+    }
+
     #[test]
     fn without_such_a_barrier_or_updates_in_place_nothing_changes() {
         let alone = STEP.replace("tuple(%u, %g)", "tuple(%u)").replace("(f32[4], f32[4]) ", "(f32[4]) ");

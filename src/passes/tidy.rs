@@ -315,6 +315,7 @@ fn remove_uncalled(module: &mut Module, report: &mut TidyReport) {
 mod tests {
     use super::*;
     use crate::hlo::ops::{BinaryOp, CustomCall, UnaryOp};
+    use crate::hlo::text::parse;
     use crate::hlo::verify::verify;
     use crate::hlo::{Emitter, Shape};
 
@@ -424,6 +425,60 @@ mod tests {
         let names: Vec<_> = tidied.computations.iter().map(|computation| computation.name.as_str()).collect();
         assert_eq!(names, ["tidy", "add_f32"]);
         assert_eq!(report.changes, [Change::Uncalled { computation: "multiply_f32".into() }]);
+    }
+
+    /// What ties an instruction down: how it is laid over devices, what a compiler is told of it, what it waits for.
+    const TIES: [&str; 4] = [
+        ", sharding={replicated}",
+        ", frontend_attributes={kept=\"1\"}",
+        ", backend_config=\"kept\"",
+        ", control-predecessors={y}",
+    ];
+
+    /// The opcodes that tidying leaves of an entry with parameters `x` and `y`.
+    fn left_of(body: &str) -> Vec<String> {
+        let text = format!(
+            "HloModule m\n\nENTRY m {{\n  x = bf16[4]{{0}} parameter(0)\n  y = bf16[4]{{0}} parameter(1)\n{body}}}\n"
+        );
+        let module = parse(&text, "m.hlo").unwrap_or_else(|error| panic!("{error}"));
+        verify(&module).unwrap_or_else(|errors| panic!("{errors}"));
+        let (tidied, _) = run(&module, &Config::default());
+        verify(&tidied).unwrap();
+        tidied.entry().instructions[2..].iter().map(|instr| instr.op.opcode().into_owned()).collect()
+    }
+
+    #[test]
+    fn a_conversion_that_is_tied_down_stays() {
+        let body = |wide: &str, narrow: &str| {
+            format!("  wide = f32[4]{{0}} convert(x){wide}\n  ROOT narrow = bf16[4]{{0}} convert(wide){narrow}\n")
+        };
+        assert!(left_of(&body("", "")).is_empty());
+        for tie in TIES.into_iter().chain([", metadata={op_type=\"custom_vjp\"}"]) {
+            assert_eq!(left_of(&body(tie, "")), ["convert", "convert"], "{tie}");
+            assert_eq!(left_of(&body("", tie)), ["convert", "convert"], "{tie}");
+        }
+    }
+
+    #[test]
+    fn instructions_that_say_something_else_do_not_merge() {
+        let body = |a: &str, b: &str| {
+            format!(
+                "  a = bf16[4]{{0}} sine(x){a}\n  b = bf16[4]{{0}} sine(x){b}\n  ROOT sum = bf16[4]{{0}} add(a, b)\n"
+            )
+        };
+        let (apart, merged) = (["sine", "sine", "add"], ["sine", "add"]);
+        assert_eq!(left_of(&body("", "")), merged);
+        let marks = [", metadata={op_type=\"custom_vjp\"}", ", statistics={visualizing_index=0,flops=0.5}"];
+        for said in TIES.into_iter().chain(marks) {
+            assert_eq!(left_of(&body(said, "")), apart, "{said}");
+            // What waits for something is not merged with what waits for the same.
+            let is_alike = !said.contains("control-predecessors");
+            assert_eq!(left_of(&body(said, said)), if is_alike { &merged[..] } else { &apart[..] }, "{said}");
+        }
+        for (a, b) in [("{replicated}", "{maximal device=0}"), ("{replicated}", "{manual}")] {
+            let [a, b] = [a, b].map(|sharding| format!(", sharding={sharding}"));
+            assert_eq!(left_of(&body(&a, &b)), apart, "{a} {b}");
+        }
     }
 
     #[test]

@@ -146,6 +146,8 @@ fn columns_are_paired_only_where_it_saves_work() {
         ("dilation", 128, 12, Conv2d { dilation: [1, 2], ..config }),
         // 48 numbers of 128 for one column, 384 of 384 for the two.
         ("a stride wider than the kernel", 128, 24, Conv2d { kernel: [8, 2], strides: [1, 14], ..config }),
+        // 48 numbers of 128 for one column, 168 of 256 for the two: as many blocks as two convolutions have.
+        ("a pair that takes twice the blocks", 128, 20, Conv2d { kernel: [8, 2], strides: [1, 5], ..config }),
     ] {
         assert_eq!(features(batch, width, &other), other.filters, "{why}");
     }

@@ -269,3 +269,36 @@ fn list(f: &mut fmt::Formatter<'_>, kind: &str, names: Vec<String>) -> fmt::Resu
         Some(_) | None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_differences_of_a_kind_are_named_and_the_rest_counted() {
+        let names = |n: usize| (1..=n).map(|number| format!("v{number}")).collect::<Vec<String>>();
+        let check = |missing: usize, expected: &str| {
+            let mismatch = Mismatch { missing: names(missing), ..Mismatch::default() };
+            assert_eq!(mismatch.to_string(), expected);
+        };
+        check(0, "");
+        check(1, "\n  missing: v1");
+        check(4, "\n  missing: v1, v2, v3, v4");
+        check(5, "\n  missing: v1, v2, v3, v4 and 1 more");
+        check(14, "\n  missing: v1, v2, v3, v4 and 10 more");
+        let different = vec![("w".to_string(), "f32[2]".to_string(), "bf16[2]".to_string())];
+        let all = Mismatch { missing: names(1), unexpected: names(2), different };
+        assert_eq!(all.to_string(), "\n  different: w is f32[2], not bf16[2]\n  missing: v1\n  unexpected: v1, v2");
+    }
+
+    #[test]
+    fn the_run_that_saves_there_is_named_where_it_is_known() {
+        let said = |holder| CheckpointError::InUse { path: PathBuf::from("a"), holder }.to_string();
+        assert!(
+            said(Some(7)).starts_with("a: another run (process 7) saves its checkpoints there\n"),
+            "{}",
+            said(Some(7))
+        );
+        assert!(said(None).starts_with("a: another run saves its checkpoints there\n"), "{}", said(None));
+    }
+}

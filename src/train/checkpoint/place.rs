@@ -186,4 +186,44 @@ mod tests {
         assert_eq!(holder_in(locks, 2), None);
         assert_eq!(holder_in(&locks.replace(":142 ", ":42 "), 42), None);
     }
+
+    #[test]
+    fn a_place_is_one_runs_until_that_lets_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/run.safetensors");
+        let lock = folder.path().join("new/.run.safetensors.lock");
+        let place = Place::claim(&path).unwrap();
+        assert!(lock.is_file());
+        match Place::claim(&path) {
+            Err(CheckpointError::InUse { path: named, holder }) => {
+                assert_eq!(named, path);
+                // Where the system says whose it is.
+                assert!(holder.is_none_or(|holder| holder == std::process::id()), "{holder:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        // Another file beside it is another place.
+        drop(Place::claim(&folder.path().join("new/other.safetensors")).unwrap());
+        drop(place);
+        assert!(!lock.exists());
+        // A lock that somebody wrote to is taken, and stays.
+        fs::write(&lock, "mine").unwrap();
+        drop(Place::claim(&path).unwrap());
+        assert_eq!(fs::read_to_string(&lock).unwrap(), "mine");
+    }
+
+    #[test]
+    fn a_file_that_is_no_checkpoint_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run");
+        // None, an empty one and one that a crash cut off; then one that begins as safetensors do.
+        assert!(Place::claim(&path).is_ok());
+        for bytes in [&b""[..], b"01234567", b"01234567{"] {
+            fs::write(&path, bytes).unwrap();
+            assert!(Place::claim(&path).is_ok(), "{bytes:?}");
+        }
+        fs::write(&path, "model: {kind: mlp}\n").unwrap();
+        let refused = Place::claim(&path).unwrap_err().to_string();
+        assert!(refused.contains("cannot write the checkpoint: there is a file that is no checkpoint"), "{refused}");
+    }
 }
