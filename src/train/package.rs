@@ -39,6 +39,7 @@ const MAX_BYTES: u64 = 64 << 30;
 
 /// What is in a package.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an object with `format`, `program`, `variables`, `inputs`, `outputs` and more")]
 #[non_exhaustive]
 pub struct Manifest {
     /// The form of the package: 1.
@@ -65,6 +66,7 @@ pub struct Manifest {
 
 /// An array that goes in or comes out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an array's `name`, `dtype` and `dims`")]
 pub struct Signature {
     /// Its name.
     pub name: String,
@@ -76,6 +78,7 @@ pub struct Signature {
 
 /// A file of the package.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "a file's `file`, `n_bytes` and `sha256`")]
 pub struct PackageFile {
     /// Its name in the folder.
     pub file: String,
@@ -87,6 +90,7 @@ pub struct PackageFile {
 
 /// An executable, and what can run it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an executable's file and its `target`")]
 pub struct Built {
     /// The file.
     #[serde(flatten)]
