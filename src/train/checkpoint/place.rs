@@ -224,6 +224,6 @@ mod tests {
         }
         fs::write(&path, "model: {kind: mlp}\n").unwrap();
         let refused = Place::claim(&path).unwrap_err().to_string();
-        assert!(refused.contains("cannot write the checkpoint: there is a file that is no checkpoint"), "{refused}");
+        assert!(refused.contains("cannot write the checkpoint: there is a file that is not a checkpoint"), "{refused}");
     }
 }
