@@ -4,12 +4,12 @@
 //! Rules of `passes::amp` say what a compiler stores from the form of a program; what it does store, and how it packs that,
 //! it alone knows. A question is a *region*: all instructions of one opcode and shape for which one rule decided, as the
 //! layers of a network have them, and one other form for all of them ([`StoredAs`]). Regions are asked about from the one
-//! with the most bytes down, those of what is alive at the peak of memory before all others. Where one of the two figures falls and the other rises, its halves are asked about, and so on
-//! down to single instructions.
+//! with the most bytes down, those of what is alive at the peak of memory before all others. Where one of the two figures
+//! falls and the other rises, its halves are asked about, and so on down to single instructions.
 //!
 //! What is kept: of all programs that were compiled and that are worse in neither memory nor cycles than what the policy makes
-//! by itself, by more than a thousandth, the one with the least product of both. And none is less exact: no value is rounded that the policy leaves in
-//! f32, unless all that read it read it rounded anyway.
+//! by itself, by more than a thousandth, the one with the smallest product of both. And none is less exact: no value is
+//! rounded that the policy leaves in f32, unless all that read it read it rounded anyway.
 //!
 //! The decisions become a part of the policy, which then makes the same module without a compiler.
 
@@ -79,7 +79,7 @@ impl LoweredCost {
         self.n_bytes as f64 * self.cycles as f64
     }
 
-    /// Whether this is worse in neither than `limit`, but for a thousandth, and has a less product than `kept`.
+    /// Whether this is worse in neither than `limit`, but for a thousandth, and has a smaller product than `kept`.
     fn is_better(self, kept: LoweredCost, limit: LoweredCost) -> bool {
         let n_bytes = limit.n_bytes.saturating_add(limit.n_bytes / SLACK as i64);
         let cycles = limit.cycles.saturating_add(limit.cycles / SLACK);
