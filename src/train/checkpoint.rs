@@ -215,6 +215,20 @@ impl Checkpoint {
         }
     }
 
+    /// The position of a checkpoint: its header is read and nothing else, and no hash is compared.
+    ///
+    /// # Errors
+    /// Where there is none, or its header is cut off, no checkpoint's, or of another version.
+    pub fn read_position(path: &Path) -> Result<Position, CheckpointError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => CheckpointError::Missing { path: path.to_path_buf() },
+            _ => CheckpointError::Read { path: path.to_path_buf(), source },
+        };
+        let mut file = files::open(path).map_err(failed)?;
+        let n_bytes = file.metadata().map_err(failed)?.len();
+        file::read_position(path, &mut file, n_bytes)
+    }
+
     /// Reads a checkpoint from the bytes of the file `path`, which is named in errors only.
     ///
     /// # Errors

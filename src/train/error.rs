@@ -15,7 +15,7 @@ use crate::pjrt::PjrtError;
 use crate::port::PortError;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why training stopped, or did not start.
 #[derive(Debug, thiserror::Error)]
@@ -299,6 +299,16 @@ pub enum TrainError {
         /// Steps in each.
         steps_per_epoch: u64,
     },
+    /// A step that cannot be made again from where it was to be.
+    #[error("step {step} cannot be made again {}\nhelp: {}", replay_from(from.as_deref(), *from_step), replay_help(*step))]
+    ReplayStep {
+        /// Asked for, counted from 1.
+        step: u64,
+        /// From this checkpoint; none from the beginning.
+        from: Option<PathBuf>,
+        /// Its step.
+        from_step: u64,
+    },
     /// Training has diverged.
     #[error("step {step} (epoch {epoch}): {what} is not finite, at learning rate {learning_rate}\n{kept}\nhelp: {}", diverged_help(*precision))]
     Diverged {
@@ -330,6 +340,20 @@ pub enum TrainError {
 /// The last checkpoint of a run that ended early: its file, and the step it was made after.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept(pub Option<(PathBuf, u64)>);
+
+fn replay_from(from: Option<&Path>, from_step: u64) -> String {
+    match from {
+        None => "from the beginning of the run: steps are counted from 1".to_string(),
+        Some(path) => format!("from {}, which is after step {from_step}", path.display()),
+    }
+}
+
+fn replay_help(step: u64) -> &'static str {
+    match step {
+        0 => "ask for step 1 or a later one",
+        _ => "make it again from a checkpoint before the step, or from the beginning",
+    }
+}
 
 /// `is 1 device`, `are 4 devices`.
 fn devices(n: usize) -> String {

@@ -47,6 +47,18 @@ impl InitializeFrom {
         InitializeFrom { file: file.into(), ..InitializeFrom::default() }
     }
 
+    /// What a checkpoint's record says that a run was initialized from.
+    pub(super) fn of_record(record: &Value) -> InitializeFrom {
+        let is_family = |name: &str| Rules::all().iter().any(|rules| rules.family == name);
+        let except = record["except"].as_array().map(Vec::as_slice).unwrap_or_default();
+        InitializeFrom {
+            file: record["file"].as_str().unwrap_or_default().into(),
+            except: except.iter().filter_map(Value::as_str).map(str::to_string).collect(),
+            // A file of rules is not remembered: then the best are asked for, and the values compared.
+            rules: record["rules"].as_str().filter(|name| is_family(name)).map(PathBuf::from),
+        }
+    }
+
     /// Reads what a run of `spec` starts with: before anything is compiled.
     ///
     /// # Errors

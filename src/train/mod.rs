@@ -10,6 +10,7 @@
 //! prints nothing.
 
 mod accumulation;
+mod batches;
 mod change;
 pub mod checkpoint;
 mod device;
@@ -30,6 +31,7 @@ mod predictions;
 pub mod program;
 mod program_error;
 mod rates;
+pub mod replay;
 pub mod resume;
 mod run;
 mod session;
@@ -38,6 +40,7 @@ mod steps_per_call;
 mod totals;
 mod trainer;
 
+pub use batches::Data;
 pub use change::Change;
 pub use device::compile;
 pub use error::{Kept, TrainError};
@@ -53,7 +56,7 @@ pub use predictions::Predictions;
 pub use program_error::ProgramError;
 pub use rates::rates;
 pub use resume::Resumption;
-pub use run::{Data, EpochReport, Event, RunPlan, Summary, check, check_average, run};
+pub use run::{EpochReport, Event, RunPlan, Summary, check, check_average, run};
 pub use session::Session;
 pub use spec::Spec;
 pub use steps_per_call::{StepsPerCall, UnknownStepsPerCall, several_steps};

@@ -5,35 +5,20 @@
 //! never holds a NaN, and the one before stays. Nothing is printed here: who wants to show progress is told of
 //! [`Event`]s.
 
+use super::batches::{Data, asks, loader, loader_of_host};
 use super::checkpoint::{Checkpoint, DataIdentity, Fault, Place, Series};
 use super::error::{Kept, TrainError};
 use super::l2::with_total;
 use super::session::{Call, Session, Wish};
 use super::spec::Spec;
 use super::totals::Totals;
-use crate::data::{Ask, DataErrorKind, Loader, Source, Supply};
+use crate::data::{Ask, Loader, Source, Supply};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// The data of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Data<'a> {
-    /// What is trained on.
-    pub training: &'a dyn Source,
-    /// What is evaluated on after each epoch.
-    pub test: &'a dyn Source,
-}
-
-impl Data<'_> {
-    /// What tells these data from others.
-    pub fn identity(&self) -> DataIdentity {
-        DataIdentity { training: self.training.fingerprint(), test: self.test.fingerprint() }
-    }
-}
 
 /// How long a run is, and what it leaves.
 #[derive(Debug)]
@@ -225,26 +210,6 @@ pub fn check_average(spec: &Spec, data: Data<'_>, n_epochs: u64) -> Result<(), T
     }
 }
 
-fn loader<'a>(spec: &Spec, training: &'a dyn Source) -> Result<Loader<'a>, TrainError> {
-    let (features, compute) = (spec.task.features(), spec.precision.compute());
-    match Loader::new(training, &features, compute, spec.batch as usize, spec.seed) {
-        Err(error) => Err(match *error.kind() {
-            DataErrorKind::Batch { batch, n_examples } => TrainError::BatchSize { batch, n_examples },
-            _ => error.into(),
-        }),
-        Ok(loader) => Ok(loader.shifted(spec.shift)?),
-    }
-}
-
-/// What one host reads: its stretch of every batch.
-fn loader_of_host<'a>(spec: &Spec, training: &'a dyn Source, host: (u32, u32)) -> Result<Loader<'a>, TrainError> {
-    let (features, compute) = (spec.task.features(), spec.precision.compute());
-    let (number, n_hosts) = host;
-    let batch = spec.batch as usize / n_hosts as usize;
-    let loader = Loader::new(training, &features, compute, batch, spec.seed)?;
-    Ok(loader.of_host(number, n_hosts)?.shifted(spec.shift)?)
-}
-
 /// Trains `session` on `data` until `plan` is done, `stop` is set, or the loss is not finite.
 ///
 /// The order of examples depends on the session's seed and the epoch alone, so a session restored from a checkpoint
@@ -266,7 +231,7 @@ pub fn run(
     if spec.objective.average.is_some_and(|average| !average.evaluate) && plan.checkpoint.is_none() {
         return Err(TrainError::UnusedAverage);
     }
-    let loader = loader_of_host(&spec, data.training, session.host())?.drawing(session.draws());
+    let loader = loader_of_host(&spec, data.training, session.host(), session.draws())?;
     let steps_per_epoch = loader.n_steps();
     let is_costly = data.training.reading().is_costly;
     let identity = data.identity();
@@ -373,27 +338,14 @@ impl Run<'_> {
     fn epoch(&mut self, epoch: u64, loader: &Loader<'_>, stop: &AtomicBool) -> Result<Trained, TrainError> {
         let _span = tracing::info_span!("epoch", epoch = epoch + 1).entered();
         let before = epoch * self.steps_per_epoch;
-        let asks = self.asks(epoch, self.session.step() - before);
+        let calls = self.session.spec().steps_per_call;
+        let asks = asks(calls, epoch, self.session.step() - before, self.steps_per_epoch);
         let feeder = self.session.feeder();
         let put = |ask, batch| match ask {
             Ask::Steps { step, n, .. } => feeder.put(&batch, before + step, n),
             Ask::InOrder { .. } => unreachable!("an epoch of training is asked for"),
         };
         loader.put_ahead(asks, put, |calls| self.steps(epoch, before, calls, stop))
-    }
-
-    /// The calls of an epoch from a step on: of several steps where one begins and the epoch has as many left, which depends
-    /// on nothing but the place in the epoch.
-    fn asks(&self, epoch: u64, step: u64) -> impl Iterator<Item = Ask> + Send + use<> {
-        let n = self.session.spec().steps_per_call.n().get();
-        let (per_call, steps_per_epoch) = (u64::from(n), self.steps_per_epoch);
-        let n_of = move |step: u64| {
-            let is_whole = step.is_multiple_of(per_call) && step + per_call <= steps_per_epoch;
-            if is_whole { n } else { 1 }
-        };
-        let next = move |step: &u64| Some(step + u64::from(n_of(*step))).filter(|step| *step < steps_per_epoch);
-        let first = Some(step).filter(|step| *step < steps_per_epoch);
-        std::iter::successors(first, next).map(move |step| Ask::Steps { epoch, step, n: n_of(step) })
     }
 
     /// Makes the steps of an epoch, whose first one is `before`, for as many batches as there are.

@@ -11,7 +11,7 @@ use super::device::{
 use super::error::{DATA, EXPERIMENT, STATE, TrainError, VERSION};
 use super::evaluation::{Evaluation, Evaluator, Predictor};
 use super::hosts::{Exchange, Site};
-use super::initialize::Initialization;
+use super::initialize::{Initialization, InitializeFrom};
 use super::l2::l2;
 use super::model_axis::over_model_axis;
 use super::objective::Objective;
@@ -485,6 +485,31 @@ impl Session {
         self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, &self.site)?);
         self.initialized = Some(record);
         Ok(())
+    }
+
+    /// Back to the beginning of its run: to initial values of its seed, or to the weights that it was initialized from, which
+    /// are read again.
+    ///
+    /// # Errors
+    /// Weights that cannot be read, or are others now. Where the plugin fails, the state is lost.
+    pub fn restart(&mut self) -> Result<(), TrainError> {
+        let before = self.initialized.take();
+        let initialization =
+            before.as_ref().map(|record| InitializeFrom::of_record(record).read(&self.spec)).transpose();
+        let initialization = initialization.inspect_err(|_| self.initialized.clone_from(&before))?;
+        if let Some((before, now)) = before.as_ref().zip(initialization.as_ref())
+            && before["sha256"] != now.record()["sha256"]
+        {
+            let text = |record: &serde_json::Value| record["sha256"].as_str().unwrap_or_default().to_string();
+            let change = Change::new("train.initialize_from.sha256", text(before), text(now.record()));
+            let path = now.file().to_path_buf();
+            self.initialized.clone_from(&Some(before.clone()));
+            return Err(TrainError::Resume { path, changes: vec![change] });
+        }
+        self.state = State::Lost("going back to the initial state failed".to_string());
+        self.state = State::Held(initial_state(&self.client, self.variables(), &self.spec, &self.site)?);
+        (self.step, self.draws, self.resumed, self.last) = (0, DrawVersion::default(), None, None);
+        initialization.map_or(Ok(()), |initialization| self.initialize(initialization))
     }
 
     /// As [`Session::checkpoint`], on the first host of a slice; the others do their part in gathering what is sharded.

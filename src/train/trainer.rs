@@ -4,6 +4,7 @@
 //! a thin layer over [`Session`] and [`run`](super::run()): who wants a loop of his own, or to keep a session on the device between runs,
 //! takes those.
 
+use super::batches::Data;
 use super::change::Change;
 use super::checkpoint::{Checkpoint, Place};
 use super::error::TrainError;
@@ -12,7 +13,7 @@ use super::initialize::InitializeFrom;
 use super::objective::Objective;
 use super::predictions::Predictions;
 use super::resume::{Resumption, check_data};
-use super::run::{Data, EpochReport, Event, RunPlan, Summary, check, check_average, evaluation_batch, run};
+use super::run::{EpochReport, Event, RunPlan, Summary, check, check_average, evaluation_batch, run};
 use super::session::Session;
 use super::spec::Spec;
 use crate::data::{NamedArray, Source};

@@ -22,6 +22,7 @@ mod parquet;
 mod partitions;
 mod recipes;
 mod remat;
+mod replay;
 mod replicas;
 #[path = "../run/mod.rs"]
 mod run;

@@ -143,6 +143,23 @@ pub(super) fn read(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<
     Ok(checkpoint)
 }
 
+/// The position in the header of a checkpoint of `n_bytes`; `path` is named in errors only.
+pub(super) fn read_position(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<Position, CheckpointError> {
+    let foreign = |why: String| CheckpointError::Foreign { path: path.to_path_buf(), why };
+    let header = Header::read(n_bytes, |n| {
+        let mut bytes = vec![0; n];
+        reader.read_exact(&mut bytes).map(|()| bytes)
+    });
+    let header = header.map_err(|error| refused(path, n_bytes, error))?;
+    let text = header.our_text().ok_or_else(|| foreign(format!("its metadata has no key `{OURS}`")))?;
+    let version: VersionOnly = serde_json::from_str(text).map_err(|error| foreign(error.to_string()))?;
+    if version.version != VERSION {
+        return Err(CheckpointError::Version { path: path.to_path_buf(), found: version.version });
+    }
+    let ours: OurHeader = serde_json::from_str(text).map_err(|error| foreign(error.to_string()))?;
+    Ok(ours.position)
+}
+
 /// What else people have variables in, by how it begins; read as a header's length, each is beyond [`MAX_BYTES`].
 const KINDS: &[(&[u8], &str)] = &[
     (b"PK\x03\x04", "a zip archive, as .npz files and PyTorch's .pt files are"),
