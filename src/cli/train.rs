@@ -29,8 +29,9 @@ use crate::study::MeshChoice;
 use crate::tpu::read_narrow_sums;
 use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::check_data;
+use crate::train::watch::Watch;
 use crate::train::{
-    Data, Initialization, MAX_REPLICAS, Mesh, Resumption, Session, Spec, SumOf, Summary, TrainError, check,
+    Data, Initialization, MAX_REPLICAS, Mesh, Resumption, RunPlan, Session, Spec, SumOf, Summary, TrainError, check,
     check_average, run as train,
 };
 use crate::tuning::Tuning;
@@ -103,6 +104,10 @@ pub struct Args {
     tune: TuneArg,
     #[command(flatten)]
     as_tpu: AsArg,
+    /// Look at the numbers of each layer every N steps (50), say what is wrong with them and record all in watch.jsonl of the
+    /// run's folder; the weights have the same bits
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "50")]
+    watch: Option<NonZeroU32>,
     #[command(flatten)]
     record: record::RecordArgs,
     /// Print one JSON object at the end, and no lines before
@@ -190,7 +195,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         show.record = args.record.open(&subject, &mut |line| show.say(line))?;
     }
     let run = show.record.as_ref().map(|record| record.path().to_path_buf());
-    let plan = experiment.train.plan(place);
+    let watch = args.watch.map(|every| Watch { every });
+    let plan = RunPlan { watch, ..experiment.train.plan(place) };
     let result = train(&mut session, data, &plan, &stop.asked, &mut |event| show.event(event));
     show.clear();
     let summary = stop.judge(result, n_hosts)?;

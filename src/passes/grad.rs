@@ -186,6 +186,24 @@ pub fn gradients<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<Inst
 /// As [`gradients`].
 #[track_caller]
 pub fn gradients_reached<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<(InstrId, bool)>, GradError> {
+    Ok(gradients_observed(e, output, wrt, &[])?.0)
+}
+
+/// Gradients, each with whether it is reached, and the cotangents of the values that are observed.
+pub(crate) type Observed = (Vec<(InstrId, bool)>, Vec<Option<InstrId>>);
+
+/// As [`gradients_reached`], and the cotangent of each of `observed`, values before the output: none where reverse mode does
+/// not come by. Nothing else is emitted than without them.
+///
+/// # Errors
+/// As [`gradients`].
+#[track_caller]
+pub(crate) fn gradients_observed<V: Value>(
+    e: &Emitter,
+    output: V,
+    wrt: &[V],
+    observed: &[InstrId],
+) -> Result<Observed, GradError> {
     let output = output.id_in(e);
     let mut wrt_ids = Vec::with_capacity(wrt.len());
     // Not a closure: an error names the caller's line.
@@ -201,12 +219,12 @@ pub fn gradients_reached<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<
     let seed = Cotangent::Array(e.scalar(e.dtype(output), 1.0));
     let cotangents = reverse(e, output, seed, wrt, &Written::default());
     let result = cotangents.map(|cotangents| {
-        let named = wrt.iter().zip(cotangents);
-        let or_zeros = |(&variable, cotangent): (&InstrId, Cotangent)| match cotangent.array() {
+        let of = |id: &InstrId| cotangents.get(id.idx()).cloned().unwrap_or_default().array();
+        let or_zeros = |variable: &InstrId| match of(variable) {
             Some(gradient) => (gradient, true),
-            None => (e.zeros_like(variable), false),
+            None => (e.zeros_like(*variable), false),
         };
-        named.map(or_zeros).collect()
+        (wrt.iter().map(or_zeros).collect(), observed.iter().map(of).collect())
     });
     e.set_metadata(outer_metadata);
     match e.error() {
@@ -237,7 +255,7 @@ fn check(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<(), GradError>
     Ok(())
 }
 
-/// The cotangents of `wrt`, given that of `output`.
+/// The cotangents of `wrt` and of all that lies between, by their ids, given that of `output`.
 fn reverse(
     e: &Emitter,
     output: InstrId,
@@ -291,7 +309,7 @@ fn reverse(
             }
         }
     }
-    Ok(wrt.iter().map(|id| cotangents.get(id.idx()).cloned().unwrap_or_default()).collect())
+    Ok(cotangents)
 }
 
 /// Which instructions matter, by [`InstrId`], up to the output.

@@ -2,7 +2,7 @@
 
 use super::about::{About, Saved};
 use super::metrics::{self, Record};
-use super::{ABOUT, EVENTS, EXPERIMENT, METRICS, RunError, events};
+use super::{ABOUT, EVENTS, EXPERIMENT, METRICS, RunError, WATCH, events};
 use crate::files;
 use fs4::fs_std::FileExt as _;
 use std::fs::{self, File, OpenOptions};
@@ -112,6 +112,7 @@ impl RunFolder {
         if let Some(end) = end {
             metrics.cut(end).map_err(RunError::io(&metrics.path, "drop what it has of later steps"))?;
         }
+        drop_later(&path.join(WATCH), step)?;
         let events = new_events(path, Some(step + 1))?;
         let starts = before.starts.into_iter().chain(about.starts).collect();
         let about = About { starts, saved: before.saved, ..about };
@@ -153,6 +154,17 @@ impl RunFolder {
         self.events.push(&events::scalars(&record))?;
         self.last = Some(step);
         Ok(())
+    }
+
+    /// Appends a look at a step, a JSON object without a line break, to `watch.jsonl`.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn watched(&mut self, line: &str) -> Result<(), RunError> {
+        let path = self.path.join(WATCH);
+        let file = OpenOptions::new().append(true).create(true).open(&path);
+        let mut file = file.map_err(RunError::io(&path, "open it"))?;
+        file.write_all(format!("{line}\n").as_bytes()).map_err(RunError::io(&path, "write to it"))
     }
 
     /// Notes that the run's last checkpoint is now this one.
@@ -209,6 +221,17 @@ impl Growing {
         self.n_bytes = n_bytes;
         Ok(())
     }
+}
+
+/// Drops what `watch.jsonl` has of steps after `step`, and a line that was cut short.
+fn drop_later(path: &Path, step: u64) -> Result<(), RunError> {
+    let Ok(bytes) = fs::read(path) else { return Ok(()) };
+    let is_before = |line: &&[u8]| {
+        let value = serde_json::from_slice::<serde_json::Value>(line).ok();
+        value.and_then(|value| value["step"].as_u64()).is_some_and(|of| of <= step)
+    };
+    let kept: Vec<&[u8]> = bytes.split_inclusive(|&byte| byte == b'\n').filter(is_before).collect();
+    files::replace(path, &kept.concat()).map_err(RunError::io(path, "drop what it has of later steps"))
 }
 
 fn check_empty(path: &Path) -> Result<(), RunError> {

@@ -5,6 +5,7 @@
 //!   run.json                  what was trained, with which settings, versions and device
 //!   experiment.yaml           the experiment, with the command line's flags applied
 //!   metrics.jsonl             the scalars: one JSON object for each recorded step
+//!   watch.jsonl               what the numbers of each layer looked like, where the run is watched
 //!   events.out.tfevents.…     the same for TensorBoard
 //! ```
 //!
@@ -31,6 +32,8 @@ pub use read::{Curve, Point, Run, read};
 pub const ABOUT: &str = "run.json";
 /// The experiment.
 const EXPERIMENT: &str = "experiment.yaml";
+/// Looks at the numbers of each layer.
+const WATCH: &str = "watch.jsonl";
 /// The scalars.
 const METRICS: &str = "metrics.jsonl";
 /// In the names of TensorBoard's files.

@@ -61,7 +61,7 @@ impl MicroBatch {
             Some(Loss::Weighted { sum, .. }) => (sum, Some(1)),
             None => return Err(missing_loss(&graph)),
         };
-        let gradients = differentiate(&graph, &(target * &loss_scale))?;
+        let (gradients, _) = differentiate(&graph, &(target * &loss_scale), &[])?;
         let mut totals = Vec::new();
         for (name, tensor) in &sums.tensors {
             totals.push(graph.input(&format!("sum/{name}"), tensor.dtype(), tensor.dims()) + tensor);

@@ -220,6 +220,22 @@ impl Loaded {
         Ok(self.executable.execute(args)?)
     }
 
+    /// Runs on all devices with their state and a batch, all of which stay; `step` is counted from 0.
+    pub fn run_keeping(&self, state: &[Vec<Buffer>], fed: &Fed, step: i32) -> Result<Vec<Vec<Buffer>>, TrainError> {
+        let count = |number: usize| {
+            let device = self.site.device(number);
+            self.client.buffer_from_host(&step.to_le_bytes(), DType::S32, &[], device)
+        };
+        let counts = (0..fed.parts.len()).map(count).collect::<Result<Vec<Buffer>, _>>()?;
+        let inputs = |(part, count): (_, _)| -> Vec<&Buffer> {
+            let part: &Vec<Option<Buffer>> = part;
+            part.iter().map(|buffer| buffer.as_ref().unwrap_or(count)).collect()
+        };
+        let inputs = fed.parts.iter().zip(&counts).map(inputs);
+        let args = state.iter().zip(inputs).map(|(state, inputs)| state.iter().chain(inputs).map(Arg::Keep).collect());
+        Ok(self.executable.execute_sharded(args.collect())?)
+    }
+
     /// What a replica's results say of each step, with so many examples in it that are no padding.
     pub fn read(&self, results: &Results, replica: usize, n_valid: usize) -> Result<Vec<Totals>, TrainError> {
         let mut sums = vec![Vec::with_capacity(self.reported.len()); self.n_steps];

@@ -325,6 +325,14 @@ pub enum TrainError {
         /// What is left.
         kept: Kept,
     },
+    /// A run that cannot be watched.
+    #[error("the run cannot be watched: {what}\nhelp: {help}")]
+    Watch {
+        /// Why not.
+        what: String,
+        /// What to do.
+        help: &'static str,
+    },
     /// Someone asked to stop.
     #[error("stopped after step {step} (epoch {epoch}), as asked\n{kept}{}", if kept.0.is_some() { "\nhelp: --resume goes on from there, to the same weights as if it had not stopped" } else { "" })]
     Interrupted {

@@ -5,7 +5,7 @@ use crate::graph::{Graph, Numbers, Storage, Tensor};
 use crate::hlo::ops::RuleError;
 use crate::hlo::words::nearest;
 use crate::hlo::{DType, InstrId};
-use crate::passes::grad::gradients_reached;
+use crate::passes::grad::gradients_observed;
 use crate::passes::name_matches;
 use crate::passes::remat::remat;
 use crate::task::{Feature, Features, Loss, Metric, Mode, Outputs, RESERVED, Task, Value, Weight};
@@ -261,15 +261,23 @@ pub(super) fn freeze(graph: &Graph, trainable: &[String]) -> Result<(), ProgramE
     Ok(())
 }
 
+/// Gradients by the numbers of their variables, and the cotangents of values that are observed.
+pub(super) type Differentiated = (Vec<(usize, Tensor)>, Vec<Option<InstrId>>);
+
 /// The gradients of `loss` with respect to the variables that train, by their numbers, with the rematerialisation that the
-/// graph's tuning asks for: in f32 of variables stored in bf16, in the variable's dtype of others.
-pub(super) fn differentiate(graph: &Graph, loss: &Tensor) -> Result<Vec<(usize, Tensor)>, ProgramError> {
+/// graph's tuning asks for: in f32 of variables stored in bf16, in the variable's dtype of others. And the cotangents of the
+/// values that are `observed`.
+pub(super) fn differentiate(
+    graph: &Graph,
+    loss: &Tensor,
+    observed: &[InstrId],
+) -> Result<Differentiated, ProgramError> {
     let trainable: Vec<_> = (0..).zip(graph.variables()).filter(|(_, v)| v.trainable).collect();
     let wrt: Vec<_> = trainable.iter().map(|(number, _)| graph.differentiable(*number)).collect();
     let n_forward = graph.emitter().n_instructions();
-    let reached = {
+    let (reached, cotangents) = {
         let _span = tracing::info_span!("pass", name = "grad").entered();
-        gradients_reached(graph.emitter(), loss.id, &wrt)?
+        gradients_observed(graph.emitter(), loss.id, &wrt, observed)?
     };
     if !reached.iter().any(|(_, is_reached)| *is_reached) {
         let variables = trainable.iter().map(|(_, variable)| variable.name.clone()).collect();
@@ -277,13 +285,18 @@ pub(super) fn differentiate(graph: &Graph, loss: &Tensor) -> Result<Vec<(usize, 
     }
     let gradients: Vec<InstrId> = reached.into_iter().map(|(gradient, _)| gradient).collect();
     let _span = tracing::info_span!("pass", name = "remat").entered();
-    let (gradients, report) = remat(graph.emitter(), n_forward, &gradients, &graph.tuning().remat)?;
+    let all: Vec<InstrId> = gradients.iter().chain(cotangents.iter().flatten()).copied().collect();
+    let (all, report) = remat(graph.emitter(), n_forward, &all, &graph.tuning().remat)?;
     tracing::debug!(n_rematerialised = report.rematerialised.len(), n_residuals = report.residuals.len(), "remat");
+    let (gradients, of_observed) = all.split_at(gradients.len());
+    let mut of_observed = of_observed.iter();
+    let cotangents = cotangents.iter().map(|cotangent| cotangent.and(of_observed.next().copied())).collect();
     let in_f32 = |gradient: Tensor| match gradient.dtype() {
         DType::BF16 if graph.storage() != Storage::F32 => gradient.cast(DType::F32),
         _ => gradient,
     };
-    Ok(trainable.into_iter().zip(gradients).map(|((number, _), id)| (number, in_f32(graph.tensor(id)))).collect())
+    let gradients = trainable.iter().zip(gradients).map(|((number, _), id)| (*number, in_f32(graph.tensor(*id))));
+    Ok((gradients.collect(), cotangents))
 }
 
 /// Names of the inputs, and of the variables that train, that a value is computed from.

@@ -26,6 +26,7 @@ mod memory;
 mod mesh;
 mod model_axis;
 mod objective;
+mod observer;
 pub mod package;
 mod predictions;
 pub mod program;
@@ -39,6 +40,7 @@ mod spec;
 mod steps_per_call;
 mod totals;
 mod trainer;
+pub mod watch;
 
 pub use batches::Data;
 pub use change::Change;

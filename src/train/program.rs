@@ -53,12 +53,53 @@ pub fn training(
     batch: i64,
     objective: &Objective,
 ) -> Result<TaskProgram, ProgramError> {
-    let numbers = numbers.into();
     let _span = tracing::info_span!("build", program = "training", task = task.name(), batch).entered();
+    let Step { graph, sums, .. } = emit_step(task, numbers.into(), batch, objective, &|_, _| Vec::new())?;
+    if graph.tuning().transpose_input && graph.inputs().iter().all(|input| input.transposed.is_none()) {
+        graph.warn(format!(
+            "`transpose_input` changes nothing in {}: no feature is an image of three dims, height, width and channels, in a float",
+            task.name()
+        ));
+    }
+    let mut program = finish_with_state(&graph, &sums.tensors)?;
+    say_replicas(&mut program.module, objective);
+    Ok(TaskProgram { program, reported: sums.reported, scalars: sums.scalars, n_steps: NonZeroU32::MIN })
+}
+
+/// How many replicas a module is for, where its text says that.
+pub(super) fn say_replicas(module: &mut Module, objective: &Objective) {
+    if objective.mesh.has_replicas() {
+        let count = ("replica_count".to_string(), objective.mesh.data.to_string());
+        module.unmodelled.attributes.push(count);
+    }
+}
+
+/// A training step in its graph, before there is a program.
+pub(super) struct Step {
+    /// All of it; each variable's update is set.
+    pub graph: Graph,
+    /// What it reports.
+    pub sums: Sums,
+    /// By variable: of the loss, unscaled, summed over replicas, of each replica's part where that is what it updates.
+    pub gradients: Vec<(usize, Tensor)>,
+    /// What was chosen to be observed, with its cotangent: of the scaled loss, and of one replica's.
+    pub observed: Vec<(InstrId, Option<InstrId>)>,
+}
+
+/// Emits a step. `choose` is given the loss (one replica's share), before anything is differentiated, and says which values
+/// of the forward pass are observed; of micro-batches, whose forward pass is inside a loop, it is not asked.
+pub(super) fn emit_step(
+    task: &dyn Task,
+    numbers: Numbers,
+    batch: i64,
+    objective: &Objective,
+    choose: &dyn Fn(&Graph, &Tensor) -> Vec<InstrId>,
+) -> Result<Step, ProgramError> {
     let (mesh, batch) = (objective.mesh, objective.check_batch(batch)?);
     let name = format!("{}_training_step", task.name());
     let graph = graph_of(Graph::training(&name), numbers, &objective.tuning).for_replicas(mesh.of_program());
     let (sums, gradients, scaling, n_of_task);
+    let mut observed = Vec::new();
     if objective.accumulate == NonZeroU32::MIN {
         let (called, step) = call_step(&graph, task, batch);
         freeze(&graph, &objective.trainable)?;
@@ -70,7 +111,11 @@ pub fn training(
         sums = Sums::of(&called, Mode::Train);
         n_of_task = graph.variables().len();
         scaling = objective.loss_scale.begin(&graph, &step);
-        gradients = differentiate(&graph, &scaling.scale(&loss))?;
+        let scaled = scaling.scale(&loss);
+        let chosen = choose(&graph, &loss);
+        let (of_variables, cotangents) = differentiate(&graph, &scaled, &chosen)?;
+        observed = chosen.into_iter().zip(cotangents).collect();
+        gradients = of_variables;
     } else {
         let micro_batch = MicroBatch::new(task, numbers, batch, objective)?;
         let inputs = micro_batch.inputs(&graph);
@@ -93,19 +138,7 @@ pub fn training(
         average.emit(&graph, n_of_task, &(scaling.step() + &graph.scalar(DType::S32, 1.0)));
     }
     scaling.finish(&graph, &gradients);
-    if graph.tuning().transpose_input && graph.inputs().iter().all(|input| input.transposed.is_none()) {
-        graph.warn(format!(
-            "`transpose_input` changes nothing in {}: no feature is an image of three dims, height, width and channels, in a float",
-            task.name()
-        ));
-    }
-    let mut program = finish_with_state(&graph, &sums.tensors)?;
-    if mesh.has_replicas() {
-        // Where a module's text says how many replicas it is for.
-        let count = ("replica_count".to_string(), mesh.data.to_string());
-        program.module.unmodelled.attributes.push(count);
-    }
-    Ok(TaskProgram { program, reported: sums.reported, scalars: sums.scalars, n_steps: NonZeroU32::MIN })
+    Ok(Step { graph, sums, gradients: in_parts, observed })
 }
 
 /// What a replica needs of a gradient to update what it holds of variable `number`.

@@ -9,9 +9,12 @@ use super::batches::{Data, asks, loader, loader_of_host};
 use super::checkpoint::{Checkpoint, DataIdentity, Fault, Place, Series};
 use super::error::{Kept, TrainError};
 use super::l2::with_total;
+use super::observer::Observer;
+use super::replay::{ReplayFrom, state_at};
 use super::session::{Call, Session, Wish};
 use super::spec::Spec;
 use super::totals::Totals;
+use super::watch::{Anomaly, Watch, WatchRecord, anomalies};
 use crate::data::{Ask, Loader, Source, Supply};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::fmt;
@@ -34,6 +37,8 @@ pub struct RunPlan {
     /// How many checkpoints stay: the newest at its place, older ones beside it as `NAME-STEP.safetensors`. What this run,
     /// or the one it goes on from, has not written is neither replaced nor removed.
     pub keep_checkpoint_max: NonZeroU32,
+    /// When the numbers of each layer are looked at; none is never.
+    pub watch: Option<Watch>,
 }
 
 impl RunPlan {
@@ -45,6 +50,7 @@ impl RunPlan {
             save_checkpoints_steps: None,
             save_checkpoints_secs: None,
             keep_checkpoint_max: NonZeroU32::MIN,
+            watch: None,
         }
     }
 }
@@ -70,6 +76,8 @@ pub enum Event<'a> {
         /// Training examples a second, in this epoch so far.
         examples_per_second: f64,
     },
+    /// A step was looked at, before it was made.
+    Watched(&'a WatchRecord),
     /// An epoch is over and evaluated.
     Epoch(&'a EpochReport),
     /// A checkpoint was written.
@@ -251,9 +259,31 @@ pub fn run(
     let resumed = session.resumed_from().map(|path| (path.to_path_buf(), session.step()));
     let resumed = resumed.as_ref().map(|(path, step)| (path.as_path(), *step));
     let series = plan.checkpoint.as_ref().map(|place| Series::begin(place, plan.keep_checkpoint_max, resumed));
+    let observer = match plan.watch {
+        Some(_) if per_call > 1 => {
+            let what = format!("a call makes {per_call} steps, whose state between them stays on the device");
+            return Err(TrainError::Watch { what, help: "watch it with `steps_per_call: 1`" });
+        }
+        Some(_) => Some(session.observer()?),
+        None => None,
+    };
     let (kept, saved) = (Kept::default(), Instant::now());
     let last_save = if is_saved { LastSave::NotYet } else { LastSave::Never };
-    let mut run = Run { session, plan, series, last_save, saved, steps_per_epoch, identity, kept, observe };
+    let came_from = resumed.map(|(path, _)| path.to_path_buf());
+    let mut run = Run {
+        session,
+        data,
+        observer,
+        plan,
+        series,
+        last_save,
+        saved,
+        steps_per_epoch,
+        identity,
+        kept,
+        resumed: came_from,
+        observe,
+    };
     let mut epochs = Vec::new();
     let mut last: Option<Vec<(String, f64)>> = None;
     if plan.n_epochs == 0 && resumed.is_none() {
@@ -303,6 +333,9 @@ pub(super) fn evaluation_batch(spec: &Spec, test: &dyn Source) -> u32 {
 /// A run under way.
 struct Run<'a> {
     session: &'a mut Session,
+    data: Data<'a>,
+    /// What looks at steps, where the run is watched.
+    observer: Option<Observer>,
     plan: &'a RunPlan,
     series: Option<Series<'a>>,
     last_save: LastSave,
@@ -311,6 +344,8 @@ struct Run<'a> {
     steps_per_epoch: u64,
     identity: DataIdentity,
     kept: Kept,
+    /// The checkpoint that it went on from.
+    resumed: Option<PathBuf>,
     observe: &'a mut dyn FnMut(Event<'_>),
 }
 
@@ -366,7 +401,9 @@ impl Run<'_> {
         self.session.agree(wish(&next))?;
         while let Some(call) = next {
             let first = self.session.step();
-            let of_steps = self.session.advance(call?)?;
+            let call = call?;
+            self.watch(&call)?;
+            let of_steps = self.session.advance(call)?;
             n_steps += of_steps.len() as f64;
             let examples_per_second = n_steps * batch_size / began.elapsed().as_secs_f64();
             for (step, of_step) in (first..).zip(&of_steps) {
@@ -374,7 +411,9 @@ impl Run<'_> {
                 match of_step.not_finite() {
                     Some(("loss", loss)) => {
                         let place = self.place_of_loss((step - first) as usize)?;
-                        return Err(self.diverged(step + 1, format!("the loss ({loss}{place})"), learning_rate));
+                        let began = self.beginning(step + 1);
+                        let what = format!("the loss ({loss}{place}{began})");
+                        return Err(self.diverged(step + 1, what, learning_rate));
                     }
                     Some((name, value)) => {
                         self.save()?;
@@ -415,6 +454,51 @@ impl Run<'_> {
         let waited = calls.waited().as_secs_f64();
         tracing::debug!("epoch {}: {waited:.3} of {seconds:.3} seconds were spent waiting for data", epoch + 1);
         Ok(Trained { totals, examples_per_second: n_steps * batch_size / seconds, waited: waited / seconds })
+    }
+
+    /// Looks at the step that is about to be made, if it is time to.
+    fn watch(&mut self, call: &Call) -> Result<(), TrainError> {
+        if let (Some(observer), Some(watch)) = (&self.observer, self.plan.watch)
+            && watch.is_due(self.session.step())
+        {
+            let record = self.session.observe(observer, call)?;
+            (self.observe)(Event::Watched(&record));
+        }
+        Ok(())
+    }
+
+    /// Where what is not finite began in a step, counted from 1, in words: the step is made again from the last checkpoint,
+    /// or from the beginning, and looked at. Nothing where that cannot be: an error is on its way that says more.
+    fn beginning(&mut self, step: u64) -> String {
+        if self.session.host().1 > 1 {
+            return String::new();
+        }
+        match self.look_again(step) {
+            Ok(Some(found)) => format!(", which began in {}, {}: {}", found.layer, found.direction, found.found),
+            Ok(None) => ", though nothing is infinite or NaN where the step is made again".to_string(),
+            Err(error) => {
+                tracing::debug!("where it began is not known: {error}");
+                String::new()
+            }
+        }
+    }
+
+    fn look_again(&mut self, step: u64) -> Result<Option<Anomaly>, TrainError> {
+        let observer = match self.observer.take() {
+            Some(observer) => observer,
+            None => self.session.observer()?,
+        };
+        let from = match (&self.kept.0, &self.resumed) {
+            (Some((path, _)), _) | (None, Some(path)) => ReplayFrom::Checkpoint(path.clone()),
+            (None, None) => ReplayFrom::Start,
+        };
+        tracing::info!("step {step} is made again, to find where it began");
+        let made = state_at(self.session, self.data, &from, step, |_, _| Ok::<_, TrainError>(()))?;
+        self.session.load_single_step()?;
+        let call = self.session.feeder().put(&made.batch, step - 1, 1)?;
+        let record = self.session.observe(&observer, &call)?;
+        (self.observe)(Event::Watched(&record));
+        Ok(anomalies(&[record]).into_iter().find(|anomaly| anomaly.rule == "not_finite"))
     }
 
     /// Whether the steps since `before`, or time since the last checkpoint, ask for one, within an epoch.

@@ -15,6 +15,7 @@ use super::initialize::{Initialization, InitializeFrom};
 use super::l2::l2;
 use super::model_axis::over_model_axis;
 use super::objective::Objective;
+use super::observer::Observer;
 use super::program::{self, TaskProgram};
 use super::resume::{
     INITIALIZED, Resumption, check_data as check_resumed_data, function_of, settings, stores_otherwise,
@@ -22,6 +23,7 @@ use super::resume::{
 use super::spec::Spec;
 use super::steps_per_call::several_steps;
 use super::totals::Totals;
+use super::watch::WatchRecord;
 use crate::data::{Batch, DrawVersion, NamedArray, ORDER_VERSION, Source};
 use crate::graph::{Numbers, Program, VariableInfo};
 use crate::optim::{Average, LossScale};
@@ -385,6 +387,36 @@ impl Session {
         Ok(totals)
     }
 
+    /// What looks at steps of this session.
+    pub(super) fn observer(&self) -> Result<Observer, TrainError> {
+        Observer::new(&self.client, &self.spec, &objective_on(&self.client, &self.spec)?, self.site.clone())
+    }
+
+    /// Looks at the step that is about to be made with a batch of one step, which stays.
+    pub(super) fn observe(&self, observer: &Observer, call: &Call) -> Result<WatchRecord, TrainError> {
+        let state = self.state.buffers()?;
+        let step = i32::try_from(self.step).map_err(|_| TrainError::Counted { step: self.step })?;
+        let rows = observer.observe(state, &call.fed, step)?;
+        let is_scale = |variable: &VariableInfo| variable.name == "loss_scale/scale";
+        let loss_scale = match self.variables().iter().position(is_scale) {
+            None => None,
+            Some(number) => {
+                let mut word = [0; 4];
+                state[0][number].copy_to_host(&mut word)?;
+                Some(f64::from(f32::from_le_bytes(word)))
+            }
+        };
+        Ok(WatchRecord {
+            step: self.step + 1,
+            learning_rate: self.learning_rate(),
+            optimizer: self.spec.objective.update.optimizer.name().to_string(),
+            variables: self.spec.variables.name().to_string(),
+            loss_scale,
+            n_skipped: self.n_skipped()?,
+            rows,
+        })
+    }
+
     /// Scalars that the task named, of the last step: only now they come to the host. Nothing before the first step.
     ///
     /// # Errors
@@ -666,11 +698,16 @@ const N_IDENTITY_WORDS: usize = 4 * N_DIGEST_WORDS;
 const CPU: &str = "cpu";
 
 fn program_of_a_step(client: &Client, spec: &Spec) -> Result<TaskProgram, TrainError> {
+    Ok(program::training(&*spec.task, spec.numbers(), i64::from(spec.batch), &objective_on(client, spec)?)?)
+}
+
+/// The objective as the devices of a client compute it.
+fn objective_on(client: &Client, spec: &Spec) -> Result<Objective, TrainError> {
     let mut objective = spec.objective.clone();
     if objective.mesh.has_replicas() && client.platform_name()? == CPU {
         objective.mesh = objective.mesh.written_out();
     }
-    Ok(program::training(&*spec.task, spec.numbers(), i64::from(spec.batch), &objective)?)
+    Ok(objective)
 }
 
 /// The program over the devices of each replica, which sum as the replicas do, and what they split along which axis.

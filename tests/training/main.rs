@@ -40,3 +40,4 @@ mod trainer;
 mod transpose_input;
 mod tuning;
 mod two_tower;
+mod watch;

@@ -182,6 +182,10 @@ impl Recorder {
             Event::Saved { path, step } => {
                 self.folder.saved(Saved { path: path.display().to_string(), step: *step })?;
             }
+            Event::Watched(record) => {
+                let line = serde_json::to_string(record).context("a look without a JSON form")?;
+                self.folder.watched(&line)?;
+            }
             Event::Step { steps_per_epoch, .. } => {
                 let (step, scalars) = scalars(event);
                 let n_steps = self.n_epochs.saturating_mul(*steps_per_epoch);
@@ -218,6 +222,7 @@ fn scalars(event: &Event<'_>) -> (u64, Vec<(String, f64)>) {
             scalars.extend(report.n_skipped.map(|n| ("train/n_skipped".to_string(), n as f64)));
             (report.step, scalars)
         }
+        Event::Watched(record) => (record.step, Vec::new()),
         Event::Saved { step, .. } => (*step, Vec::new()),
     }
 }

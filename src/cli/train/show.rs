@@ -1,5 +1,6 @@
 //! What `train` shows: what it trains, how far it is, how it ended and how to go on.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use indicatif::ProgressBar;
@@ -14,6 +15,7 @@ use crate::hlo::DType;
 use crate::pjrt::Platform;
 use crate::report::grouped;
 use crate::train::checkpoint::Checkpoint;
+use crate::train::watch::{Anomaly, WatchRecord, anomalies};
 use crate::train::{Data, EpochReport, Event, Session, StateOf, Summary, TOTAL_LOSS};
 
 /// Progress: a bar on a terminal, a line for each epoch everywhere.
@@ -30,12 +32,27 @@ pub(super) struct Show<'a> {
     pub(super) record: Option<Recorder>,
     /// Why it does not any more.
     pub(super) unrecorded: Option<anyhow::Error>,
+    /// The last two looks at the run, and what was said to be wrong.
+    watched: Vec<WatchRecord>,
+    alarms: BTreeSet<(&'static str, String)>,
 }
 
 impl<'a> Show<'a> {
     /// Nothing yet, of so many epochs.
     pub(super) fn new(context: &'a Context, json: bool, is_first: bool, n_epochs: u64) -> Show<'a> {
-        Show { context, json, is_first, n_epochs, bar: None, unwritten: None, record: None, unrecorded: None }
+        let (watched, alarms) = (Vec::new(), BTreeSet::new());
+        Show {
+            context,
+            json,
+            is_first,
+            n_epochs,
+            bar: None,
+            unwritten: None,
+            record: None,
+            unrecorded: None,
+            watched,
+            alarms,
+        }
     }
 
     /// What is trained, on what, where; and which host this is.
@@ -114,10 +131,31 @@ impl<'a> Show<'a> {
                     self.print(&epoch_line(report, self.n_epochs));
                 }
             }
+            Event::Watched(record) => self.judge(record),
             Event::Step { .. } => {}
             Event::Saved { path, step } => {
                 tracing::info!("{} saved after step {step}", path.display());
             }
+        }
+    }
+
+    /// Says what is newly wrong with the numbers of the run.
+    fn judge(&mut self, record: &WatchRecord) {
+        if !self.is_first {
+            return;
+        }
+        // A rule looks at a record and the one before.
+        self.watched.push(record.clone());
+        let n = self.watched.len();
+        for anomaly in anomalies(&self.watched[n.saturating_sub(2)..]) {
+            if !self.alarms.insert((anomaly.rule, anomaly.layer.clone())) {
+                continue;
+            }
+            let Anomaly { step, rule, layer, quantity, found, remedy, .. } = &anomaly;
+            self.say(&format!("watch: step {step}: {rule}: {quantity} of {layer}: {found}\n  help: {remedy}"));
+        }
+        if n > 2 {
+            self.watched.drain(..n - 2);
         }
     }
 

@@ -73,8 +73,9 @@ fn write(
     let cotangents = reverse(e, root, seed, &wrt, written)
         .map_err(|error| Why::from(format!("in what it calls, {}", in_original(e, comp, error))))?;
     let mut leaves = Vec::new();
-    for (&parameter, cotangent) in wrt.iter().zip(&cotangents) {
-        push_leaves(e, &e.shape(parameter), cotangent, &mut leaves);
+    for &parameter in &wrt {
+        let cotangent = cotangents.get(parameter.idx()).cloned().unwrap_or_default();
+        push_leaves(e, &e.shape(parameter), &cotangent, &mut leaves);
     }
     e.tuple(&leaves);
     match e.error() {

@@ -1,0 +1,166 @@
+//! What a look at a step says of each layer's numbers.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Quantity {
+    /// What a layer gives, in the forward pass.
+    Activation,
+    /// The derivative of the (scaled) loss by that, in the backward pass.
+    Cotangent,
+    /// The derivative of the loss by a variable, as the optimizer gets it.
+    Gradient,
+    /// What a step adds to a variable.
+    Update,
+}
+
+impl Quantity {
+    /// All, in the order in which a step makes them.
+    pub const ALL: [Quantity; 4] = [Quantity::Activation, Quantity::Cotangent, Quantity::Gradient, Quantity::Update];
+
+    /// `activation`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Quantity::Activation => "activation",
+            Quantity::Cotangent => "cotangent",
+            Quantity::Gradient => "gradient",
+            Quantity::Update => "update",
+        }
+    }
+
+    /// The part of a step that makes it: `forward`.
+    pub fn direction(self) -> &'static str {
+        match self {
+            Quantity::Activation => "forward",
+            Quantity::Cotangent | Quantity::Gradient => "backward",
+            Quantity::Update => "update",
+        }
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What an activation is to the network, where that matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Role {
+    /// The loss.
+    Loss,
+    /// The sum of a block's input and its output.
+    Residual,
+    /// What a softmax raises e to: logits less their greatest, or less the logarithm of their sum.
+    Softmax,
+}
+
+/// Numbers by the exponents of their magnitudes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Bins;
+
+impl Bins {
+    /// How many there are.
+    pub const N: usize = 16;
+    /// The exponents of the first and the last bound.
+    pub const ENDS: (i32, i32) = (-40, 16);
+    /// Powers of two from a bound to the next.
+    pub const WIDTH: i32 = 4;
+
+    /// The exponents of the bounds between the bins: -40, -36, … 16. The first bin holds what is below 2^-40 and not 0, the
+    /// last what is finite from 2^16 on, and bin `i` between holds magnitudes from 2^(4·i - 44) to 2^(4·i - 40).
+    ///
+    /// The range is that of healthy numbers: f16 ends at 2^16, a gradient below 2^-40 changes nothing in f32.
+    pub fn bounds() -> impl Iterator<Item = i32> {
+        (Bins::ENDS.0..=Bins::ENDS.1).step_by(Bins::WIDTH as usize)
+    }
+}
+
+/// The numbers of one quantity of one layer. Shares are of all `n`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WatchRow {
+    /// The layer's scope, `cnn/block1/conv`; of gradients and updates the variable, `cnn/block1/conv/kernel`.
+    pub layer: String,
+    /// What it is of the layer.
+    pub quantity: Quantity,
+    /// What it is to the network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+    /// Its dtype: `bf16`. Of an update, what the variable is stored in.
+    pub dtype: String,
+    /// How many numbers.
+    pub n: u64,
+    /// The largest finite magnitude.
+    pub max: f32,
+    /// √mean x² of the finite numbers, others counted as 0.
+    pub rms: f32,
+    /// Zeros.
+    pub zero: f64,
+    /// Below the smallest normal number of the dtype, and not 0.
+    pub subnormal: f64,
+    /// At the largest finite number of the dtype.
+    pub saturated: f64,
+    /// Infinite or NaN.
+    pub not_finite: f64,
+    /// Finite and not 0, by exponents: see [`Bins`].
+    pub bins: [f64; Bins::N],
+    /// Of an update: the stored number is what it was though its gradient is not 0, so the update was below half an ulp.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<f64>,
+    /// Of an update: the same of the number that the network reads, in the dtype that it computes in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unseen: Option<f64>,
+}
+
+impl WatchRow {
+    /// The layer that it belongs to: of a variable's, the variable's scope.
+    pub fn scope(&self) -> &str {
+        match self.quantity {
+            Quantity::Activation | Quantity::Cotangent => &self.layer,
+            Quantity::Gradient | Quantity::Update => self.layer.rsplit_once('/').map_or("", |(scope, _)| scope),
+        }
+    }
+
+    /// Whether all numbers are 0.
+    pub fn is_zero(&self) -> bool {
+        self.zero >= 1.0
+    }
+}
+
+/// A look at one step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WatchRecord {
+    /// The step, counted from 1.
+    pub step: u64,
+    /// Its learning rate.
+    pub learning_rate: f64,
+    /// The optimizer: `adam`.
+    pub optimizer: String,
+    /// What variables are stored in: `f32`.
+    pub variables: String,
+    /// The loss scale before the step, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
+    /// Steps before this one whose update was left out, where the loss scale is dynamic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_skipped: Option<u64>,
+    /// In program order: activations forward, cotangents backward, then gradients and updates by variable.
+    pub rows: Vec<WatchRow>,
+}
+
+impl WatchRecord {
+    /// The loss before the update, if it is finite.
+    pub fn loss(&self) -> Option<f32> {
+        let row = self.rows.iter().find(|row| row.role == Some(Role::Loss))?;
+        (row.not_finite == 0.0).then_some(row.max)
+    }
+}
