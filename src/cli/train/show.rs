@@ -296,10 +296,11 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
         let number = |flag: &str, value: Option<u64>| value.map_or(String::new(), |value| format!(" {flag} {value}"));
         let (batch, seed) = (number("--batch", args.batch.map(u64::from)), number("--seed", args.seed));
         let devices = number("--devices", args.devices.map(u64::from));
+        let watch = args.watch.map_or(String::new(), |every| format!(" --watch={every}"));
         let variables = args.variables.map_or(String::new(), |variables| format!(" --variables {variables}"));
         text += &format!(
             "checkpoint {}\nnext: `bf16scope eval {name}{precision}{of_one}{tune}{place}`, or train on with \
-             `bf16scope train {name}{precision}{device}{devices}{tune}{batch}{seed}{variables}{place}{run} --resume{more}`\n",
+             `bf16scope train {name}{precision}{device}{devices}{tune}{batch}{seed}{variables}{watch}{place}{run} --resume{more}`\n",
             path.display()
         );
     }

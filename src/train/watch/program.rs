@@ -196,7 +196,7 @@ impl<'a> Forward<'a> {
 
     fn described(&self, id: InstrId, is_last: bool) -> (String, Option<Role>) {
         let layer = match scope_of(self.computation.instr(id)) {
-            "" if is_last => "loss".to_string(),
+            "" => "(in no scope)".to_string(),
             scope => scope.to_string(),
         };
         if is_last {
