@@ -37,9 +37,14 @@ fn small_cnn() -> Model {
 
 /// Trains on `data`; gives the session, what was seen, and how it ended.
 fn watched(spec: Spec, data: &Arrays, watch: bool) -> (Session, Vec<WatchRecord>, Result<(), TrainError>) {
+    watched_every(spec, data, if watch { EVERY } else { 0 })
+}
+
+/// As [`watched`], every so many steps; of 0 never.
+fn watched_every(spec: Spec, data: &Arrays, every: u32) -> (Session, Vec<WatchRecord>, Result<(), TrainError>) {
     let mut session = Session::new(run::client(), spec).unwrap();
     let mut records = Vec::new();
-    let watch = watch.then_some(Watch { every: NonZeroU32::new(EVERY).unwrap() });
+    let watch = NonZeroU32::new(every).map(|every| Watch { every });
     let plan = RunPlan { watch, ..RunPlan::new(2, None) };
     let data = Data { training: data, test: data };
     let result = train(&mut session, data, &plan, &AtomicBool::new(false), &mut |event| {
@@ -148,4 +153,19 @@ fn a_loss_that_is_not_finite_says_where_it_began() {
         assert!(error.contains(&format!("which began in {}, forward: ", found.layer)), "{error}\n{found:?}");
         assert!(found.layer.contains("mlp/"), "{found:?}");
     }
+}
+
+/// A scale that may not shrink: all 8 steps of the window overflow f16 and are left out.
+#[test]
+fn a_loss_scale_that_is_stuck_is_named() {
+    if !run::has_f16() {
+        return;
+    }
+    let mut spec = spec(small_mlp(), Precision::F16, Optimizer::ADAM, 1e-2);
+    let scale = 2f64.powi(40);
+    spec.objective.loss_scale = LossScale::Dynamic { initial: scale, period: 2000, factor: 2.0, minimum: scale };
+    let (_, records, _) = watched_every(spec, &dataset(1.0), 8);
+    let found = first(&records);
+    assert_eq!((found.rule, found.step, found.direction), ("loss_scale_stuck", 9, "backward"), "{found:?}");
+    assert!(found.found.starts_with("8 of the last 8 steps were left out"), "{found:?}");
 }
