@@ -33,8 +33,9 @@ Examples:
 Every compile is cached under BF16SCOPE_CACHE (else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope) by program, options,
 target and compiler, so asking again is instant. `bf16scope cache clear` empties the cache.
 
-Every figure comes from the compiler. Seconds and images/s are its estimates (optimal_seconds); cycles are the sum of its
-estimated_cycles. Exit status: 0 it compiles and fits, 1 it does not fit, or a model's replicas sum gradients in less than the
+Cycles are the sum of the compiler's estimated_cycles. Time is these cycles at the core's clock (700 MHz on v2, 940 MHz on v3)
+and, over several cores, the time of collectives by their bytes and links; images/s are by that time (docs/ESTIMATES.md: the
+same beside published runs). The compiler's optimum is its optimal_seconds: the least that flops and bytes could take. Exit status: 0 it compiles and fits, 1 it does not fit, or a model's replicas sum gradients in less than the
 f32 that was asked for, 2 it could not be compiled.";
 
 /// Arguments of `compile`.
@@ -255,7 +256,7 @@ struct Figure {
 const FIGURES: [Figure; 3] = [
     Figure { title: "HBM total", shown: |r| report::mib(r.hbm.total), value: |r| r.hbm.total as f64 },
     Figure { title: "cycles", shown: |r| report::grouped(r.cycles as i64), value: |r| r.cycles as f64 },
-    Figure { title: "time", shown: |r| estimate(r.seconds, report::seconds), value: |r| r.seconds },
+    Figure { title: "time", shown: |r| estimate(r.step_seconds(), report::seconds), value: |r| r.step_seconds() },
 ];
 
 /// A row for each program, and each figure over the first's.
@@ -345,7 +346,7 @@ fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<FigureRow> {
         row("flops", Box::new(|r| report::scientific(r.flops)), |r| r.flops),
         row("bytes accessed", Box::new(|r| report::scientific(r.bytes_accessed)), |r| r.bytes_accessed),
         row("estimated cycles", Box::new(|r| report::grouped(r.cycles as i64)), |r| r.cycles as f64),
-        row("estimated time", Box::new(|r| estimate(r.seconds, report::seconds)), |r| r.seconds),
+        row("time of a run", Box::new(|r| estimate(r.step_seconds(), report::seconds)), |r| r.step_seconds()),
     ];
     rows.push(row(
         &format!("{unit}/s{}", per_core(devices)),
@@ -362,6 +363,8 @@ fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<FigureRow> {
             value: Some(|r| r.examples_per_second),
         });
     }
+    let optimum = Box::new(|r: &CompileReport| estimate(r.optimal_seconds, report::seconds));
+    rows.push(row("compiler's optimum", optimum, |r| r.optimal_seconds));
     rows
 }
 
@@ -372,7 +375,7 @@ mod tests {
     use crate::study::{Judged, OutOfMemory, judge};
     use crate::tpu::explain::Copies;
     use crate::tpu::verdict::{self, Candidate, Evidence};
-    use crate::tpu::{Hbm, TpuError};
+    use crate::tpu::{Hbm, StepTime, TpuError};
     use clap::Parser;
     use expect_test::expect_file;
 
@@ -395,13 +398,16 @@ mod tests {
             total: mib(4236.2, 2293.8),
             limit: mib(7662.0, 7662.0),
         };
+        let cycles = choose(108_425_942.0, 88_811_993.0);
+        let step = StepTime::new(&"tpu-v2".parse().unwrap(), cycles, Some(0.0));
         CompileReport {
             hbm,
             flops: choose(1.526e12, 1.545e12),
             bytes_accessed: choose(3.748e10, 1.915e10),
-            cycles: choose(108_425_942.0, 88_811_993.0) as u64,
-            seconds: choose(0.1371, 0.0908),
-            examples_per_second: choose(466.7, 704.7),
+            cycles: cycles as u64,
+            step,
+            optimal_seconds: choose(0.1371, 0.0908),
+            examples_per_second: step.map_or(0.0, |step| 64.0 / step.seconds),
             compile_seconds: choose(94.1, 120.5),
             devices: Devices::ONE,
             collectives: Vec::new(),
@@ -480,7 +486,8 @@ mod tests {
                 ..given.hbm
             },
             cycles: 111_570_294,
-            seconds: 0.1141,
+            step: StepTime::new(&"tpu-v2".parse().unwrap(), 111_570_294.0, Some(0.0)),
+            optimal_seconds: 0.1141,
             bytes_accessed: 3.021e10,
             ..given.clone()
         };

@@ -19,6 +19,7 @@ use super::{Context, Status, module_file};
 use crate::graph::Precision;
 use crate::report::{self, Column, Screen, Table};
 use crate::study::{ModelSubject, PlanAnswer, PlanQuestion, plan};
+use crate::tpu::SPREAD;
 use crate::tpu::Target;
 use crate::tpu::plan::{Fit, Known, Series, Setting, SliceRow};
 
@@ -259,7 +260,9 @@ fn render(plan: &PlanAnswer, screen: Screen) -> String {
             shown(row.examples_per_second.map(figure)),
             shown(row.efficiency.map(|share| format!("{:.0} %", 100.0 * share))),
             shown(
-                row.figures.filter(|_| row.fits != Fit::No).map(|figures| report::seconds(figures.collective_seconds)),
+                row.figures
+                    .filter(|_| row.fits != Fit::No)
+                    .map(|figures| report::seconds(figures.step.collective_seconds)),
             ),
             target.to_string(),
             remark(row),
@@ -285,7 +288,9 @@ fn render(plan: &PlanAnswer, screen: Screen) -> String {
     text += &format!(
         "Efficiency is {unit}/s of a core over the most that one core of its TPU and dtype does alone. On the front are rows \
          that no row of their TPU beats on as few cores. Time is cycles at the core's clock, then collectives by their bytes \
-         over the links: estimates, and no TPU has run anything.\n"
+         over the links: estimates, and no TPU has run anything. Steps of published runs took {:.2} to {:.2} times as long as \
+         estimates of this kind (docs/ESTIMATES.md).\n",
+        SPREAD.0, SPREAD.1
     );
     text
 }

@@ -141,14 +141,6 @@ impl Links {
     }
 }
 
-/// Writes into collectives how long they take, where that can be said.
-pub(super) fn time(collectives: &mut [Collective], target: &Target, devices: Devices) {
-    let links = Links::of(target);
-    for collective in collectives {
-        collective.seconds = links.map(|links| links.seconds(collective, devices));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

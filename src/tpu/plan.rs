@@ -6,12 +6,11 @@
 //! [`next`] chooses what to compile next, [`front`] which settings no other beats. All of it is arithmetic over what a
 //! compiler said; nothing here compiles.
 //!
-//! Seconds of a step are cycles at the core's clock and the seconds of its collectives ([`Links`]), one after the other.
+//! Seconds of a step are [`StepTime`]'s.
 
 use serde::Serialize;
 
-use super::explain::Rates;
-use super::{Answer, Collective, CompileReport, Links, Target};
+use super::{Answer, Collective, CompileReport, Links, StepTime, Target};
 use crate::hlo::devices::Devices;
 
 /// Settings that differ only in the size of their parts.
@@ -76,17 +75,9 @@ pub struct Figures {
     pub hbm: f64,
     /// Bytes that a core has.
     pub limit: f64,
-    /// Seconds that a core computes.
-    pub compute_seconds: f64,
-    /// Seconds that collectives take.
-    pub collective_seconds: f64,
-}
-
-impl Figures {
-    /// Seconds of a step.
-    pub fn seconds(&self) -> f64 {
-        self.compute_seconds + self.collective_seconds
-    }
+    /// What the step takes.
+    #[serde(flatten)]
+    pub step: StepTime,
 }
 
 /// How a row's figures are known.
@@ -278,8 +269,9 @@ fn accumulators(setting: &Setting, collectives: &[Collective]) -> f64 {
 pub fn plan(settings: &[Setting], points: &[Point]) -> Vec<SliceRow> {
     let mut rows: Vec<SliceRow> = settings.iter().map(|setting| row(setting, points)).collect();
     let per_core = |row: &SliceRow| {
-        let figures = row.figures.filter(|figures| row.steps_per_second.is_some() && figures.compute_seconds > 0.0)?;
-        let each = f64::from(row.setting.batch / row.setting.n_cores.max(1)) / figures.compute_seconds;
+        let figures =
+            row.figures.filter(|figures| row.steps_per_second.is_some() && figures.step.compute_seconds > 0.0)?;
+        let each = f64::from(row.setting.batch / row.setting.n_cores.max(1)) / figures.step.compute_seconds;
         Some((row.setting.part(), each))
     };
     let alone: Vec<Option<f64>> = rows
@@ -315,17 +307,13 @@ fn row(setting: &Setting, points: &[Point]) -> SliceRow {
         efficiency: None,
         is_on_front: false,
     };
-    let clock = Rates::of(&setting.target).map(|rates| rates.cycles);
     let said = collectives(setting, points).unwrap_or_default();
     let (figures, known, fits) = match points.iter().find(|point| point.setting == *setting) {
         Some(Point { answer: Answer::OutOfMemory { .. }, .. }) => return unknown(Fit::No, Known::Compiled),
         Some(Point { answer: Answer::Fits(report), .. }) => {
-            let figures = clock.zip(report.collective_seconds()).map(|(clock, collective_seconds)| Figures {
-                hbm: report.hbm.total as f64,
-                limit: report.hbm.limit as f64,
-                compute_seconds: report.cycles as f64 / clock,
-                collective_seconds,
-            });
+            let step = StepTime::new(&setting.target, report.cycles as f64, report.collective_seconds());
+            let (hbm, limit) = (report.hbm.total as f64, report.hbm.limit as f64);
+            let figures = step.map(|step| Figures { hbm, limit, step });
             (figures, Known::Compiled, Fit::Yes)
         }
         None => {
@@ -339,12 +327,9 @@ fn row(setting: &Setting, points: &[Point]) -> SliceRow {
                 return unknown(if is_refused { Fit::No } else { Fit::Unsure }, known);
             };
             let hbm = hbm + accumulators(setting, said) + arguments_beyond(&samples, setting);
-            let figures = clock.zip(collective_seconds(setting, said)).map(|(clock, collective_seconds)| Figures {
-                hbm,
-                limit,
-                compute_seconds: cycles * f64::from(setting.accumulate.max(1)) / clock,
-                collective_seconds,
-            });
+            let cycles = cycles * f64::from(setting.accumulate.max(1));
+            let step = StepTime::new(&setting.target, cycles, collective_seconds(setting, said));
+            let figures = step.map(|step| Figures { hbm, limit, step });
             let off = bounds.map_or(UNTRIED, |it| it.0);
             let fits = match hbm {
                 _ if is_below_one_that_fits(setting, points) => Fit::Yes,
@@ -357,7 +342,7 @@ fn row(setting: &Setting, points: &[Point]) -> SliceRow {
     };
     // Of a small network nearly all cycles of a single point may be what does not grow.
     let is_on_line = known == Known::Compiled || is_line(&samples(&setting.series, points, None), setting.part());
-    let seconds = figures.map(|figures| figures.seconds());
+    let seconds = figures.map(|figures| figures.step.seconds);
     let seconds = seconds.filter(|seconds| *seconds > 0.0 && fits != Fit::No && is_on_line);
     SliceRow {
         figures,

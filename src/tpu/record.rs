@@ -17,8 +17,7 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::report::examples_per_second;
-use super::{CompileReport, Target, TpuError, links};
+use super::{CompileReport, Target, TpuError};
 use crate::files;
 
 /// What the compiler said of a program.
@@ -56,11 +55,7 @@ impl Answer {
     /// compiler's to say, so it is not what was kept.
     pub(super) fn of_batch(self, batch: usize, target: &Target) -> Answer {
         match self {
-            Answer::Fits(mut report) => {
-                links::time(&mut report.collectives, target, report.devices);
-                let examples_per_second = examples_per_second(batch, report.seconds);
-                Answer::Fits(CompileReport { examples_per_second, ..report })
-            }
+            Answer::Fits(report) => Answer::Fits(report.timed(target, batch)),
             Answer::OutOfMemory { .. } => self,
         }
     }

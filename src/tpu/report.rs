@@ -7,8 +7,8 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 
 use super::Target;
+use super::clock::{StepTime, time};
 use super::collectives::{Collective, collectives};
-use super::links;
 use super::loops::cycles;
 use super::narrow::{NarrowSum, read_narrow_sums};
 use crate::hlo::devices::{Devices, Placement};
@@ -50,10 +50,15 @@ pub struct CompileReport {
     /// Cycles of one run: the sum of `estimated_cycles` over the optimized program, multiplied by the trip count in
     /// loops where that is known.
     pub cycles: u64,
-    /// Seconds of one run, by the compiler's estimate (`optimal_seconds`); custom calls count for nothing. 0 where there is no
-    /// estimate: of a program that computes nothing, or with custom calls in a loop of unknown length.
-    pub seconds: f64,
-    /// Batch ÷ seconds: on one core, or on all of `devices`, if the batch is of all. 0 where there is no estimate of seconds.
+    /// How long one run takes: the estimate that every command shows. `None` where the target's clock is not known here.
+    #[serde(default)]
+    pub step: Option<StepTime>,
+    /// The compiler's optimum (`optimal_seconds`): the least that flops and bytes could take; custom calls count for nothing.
+    /// 0 where there is none: of a program that computes nothing, or with custom calls in a loop of unknown length.
+    // Caches of earlier versions have it as `seconds`.
+    #[serde(alias = "seconds")]
+    pub optimal_seconds: f64,
+    /// Batch ÷ seconds of `step`: on one core, or on all of `devices`, if the batch is of all. 0 where these are not known.
     pub examples_per_second: f64,
     /// Seconds that compiling took here.
     pub compile_seconds: f64,
@@ -72,6 +77,20 @@ impl CompileReport {
     /// Seconds of its collectives ([`Collective::seconds`]); `None` where they cannot be said.
     pub fn collective_seconds(&self) -> Option<f64> {
         self.collectives.iter().map(|collective| collective.seconds).sum()
+    }
+
+    /// The same report for a target and so many examples in a run: how long collectives and the step take is not the
+    /// compiler's to say, and written here and nowhere else.
+    pub(super) fn timed(mut self, target: &Target, batch: usize) -> CompileReport {
+        time(&mut self.collectives, target, self.devices);
+        self.step = StepTime::new(target, self.cycles as f64, self.collective_seconds());
+        self.examples_per_second = self.step.map_or(0.0, |step| batch as f64 / step.seconds);
+        self
+    }
+
+    /// Seconds of one run by that estimate; 0 where it is not known.
+    pub fn step_seconds(&self) -> f64 {
+        self.step.map_or(0.0, |step| step.seconds)
     }
 
     /// The sums over replicas of a training step of ours in less than 32 bits, where gradients were to be summed in f32: the
@@ -220,27 +239,22 @@ pub(super) fn compile_whole(
     let n_unknown = n_custom_calls(&optimized) as f64;
     let cycles = cycles(&optimized);
     // A custom call inside a loop is marked once a trip, and trip counts are not always known: then there is no estimate.
-    let seconds = ((cost("optimal_seconds") + n_unknown) * cycles.share()).max(0.0);
-    let mut collectives = collectives(&optimized, devices);
-    links::time(&mut collectives, target, devices);
+    let optimal_seconds = ((cost("optimal_seconds") + n_unknown) * cycles.share()).max(0.0);
+    let collectives = collectives(&optimized, devices);
     let report = CompileReport {
         hbm: Hbm { arguments, outputs, aliased, temporaries, code, total, limit },
         flops: ((cost("flops") + n_unknown) * cycles.share()).max(0.0),
         bytes_accessed: cost("bytes accessed") * cycles.share(),
         cycles: cycles.all,
-        seconds,
-        examples_per_second: examples_per_second(batch, seconds),
+        step: None,
+        optimal_seconds,
+        examples_per_second: 0.0,
         compile_seconds,
         devices,
         narrow_sums: narrow_sums_of(&collectives, &optimized_bytes),
         collectives,
     };
-    Ok((report, optimized_bytes))
-}
-
-/// Batch ÷ seconds, where there is an estimate of these.
-pub(super) fn examples_per_second(batch: usize, seconds: f64) -> f64 {
-    if seconds > 0.0 { batch as f64 / seconds } else { 0.0 }
+    Ok((report.timed(target, batch), optimized_bytes))
 }
 
 /// Where narrow sums come from. A program that cannot be read as a module leaves that unsaid; the collectives are known.

@@ -75,13 +75,13 @@ pub struct Verdict {
 const TIE: f64 = 0.01;
 
 /// The rule, as it is said to users.
-const RULE: &str = "The rule: what fits, then the fewest cycles and the least time (their geometric mean, as they are two \
-                    estimates and no TPU has run either), then the least HBM; within 1 % is a tie, and of what ties in \
+const RULE: &str = "The rule: what fits, then the fewest cycles and the compiler's least optimum (their geometric mean, as they \
+                    are two estimates and no TPU has run either), then the least HBM; within 1 % is a tie, and of what ties in \
                     both the first.";
 
 /// Chooses among candidates, of which the first is what the others are held against.
 ///
-/// The rule: what fits; of that, the least geometric mean of cycles and seconds; of those within 1 % of it, the least HBM;
+/// The rule: what fits; of that, the least geometric mean of cycles and the compiler's optimal seconds; of those within 1 % of it, the least HBM;
 /// of those within 1 % of that, the first.
 pub fn verdict(candidates: &[Candidate]) -> Verdict {
     let fitting: Vec<(usize, &CompileReport)> =
@@ -145,8 +145,8 @@ impl Candidate {
 /// The best of those that fit. A program without cycles would win by a factor of 0: then time alone counts.
 fn best(fitting: &[(usize, &CompileReport)]) -> Option<usize> {
     let has_cycles = fitting.iter().all(|(_, report)| report.cycles > 0);
-    let cycles = |report: &CompileReport| if has_cycles { report.cycles as f64 } else { report.seconds };
-    let fast = ties(fitting, |report| (cycles(report) * report.seconds).sqrt());
+    let cycles = |report: &CompileReport| if has_cycles { report.cycles as f64 } else { report.optimal_seconds };
+    let fast = ties(fitting, |report| (cycles(report) * report.optimal_seconds).sqrt());
     ties(&fast, |report| report.hbm.total as f64).first().map(|(at, _)| *at)
 }
 
@@ -159,12 +159,12 @@ fn ties<'r>(
     candidates.iter().copied().filter(|(_, report)| figure(report) <= least * (1.0 + TIE)).collect()
 }
 
-/// `cycles −18.1 %, time −33.8 %, HBM −45.9 %`.
+/// `cycles −18.1 %, optimum −33.8 %, HBM −45.9 %`.
 fn changes(own: &CompileReport, base: &CompileReport) -> String {
     format!(
-        "cycles {}, time {}, HBM {}",
+        "cycles {}, optimum {}, HBM {}",
         change(own.cycles as f64, base.cycles as f64),
-        change(own.seconds, base.seconds),
+        change(own.optimal_seconds, base.optimal_seconds),
         change(own.hbm.total as f64, base.hbm.total as f64)
     )
 }
@@ -189,13 +189,13 @@ fn is_more(own: f64, base: f64) -> bool {
 fn disagreement(base: &Candidate, other: &Candidate) -> Option<String> {
     let (own, base) = (other.report()?, base.report()?);
     let ([cycles, before], [time, time_before]) =
-        ([own.cycles as f64, base.cycles as f64], [own.seconds, base.seconds]);
+        ([own.cycles as f64, base.cycles as f64], [own.optimal_seconds, base.optimal_seconds]);
     let disagree = (is_more(cycles, before) && is_more(time_before, time))
         || (is_more(before, cycles) && is_more(time, time_before));
     disagree.then(|| {
         format!(
-            "Cycles and time disagree (their geometric mean: {}). They are different models of the compiler: cycles are \
-             summed over the instructions that it scheduled, time is its cost analysis of flops ({}) and bytes accessed ({}).",
+            "Cycles and the optimum disagree (their geometric mean: {}). They are different models of the compiler: cycles are \
+             summed over the instructions that it scheduled, the optimum is its cost analysis of flops ({}) and bytes accessed ({}).",
             change((cycles * time).sqrt(), (before * time_before).sqrt()),
             change(own.flops, base.flops),
             change(own.bytes_accessed, base.bytes_accessed)
@@ -291,8 +291,8 @@ fn other_aims(candidates: &[Candidate], fitting: &[(usize, &CompileReport)], cho
     if let Some((at, _)) = better(|report| report.cycles as f64) {
         sentences.push(format!("By cycles alone it would be {}.", candidates[at].name));
     }
-    if let Some((at, _)) = better(|report| report.seconds) {
-        sentences.push(format!("By time alone it would be {}.", candidates[at].name));
+    if let Some((at, _)) = better(|report| report.optimal_seconds) {
+        sentences.push(format!("By the optimum alone it would be {}.", candidates[at].name));
     }
     sentences
 }

@@ -345,5 +345,5 @@ fn holds_one_micro_batch(text: &str) {
     assert!(accumulated.hbm.temporaries < expected, "{expected}: {case}");
     // The loop's turns are counted: four parts cost at least what their convolutions do, which the update is no part of.
     assert!(accumulated.cycles > 3 * part.cycles && accumulated.cycles < 2 * whole.cycles, "{case}");
-    assert!(accumulated.flops > 3.0 * part.flops && accumulated.seconds > 3.0 * part.seconds, "{case}");
+    assert!(accumulated.flops > 3.0 * part.flops && accumulated.optimal_seconds > 3.0 * part.optimal_seconds, "{case}");
 }

@@ -5,7 +5,7 @@ use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::timeline::{self, timeline};
 use crate::report::plot::treemap::{TreemapPart, treemap};
-use crate::report::{grouped, mib, percent, scientific};
+use crate::report::{grouped, mib, percent, scientific, seconds};
 use crate::study::{AS_GIVEN, Explained};
 use crate::tpu::explain::{Bound, Cost, LiveBuffer, Moment, Origin};
 
@@ -89,6 +89,9 @@ fn facts(subject: &Explained) -> Vec<Fact> {
     }
     facts.push(fact("arguments", bytes(memory.arguments)));
     facts.push(fact("estimated cycles", grouped(subject.explanation.total.cycles as i64)));
+    if let Some(step) = subject.report.as_ref().and_then(|report| report.step) {
+        facts.push(fact("time of a run", seconds(step.seconds)));
+    }
     let wide = memory.live.iter().filter(|buffer| buffer.why_f32.as_ref().is_some_and(|why| why.could_be_bf16));
     facts.push(fact("f32 at the peak that bf16 would halve", bytes(wide.map(|buffer| buffer.n_bytes).sum())));
     facts

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::report::screen::shortened;
-use crate::report::{self, Column, Screen, Table, grouped, mib, percent, scientific};
+use crate::report::{self, Column, Screen, Table, grouped, mib, percent, scientific, seconds};
 use crate::study::Explained;
+use crate::tpu::StepTime;
 use crate::tpu::explain::{Bound, Cost, LiveBuffer, Memory, Origin, Phase};
 
 /// Columns of the sparkline.
@@ -179,13 +180,21 @@ fn findings(out: &mut String, memory: &Memory, n_rows: usize, screen: Screen) {
     }
 }
 
+/// `, 154.9 ms with its collectives`, where the step's time is known.
+fn took(subject: &Explained) -> String {
+    let step = subject.report.as_ref().and_then(|report| report.step);
+    let with = |step: StepTime| if step.collective_seconds > 0.0 { " with collectives" } else { "" };
+    step.map_or(String::new(), |step| format!(", {}{}", seconds(step.seconds), with(step)))
+}
+
 fn costs(out: &mut String, subject: &Explained, n_rows: usize, screen: Screen) {
     let explanation = &subject.explanation;
     let all = explanation.total.cycles;
     let _ = writeln!(
         out,
-        "\nCost: {} cycles by the compiler's estimate, {} flops and {} bytes counted from shapes",
+        "\nCost: {} cycles by the compiler's estimate{}, {} flops and {} bytes counted from shapes",
         grouped(all as i64),
+        took(subject),
         scientific(explanation.total.flops),
         scientific(explanation.total.bytes)
     );

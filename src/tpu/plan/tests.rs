@@ -40,7 +40,8 @@ fn fits(setting: &Setting, fixed: i64, each: i64, start: u64) -> Point {
         flops: 1.0,
         bytes_accessed: 1.0,
         cycles: start + 1000 * u64::from(part),
-        seconds: 1.0,
+        step: None,
+        optimal_seconds: 1.0,
         examples_per_second: 1.0,
         compile_seconds: 1.0,
         devices,
@@ -81,14 +82,14 @@ fn what_lies_on_a_line_is_predicted_with_the_least_bound() {
     );
     // 7000 + 1000 · 16 cycles at 940 MHz, and 100 MiB over 256 chips.
     let figures = rows[3].figures.unwrap();
-    assert!((figures.compute_seconds - 23_000.0 / 0.94e9).abs() < 1e-12);
+    assert!((figures.step.compute_seconds - 23_000.0 / 0.94e9).abs() < 1e-12);
     let ring = 2.0 * 255.0 / 256.0 * 100.0 * MIB as f64 / 164e9;
-    assert!((figures.collective_seconds - ring).abs() < 1e-9, "{figures:?}");
-    assert_eq!(rows[3].examples_per_second, Some(8192.0 / figures.seconds()));
+    assert!((figures.step.collective_seconds - ring).abs() < 1e-9, "{figures:?}");
+    assert_eq!(rows[3].examples_per_second, Some(8192.0 / figures.step.seconds));
     // What does not fit has no speed, and is no measure of the others: the best core alone has 256 examples.
     assert_eq!((rows[0].examples_per_second, rows[0].efficiency), (None, None));
     let alone = 256.0 / (263_000.0 / 0.94e9);
-    assert!((rows[3].efficiency.unwrap() - 16.0 / figures.seconds() / alone).abs() < 1e-12);
+    assert!((rows[3].efficiency.unwrap() - 16.0 / figures.step.seconds / alone).abs() < 1e-12);
 }
 
 /// A step whose parts below 128 are all padded to 128: what the least parts take says nothing of the largest.
@@ -130,7 +131,7 @@ fn programs_of_one_core_are_points_and_what_cores_sum_comes_from_others() {
     points.push(fits(&settings[2], 500, 20, 7000));
     let rows = plan(&settings, &points);
     assert_eq!(rows[1..].iter().map(hbm).collect::<Vec<f64>>(), [5620.0, 1780.0, 820.0, 580.0]);
-    assert!(rows[3].figures.unwrap().collective_seconds > 0.0, "{:?}", rows[3]);
+    assert!(rows[3].figures.unwrap().step.collective_seconds > 0.0, "{:?}", rows[3]);
 }
 
 #[test]
@@ -230,7 +231,7 @@ fn micro_batches_make_room() {
     assert_eq!((wanted.accumulate, wanted.part()), (4, 256));
     let row = &plan(&[wanted], &points)[0];
     assert_eq!((hbm(row), row.fits), (5720.0, Fit::Yes));
-    assert!((row.figures.unwrap().compute_seconds - 4.0 * 263_000.0 / 0.94e9).abs() < 1e-12);
+    assert!((row.figures.unwrap().step.compute_seconds - 4.0 * 263_000.0 / 0.94e9).abs() < 1e-12);
     // What fits needs none, and of what nothing is known nothing is said.
     assert_eq!((accumulated(&settings[1], &points), accumulated(&settings[0], &[])), (None, None));
 }

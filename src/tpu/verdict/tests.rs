@@ -21,7 +21,8 @@ fn report(cycles: f64, seconds: f64, temporaries: i64) -> CompileReport {
         flops: 1e9,
         bytes_accessed: 1e9 * seconds,
         cycles: (1_000_000.0 * cycles) as u64,
-        seconds: 0.1 * seconds,
+        step: None,
+        optimal_seconds: 0.1 * seconds,
         examples_per_second: 1.0,
         compile_seconds: 1.0,
         devices: crate::hlo::devices::Devices::ONE,
@@ -52,7 +53,7 @@ fn said(candidates: &[Candidate]) -> (Option<usize>, String) {
 
 #[test]
 fn what_is_better_in_all_is_chosen_without_more_words() {
-    let expected = "Choose bf16: cycles −18.1 %, time −33.8 %, HBM −39.0 %, beside f32.";
+    let expected = "Choose bf16: cycles −18.1 %, optimum −33.8 %, HBM −39.0 %, beside f32.";
     assert_eq!(beside(0.819, 0.662, 195), (Some(1), expected.to_string()));
     let sentences = verdict(&[candidate("a", report(1.0, 1.0, 1)), candidate("b", report(1.0, 1.0, 1))]).sentences;
     assert_eq!(sentences.last().map(String::as_str), Some(RULE));
@@ -60,9 +61,9 @@ fn what_is_better_in_all_is_chosen_without_more_words() {
 
 #[test]
 fn what_is_worse_or_the_same_in_all_is_left() {
-    let expected = "Keep f32.\nbf16 has cycles +5.0 %, time +2.0 %, HBM ±0.0 %.";
+    let expected = "Keep f32.\nbf16 has cycles +5.0 %, optimum +2.0 %, HBM ±0.0 %.";
     assert_eq!(beside(1.05, 1.02, 390), (Some(0), expected.to_string()));
-    let expected = "Keep f32.\nbf16 has cycles ±0.0 %, time ±0.0 %, HBM ±0.0 %.";
+    let expected = "Keep f32.\nbf16 has cycles ±0.0 %, optimum ±0.0 %, HBM ±0.0 %.";
     assert_eq!(beside(1.0, 1.0, 390), (Some(0), expected.to_string()));
     // Within 1 % in speed, the least memory decides; within 1 % in that, the first.
     assert_eq!(beside(0.995, 0.995, 390).0, Some(0));
@@ -76,17 +77,17 @@ fn cycles_and_time_that_disagree_are_said_to() {
         (choice, text.as_str()),
         (
             Some(1),
-            "Choose bf16: cycles +2.9 %, time −16.8 %, HBM ±0.0 %, beside f32.\n\
-             Cycles and time disagree (their geometric mean: −7.5 %). They are different models of the compiler: cycles are \
-             summed over the instructions that it scheduled, time is its cost analysis of flops (±0.0 %) and bytes accessed \
+            "Choose bf16: cycles +2.9 %, optimum −16.8 %, HBM ±0.0 %, beside f32.\n\
+             Cycles and the optimum disagree (their geometric mean: −7.5 %). They are different models of the compiler: cycles are \
+             summed over the instructions that it scheduled, the optimum is its cost analysis of flops (±0.0 %) and bytes accessed \
              (−16.8 %).\n\
              By cycles alone it would be f32."
         )
     );
     let (choice, text) = beside(0.98, 1.2, 390);
     assert_eq!(choice, Some(0));
-    assert!(text.starts_with("Keep f32.\nbf16 has cycles −2.0 %, time +20.0 %"), "{text}");
-    assert!(text.contains("Cycles and time disagree (their geometric mean: +8.4 %)."), "{text}");
+    assert!(text.starts_with("Keep f32.\nbf16 has cycles −2.0 %, optimum +20.0 %"), "{text}");
+    assert!(text.contains("Cycles and the optimum disagree (their geometric mean: +8.4 %)."), "{text}");
     assert!(text.ends_with("By cycles alone it would be bf16."), "{text}");
 }
 
@@ -180,7 +181,7 @@ fn of_several_the_best_is_explained_and_other_aims_are_said() {
         (choice, text.as_str()),
         (
             Some(2),
-            "Choose policy O3: cycles −20.0 %, time −30.0 %, HBM −18.0 %, beside the module as given.\n\
+            "Choose policy O3: cycles −20.0 %, optimum −30.0 %, HBM −18.0 %, beside the module as given.\n\
              Where memory is short, policy O2 takes the least: 210.0 MiB against 410.0 MiB.\n\
              Policy O3 takes or gives other dtypes than the module as given: what calls the program must change with it."
         )
@@ -191,7 +192,7 @@ fn of_several_the_best_is_explained_and_other_aims_are_said() {
         (choice, text.as_str()),
         (
             Some(0),
-            "Keep the module as given.\nPolicy b, the best of the others, has cycles +10.0 %, time +10.0 %, HBM ±0.0 %."
+            "Keep the module as given.\nPolicy b, the best of the others, has cycles +10.0 %, optimum +10.0 %, HBM ±0.0 %."
         )
     );
 }
