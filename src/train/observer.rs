@@ -33,10 +33,16 @@ impl Observer {
         Ok(Observer { loaded, rows })
     }
 
-    /// The rows of the first replica, of the step that so many come before, with its state and batch, which stay.
-    pub fn observe(&self, state: &[Vec<Buffer>], fed: &Fed, step: i32) -> Result<Vec<WatchRow>, TrainError> {
+    /// The rows of a replica, of the step that so many come before, with its state and batch, which stay.
+    pub fn observe(
+        &self,
+        state: &[Vec<Buffer>],
+        fed: &Fed,
+        step: i32,
+        replica: usize,
+    ) -> Result<Vec<WatchRow>, TrainError> {
         let results = self.loaded.run_keeping(state, fed, step)?;
-        let bytes = results[0][0].to_host()?;
+        let bytes = results[replica][0].to_host()?;
         let words = words_of(&self.rows, &bytes);
         Ok(self.rows.iter().zip(&words).map(|(row, words)| read_row(row, words)).collect())
     }

@@ -224,7 +224,7 @@ pub fn check_average(spec: &Spec, data: Data<'_>, n_epochs: u64) -> Result<(), T
 /// goes on exactly as one that never stopped.
 ///
 /// # Errors
-/// [`TrainError::Diverged`], [`TrainError::Interrupted`] (a checkpoint was written first, where there is a place for
+/// [`TrainError::Diverged`] (the session then has the state before that step, if it could be made again), [`TrainError::Interrupted`] (a checkpoint was written first, where there is a place for
 /// it), averages that nothing comes of or that are never used, and whatever data, plugin and disk say.
 pub fn run(
     session: &mut Session,
@@ -411,7 +411,8 @@ impl Run<'_> {
                 match of_step.not_finite() {
                     Some(("loss", loss)) => {
                         let place = self.place_of_loss((step - first) as usize)?;
-                        let began = self.beginning(step + 1);
+                        let replica = self.session.not_finite_on((step - first) as usize)?.first().copied();
+                        let began = self.beginning(step + 1, replica.unwrap_or(0));
                         let what = format!("the loss ({loss}{place}{began})");
                         return Err(self.diverged(step + 1, what, learning_rate));
                     }
@@ -461,7 +462,7 @@ impl Run<'_> {
         if let (Some(observer), Some(watch)) = (&self.observer, self.plan.watch)
             && watch.is_due(self.session.step())
         {
-            let record = self.session.observe(observer, call)?;
+            let record = self.session.observe(observer, call, 0)?;
             (self.observe)(Event::Watched(&record));
         }
         Ok(())
@@ -469,11 +470,11 @@ impl Run<'_> {
 
     /// Where what is not finite began in a step, counted from 1, in words: the step is made again from the last checkpoint,
     /// or from the beginning, and looked at. Nothing where that cannot be: an error is on its way that says more.
-    fn beginning(&mut self, step: u64) -> String {
+    fn beginning(&mut self, step: u64, replica: usize) -> String {
         if self.session.host().1 > 1 {
             return String::new();
         }
-        match self.look_again(step) {
+        match self.look_again(step, replica) {
             Ok(Some(found)) => format!(", which began in {}, {}: {}", found.layer, found.direction, found.found),
             Ok(None) => ", though nothing is infinite or NaN where the step is made again".to_string(),
             Err(error) => {
@@ -483,7 +484,7 @@ impl Run<'_> {
         }
     }
 
-    fn look_again(&mut self, step: u64) -> Result<Option<Anomaly>, TrainError> {
+    fn look_again(&mut self, step: u64, replica: usize) -> Result<Option<Anomaly>, TrainError> {
         let observer = match self.observer.take() {
             Some(observer) => observer,
             None => self.session.observer()?,
@@ -496,7 +497,7 @@ impl Run<'_> {
         let made = state_at(self.session, self.data, &from, step, |_, _| Ok::<_, TrainError>(()))?;
         self.session.load_single_step()?;
         let call = self.session.feeder().put(&made.batch, step - 1, 1)?;
-        let record = self.session.observe(&observer, &call)?;
+        let record = self.session.observe(&observer, &call, replica)?;
         (self.observe)(Event::Watched(&record));
         Ok(anomalies(&[record]).into_iter().find(|anomaly| anomaly.rule == "not_finite"))
     }

@@ -392,11 +392,11 @@ impl Session {
         Observer::new(&self.client, &self.spec, &objective_on(&self.client, &self.spec)?, self.site.clone())
     }
 
-    /// Looks at the step that is about to be made with a batch of one step, which stays.
-    pub(super) fn observe(&self, observer: &Observer, call: &Call) -> Result<WatchRecord, TrainError> {
+    /// Looks at what a replica has of the step that is about to be made with a batch of one step, which stays.
+    pub(super) fn observe(&self, observer: &Observer, call: &Call, replica: usize) -> Result<WatchRecord, TrainError> {
         let state = self.state.buffers()?;
         let step = i32::try_from(self.step).map_err(|_| TrainError::Counted { step: self.step })?;
-        let rows = observer.observe(state, &call.fed, step)?;
+        let rows = observer.observe(state, &call.fed, step, replica)?;
         let is_scale = |variable: &VariableInfo| variable.name == "loss_scale/scale";
         let loss_scale = match self.variables().iter().position(is_scale) {
             None => None,

@@ -302,7 +302,9 @@ fn a_loss_that_is_not_finite_is_reported_with_its_replica() {
     let error = train(&mut session, data, &RunPlan::new(1, None), &AtomicBool::new(false), &mut |_| {}).unwrap_err();
     let message = error.to_string();
     assert!(message.starts_with("step 1 (epoch 1): the loss ("), "{message}");
-    assert!(message.contains(&format!(", on replica {replica} of 0 to 3) is not finite")), "{message}");
+    // Of that replica's forward pass, not of the first's, where only the summed gradient shows it.
+    let began = format!(", on replica {replica} of 0 to 3, which began in mlp/");
+    assert!(message.contains(&began) && message.contains(", forward: "), "{message}");
 }
 
 #[test]
