@@ -27,7 +27,7 @@ impl AsArg {
     pub(super) fn check(&self, device: &Platform) -> anyhow::Result<()> {
         match self.arithmetic {
             Some(arithmetic) if *device == Platform::tpu() => bail!(
-                "--as {arithmetic} is for devices that are no TPU, and --device is {device}, which multiplies as it \
+                "--as {arithmetic} is for devices other than TPUs, and --device is {device}, which multiplies as it \
                  does\nhelp: leave --as out, or run on the CPU"
             ),
             _ => Ok(()),

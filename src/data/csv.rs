@@ -439,7 +439,7 @@ mod tests {
         let read = |text: &str| read_as(text.as_bytes(), &features(), 1.0).map(|arrays| rows(&arrays));
         let quoted = read("\"1\",\" 2 \",\"0\"\r\n\"3\",-4.5,\"1\"\n");
         assert_eq!(quoted.unwrap(), read("1,2,0\n3,-4.5,1\n").unwrap());
-        assert!(read("\"1,2\",0\n").unwrap_err().contains("`\"1`"), "a comma is no part of a number");
+        assert!(read("\"1,2\",0\n").unwrap_err().contains("`\"1`"), "a comma is not part of a number");
         assert!(read("\",2,0\n").is_err());
     }
 

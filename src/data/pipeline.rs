@@ -239,7 +239,7 @@ impl Pipeline {
         let wrong = |measured: &str, expected: &str| self.mismatch(index, made, measured, expected);
         if let Some(table) = table {
             let words = strings.iter().map(|string| str::from_utf8(string)).collect::<Result<Vec<&str>, _>>();
-            let words = words.map_err(|_| wrong("bytes that are no UTF-8", "text"))?;
+            let words = words.map_err(|_| wrong("bytes that are not UTF-8", "text"))?;
             return take(&table.array(&words.join(" "), feature));
         }
         let [bytes] = strings else { return Err(wrong(&shown(value), "one string of bytes")) };

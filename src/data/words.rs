@@ -382,7 +382,7 @@ impl Lines {
             }
             Ok(_) => match String::from_utf8(bytes) {
                 Ok(line) => Ok(Some(line.trim_end().to_string())),
-                Err(_) => Err(self.wrong("bytes that are no UTF-8".to_string(), "text in UTF-8")),
+                Err(_) => Err(self.wrong("bytes that are not UTF-8".to_string(), "text in UTF-8")),
             },
             Err(error) => Err(self.wrong(format!("it cannot be read ({error})"), "a line")),
         }
@@ -478,7 +478,7 @@ mod tests {
             refused(b"3 2\na 1 2\nb 1 2\n"),
             "a.txt:3: 2 words; expected 3, as the first line says: the file may be cut"
         );
-        assert_eq!(refused(b"a 1 2\n\xff 1 2\n"), "a.txt:2: bytes that are no UTF-8; expected text in UTF-8");
+        assert_eq!(refused(b"a 1 2\n\xff 1 2\n"), "a.txt:2: bytes that are not UTF-8; expected text in UTF-8");
         let error = check(&[("a.txt", b"a 1"), ("words", b"")], Some("words")).unwrap_err();
         assert_eq!(
             error,

@@ -181,7 +181,7 @@ impl Summing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     /// A link, a FIFO, a directory.
-    #[error("it is no regular file")]
+    #[error("it is not a regular file")]
     Kind,
     /// Its sums are not there, damaged or of another.
     #[error("its checksums are missing, damaged or another file's")]

@@ -474,7 +474,7 @@ fn misfit(dtype: DType, value: f64) -> Option<String> {
         DTypeClass::Unsigned => value.fract() == 0.0 && value >= 0.0 && value < 2f64.powi(bits as i32),
         _ => true,
     };
-    (!fits).then(|| format!("{value:?} is no {dtype}"))
+    (!fits).then(|| format!("{value:?} is not a value of {dtype}"))
 }
 
 /// What `op` does not change a value by; for the ops a reduction may use.

@@ -41,7 +41,7 @@ impl Arrays for WeightsFile {
     fn read(&self, name: &str) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
         match WeightsFile::read(self, name)? {
             Literal::Array { bytes, .. } => Ok(bytes),
-            Literal::Tuple(_) | Literal::Token => Err("it is no array".into()),
+            Literal::Tuple(_) | Literal::Token => Err("it is not an array".into()),
         }
     }
 }

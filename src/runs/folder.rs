@@ -92,7 +92,7 @@ impl RunFolder {
         let file = OpenOptions::new().read(true).append(true).open(&place).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => RunError::NoRun {
                 path: path.to_path_buf(),
-                found: format!("there is no {METRICS}, so no run to go on with"),
+                found: format!("there is no {METRICS}, so there is no run to continue"),
                 help: "name the folder of a run, or one that is not there for a new run".to_string(),
             },
             _ => RunError::io(&place, "open it")(error),
@@ -389,7 +389,7 @@ mod tests {
         drop(RunFolder::create(&at("empty"), about(0), None).unwrap());
         let error = RunFolder::resume(&at("b"), 1, about(1), None).unwrap_err().to_string();
         assert!(
-            error.contains("b: there is no metrics.jsonl, so no run to go on with\nhelp: name the folder"),
+            error.contains("b: there is no metrics.jsonl, so there is no run to continue\nhelp: name the folder"),
             "{error}"
         );
     }

@@ -333,7 +333,7 @@ impl Manifest {
         let mut names = manifest.inputs.iter().chain(&manifest.outputs).map(|signature| &signature.name);
         if let Some(name) = names.find(|name| !is_member_name(name)) {
             return Err(wrong(format!(
-                "{name:?} is no name of an array: it would leave the archive that it is written to"
+                "{name:?} is not a name for an array: it would leave the archive that it is written to"
             )));
         }
         let executable = manifest.executable.iter().map(|built| &built.part);

@@ -187,7 +187,7 @@ fn a_constant_that_is_another_number_in_its_dtype_is_an_error() {
             false => assert_eq!(
                 error(&g, &[("c", &constant)]),
                 format!(
-                    "constant: constant: {value:?} is no {dtype}\n  at HERE\n  help: use another dtype, or the value that is \
+                    "constant: constant: {value:?} is not a value of {dtype}\n  at HERE\n  help: use another dtype, or the value that is \
                      meant"
                 )
             ),

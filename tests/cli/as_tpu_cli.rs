@@ -80,7 +80,7 @@ fn a_tpu_is_not_stood_in_for_on_a_tpu() {
     let folder = Folder::new();
     std::fs::write(folder.path("m.txt"), MODULE).unwrap();
     let error = folder.stderr(&["run", "m.txt", "--as", "tpu-v2", "--device", "tpu"]);
-    let expected = "--as tpu-v2 is for devices that are no TPU, and --device is tpu, which multiplies as it does\nhelp: \
+    let expected = "--as tpu-v2 is for devices other than TPUs, and --device is tpu, which multiplies as it does\nhelp: \
                     leave --as out, or run on the CPU";
     assert!(error.contains(expected), "{error}");
     assert!(folder.stderr(&["run", "m.txt", "--as", "v2"]).contains("expected tpu-v2 or tpu-v3"));

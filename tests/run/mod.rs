@@ -103,7 +103,7 @@ pub fn arguments(program: &Program, argument: impl Fn(&str) -> Literal) -> Vec<L
         .chain(inputs)
         .map(|(name, dtype, dims)| {
             let literal = argument(name);
-            let Literal::Array { shape, .. } = &literal else { panic!("{name} is no array") };
+            let Literal::Array { shape, .. } = &literal else { panic!("{name} is not an array") };
             assert_eq!((shape.dtype, &shape.dims), (dtype, dims), "argument {name}");
             literal
         })

@@ -284,13 +284,13 @@ fn what_is_no_text_is_said_with_its_place() {
         assert_eq!(
             refused("a.txt", &long, by),
             format!(
-                "{place}: byte 600003 of the file is no UTF-8; expected text in UTF-8\nhelp: convert it (`iconv -f LATIN1 -t UTF-8`), or \
+                "{place}: byte 600003 of the file is not UTF-8; expected text in UTF-8\nhelp: convert it (`iconv -f LATIN1 -t UTF-8`), or \
                  take bytes as they are: `tokenizer: bytes`"
             )
         );
     }
     assert!(
-        refused("a.txt", b"one\ntwo\n\nth\xffree\n", By::Line).starts_with("/a.txt:4: byte 11 of the file is no UTF-8")
+        refused("a.txt", b"one\ntwo\n\nth\xffree\n", By::Line).starts_with("/a.txt:4: byte 11 of the file is not UTF-8")
     );
     assert_eq!(refused("a.txt", b"\n\r\n\n", By::Line), "/a.txt: nothing in it but empty lines; expected text");
 }

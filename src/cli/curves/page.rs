@@ -16,7 +16,7 @@ pub(super) fn page(runs: &[Named]) -> Page {
         lead: format!(
             "What was recorded of each run, over the updates that it made. Hovering says the values. Of a line with more than \
              {} values each of {N_COLUMNS} columns shows its least and its greatest one, so no peak is lost; metrics.jsonl in \
-             a run’s folder has them all. A cross at the top is a value that is no finite number.",
+             a run’s folder has them all. A cross at the top is a value that is not finite.",
             grouped(2 * N_COLUMNS as i64)
         ),
         facts: runs.iter().map(fact).collect(),

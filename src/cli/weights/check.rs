@@ -125,7 +125,7 @@ fn rms_of(left: &[f64], right: &[f64]) -> f64 {
 fn array(file: &WeightsFile, name: &str) -> anyhow::Result<(Vec<i64>, DType, Vec<u8>)> {
     match file.read(name)? {
         Literal::Array { shape, bytes } => Ok((shape.dims, shape.dtype, bytes)),
-        Literal::Tuple(_) | Literal::Token => bail!("{name} is no array"),
+        Literal::Tuple(_) | Literal::Token => bail!("{name} is not an array"),
     }
 }
 

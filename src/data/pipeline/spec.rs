@@ -135,12 +135,12 @@ impl FeatureSpec {
                 return fault(
                     "raw",
                     format!("`raw` with `{key}`"),
-                    "one of them: raw bytes are no encoded image".to_string(),
+                    "one of them: raw bytes are not an encoded image".to_string(),
                 );
             }
             if self.offset != 0 || self.one_hot {
                 let label = if self.one_hot { "one_hot" } else { "offset" };
-                let expected = "one of them: an image is no whole number".to_string();
+                let expected = "one of them: an image is not an integer".to_string();
                 return fault(label, format!("`{label}` with `{key}`"), expected);
             }
         }
@@ -211,7 +211,7 @@ impl FeatureSpec {
         scratch: &mut Scratch,
         mut take: impl FnMut(&[f32]) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
-        let &[height, width, channels] = dims else { panic!("dims {dims:?}, which are no image's") };
+        let &[height, width, channels] = dims else { panic!("dims {dims:?}, which are not an image's") };
         let (size, channels) = ([height as usize, width as usize], channels as usize);
         let window_of = |whole: [usize; 2]| {
             let drawn = self.random_resized_crop.as_ref().zip(draw);

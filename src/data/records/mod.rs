@@ -164,7 +164,7 @@ fn key_of(name: &str) -> Option<&'static str> {
 
 /// A pattern that is none.
 fn no_pattern(pattern: &str, error: &glob::PatternError) -> DataError {
-    let found = format!("`{pattern}` is no pattern of file names: {}; expected one such as train-*", error.msg);
+    let found = format!("`{pattern}` is not a pattern of file names: {}; expected one such as train-*", error.msg);
     DataError::new(DataErrorKind::Pattern(pattern.to_string()), DataPlace::Nowhere, found)
 }
 

@@ -70,6 +70,6 @@ mod tests {
         let error = files(&inner, &["test-*"]).unwrap_err().to_string();
         assert_eq!(error, format!("{}/test-*: no file has such a name; expected one at least", inner.display()));
         let error = files(&inner, &["a***b"]).unwrap_err().to_string();
-        assert!(error.starts_with("`a***b` is no pattern of file names: "), "{error}");
+        assert!(error.starts_with("`a***b` is not a pattern of file names: "), "{error}");
     }
 }

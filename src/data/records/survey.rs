@@ -231,6 +231,6 @@ mod tests {
         // Some of them: the first and the last are among them.
         let survey = Survey::of(&records, 2);
         assert_eq!((survey.n_read, survey.n_broken, survey.features["label"].counts.clone()), (2, 0, [(1, 2)].into()));
-        assert_eq!(survey.features["image"].n_no_image, 0, "text is no broken image");
+        assert_eq!(survey.features["image"].n_no_image, 0, "text is not a broken image");
     }
 }

@@ -108,7 +108,7 @@ impl Tars {
             return Err(no_records(files));
         }
         if n_other > 0 {
-            tracing::warn!("tar files: {n_other} entries that are no files, such as links, are passed over");
+            tracing::warn!("tar files: {n_other} entries that are not files, such as links, are skipped");
         }
         tars.fingerprint = crate::files::hex(hash.finalize());
         tars.known = HashMap::new();

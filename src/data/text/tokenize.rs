@@ -330,7 +330,7 @@ fn check(text: &[u8], encoder: &Encoder<'_>, at: u64, place: impl Fn() -> String
     }
     let error = |e: str::Utf8Error| {
         let at = at + e.valid_up_to() as u64;
-        let found = format!("byte {at} of the file is no UTF-8; expected text in UTF-8");
+        let found = format!("byte {at} of the file is not UTF-8; expected text in UTF-8");
         let help = "convert it (`iconv -f LATIN1 -t UTF-8`), or take bytes as they are: `tokenizer: bytes`";
         DataError::new(DataErrorKind::Format, place(), found).help(help)
     };

@@ -105,7 +105,7 @@ impl Tokenizer {
         let bytes = files::read(path, MAX_FILE).map_err(failed)?;
         let wrong = |found: String| no_tokenizer(path, &found, EXPECTED);
         let is_vocabulary = path.extension().is_some_and(|ending| ending == "txt");
-        let text = str::from_utf8(&bytes).map_err(|e| wrong(format!("byte {} is no UTF-8", e.valid_up_to())))?;
+        let text = str::from_utf8(&bytes).map_err(|e| wrong(format!("byte {} is not UTF-8", e.valid_up_to())))?;
         let mut json = match is_vocabulary {
             true => word_piece(text, lowercase).map_err(wrong)?,
             false => serde_json::from_str(text).map_err(|e| wrong(format!("no JSON: {e}")))?,
@@ -160,7 +160,7 @@ impl Tokenizer {
         &self.fingerprint
     }
 
-    /// Whether it takes bytes that are no UTF-8.
+    /// Whether it takes bytes that are not UTF-8.
     pub fn takes_bytes(&self) -> bool {
         matches!(self.kind, TokenizerKind::Bytes)
     }

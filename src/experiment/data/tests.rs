@@ -196,12 +196,12 @@ fn keys_that_do_not_go_together_are_refused_with_their_place() {
         (
             "{tfrecord: a*, features: {images: {random_flip: true, raw: u8}}}",
             "raw",
-            "`data` has `raw` with `random_flip` for `images`, expected one of them: raw bytes are no encoded image",
+            "`data` has `raw` with `random_flip` for `images`, expected one of them: raw bytes are not an encoded image",
         ),
         (
             "{tfrecord: a*, features: {images: {random_flip: true, offset: 1}}}",
             "offset",
-            "`data` has `offset` with `random_flip` for `images`, expected one of them: an image is no whole number",
+            "`data` has `offset` with `random_flip` for `images`, expected one of them: an image is not an integer",
         ),
         (
             "{tfrecord: a*, features: {images: {half_pixel_centers: true}}}",

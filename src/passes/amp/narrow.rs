@@ -32,7 +32,7 @@ pub(super) fn shape(shape: &Shape, low: DType, is_low: &mut dyn FnMut(usize) -> 
 }
 
 /// An f32 array rounded to `low`, to nearest even. What is finite stays finite: f32's least number, which programs use
-/// for "minus infinity, but no NaN", becomes the least finite one. `None` for what is no f32 array.
+/// for "minus infinity, but no NaN", becomes the least finite one. `None` for what is not an f32 array.
 pub(super) fn literal(wide: &Literal, low: DType) -> Option<Literal> {
     let Literal::Array { shape, bytes } = wide else { return None };
     if shape.dtype != DType::F32 {

@@ -120,7 +120,7 @@ fn jmp(whole: &str, text: &str) -> Result<Policy, PolicyError> {
     let mut given: [Option<Option<LowDType>>; 3] = [None; 3];
     for part in text.split(',') {
         let Some((key, value)) = part.split_once('=') else {
-            return Err(error(format!("`{part}` is no `key=dtype`")));
+            return Err(error(format!("`{part}` is not of the form `key=dtype`")));
         };
         let place = match key.trim() {
             "params" | "p" => 0,
@@ -179,7 +179,7 @@ mod tests {
         let policy = preset("jmp:params=f32,compute=f16,output=f32").unwrap();
         assert_eq!((policy.dtype, policy.results), (LowDType::F16, Boundary::Keep));
         for (text, problem) in [
-            ("jmp:params", "`params` is no `key=dtype`"),
+            ("jmp:params", "`params` is not of the form `key=dtype`"),
             ("jmp:p=f32,p=f32", "`p` is given twice"),
             ("jmp:p=f8", "`f8` is none of f32, bf16, f16"),
             ("jmp:p=bf16,c=f16", "it names two narrow dtypes"),

@@ -331,7 +331,7 @@ impl Machine<'_> {
         } else {
             match (self.pop()?, self.pop()?) {
                 (Value::Text(called), Value::Text(module)) => (module, called),
-                _ => return Err(self.damaged("a name is no text")),
+                _ => return Err(self.damaged("a name is not text")),
             }
         };
         let value = name(&module, &called).ok_or_else(|| {
@@ -346,7 +346,7 @@ impl Machine<'_> {
     /// `('storage', type, key, location, n_elements)`.
     fn storage(&mut self) -> Made<()> {
         let pid = self.pop()?;
-        let Value::Tuple(parts, _) = &pid else { return Err(self.damaged("a storage is no tuple")) };
+        let Value::Tuple(parts, _) = &pid else { return Err(self.damaged("a storage is not a tuple")) };
         match parts.as_slice() {
             [Value::Text(kind), Value::Name(Name::Storage(dtype)), Value::Text(key), ..] if &**kind == "storage" => {
                 self.stack.push(Value::Storage(key.clone(), *dtype));

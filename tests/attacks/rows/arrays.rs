@@ -101,7 +101,7 @@ const CSV: [(&str, &[u8]); 58] = [
     ("a label of minus zero", b"1,2,-0\n"),
     ("a label with a plus", b"1,2,+1\n"),
     ("a null byte", b"1,2\0,0\n"),
-    ("a byte that is no UTF-8", b"1,2\xff,0\n"),
+    ("a byte that is not UTF-8", b"1,2\xff,0\n"),
     ("a quote that does not end", b"\"1,2,0\n"),
     ("a quote within", b"1\"2,2,0\n"),
     ("a formula", b"=1+1,2,0\n"),

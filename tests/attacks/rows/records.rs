@@ -143,7 +143,7 @@ fn tfrecord_rows() -> Vec<(&'static str, Vec<u8>)> {
         ("whole numbers that are not packed", of(example(&[feature("y", 3, &[8, 5, 8, 6])]))),
         ("floats that are not packed", of(example(&[feature("x", 2, &[&[13u8][..], &2f32.to_le_bytes()].concat())]))),
         (
-            "a name that is no UTF-8",
+            "a name that is not UTF-8",
             of(example(&[field(1, &[field(1, &[0xff, 0xfe]), field(2, &field(3, &field(1, &[1])))].concat())])),
         ),
         ("a name of 10,000 letters", of(example(&[feature(&"n".repeat(10_000), 3, &field(1, &[1]))]))),
@@ -288,7 +288,7 @@ fn tar_rows() -> Vec<(&'static str, Vec<u8>)> {
             "an extended header with another path",
             of(&[header(b"x", b"00000000017", b'x'), padded(b"15 path=../e.cls\n"), file("a.cls", b"1")]),
         ),
-        ("a name that is no UTF-8", of(&[header(b"\xff\xfe.cls", b"00000000001", b'0'), padded(b"1")])),
+        ("a name that is not UTF-8", of(&[header(b"\xff\xfe.cls", b"00000000001", b'0'), padded(b"1")])),
         ("a name with a line end", of(&[file("a\nb.cls", b"1")])),
         ("gzip under a tar's name", gzip(&good)),
         ("a TFRecord file", framed(&example(&[feature("y", 3, &field(1, &[1]))]))),

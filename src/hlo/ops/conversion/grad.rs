@@ -9,11 +9,11 @@ pub(crate) fn convert(vjp: &Vjp<'_>) -> Cotangents {
     vjp.each(|_| e.convert(vjp.g(), e.dtype(vjp.operand(0))))
 }
 
-/// The identity has one; bits read as another dtype are no continuous function of the value.
+/// The identity has one; bits read as another dtype are not a continuous function of the value.
 pub(crate) fn bitcast_convert(vjp: &Vjp<'_>) -> Cotangents {
     let e = vjp.e;
     if e.dtype(vjp.operand(0)) != e.dtype(vjp.result) {
-        return Err("bits read as another dtype are no continuous function of the value".into());
+        return Err("bits read as another dtype are not a continuous function of the value".into());
     }
     vjp.each(|_| vjp.g())
 }
