@@ -239,6 +239,28 @@ fn losses_and_metrics_say_what_is_wrong() {
               operand 0: bf16[2,8,8,3] x
               operand 1: s32[2] y"#]],
     );
+    // Logits and labels of sigmoids: floats of one shape, or nothing is computed.
+    check(
+        |_, x, y| is_on_side(x, y),
+        expect![[r#"
+            metric: is_on_side: labels s32[2] do not fit logits bf16[2,8,8,3], expected one shape
+              operand 0: bf16[2,8,8,3] x
+              operand 1: s32[2] y"#]],
+    );
+    check(
+        |_, x, _| sides(x, &x.max(&[-1])).0,
+        expect![[r#"
+            metric: sides: labels bf16[2,8,8] do not fit logits bf16[2,8,8,3], expected one shape
+              operand 0: bf16[2,8,8,3] x
+              operand 1: bf16[2,8,8] reduce"#]],
+    );
+    check(
+        |_, _, y| sides(y, y).1,
+        expect![[r#"
+            metric: sides: labels s32[2] do not fit logits s32[2], expected one shape
+              operand 0: s32[2] y
+              operand 1: s32[2] y"#]],
+    );
 }
 
 #[test]
