@@ -283,7 +283,8 @@ impl NpzWriter {
     /// A name that is no [`is_member_name`]; what the system says, such as that the disk is full.
     pub fn add(&mut self, name: &str, header: &Header, bytes: &[u8]) -> Result<(), DataError> {
         if !is_member_name(name) {
-            let message = format!("`{name}` is not a name for an array in an archive, which is the name of a file in it");
+            let message =
+                format!("`{name}` is not a name for an array in an archive, which is the name of a file in it");
             let error = DataError::new(DataErrorKind::Write, self.path.as_path(), message);
             return Err(error.help("name it without `..`, without a backslash, and without / at an end"));
         }

@@ -290,7 +290,8 @@ fn what_is_no_text_is_said_with_its_place() {
         );
     }
     assert!(
-        refused("a.txt", b"one\ntwo\n\nth\xffree\n", By::Line).starts_with("/a.txt:4: byte 11 of the file is not UTF-8")
+        refused("a.txt", b"one\ntwo\n\nth\xffree\n", By::Line)
+            .starts_with("/a.txt:4: byte 11 of the file is not UTF-8")
     );
     assert_eq!(refused("a.txt", b"\n\r\n\n", By::Line), "/a.txt: nothing in it but empty lines; expected text");
 }
