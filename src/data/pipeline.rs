@@ -411,3 +411,14 @@ impl Source for Pipeline {
         Some(&self.skipped)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_out_of_range_is_told_the_range_as_the_file_counts() {
+        assert_eq!(one_hot(9, 1, 5), Err((9, "a class from -1 to 3".to_string())));
+        assert_eq!(one_hot(-1, 1, 2).unwrap(), [1f32.to_le_bytes(), 0f32.to_le_bytes()]);
+    }
+}

@@ -151,3 +151,14 @@ fn check_counted(dims: &[i64], counted: Option<&Tensor>) -> Result<(), RuleError
         Some(_) | None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So that every probability from 0 to 1 is above the first, and none above the last.
+    #[test]
+    fn the_outer_thresholds_lie_outside_of_probabilities() {
+        assert_eq!(thresholds(5), [-1e-7, 0.25, 0.5, 0.75, 1.0 + f32::EPSILON]);
+    }
+}

@@ -77,10 +77,17 @@ pub fn concat(tensors: &[&Tensor], axis: i64) -> Tensor {
         return (*poison).clone();
     }
     let first = tensors.first().expect("concat has at least one tensor");
-    let (dims, at) = (first.dims(), first.axis(axis));
-    let fail = |rule, message: String| first.graph().fail("concat", tensors, RuleError::new(rule, message));
+    match fit(tensors, axis) {
+        Ok(at) => Tensor::concatenate(tensors, at),
+        Err(error) => first.graph().fail("concat", tensors, error),
+    }
+}
+
+/// The axis, counted from 0, along which tensors, of which there is one, meet.
+fn fit(tensors: &[&Tensor], axis: i64) -> Result<i64, RuleError> {
+    let (first, dims, at) = (tensors[0], tensors[0].dims(), tensors[0].axis(axis));
     if !(0..dims.len() as i64).contains(&at) {
-        return fail("concat/axis", format!("axis is {axis}, expected one of {}", first.shape()));
+        return Err(RuleError::new("concat/axis", format!("axis is {axis}, expected one of {}", first.shape())));
     }
     let elsewhere = |dims: &[i64]| {
         let mut dims = dims.to_vec();
@@ -93,8 +100,9 @@ pub fn concat(tensors: &[&Tensor], axis: i64) -> Tensor {
             && elsewhere(&other.dims()) == elsewhere(&dims);
         if !fits {
             let shapes = format!("{} and {}", first.shape(), other.shape());
-            return fail("concat/shape", format!("{shapes} meet, expected equal shapes but along axis {axis}"));
+            let message = format!("{shapes} meet, expected equal shapes but along axis {axis}");
+            return Err(RuleError::new("concat/shape", message));
         }
     }
-    Tensor::concatenate(tensors, at)
+    Ok(at)
 }

@@ -23,10 +23,17 @@ pub fn reshape_example(x: &Tensor, dims: &[i64]) -> Tensor {
     if x.is_poison() {
         return x.clone();
     }
+    match reshaped(x, dims) {
+        Ok(dims) => x.reshape(dims),
+        Err(message) => x.graph().fail("reshape", &[x], RuleError::new("reshape/size", message)),
+    }
+}
+
+/// The dims of x with each example reshaped, or what is wrong with them.
+fn reshaped(x: &Tensor, dims: &[i64]) -> Result<Vec<i64>, String> {
     let own = x.dims();
-    let fail = |message: String| x.graph().fail("reshape", &[x], RuleError::new("reshape/size", message));
     let Some((&batch, example)) = own.split_first() else {
-        return fail(format!("x {} has rank 0, expected at least 1: [batch, …]", x.shape()));
+        return Err(format!("x {} has rank 0, expected at least 1: [batch, …]", x.shape()));
     };
     let n_elements: i64 = example.iter().product();
     let known = dims.iter().filter(|&&dim| dim != -1).try_fold(1i64, |n, &dim| n.checked_mul(dim));
@@ -37,11 +44,11 @@ pub fn reshape_example(x: &Tensor, dims: &[i64]) -> Tensor {
         _ => false,
     };
     if !fits || dims.iter().any(|&dim| dim < 1 && dim != -1) {
-        return fail(format!("an example of {example:?} has {n_elements} elements, which do not fit {dims:?}"));
+        return Err(format!("an example of {example:?} has {n_elements} elements, which do not fit {dims:?}"));
     }
     let rest = n_elements / known.unwrap_or(1);
     let target = dims.iter().map(|&dim| if dim == -1 { rest } else { dim });
-    x.reshape(std::iter::once(batch).chain(target).collect::<Vec<_>>())
+    Ok(std::iter::once(batch).chain(target).collect())
 }
 
 /// What stands at `index` of `axis`, which goes; the batch is axis 0, and stays.

@@ -68,3 +68,29 @@ pub(super) fn fraction_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Re
     struct Fraction(#[serde(deserialize_with = "fraction")] f64);
     Ok(Option::<Fraction>::deserialize(deserializer)?.map(|Fraction(value)| value))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(serde::Deserialize)]
+    struct Numbers {
+        #[serde(deserialize_with = "not_positive")]
+        power: f64,
+        #[serde(deserialize_with = "fraction")]
+        share: f64,
+    }
+
+    #[test]
+    fn numbers_are_read_as_written_within_bounds_that_hold_in_f32() {
+        let read = |power: &str, share: &str| {
+            serde_json::from_str::<Numbers>(&format!("{{\"power\": {power}, \"share\": {share}}}"))
+        };
+        let numbers = read("-0.25", "0.5").unwrap();
+        assert_eq!((numbers.power, numbers.share), (-0.25, 0.5));
+        assert!(read("0", "0").is_ok());
+        assert!(read("0.5", "0").is_err());
+        // It is 1 in f32.
+        assert!(read("0", "0.99999999999").is_err());
+    }
+}

@@ -211,3 +211,14 @@ impl Words for Tensor {
         self.binary_scalar(BinaryOp::ShiftRightLogical, f64::from(n))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another would draw other noise for a run that goes on.
+    #[test]
+    fn the_words_of_a_name_are_the_first_of_its_sha256() {
+        assert_eq!(words_of("a"), [0x1281_97ca, 0xcabd_1bca]);
+    }
+}

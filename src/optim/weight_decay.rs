@@ -82,4 +82,15 @@ mod tests {
         assert_eq!(decay.idle(names), Some("bais"));
         assert_eq!(WeightDecay::default().idle(names), None);
     }
+
+    /// What checkpoints recorded before there was `decoupled` is what they record today.
+    #[test]
+    fn a_decay_that_is_not_decoupled_is_recorded_without_the_key() {
+        let recorded = |decoupled| {
+            let decay = WeightDecay { value: 0.5, except: vec![], decoupled };
+            serde_json::to_string(&decay).unwrap()
+        };
+        assert_eq!(recorded(false), r#"{"value":0.5,"except":[]}"#);
+        assert_eq!(recorded(true), r#"{"value":0.5,"except":[],"decoupled":true}"#);
+    }
 }

@@ -494,4 +494,21 @@ mod tests {
         assert_eq!(folded.entry().root, x);
         assert_eq!(folded.entry().instructions.len(), 3);
     }
+
+    #[test]
+    fn a_call_of_what_has_an_effect_stays() {
+        let text = |has_effect: bool| {
+            let effect = if has_effect { ", custom_call_has_side_effect=true" } else { "" };
+            format!(
+                "HloModule m\n\nsay {{\n  x = f32[4] parameter(0)\n  ROOT y = f32[4] custom-call(x), \
+                 custom_call_target=\"say\"{effect}\n}}\n\nENTRY main {{\n  x = f32[4] parameter(0)\n  unused = f32[4] \
+                 call(x), to_apply=say\n  ROOT r = f32[4] negate(x)\n}}\n"
+            )
+        };
+        for has_effect in [true, false] {
+            let (tidied, _) = run(&parse(&text(has_effect), "tidy").unwrap(), &Config::default());
+            let calls = tidied.entry().instructions.iter().filter(|instr| instr.op.opcode() == "call").count();
+            assert_eq!(calls, usize::from(has_effect));
+        }
+    }
 }

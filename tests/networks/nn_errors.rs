@@ -261,6 +261,39 @@ fn losses_and_metrics_say_what_is_wrong() {
               operand 0: s32[2] y
               operand 1: s32[2] y"#]],
     );
+    // Nothing to flatten, and sizes of which none can be derived.
+    check(
+        |_, x, _| flatten(&x.sum(&[0, 1, 2, 3])),
+        expect![[r#"
+            flatten: x bf16[] has rank 0, expected at least 1: [batch, …]
+              operand 0: bf16[] Cast"#]],
+    );
+    check(
+        |_, x, _| reshape_example(x, &[0, -1]),
+        expect![[r#"
+            reshape: an example of [8, 8, 3] has 192 elements, which do not fit [0, -1]
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |s, x, _| layer_norm(s, x, "ln", &LayerNorm { epsilon: 0.0, ..LayerNorm::default() }),
+        expect![[r#"
+            ln: layer_norm: epsilon is 0, expected more than 0
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |_, x, y| concat(&[x, y], 3),
+        expect![[r#"
+            concat: bf16[2,8,8,3] and s32[2] meet, expected equal shapes but along axis 3
+              operand 0: bf16[2,8,8,3] x
+              operand 1: s32[2] y"#]],
+    );
+    check(
+        |_, x, _| concat(&[x, x], -5),
+        expect![[r#"
+            concat: axis is -5, expected one of bf16[2,8,8,3]
+              operand 0: bf16[2,8,8,3] x
+              operand 1: bf16[2,8,8,3] x"#]],
+    );
 }
 
 #[test]

@@ -107,6 +107,7 @@ mod tests {
         assert_eq!(narrowed[2], bf16::NEG_INFINITY);
         let narrowed = super::literal(&literal, DType::F16).unwrap().elements::<f16>().unwrap();
         assert_eq!((narrowed[0], narrowed[3]), (f16::MIN, f16::MAX));
+        assert_eq!((narrowed[1].to_f32(), narrowed[2]), (0.099975586, f16::NEG_INFINITY));
         assert!(!is_exact(&literal, DType::BF16));
         assert!(is_exact(&Literal::from_elements([2], &[0.5f32, f32::NAN]), DType::BF16));
     }

@@ -172,6 +172,14 @@ mod tests {
         );
     }
 
+    /// TensorFlow's lists know none of the rules about what is stored.
+    #[test]
+    fn tf_amp_keeps_what_tensorflow_does_not_name() {
+        let policy = preset("tf_amp").unwrap();
+        let kept = [policy.logits, policy.tables, policy.moved, policy.loops];
+        assert_eq!(kept, [Boundary::Keep; 4]);
+    }
+
     #[test]
     fn jmp_policies_have_jmps_defaults() {
         let policy = preset("jmp:p=f32,c=bf16").unwrap();
