@@ -62,6 +62,13 @@ macro_rules! optimizers {
                 }
             }
 
+            /// Whether its rule reads how many updates there were, as a correction of bias does.
+            pub fn reads_step(&self) -> bool {
+                match self {
+                    $(Optimizer::$Kind(settings) => settings.reads_step(),)*
+                }
+            }
+
             /// Whether it keeps any slots.
             pub fn keeps_slots(&self) -> bool {
                 match self {

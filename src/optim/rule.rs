@@ -20,6 +20,11 @@ pub(super) trait Rule {
     /// Whether it has any slots.
     const KEEPS_SLOTS: bool = true;
 
+    /// Whether it reads how many updates there were.
+    fn reads_step(&self) -> bool {
+        false
+    }
+
     /// What its first moments are stored in.
     fn first_moments(&mut self) -> FirstMoments<'_>;
 

@@ -120,6 +120,7 @@ mod tests {
                 aliases: Vec::new(),
                 dtype: Some(array.shape.dtype),
                 dims: array.shape.dims.clone(),
+                place: None,
             };
             self.0.iter().map(given).collect()
         }
@@ -208,7 +209,7 @@ mod tests {
             mapping.check("written").unwrap();
             assert_eq!(mapping.left_over, [""; 0], "{family}");
             assert!(mapping.variables.iter().all(|it| matches!(it.found, Found::Taken { .. })), "{family}");
-            for (name, (_, bytes)) in values(&written, &mapping).unwrap() {
+            for (name, (_, bytes)) in values(&written, &mapping, 1.0).unwrap() {
                 assert_eq!(bytes, ours[name.as_str()], "{family} {name}");
             }
             // And by itself it is recognised.

@@ -3,7 +3,8 @@
 
 use super::error::{Misfit, PortError};
 use super::layout::Layout;
-use super::pattern::Standing;
+use super::numbering::Numbering;
+use super::pattern::{Standing, Template};
 use super::rules::{Beside, Rule, Rules};
 use super::variable::{Given, Role, Wanted};
 use crate::hlo::DType;
@@ -23,6 +24,10 @@ pub struct Mapping {
     pub left_over: Vec<String>,
     /// Where the number of updates is.
     pub step: Option<String>,
+    /// Names of an optimizer's state that nothing takes.
+    pub state_left: Vec<String>,
+    /// What is to be known of the slots: why those that are there are not found, or by which order they were.
+    pub about_slots: Option<String>,
 }
 
 /// A variable of ours, and where its values are.
@@ -45,6 +50,8 @@ pub enum Found {
         layout: Layout,
         /// What becomes of its numbers.
         cast: Cast,
+        /// What they are there.
+        scale: Scale,
     },
     /// Nowhere: it was asked for that it starts afresh.
     Excepted,
@@ -63,6 +70,16 @@ impl Found {
             Found::Excepted | Found::Fresh => None,
         }
     }
+}
+
+/// What the numbers of a slot are in another framework.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// What they are here.
+    #[default]
+    Same,
+    /// Steps, as Keras' momentum: the learning rate times ours, and negative.
+    Step,
 }
 
 /// What becomes of numbers.
@@ -141,11 +158,8 @@ impl Mapping {
                     passed.extend(found.theirs().map(str::to_string));
                     if excepted(&variable.name) { Found::Excepted } else { found }
                 }
-                Role::Slot { of, slot } => {
-                    let templates = rules.slots.get(slot).or_else(|| rules.slots.get("*"));
-                    index.about(variable, sources.get(of.as_str()), templates.map_or(&[][..], Vec::as_slice), slot)
-                }
-                Role::Average { of } => index.about(variable, sources.get(of.as_str()), &rules.averages, ""),
+                // Their names are made of those of what they are about.
+                Role::Slot { .. } | Role::Average { .. } => Found::Fresh,
             };
             if let Found::Taken { theirs, layout, .. } = &found {
                 taken.entry(theirs.clone()).or_default().push(number);
@@ -153,6 +167,24 @@ impl Mapping {
             }
             variables.push(Mapped { wanted: variable.clone(), found });
         }
+        let numbering = index.numbering(&sources);
+        for (number, mapped) in variables.iter_mut().enumerate() {
+            let (of, found) = match &mapped.wanted.role {
+                Role::Slot { of, slot } => (of, index.slot(&mapped.wanted, sources.get(of.as_str()), slot, &numbering)),
+                Role::Average { of } => {
+                    (of, index.about(&mapped.wanted, sources.get(of.as_str()), &rules.averages, &[]))
+                }
+                Role::Own | Role::Weight => continue,
+            };
+            if let Found::Taken { theirs, .. } = &found {
+                taken.entry(theirs.clone()).or_default().push(number);
+            }
+            if wanted.iter().position(|it| it.name == *of).is_some_and(|of| is_shared.contains(&of)) {
+                is_shared.insert(number);
+            }
+            mapped.found = found;
+        }
+        let about_slots = index.told_of_slots(&numbering, &mut variables, &mut taken);
         not_twice(&mut variables, &taken, &is_shared);
         let step = rules.step.iter().find_map(|name| index.given.get(name.as_str())).map(|given| given.name.clone());
         // Slots and averages stand below what they are about.
@@ -167,7 +199,20 @@ impl Mapping {
         };
         let left_over: Vec<String> =
             given.iter().map(|given| &given.name).filter(|name| !is_known(name)).cloned().collect();
-        let mut mapping = Mapping { family: rules.family.clone(), next_best: None, variables, left_over, step };
+        let is_state = |name: &&String| {
+            let is_numbered = rules.unused.iter().any(|pattern| pattern.is_of_optimizers() && pattern.matches(name));
+            !taken.contains_key(*name) && step.as_ref() != Some(*name) && (is_about(name) || is_numbered)
+        };
+        let state_left = given.iter().map(|given| &given.name).filter(is_state).cloned().collect();
+        let mut mapping = Mapping {
+            family: rules.family.clone(),
+            next_best: None,
+            variables,
+            left_over,
+            step,
+            state_left,
+            about_slots,
+        };
         mapping.tell_near_misses(given);
         mapping
     }
@@ -370,19 +415,100 @@ impl<'a> Index<'a> {
         }
     }
 
+    /// The numbers of the variables that have slots, and of the slots.
+    fn numbering(&self, sources: &BTreeMap<&str, (String, Layout)>) -> Numbering<'a> {
+        let (mut trained, mut slots) = (Vec::new(), BTreeSet::new());
+        for variable in self.wanted {
+            let Role::Slot { of, slot } = &variable.role else { continue };
+            slots.insert(slot.as_str());
+            if let Some((theirs, _)) = sources.get(of.as_str()).filter(|(theirs, _)| !trained.contains(theirs)) {
+                trained.push(theirs.clone());
+            }
+        }
+        Numbering::new(&trained, &slots, (self.rules.indexed.as_ref(), &self.rules.numbers), &self.given)
+    }
+
+    /// A slot, by name or by number.
+    fn slot(
+        &self,
+        variable: &Wanted,
+        source: Option<&(String, Layout)>,
+        slot: &str,
+        numbering: &Numbering<'_>,
+    ) -> Found {
+        let Some((theirs, layout)) = source else { return Found::Fresh };
+        let templates = self.rules.slots.get(slot).or_else(|| self.rules.slots.get("*"));
+        let number = numbering.number(theirs).map(|number| number.to_string()).unwrap_or_default();
+        let captures = [("slot", slot), ("number", &number)];
+        let found = self.about(variable, source, templates.map_or(&[][..], Vec::as_slice), &captures);
+        let numbered = numbering.slot(theirs, slot).filter(|(name, _)| self.given.contains_key(name.as_str()));
+        match (found, numbered) {
+            (Found::Fresh, Some((name, scale))) => {
+                let expected = layout.their_dims(&variable.shape.dims);
+                match self.fits(variable, self.given[name.as_str()].name.as_str(), layout.clone(), expected) {
+                    Found::Taken { theirs, layout, cast, .. } => Found::Taken { theirs, layout, cast, scale },
+                    other => other,
+                }
+            }
+            (found, _) => found,
+        }
+    }
+
+    /// What is to be known of slots that are numbered. One of another shape means that all are of other variables: they
+    /// start afresh.
+    fn told_of_slots(
+        &self,
+        numbering: &Numbering<'_>,
+        variables: &mut [Mapped],
+        taken: &mut BTreeMap<String, Vec<usize>>,
+    ) -> Option<String> {
+        let is_slot = |mapped: &Mapped| matches!(mapped.wanted.role, Role::Slot { .. });
+        let mut slots = variables.iter().filter(|mapped| is_slot(mapped));
+        let is_numbered = numbering.is_indexed() || self.rules.slots.values().flatten().any(|it| it.takes("number"));
+        let wrong = slots.clone().find_map(|mapped| match &mapped.found {
+            Found::Misfit(misfit) if is_numbered => Some(format!("{} {misfit}", mapped.wanted.name)),
+            _ => None,
+        });
+        if let Some(wrong) = wrong {
+            for mapped in variables.iter_mut().filter(|mapped| is_slot(mapped)) {
+                if let Found::Taken { theirs, .. } = &mapped.found {
+                    taken.remove(theirs);
+                }
+                mapped.found = Found::Fresh;
+            }
+            return Some(format!(
+                "its optimizer's state is of other variables, or of the same in another order: {wrong}"
+            ));
+        }
+        let is_taken = slots.any(|mapped| matches!(mapped.found, Found::Taken { .. }));
+        match &numbering.problem {
+            Some(problem) if !is_taken => Some(problem.clone()),
+            _ if is_taken && is_numbered && numbering.is_own_order => {
+                Some("slots are numbered there, and are taken in the order of this model's variables".to_string())
+            }
+            _ => None,
+        }
+    }
+
     /// A slot or an average of a variable whose values are known to be somewhere; where it is not there, it starts afresh.
+    /// Its name is made of any name of the variable.
     fn about(
         &self,
         variable: &Wanted,
         source: Option<&(String, Layout)>,
-        templates: &[super::pattern::Template],
-        slot: &str,
+        templates: &[Template],
+        more: &[(&str, &str)],
     ) -> Found {
         let Some((theirs, layout)) = source else { return Found::Fresh };
-        let captures = [("theirs", theirs.as_str()), ("slot", slot)];
-        let captures = captures.map(|(name, text)| (name.to_string(), text.to_string())).into();
-        let mut names = templates.iter().filter_map(|template| template.name(&captures, Standing::default()));
-        let Some(name) = names.find_map(|name| Some(self.given.get(name.as_str())?.name.clone())) else {
+        let names =
+            std::iter::once(theirs).chain(self.given.get(theirs.as_str()).into_iter().flat_map(|it| &it.aliases));
+        let mut there = names.flat_map(|theirs| {
+            let captures = more.iter().copied().chain([("theirs", theirs.as_str())]);
+            let captures = captures.map(|(name, text)| (name.to_string(), text.to_string())).collect();
+            let name = move |template: &Template| template.name(&captures, Standing::default());
+            templates.iter().filter_map(name).collect::<Vec<_>>()
+        });
+        let Some(name) = there.find_map(|name| Some(self.given.get(name.as_str())?.name.clone())) else {
             return Found::Fresh;
         };
         let expected = layout.their_dims(&variable.shape.dims);
@@ -398,7 +524,7 @@ impl<'a> Index<'a> {
         let cast = given.dtype.and_then(|dtype| Cast::between(dtype, variable.shape.dtype));
         match cast {
             _ if given.dims != expected => Found::Misfit(Misfit::of_shape(theirs, &given.dims, &expected)),
-            Some(cast) => Found::Taken { theirs, layout, cast },
+            Some(cast) => Found::Taken { theirs, layout, cast, scale: Scale::Same },
             None => {
                 let dtype = given.dtype.map_or("no array of numbers".to_string(), |dtype| dtype.to_string());
                 Found::Misfit(Misfit::Dtype { theirs, dtype })

@@ -172,6 +172,11 @@ impl Pattern {
         found
     }
 
+    /// Whether it is for what an optimizer keeps.
+    pub(super) fn is_of_optimizers(&self) -> bool {
+        self.text.contains("optimizer")
+    }
+
     fn names(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             PatternPart::Any { capture, .. } => capture.as_deref(),
@@ -221,6 +226,11 @@ impl Template {
             TemplatePart::Capture { name, .. } if !pattern.names().any(|other| other == name) => Some(name.as_str()),
             _ => None,
         })
+    }
+
+    /// Whether it takes what is captured under a name.
+    pub(super) fn takes(&self, name: &str) -> bool {
+        self.parts.iter().any(|part| matches!(part, TemplatePart::Capture { name: taken, .. } if taken == name))
     }
 
     /// The name that it makes; nothing where it counts on from text that is no number, or below 0.

@@ -17,6 +17,7 @@ pub struct MappingSummary {
     n_about: usize,
     excepted: Vec<String>,
     left_over: Vec<String>,
+    about_slots: Option<String>,
 }
 
 impl Mapping {
@@ -44,6 +45,7 @@ impl Mapping {
             n_about: about.filter(|it| matches!(it.found, Found::Taken { .. })).count(),
             excepted: excepted.map(|it| it.wanted.name.clone()).collect(),
             left_over: self.left_over.clone(),
+            about_slots: self.about_slots.clone(),
         }
     }
 }
@@ -79,6 +81,9 @@ impl fmt::Display for MappingSummary {
         if !self.left_over.is_empty() {
             write!(f, "; left over: {}", list(&self.left_over))?;
         }
-        Ok(())
+        match &self.about_slots {
+            Some(about) => write!(f, "; {about}"),
+            None => Ok(()),
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! it is for, its templates where the values are, and the rest what lies otherwise there. It can be read backwards, so
 //! whatever it says is a bijection: a permutation of axes, axes that are joined, an equal part of an axis.
 
+use super::numbering::Indexed;
 use super::pattern::{Pattern, Template};
 use crate::document::{self, ConfigError, Node, ReadError, Value, nearest};
 use crate::files;
@@ -27,10 +28,17 @@ pub struct Rules {
     /// For each variable of ours, the first whose pattern matches.
     #[serde(deserialize_with = "rules")]
     pub rules: Vec<Rule>,
-    /// Where optimizers' slots are, by our name of a slot: templates of `{theirs}`, the variable's name there, and `{slot}`.
+    /// Where optimizers' slots are, by our name of a slot: templates of `{theirs}`, any of the variable's names there,
+    /// `{slot}`, and `{number}`.
     /// The key `"*"` is for every slot.
     #[serde(default)]
     pub slots: BTreeMap<String, Vec<Template>>,
+    /// Where slots are by a number of their own, in files whose optimizers number them.
+    pub indexed: Option<Indexed>,
+    /// Other names of a variable that say its number among those that train: patterns that capture `{number}`. Templates of
+    /// `slots` may take it; without such a name it is by the order that the file says, or else by that of the model.
+    #[serde(default)]
+    pub numbers: Vec<Pattern>,
     /// Where averages of variables are: templates of `{theirs}`.
     #[serde(default)]
     pub averages: Vec<Template>,
@@ -181,6 +189,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ("names", include_str!("families/names.yaml")),
     ("tensorflow", include_str!("families/tensorflow.yaml")),
     ("keras", include_str!("families/keras.yaml")),
+    ("torch", include_str!("families/torch.yaml")),
     ("keras_numbered", include_str!("families/keras_numbered.yaml")),
     ("bert_tensorflow", include_str!("families/bert_tensorflow.yaml")),
     ("bert", include_str!("families/bert.yaml")),

@@ -2,7 +2,7 @@
 
 use super::error::PortError;
 use super::layout::Layout;
-use super::mapping::{Found, Mapping};
+use super::mapping::{Found, Mapping, Scale};
 use super::variable::Given;
 use crate::hlo::{ArrayShape, DType, Literal};
 use crate::weights::WeightsFile;
@@ -29,11 +29,14 @@ impl Arrays for WeightsFile {
     }
 
     fn given(&self) -> Vec<Given> {
+        let places: BTreeMap<&str, usize> =
+            self.order().iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
         let given = self.entries().iter().map(|entry| Given {
             name: entry.name.clone(),
             aliases: entry.aliases.clone(),
             dtype: entry.dtype.array(),
             dims: entry.dims.iter().map(|&dim| i64::try_from(dim).unwrap_or(i64::MAX)).collect(),
+            place: places.get(entry.name.as_str()).copied(),
         });
         given.collect()
     }
@@ -49,18 +52,19 @@ impl Arrays for WeightsFile {
 /// An array of ours.
 pub type Value = (ArrayShape, Vec<u8>);
 
-/// The values of all variables that a mapping found, by our names.
+/// The values of all variables that a mapping found, by our names. Slots that are steps there ([`Scale::Step`]) are divided by
+/// the negative learning rate `rate`.
 ///
 /// # Errors
 /// A file that does not give them; a number that is not finite.
-pub fn values(arrays: &dyn Arrays, mapping: &Mapping) -> Result<BTreeMap<String, Value>, PortError> {
+pub fn values(arrays: &dyn Arrays, mapping: &Mapping, rate: f64) -> Result<BTreeMap<String, Value>, PortError> {
     let dtypes: BTreeMap<String, DType> =
         arrays.given().into_iter().filter_map(|given| Some((given.name, given.dtype?))).collect();
     let mut values = BTreeMap::new();
     // Parts of one array are asked for one after the other.
     let mut last: Option<(String, Vec<u8>)> = None;
     for mapped in &mapping.variables {
-        let Found::Taken { theirs, layout, .. } = &mapped.found else { continue };
+        let Found::Taken { theirs, layout, scale, .. } = &mapped.found else { continue };
         if last.as_ref().is_none_or(|(name, _)| name != theirs) {
             let bytes = arrays.read(theirs).map_err(|source| PortError::Read {
                 file: arrays.name(),
@@ -72,7 +76,8 @@ pub fn values(arrays: &dyn Arrays, mapping: &Mapping) -> Result<BTreeMap<String,
         let (_, bytes) = last.as_ref().expect("it was just read");
         let from = dtypes[theirs];
         let shape = mapped.wanted.shape.clone();
-        let value = value(bytes, from, layout, &shape).map_err(|problem| match problem {
+        let factor = if *scale == Scale::Step { -1.0 / rate } else { 1.0 };
+        let value = value((bytes, from), layout, &shape, factor).map_err(|problem| match problem {
             Problem::Length => PortError::Read {
                 file: arrays.name(),
                 theirs: theirs.clone(),
@@ -97,7 +102,7 @@ enum Problem {
     NotFinite { idx: usize, value: f64, is_rounded: bool },
 }
 
-fn value(bytes: &[u8], from: DType, layout: &Layout, shape: &ArrayShape) -> Result<Vec<u8>, Problem> {
+fn value((bytes, from): (&[u8], DType), layout: &Layout, shape: &ArrayShape, factor: f64) -> Result<Vec<u8>, Problem> {
     let width = from.n_bytes();
     let n_theirs: i64 = layout.their_dims(&shape.dims).ok_or(Problem::Length)?.iter().product();
     if bytes.len() != n_theirs.max(0) as usize * width {
@@ -107,7 +112,7 @@ fn value(bytes: &[u8], from: DType, layout: &Layout, shape: &ArrayShape) -> Resu
     let Some(numbers) = numbers(&laid, from) else { return Ok(laid) };
     let mut out = Vec::with_capacity(laid.len() / width * shape.dtype.n_bytes());
     for (idx, number) in numbers.enumerate() {
-        let made = write(number, shape.dtype, &mut out);
+        let made = write(number * factor, shape.dtype, &mut out);
         if !made.is_finite() {
             return Err(Problem::NotFinite { idx, value: made, is_rounded: number.is_finite() });
         }

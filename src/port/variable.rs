@@ -45,4 +45,6 @@ pub struct Given {
     pub dtype: Option<DType>,
     /// Its dims.
     pub dims: Vec<i64>,
+    /// How many of the model's variables its framework numbers before it, where the file says it.
+    pub place: Option<usize>,
 }

@@ -10,8 +10,8 @@ use super::spec::Spec;
 use crate::data::{DrawVersion, ORDER_VERSION};
 use crate::graph::Storage;
 use crate::hlo::DType;
-use crate::optim::SlotStorage;
-use crate::port::{self, Arrays, Found, Mapping, PortError, Role, Wanted};
+use crate::optim::{LearningRate, SlotStorage};
+use crate::port::{self, Arrays, Found, Mapping, PortError, Role, Scale, Wanted};
 use std::collections::BTreeMap;
 
 /// A checkpoint made from a file of weights.
@@ -34,15 +34,13 @@ impl InitializeFrom {
         let (infos, wanted): (Vec<_>, Vec<Wanted>) = variables_of(spec)?.into_iter().unzip();
         let is_excepted = self.excepted(&wanted)?;
         let arrays = open(&self.file)?;
-        let mapping = mapping(self.rules.as_deref(), &wanted, &*arrays, &is_excepted)?;
+        let mut mapping = mapping(self.rules.as_deref(), &wanted, &*arrays, &is_excepted)?;
         mapping.check(&arrays.name())?;
-        let mut values = port::values(&*arrays, &mapping)?;
-        let is_slot = |wanted: &Wanted| matches!(wanted.role, Role::Slot { .. });
-        let mut slots = mapping.variables.iter().filter(|it| is_slot(&it.wanted)).peekable();
-        let has_slots = slots.peek().is_some() && slots.all(|it| matches!(it.found, Found::Taken { .. }));
-        if !has_slots {
-            wanted.iter().filter(|wanted| is_slot(wanted)).for_each(|slot| drop(values.remove(&slot.name)));
-        }
+        let step = mapping.step.clone().map(|name| step(&*arrays, &name)).transpose()?;
+        let has_slots = keeps_slots(&mut mapping, spec, step);
+        let step = step.filter(|_| has_slots).unwrap_or_default();
+        let rate = spec.objective.update.rate_at(u32::try_from(step).unwrap_or(u32::MAX));
+        let mut values = port::values(&*arrays, &mapping, rate)?;
         for (info, mapped) in infos.iter().zip(&mapping.variables) {
             let starts = match mapped.found {
                 Found::Excepted => true,
@@ -53,10 +51,6 @@ impl InitializeFrom {
                 values.insert(info.name.clone(), (shape_of(info), initial_bytes(info, &info.name, spec.seed)?));
             }
         }
-        let step = match &mapping.step {
-            Some(name) if has_slots => step(&*arrays, name)?,
-            _ => 0,
-        };
         let mut stored = spec.clone();
         stored.variables = Storage::F32;
         stored.objective.update.slots = SlotStorage::F32;
@@ -72,7 +66,58 @@ impl InitializeFrom {
     }
 }
 
-/// The number of updates: an integer alone.
+/// Whether a training goes on from slots that are there: all of them, and the number of updates where the optimizer's rule
+/// reads it. Otherwise they start afresh, and the mapping says so.
+fn keeps_slots(mapping: &mut Mapping, spec: &Spec, step: Option<u64>) -> bool {
+    let optimizer = &spec.objective.update.optimizer;
+    let is_slot = |wanted: &Wanted| matches!(wanted.role, Role::Slot { .. });
+    let is_taken = |found: &Found| matches!(found, Found::Taken { .. });
+    let slots = || mapping.variables.iter().filter(|it| is_slot(&it.wanted));
+    let (n, n_taken) = (slots().count(), slots().filter(|it| is_taken(&it.found)).count());
+    let reads_step = optimizer.reads_step();
+    let why = match step {
+        _ if n == 0 => return false,
+        _ if n_taken < n && n_taken > 0 => {
+            let missing = slots().find(|it| !is_taken(&it.found)).map(|it| it.wanted.name.clone()).unwrap_or_default();
+            format!(
+                "{n_taken} of {n} slots of {} are in the file, and all start afresh: {missing} is not there",
+                optimizer.name()
+            )
+        }
+        _ if n_taken < n => {
+            if let (Some(some), None) = (mapping.state_left.first(), &mapping.about_slots) {
+                mapping.about_slots = Some(format!(
+                    "the file has state of an optimizer, such as {some}, and no slots of {}: its start afresh",
+                    optimizer.name()
+                ));
+            } else if let Some(problem) = &mut mapping.about_slots {
+                *problem += ": its slots start afresh";
+            }
+            return false;
+        }
+        None if reads_step => format!(
+            "all slots of {} are in the file, and not the number of updates, which its rule reads: they start afresh",
+            optimizer.name()
+        ),
+        Some(_) | None => {
+            let has_steps = slots().any(|it| matches!(it.found, Found::Taken { scale: Scale::Step, .. }));
+            if has_steps && !matches!(spec.objective.update.learning_rate, LearningRate::Constant { .. }) {
+                mapping.about_slots = Some(
+                    "momentum has the learning rate in it there and not here, so the two go on differently where the rate changes"
+                        .to_string(),
+                );
+            }
+            return true;
+        }
+    };
+    mapping.about_slots = Some(why);
+    for mapped in mapping.variables.iter_mut().filter(|it| is_slot(&it.wanted)) {
+        mapped.found = Found::Fresh;
+    }
+    false
+}
+
+/// The number of updates: an integer alone, or what PyTorch counts in, a float that is one.
 fn step(arrays: &dyn Arrays, name: &str) -> Result<u64, TrainError> {
     let failed = |source| PortError::Read { file: arrays.name(), theirs: name.to_string(), source };
     let bytes = arrays.read(name).map_err(failed)?;
@@ -80,6 +125,11 @@ fn step(arrays: &dyn Arrays, name: &str) -> Result<u64, TrainError> {
     let step = match (dtype, &bytes[..]) {
         (Some(DType::S64), bytes) => bytes.first_chunk().map(|bytes| i64::from_le_bytes(*bytes)),
         (Some(DType::S32), bytes) => bytes.first_chunk().map(|bytes| i32::from_le_bytes(*bytes).into()),
+        (Some(DType::F32), bytes) => bytes
+            .first_chunk()
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .filter(|step| step.fract() == 0.0)
+            .map(|step| step as i64),
         _ => None,
     };
     let step = step.and_then(|step| u64::try_from(step).ok()).filter(|step| *step <= i32::MAX as u64);

@@ -74,7 +74,7 @@ impl InitializeFrom {
         let is_excepted = self.excepted(wanted)?;
         let mapping = mapping(self.rules.as_deref(), wanted, arrays, &is_excepted)?;
         mapping.check(&arrays.name())?;
-        let values = port::values(arrays, &mapping)?;
+        let values = port::values(arrays, &mapping, 1.0)?;
         let record = self.record(&mapping, &values);
         let values = values.into_iter().map(|(name, (shape, bytes))| (name, HostArray { shape, bytes })).collect();
         Ok(Initialization { file: self.file.clone(), mapping, values, record })
@@ -239,7 +239,7 @@ impl Arrays for TrainedArrays {
         let given = |(name, _): (&String, &HostArray)| {
             let read = self.checkpoint.as_trained(name)?;
             let (dtype, dims) = (Some(read.shape.dtype), read.shape.dims.clone());
-            Some(Given { name: name.clone(), aliases: Vec::new(), dtype, dims })
+            Some(Given { name: name.clone(), aliases: Vec::new(), dtype, dims, place: None })
         };
         floats.filter_map(given).collect()
     }
@@ -306,7 +306,7 @@ mod tests {
         let given = |changed: &dyn Fn(&mut Given)| {
             let given = wanted.iter().filter(|wanted| wanted.role == Role::Weight).map(|wanted| {
                 let (name, dims) = (wanted.name.clone(), wanted.shape.dims.clone());
-                let mut given = Given { name, aliases: Vec::new(), dtype: Some(DType::BF16), dims };
+                let mut given = Given { name, aliases: Vec::new(), dtype: Some(DType::BF16), dims, place: None };
                 changed(&mut given);
                 given
             });
@@ -374,7 +374,13 @@ mod tests {
                 "one.npz".to_string()
             }
             fn given(&self) -> Vec<Given> {
-                vec![Given { name: "w".to_string(), aliases: Vec::new(), dtype: Some(DType::F64), dims: vec![2] }]
+                vec![Given {
+                    name: "w".to_string(),
+                    aliases: Vec::new(),
+                    dtype: Some(DType::F64),
+                    dims: vec![2],
+                    place: None,
+                }]
             }
             fn read(&self, _name: &str) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
                 Ok([1.0f64, 1e300].iter().flat_map(|value| value.to_le_bytes()).collect())

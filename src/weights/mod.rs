@@ -157,6 +157,7 @@ pub struct WeightsFile {
     entries: Vec<Entry>,
     reader: Box<dyn Reader>,
     left_out: Vec<String>,
+    order: Vec<String>,
 }
 
 /// What gives the elements of the arrays that a file has.
@@ -182,6 +183,8 @@ struct Opened {
     reader: Box<dyn Reader>,
     /// Names of what is in the file and is no array.
     left_out: Vec<String>,
+    /// Arrays in the order in which their framework numbers a model's variables; nothing where the file does not say it.
+    order: Vec<String>,
 }
 
 /// What was seen of an array as all its elements went by.
@@ -200,7 +203,7 @@ pub struct Look {
 /// # Errors
 /// A file that cannot be opened, that is damaged, or of a kind that is not read: the error says which, and what to do.
 pub fn open(path: &Path) -> Result<WeightsFile, WeightsError> {
-    let Opened { format, entries, reader, left_out } = open_as_found(path)?;
+    let Opened { format, entries, reader, left_out, order: numbered } = open_as_found(path)?;
     let mut names = BTreeMap::new();
     for (idx, entry) in entries.iter().enumerate() {
         if names.insert(entry.name.as_str(), idx).is_some() {
@@ -212,7 +215,7 @@ pub fn open(path: &Path) -> Result<WeightsFile, WeightsError> {
     order.sort_by(|&left, &right| entries[left].name.cmp(&entries[right].name));
     let entries = order.iter().map(|&idx| entries[idx].clone()).collect();
     let reader = Box::new(Ordered { order, inner: reader });
-    Ok(WeightsFile { path: path.to_path_buf(), format, entries, reader, left_out })
+    Ok(WeightsFile { path: path.to_path_buf(), format, entries, reader, left_out, order: numbered })
 }
 
 fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
@@ -363,6 +366,12 @@ impl WeightsFile {
         &self.left_out
     }
 
+    /// Names of arrays in the order in which their framework numbers a model's variables, as an optimizer's state is numbered:
+    /// of PyTorch as they were saved, of Keras by the layers of the model. Nothing where the file does not say it.
+    pub fn order(&self) -> &[String] {
+        &self.order
+    }
+
     /// The array of this name, or the only one that has it among its other names.
     pub fn find(&self, name: &str) -> Option<&Entry> {
         self.position(name).map(|idx| &self.entries[idx])
@@ -467,7 +476,7 @@ impl WeightsFile {
 
 impl fmt::Debug for WeightsFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WeightsFile { path, format, entries, reader: _, left_out: _ } = self;
+        let WeightsFile { path, format, entries, reader: _, left_out: _, order: _ } = self;
         f.debug_struct("WeightsFile").field("path", path).field("format", format).field("entries", entries).finish()
     }
 }

@@ -31,7 +31,13 @@ pub(super) fn open(path: &Path) -> Result<Opened, WeightsError> {
             WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy it again")
         })?);
     }
-    Ok(Opened { format: Format::Npz, entries, reader: Box::new(Archive(Mutex::new(npz))), left_out: Vec::new() })
+    Ok(Opened {
+        format: Format::Npz,
+        entries,
+        reader: Box::new(Archive(Mutex::new(npz))),
+        left_out: Vec::new(),
+        order: Vec::new(),
+    })
 }
 
 impl Reader for Archive {

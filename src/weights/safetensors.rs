@@ -79,7 +79,13 @@ pub(super) fn open(region: Region) -> Result<Opened, WeightsError> {
     let is_ours = header.our_text().is_some();
     let format = if is_ours { Format::Checkpoint } else { Format::Safetensors };
     let hash = header::hash_place(&header.start).filter(|_| is_ours).map(|place| place.start as u64);
-    Ok(Opened { format, entries, reader: Box::new(File { region, starts, hash }), left_out: Vec::new() })
+    Ok(Opened {
+        format,
+        entries,
+        reader: Box::new(File { region, starts, hash }),
+        left_out: Vec::new(),
+        order: Vec::new(),
+    })
 }
 
 impl Reader for File {
@@ -153,7 +159,13 @@ pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
         }
         readers.push(file);
     }
-    Ok(Opened { format: Format::Sharded, entries, reader: Box::new(Shards(readers)), left_out: Vec::new() })
+    Ok(Opened {
+        format: Format::Sharded,
+        entries,
+        reader: Box::new(Shards(readers)),
+        left_out: Vec::new(),
+        order: Vec::new(),
+    })
 }
 
 impl Reader for Shards {

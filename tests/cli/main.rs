@@ -22,6 +22,7 @@ mod run;
 mod run_cli;
 mod schedule;
 mod screens;
+mod slots_cli;
 #[path = "../support/mod.rs"]
 mod support;
 mod text_cli;

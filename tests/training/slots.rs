@@ -30,7 +30,7 @@ fn momentum(momentum_dtype: MomentumDtype) -> Optimizer {
 }
 
 fn adam(momentum_dtype: MomentumDtype) -> Optimizer {
-    Optimizer::Adam(Adam { beta1: f64::from(BETA), beta2: 0.999, epsilon: 1e-8, momentum_dtype })
+    Optimizer::Adam(Adam { beta1: f64::from(BETA), beta2: 0.999, epsilon: 1e-8, momentum_dtype, ..Adam::PAPER })
 }
 
 /// `w ← update(w, gradient)` with the gradient an input.

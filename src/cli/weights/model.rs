@@ -10,7 +10,7 @@ use crate::cli::{Context, Status, again};
 use crate::experiment::Experiment;
 use crate::graph::Precision;
 use crate::hlo::Literal;
-use crate::port::{Cast, Found, Mapped, Mapping, Role, Rules, TheirArray, families, their_arrays};
+use crate::port::{Cast, Found, Mapped, Mapping, Role, Rules, Scale, TheirArray, families, their_arrays};
 use crate::report::{Column, Table};
 use crate::train::checkpoint::Checkpoint;
 use crate::train::{Imported, InitializeFrom, Spec, wanted_of};
@@ -24,10 +24,13 @@ pub(super) struct ModelArgs {
     /// what another framework reads
     #[arg(long, value_name = "EXPERIMENT")]
     pub(super) model: Option<PathBuf>,
-    /// Whose names the other framework's arrays have: a family (names, tensorflow, keras, bert_tensorflow, bert, gpt2, resnet,
+    /// Whose names the other framework's arrays have: a family (names, tensorflow, keras, torch, bert_tensorflow, bert, gpt2, resnet,
     /// vit) or a file of rules [default: the experiment's `rules`, or the family that knows most of the names]
     #[arg(long, value_name = "RULES", requires = "model")]
     rules: Option<PathBuf>,
+    /// What a training that goes on from the checkpoint computes in, as `train --precision`: bf16, f32 or f16
+    #[arg(long, value_name = "PRECISION", requires = "model", default_value_t = Precision::Bf16)]
+    precision: Precision,
     /// Run the model on the inputs of this .npz, and compare with the outputs in it: arrays by the names of features and
     /// predictions, and as `NAME_bf16` what the other framework computes in bf16
     #[arg(long, value_name = "FILE", requires = "model", conflicts_with = "format")]
@@ -113,7 +116,7 @@ impl ModelArgs {
     fn read_model(&self) -> anyhow::Result<(&Path, Experiment, Spec)> {
         let path = self.model.as_deref().context("--model is needed")?;
         let experiment = Experiment::read(path)?;
-        let spec = experiment.spec(Precision::Bf16, &Tuning::none());
+        let spec = experiment.spec(self.precision, &Tuning::none());
         let spec = spec.map_err(|error| experiment.with_its_line(error))?;
         Ok((path, experiment, spec))
     }
@@ -142,14 +145,18 @@ fn literal(checkpoint: &Checkpoint, array: &TheirArray) -> anyhow::Result<Litera
 /// How an array of theirs becomes a variable, in a few words.
 fn how(mapped: &Mapped) -> (String, String) {
     match &mapped.found {
-        Found::Taken { theirs, layout, cast } => {
+        Found::Taken { theirs, layout, cast, scale } => {
             let laid = layout.to_string();
             let cast = match cast {
                 Cast::Same => "",
                 Cast::Widened => "widened",
                 Cast::Rounded => "rounded",
             };
-            let words: Vec<&str> = [laid.as_str(), cast].into_iter().filter(|word| !word.is_empty()).collect();
+            let words: Vec<&str> =
+                [laid.as_str(), cast, if *scale == Scale::Step { "divided by the negative learning rate" } else { "" }]
+                    .into_iter()
+                    .filter(|word| !word.is_empty())
+                    .collect();
             (theirs.clone(), if words.is_empty() { "taken".to_string() } else { words.join("; ") })
         }
         Found::Excepted => (String::new(), "starts afresh: except".to_string()),
@@ -187,7 +194,8 @@ fn as_text(
         text += &format!("checkpoint {}, of step {}\n", output.display(), checkpoint.position.step);
         text += &match has_slots {
             true => format!(
-                "next: `bf16scope train {experiment} --resume={place}`, or `bf16scope predict {experiment} --checkpoint {place}`\n"
+                "next: `bf16scope train {experiment} --precision {} --resume={place}`, or `bf16scope predict {experiment} --checkpoint {place}`\n",
+                checkpoint.position.precision
             ),
             false => format!(
                 "next: `bf16scope predict {experiment} --checkpoint {place}`, or `bf16scope train {experiment} \
@@ -206,6 +214,6 @@ fn as_json(file: &Path, output: Option<&Path>, imported: &Imported, checked: &[C
     });
     json!({
         "file": file, "output": output, "rules": mapping.family, "step": checkpoint.position.step, "has_slots": has_slots,
-        "variables": variables.collect::<Vec<_>>(), "left_over": mapping.left_over, "checked": checked,
+        "variables": variables.collect::<Vec<_>>(), "left_over": mapping.left_over, "about_slots": mapping.about_slots, "checked": checked,
     })
 }

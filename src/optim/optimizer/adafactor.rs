@@ -91,6 +91,10 @@ impl Adafactor {
 }
 
 impl Rule for Adafactor {
+    fn reads_step(&self) -> bool {
+        true
+    }
+
     fn first_moments(&mut self) -> FirstMoments<'_> {
         match self.momentum {
             None => FirstMoments::None { why: "adafactor without momentum keeps no first moments" },

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// # Source
 /// Kingma & Ba 2015, algorithm 1; optax's `adam`. TensorFlow's `AdamOptimizer` adds `ε` to `√v` before the correction (the
-/// paper's "ε̂"), which is the same for small ε.
+/// paper's "ε̂"), which is the same for small ε; `epsilon_hat` does as it does.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Adam {
@@ -33,13 +33,17 @@ pub struct Adam {
     /// Added to the root. Default 1e-8.
     #[serde(deserialize_with = "number::positive")]
     pub epsilon: f64,
+    /// Whether `epsilon` is added to `√v` before the correction: [`AdamW::epsilon_hat`]. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub epsilon_hat: bool,
     /// What `m` is stored in; `v` is never stored in bf16, for the reason that [`MomentumDtype`] gives. Default f32.
     pub momentum_dtype: MomentumDtype,
 }
 
 impl Adam {
     /// The paper's constants.
-    pub const PAPER: Adam = Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, momentum_dtype: MomentumDtype::F32 };
+    pub const PAPER: Adam =
+        Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, epsilon_hat: false, momentum_dtype: MomentumDtype::F32 };
 }
 
 impl Default for Adam {
@@ -49,13 +53,17 @@ impl Default for Adam {
 }
 
 impl Rule for Adam {
+    fn reads_step(&self) -> bool {
+        true
+    }
+
     fn first_moments(&mut self) -> FirstMoments<'_> {
         FirstMoments::StoredAs(&mut self.momentum_dtype)
     }
 
     #[track_caller]
     fn emit(&self, given: &Given<'_>) -> Tensor {
-        let Adam { beta1, beta2, epsilon, momentum_dtype } = *self;
-        AdamW { beta1, beta2, epsilon, bias_correction: true, momentum_dtype }.emit(given)
+        let Adam { beta1, beta2, epsilon, epsilon_hat, momentum_dtype } = *self;
+        AdamW { beta1, beta2, epsilon, bias_correction: true, epsilon_hat, momentum_dtype }.emit(given)
     }
 }

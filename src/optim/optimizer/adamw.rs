@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 /// v ← beta2·v + (1 − beta2)·g²                           the slot adam_v
 /// u ← (m / (1 − beta1^t)) / (√(v / (1 − beta2^t)) + epsilon)
 ///                                                        without bias_correction: m / (√v + epsilon)
+///                                                        with epsilon_hat: √(1 − beta2^t)·(m / (1 − beta1^t)) / (√v + epsilon)
 /// w ← w − lr·u − lr·decay·w                              decay is weight_decay's value
 /// ```
 ///
@@ -38,18 +39,33 @@ pub struct AdamW {
     pub epsilon: f64,
     /// Whether both means are corrected for their start at 0. Default true.
     pub bias_correction: bool,
+    /// Whether `epsilon` is added to `√v` before the correction, as TensorFlow and Keras do (the paper's ε̂), which at step t is
+    /// an epsilon `1 / √(1 − beta2^t)` times as large here. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub epsilon_hat: bool,
     /// What `m` is stored in. Default f32.
     pub momentum_dtype: MomentumDtype,
 }
 
 impl Default for AdamW {
     fn default() -> AdamW {
-        AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, bias_correction: true, momentum_dtype: MomentumDtype::F32 }
+        AdamW {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            bias_correction: true,
+            epsilon_hat: false,
+            momentum_dtype: MomentumDtype::F32,
+        }
     }
 }
 
 impl Rule for AdamW {
     const DECAY: DecayForm = DecayForm::Beside;
+
+    fn reads_step(&self) -> bool {
+        self.bias_correction
+    }
 
     fn first_moments(&mut self) -> FirstMoments<'_> {
         FirstMoments::StoredAs(&mut self.momentum_dtype)
@@ -76,6 +92,10 @@ impl AdamW {
         }
         let t = given.t();
         let corrected = |moment: Tensor, beta: f64| moment / one_minus_power(beta, &t);
+        if self.epsilon_hat {
+            let root = one_minus_power(self.beta2, &t).sqrt();
+            return root * corrected(m, self.beta1) / (v.sqrt() + self.epsilon);
+        }
         corrected(m, self.beta1) / (corrected(v, self.beta2).sqrt() + self.epsilon)
     }
 }

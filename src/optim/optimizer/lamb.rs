@@ -45,6 +45,10 @@ impl Default for Lamb {
 impl Rule for Lamb {
     const DECAY: DecayForm = DecayForm::InRule;
 
+    fn reads_step(&self) -> bool {
+        self.bias_correction
+    }
+
     fn first_moments(&mut self) -> FirstMoments<'_> {
         FirstMoments::InF32
     }
@@ -52,7 +56,8 @@ impl Rule for Lamb {
     #[track_caller]
     fn emit(&self, given: &Given<'_>) -> Tensor {
         let Lamb { beta1, beta2, epsilon, bias_correction } = *self;
-        let adam = AdamW { beta1, beta2, epsilon, bias_correction, momentum_dtype: MomentumDtype::F32 };
+        let adam =
+            AdamW { beta1, beta2, epsilon, bias_correction, epsilon_hat: false, momentum_dtype: MomentumDtype::F32 };
         let direction = adam.direction(given);
         match given.decay {
             None => given.learning_rate * direction,

@@ -84,7 +84,7 @@ pub(super) fn open(region: &Region, format: Format) -> Result<Opened, WeightsErr
         entries.push(Entry { name, aliases: names, ..entry });
         bundle.parts.push(parts);
     }
-    Ok(Opened { format, entries, reader: Box::new(bundle), left_out: Vec::new() })
+    Ok(Opened { format, entries, reader: Box::new(bundle), left_out: Vec::new(), order: Vec::new() })
 }
 
 /// The prefix of a bundle: its index's name without `.index`.

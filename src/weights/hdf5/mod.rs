@@ -14,6 +14,7 @@ mod cursor;
 mod dataset;
 mod groups;
 mod header;
+mod layers;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -48,7 +49,7 @@ pub(super) fn open(region: Region, format: Format) -> Result<Opened, WeightsErro
     let (file, root) = Structure::open(&region)?;
     found.walk(&file, root, &Place::default(), 0)?;
     let Found { entries, arrays, left_out, .. } = found;
-    Ok(Opened { format, entries, reader: Box::new(Hdf5 { region, arrays }), left_out })
+    Ok(Opened { format, entries, reader: Box::new(Hdf5 { region, arrays }), left_out, order: Vec::new() })
 }
 
 /// Opens the weights of a `.keras` archive, which Keras does not pack, and whose checksum is verified.
@@ -62,7 +63,11 @@ pub(super) fn open_keras(path: &Path, mut zip: Zip) -> Result<Opened, WeightsErr
     std::io::copy(&mut member, &mut std::io::sink()).map_err(|cause| {
         WeightsError::damaged(path, start, format!("its {KERAS_MEMBER} cannot be read")).because(cause)
     })?;
-    open(Region::open(path)?.part(KERAS_MEMBER, start, n_bytes)?, Format::Keras)
+    drop(member);
+    let layers = layers::of_model(&mut zip);
+    let opened = open(Region::open(path)?.part(KERAS_MEMBER, start, n_bytes)?, Format::Keras)?;
+    let order = layers.and_then(|layers| layers::order(&layers, &opened.entries)).unwrap_or_default();
+    Ok(Opened { order, ..opened })
 }
 
 /// The group that a layer of Keras has its variables in, by number.

@@ -74,8 +74,13 @@ pub(super) fn open(path: &Path, mut zip: Zip, root: &str) -> Result<Opened, Weig
         entries.push(entry);
         tensors.push(view);
     }
+    // A state of several groups of parameters is numbered group by group, which the order of modules is not.
+    let order = match state.has_groups {
+        true => Vec::new(),
+        false => entries.iter().map(|entry: &Entry| entry.name.clone()).collect(),
+    };
     let reader = Archive { path: path.to_path_buf(), zip: Mutex::new(zip), tensors };
-    Ok(Opened { format: Format::Torch, entries, reader: Box::new(reader), left_out: state.left_out })
+    Ok(Opened { format: Format::Torch, entries, reader: Box::new(reader), left_out: state.left_out, order })
 }
 
 /// A tensor as a view of its storage, within it.

@@ -36,6 +36,8 @@ pub(super) struct State {
     pub tensors: Vec<(String, Tensor)>,
     /// Names of values that are no tensors.
     pub left_out: Vec<String>,
+    /// Whether an optimizer in it has several groups of parameters.
+    pub has_groups: bool,
 }
 
 /// What a pickle makes.
@@ -438,6 +440,9 @@ impl Machine<'_> {
         *n += 1;
         if depth > MAX_DEPTH || *n > MAX_VALUES {
             return Err(self.unsupported(format!("its values are in one another deeper than {MAX_DEPTH}, or too many")));
+        }
+        if let Value::List(idx) = value {
+            state.has_groups |= name.ends_with("param_groups") && self.lists[*idx].len() > 1;
         }
         let below = |key: &str| if name.is_empty() { key.to_string() } else { format!("{name}.{key}") };
         let mut each = |key: &str, value: &Value| self.collect(&below(key), value, depth + 1, n, state);

@@ -1,0 +1,108 @@
+//! `bf16scope weights --model` of files with an optimizer's state: a training goes on from it as the other framework did.
+
+use crate::train_cli::{Folder, text};
+
+use bf16scope::hlo::Literal;
+use bf16scope::weights;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/imported/slots").join(name)
+}
+
+/// The network of tests/data/imported/make_slots.py with an optimizer.
+fn experiment(train: &str) -> String {
+    format!(
+        "model:\n  kind: layers\n  inputs:\n    images: {{shape: [8, 8, 3]}}\n  layers:\n    \
+         - {{conv: 4, kernel_size: 3, padding: same, use_bias: false, name: conv}}\n    \
+         - {{batch_norm: , momentum: 0.9, epsilon: 1.0e-3, name: bn}}\n    - {{activation: relu}}\n    - global_avg_pool\n    \
+         - {{dense: 5, name: logits}}\n  loss: sparse_softmax_cross_entropy\ndata: {{npz: {}, n_test: 1}}\n\
+         train: {{batch: 16, epochs: 25, {train}}}\n",
+        data("examples.npz").display()
+    )
+}
+
+/// The losses of steps 6 to 25, which are epochs of one step.
+fn losses(folder: &Folder, file: &str, precision: &str) -> Vec<f64> {
+    let file = data(file).display().to_string();
+    let all = ["--model", "net.yaml", "--precision", precision, "-o", "in.safetensors", "--json"];
+    let said = folder.json(&[&["weights", file.as_str()], &all[..]].concat());
+    assert_eq!((&said["has_slots"], &said["about_slots"]), (&true.into(), &Value::Null), "{said}");
+    let run = format!("run-{precision}");
+    let train = ["train", "net.yaml", "--precision", precision, "--resume=in.safetensors", "--log-every", "1"];
+    folder.stdout(&[&train[..], &["--epochs", "25", "--checkpoint", "out.safetensors", "--run", &run]].concat());
+    let lines = std::fs::read_to_string(folder.path(&run).join("metrics.jsonl")).unwrap();
+    let found = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64());
+    found.collect()
+}
+
+fn recorded(file: &str, name: &str) -> Vec<f64> {
+    let Literal::Array { bytes, .. } = weights::open(&data(file)).unwrap().read(name).unwrap() else {
+        panic!("{name}")
+    };
+    bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()
+}
+
+fn rms(left: &[f64], right: &[f64]) -> f64 {
+    (left.iter().zip(right).map(|(l, r)| (l - r) * (l - r)).sum::<f64>() / left.len() as f64).sqrt()
+}
+
+#[test]
+fn training_goes_on_from_slots_as_the_other_framework_did() {
+    let sgd = "learning_rate: 0.1, optimizer: {kind: momentum, momentum: 0.9, nesterov: true}";
+    let momentum = "learning_rate: 0.1, optimizer: {kind: momentum, momentum: 0.9}";
+    let adam = |epsilon: &str, hat: bool| {
+        format!("learning_rate: 0.01, optimizer: {{kind: adam, epsilon: {epsilon}, epsilon_hat: {hat}}}")
+    };
+    let keras_adam = adam("1.0e-7", true);
+    let rmsprop = |centered: bool| {
+        format!(
+            "learning_rate: 0.01, optimizer: {{kind: rmsprop, decay: 0.9, momentum: 0.9, epsilon: 1.0e-3, centered: {centered}}}"
+        )
+    };
+    for (file, train, recording, name) in [
+        ("keras_sgd.keras", sgd, "losses_keras.npz", "keras_sgd"),
+        ("keras_adam.keras", &keras_adam, "losses_keras.npz", "keras_adam"),
+        ("keras_adam_objects", &keras_adam, "losses_keras.npz", "keras_adam"),
+        ("keras_rmsprop.keras", &rmsprop(true), "losses_keras.npz", "keras_rmsprop"),
+        ("tf1_momentum", momentum, "losses_tf1.npz", "tf1_momentum"),
+        ("tf1_adam", &adam("1.0e-3", true), "losses_tf1.npz", "tf1_adam"),
+        ("tf1_rmsprop", &rmsprop(false), "losses_tf1.npz", "tf1_rmsprop"),
+        ("torch_adam.pt", &adam("1.0e-6", false), "losses_torch.npz", "torch_adam"),
+    ] {
+        let folder = Folder::new();
+        std::fs::write(folder.path("net.yaml"), experiment(train)).unwrap();
+        let [theirs, theirs_bf16] = ["f32", "bf16"].map(|key| recorded(recording, &format!("{name}_{key}")));
+        let (f32, bf16) = (losses(&folder, file, "f32"), losses(&folder, file, "bf16"));
+        assert_eq!((f32.len(), theirs.len()), (20, 20), "{file}");
+        let (own, other, low) = (rms(&f32, &theirs), rms(&theirs_bf16, &theirs), rms(&bf16, &theirs));
+        println!("{file}: f32 {own:.1e}, bf16 {low:.1e}, theirs in bf16 {other:.1e}");
+        // Sums of up to 1,024 numbers in another order differ by 2^-24 of them for each addition at most, and twenty steps add
+        // up what each changes; whatever is as far away as a rounding to bf16, 2^-9 of a loss near 1, is another optimizer.
+        assert!(own <= 20.0 * 1024.0 / (1 << 24) as f64 / 16.0, "{file}: {own:e}");
+        assert!(low <= 10.0 / 512.0, "{file}: {low:e}");
+    }
+}
+
+#[test]
+fn slots_that_are_not_taken_are_said_to_start_afresh() {
+    let folder = Folder::new();
+    let about = |train: &str, file: &str| {
+        std::fs::write(folder.path("net.yaml"), experiment(train)).unwrap();
+        let file = data(file).display().to_string();
+        let said = folder.json(&["weights", &file, "--model", "net.yaml", "-o", "in.safetensors", "--json"]);
+        assert_eq!(said["has_slots"], false);
+        text(said["about_slots"].as_str().unwrap_or_default().as_bytes())
+    };
+    let momentum = "learning_rate: 0.1, optimizer: {kind: momentum, momentum: 0.9}";
+    assert_eq!(
+        about(momentum, "keras_adam.keras"),
+        "its optimizer has 12 arrays, expected 6 or 7 of 5 variables that train with the slots momentum: its slots start afresh"
+    );
+    let said = about(momentum, "tf1_adam");
+    assert!(
+        said.starts_with("the file has state of an optimizer, such as ") && said.ends_with("start afresh"),
+        "{said}"
+    );
+}
