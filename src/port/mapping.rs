@@ -121,7 +121,8 @@ impl Mapping {
         let mut all: Vec<Mapping> =
             Rules::all().iter().map(|rules| Mapping::by(rules, wanted, given, excepted)).collect();
         // Stable: of equals the first stays first.
-        all.sort_by_key(|mapping| std::cmp::Reverse(mapping.n_known()));
+        // Names that two families know are those of the one that finds the optimizer's state too.
+        all.sort_by_key(|mapping| std::cmp::Reverse((mapping.n_known(), mapping.n_slots())));
         let mut all = all.into_iter();
         let best = all.next().expect("there are families");
         let next = all.next().map(|next| (next.family.clone(), next.n_known()));
@@ -221,6 +222,13 @@ impl Mapping {
     fn n_known(&self) -> usize {
         let known = self.variables.iter().filter(|it| it.wanted.role == Role::Weight && it.found.theirs().is_some());
         known.count()
+    }
+
+    /// How many slots and averages are there.
+    fn n_slots(&self) -> usize {
+        let about =
+            self.variables.iter().filter(|it| matches!(it.wanted.role, Role::Slot { .. } | Role::Average { .. }));
+        about.filter(|it| matches!(it.found, Found::Taken { .. })).count()
     }
 
     /// Whether every variable of the network is there or starts afresh because it was asked for.
