@@ -6,7 +6,7 @@ use super::layout::Layout;
 use super::numbering::Numbering;
 use super::pattern::{Standing, Template};
 use super::rules::{Beside, Rule, Rules};
-use super::variable::{Given, Role, Wanted};
+use super::variable::{Given, Role, Scale, Wanted};
 use crate::hlo::DType;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,16 +70,6 @@ impl Found {
             Found::Excepted | Found::Fresh => None,
         }
     }
-}
-
-/// What the numbers of a slot are in another framework.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scale {
-    /// What they are here.
-    #[default]
-    Same,
-    /// Steps, as Keras' momentum: the learning rate times ours, and negative.
-    Step,
 }
 
 /// What becomes of numbers.

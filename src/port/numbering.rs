@@ -3,9 +3,8 @@
 //! PyTorch and Keras 3 number the variables that train in the order of the model. Where the file says that order it counts;
 //! else this model's own, which must then be the same, and the report says so.
 
-use super::mapping::Scale;
 use super::pattern::{Captures, Pattern, Standing, Template};
-use super::variable::Given;
+use super::variable::{Given, Scale};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,8 +2,8 @@
 
 use super::error::PortError;
 use super::layout::Layout;
-use super::mapping::{Found, Mapping, Scale};
-use super::variable::Given;
+use super::mapping::{Found, Mapping};
+use super::variable::{Given, Scale};
 use crate::hlo::{ArrayShape, DType, Literal};
 use crate::weights::WeightsFile;
 use half::{bf16, f16};

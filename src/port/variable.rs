@@ -48,3 +48,13 @@ pub struct Given {
     /// How many of the model's variables its framework numbers before it, where the file says it.
     pub place: Option<usize>,
 }
+
+/// What the numbers of a slot are in another framework.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// What they are here.
+    #[default]
+    Same,
+    /// Steps, as Keras' momentum: the learning rate times ours, and negative.
+    Step,
+}
