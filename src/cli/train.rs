@@ -171,7 +171,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let Begun { place, resumed } = begun;
     let start = begin(&mut session, resumed.as_ref(), args.resumption(), initialization)?;
     let stop = stop_on_signals()?;
-    let mut show = Show::new(context, args.json, is_first, u64::from(experiment.train.epochs));
+    let mut show = Show::new(context, args.json, is_first, u64::from(experiment.train.epochs), args.watch.is_some());
     show.start(args, (&experiment, &platform), &session, data, rounded.as_deref());
     start.iter().for_each(|line| show.say(line));
     match &resumed {

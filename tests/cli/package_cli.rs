@@ -59,7 +59,7 @@ fn a_package_predicts_what_its_experiment_does() {
     std::fs::write(&manifest, written.replace("\"logits\"", "\"../../evil\"")).unwrap();
     let stderr = folder.stderr(&run);
     assert!(
-        stderr.contains("package.json: no manifest of a package: \"../../evil\" is no name of an array"),
+        stderr.contains("package.json: no manifest of a package: \"../../evil\" is not a name for an array"),
         "{stderr}"
     );
     // A program for no device ends XLA.

@@ -32,15 +32,15 @@ pub(super) struct Show<'a> {
     pub(super) record: Option<Recorder>,
     /// Why it does not any more.
     pub(super) unrecorded: Option<anyhow::Error>,
-    /// The last two looks at the run, and what was said to be wrong.
-    watched: Vec<WatchRecord>,
+    /// The last two looks at a run that is watched, and what was said to be wrong.
+    watched: Option<Vec<WatchRecord>>,
     alarms: BTreeSet<(&'static str, String)>,
 }
 
 impl<'a> Show<'a> {
     /// Nothing yet, of so many epochs.
-    pub(super) fn new(context: &'a Context, json: bool, is_first: bool, n_epochs: u64) -> Show<'a> {
-        let (watched, alarms) = (Vec::new(), BTreeSet::new());
+    pub(super) fn new(context: &'a Context, json: bool, is_first: bool, n_epochs: u64, is_watched: bool) -> Show<'a> {
+        let (watched, alarms) = (is_watched.then(Vec::new), BTreeSet::new());
         Show {
             context,
             json,
@@ -139,23 +139,20 @@ impl<'a> Show<'a> {
         }
     }
 
-    /// Says what is newly wrong with the numbers of the run.
+    /// Says what is newly wrong with the numbers of a run that is watched.
     fn judge(&mut self, record: &WatchRecord) {
-        if !self.is_first {
-            return;
-        }
+        let Some(watched) = self.watched.as_mut().filter(|_| self.is_first) else { return };
         // A rule looks at a record and the one before.
-        self.watched.push(record.clone());
-        let n = self.watched.len();
-        for anomaly in anomalies(&self.watched[n.saturating_sub(2)..]) {
+        if watched.len() == 2 {
+            watched.remove(0);
+        }
+        watched.push(record.clone());
+        for anomaly in anomalies(watched) {
             if !self.alarms.insert((anomaly.rule, anomaly.layer.clone())) {
                 continue;
             }
             let Anomaly { step, rule, layer, quantity, found, remedy, .. } = &anomaly;
             self.say(&format!("watch: step {step}: {rule}: {quantity} of {layer}: {found}\n  help: {remedy}"));
-        }
-        if n > 2 {
-            self.watched.drain(..n - 2);
         }
     }
 
