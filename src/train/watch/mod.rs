@@ -1,6 +1,6 @@
 //! A black box for training: what the numbers of each layer look like, every so many steps, and what is wrong with them.
 //!
-//! An *observing program* ([`program`]) is made of the same parts as the training step, takes the same parameters and gives
+//! An *observing program* is made of the same parts as the training step, takes the same parameters and gives
 //! one small array: counts of each layer's activations, cotangents, gradients and updates. It runs before the step that it
 //! looks at, with the same state and batch, and changes nothing. So a watched run has the bits of one that is not watched.
 //!
