@@ -185,4 +185,15 @@ mod tests {
         let error = graph.finish(&[]).unwrap_err().to_string();
         assert!(error.contains("the gradient of w is bf16, expected f32"), "{error}");
     }
+
+    #[test]
+    fn a_gradient_of_other_dims_is_refused() {
+        let graph = Graph::training("update");
+        let w = graph.scope().variable("w", DType::F32, [2], Init::Ones);
+        let step = graph.input("step", DType::S32, []);
+        Update::default().emit(&graph, &step, &[(w.number, graph.full(DType::F32, &[1], 0.5))]);
+        let error = graph.finish(&[]).unwrap_err().to_string();
+        assert!(error.contains("the gradient of w is f32[1], expected f32[2]"), "{error}");
+        assert!(error.contains("is it that of another variable?"), "{error}");
+    }
 }

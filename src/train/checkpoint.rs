@@ -317,6 +317,17 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_larger_than_the_machine_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large.safetensors");
+        // A hole: it takes no place on the disk.
+        let n_bytes = u64::try_from(memory_of_machine().unwrap()).unwrap() + 1;
+        fs::File::create(&path).unwrap().set_len(n_bytes).unwrap();
+        let error = Checkpoint::read(&path).unwrap_err();
+        assert!(matches!(error, CheckpointError::TooLarge { n_bytes: found, .. } if found == n_bytes), "{error}");
+    }
+
+    #[test]
     fn bytes_round_trip_and_are_reproducible() {
         let bytes = checkpoint().to_bytes(path()).unwrap();
         assert_eq!(Checkpoint::from_bytes(path(), &bytes).unwrap(), checkpoint());

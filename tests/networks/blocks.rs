@@ -2,7 +2,7 @@
 
 use crate::run;
 use bf16scope::document;
-use bf16scope::graph::{Graph, Precision, Tensor};
+use bf16scope::graph::{Graph, Init, Precision, Tensor};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::Model;
@@ -143,4 +143,19 @@ fn one_place_of_an_axis_is_taken() {
     };
     assert_eq!(message(3, 1), "index is 3, expected 0 up to but not including 3 of f32[2,3,2]");
     assert_eq!(message(0, 0), "axis is 0, expected one of f32[2,3,2] after the batch");
+}
+
+#[test]
+fn both_kernels_of_a_squeeze_start_as_it_says() {
+    let graph = Graph::new("squeeze");
+    let x = graph.input("x", DType::F32, [2, 4, 4, 8]);
+    let config = SqueezeExcite { filters: 2, activation: Activation::Relu, kernel_init: Init::Constant(0.5) };
+    let y = squeeze_excite(&graph.scope(), &x, "squeeze", &config);
+    let program = graph.finish(&[("y", &y)]).unwrap();
+    let kernels = program.variables.iter().filter(|variable| variable.name.ends_with("kernel"));
+    let starts: Vec<(&str, Init)> = kernels.map(|variable| (variable.name.as_str(), variable.init)).collect();
+    assert_eq!(
+        starts,
+        [("squeeze/reduce/kernel", Init::Constant(0.5)), ("squeeze/expand/kernel", Init::Constant(0.5))]
+    );
 }

@@ -1,17 +1,20 @@
 //! Gradients as modules: every case's gradient verifies, every op has a decision, every refusal says why and where.
 
-use crate::grad_cases;
+use crate::{grad_cases, run as runner};
 
+use bf16scope::hlo::module::{Alias, AliasKind};
 use bf16scope::hlo::ops::decisions::gradient;
 use bf16scope::hlo::ops::grad::Gradient;
 use bf16scope::hlo::ops::{
     AllReduce, BatchNorm, BinaryOp, Comparison, Conditional, CustomCall, DotDims, GatherDims, Opaque, PrecisionConfig,
     ReplicaGroups, RngAlgorithm, ScatterDims, UnaryOp, WindowDim,
 };
+use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{CompId, DType, Emitter, InstrId, Literal, Metadata, Module, Op, POISON, Shape};
 use bf16scope::passes::PassError;
 use bf16scope::passes::grad::{Config, GradError, gradients, run};
+use bf16scope::pjrt::CompileOptions;
 
 fn emitter() -> Emitter {
     let module = Module::new("main");
@@ -452,4 +455,55 @@ fn a_result_that_is_no_tuple_becomes_the_first_of_one() {
     let (module, report) = run(&e.finish().unwrap(), &Config { loss: 0, wrt: vec![0] }).unwrap();
     verify(&module).unwrap();
     assert_eq!(report.gradients, [(0, 1)]);
+}
+
+/// One computation is called twice, and of what each call gives another element is used: each call has a reverse of its own.
+#[test]
+fn two_calls_whose_results_are_used_differently_have_two_gradients() {
+    let e = emitter();
+    let shape = Shape::array(DType::F32, [4]);
+    let to_apply = e.with_module_mut(|module| {
+        let callee = module.add_computation("callee");
+        let x = module.append(callee, Op::parameter(0), vec![], shape.clone(), Metadata::default());
+        let twice = module.append(callee, Op::Binary(BinaryOp::Add), vec![x, x], shape.clone(), Metadata::default());
+        let thrice =
+            module.append(callee, Op::Binary(BinaryOp::Add), vec![twice, x], shape.clone(), Metadata::default());
+        module.push(callee, Op::Tuple, &[twice, thrice], None, Metadata::default()).unwrap();
+        callee
+    });
+    let (x, y) = (vector(&e, 0), vector(&e, 1));
+    let used = |argument, index| e.get_tuple_element(e.emit(Op::Call { to_apply }, &[argument], None), index);
+    let loss = e.reduce_sum(e.add(used(x, 0), used(y, 1)), &[0]);
+    let gradients = gradients(&e, loss, &[x, y]).unwrap();
+    e.tuple(&gradients);
+    let module = e.finish().unwrap();
+    verify(&module).unwrap();
+    let argument = Literal::from_elements([4], &[1f32, 2.0, 3.0, 4.0]);
+    let results = runner::run_bytes(
+        &encode::to_bytes(&module).unwrap(),
+        &CompileOptions::default(),
+        &[argument.clone(), argument],
+    );
+    assert_eq!(results.iter().map(runner::f32s).collect::<Vec<_>>(), [[2f32; 4], [3.0; 4]]);
+}
+
+#[test]
+fn what_aliased_a_result_aliases_it_still() {
+    let aliases = |is_tuple: bool, output_index: Vec<i64>| {
+        let e = emitter();
+        let x = e.parameter(0, &Shape::scalar(DType::F32));
+        let loss = e.mul(x, x);
+        if is_tuple {
+            e.tuple(&[x, loss]);
+        }
+        let mut module = e.finish().unwrap();
+        let kind = AliasKind::May;
+        module.input_output_alias = vec![Alias { output_index, parameter_number: 0, parameter_index: vec![], kind }];
+        verify(&module).unwrap();
+        let (module, _) = run(&module, &Config { loss: usize::from(is_tuple), wrt: vec![0] }).unwrap();
+        verify(&module).unwrap();
+        module.input_output_alias.into_iter().map(|alias| alias.output_index).collect::<Vec<_>>()
+    };
+    assert_eq!(aliases(true, vec![1]), [vec![1]]);
+    assert_eq!(aliases(false, vec![]), [vec![0]]);
 }

@@ -4,6 +4,7 @@
 use crate::run;
 
 use bf16scope::graph::{Graph, Scope, Tensor};
+use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::nn::{
     BatchNorm, Conv2d, ConvNormPool, Format, NormGradient, Padding, Pool, batch_norm, conv_norm_pool, conv2d, max_pool,
@@ -193,4 +194,17 @@ fn a_bias_and_a_norm_of_other_axes_are_refused() {
     assert!(axis.contains("the norm's axis is 1, expected 3, that of the features"), "{axis}");
     let momentum = error(ConvNormPool { norm: BatchNorm { momentum: 2.0, ..plain.norm }, ..plain });
     assert!(momentum.contains("momentum is 2, expected 0 to 1"), "{momentum}");
+}
+
+#[test]
+fn an_axis_from_the_end_is_that_of_the_features() {
+    let text = |format: Format, axis: i64| {
+        let g = Graph::new("stem");
+        let x = g.input("x", DType::F32, [1, 8, 8, 8]);
+        let plain = config(format, NormGradient::PerElement);
+        let y = conv_norm_pool(&g.scope(), &x, &ConvNormPool { norm: BatchNorm { axis, ..plain.norm }, ..plain });
+        print(&g.finish(&[("y", &y)]).unwrap().module, &PrintOptions::default())
+    };
+    assert_eq!(text(Format::Nhwc, -1), text(Format::Nhwc, 3));
+    assert_eq!(text(Format::Nchw, -3), text(Format::Nchw, 1));
 }

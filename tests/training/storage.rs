@@ -241,6 +241,38 @@ fn what_is_stored_is_what_was_asked_for_and_the_network_reads_it_without_a_cast(
     assert_eq!(["kernel", "adam_m", "adam_v"].map(dtype), [DType::F32, DType::BF16, DType::BF16]);
 }
 
+/// Of the first step's moments, which f32 slots hold as they are, each is one of its two neighbours; to nearest all of them
+/// would be the nearer one.
+#[test]
+fn slots_are_rounded_up_or_down_by_chance() {
+    let after_one_step = |slots| {
+        let mut session = Session::new(run::client(), spec(Storage::F32, slots, Precision::Bf16)).unwrap();
+        train(&mut session, 0..1);
+        session.state().unwrap()
+    };
+    let [exact, nearest, stochastic] =
+        [SlotStorage::F32, SlotStorage::Bf16, SlotStorage::Bf16Stochastic].map(after_one_step);
+    let bf16s = |array: &HostArray| -> Vec<u16> {
+        array.bytes.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).collect()
+    };
+    let moments = exact.iter().filter(|(name, _)| name.ends_with("adam_m"));
+    let (mut n_farther, mut n_between) = (0, 0);
+    for (name, exact) in moments {
+        let rounded = bf16s(&nearest[name]).into_iter().zip(bf16s(&stochastic[name]));
+        for (exact, (nearest, stochastic)) in f32s(exact).into_iter().zip(rounded) {
+            let below = (exact.to_bits() >> 16) as u16;
+            assert!(stochastic == below || stochastic == below + 1, "{name}: {exact} became {stochastic:#06x}");
+            n_between += usize::from(exact.to_bits() & 0xffff != 0);
+            n_farther += usize::from(stochastic != nearest);
+        }
+    }
+    // By chance a quarter of those that bf16 does not hold are, on average.
+    assert!(
+        n_farther * 20 > n_between && n_farther * 2 < n_between,
+        "{n_farther} of {n_between} took the farther side"
+    );
+}
+
 #[test]
 fn a_run_that_stops_goes_on_with_the_same_bits() {
     let client = run::client();

@@ -241,6 +241,13 @@ mod tests {
         let older = folder.path().join("run-3.safetensors");
         write(&mut Series::begin(&place, keep(3), Some((&older, 3))), [4, 6]);
         check(&[("run-3", 3), ("run-4", 4), ("run", 6)]);
+        // And what is kept of that step is what came last.
+        let other = Checkpoint { position: Position { seed: 5, ..checkpoint(4).position }, ..checkpoint(4) };
+        let mut again = Series::begin(&place, keep(3), Some((&older, 3)));
+        again.write(&other).unwrap();
+        write(&mut again, [6]);
+        check(&[("run-3", 3), ("run-4", 4), ("run", 6)]);
+        assert_eq!(Checkpoint::read(&folder.path().join("run-4.safetensors")).unwrap().position.seed, 5);
         // Fewer are kept.
         write(&mut Series::begin(&place, keep(1), Some((&path, 6))), [7]);
         check(&[("run", 7)]);

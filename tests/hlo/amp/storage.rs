@@ -17,7 +17,11 @@ add {
 
 /// The dtypes in which instructions of these names are made in the lowered module.
 fn dtypes<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) -> [String; N] {
-    let module = text::parse(&format!("{HEAD}{source}"), "storage.hlo").unwrap_or_else(|error| panic!("{error}"));
+    dtypes_of(&format!("{HEAD}{source}"), policy, names)
+}
+
+fn dtypes_of<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) -> [String; N] {
+    let module = text::parse(source, "storage.hlo").unwrap_or_else(|error| panic!("{error}"));
     let (lowered, _) = amp::run(&module, policy).unwrap_or_else(|error| panic!("{error}"));
     names.map(|name| {
         let mut instructions = lowered.computations.iter().flat_map(|computation| &computation.instructions);
@@ -159,6 +163,15 @@ fn an_updated_parameter_of_one_number_is_no_loss() {
     // Where nothing else could be the loss, it is.
     let alone = one_output("(f32[1], f32[8,8]) tuple(updated, other)");
     assert_eq!(dtypes(&alone, &Policy::default(), ["g", "wide"]), ["f32", "f32"]);
+}
+
+/// A number that takes a parameter's place is none, however it is computed; what stands before it may be the loss.
+#[test]
+fn an_aliased_result_of_one_number_is_no_loss_wherever_it_stands() {
+    let entry = one_output("(f32[], f32[1], f32[8,8]) tuple(loss, as_bias, other)");
+    assert_eq!(dtypes(&entry, &Policy::default(), ["g", "wide"]), ["f32", "f32"], "both are losses");
+    let head = HEAD.replacen("storage", "storage, input_output_alias={ {1}: (3, {}, may-alias) }", 1);
+    assert_eq!(dtypes_of(&format!("{head}{entry}"), &Policy::default(), ["g", "wide"]), ["bf16", "bf16"]);
 }
 
 /// A router: the two largest of its scores say which of the experts' outputs are used.
