@@ -33,7 +33,7 @@ const OTHERS: [(&str, &str); 6] = [
     ("eval \"$(ci/xla-extension)\"", "sets what ci/xla-tests needs"),
     ("cargo install", "the tests run what cargo built for them"),
     ("cargo test", "is what runs this"),
-    ("cargo run --release -- train examples/digits.yaml", "tests/training/train.rs trains the digits"),
+    ("cargo run -- train examples/digits.yaml", "tests/training/train.rs trains the digits"),
     ("cargo run --release --features xla", "ci/xla-tests runs this program with the feature"),
     (
         "cargo run --example port_bfloat16_scope",
