@@ -212,6 +212,31 @@ mod tests {
         assert_eq!(fs::read_to_string(&lock).unwrap(), "mine");
     }
 
+    /// Who lets go removes the file of the lock, which another one may have opened by then: that one must begin again.
+    #[test]
+    fn nobody_has_a_lock_whose_file_was_removed() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.safetensors");
+        let is_held = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut n_taken = 0;
+                    while n_taken < 100 {
+                        if let Ok(lock) = Lock::take(&path, &path) {
+                            assert!(!is_held.swap(true, Ordering::SeqCst), "two have it");
+                            std::thread::yield_now();
+                            is_held.store(false, Ordering::SeqCst);
+                            drop(lock);
+                            n_taken += 1;
+                        }
+                    }
+                });
+            }
+        });
+    }
+
     #[test]
     fn a_file_that_is_no_checkpoint_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
