@@ -25,7 +25,7 @@ fn network(s: &Scope, images: &Tensor) -> Tensor {
     nn::dense(s, &x, "logits", &Dense { units: 10, ..Dense::default() })
 }
 
-/// What is learnt: features in; loss, metrics and predictions out. The loss is the focal loss of Lin et al. 2017.
+/// The task: features in; loss, metrics and predictions out. The loss is the focal loss of Lin et al. 2017.
 #[derive(Debug)]
 struct Digits;
 

@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(Checkpoint::from_bytes(path(), &bytes).unwrap(), checkpoint());
         assert_eq!(checkpoint().to_bytes(path()).unwrap(), bytes);
         // And where the arrays are longer than what stands before them.
-        let zeros = HostArray { shape: ArrayShape::new(DType::F32, &[64, 64]), bytes: vec![0; 4 * 64 * 64] };
+        let zeros = HostArray { shape: ArrayShape::new(DType::F32, [64, 64]), bytes: vec![0; 4 * 64 * 64] };
         let large = Checkpoint { variables: [("large".to_string(), zeros)].into(), ..checkpoint() };
         assert_eq!(Checkpoint::from_bytes(path(), &large.to_bytes(path()).unwrap()).unwrap(), large);
     }
