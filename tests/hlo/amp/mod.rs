@@ -2,13 +2,16 @@
 
 mod decided;
 mod decisions;
+mod evaluate;
 mod foreign;
 mod logits;
 pub mod oracle;
 
 mod partitioned;
+mod programs;
 mod random;
 mod random_differentiated;
+mod roundings;
 mod small;
 mod storage;
 mod tables;
