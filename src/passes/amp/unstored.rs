@@ -14,7 +14,10 @@
 //! 2. it goes on with such a value, or with that of a denied op: all streams that it reads are f32 and read by it alone,
 //!    as in `(x - mean) · scale + bias`; or
 //! 3. one op reads it, which computes in f32: a sum, a denied function, an op of these rules. But not if it reads an f32
-//!    value that a product reads too, as that one is stored in the narrow dtype.
+//!    value that a product reads too, as that one is stored in the narrow dtype; or
+//! 4. it scales one stream, all that read it compute in f32, and one of them computes an exponential of it, as a softmax
+//!    reads its scores, for their maximum too. The stream is what is stored, and each of them scales it again. What is
+//!    rounded of an exponent is an error of the exponential in proportion to the exponent's size.
 //!
 //! So an f32 value ends where it meets another stream, as when a branch is added, and where two ops read it. It ends even
 //! where that other stream is f32, if either is what a statistic was applied to that was scaled and that several ops read:
@@ -30,6 +33,8 @@ use super::painted::Painted;
 use crate::hlo::Op;
 use crate::hlo::ops::decisions::is_map;
 use crate::hlo::ops::precision::Class;
+use crate::hlo::ops::{BinaryOp, UnaryOp};
+use std::collections::BTreeSet;
 
 /// What is known of a value.
 #[derive(Clone, Copy, Default)]
@@ -258,14 +263,60 @@ impl Finder<'_> {
             facts.is_stream && facts.is_denied && self.feeds_product[value as usize]
         });
         let reader = self.only_reader(node).and_then(|reader| self.past_moves(reader));
-        if let Some(reader) = reader.filter(|&reader| !reads_stored && self.computes_wide(reader)) {
+        let reader = reader.filter(|&reader| self.computes_wide(reader)).or_else(|| self.exponential(node));
+        if let Some(reader) = reader.filter(|_| !reads_stored) {
             self.kept[node as usize] = Some(reader);
         }
     }
 
+    /// Rule 4: an exponential that is computed of what scales one stream, if all that read it compute in f32.
+    fn exponential(&self, node: NodeId) -> Option<NodeId> {
+        let of = self.graph.node(node);
+        let n_streams = self.floats(of.operands.iter().copied()).filter(|&v| self.facts[v as usize].is_stream).count();
+        let is_scaling = matches!(self.graph.instr(of).op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
+        if !is_scaling || n_streams != 1 {
+            return None;
+        }
+        let (mut found, mut open) = (None, vec![node]);
+        while let Some(next) = open.pop() {
+            let readers = self.graph.node(next).results().flat_map(|value| &self.graph.users[value as usize]);
+            for &reader in readers {
+                if self.moves_wide(reader) {
+                    open.push(reader);
+                } else if !self.computes_wide(reader) {
+                    return None;
+                } else {
+                    found = found.or_else(|| self.exponential_behind(reader));
+                }
+            }
+        }
+        found
+    }
+
+    /// The first exponential of the maps that go on with what a node gives.
+    fn exponential_behind(&self, node: NodeId) -> Option<NodeId> {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![node]);
+        while let Some(next) = open.pop() {
+            let op = &self.graph.instr(self.graph.node(next)).op;
+            if matches!(op, Op::Unary(UnaryOp::Exp)) {
+                return Some(next);
+            }
+            if is_map(op) && self.computes_wide(next) && seen.insert(next) {
+                let readers = self.graph.node(next).results().flat_map(|value| &self.graph.users[value as usize]);
+                open.extend(readers);
+            }
+        }
+        None
+    }
+
+    /// Whether a node moves f32 values and is no end of a fusion.
+    fn moves_wide(&self, node: NodeId) -> bool {
+        self.graph.node(node).class() == Some(Class::Clear) && !self.painted.low[node as usize]
+    }
+
     /// The first op behind `node` that does more than move values, where it is the only one.
     fn past_moves(&self, mut node: NodeId) -> Option<NodeId> {
-        while self.graph.node(node).class() == Some(Class::Clear) && !self.painted.low[node as usize] {
+        while self.moves_wide(node) {
             node = self.only_reader(node)?;
         }
         Some(node)

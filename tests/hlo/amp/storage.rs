@@ -345,3 +345,40 @@ fn a_statistic_stays_one_where_a_scale_was_applied_to_it() {
     let names = ["scaled", "doubled", "by_variance", "total"];
     assert_eq!(dtypes(source, &Policy::default(), names), ["f32", "f32", "f32", "bf16"]);
 }
+
+/// Scores, scaled, of which a softmax reads the maximum of each row and the exponentials.
+#[test]
+fn what_scales_one_stored_array_for_a_softmax_is_f32() {
+    let source = |also_read_by: &str| {
+        format!(
+            "largest {{
+  c = f32[] parameter(0)
+  d = f32[] parameter(1)
+  ROOT most = f32[] maximum(c, d)
+}}
+
+ENTRY main {{
+  x = f32[16,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  scores = f32[16,16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  size = f32[] constant(5.7)
+  sizes = f32[16,16] broadcast(size), dimensions={{}}
+  scaled = f32[16,16] divide(scores, sizes)
+  least = f32[] constant(-inf)
+  maxima = f32[16] reduce(scaled, least), dimensions={{1}}, to_apply=largest
+  of_row = f32[16,16] broadcast(maxima), dimensions={{0}}
+  below = f32[16,16] subtract(scaled, of_row)
+  e = f32[16,16] exponential(below)
+  y = f32[16,16] dot(e, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  z = f32[16,16] dot({also_read_by}, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT out = (f32[16,16], f32[16,16]) tuple(y, z)
+}}
+"
+        )
+    };
+    let unstored = |boundary: Boundary| Policy { unstored: boundary, ..Policy::default() };
+    assert_eq!(dtypes(&source("y"), &unstored(Boundary::Keep), ["scores", "scaled"]), ["bf16", "f32"]);
+    assert_eq!(dtypes(&source("y"), &unstored(Boundary::Lower), ["scores", "scaled"]), ["bf16", "bf16"]);
+    // A product reads it, so it is stored.
+    assert_eq!(dtypes(&source("scaled"), &unstored(Boundary::Keep), ["scaled"]), ["bf16"]);
+}
