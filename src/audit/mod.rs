@@ -302,6 +302,16 @@ impl<'m> Auditor<'m> {
         self.compare_with(&self.lowered(policy)?, says)
     }
 
+    /// Lowers the module by this policy and compares the results alone: a compile and a run.
+    ///
+    /// # Errors
+    /// A policy that contradicts itself, or a plugin that fails.
+    pub fn results(&self, policy: &Policy) -> Result<Vec<ResultRow>, AuditError> {
+        let lowered = self.lowered(policy)?;
+        let inputs = self.upload(&lowered)?;
+        self.result_rows(&self.flushed(&lowered), &inputs)
+    }
+
     /// Compares the f32 module with itself in a TPU's arithmetic: what f32 loses there without any lowering.
     ///
     /// # Errors

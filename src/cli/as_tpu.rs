@@ -18,6 +18,11 @@ pub(super) struct AsArg {
 }
 
 impl AsArg {
+    /// As if this was asked for.
+    pub(super) fn of(arithmetic: Option<TpuArithmetic>) -> AsArg {
+        AsArg { arithmetic }
+    }
+
     /// Whose arithmetic is asked for.
     pub(super) fn arithmetic(&self) -> Option<TpuArithmetic> {
         self.arithmetic

@@ -1,5 +1,7 @@
 //! `bf16scope audit`: is a lowered module still right, and if not, where does it go wrong?
 
+mod at;
+mod first;
 mod names;
 mod page;
 mod screen;
@@ -46,6 +48,10 @@ Examples:
 
   bf16scope audit step.mlir --inputs in.npz --steps 20 --results 'loss,*kernel*' --budget 2e-2
           the twentieth step, judged by the loss and the kernels: JAX's names of results, scoped names, outN or instructions
+  bf16scope audit examples/digits.yaml --at 300
+          step 300 of its run, on the state and the batch that it had: both are made again, and the loss checked to the bit
+  bf16scope audit runs/digits-bf16 --first-beyond 10
+          the first step of a recorded run whose error is over ten times that of its first step
 
 The scaled error of an array is its largest |x - r| over the largest |r| of the f32 module; budgets are on the greatest
 of a result. An error is born at an instruction if its lowered form makes it on the f32 module's operands. The module also
@@ -57,8 +63,8 @@ Exit status: 0 right; 1 over the budget, or with a NaN or infinity that f32 does
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The f32 module: HLO text, a serialized HloModuleProto, or StableHLO
-    #[arg(value_name = "MODULE")]
+    /// The f32 module: HLO text, a serialized HloModuleProto, or StableHLO; with --at, an experiment or the folder of its run
+    #[arg(value_name = "MODULE|EXPERIMENT|RUN")]
     module: PathBuf,
     /// Arrays for the parameters
     #[arg(short, long, value_name = "FILE.npz")]
@@ -111,6 +117,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    at: at::AtArgs,
+    #[command(flatten)]
     limits: LimitArgs,
 }
 
@@ -125,6 +133,9 @@ fn budget(text: &str) -> Result<f64, String> {
 #[derive(Debug, Serialize)]
 struct Outcome {
     file: PathBuf,
+    /// The step of a run, where one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<at::AtStep>,
     flush_subnormals: bool,
     policy: Policy,
     /// Largest scaled error of a result; `null` if one is not finite.
@@ -163,13 +174,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
     let outputs = [("--save-policy", args.save_policy.as_deref()), ("--html", args.html.as_deref())];
     emit::check_names(&outputs, &[Some(&args.module), args.inputs.as_deref()])?;
-    if module_file::is_model(&args.module) {
-        let (model, stem) = (again::word(&args.module), default_stem(&args.module));
-        bail!(
-            "{} is a model in YAML, and `audit` takes a module\nhelp: write its program in f32 first, `bf16scope emit {model} \
-             --precision f32 -o {stem}.hlo.pb`, then audit {stem}.hlo.pb",
-            args.module.display()
-        );
+    if args.at.is_asked(&args.module)? {
+        return at::run(args, &policy, context);
     }
     let module = module_file::load(&args.module, &context.converter())?;
     let failed = || format!("{} cannot be audited", args.module.display());
@@ -188,28 +194,60 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let inputs: Vec<Literal> =
         (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
     let client = args.limits.client_of_all(&args.device, context)?;
+    let inputs = after_steps(&client, &module, &inputs, args.steps - 1).with_context(failed)?;
+    let subject = Subject { module: &module, inputs, names: names::of_file(&args.module), at: None };
+    judge(args, &policy, subject, (!is_alone).then_some(&placement), &client, context)
+}
+
+/// What is audited: a module, what its parameters are, what its results are called, and which step of a run that is.
+struct Subject<'a> {
+    module: &'a Module,
+    inputs: Vec<Literal>,
+    names: Vec<String>,
+    at: Option<at::AtStep>,
+}
+
+/// How an audit runs.
+fn config(args: &Args) -> Config {
     let arithmetic = args.as_tpu.arithmetic();
     let flush_subnormals = args.flush_subnormals || arithmetic.is_some();
-    let config = Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals, arithmetic };
-    if let Some(arithmetic) = arithmetic {
-        as_tpu::say(&crate::passes::as_tpu::run(&module, arithmetic).with_context(failed)?.1);
+    Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals, arithmetic }
+}
+
+/// Audits, on one device or over those of a placement, and says what was found.
+fn judge(
+    args: &Args,
+    policy: &Policy,
+    subject: Subject<'_>,
+    placement: Option<&Placement>,
+    client: &Client,
+    context: &Context,
+) -> anyhow::Result<Status> {
+    let failed = || format!("{} cannot be audited", args.module.display());
+    let (config, module) = (config(args), subject.module);
+    if let Some(arithmetic) = config.arithmetic {
+        as_tpu::say(&crate::passes::as_tpu::run(module, arithmetic).with_context(failed)?.1);
     }
-    let inputs = after_steps(&client, &module, &inputs, args.steps - 1).with_context(failed)?;
-    policy.idle(&module).iter().for_each(|note| tracing::warn!("{note}"));
-    let measured = match is_alone {
-        true => measure(args, &policy, &module, &inputs, (&client, config), context),
-        false => over_devices(args, &policy, (&module, &placement), &inputs, (&client, config), context),
+    policy.idle(module).iter().for_each(|note| tracing::warn!("{note}"));
+    let choice = choice_of(args, subject.names);
+    let measured = match placement {
+        None => measure(args, policy, (module, &choice), &subject.inputs, (client, config), context),
+        Some(placement) => {
+            over_devices(args, policy, (module, placement, &choice), &subject.inputs, (client, config), context)
+        }
     };
     let Measured { audit, search, f32_as } = measured.with_context(failed)?;
     let error = audit.error();
     let (n_not_finite, n_elements) = audit.n_not_finite();
     let has_numbers = n_not_finite < n_elements || n_elements == 0;
     let is_right = has_numbers && audit.first_not_finite.is_none() && args.budget.is_none_or(|budget| error <= budget);
-    let saved_policy = search.as_ref().map(|search| save(args, search)).transpose()?.flatten();
+    let saved_policy = search.as_ref().map(|search| save(args, search, subject.at.as_ref())).transpose()?.flatten();
+    let is_found = subject.at.as_ref().is_some_and(|at| at.first_beyond.is_some());
     let outcome = Outcome {
         file: args.module.clone(),
-        flush_subnormals,
-        policy,
+        at: subject.at,
+        flush_subnormals: config.flush_subnormals,
+        policy: policy.clone(),
         error,
         budget: args.budget,
         is_right,
@@ -227,7 +265,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             context.print(&render(&outcome, if args.all { usize::MAX } else { args.top as usize }, context.screen))?
         }
     }
-    Ok(if is_right { Status::Ok } else { Status::Failing })
+    Ok(if is_right && !is_found { Status::Ok } else { Status::Failing })
 }
 
 /// What was measured.
@@ -241,13 +279,13 @@ struct Measured {
 fn measure(
     args: &Args,
     policy: &Policy,
-    module: &Module,
+    (module, choice): (&Module, &ResultChoice),
     inputs: &[Literal],
     (client, config): (&Client, Config),
     context: &Context,
 ) -> Result<Measured, AuditError> {
     let spinner = progress::spinner(format!("running {} in f32 and lowered", args.module.display()), context.quiet);
-    let auditor = Auditor::of_results(client, module, inputs, config, &choice(args))?;
+    let auditor = Auditor::of_results(client, module, inputs, config, choice)?;
     let bar = progress::part(context.quiet);
     let mut said = Instant::now();
     let mut says = |progress: Progress| {
@@ -284,8 +322,8 @@ fn measure(
 }
 
 /// Which results judge.
-fn choice(args: &Args) -> ResultChoice {
-    ResultChoice { names: names::of_file(&args.module), only: args.results.clone(), ignore: args.ignore.clone() }
+fn choice_of(args: &Args, names: Vec<String>) -> ResultChoice {
+    ResultChoice { names, only: args.results.clone(), ignore: args.ignore.clone() }
 }
 
 /// Audits a module for several devices: its results shard by shard. Its instructions are compared on one device where only
@@ -293,19 +331,19 @@ fn choice(args: &Args) -> ResultChoice {
 fn over_devices(
     args: &Args,
     policy: &Policy,
-    (module, placement): (&Module, &Placement),
+    (module, placement, choice): (&Module, &Placement, &ResultChoice),
     inputs: &[Literal],
     (client, config): (&Client, Config),
     context: &Context,
 ) -> Result<Measured, AuditError> {
     let spinner =
         progress::spinner(format!("running {} over {}", args.module.display(), placement.devices), context.quiet);
-    let auditor = ShardedAuditor::new(client, module, placement, inputs, config, &choice(args))?;
+    let auditor = ShardedAuditor::new(client, module, placement, inputs, config, choice)?;
     let results = auditor.results(policy)?;
     let f32_results = config.arithmetic.map(|arithmetic| auditor.f32_results_as(arithmetic)).transpose()?;
     spinner.finish_and_clear();
     let of_instructions = match without_shardings(module) {
-        Some(alone) => measure(args, policy, &alone, inputs, (client, config), context)?,
+        Some(alone) => measure(args, policy, (&alone, choice), inputs, (client, config), context)?,
         None => {
             let nothing = Audit::of_results(module, "it knows its devices: only results are compared");
             let f32_as = config.arithmetic.map(|arithmetic| F32As { arithmetic, error: 0.0, audit: nothing.clone() });
@@ -355,14 +393,15 @@ fn search(
 }
 
 /// Writes the policy of a search that succeeded.
-fn save(args: &Args, search: &Search) -> anyhow::Result<Option<PathBuf>> {
+fn save(args: &Args, search: &Search, at: Option<&at::AtStep>) -> anyhow::Result<Option<PathBuf>> {
     if !search.is_reached || search.end == SearchEnd::NothingLeft {
         return Ok(None);
     }
     let path = args.save_policy.clone().unwrap_or_else(|| default_policy(&args.module));
     let mut text = format!(
-        "# `bf16scope audit {} --budget {:e}` found what to keep: results are within {:.3e} of f32.\n",
+        "# `bf16scope audit {}{} --budget {:e}` found what to keep: results are within {:.3e} of f32.\n",
         again::word(&args.module),
+        at.map_or(String::new(), |at| format!(" --at {}", at.step)),
         search.budget,
         search.error
     );

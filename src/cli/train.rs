@@ -1,6 +1,6 @@
 //! `bf16scope train`: trains an experiment on the CPU plugin or another device, with checkpoints.
 
-mod record;
+pub(super) mod record;
 mod show;
 
 use std::io::IsTerminal;

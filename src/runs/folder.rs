@@ -124,7 +124,12 @@ impl RunFolder {
     /// The latest of the folders that [`create_next`](RunFolder::create_next) makes for `path` whose last checkpoint is
     /// this one.
     pub fn of_checkpoint(path: &Path, saved: &Saved) -> Option<PathBuf> {
-        let is_of = |path: &PathBuf| About::read(path).is_ok_and(|about| about.saved.as_ref() == Some(saved));
+        RunFolder::latest(path, |about| about.saved.as_ref() == Some(saved))
+    }
+
+    /// The latest of the folders that [`create_next`](RunFolder::create_next) makes for `path` that says this of itself.
+    pub fn latest(path: &Path, is_of: impl Fn(&About) -> bool) -> Option<PathBuf> {
+        let is_of = |path: &PathBuf| About::read(path).is_ok_and(|about| is_of(&about));
         numbered(path).into_iter().rev().map(|(_, path)| path).find(is_of)
     }
 

@@ -30,8 +30,8 @@ pub use read::{Curve, Point, Run, read};
 
 /// What was trained, and with what.
 pub const ABOUT: &str = "run.json";
-/// The experiment.
-const EXPERIMENT: &str = "experiment.yaml";
+/// The experiment, with the command line's flags applied.
+pub const EXPERIMENT: &str = "experiment.yaml";
 /// Looks at the numbers of each layer.
 const WATCH: &str = "watch.jsonl";
 /// The scalars.

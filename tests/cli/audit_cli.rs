@@ -181,8 +181,8 @@ fn what_cannot_run_is_exit_2() {
         (vec!["audit", "missing.txt", "--random", "1"], "cannot read missing.txt"),
         (
             vec!["audit", "models/mlp.yaml", "--random", "1"],
-            "models/mlp.yaml is a model in YAML, and `audit` takes a module\nhelp: write its program in f32 first, \
-             `bf16scope emit models/mlp.yaml --precision f32 -o mlp.hlo.pb`, then audit mlp.hlo.pb",
+            "models/mlp.yaml is a model in YAML, and of a run `audit` takes a step\nhelp: `bf16scope audit models/mlp.yaml \
+             --at STEP`; or audit its program as a module: `bf16scope emit models/mlp.yaml --precision f32 -o mlp.hlo.pb`",
         ),
         (vec!["audit", "cancels.txt", "--random", "1", "--budget", "0"], "expected a number over 0, such as 1e-2"),
         (vec!["audit", "cancels.txt", "--random", "1", "--policy", "none.yaml"], "cannot read the policy none.yaml"),

@@ -1,6 +1,7 @@
 //! The program as a user runs it.
 
 mod as_tpu_cli;
+mod audit_at;
 mod audit_cli;
 #[path = "../support/binary.rs"]
 mod binary;

@@ -125,7 +125,7 @@ fn json_is_one_object() {
 }
 
 /// Waits until `done`, for at most a minute.
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < Duration::from_secs(120), "no {what} within two minutes");
@@ -133,7 +133,7 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn kill(signal: &str, child: &Child) {
+pub fn kill(signal: &str, child: &Child) {
     let status = Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
     assert!(status.success());
 }

@@ -5,13 +5,15 @@ use crate::{examples, replicas};
 
 use bf16scope::data::{ArrayInfo, Arrays, DataError, Fingerprint, Reading, Source};
 use bf16scope::graph::Precision;
+use bf16scope::hlo::Literal;
 use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{Average, LearningRate, Optimizer, Update};
-use bf16scope::pjrt::Client;
+use bf16scope::pjrt::{Arg, Client};
 use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
 use bf16scope::train::replay::{ReplayFrom, newest_before, state_at};
 use bf16scope::train::{
-    Data, Event, InitializeFrom, Objective, Resumption, RunPlan, Session, Spec, StepsPerCall, TrainError, run,
+    Data, Event, InitializeFrom, Objective, Resumption, RunPlan, Session, Spec, StepInF32, StepsPerCall, TrainError,
+    run, step_in_f32,
 };
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -144,11 +146,32 @@ fn check(client: &Client, spec: &Spec, data: Data<'_>, steps: &[u64]) {
                 assert_eq!(session.state().unwrap(), recorded.states[step as usize - 1], "step {step} from {from:?}");
             }
             assert!(made.is_exact);
+            let in_f32 = step_in_f32(&session, data).unwrap();
+            if spec.precision == Precision::F32 {
+                // One program on the same numbers.
+                assert_eq!(
+                    loss_of(client, &in_f32).to_bits(),
+                    recorded.losses[step as usize - 1],
+                    "step {step} in f32"
+                );
+            }
             assert_eq!((made.step, made.epoch), (step, (step - 1) / STEPS_PER_EPOCH + 1));
             let loss = session.train(&made.batch).unwrap().loss().unwrap();
             assert_eq!(loss.to_bits(), recorded.losses[step as usize - 1], "step {step} from {from:?}");
         }
     }
+}
+
+/// The loss that the module of a step gives.
+fn loss_of(client: &Client, step: &StepInF32) -> f64 {
+    let executable = bf16scope::train::compile(client, &step.module).unwrap();
+    let buffer = |input: &Literal| {
+        let Literal::Array { shape, bytes } = input else { unreachable!("parameters of a step are arrays") };
+        Arg::Donate(client.buffer_from_host(bytes, shape.dtype, &shape.dims, 0).unwrap())
+    };
+    let results = executable.execute(step.inputs.iter().map(buffer).collect()).unwrap();
+    let place = step.results.iter().position(|name| name == "loss").unwrap();
+    f64::from(f32::from_le_bytes(results[place].to_host().unwrap().try_into().unwrap()))
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The audit as a page for the browser.
 
 use super::Outcome;
+use super::first::FirstBeyond;
 use super::screen::{dtypes, found, number, remarks, shape, ulps};
 use crate::audit::AuditRow;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
@@ -17,10 +18,15 @@ pub(super) fn page(outcome: &Outcome) -> Page {
                array is its largest |x − r| over the largest |r| of the f32 module."
             .to_string(),
         facts: facts(outcome),
-        notes: outcome.search.iter().map(|search| found(search, outcome.saved_policy.as_deref())).collect(),
+        notes: notes(outcome),
         figures: figures(outcome),
         tables: vec![instructions(outcome), results(outcome)],
     }
+}
+
+fn notes(outcome: &Outcome) -> Vec<String> {
+    let at = outcome.at.iter().flat_map(|at| at.first_beyond.iter().map(FirstBeyond::line).chain([at.line()]));
+    at.chain(outcome.search.iter().map(|search| found(search, outcome.saved_policy.as_deref()))).collect()
 }
 
 fn facts(outcome: &Outcome) -> Vec<Fact> {

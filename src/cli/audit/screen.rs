@@ -58,6 +58,10 @@ pub(super) fn remarks(errors: &Errors) -> String {
 pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String {
     let audit = &outcome.audit;
     let mut text = String::new();
+    if let Some(at) = &outcome.at {
+        text += &at.first_beyond.as_ref().map_or(String::new(), |found| format!("{}\n", found.line()));
+        text += &format!("{}\n", at.line());
+    }
     let mut columns = vec![
         Column::name("instruction"),
         Column::name("op").extra(1),

@@ -120,7 +120,7 @@ impl RecordArgs {
 }
 
 /// The library that programs run in, and its version.
-fn plugin(client: &Client) -> String {
+pub(in crate::cli) fn plugin(client: &Client) -> String {
     let version = client.platform_version().unwrap_or_default();
     match client.plugin() {
         Some(plugin) => {
