@@ -2,6 +2,7 @@
 
 mod at;
 mod first;
+mod made;
 mod names;
 mod page;
 mod screen;
@@ -135,7 +136,10 @@ struct Outcome {
     file: PathBuf,
     /// The step of a run, where one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    at: Option<at::AtStep>,
+    at: Option<made::AtStep>,
+    /// What a search for that step measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_beyond: Option<first::FirstBeyond>,
     flush_subnormals: bool,
     policy: Policy,
     /// Largest scaled error of a result; `null` if one is not finite.
@@ -195,7 +199,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
     let client = args.limits.client_of_all(&args.device, context)?;
     let inputs = after_steps(&client, &module, &inputs, args.steps - 1).with_context(failed)?;
-    let subject = Subject { module: &module, inputs, names: names::of_file(&args.module), at: None };
+    let subject = Subject { module: &module, inputs, names: names::of_file(&args.module), at: None, found: None };
     judge(args, &policy, subject, (!is_alone).then_some(&placement), &client, context)
 }
 
@@ -204,7 +208,8 @@ struct Subject<'a> {
     module: &'a Module,
     inputs: Vec<Literal>,
     names: Vec<String>,
-    at: Option<at::AtStep>,
+    at: Option<made::AtStep>,
+    found: Option<first::FirstBeyond>,
 }
 
 /// How an audit runs.
@@ -242,10 +247,11 @@ fn judge(
     let has_numbers = n_not_finite < n_elements || n_elements == 0;
     let is_right = has_numbers && audit.first_not_finite.is_none() && args.budget.is_none_or(|budget| error <= budget);
     let saved_policy = search.as_ref().map(|search| save(args, search, subject.at.as_ref())).transpose()?.flatten();
-    let is_found = subject.at.as_ref().is_some_and(|at| at.first_beyond.is_some());
+    let is_found = subject.found.is_some();
     let outcome = Outcome {
         file: args.module.clone(),
         at: subject.at,
+        first_beyond: subject.found,
         flush_subnormals: config.flush_subnormals,
         policy: policy.clone(),
         error,
@@ -393,7 +399,7 @@ fn search(
 }
 
 /// Writes the policy of a search that succeeded.
-fn save(args: &Args, search: &Search, at: Option<&at::AtStep>) -> anyhow::Result<Option<PathBuf>> {
+fn save(args: &Args, search: &Search, at: Option<&made::AtStep>) -> anyhow::Result<Option<PathBuf>> {
     if !search.is_reached || search.end == SearchEnd::NothingLeft {
         return Ok(None);
     }

@@ -98,7 +98,7 @@ fn steps_of_bf16_variables_and_a_tpus_arithmetic_are_made_again() {
 fn steps_of_a_run_that_was_killed_and_went_on_are_made_again() {
     let folder = Folder::new();
     digits(&folder, "killed.yaml", "save_checkpoints_steps: 20, keep_checkpoint_max: 2", "");
-    let args = ["train", "killed.yaml", "--epochs", "1000000", "--run", "killed"];
+    let args = ["train", "killed.yaml", "--epochs", "1000000", "--run", "killed", "--log-every", "1"];
     let mut child = folder.command_by(&[], &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     // The folder names the checkpoint after it is there.
     let about = || std::fs::read_to_string(folder.path("killed/run.json")).unwrap_or_default();
@@ -107,7 +107,17 @@ fn steps_of_a_run_that_was_killed_and_went_on_are_made_again() {
     child.wait().unwrap();
     let position = Checkpoint::read(&folder.path("checkpoints/killed-bf16.safetensors")).unwrap().position;
     let epochs = position.step / position.steps_per_epoch + 2;
-    folder.stdout(&["train", "killed.yaml", "--resume", "--epochs", &epochs.to_string(), "--run", "killed"]);
+    folder.stdout(&[
+        "train",
+        "killed.yaml",
+        "--resume",
+        "--epochs",
+        &epochs.to_string(),
+        "--run",
+        "killed",
+        "--log-every",
+        "1",
+    ]);
     let last = epochs * position.steps_per_epoch;
     // From the checkpoint before one of the last steps, and from the beginning before one of the first.
     let mut chosen = steps(6, 1, 15);
@@ -164,7 +174,7 @@ fn the_first_step_beyond_is_found_in_no_more_audits_than_said() {
     let output = folder.run(&["audit", "mlp.yaml", "--first-beyond", "1", "--json", "--top", "1"]);
     let found: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    let beyond = &found["at"]["first_beyond"];
+    let beyond = &found["first_beyond"];
     let measured = beyond["measured"].as_array().unwrap();
     let error = |step: u64| measured.iter().find(|found| found["step"] == step).unwrap()["error"].as_f64().unwrap();
     let step = beyond["step"].as_u64().unwrap();

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use serde::Serialize;
 
-use super::at::Maker;
+use super::made::Maker;
 use super::screen::number;
 use super::{Args, choice_of, config};
 use crate::audit::{Auditor, ResultRow};

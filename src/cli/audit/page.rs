@@ -2,6 +2,7 @@
 
 use super::Outcome;
 use super::first::FirstBeyond;
+use super::made::AtStep;
 use super::screen::{dtypes, found, number, remarks, shape, ulps};
 use crate::audit::AuditRow;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
@@ -25,7 +26,7 @@ pub(super) fn page(outcome: &Outcome) -> Page {
 }
 
 fn notes(outcome: &Outcome) -> Vec<String> {
-    let at = outcome.at.iter().flat_map(|at| at.first_beyond.iter().map(FirstBeyond::line).chain([at.line()]));
+    let at = outcome.first_beyond.iter().map(FirstBeyond::line).chain(outcome.at.iter().map(AtStep::line));
     at.chain(outcome.search.iter().map(|search| found(search, outcome.saved_policy.as_deref()))).collect()
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use super::first::FirstBeyond;
+use super::made::AtStep;
 use super::{F32As, Outcome};
 use crate::audit::{Audit, AuditRow, Judgement, ResultRow, Search, SearchEnd, ShardRow};
 use crate::numerics::compare::Errors;
@@ -58,10 +60,9 @@ pub(super) fn remarks(errors: &Errors) -> String {
 pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String {
     let audit = &outcome.audit;
     let mut text = String::new();
-    if let Some(at) = &outcome.at {
-        text += &at.first_beyond.as_ref().map_or(String::new(), |found| format!("{}\n", found.line()));
-        text += &format!("{}\n", at.line());
-    }
+    let found = outcome.first_beyond.iter().map(FirstBeyond::line);
+    let lines: Vec<String> = found.chain(outcome.at.iter().map(AtStep::line)).collect();
+    text += &lines.into_iter().map(|line| line + "\n").collect::<String>();
     let mut columns = vec![
         Column::name("instruction"),
         Column::name("op").extra(1),
