@@ -83,7 +83,7 @@ pub(super) fn first_beyond(
     };
     let limit = ratio * error_of(1)?;
     // What is not finite is beyond everything.
-    let is_beyond = |error: f64| !(error <= limit);
+    let is_beyond = |error: f64| error > limit || error.is_nan();
     let (mut before, mut beyond) = (1, None);
     for step in doublings(last) {
         if is_beyond(error_of(step)?) {
