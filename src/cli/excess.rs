@@ -2,8 +2,10 @@
 //!
 //! A module of JAX or TensorFlow is compiled by its framework with excess precision, XLA's default, so its figures are asked
 //! for in the same way. Programs that bf16scope built keep every rounding: figures are those of the program that trains. What
-//! runs on a CPU is not asked here; numbers are compared without excess precision only.
+//! runs on a CPU is not asked here; numbers are compared without excess precision only. What runs on a TPU is compiled as its
+//! figures were made.
 
+use crate::pjrt::Platform;
 use crate::study::Asking;
 
 /// The argument.
@@ -17,7 +19,7 @@ pub(super) struct ExcessArgs {
 
 /// On or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Switch {
+pub(super) enum Switch {
     /// It may
     On,
     /// Every rounding is kept
@@ -30,6 +32,11 @@ impl ExcessArgs {
         let excess_precision = self.excess_precision.map_or(is_foreign, |switch| switch == Switch::On);
         Asking { excess_precision, ..asking }
     }
+}
+
+/// Whether a program runs with excess precision on a device: as asked, or on a TPU as `compile` reports of it by default.
+pub(super) fn to_run(asked: Option<Switch>, device: &Platform, is_reported: bool) -> bool {
+    asked.map_or(*device == Platform::tpu() && is_reported, |switch| switch == Switch::On)
 }
 
 /// What stands beside figures, if roundings may be missing in what was compiled.
@@ -48,5 +55,13 @@ mod tests {
         };
         assert_eq!((asked(None, true), asked(None, false)), (true, false));
         assert_eq!((asked(Some(Switch::Off), true), asked(Some(Switch::On), false)), (false, true));
+    }
+
+    #[test]
+    fn what_runs_on_a_tpu_is_compiled_as_it_was_reported() {
+        let (tpu, cpu) = (Platform::tpu(), Platform::cpu());
+        assert_eq!((to_run(None, &tpu, true), to_run(None, &tpu, false)), (true, false));
+        assert_eq!((to_run(None, &cpu, true), to_run(Some(Switch::On), &cpu, false)), (false, true));
+        assert!(!to_run(Some(Switch::Off), &tpu, true));
     }
 }

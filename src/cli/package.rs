@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::json;
 
 use super::child::client_of_all;
+use super::excess::Switch;
 use super::trained::{TrainedArgs, by_averages};
 use super::tune::TuneArg;
 use super::{Context, Status, progress};
@@ -60,12 +61,20 @@ pub struct Args {
     trained: TrainedArgs,
     #[command(flatten)]
     tune: TuneArg,
+    /// Whether a TPU's compiler may leave out roundings to bf16 between wider operations, here and where it runs [default: off,
+    /// as `compile` reports of a model]
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
+    excess_precision: Option<Switch>,
     /// Print the manifest as one JSON object
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
+    fn allows_excess_precision(&self) -> bool {
+        self.excess_precision == Some(Switch::On)
+    }
+
     /// What it loads a plugin for.
     pub(super) fn purpose(&self) -> Purpose {
         if self.target == Target::Cpu { Purpose::Run } else { Purpose::Compile }
@@ -76,6 +85,11 @@ impl Args {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     // A folder that cannot be written fails before the work, not after it.
     package::check_folder(&args.output)?;
+    ensure!(
+        args.target != Target::Cpu || !args.allows_excess_precision(),
+        "--excess-precision is on, and --target is cpu, on which every rounding is performed\nhelp: leave it out, or name a \
+         TPU as --target"
+    );
     let experiment = Experiment::read(&args.experiment)?;
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
     let task = experiment.task();
@@ -94,7 +108,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             "{compiler} writes no executables: the package has the program alone, which is compiled when it runs"
         );
     }
-    let manifest = unwritten.write(&args.output, args.devices as usize, built)?;
+    let manifest = unwritten.write(&args.output, args.devices as usize, args.allows_excess_precision(), built)?;
     if args.json {
         context.print_json(&json!(manifest))?;
         return Ok(Status::Ok);
@@ -144,7 +158,7 @@ pub(super) fn compiler_of(platform: &Platform, client: &Client, setup: &Setup) -
 /// What the target's compiler makes of the program, and what it says of its version.
 fn compile(args: &Args, unwritten: &Unwritten, context: &Context) -> anyhow::Result<(Option<Vec<u8>>, String)> {
     let n_devices = args.devices as usize;
-    let mut options = package::options(n_devices);
+    let mut options = package::options(n_devices, args.allows_excess_precision());
     let serialized = |compiled: &Compiled| Ok::<_, anyhow::Error>(package::serialized(compiled)?);
     if let Some(name) = args.target.topology() {
         let plugin = Plugin::of(PluginSpec::tpu(), &context.setup(), Purpose::Compile)?;

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::arrays::{self, Inputs, Source, Summary, seed};
 use super::as_tpu::AsArg;
 use super::child::LimitArgs;
-use super::{Context, Status, emit, module_file, policy, progress};
+use super::{Context, Status, emit, excess, module_file, policy, progress};
 use crate::data::npz::NpzWriter;
 use crate::hlo::proto::encode;
 use crate::hlo::{ArrayShape, Literal};
@@ -34,7 +34,8 @@ Examples:
           replicas all take the same arrays, and a result in which they differ is written for each
 
 A bf16 parameter takes float32 (which is rounded), uint16 or ml_dtypes' bfloat16 (raw bits); a bf16 result is written as
-float32. Every rounding in the module is performed, unless --allow-excess-precision is given.";
+float32. Every rounding in the module is performed, unless --excess-precision is on; on a TPU it is on for a module, as
+`bf16scope compile` reports it.";
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -55,9 +56,10 @@ pub struct Args {
     /// Write the bits of bf16 results as uint16, not their values as float32
     #[arg(long, requires = "outputs")]
     raw_bf16: bool,
-    /// Let XLA drop roundings to bf16 and f16 between wider operations, as it does by default elsewhere
-    #[arg(long)]
-    allow_excess_precision: bool,
+    /// Whether XLA may leave out roundings to bf16 and f16 between wider operations [default: off; with --device tpu as
+    /// `compile` reports it: on for a module]
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
+    excess_precision: Option<excess::Switch>,
     #[command(flatten)]
     as_tpu: AsArg,
     /// Where it runs: cpu, cpu:N (a module for N devices), tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the
@@ -138,8 +140,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     let mut npz = args.outputs.as_deref().map(NpzWriter::create).transpose()?;
     let client = args.limits.client_of_all(&args.device, context)?;
+    let allow_excess_precision = excess::to_run(args.excess_precision, &args.device, true);
     let options = CompileOptions {
-        allow_excess_precision: args.allow_excess_precision,
+        allow_excess_precision,
         parameter_is_tupled: arrays::is_tupled(&module),
         ..CompileOptions::over(&placement)
     };
@@ -171,7 +174,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     npz.map(NpzWriter::finish).transpose()?;
     let outcome = Outcome {
         module: module.name.clone(),
-        allow_excess_precision: args.allow_excess_precision,
+        allow_excess_precision,
         inputs: described(&inputs),
         outputs,
         was: Was::Compiled,

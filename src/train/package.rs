@@ -52,6 +52,10 @@ pub struct Manifest {
     pub steps: u64,
     /// Devices that run the program at once, each on its own batch.
     pub n_devices: usize,
+    /// Whether a TPU's compiler may leave out roundings to bf16 between wider operations, as it was compiled; elsewhere each
+    /// is performed. Packages of before 2026-11-25 do not say so: it may not.
+    #[serde(default)]
+    pub excess_precision: bool,
     /// What each device is given, in the order of the program's parameters after the variables.
     pub inputs: Vec<Signature>,
     /// What each device gives, in the order of the program's results.
@@ -211,6 +215,7 @@ impl Unwritten {
         self,
         folder: &Path,
         n_devices: usize,
+        excess_precision: bool,
         executable: Option<(&[u8], Built)>,
     ) -> Result<Manifest, PackageError> {
         check_folder(folder)?;
@@ -249,6 +254,7 @@ impl Unwritten {
             precision: self.precision.name().to_string(),
             steps: self.steps,
             n_devices,
+            excess_precision,
             inputs: inputs
                 .map(|input| signature(&input.name, &ArrayShape::new(input.dtype, input.dims.clone())))
                 .collect(),
@@ -356,9 +362,10 @@ impl Manifest {
     }
 }
 
-/// What compiles a package's program: as it is, on each of so many devices.
-pub fn options(n_devices: usize) -> CompileOptions {
-    CompileOptions { n_replicas: n_devices, ..CompileOptions::default() }
+/// What compiles a package's program on each of so many devices: with every rounding performed, unless excess precision is
+/// allowed.
+pub fn options(n_devices: usize, excess_precision: bool) -> CompileOptions {
+    CompileOptions { n_replicas: n_devices, allow_excess_precision: excess_precision, ..CompileOptions::default() }
 }
 
 /// The executable as bytes; `None` where the plugin writes none.
@@ -397,4 +404,25 @@ fn processor() -> String {
     let mut flags: Vec<&str> = field("flags").split_whitespace().collect();
     flags.sort_unstable();
     format!("{} ({})", field("model name"), &digest(flags.join(" ").as_bytes())[..12])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn excess_precision_of_a_package_is_what_is_passed_to_the_compiler() {
+        assert!(options(2, true).allow_excess_precision && !options(2, false).allow_excess_precision);
+        // A package that does not say so was compiled without.
+        let file = r#"{"file": "a", "n_bytes": 1, "sha256": ""}"#;
+        let manifest = format!(
+            r#"{{"format": 1, "bf16scope": "0.1.0", "precision": "bf16", "steps": 1, "n_devices": 2, "inputs": [], "outputs": [],
+               "program": {file}, "variables": {file}, "executable": null}}"#
+        );
+        let manifest: Manifest = serde_json::from_str(&manifest).unwrap();
+        assert!(!manifest.excess_precision);
+        let on = Manifest { excess_precision: true, ..manifest };
+        let read: Manifest = serde_json::from_str(&serde_json::to_string(&on).unwrap()).unwrap();
+        assert!(read.excess_precision);
+    }
 }

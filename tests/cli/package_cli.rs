@@ -52,6 +52,7 @@ fn a_package_predicts_what_its_experiment_does() {
     // What another version compiled is compiled again, and that is said.
     let manifest = folder.path("pack/package.json");
     let written = std::fs::read_to_string(&manifest).unwrap();
+    assert!(written.contains("\"excess_precision\": false"), "{written}");
     let at = written.find("\"compiler\": \"").unwrap();
     std::fs::write(&manifest, format!("{}older {}", &written[..at + 13], &written[at + 13..])).unwrap();
     predicted(Some("and the program is compiled again: it was compiled by \"older "));
@@ -75,6 +76,14 @@ fn a_package_predicts_what_its_experiment_does() {
         ),
         (&["run", "pack", "--device", "cpu:2"], "1 of 1 parameters have no array: in0 (`images`, bf16[64,8,8,1])"),
         (&["run", "."], "is a folder without package.json, so it is not a package"),
+        (
+            &["package", "mlp.yaml", "--excess-precision", "on", "-o", "other"],
+            "--excess-precision is on, and --target is cpu, on which every rounding is performed",
+        ),
+        (
+            &["run", "pack", "--device", "cpu:2", "--excess-precision", "on"],
+            "--excess-precision is for modules: a package is compiled as package.json says on a TPU",
+        ),
         (&["package", "mlp.yaml", "-o", "pack"], "pack: is there already, and is not an empty folder"),
         (
             &["package", "mlp.yaml", "--target", "tpu-v3:3x3", "--devices", "2", "-o", "other"],

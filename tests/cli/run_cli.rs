@@ -384,7 +384,7 @@ fn excess_precision_is_asked_for() {
     };
     // The exact square is 1.21343994140625; the bf16 values around it are 2^-7 apart.
     assert_eq!(result(&[]), [1.2109375, 1.0]);
-    assert_eq!(result(&["--allow-excess-precision"]), [1.101_562_5 * 1.101_562_5, 1.0]);
+    assert_eq!(result(&["--excess-precision", "on"]), [1.101_562_5 * 1.101_562_5, 1.0]);
 }
 
 /// An `.npz` of these arrays of f32, and what `run` says of it.

@@ -31,7 +31,9 @@ pub fn started_by(launcher: &[&str], args: &[&str]) -> Command {
         (true, false) => {
             words.extend(["--device", &device]);
             // On xla-rs excess precision is the process's, and the option must agree with it.
-            args.contains(&"--allow-excess-precision").then_some("--xla_allow_excess_precision=true")
+            args.windows(2)
+                .any(|pair| pair == ["--excess-precision", "on"])
+                .then_some("--xla_allow_excess_precision=true")
         }
     };
     let mut command = Command::new(words[0]);

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail, ensure};
 use super::{Args, Outcome, Was, described, results, say};
 use crate::cli::arrays::{self, Inputs};
 use crate::cli::package::compiler_of;
-use crate::cli::{Context, Status, emit, module_file, progress};
+use crate::cli::{Context, Status, emit, excess, module_file, progress};
 use crate::data::npz::NpzWriter;
 use crate::files;
 use crate::hlo::Literal;
@@ -27,9 +27,9 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         );
     }
     ensure!(
-        !args.allow_excess_precision,
-        "--allow-excess-precision is for modules: a package is compiled with every rounding performed\nhelp: leave it out, \
-         or run {} itself",
+        args.excess_precision.is_none(),
+        "--excess-precision is for modules: a package is compiled as package.json says on a TPU, and with every rounding \
+         performed elsewhere\nhelp: leave it out, or run {} itself",
         folder.join("program.hlo.pb").display()
     );
     let manifest = Manifest::read(folder)?;
@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     npz.map(NpzWriter::finish).transpose()?;
     let outcome = Outcome {
         module: module.name.clone(),
-        allow_excess_precision: false,
+        allow_excess_precision: excess::to_run(None, &args.device, manifest.excess_precision),
         inputs: described(&inputs),
         outputs,
         was,
@@ -90,7 +90,8 @@ fn load(
     program: &[u8],
     context: &Context,
 ) -> anyhow::Result<(Executable, Was)> {
-    let options = package::options(manifest.n_devices);
+    let excess_precision = excess::to_run(None, &args.device, manifest.excess_precision);
+    let options = package::options(manifest.n_devices, excess_precision);
     let compiled_here = || {
         let executable = client.compile(program, &options).context("the package's program cannot be compiled")?;
         Ok((executable, Was::Compiled))
