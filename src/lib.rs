@@ -173,11 +173,13 @@
 //! | [`data`] | data sets, `.npz` arrays, batches, the cast to bf16 on the host |
 //! | [`weights`] | files of weights, as other frameworks keep them: read and written |
 //! | [`pjrt`] | plugins, clients, buffers, executables, topologies |
+//! | [`foreign`] | modules of other frameworks: StableHLO, and what their exports hold |
 //! | [`interop`] | xla-rs's objects and ours, both ways (feature `xla`) |
 //! | [`audit`] | where a module and its lowered form part |
 //! | [`tpu`] | targets, what the TPU compiler reports, the batch that fits |
 //! | [`port`] | which array of a file of weights is which variable of a network, by rules |
 //! | [`train`] | training programs, the loop, checkpoints |
+//! | [`runs`] | folders of recorded runs: read, and written |
 //! | [`experiment`] | what an experiment file says: model, data, training, mesh, tuning |
 //! | [`study`] | what is asked of the TPU compiler about a model or a module |
 //! | [`prelude`] | what a file that builds a model imports |
@@ -197,7 +199,8 @@
 //! - **Threads.** A module is plain data, `Send` and `Sync`, and so is everything in [`pjrt`]. A
 //!   [`Graph`](graph::Graph) stays on the thread that made it.
 //!
-//! Not yet: more than one device at a time, running on a TPU, plugins for anything but Linux on x86-64.
+//! Several devices train together by [`Mesh`](train::Mesh). Not yet tried: running on a TPU. Not there: plugins for anything
+//! but Linux on x86-64.
 //!
 //! # Errors
 //!
@@ -222,6 +225,8 @@
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
 //! | `cli` | yes | the program, and what only it needs: clap, indicatif, comfy-table, unicode-width, tracing-subscriber, anyhow |
+//! | `records` | with `cli` | Parquet files as data |
+//! | `text` | with `cli` | tokenizers: `tokenizer.json` and `vocab.txt` |
 //! | `object-store` | no | data files by URL, `gs://`, `s3://`, `http://` and `https://`: [object_store](https://github.com/apache/arrow-rs-object-store); compiles C |
 //! | `xla` | no | [xla-rs](https://github.com/LaurentMazare/xla-rs) 0.4.3: `interop::xla`, and its client as the device `xla-cpu`; links C++ |
 //!

@@ -185,7 +185,7 @@ pub struct ResultRow {
 pub struct Skipped {
     /// Its name.
     pub instruction: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 

@@ -200,7 +200,7 @@ pub(super) fn one_of(names: &[&str]) -> String {
 pub struct ReadError {
     /// Where; nowhere while it has passed none.
     pub mark: Option<Mark>,
-    /// What.
+    /// What is wrong.
     pub problem: ConfigProblem,
 }
 

@@ -23,7 +23,7 @@ pub enum ForeignError {
     Converter {
         /// The file.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: PjrtError,
     },
@@ -32,7 +32,7 @@ pub enum ForeignError {
     Proto {
         /// The file.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: ProtoError,
     },

@@ -92,7 +92,7 @@ pub enum PlacementError {
     Disagreement {
         /// What needs them: `main/%y has a sharding`.
         by: String,
-        /// How many.
+        /// How many devices it wants.
         wants: i64,
         /// What the rest of the module says.
         said: Devices,
@@ -105,7 +105,7 @@ pub enum PlacementError {
     Unsaid {
         /// What needs them.
         by: String,
-        /// How many.
+        /// How many devices it wants.
         wants: i64,
     },
 }

@@ -159,7 +159,7 @@ pub struct LeftProduct {
     pub computation: String,
     /// Its name.
     pub instruction: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 

@@ -149,7 +149,7 @@ pub enum InstallError {
         wheel: &'static str,
         /// The file in it.
         member: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: ZipError,
     },

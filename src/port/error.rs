@@ -80,7 +80,7 @@ pub enum PortError {
         file: String,
         /// The array.
         theirs: String,
-        /// Why.
+        /// The cause.
         source: Box<dyn Error + Send + Sync>,
     },
 }
@@ -131,7 +131,7 @@ pub enum Misfit {
         dims: Vec<i64>,
         /// What was expected.
         expected: Vec<i64>,
-        /// Which.
+        /// The axis.
         axis: usize,
     },
     /// Other dims.

@@ -35,7 +35,7 @@ pub struct Mapping {
 pub struct Mapped {
     /// It.
     pub wanted: Wanted,
-    /// Where.
+    /// Where it was found.
     pub found: Found,
 }
 

@@ -66,7 +66,7 @@ pub enum Event<'e> {
     Begins(&'e Compiling),
     /// It was.
     Ends {
-        /// Which.
+        /// The program that was compiled.
         compiling: &'e Compiling,
         /// Whether the answer was kept from before.
         is_cached: bool,

@@ -49,7 +49,7 @@ pub struct CompiledSubject {
     pub label: String,
     /// Whether it was compiled before; `compile_seconds` is what it took then.
     pub cached: bool,
-    /// What it said.
+    /// The compiler's answer.
     #[serde(flatten)]
     pub outcome: SubjectOutcome,
 }
@@ -83,7 +83,7 @@ pub struct OutOfMemory {
 pub struct Judged {
     /// Which to choose, by its label; `null` if none fits.
     pub choice: Option<String>,
-    /// Why.
+    /// The reason.
     pub sentences: Vec<String>,
 }
 

@@ -28,7 +28,7 @@ pub enum StudyError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -45,7 +45,7 @@ pub enum StudyError {
     ReadPolicy {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -57,7 +57,7 @@ pub enum StudyError {
     Policy {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: PolicyError,
     },
@@ -74,7 +74,7 @@ pub enum StudyError {
     NotUtf8 {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The position of the first byte that is not.
         #[source]
         source: std::str::Utf8Error,
     },
@@ -89,7 +89,7 @@ pub enum StudyError {
     NoModule {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: ProtoError,
     },
@@ -107,7 +107,7 @@ pub enum StudyError {
     Broken {
         /// The file.
         path: PathBuf,
-        /// Which.
+        /// What is wrong with it.
         #[source]
         source: VerifyErrors,
     },
@@ -138,7 +138,7 @@ pub enum StudyError {
     Build {
         /// The model's file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<StudyError>,
     },
@@ -197,7 +197,7 @@ pub enum StudyError {
     Lower {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: PassError,
     },
@@ -253,7 +253,7 @@ pub enum StudyError {
     Placement {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: PlacementError,
     },
@@ -269,7 +269,7 @@ pub enum StudyError {
         path: PathBuf,
         /// What says so.
         by: String,
-        /// How many.
+        /// How many devices it wants.
         wants: i64,
     },
     /// What the compiler, or getting it, refused.
@@ -278,9 +278,9 @@ pub enum StudyError {
     /// One of several programs that cannot be compiled.
     #[error("{name} cannot be compiled")]
     Subject {
-        /// Which.
+        /// Its name.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<StudyError>,
     },
@@ -312,7 +312,7 @@ pub enum StudyError {
     BatchDim {
         /// Its file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: BatchDimError,
     },
@@ -364,7 +364,7 @@ pub enum StudyError {
     NothingCompiles {
         /// For what.
         target: Target,
-        /// What.
+        /// Its label.
         label: String,
         /// The last failure.
         why: String,

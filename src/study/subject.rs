@@ -113,7 +113,7 @@ pub struct Subject {
 /// Programs side by side.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// Which.
+    /// The programs.
     pub subjects: Vec<Subject>,
     /// Examples in a batch, which only a model says.
     pub batch: Option<u32>,

@@ -53,9 +53,9 @@ impl Setting {
 /// A setting, and what the compiler said of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// Which.
+    /// The setting.
     pub setting: Setting,
-    /// What it said.
+    /// The compiler's answer, or the estimate.
     pub answer: Answer,
 }
 
@@ -110,7 +110,7 @@ pub enum Fit {
 /// A setting, and what is known of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SliceRow {
-    /// Which.
+    /// The slice.
     #[serde(flatten)]
     pub setting: Setting,
     /// Whether it fits.

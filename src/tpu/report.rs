@@ -158,7 +158,7 @@ pub enum TpuError {
     Program {
         /// The target.
         target: Target,
-        /// Why.
+        /// The cause.
         #[source]
         source: WireError,
     },

@@ -258,7 +258,7 @@ pub enum TrainError {
     /// Another host of the slice ended the run.
     #[error("host {host} ended the run, and no host goes on without it\nhelp: it says why on its standard error")]
     OtherHost {
-        /// Which.
+        /// The host.
         host: usize,
     },
     /// Calls of more steps than an epoch has.

@@ -82,7 +82,7 @@ pub enum Event<'a> {
     Epoch(&'a EpochReport),
     /// A checkpoint was written.
     Saved {
-        /// Where.
+        /// The path.
         path: &'a Path,
         /// After which step.
         step: u64,

@@ -31,11 +31,12 @@ pub(super) struct FirstBeyond {
     pub measured: Vec<StepError>,
 }
 
-/// Audits of results that it takes at most, of a run of so many steps: of step 1, of those twice as late until the last, and
-/// one for each halving between the last two of them.
+/// Audits of results that it takes at most, of a run of so many steps: of step 1, of those twice as late until one is
+/// beyond, and one for each halving between that one and the one before.
 fn n_audits(last: u64) -> u64 {
-    let n_doublings = u64::from(last.next_power_of_two().ilog2());
-    1 + n_doublings + n_doublings.saturating_sub(1)
+    let before = [1].into_iter().chain(doublings(last));
+    let halvings = |(before, beyond): (u64, u64)| u64::from((beyond - before).next_power_of_two().ilog2());
+    before.zip(doublings(last)).zip(2..).map(|(gap, n)| n + halvings(gap)).max().unwrap_or(1)
 }
 
 /// Step 2, 4, 8 and so on, and the last.
@@ -166,7 +167,7 @@ mod tests {
                 n
             };
             let (most, said) = ((2..=last).map(count).max().unwrap(), n_audits(last));
-            assert!(most <= said && said <= most + 1, "{last}: {most} of {said}");
+            assert_eq!(most, said, "{last}");
         }
     }
 }

@@ -186,12 +186,12 @@ pub enum Op {
     Tuple,
     /// Takes an element of a tuple. Family: [`control`].
     GetTupleElement {
-        /// Which.
+        /// The element.
         index: i64,
     },
     /// Calls a computation. Family: [`control`].
     Call {
-        /// Which.
+        /// The computation.
         to_apply: CompId,
     },
     /// Repeats `body` while `condition`. Family: [`control`].

@@ -108,7 +108,7 @@ pub enum ParseErrorKind {
     /// The module has no entry computation, or several.
     #[error("{n} computations are marked `ENTRY`, expected 1")]
     Entry {
-        /// How many.
+        /// How many computations say so.
         n: usize,
     },
 }

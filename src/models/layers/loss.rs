@@ -197,7 +197,7 @@ impl OwnOptions for Focal {
 /// A loss of one output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loss {
-    /// Which.
+    /// The loss.
     pub kind: LossKind,
     /// Its options.
     pub options: LossOptions,

@@ -233,7 +233,7 @@ impl Judged<'_> {
 /// A metric of one output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
-    /// Which.
+    /// The metric.
     pub kind: MetricKind,
     /// Its options.
     pub options: MetricOptions,

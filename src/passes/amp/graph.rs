@@ -72,7 +72,7 @@ pub(super) enum NodeKind {
 /// An op on values.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    /// Where.
+    /// Its frame.
     pub frame: FrameId,
     /// Which instruction.
     pub instr: InstrId,
@@ -89,7 +89,7 @@ pub(super) struct Node {
     pub operands: Vec<ValueId>,
     /// Results: that many values from this one on.
     pub first_result: ValueId,
-    /// How many.
+    /// How many results it has.
     pub n_results: u32,
 }
 

@@ -56,7 +56,7 @@ struct Facts {
 /// A node that was lowered and had better compute in f32.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unstored {
-    /// Which.
+    /// The node.
     pub node: NodeId,
     /// The node that this comes from.
     pub from: Option<NodeId>,

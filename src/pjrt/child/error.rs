@@ -33,7 +33,7 @@ pub enum ChildError {
     Start {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -99,7 +99,7 @@ pub enum ChildError {
     Io {
         /// What it was asked to do.
         doing: Doing,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -23,9 +23,9 @@ use crate::tpu::{CompileReport, Compiler, Target, TpuError};
 /// Which batches fit.
 #[derive(Clone, Debug)]
 pub struct FitQuestion {
-    /// Of what.
+    /// The model or module.
     pub source: FitSource,
-    /// On which TPUs.
+    /// The TPUs to compile for.
     pub targets: Vec<Target>,
     /// The largest batch to try.
     pub max_batch: u32,
@@ -68,7 +68,7 @@ pub struct FitSeries {
 /// What the compiler said of one batch, and what that means beside the others.
 #[derive(Clone, Debug, Serialize)]
 pub struct FitRow {
-    /// What it said.
+    /// The compiler's answer.
     #[serde(flatten)]
     pub row: CompiledBatch,
     /// What that means; `None` of what does not fit.

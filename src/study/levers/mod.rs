@@ -25,7 +25,7 @@ pub struct LeversQuestion {
     pub subject: ModelSubject,
     /// What the plain program computes in.
     pub precision: Precision,
-    /// On which TPUs.
+    /// The TPUs to compile for.
     pub targets: Vec<Target>,
 }
 
@@ -50,7 +50,7 @@ pub struct Pulled {
 /// All levers on one target.
 #[derive(Clone, Debug, Serialize)]
 pub struct OnTarget {
-    /// Which.
+    /// The TPU.
     pub target: String,
     /// The plain program first.
     pub levers: Vec<Pulled>,

@@ -116,7 +116,7 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Copies {
-    /// How many.
+    /// How many copies.
     pub n: usize,
     /// Their bytes.
     pub n_bytes: u64,

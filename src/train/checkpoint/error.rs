@@ -153,7 +153,7 @@ pub enum CheckpointError {
 pub enum Fault {
     /// A number out of its range.
     Range {
-        /// Which.
+        /// The number that is out of range.
         what: &'static str,
         /// It.
         measured: u64,

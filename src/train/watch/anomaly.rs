@@ -16,7 +16,7 @@ pub struct Anomaly {
     pub rule: &'static str,
     /// The layer; of gradients and updates the variable.
     pub layer: String,
-    /// Of what.
+    /// The quantity it was seen in.
     pub quantity: Quantity,
     /// `forward`, `backward` or `update`.
     pub direction: &'static str,
