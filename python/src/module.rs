@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bf16scope::foreign::stablehlo;
+use bf16scope::foreign::{Sizes, stablehlo};
 use bf16scope::hlo::alone::runs_alone;
 use bf16scope::hlo::{self, ArrayShape, DType, InstrId, Op, Shape, proto, text};
 use bf16scope::passes::amp::{self, LowDType, Policy, presets};
@@ -53,7 +53,7 @@ impl Module {
     fn from_bytes(python: Python<'_>, bytes: &[u8], name: String, program: PathBuf) -> PyResult<Module> {
         let bytes = bytes.to_vec();
         work(python, move || {
-            let converter = Converter { setup: Setup::from_env(), child: ChildSpec::new(program) };
+            let converter = Converter { setup: Setup::from_env(), child: ChildSpec::new(program), sizes: Sizes::default() };
             let path = Path::new(&name);
             let module = module_file::decode_bytes(&bytes, path, &converter)?;
             module_file::check(&module, path)?;

@@ -18,6 +18,7 @@ use super::as_tpu::{self, AsArg};
 use super::child::LimitArgs;
 use super::policy::PolicyArgs;
 use super::run::devices::placement;
+use super::sizes::SizeArgs;
 use super::{Context, Status, again, emit, module_file, progress};
 use crate::audit::{
     Audit, AuditError, AuditRow, Auditor, Config, Progress, ResultChoice, Search, SearchEnd, SearchLimits, Searched,
@@ -67,6 +68,8 @@ pub struct Args {
     /// The f32 module: HLO text, a serialized HloModuleProto, or StableHLO; with --at, an experiment or the folder of its run
     #[arg(value_name = "MODULE|EXPERIMENT|RUN")]
     module: PathBuf,
+    #[command(flatten)]
+    sizes: SizeArgs,
     /// Arrays for the parameters
     #[arg(short, long, value_name = "FILE.npz")]
     inputs: Option<PathBuf>,
@@ -181,7 +184,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.at.is_asked(&args.module)? {
         return at::run(args, &policy, context);
     }
-    let module = module_file::load(&args.module, &context.converter())?;
+    let module = module_file::load(&args.module, &args.sizes.converter(context)?)?;
     let failed = || format!("{} cannot be audited", args.module.display());
     let placement = placement(&module, &args.device).with_context(failed)?;
     let is_alone = placement.devices.is_one();

@@ -14,7 +14,7 @@ use super::{Context, Status, emit, module_file, several};
 use crate::hlo::Module;
 use crate::hlo::devices::{Devices, devices_of_compiled};
 use crate::hlo::verify::verify_ids;
-use crate::study::{Explained, Explanations, Stretches, StudyError, explain_programs, explain_scheduled};
+use crate::study::{Converter, Explained, Explanations, Stretches, StudyError, explain_programs, explain_scheduled};
 use crate::tpu::{Target, TpuError};
 
 mod page;
@@ -103,7 +103,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 /// What is explained, and whether one device can run it alone.
 fn all(args: &Args, context: &Context) -> anyhow::Result<(Explanations, bool)> {
     let stretches = args.html.is_some().then_some(PAGE);
-    let programs = match args.choice.module_by(|path| load(path, context))? {
+    let programs = match args.choice.module_by(|path| load(path, &args.choice.converter(context)?))? {
         // Nothing is lowered, so nothing is compiled.
         Some(module) if module.is_scheduled && !args.compare.is_asked() => {
             let all = explain_scheduled(&module, devices_of_compiled(&module), &args.target, stretches)?;
@@ -119,8 +119,8 @@ fn all(args: &Args, context: &Context) -> anyhow::Result<(Explanations, bool)> {
 }
 
 /// A module as it is: one that is scheduled need only be walked, any other must be fit to compile.
-fn load(path: &Path, context: &Context) -> anyhow::Result<Module> {
-    let module = module_file::decode(path, &context.converter())?;
+fn load(path: &Path, converter: &Converter) -> anyhow::Result<Module> {
+    let module = module_file::decode(path, converter)?;
     if module.is_scheduled {
         verify_ids(&module).with_context(|| format!("{}: the module is broken", path.display()))?;
     } else {

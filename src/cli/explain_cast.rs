@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use super::policy::PolicyArgs;
+use super::sizes::SizeArgs;
 use super::{Context, Status, module_file};
 use crate::document::nearest;
 use crate::hlo::{Instruction, Module};
@@ -32,6 +33,8 @@ pub struct Args {
     /// A module, as HLO text, serialized HloModuleProto or StableHLO, not lowered yet
     #[arg(value_name = "MODULE")]
     module: PathBuf,
+    #[command(flatten)]
+    sizes: SizeArgs,
     /// An instruction of it, with or without %
     #[arg(value_name = "INSTRUCTION")]
     instruction: String,
@@ -56,7 +59,7 @@ struct Explanation<'r> {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
-    let module = module_file::load(&args.module, &context.converter())?;
+    let module = module_file::load(&args.module, &args.sizes.converter(context)?)?;
     let name = args.instruction.trim_start_matches('%');
     check_name(&module, name, args)?;
     let lowered = amp::run(&module, &policy);

@@ -8,6 +8,7 @@ use super::child::LimitArgs;
 use super::emit::{self, Format};
 use super::excess::{self, ExcessArgs};
 use super::policy::PolicyArgs;
+use super::sizes::SizeArgs;
 use super::tune::targets_help;
 use super::watch::Watch;
 use super::{Context, Status, again, module_file};
@@ -47,6 +48,8 @@ pub struct Args {
     /// The module: HLO text, a serialized HloModuleProto, or StableHLO
     #[arg(value_name = "MODULE")]
     module: PathBuf,
+    #[command(flatten)]
+    sizes: SizeArgs,
     /// Where to write the lowered module
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -94,7 +97,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let (report, decisions) = (args.report.as_deref(), args.asked.decisions.as_deref());
     emit::check_names(&[("-o", Some(&args.output)), ("--report", report), ("--decisions", decisions)], &[])?;
     emit::check_names(&[("--report", report), ("--decisions", decisions)], &[Some(&args.module)])?;
-    let module = module_file::load(&args.module, &context.converter())?;
+    let module = module_file::load(&args.module, &args.sizes.converter(context)?)?;
     if module.is_scheduled {
         tracing::warn!(
             "{} is what a compiler has made (is_scheduled=true): what is inside its fusions stays as it is; lower the \

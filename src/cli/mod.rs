@@ -45,6 +45,7 @@ mod run;
 mod schedule;
 mod several;
 mod signals;
+mod sizes;
 mod subjects;
 mod terminal;
 mod trace;
@@ -63,6 +64,7 @@ use anyhow::Context as _;
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::signals::Stopped;
+use crate::foreign::Sizes;
 use crate::pjrt::{Purpose, Setup, prepare_environment};
 use crate::report::Screen;
 use crate::study::{Converter, module_file};
@@ -271,7 +273,7 @@ impl Context {
 
     /// What converts StableHLO: XLA's converter, with this program as the child.
     pub fn converter(&self) -> Converter {
-        Converter { setup: self.setup(), child: child::this_program() }
+        Converter { setup: self.setup(), child: child::this_program(), sizes: Sizes::default() }
     }
 
     /// Writes text for eyes to standard output: its lines are broken where they are longer than the screen, and what it

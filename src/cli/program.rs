@@ -6,13 +6,14 @@ use anyhow::bail;
 use clap::ValueEnum;
 
 use super::mesh::{MeshArgs, SplitArgs};
+use super::sizes::SizeArgs;
 use super::tune::TuneArg;
 use super::{Context, module_file};
 
 use crate::graph::{Precision, Storage};
 use crate::hlo::Module;
 use crate::pjrt::Setup;
-use crate::study::{ModelProgram, ModelSubject};
+use crate::study::{Converter, ModelProgram, ModelSubject};
 
 /// Which program of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -54,6 +55,8 @@ pub(super) struct Choice {
     /// A model in YAML (examples/resnet50.yaml), or a module: HLO (.txt, .hlo, .pb) or StableHLO (.mlir, .mlirbc, jax.export)
     #[arg(value_name = "MODEL.yaml|MODULE")]
     pub(super) model: PathBuf,
+    #[command(flatten)]
+    sizes: SizeArgs,
     /// Which program of a model [default: train]
     #[arg(long, value_enum)]
     program: Option<Which>,
@@ -82,7 +85,15 @@ impl Choice {
 
     /// The module, if the file holds one. Options that choose among a model's programs are then an error.
     pub(super) fn module(&self, context: &Context) -> anyhow::Result<Option<Module>> {
-        self.module_by(|path| Ok(module_file::load(path, &context.converter())?))
+        self.module_by(|path| Ok(module_file::load(path, &self.converter(context)?)?))
+    }
+
+    /// What reads the module.
+    ///
+    /// # Errors
+    /// A dimension that has two sizes.
+    pub(super) fn converter(&self, context: &Context) -> anyhow::Result<Converter> {
+        self.sizes.converter(context)
     }
 
     /// As [`Choice::module`], loaded in another way.
@@ -91,6 +102,7 @@ impl Choice {
         load: impl FnOnce(&Path) -> anyhow::Result<Module>,
     ) -> anyhow::Result<Option<Module>> {
         if !self.is_module() {
+            self.sizes.refuse(&self.model)?;
             return Ok(None);
         }
         let chosen = [

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::arrays::{self, Inputs, Source, Summary, seed};
 use super::as_tpu::AsArg;
 use super::child::LimitArgs;
+use super::sizes::SizeArgs;
 use super::{Context, Status, emit, excess, module_file, policy, progress};
 use crate::data::npz::NpzWriter;
 use crate::hlo::proto::encode;
@@ -44,6 +45,8 @@ pub struct Args {
     /// The module: HLO text, a serialized HloModuleProto, or StableHLO; or the folder of a package
     #[arg(value_name = "MODULE|FOLDER")]
     module: PathBuf,
+    #[command(flatten)]
+    sizes: SizeArgs,
     /// Arrays for the parameters
     #[arg(short, long, value_name = "FILE.npz")]
     inputs: Option<PathBuf>,
@@ -128,7 +131,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         return package::run(args, context);
     }
     emit::check_names(&[("--outputs", args.outputs.as_deref())], &[Some(&args.module), args.inputs.as_deref()])?;
-    let module = policy::lower_if_asked(module_file::load(&args.module, &context.converter())?, &args.module)?;
+    let module =
+        policy::lower_if_asked(module_file::load(&args.module, &args.sizes.converter(context)?)?, &args.module)?;
     let module = args.as_tpu.module(module, &args.module)?;
     let placement = devices::placement(&module, &args.device)
         .with_context(|| format!("{} cannot be run", args.module.display()))?;

@@ -46,6 +46,24 @@ pub enum ForeignError {
         /// Its shape.
         shape: String,
     },
+    /// Sizes of symbolic dimensions that are missing, or do not fit.
+    #[error("{said}\nhelp: {help}")]
+    Sizes {
+        /// Which, with the file.
+        said: String,
+        /// What to do.
+        help: String,
+    },
+    /// An op that is not read where sizes are symbolic.
+    #[error("{name}:{line}: {op} is not read in a program whose sizes are symbolic\nhelp: {STATIC}")]
+    Unsized {
+        /// The file.
+        name: String,
+        /// The line in it.
+        line: u32,
+        /// The op, or what stands there.
+        op: String,
+    },
     /// A file of `jax.export` whose program is not in it.
     #[error(
         "{name} begins like a file of jax.export, and its program is not whole\nhelp: the file may be damaged; write it again \
@@ -63,10 +81,23 @@ const STATIC: &str = "export it with the sizes of its arguments: \
                       `jax.export.export(jax.jit(f))(jax.ShapeDtypeStruct((32, 4), \"float32\")).serialize()`, not with \
                       `export.symbolic_shape`";
 
+/// How a serialized export becomes a text that gets sizes.
+const AS_TEXT: &str = "write it as text, `open(\"f.mlir\", \"w\").write(jax.export.deserialize(bytearray(open(\"f.jax\", \
+                       \"rb\").read())).mlir_module())`, and give its sizes: `f.mlir --dim b=32`";
+
 /// How many lines of the converter's words are shown.
 const MAX_LINES: usize = 4;
 
 impl ForeignError {
+    /// Sizes are given for what has no symbols, or does not show them.
+    pub(crate) fn of_no_symbols(name: &str, is_symbolic: bool) -> ForeignError {
+        let (said, help) = match is_symbolic {
+            true => ("is serialized, and sizes are given to a text", AS_TEXT),
+            false => ("has no symbolic dimension, and --dim gives sizes to those", "leave --dim out"),
+        };
+        ForeignError::Sizes { said: format!("{name} {said}"), help: help.to_string() }
+    }
+
     /// From what the plugin said of a program.
     pub(super) fn refused(error: PjrtError, name: &str, program: &[u8]) -> ForeignError {
         let PjrtError::Call { message, .. } = &error else {
@@ -89,7 +120,7 @@ impl ForeignError {
                 kind::export_of(&dialect)
             ),
             None if memchr::memmem::find(program, SYMBOLIC).is_some() => {
-                format!("its sizes are symbolic, and HLO's shapes are static: {STATIC}")
+                format!("its sizes are symbolic, and HLO's shapes are static: {STATIC}; or {AS_TEXT}")
             }
             None if ends_at(program, &lines) => {
                 "the text ends there: the file may have been cut; write it again".to_string()
@@ -113,7 +144,7 @@ impl ForeignError {
 }
 
 /// What JAX says of a module with symbolic sizes, in text and in bytecode.
-const SYMBOLIC: &[u8] = b"jax.uses_shape_polymorphism";
+pub(super) const SYMBOLIC: &[u8] = b"jax.uses_shape_polymorphism";
 
 /// Asks for the op of StableHLO that is named most like one which the converter does not know: `-:3:10: error: custom op
 /// 'stablehlo.addd' is unknown`. They are opcodes of HLO with underscores, but for a few.

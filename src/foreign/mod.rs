@@ -11,12 +11,16 @@ mod error;
 mod jax_export;
 mod kind;
 mod lapack;
+mod sizes;
 pub mod stablehlo;
 
 pub use cache::conversions;
 pub use error::ForeignError;
 pub use kind::{FileKind, Other, of_proto};
 pub use lapack::calls_to_ops;
+pub use sizes::{Size, Sizes};
+
+use memchr::memmem;
 
 use crate::hlo::proto::decode;
 use crate::hlo::{Metadata, Module, verify};
@@ -30,6 +34,28 @@ use crate::pjrt::{ChildSpec, Setup, hlo_of_stablehlo};
 /// # Errors
 /// [`ForeignError`]: what has no HLO, with its line; another dialect; a converter that cannot be had.
 pub fn read(bytes: &[u8], name: &str, setup: &Setup, spec: &ChildSpec) -> Result<Module, ForeignError> {
+    read_with(bytes, name, &Sizes::default(), setup, spec)
+}
+
+/// As [`read`], with sizes for symbolic dimensions, which a text has.
+///
+/// # Errors
+/// As [`read`]; a dimension without a size, and a size that is no dimension's; an op that is not read with sizes.
+pub fn read_with(
+    bytes: &[u8],
+    name: &str,
+    sizes: &Sizes,
+    setup: &Setup,
+    spec: &ChildSpec,
+) -> Result<Module, ForeignError> {
+    let is_symbolic = memmem::find(bytes, error::SYMBOLIC).is_some();
+    if let Some(text) = std::str::from_utf8(bytes).ok()
+        && (is_symbolic || !sizes.is_empty() && (text.contains("<?x") || text.contains("x?x")))
+    {
+        return stablehlo::read_symbolic(text, name, sizes);
+    } else if !sizes.is_empty() {
+        return Err(ForeignError::of_no_symbols(name, is_symbolic));
+    }
     let exported = match FileKind::of(bytes) {
         FileKind::JaxExport => Some(jax_export::read(bytes).ok_or(ForeignError::Damaged { name: name.to_string() })?),
         _ => None,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::StudyError;
 use crate::files;
-use crate::foreign::{self, FileKind};
+use crate::foreign::{self, FileKind, ForeignError, Sizes};
 use crate::hlo::devices::devices_of_compiled;
 use crate::hlo::proto::{self, ProtoError};
 use crate::hlo::verify::verify;
@@ -24,6 +24,8 @@ pub struct Converter {
     pub setup: Setup,
     /// The child.
     pub child: ChildSpec,
+    /// Sizes of symbolic dimensions.
+    pub sizes: Sizes,
 }
 
 /// Files above this size are refused: a module is held several times over while it is read, and protocol buffers
@@ -151,13 +153,17 @@ pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> 
 pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<Module, StudyError> {
     let shown = path.display();
     let own = || path.to_path_buf();
-    let mut module = match FileKind::of(bytes) {
+    let kind = FileKind::of(bytes);
+    if !converter.sizes.is_empty() && matches!(kind, FileKind::HloText | FileKind::Unknown) {
+        return Err(ForeignError::of_no_symbols(&shown.to_string(), false).into());
+    }
+    let mut module = match kind {
         FileKind::HloText => {
             let text = std::str::from_utf8(bytes).map_err(|source| StudyError::NotUtf8 { path: own(), source })?;
             text::parse(text, &shown.to_string())?
         }
         FileKind::Mlir | FileKind::JaxExport => {
-            foreign::read(bytes, &shown.to_string(), &converter.setup, &converter.child)?
+            foreign::read_with(bytes, &shown.to_string(), &converter.sizes, &converter.setup, &converter.child)?
         }
         FileKind::Other(other) => return Err(StudyError::Other { path: own(), other }),
         FileKind::Unknown => match proto::decode::from_bytes(bytes) {
@@ -205,7 +211,7 @@ mod tests {
     const SCALAR: &str = "HloModule m\n\nENTRY m {\n  ROOT x = f32[] parameter(0)\n}\n";
 
     fn converter() -> Converter {
-        Converter { setup: Setup::default(), child: ChildSpec::new("/proc/self/exe") }
+        Converter { setup: Setup::default(), child: ChildSpec::new("/proc/self/exe"), sizes: Sizes::default() }
     }
 
     fn loaded(name: &str, bytes: &[u8]) -> Result<Module, String> {

@@ -294,15 +294,15 @@ fn what_has_no_hlo_is_said_with_its_line() {
     }
     let error = refused(&function("    return %a : tensor<2xf32>").replace("2xf32", "?xf32"));
     assert!(error.starts_with("m.mlir: %Arg_0.1 is f32[?]{0}, whose size is not known"), "{error}");
-    // As `jax.export` writes sizes by `symbolic_shape`: what makes an array of them has no HLO.
+    // As `jax.export` writes sizes by `symbolic_shape`, without the message that has their names.
     let error = refused(
         "module @m attributes {jax.uses_shape_polymorphism = true} {\n  func.func public @main(%a: tensor<?xf32>) -> \
          tensor<?xf32> {\n    %0 = stablehlo.get_dimension_size %a, dim = 0 : (tensor<?xf32>) -> tensor<i32>\n    %1 = \
          stablehlo.reshape %0 : (tensor<i32>) -> tensor<1xi32>\n    %2 = stablehlo.dynamic_iota %1, dim = 0 : \
          (tensor<1xi32>) -> tensor<?xf32>\n    return %2 : tensor<?xf32>\n  }\n}\n",
     );
-    assert!(error.contains("its sizes are symbolic, and HLO's shapes are static: export it with the sizes"), "{error}");
-    assert!(error.contains("jax.export.export(jax.jit(f))(jax.ShapeDtypeStruct((32, 4)"), "{error}");
+    assert!(error.contains("its sizes are symbolic, and no size is given for `0:0`"), "{error}");
+    assert!(error.contains("say how large each is: --dim 0:0=32"), "{error}");
     // Cut within an op, and between two.
     let whole = function(
         "    %0 = stablehlo.transpose %a, dims = [0] : (tensor<2xf32>) -> tensor<2xf32>\n    return %0 : tensor<2xf32>",
@@ -347,4 +347,43 @@ fn must_alias_is_said_to_become_may_alias() {
     assert_eq!(back.input_output_alias[0].kind, AliasKind::May);
     let written = stablehlo::write(&text::parse(&text.replace("must", "may"), "m").unwrap()).unwrap();
     assert!(written.lost.is_empty(), "{:?}", written.lost);
+}
+
+/// What `run` gives of a file of tests/data/stablehlo, with random inputs that are the same for the same shapes.
+fn results_of(file: &str, dims: &[&str]) -> Result<Vec<u8>, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let outputs = folder.path().join("out.npz");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bf16scope"));
+    command.arg("run").arg(format!("tests/data/stablehlo/{file}")).args(["--random", "7", "--outputs"]).arg(&outputs);
+    let output = command.args(dims.iter().flat_map(|dim| ["--dim", *dim])).output().unwrap();
+    match output.status.success() {
+        true => Ok(std::fs::read(outputs).unwrap()),
+        false => Err(String::from_utf8(output.stderr).unwrap()),
+    }
+}
+
+/// A training step of JAX, with gradients, gathers and scatters over a symbolic batch, gives the bits of the same step
+/// exported with that batch.
+#[test]
+fn symbolic_sizes_that_are_given_make_the_static_program() {
+    for (size, file) in [("b=3", "symbolic_3.mlir"), ("b=32", "symbolic_32.mlir")] {
+        assert!(results_of("symbolic.mlir", &[size]).unwrap() == results_of(file, &[]).unwrap(), "{size}");
+    }
+    // By place: the second is the labels', which is told by the first.
+    assert!(results_of("symbolic.mlir", &["3:0=3"]).unwrap() == results_of("symbolic_3.mlir", &[]).unwrap());
+}
+
+#[test]
+fn symbolic_sizes_that_do_not_fit_are_said() {
+    let refused = |dims: &[&str]| results_of("symbolic.mlir", dims).unwrap_err();
+    let error = refused(&[]);
+    assert!(error.contains("no size is given for `b`\nhelp: say how large each is: --dim b=32"), "{error}");
+    let error = refused(&["b=0"]);
+    assert!(error.contains("Expected value >= 1 for dimension variable 'b'"), "{error}");
+    let error = refused(&["3:0=3", "4:0=4"]);
+    assert!(error.contains("Found inconsistency between dimension size args[2].shape[0] (= 4)"), "{error}");
+    let error = refused(&["b=3", "c=4"]);
+    assert!(error.contains("no symbolic dimension is called `c`"), "{error}");
+    let error = results_of("mlp.mlir", &["b=3"]).unwrap_err();
+    assert!(error.contains("has no symbolic dimension, and --dim gives sizes to those"), "{error}");
 }

@@ -18,6 +18,7 @@ use crate::train::package::{self, Manifest};
 /// Runs a package: each device has its part of every input, and gives its part of every result.
 pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let folder = &args.module;
+    args.sizes.refuse(folder)?;
     if !folder.join(package::MANIFEST).exists() {
         module_file::refuse_other_folders(folder)?;
         bail!(

@@ -16,7 +16,7 @@ mod calls;
 mod read;
 mod types;
 
-pub use self::read::read;
+pub use self::read::{read, read_symbolic};
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -34,7 +34,7 @@ pub enum FitSource {
         /// In which forms.
         forms: Vec<Form>,
         /// What reads StableHLO.
-        converter: Converter,
+        converter: Box<Converter>,
     },
 }
 
@@ -51,7 +51,7 @@ impl FitSource {
     ) -> Result<FitSource, StudyError> {
         let files = modules(folder, batch_dim, converter)?;
         let forms = differing_forms(&files, asked, converter)?;
-        Ok(FitSource::Modules { folder: folder.to_path_buf(), files, forms, converter: converter.clone() })
+        Ok(FitSource::Modules { folder: folder.to_path_buf(), files, forms, converter: Box::new(converter.clone()) })
     }
 
     /// The model's file, or the folder.

@@ -139,6 +139,7 @@ impl<'t> Cursor<'t> {
                 let item = |cursor: &mut Cursor<'t>| cursor.deeper(Cursor::attribute);
                 self.list("[", "]", item).map(Attribute::List)
             }
+            b'{' if self.is_symbolic => self.attributes().map(Attribute::Fields),
             b'#' => self.of_dialect(),
             b'-' | b'0'..=b'9' => self.typed_number(),
             _ => match self.word()? {

@@ -3,38 +3,103 @@
 use std::collections::{HashMap, HashSet};
 
 use super::attributes::{Attribute, Attributes};
-use super::{Function, Operation, Program, Region, Use};
+use super::{Function, Operation, Program, Region, UNKNOWN, Use};
 use crate::hlo::ops::Conditional;
-use crate::hlo::{Alias, AliasKind, CompId, InstrId, Literal, Metadata, Module, Op, Shape};
+use crate::hlo::{Alias, AliasKind, CompId, Computation, InstrId, Literal, Metadata, Module, Op, Shape};
 
+/// The most that is written, with every function once for each of its shapes.
+const MAX_OPERATIONS: u64 = 1 << 20;
 /// Functions call each other no deeper.
 const MAX_CALLS: u32 = 48;
 
 /// The module of a program, whose lines are those of a file of this name.
 pub(super) fn module(program: Program<'_>, file: &str) -> Option<Module> {
-    let Program { name, functions } = program;
-    let functions = functions.into_iter().map(|function| (function.name, function)).collect();
-    let mut builder =
-        Builder { module: Module::new(name), file, functions, built: HashMap::new(), n_calls: 0, n_regions: 0 };
+    let mut builder = Builder::of(program, file);
     builder.main()?;
     // What nobody calls nobody has looked at.
     builder.functions.is_empty().then_some(builder.module)
+}
+
+/// As [`module`], of a program whose `main` has sizes, and other functions need not have any. Where it is not written, the
+/// line, and what an assertion says that does not hold.
+pub(super) fn symbolic(program: Program<'_>, file: &str) -> Result<Module, (u32, Option<String>)> {
+    let mut builder = Builder { symbolic: Some(Symbolic::default()), ..Builder::of(program, file) };
+    let Some(()) = builder.main() else {
+        let Symbolic { line, broken, .. } = builder.symbolic.unwrap_or_default();
+        return Err((line, broken));
+    };
+    let mut module = builder.module;
+    for computation in &mut module.computations {
+        drop_unused(computation);
+    }
+    Ok(module)
+}
+
+/// Takes out what nothing uses: sizes that became parts of shapes.
+fn drop_unused(computation: &mut Computation) {
+    let n = computation.instructions.len();
+    let mut is_used = vec![false; n];
+    for at in (0..n).rev() {
+        let instr = &computation.instructions[at];
+        is_used[at] |= computation.root.idx() == at || matches!(instr.op, Op::Parameter { .. });
+        if is_used[at] {
+            instr.operands.iter().for_each(|operand| is_used[operand.idx()] = true);
+        }
+    }
+    let mut places = vec![computation.root; n];
+    let mut next = 0;
+    for at in 0..n {
+        places[at] = InstrId(next);
+        next += u32::from(is_used[at]);
+    }
+    let mut at = 0;
+    computation.instructions.retain(|_| {
+        at += 1;
+        is_used[at - 1]
+    });
+    for instr in &mut computation.instructions {
+        instr.operands.iter_mut().for_each(|operand| *operand = places[operand.idx()]);
+    }
+    computation.root = places[computation.root.idx()];
 }
 
 pub(super) struct Builder<'f, 't> {
     pub(super) module: Module,
     file: &'f str,
     /// Those that are not built yet.
-    functions: HashMap<&'t str, Function<'t>>,
+    pub(super) functions: HashMap<&'t str, Function<'t>>,
     built: HashMap<&'t str, CompId>,
     n_calls: u32,
     n_regions: u32,
+    /// Where sizes are symbolic, and given.
+    pub(super) symbolic: Option<Symbolic>,
+}
+
+/// What is known where sizes are given.
+#[derive(Debug, Default)]
+pub(super) struct Symbolic {
+    /// Where the builder is.
+    pub(super) line: u32,
+    /// An assertion about shapes that does not hold, in its own words.
+    pub(super) broken: Option<String>,
+    n_operations: u64,
+    /// Functions by name, shapes and sizes.
+    pub(super) written: HashMap<String, CompId>,
+}
+
+impl Symbolic {
+    /// Counts an op.
+    pub(super) fn reach(&mut self, line: u32) -> Option<()> {
+        self.line = line;
+        self.n_operations += 1;
+        (self.n_operations <= MAX_OPERATIONS).then_some(())
+    }
 }
 
 /// A computation that is being written.
 pub(super) struct Scope<'t> {
     pub(super) comp: CompId,
-    values: HashMap<Use<'t>, InstrId>,
+    pub(super) values: HashMap<Use<'t>, InstrId>,
     /// Constants by shape and bytes.
     pub(super) constants: HashMap<(Shape, Vec<u8>), InstrId>,
     /// Constants repeated to a shape.
@@ -42,12 +107,19 @@ pub(super) struct Scope<'t> {
 }
 
 impl Scope<'_> {
-    fn of(comp: CompId) -> Self {
+    pub(super) fn of(comp: CompId) -> Self {
         Scope { comp, values: HashMap::new(), constants: HashMap::new(), repeated: HashMap::new() }
     }
 }
 
-impl<'t> Builder<'_, 't> {
+impl<'f, 't> Builder<'f, 't> {
+    fn of(program: Program<'t>, file: &'f str) -> Self {
+        let Program { name, functions } = program;
+        let functions = functions.into_iter().map(|function| (function.name, function)).collect();
+        let module = Module::new(name);
+        Builder { module, file, functions, built: HashMap::new(), n_calls: 0, n_regions: 0, symbolic: None }
+    }
+
     fn main(&mut self) -> Option<()> {
         let main = self.functions.remove("main")?;
         let comp = self.module.entry;
@@ -58,8 +130,8 @@ impl<'t> Builder<'_, 't> {
         }
         self.body_of(comp, Function { parameters: vec![Attributes::default(); main.parameters.len()], ..main })?;
         let same = match &result_types[..] {
-            [one] => self.module.entry().result_shape().is_compatible(one),
-            all => self.module.entry().result_shape().is_compatible(&Shape::Tuple(all.to_vec())),
+            [one] => agrees(self.module.entry().result_shape(), one),
+            all => agrees(self.module.entry().result_shape(), &Shape::Tuple(all.to_vec())),
         };
         same.then_some(())
     }
@@ -108,7 +180,7 @@ impl<'t> Builder<'_, 't> {
         }
     }
 
-    fn parameter(&mut self, comp: CompId, number: usize, shape: Shape) -> InstrId {
+    pub(super) fn parameter(&mut self, comp: CompId, number: usize, shape: Shape) -> InstrId {
         let id = self.module.append(comp, Op::parameter(number as i64), Vec::new(), shape, Metadata::default());
         let instr = &mut self.module.computations[comp.idx()].instructions[id.idx()];
         instr.name = instr.name.replace("parameter", &format!("Arg_{number}"));
@@ -116,7 +188,7 @@ impl<'t> Builder<'_, 't> {
     }
 
     /// The result: one value as it is, others as a tuple.
-    fn root(&mut self, comp: CompId, returned: &[InstrId]) {
+    pub(super) fn root(&mut self, comp: CompId, returned: &[InstrId]) {
         let root = match returned {
             [one] => *one,
             all => self.tuple(comp, all),
@@ -134,15 +206,18 @@ impl<'t> Builder<'_, 't> {
     }
 
     /// Whether these values have the types that are said.
-    fn are(&self, scope: &Scope<'t>, values: &[InstrId], types: &[Shape]) -> Option<()> {
-        let is = |(id, ty): (&InstrId, &Shape)| self.shape(scope.comp, *id).is_compatible(ty);
+    pub(super) fn are(&self, scope: &Scope<'t>, values: &[InstrId], types: &[Shape]) -> Option<()> {
+        let is = |(id, ty): (&InstrId, &Shape)| agrees(self.shape(scope.comp, *id), ty);
         (values.len() == types.len() && values.iter().zip(types).all(is)).then_some(())
     }
 
     /// Writes ops; what the last of them returns.
-    fn operations(&mut self, scope: &mut Scope<'t>, operations: Vec<Operation<'t>>) -> Option<Vec<InstrId>> {
+    pub(super) fn operations(&mut self, scope: &mut Scope<'t>, operations: Vec<Operation<'t>>) -> Option<Vec<InstrId>> {
         let n_before = operations.len().checked_sub(1)?;
         for (idx, mut operation) in operations.into_iter().enumerate() {
+            if let Some(symbolic) = &mut self.symbolic {
+                symbolic.reach(operation.line)?;
+            }
             let operands = operation.operands.iter().map(|used| scope.values.get(used).copied());
             let operands: Vec<InstrId> = operands.collect::<Option<_>>()?;
             self.are(scope, &operands, &operation.operand_types)?;
@@ -173,6 +248,11 @@ impl<'t> Builder<'_, 't> {
         operands: Vec<InstrId>,
         types: &[Shape],
     ) -> Option<Vec<InstrId>> {
+        if self.symbolic.is_some()
+            && let Some(found) = self.with_sizes(scope, operation, &operands, types)?
+        {
+            return Some(found);
+        }
         match operation.name {
             "call" | "func.call" => {
                 let Some(Attribute::Symbol(callee)) = operation.attributes.take("callee") else { return None };
@@ -192,15 +272,21 @@ impl<'t> Builder<'_, 't> {
         }
         // One that calls itself is gone here.
         let function = self.functions.remove(name)?;
+        let comp = self.module.add_computation(name);
+        self.deeper(|builder| builder.body_of(comp, function))?;
+        self.built.insert(name, comp);
+        Some(comp)
+    }
+
+    /// Writes a function that another one calls.
+    pub(super) fn deeper<T>(&mut self, write: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         self.n_calls += 1;
         if self.n_calls > MAX_CALLS {
             return None;
         }
-        let comp = self.module.add_computation(name);
-        self.body_of(comp, function)?;
+        let written = write(self)?;
         self.n_calls -= 1;
-        self.built.insert(name, comp);
-        Some(comp)
+        Some(written)
     }
 
     /// Appends an instruction; its value, or of a tuple its elements.
@@ -214,7 +300,21 @@ impl<'t> Builder<'_, 't> {
     ) -> Option<Vec<InstrId>> {
         let comp = scope.comp;
         let metadata = self.metadata(line);
+        let is_unknown = |ty: &Shape| ty.dims().contains(&UNKNOWN);
         let id = match types {
+            // Of these the type says more than the dims.
+            [Shape::Array(one)] if matches!(op, Op::Convert | Op::BitcastConvert) && one.dims.contains(&UNKNOWN) => {
+                let dims = operands.first().map(|id| self.shape(comp, *id).dims().to_vec())?;
+                self.module.push(comp, op, operands, Some(&Shape::array(one.dtype, dims)), metadata)
+            }
+            // Operands give the dims, and the type what is accumulated in.
+            [Shape::Array(one)] if matches!(op, Op::Dot { .. } | Op::Convolution(_)) && one.dims.contains(&UNKNOWN) => {
+                let inferred = self.module.push(comp, op.clone(), operands, None, metadata.clone()).ok()?;
+                let dims = self.shape(comp, inferred).dims().to_vec();
+                drop(self.module.computations[comp.idx()].instructions.pop());
+                self.module.push(comp, op, operands, Some(&Shape::array(one.dtype, dims)), metadata)
+            }
+            all if all.iter().any(is_unknown) => self.module.push(comp, op, operands, None, metadata),
             [one] => self.module.push(comp, op, operands, Some(one), metadata),
             all => self.module.push(comp, op, operands, Some(&Shape::Tuple(all.to_vec())), metadata),
         };
@@ -371,5 +471,21 @@ impl<'t> Builder<'_, 't> {
             branches.push(inner.comp);
         }
         self.push(scope, Op::Conditional(Conditional { branches }), &operands, types, operation.line)
+    }
+}
+
+/// Whether a shape is the one that is said, but for sizes that are not.
+fn agrees(shape: &Shape, said: &Shape) -> bool {
+    match (shape, said) {
+        (Shape::Array(shape), Shape::Array(said)) if said.dims.contains(&UNKNOWN) => {
+            let agree = |(dim, said): (&i64, &i64)| *said == UNKNOWN || dim == said;
+            shape.dtype == said.dtype
+                && shape.dims.len() == said.dims.len()
+                && shape.dims.iter().zip(&said.dims).all(agree)
+        }
+        (Shape::Tuple(shapes), Shape::Tuple(said)) => {
+            shapes.len() == said.len() && shapes.iter().zip(said).all(|(shape, said)| agrees(shape, said))
+        }
+        _ => shape.is_compatible(said),
     }
 }

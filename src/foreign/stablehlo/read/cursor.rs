@@ -11,11 +11,13 @@ pub(super) struct Cursor<'t> {
     at: usize,
     line: u32,
     depth: u32,
+    /// Whether `?` is a dimension.
+    pub(super) is_symbolic: bool,
 }
 
 impl<'t> Cursor<'t> {
     pub(super) fn new(text: &'t str) -> Cursor<'t> {
-        Cursor { text, at: 0, line: 1, depth: 0 }
+        Cursor { text, at: 0, line: 1, depth: 0, is_symbolic: false }
     }
 
     fn rest(&self) -> &'t [u8] {

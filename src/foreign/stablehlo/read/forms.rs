@@ -25,6 +25,19 @@ impl<'t> Parser<'t> {
                 self.function_type(&mut operation)?;
                 return Some(operation);
             }
+            "stablehlo.composite" if self.cursor.is_symbolic => {
+                self.cursor.quoted()?;
+                operation.operands = self.operands()?;
+            }
+            "stablehlo.custom_call" if self.cursor.is_symbolic => {
+                let target = Attribute::Symbol(self.cursor.symbol()?);
+                operation.operands = self.operands_in_brackets()?;
+                operation.attributes = self.cursor.attributes()?;
+                operation.attributes.put("call_target_name", target)?;
+                self.cursor.expect(":")?;
+                self.function_type(&mut operation)?;
+                return Some(operation);
+            }
             "stablehlo.constant" => {
                 operation.attributes = self.cursor.attributes()?;
                 self.cursor.expect_word("dense")?;
@@ -94,12 +107,17 @@ impl<'t> Parser<'t> {
                 | "stablehlo.reduce_precision"
                 | "stablehlo.rng_bit_generator"
                 | "stablehlo.dot_general"
+                | "stablehlo.dynamic_broadcast_in_dim"
+                | "stablehlo.dynamic_iota"
+                | "stablehlo.get_dimension_size"
         );
         if is_listed {
             self.cursor.expect(",")?;
         }
         match name {
-            "stablehlo.broadcast_in_dim" => self.named_ints("dims", "broadcast_dimensions", said),
+            "stablehlo.broadcast_in_dim" | "stablehlo.dynamic_broadcast_in_dim" => {
+                self.named_ints("dims", "broadcast_dimensions", said)
+            }
             "stablehlo.transpose" => self.named_ints("dims", "permutation", said),
             "stablehlo.reverse" => self.named_ints("dims", "dimensions", said),
             "stablehlo.dynamic_slice" => self.named_ints("sizes", "slice_sizes", said),
@@ -109,6 +127,12 @@ impl<'t> Parser<'t> {
                 self.named_ints("high", "edge_padding_high", said)?;
                 self.cursor.expect(",")?;
                 self.named_ints("interior", "interior_padding", said)
+            }
+            "stablehlo.dynamic_iota" | "stablehlo.get_dimension_size" => {
+                self.cursor.expect_word("dim")?;
+                self.cursor.expect("=")?;
+                let said_as = if name == "stablehlo.dynamic_iota" { "iota_dimension" } else { "dimension" };
+                said.put(said_as, Attribute::Int(self.cursor.int()?))
             }
             "stablehlo.concatenate" => {
                 self.cursor.expect_word("dim")?;

@@ -18,11 +18,14 @@ mod forms;
 mod operation;
 mod ops;
 mod program;
+mod symbolic;
 #[cfg(test)]
 mod tests;
 mod types;
 
 use self::attributes::Attributes;
+use crate::foreign::ForeignError;
+use crate::foreign::sizes::{Sizes, UNKNOWN};
 use crate::hlo::{Module, Shape};
 
 /// Longer texts are XLA's, in a child whose memory is bounded. A byte of text may become twenty of an op.
@@ -37,6 +40,75 @@ pub fn read(text: &str, name: &str) -> Option<Module> {
     build::module(program::read(text)?, name)
 }
 
+/// As [`read`], of a program whose sizes are symbolic, with these sizes. Locations may be in it. Nothing else reads such a
+/// program, so what is not read here is an error.
+///
+/// # Errors
+/// Dimensions without a size; an assertion about shapes that does not hold; an op that is not read with sizes, with its line.
+pub fn read_symbolic(text: &str, name: &str, sizes: &Sizes) -> Result<Module, ForeignError> {
+    let text = without_locations(text);
+    let unread = |line: u32| {
+        let words = text.lines().nth((line as usize).saturating_sub(1)).unwrap_or_default();
+        let mut words = words.split([' ', '"', '(']).filter(|word| word.contains("hlo.") || word.starts_with('@'));
+        let op = words.next().map_or("what stands there".to_string(), |op| format!("`{op}`"));
+        ForeignError::Unsized { name: name.to_string(), line, op }
+    };
+    let mut program = program::read_symbolic(&text).map_err(unread)?;
+    if let Some(main) = program.functions.iter_mut().find(|function| function.name == "main") {
+        let parameters = &mut main.body.parameters;
+        let mut dims: Vec<Vec<i64>> = parameters.iter().map(|(_, shape)| shape.dims().to_vec()).collect();
+        sizes.settle(&mut dims, &text, name)?;
+        for ((_, shape), dims) in parameters.iter_mut().zip(dims) {
+            if let Shape::Array(array) = shape {
+                array.dims = dims;
+            }
+        }
+    }
+    build::symbolic(program, name).map_err(|(line, broken)| match broken {
+        Some(said) => ForeignError::Sizes {
+            said: format!("{name}: {said}"),
+            help: "these are the words of jax.export; give other sizes with --dim".to_string(),
+        },
+        None => unread(line),
+    })
+}
+
+/// A text without its locations, each line where it was.
+fn without_locations(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        let bytes = line.as_bytes();
+        let (mut kept, mut at, mut in_text) = (0, 0, false);
+        // Aliases of locations; other aliases are nothing that is read here.
+        let mut end = if line.starts_with("#loc") { 0 } else { bytes.len() };
+        let mut depth = 0;
+        while at < end {
+            match bytes[at] {
+                b'\\' if in_text => at += 1,
+                b'"' => in_text = !in_text,
+                b' ' if !in_text && depth == 0 && bytes[at..].starts_with(b" loc(") => {
+                    out.push_str(&line[kept..at]);
+                    depth = 1;
+                    at += 4;
+                }
+                b'(' if !in_text && depth > 0 => depth += 1,
+                b')' if !in_text && depth > 0 => {
+                    depth -= 1;
+                    kept = at + 1;
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        if depth > 0 {
+            end = kept;
+        }
+        out.push_str(&line[kept.min(end)..end]);
+        out.push('\n');
+    }
+    out
+}
+
 /// A value where it is used: `%3`, or of several results one, `%3#1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Use<'t> {
@@ -45,7 +117,7 @@ struct Use<'t> {
 }
 
 /// An op with what was said of it; the short forms say it in the words of the generic one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Operation<'t> {
     name: &'t str,
     /// Names, and how many values each stands for.
@@ -59,7 +131,7 @@ struct Operation<'t> {
 }
 
 /// One block of ops, the last of which returns.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Region<'t> {
     parameters: Vec<(&'t str, Shape)>,
     operations: Vec<Operation<'t>>,
@@ -68,7 +140,7 @@ struct Region<'t> {
 }
 
 /// A function.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Function<'t> {
     name: &'t str,
     body: Region<'t>,

@@ -107,7 +107,7 @@ impl<'t> Builder<'_, 't> {
     }
 
     /// `broadcast_in_dim`, which also repeats dimensions of size 1; HLO's `broadcast` does not.
-    fn broadcast(
+    pub(super) fn broadcast(
         &mut self,
         scope: &mut Scope<'t>,
         [operand]: [InstrId; 1],
@@ -388,7 +388,7 @@ fn padding(said: &mut Attributes<'_>, n: usize) -> Option<Vec<i64>> {
 }
 
 /// The window of `reduce_window` and `select_and_scatter`.
-fn window(said: &mut Attributes<'_>, rank: usize) -> Option<Window> {
+pub(super) fn window(said: &mut Attributes<'_>, rank: usize) -> Option<Window> {
     let ones = || vec![1; rank];
     let sizes = said.ints_or("window_dimensions", ones)?;
     let strides = said.ints_or("window_strides", ones)?;

@@ -9,7 +9,17 @@ use crate::hlo::Shape;
 
 /// Reads a text whole.
 pub(super) fn read(text: &str) -> Option<Program<'_>> {
+    whole(&mut Parser { cursor: Cursor::new(text), visible: HashMap::new(), open: Vec::new() })
+}
+
+/// Reads a text in which `?` is a size; where it is not read, the line is the error.
+pub(super) fn read_symbolic(text: &str) -> Result<Program<'_>, u32> {
     let mut parser = Parser { cursor: Cursor::new(text), visible: HashMap::new(), open: Vec::new() };
+    parser.cursor.is_symbolic = true;
+    whole(&mut parser).ok_or_else(|| parser.cursor.line())
+}
+
+fn whole<'t>(parser: &mut Parser<'t>) -> Option<Program<'t>> {
     parser.cursor.expect_word("module")?;
     let name = if parser.cursor.peek() == b'@' { parser.cursor.symbol()? } else { "module" };
     if parser.cursor.eat_word("attributes") {
@@ -19,6 +29,9 @@ pub(super) fn read(text: &str) -> Option<Program<'_>> {
             if !matches!(attributes.take(count), None | Some(Attribute::Int(1))) {
                 return None;
             }
+        }
+        if parser.cursor.is_symbolic {
+            drop(attributes.take("jax.uses_shape_polymorphism"));
         }
         if !attributes.is_empty() {
             return None;

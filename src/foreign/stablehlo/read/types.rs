@@ -1,5 +1,6 @@
 //! Types of values, and constants.
 
+use super::UNKNOWN;
 use super::cursor::Cursor;
 use crate::hlo::{ArrayShape, DType, DTypeClass, Literal, Shape};
 
@@ -22,8 +23,13 @@ impl<'t> Cursor<'t> {
         self.expect("<")?;
         let mut rest = self.until(b'>')?;
         let mut dims = Vec::new();
-        while rest.starts_with(|first: char| first.is_ascii_digit()) {
+        while rest.starts_with(|first: char| first.is_ascii_digit() || self.is_symbolic && first == '?') {
             let (dim, after) = rest.split_once('x')?;
+            if dim == "?" {
+                dims.push(UNKNOWN);
+                rest = after;
+                continue;
+            }
             if !dim.bytes().all(|byte| byte.is_ascii_digit()) {
                 return None;
             }
@@ -39,6 +45,9 @@ impl<'t> Cursor<'t> {
         let body = self.until(b'>')?.trim();
         self.expect(":")?;
         let shape = self.array()?;
+        if shape.dims.contains(&UNKNOWN) {
+            return None;
+        }
         // A shape that no machine holds is XLA's to refuse.
         let n_bytes = usize::try_from(shape.n_bytes()).ok().filter(|&n| n < isize::MAX as usize)?;
         let mut bytes = Vec::new();
