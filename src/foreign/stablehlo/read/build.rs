@@ -385,6 +385,10 @@ impl<'f, 't> Builder<'f, 't> {
         if let Some(known) = key.as_ref().and_then(|key| scope.constants.get(key)) {
             return *known;
         }
+        if let (Some(symbolic), Literal::Array { bytes, .. }) = (&mut self.symbolic, &literal) {
+            // One in a function that is written often is held as often.
+            symbolic.n_operations += bytes.len() as u64 / 1024;
+        }
         let id = self.module.append(scope.comp, Op::Constant(literal), Vec::new(), shape, Metadata::default());
         scope.constants.extend(key.map(|key| (key, id)));
         id

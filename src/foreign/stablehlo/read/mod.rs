@@ -47,6 +47,12 @@ pub fn read(text: &str, name: &str) -> Option<Module> {
 /// Dimensions without a size; an assertion about shapes that does not hold; an op that is not read with sizes, with its line.
 pub fn read_symbolic(text: &str, name: &str, sizes: &Sizes) -> Result<Module, ForeignError> {
     let text = without_locations(text);
+    if text.len() > MAX_BYTES {
+        return Err(ForeignError::Sizes {
+            said: format!("{name}: the text is {} MiB without its locations, expected at most 32", text.len() >> 20),
+            help: "export it with its sizes, or hand large constants over as arguments".to_string(),
+        });
+    }
     let unread = |line: u32| {
         let words = text.lines().nth((line as usize).saturating_sub(1)).unwrap_or_default();
         let mut words = words.split([' ', '"', '(']).filter(|word| word.contains("hlo.") || word.starts_with('@'));

@@ -159,7 +159,7 @@ impl<'t> Builder<'_, 't> {
                 let Op::Constant(literal) = &computation.instr(*instr.operands.first()?).op else { return None };
                 let scalar = Known::of(literal)?;
                 let [value] = scalar.values[..] else { return None };
-                let n = usize::try_from(instr.shape.as_array()?.n_elements()).ok().filter(|&n| n <= MAX_ELEMENTS)?;
+                let n = n_elements(instr.shape.dims()).filter(|&n| n <= MAX_ELEMENTS)?;
                 Some(Known { dims: instr.shape.dims().to_vec(), values: vec![value; n], ..scalar })
             }
             _ => None,
@@ -381,7 +381,7 @@ impl<'t> Builder<'_, 't> {
             ("sign", [_]) => each(&|value| Some(value.signum()))?,
             ("not", [one]) if one.dtype == DType::Pred => each(&|value| Some(1 - value))?,
             ("broadcast_in_dim", [one]) if one.values.len() == 1 => {
-                let n = usize::try_from(to.n_elements()).ok().filter(|&n| n <= MAX_ELEMENTS)?;
+                let n = n_elements(&to.dims).filter(|&n| n <= MAX_ELEMENTS)?;
                 Known { dtype: to.dtype, dims: to.dims.clone(), values: vec![one.values[0]; n] }
             }
             ("concatenate", all) => concatenated(all, said.take_int("dimension")?)?,
@@ -429,7 +429,7 @@ impl<'t> Builder<'_, 't> {
         let agrees = folded.dtype == to.dtype
             && folded.dims.len() == to.dims.len()
             && folded.dims.iter().zip(&to.dims).all(|(dim, said)| *said == super::UNKNOWN || dim == said)
-            && folded.values.len() as i64 == folded.dims.iter().product::<i64>();
+            && Some(folded.values.len()) == n_elements(&folded.dims);
         agrees.then_some(folded)
     }
 }
@@ -450,6 +450,11 @@ fn binary(op: &str, a: i128, b: i128) -> Option<i128> {
     })
 }
 
+/// How many elements such an array has; none where the dims are those of no array.
+fn n_elements(dims: &[i64]) -> Option<usize> {
+    dims.iter().try_fold(1usize, |n, dim| n.checked_mul(usize::try_from(*dim).ok()?))
+}
+
 fn concatenated(all: &[Known], dimension: i64) -> Option<Known> {
     let first = all.first()?;
     let axis = usize::try_from(dimension).ok().filter(|axis| *axis < first.dims.len())?;
@@ -457,8 +462,8 @@ fn concatenated(all: &[Known], dimension: i64) -> Option<Known> {
     if all.iter().any(|known| known.dims.len() != first.dims.len() || but(known) != but(first)) {
         return None;
     }
-    let chunk = |known: &Known| usize::try_from(known.dims[axis..].iter().product::<i64>()).ok();
-    let n_outer = usize::try_from(first.dims[..axis].iter().product::<i64>()).ok()?;
+    let chunk = |known: &Known| n_elements(&known.dims[axis..]);
+    let n_outer = n_elements(&first.dims[..axis]).filter(|n| *n <= MAX_ELEMENTS)?;
     let mut values = Vec::new();
     for outer in 0..n_outer {
         for known in all {
@@ -467,6 +472,6 @@ fn concatenated(all: &[Known], dimension: i64) -> Option<Known> {
         }
     }
     let mut dims = first.dims.clone();
-    dims[axis] = all.iter().map(|known| known.dims[axis]).sum();
+    dims[axis] = all.iter().try_fold(0i64, |sum, known| sum.checked_add(known.dims[axis]))?;
     Some(Known { dtype: first.dtype, dims, values })
 }

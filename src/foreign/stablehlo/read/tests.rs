@@ -1,6 +1,7 @@
 //! What is read, and what is left to XLA's converter.
 
-use super::read;
+use super::{read, read_symbolic};
+use crate::foreign::Sizes;
 use crate::hlo::text::{PrintOptions, print};
 use crate::hlo::{Op, verify};
 
@@ -129,4 +130,52 @@ fn no_depth_and_no_cut_ends_the_process() {
     for end in (0..text.trim_end().len()).step_by(7) {
         assert!(read(&text[..end], "m").is_none(), "{end}");
     }
+}
+
+/// A step of JAX with a symbolic batch, cut, or with bytes of shapes and numbers changed: a module that verifies, or an error
+/// that says where.
+#[test]
+fn no_change_of_a_symbolic_program_ends_the_process() {
+    const STEP: &str = include_str!("../../../../tests/data/stablehlo/symbolic.mlir");
+    let sizes = Sizes::new(vec!["b=3".parse().unwrap()]).unwrap();
+    assert!(verify(&read_symbolic(STEP, "m.mlir", &sizes).unwrap()).is_ok());
+    let mut n_refused = 0;
+    let places = STEP.char_indices().filter(|(_, letter)| letter.is_ascii_digit() || *letter == '?');
+    for (number, (at, _)) in places.enumerate().filter(|(number, _)| number % 7 == 0) {
+        let with = ["0", "?", "-1", "9223372036854775807", "99999999999x99999999999"][number % 5];
+        for changed in [format!("{}{with}{}", &STEP[..at], &STEP[at + 1..]), STEP[..at].to_string()] {
+            match read_symbolic(&changed, "m.mlir", &sizes) {
+                Ok(module) => drop(verify(&module)),
+                Err(error) => {
+                    n_refused += 1;
+                    assert!(error.to_string().starts_with("m.mlir"), "{error}");
+                }
+            }
+        }
+    }
+    assert!(n_refused > 100, "{n_refused}");
+}
+
+/// Functions that call the one before twice, with sizes alone: 2^40 of them are not written.
+#[test]
+fn sizes_that_are_computed_for_ever_are_refused() {
+    let mut text = "module @m attributes {jax.uses_shape_polymorphism = true} {\n  func.func public @main(%arg0: tensor<?xf32>) -> \
+                    tensor<i32> {\n    %0 = stablehlo.get_dimension_size %arg0, dim = 0 : (tensor<?xf32>) -> tensor<i32>\n    \
+                    %1 = call @f40(%0) : (tensor<i32>) -> tensor<i32>\n    return %1 : tensor<i32>\n  }\n  func.func private \
+                    @f0(%arg0: tensor<i32>) -> tensor<i32> {\n    return %arg0 : tensor<i32>\n  }\n"
+        .to_string();
+    for number in 1..=40 {
+        let call =
+            |to: u32, of: &str| format!("    %{to} = call @f{}(%{of}) : (tensor<i32>) -> tensor<i32>\n", number - 1);
+        text += &format!(
+            "  func.func private @f{number}(%arg0: tensor<i32>) -> tensor<i32> {{\n{}{}    return %1 : tensor<i32>\n  }}\n",
+            call(0, "arg0"),
+            call(1, "0")
+        );
+    }
+    text += "}\n";
+    let sizes = Sizes::new(vec!["0:0=3".parse().unwrap()]).unwrap();
+    let error = read_symbolic(&text, "m.mlir", &sizes).unwrap_err().to_string();
+    assert!(error.contains("is not read in a program whose sizes are symbolic"), "{error}");
+    assert!(read_symbolic(&text.replace("@f40(%0)", "@f4(%0)"), "m.mlir", &sizes).is_ok());
 }
