@@ -35,6 +35,7 @@
 
 mod device;
 mod error;
+mod first_step;
 mod flush;
 mod groups;
 mod host;
@@ -56,6 +57,7 @@ use crate::passes::as_tpu::{self, TpuArithmetic};
 use crate::pjrt::Client;
 
 pub use error::AuditError;
+pub use first_step::{FirstBeyond, StepError, first_step_beyond, most_audits};
 pub use judge::{Judgement, ResultChoice};
 pub use search::{Search, SearchEnd, SearchLimits, Searched};
 pub use sharded::{ShardRow, ShardedAuditor};
@@ -208,7 +210,7 @@ impl Audit {
 
     /// Largest scaled error of a result that is judged: what a budget is about.
     pub fn error(&self) -> f64 {
-        worst(&self.results)
+        largest_error(&self.results)
     }
 
     /// How many elements of the floating results are a NaN or an infinity in f32 itself, which no error counts, and how
@@ -230,7 +232,9 @@ impl Audit {
     }
 }
 
-fn worst(results: &[ResultRow]) -> f64 {
+/// The largest scaled error of the results that are judged; infinite where one is not finite and is in f32, 0 where nothing
+/// is judged.
+pub fn largest_error(results: &[ResultRow]) -> f64 {
     results.iter().filter_map(|row| row.judged).fold(0.0, f64::max)
 }
 

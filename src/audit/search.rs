@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::{Audit, AuditError, Auditor, worst};
+use super::{Audit, AuditError, Auditor, largest_error};
 use crate::hlo::{CompId, Module};
 use crate::passes::amp::{self, Policy};
 
@@ -155,7 +155,7 @@ impl Auditor<'_> {
     /// The largest scaled error of a result under a policy.
     fn error_under(&self, policy: &Policy) -> Result<f64, AuditError> {
         let lowered = self.lowered(policy)?;
-        Ok(worst(&self.result_rows(&self.flushed(&lowered), &self.upload(&lowered)?)?))
+        Ok(largest_error(&self.result_rows(&self.flushed(&lowered), &self.upload(&lowered)?)?))
     }
 }
 

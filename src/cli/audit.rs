@@ -21,8 +21,8 @@ use super::run::devices::placement;
 use super::sizes::SizeArgs;
 use super::{Context, Status, again, emit, module_file, progress};
 use crate::audit::{
-    Audit, AuditError, AuditRow, Auditor, Config, Progress, ResultChoice, Search, SearchEnd, SearchLimits, Searched,
-    ShardedAuditor, after_steps,
+    Audit, AuditError, AuditRow, Auditor, Config, FirstBeyond, Progress, ResultChoice, Search, SearchEnd, SearchLimits,
+    Searched, ShardedAuditor, after_steps,
 };
 use crate::document;
 use crate::hlo::devices::Placement;
@@ -142,7 +142,7 @@ struct Outcome {
     at: Option<made::AtStep>,
     /// What a search for that step measured.
     #[serde(skip_serializing_if = "Option::is_none")]
-    first_beyond: Option<first::FirstBeyond>,
+    first_beyond: Option<FirstBeyond>,
     flush_subnormals: bool,
     policy: Policy,
     /// Largest scaled error of a result; `null` if one is not finite.
@@ -212,7 +212,7 @@ struct Subject<'a> {
     inputs: Vec<Literal>,
     names: Vec<String>,
     at: Option<made::AtStep>,
-    found: Option<first::FirstBeyond>,
+    found: Option<FirstBeyond>,
 }
 
 /// How an audit runs.

@@ -1,6 +1,7 @@
 //! The audit as a page for the browser.
 
 use super::Outcome;
+use super::first::found_line;
 use super::made::AtStep;
 use super::screen::{dtypes, found, number, remarks, shape, ulps};
 use crate::audit::AuditRow;
@@ -25,7 +26,7 @@ pub(super) fn page(outcome: &Outcome) -> Page {
 }
 
 fn notes(outcome: &Outcome) -> Vec<String> {
-    let at = outcome.first_beyond.iter().map(|found| found.line()).chain(outcome.at.iter().map(AtStep::line));
+    let at = outcome.first_beyond.iter().map(found_line).chain(outcome.at.iter().map(AtStep::line));
     at.chain(outcome.search.iter().map(|search| found(search, outcome.saved_policy.as_deref()))).collect()
 }
 

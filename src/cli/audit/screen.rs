@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::first::found_line;
 use super::made::AtStep;
 use super::{F32As, Outcome};
 use crate::audit::{Audit, AuditRow, Judgement, ResultRow, Search, SearchEnd, ShardRow};
@@ -59,7 +60,7 @@ pub(super) fn remarks(errors: &Errors) -> String {
 pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String {
     let audit = &outcome.audit;
     let mut text = String::new();
-    let found = outcome.first_beyond.iter().map(|found| found.line());
+    let found = outcome.first_beyond.iter().map(found_line);
     let lines: Vec<String> = found.chain(outcome.at.iter().map(AtStep::line)).collect();
     text += &lines.into_iter().map(|line| line + "\n").collect::<String>();
     let mut columns = vec![
