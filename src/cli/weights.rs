@@ -53,7 +53,7 @@ pub struct Args {
 }
 
 /// A format that is written, as it is typed.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
 enum WrittenName {
     /// A NumPy archive
     Npz,
@@ -72,6 +72,15 @@ impl WrittenName {
         }
     }
 
+    /// What its files are called.
+    fn files(self) -> &'static str {
+        match self {
+            WrittenName::Npz => "NumPy's archives",
+            WrittenName::Safetensors => "safetensors files",
+            WrittenName::Tf => "TensorFlow's checkpoints",
+        }
+    }
+
     /// The format that the name of a file says.
     fn of(path: &Path) -> anyhow::Result<WrittenName> {
         match path.extension().and_then(|extension| extension.to_str()) {
@@ -87,10 +96,31 @@ impl WrittenName {
     }
 }
 
+/// A name that ends as one format's files do, and another format: whoever opens the file goes by its name.
+fn check_name(path: &Path, format: WrittenName) -> anyhow::Result<()> {
+    match WrittenName::of(path) {
+        Ok(named) if named != format => bail!(
+            "--output {} ends as {} do, and --format says {}\nhelp: {}, or leave out --format",
+            path.display(),
+            named.files(),
+            format.files(),
+            match format {
+                WrittenName::Npz => "name it FILE.npz",
+                WrittenName::Safetensors => "name it FILE.safetensors",
+                WrittenName::Tf => "name a prefix such as model.ckpt, from which model.ckpt.index and its data are named",
+            }
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let read = [Some(args.file.as_path()), args.model.model.as_deref()];
     emit::check_names(&[("--output", args.output.as_deref())], &read)?;
+    if let (Some(output), Some(format)) = (&args.output, args.format) {
+        check_name(output, format)?;
+    }
     match (&args.model.model, &args.output, args.format) {
         (Some(_), Some(output), Some(format)) => {
             return args.model.export(&args.file, output, format.format(), context);

@@ -33,6 +33,8 @@ use crate::files::{self, Replacement, ZipError};
 #[derive(Debug)]
 pub struct NpzReader {
     path: PathBuf,
+    /// Of the file.
+    n_bytes: u64,
     zip: ZipArchive<BufReader<File>>,
     /// Where each array is.
     index: BTreeMap<String, usize>,
@@ -44,6 +46,8 @@ pub struct Entry<'a> {
     pub header: Header,
     path: &'a Path,
     name: &'a str,
+    /// What it is packed in at most.
+    n_packed: u64,
     file: ZipFile<'a, BufReader<File>>,
 }
 
@@ -139,7 +143,7 @@ impl NpzReader {
         }
         let names = (0..zip.len()).filter_map(|idx| Some((zip.name_for_index(idx)?, idx)));
         let index = names.map(|(name, idx)| (name.strip_suffix(".npy").unwrap_or(name).to_string(), idx)).collect();
-        Ok(NpzReader { path: path.to_path_buf(), zip, index })
+        Ok(NpzReader { path: path.to_path_buf(), n_bytes, zip, index })
     }
 
     /// The file.
@@ -163,11 +167,13 @@ impl NpzReader {
     /// A damaged archive or header.
     pub fn entry<'a>(&'a mut self, name: &'a str) -> Result<Option<Entry<'a>>, DataError> {
         let Some(&idx) = self.index.get(name) else { return Ok(None) };
-        let path = self.path.as_path();
+        let (path, n_bytes) = (self.path.as_path(), self.n_bytes);
         let mut file = self.zip.by_index(idx).map_err(|error| damaged(path, error))?;
         let of_array = format!("{}: array `{name}`", path.display());
         let header = Header::read(&mut file).map_err(|error| error.or_at(of_array))?;
-        Ok(Some(Entry { header, path, name, file }))
+        // An archive may say of a member what it likes.
+        let n_packed = file.compressed_size().min(n_bytes);
+        Ok(Some(Entry { header, path, name, n_packed, file }))
     }
 }
 
@@ -199,11 +205,22 @@ impl Entry<'_> {
     ///
     /// # Errors
     /// A damaged archive; more or fewer bytes than the header says. Memory follows what the file holds, not what its
-    /// header claims.
+    /// header claims; an array of more than a gigabyte ([`files::UNPACKED_WITHOUT_QUESTION`]) that unpacks to more than
+    /// [`files::MAX_UNPACKED_RATIO`] times its packed bytes is refused before anything is unpacked.
     pub fn read(self) -> Result<Vec<u8>, DataError> {
-        let Entry { header, path, name, file } = self;
+        let Entry { header, path, name, n_packed, file } = self;
         let expected = header.n_bytes();
         let mut bytes = Vec::new();
+        if file.compression() != CompressionMethod::Stored && files::is_bomb(n_packed, expected) {
+            let found = format!(
+                "array `{name}`: {n_packed} packed bytes are to become {expected}; expected at most {} times as many beyond \
+                 {} bytes: it may be a decompression bomb",
+                files::MAX_UNPACKED_RATIO,
+                files::UNPACKED_WITHOUT_QUESTION
+            );
+            let help = "if it is not, save it unpacked: numpy.savez, without _compressed";
+            return Err(DataError::new(DataErrorKind::TooLarge, path, found).help(help));
+        }
         // One byte more: it must not be there, and asking for it checks the archive's checksum.
         let wrong = |found: String| {
             let found = format!("array `{name}`{found}");

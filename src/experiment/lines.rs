@@ -151,6 +151,11 @@ fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
     let key = |name: &str| Step::Key(name.to_string());
     match error {
         TrainError::Port(PortError::Idle { pattern, .. }) => element("except", &experiment.train.except, pattern),
+        // A flag may name another file, of which the experiment says nothing.
+        TrainError::Port(PortError::Weights(error)) => {
+            let file = experiment.train.initialize_from.as_ref()?;
+            error.path().ends_with(file).then(|| vec![key("train"), key("initialize_from")])
+        }
         TrainError::Program(ProgramError::Trainable { pattern, .. }) => {
             element("trainable", &experiment.train.trainable, pattern)
         }

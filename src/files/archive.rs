@@ -1,4 +1,4 @@
-//! What is wrong with a zip archive. Those who read one (`.npz` arrays, wheels) say which file it was.
+//! What is wrong with a zip archive, or with packed bytes. Those who read them (`.npz` arrays, wheels) say which file it was.
 
 /// Why an archive cannot be read: the zip reader's words.
 #[derive(Debug, thiserror::Error)]
@@ -9,4 +9,16 @@ impl ZipError {
     pub(crate) fn new(error: zip::result::ZipError) -> ZipError {
         ZipError(error)
     }
+}
+
+/// What packed bytes may become in memory whatever they were packed in: a gigabyte of zeros is an optimizer's state before
+/// its first step.
+pub const UNPACKED_WITHOUT_QUESTION: u64 = 1 << 30;
+/// Beyond that, how many bytes one packed byte may become. Deflate makes 1,032 of one where all are equal; weights and images
+/// take between a third and nine tenths of their size, one-hot rows of a thousand classes a hundredth.
+pub const MAX_UNPACKED_RATIO: u64 = 200;
+
+/// Whether `n_packed` bytes become more than is unpacked into memory: a decompression bomb, most likely.
+pub fn is_bomb(n_packed: u64, n_unpacked: u64) -> bool {
+    n_unpacked > UNPACKED_WITHOUT_QUESTION && n_unpacked / MAX_UNPACKED_RATIO > n_packed
 }

@@ -94,6 +94,15 @@ fn what_is_wrong_has_its_line() {
             && error.contains("start them afresh: `except: ['mlp/logits/*']` under `train`"),
         "{error}"
     );
+    // A missing file was told without the line that names it.
+    let error = fails("initialize_from: none.npz", model, &[]);
+    assert!(
+        error.starts_with("bf16scope: other.yaml:3:26: none.npz: cannot open the file of weights: No such file")
+            && error.contains("  3 | train: {initialize_from: none.npz, "),
+        "{error}"
+    );
+    let error = fails("initialize_from: w.safetensors", model, &["--initialize-from", "none.npz"]);
+    assert!(error.starts_with("bf16scope: none.npz: cannot open the file of weights"), "{error}");
     let error = fails("seed: 1", model, &["--initialize-from", "none.npz"]);
     assert!(error.contains("none.npz: cannot open the file of weights"), "{error}");
 }

@@ -109,6 +109,15 @@ fn what_cannot_be_read_or_written_is_said() {
         bf16scope: --output names out.bin, which says no format; expected a name that ends in .npz, .safetensors or .index
         help: name it so, or say --format
     "#]].assert_eq(&refused(&["ckpt-1", "-o", "out.bin"]));
+    // A file of another format than its name says was written without a word.
+    expect![[r#"
+        bf16scope: --output out.npz ends as NumPy's archives do, and --format says TensorFlow's checkpoints
+        help: name a prefix such as model.ckpt, from which model.ckpt.index and its data are named, or leave out --format
+    "#]]
+    .assert_eq(&refused(&["ckpt-1", "-o", "out.npz", "--format", "tf"]));
+    let two = ["ckpt-1", "-o", "out.safetensors", "--format", "npz"];
+    assert!(refused(&two).contains("ends as safetensors files do, and --format says NumPy's archives\nhelp: name it FILE.npz"));
+    assert!(!folder.path().join("out.npz").exists() && !folder.path().join("out.safetensors").exists());
     expect![[r#"
         bf16scope: ckpt-2: cannot open the file of weights
           caused by: No such file or directory (os error 2)

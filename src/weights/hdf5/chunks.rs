@@ -7,6 +7,7 @@ use std::io::Read as _;
 use super::cursor::Cursor;
 use super::dataset::{ChunkIndex, Dataset, Filter};
 use super::header::{NOWHERE, Structure};
+use crate::files;
 use crate::weights::WeightsError;
 
 /// Levels of a B-tree at most.
@@ -164,6 +165,15 @@ pub(super) fn unpack(
             continue;
         }
         bytes = match filter {
+            Filter::Deflate if files::is_bomb(bytes.len() as u64, n_bytes as u64) => {
+                let found = format!(
+                    "is {} packed bytes that are to become {n_bytes}; expected at most {} times as many: it may be a \
+                     decompression bomb",
+                    bytes.len(),
+                    files::MAX_UNPACKED_RATIO
+                );
+                return Err(wrong(&found).help("if it is not, save it without compression"));
+            }
             Filter::Deflate => {
                 let mut out = Vec::new();
                 // A checksum of four bytes may be inside.

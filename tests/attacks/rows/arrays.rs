@@ -264,6 +264,7 @@ fn npz_rows() -> Vec<(String, Vec<u8>)> {
         let name = format!("version {}.{}", version[0], version[1]);
         rows.push((name, zip(&[("x.npy", &npy(version, HEADERS[0], &data))])));
     }
+    let of_size = |dims: &str| format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({dims}), }}\n");
     let nested = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {}, }}", "(".repeat(5_000));
     let long = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }}{}\n", " ".repeat(20_000));
     let dims = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", "1, ".repeat(200));
@@ -313,6 +314,10 @@ fn npz_rows() -> Vec<(String, Vec<u8>)> {
             whole
         }),
         ("a decompression bomb", zip(&[("x.npy", &npy([1, 0], HEADERS[0], &vec![0; 1 << 24]))])),
+        ("2 GiB in little, packed", zip(&[("x.npy", &npy([1, 0], &of_size("536870912,"), &vec![0; 1 << 20]))])),
+        ("2 GiB in little, of three axes", zip(&[("x.npy", &npy([1, 0], &of_size("1024, 1024, 512"), &[0; 64]))])),
+        ("1 TiB in little, packed", zip(&[("x.npy", &npy([1, 0], &of_size("274877906944,"), &vec![0; 1 << 20]))])),
+        ("1 GiB in little, packed", zip(&[("x.npy", &npy([1, 0], &of_size("268435456,"), &[0; 64]))])),
         ("nothing at all", vec![]),
         ("PK and no more", b"PK\x03\x04".to_vec()),
     ] {
