@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -88,19 +88,25 @@ class Module:
         self._native = native
 
     @staticmethod
-    def read(source: str | os.PathLike[str] | bytes, name: str = "module") -> Module:
+    def read(
+        source: str | os.PathLike[str] | bytes, name: str = "module", dims: Mapping[str, int] | None = None
+    ) -> Module:
         """A module from a file or from bytes: HLO text, a serialized `HloModuleProto`, StableHLO as text, bytecode or
-        `jax.export` serializes it. `name` is what messages call bytes.
+        `jax.export` serializes it. `name` is what messages call bytes. `dims` gives the symbolic dimensions of `jax.export`
+        their sizes, by name or as parameter and dimension: `{"b": 32}`, `{"0:1": 32}`.
 
         Raises:
-          Error: what the bytes hold instead, or what is wrong in the module, with its place.
+          Error: what the bytes hold instead, or what is wrong in the module, with its place; a symbolic dimension without
+            a size, with its name.
+          ValueError: a size that is none, or a name that no dimension can have.
           OSError: a file that cannot be read.
         """
         if not isinstance(source, bytes):
             name = os.fspath(source)
             with open(source, "rb") as file:
                 source = file.read()
-        return Module(_native.Module.from_bytes(source, name, _program_if_any()))
+        sizes = [f"{dim}={size}" for dim, size in (dims or {}).items()]
+        return Module(_native.Module.from_bytes(source, name, _program_if_any(), sizes))
 
     @property
     def name(self) -> str:

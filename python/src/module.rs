@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bf16scope::foreign::{Sizes, stablehlo};
+use bf16scope::foreign::{Size, Sizes, stablehlo};
 use bf16scope::hlo::alone::runs_alone;
 use bf16scope::hlo::{self, ArrayShape, DType, InstrId, Op, Shape, proto, text};
 use bf16scope::passes::amp::{self, LowDType, Policy, presets};
 use bf16scope::pjrt::{Arg, ChildSpec, Client, CompileOptions, Platform, Setup};
 use bf16scope::study::{self, Converter, module_file};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
@@ -48,12 +49,22 @@ pub(crate) fn check_policy(policy: &str, dtype: Option<&str>) -> PyResult<()> {
 #[pymethods]
 impl Module {
     /// A module from bytes: HLO text, a serialized `HloModuleProto`, StableHLO in any of its forms. `name` is what messages
-    /// call it, `program` the path of the program `bf16scope`, in which XLA's converter runs.
+    /// call it, `program` the path of the program `bf16scope`, in which XLA's converter runs, `sizes` what symbolic dimensions
+    /// are, such as `b=32`.
     #[staticmethod]
-    fn from_bytes(python: Python<'_>, bytes: &[u8], name: String, program: PathBuf) -> PyResult<Module> {
+    fn from_bytes(
+        python: Python<'_>,
+        bytes: &[u8],
+        name: String,
+        program: PathBuf,
+        sizes: Vec<String>,
+    ) -> PyResult<Module> {
         let bytes = bytes.to_vec();
+        let sizes = sizes.iter().map(|size| size.parse()).collect::<Result<Vec<Size>, String>>();
+        let sizes = sizes.map_err(PyValueError::new_err)?;
+        let sizes = Sizes::new(sizes).map_err(|dim| PyValueError::new_err(format!("`{dim}` has two sizes")))?;
         work(python, move || {
-            let converter = Converter { setup: Setup::from_env(), child: ChildSpec::new(program), sizes: Sizes::default() };
+            let converter = Converter { setup: Setup::from_env(), child: ChildSpec::new(program), sizes };
             let path = Path::new(&name);
             let module = module_file::decode_bytes(&bytes, path, &converter)?;
             module_file::check(&module, path)?;

@@ -1,5 +1,7 @@
 """`bf16scope.Module`."""
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -26,6 +28,16 @@ def test_read_lower_write():
     again = bf16scope.Module.read(low.proto())
     assert again.text() == low.text()
     assert "stablehlo.dot_general" in low.stablehlo()
+
+
+def test_symbolic_dimensions_get_sizes():
+    path = Path(__file__).parents[2] / "tests/data/stablehlo/symbolic.jax"
+    module = bf16scope.Module.read(path, dims={"b": 3})
+    assert module.parameters[-2:] == [("f32", (3, 8)), ("s32", (3,))]
+    with pytest.raises(bf16scope.Error, match="no size is given for `b`"):
+        bf16scope.Module.read(path)
+    with pytest.raises(ValueError, match="the size is -1"):
+        bf16scope.Module.read(path, dims={"b": -1})
 
 
 def test_errors_have_parts():

@@ -7,8 +7,10 @@ mod page;
 mod screens;
 mod words;
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use anyhow::{bail, ensure};
 
@@ -17,10 +19,12 @@ use super::emit::{check_names, replace};
 use super::excess::{self, ExcessArgs};
 use super::mesh::MeshArgs;
 use super::program::Which;
+use super::sizes::SizeArgs;
 use super::subjects::CompareArgs;
 use super::tune::{TuneArg, targets_help};
 use super::watch::Watch;
 use super::{Context, Status, again, module_file};
+use crate::foreign::Size;
 use crate::graph::Precision;
 use crate::report::plot::curves;
 use crate::report::{self, Column, Screen, Table};
@@ -43,6 +47,8 @@ Examples:
           modules that another framework exported at several batches; the first axis of parameter 0 is the batch
   bf16scope fit exported/ --batch-dim 0:0 --compare --policy bf16_scope
           the same beside their lowered forms
+  bf16scope fit step.jax --batch-dim b --dim n=128 --target tpu-v3
+          one file of jax.export whose sizes are symbolic: any batch b, with n of 128
   bf16scope fit examples/resnet50.yaml --target tpu-v2 --levers --batch 128
           one batch, compiled with each option that saves memory or time, beside the plain f32 program
 
@@ -60,8 +66,9 @@ Exit status: 0 some batch fits everywhere, 1 one does not fit at batch 1, 2 coul
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A model in YAML (examples/resnet50.yaml), or a folder of HLO modules exported at several batches
-    #[arg(value_name = "MODEL.yaml|FOLDER")]
+    /// A model in YAML (examples/resnet50.yaml), a folder of HLO modules exported at several batches, or one module of
+    /// jax.export whose batch is symbolic
+    #[arg(value_name = "MODEL.yaml|FOLDER|MODULE")]
     model: PathBuf,
     #[arg(long, value_name = "TARGETS", value_delimiter = ',', default_value = "tpu-v2", help = targets_help("; separate several with commas"))]
     target: Vec<Target>,
@@ -83,12 +90,15 @@ pub struct Args {
     /// Bisect to a multiple of this: more saves compiles
     #[arg(long, value_name = "N", default_value_t = MULTIPLE, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     multiple: u32,
-    /// Where a module's batch is: a parameter, by number or name, and one of its axes, such as 0:0 or images:0
+    /// Where a module's batch is: a parameter, by number or name, and one of its axes, such as 0:0 or images:0; or the name
+    /// of a symbolic dimension
     #[arg(long, value_name = "PARAMETER:AXIS")]
-    batch_dim: Option<BatchDim>,
+    batch_dim: Option<BatchArg>,
+    #[command(flatten)]
+    sizes: SizeArgs,
     /// Instead of searching, compile one batch of a model's training step with each lever (bf16 scope, bf16 weights,
     /// …) and report what each saves over the plain program, whose precision is --precision [default: f32]
-    #[arg(long, conflicts_with_all = ["max_batch", "multiple", "batch_dim", "program", "tune", "svg", "compare", "policy", "devices", "mesh"])]
+    #[arg(long, conflicts_with_all = ["max_batch", "multiple", "batch_dim", "dims", "program", "tune", "svg", "compare", "policy", "devices", "mesh"])]
     levers: bool,
     /// The batch for --levers, instead of the file's
     #[arg(long, value_name = "N", requires = "levers", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
@@ -111,6 +121,36 @@ pub struct Args {
     limits: LimitArgs,
 }
 
+/// Where a batch is, as it is typed.
+#[derive(Clone, Debug)]
+enum BatchArg {
+    /// An axis of a parameter.
+    Axis(BatchDim),
+    /// A symbolic dimension.
+    Symbol(String),
+}
+
+impl FromStr for BatchArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<BatchArg, String> {
+        match text.parse() {
+            Ok(axis) => Ok(BatchArg::Axis(axis)),
+            Err(_) if format!("{text}=1").parse::<Size>().is_ok() => Ok(BatchArg::Symbol(text.to_string())),
+            Err(error) => Err(format!("{error}, or the name of a symbolic dimension, such as b")),
+        }
+    }
+}
+
+impl fmt::Display for BatchArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BatchArg::Axis(BatchDim { parameter, axis }) => write!(f, "{parameter}:{axis}"),
+            BatchArg::Symbol(name) => f.write_str(name),
+        }
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     for target in &args.target {
@@ -121,7 +161,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         return levers::run(args, context);
     }
     let source = source(args, context)?;
-    let is_foreign = matches!(source, FitSource::Modules { .. });
+    let is_foreign = matches!(source, FitSource::Modules { .. } | FitSource::Symbolic { .. });
     ensure!(
         !(is_foreign && args.tune.is_some()),
         "--tune chooses among a model's programs, and {} holds modules",
@@ -154,28 +194,40 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 /// What the arguments name: a model, or a folder of modules.
 fn source(args: &Args, context: &Context) -> anyhow::Result<FitSource> {
     let (path, mesh, shown) = (&args.model, &args.mesh, args.model.display());
-    if path.is_dir() {
+    let is_folder = path.is_dir();
+    if is_folder || module_file::is_module(path) {
+        let holds = if is_folder { "holds modules, which are" } else { "is a module, which is" };
         if let Some(flag) = mesh.flag() {
-            bail!("{flag} lays a model's batch over cores, and {shown} holds modules, which are of one");
+            bail!("{flag} lays a model's batch over cores, and {shown} {holds} of one");
         }
-        ensure!(args.program.is_none(), "--program chooses among a model's programs, and {shown} holds modules");
+        let holds = if is_folder { "holds modules" } else { "is a module" };
+        ensure!(args.program.is_none(), "--program chooses among a model's programs, and {shown} {holds}");
         ensure!(
             args.precision.is_empty(),
-            "--precision chooses among a model's programs, and {shown} holds modules\nhelp: --compare puts them beside \
-             their lowered forms, and --policy says how they are lowered"
+            "--precision chooses among a model's programs, and {shown} {holds}\nhelp: --compare puts them beside their \
+             lowered forms, and --policy says how they are lowered"
         );
-        let (batch_dim, forms) = (args.batch_dim.as_ref(), args.compare.forms()?);
-        return Ok(FitSource::of_folder(path, batch_dim, &forms, &context.converter())?);
+        let (forms, converter) = (args.compare.forms()?, args.sizes.converter(context)?);
+        return match (is_folder, &args.batch_dim) {
+            (true, Some(BatchArg::Symbol(name))) => bail!(
+                "--batch-dim {name} names a symbolic dimension, and {shown} is a folder, of modules at several batches\nhelp: name \
+                 the module whose dimension it is, or say PARAMETER:AXIS"
+            ),
+            (true, Some(BatchArg::Axis(axis))) => Ok(FitSource::of_folder(path, Some(axis), &forms, &converter)?),
+            (true, None) => Ok(FitSource::of_folder(path, None, &forms, &converter)?),
+            (false, Some(batch)) => Ok(FitSource::of_symbolic(path, &batch.to_string(), &forms, &converter)?),
+            (false, None) => bail!(
+                "{shown} is one module, of one batch, and fit looks for a batch\nhelp: of jax.export with a symbolic batch, say \
+                 which dimension that is, --batch-dim b; or export it at several batches into a folder, and name the folder; \
+                 `bf16scope compile {}` says what this one takes",
+                again::word(path)
+            ),
+        };
     }
-    ensure!(
-        !module_file::is_module(path),
-        "{shown} is one module, of one batch, and fit looks for a batch\nhelp: export it at several batches into a \
-         folder, and name the folder; `bf16scope compile {}` says what this one takes",
-        again::word(path)
-    );
+    args.sizes.refuse(path)?;
     args.compare.check_model(path)?;
-    if let Some(BatchDim { parameter, axis }) = &args.batch_dim {
-        bail!("--batch-dim {parameter}:{axis} is for a folder of modules: a model knows its batch");
+    if let Some(batch) = &args.batch_dim {
+        bail!("--batch-dim {batch} is for modules: a model knows its batch");
     }
     let subject = ModelSubject::read(path, &context.setup())?;
     let which = args.program.unwrap_or(Which::Train);

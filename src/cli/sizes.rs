@@ -11,8 +11,8 @@ use crate::study::Converter;
 /// Of programs that read a module.
 #[derive(Debug, clap::Args)]
 pub(super) struct SizeArgs {
-    /// Size of a symbolic dimension of StableHLO's text, by its name in `jax.export.symbolic_shape` (b=32), or by parameter
-    /// and dimension (0:1=32); once for each
+    /// Size of a symbolic dimension of an export, by its name in `jax.export.symbolic_shape` (b=32), or by parameter and
+    /// dimension (0:1=32); once for each
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<Size>,
 }

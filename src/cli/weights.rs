@@ -107,7 +107,8 @@ fn check_name(path: &Path, format: WrittenName) -> anyhow::Result<()> {
             match format {
                 WrittenName::Npz => "name it FILE.npz",
                 WrittenName::Safetensors => "name it FILE.safetensors",
-                WrittenName::Tf => "name a prefix such as model.ckpt, from which model.ckpt.index and its data are named",
+                WrittenName::Tf =>
+                    "name a prefix such as model.ckpt, from which model.ckpt.index and its data are named",
             }
         ),
         _ => Ok(()),

@@ -55,11 +55,11 @@ pub enum ForeignError {
         help: String,
     },
     /// An op that is not read where sizes are symbolic.
-    #[error("{name}:{line}: {op} is not read in a program whose sizes are symbolic\nhelp: {STATIC}")]
+    #[error("{name}{}: {op} is not read in a program whose sizes are symbolic\nhelp: {STATIC}", at_line(*line))]
     Unsized {
         /// The file.
         name: String,
-        /// The line in it.
+        /// The line in it; 0 in bytecode.
         line: u32,
         /// The op, or what stands there.
         op: String,
@@ -81,21 +81,31 @@ const STATIC: &str = "export it with the sizes of its arguments: \
                       `jax.export.export(jax.jit(f))(jax.ShapeDtypeStruct((32, 4), \"float32\")).serialize()`, not with \
                       `export.symbolic_shape`";
 
-/// How a serialized export becomes a text that gets sizes.
-const AS_TEXT: &str = "write it as text, `open(\"f.mlir\", \"w\").write(jax.export.deserialize(bytearray(open(\"f.jax\", \
-                       \"rb\").read())).mlir_module())`, and give its sizes: `f.mlir --dim b=32`";
+fn at_line(line: u32) -> String {
+    if line == 0 { String::new() } else { format!(":{line}") }
+}
 
 /// How many lines of the converter's words are shown.
 const MAX_LINES: usize = 4;
 
 impl ForeignError {
-    /// Sizes are given for what has no symbols, or does not show them.
-    pub(crate) fn of_no_symbols(name: &str, is_symbolic: bool) -> ForeignError {
-        let (said, help) = match is_symbolic {
-            true => ("is serialized, and sizes are given to a text", AS_TEXT),
-            false => ("has no symbolic dimension, and --dim gives sizes to those", "leave --dim out"),
-        };
-        ForeignError::Sizes { said: format!("{name} {said}"), help: help.to_string() }
+    /// Sizes that cannot be given.
+    pub(crate) fn of_sizes(said: String, help: &str) -> ForeignError {
+        ForeignError::Sizes { said, help: help.to_string() }
+    }
+
+    /// Sizes are given for what has no symbols.
+    pub(crate) fn of_no_symbols(name: &str) -> ForeignError {
+        let said = format!("{name} has no symbolic dimension, and --dim gives sizes to those");
+        ForeignError::Sizes { said, help: "leave --dim out".to_string() }
+    }
+
+    /// Of bytecode that was read as text: its line is of a text that nobody has.
+    pub(super) fn of_bytecode(self) -> ForeignError {
+        match self {
+            ForeignError::Unsized { name, op, .. } => ForeignError::Unsized { name, line: 0, op },
+            error => error,
+        }
     }
 
     /// From what the plugin said of a program.
@@ -120,7 +130,7 @@ impl ForeignError {
                 kind::export_of(&dialect)
             ),
             None if memchr::memmem::find(program, SYMBOLIC).is_some() => {
-                format!("its sizes are symbolic, and HLO's shapes are static: {STATIC}; or {AS_TEXT}")
+                format!("its sizes are symbolic, and HLO's shapes are static: {STATIC}")
             }
             None if ends_at(program, &lines) => {
                 "the text ends there: the file may have been cut; write it again".to_string()

@@ -24,7 +24,7 @@ use memchr::memmem;
 
 use crate::hlo::proto::decode;
 use crate::hlo::{Metadata, Module, verify};
-use crate::pjrt::{ChildSpec, Setup, hlo_of_stablehlo};
+use crate::pjrt::{ChildSpec, Setup, hlo_of_stablehlo, text_of_stablehlo};
 
 /// A module from StableHLO: MLIR as text or bytecode, a portable artifact, or a file of `jax.export` around one.
 ///
@@ -37,7 +37,7 @@ pub fn read(bytes: &[u8], name: &str, setup: &Setup, spec: &ChildSpec) -> Result
     read_with(bytes, name, &Sizes::default(), setup, spec)
 }
 
-/// As [`read`], with sizes for symbolic dimensions, which a text has.
+/// As [`read`], with sizes for symbolic dimensions.
 ///
 /// # Errors
 /// As [`read`]; a dimension without a size, and a size that is no dimension's; an op that is not read with sizes.
@@ -53,8 +53,8 @@ pub fn read_with(
         && (is_symbolic || !sizes.is_empty() && (text.contains("<?x") || text.contains("x?x")))
     {
         return stablehlo::read_symbolic(text, name, sizes);
-    } else if !sizes.is_empty() {
-        return Err(ForeignError::of_no_symbols(name, is_symbolic));
+    } else if !sizes.is_empty() && !is_symbolic {
+        return Err(ForeignError::of_no_symbols(name));
     }
     let exported = match FileKind::of(bytes) {
         FileKind::JaxExport => Some(jax_export::read(bytes).ok_or(ForeignError::Damaged { name: name.to_string() })?),
@@ -74,6 +74,12 @@ pub fn read_with(
         return Ok(module);
     }
     let program = exported.as_ref().map_or(bytes, |exported| exported.module);
+    if is_symbolic {
+        let _span = tracing::info_span!("convert", n_bytes = program.len()).entered();
+        let text = text_of_stablehlo(program, setup, spec);
+        let text = text.map_err(|error| ForeignError::refused(error, name, program))?;
+        return stablehlo::read_symbolic(&text, name, sizes).map_err(ForeignError::of_bytecode);
+    }
     let cache = setup.cache_dir.as_deref().map(|folder| cache::Cache::of(folder, program));
     let kept = cache.as_ref().and_then(cache::Cache::read);
     let hlo = match kept {

@@ -88,6 +88,16 @@ impl Sizes {
         Ok(Sizes(sizes))
     }
 
+    /// These sizes and one more.
+    ///
+    /// # Errors
+    /// A dimension that has a size already, by its name.
+    pub fn and(&self, size: Size) -> Result<Sizes, String> {
+        let mut sizes = self.0.clone();
+        sizes.push(size);
+        Sizes::new(sizes)
+    }
+
     /// Whether no size is given.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

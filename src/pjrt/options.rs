@@ -32,6 +32,8 @@ pub struct CompileOptions {
     pub allow_excess_precision: bool,
     /// Whether the program takes one tuple instead of one argument per parameter.
     pub parameter_is_tupled: bool,
+    /// A folder that a plugin writes what it was given to, as MLIR's text, before it looks at it; empty: none.
+    pub inputs_to: String,
     /// More of XLA's flags (fields of `DebugOptions`, or the compiler's own), by name.
     pub flags: BTreeMap<String, OptionValue>,
 }
@@ -47,6 +49,7 @@ impl Default for CompileOptions {
             free_results: Vec::new(),
             allow_excess_precision: false,
             parameter_is_tupled: false,
+            inputs_to: String::new(),
             flags: BTreeMap::new(),
         }
     }
@@ -107,6 +110,8 @@ impl CompileOptions {
             parameter_is_tupled_arguments: self.parameter_is_tupled,
             executable_build_options: Some(ExecutableBuildOptionsProto {
                 device_ordinal: NOT_SET,
+                debug_options: (!self.inputs_to.is_empty())
+                    .then(|| DebugOptions { xla_dump_to: self.inputs_to.clone() }),
                 num_replicas: self.n_replicas as i64,
                 num_partitions: self.n_partitions as i64,
                 use_spmd_partitioning: self.n_partitions > 1,
@@ -152,6 +157,9 @@ struct CompileOptionsProto {
 struct ExecutableBuildOptionsProto {
     #[prost(int64, tag = "1")]
     device_ordinal: i64,
+    /// Where it is there it takes the place of the process's own flags, of which the plugin has none.
+    #[prost(message, optional, tag = "3")]
+    debug_options: Option<DebugOptions>,
     #[prost(int64, tag = "4")]
     num_replicas: i64,
     #[prost(int64, tag = "5")]
@@ -166,6 +174,13 @@ struct ExecutableBuildOptionsProto {
     allow_spmd_sharding_propagation_to_parameters: Vec<bool>,
     #[prost(bool, tag = "19")]
     use_shardy_partitioner: bool,
+}
+
+/// Of `xla.proto`.
+#[derive(Clone, PartialEq, Message)]
+struct DebugOptions {
+    #[prost(string, tag = "109")]
+    xla_dump_to: String,
 }
 
 /// Of `xla_data.proto`.
@@ -220,6 +235,7 @@ mod tests {
             free_results: vec![false],
             allow_excess_precision: true,
             parameter_is_tupled: true,
+            inputs_to: "folder".to_string(),
             flags: BTreeMap::from([
                 ("a".to_string(), OptionValue::Str("text".to_string())),
                 ("b".to_string(), OptionValue::Bool(true)),
@@ -230,6 +246,7 @@ mod tests {
         let proto = CompileOptionsProto::decode(options.encode().as_slice()).unwrap();
         let build = proto.executable_build_options.unwrap();
         assert_eq!((build.device_ordinal, build.num_replicas, build.num_partitions), (-1, 2, 3));
+        assert_eq!(build.debug_options.unwrap().xla_dump_to, "folder");
         assert!(build.use_spmd_partitioning && proto.parameter_is_tupled_arguments);
         let assignment = build.device_assignment.unwrap();
         assert_eq!((assignment.replica_count, assignment.computation_count), (2, 3));

@@ -30,6 +30,8 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 58.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 42.0;
+/// The width of a letter or digit of 12 pixels, at most.
+const LETTER: f64 = 7.5;
 /// Columns of points; in each the largest value of a series is drawn, so that a page of a long program stays small.
 const MAX_COLUMNS: usize = 600;
 /// Least and largest power of ten that an axis shows.
@@ -189,12 +191,19 @@ pub fn histogram(label: &str, x_label: &str, series: &[Series]) -> String {
         out.push_str("</g>");
     }
     line(&mut out, "axis", (LEFT, bottom), (WIDTH - RIGHT, bottom));
-    text(&mut out, (LEFT + bin_width / 2.0, bottom + 15.0), "middle", "0");
+    // Both ends are said whatever there is; of the powers between them those that have room.
+    let (zero, infinity) = (LEFT + bin_width / 2.0, WIDTH - RIGHT - bin_width / 2.0);
+    text(&mut out, (zero, bottom + 15.0), "middle", "0");
+    text(&mut out, (infinity, bottom + 15.0), "middle", "∞");
+    let mut free = (zero + LETTER, infinity - LETTER);
     for exponent in low..=high {
         let x = LEFT + (1 + 2 * (exponent - low)) as f64 * bin_width;
-        text(&mut out, (x, bottom + 15.0), "middle", &power(exponent));
+        let half = LETTER / 2.0 * power(exponent).chars().count() as f64;
+        if x - half >= free.0 && x + half <= free.1 {
+            text(&mut out, (x, bottom + 15.0), "middle", &power(exponent));
+            free.0 = x + half + LETTER / 2.0;
+        }
     }
-    text(&mut out, (WIDTH - RIGHT - bin_width / 2.0, bottom + 15.0), "middle", "∞");
     text(&mut out, (LEFT + (WIDTH - LEFT - RIGHT) / 2.0, HEIGHT - 8.0), "middle", x_label);
     legend(&mut out, series);
     out.push_str("</svg>");
@@ -239,6 +248,24 @@ mod tests {
         let svg = histogram("errors", "error", &[series(&[0.0, 1e-3, 1.1e-3, f64::INFINITY])]);
         assert!(svg.contains("born: 2"));
         assert_eq!(svg.matches("born: 1").count(), 2);
+    }
+
+    /// Labels below a histogram stand apart, however many powers of ten there are.
+    #[test]
+    fn labels_of_a_histogram_do_not_overlap() {
+        for values in [[1e-12, 1e12], [1e-3, 0.5], [1e-9, 1e-8], [0.0, f64::INFINITY]] {
+            let svg = histogram("errors", "error", &[series(&values)]);
+            let below = format!(" y=\"{:.1}\"", HEIGHT - BOTTOM + 15.0);
+            let mut extents: Vec<(f64, f64)> = Vec::new();
+            for label in svg.split("<text x=\"").skip(1).filter(|label| label.contains(&below)) {
+                let x: f64 = label.split('"').next().unwrap().parse().unwrap();
+                let n = label.split(['>', '<']).nth(1).unwrap().chars().count();
+                extents.push((x - 3.35 * n as f64, x + 3.35 * n as f64));
+            }
+            extents.sort_by(|a, b| a.0.total_cmp(&b.0));
+            assert!(extents.len() > 2, "{svg}");
+            assert!(extents.windows(2).all(|two| two[0].1 < two[1].0), "{values:?}: {extents:?}");
+        }
     }
 
     #[test]

@@ -155,7 +155,7 @@ pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<
     let own = || path.to_path_buf();
     let kind = FileKind::of(bytes);
     if !converter.sizes.is_empty() && matches!(kind, FileKind::HloText | FileKind::Unknown) {
-        return Err(ForeignError::of_no_symbols(&shown.to_string(), false).into());
+        return Err(ForeignError::of_no_symbols(&shown.to_string()).into());
     }
     let mut module = match kind {
         FileKind::HloText => {

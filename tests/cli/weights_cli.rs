@@ -116,7 +116,10 @@ fn what_cannot_be_read_or_written_is_said() {
     "#]]
     .assert_eq(&refused(&["ckpt-1", "-o", "out.npz", "--format", "tf"]));
     let two = ["ckpt-1", "-o", "out.safetensors", "--format", "npz"];
-    assert!(refused(&two).contains("ends as safetensors files do, and --format says NumPy's archives\nhelp: name it FILE.npz"));
+    assert!(
+        refused(&two)
+            .contains("ends as safetensors files do, and --format says NumPy's archives\nhelp: name it FILE.npz")
+    );
     assert!(!folder.path().join("out.npz").exists() && !folder.path().join("out.safetensors").exists());
     expect![[r#"
         bf16scope: ckpt-2: cannot open the file of weights

@@ -369,6 +369,10 @@ fn symbolic_sizes_that_are_given_make_the_static_program() {
     for (size, file) in [("b=3", "symbolic_3.mlir"), ("b=32", "symbolic_32.mlir")] {
         assert!(results_of("symbolic.mlir", &[size]).unwrap() == results_of(file, &[]).unwrap(), "{size}");
     }
+    // Bytecode, and what `jax.export` serializes around it, which is what is kept on disks.
+    for file in ["symbolic.mlirbc", "symbolic.jax"] {
+        assert!(results_of(file, &["b=3"]).unwrap() == results_of("symbolic_3.mlir", &[]).unwrap(), "{file}");
+    }
     // By place: the second is the labels', which is told by the first.
     assert!(results_of("symbolic.mlir", &["3:0=3"]).unwrap() == results_of("symbolic_3.mlir", &[]).unwrap());
 }
@@ -378,6 +382,8 @@ fn symbolic_sizes_that_do_not_fit_are_said() {
     let refused = |dims: &[&str]| results_of("symbolic.mlir", dims).unwrap_err();
     let error = refused(&[]);
     assert!(error.contains("no size is given for `b`\nhelp: say how large each is: --dim b=32"), "{error}");
+    let error = results_of("symbolic.jax", &[]).unwrap_err();
+    assert!(error.contains("symbolic.jax: its sizes are symbolic, and no size is given for `b`\nhelp: say"), "{error}");
     let error = refused(&["b=0"]);
     assert!(error.contains("Expected value >= 1 for dimension variable 'b'"), "{error}");
     let error = refused(&["3:0=3", "4:0=4"]);

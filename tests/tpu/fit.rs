@@ -334,6 +334,21 @@ fn modules_of_several_batches_are_a_model_too() {
         error.starts_with("bf16scope: exported/b8.hlo is one module, of one batch, and fit looks for a batch\nhelp: "),
         "{error}"
     );
+    // One module of jax.export whose batch is symbolic is asked at any batch.
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/stablehlo/");
+    fs::copy(format!("{data}symbolic.jax"), place.path("step.jax")).unwrap();
+    fs::copy(format!("{data}symbolic_32.mlir"), place.path("step_32.mlir")).unwrap();
+    let any = place.json(&["fit", "step.jax", "--batch-dim", "b", "--target", "tpu-v2", "--max-batch", "32"]);
+    let compiled = place.json(&["compile", "step_32.mlir", "--target", "tpu-v2"]);
+    let of_32 = rows(&any["series"][0]).into_iter().find(|row| row["batch"] == 32).unwrap();
+    assert_eq!((&any["model"], batches(&any["series"][0]).len()), (&"step.jax".into(), 6), "1, 2, 4, 8, 16 and 32");
+    assert_eq!(of_32["fits"]["hbm"], compiled["reports"][0]["hbm"], "{compiled}");
+    let error = place.error(&["fit", "step.jax", "--batch-dim", "q"]);
+    assert!(error.contains("no symbolic dimension is called `q`"), "{error}");
+    let error = place.error(&["fit", "step.jax", "--batch-dim", "b", "--dim", "b=4"]);
+    assert!(error.contains("`b` is the batch, and has a size of its own already"), "{error}");
+    let error = place.error(&["fit", "exported", "--batch-dim", "b"]);
+    assert!(error.contains("--batch-dim b names a symbolic dimension, and exported is a folder"), "{error}");
     fs::create_dir(place.path("empty")).unwrap();
     let error = place.error(&["fit", "empty", "--batch-dim", "0:0"]);
     assert!(error.starts_with("bf16scope: empty holds no modules, HLO or StableHLO\n"), "{error}");

@@ -6,6 +6,9 @@
 //!
 //! The CPU plugin is asked first. One that is older than the program's writer does not know the newest operations, and
 //! says so; then the TPU compiler is asked, if it is installed.
+//!
+//! A program whose sizes are symbolic has no HLO, but a plugin writes what it was given as text before it converts it:
+//! that is how bytecode is read.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -76,6 +79,54 @@ fn has_tpu_compiler(setup: &Setup) -> bool {
     named(spec, setup).is_some() || pinned().unwrap_or(false)
 }
 
+/// What a plugin's text of its input is called, in a folder of its own.
+const INPUT: &str = "module.mlir";
+
+/// A StableHLO program in MLIR's bytecode as text, with locations: of a portable artifact StableHLO's ops. Where sizes are
+/// symbolic, it is had at once; any other program is compiled first.
+///
+/// # Errors
+/// What the plugin says of bytes that are no program that it knows; a plugin that cannot be had; a child that ends or reaches a
+/// limit.
+pub fn text_of_stablehlo(program: &[u8], setup: &Setup, spec: &ChildSpec) -> Result<String, PjrtError> {
+    let doing = Doing { what: "reading", of: Some("StableHLO".to_string()) };
+    let failed = |source| ChildError::Io { doing: doing.clone(), source };
+    let folder = folder().map_err(failed)?;
+    let options = CompileOptions { inputs_to: folder.path().display().to_string(), ..CompileOptions::default() };
+    let (child, request) = started(PluginSpec::cpu(), None, options, setup, spec)?;
+    let file = wire::file_of(program).map_err(failed)?;
+    let answer = child.request_until(doing.clone(), request, &file, &mut || false);
+    drop(child);
+    let folders = std::fs::read_dir(folder.path()).map_err(failed)?;
+    let written = folders.flatten().map(|entry| entry.path().join(INPUT)).find(|path| path.exists());
+    match (written, answer) {
+        // That it has no HLO is known.
+        (Some(path), _) => Ok(files::read_text(&path, MAX_BYTES).map_err(failed)?),
+        (None, Err(error)) => Err(error),
+        (None, Ok(())) => Err(ChildError::Answer { doing, measured: format!("no file {INPUT}") }.into()),
+    }
+}
+
+fn folder() -> std::io::Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix("bf16scope-stablehlo-").tempdir()
+}
+
+/// A child that has the plugin, and what it is asked.
+fn started(
+    plugin: &PluginSpec,
+    topology: Option<&str>,
+    options: CompileOptions,
+    setup: &Setup,
+    spec: &ChildSpec,
+) -> Result<(Child, Request), PjrtError> {
+    let library = locate(plugin, setup)?.path.as_os_str().as_bytes().to_vec();
+    let purpose = if topology.is_some() { Purpose::Compile } else { Purpose::Run };
+    let mut spec = spec.clone();
+    spec.limits.timeout.get_or_insert(TIMEOUT);
+    let child = Child::start(&spec, &environment::of_child(plugin, purpose))?;
+    Ok((child, Request::Convert { library, topology: topology.map(str::to_string), options }))
+}
+
 fn convert(
     plugin: &PluginSpec,
     topology: Option<&str>,
@@ -85,14 +136,9 @@ fn convert(
 ) -> Result<Vec<u8>, PjrtError> {
     let doing = Doing { what: "converting", of: Some("StableHLO".to_string()) };
     let failed = |source| ChildError::Io { doing: doing.clone(), source };
-    let library = locate(plugin, setup)?.path.as_os_str().as_bytes().to_vec();
-    let purpose = if topology.is_some() { Purpose::Compile } else { Purpose::Run };
-    let mut spec = spec.clone();
-    spec.limits.timeout.get_or_insert(TIMEOUT);
-    let folder = tempfile::Builder::new().prefix("bf16scope-stablehlo-").tempdir().map_err(failed)?;
+    let folder = folder().map_err(failed)?;
     let mut dumped = Dumped::watch(folder.path()).map_err(failed)?;
-    let child = Child::start(&spec, &environment::of_child(plugin, purpose))?;
-    let request = Request::Convert { library, topology: topology.map(str::to_string), options: options(folder.path()) };
+    let (child, request) = started(plugin, topology, options(folder.path()), setup, spec)?;
     let file = wire::file_of(program).map_err(failed)?;
     let answer = child.request_until(doing.clone(), request, &file, &mut || dumped.is_whole());
     // The child has ended, or has answered, before anything is read.

@@ -25,7 +25,7 @@ mod wire;
 
 use std::collections::BTreeMap;
 
-pub use convert::hlo_of_stablehlo;
+pub use convert::{hlo_of_stablehlo, text_of_stablehlo};
 pub use error::{ChildError, Doing};
 pub use serve::serve;
 pub use spec::{ChildSpec, Limits, SERVE};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{LEFT, RIGHT, WIDTH, line, text};
+use super::{LEFT, LETTER, RIGHT, WIDTH, line, text};
 use crate::report::html::escape;
 
 /// Axes with curves.
@@ -56,8 +56,6 @@ pub struct Point {
 const PANEL: f64 = 270.0;
 const TOP: f64 = 52.0;
 const BOTTOM: f64 = 44.0;
-/// The width of a letter or digit of 12 pixels, at most.
-const LETTER: f64 = 7.5;
 
 /// Panels one above the other, over a logarithmic axis to base two that all share.
 pub fn panels(label: &str, x_label: &str, panels: &[Panel]) -> String {

@@ -354,6 +354,17 @@ mod tests {
         assert_eq!(round_ticks(1.0, 88.0), [20.0, 40.0, 60.0, 80.0]);
     }
 
+    /// Lines on one another: each of those below is seen by more than a pixel on either side.
+    #[test]
+    fn lines_on_one_another_are_seen_by_more_than_a_pixel() {
+        let same = |look| line_of("run", look, &[0.5, 0.25]);
+        let svg = lines("loss", &[same(0), same(1), same(2)], Axis::Linear, |value| value.to_string());
+        let widths = svg.split("class=\"line\"").skip(1).filter_map(|path| path.split("stroke-width=\"").nth(1));
+        let widths = widths.map(|rest| rest.split('"').next().unwrap());
+        let widths: Vec<f64> = widths.map(|width| width.parse().unwrap()).take(3).collect();
+        assert!(widths.windows(2).all(|two| two[0] - two[1] > 2.0), "{widths:?}");
+    }
+
     #[test]
     fn a_legend_of_many_takes_rows() {
         let all: Vec<Line> = (0..MAX_LINES).map(|look| line_of(&format!("digits-bf16-{look}"), look, &[1.0])).collect();

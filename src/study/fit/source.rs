@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::batch_dim::{BatchDim, BatchDimError};
+use crate::foreign::{ForeignError, Size};
 use crate::graph::Precision;
 use crate::hlo::Module;
 use crate::study::module_file::{self, Converter};
@@ -36,7 +37,23 @@ pub enum FitSource {
         /// What reads StableHLO.
         converter: Box<Converter>,
     },
+    /// A module of `jax.export` in which a batch has no size yet: one at any batch.
+    Symbolic {
+        /// Its file.
+        path: PathBuf,
+        /// The batch's dimension: its name (`b`), or parameter and axis (`0:0`).
+        batch_dim: String,
+        /// The least power of two that the module is for: it may ask for an even batch, or for more than one.
+        start: u32,
+        /// In which forms.
+        forms: Vec<Form>,
+        /// What reads StableHLO, with the sizes of all other dimensions.
+        converter: Box<Converter>,
+    },
 }
+
+/// A symbolic module is asked at powers of two up to this for one that it is for.
+const MAX_START: u32 = 1024;
 
 impl FitSource {
     /// The modules of a folder, exported at several batches, in forms that differ.
@@ -54,11 +71,38 @@ impl FitSource {
         Ok(FitSource::Modules { folder: folder.to_path_buf(), files, forms, converter: Box::new(converter.clone()) })
     }
 
-    /// The model's file, or the folder.
+    /// A module of `jax.export` whose batch is the symbolic dimension `batch_dim`, in forms that differ.
+    ///
+    /// # Errors
+    /// A module that is not read with a batch of 1, 2, 4 and so on up to 1024; forms that change nothing.
+    pub fn of_symbolic(
+        path: &Path,
+        batch_dim: &str,
+        asked: &[Form],
+        converter: &Converter,
+    ) -> Result<FitSource, StudyError> {
+        let mut start = 1;
+        let module = loop {
+            match of_batch(path, batch_dim, start, converter) {
+                // JAX's own words on a batch that is too small, or odd.
+                Err(StudyError::Foreign(_)) if start < MAX_START => start *= 2,
+                read => break read,
+            }
+        };
+        // What is wrong with the least batch is wrong with each.
+        let module = module.or_else(|_| of_batch(path, batch_dim, 1, converter))?;
+        refuse_several(&module, path)?;
+        let forms = forms(module, path, asked)?.into_iter().map(|(form, _)| form).collect();
+        let (path, batch_dim, converter) = (path.to_path_buf(), batch_dim.to_string(), Box::new(converter.clone()));
+        Ok(FitSource::Symbolic { path, batch_dim, start, forms, converter })
+    }
+
+    /// The model's or the module's file, or the folder.
     pub fn path(&self) -> &Path {
         match self {
             FitSource::Model { subject, .. } => &subject.path,
             FitSource::Modules { folder, .. } => folder,
+            FitSource::Symbolic { path, .. } => path,
         }
     }
 
@@ -68,14 +112,16 @@ impl FitSource {
             FitSource::Model { precisions, .. } => {
                 super::without_repeats(&precisions.iter().map(Precision::to_string).collect::<Vec<String>>())
             }
-            FitSource::Modules { forms, .. } => forms.iter().map(|form| form.label.clone()).collect(),
+            FitSource::Modules { forms, .. } | FitSource::Symbolic { forms, .. } => {
+                forms.iter().map(|form| form.label.clone()).collect()
+            }
         }
     }
 
     /// The batches there are, smallest first; `None`: any.
     pub(super) fn batches(&self) -> Option<Vec<u32>> {
         match self {
-            FitSource::Model { .. } => None,
+            FitSource::Model { .. } | FitSource::Symbolic { .. } => None,
             FitSource::Modules { files, .. } => Some(files.keys().copied().collect()),
         }
     }
@@ -86,6 +132,7 @@ impl FitSource {
             FitSource::Model { subject, .. } if subject.program == ModelProgram::Training => {
                 subject.experiment.train.accumulate.max(1)
             }
+            FitSource::Symbolic { start, .. } => *start,
             FitSource::Model { .. } | FitSource::Modules { .. } => 1,
         }
     }
@@ -96,6 +143,7 @@ impl FitSource {
             // The file's batch is that of all of its devices.
             FitSource::Model { subject, mesh, .. } => (subject.batch() / mesh.data).max(1),
             FitSource::Modules { files, .. } => files.keys().next().copied().unwrap_or(1),
+            FitSource::Symbolic { start, .. } => *start,
         }
     }
 
@@ -103,7 +151,7 @@ impl FitSource {
     pub(super) fn mesh(&self) -> Mesh {
         match self {
             FitSource::Model { mesh, .. } => *mesh,
-            FitSource::Modules { .. } => Mesh::default(),
+            FitSource::Modules { .. } | FitSource::Symbolic { .. } => Mesh::default(),
         }
     }
 
@@ -126,6 +174,10 @@ impl FitSource {
                 refuse_several(&module, path)?;
                 Ok(module)
             }
+            FitSource::Symbolic { path, batch_dim, forms, converter, .. } => {
+                let form = forms.iter().find(|form| form.label == label).ok_or_else(unknown)?;
+                form.of(of_batch(path, batch_dim, batch, converter)?, path)
+            }
         }
     }
 
@@ -133,7 +185,7 @@ impl FitSource {
     pub(super) fn program(&self) -> Option<ModelProgram> {
         match self {
             FitSource::Model { subject, .. } => Some(subject.program),
-            FitSource::Modules { .. } => None,
+            FitSource::Modules { .. } | FitSource::Symbolic { .. } => None,
         }
     }
 
@@ -141,9 +193,19 @@ impl FitSource {
     pub(super) fn unit(&self) -> &'static str {
         match self {
             FitSource::Model { subject, .. } => subject.unit(),
-            FitSource::Modules { .. } => "examples",
+            FitSource::Modules { .. } | FitSource::Symbolic { .. } => "examples",
         }
     }
+}
+
+/// A symbolic module at a batch.
+fn of_batch(path: &Path, batch_dim: &str, batch: u32, converter: &Converter) -> Result<Module, StudyError> {
+    let wrong =
+        |said: String| StudyError::Foreign(ForeignError::of_sizes(said, "name another dimension as --batch-dim"));
+    let size = format!("{batch_dim}={batch}").parse::<Size>().map_err(wrong)?;
+    let sizes = converter.sizes.and(size);
+    let sizes = sizes.map_err(|dim| wrong(format!("`{dim}` is the batch, and has a size of its own already")))?;
+    module_file::load(path, &Converter { sizes, ..converter.clone() })
 }
 
 /// The forms of modules that differ, as those of the least batch do.
