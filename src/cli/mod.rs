@@ -54,6 +54,7 @@ mod trained;
 mod tune;
 mod values;
 mod watch;
+mod watched;
 mod weights;
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -124,6 +125,8 @@ enum Command {
     Predict(predict::Args),
     /// Compare recorded runs, f32 beside bf16: loss and metrics over steps, as a table and a page
     Curves(curves::Args),
+    /// Show what a watched run's numbers looked like, layer by layer, and what went wrong first
+    Watch(watched::Args),
     /// Show what is in TFRecord or Parquet files, a folder of images or an experiment's data, and how fast it is read
     Data(data::Args),
     /// Draw an experiment's learning rate over its steps, with its value at every change
@@ -168,6 +171,7 @@ impl Command {
             Command::Eval(_) => "eval",
             Command::Predict(_) => "predict",
             Command::Curves(_) => "curves",
+            Command::Watch(_) => "watch",
             Command::Data(_) => "data",
             Command::Schedule(_) => "schedule",
             Command::Package(_) => "package",
@@ -199,6 +203,7 @@ impl Command {
             | Command::Eval(_)
             | Command::Predict(_)
             | Command::Curves(_)
+            | Command::Watch(_)
             | Command::Schedule(_)
             | Command::Weights(_)
             | Command::Bits(_)
@@ -218,6 +223,7 @@ impl Command {
             Command::Eval(args) => eval::run(args, context),
             Command::Predict(args) => predict::run(args, context),
             Command::Curves(args) => curves::run(args, context),
+            Command::Watch(args) => watched::run(args, context),
             Command::Data(args) => data::run(args, context),
             Command::Schedule(args) => schedule::run(args, context),
             Command::Package(args) => package::run(args, context),

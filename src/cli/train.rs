@@ -21,18 +21,18 @@ use super::child::client_of_all;
 use super::progress::say;
 use super::tune::{TuneArg, target_of};
 use super::{Context, Status, signals};
-use crate::experiment::{Examples, Experiment, default_checkpoint};
+use crate::experiment::{Examples, Experiment, WatchConfig, default_checkpoint};
 use crate::graph::{Precision, Storage};
 use crate::pjrt::{MAX_CPU_DEVICES, Platform};
-use crate::runs::{ABOUT, RunFolder};
+use crate::runs::{ABOUT, RunFolder, read_watched};
 use crate::study::MeshChoice;
 use crate::tpu::read_narrow_sums;
 use crate::train::checkpoint::{Checkpoint, Place};
 use crate::train::resume::check_data;
-use crate::train::watch::Watch;
+use crate::train::watch::WatchRecord;
 use crate::train::{
-    Data, Initialization, MAX_REPLICAS, Mesh, Resumption, RunPlan, Session, Spec, SumOf, Summary, TrainError, check,
-    check_average, run as train,
+    Data, Initialization, MAX_REPLICAS, Mesh, Resumption, Session, Spec, SumOf, Summary, TrainError, check,
+    check_average, check_watch, run as train,
 };
 use crate::tuning::Tuning;
 
@@ -48,6 +48,8 @@ Examples:
           a fresh run that starts from those weights
   bf16scope train examples/digits.yaml --tune tpu-v2
           on this CPU, the program that `compile --target tpu-v2` compiles
+  bf16scope train examples/digits.yaml --watch
+          and look at every layer's numbers each 50 steps: `bf16scope watch RUN` shows what was wrong first
   tensorboard --logdir runs
           what `bf16scope curves` draws, in TensorBoard, while it trains
 
@@ -104,15 +106,24 @@ pub struct Args {
     tune: TuneArg,
     #[command(flatten)]
     as_tpu: AsArg,
-    /// Look at the numbers of each layer every N steps (50), say what is wrong with them and record all in watch.jsonl of the
-    /// run's folder; the weights have the same bits
-    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "50")]
-    watch: Option<NonZeroU32>,
+    /// Look at the numbers of each layer every N steps [default: the experiment's, or 50], say what is wrong with them and
+    /// record all in the run's folder, for `bf16scope watch`; the weights have the same bits
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, value_parser = steps)]
+    watch: Option<Option<u32>>,
     #[command(flatten)]
     record: record::RecordArgs,
     /// Print one JSON object at the end, and no lines before
     #[arg(long)]
     json: bool,
+}
+
+fn steps(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(steps) if steps > 0 && i32::try_from(steps).is_ok() => Ok(steps),
+        Ok(_) | Err(_) => {
+            Err("expected a number of steps, 1 or more, such as 50; without --watch no step is looked at".to_string())
+        }
+    }
 }
 
 /// What `--json` prints.
@@ -162,6 +173,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }
     };
     let placed = |error: TrainError| experiment.with_its_line(error);
+    if experiment.train.watch.is_some() {
+        check_watch(&spec, u32::try_from(n_hosts).unwrap_or(u32::MAX)).map_err(placed)?;
+    }
     let mut session = Session::new(&client, spec).map_err(placed)?;
     let mesh = experiment.mesh.mesh;
     let rounded = match mesh.n_devices() > 1 && mesh.sum == SumOf::F32 {
@@ -171,7 +185,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let Begun { place, resumed } = begun;
     let start = begin(&mut session, resumed.as_ref(), args.resumption(), initialization)?;
     let stop = stop_on_signals()?;
-    let mut show = Show::new(context, args.json, is_first, u64::from(experiment.train.epochs), args.watch.is_some());
+    let is_watched = experiment.train.watch.is_some();
+    let mut show = Show::new(context, args.json, is_first, u64::from(experiment.train.epochs), is_watched);
     show.start(args, (&experiment, &platform), &session, data, rounded.as_deref());
     start.iter().for_each(|line| show.say(line));
     match &resumed {
@@ -193,10 +208,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     };
     if is_first {
         show.record = args.record.open(&subject, &mut |line| show.say(line))?;
+        if let (Some(record), true) = (&show.record, is_watched && resumed.is_some()) {
+            let (looks, _) = read_watched::<WatchRecord>(record.path())?;
+            show.seen(looks);
+        }
     }
     let run = show.record.as_ref().map(|record| record.path().to_path_buf());
-    let watch = args.watch.map(|every| Watch { every });
-    let plan = RunPlan { watch, ..experiment.train.plan(place) };
+    let plan = experiment.train.plan(place);
     let result = train(&mut session, data, &plan, &stop.asked, &mut |event| show.event(event));
     show.clear();
     let summary = stop.judge(result, n_hosts)?;
@@ -285,6 +303,10 @@ impl Args {
         config.batch = self.batch.unwrap_or(config.batch);
         config.seed = self.seed.unwrap_or(config.seed);
         config.variables = self.variables.unwrap_or(config.variables);
+        if let Some(every) = self.watch {
+            let of_file = config.watch.take().unwrap_or_default();
+            config.watch = Some(WatchConfig { every: every.unwrap_or(of_file.every), ..of_file });
+        }
         if let Some(n) = self.devices.or(self.device.n_devices()).and_then(NonZeroU32::new) {
             experiment.mesh.mesh = MeshChoice::Devices(n).over(experiment.mesh.mesh)?;
         }
@@ -302,6 +324,9 @@ impl Args {
         let placed = |error: TrainError| experiment.with_its_line(error);
         let mut spec = experiment.spec(self.precision, &Tuning::none()).map_err(placed)?;
         spec.objective.tuning = self.tune.tuning(experiment, &target_of(&self.device));
+        if experiment.train.watch.is_some() {
+            check_watch(&spec, 1).map_err(placed)?;
+        }
         check(&spec, data).map_err(placed)?;
         check_average(&spec, data, u64::from(experiment.train.epochs)).map_err(placed)?;
         Ok(spec)

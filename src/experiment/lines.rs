@@ -162,6 +162,12 @@ fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
         TrainError::Epochs { key: name, .. } => Some(vec![key("train"), key(name)]),
         TrainError::Average { .. } => Some(vec![key("train"), key("average"), key("decay")]),
         TrainError::UnusedAverage => Some(vec![key("train"), key("average"), key("evaluate")]),
+        // The flag may say that it is watched, and the mesh be of flags.
+        TrainError::Watch { key: conflicting, .. } => {
+            let way: Vec<Step> = conflicting.iter().map(|name| key(name)).collect();
+            let is_written = experiment.document.root().is_some_and(|root| root.place_of(&way).is_some());
+            Some(if is_written { way } else { vec![key("train"), key("watch")] })
+        }
         TrainError::StepsPerCall { .. } => Some(vec![key("train"), key("steps_per_call")]),
         TrainError::Program(ProgramError::Accumulate { .. }) => Some(vec![key("train"), key("accumulate")]),
         TrainError::Program(ProgramError::Replicas { .. }) => Some(vec![key("mesh"), key("data")]),

@@ -16,11 +16,13 @@ pub mod data;
 mod lines;
 mod mesh;
 mod schedule;
+mod watch;
 
 pub use data::{DataConfig, DataSource, Examples, Patterns, Scale, Tolerance};
 pub use lines::ReadFrom;
 pub use mesh::MeshConfig;
 pub use schedule::{Schedule, Timed};
+pub use watch::WatchConfig;
 
 use self::schedule::{beside_the_end, unreached};
 use crate::data::Source;
@@ -140,6 +142,9 @@ pub struct TrainConfig {
     /// `NAME-STEP.safetensors`. Default 1.
     #[serde(deserialize_with = "count")]
     pub keep_checkpoint_max: u32,
+    /// When the numbers of each layer are looked at; a number alone is every so many steps. Default never.
+    #[serde(deserialize_with = "watch::watch")]
+    pub watch: Option<WatchConfig>,
 }
 
 /// A whole number from 1 up to what fits in an `i32`.
@@ -215,6 +220,7 @@ impl Default for TrainConfig {
             save_checkpoints_steps: None,
             save_checkpoints_secs: None,
             keep_checkpoint_max: 1,
+            watch: None,
         }
     }
 }
@@ -342,6 +348,7 @@ impl TrainConfig {
             save_checkpoints_steps: self.save_checkpoints_steps.and_then(NonZeroU32::new),
             save_checkpoints_secs: self.save_checkpoints_secs.and_then(NonZeroU32::new),
             keep_checkpoint_max: NonZeroU32::new(self.keep_checkpoint_max).unwrap_or(NonZeroU32::MIN),
+            watch: self.watch.as_ref().map(WatchConfig::watch),
             ..RunPlan::new(u64::from(self.epochs), checkpoint)
         }
     }

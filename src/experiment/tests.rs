@@ -43,6 +43,7 @@ train:
   save_checkpoints_steps: 100
   save_checkpoints_secs: 600
   keep_checkpoint_max: 5
+  watch: {every: 10, keep: 3}
 mesh: {data: 2}
 tune: {remat: [block*, stem]}
 ",
@@ -81,6 +82,7 @@ tune: {remat: [block*, stem]}
             save_checkpoints_steps: Some(100),
             save_checkpoints_secs: Some(600),
             keep_checkpoint_max: 5,
+            watch: Some(WatchConfig { every: 10, keep: Some(3) }),
         },
         mesh: crate::train::Mesh::replicas(NonZeroU32::new(2).unwrap()).into(),
         tune: Keys { remat: Some(Remat::Scopes(vec!["block*".to_string(), "stem".to_string()])), ..Keys::default() }
@@ -319,7 +321,7 @@ fn errors_point_at_the_line() {
     check(
         "  epoch: 3\n",
         expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, warm_up, weight_decay, clip, average, variables, slots, initialize_from, except, rules, trainable, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max
+                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, warm_up, weight_decay, clip, average, variables, slots, initialize_from, except, rules, trainable, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max, watch
                   3 |   epoch: 3
                     |   ^^^^^
                   help: did you mean `epochs`?"#]],

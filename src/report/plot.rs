@@ -5,6 +5,7 @@
 //! plotting crate, none of which does the latter two (docs/DEPENDENCIES.md). Holds no HTML and knows nothing of what is plotted.
 
 pub mod curves;
+pub mod heat;
 pub mod lines;
 pub mod timeline;
 pub mod treemap;

@@ -1,6 +1,6 @@
 //! TensorBoard's event files: records in TFRecord framing ([`crate::files::framing`]), each an `Event` message.
 //!
-//! The first event of a file says its version, each other one holds scalars of a step, or says that the run was started
+//! The first event of a file says its version, each other one holds scalars or histograms of a step, or says that the run was started
 //! anew after a step. Scalars are written as `simple_value`, as PyTorch's writer does: f32, so f64 values are rounded;
 //! `metrics.jsonl` has them whole. Those of other writers that are tensors of one float are read too.
 //!
@@ -47,8 +47,38 @@ struct SummaryValue {
     tag: String,
     #[prost(float, optional, tag = "2")]
     simple_value: Option<f32>,
+    #[prost(message, optional, tag = "5")]
+    histo: Option<HistogramProto>,
     #[prost(message, optional, tag = "8")]
     tensor: Option<TensorProto>,
+}
+
+/// `tensorflow.HistogramProto`: the bucket that ends at a limit begins at the one before, the first one at `min`.
+#[derive(Clone, PartialEq, Message)]
+struct HistogramProto {
+    #[prost(double, tag = "1")]
+    min: f64,
+    #[prost(double, tag = "2")]
+    max: f64,
+    #[prost(double, tag = "3")]
+    num: f64,
+    #[prost(double, tag = "4")]
+    sum: f64,
+    #[prost(double, tag = "5")]
+    sum_squares: f64,
+    #[prost(double, repeated, tag = "6")]
+    bucket_limit: Vec<f64>,
+    #[prost(double, repeated, tag = "7")]
+    bucket: Vec<f64>,
+}
+
+/// Counts of values between bounds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// Ascending, one more than counts: a count is of values from its bound up to the next.
+    pub bounds: Vec<f64>,
+    /// How many.
+    pub counts: Vec<f64>,
 }
 
 /// `tensorflow.TensorProto`, as far as a float needs it.
@@ -91,10 +121,30 @@ pub(super) fn scalars(record: &Record) -> Vec<u8> {
     let value = |(tag, value): &(String, f64)| SummaryValue {
         tag: tag.clone(),
         simple_value: Some(*value as f32),
+        histo: None,
         tensor: None,
     };
     let summary = Some(Summary { value: record.scalars.iter().map(value).collect() });
     framed(&Event { wall_time: record.time, step: whole(record.step), summary, ..Event::default() })
+}
+
+/// Histograms of a step. Their sums take each value for the middle of its bounds.
+pub(super) fn histograms(step: u64, time: f64, histograms: &[(String, Histogram)]) -> Vec<u8> {
+    let value = |(tag, Histogram { bounds, counts }): &(String, Histogram)| {
+        let middles = || bounds.windows(2).map(|both| f64::midpoint(both[0], both[1])).zip(counts);
+        let histo = HistogramProto {
+            min: bounds.first().copied().unwrap_or(0.0),
+            max: bounds.last().copied().unwrap_or(0.0),
+            num: counts.iter().sum(),
+            sum: middles().map(|(middle, count)| middle * count).sum(),
+            sum_squares: middles().map(|(middle, count)| middle * middle * count).sum(),
+            bucket_limit: bounds.iter().skip(1).copied().collect(),
+            bucket: counts.clone(),
+        };
+        SummaryValue { tag: tag.clone(), simple_value: None, histo: Some(histo), tensor: None }
+    };
+    let summary = Some(Summary { value: histograms.iter().map(value).collect() });
+    framed(&Event { wall_time: time, step: whole(step), summary, ..Event::default() })
 }
 
 fn whole(step: u64) -> i64 {
@@ -187,6 +237,26 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// TensorFlow's own parser reads such bytes; `tests/cli/curves.rs` asks TensorBoard.
+    #[test]
+    fn histograms_are_buckets_between_bounds_and_no_scalars() {
+        let histogram = Histogram { bounds: vec![-2.0, 0.0, 4.0], counts: vec![3.0, 5.0] };
+        let bytes = histograms(7, 1.5, &[("a/b".to_string(), histogram)]);
+        let event = Event::decode(&bytes[framing::HEAD..bytes.len() - 4]).unwrap();
+        let value = event.summary.unwrap().value.remove(0);
+        let expected = HistogramProto {
+            min: -2.0,
+            max: 4.0,
+            num: 8.0,
+            sum: -3.0 + 10.0,
+            sum_squares: 3.0 + 20.0,
+            bucket_limit: vec![0.0, 4.0],
+            bucket: vec![3.0, 5.0],
+        };
+        assert_eq!((event.step, value.tag.as_str(), value.histo), (7, "a/b", Some(expected)));
+        assert_eq!(all(&bytes), (vec![], None));
+    }
+
     fn all(bytes: &[u8]) -> (Vec<Said>, Option<String>) {
         let mut found = Vec::new();
         let remark = read(bytes, |said| found.push(said)).unwrap();
@@ -212,8 +282,12 @@ mod tests {
 
     #[test]
     fn tensors_of_one_float_are_scalars_too() {
-        let value =
-            |tensor: TensorProto| SummaryValue { tag: "t".to_string(), simple_value: None, tensor: Some(tensor) };
+        let value = |tensor: TensorProto| SummaryValue {
+            tag: "t".to_string(),
+            simple_value: None,
+            histo: None,
+            tensor: Some(tensor),
+        };
         let tensors = [
             TensorProto { dtype: 1, float_val: vec![0.5], ..TensorProto::default() },
             TensorProto { dtype: 1, tensor_content: 0.5f32.to_le_bytes().to_vec(), ..TensorProto::default() },

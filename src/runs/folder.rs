@@ -1,12 +1,15 @@
 //! Writing the folder of a run.
 
 use super::about::{About, Saved};
+use super::events::Histogram;
 use super::metrics::{self, Record};
-use super::{ABOUT, EVENTS, EXPERIMENT, METRICS, RunError, WATCH, events};
+use super::watched::{Watched, drop_later};
+use super::{ABOUT, EVENTS, EXPERIMENT, METRICS, RunError, events};
 use crate::files;
 use fs4::fs_std::FileExt as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Write as _};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,6 +20,7 @@ pub struct RunFolder {
     about: About,
     metrics: Growing,
     events: Growing,
+    watched: Watched,
     last: Option<u64>,
 }
 
@@ -52,7 +56,8 @@ impl RunFolder {
         };
         let metrics = Growing::lock(path, place, file)?;
         let events = new_events(path, None)?;
-        let folder = RunFolder { path: path.to_path_buf(), about, metrics, events, last: None };
+        let (path, watched) = (path.to_path_buf(), Watched::new(path));
+        let folder = RunFolder { path, about, metrics, events, watched, last: None };
         folder.describe(experiment)?;
         Ok(folder)
     }
@@ -112,11 +117,12 @@ impl RunFolder {
         if let Some(end) = end {
             metrics.cut(end).map_err(RunError::io(&metrics.path, "drop what it has of later steps"))?;
         }
-        drop_later(&path.join(WATCH), step)?;
+        drop_later(path, step)?;
         let events = new_events(path, Some(step + 1))?;
         let starts = before.starts.into_iter().chain(about.starts).collect();
         let about = About { starts, saved: before.saved, ..about };
-        let folder = RunFolder { path: path.to_path_buf(), about, metrics, events, last };
+        let (path, watched) = (path.to_path_buf(), Watched::new(path));
+        let folder = RunFolder { path, about, metrics, events, watched, last };
         folder.describe(experiment)?;
         Ok((folder, Resumed { n_dropped }))
     }
@@ -161,15 +167,28 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Appends a look at a step, a JSON object without a line break, to `watch.jsonl`.
+    /// Says how many looks stay in `watch.jsonl`: `keep` of the newest at least, twice as many at most, and those that are
+    /// marked; all where it is none.
+    pub fn keep_watched(&mut self, keep: Option<NonZeroU32>) {
+        self.watched.keep(keep);
+    }
+
+    /// Has the look at a step stay, whatever its age.
+    pub fn mark_watched(&mut self, step: u64) {
+        self.watched.mark(step);
+    }
+
+    /// Appends a look at a step, counted from 1: a JSON object without a line break and with `step`,
+    /// to `watch.jsonl`, and its histograms to TensorBoard's file.
     ///
     /// # Errors
     /// What the system says.
-    pub fn watched(&mut self, line: &str) -> Result<(), RunError> {
-        let path = self.path.join(WATCH);
-        let file = OpenOptions::new().append(true).create(true).open(&path);
-        let mut file = file.map_err(RunError::io(&path, "open it"))?;
-        file.write_all(format!("{line}\n").as_bytes()).map_err(RunError::io(&path, "write to it"))
+    pub fn watched(&mut self, step: u64, line: &str, histograms: &[(String, Histogram)]) -> Result<(), RunError> {
+        self.watched.push(line)?;
+        match histograms {
+            [] => Ok(()),
+            histograms => self.events.push(&events::histograms(step, now(), histograms)),
+        }
     }
 
     /// Notes that the run's last checkpoint is now this one.
@@ -226,17 +245,6 @@ impl Growing {
         self.n_bytes = n_bytes;
         Ok(())
     }
-}
-
-/// Drops what `watch.jsonl` has of steps after `step`, and a line that was cut short.
-fn drop_later(path: &Path, step: u64) -> Result<(), RunError> {
-    let Ok(bytes) = fs::read(path) else { return Ok(()) };
-    let is_before = |line: &&[u8]| {
-        let value = serde_json::from_slice::<serde_json::Value>(line).ok();
-        value.and_then(|value| value["step"].as_u64()).is_some_and(|of| of <= step)
-    };
-    let kept: Vec<&[u8]> = bytes.split_inclusive(|&byte| byte == b'\n').filter(is_before).collect();
-    files::replace(path, &kept.concat()).map_err(RunError::io(path, "drop what it has of later steps"))
 }
 
 fn check_empty(path: &Path) -> Result<(), RunError> {

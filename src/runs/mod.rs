@@ -6,7 +6,7 @@
 //!   experiment.yaml           the experiment, with the command line's flags applied
 //!   metrics.jsonl             the scalars: one JSON object for each recorded step
 //!   watch.jsonl               what the numbers of each layer looked like, where the run is watched
-//!   events.out.tfevents.…     the same for TensorBoard
+//!   events.out.tfevents.…     scalars, and histograms of looks, for TensorBoard
 //! ```
 //!
 //! [`RunFolder`] writes one and [`read()`] reads one; a folder that has TensorBoard's event files alone, of another
@@ -22,11 +22,14 @@ mod events;
 mod folder;
 mod metrics;
 mod read;
+mod watched;
 
 pub use about::{About, Saved, Start};
 pub use error::RunError;
+pub use events::Histogram;
 pub use folder::{Resumed, RunFolder};
 pub use read::{Curve, Point, Run, read};
+pub use watched::read_watched;
 
 /// What was trained, and with what.
 pub const ABOUT: &str = "run.json";

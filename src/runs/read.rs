@@ -149,7 +149,7 @@ fn event_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn no_run(path: &Path) -> RunError {
+pub(super) fn no_run(path: &Path) -> RunError {
     let of = |found: &str, help: String| RunError::NoRun { path: path.to_path_buf(), found: found.to_string(), help };
     let is_run = |path: &Path| path.join(METRICS).is_file() || !event_files(path).is_empty();
     let name = "name the folder of a run, such as `train` makes: runs/EXPERIMENT-PRECISION".to_string();

@@ -328,6 +328,8 @@ pub enum TrainError {
     /// A run that cannot be watched.
     #[error("the run cannot be watched: {what}\nhelp: {help}")]
     Watch {
+        /// The way to the experiment's key that it does not go with.
+        key: &'static [&'static str],
         /// Why not.
         what: String,
         /// What to do.

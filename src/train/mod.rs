@@ -55,6 +55,7 @@ pub use l2::{TOTAL_LOSS, with_total};
 pub use mesh::{MAX_REPLICAS, Mesh, StateOf, Statistics, SumOf};
 pub use model_axis::over_model_axis;
 pub use objective::Objective;
+pub use observer::check_watch;
 pub use predictions::Predictions;
 pub use program_error::ProgramError;
 pub use rates::rates;

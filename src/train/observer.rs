@@ -8,6 +8,43 @@ use super::spec::Spec;
 use super::watch::{Observing, RowOf, WatchRow, observing, read_row, words_of};
 use crate::pjrt::{Buffer, Client};
 
+/// Whether a run of `spec` on so many hosts can be watched: better asked before a minute of compiling.
+///
+/// # Errors
+/// [`TrainError::Watch`].
+pub fn check_watch(spec: &Spec, n_hosts: u32) -> Result<(), TrainError> {
+    if n_hosts > 1 {
+        return Err(TrainError::Watch {
+            key: &["train", "watch"],
+            what: format!("{n_hosts} hosts share each step, and a look is one host's"),
+            help: "train it on one host, or do not watch it",
+        });
+    }
+    let per_call = spec.steps_per_call.n().get();
+    if per_call > 1 {
+        let what = format!("a call makes {per_call} steps, whose state between them stays on the device");
+        return Err(TrainError::Watch {
+            key: &["train", "steps_per_call"],
+            what,
+            help: "watch it with `steps_per_call: 1`",
+        });
+    }
+    check_observed(&spec.objective)
+}
+
+fn check_observed(objective: &Objective) -> Result<(), TrainError> {
+    let cannot = |key, what: &str, help| Err(TrainError::Watch { key, what: what.to_string(), help });
+    if objective.accumulate.get() > 1 {
+        let what = "activations of micro-batches are inside a loop";
+        return cannot(&["train", "accumulate"], what, "watch it with `accumulate: 1`");
+    }
+    if objective.mesh.model.get() > 1 {
+        let what = "each replica is split over a model axis";
+        return cannot(&["mesh", "model"], what, "watch it with `model: 1`, on as many replicas");
+    }
+    Ok(())
+}
+
 /// What looks at steps.
 #[derive(Debug)]
 pub(super) struct Observer {
@@ -21,13 +58,7 @@ impl Observer {
     /// # Errors
     /// [`TrainError::Watch`]; a task that cannot be built or compiled.
     pub fn new(client: &Client, spec: &Spec, objective: &Objective, site: Site) -> Result<Observer, TrainError> {
-        let cannot = |what: &str, help: &'static str| Err(TrainError::Watch { what: what.to_string(), help });
-        if objective.accumulate.get() > 1 {
-            return cannot("activations of micro-batches are inside a loop", "watch it with `accumulate: 1`");
-        }
-        if objective.mesh.model.get() > 1 {
-            return cannot("each replica is split over a model axis", "watch it with `model: 1`, on as many replicas");
-        }
+        check_observed(objective)?;
         let Observing { program, rows } = observing(&*spec.task, spec.numbers(), i64::from(spec.batch), objective)?;
         let loaded = Loaded::new(client, program, 0, spec.task.features(), spec.batch, site)?;
         Ok(Observer { loaded, rows })

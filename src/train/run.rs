@@ -9,7 +9,7 @@ use super::batches::{Data, asks, loader, loader_of_host};
 use super::checkpoint::{Checkpoint, DataIdentity, Fault, Place, Series};
 use super::error::{Kept, TrainError};
 use super::l2::with_total;
-use super::observer::Observer;
+use super::observer::{Observer, check_watch};
 use super::replay::{ReplayFrom, state_at};
 use super::session::{Call, Session, Wish};
 use super::spec::Spec;
@@ -239,6 +239,9 @@ pub fn run(
     if spec.objective.average.is_some_and(|average| !average.evaluate) && plan.checkpoint.is_none() {
         return Err(TrainError::UnusedAverage);
     }
+    if plan.watch.is_some() {
+        check_watch(&spec, session.host().1)?;
+    }
     let loader = loader_of_host(&spec, data.training, session.host(), session.draws())?;
     let steps_per_epoch = loader.n_steps();
     let is_costly = data.training.reading().is_costly;
@@ -259,14 +262,7 @@ pub fn run(
     let resumed = session.resumed_from().map(|path| (path.to_path_buf(), session.step()));
     let resumed = resumed.as_ref().map(|(path, step)| (path.as_path(), *step));
     let series = plan.checkpoint.as_ref().map(|place| Series::begin(place, plan.keep_checkpoint_max, resumed));
-    let observer = match plan.watch {
-        Some(_) if per_call > 1 => {
-            let what = format!("a call makes {per_call} steps, whose state between them stays on the device");
-            return Err(TrainError::Watch { what, help: "watch it with `steps_per_call: 1`" });
-        }
-        Some(_) => Some(session.observer()?),
-        None => None,
-    };
+    let observer = plan.watch.map(|_| session.observer()).transpose()?;
     let (kept, saved) = (Kept::default(), Instant::now());
     let last_save = if is_saved { LastSave::NotYet } else { LastSave::Never };
     let came_from = resumed.map(|(path, _)| path.to_path_buf());

@@ -394,6 +394,39 @@ fn tensorboard_reads_every_value() {
     }
 }
 
+/// Of a watched run every row of every look, a bucket for each bin of exponents, as `watch.jsonl` has it.
+#[test]
+fn tensorboard_reads_the_exponents_of_a_watched_run() {
+    let Some(python) = std::env::var_os(PYTHON).filter(|python| !python.is_empty()) else { return };
+    let place = Place::new();
+    place.run(&["train", "mlp.yaml", "--watch=20", "--epochs", "1"]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/read_by_tensorboard.py");
+    let output = Command::new(python).arg("-I").arg(script).arg(place.path("runs")).arg("histograms").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = found["mlp-bf16"].as_object().unwrap();
+    let looks = fs::read_to_string(place.path("runs/mlp-bf16/watch.jsonl")).unwrap();
+    let looks: Vec<serde_json::Value> = looks.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((looks.len(), found.len()), (3, looks[0]["rows"].as_array().unwrap().len()));
+    for (at, look) in looks.iter().enumerate() {
+        for row in look["rows"].as_array().unwrap() {
+            let role = if row["role"] == "softmax" { " (softmax)" } else { "" };
+            let name = format!("{}/{}{role}", row["quantity"].as_str().unwrap(), row["layer"].as_str().unwrap());
+            assert_eq!(found[&name][at][0], look["step"], "{name}");
+            // TensorBoard leaves out empty buckets at both ends.
+            let buckets = found[&name][at][1].as_array().unwrap();
+            let n_in = |left: f64| {
+                let bucket = buckets.iter().find(|bucket| bucket[0] == left && bucket[1] == left + 4.0);
+                bucket.map_or(0.0, |bucket| bucket[2].as_f64().unwrap())
+            };
+            for (bin, share) in row["bins"].as_array().unwrap().iter().enumerate() {
+                let count = share.as_f64().unwrap() * row["n"].as_f64().unwrap();
+                assert_eq!(n_in(-44.0 + 4.0 * bin as f64), count.round(), "{name} {bin}: {buckets:?}");
+            }
+        }
+    }
+}
+
 /// Six seeds of which each is worse by 0.25, and six of which half are.
 #[test]
 fn runs_over_seeds_are_compared_pair_by_pair() {

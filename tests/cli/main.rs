@@ -29,6 +29,7 @@ mod support;
 mod text_cli;
 mod train_cli;
 mod two_tower;
+mod watch_cli;
 mod weights_cli;
 #[path = "../support/wide.rs"]
 mod wide;

@@ -2,6 +2,8 @@
 
 usage: read_by_tensorboard.py FOLDER SCALARS. The readers are its own event accumulator, and its web server as users start it,
 which is asked until it has read so many scalars.
+
+usage: read_by_tensorboard.py FOLDER histograms. {run: {tag: [[step, [[left, right, count], ...]], ...]}} of what its server draws.
 """
 
 import json
@@ -12,9 +14,28 @@ import time
 import urllib.parse
 import urllib.request
 
-from tensorboard.backend.event_processing import event_multiplexer
+from tensorboard.backend.event_processing import event_multiplexer, plugin_event_multiplexer
+from tensorboard.util import tensor_util
 
-folder, wanted = sys.argv[1], int(sys.argv[2])
+folder = sys.argv[1]
+
+
+def histograms():
+    multiplexer = plugin_event_multiplexer.EventMultiplexer(tensor_size_guidance={"histograms": 0})
+    multiplexer.AddRunsFromDirectory(folder).Reload()
+    return {
+        run: {
+            tag: [[event.step, tensor_util.make_ndarray(event.tensor_proto).tolist()] for event in multiplexer.Tensors(run, tag)]
+            for tag in multiplexer.PluginRunToTagToContent("histograms").get(run, {})
+        }
+        for run in multiplexer.Runs()
+    }
+
+
+if sys.argv[2] == "histograms":
+    print(json.dumps(histograms()))
+    sys.exit()
+wanted = int(sys.argv[2])
 
 
 def text(value):

@@ -239,6 +239,7 @@ fn helps() {
         "run",
         "schedule",
         "train",
+        "watch",
     ] {
         fits(&place.text(&[command, "--help"], &[]), 80);
         fits(&place.text(&[command, "--help"], &[("LC_ALL", "C")]), 80);

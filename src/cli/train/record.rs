@@ -1,17 +1,20 @@
 //! What a training leaves in the folder of its run: from events to scalars.
 
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
 use crate::document;
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, TrainConfig, WatchConfig};
 use crate::files;
 use crate::graph::Storage;
 use crate::pjrt::Client;
-use crate::runs::{About, RunFolder, Saved, Start};
+use crate::runs::{About, Histogram, RunFolder, Saved, Start};
 use crate::train::checkpoint::Checkpoint;
+use crate::train::watch::{Bins, WatchRecord, WatchRow};
 use crate::train::{Event, Session};
 
 /// So many steps of a run are recorded, unless `--log-every` says otherwise: a few megabytes.
@@ -67,10 +70,12 @@ impl RecordArgs {
         if self.no_run {
             return Ok(None);
         }
-        let folder = self.folder(subject, say).context(
+        let mut folder = self.folder(subject, say).context(
             "the run cannot be recorded\nhelp: name another folder with --run, or record nothing with --no-run",
         )?;
-        let n_epochs = u64::from(subject.experiment.train.epochs);
+        let TrainConfig { epochs, watch, .. } = &subject.experiment.train;
+        let n_epochs = u64::from(*epochs);
+        folder.keep_watched(watch.as_ref().and_then(|watch| watch.keep).and_then(NonZeroU32::new));
         Ok(Some(Recorder { folder, every: self.log_every, n_epochs, last: None }))
     }
 
@@ -151,6 +156,10 @@ fn resolved(subject: &Subject<'_>) -> anyhow::Result<String> {
     if let Some(file) = &initialized_from {
         keys.push((Some("train"), "initialize_from", file));
     }
+    let watch = config.watch.as_ref().map(WatchConfig::to_line);
+    if let Some(watch) = &watch {
+        keys.push((Some("train"), "watch", watch));
+    }
     // A target goes with what the file says; `auto` and `none` go before it.
     let tune = subject.tune.trim_start_matches(" --tune ");
     if ["auto", "none"].contains(&tune) {
@@ -176,6 +185,11 @@ impl Recorder {
         self.folder.path()
     }
 
+    /// Has the look at a step stay, whatever its age.
+    pub(super) fn mark(&mut self, step: u64) {
+        self.folder.mark_watched(step);
+    }
+
     /// Records what an event says, if it is due.
     pub(super) fn event(&mut self, event: &Event<'_>) -> anyhow::Result<()> {
         match event {
@@ -184,7 +198,7 @@ impl Recorder {
             }
             Event::Watched(record) => {
                 let line = serde_json::to_string(record).context("a look without a JSON form")?;
-                self.folder.watched(&line)?;
+                self.folder.watched(record.step, &line, &histograms(record))?;
             }
             Event::Step { steps_per_epoch, .. } => {
                 let (step, scalars) = scalars(event);
@@ -202,6 +216,25 @@ impl Recorder {
         }
         Ok(())
     }
+}
+
+/// The exponents of each row's numbers, as TensorBoard shows them: log2 of the magnitudes. The first and the last bin, which
+/// have no end, are as wide as the others.
+fn histograms(record: &WatchRecord) -> Vec<(String, Histogram)> {
+    let width = f64::from(Bins::WIDTH);
+    let inner: Vec<f64> = Bins::bounds().map(f64::from).collect();
+    let (first, last) = (f64::from(Bins::ENDS.0) - width, f64::from(Bins::ENDS.1) + width);
+    let bounds: Vec<f64> = [first].into_iter().chain(inner).chain([last]).collect();
+    let mut n_called: BTreeMap<String, u32> = BTreeMap::new();
+    let of = |row: &WatchRow| {
+        let name = format!("{}/{}", row.quantity, row.name());
+        let n = n_called.entry(name.clone()).or_default();
+        *n += 1;
+        let name = if *n == 1 { name } else { format!("{name} {n}") };
+        let counts = row.bins.iter().map(|share| (share * row.n as f64).round()).collect();
+        (name, Histogram { bounds: bounds.clone(), counts })
+    };
+    record.rows.iter().map(of).collect()
 }
 
 /// Updates made, and what an event says of them.

@@ -15,7 +15,7 @@ use crate::hlo::DType;
 use crate::pjrt::Platform;
 use crate::report::grouped;
 use crate::train::checkpoint::Checkpoint;
-use crate::train::watch::{Anomaly, WatchRecord, anomalies};
+use crate::train::watch::{Anomaly, WatchRecord, anomalies, telling_steps};
 use crate::train::{Data, EpochReport, Event, Session, StateOf, Summary, TOTAL_LOSS};
 
 /// Progress: a bar on a terminal, a line for each epoch everywhere.
@@ -107,11 +107,20 @@ impl<'a> Show<'a> {
         self.print(&closing(args, experiment, summary));
         if let Some(run) = run {
             let (word, run) = (again::word(run), run.display());
-            self.print(&format!("recorded in {run}: `bf16scope curves {word}`, or `tensorboard --logdir {word}`\n"));
+            let watch = match experiment.train.watch {
+                Some(_) => format!("`bf16scope watch {word}`, "),
+                None => String::new(),
+            };
+            self.print(&format!(
+                "recorded in {run}: {watch}`bf16scope curves {word}`, or `tensorboard --logdir {word}`\n"
+            ));
         }
     }
 
     pub(super) fn event(&mut self, event: Event<'_>) {
+        if let Event::Watched(record) = event {
+            self.judge(record);
+        }
         if let Some(Err(error)) = self.record.as_mut().map(|record| record.event(&event)) {
             self.say(&format!("{error:#}; the training goes on, and is not recorded any more"));
             (self.record, self.unrecorded) = (None, Some(error));
@@ -131,15 +140,23 @@ impl<'a> Show<'a> {
                     self.print(&epoch_line(report, self.n_epochs));
                 }
             }
-            Event::Watched(record) => self.judge(record),
-            Event::Step { .. } => {}
+            Event::Watched(_) | Event::Step { .. } => {}
             Event::Saved { path, step } => {
                 tracing::info!("{} saved after step {step}", path.display());
             }
         }
     }
 
-    /// Says what is newly wrong with the numbers of a run that is watched.
+    /// Looks of a run that goes on: what they say is wrong is not said again.
+    pub(super) fn seen(&mut self, looks: Vec<WatchRecord>) {
+        self.alarms = anomalies(&looks).iter().map(|anomaly| (anomaly.rule, anomaly.layer.clone())).collect();
+        if let Some(record) = &mut self.record {
+            telling_steps(&looks).into_iter().for_each(|step| record.mark(step));
+        }
+        self.watched = Some(looks.into_iter().next_back().into_iter().collect());
+    }
+
+    /// Says what is newly wrong with the numbers of a run that is watched, and has the looks that show it stay.
     fn judge(&mut self, record: &WatchRecord) {
         let Some(watched) = self.watched.as_mut().filter(|_| self.is_first) else { return };
         // A rule looks at a record and the one before.
@@ -147,9 +164,13 @@ impl<'a> Show<'a> {
             watched.remove(0);
         }
         watched.push(record.clone());
+        let looks: Vec<u64> = watched.iter().map(|look| look.step).collect();
         for anomaly in anomalies(watched) {
             if !self.alarms.insert((anomaly.rule, anomaly.layer.clone())) {
                 continue;
+            }
+            if let Some(record) = &mut self.record {
+                looks.iter().for_each(|step| record.mark(*step));
             }
             let Anomaly { step, rule, layer, quantity, found, remedy, .. } = &anomaly;
             self.say(&format!("watch: step {step}: {rule}: {quantity} of {layer}: {found}\n  help: {remedy}"));
@@ -293,7 +314,11 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
         let number = |flag: &str, value: Option<u64>| value.map_or(String::new(), |value| format!(" {flag} {value}"));
         let (batch, seed) = (number("--batch", args.batch.map(u64::from)), number("--seed", args.seed));
         let devices = number("--devices", args.devices.map(u64::from));
-        let watch = args.watch.map_or(String::new(), |every| format!(" --watch={every}"));
+        let watch = match args.watch {
+            Some(Some(every)) => format!(" --watch={every}"),
+            Some(None) => " --watch".to_string(),
+            None => String::new(),
+        };
         let variables = args.variables.map_or(String::new(), |variables| format!(" --variables {variables}"));
         text += &format!(
             "checkpoint {}\nnext: `bf16scope eval {name}{precision}{of_one}{tune}{place}`, or train on with \

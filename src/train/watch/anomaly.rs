@@ -158,6 +158,15 @@ pub fn anomalies(records: &[WatchRecord]) -> Vec<Anomaly> {
     all
 }
 
+/// The steps of looks that anomalies were found by: each one's, and the look before it.
+pub fn telling_steps(records: &[WatchRecord]) -> BTreeSet<u64> {
+    let places = anomalies(records).into_iter().filter_map(|anomaly| {
+        let at = records.iter().position(|record| record.step == anomaly.step)?;
+        Some(at.saturating_sub(1)..at + 1)
+    });
+    places.flatten().map(|at| records[at].step).collect()
+}
+
 impl Look<'_> {
     /// Rows with their numbers, of a quantity.
     fn rows(&self, quantity: Quantity) -> impl Iterator<Item = (usize, &WatchRow)> {

@@ -11,7 +11,7 @@ mod program;
 mod row;
 mod statistics;
 
-pub use anomaly::{Anomaly, RULES, Rule, anomalies};
+pub use anomaly::{Anomaly, RULES, Rule, anomalies, telling_steps};
 pub(super) use program::{Observing, observing, words_of};
 pub use row::{Bins, Quantity, Role, WatchRecord, WatchRow};
 pub(super) use statistics::{RowOf, read_row};

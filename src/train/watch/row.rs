@@ -129,6 +129,15 @@ impl WatchRow {
         }
     }
 
+    /// `mlp/dense0`; `mlp/dense0 (softmax)` of what a softmax takes, which its layer may give something else beside.
+    pub fn name(&self) -> String {
+        match self.role {
+            Some(Role::Softmax) => format!("{} (softmax)", self.layer),
+            Some(Role::Residual) => format!("{} (sum)", self.layer),
+            Some(Role::Loss) | None => self.layer.clone(),
+        }
+    }
+
     /// Whether all numbers are 0.
     pub fn is_zero(&self) -> bool {
         self.zero >= 1.0

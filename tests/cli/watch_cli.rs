@@ -1,0 +1,198 @@
+//! `bf16scope watch` and `train: {watch: …}` as a user meets them: what a run keeps, the screen, the page, what is refused.
+
+use std::path::Path;
+
+use bf16scope::runs::{About, RunFolder};
+use expect_test::{expect, expect_file};
+use serde_json::Value;
+use unicode_width::UnicodeWidthStr as _;
+
+use crate::support::browser;
+use crate::train_cli::{Folder, text};
+
+/// The digits, with more under `train`.
+fn digits(folder: &Folder, train: &str) {
+    let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
+    let yaml = yaml.replace("train: {epochs: 2", &format!("train: {{{train}epochs: 2"));
+    std::fs::write(folder.path("mlp.yaml"), yaml).unwrap();
+}
+
+/// The steps of the looks that a run has.
+fn steps(folder: &Folder, run: &str) -> Vec<u64> {
+    let text = std::fs::read_to_string(folder.path(run).join("watch.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap()).collect()
+}
+
+/// 44 steps an epoch.
+#[test]
+fn the_key_does_what_the_flag_does_and_the_flag_comes_first() {
+    let folder = Folder::new();
+    digits(&folder, "watch: {every: 4, keep: 3}, ");
+    let stdout = folder.stdout(&["train", "mlp.yaml"]);
+    assert!(stdout.contains("recorded in runs/mlp-bf16: `bf16scope watch runs/mlp-bf16`, "), "{stdout}");
+    // Looks before steps 1, 5, … 85: 22 of them, cut to three after 7, 11, 15 and 19.
+    assert_eq!(steps(&folder, "runs/mlp-bf16"), [65, 69, 73, 77, 81, 85]);
+    let stdout = folder.stdout(&["train", "mlp.yaml", "--watch=30"]);
+    assert_eq!(steps(&folder, "runs/mlp-bf16-2"), [1, 31, 61]);
+    assert!(stdout.contains(" --watch=30 --resume"), "{stdout}");
+    let yaml = std::fs::read_to_string(folder.path("runs/mlp-bf16-2/experiment.yaml")).unwrap();
+    assert!(yaml.contains("  watch:\n    every: 30\n    keep: 3\n"), "{yaml}");
+    // The flag alone leaves the file's number.
+    folder.stdout(&["train", "mlp.yaml", "--watch", "--epochs", "1"]);
+    assert_eq!(steps(&folder, "runs/mlp-bf16-3").last(), Some(&41));
+    // A run that goes on drops no look that it has, and the checkpoint does not ask.
+    folder.stdout(&["train", "mlp.yaml", "--resume", "--epochs", "2"]);
+    let of_both = steps(&folder, "runs/mlp-bf16-3");
+    assert_eq!((of_both.first().map(|step| *step > 4), of_both.last()), (Some(true), Some(&85)));
+}
+
+#[test]
+fn what_cannot_be_watched_is_refused_where_it_is_written() {
+    let folder = Folder::new();
+    let refused = |train: &str, flags: &[&str]| {
+        folder.write("mlp.yaml", "model: {kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [32]}");
+        digits(&folder, train);
+        let csv = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz").display().to_string();
+        let error = folder.stderr(&[&["train", "mlp.yaml"], flags].concat());
+        error.replace(&csv, "digits.csv.gz")
+    };
+    expect![[r#"
+        bf16scope: mlp.yaml:3:24: found integer `0`, expected a whole number from 1 to 2147483647
+          3 | train: {watch: {every: 0}, epochs: 2, learning_rate: {kind: constant, value: 0.05}}
+            |                        ^
+    "#]]
+    .assert_eq(&refused("watch: {every: 0}, ", &[]));
+    expect![[r#"
+        bf16scope: mlp.yaml:3:16: found string "often", expected a whole number of steps, such as 50, or keys `every` and `keep`
+          3 | train: {watch: often, epochs: 2, learning_rate: {kind: constant, value: 0.05}}
+            |                ^^^^^
+    "#]].assert_eq(&refused("watch: often, ", &[]));
+    expect![[r#"
+        bf16scope: mlp.yaml:3:27: unknown key `kept`, expected one of every, keep
+          3 | train: {watch: {every: 5, kept: 2}, epochs: 2, learning_rate: {kind: constant, value: 0.05}}
+            |                           ^^^^
+          help: did you mean `keep`?
+    "#]]
+    .assert_eq(&refused("watch: {every: 5, kept: 2}, ", &[]));
+    expect![[r#"
+        bf16scope: mlp.yaml:3:32: the run cannot be watched: activations of micro-batches are inside a loop
+          3 | train: {watch: 10, accumulate: 4, epochs: 2, learning_rate: {kind: constant, value: 0.05}}
+            |                                ^
+          help: watch it with `accumulate: 1`
+    "#]]
+    .assert_eq(&refused("watch: 10, accumulate: 4, ", &[]));
+    expect![[r#"
+        bf16scope: mlp.yaml:3:25: the run cannot be watched: a call makes 4 steps, whose state between them stays on the device
+          3 | train: {steps_per_call: 4, epochs: 2, learning_rate: {kind: constant, value: 0.05}}
+            |                         ^
+          help: watch it with `steps_per_call: 1`
+    "#]].assert_eq(&refused("steps_per_call: 4, ", &["--watch"]));
+    let error = refused("", &["--watch=0"]);
+    assert!(error.contains("'0' for '--watch[=<N>]': expected a number of steps, 1 or more, such as 50"), "{error}");
+}
+
+/// A run with looks that do not depend on the machine: of a network whose weights stall from step 11 on.
+fn record(folder: &Path) {
+    let mut run = RunFolder::create(folder, About::default(), None).unwrap();
+    let bins = |bin: usize, share: f64| {
+        let mut bins = [0.0; 16];
+        bins[bin] = share;
+        bins
+    };
+    let row = |layer: &str, quantity: &str, rms: f64, zero: f64, lost: Option<f64>| {
+        let mut row = serde_json::json!({
+            "layer": layer, "quantity": quantity, "dtype": "bf16", "n": 4096, "max": 4.0 * rms, "rms": rms, "zero": zero,
+            "subnormal": 0.0, "saturated": 0.0, "not_finite": 0.0, "bins": bins(9, 1.0 - zero),
+        });
+        if let Some(lost) = lost {
+            row["lost"] = lost.into();
+            row["unseen"] = lost.into();
+        }
+        row
+    };
+    for look in 0..60u32 {
+        let lost = if look < 2 { 0.05 } else { 0.75 };
+        let line = serde_json::json!({
+            "step": 1 + 5 * look, "learning_rate": 1e-4, "optimizer": "sgd", "variables": "bf16_nearest",
+            "rows": [
+                row("transformer/encoder/layer_0/attention/query/projection", "activation", 0.75, 0.0, None),
+                row("mlp/logits", "activation", 1.5 + f64::from(look), 0.25, None),
+                row("mlp/logits", "cotangent", 0.01, 0.0, None),
+                row("mlp/logits/kernel", "gradient", 0.02, 0.0, None),
+                row("mlp/logits/kernel", "update", 2e-6, 0.0, Some(lost)),
+            ],
+        });
+        run.watched(u64::from(1 + 5 * look), &line.to_string(), &[]).unwrap();
+    }
+}
+
+#[test]
+fn what_is_wrong_comes_first_on_80_columns_in_json_and_on_a_page() {
+    let folder = Folder::new();
+    record(&folder.path("a run"));
+    let mut command = folder.command_by(&[], &["watch", "a run", "--html", "watch.html"]);
+    let output = command.env("COLUMNS", "80").env("LC_ALL", "C.UTF-8").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let screen = text(&output.stdout);
+    assert!(screen.lines().all(|line| line.width() <= 80), "{screen}");
+    expect_file!["screens/watch.txt"].assert_eq(&screen);
+    let json: Value =
+        serde_json::from_slice(&folder.run(&["watch", "a run", "--json", "--step", "30"]).stdout).unwrap();
+    let first = &json["anomalies"][0];
+    assert_eq!(
+        (&first["rule"], &first["step"], &first["layer"]),
+        (&"stalled".into(), &16.into(), &"mlp/logits/kernel".into())
+    );
+    assert_eq!((&json["audit"], &json["look"]["step"]), (&"bf16scope audit 'a run' --at 16".into(), &26.into()));
+
+    let path = folder.path("watch.html");
+    let page = std::fs::read_to_string(&path).unwrap();
+    for part in [
+        "aria-label=\"Updates: share that is lost, below half an ulp of what is stored; a row for each layer, a column for each look\"",
+        "`bf16scope audit &#39;a run&#39; --at 16`",
+        "step 16: mlp/logits/kernel: rms 2.00e-6, largest 8.00e-6, lost 75.0 %",
+        "What went wrong first: exponents of the update of mlp/logits/kernel",
+    ] {
+        assert!(page.contains(part) || page.contains(&part.replace("&#39;", "'")), "{part} is not in\n{page}");
+    }
+    assert!(!page.contains("http") && !page.contains("src="));
+    // Every colour is one that the page gives for light and for dark paper.
+    let (light, dark) = page.split_once("prefers-color-scheme: dark").unwrap();
+    for color in page.split("var(").skip(1).filter_map(|part| part.split(')').next()) {
+        assert!(light.contains(&format!("{color}:")) && dark.contains(&format!("{color}:")), "{color}");
+    }
+    // In a browser a script says which texts of a map lie over each other, or outside of it.
+    let script = "<script>const bad = []; for (const svg of document.querySelectorAll('svg')) {\
+        const all = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);\
+        const edge = svg.getBoundingClientRect();\
+        all.forEach(([one, a], at) => { if (a.left < edge.left || a.right > edge.right) bad.push('outside: ' + one);\
+          all.slice(at + 1).forEach(([other, b]) => { if (a.left < b.right && b.left < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom)\
+            bad.push(one + ' over ' + other); }); }); }\
+        document.body.dataset.seen = bad.length + ': ' + bad.slice(0, 5).join('; ');</script></body>";
+    std::fs::write(&path, page.replace("</body>", script)).unwrap();
+    if let Some(dom) = browser::dom(&path) {
+        let seen = dom.split("data-seen=\"").nth(1).unwrap().split('"').next().unwrap();
+        assert_eq!(seen, "0: ");
+    }
+}
+
+#[test]
+fn a_run_that_was_not_watched_says_how_to_watch_it() {
+    let folder = Folder::new();
+    RunFolder::create(&folder.path("run"), About::default(), None).unwrap();
+    let error = folder.stderr(&["watch", "run"]);
+    expect![[r#"
+        bf16scope: run: the run was not watched: there is no look in its folder
+        help: train with --watch, or with `watch: 50` under `train`
+    "#]]
+    .assert_eq(&error);
+    let error = folder.stderr(&["watch", "none"]);
+    expect![[r#"
+        bf16scope: none: no such folder
+        help: name the folder of a run, such as `train` makes: runs/EXPERIMENT-PRECISION
+    "#]]
+    .assert_eq(&error);
+    record(&folder.path("a run"));
+    let output = folder.run(&["watch", "a run", "--step", "1", "--all"]);
+    assert!(text(&output.stdout).contains("the look before step 1:"));
+}
