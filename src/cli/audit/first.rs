@@ -3,7 +3,7 @@
 use anyhow::ensure;
 
 use super::made::Maker;
-use super::screen::number;
+use super::screen::{found_line, number};
 use super::{Args, choice_of, config};
 use crate::audit::{Auditor, FirstBeyond, first_step_beyond, largest_error, most_audits};
 use crate::cli::progress::{self, say};
@@ -47,28 +47,6 @@ pub(super) fn first_beyond(
         }
         Ok(error)
     })
-}
-
-/// What was found, in a line.
-pub(super) fn found_line(found: &FirstBeyond) -> String {
-    let of = |step: u64| number(found.error_at(step).unwrap_or(f64::NAN));
-    let (n, ratio) = (found.measured.len(), found.ratio);
-    match found.step {
-        Some(step) => format!(
-            "step {step} is over {ratio} times the error of step 1 ({} against {}), and step {} is not ({}): found in {n} audits, of \
-             steps twice as late each and then by halving; where errors go up and down, an earlier one may be over it too",
-            of(step),
-            of(1),
-            step - 1,
-            of(step - 1),
-        ),
-        None => format!(
-            "none of the {n} steps that were audited is over {ratio} times the error of step 1, which is {}; the largest is {}\n\
-             help: --at STEP audits another one, a smaller RATIO asks for less",
-            of(1),
-            number(found.measured.iter().map(|measured| measured.error).fold(0.0, f64::max)),
-        ),
-    }
 }
 
 /// Says that no step is beyond.

@@ -1,9 +1,8 @@
 //! The audit as a page for the browser.
 
 use super::Outcome;
-use super::first::found_line;
 use super::made::AtStep;
-use super::screen::{dtypes, found, number, remarks, shape, ulps};
+use super::screen::{dtypes, found, found_line, number, remarks, shape, ulps};
 use crate::audit::AuditRow;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::{Series, along, histogram};

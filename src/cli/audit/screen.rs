@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use super::first::found_line;
 use super::made::AtStep;
 use super::{F32As, Outcome};
-use crate::audit::{Audit, AuditRow, Judgement, ResultRow, Search, SearchEnd, ShardRow};
+use crate::audit::{Audit, AuditRow, FirstBeyond, Judgement, ResultRow, Search, SearchEnd, ShardRow};
 use crate::numerics::compare::Errors;
 use crate::report::{Column, Screen, Table};
 
@@ -318,6 +317,28 @@ pub(super) fn found(search: &Search, saved: Option<&Path>) -> String {
 /// A share for eyes.
 fn percent_of(share: f64) -> String {
     format!("{:.0} %", 100.0 * share.max(0.0))
+}
+
+/// What a search for the first step beyond found, in a line.
+pub(super) fn found_line(found: &FirstBeyond) -> String {
+    let of = |step: u64| number(found.error_at(step).unwrap_or(f64::NAN));
+    let (n, ratio) = (found.measured.len(), found.ratio);
+    match found.step {
+        Some(step) => format!(
+            "step {step} is over {ratio} times the error of step 1 ({} against {}), and step {} is not ({}): found in {n} audits, of \
+             steps twice as late each and then by halving; where errors go up and down, an earlier one may be over it too",
+            of(step),
+            of(1),
+            step - 1,
+            of(step - 1),
+        ),
+        None => format!(
+            "none of the {n} steps that were audited is over {ratio} times the error of step 1, which is {}; the largest is {}\n\
+             help: --at STEP audits another one, a smaller RATIO asks for less",
+            of(1),
+            number(found.measured.iter().map(|measured| measured.error).fold(0.0, f64::max)),
+        ),
+    }
 }
 
 #[cfg(test)]
