@@ -152,6 +152,9 @@ impl ConfigProblem {
             ConfigProblem::UnknownValue { value, valid } if valid == &["auto", "none"] && value.starts_with("tpu") => {
                 Some(format!("`--tune {value}`, on the command line, is what that target compiles"))
             }
+            ConfigProblem::UnknownKey { key, .. } if key == "<<" => {
+                Some("keys are not merged: write here each one that is meant".to_string())
+            }
             ConfigProblem::UnknownKey { key: given, valid } | ConfigProblem::UnknownValue { value: given, valid } => {
                 nearest(given, valid).map(|name| format!("did you mean `{name}`?"))
             }
@@ -165,12 +168,36 @@ impl ConfigProblem {
                 Some("keys and values are `key: value`, and nesting is two spaces of indentation".to_string())
             }
             ConfigProblem::Together { help, .. } => help.clone(),
-            ConfigProblem::WrongValue { .. }
-            | ConfigProblem::TooDeep
-            | ConfigProblem::TooMany
-            | ConfigProblem::TooLarge { .. } => None,
+            ConfigProblem::WrongValue { found, expected } => as_expected(found, expected),
+            ConfigProblem::TooDeep | ConfigProblem::TooMany | ConfigProblem::TooLarge { .. } => None,
         }
     }
+}
+
+/// What to write in place of a value that is nearly the one expected: a number in quotes, a whole number with a point, one
+/// item of a list alone.
+fn as_expected(found: &str, expected: &str) -> Option<String> {
+    let quoted = found.strip_prefix("string \"").and_then(|rest| rest.strip_suffix('"'));
+    let (integer, float) = (in_backticks(found, "integer"), in_backticks(found, "floating point"));
+    let is_list = expected == "a list" || expected.starts_with("a list of ");
+    match (quoted, integer, float) {
+        (Some(text), ..) if expected.contains("number") && text.parse::<f64>().is_ok() => {
+            Some(format!("write {text} without quotes"))
+        }
+        (_, _, Some(number)) if expected.contains("whole number") => {
+            let whole = number.parse::<f64>().ok().filter(|number| number.fract() == 0.0 && number.abs() < 1e15)?;
+            Some(format!("write {whole:.0}"))
+        }
+        (Some(text), ..) if is_list && !text.contains(['\'', '\\']) => {
+            Some(format!("write ['{text}'], if it is the only one"))
+        }
+        (_, Some(item), _) | (_, _, Some(item)) if is_list => Some(format!("write [{item}], if it is the only one")),
+        _ => None,
+    }
+}
+
+fn in_backticks<'a>(found: &'a str, kind: &str) -> Option<&'a str> {
+    found.strip_prefix(kind)?.strip_prefix(" `")?.strip_suffix('`')
 }
 
 /// The one of `valid` that `given` is probably meant to be.

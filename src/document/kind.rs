@@ -38,18 +38,31 @@ pub fn of_or_number<T: DeserializeOwned>(node: &Node, of_number: OfNumber<T>) ->
 /// The error of [`of`] or [`of_or_number`], of a key that another kind has, with which that is.
 pub fn elsewhere<T: DeserializeOwned>(error: ReadError) -> ReadError {
     let ConfigProblem::UnknownKey { key, .. } = &error.problem else { return error };
-    let has = |kind: &&str| {
-        let mut keys = Vec::new();
-        // It fails, after it has named them.
-        drop(T::deserialize(AskKeys { kind, keys: &mut keys }));
-        keys.contains(&key.as_str())
-    };
-    let kinds: Vec<&str> = names_of::<T>().into_iter().filter(has).collect();
+    let kinds = with_key::<T>(key);
     if kinds.is_empty() {
         return error;
     }
     let help = format!("`{key}` goes with `kind: {}`", kinds.join("`, `kind: "));
     error.with_help(help)
+}
+
+/// The kinds of an enum that have this key.
+pub fn with_key<T: DeserializeOwned>(key: &str) -> Vec<&'static str> {
+    let has = |kind: &&str| {
+        let mut keys = Vec::new();
+        // It fails, after it has named them.
+        drop(T::deserialize(AskKeys { kind, keys: &mut keys }));
+        keys.contains(&key)
+    };
+    names_of::<T>().into_iter().filter(has).collect()
+}
+
+/// The keys of a struct.
+pub fn keys_of<T: DeserializeOwned>() -> Vec<&'static str> {
+    let mut keys = Vec::new();
+    // It fails, after it has named them.
+    drop(T::deserialize(AskKeys { kind: "", keys: &mut keys }));
+    keys
 }
 
 /// What a number alone stands for; an error says which numbers do.
@@ -81,7 +94,16 @@ fn of_node<T: DeserializeOwned>(node: &Node, of_number: Option<OfNumber<T>>) -> 
         }
         Value::Map(map) => {
             let Some(kind) = node.get("kind") else {
-                return Err(ReadError::of(ConfigProblem::MissingKey { key: "kind".to_string() }).or_at(node.mark));
+                let missing = ReadError::of(ConfigProblem::MissingKey { key: "kind".to_string() });
+                // `{adam: {beta1: 0.9}}`, as a layer is written.
+                let named = map.iter().find(|(key, _)| names.contains(&&**key));
+                let missing = match named {
+                    Some((name, _)) => {
+                        missing.with_help(format!("write `kind: {}`, and its keys beside it", name.name))
+                    }
+                    None => missing,
+                };
+                return Err(missing.or_at(node.mark));
             };
             (kind, map.iter().filter(|(key, _)| &**key != "kind").cloned().collect())
         }

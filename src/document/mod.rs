@@ -301,9 +301,10 @@ mod tests {
         check(
             "seed: 1\nlayer:\n  filters: 8\n",
             expect![[r#"
-            model.yaml:3:12: found integer `8`, expected a list
-              3 |   filters: 8
-                |            ^"#]],
+                model.yaml:3:12: found integer `8`, expected a list
+                  3 |   filters: 8
+                    |            ^
+                  help: write [8], if it is the only one"#]],
         );
         check(
             "seed: 1\nlayer:\n  filters: [8]\n  dropout: 1.5\n",

@@ -13,6 +13,7 @@
 //! [`DataConfig`] says what `data` may be. Paths in the file are relative to the file. Precision is not in it: it is a switch of the run.
 
 pub mod data;
+mod elsewhere;
 mod lines;
 mod mesh;
 mod schedule;
@@ -160,8 +161,8 @@ fn optimizer<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optimi
 fn beside(error: ReadError) -> ReadError {
     const KEYS: [&str; 6] = ["learning_rate", "warm_up", "weight_decay", "clip", "average", "slots"];
     match &error.problem {
-        ConfigProblem::UnknownKey { key, .. } if KEYS.contains(&key.as_str()) => {
-            let help = format!("write `{key}` under `train`, beside `optimizer`");
+        ConfigProblem::UnknownKey { key, .. } if KEYS.contains(&elsewhere::now(key)) => {
+            let help = format!("write `{}` under `train`, beside `optimizer`", elsewhere::now(key));
             error.with_help(help)
         }
         _ => error,
@@ -364,7 +365,7 @@ impl Experiment {
         let failed = |source| TrainError::Read { path: path.to_path_buf(), source };
         let text = files::read_text(path, document::MAX_BYTES as u64).map_err(failed)?;
         let document = Document::parse(&path.display().to_string(), &text)?;
-        let mut experiment: Experiment = document.read()?;
+        let mut experiment: Experiment = document.read().map_err(elsewhere::with_its_block)?;
         if experiment.train.label_smoothing > 0.0 && !experiment.model.is_smoothed() {
             let way = vec![Step::Key("train".to_string()), Step::KeyItself("label_smoothing".to_string())];
             let error = NodeError::new(way, "no loss of `model` has label smoothing");

@@ -233,7 +233,7 @@ fn errors_point_at_the_line() {
             e.yaml:4:5: missing key `kind`
               4 |     momentum: 0.9
                 |     ^^^^^^^^
-              help: add `kind: …` to the block that starts here"#]],
+              help: write `kind: momentum`, and its keys beside it"#]],
     );
     check(
         "  optimizer:\n    momentun: 0.9\n    kind: momentum\n",
@@ -468,6 +468,27 @@ fn a_number_alone_is_told_its_key() {
     // As it is written, and not as the float that it would be.
     let error = parse("model: {kind: mlp, input: [4], n_classes: 2}\ntrain: {average: {decay: 1}}\n").unwrap_err();
     assert!(error.to_string().contains("found integer `1`, expected a number above 0 and below 1"), "{error}");
+}
+
+#[test]
+fn a_value_that_is_nearly_right_is_told_how_to_write_it() {
+    for (text, help) in [
+        ("  batch: \"32\"\n", "write 32 without quotes"),
+        ("  learning_rate: \"0.1\"\n", "write 0.1 without quotes"),
+        ("  batch: 1e3\n", "write 1000"),
+        ("  trainable: '*'\n", "write ['*']"),
+        ("  optimizer: {adam: {beta1: 0.9}}\n", "write `kind: adam`, and its keys beside it"),
+    ] {
+        let said = parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n{text}")).unwrap_err();
+        assert!(said.contains(&format!("\n  help: {help}")), "{said}");
+    }
+    let said = parse("model: {kind: mlp, input: 4, n_classes: 2}\n").unwrap_err();
+    assert!(said.contains("help: write [4], if it is the only one"), "{said}");
+    // What is not nearly right has no such help.
+    for text in ["  batch: \"many\"\n", "  batch: 1.5\n", "  batch: [3]\n"] {
+        let said = parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n{text}")).unwrap_err();
+        assert!(!said.contains("help: write"), "{said}");
+    }
 }
 
 #[test]

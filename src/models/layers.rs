@@ -176,6 +176,11 @@ fn as_map<T: Named, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S
 }
 
 /// The keys of a configuration, before anything is looked up.
+/// The keys beside `kind`.
+pub(super) fn keys() -> Vec<&'static str> {
+    document::kind::keys_of::<Keys>()
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Keys {

@@ -107,25 +107,35 @@ impl Model {
     }
 }
 
+/// A [`Model`] as [`kind`] reads it.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ByKind {
+    Mlp(mlp::Config),
+    Cnn(cnn::Config),
+    Resnet(resnet::Config),
+    Transformer(transformer::Config),
+    TwoTower(two_tower::Config),
+    Layers(layers::Config),
+}
+
+/// The kinds of model that have this key.
+pub fn kinds_with_key(key: &str) -> Vec<&'static str> {
+    let mut kinds = kind::with_key::<ByKind>(key);
+    // What is written layer by layer is read as keys that mean something only together.
+    kinds.extend(layers::keys().contains(&key).then_some("layers"));
+    kinds
+}
+
 impl<'de> Deserialize<'de> for Model {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Model, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        enum Kind {
-            Mlp(mlp::Config),
-            Cnn(cnn::Config),
-            Resnet(resnet::Config),
-            Transformer(transformer::Config),
-            TwoTower(two_tower::Config),
-            Layers(layers::Config),
-        }
         Ok(match kind::read(deserializer)? {
-            Kind::Mlp(config) => Model::Mlp(config),
-            Kind::Cnn(config) => Model::Cnn(config),
-            Kind::Resnet(config) => Model::Resnet(config),
-            Kind::Transformer(config) => Model::Transformer(config),
-            Kind::TwoTower(config) => Model::TwoTower(config),
-            Kind::Layers(config) => Model::Layers(config),
+            ByKind::Mlp(config) => Model::Mlp(config),
+            ByKind::Cnn(config) => Model::Cnn(config),
+            ByKind::Resnet(config) => Model::Resnet(config),
+            ByKind::Transformer(config) => Model::Transformer(config),
+            ByKind::TwoTower(config) => Model::TwoTower(config),
+            ByKind::Layers(config) => Model::Layers(config),
         })
     }
 }

@@ -67,6 +67,11 @@ pub struct DataConfig {
 /// The keys of `data` beside the sources.
 const KEYS: [&str; 9] = ["tokens", "features", "workers", "on_error", "arrays", "scale", "n_train", "n_test", "test"];
 
+/// The keys of `data`.
+pub(super) fn keys() -> Vec<&'static str> {
+    SOURCES.iter().map(|source| source.name).chain(KEYS).collect()
+}
+
 impl<'de> Deserialize<'de> for DataConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DataConfig, D::Error> {
         Node::read(deserializer, |node| {
