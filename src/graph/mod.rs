@@ -445,6 +445,17 @@ impl Graph {
         }
     }
 
+    /// As [`Graph::fail`], of what no line of the user's made: what a task leaves out.
+    pub(crate) fn fail_without_place(&self, what: &str, operands: &[&Tensor], error: RuleError) {
+        if !self.owns(what, operands) {
+            return;
+        }
+        let ids: Vec<InstrId> = operands.iter().map(|tensor| tensor.id).collect();
+        let emitter = &self.inner.emitter;
+        emitter.set_metadata(Metadata { op_name: self.inner.path.join(""), ..Metadata::default() });
+        emitter.fail(what, &ids, error);
+    }
+
     /// Keeps a broken rule of a layer or operator as the graph's error, unless one is kept already; gives poison.
     #[track_caller]
     pub fn fail(&self, what: &str, operands: &[&Tensor], error: RuleError) -> Tensor {

@@ -96,10 +96,8 @@ pub enum TrainError {
         /// There are.
         n_examples: u64,
     },
-    /// A batch of more than there is to train on.
-    #[error(
-        "a batch of {batch} does not fit: there are {n_examples} training examples, without those for testing\nhelp: set `batch` to {n_examples} or less (--batch), or keep fewer examples for testing"
-    )]
+    /// A batch of nothing, or of more than there is to train on.
+    #[error("{}", batch_size(*batch, *n_examples))]
     BatchSize {
         /// Asked for.
         batch: usize,
@@ -350,6 +348,17 @@ pub enum TrainError {
 /// The last checkpoint of a run that ended early: its file, and the step it was made after.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept(pub Option<(PathBuf, u64)>);
+
+fn batch_size(batch: usize, n_examples: u64) -> String {
+    let help = format!("set `batch` to {n_examples} or less (--batch), or keep fewer examples for testing");
+    match (batch, n_examples) {
+        (_, 0) => "there are no training examples\nhelp: keep fewer examples for testing".to_string(),
+        (0, _) => format!("a batch of 0 trains on nothing\nhelp: set `batch` to 1 up to {n_examples} (--batch)"),
+        _ => format!(
+            "a batch of {batch} does not fit: there are {n_examples} training examples, without those for testing\nhelp: {help}"
+        ),
+    }
+}
 
 fn replay_from(from: Option<&Path>, from_step: u64) -> String {
     match from {

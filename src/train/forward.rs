@@ -79,11 +79,8 @@ fn called(graph: &Graph, task: &dyn Task, features: &Features<'_>, mode: Mode) -
     for feature in described {
         if RESERVED.contains(&feature.name.as_str()) {
             let message = format!("a feature is called {}, which programs call an input of their own", feature.name);
-            drop(graph.fail(
-                "features",
-                &[],
-                RuleError::new("task/feature", message).with_help("give it another name"),
-            ));
+            let error = RuleError::new("task/feature", message).with_help("give it another name");
+            graph.fail_without_place("features", &[], error);
         }
     }
     let outputs = task.call(&graph.scope(), features, mode);
@@ -93,11 +90,10 @@ fn called(graph: &Graph, task: &dyn Task, features: &Features<'_>, mode: Mode) -
     Called { loss, metrics, predictions, scalars }
 }
 
-/// Keeps as the graph's error what a task gives and no program can have.
-#[track_caller]
+/// Keeps as the graph's error what a task gives and no program can have. Which line of the task that is nobody knows.
 fn check(graph: &Graph, task: &dyn Task, outputs: &Outputs, batch: i64, mode: Mode) {
     let fail = |operands: &[&Tensor], message: String, help: &str| {
-        drop(graph.fail("task", operands, RuleError::new("task/outputs", message).with_help(help)));
+        graph.fail_without_place("task", operands, RuleError::new("task/outputs", message).with_help(help));
     };
     let (name, missing) = (task.name(), "return it from `Task::call` in this mode");
     match mode {

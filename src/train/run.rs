@@ -89,7 +89,7 @@ pub enum Event<'a> {
     },
 }
 
-/// What an epoch brought.
+/// What came of an epoch.
 ///
 /// As JSON `train_NAME` and `test_NAME` for each value.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,6 +110,22 @@ pub struct EpochReport {
     pub waited_for_data: Option<f64>,
     /// Steps in all whose update was left out, because a gradient was not finite, where the loss scale is dynamic.
     pub n_skipped: Option<u64>,
+}
+
+impl EpochReport {
+    /// The value of this name over the epoch's batches, if it is reported.
+    pub fn train_value(&self, name: &str) -> Option<f64> {
+        value_of(&self.train, name)
+    }
+
+    /// The value of this name on the test data, if it is reported.
+    pub fn test_value(&self, name: &str) -> Option<f64> {
+        value_of(&self.test, name)
+    }
+}
+
+fn value_of(values: &[(String, f64)], name: &str) -> Option<f64> {
+    values.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
 }
 
 impl fmt::Display for EpochReport {
@@ -141,7 +157,7 @@ impl Serialize for EpochReport {
     }
 }
 
-/// What a run brought.
+/// What came of a run.
 ///
 /// As JSON `test_NAME` for each value.
 #[derive(Clone, Debug, PartialEq)]
@@ -166,7 +182,7 @@ impl Summary {
 
     /// The test data's value of this name, if it is reported.
     pub fn value(&self, name: &str) -> Option<f64> {
-        self.test.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
+        value_of(&self.test, name)
     }
 }
 
@@ -224,14 +240,27 @@ pub fn check_average(spec: &Spec, data: Data<'_>, n_epochs: u64) -> Result<(), T
 /// goes on exactly as one that never stopped.
 ///
 /// # Errors
-/// [`TrainError::Diverged`] (the session then has the state before that step, if it could be made again), [`TrainError::Interrupted`] (a checkpoint was written first, where there is a place for
-/// it), averages that nothing comes of or that are never used, and whatever data, plugin and disk say.
+/// [`TrainError::Diverged`] (the session then has the state before that step, if it could be made again),
+/// [`TrainError::Interrupted`] (a checkpoint was written first, where there is a place for it), averages that nothing comes
+/// of or that are never used, and whatever data, plugin and disk say.
 pub fn run(
     session: &mut Session,
     data: Data<'_>,
     plan: &RunPlan,
     stop: &AtomicBool,
     observe: &mut dyn FnMut(Event<'_>),
+) -> Result<Summary, TrainError> {
+    run_until(session, data, plan, stop, observe, &mut |_| false)
+}
+
+/// As [`run()`], and the epoch for whose report `is_enough` is true is the last.
+pub(super) fn run_until(
+    session: &mut Session,
+    data: Data<'_>,
+    plan: &RunPlan,
+    stop: &AtomicBool,
+    observe: &mut dyn FnMut(Event<'_>),
+    is_enough: &mut dyn FnMut(&EpochReport) -> bool,
 ) -> Result<Summary, TrainError> {
     let spec = session.spec().clone();
     check(&spec, data)?;
@@ -285,6 +314,10 @@ pub fn run(
     if plan.n_epochs == 0 && resumed.is_none() {
         run.save()?;
     }
+    if resumed.is_some() && plan.n_epochs > 0 && run.session.step() >= plan.n_epochs * steps_per_epoch {
+        let (made, n) = (run.session.step() / steps_per_epoch, plan.n_epochs);
+        tracing::warn!("nothing is left to train: the checkpoint has {made} epochs, and {n} are asked for");
+    }
     for epoch in run.session.step() / steps_per_epoch..plan.n_epochs {
         let training = run.epoch(epoch, &loader, stop)?;
         // Before the evaluation: whatever it meets, this is not lost.
@@ -303,8 +336,16 @@ pub fn run(
             n_skipped: run.session.n_skipped()?,
         };
         (run.observe)(Event::Epoch(&report));
+        // Whatever one host says holds for all.
+        let is_last = run.session.agree(Wish { stop: is_enough(&report), ..Wish::default() })?.stop;
         epochs.push(report);
         last = Some(test);
+        if is_last {
+            break;
+        }
+        if epoch + 1 < plan.n_epochs {
+            run.end_if_asked(epoch, stop)?;
+        }
     }
     let test = match last {
         Some(test) => test,
@@ -442,8 +483,7 @@ impl Run<'_> {
                 self.save()?;
             }
             if agreed.stop {
-                let (step, epoch, kept) = (self.session.step(), epoch + 1, self.kept.clone());
-                return Err(TrainError::Interrupted { step, epoch, kept });
+                return Err(self.interrupted(epoch));
             }
             next = ahead.unwrap_or_else(|| calls.next());
         }
@@ -451,6 +491,16 @@ impl Run<'_> {
         let waited = calls.waited().as_secs_f64();
         tracing::debug!("epoch {}: {waited:.3} of {seconds:.3} seconds were spent waiting for data", epoch + 1);
         Ok(Trained { totals, examples_per_second: n_steps * batch_size / seconds, waited: waited / seconds })
+    }
+
+    /// Ends between two epochs, after this one, if that was asked for on any host: what there is is saved.
+    fn end_if_asked(&self, epoch: u64, stop: &AtomicBool) -> Result<(), TrainError> {
+        let own = Wish { stop: stop.load(Ordering::Relaxed), ..Wish::default() };
+        if self.session.agree(own)?.stop { Err(self.interrupted(epoch)) } else { Ok(()) }
+    }
+
+    fn interrupted(&self, epoch: u64) -> TrainError {
+        TrainError::Interrupted { step: self.session.step(), epoch: epoch + 1, kept: self.kept.clone() }
     }
 
     /// Looks at the step that is about to be made, if it is time to.

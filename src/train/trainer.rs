@@ -1,8 +1,10 @@
 //! Training in one call: a task, options and arrays in, a trained model out.
 //!
 //! [`Trainer`] says what is trained and for how long, [`Trainer::fit`] does it, and [`Trained`] evaluates and predicts. It is
-//! a thin layer over [`Session`] and [`run`](super::run()): who wants a loop of his own, or to keep a session on the device between runs,
-//! takes those.
+//! a thin layer over [`Session`] and [`run`](super::run()): for a loop of your own, or a session that stays on the device between runs, take those.
+//!
+//! Errors name options as the program has them: `--resume` is [`Trainer::resume`], `--checkpoint` is [`Trainer::checkpoint`],
+//! `--batch` is [`Trainer::batch`], `--other-function` and the like are [`Trainer::resumption`].
 
 use super::batches::Data;
 use super::change::Change;
@@ -13,7 +15,7 @@ use super::initialize::InitializeFrom;
 use super::objective::Objective;
 use super::predictions::Predictions;
 use super::resume::{Resumption, check_data};
-use super::run::{EpochReport, Event, RunPlan, Summary, check, check_average, evaluation_batch, run};
+use super::run::{EpochReport, Event, RunPlan, Summary, check, check_average, evaluation_batch, run_until};
 use super::session::Session;
 use super::spec::Spec;
 use crate::data::{NamedArray, Source};
@@ -94,6 +96,7 @@ pub struct Trainer<'a> {
     resumption: Resumption,
     stop: Option<&'a AtomicBool>,
     observe: Box<dyn FnMut(Event<'_>) + 'a>,
+    is_enough: Box<dyn FnMut(&EpochReport) -> bool + 'a>,
 }
 
 impl fmt::Debug for Trainer<'_> {
@@ -130,6 +133,7 @@ impl<'a> Trainer<'a> {
             resumption: Resumption::default(),
             stop: None,
             observe: Box::new(|_| {}),
+            is_enough: Box::new(|_| false),
         }
     }
 
@@ -221,10 +225,33 @@ impl<'a> Trainer<'a> {
         Trainer { resumption, ..self }
     }
 
-    /// Ends the run after the step in which this becomes true, with a checkpoint where there is a place for it. Then
-    /// [`fit`](Trainer::fit) gives [`TrainError::Interrupted`].
+    /// Ends the run after the step, or the epoch, in which this becomes true, with a checkpoint where there is a place for it. Then
+    /// [`fit`](Trainer::fit) gives [`TrainError::Interrupted`]; [`stop_when`](Trainer::stop_when) ends it as a success.
     pub fn stop(self, stop: &'a AtomicBool) -> Trainer<'a> {
         Trainer { stop: Some(stop), ..self }
+    }
+
+    /// Early stopping: the epoch for whose report this is true is the last, and the training ends as after its last epoch. A
+    /// checkpoint of it goes on where it is [resumed](Trainer::resume).
+    ///
+    /// ```no_run
+    /// # use bf16scope::prelude::*;
+    /// # fn fit(trainer: Trainer<'_>, training: bf16scope::data::Arrays, test: bf16scope::data::Arrays) -> Result<(), bf16scope::train::TrainError> {
+    /// // No better for three epochs.
+    /// let (mut best, mut since) = (f64::INFINITY, 0);
+    /// let model = trainer
+    ///     .epochs(100)
+    ///     .stop_when(move |epoch| {
+    ///         let loss = epoch.test_value("loss").unwrap_or(f64::NAN);
+    ///         (best, since) = if loss < best { (loss, 0) } else { (best, since + 1) };
+    ///         since == 3
+    ///     })
+    ///     .fit(&training, &test)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stop_when(self, is_enough: impl FnMut(&EpochReport) -> bool + 'a) -> Trainer<'a> {
+        Trainer { is_enough: Box::new(is_enough), ..self }
     }
 
     /// Who is told of each epoch; its report can be printed. This or [`on_event`](Trainer::on_event): the last one said.
@@ -279,7 +306,8 @@ impl<'a> Trainer<'a> {
         }
         let never = AtomicBool::new(false);
         let plan = RunPlan::new(self.n_epochs, place);
-        let summary = run(&mut session, data, &plan, self.stop.unwrap_or(&never), &mut self.observe)?;
+        let stop = self.stop.unwrap_or(&never);
+        let summary = run_until(&mut session, data, &plan, stop, &mut self.observe, &mut self.is_enough)?;
         Ok(Trained {
             summary,
             changes,
@@ -354,7 +382,7 @@ fn compiled<T>(
 }
 
 impl Trained {
-    /// What the run brought: its epochs, and the loss and the metrics on the test examples at its end. Of a checkpoint that
+    /// What came of the run: its epochs, and the loss and the metrics on the test examples at its end. Of a checkpoint that
     /// was loaded, how many steps it has; nothing was evaluated.
     pub fn summary(&self) -> &Summary {
         &self.summary

@@ -238,3 +238,48 @@ fn of_no_epochs_the_checkpoint_is_of_the_initial_state() {
     assert_eq!(end.summary().steps, 70);
     assert!(std::fs::read(&path).unwrap() == before);
 }
+
+#[test]
+fn early_stopping_ends_as_the_last_epoch_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("digits.safetensors");
+    let mut asked = Vec::new();
+    let stopped = trainer().epochs(5).checkpoint(&path).stop_when(|epoch| {
+        asked.push((epoch.epoch, epoch.test_value("loss"), epoch.train_value("no such")));
+        epoch.epoch == 2
+    });
+    let stopped = fit(stopped).unwrap();
+    let whole = whole();
+    assert_eq!((stopped.summary().steps, &stopped.summary().test), (whole.summary().steps, &whole.summary().test));
+    assert!(stopped.into_session().unwrap().state().unwrap() == whole.session().unwrap().state().unwrap());
+    let losses: Vec<_> = whole.summary().epochs.iter().map(|epoch| epoch.test_value("loss")).collect();
+    assert_eq!(asked, [(1, losses[0], None), (2, losses[1], None)]);
+    // Its checkpoint goes on.
+    let resumed = fit(trainer().epochs(3).resume(&path)).unwrap();
+    assert_eq!((resumed.summary().epochs.len(), resumed.summary().epochs[0].epoch), (1, 3));
+}
+
+#[test]
+fn asked_to_stop_at_the_end_of_an_epoch_it_makes_no_step_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("digits.safetensors");
+    let stop = AtomicBool::new(false);
+    let stopped = fit(trainer().checkpoint(&path).stop(&stop).on_epoch(|_| stop.store(true, Ordering::Relaxed)));
+    let n = whole().summary().steps / 2;
+    assert!(matches!(stopped, Err(TrainError::Interrupted { step, epoch: 1, .. }) if step == n), "{stopped:?}");
+    assert_eq!(Checkpoint::read(&path).unwrap().position.step, n);
+    // After the last epoch there is nothing to stop.
+    let ended = fit(trainer().epochs(1).stop(&stop).on_epoch(|_| stop.store(true, Ordering::Relaxed)));
+    assert!(matches!(ended, Err(TrainError::Interrupted { step: 1, .. })), "it was set from the beginning: {ended:?}");
+    stop.store(false, Ordering::Relaxed);
+    fit(trainer().epochs(1).stop(&stop).on_epoch(|_| stop.store(true, Ordering::Relaxed))).unwrap();
+}
+
+#[test]
+fn a_batch_of_nothing_is_told_what_a_batch_may_be() {
+    let n = data().training.n_examples();
+    let said = fit(trainer().batch(0)).unwrap_err().to_string();
+    assert_eq!(said, format!("a batch of 0 trains on nothing\nhelp: set `batch` to 1 up to {n} (--batch)"));
+    let said = fit(trainer().batch(100_000)).unwrap_err().to_string();
+    assert!(said.contains(&format!("set `batch` to {n} or less")), "{said}");
+}
