@@ -432,7 +432,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// What a run brought, or why it ended: of one that was asked to stop, the signal that did.
+    /// What came of a run, or why it ended: of one that was asked to stop, the signal that did.
     fn judge(&self, result: Result<Summary, TrainError>, n_hosts: usize) -> anyhow::Result<Summary> {
         match (result, self.signal.load(Ordering::Relaxed)) {
             (Err(error @ TrainError::Interrupted { .. }), signal) if signal != 0 => {

@@ -68,7 +68,7 @@ impl Replacement {
         &self.place
     }
 
-    /// Where it is written until then: for who reads what was written.
+    /// Where it is written until then: for a caller that reads what was written.
     pub fn writing(&self) -> &Path {
         self.file.path()
     }

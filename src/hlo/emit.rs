@@ -249,7 +249,7 @@ impl Emitter {
         id
     }
 
-    /// Forgets the scalar constants and custom VJPs from instruction `n_kept` on: for who writes those instructions anew.
+    /// Forgets the scalar constants and custom VJPs from instruction `n_kept` on: for a pass that writes those instructions anew.
     pub fn forget_from(&self, n_kept: usize) {
         self.scalars.borrow_mut().retain(|_, id| id.idx() < n_kept);
         self.custom_vjps.borrow_mut().retain(|id, _| id.idx() < n_kept);

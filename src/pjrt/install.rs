@@ -178,7 +178,7 @@ fn remedy(error: &io::Error) -> &'static str {
 }
 
 /// Installs a pinned library into the cache directory, unless it is there. One process does it, others wait. `variable`
-/// names another library, for who cannot install this one.
+/// names another library, for a machine where this one cannot be installed.
 pub(super) fn install(artifact: &Pinned, variable: &'static str, setup: &Setup) -> Result<Located, InstallError> {
     let cache_dir = setup.cache_dir.as_deref().ok_or(InstallError::NoCacheDir)?;
     let path = artifact.path_in(cache_dir);

@@ -45,7 +45,7 @@ impl Asking {
     }
 }
 
-/// A program that is compiled, for who waits.
+/// A program that is being compiled, for progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiling {
     /// For what.

@@ -5,6 +5,35 @@
 //! The program `bf16scope` asks here and prints; another crate asks in the same way. The arithmetic over answers is
 //! [`tpu`](crate::tpu)'s (`tpu::fit`, `tpu::plan`, `tpu::verdict`); this room builds programs, asks the compiler for them and
 //! puts the answers together. It does not print, and reads no environment.
+//!
+//! A [`Task`](crate::task::Task) of your own is asked about by its training program, as any module is:
+//!
+//! ```no_run
+//! use bf16scope::graph::Precision;
+//! use bf16scope::pjrt::{Purpose, Setup, prepare_environment};
+//! use bf16scope::study::{Asking, Form, Programs, compare};
+//! use bf16scope::task::Task;
+//! use bf16scope::tpu::Target;
+//! use bf16scope::train::{Objective, program};
+//!
+//! fn f32_beside_bf16(task: &dyn Task) -> Result<(), Box<dyn std::error::Error>> {
+//!     prepare_environment(Purpose::Compile)?; // first in `main`, before there is a second thread
+//!     let target: Target = "tpu-v3".parse()?;
+//!     for precision in [Precision::F32, Precision::Bf16] {
+//!         let step = program::training(task, precision, 128, &Objective::default())?; // a batch of 128
+//!         let module = step.program.module;
+//!         let programs = Programs::of_module(module, "step.hlo".as_ref(), &[Form::as_given()])?;
+//!         let answer = compare(&programs, &target, &Asking::new(&Setup::from_env()), &mut |_| {})?;
+//!         if let Some(report) = answer.reports[0].outcome.report() {
+//!             println!("{precision}: {} bytes of HBM", report.hbm.total);
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Of a model in YAML the batch that fits, the slice and what each option saves are [`fit`], [`plan`] and [`levers`], about
+//! [`ModelSubject::read`].
 
 mod ask;
 mod compare;

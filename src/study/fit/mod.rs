@@ -231,7 +231,7 @@ pub(super) fn failed(batch: u32, message: String) -> CompiledBatch {
     CompiledBatch { batch, cached: false, outcome: Outcome::Failed { message } }
 }
 
-/// What the compiler says of a program of one batch, which is told to who waits.
+/// What the compiler says of a program of one batch, which the caller is told while it waits.
 pub(super) fn row_of(
     compiler: &Compiler,
     target: &Target,
