@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bf16scope::data::cast::cast_bf16;
+use bf16scope::data::cast::{are_finite, cast_bf16};
 use bf16scope::data::{ArrayInfo, Arrays, Feature, Loader, Source};
 use bf16scope::hlo::DType;
 use bf16scope::numerics::bf16::Subnormals;
@@ -53,6 +53,21 @@ fn bench(criterion: &mut Criterion) {
                 for values in floats.chunks(BATCH * N_VALUES) {
                     let mut bytes = vec![0; 2 * values.len()];
                     cast_bf16(black_box(values), &mut bytes, Subnormals::Keep);
+                    black_box(bytes);
+                }
+            }),
+        ),
+        (
+            // What the check of every number costs: the loader makes it of what it has cast.
+            "plain cast, and whether all are finite",
+            Box::new(|| {
+                for values in floats.chunks(BATCH * N_VALUES) {
+                    let mut bytes = vec![0; 2 * values.len()];
+                    // As an example of the loader: cast, then looked at, while it is in the cache.
+                    for (values, bytes) in values.chunks(N_VALUES).zip(bytes.chunks_mut(2 * N_VALUES)) {
+                        cast_bf16(black_box(values), bytes, Subnormals::Keep);
+                        assert!(are_finite(DType::BF16, bytes), "whole numbers of a byte");
+                    }
                     black_box(bytes);
                 }
             }),

@@ -50,6 +50,7 @@ mod walk;
 
 use serde::Serialize;
 
+use crate::hlo::devices::Placement;
 use crate::hlo::{Literal, Module, Op};
 use crate::numerics::compare::{Comparison, Errors};
 use crate::passes::amp::{self, Policy};
@@ -249,7 +250,7 @@ pub struct Auditor<'m> {
     config: Config,
     /// Results of the f32 module.
     results: Vec<Literal>,
-    judge: Judge,
+    judge: Arc<Judge>,
 }
 
 impl<'m> Auditor<'m> {
@@ -286,8 +287,22 @@ impl<'m> Auditor<'m> {
         let inputs = device::upload(client, module, literals, false, &[])?;
         let results = device::run(client, &taps::results(module), &device::buffers(&inputs))?;
         let results = results.iter().map(device::fetch).collect::<Result<_, _>>()?;
-        let judge = Judge::new(client, module, literals, choice)?;
+        let judge = Arc::new(Judge::new(client, module, literals, choice)?);
         Ok(Auditor { client: client.clone(), module, literals, inputs, config, results, judge })
+    }
+
+    /// The results of `module`, of which this one's is without its shardings, over several devices. What f64 says of them is
+    /// not computed again.
+    ///
+    /// # Errors
+    /// As [`ShardedAuditor::new`].
+    pub fn over_devices<'n>(
+        &self,
+        module: &'n Module,
+        placement: &Placement,
+        inputs: &'n [Literal],
+    ) -> Result<ShardedAuditor<'n>, AuditError> {
+        ShardedAuditor::judged_by(&self.client, module, placement, inputs, self.config, |_| Ok(Arc::clone(&self.judge)))
     }
 
     /// Lowers the module by this policy and compares.

@@ -1,6 +1,8 @@
 //! The results of a module for several devices, compared shard by shard: each device's of the f32 module with the same
 //! device's of the lowered one.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::device::{fetch, in_dtype, prove_rounding};
@@ -34,6 +36,9 @@ pub struct ShardRow {
     pub n_differing: u64,
 }
 
+/// Runs a form of a module over its devices: the form, its inputs, and whether subnormals are flushed.
+type RunOver<'r> = dyn Fn(&Module, &[Literal], bool) -> Result<Vec<Literal>, AuditError> + 'r;
+
 /// Audits the results of one module over several devices, on one set of inputs.
 #[derive(Debug)]
 pub struct ShardedAuditor<'m> {
@@ -44,7 +49,7 @@ pub struct ShardedAuditor<'m> {
     config: Config,
     /// Results of the f32 module, put together of their shards: those of every replica, one after another.
     reference: Vec<Literal>,
-    judge: Judge,
+    judge: Arc<Judge>,
 }
 
 impl<'m> ShardedAuditor<'m> {
@@ -63,6 +68,27 @@ impl<'m> ShardedAuditor<'m> {
         config: Config,
         choice: &ResultChoice,
     ) -> Result<ShardedAuditor<'m>, AuditError> {
+        let judge = |run: &RunOver<'_>| match without_shardings(module) {
+            Some(alone) => Judge::new(client, &alone, inputs, choice),
+            None => {
+                let wide = widen::run(module).map_err(|error| error.to_string());
+                let inputs: Vec<Literal> = inputs.iter().map(widen::widened_literal).collect();
+                let exact = wide.and_then(|wide| run(&wide, &inputs, false).map_err(|error| error.to_string()));
+                Judge::beside(module, choice, exact)
+            }
+        };
+        ShardedAuditor::judged_by(client, module, placement, inputs, config, |run| judge(run).map(Arc::new))
+    }
+
+    /// The same, where `judge` says by what; it is given what runs a module over the devices.
+    pub(super) fn judged_by(
+        client: &Client,
+        module: &'m Module,
+        placement: &Placement,
+        inputs: &'m [Literal],
+        config: Config,
+        judge: impl FnOnce(&RunOver<'_>) -> Result<Arc<Judge>, AuditError>,
+    ) -> Result<ShardedAuditor<'m>, AuditError> {
         verify(module).map_err(AuditError::Invalid)?;
         runs_by_itself(module)?;
         refuse_random(module)?;
@@ -71,15 +97,7 @@ impl<'m> ShardedAuditor<'m> {
             over_devices(client, module, placement, inputs, flush_subnormals)
         };
         let reference = run(module, inputs, false)?;
-        let judge = match without_shardings(module) {
-            Some(alone) => Judge::new(client, &alone, inputs, choice)?,
-            None => {
-                let wide = widen::run(module).map_err(|error| error.to_string());
-                let inputs: Vec<Literal> = inputs.iter().map(widen::widened_literal).collect();
-                let exact = wide.and_then(|wide| run(&wide, &inputs, false).map_err(|error| error.to_string()));
-                Judge::beside(module, choice, exact)?
-            }
-        };
+        let judge = judge(&run)?;
         let (client, placement) = (client.clone(), placement.clone());
         Ok(ShardedAuditor { client, module, placement, literals: inputs, config, reference, judge })
     }

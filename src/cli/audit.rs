@@ -239,7 +239,8 @@ fn judge(
     policy.idle(module).iter().for_each(|note| tracing::warn!("{note}"));
     let choice = choice_of(args, subject.names);
     let measured = match placement {
-        None => measure(args, policy, (module, &choice), &subject.inputs, (client, config), context),
+        None => auditor(args, (module, &choice), &subject.inputs, (client, config), context)
+            .and_then(|auditor| measure(args, policy, &auditor, context)),
         Some(placement) => {
             over_devices(args, policy, (module, placement, &choice), &subject.inputs, (client, config), context)
         }
@@ -284,17 +285,23 @@ struct Measured {
     f32_as: Option<F32As>,
 }
 
-/// Audits, and searches if a result is over the budget.
-fn measure(
+/// Runs the module in f32 and in f64.
+fn auditor<'m>(
     args: &Args,
-    policy: &Policy,
-    (module, choice): (&Module, &ResultChoice),
-    inputs: &[Literal],
+    (module, choice): (&'m Module, &ResultChoice),
+    inputs: &'m [Literal],
     (client, config): (&Client, Config),
     context: &Context,
-) -> Result<Measured, AuditError> {
-    let spinner = progress::spinner(format!("running {} in f32 and lowered", args.module.display()), context.quiet);
-    let auditor = Auditor::of_results(client, module, inputs, config, choice)?;
+) -> Result<Auditor<'m>, AuditError> {
+    let spinner = progress::spinner(format!("running {} in f32 and f64", args.module.display()), context.quiet);
+    let auditor = Auditor::of_results(client, module, inputs, config, choice);
+    spinner.finish_and_clear();
+    auditor
+}
+
+/// Audits, and searches if a result is over the budget.
+fn measure(args: &Args, policy: &Policy, auditor: &Auditor<'_>, context: &Context) -> Result<Measured, AuditError> {
+    let spinner = progress::spinner(format!("running {} lowered", args.module.display()), context.quiet);
     let bar = progress::part(context.quiet);
     let mut said = Instant::now();
     let mut says = |progress: Progress| {
@@ -314,7 +321,7 @@ fn measure(
             ));
         }
     };
-    let f32_as = config.arithmetic.map(|arithmetic| {
+    let f32_as = config(args).arithmetic.map(|arithmetic| {
         let audit = auditor.audit_f32_as(arithmetic, &mut says)?;
         Ok::<_, AuditError>(F32As { arithmetic, error: audit.error(), audit })
     });
@@ -326,7 +333,7 @@ fn measure(
         return Ok(Measured { audit, search: None, f32_as });
     };
     let limits = SearchLimits { max_runs: args.max_runs };
-    let search = search(&auditor, policy, &audit, (budget, limits), context);
+    let search = search(auditor, policy, &audit, (budget, limits), context);
     Ok(Measured { audit, search: Some(search?), f32_as })
 }
 
@@ -345,14 +352,20 @@ fn over_devices(
     (client, config): (&Client, Config),
     context: &Context,
 ) -> Result<Measured, AuditError> {
+    let alone = without_shardings(module);
+    let alone = alone.as_ref().map(|alone| auditor(args, (alone, choice), inputs, (client, config), context));
+    let alone = alone.transpose()?;
     let spinner =
         progress::spinner(format!("running {} over {}", args.module.display(), placement.devices), context.quiet);
-    let auditor = ShardedAuditor::new(client, module, placement, inputs, config, choice)?;
+    let auditor = match &alone {
+        Some(alone) => alone.over_devices(module, placement, inputs)?,
+        None => ShardedAuditor::new(client, module, placement, inputs, config, choice)?,
+    };
     let results = auditor.results(policy)?;
     let f32_results = config.arithmetic.map(|arithmetic| auditor.f32_results_as(arithmetic)).transpose()?;
     spinner.finish_and_clear();
-    let of_instructions = match without_shardings(module) {
-        Some(alone) => measure(args, policy, (&alone, choice), inputs, (client, config), context)?,
+    let of_instructions = match &alone {
+        Some(alone) => measure(args, policy, alone, context)?,
         None => {
             let nothing = Audit::of_results(module, "it knows its devices: only results are compared");
             let f32_as = config.arithmetic.map(|arithmetic| F32As { arithmetic, error: 0.0, audit: nothing.clone() });

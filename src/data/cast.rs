@@ -9,6 +9,7 @@
 
 use half::slice::HalfFloatSliceExt;
 
+use crate::hlo::DType;
 use crate::numerics::bf16::{Subnormals, bf16_from_f32, bf16_from_f32_flushed};
 
 /// f16 values converted at a time: small enough for the first-level cache.
@@ -45,6 +46,21 @@ pub fn cast_f16(src: &[f32], dst: &mut [u8]) {
         for (half, bytes) in halves.iter().zip(bytes.as_chunks_mut::<2>().0) {
             *bytes = half.to_ne_bytes();
         }
+    }
+}
+
+/// Whether all numbers of an array of floats are finite: little-endian bytes of bf16, f16, f32 or f64 (any other dtype is read
+/// as f64). The exponent of one that is not is all ones. Without an early end the loop becomes vector code, and bytes that are
+/// wrong are rare; what it costs beside the cast is in `benches/README.md`.
+pub fn are_finite(dtype: DType, bytes: &[u8]) -> bool {
+    fn all<const N: usize>(bytes: &[u8], is_finite: impl Fn([u8; N]) -> bool) -> bool {
+        bytes.as_chunks::<N>().0.iter().fold(true, |all, bytes| all & is_finite(*bytes))
+    }
+    match dtype {
+        DType::BF16 => all(bytes, |bytes| u16::from_le_bytes(bytes) & 0x7F80 != 0x7F80),
+        DType::F16 => all(bytes, |bytes| u16::from_le_bytes(bytes) & 0x7C00 != 0x7C00),
+        DType::F32 => all(bytes, |bytes| u32::from_le_bytes(bytes) & 0x7F80_0000 != 0x7F80_0000),
+        _ => all(bytes, |bytes| f64::from_le_bytes(bytes).is_finite()),
     }
 }
 

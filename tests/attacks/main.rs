@@ -10,6 +10,7 @@ mod checkpoints;
 mod children;
 mod collectives;
 mod custom_vjp;
+mod endings;
 #[path = "../support/examples.rs"]
 mod examples;
 mod files;

@@ -127,6 +127,8 @@ fn a_second_run_compiles_nothing_and_compile_shares_it() {
     let answer = first.lines().last().unwrap();
     assert_eq!(fit["answers"][0], answer);
     assert!(answer.starts_with("f32: up to 16 or more, best 16 (2,") && answer.contains(" × f32, with "), "{answer}");
+    // A small model's memory is in MiB; in GiB its axis said 0.00 throughout.
+    assert!(page.contains(" MiB</text>") && !page.contains(">0 GiB</text>"), "{page}");
     // What is the same is the same on the page: the words, and a point for each compile and figure.
     assert!(page.contains(&support::escape(answer)), "{page}");
     assert_eq!(page.matches("<circle").count(), 8);

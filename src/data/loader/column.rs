@@ -6,6 +6,7 @@ use std::fmt::Display;
 use half::{bf16, f16};
 
 use super::NamedArray;
+use crate::data::cast::are_finite;
 use crate::data::convert::{CASTABLE, Conversion, bounds, integer, is_whole, number};
 use crate::data::error::{DataError, DataErrorKind};
 use crate::data::feature::{Feature, FeatureDType};
@@ -237,20 +238,6 @@ fn greatest(dtype: DType) -> f32 {
         DType::BF16 => bf16::MAX.to_f32(),
         DType::F16 => f16::MAX.to_f32(),
         _ => f32::MAX,
-    }
-}
-
-/// Whether floats of 16 to 64 bits are all finite: those whose exponent is all ones are not. Without an early end the loop
-/// becomes vector code, and bytes that are wrong are rare.
-fn are_finite(dtype: DType, bytes: &[u8]) -> bool {
-    fn all<const N: usize>(bytes: &[u8], is_finite: impl Fn([u8; N]) -> bool) -> bool {
-        bytes.as_chunks::<N>().0.iter().fold(true, |all, bytes| all & is_finite(*bytes))
-    }
-    match dtype {
-        DType::BF16 => all(bytes, |bytes| u16::from_le_bytes(bytes) & 0x7F80 != 0x7F80),
-        DType::F16 => all(bytes, |bytes| u16::from_le_bytes(bytes) & 0x7C00 != 0x7C00),
-        DType::F32 => all(bytes, |bytes| u32::from_le_bytes(bytes) & 0x7F80_0000 != 0x7F80_0000),
-        _ => all(bytes, |bytes| f64::from_le_bytes(bytes).is_finite()),
     }
 }
 
