@@ -46,12 +46,20 @@ pub fn positive_up_to<'de, D: Deserializer<'de>>(deserializer: D, max: i64) -> R
 #[derive(Deserialize)]
 pub struct Positive(#[serde(deserialize_with = "positive")] pub i64);
 
-/// A list of whole numbers of at least 1, for `#[serde(deserialize_with)]`.
+/// Numbers of a list of sizes at most: as many as the deepest networks have layers.
+const MAX_POSITIVES: usize = 1000;
+
+/// A list of whole numbers of at least 1, for `#[serde(deserialize_with)]`: sizes of an array, or of layers.
 ///
 /// # Errors
-/// Any other value.
+/// Any other value; more than a thousand numbers, of which a network would be hours in the making.
 pub fn positives<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
-    Ok(Vec::<Positive>::deserialize(deserializer)?.into_iter().map(|Positive(value)| value).collect())
+    let values = Vec::<Positive>::deserialize(deserializer)?;
+    if values.len() > MAX_POSITIVES {
+        let found = format!("a list of {} numbers, expected at most {MAX_POSITIVES}", values.len());
+        return Err(serde::de::Error::custom(found));
+    }
+    Ok(values.into_iter().map(|Positive(value)| value).collect())
 }
 
 /// A number from 0 up to but not including 1, for `#[serde(deserialize_with)]`.

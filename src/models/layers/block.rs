@@ -11,6 +11,8 @@ use std::fmt;
 
 /// The most blocks of one layer: as many as the deepest networks published have.
 const MAX_REPEATS: i64 = 1000;
+/// About how many plain layers a block is, where layers are counted.
+pub(super) const LAYERS_OF_A_BLOCK: i64 = 10;
 
 fn repeats<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     document::positive_up_to(deserializer, MAX_REPEATS)
@@ -219,6 +221,10 @@ impl MbConv {
 }
 
 impl LayerOptions for MbConv {
+    fn n_layers(&self) -> i64 {
+        LAYERS_OF_A_BLOCK * self.repeats
+    }
+
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
         repeated(s, name, self.repeats, inputs[0], |s, x, number| self.block(s, x, number))
     }
@@ -313,6 +319,10 @@ impl TransformerBlock {
 }
 
 impl LayerOptions for TransformerBlock {
+    fn n_layers(&self) -> i64 {
+        LAYERS_OF_A_BLOCK * self.repeats
+    }
+
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
         repeated(s, name, self.repeats, inputs[0], |s, x, _| self.block(s, x))
     }

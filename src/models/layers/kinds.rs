@@ -38,6 +38,13 @@ macro_rules! kinds {
                 }
             }
 
+            /// How many plain layers it is, about.
+            pub(super) fn n_layers(&self) -> i64 {
+                match self {
+                    $(LayerKind::$Kind(options) => options.n_layers(),)*
+                }
+            }
+
             /// Of a layer that reads indices: what they are below.
             pub(super) fn n_values(&self) -> Option<i64> {
                 match self {

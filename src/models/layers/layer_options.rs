@@ -18,6 +18,11 @@ pub(super) trait LayerOptions {
     /// How many tensors it reads.
     const ARITY: Arity = Arity::One;
 
+    /// How many plain layers it is, about, where a network's are counted.
+    fn n_layers(&self) -> i64 {
+        1
+    }
+
     /// Of a layer that reads indices: what they are below.
     fn n_values(&self) -> Option<i64> {
         None

@@ -1,5 +1,6 @@
 //! Who reads whom: names looked up, before anything is built.
 
+use super::block::LAYERS_OF_A_BLOCK;
 use super::{Arity, Config, Layer, LayerKind, Loss, Metric, MetricWeights};
 use crate::document::{NodeError, Step, nearest};
 use crate::task::Feature;
@@ -39,14 +40,29 @@ fn key(name: &str) -> Step {
     Step::Key(name.to_string())
 }
 
+/// Layers of a network at most. A thousand of them take some seconds to build; the deepest networks published have a thousand
+/// blocks.
+const MAX_LAYERS: i64 = 12_000;
+
 impl Wiring {
     /// Looks everything up.
     ///
     /// # Errors
-    /// Names that are no one's, or two's; unused layers; the wrong number of things to read.
+    /// More layers than are built; names that are no one's, or two's; unused layers; the wrong number of things to read.
     pub fn new(config: &Config) -> Result<Wiring, NodeError> {
         if config.layers.is_empty() {
             return Err(NodeError::new(vec![key("layers")], "there are no layers, expected at least one"));
+        }
+        let mut n_layers = 0;
+        let mut sizes = config.layers.iter().map(|layer| layer.kind.n_layers());
+        if let Some(number) = sizes.position(|n| {
+            n_layers += n;
+            n_layers > MAX_LAYERS
+        }) {
+            let found = format!(
+                "the network has more than {MAX_LAYERS} layers, of which a block of `repeats` counts as {LAYERS_OF_A_BLOCK}"
+            );
+            return Err(NodeError::new(at("layers", number), found));
         }
         if config.inputs.is_empty() {
             return Err(NodeError::new(vec![key("inputs")], "there are no inputs, expected at least one"));

@@ -318,3 +318,28 @@ fn what_would_train_to_nothing_is_refused() {
     refused("accumulate: 2", "accumulate: 3", "accumulate is 3, which does not divide the batch of 4");
     refused("remat: elementwise", "remat: [blok*]", "blok*");
 }
+
+/// 600 kB of layers took two minutes and 5.7 GB to become a program: so many are refused before anything is built.
+#[test]
+fn more_layers_than_are_built_are_refused_at_once() {
+    let read = |text: String| {
+        let error = document::from_str::<Experiment>("e.yaml", &text).map(|_| ()).map_err(|error| error.to_string());
+        error.expect_err("too many layers").lines().next().unwrap().to_string()
+    };
+    let mlp = |hidden: String| format!("model: {{kind: mlp, input: [4], n_classes: 3, hidden: [{hidden}]}}\n");
+    let began = Instant::now();
+    let error = read(mlp("1, ".repeat(200_000)));
+    assert!(error.starts_with("e.yaml:1:54: ") && error.contains("200000 numbers, expected at most 1000"), "{error}");
+    let layers = |of: &str, n: usize| {
+        let list = format!("    - {of}\n").repeat(n);
+        format!(
+            "model:\n  kind: layers\n  inputs: {{x: [2, 8]}}\n  layers:\n{list}  loss: sparse_softmax_cross_entropy\n"
+        )
+    };
+    let error = read(layers("{dense: 4}", 20_000));
+    assert!(error.starts_with("e.yaml:12005:7: the network has more than 12000 layers"), "{error}");
+    let error = read(layers("{transformer_block: 2, intermediate_dim: 8, repeats: 1000}", 2));
+    assert!(error.starts_with("e.yaml:6:7: the network has more than 12000 layers"), "{error}");
+    // Reading them is all that is done; in a debug build on a busy machine some seconds.
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+}
