@@ -292,7 +292,7 @@ impl<'m> Auditor<'m> {
     }
 
     /// The results of `module`, of which this one's is without its shardings, over several devices. What f64 says of them is
-    /// not computed again.
+    /// taken from this auditor, which has it already.
     ///
     /// # Errors
     /// As [`ShardedAuditor::new`].
