@@ -381,9 +381,10 @@ SMALLER = {
 }
 
 
-def step(name, dtype, batch, input_dtype=jnp.float32, to_run=False):
+def step(name, dtype, batch, input_dtype=jnp.float32, to_run=False, of_loss=lambda loss: loss):
     """A training step, which takes a state and a batch and gives the next state and the loss; and a function of a seed
-    that makes both. `to_run` makes large networks smaller, and gives the gradients behind the loss."""
+    that makes both. `to_run` makes large networks smaller, and gives the gradients behind the loss; what is differentiated is
+    `of_loss` of the loss."""
     network = NETWORKS[name]._replace(**SMALLER.get(name, {}) if to_run else {})
     model = network.model(dtype=dtype)
     objective = network.objective or supervised(network.loss)
@@ -404,7 +405,7 @@ def step(name, dtype, batch, input_dtype=jnp.float32, to_run=False):
         def loss(params):
             return objective(model, {"params": params} | rest, inputs, labels, list(rest))
 
-        (value, rest), gradients = jax.value_and_grad(loss, has_aux=True)(params)
+        (value, rest), gradients = jax.value_and_grad(of_loss(loss), has_aux=True)(params)
         updates, moments = network.optimizer.update(gradients, moments, params)
         state = (optax.apply_updates(params, updates), rest, moments)
         return (state, value, gradients) if to_run else (state, value)
