@@ -197,6 +197,11 @@ impl Scope {
         self.low_precision_named("", self.graph.precision().compute(), network)
     }
 
+    /// Part of a low-precision scope that computes in f32 as if there were none. No name level is added.
+    pub(crate) fn in_f32<R>(&self, part: impl FnOnce(&Scope) -> R) -> R {
+        part(&Scope { graph: self.graph.clone(), low: None })
+    }
+
     /// [`Graph::low_precision_scope`], nested here.
     #[track_caller]
     pub(super) fn low_precision_named<R>(&self, name: &str, dtype: DType, network: impl FnOnce(&Scope) -> R) -> R {

@@ -47,7 +47,7 @@ pub use conv::*;
 pub use dense::*;
 pub(super) use elementwise::RELU;
 pub use elementwise::{Activation, Rescaling};
-pub use kinds::{Layer, LayerKind};
+pub use kinds::{Layer, LayerDType, LayerKind};
 pub use layer_options::Arity;
 pub use loss::{Huber, Loss, LossKind, LossOptions};
 pub use merge::*;

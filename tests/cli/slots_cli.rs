@@ -11,13 +11,13 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/imported/slots").join(name)
 }
 
-/// The network of tests/data/imported/make_slots.py with an optimizer.
-fn experiment(train: &str) -> String {
+/// The network of tests/data/imported/make_slots.py with an optimizer; `dtype` is more of its last layer.
+fn experiment(train: &str, dtype: &str) -> String {
     format!(
         "model:\n  kind: layers\n  inputs:\n    images: {{shape: [8, 8, 3]}}\n  layers:\n    \
          - {{conv: 4, kernel_size: 3, padding: same, use_bias: false, name: conv}}\n    \
          - {{batch_norm: , momentum: 0.9, epsilon: 1.0e-3, name: bn}}\n    - {{activation: relu}}\n    - global_avg_pool\n    \
-         - {{dense: 5, name: logits}}\n  loss: sparse_softmax_cross_entropy\ndata: {{npz: {}, n_test: 1}}\n\
+         - {{dense: 5, name: logits{dtype}}}\n  loss: sparse_softmax_cross_entropy\ndata: {{npz: {}, n_test: 1}}\n\
          train: {{batch: 16, epochs: 25, {train}}}\n",
         data("examples.npz").display()
     )
@@ -70,7 +70,9 @@ fn training_goes_on_from_slots_as_the_other_framework_did() {
         ("torch_adam.pt", &adam("1.0e-6", false), "losses_torch.npz", "torch_adam"),
     ] {
         let folder = Folder::new();
-        std::fs::write(folder.path("net.yaml"), experiment(train)).unwrap();
+        // Keras' logits are computed in f32, as its guide to mixed precision has it.
+        let dtype = if name.starts_with("keras") { ", dtype: float32" } else { "" };
+        std::fs::write(folder.path("net.yaml"), experiment(train, dtype)).unwrap();
         let [theirs, theirs_bf16] = ["f32", "bf16"].map(|key| recorded(recording, &format!("{name}_{key}")));
         let (f32, bf16) = (losses(&folder, file, "f32"), losses(&folder, file, "bf16"));
         assert_eq!((f32.len(), theirs.len()), (20, 20), "{file}");
@@ -78,9 +80,9 @@ fn training_goes_on_from_slots_as_the_other_framework_did() {
         println!("{file}: f32 {own:.1e}, bf16 {low:.1e}, theirs in bf16 {other:.1e}");
         // Sums of up to 1,024 numbers in another order differ by 2^-24 of them for each addition at most, and twenty steps add
         // up what each changes, in a mean over 16 examples; whatever is as far away as a rounding to bf16, 2^-9 of a loss near 1, is another optimizer.
-        // In bf16 a loss near 1 is ten roundings deep, each of 2^-9.
+        // In bf16 it is as far from f32 as the other framework's own bf16, or half as far again: roundings fall otherwise.
         assert!(own <= 20.0 * 1024.0 / (1 << 24) as f64 / 16.0, "{file}: {own:e}");
-        assert!(low <= 10.0 / 512.0, "{file}: {low:e}");
+        assert!(low <= 1.5 * other, "{file}: {low:e} against {other:e}");
     }
 }
 
@@ -88,7 +90,7 @@ fn training_goes_on_from_slots_as_the_other_framework_did() {
 fn slots_that_are_not_taken_are_said_to_start_afresh() {
     let folder = Folder::new();
     let about = |train: &str, file: &str| {
-        std::fs::write(folder.path("net.yaml"), experiment(train)).unwrap();
+        std::fs::write(folder.path("net.yaml"), experiment(train, "")).unwrap();
         let file = data(file).display().to_string();
         let said = folder.json(&["weights", &file, "--model", "net.yaml", "-o", "in.safetensors", "--json"]);
         assert_eq!(said["has_slots"], false);

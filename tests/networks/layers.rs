@@ -246,10 +246,10 @@ fn a_layer_that_is_written_wrong() {
     check_layers(
         "  - flatten\n  - {dense: {units: 10, activaton: relu}}\n",
         expect![[r#"
-        model.yaml:5:25: unknown key `activaton`, expected one of units, activation, use_bias, kernel_initializer, bias_initializer, name, inputs
-          5 |   - {dense: {units: 10, activaton: relu}}
-            |                         ^^^^^^^^^
-          help: did you mean `activation`?"#]],
+            model.yaml:5:25: unknown key `activaton`, expected one of units, activation, use_bias, kernel_initializer, bias_initializer, name, inputs, dtype
+              5 |   - {dense: {units: 10, activaton: relu}}
+                |                         ^^^^^^^^^
+              help: did you mean `activation`?"#]],
     );
     check_layers(
         "  - flatten\n  - dense: 10\n    activation: rely\n",
@@ -729,4 +729,39 @@ fn the_experiments_of_the_page_build() {
         let experiment: Experiment = document::from_str("docs/EXPERIMENTS.md", block).unwrap_or_else(|e| panic!("{e}"));
         programs(&experiment.model, Precision::Bf16).iter().for_each(|program| verify(&program.module).unwrap());
     }
+}
+
+#[test]
+fn a_layer_that_computes_in_f32_reads_and_keeps_f32() {
+    let of = |dtype: &str| {
+        model(&format!(
+            "kind: layers\ninputs: {{x: [6]}}\nlayers:\n  - {{dense: 4, activation: relu}}\n  - {{dense: 4{dtype}}}\n  - {{dense: 3, name: logits}}\n\
+             loss: sparse_softmax_cross_entropy\n"
+        ))
+    };
+    let dots = |program: &Program| -> Vec<DType> {
+        let entry = program.module.entry();
+        let dots = entry.instructions.iter().filter(|instr| instr.op.opcode() == "dot");
+        dots.map(|dot| entry.instr(dot.operands[0]).shape.dtype().unwrap()).collect()
+    };
+    let [train, evaluate, _] = programs(&of(", dtype: float32"), Precision::Bf16);
+    assert_eq!(dots(&evaluate), [DType::BF16, DType::F32, DType::BF16]);
+    // Its gradients are of f32 dots too: for its kernel and for what it reads.
+    let n_f32 = dots(&train).iter().filter(|dtype| **dtype == DType::F32).count();
+    assert_eq!((n_f32, dots(&train).len()), (3, 8));
+    for program in [train, evaluate] {
+        verify(&program.module).unwrap();
+        assert!(program.warnings.is_empty(), "{:?}", program.warnings);
+    }
+    // In f32 it is the network without.
+    let texts = |model: &Model| programs(model, Precision::F32).map(|program| text(&program.module));
+    assert_eq!(texts(&of(", dtype: float32")), texts(&of("")));
+    // As Keras writes it, and in the settings of a checkpoint.
+    assert_eq!(of(", dtype: f32"), of(", dtype: float32"));
+    assert_eq!(serde_json::to_value(of(", dtype: f32")).unwrap()["layers"][1]["dtype"], "float32");
+    assert_eq!(serde_json::to_value(of("")).unwrap()["layers"][1].get("dtype"), None);
+    let bf16: Result<Model, _> =
+        document::from_str("m.yaml", "kind: layers\ninputs: {x: [6]}\nlayers: [{dense: 4, dtype: bf16}]\nloss: mse\n");
+    let said = bf16.unwrap_err().to_string();
+    assert!(said.contains("unknown value `bf16`, expected one of f32, float32"), "{said}");
 }

@@ -1,10 +1,11 @@
 //! The network of a configuration, its loss, metrics and predictions; and the check that all of it fits.
 
 use super::super::written::WrittenPart;
+use super::kinds::LayerDType;
 use super::metric::{Judged, MetricKind, TopK};
 use super::objective::{Labels, label_of, of_rows};
 use super::wiring::{Source, Wiring, at};
-use super::{Config, Input, Layers};
+use super::{Config, Input, Layer, Layers};
 use crate::document::{NodeError, Step};
 use crate::graph::{Graph, Precision, Scope, Tensor};
 use crate::hlo::DType;
@@ -141,10 +142,18 @@ fn network(config: &Config, wiring: &Wiring, s: &Scope, features: &Features<'_>)
             }
         }
         for (number, layer) in config.layers.iter().enumerate() {
-            let read: Vec<Tensor> = wiring.reads[number].iter().map(|&source| tensors.of(source)).collect();
+            let read: Vec<Tensor> = config.lines.at(WrittenPart::Layer(number), s, |s| {
+                wiring.reads[number]
+                    .iter()
+                    .map(|&source| as_read(config, s, layer, source, tensors.of(source)))
+                    .collect()
+            });
             let read: Vec<&Tensor> = read.iter().collect();
             let build = |s: &Scope| layer.kind.build(s, &wiring.names[number], &read);
-            let made = config.lines.at(WrittenPart::Layer(number), s, build);
+            let made = config.lines.at(WrittenPart::Layer(number), s, |s| match layer.dtype {
+                Some(LayerDType::Float32) => s.in_f32(build),
+                None => build(s),
+            });
             if let Some(error) = s.graph().emitter().error() {
                 let (name, kind) = (&wiring.names[number], layer.kind.name());
                 let reads = wiring.reads[number].iter().zip(&read);
@@ -158,6 +167,20 @@ fn network(config: &Config, wiring: &Wiring, s: &Scope, features: &Features<'_>)
         }
         Ok(tensors)
     })
+}
+
+/// What a layer makes of a float that it reads: f32 for one that computes in f32, and what the network computes in for
+/// another that reads such a one.
+fn as_read(config: &Config, s: &Scope, layer: &Layer, source: Source, x: Tensor) -> Tensor {
+    if !x.dtype().is_float() {
+        return x;
+    }
+    let is_f32 = matches!(source, Source::Layer(number) if config.layers[number].dtype.is_some());
+    match layer.dtype {
+        Some(LayerDType::Float32) => x.cast(DType::F32),
+        None if is_f32 => x.cast(s.low_precision_dtype().unwrap_or(DType::F32)),
+        None => x,
+    }
 }
 
 /// A shape whose first dim is the batch, whatever that is: `f32[batch, 28, 28, 1]`.

@@ -151,7 +151,7 @@ kinds! {
 }
 
 /// What every layer may have beside its options.
-const COMMON: [&str; 2] = ["name", "inputs"];
+const COMMON: [&str; 3] = ["name", "inputs", "dtype"];
 
 /// A layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,13 +160,24 @@ pub struct Layer {
     pub name: Option<String>,
     /// The inputs and layers that it reads; none is the layer before it.
     pub inputs: Vec<String>,
+    /// What it computes in; none is what the network computes in.
+    pub dtype: Option<LayerDType>,
     /// What it is.
     pub kind: LayerKind,
 }
 
+/// What a layer computes in, whatever the network does: as Keras' `dtype`, its variables, its result and what it reads have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerDType {
+    /// f32.
+    #[serde(alias = "f32")]
+    Float32,
+}
+
 impl From<LayerKind> for Layer {
     fn from(kind: LayerKind) -> Layer {
-        Layer { name: None, inputs: Vec::new(), kind }
+        Layer { name: None, inputs: Vec::new(), dtype: None, kind }
     }
 }
 
@@ -208,6 +219,7 @@ impl Layer {
         let mut choice = Choice::read(node, &COMMON, "a layer, such as `flatten` or `{dense: 10}`")?;
         let canonical = LayerKind::canonical(choice.name);
         let name = choice.take::<String>("name")?;
+        let dtype = choice.take::<LayerDType>("dtype")?;
         let place_of_inputs = choice.place_of("inputs");
         let mut inputs = choice.take::<Names>("inputs")?.map(|Names(names)| names);
         if LayerKind::arity_of(canonical) == Arity::Several
@@ -219,7 +231,7 @@ impl Layer {
             let Names(names) = Names::deserialize(main)?;
             inputs = Some(names);
         }
-        Ok(Layer { name, inputs: inputs.unwrap_or_default(), kind: LayerKind::read(canonical, choice)? })
+        Ok(Layer { name, inputs: inputs.unwrap_or_default(), dtype, kind: LayerKind::read(canonical, choice)? })
     }
 }
 
@@ -253,6 +265,9 @@ impl Serialize for Layer {
         }
         if !self.inputs.is_empty() {
             map.serialize_entry("inputs", &self.inputs)?;
+        }
+        if let Some(dtype) = &self.dtype {
+            map.serialize_entry("dtype", dtype)?;
         }
         map.end()
     }
