@@ -48,9 +48,11 @@ pub fn read_with(
     setup: &Setup,
     spec: &ChildSpec,
 ) -> Result<Module, ForeignError> {
+    // It may have open sizes: bytecode that names the check of them need not have any.
     let is_symbolic = memmem::find(bytes, error::SYMBOLIC).is_some();
     if let Some(text) = std::str::from_utf8(bytes).ok()
-        && (is_symbolic || !sizes.is_empty() && (text.contains("<?x") || text.contains("x?x")))
+        && (is_symbolic || !sizes.is_empty())
+        && has_open_sizes(text)
     {
         return stablehlo::read_symbolic(text, name, sizes);
     } else if !sizes.is_empty() && !is_symbolic {
@@ -74,11 +76,15 @@ pub fn read_with(
         return Ok(module);
     }
     let program = exported.as_ref().map_or(bytes, |exported| exported.module);
-    if is_symbolic {
+    let symbolic = || {
         let _span = tracing::info_span!("convert", n_bytes = program.len()).entered();
-        let text = text_of_stablehlo(program, setup, spec);
-        let text = text.map_err(|error| ForeignError::refused(error, name, program))?;
-        return stablehlo::read_symbolic(&text, name, sizes).map_err(ForeignError::of_bytecode);
+        let text = text_of_stablehlo(program, setup, spec)?;
+        let read = || stablehlo::read_symbolic(&text, name, sizes).map_err(ForeignError::of_bytecode);
+        Ok(has_open_sizes(&text).then(read))
+    };
+    if !sizes.is_empty() {
+        let read = symbolic().map_err(|error| ForeignError::refused(error, name, program))?;
+        return read.unwrap_or_else(|| Err(ForeignError::of_no_symbols(name)));
     }
     let cache = setup.cache_dir.as_deref().map(|folder| cache::Cache::of(folder, program));
     let kept = cache.as_ref().and_then(cache::Cache::read);
@@ -86,8 +92,14 @@ pub fn read_with(
         Some(hlo) => hlo,
         None => {
             let _span = tracing::info_span!("convert", n_bytes = program.len()).entered();
-            let converted = hlo_of_stablehlo(program, setup, spec);
-            let hlo = converted.map_err(|error| ForeignError::refused(error, name, program))?;
+            let hlo = match hlo_of_stablehlo(program, setup, spec) {
+                Ok(hlo) => hlo,
+                // What stands in the way may be that no size is given: its symbols are named then.
+                Err(error) => match is_symbolic.then(symbolic) {
+                    Some(Ok(Some(read))) => return read,
+                    _ => return Err(ForeignError::refused(error, name, program)),
+                },
+            };
             if let Some(cache) = &cache {
                 cache.keep(&hlo);
             }
@@ -107,6 +119,11 @@ pub fn read_with(
         }
     }
     Ok(module)
+}
+
+/// Whether a text has types with sizes that are not said.
+fn has_open_sizes(text: &str) -> bool {
+    text.contains("<?x") || text.contains("x?x")
 }
 
 /// A module from a text that needs no converter. What does not verify is XLA's to refuse, in its words.
