@@ -20,7 +20,7 @@ use super::as_tpu::AsArg;
 use super::child::client_of_all;
 use super::progress::say;
 use super::tune::{TuneArg, target_of};
-use super::{Context, Status, signals};
+use super::{Context, Status, again, signals};
 use crate::experiment::{Examples, Experiment, WatchConfig, default_checkpoint};
 use crate::graph::{Precision, Storage};
 use crate::pjrt::{MAX_CPU_DEVICES, Platform};
@@ -217,6 +217,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let plan = experiment.train.plan(place);
     let result = train(&mut session, data, &plan, &stop.asked, &mut |event| show.event(event));
     show.clear();
+    if let (Err(TrainError::Diverged { .. }), Some(run)) = (&result, &run)
+        && read_watched::<WatchRecord>(run).is_ok_and(|(looks, _)| !looks.is_empty())
+    {
+        show.say(&format!("what the numbers were before it: `bf16scope watch {}`", again::word(run)));
+    }
     let summary = stop.judge(result, n_hosts)?;
     if !is_first {
         return Ok(Status::Ok);

@@ -131,10 +131,14 @@ pub(super) fn scalars(record: &Record) -> Vec<u8> {
 /// Histograms of a step. Their sums take each value for the middle of its bounds.
 pub(super) fn histograms(step: u64, time: f64, histograms: &[(String, Histogram)]) -> Vec<u8> {
     let value = |(tag, Histogram { bounds, counts }): &(String, Histogram)| {
+        // TensorBoard leaves out empty buckets at both ends, and has the others begin at `min` and end at `max`.
+        let is_full = |count: &f64| *count > 0.0;
+        let ends = counts.iter().position(is_full).zip(counts.iter().rposition(is_full));
+        let end = |at: usize| bounds.get(at).copied().unwrap_or(0.0);
         let middles = || bounds.windows(2).map(|both| f64::midpoint(both[0], both[1])).zip(counts);
         let histo = HistogramProto {
-            min: bounds.first().copied().unwrap_or(0.0),
-            max: bounds.last().copied().unwrap_or(0.0),
+            min: ends.map_or(0.0, |(first, _)| end(first)),
+            max: ends.map_or(0.0, |(_, last)| end(last + 1)),
             num: counts.iter().sum(),
             sum: middles().map(|(middle, count)| middle * count).sum(),
             sum_squares: middles().map(|(middle, count)| middle * middle * count).sum(),
@@ -240,7 +244,7 @@ mod tests {
     /// TensorFlow's own parser reads such bytes; `tests/cli/curves.rs` asks TensorBoard.
     #[test]
     fn histograms_are_buckets_between_bounds_and_no_scalars() {
-        let histogram = Histogram { bounds: vec![-2.0, 0.0, 4.0], counts: vec![3.0, 5.0] };
+        let histogram = Histogram { bounds: vec![-3.0, -2.0, 0.0, 4.0, 9.0], counts: vec![0.0, 3.0, 5.0, 0.0] };
         let bytes = histograms(7, 1.5, &[("a/b".to_string(), histogram)]);
         let event = Event::decode(&bytes[framing::HEAD..bytes.len() - 4]).unwrap();
         let value = event.summary.unwrap().value.remove(0);
@@ -250,8 +254,8 @@ mod tests {
             num: 8.0,
             sum: -3.0 + 10.0,
             sum_squares: 3.0 + 20.0,
-            bucket_limit: vec![0.0, 4.0],
-            bucket: vec![3.0, 5.0],
+            bucket_limit: vec![-2.0, 0.0, 4.0, 9.0],
+            bucket: vec![0.0, 3.0, 5.0, 0.0],
         };
         assert_eq!((event.step, value.tag.as_str(), value.histo), (7, "a/b", Some(expected)));
         assert_eq!(all(&bytes), (vec![], None));

@@ -11,6 +11,7 @@
 
 mod accumulation;
 mod batches;
+mod beginning;
 mod change;
 pub mod checkpoint;
 mod device;

@@ -6,15 +6,16 @@
 //! [`Event`]s.
 
 use super::batches::{Data, asks, loader, loader_of_host};
+use super::beginning::{Again, Beginning, beginning};
 use super::checkpoint::{Checkpoint, DataIdentity, Fault, Place, Series};
 use super::error::{Kept, TrainError};
 use super::l2::with_total;
 use super::observer::{Observer, check_watch};
-use super::replay::{ReplayFrom, state_at};
+use super::replay::ReplayFrom;
 use super::session::{Call, Session, Wish};
 use super::spec::Spec;
 use super::totals::Totals;
-use super::watch::{Anomaly, Watch, WatchRecord, anomalies};
+use super::watch::{Watch, WatchRecord};
 use crate::data::{Ask, Loader, Source, Supply};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::fmt;
@@ -76,8 +77,18 @@ pub enum Event<'a> {
         /// Training examples a second, in this epoch so far.
         examples_per_second: f64,
     },
-    /// A step was looked at, before it was made.
+    /// A step was looked at, before it was made. Where a loss is not finite, the last steps before it are made again and looked
+    /// at too: those may come before steps that were looked at.
     Watched(&'a WatchRecord),
+    /// A step was made again, after the loss of a later one was not finite: to find where that began.
+    MadeAgain {
+        /// The step, counted from 1.
+        step: u64,
+        /// Steps that what it is made again from has.
+        from_step: u64,
+        /// The step whose loss is not finite.
+        until: u64,
+    },
     /// An epoch is over and evaluated.
     Epoch(&'a EpochReport),
     /// A checkpoint was written.
@@ -449,7 +460,7 @@ impl Run<'_> {
                     Some(("loss", loss)) => {
                         let place = self.place_of_loss((step - first) as usize)?;
                         let replica = self.session.not_finite_on((step - first) as usize)?.first().copied();
-                        let began = self.beginning(step + 1, replica.unwrap_or(0));
+                        let began = self.beginning(step + 1, replica.unwrap_or(0), stop);
                         let what = format!("the loss ({loss}{place}{began})");
                         return Err(self.diverged(step + 1, what, learning_rate));
                     }
@@ -516,13 +527,16 @@ impl Run<'_> {
 
     /// Where what is not finite began in a step, counted from 1, in words: the step is made again from the last checkpoint,
     /// or from the beginning, and looked at. Nothing where that cannot be: an error is on its way that says more.
-    fn beginning(&mut self, step: u64, replica: usize) -> String {
+    fn beginning(&mut self, step: u64, replica: usize, stop: &AtomicBool) -> String {
         if self.session.host().1 > 1 {
             return String::new();
         }
-        match self.look_again(step, replica) {
-            Ok(Some(found)) => format!(", which began in {}, {}: {}", found.layer, found.direction, found.found),
-            Ok(None) => ", though nothing is infinite or NaN where the step is made again".to_string(),
+        match self.look_again(step, replica, stop) {
+            Ok(Beginning::Found(found)) => {
+                format!(", which began in {}, {}: {}", found.layer, found.direction, found.found)
+            }
+            Ok(Beginning::Nothing) => ", though nothing is infinite or NaN where the step is made again".to_string(),
+            Ok(Beginning::Stopped) => "; where it began was not looked for to the end, as asked".to_string(),
             Err(error) => {
                 tracing::debug!("where it began is not known: {error}");
                 String::new()
@@ -530,7 +544,7 @@ impl Run<'_> {
         }
     }
 
-    fn look_again(&mut self, step: u64, replica: usize) -> Result<Option<Anomaly>, TrainError> {
+    fn look_again(&mut self, step: u64, replica: usize, stop: &AtomicBool) -> Result<Beginning, TrainError> {
         let observer = match self.observer.take() {
             Some(observer) => observer,
             None => self.session.observer()?,
@@ -539,13 +553,10 @@ impl Run<'_> {
             (Some((path, _)), _) | (None, Some(path)) => ReplayFrom::Checkpoint(path.clone()),
             (None, None) => ReplayFrom::Start,
         };
-        tracing::info!("step {step} is made again, to find where it began");
-        let made = state_at(self.session, self.data, &from, step, |_, _| Ok::<_, TrainError>(()))?;
-        self.session.load_single_step()?;
-        let call = self.session.feeder().put(&made.batch, step - 1, 1)?;
-        let record = self.session.observe(&observer, &call, replica)?;
-        (self.observe)(Event::Watched(&record));
-        Ok(anomalies(&[record]).into_iter().find(|anomaly| anomaly.rule == "not_finite"))
+        let watch = self.plan.watch;
+        let is_known = |step: u64| watch.is_some_and(|watch| watch.is_due(step - 1));
+        let again = Again { data: self.data, from: &from, step, replica };
+        beginning(self.session, &observer, again, is_known, stop, self.observe)
     }
 
     /// Whether the steps since `before`, or time since the last checkpoint, ask for one, within an epoch.

@@ -125,6 +125,33 @@ fn steps_of_a_run_that_was_killed_and_went_on_are_made_again() {
     check(&folder, "killed", &chosen, &[]);
 }
 
+/// Twenty steps of one run that has all of it at once: images that three threads read, dropout, averages, a mesh of two
+/// replicas, two steps a call, killed and gone on with. Each has the loss that was recorded, to the bit.
+#[test]
+fn twenty_steps_of_a_run_of_everything_are_made_again() {
+    let folder = Folder::new();
+    let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/input");
+    let yaml = RECORDS
+        .replace("INPUT", input)
+        .replace("save_checkpoints_steps: 4", "steps_per_call: 2, save_checkpoints_steps: 4");
+    let yaml = yaml.replace("keep_checkpoint_max: 3", "keep_checkpoint_max: 8") + "mesh: {data: 2}\n";
+    std::fs::write(folder.path("all.yaml"), yaml).unwrap();
+    let args = ["train", "all.yaml", "--epochs", "1000000", "--run", "all", "--log-every", "1"];
+    let mut child = folder.command_by(&[], &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let about = || std::fs::read_to_string(folder.path("all/run.json")).unwrap_or_default();
+    wait_for("checkpoint", || about().contains("all-bf16.safetensors"));
+    kill("KILL", &child);
+    child.wait().unwrap();
+    let position = Checkpoint::read(&folder.path("checkpoints/all-bf16.safetensors")).unwrap().position;
+    let epochs = position.step / position.steps_per_epoch + 4;
+    let more = ["--resume", "--epochs", &epochs.to_string()];
+    folder.stdout(&[&["train", "all.yaml", "--run", "all", "--log-every", "1"], &more[..]].concat());
+    let last = epochs * position.steps_per_epoch;
+    let before = steps(8, 8, position.step.min(24));
+    let after = steps(9, 12, 24).into_iter().map(|step| last - 24 + step);
+    check(&folder, "all", &before.into_iter().chain(after).collect::<Vec<u64>>(), &["--top", "1"]);
+}
+
 #[test]
 fn a_step_within_a_loop_is_said_not_to_be_exact() {
     let folder = Folder::new();

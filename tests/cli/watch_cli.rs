@@ -176,6 +176,24 @@ fn what_is_wrong_comes_first_on_80_columns_in_json_and_on_a_page() {
     }
 }
 
+/// Without --watch, too: the last steps before a loss that is not finite are in the run's folder.
+#[test]
+fn the_last_window_of_a_run_that_diverges_is_recorded() {
+    let folder = Folder::new();
+    let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
+    std::fs::write(folder.path("mlp.yaml"), yaml.replace("value: 0.05", "value: 1.0e30")).unwrap();
+    let said = folder.stderr(&["train", "mlp.yaml"]);
+    assert!(said.contains(", which began in mlp/"), "{said}");
+    assert!(said.contains("what the numbers were before it: `bf16scope watch runs/mlp-bf16`"), "{said}");
+    let steps = steps(&folder, "runs/mlp-bf16");
+    assert!(steps[0] == 1 && steps.len() >= 2 && steps.len() <= 9, "{steps:?}");
+    let shown = folder.run(&["watch", "runs/mlp-bf16", "--json"]);
+    let found: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let rules: Vec<&str> =
+        found["anomalies"].as_array().unwrap().iter().filter_map(|found| found["rule"].as_str()).collect();
+    assert!(rules.contains(&"not_finite"), "{found}");
+}
+
 #[test]
 fn a_run_that_was_not_watched_says_how_to_watch_it() {
     let folder = Folder::new();

@@ -41,3 +41,4 @@ mod transpose_input;
 mod tuning;
 mod two_tower;
 mod watch;
+mod watch_clean;

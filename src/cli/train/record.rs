@@ -213,6 +213,7 @@ impl Recorder {
                 let (step, scalars) = scalars(event);
                 self.folder.scalars(step, &scalars)?;
             }
+            Event::MadeAgain { .. } => {}
         }
         Ok(())
     }
@@ -256,6 +257,6 @@ fn scalars(event: &Event<'_>) -> (u64, Vec<(String, f64)>) {
             (report.step, scalars)
         }
         Event::Watched(record) => (record.step, Vec::new()),
-        Event::Saved { step, .. } => (*step, Vec::new()),
+        Event::Saved { step, .. } | Event::MadeAgain { step, .. } => (*step, Vec::new()),
     }
 }

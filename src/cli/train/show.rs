@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
@@ -35,7 +36,12 @@ pub(super) struct Show<'a> {
     /// The last two looks at a run that is watched, and what was said to be wrong.
     watched: Option<Vec<WatchRecord>>,
     alarms: BTreeSet<(&'static str, String)>,
+    /// Steps that are made again, since when, and when that was last said.
+    again: Option<(ProgressBar, Instant, Instant)>,
 }
+
+/// Where nobody sees a bar, a line now and then.
+const SAYS_EVERY: Duration = Duration::from_secs(10);
 
 impl<'a> Show<'a> {
     /// Nothing yet, of so many epochs.
@@ -52,6 +58,7 @@ impl<'a> Show<'a> {
             unrecorded: None,
             watched,
             alarms,
+            again: None,
         }
     }
 
@@ -140,10 +147,33 @@ impl<'a> Show<'a> {
                     self.print(&epoch_line(report, self.n_epochs));
                 }
             }
-            Event::Watched(_) | Event::Step { .. } => {}
+            Event::MadeAgain { step, from_step, until } if self.is_first => self.made_again(step, from_step, until),
+            Event::Watched(_) | Event::Step { .. } | Event::MadeAgain { .. } => {}
             Event::Saved { path, step } => {
                 tracing::info!("{} saved after step {step}", path.display());
             }
+        }
+    }
+
+    /// How far the search for the beginning of a loss that is not finite is.
+    fn made_again(&mut self, step: u64, from_step: u64, until: u64) {
+        let n = until - from_step;
+        let (bar, began, said) = self.again.get_or_insert_with(|| {
+            if let Some(bar) = self.bar.take() {
+                bar.finish_and_clear();
+            }
+            (bar(n, self.context.quiet), Instant::now(), Instant::now())
+        });
+        bar.set_prefix(format!("the loss of step {until} is not finite; looking for where it began: step"));
+        bar.set_length(until);
+        bar.set_position(step);
+        if bar.is_hidden() && !self.context.quiet && said.elapsed() >= SAYS_EVERY {
+            *said = Instant::now();
+            let left = began.elapsed().as_secs_f64() / (step - from_step).max(1) as f64 * (until - step) as f64;
+            say(&format!(
+                "the loss of step {until} is not finite: made step {step} again to find where it began, about {left:.0} s \
+                 left; Ctrl-C leaves that out"
+            ));
         }
     }
 
@@ -159,6 +189,10 @@ impl<'a> Show<'a> {
     /// Says what is newly wrong with the numbers of a run that is watched, and has the looks that show it stay.
     fn judge(&mut self, record: &WatchRecord) {
         let Some(watched) = self.watched.as_mut().filter(|_| self.is_first) else { return };
+        // One that is made again may come before.
+        if watched.last().is_some_and(|last| last.step >= record.step) {
+            return;
+        }
         // A rule looks at a record and the one before.
         if watched.len() == 2 {
             watched.remove(0);
@@ -199,6 +233,9 @@ impl<'a> Show<'a> {
     }
 
     pub(super) fn clear(&mut self) {
+        if let Some((bar, ..)) = self.again.take() {
+            bar.finish_and_clear();
+        }
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }

@@ -86,8 +86,8 @@ pub const RULES: [Rule; 10] = [
     },
     Rule {
         name: "exploding",
-        why: "an rms of 64 or more that is 64 times the median layer's, or 16 times what it was at the look before. \
-              Initial values and normalisation aim at an rms of 1; 64 is six doublings",
+        why: "an rms of 64 or more that is 64 times the median layer's or that of what comes before it, or 16 times what it \
+              was at the look before. Initial values and normalisation aim at an rms of 1; 64 is six doublings",
         remedy: "look at this layer's initial values, lower the learning rate, or clip gradients",
         judge: exploding,
     },
@@ -218,9 +218,12 @@ fn not_finite(look: &Look<'_>) -> Vec<Found> {
         percent(row.not_finite),
         row.n
     );
-    let remedy = (row.quantity == Quantity::Update).then_some(
-        "its gradient is finite: raise the optimizer's epsilon, which divides by 0, or lower the learning rate",
-    );
+    let remedy = match (row.quantity, row.role) {
+        (Quantity::Update, _) => Some(
+            "its gradient is finite: raise the optimizer's epsilon, which divides by 0, or lower the learning rate",
+        ),
+        _ => None,
+    };
     vec![Found { row: number, what, remedy }]
 }
 
@@ -282,15 +285,20 @@ fn exploding(look: &Look<'_>) -> Vec<Found> {
             return None;
         }
         let before = look.before(row).map(|before| before.rms).filter(|before| *before > 0.0);
-        match before {
-            Some(before) if row.rms >= 16.0 * before => {
-                Some(found(number, format!("the rms is {:.3e}, and was {before:.3e} at the look before", row.rms)))
-            }
-            _ if row.quantity == Quantity::Activation && row.rms >= LARGE * median => {
-                Some(found(number, format!("the rms is {:.3e}, that of the median layer {median:.3e}", row.rms)))
-            }
-            _ => None,
+        if let Some(before) = before.filter(|before| row.rms >= 16.0 * before) {
+            let what = format!("the rms is {:.3e}, and was {before:.3e} at the look before", row.rms);
+            return Some(found(number, what));
         }
+        if row.quantity != Quantity::Activation {
+            return None;
+        }
+        let is_what_it_takes = |row: &&WatchRow| is_layer(row) || row.role == Some(Role::Input);
+        let last = look.now.rows[..number].iter().rfind(is_what_it_takes).filter(|last| last.rms > 0.0);
+        if median > 0.0 && row.rms >= LARGE * median {
+            return Some(found(number, format!("the rms is {:.3e}, that of the median layer {median:.3e}", row.rms)));
+        }
+        let last = last.filter(|last| row.rms >= LARGE * last.rms)?;
+        Some(found(number, format!("the rms is {:.3e}, that of {} before it {:.3e}", row.rms, last.layer, last.rms)))
     };
     let rows = look.rows(Quantity::Activation).chain(look.rows(Quantity::Gradient));
     rows.filter_map(of).take(1).collect()
@@ -381,7 +389,7 @@ fn stalled(look: &Look<'_>) -> Vec<Found> {
 fn loss_scale_stuck(look: &Look<'_>) -> Vec<Found> {
     let both = look.now.n_skipped.zip(look.before.and_then(|before| before.n_skipped));
     let Some(((now, before), look_before)) = both.zip(look.before) else { return Vec::new() };
-    let (n_skipped, n_steps) = (now.saturating_sub(before), look.now.step - look_before.step);
+    let (n_skipped, n_steps) = (now.saturating_sub(before), look.now.step.saturating_sub(look_before.step));
     if n_skipped < 8 || 10 * n_skipped < 9 * n_steps {
         return Vec::new();
     }

@@ -24,7 +24,7 @@ pub(in crate::train) struct Observing {
 ///
 /// # Shapes
 /// Parameters as those of [`training`](crate::train::program::training); none is aliased. One result:
-/// `s32[rows, N_WORDS]`, the rows of one replica's activations and cotangents, of gradients as they are updated by, and of
+/// `s32[rows, N_WORDS]`, the rows of one replica's inputs, activations and cotangents, of gradients as they are updated by, and of
 /// updates.
 ///
 /// # Errors
@@ -52,6 +52,12 @@ pub(in crate::train) fn observing(
         let forward = Forward::of(module.comp(graph.emitter().comp()), &inputs);
         observed.iter().map(|&(id, _)| (id, forward.described(id, id.idx() + 1 == n_forward))).collect()
     });
+    for input in graph.inputs() {
+        // The weights of examples are ours.
+        if input.dtype.is_float() && input.name != "weight" {
+            rows.push(&input.name, Quantity::Activation, Some(Role::Input), input.instr, [None, None]);
+        }
+    }
     for (id, _) in &observed {
         let (layer, role) = &described[id];
         rows.push(layer, Quantity::Activation, *role, *id, [None, None]);

@@ -53,6 +53,8 @@ impl fmt::Display for Quantity {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Role {
+    /// A feature of the batch, which no layer made.
+    Input,
     /// The loss.
     Loss,
     /// The sum of a block's input and its output.
@@ -87,7 +89,7 @@ impl Bins {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WatchRow {
-    /// The layer's scope, `cnn/block1/conv`; of gradients and updates the variable, `cnn/block1/conv/kernel`.
+    /// The layer's scope, `cnn/block1/conv`; of an input its name; of gradients and updates the variable, `cnn/block1/conv/kernel`.
     pub layer: String,
     /// What it is of the layer.
     pub quantity: Quantity,
@@ -134,7 +136,7 @@ impl WatchRow {
         match self.role {
             Some(Role::Softmax) => format!("{} (softmax)", self.layer),
             Some(Role::Residual) => format!("{} (sum)", self.layer),
-            Some(Role::Loss) | None => self.layer.clone(),
+            Some(Role::Input | Role::Loss) | None => self.layer.clone(),
         }
     }
 
@@ -162,7 +164,7 @@ pub struct WatchRecord {
     /// Steps before this one whose update was left out, where the loss scale is dynamic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_skipped: Option<u64>,
-    /// In program order: activations forward, cotangents backward, then gradients and updates by variable.
+    /// In program order: inputs, activations forward, cotangents backward, then gradients and updates by variable.
     pub rows: Vec<WatchRow>,
 }
 
