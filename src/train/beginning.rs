@@ -5,9 +5,8 @@ use super::checkpoint::Checkpoint;
 use super::error::TrainError;
 use super::observer::Observer;
 use super::replay::{ReplayFrom, state_at};
-use super::run::Event;
 use super::session::Session;
-use super::watch::{Anomaly, anomalies};
+use super::watch::{Anomaly, WatchRecord, anomalies};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// So many steps before the one whose loss is not finite are looked at too, where what the run is made again from comes
@@ -23,6 +22,20 @@ pub(super) enum Beginning {
     Nothing,
     /// Someone asked to stop before it was found.
     Stopped,
+}
+
+/// What happens on the way.
+#[derive(Debug)]
+pub(super) enum OnTheWay<'a> {
+    /// A step was looked at.
+    Watched(&'a WatchRecord),
+    /// A step was made again.
+    Made {
+        /// The step, counted from 1.
+        step: u64,
+        /// Steps that what it is made again from has.
+        from_step: u64,
+    },
 }
 
 /// Why it was not looked for to the end.
@@ -60,7 +73,7 @@ pub(super) fn beginning(
     again: Again<'_>,
     is_known: impl Fn(u64) -> bool,
     stop: &AtomicBool,
-    observe: &mut dyn FnMut(Event<'_>),
+    observe: &mut dyn FnMut(OnTheWay<'_>),
 ) -> Result<Beginning, TrainError> {
     match look_again(session, observer, again, is_known, stop, observe) {
         Ok(found) => Ok(found.map_or(Beginning::Nothing, Beginning::Found)),
@@ -75,7 +88,7 @@ fn look_again(
     Again { data, from, step, replica }: Again<'_>,
     is_known: impl Fn(u64) -> bool,
     stop: &AtomicBool,
-    observe: &mut dyn FnMut(Event<'_>),
+    observe: &mut dyn FnMut(OnTheWay<'_>),
 ) -> Result<Option<Anomaly>, Ended> {
     let from_step = match from {
         ReplayFrom::Start => 0,
@@ -85,7 +98,7 @@ fn look_again(
     tracing::info!("step {step} is made again from step {from_step}, to find where it began");
     let is_asked = || if stop.load(Ordering::Relaxed) { Err(Ended::Stopped) } else { Ok(()) };
     let made = state_at(session, data, from, first, |made, _| {
-        observe(Event::MadeAgain { step: made, from_step, until: step });
+        observe(OnTheWay::Made { step: made, from_step });
         is_asked()
     })?;
     session.load_single_step()?;
@@ -99,13 +112,13 @@ fn look_again(
         let call = session.feeder().put(&batch, before, 1)?;
         let record = session.observe(observer, &call, replica)?;
         if replica != 0 || !is_known(before + 1) {
-            observe(Event::Watched(&record));
+            observe(OnTheWay::Watched(&record));
         }
         if before + 1 == step {
             return Ok(anomalies(&[record]).into_iter().find(|anomaly| anomaly.rule == "not_finite"));
         }
         session.advance(call)?;
-        observe(Event::MadeAgain { step: before + 1, from_step, until: step });
+        observe(OnTheWay::Made { step: before + 1, from_step });
         let (epoch, within) = ((before + 1) / steps_per_epoch, (before + 1) % steps_per_epoch);
         batch = loader.steps(epoch, within, 1).map_err(TrainError::from)?;
     }

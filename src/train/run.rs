@@ -6,7 +6,7 @@
 //! [`Event`]s.
 
 use super::batches::{Data, asks, loader, loader_of_host};
-use super::beginning::{Again, Beginning, beginning};
+use super::beginning::{Again, Beginning, OnTheWay, beginning};
 use super::checkpoint::{Checkpoint, DataIdentity, Fault, Place, Series};
 use super::error::{Kept, TrainError};
 use super::l2::with_total;
@@ -556,7 +556,13 @@ impl Run<'_> {
         let watch = self.plan.watch;
         let is_known = |step: u64| watch.is_some_and(|watch| watch.is_due(step - 1));
         let again = Again { data: self.data, from: &from, step, replica };
-        beginning(self.session, &observer, again, is_known, stop, self.observe)
+        let observe = &mut self.observe;
+        beginning(self.session, &observer, again, is_known, stop, &mut |event| match event {
+            OnTheWay::Watched(record) => observe(Event::Watched(record)),
+            OnTheWay::Made { step: made, from_step } => {
+                observe(Event::MadeAgain { step: made, from_step, until: step })
+            }
+        })
     }
 
     /// Whether the steps since `before`, or time since the last checkpoint, ask for one, within an epoch.

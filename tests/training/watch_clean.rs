@@ -38,7 +38,7 @@ fn check(name: &str, change: impl Fn(String) -> String, precision: Precision, n_
     let spec = experiment.spec(precision, &Tuning::none()).unwrap();
     let mut session = Session::new(&client, spec).unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut records = Vec::new();
-    let watch = Some(Watch { every: NonZeroU32::new(9).unwrap() });
+    let watch = Some(Watch { every: NonZeroU32::new(4).unwrap() });
     let plan = RunPlan { watch, ..RunPlan::new(n_epochs.into(), None) };
     let result = train(&mut session, examples.data(), &plan, &AtomicBool::new(false), &mut |event| {
         if let Event::Watched(record) = event {
@@ -57,10 +57,10 @@ fn as_it_is(text: String) -> String {
 /// The digits: batch norms, dropout of images that are shifted, momentum.
 #[test]
 fn digits_in_three_precisions_on_replicas_and_with_averages() {
-    check("digits.yaml", as_it_is, Precision::Bf16, 3);
+    check("digits.yaml", as_it_is, Precision::Bf16, 2);
     check("digits.yaml", as_it_is, Precision::F32, 1);
     if run::has_f16() {
-        check("digits.yaml", as_it_is, Precision::F16, 2);
+        check("digits.yaml", as_it_is, Precision::F16, 1);
     }
     check("digits.yaml", |text| text + "mesh: {data: 2}\n", Precision::Bf16, 1);
     let with = |keys: &'static str| move |text: String| text.replace("train:\n", &format!("train:\n  {keys}\n"));
@@ -68,17 +68,16 @@ fn digits_in_three_precisions_on_replicas_and_with_averages() {
     check("digits.yaml", with("variables: bf16_stochastic"), Precision::Bf16, 1);
 }
 
-/// A decoder of text, BERT's pieces, and perceptrons.
+/// A decoder of text, and a perceptron.
 #[test]
-fn text_and_perceptrons() {
-    check("recipes/small/gpt2_small.yaml", as_it_is, Precision::Bf16, 2);
-    check("recipes/small/gpt2_small.yaml", as_it_is, Precision::F32, 1);
+fn text_and_a_perceptron() {
+    check("recipes/small/gpt2_small.yaml", as_it_is, Precision::Bf16, 5);
+    check("recipes/small/gpt2_small.yaml", as_it_is, Precision::F32, 4);
     check("mlp.yaml", as_it_is, Precision::Bf16, 2);
 }
 
-/// Residual blocks of convolutions, and depthwise ones with squeeze and excitation.
+/// Residual blocks of convolutions.
 #[test]
-fn residual_networks_of_images() {
+fn a_residual_network_of_images() {
     check("recipes/small/resnet50.yaml", as_it_is, Precision::Bf16, 1);
-    check("recipes/small/efficientnet_b0.yaml", as_it_is, Precision::Bf16, 1);
 }

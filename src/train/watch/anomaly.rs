@@ -218,12 +218,9 @@ fn not_finite(look: &Look<'_>) -> Vec<Found> {
         percent(row.not_finite),
         row.n
     );
-    let remedy = match (row.quantity, row.role) {
-        (Quantity::Update, _) => Some(
-            "its gradient is finite: raise the optimizer's epsilon, which divides by 0, or lower the learning rate",
-        ),
-        _ => None,
-    };
+    let remedy = (row.quantity == Quantity::Update).then_some(
+        "its gradient is finite: raise the optimizer's epsilon, which divides by 0, or lower the learning rate",
+    );
     vec![Found { row: number, what, remedy }]
 }
 
