@@ -48,15 +48,13 @@ pub fn read_with(
     setup: &Setup,
     spec: &ChildSpec,
 ) -> Result<Module, ForeignError> {
-    // It may have open sizes: bytecode that names the check of them need not have any.
-    let is_symbolic = memmem::find(bytes, error::SYMBOLIC).is_some();
-    if let Some(text) = std::str::from_utf8(bytes).ok()
-        && (is_symbolic || !sizes.is_empty())
-        && has_open_sizes(text)
-    {
-        return stablehlo::read_symbolic(text, name, sizes);
-    } else if !sizes.is_empty() && !is_symbolic {
-        return Err(ForeignError::of_no_symbols(name));
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        // JAX says of every export whether its sizes are symbolic.
+        if text.contains(SYMBOLIC_TEXT) || !sizes.is_empty() && has_unknown_sizes(text) {
+            return stablehlo::read_symbolic(text, name, sizes);
+        } else if !sizes.is_empty() {
+            return Err(ForeignError::of_no_symbols(name));
+        }
     }
     let exported = match FileKind::of(bytes) {
         FileKind::JaxExport => Some(jax_export::read(bytes).ok_or(ForeignError::Damaged { name: name.to_string() })?),
@@ -76,29 +74,35 @@ pub fn read_with(
         return Ok(module);
     }
     let program = exported.as_ref().map_or(bytes, |exported| exported.module);
-    let symbolic = || {
+    // Bytecode shows in its text alone whether they are: JAX's flag is a word of it either way.
+    let text_of = || {
         let _span = tracing::info_span!("convert", n_bytes = program.len()).entered();
-        let text = text_of_stablehlo(program, setup, spec)?;
-        let read = || stablehlo::read_symbolic(&text, name, sizes).map_err(ForeignError::of_bytecode);
-        Ok(has_open_sizes(&text).then(read))
+        text_of_stablehlo(program, setup, spec).map_err(|error| ForeignError::refused(error, name, program))
     };
+    let read_symbolic = |text: &str| stablehlo::read_symbolic(text, name, sizes).map_err(ForeignError::of_bytecode);
     if !sizes.is_empty() {
-        let read = symbolic().map_err(|error| ForeignError::refused(error, name, program))?;
-        return read.unwrap_or_else(|| Err(ForeignError::of_no_symbols(name)));
+        let text = text_of()?;
+        return match has_unknown_sizes(&text) {
+            true => read_symbolic(&text),
+            false => Err(ForeignError::of_no_symbols(name)),
+        };
     }
+    // Where a program is refused for its sizes, the flags that give them are better than the converter's words.
+    let refused = |error: ForeignError| {
+        let may_be_symbolic = !program.is_ascii() && memmem::find(program, error::SYMBOLIC).is_some();
+        let text = may_be_symbolic.then(|| text_of().ok()).flatten().filter(|text| has_unknown_sizes(text));
+        text.map_or(Err(error), |text| read_symbolic(&text))
+    };
     let cache = setup.cache_dir.as_deref().map(|folder| cache::Cache::of(folder, program));
     let kept = cache.as_ref().and_then(cache::Cache::read);
     let hlo = match kept {
         Some(hlo) => hlo,
         None => {
             let _span = tracing::info_span!("convert", n_bytes = program.len()).entered();
-            let hlo = match hlo_of_stablehlo(program, setup, spec) {
+            let converted = hlo_of_stablehlo(program, setup, spec);
+            let hlo = match converted {
+                Err(error) => return refused(ForeignError::refused(error, name, program)),
                 Ok(hlo) => hlo,
-                // What stands in the way may be that no size is given: its symbols are named then.
-                Err(error) => match is_symbolic.then(symbolic) {
-                    Some(Ok(Some(read))) => return read,
-                    _ => return Err(ForeignError::refused(error, name, program)),
-                },
             };
             if let Some(cache) = &cache {
                 cache.keep(&hlo);
@@ -109,7 +113,9 @@ pub fn read_with(
     let mut module =
         decode::from_bytes(&hlo).map_err(|source| ForeignError::Proto { name: name.to_string(), source })?;
     name_the_file(&mut module, name);
-    are_static(&module, name)?;
+    if let Err(error) = are_static(&module, name) {
+        return refused(error);
+    }
     // Of several devices a proto knows only by its shardings.
     let n_partitions = exported.map_or_else(|| count(program, "num_partitions"), |exported| exported.n_devices);
     let counts = [("replica_count", count(program, "num_replicas")), ("num_partitions", n_partitions)];
@@ -121,9 +127,12 @@ pub fn read_with(
     Ok(module)
 }
 
-/// Whether a text has types with sizes that are not said.
-fn has_open_sizes(text: &str) -> bool {
-    text.contains("<?x") || text.contains("x?x")
+/// What a text of JAX says where its sizes are symbolic.
+const SYMBOLIC_TEXT: &str = "jax.uses_shape_polymorphism = true";
+
+/// Whether some tensor of a text has a size that is not known.
+fn has_unknown_sizes(text: &str) -> bool {
+    ["<?x", "x?x"].iter().any(|mark| text.contains(mark))
 }
 
 /// A module from a text that needs no converter. What does not verify is XLA's to refuse, in its words.
