@@ -72,7 +72,7 @@ def main():
         columns = [on_cpu]
         if options.target != "none":
             answers = [bf16scope.jax.compile_for(form, *args, target=options.target) for form in forms]
-            columns.append([answer.hbm["temporaries"] for answer in answers])
+            columns.append([answer.reports[0]["hbm"]["temporaries"] for answer in answers])
         cells = [f"{f32 / 2**20:.1f} | {step / f32:.3f} | {loss / step:.3f}" for f32, step, loss in columns]
         print(f"| {name}, {batch} | {' | '.join(cells)} | {tracing:.2f} | {lowering:.2f} |", flush=True)
 
