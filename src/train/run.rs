@@ -325,10 +325,6 @@ pub(super) fn run_until(
     if plan.n_epochs == 0 && resumed.is_none() {
         run.save()?;
     }
-    if resumed.is_some() && plan.n_epochs > 0 && run.session.step() >= plan.n_epochs * steps_per_epoch {
-        let (made, n) = (run.session.step() / steps_per_epoch, plan.n_epochs);
-        tracing::warn!("nothing is left to train: the checkpoint has {made} epochs, and {n} are asked for");
-    }
     for epoch in run.session.step() / steps_per_epoch..plan.n_epochs {
         let training = run.epoch(epoch, &loader, stop)?;
         // Before the evaluation: whatever it meets, this is not lost.

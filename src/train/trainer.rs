@@ -308,6 +308,13 @@ impl<'a> Trainer<'a> {
         let plan = RunPlan::new(self.n_epochs, place);
         let stop = self.stop.unwrap_or(&never);
         let summary = run_until(&mut session, data, &plan, stop, &mut self.observe, &mut self.is_enough)?;
+        if let Some((path, _)) = resumed.as_ref().filter(|_| summary.epochs.is_empty() && self.n_epochs > 0) {
+            let n = self.n_epochs;
+            tracing::warn!(
+                "{}: nothing is left to train: it has the {n} epochs that are asked for, or more",
+                path.display()
+            );
+        }
         Ok(Trained {
             summary,
             changes,

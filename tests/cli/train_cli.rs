@@ -212,7 +212,11 @@ fn divergence_ends_with_the_step_and_code_2() {
     let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
     std::fs::write(folder.path("mlp.yaml"), yaml.replace("value: 0.05", "value: 1.0e+38")).unwrap();
     let stderr = folder.stderr(&["train", "mlp.yaml", "--precision", "f16"]);
-    assert!(stderr.starts_with("bf16scope: step 2 (epoch 1): the loss ("), "{stderr}");
+    assert!(stderr.contains("\nbf16scope: step 2 (epoch 1): the loss ("), "{stderr}");
+    assert!(
+        stderr.starts_with("bf16scope: what the numbers were before it: `bf16scope watch runs/mlp-f16`\n"),
+        "{stderr}"
+    );
     assert!(stderr.contains("which began in mlp/dense1, forward: "), "{stderr}");
     assert!(
         stderr.ends_with("help: f16 ends at 65504: use --precision bf16, or lower the learning rate\n"),

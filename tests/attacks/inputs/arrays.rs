@@ -62,7 +62,7 @@ fn headers_that_are_wrong_are_named_with_their_array() {
         (f32s("(2,)"), 7, "array `x` holds 7 bytes or more, expected 8 as its header says"),
         (f32s("(2,)"), 9, "array `x` holds 9 bytes or more, expected 8 as its header says"),
         (f32s("(2, 2)"), 8, "expected 16 as its header says"),
-        (f32s("(4611686018427387904, 4)"), 8, "array `x` holds 8 bytes or more"),
+        (f32s("(4611686018427387904, 4)"), 8, "it may be a decompression bomb"),
         (f32s("(9223372036854775808,)"), 8, "the header says shape"),
         (f32s("(-1,)"), 8, "the header says shape"),
         (f32s("(2.0,)"), 8, "the header says shape"),
