@@ -765,3 +765,22 @@ fn a_layer_that_computes_in_f32_reads_and_keeps_f32() {
     let said = bf16.unwrap_err().to_string();
     assert!(said.contains("unknown value `bf16`, expected one of f32, float32"), "{said}");
 }
+
+#[test]
+fn a_table_that_computes_in_f32_has_f32_variables() {
+    let of = |dtype: &str| {
+        model(&format!(
+            "kind: layers\ninputs: {{x: {{shape: [5], dtype: int32, below: 9}}}}\nlayers:\n  - {{embedding: {{input_dim: 9, output_dim: 4}}{dtype}}}\n  \
+             - {{layer_norm: {dtype}}}\n  - {{attention: 2}}\n  - flatten\n  - {{dense: 3}}\nloss: sparse_softmax_cross_entropy\n"
+        ))
+    };
+    for program in programs(&of(", dtype: float32"), Precision::Bf16) {
+        verify(&program.module).unwrap();
+        assert!(program.variables.iter().all(|variable| variable.dtype == DType::F32), "{:?}", program.variables);
+        let entry = program.module.entry();
+        let table = entry.instructions.iter().find(|instr| instr.op.opcode() == "gather").unwrap();
+        assert_eq!(table.shape.dtype(), Some(DType::F32));
+    }
+    let texts = |model: &Model| programs(model, Precision::F32).map(|program| text(&program.module));
+    assert_eq!(texts(&of(", dtype: float32")), texts(&of("")));
+}

@@ -4,6 +4,7 @@ use super::layer_options::{Arity, LayerOptions};
 use super::options::Initializer;
 use crate::document;
 use crate::graph::{Scope, Tensor};
+use crate::hlo::DType;
 use crate::nn;
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +32,7 @@ impl LayerOptions for Embedding {
         let config = nn::Embedding {
             vocabulary: self.input_dim,
             features: self.output_dim,
-            dtype: s.graph().precision().compute(),
+            dtype: s.low_precision_dtype().unwrap_or(DType::F32),
             init: self.embeddings_initializer.init(),
         };
         nn::embedding(s, inputs[0], name, &config)
