@@ -324,6 +324,16 @@ fn the_page_of_several_runs_works_in_a_browser() {
 /// Names the Python that has TensorBoard; `ci/tensorboard` prints it.
 const PYTHON: &str = "BF16SCOPE_TEST_TENSORBOARD";
 
+/// The Python that has TensorBoard; where none is named, that is said.
+fn python_with_tensorboard() -> Option<std::ffi::OsString> {
+    let python = std::env::var_os(PYTHON).filter(|python| !python.is_empty());
+    if python.is_none() {
+        let line = "TensorBoard is not asked what it reads: ci/check does, and sets BF16SCOPE_TEST_TENSORBOARD";
+        drop(writeln!(std::io::stderr(), "{line}"));
+    }
+    python
+}
+
 #[test]
 fn tensorboard_reads_every_value() {
     let place = Place::new();
@@ -360,11 +370,7 @@ fn tensorboard_reads_every_value() {
     }
     let n_scalars: usize = expected.values().flat_map(|run| run.values()).map(Vec::len).sum();
     assert_eq!(n_scalars, 2 * (88 * 4 + 2 * 6) + 81 * 2);
-    let Some(python) = std::env::var_os(PYTHON).filter(|python| !python.is_empty()) else {
-        let line = "TensorBoard is not asked what it reads: ci/check does, and sets BF16SCOPE_TEST_TENSORBOARD";
-        drop(writeln!(std::io::stderr(), "{line}"));
-        return;
-    };
+    let Some(python) = python_with_tensorboard() else { return };
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/read_by_tensorboard.py");
     let mut command = Command::new(python);
     command.arg("-I").arg(script).arg(place.path("runs")).arg(n_scalars.to_string());
@@ -397,7 +403,7 @@ fn tensorboard_reads_every_value() {
 /// Of a watched run every row of every look, a bucket for each bin of exponents, as `watch.jsonl` has it.
 #[test]
 fn tensorboard_reads_the_exponents_of_a_watched_run() {
-    let Some(python) = std::env::var_os(PYTHON).filter(|python| !python.is_empty()) else { return };
+    let Some(python) = python_with_tensorboard() else { return };
     let place = Place::new();
     place.run(&["train", "mlp.yaml", "--watch=20", "--epochs", "1"]);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/read_by_tensorboard.py");
