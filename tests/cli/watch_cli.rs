@@ -127,7 +127,7 @@ fn record(folder: &Path) {
 }
 
 #[test]
-fn what_is_wrong_comes_first_on_80_columns_in_json_and_on_a_page() {
+fn what_is_wrong_comes_first_on_80_columns_in_json_and_in_a_browser() {
     let folder = Folder::new();
     record(&folder.path("a run"));
     let mut command = folder.command_by(&[], &["watch", "a run", "--html", "watch.html"]);
