@@ -248,3 +248,43 @@ pub(super) fn put(dataset: &Dataset, chunk_dims: &[u64], chunk: &Chunk, from: &[
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::DType;
+    use crate::weights::WeightsDType;
+    use crate::weights::hdf5::dataset::Layout;
+    use crate::weights::region::Region;
+
+    #[test]
+    fn a_block_that_becomes_gigabytes_is_refused_before_it_is_unpacked() {
+        // Six million packed bytes may become six billion by deflate's own ratio; these become nothing, so that only what
+        // is asked before can refuse them as a bomb.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights.h5");
+        std::fs::write(&path, vec![0u8; 6_000_000]).unwrap();
+        let n_bytes = 6_000_000_000u64;
+        let dataset = Dataset {
+            dtype: WeightsDType::Array(DType::F32),
+            width: 4,
+            is_big_endian: false,
+            dims: vec![n_bytes / 4],
+            layout: Layout::Chunked { dims: vec![n_bytes / 4], index: ChunkIndex::Single(0, Some(6_000_000)) },
+            filters: vec![Filter::Deflate],
+        };
+        let chunk = Chunk { at: 0, n_bytes: 6_000_000, without: 0, start: vec![0] };
+        let region = Region::open(&path).unwrap();
+        let error = unpack(&region, "kernel", &dataset, &chunk, n_bytes as usize).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            said.contains("6000000 packed bytes that are to become 6000000000; expected at most 200 times"),
+            "{said}"
+        );
+        // Without that filter the same bytes are only too few.
+        let plain = Dataset { filters: vec![], ..dataset };
+        let error = unpack(&region, "kernel", &plain, &chunk, n_bytes as usize).unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains("a block of dataset `kernel` has 6000000 bytes; expected 6000000000"), "{said}");
+    }
+}
