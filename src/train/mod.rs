@@ -64,7 +64,7 @@ pub use resume::Resumption;
 pub use run::{EpochReport, Event, RunPlan, Summary, check, check_average, run};
 pub use session::Session;
 pub use spec::Spec;
-pub use step_in_f32::{StepInF32, step_in_f32};
+pub use step_in_f32::{StepInF32, step_in_f32, step_with_gradients_in_f32};
 pub use steps_per_call::{StepsPerCall, UnknownStepsPerCall, several_steps};
 pub use totals::Totals;
 pub use trainer::{Trained, Trainer};

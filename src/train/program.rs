@@ -53,15 +53,32 @@ pub fn training(
     batch: i64,
     objective: &Objective,
 ) -> Result<TaskProgram, ProgramError> {
+    training_with(task, numbers.into(), batch, objective, false)
+}
+
+/// [`training`], which also gives each variable's gradient where that is asked for: `gradient/mlp/logits/kernel`.
+pub(super) fn training_with(
+    task: &dyn Task,
+    numbers: Numbers,
+    batch: i64,
+    objective: &Objective,
+    gives_gradients: bool,
+) -> Result<TaskProgram, ProgramError> {
     let _span = tracing::info_span!("build", program = "training", task = task.name(), batch).entered();
-    let Step { graph, sums, .. } = emit_step(task, numbers.into(), batch, objective, &|_, _| Vec::new())?;
+    let Step { graph, sums, gradients, .. } = emit_step(task, numbers, batch, objective, &|_, _| Vec::new())?;
     if graph.tuning().transpose_input && graph.inputs().iter().all(|input| input.transposed.is_none()) {
         graph.warn(format!(
             "`transpose_input` changes nothing in {}: no feature is an image of three dims, height, width and channels, in a float",
             task.name()
         ));
     }
-    let mut program = finish_with_state(&graph, &sums.tensors)?;
+    let mut others = sums.tensors;
+    if gives_gradients {
+        let variables = graph.variables();
+        let name = |number: usize| format!("gradient/{}", variables[number].name);
+        others.extend(gradients.into_iter().map(|(number, gradient)| (name(number), gradient)));
+    }
+    let mut program = finish_with_state(&graph, &others)?;
     say_replicas(&mut program.module, objective);
     Ok(TaskProgram { program, reported: sums.reported, scalars: sums.scalars, n_steps: NonZeroU32::MIN })
 }

@@ -27,7 +27,7 @@ pub struct StepInF32 {
     pub module: Module,
     /// What its parameters are, in order: the state before the step, then the batch.
     pub inputs: Vec<Literal>,
-    /// Names of its results, in order: variables, then the loss, metrics and scalars.
+    /// Names of its results, in order: variables, then the loss, metrics and scalars, then gradients where they were asked for.
     pub results: Vec<String>,
 }
 
@@ -37,8 +37,22 @@ pub struct StepInF32 {
 /// # Errors
 /// A task that cannot be built; data that it does not take; where the plugin fails.
 pub fn step_in_f32(session: &Session, data: Data<'_>) -> Result<StepInF32, TrainError> {
+    step_with(session, data, false)
+}
+
+/// The same step, which also gives the gradient of each variable, as `gradient/` before the variable's name. An audit has the
+/// cosine between f32's and a lowered form's.
+///
+/// # Errors
+/// As [`step_in_f32`].
+pub fn step_with_gradients_in_f32(session: &Session, data: Data<'_>) -> Result<StepInF32, TrainError> {
+    step_with(session, data, true)
+}
+
+fn step_with(session: &Session, data: Data<'_>, gives_gradients: bool) -> Result<StepInF32, TrainError> {
     let spec = in_f32(session.spec());
-    let program = program::training(&*spec.task, spec.numbers(), i64::from(spec.batch), &spec.objective)?.program;
+    let batch = i64::from(spec.batch);
+    let program = program::training_with(&*spec.task, spec.numbers(), batch, &spec.objective, gives_gradients)?.program;
     let loader = loader_of_host(&spec, data.training, session.host(), session.draws())?;
     let (step, steps_per_epoch) = (session.step(), loader.n_steps());
     let batch = loader.steps(step / steps_per_epoch, step % steps_per_epoch, 1).map_err(TrainError::from)?;

@@ -27,6 +27,9 @@ pub(super) struct AtArgs {
     #[arg(long, value_name = "RATIO", value_parser = ratio, allow_negative_numbers = true,
           conflicts_with_all = ["at", "inputs", "random", "steps"])]
     first_beyond: Option<f64>,
+    /// Judge each variable's gradient too, and show its cosine with f32's: results named gradient/VARIABLE
+    #[arg(long)]
+    pub(super) gradients: bool,
     /// The folder that the run is recorded in [default: the newest of runs/EXPERIMENT-PRECISION that is of the experiment]
     #[arg(long, value_name = "DIR")]
     pub(super) run: Option<PathBuf>,
@@ -89,7 +92,11 @@ impl AtArgs {
             }
             (None, false) => {
                 let flags = [("--run", self.run.is_some()), ("--checkpoint", self.checkpoint.is_some())];
-                let more = [("--precision", self.precision.is_some()), ("--tune", self.tune.is_some())];
+                let more = [
+                    ("--precision", self.precision.is_some()),
+                    ("--tune", self.tune.is_some()),
+                    ("--gradients", self.gradients),
+                ];
                 match flags.into_iter().chain(more).find(|(_, is_given)| *is_given) {
                     Some((flag, _)) => bail!(
                         "{flag} is about a step of a training run, and {} is a module\nhelp: leave {flag} out, or name an \

@@ -20,7 +20,7 @@ use crate::pjrt::{Client, Platform};
 use crate::runs::{self, About, EXPERIMENT, Run, RunFolder, Start};
 use crate::study::MeshChoice;
 use crate::train::replay::{ReplayFrom, newest_before, state_at};
-use crate::train::{Session, StepInF32, StepsPerCall, step_in_f32};
+use crate::train::{Session, StepInF32, StepsPerCall, step_in_f32, step_with_gradients_in_f32};
 use crate::tuning::Tuning;
 
 /// The step that is audited, and what was made again for it.
@@ -178,6 +178,7 @@ pub(super) struct Maker<'a> {
     client: Client,
     session: Session,
     n_steps: u64,
+    gives_gradients: bool,
     context: &'a Context,
 }
 
@@ -212,7 +213,8 @@ impl<'a> Maker<'a> {
         let config = &recorded.experiment.train;
         let n_steps = u64::from(config.steps_per_epoch().unwrap_or(1)) * u64::from(config.epochs);
         check_tuning(&recorded, &session)?;
-        Ok(Maker { recorded, examples, client, session, n_steps, context })
+        let gives_gradients = args.at.gradients;
+        Ok(Maker { recorded, examples, client, session, n_steps, gives_gradients, context })
     }
 
     /// The last step of the run.
@@ -259,7 +261,10 @@ impl<'a> Maker<'a> {
             }
         })?;
         bar.finish_and_clear();
-        let in_f32 = step_in_f32(&self.session, self.examples.data())?;
+        let in_f32 = match self.gives_gradients {
+            true => step_with_gradients_in_f32(&self.session, self.examples.data())?,
+            false => step_in_f32(&self.session, self.examples.data())?,
+        };
         let totals = self.session.train(&made.batch)?;
         if !is_loop {
             check(&self.recorded, &self.client, step, totals.to_values())?;
