@@ -1,6 +1,7 @@
 //! `bf16scope audit`: is a lowered module still right, and if not, where does it go wrong?
 
 mod at;
+mod cycles;
 mod first;
 mod made;
 mod names;
@@ -21,17 +22,20 @@ use super::run::devices::placement;
 use super::sizes::SizeArgs;
 use super::{Context, Status, again, emit, module_file, progress};
 use crate::audit::{
-    Audit, AuditError, AuditRow, Auditor, Config, FirstBeyond, Progress, ResultChoice, Search, SearchEnd, SearchLimits,
-    Searched, ShardedAuditor, after_steps,
+    Audit, AuditError, AuditRow, Auditor, Config, FirstBeyond, Progress, ResultChoice, ResultRow, Search, SearchEnd,
+    SearchLimits, Searched, ShardedAuditor, after_steps,
 };
 use crate::document;
 use crate::hlo::devices::Placement;
 use crate::hlo::module_shards::without_shardings;
 use crate::hlo::{Literal, Module};
+use crate::numerics::compare::Errors;
 use crate::passes::amp::Policy;
 use crate::passes::as_tpu::TpuArithmetic;
 use crate::pjrt::{Client, Platform};
 use crate::report::seconds;
+use crate::tpu::Target;
+use cycles::Cycles;
 use screen::{number, render};
 
 /// How often an audit without a terminal says how far it is.
@@ -89,6 +93,10 @@ pub struct Args {
     /// Lists that the search may try, each a compile and a run
     #[arg(long, value_name = "N", default_value_t = SearchLimits::default().max_runs, requires = "budget")]
     max_runs: usize,
+    /// Ask the TPU compiler what the list that a search finds costs, in cycles: where it leaves less than half of what lowering
+    /// saves, that is said
+    #[arg(long, value_name = "TARGET", requires = "budget")]
+    target: Option<Target>,
     /// Judge by these results alone: patterns of names, of outN or of instructions, with commas between
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     results: Vec<String>,
@@ -153,6 +161,9 @@ struct Outcome {
     /// The file that the found policy was written to.
     saved_policy: Option<PathBuf>,
     search: Option<Search>,
+    /// What the search's list costs on a TPU, where one was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cycles: Option<Cycles>,
     /// The f32 module in a TPU's arithmetic, where one was asked for.
     f32_as: Option<F32As>,
     #[serde(flatten)]
@@ -172,6 +183,11 @@ impl F32As {
     /// The error of an instruction.
     fn of(&self, instruction: &str) -> Option<&AuditRow> {
         self.audit.rows.iter().find(|row| row.instruction == instruction)
+    }
+
+    /// The errors of the same result.
+    fn of_result(&self, row: &ResultRow) -> Option<Errors> {
+        self.audit.results.iter().find(|other| other.index == row.index).and_then(|row| row.errors)
     }
 }
 
@@ -197,7 +213,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         );
     }
     let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
-    inputs.check_memory(1 + placement.devices.n() as u64)?;
+    // Here and on each device, in f32 and in f64, which takes twice as much.
+    inputs.check_memory(3 * (1 + placement.devices.n() as u64))?;
     let inputs: Vec<Literal> =
         (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
     let client = args.limits.client_of_all(&args.device, context)?;
@@ -245,7 +262,16 @@ fn judge(
             over_devices(args, policy, (module, placement, &choice), &subject.inputs, (client, config), context)
         }
     };
-    let Measured { audit, search, f32_as } = measured.with_context(failed)?;
+    let Measured { audit, mut search, f32_as } = measured.with_context(failed)?;
+    let asked = args.target.as_ref().zip(search.as_mut().filter(|search| search.is_reached));
+    let cycles = match asked {
+        Some((target, search)) => {
+            let cycles = Cycles::ask(args, target, (module, policy, &search.policy), context)?;
+            search.end = cycles.end(search);
+            Some(cycles)
+        }
+        None => None,
+    };
     let error = audit.error();
     let (n_not_finite, n_elements) = audit.n_not_finite();
     let has_numbers = n_not_finite < n_elements || n_elements == 0;
@@ -263,6 +289,7 @@ fn judge(
         is_right,
         saved_policy,
         search,
+        cycles,
         f32_as,
         audit,
     };

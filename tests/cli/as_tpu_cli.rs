@@ -40,8 +40,16 @@ fn run_and_emit_and_audit_multiply_as_a_tpu() {
     let f32_as = &audit["f32_as"];
     assert_eq!((error(&f32_as["audit"], "one"), error(&f32_as["audit"], "three")), (expected, 0.0));
     assert_eq!((f32_as["arithmetic"].as_str(), f32_as["error"].as_f64()), (Some("tpu-v2"), Some(expected)));
-    let shown = folder.stdout(&["audit", "m.txt", "--as", "tpu-v2"]);
+    let shown = folder.stdout(&["audit", "m.txt", "--as", "tpu-v2", "--html", "audit.html"]);
     assert!(shown.contains("f32 on tpu-v2"), "{shown}");
+    // The page has it too: of both results, and of the instructions.
+    let page = std::fs::read_to_string(folder.path("audit.html")).unwrap();
+    assert_eq!(page.matches(">f32 on a TPU<").count(), 2, "{page}");
+    let cell = |error: f64| format!("data-v=\"{error}\"");
+    assert!(
+        page.matches(&cell(expected)).count() >= 2 && page.contains("f32 as tpu-v2 multiplies is within 1.95e-3"),
+        "{page}"
+    );
     let said =
         "f32 as tpu-v2 multiplies is within 1.95e-3 of f32 here; the lowered form is no further off than f32 is there";
     assert!(shown.contains(said), "{shown}");

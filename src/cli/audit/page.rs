@@ -1,8 +1,9 @@
 //! The audit as a page for the browser.
 
-use super::Outcome;
+use super::cycles::Cycles;
 use super::made::AtStep;
-use super::screen::{dtypes, found, found_line, number, remarks, shape, ulps};
+use super::screen::{beyond, dtypes, f32_title, found, found_line, name, number, remarks, shape, ulps};
+use super::{F32As, Outcome};
 use crate::audit::AuditRow;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::{Series, along, histogram};
@@ -26,7 +27,9 @@ pub(super) fn page(outcome: &Outcome) -> Page {
 
 fn notes(outcome: &Outcome) -> Vec<String> {
     let at = outcome.first_beyond.iter().map(found_line).chain(outcome.at.iter().map(AtStep::line));
-    at.chain(outcome.search.iter().map(|search| found(search, outcome.saved_policy.as_deref()))).collect()
+    let f32_as = outcome.f32_as.iter().map(|f32_as| beyond(outcome.error, f32_as));
+    let search = outcome.search.iter().map(|search| found(search, outcome.saved_policy.as_deref()));
+    at.chain(f32_as).chain(search).chain(outcome.cycles.iter().map(Cycles::line)).collect()
 }
 
 fn facts(outcome: &Outcome) -> Vec<Fact> {
@@ -34,6 +37,7 @@ fn facts(outcome: &Outcome) -> Vec<Fact> {
     let fact = |label: &str, value: String, is_bad| Fact { label: label.to_string(), value, is_bad };
     let is_over = outcome.budget.is_some_and(|budget| outcome.error > budget);
     let mut facts = vec![fact("largest scaled error of a result", number(outcome.error), is_over)];
+    facts.extend(outcome.f32_as.iter().map(|f32_as| fact(&f32_title(f32_as), number(f32_as.error), false)));
     if let Some(budget) = outcome.budget {
         facts.push(fact("budget", number(budget), false));
     }
@@ -76,6 +80,7 @@ fn figures(outcome: &Outcome) -> Vec<(String, String)> {
     ]
 }
 
+/// Of which that of f32 on a TPU comes after the error, where it was asked for.
 const INSTRUCTION_COLUMNS: [Column; 17] = [
     Column { title: "instruction", help: "its name in both modules" },
     Column { title: "op", help: "opcode" },
@@ -96,10 +101,24 @@ const INSTRUCTION_COLUMNS: [Column; 17] = [
     Column { title: "source", help: "file and line it was written in, as its metadata says" },
 ];
 
+/// The column of what f32 loses on a TPU.
+fn f32_column() -> Column {
+    Column { title: "f32 on a TPU", help: "scaled error of the f32 module in the TPU's arithmetic" }
+}
+
+/// An error of f32 on a TPU; of what was not compared there, none.
+fn f32_cell(error: Option<f64>) -> Cell {
+    error.map_or(Cell::Text("-".to_string()), |error| Cell::Number(error, number(error)))
+}
+
 fn instructions(outcome: &Outcome) -> Table {
     let shown = |value: f64| Cell::Number(value, number(value));
+    let of_f32 = |f32_as: &F32As, name: &str| f32_cell(f32_as.of(name).map(|row| row.errors.scaled));
+    let mut columns = INSTRUCTION_COLUMNS.to_vec();
+    let after_error = 1 + columns.iter().position(|column| column.title == "error").unwrap_or(0);
+    columns.splice(after_error..after_error, outcome.f32_as.iter().map(|_| f32_column()));
     let row = |row: &AuditRow| {
-        vec![
+        let mut cells = vec![
             Cell::Text(row.instruction.clone()),
             Cell::Text(row.opcode.clone()),
             Cell::Text(dtypes(row)),
@@ -117,14 +136,16 @@ fn instructions(outcome: &Outcome) -> Table {
             Cell::Number(row.position as f64, row.position.to_string()),
             Cell::Text(row.op_name.clone()),
             Cell::Text(row.source.clone()),
-        ]
+        ];
+        cells.splice(after_error..after_error, outcome.f32_as.iter().map(|f32_as| of_f32(f32_as, &row.instruction)));
+        cells
     };
     Table {
         heading: "Instructions".to_string(),
         lead:
             "Where most error is born comes first: those are what to put in the policy’s keep list. A click on a heading sorts by it."
                 .to_string(),
-        columns: INSTRUCTION_COLUMNS.to_vec(),
+        columns,
         rows: outcome.audit.by_born().into_iter().map(row).collect(),
     }
 }
@@ -134,31 +155,38 @@ fn results(outcome: &Outcome) -> Table {
     let rows = outcome.audit.results.iter().map(|row| {
         let errors = row.errors.unwrap_or_default();
         let differs = if row.errors.is_some() { String::new() } else { format!("{} differ", row.n_differing) };
-        vec![
-            Cell::Text(format!("out{}", row.index)),
+        let mut cells = vec![
+            Cell::Text(name(row)),
             Cell::Text(row.instruction.clone()),
             Cell::Text(shape(row)),
             shown(errors.scaled),
+        ];
+        cells.extend(outcome.f32_as.iter().map(|f32_as| f32_cell(f32_as.of_result(row).map(|errors| errors.scaled))));
+        cells.extend([
             shown(errors.max_abs),
             shown(errors.mean_rel),
             Cell::Number(errors.cosine, format!("{:.6}", errors.cosine)),
             Cell::Text(differs),
-        ]
+        ]);
+        cells
     });
-    let columns = [
-        Column { title: "result", help: "place among the arrays of the result" },
+    let mut columns = vec![
+        Column { title: "result", help: "its name, or its place among the arrays of the result" },
         Column { title: "made by", help: "instruction" },
         Column { title: "shape", help: "in the f32 module, and on how many devices it was compared" },
         Column { title: "error", help: "scaled error" },
+    ];
+    columns.extend(outcome.f32_as.iter().map(|_| f32_column()));
+    columns.extend([
         Column { title: "max abs", help: "largest |x − r|" },
         Column { title: "mean rel", help: "mean |x − r| / |r|, where r is not 0" },
         Column { title: "cosine", help: "of the angle between x and r" },
         Column { title: "values", help: "elements that differ, where a result is not floating" },
-    ];
+    ]);
     Table {
         heading: "Results".to_string(),
         lead: "What the module gives, measured in the module as it is.".to_string(),
-        columns: columns.to_vec(),
+        columns,
         rows: rows.collect(),
     }
 }

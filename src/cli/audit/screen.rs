@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::cycles::Cycles;
 use super::made::AtStep;
 use super::{F32As, Outcome};
 use crate::audit::{Audit, AuditRow, FirstBeyond, Judgement, ResultRow, Search, SearchEnd, ShardRow};
@@ -117,12 +118,9 @@ fn results(rows: &[ResultRow], f32_as: Option<&F32As>, n_rows: usize, screen: Sc
     ]);
     let mut table = Table::new(columns);
     for row in shown {
-        let name = if row.name.is_empty() { format!("out{}", row.index) } else { row.name.clone() };
-        let mut cells = vec![name, row.instruction.clone(), shape(row)];
-        let f32_error = f32_as.map(|f32_as| {
-            let errors = f32_as.audit.results.iter().find(|other| other.index == row.index).and_then(|row| row.errors);
-            errors.map_or("-".to_string(), |errors| number(errors.scaled))
-        });
+        let mut cells = vec![name(row), row.instruction.clone(), shape(row)];
+        let f32_error =
+            f32_as.map(|f32_as| f32_as.of_result(row).map_or("-".to_string(), |errors| number(errors.scaled)));
         match &row.errors {
             // Nothing was compared, so there is no figure.
             Some(errors) if errors.n_elements > 0 && errors.n_not_finite == errors.n_elements => {
@@ -144,6 +142,11 @@ fn results(rows: &[ResultRow], f32_as: Option<&F32As>, n_rows: usize, screen: Sc
         text += &format!("{} more results with less error (--all shows them)\n", rows.len() - n_rows);
     }
     text
+}
+
+/// What a result is called, or `outN`.
+pub(super) fn name(row: &ResultRow) -> String {
+    if row.name.is_empty() { format!("out{}", row.index) } else { row.name.clone() }
 }
 
 /// The shape of a result; of one that several devices hold, how many, and where it is furthest off.
@@ -245,18 +248,19 @@ fn summary(outcome: &Outcome) -> String {
         (Some(budget), Some(search)) => {
             lines.push(format!("FAILS: over the budget of {}", number(budget)));
             lines.push(found(search, outcome.saved_policy.as_deref()));
+            lines.extend(outcome.cycles.as_ref().map(Cycles::line));
         }
     }
     lines.join("\n") + "\n"
 }
 
 /// The column of what f32 loses on a TPU.
-fn f32_title(f32_as: &F32As) -> String {
+pub(super) fn f32_title(f32_as: &F32As) -> String {
     format!("f32 on {}", f32_as.arithmetic)
 }
 
 /// What the lowered form costs beyond what f32 costs on a TPU.
-fn beyond(error: f64, f32_as: &F32As) -> String {
+pub(super) fn beyond(error: f64, f32_as: &F32As) -> String {
     let (arithmetic, f32_error) = (f32_as.arithmetic, f32_as.error);
     let compared = match error / f32_error {
         _ if f32_error == 0.0 => "there f32 loses nothing".to_string(),
@@ -297,8 +301,8 @@ pub(super) fn found(search: &Search, saved: Option<&Path>) -> String {
             );
         }
         (true, SearchEnd::CostsMoreThanItBuys) => format!(
-            "keeping {what} in f32 brings them to {error} ({n_runs} runs), and leaves only {left} of what lowering saves: it \
-             costs more than it buys:"
+            "keeping {what} in f32 brings them to {error} ({n_runs} runs), and costs more than it buys ({left} of the bytes that \
+             lowering saves are still saved):"
         ),
         (true, SearchEnd::OutOfRuns) => format!(
             "keeping {what} in f32 brings them to {error}; fewer may do, and --max-runs looks for longer than {n_runs} runs:"
