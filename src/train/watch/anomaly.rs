@@ -308,7 +308,7 @@ fn dead(look: &Look<'_>) -> Vec<Found> {
     let is_dead = |row: &&WatchRow| row.is_zero();
     let any_gradient = look.rows(Quantity::Gradient).any(|(_, row)| !row.is_zero());
     let rows = look.now.rows.iter().enumerate().filter(|(_, row)| match row.quantity {
-        Quantity::Activation => row.role.is_none(),
+        Quantity::Activation => matches!(row.role, None | Some(Role::Activated)),
         Quantity::Gradient => row.n >= 16 && any_gradient,
         Quantity::Cotangent | Quantity::Update => false,
     });

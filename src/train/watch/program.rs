@@ -10,7 +10,7 @@ use crate::task::Task;
 use crate::train::objective::Objective;
 use crate::train::program::{Step, TaskProgram, emit_step, say_replicas};
 use crate::train::program_error::ProgramError;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 /// A program that observes, and what its rows are of.
@@ -154,6 +154,9 @@ impl Change {
     }
 }
 
+/// Instructions of an activation function at most: a GELU by its formula has a dozen.
+const LONGEST_FUNCTION: usize = 40;
+
 /// The forward pass, by instruction.
 struct Forward<'a> {
     computation: &'a Computation,
@@ -172,21 +175,26 @@ impl<'a> Forward<'a> {
         Forward { computation, is_fed }
     }
 
-    /// What each layer gives, in program order: the last array of floats in its scope that another scope reads; sums of
-    /// residual blocks; and what softmaxes raise e to.
+    /// What each layer gives, in program order: the last array of floats in its scope that another scope reads; what an
+    /// activation function outside of it makes of that; sums of residual blocks; and what softmaxes raise e to.
     fn chosen(&self) -> Vec<(InstrId, Option<Role>)> {
         let instructions = &self.computation.instructions;
         let mut last_of: BTreeMap<&str, InstrId> = BTreeMap::new();
+        let mut activated: BTreeSet<InstrId> = BTreeSet::new();
         for instr in instructions {
             for &operand in &instr.operands {
                 let (given, scope) = (&instructions[operand.idx()], scope_of(&instructions[operand.idx()]));
                 if scope != scope_of(instr) && self.is_value(operand, given) {
                     let last = last_of.entry(scope).or_insert(operand);
                     *last = operand.max(*last);
+                    if self.role(operand) == Some(Role::Activated) {
+                        activated.insert(operand);
+                    }
                 }
             }
         }
-        let mut chosen: BTreeMap<InstrId, Option<Role>> = last_of.into_values().map(|id| (id, self.role(id))).collect();
+        let all = last_of.into_values().chain(activated);
+        let mut chosen: BTreeMap<InstrId, Option<Role>> = all.map(|id| (id, self.role(id))).collect();
         for (idx, instr) in instructions.iter().enumerate() {
             let id = InstrId(idx as u32);
             if let (Op::Unary(UnaryOp::Exp), true) = (&instr.op, self.is_fed[idx])
@@ -201,14 +209,16 @@ impl<'a> Forward<'a> {
     }
 
     fn described(&self, id: InstrId, is_last: bool) -> (String, Option<Role>) {
-        let layer = match scope_of(self.computation.instr(id)) {
-            "" => "(in no scope)".to_string(),
-            scope => scope.to_string(),
-        };
         if is_last {
             return ("loss".to_string(), Some(Role::Loss));
         }
-        (layer, self.role(id))
+        let role = self.role(id);
+        let of_layer = self.activates(id).filter(|_| role == Some(Role::Activated));
+        let layer = match of_layer.unwrap_or(scope_of(self.computation.instr(id))) {
+            "" => "(in no scope)".to_string(),
+            scope => scope.to_string(),
+        };
+        (layer, role)
     }
 
     fn role(&self, id: InstrId) -> Option<Role> {
@@ -223,7 +233,40 @@ impl<'a> Forward<'a> {
             self.is_fed[operand.idx()] && !matches!(instructions[operand.idx()].op, Op::Broadcast { .. })
         };
         let is_sum = instr.op == Op::Binary(BinaryOp::Add) && instr.operands.iter().all(is_branch);
-        (is_sum && self.reads(instr.operands[0], instr.operands[1])).then_some(Role::Residual)
+        if is_sum && self.reads(instr.operands[0], instr.operands[1]) {
+            return Some(Role::Residual);
+        }
+        self.activates(id).map(|_| Role::Activated)
+    }
+
+    /// The layer whose result an activation function takes: what is computed element by element from one value of a scope
+    /// below its own.
+    fn activates(&self, id: InstrId) -> Option<&'a str> {
+        let instr = self.computation.instr(id);
+        let own = scope_of(instr);
+        let (mut pending, mut taken, mut n_left) = (vec![id], None, LONGEST_FUNCTION);
+        while let Some(next) = pending.pop() {
+            let instr = self.computation.instr(next);
+            let is_elementwise = matches!(
+                instr.op,
+                Op::Unary(_) | Op::Binary(_) | Op::Clamp | Op::Select | Op::Compare { .. } | Op::Convert
+            );
+            n_left -= 1;
+            if !is_elementwise || n_left == 0 {
+                return None;
+            }
+            for &operand in instr.operands.iter().filter(|operand| self.is_fed[operand.idx()]) {
+                match scope_of(self.computation.instr(operand)) == own {
+                    true => pending.push(operand),
+                    false if taken.is_none_or(|taken| taken == operand) => taken = Some(operand),
+                    false => return None,
+                }
+            }
+        }
+        let taken = self.computation.instr(taken?);
+        let inner = scope_of(taken).strip_prefix(own)?;
+        let is_below = if own.is_empty() { !inner.is_empty() } else { inner.starts_with('/') };
+        (is_below && taken.shape.dims() == instr.shape.dims()).then(|| scope_of(taken))
     }
 
     /// Whether one of two values is computed from the other.

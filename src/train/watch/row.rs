@@ -59,6 +59,8 @@ pub enum Role {
     Loss,
     /// The sum of a block's input and its output.
     Residual,
+    /// What an activation function that stands outside of a layer makes of what the layer gives.
+    Activated,
     /// What a softmax raises e to: logits less their greatest, or less the logarithm of their sum.
     Softmax,
 }
@@ -131,11 +133,12 @@ impl WatchRow {
         }
     }
 
-    /// `mlp/dense0`; `mlp/dense0 (softmax)` of what a softmax takes, which its layer may give something else beside.
+    /// `mlp/dense0`; `mlp/dense0 (softmax)` of what a softmax takes, which its layer may give something else beside, and so on.
     pub fn name(&self) -> String {
         match self.role {
             Some(Role::Softmax) => format!("{} (softmax)", self.layer),
             Some(Role::Residual) => format!("{} (sum)", self.layer),
+            Some(Role::Activated) => format!("{} (activated)", self.layer),
             Some(Role::Input | Role::Loss) | None => self.layer.clone(),
         }
     }
