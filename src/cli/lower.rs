@@ -16,7 +16,7 @@ use crate::document;
 use crate::hlo::Module;
 use crate::passes::amp::{self, LoweringReport, Policy};
 use crate::report::{self, Column, Screen, Table};
-use crate::study::{LowerAnswer, LowerQuestion, LowerTrial, LoweredCost, lower_for};
+use crate::study::{LowerAnswer, LowerQuestion, LowerTrial, LoweredCost, lower_for, n_in_doubt};
 use crate::tpu::Target;
 
 const EXAMPLES: &str = "\
@@ -111,7 +111,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         None => {
             let lowered = amp::run(&module, &policy);
             let (lowered, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;
-            (lowered, report, String::new())
+            let said = in_doubt(n_in_doubt(&module, &report));
+            (lowered, report, said)
         }
     };
     let format = args.format.unwrap_or_else(|| emit::format_of(Some(&args.output)));
@@ -163,6 +164,16 @@ fn asked(
     emit::replace(&path, text.as_bytes())?;
     let said = figures(&answer, &path, context.screen);
     Ok((answer.module, answer.report, said))
+}
+
+/// That a compiler could be asked about so many regions.
+fn in_doubt(n_regions: usize) -> String {
+    let regions = match n_regions {
+        0 => return String::new(),
+        1 => "1 region".to_string(),
+        n => format!("{n} regions"),
+    };
+    format!("{regions} could be in another form, no less exact: `--target tpu-v2` compiles both, and keeps the cheaper\n")
 }
 
 /// What the compiler's answers were worth, in sentences.

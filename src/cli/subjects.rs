@@ -83,17 +83,23 @@ impl CompareArgs {
     }
 }
 
+/// That more may be had of a policy that was chosen for a module.
+const ASK: &str = "Where rules are in doubt, `bf16scope lower --target` compiles both forms and keeps the cheaper.";
+
 /// The verdict, with where to look for what no figure is about. `labels` are those of the candidates; an audit is of what one
 /// device runs alone.
 pub(super) fn with_accuracy(judged: Judged, labels: &[&str], choice: &Choice, runs_alone: bool) -> Judged {
     let Judged { choice: chosen, mut sentences } = judged;
     let file = again::word(&choice.model);
     if let (Some(chosen), Some(second)) = (&chosen, labels.get(1)) {
+        let is_first = labels.first() == Some(&chosen.as_str());
+        if choice.is_module() && !is_first {
+            sentences.push(ASK.to_string());
+        }
         let check = if !runs_alone {
             "`bf16scope audit` runs a module on one device alone, which cannot run this one; audit the step that one device does"
                 .to_string()
         } else if choice.is_module() {
-            let is_first = labels.first() == Some(&chosen.as_str());
             let policy = again::word(Path::new(if is_first { *second } else { chosen.as_str() }));
             format!("`bf16scope audit {file} --random 1 --policy {policy}` compares the results with f32's")
         } else {

@@ -8,7 +8,7 @@
 //! The pass does not simplify algebra, fold constants or fuse: compilers do that better.
 
 use super::is_tied;
-use crate::hlo::ops::decisions;
+use crate::hlo::ops::decisions::{is_effective, side_effects};
 use crate::hlo::{CompId, Computation, ComputationNames, DType, DTypeClass, InstrId, Instruction, Literal, Module, Op};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -72,49 +72,23 @@ pub enum Change {
 pub fn run(module: &Module, config: &Config) -> (Module, TidyReport) {
     let mut module = module.clone();
     let mut report = TidyReport::default();
-    let has_side_effect = side_effects(&module);
+    let of_computations = side_effects(&module);
     for idx in 0..module.computations.len() {
         let computation = &mut module.computations[idx];
         if config.fold_converts {
             fold_converts(computation, &mut report);
         }
         if config.merge_common {
-            merge_common(computation, &has_side_effect, &mut report);
+            merge_common(computation, &of_computations, &mut report);
         }
         if config.remove_dead {
-            remove_dead(computation, &has_side_effect, &mut report);
+            remove_dead(computation, &of_computations, &mut report);
         }
     }
     if config.remove_dead {
         remove_uncalled(&mut module, &mut report);
     }
     (module, report)
-}
-
-/// Per computation whether running it has an effect beyond its result.
-fn side_effects(module: &Module) -> Vec<bool> {
-    // Callees may stand in any order: depth first, each once.
-    fn visit(module: &Module, comp: CompId, known: &mut Vec<Option<bool>>) -> bool {
-        if let Some(known) = known[comp.idx()] {
-            return known;
-        }
-        known[comp.idx()] = Some(false);
-        let mut effect = false;
-        for instr in &module.comp(comp).instructions {
-            effect |= decisions::has_side_effect(&instr.op);
-            for called in instr.op.called() {
-                effect |= visit(module, called, known);
-            }
-        }
-        known[comp.idx()] = Some(effect);
-        effect
-    }
-    let mut known = vec![None; module.computations.len()];
-    (0..module.computations.len() as u32).map(|idx| visit(module, CompId(idx), &mut known)).collect()
-}
-
-fn has_side_effect(instr: &Instruction, of_computations: &[bool]) -> bool {
-    decisions::has_side_effect(&instr.op) || instr.op.called().iter().any(|comp| of_computations[comp.idx()])
 }
 
 /// Replaces every use, also by the root and by control edges, of `id` by `replacement[id]`.
@@ -188,7 +162,7 @@ fn merge_common(computation: &mut Computation, of_computations: &[bool], report:
         let instr = &mut computation.instructions[id.idx()];
         instr.operands.iter_mut().for_each(|operand| *operand = replacement[operand.idx()]);
         let instr = computation.instr(id);
-        if !is_mergeable(instr) || has_side_effect(instr, of_computations) {
+        if !is_mergeable(instr) || is_effective(instr, of_computations) {
             continue;
         }
         let alike = seen.entry(fingerprint(instr)).or_default();
@@ -256,7 +230,7 @@ fn remove_dead(computation: &mut Computation, of_computations: &[bool], report: 
     live[computation.root.idx()] = true;
     for id in computation.ids().rev() {
         let instr = computation.instr(id);
-        live[id.idx()] |= matches!(instr.op, Op::Parameter { .. }) || has_side_effect(instr, of_computations);
+        live[id.idx()] |= matches!(instr.op, Op::Parameter { .. }) || is_effective(instr, of_computations);
         if live[id.idx()] {
             // A control predecessor may stand later only in a broken module: ids were verified.
             for used in instr.operands.iter().chain(&instr.control_predecessors) {

@@ -195,6 +195,11 @@ impl Region {
     }
 }
 
+/// How many regions of a module could be in another form, of which a compiler may be asked.
+pub fn n_in_doubt(module: &Module, report: &LoweringReport) -> usize {
+    regions(module, report, &BTreeSet::new()).len()
+}
+
 /// All regions of a module: first those of what is `alive` at the peak of memory, by scoped names, and of these and of others
 /// those with most bytes first.
 fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -> Vec<Region> {

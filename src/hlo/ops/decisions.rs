@@ -8,7 +8,7 @@ use super::precision::{Class, DeviceSum};
 use super::{BinaryOp, Op, UnaryOp};
 use super::{batch_norm, collective, control, conversion, convolution, dot, elementwise};
 use super::{indexing, movement, reduction, window};
-use crate::hlo::{CompId, Literal, Module};
+use crate::hlo::{CompId, Instruction, Literal, Module};
 
 /// What reverse mode does with `op`.
 pub fn gradient(op: &Op) -> Gradient<'_> {
@@ -240,6 +240,34 @@ fn sum_of_combiner(module: &Module, to_apply: CompId) -> DeviceSum {
 /// Whether an op itself, leaving aside what it calls, does more than compute its result. What is not modelled may.
 pub fn has_side_effect(op: &Op) -> bool {
     decisions(op).execution == Execution::SideEffect
+}
+
+/// For each computation whether running it does more than compute its result.
+pub fn side_effects(module: &Module) -> Vec<bool> {
+    // Callees may stand in any order: depth first, each once.
+    fn visit(module: &Module, comp: CompId, known: &mut Vec<Option<bool>>) -> bool {
+        if let Some(known) = known[comp.idx()] {
+            return known;
+        }
+        known[comp.idx()] = Some(false);
+        let mut effect = false;
+        for instr in &module.comp(comp).instructions {
+            effect |= has_side_effect(&instr.op);
+            for called in instr.op.called() {
+                effect |= visit(module, called, known);
+            }
+        }
+        known[comp.idx()] = Some(effect);
+        effect
+    }
+    let mut known = vec![None; module.computations.len()];
+    (0..module.computations.len() as u32).map(|idx| visit(module, CompId(idx), &mut known)).collect()
+}
+
+/// Whether an instruction, or what it calls, does more than compute its result. `of_computations` is what [`side_effects`]
+/// says of its module.
+pub fn is_effective(instr: &Instruction, of_computations: &[bool]) -> bool {
+    has_side_effect(&instr.op) || instr.op.called().iter().any(|comp| of_computations[comp.idx()])
 }
 
 /// Why whatever an op takes and gives keeps its dtype, whatever its class: where that is no matter of precision.

@@ -156,7 +156,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             _ if is_tied(original) => {}
             // A value that is narrow already needs no cast to be so; nor does one that came from the narrow dtype.
             Some(NodeKind::ToLow) => {
-                if let Some(same) = low_operand(self) {
+                if let Some(same) = low_operand(self).or_else(|| self.came_from_low(original.operands[0])) {
                     return same;
                 }
                 let value = self.values(original.operands[0])[0];
@@ -365,6 +365,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 let shape = self.other_shape(instr, to_low);
                 self.repeat(instr, instr.op.clone(), shape, vec![operand])
             }
+            (Op::Convert, NodeKind::FromLow) if is_here && to_low => self.made[instr.operands[0].idx()],
             (Op::Convert, NodeKind::FromExact) if is_here => {
                 let operands = instr.operands.iter().map(|operand| self.made[operand.idx()]).collect();
                 let shape = self.other_shape(instr, to_low);
@@ -377,6 +378,13 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         };
         self.casts.insert(value, cast);
         cast
+    }
+
+    /// What has a value in the narrow dtype that an instruction here converts to f32.
+    fn came_from_low(&self, id: InstrId) -> Option<InstrId> {
+        let node = self.graph.frames[self.frame as usize].nodes[id.idx()]?;
+        let is_of_low = self.graph.node(node).kind == NodeKind::FromLow;
+        is_of_low.then(|| self.made[self.original.instr(id).operands[0].idx()])
     }
 
     /// Whether a constant is rather there twice than cast: a small one, or where a cast would lose what it rounds.

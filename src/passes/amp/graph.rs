@@ -134,7 +134,8 @@ pub(super) struct Graph<'m> {
     pub low: DType,
     pub values: Vec<Value>,
     pub nodes: Vec<Node>,
-    /// For each value the nodes that read it.
+    /// For each value the nodes that read it. Those of dead code, which a compiler leaves out, are left out of all but dead
+    /// values: nothing is stored for them.
     pub users: Vec<Vec<NodeId>>,
     /// The region's own frame is the first.
     pub frames: Vec<Frame>,
@@ -164,16 +165,36 @@ impl<'m> Graph<'m> {
             call_room,
         };
         graph.results = graph.add_frame(comp, None, classes);
-        graph.users = vec![Vec::new(); graph.values.len()];
+        let is_live = graph.live(classes);
+        let mut users = vec![Vec::new(); graph.values.len()];
         for (idx, node) in graph.nodes.iter().enumerate() {
-            for &operand in &node.operands {
-                graph.users[operand as usize].push(idx as NodeId);
+            let counts = |operand: ValueId| is_live[idx] || !is_live[graph.producer(operand) as usize];
+            for &operand in node.operands.iter().filter(|&&operand| counts(operand)) {
+                users[operand as usize].push(idx as NodeId);
             }
         }
+        graph.users = users;
         for exponential in sigmoids(&graph) {
             graph.nodes[exponential as usize].kind = NodeKind::Op(Class::Infer);
         }
         graph
+    }
+
+    /// For each node whether a result or a side effect is computed from it.
+    fn live(&self, classes: &Classes<'_>) -> Vec<bool> {
+        let mut is_live = vec![false; self.nodes.len()];
+        self.results.iter().for_each(|&value| is_live[self.producer(value) as usize] = true);
+        for (idx, node) in self.nodes.iter().enumerate().rev() {
+            let instr = self.instr(node);
+            is_live[idx] |= classes.is_effective(instr);
+            if is_live[idx] {
+                let waits_for = instr.control_predecessors.iter();
+                let waits_for = waits_for.filter_map(|id| self.frames[node.frame as usize].nodes[id.idx()]);
+                let used = node.operands.iter().map(|&value| self.producer(value)).chain(waits_for);
+                used.for_each(|node| is_live[node as usize] = true);
+            }
+        }
+        is_live
     }
 
     pub(super) fn value(&self, value: ValueId) -> &Value {

@@ -48,16 +48,18 @@ use std::collections::BTreeMap;
 /// loops of the region do with theirs.
 pub(super) fn paint(
     graph: &Graph<'_>,
-    policy: &Policy,
+    classes: &Classes<'_>,
     kind: RegionKind,
     state: &[bool],
     loops: &BTreeMap<NodeId, Loop>,
 ) -> Painted {
+    let policy = classes.policy();
     let n = graph.nodes.len();
     let spreads_of = |node: &Node| matches!(node.class(), Some(Class::Deny { spreads: true, .. }));
     let spreads: Vec<bool> = graph.nodes.iter().map(spreads_of).collect();
     let mut painter = Painter {
         graph,
+        classes,
         policy,
         kind,
         out: Painted {
@@ -128,6 +130,7 @@ fn initial_rule(node: &Node) -> Rule {
 
 struct Painter<'g> {
     graph: &'g Graph<'g>,
+    classes: &'g Classes<'g>,
     policy: &'g Policy,
     kind: RegionKind,
     out: Painted,
@@ -231,7 +234,7 @@ impl Painter<'_> {
                 let is_free = graph.users[after as usize].is_empty() && !self.is_result[after as usize];
                 let is_between = below[maker as usize].is_some() || self.is(maker, Class::Allow);
                 let keeps = self.leads_to_loss[maker as usize] || self.leads_to_result[maker as usize];
-                let is_stored_narrow = self.out.value_low[before as usize];
+                let is_stored_narrow = self.out.value_low[self.moved_from(before) as usize];
                 let is_loop = self.loops.contains_key(&maker);
                 state[leaf] = *kept == Use::Read && is_free && (is_stored_narrow || is_between && !keeps && !is_loop);
             }
@@ -252,6 +255,20 @@ impl Painter<'_> {
                 }
                 self.out.loops.insert(node, state);
             }
+        }
+    }
+
+    /// The value whose numbers, all of them, ops of class clear only moved to make this one: as where what a loop filled is
+    /// transposed for the next.
+    fn moved_from(&self, mut value: ValueId) -> ValueId {
+        loop {
+            let of = self.graph.node(self.graph.producer(value));
+            let [operand] = of.operands[..] else { return value };
+            let is_whole = self.graph.value(operand).n_elements == self.graph.value(value).n_elements;
+            if of.kind != NodeKind::Op(Class::Clear) || !is_whole {
+                return value;
+            }
+            value = operand;
         }
     }
 
@@ -423,7 +440,6 @@ impl Painter<'_> {
             });
             above[node as usize] = found;
         }
-        let classes = Classes::new(self.policy, graph.module);
         for node in self.nodes() {
             let idx = node as usize;
             let is_sum = self.policy.moved == Boundary::Lower
@@ -431,7 +447,7 @@ impl Painter<'_> {
                 && above[idx].is_some()
                 && !self.leads_to_loss[idx]
                 && !self.leads_to_result[idx]
-                && is_sum_of_rows(graph, &classes, node);
+                && is_sum_of_rows(graph, self.classes, node);
             let is_between = below[idx].is_some() && above[idx].is_some();
             let is_move = is_between && self.is(node, Class::Clear) && is_stored(graph.instr(graph.node(node)));
             if is_move && self.is_moved(node) && !is_of_parameter(graph, node) {
@@ -508,8 +524,7 @@ impl Painter<'_> {
 
     /// Step 7, after all others, as no lookup is lowered for it.
     fn logits(&mut self) {
-        let classes = Classes::new(self.policy, self.graph.module);
-        for found in logits::logits(self.graph, &self.out, &classes, self.kind) {
+        for found in logits::logits(self.graph, &self.out, self.classes, self.kind) {
             self.out.rule[found.add as usize] = Rule::Logits;
             self.lower_results(found.add);
             self.out.low[found.sum as usize] = true;
@@ -520,7 +535,7 @@ impl Painter<'_> {
 
     /// Step 6.
     fn tables(&mut self) {
-        for node in tables::sums(self.graph, &self.out, &Classes::new(self.policy, self.graph.module)) {
+        for node in tables::sums(self.graph, &self.out, self.classes) {
             self.out.low[node as usize] = true;
             self.out.rule[node as usize] = Rule::Rows;
             self.lower_results(node);

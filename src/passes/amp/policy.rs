@@ -32,7 +32,7 @@
 use super::decided::{self, Decided, StoredAs};
 use crate::hlo::DType;
 use crate::hlo::devices::is_partitioned;
-use crate::hlo::ops::decisions::{all_list_names, device_sum, list_names, precision_class};
+use crate::hlo::ops::decisions::{all_list_names, device_sum, is_effective, list_names, precision_class, side_effects};
 use crate::hlo::ops::precision::{Class, DeviceSum};
 use crate::hlo::words::nearest;
 use crate::hlo::{Instruction, Module, Op};
@@ -398,6 +398,8 @@ pub(super) struct Classes<'p> {
     decided: BTreeMap<&'p str, &'p Decided>,
     /// Whether a partitioner may split the module's values.
     is_partitioned: bool,
+    /// For each computation of the module whether it has side effects.
+    effects: Vec<bool>,
 }
 
 /// Why an instruction has its class.
@@ -419,7 +421,18 @@ impl<'p> Classes<'p> {
     pub(super) fn new(policy: &'p Policy, module: &Module) -> Classes<'p> {
         let listed = policy.lists().into_iter().flat_map(|(_, ops, class)| ops.iter().map(move |op| (&op[..], class)));
         let decided = policy.decided.iter().map(|decided| (&decided.instruction[..], decided)).collect();
-        Classes { policy, listed: listed.collect(), decided, is_partitioned: is_partitioned(module) }
+        let (is_partitioned, effects) = (is_partitioned(module), side_effects(module));
+        Classes { policy, listed: listed.collect(), decided, is_partitioned, effects }
+    }
+
+    /// The policy.
+    pub(super) fn policy(&self) -> &'p Policy {
+        self.policy
+    }
+
+    /// Whether an instruction is there for more than what it gives.
+    pub(super) fn is_effective(&self, instr: &Instruction) -> bool {
+        is_effective(instr, &self.effects)
     }
 
     /// In which dtype devices sum what an op gives, if the policy wants f32 there.

@@ -79,7 +79,7 @@ impl<'m> Rewriter<'m> {
         let graph = Graph::build(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
         self.call_room = graph.call_room;
         let loops = self.loops_of(&graph);
-        let painted = paint(&graph, self.policy, kind, state, &loops);
+        let painted = paint(&graph, &self.classes, kind, state, &loops);
         self.differentiates |= painted.differentiates;
         let done = self.frame(&graph, &painted, 0, Some(kind));
         self.regions.insert(key, done);

@@ -268,6 +268,18 @@ ENTRY main {
         "ROOT y = f32[16,4,8] negate(all)",
     );
     assert_eq!(dtypes(&given, &Policy::default(), ["filled", "all"]), ["f32", "f32"]);
+    // What it fills is moved, and read by another slice by slice.
+    let two = source.replace(
+        "ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
+        "moved = f32[4,16,8] transpose(all), dimensions={1,0,2}
+  back = f32[16,4,8] transpose(moved), dimensions={1,0,2}
+  init.2 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) tuple(start, h0, back, ys0, kernel)
+  end.2 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) while(init.2), condition=condition, body=body
+  read = f32[16,4,8] get-tuple-element(end.2), index=2
+  all.2 = f32[16,4,8] get-tuple-element(end.2), index=3
+  ROOT y = f32[16,4,8] dot(all.2, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
+    );
+    assert_eq!(dtypes(&two, &Policy::default(), ["moved", "back", "read", "all.2"]), ["bf16"; 4]);
 }
 
 /// A sigmoid, written out, and an exponential beside it.
@@ -344,6 +356,34 @@ fn a_statistic_stays_one_where_a_scale_was_applied_to_it() {
 ";
     let names = ["scaled", "doubled", "by_variance", "total"];
     assert_eq!(dtypes(source, &Policy::default(), names), ["f32", "f32", "f32", "bf16"]);
+}
+
+/// A product of two streams that a sum reads is not stored, so it is f32; what nothing comes of stores nothing either.
+#[test]
+fn dead_code_stores_nothing() {
+    let source = |also: &str| {
+        format!(
+            "ENTRY main {{
+  x = f32[16,16] parameter(0)
+  y = f32[16,16] parameter(1)
+  w = f32[16,16] parameter(2)
+  zero = f32[] constant(0)
+  a = f32[16,16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  b = f32[16,16] dot(y, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  weighed = f32[16,16] multiply(a, b)
+  summed = f32[16] reduce(weighed, zero), dimensions={{0}}, to_apply=add
+  sums = f32[16,16] broadcast(summed), dimensions={{1}}
+  moved = f32[16,16] add(a, sums)
+  {also} = f32[16,16] dot(weighed, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  given = f32[16,16] dot(moved, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT out = (f32[16,16], f32[16,16]) tuple(given, other)
+}}
+"
+        )
+    };
+    let unread = source("unread").replace("tuple(given, other)", "tuple(given, given)");
+    assert_eq!(dtypes(&source("other"), &Policy::default(), ["weighed"]), ["bf16"]);
+    assert_eq!(dtypes(&unread, &Policy::default(), ["weighed"]), ["f32"]);
 }
 
 /// Scores, scaled, of which a softmax reads the maximum of each row and the exponentials.
