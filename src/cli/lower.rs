@@ -173,7 +173,9 @@ fn in_doubt(n_regions: usize) -> String {
         1 => "1 region".to_string(),
         n => format!("{n} regions"),
     };
-    format!("{regions} could be in another form, no less exact: `--target tpu-v2` compiles both, and keeps the cheaper\n")
+    format!(
+        "{regions} could be in another form, no less exact: `--target tpu-v2` compiles both, and keeps the cheaper\n"
+    )
 }
 
 /// What the compiler's answers were worth, in sentences.
