@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from bf16scope._words import in_python
+
 
 class Error(Exception):
     """What bf16scope cannot do, with what to do about it.
@@ -12,12 +16,13 @@ class Error(Exception):
       causes: why, the nearest cause first.
     """
 
-    def __init__(self, message: str, help: str | None = None, causes: list[str] | None = None):
-        self.message = message
-        self.help = help
-        self.causes = list(causes or [])
-        lines = [message, *(f"  caused by: {cause}" for cause in self.causes)]
-        super().__init__("\n".join(lines + ([f"help: {help}"] if help else [])))
+    def __init__(self, message: str, help: str | None = None, causes: Sequence[str] | None = None):
+        # Whatever says it, the program or the native half: this is what a user of Python reads.
+        self.message = in_python(message)
+        self.help = in_python(help) if help else None
+        self.causes = [in_python(cause) for cause in causes or []]
+        lines = [self.message, *(f"  caused by: {cause}" for cause in self.causes)]
+        super().__init__("\n".join(lines + ([f"help: {self.help}"] if self.help else [])))
 
     @property
     def where(self) -> str | None:

@@ -49,7 +49,8 @@ class Options:
     """How a function is lowered."""
 
     policy: str
-    dtype: str | None
+    #: `bfloat16` or `float16`.
+    dtype: str
     keep: tuple[str, ...]
 
 
@@ -72,6 +73,7 @@ def trace(fun, args) -> tuple[ClosedJaxpr, list[Any]]:
             )
     closed = jax.make_jaxpr(fun)(*map(struct_of, types))
     refuse_effects(closed)
+    _refuse_other_sums(fun, args, closed)
     return ClosedJaxpr(_hoisted(closed.jaxpr), ()), list(closed.consts)
 
 
@@ -94,15 +96,37 @@ def refuse_effects(closed) -> None:
         )
 
 
-def _primitives(jaxpr):
-    """Names of the primitives of a jaxpr, and of those within."""
+def _refuse_other_sums(fun, args, closed) -> None:
+    """What is lowered knows no axes of a `shard_map` around it, along which some values differ and others do not.
+
+    Raises:
+      Error: a function that computes something else where it does not know them.
+    """
+    if {"pvary", "pcast"} & set(_primitives(closed.jaxpr, "shard_map")):
+        raise Error(
+            "the function closes over an array that differs along an axis of the `shard_map` around it",
+            "pass the array as an argument, or lower the whole: `lower(jax.shard_map(step, …))`",
+        )
+    if len({_varying(type_of(arg)) for arg in args}) > 1:
+        # As `shard_map` sums gradients of what is the same on all devices.
+        if any(name.startswith("psum") for name in _primitives(jax.make_jaxpr(fun)(*args).jaxpr, "shard_map")):
+            raise Error(
+                "inside this `shard_map` the function sums over devices, as gradients of what is the same on all of them are summed",
+                "lower the loss, `jax.grad(lower(loss))`, or the whole, `lower(jax.shard_map(step, …))`",
+            )
+
+
+def _primitives(jaxpr, but_within: str = ""):
+    """Names of the primitives of a jaxpr, and of those within, but not of those within one of this name."""
     for equation in jaxpr.eqns:
         yield equation.primitive.name
+        if equation.primitive.name == but_within:
+            continue
         for value in equation.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
-                    yield from _primitives(inner)
+                    yield from _primitives(inner, but_within)
 
 
 def type_of(value):

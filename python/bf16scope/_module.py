@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +14,7 @@ import numpy as np
 
 from bf16scope import _native, _program
 from bf16scope._errors import Error
+from bf16scope._words import in_python
 
 #: NumPy's dtype for each of HLO's.
 _DTYPES = {
@@ -58,7 +61,7 @@ class Report:
         self.decisions: list[dict[str, Any]] = report["decisions"]
         self.casts: list[dict[str, Any]] = report["casts"]
         self.totals: dict[str, dict[str, int]] = report["totals"]
-        self.notes: list[str] = report["notes"]
+        self.notes: list[str] = [in_python(note) for note in report["notes"]]
 
     @property
     def n_lowered(self) -> int:
@@ -145,13 +148,18 @@ class Module:
         """Its results over these arrays, on one CPU device of bf16scope's own plugin, in a process of its own. Every
         rounding that the module asks for is performed, unless excess precision is allowed.
 
+        Arrays are what NumPy makes arrays of without a copy (its own, JAX's on a CPU, torch's: whatever has `__dlpack__` or
+        `__array__`), with `ml_dtypes.bfloat16` for bf16. They may lie at any address, and are written once, into memory that
+        the process sees; only those that are not dense and row-major are copied before. Results are read once, into memory
+        that they are views of: read only, at multiples of 16 bytes (JAX takes those at multiples of 64 without a copy).
+
         Raises:
           Error: arrays that are not what the parameters take; what XLA says.
         """
         parameters = self.parameters
         if len(arrays) != len(parameters):
             raise Error(f"{self.name} has {len(parameters)} parameters, and {len(arrays)} arrays were given")
-        arguments = []
+        checked = []
         for number, (given, (dtype, dims)) in enumerate(zip(arrays, parameters)):
             array = np.asarray(given)
             expected = np.dtype(_DTYPES[dtype]) if dtype in _DTYPES else None
@@ -159,9 +167,11 @@ class Module:
                 measured = f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
                 wanted = f"{expected.name if expected else dtype}[{','.join(map(str, dims))}]"
                 raise Error(f"array {number} is {measured}, and parameter {number} of {self.name} takes {wanted}")
-            arguments.append(np.ascontiguousarray(array).tobytes())
-        results = self._native.run(arguments, _program.path(), allow_excess_precision)
-        return [np.frombuffer(data, np.dtype(_DTYPES[dtype])).reshape(dims) for dtype, dims, data in results]
+            checked.append(array)
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(_lent(array)) for array in checked]
+            results = self._native.run(files, _program.path(), allow_excess_precision)
+        return [np.asarray(data).view(_DTYPES[dtype]).reshape(dims) for dtype, dims, data in results]
 
     def text(self) -> str:
         """HLO text."""
@@ -197,6 +207,21 @@ def policy_text(policy: str | os.PathLike) -> str:
 def patterns(keep: str | Iterable[str]) -> list[str]:
     """One pattern, or several."""
     return [keep] if isinstance(keep, str) else list(keep)
+
+
+@contextlib.contextmanager
+def _lent(array: np.ndarray) -> Iterator[str]:
+    """The path of memory without a name, sealed, that holds an array: what another process can look at. It is there until the
+    end of the block."""
+    number = os.memfd_create("bf16scope", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        rest = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        while rest:
+            rest = rest[os.write(number, rest) :]
+        fcntl.fcntl(number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+        yield f"/proc/self/fd/{number}"
+    finally:
+        os.close(number)
 
 
 def _program_if_any() -> str:

@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bf16scope._errors import Error
+from bf16scope._words import all_in_python, in_python
 
 #: The variable that names another program.
 VARIABLE = "BF16SCOPE"
@@ -39,8 +40,8 @@ def main() -> None:
     os.execv(program, ["bf16scope", *sys.argv[1:]])
 
 
-def ask(*arguments: str | os.PathLike[str], allow: Sequence[int] = (0,)) -> Any:
-    """What the program answers with `--json`. Ctrl-C ends it.
+def ask(*arguments: str | os.PathLike[str], allow: Sequence[int] = (0,), names: Mapping[str, str] | None = None) -> Any:
+    """What the program answers with `--json`. Ctrl-C ends it. `names` are what its files are called in Python.
 
     Raises:
       Error: what the program says.
@@ -51,10 +52,12 @@ def ask(*arguments: str | os.PathLike[str], allow: Sequence[int] = (0,)) -> Any:
         answer = json.loads(done.stdout)
     except ValueError:
         answer = None
+    names = names or {}
     if done.returncode in allow and answer is not None:
-        return answer
+        return all_in_python(answer, names)
     failure = answer.get("error") if isinstance(answer, dict) else None
     if isinstance(failure, dict):
+        failure = all_in_python(failure, names)
         raise Error(failure["message"], failure.get("help"), failure.get("causes"))
     said = done.stderr.strip().removeprefix("bf16scope: ") or f"bf16scope ended with status {done.returncode}"
-    raise Error(said)
+    raise Error(in_python(said, names))

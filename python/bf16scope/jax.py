@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from bf16scope import _native, _program
 from bf16scope._answer import Answer
 from bf16scope._errors import Error
 from bf16scope._module import Module, Report, patterns, policy_text
+
+#: What JAX makes modules for.
+PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
 
 __all__ = ["audit", "compile_for", "explain", "explain_casts", "fit", "lower", "module"]
 
@@ -42,9 +46,10 @@ def lower(
     """The function with its inside lowered to bfloat16.
 
     It works alone, under `jax.jit`, `jax.grad`, `jax.vmap`, `jax.checkpoint`, and inside `scan`, `cond` and `while_loop`.
-    A training step is best lowered whole, with its `value_and_grad` and update in it: what the backward pass keeps is then
-    decided with what reads it. Where `jax.grad` differentiates a lowered loss, forward and backward are two modules, each
-    lowered, and residuals that are bfloat16 inside are kept so.
+    Lower a training step whole, with its `value_and_grad` and update in it, or its loss: `jax.grad` of a lowered loss (a
+    function whose first float result is an f32 number) is one module with its gradients, and what the backward pass keeps is
+    decided with what reads it. Of any other function, and in float16, forward and backward are two modules, each lowered, and
+    residuals that are bfloat16 inside are kept so.
 
     Args:
       fn: any function of pytrees of arrays that `jax.jit` takes.
@@ -61,8 +66,8 @@ def lower(
     """
     if not callable(fn):
         raise Error(f"`lower` takes a function, and was given {type(fn).__name__}", "write `lower(step)`, not `lower(step(x))`")
-    options = internals.Options(policy_text(policy), _name(dtype), tuple(patterns(keep)))
-    _native.check_policy(options.policy, options.dtype)
+    text = policy_text(policy)
+    options = internals.Options(text, _native.narrow_dtype(text, _name(dtype)), tuple(patterns(keep)))
 
     @functools.wraps(fn)
     def traced(*args, **kwargs):
@@ -70,12 +75,15 @@ def lower(
         dynamic = [number for number, leaf in enumerate(leaves) if _is_array(leaf)]
         results = []
 
+        # By its name and place in what JAX says of it.
+        @functools.wraps(fn, updated=())
         def flat(*arrays):
             given = list(leaves)
             for number, array in zip(dynamic, arrays):
                 given[number] = array
             args, kwargs = jax.tree_util.tree_unflatten(tree, given)
             out, out_tree = jax.tree_util.tree_flatten(fn(*args, **kwargs))
+            _warn_of_changes((args, kwargs), tree, given)
             results[:] = [out_tree]
             return out
 
@@ -87,17 +95,39 @@ def lower(
     return jax.jit(traced, static_argnums=static_argnums, static_argnames=static_argnames, inline=True)
 
 
+def _warn_of_changes(args, tree, before: list) -> None:
+    """Says which attributes of its arguments a function has changed, as modules of flax's nnx do with their statistics. A dict
+    or a list that a function fills is its own."""
+    paths, after = jax.tree_util.tree_flatten_with_path(args)
+    if after != tree:
+        return
+    builtin = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
+    changed = [
+        jax.tree_util.keystr(path[1:])
+        for (path, leaf), old in zip(paths, before)
+        if leaf is not old and not all(isinstance(key, builtin) for key in path)
+    ]
+    if changed:
+        warnings.warn(
+            f"the function that is lowered changes {', '.join(changed)} of its arguments in place, which is lost, as in `jax.jit`: "
+            "return what changes (of flax's nnx: `nnx.split` the module, `nnx.merge(graph, state, copy=True)` inside, and return "
+            "the state)",
+            stacklevel=2,
+        )
+
+
 def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module:
     """The function over such arguments (arrays, or their `jax.ShapeDtypeStruct`s) as a module, in f32 as it is written.
 
     Args:
-      platform: `cpu`, `tpu` or `cuda`; default where JAX runs.
+      platform: one of `PLATFORMS`; default where JAX runs.
     """
+    if platform not in (None, *PLATFORMS):
+        raise Error(f"JAX has no platform `{platform}` that bf16scope knows", f"write one of {', '.join(PLATFORMS)}")
     traced = jax.jit(fn, keep_unused=True).trace(*args, **kwargs)
     internals.refuse_effects(traced.jaxpr)
     lowered = traced.lower(lowering_platforms=(platform or jax.default_backend(),))
-    name = getattr(fn, "__name__", "module")
-    return Module.read(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), name)
+    return Module.read(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), _called(fn))
 
 
 def explain_casts(
@@ -116,7 +146,7 @@ def explain_casts(
 def audit(
     fn: Callable,
     *args,
-    policy: str = "default",
+    policy: str | os.PathLike = "default",
     dtype: str | None = None,
     keep: str | Iterable[str] = (),
     budget: float | None = None,
@@ -125,22 +155,24 @@ def audit(
     """The function in f32 beside its lowered form, operation by operation, over these arguments: is it still right?
 
     Args:
-      policy, dtype, keep: as `lower`'s; a policy document is not taken here.
+      policy, dtype, keep: as `lower`'s.
       budget: the largest scaled error that a result may have; if one exceeds it, what to keep in f32 is searched.
     """
     leaves = [_numbers(leaf) for leaf in jax.tree_util.tree_leaves((args, kwargs))]
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+        raise Error("`audit` computes the function, and was given shapes", "give arrays; `explain_casts` takes shapes")
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder) / "inputs.npz"
         np.savez(inputs, **{f"in{number}": leaf for number, leaf in enumerate(leaves)})
-        options = ["--inputs", inputs, "--policy", policy, *(["--dtype", _short(_name(dtype))] if dtype else [])]
+        options = ["--inputs", inputs, "--policy", _policy_word(policy, folder), *(["--dtype", _short(_name(dtype))] if dtype else [])]
         options += [word for pattern in patterns(keep) for word in ("--keep", pattern)]
         if budget is not None:
             options += ["--budget", str(budget), "--save-policy", Path(folder) / "policy.yaml"]
-        return _asked("audit", folder, module(fn, *args, **kwargs), *options, page=True, allow=(0, 1))
+        return _asked("audit", fn, folder, module(fn, *args, **kwargs), *options, page=True, allow=(0, 1))
 
 
 def compile_for(
-    fn: Callable, *args, target: str = "tpu-v2", compare: bool = False, policy: str | None = None, **kwargs
+    fn: Callable, *args, target: str = "tpu-v2", compare: bool = False, policy: str | os.PathLike | None = None, **kwargs
 ) -> Answer:
     """What Google's compiler makes of the function for a TPU, without one: memory, cycles, seconds.
 
@@ -150,16 +182,17 @@ def compile_for(
       compare: as given and lowered, side by side.
       policy: lower it first. A function that `lower` gave is lowered already.
     """
-    options = ["--target", target, *(["--compare"] if compare else []), *(["--policy", policy] if policy else [])]
+    options = ["--target", target, *(["--compare"] if compare else [])]
     with tempfile.TemporaryDirectory() as folder:
-        return _asked("compile", folder, module(fn, *args, platform="tpu", **kwargs), *options, allow=(0, 1))
+        options += ["--policy", _policy_word(policy, folder)] if policy else []
+        return _asked("compile", fn, folder, module(fn, *args, platform="tpu", **kwargs), *options, allow=(0, 1))
 
 
 def explain(fn: Callable, *args, target: str = "tpu-v2", **kwargs) -> Answer:
     """Where the memory and the time of the compiled function go: buffers at the peak, operations, source lines."""
     with tempfile.TemporaryDirectory() as folder:
         program = module(fn, *args, platform="tpu", **kwargs)
-        return _asked("explain", folder, program, "--target", target, page=True)
+        return _asked("explain", fn, folder, program, "--target", target, page=True)
 
 
 def fit(fn: Callable, of_batch: Callable[[int], tuple], batches: Sequence[int], target: str = "tpu-v2") -> Answer:
@@ -173,6 +206,8 @@ def fit(fn: Callable, of_batch: Callable[[int], tuple], batches: Sequence[int], 
         place = None
         for n in batches:
             args = of_batch(n)
+            if not isinstance(args, tuple):
+                raise Error(f"`of_batch({n})` gives a {type(args).__name__}", "give a tuple of the function's arguments")
             leaves = jax.tree_util.tree_leaves(args)
             found = [number for number, leaf in enumerate(leaves) if np.shape(leaf)[:1] == (n,)]
             if not found:
@@ -186,16 +221,36 @@ def fit(fn: Callable, of_batch: Callable[[int], tuple], batches: Sequence[int], 
     return Answer("fit", answer)
 
 
-def _asked(command: str, folder: str, program: Module, *options, page: bool = False, allow: Sequence[int] = (0,)) -> Answer:
-    """The program's answer about a module."""
+def _asked(
+    command: str, fn: Callable, folder: str, program: Module, *options, page: bool = False, allow: Sequence[int] = (0,)
+) -> Answer:
+    """The program's answer about the module of a function."""
     path, shown = Path(folder) / "module.pb", Path(folder) / "page.html"
     path.write_bytes(program.proto())
-    answer = _program.ask(command, path, *options, *(["--html", shown] if page else []), allow=allow)
-    return Answer(command, answer, shown.read_text() if page and shown.exists() else None)
+    names = {str(path): _called(fn)}
+    answer = _program.ask(command, path, *options, *(["--html", shown] if page else []), allow=allow, names=names)
+    return Answer(command, answer, shown.read_text().replace(str(path), _called(fn)) if page and shown.exists() else None)
 
 
-def _numbers(leaf: Any) -> np.ndarray:
-    """An array of the dtype that JAX takes it in (f64 as f32, where f64 is off); a PRNG key is its numbers."""
+def _policy_word(policy: str | os.PathLike, folder: str) -> str | Path:
+    """A policy as the program takes it: a name, or a file, for a document."""
+    text = policy_text(policy)
+    if "\n" not in text:
+        return text
+    path = Path(folder) / "policy_given.yaml"
+    path.write_text(text)
+    return path
+
+
+def _called(fn: Callable) -> str:
+    """What messages call a function."""
+    return getattr(fn, "__name__", "module")
+
+
+def _numbers(leaf: Any) -> np.ndarray | jax.ShapeDtypeStruct:
+    """An array of the dtype that JAX takes it in (f64 as f32, where f64 is off); a PRNG key is its numbers, a shape itself."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
     is_key = jax.dtypes.issubdtype(getattr(leaf, "dtype", np.dtype(np.float32)), jax.dtypes.extended)
     return np.asarray(jax.random.key_data(leaf) if is_key else jax.numpy.asarray(leaf))
 
@@ -231,8 +286,9 @@ jax.tree_util.register_pytree_node(
 
 
 @functools.lru_cache(maxsize=256)
-def _differentiable(jaxpr, options) -> Callable:
-    """The lowered jaxpr as a function of flat arguments that `jax.grad` differentiates by lowering both passes."""
+def _differentiable(jaxpr, options, may_be_loss=True) -> Callable:
+    """The lowered jaxpr as a function of flat arguments that `jax.grad` differentiates by lowering both passes: in one module,
+    where it is a loss."""
 
     @jax.custom_vjp
     def call(*args):
@@ -240,7 +296,13 @@ def _differentiable(jaxpr, options) -> Callable:
 
     def forward(*args):
         # Of all that have any: JAX wants the same residuals whichever are asked for. Unused results go before XLA.
-        return _passes(jaxpr, options).forward([arg.value for arg in args])
+        args = [arg.value for arg in args]
+        if not (may_be_loss and _is_loss(jaxpr, options)):
+            return _passes(jaxpr, options).forward(args)
+        one = _one_module(jaxpr, options)
+        results, gradients = one.forward(args)
+        kept = _passes(jaxpr, options).forward(args)[1] if one.has_others else None
+        return results, _Residuals([gradients, kept], one.backward)
 
     def backward(residuals, cotangents):
         gradients = residuals.backward(residuals.arrays, cotangents)
@@ -248,6 +310,59 @@ def _differentiable(jaxpr, options) -> Callable:
 
     call.defvjp(forward, backward, symbolic_zeros=True)
     return call
+
+
+def _is_loss(jaxpr, options) -> bool:
+    """Whether its first result with a gradient is a number. In float16 none is: what a loss is scaled by, so that gradients do
+    not vanish on the way, comes with the cotangent and has to go through the backward pass."""
+    first = next((aval for aval in jaxpr.out_avals if _is_inexact(aval)), None)
+    return first is not None and first.shape == () and first.dtype == np.float32 and options.dtype != "float16"
+
+
+@functools.lru_cache(maxsize=256)
+def _one_module(jaxpr, options) -> _OneModule:
+    return _OneModule(jaxpr, options)
+
+
+class _OneModule:
+    """A loss with its gradients: one module, lowered as a whole step is. Its backward pass multiplies by the cotangent."""
+
+    def __init__(self, jaxpr, options):
+        self.options, self.n_results = options, len(jaxpr.out_avals)
+        self.wanted = [number for number, aval in enumerate(jaxpr.in_avals) if _is_inexact(aval)]
+        inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
+        self.loss, self.has_others = inexact[0], len(inexact) > 1
+
+        def both(*args):
+            def of_wanted(*wanted):
+                given = list(args)
+                for number, value in zip(self.wanted, wanted):
+                    given[number] = value
+                out = jax.core.eval_jaxpr(jaxpr.jaxpr, (), *given)
+                return out[self.loss], out
+
+            _, vjp, out = jax.vjp(of_wanted, *(args[number] for number in self.wanted), has_aux=True)
+            return list(out) + list(vjp(jax.numpy.ones((), np.float32)))
+
+        self.jaxpr, _ = internals.trace(both, [internals.struct_of(aval) for aval in jaxpr.in_avals])
+
+    def forward(self, args):
+        out = _differentiable(self.jaxpr, self.options, may_be_loss=False)(*args)
+        return list(out[: self.n_results]), list(out[self.n_results :])
+
+    def backward(self, residuals, cotangents):
+        """Gradients by the number of their argument."""
+        gradients, kept = residuals
+        if any(_is_given(it) for number, it in enumerate(cotangents) if number != self.loss):
+            return kept.backward(kept.arrays, cotangents)
+        if not _is_given(cotangents[self.loss]):
+            return {}
+        return {number: it * cotangents[self.loss].astype(it.dtype) for number, it in zip(self.wanted, gradients)}
+
+
+def _is_given(cotangent) -> bool:
+    """Whether it is the cotangent of a float that is differentiated."""
+    return _is_inexact(cotangent) and not isinstance(cotangent, jax.custom_derivatives.SymbolicZero)
 
 
 @functools.lru_cache(maxsize=256)
@@ -281,7 +396,7 @@ class _Passes:
         structs_of_results = [internals.struct_of(jaxpr.out_avals[number]) for number in self.inexact]
         both, _ = internals.trace(self._both, structs + structs_of_results)
         narrow = internals.narrow_results(both, options)[-len(outvars) :] if outvars else []
-        low = _low(options)
+        low = np.dtype(getattr(jax.numpy, options.dtype))
         self.narrow = [low if narrow[number] else None for number in self.kept]
 
         def forward(*args):
@@ -328,8 +443,7 @@ class _Passes:
     def backward(self, residuals, cotangents):
         """Gradients by the number of their argument."""
         kept, of_arguments = residuals
-        zero = jax.custom_derivatives.SymbolicZero
-        given = [number for number in self.inexact if not isinstance(cotangents[number], zero)]
+        given = [number for number in self.inexact if _is_given(cotangents[number])]
         if not given or not self.wanted:
             return {}
         n_kept, n_arguments = len(kept), len(of_arguments)
@@ -355,7 +469,3 @@ class _Passes:
 
 def _is_variable(var) -> bool:
     return type(var).__name__ != "Literal"
-
-
-def _low(options):
-    return np.float16 if options.dtype in ("float16", "f16") else jax.numpy.bfloat16

@@ -19,5 +19,11 @@ mod _native {
     use super::module::policies;
 
     #[pymodule_export]
-    use super::module::check_policy;
+    use super::module::narrow_dtype;
+
+    #[pymodule_export]
+    use super::module::panic;
+
+    #[pymodule_export]
+    use super::module::Bytes;
 }

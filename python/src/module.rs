@@ -1,19 +1,19 @@
 //! `Module`: a program in HLO, read, lowered, run and written.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bf16scope::foreign::{Size, Sizes, stablehlo};
 use bf16scope::hlo::alone::runs_alone;
-use bf16scope::hlo::{self, ArrayShape, DType, InstrId, Op, Shape, proto, text};
+use bf16scope::hlo::{self, DType, InstrId, Op, Shape, proto, text};
 use bf16scope::passes::amp::{self, LowDType, Policy, presets};
 use bf16scope::pjrt::{Arg, ChildSpec, Client, CompileOptions, Platform, Setup};
 use bf16scope::study::{self, Converter, module_file};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::error::Failure;
 use crate::work::work;
@@ -22,7 +22,7 @@ use crate::work::work;
 type Described = (String, Vec<i64>);
 
 /// A result: its dtype, its dims, its bytes.
-type Computed<'py> = (String, Vec<i64>, Bound<'py, PyBytes>);
+type Computed = (String, Vec<i64>, Bytes);
 
 /// A program.
 #[pyclass(frozen, module = "bf16scope")]
@@ -36,14 +36,22 @@ pub(crate) fn policies() -> Vec<&'static str> {
     presets::NAMES.to_vec()
 }
 
-/// Whether there is such a policy and such a dtype, for whoever wants to know before there is a module.
+/// The dtype that a policy lowers to, before there is a module: its own, or the one that is named.
 ///
 /// # Errors
 /// The policy is none, or contradicts itself; the dtype is not narrow.
 #[pyfunction]
-pub(crate) fn check_policy(policy: &str, dtype: Option<&str>) -> PyResult<()> {
-    policy_in(policy, dtype)?;
-    Ok(())
+pub(crate) fn narrow_dtype(policy: &str, dtype: Option<&str>) -> PyResult<&'static str> {
+    Ok(match policy_in(policy, dtype)?.dtype {
+        LowDType::Bf16 => "bfloat16",
+        LowDType::F16 => "float16",
+    })
+}
+
+/// Panics: the tests look at what becomes of it.
+#[pyfunction]
+pub(crate) fn panic(python: Python<'_>, said: String) -> PyResult<()> {
+    work(python, move |_| panic!("{said}"))
 }
 
 #[pymethods]
@@ -63,8 +71,9 @@ impl Module {
         let sizes = sizes.iter().map(|size| size.parse()).collect::<Result<Vec<Size>, String>>();
         let sizes = sizes.map_err(PyValueError::new_err)?;
         let sizes = Sizes::new(sizes).map_err(|dim| PyValueError::new_err(format!("`{dim}` has two sizes")))?;
-        work(python, move || {
-            let converter = Converter { setup: Setup::from_env(), child: ChildSpec::new(program), sizes };
+        work(python, move |stop| {
+            let converter =
+                Converter { setup: Setup::from_env(), child: ChildSpec { stop, ..ChildSpec::new(program) }, sizes };
             let path = Path::new(&name);
             let module = module_file::decode_bytes(&bytes, path, &converter)?;
             module_file::check(&module, path)?;
@@ -133,26 +142,25 @@ impl Module {
         let mut policy = policy_in(policy, dtype)?;
         policy.keep.extend(keep);
         let module = Arc::clone(&self.module);
-        work(python, move || {
+        work(python, move |_| {
             let (lowered, report) = amp::run(&module, &policy)?;
             Ok((Module { module: Arc::new(lowered) }, serde_json::to_string(&report)?))
         })
     }
 
-    /// The module on one CPU device, over the bytes of its parameters; the bytes of its results.
-    fn run<'py>(
+    /// The module on one CPU device, over its parameters, each the bytes of a file, and the bytes of its results.
+    fn run(
         &self,
-        python: Python<'py>,
-        arguments: Vec<PyBackedBytes>,
+        python: Python<'_>,
+        arguments: Vec<PathBuf>,
         program: PathBuf,
         allow_excess_precision: bool,
-    ) -> PyResult<Vec<Computed<'py>>> {
+    ) -> PyResult<Vec<Computed>> {
         let module = Arc::clone(&self.module);
-        let results = work(python, move || run(&module, arguments, program, allow_excess_precision))?;
-        let in_python = |(shape, bytes): (ArrayShape, Vec<u8>)| {
-            (shape.dtype.name().to_string(), shape.dims, PyBytes::new(python, &bytes))
-        };
-        Ok(results.into_iter().map(in_python).collect())
+        work(python, move |stop| {
+            let child = ChildSpec { stop, ..ChildSpec::new(program) };
+            run(&module, &arguments, &child, allow_excess_precision)
+        })
     }
 
     /// HLO text.
@@ -163,14 +171,14 @@ impl Module {
     /// A serialized `HloModuleProto`.
     fn proto<'py>(&self, python: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let module = Arc::clone(&self.module);
-        let bytes = work(python, move || Ok(proto::encode::to_bytes(&module)?))?;
+        let bytes = work(python, move |_| Ok(proto::encode::to_bytes(&module)?))?;
         Ok(PyBytes::new(python, &bytes))
     }
 
     /// StableHLO text.
     fn stablehlo(&self, python: Python<'_>) -> PyResult<String> {
         let module = Arc::clone(&self.module);
-        work(python, move || {
+        work(python, move |_| {
             let written = stablehlo::write(&module);
             Ok(written.map_err(|error| Failure::from(error).within("the module cannot be written as StableHLO"))?.text)
         })
@@ -196,27 +204,46 @@ fn described(shape: &Shape) -> Vec<Described> {
 
 fn run(
     module: &hlo::Module,
-    arguments: Vec<PyBackedBytes>,
-    program: PathBuf,
+    arguments: &[PathBuf],
+    child: &ChildSpec,
     allow_excess_precision: bool,
-) -> Result<Vec<(ArrayShape, Vec<u8>)>, Failure> {
+) -> Result<Vec<Computed>, Failure> {
     runs_alone(module).map_err(|error| Failure::from(error).within("the module cannot be run"))?;
     let entry = module.entry();
     let parameters: Vec<&Shape> = entry.parameters().into_iter().map(|id| &entry.instr(id).shape).collect();
     let leaves: Vec<&Shape> = parameters.iter().flat_map(|shape| shape.leaves()).collect();
     let is_tupled = parameters.iter().any(|shape| matches!(shape, Shape::Tuple(_)));
-    let client = Client::in_child(&Platform::cpu(), &Setup::from_env(), &ChildSpec::new(program))?;
+    let client = Client::in_child(&Platform::cpu(), &Setup::from_env(), child)?;
     let options =
         CompileOptions { allow_excess_precision, parameter_is_tupled: is_tupled, ..CompileOptions::default() };
     let executable = client.compile(&proto::encode::to_bytes(module)?, &options)?;
     let mut on_device = Vec::with_capacity(leaves.len());
-    for (shape, bytes) in leaves.iter().zip(&arguments) {
+    for (shape, path) in leaves.iter().zip(arguments) {
         let dtype = shape.dtype().ok_or_else(|| Failure::new("a parameter is a token", "give it no arrays"))?;
-        on_device.push(Arg::Donate(client.buffer_from_host(bytes, dtype, shape.dims(), 0)?));
+        let file = File::open(path).map_err(|error| Failure::from(error).within("an argument cannot be read"))?;
+        on_device.push(Arg::Donate(client.buffer_from_file(&file, dtype, shape.dims(), 0)?));
     }
     let mut results = Vec::new();
     for buffer in executable.execute(on_device)? {
-        results.push((ArrayShape::new(buffer.dtype()?, buffer.dims()?), buffer.to_host()?));
+        results.push((buffer.dtype()?.name().to_string(), buffer.dims()?, Bytes(buffer.to_host()?)));
     }
     Ok(results)
+}
+
+/// Bytes of a result, which NumPy looks at where they are.
+#[pyclass(frozen, module = "bf16scope")]
+pub(crate) struct Bytes(Vec<u8>);
+
+#[pymethods]
+impl Bytes {
+    /// NumPy's array interface, version 3: bytes that are read only.
+    #[getter(__array_interface__)]
+    fn array_interface<'py>(&self, python: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let interface = PyDict::new(python);
+        interface.set_item("version", 3)?;
+        interface.set_item("shape", (self.0.len(),))?;
+        interface.set_item("typestr", "|u1")?;
+        interface.set_item("data", (self.0.as_ptr().addr(), true))?;
+        Ok(interface)
+    }
 }

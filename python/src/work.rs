@@ -3,6 +3,7 @@
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+use bf16scope::pjrt::Stop;
 use pyo3::prelude::*;
 
 use crate::error::Failure;
@@ -10,18 +11,20 @@ use crate::error::Failure;
 /// How long a signal may wait for its answer.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Does `work`, and gives what it gives.
+/// Does `work`, and gives what it gives. Children that it starts take the word that stops them.
 ///
 /// # Errors
 /// Its own; a panic, which is a bug of bf16scope; what a signal's handler raises (`KeyboardInterrupt`): the work then goes
-/// on unheard until it ends.
+/// on unheard until it ends, but its children are ended.
 pub(crate) fn work<T: Send + 'static>(
     python: Python<'_>,
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    work: impl FnOnce(Stop) -> Result<T, Failure> + Send + 'static,
 ) -> PyResult<T> {
+    let stop = Stop::default();
+    let given = stop.clone();
     let (sender, mut receiver) = sync_channel(1);
     let thread = std::thread::Builder::new().name("bf16scope".to_string());
-    let thread = thread.spawn(move || drop(sender.send(work())));
+    let thread = thread.spawn(move || drop(sender.send(work(given))));
     let thread = thread.map_err(|error| Failure::from(error).within("no thread can be started"))?;
     loop {
         // It goes along, since threads share no receiver.
@@ -29,7 +32,7 @@ pub(crate) fn work<T: Send + 'static>(
         receiver = back;
         match answer {
             Ok(answer) => return Ok(answer?),
-            Err(RecvTimeoutError::Timeout) => python.check_signals()?,
+            Err(RecvTimeoutError::Timeout) => python.check_signals().inspect_err(|_| stop.ask())?,
             // The sender is gone without a word: the thread panicked.
             Err(RecvTimeoutError::Disconnected) => {
                 let said = thread.join().err().and_then(|panic| {

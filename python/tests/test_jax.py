@@ -89,11 +89,56 @@ def test_a_whole_step_is_one_module():
 
 
 def test_residuals_are_kept_in_bfloat16():
-    args = network()
-    _, vjp = jax.vjp(lambda params: bf16scope.jax.lower(loss)(params, *args[1:]), args[0])
+    params, x, _ = network()
+    _, vjp = jax.vjp(bf16scope.jax.lower(lambda params: jnp.tanh(x @ params["w1"]) @ params["w2"]), params)
     kept = [leaf for leaf in jax.tree.leaves(vjp) if getattr(leaf, "dtype", None) == jnp.bfloat16]
     # What tanh gives, which the second product and tanh's own gradient read.
     assert (8, 32) in [leaf.shape for leaf in kept]
+
+
+def n_modules(fn, *args):
+    """How many lowered modules are called in the program of a function."""
+    return jax.jit(fn).lower(*args).as_text().count("call @bf16scope")
+
+
+def test_a_loss_and_its_gradients_are_one_module():
+    """And the same as where the whole is lowered: what is kept for the backward pass is what a step keeps."""
+    args = network()
+    ours, step = jax.value_and_grad(bf16scope.jax.lower(loss)), bf16scope.jax.lower(jax.value_and_grad(loss))
+    assert n_modules(ours, *args) == 1
+    assert all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (jax.jit(ours)(*args), jax.jit(step)(*args)))))
+    temporaries = [jax.jit(f).lower(*args).compile().memory_analysis().temp_size_in_bytes for f in (ours, step)]
+    assert temporaries[0] <= 1.1 * temporaries[1]
+    # By a cotangent that is not one.
+    tripled = jax.grad(lambda params: 3 * bf16scope.jax.lower(loss)(params, *args[1:]))(args[0])
+    assert far(jax.tree.map(lambda g: 3 * g, ours(*args)[1]), tripled) <= 2.0**-23
+
+
+def test_a_loss_with_what_is_beside_it():
+    args = network()
+    with_hidden = lambda params, x, y: (loss(params, x, y), {"hidden": jnp.tanh(x @ params["w1"]), "n": len(y)})
+    low = bf16scope.jax.lower(with_hidden)
+    ours = jax.value_and_grad(low, has_aux=True)
+    exact = jax.value_and_grad(with_hidden, has_aux=True)(*args)
+    assert n_modules(ours, *args) == 1
+    assert far(exact[1], ours(*args)[1]) <= 8 * ROUNDING
+    # Where both are differentiated, it is a forward and a backward pass.
+    both = lambda f: lambda params: f(params, *args[1:])[0] + jnp.sum(f(params, *args[1:])[1]["hidden"] ** 2)
+    assert n_modules(jax.grad(both(low)), args[0]) > 1
+    assert far(jax.grad(both(with_hidden))(args[0]), jax.jit(jax.grad(both(low)))(args[0])) <= 8 * ROUNDING
+    # And where the loss is not.
+    alone = lambda f: lambda params: jnp.sum(f(params, *args[1:])[1]["hidden"] ** 2)
+    assert far(jax.grad(alone(with_hidden))(args[0]), jax.grad(alone(low))(args[0])) <= 8 * ROUNDING
+
+
+def test_a_loss_in_float16_is_scaled_within():
+    """A gradient of 2^-26, which is none in f16, comes back where the loss is scaled outside."""
+    x, w = jnp.ones((4, 4)), jnp.eye(4) * 2.0**-13
+    f = lambda x: jnp.sum((x @ w) @ w)
+    for given in ({"dtype": "float16"}, {"policy": "mixed_float16"}):
+        low = bf16scope.jax.lower(f, **given)
+        scaled = jax.jit(jax.grad(lambda x: low(x) * 2.0**14))(x)
+        assert far(jax.grad(f)(x), scaled * 2.0**-14) <= 2.0**-9
 
 
 def test_second_derivatives():
@@ -165,6 +210,36 @@ def test_leaves_of_every_kind_pass():
         assert int(ours["count"]) == 4
         same_key = jnp.all(jax.random.key_data(exact["key"]) == jax.random.key_data(ours["key"]))
         assert same_key
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Counted:
+    """A layer that counts in place, as modules of nnx do."""
+
+    def __init__(self, w, n):
+        self.w, self.n = w, n
+
+    def tree_flatten_with_keys(self):
+        return ((jax.tree_util.GetAttrKey("w"), self.w), (jax.tree_util.GetAttrKey("n"), self.n)), None
+
+    @classmethod
+    def tree_unflatten(cls, _, leaves):
+        return cls(*leaves)
+
+    def __call__(self, x):
+        self.n = self.n + 1
+        return x @ self.w
+
+
+def test_what_changes_in_place_is_said(recwarn):
+    layer, x = Counted(draw(1, 4, 4), jnp.int32(0)), draw(2, 4, 4)
+    bf16scope.jax.lower(lambda layer, x: layer(x))(layer, x)
+    assert [str(it.message).split(" of its")[0] for it in recwarn] == ["the function that is lowered changes [0].n"]
+    recwarn.clear()
+    # What is returned is not lost, and a dict that a function takes apart is its own.
+    bf16scope.jax.lower(lambda batch: batch.pop("x") @ batch["w"])({"x": x, "w": x})
+    bf16scope.jax.lower(lambda batch: batch.update(x=x) or batch["x"] @ batch["w"])({"x": x, "w": x})
+    assert not recwarn
 
 
 def test_custom_vjp_inside():
@@ -257,6 +332,26 @@ def test_inside_shard_map():
         specs["check_rep"] = False
     x, w = draw(1, 16, 8), draw(2, 8, 8)
     assert far(jnp.tanh(x @ w), jax.jit(shard_map(low, **specs))(x, w)) <= 4 * ROUNDING
+
+
+def test_gradients_inside_shard_map_are_summed_as_jax_does():
+    """Of what is the same on all devices, if it keeps account of that; where that is within what is lowered, it is refused."""
+    over = mesh()
+    if not hasattr(jax.lax, "pcast"):
+        pytest.skip("this version keeps no account")
+    x, w = draw(1, 16, 8), draw(2, 8, 8) / 3
+    f = lambda w, x: jnp.sum(jnp.tanh(x @ w))
+    specs = dict(mesh=over, in_specs=(PartitionSpec(), PartitionSpec("data")), out_specs=PartitionSpec())
+    mapped = lambda gradient: jax.jit(jax.shard_map(lambda w, x: jax.lax.pmean(gradient(w, x), "data"), **specs))(w, x)
+    exact = mapped(jax.grad(f))
+    assert far(exact, jax.grad(f)(w, x)) <= 2.0**-20
+    assert 0 < far(exact, mapped(jax.grad(bf16scope.jax.lower(f)))) <= 8 * ROUNDING
+    with pytest.raises(bf16scope.Error, match="sums over devices"):
+        mapped(bf16scope.jax.lower(jax.grad(f)))
+    with pytest.raises(bf16scope.Error, match="closes over an array"):
+        mapped(lambda w, x: jax.grad(bf16scope.jax.lower(lambda w: f(w, x)))(w))
+    whole = jax.shard_map(jax.grad(f), **specs)
+    assert 0 < far(exact, jax.jit(bf16scope.jax.lower(whole))(w, x)) <= 8 * ROUNDING
 
 
 def test_shard_map_and_constraints_inside():

@@ -8,11 +8,12 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::fs::File;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::array_type::OutputSpec;
+use super::array_type::{OutputSpec, n_host_bytes};
 use super::{CompileOptions, Device, ForeignCode, PjrtError, Plugin, Processes};
 use crate::hlo::DType;
 
@@ -40,6 +41,25 @@ pub(super) trait Backend: Debug + Send + Sync {
         dims: &[i64],
         device_idx: usize,
     ) -> Result<Box<dyn Array>, PjrtError>;
+    /// The same of what a file holds.
+    fn upload_file(
+        self: Arc<Self>,
+        file: &File,
+        dtype: DType,
+        dims: &[i64],
+        device_idx: usize,
+    ) -> Result<Box<dyn Array>, PjrtError> {
+        self.upload(&array_in(file, dtype, dims)?, dtype, dims, device_idx)
+    }
+}
+
+/// The array in a file.
+pub(super) fn array_in(file: &File, dtype: DType, dims: &[i64]) -> Result<Vec<u8>, PjrtError> {
+    use std::os::unix::fs::FileExt as _;
+    let mut bytes = vec![0; n_host_bytes(dtype, dims)?];
+    let unread = |source| PjrtError::HostFile { dtype, dims: dims.to_vec(), source };
+    file.read_exact_at(&mut bytes, 0).map_err(unread)?;
+    Ok(bytes)
 }
 
 /// A loaded program, as it comes out of [`Backend::compile`].

@@ -1,6 +1,7 @@
 //! A buffer: an array on a device of any client.
 
 use std::fmt;
+use std::fs::File;
 use std::sync::Arc;
 
 use super::array_type::n_host_bytes;
@@ -83,15 +84,35 @@ impl Client {
         dims: &[i64],
         device_idx: usize,
     ) -> Result<Buffer, PjrtError> {
+        self.check(bytes.len(), dtype, dims, device_idx)?;
+        Ok(self.buffer(Arc::clone(&self.backend).upload(bytes, dtype, dims, device_idx)?))
+    }
+
+    /// The same of what a file holds. Memory that `memfd_create(2)` made, sealed against every change, goes to a child as it
+    /// is, without a copy; any other file is read.
+    pub fn buffer_from_file(
+        &self,
+        file: &File,
+        dtype: DType,
+        dims: &[i64],
+        device_idx: usize,
+    ) -> Result<Buffer, PjrtError> {
+        let metadata = file.metadata().map_err(|source| PjrtError::HostFile { dtype, dims: dims.to_vec(), source })?;
+        self.check(usize::try_from(metadata.len()).unwrap_or(usize::MAX), dtype, dims, device_idx)?;
+        Ok(self.buffer(Arc::clone(&self.backend).upload_file(file, dtype, dims, device_idx)?))
+    }
+
+    /// Whether so many bytes are such an array's, and there is such a device.
+    fn check(&self, measured: usize, dtype: DType, dims: &[i64], device_idx: usize) -> Result<(), PjrtError> {
         let expected = n_host_bytes(dtype, dims)?;
-        if bytes.len() != expected {
-            return Err(PjrtError::HostBytes { dtype, dims: dims.to_vec(), measured: bytes.len(), expected });
+        if measured != expected {
+            return Err(PjrtError::HostBytes { dtype, dims: dims.to_vec(), measured, expected });
         }
         let n_devices = self.devices().len();
         if device_idx >= n_devices {
             return Err(PjrtError::NoDevice { idx: device_idx, n_devices });
         }
-        Ok(self.buffer(Arc::clone(&self.backend).upload(bytes, dtype, dims, device_idx)?))
+        Ok(())
     }
 
     /// An array that this client's back end made.

@@ -399,6 +399,17 @@ pub enum PjrtError {
         /// Bytes the array takes.
         expected: usize,
     },
+    /// A file of an array that cannot be read.
+    #[error("{dtype}{dims:?} in a file: {source}")]
+    HostFile {
+        /// Element type.
+        dtype: DType,
+        /// Dimensions.
+        dims: Vec<i64>,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
     /// Dimensions no array can have.
     #[error("{dtype}{dims:?}: dimensions must not be negative, nor their product exceed the address space")]
     Dims {

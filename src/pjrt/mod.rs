@@ -52,7 +52,7 @@ pub use backend::MemoryStats;
 pub use buffer::Buffer;
 pub use child::memory::{address_space, available as available_memory};
 pub use child::{
-    ChildCompiler, ChildError, ChildSpec, Doing, Limits, SERVE, hlo_of_stablehlo, serve, text_of_stablehlo,
+    ChildCompiler, ChildError, ChildSpec, Doing, Limits, SERVE, Stop, hlo_of_stablehlo, serve, text_of_stablehlo,
 };
 pub use client::Client;
 pub use compiled::Compiled;

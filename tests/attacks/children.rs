@@ -1,12 +1,13 @@
 //! Modules that make XLA abort, hang, or take all memory: the process that was asked survives, and says why.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::{DType, text};
-use bf16scope::pjrt::{Arg, ChildSpec, Client, CompileOptions, Executable, Limits, PjrtError, Platform, Setup};
+use bf16scope::pjrt::{Arg, ChildSpec, Client, CompileOptions, Executable, Limits, PjrtError, Platform, Setup, Stop};
 use tempfile::TempDir;
 
 use super::binary::bf16scope;
@@ -269,6 +270,39 @@ fn a_library_has_the_same_and_its_own_limits() {
         "compiling `negate`: the child process ended before: compiling `slice`: the child process ended with signal 6, \
          SIGABRT\nhelp: make another client: arrays and programs are gone with the child"
     );
+}
+
+#[test]
+fn an_array_in_a_file_is_checked_and_read() {
+    let client = client(&spec());
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&[7; 12]).unwrap();
+    let error = client.buffer_from_file(&file, DType::F32, &[4], 0).unwrap_err().to_string();
+    assert_eq!(error, "f32[4] on the host: measured 12 bytes, expected 16");
+    // Others may change it, so a child is given a copy. What is sealed goes as it is: python/tests/test_work.py.
+    for client in [client, Client::cpu().unwrap()] {
+        let x = client.buffer_from_file(&file, DType::F32, &[3], 0).unwrap();
+        assert_eq!(x.to_host().unwrap(), [7; 12]);
+    }
+}
+
+#[test]
+fn a_word_of_another_thread_ends_a_run() {
+    let stop = Stop::default();
+    let client = client(&ChildSpec { stop: stop.clone(), ..spec() });
+    let executable = compile(&client, FOREVER).unwrap();
+    let x = client.buffer_from_host(&[0; 16], DType::F32, &[4], 0).unwrap();
+    let teller = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        stop.ask();
+    });
+    let error = executable.execute(vec![Arg::Donate(x)]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "running `forever`: the child process ended before: it was told to stop\nhelp: make another client: arrays and \
+         programs are gone with the child"
+    );
+    teller.join().unwrap();
 }
 
 #[test]

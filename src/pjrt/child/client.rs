@@ -1,6 +1,7 @@
 //! A child's client, arrays and programs, as the parent has them: a number for each, and questions.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::process::Child;
 use super::spec::ChildSpec;
 use super::wire;
 use crate::hlo::DType;
-use crate::pjrt::backend::{Array, Backend, Given, Loaded, Program, Runner, array};
+use crate::pjrt::backend::{Array, Backend, Given, Loaded, Program, Runner, array, array_in};
 use crate::pjrt::device::CountsMemory;
 use crate::pjrt::locate::locate;
 use crate::pjrt::{
@@ -154,15 +155,34 @@ impl Backend for ChildClient {
         dims: &[i64],
         device_idx: usize,
     ) -> Result<Box<dyn Array>, PjrtError> {
+        let doing = uploading(dtype, dims);
+        let file = wire::file_of(bytes).map_err(|source| ChildError::Io { doing, source })?;
+        self.upload_file(&file, dtype, dims, device_idx)
+    }
+
+    fn upload_file(
+        self: Arc<Self>,
+        file: &File,
+        dtype: DType,
+        dims: &[i64],
+        device_idx: usize,
+    ) -> Result<Box<dyn Array>, PjrtError> {
+        if !wire::is_sealed(file) {
+            return self.upload(&array_in(file, dtype, dims)?, dtype, dims, device_idx);
+        }
         let spec = OutputSpec { dtype, dims: dims.to_vec() };
-        let doing = Doing { what: "copying an argument to the device:", of: Some(spec.to_string()) };
-        let file = wire::file_of(bytes).map_err(|source| ChildError::Io { doing: doing.clone(), source })?;
+        let doing = uploading(dtype, dims);
         let request = Request::Upload { dtype: dtype.xla(), dims: dims.to_vec(), device_idx };
-        match self.child.request(doing.clone(), request, Some(&file))? {
+        match self.child.request(doing.clone(), request, Some(file))? {
             (Reply::Uploaded { id }, _) => Ok(Box::new(ChildArray { child: Arc::clone(&self.child), id, spec })),
             (reply, _) => Err(unexpected(doing, &reply)),
         }
     }
+}
+
+fn uploading(dtype: DType, dims: &[i64]) -> Doing {
+    let spec = OutputSpec { dtype, dims: dims.to_vec() };
+    Doing { what: "copying an argument to the device:", of: Some(spec.to_string()) }
 }
 
 /// An array in a child.
@@ -246,7 +266,7 @@ impl ChildProgram {
         Doing { what: "asking about", of: Some(self.0.name.clone()) }
     }
 
-    fn ask(&self, ask: AskProgram) -> Result<(Reply, Option<std::fs::File>), PjrtError> {
+    fn ask(&self, ask: AskProgram) -> Result<(Reply, Option<File>), PjrtError> {
         self.0.child.request(self.doing(), Request::Program { program: self.0.id, ask }, None)
     }
 

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 pub use convert::{hlo_of_stablehlo, text_of_stablehlo};
 pub use error::{ChildError, Doing};
 pub use serve::serve;
-pub use spec::{ChildSpec, Limits, SERVE};
+pub use spec::{ChildSpec, Limits, SERVE, Stop};
 pub use topology::ChildCompiler;
 
 use super::{Client, PjrtError, Platform, Setup, Topology, Value};

@@ -139,10 +139,11 @@ impl Child {
         if let Some(why) = &line.ended {
             return Err(ChildError::Gone { doing, why: why.clone() }.into());
         }
-        match self.ask(line, &doing, request, file, self.spec.limits.timeout, &mut || false)? {
+        let is_stopped = &mut || self.spec.stop.is_asked();
+        match self.ask(line, &doing, request, file, self.spec.limits.timeout, is_stopped)? {
             Some((Reply::Failed(failure), _)) => Err(failure.into()),
             Some(answer) => Ok(answer),
-            None => unreachable!("nothing is ever enough here"),
+            None => Err(ChildError::Gone { doing, why: "it was told to stop".to_string() }.into()),
         }
     }
 
@@ -158,7 +159,8 @@ impl Child {
         is_enough: &mut dyn FnMut() -> bool,
     ) -> Result<(), PjrtError> {
         let mut line = self.line();
-        match self.ask(&mut line, &doing, request, Some(file), self.spec.limits.timeout, is_enough)? {
+        let is_over = &mut || is_enough() || self.spec.stop.is_asked();
+        match self.ask(&mut line, &doing, request, Some(file), self.spec.limits.timeout, is_over)? {
             Some((Reply::Failed(failure), _)) => Err(failure.into()),
             Some(_) | None => Ok(()),
         }

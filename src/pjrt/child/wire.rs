@@ -166,6 +166,11 @@ impl Outbox {
     }
 }
 
+/// Whether a file is memory that nobody changes any more.
+pub(super) fn is_sealed(file: &File) -> bool {
+    rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
+}
+
 /// Lends the bytes of a sealed file.
 pub(super) fn with_bytes<R>(file: &File, read: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
     let seals = rustix::fs::fcntl_get_seals(file)?;

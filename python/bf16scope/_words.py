@@ -1,0 +1,105 @@
+"""From the words of the program to those of Python, in one place: flags of the command line become arguments, questions about a
+file that only Python knows become calls. Whole commands (`bf16scope plugins install`) stay: the program is there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+#: What each flag is in Python, where it is anything.
+ARGUMENTS = {
+    "dim": "dims",
+    "target": "target",
+    "policy": "policy",
+    "keep": "keep",
+    "dtype": "dtype",
+    "budget": "budget",
+    "compare": "compare=True",
+}
+
+#: What no argument says, and is said otherwise; in this order, before anything else.
+PHRASES = [
+    (r"raise the limit \(--timeout\), if", "give it time, if"),
+    (r"raise the limit \(--memory\), or make", "free memory, or make"),
+    (r", and bound memory by --memory where the command has it", ""),
+    (r"; if it happens again, -vv shows all that the child wrote", ""),
+    (r"without --offline and BF16SCOPE_OFFLINE", "without BF16SCOPE_OFFLINE"),
+    (r"`run` and `audit` take `--device cpu:[^`]*`; ", "JAX runs it on its devices: call the function itself; "),
+    (r"run it with `--device cpu[^`]*`", "JAX runs it on its devices: call the function itself"),
+    (r"(as|in|use|name .* as) --batch-dim( [\w.:]+)?", r"\1 the batch's axis"),
+    (r"--batch-dim( [\w.:]+)?", "the batch's axis"),
+    (r"give (it|them)( in an \.npz file)? with --inputs.*", "give as many arguments as the function takes"),
+    # What clap says of an option.
+    (r"for '--([a-z-]+)( <[^>]*>)?'", r"for --\1"),
+    (r"\s*For more information, try '--help'\.", ""),
+]
+
+#: The function that answers what a command answers.
+CALLS = {"lower": "explain_casts", "audit": "audit", "compile": "compile_for", "explain": "explain"}
+
+_COMMAND = re.compile(r"`bf16scope ([^`]*)`")
+_DIMS = re.compile(r"--dim ([\w:]+=\d+)((?: --dim [\w:]+=\d+)*)")
+_TARGET = re.compile(r"--target (tpu-[\w:.]+)")
+_FLAG = re.compile(r"`?(?<![\w-])--(" + "|".join(ARGUMENTS) + r")(?![\w-])`?")
+
+
+def in_python(text: str, names: Mapping[str, str] | None = None) -> str:
+    """The text as Python says it.
+
+    Args:
+      names: what files are called that only Python knows: path to the name of the function whose module it holds.
+    """
+    names = names or {}
+    if "--" not in text and "-vv" not in text and not any(path in text for path in names):
+        return text
+    pieces, end = [], 0
+    for command in _COMMAND.finditer(text):
+        pieces += [text[end : command.start()], _call(command, names)]
+        end = command.end()
+    pieces.append(text[end:])
+    # What stands between commands, which are at odd places.
+    text = "".join(piece if number % 2 else _prose(piece) for number, piece in enumerate(pieces))
+    for path, name in names.items():
+        text = text.replace(path, name)
+    return text
+
+
+def all_in_python(value: Any, names: Mapping[str, str]) -> Any:
+    """Each text in a value of JSON, so."""
+    if isinstance(value, dict):
+        return {key: all_in_python(item, names) for key, item in value.items()}
+    if isinstance(value, list):
+        return [all_in_python(item, names) for item in value]
+    return in_python(value, names) if isinstance(value, str) else value
+
+
+def _prose(text: str) -> str:
+    for pattern, replacement in PHRASES:
+        text = re.sub(pattern, replacement, text)
+    text = _DIMS.sub(lambda found: f"dims={_dict(found[0])}", text)
+    text = _TARGET.sub(r'target="\1"', text)
+    return _FLAG.sub(lambda found: f"`{ARGUMENTS[found[1]]}`", text)
+
+
+def _dict(flags: str) -> str:
+    pairs = (pair.split("=") for pair in re.findall(r"--dim (\S+)", flags))
+    return "{" + ", ".join(f'"{name}": {size}' for name, size in pairs) + "}"
+
+
+def _call(command: re.Match[str], names: Mapping[str, str]) -> str:
+    """A command about one of the files as a call; any other as it is."""
+    try:
+        words = shlex.split(command[1])
+    except ValueError:
+        return command[0]
+    name = next((names[word] for word in words if word in names), None)
+    if name is None or words[0] not in CALLS:
+        return command[0]
+    given = [
+        f'{ARGUMENTS[flag[2:]]}="{value}"'
+        for flag, value in zip(words, words[1:])
+        if flag.startswith("--") and flag[2:] in ARGUMENTS and not value.startswith("--")
+    ]
+    return f"`bf16scope.jax.{CALLS[words[0]]}({', '.join([name, '…', *given])})`"
