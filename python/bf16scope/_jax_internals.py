@@ -33,6 +33,9 @@ try:
 
     _merge = mlir.merge_mlir_modules
     _hoisted = partial_eval.convert_constvars_jaxpr
+    _batchers = batching.fancy_primitive_batchers
+    _dce_jaxpr, _dce_rules = partial_eval.dce_jaxpr, partial_eval.dce_rules
+    _register_lowering = mlir.register_lowering
 except (ImportError, AttributeError) as error:
     raise ImportError(
         f"bf16scope.jax does not know jax {jax.__version__}: {error}; it was tried with {TRIED[0]} to {TRIED[1]}"
@@ -175,6 +178,29 @@ def lowered(jaxpr: ClosedJaxpr, options: Options, platform: str) -> tuple[Module
     return low, report
 
 
+#: Platforms of JAX that compute in bfloat16 and float16, whatever the device: XLA widens there what the device does not have.
+PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
+
+
+@functools.lru_cache(maxsize=8)
+def check_platform(platform: str, dtype: str) -> None:
+    """
+    Raises:
+      Error: a platform that does not multiply matrices of the dtype. Those that are not known are asked.
+    """
+    if platform in PLATFORMS:
+        return
+    try:
+        with jax.default_device(jax.devices(platform)[0]), jax.disable_jit(False):
+            x = jax.numpy.ones((2, 2), dtype)
+            jax.block_until_ready(jax.jit(lambda x: x @ x)(x))
+    except Exception as error:
+        raise Error(
+            f"JAX's platform `{platform}` does not multiply matrices of {dtype}: {error}",
+            f"lower for one that does, such as {', '.join(PLATFORMS)}, or leave the function as it is",
+        ) from error
+
+
 def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
     """Of each result of the lowered jaxpr, whether it could be narrow as well."""
     low, _ = lowered(jaxpr, options, jax.default_backend())
@@ -242,7 +268,7 @@ def _batch(axis_size: int, args, axes, *, jaxpr, options):
     return results, [0] * len(results)
 
 
-batching.fancy_primitive_batchers[lower_p] = lambda axis_data, args, axes, **params: _batch(
+_batchers[lower_p] = lambda axis_data, args, axes, **params: _batch(
     getattr(axis_data, "size", axis_data), args, axes, **params
 )
 
@@ -253,7 +279,7 @@ def _dce(used, equation):
         return [False] * len(equation.invars), None
     if all(used):
         return [True] * len(equation.invars), equation
-    jaxpr, is_read = partial_eval.dce_jaxpr(equation.params["jaxpr"].jaxpr, list(used))
+    jaxpr, is_read = _dce_jaxpr(equation.params["jaxpr"].jaxpr, list(used))
     params = {**equation.params, "jaxpr": _closed(jaxpr)}
     invars = [var for var, read in zip(equation.invars, is_read) if read]
     outvars = [var for var, use in zip(equation.outvars, used) if use]
@@ -266,7 +292,7 @@ def _closed(jaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, ())
 
 
-partial_eval.dce_rules[lower_p] = _dce
+_dce_rules[lower_p] = _dce
 
 
 #: A module's meshes, by which the shardings in it go: `{mesh = #sdy.mesh<["x"=4]>, …}` in a string of MLIR.
@@ -296,6 +322,7 @@ def _emit(context, *args, jaxpr, options):
             f"a lowered function was exported for {len(platforms)} platforms ({', '.join(platforms)}) at once",
             "export it for one platform: `jax.export.export(f, platforms=[\"tpu\"])`",
         )
+    check_platform(platforms[0], options.dtype)
     low, _ = lowered(jaxpr, options, platforms[0])
     module = ir.Module.parse(_with_meshes(low.stablehlo()), context=within.module.context)
     results = ir.SymbolTable(module.operation)["main"].type.results
@@ -303,7 +330,7 @@ def _emit(context, *args, jaxpr, options):
     return func_dialect.CallOp(results, ir.FlatSymbolRefAttr.get(name), list(args)).results
 
 
-mlir.register_lowering(lower_p, _emit)
+_register_lowering(lower_p, _emit)
 
 try:
     # Before 0.6 a `shard_map` asked each primitive how its results vary.

@@ -28,9 +28,6 @@ from bf16scope._answer import Answer
 from bf16scope._errors import Error
 from bf16scope._module import Module, Report, patterns, policy_text
 
-#: What JAX makes modules for.
-PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
-
 __all__ = ["audit", "compile_for", "explain", "explain_casts", "fit", "lower", "module"]
 
 
@@ -120,10 +117,10 @@ def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module
     """The function over such arguments (arrays, or their `jax.ShapeDtypeStruct`s) as a module, in f32 as it is written.
 
     Args:
-      platform: one of `PLATFORMS`; default where JAX runs.
+      platform: `cpu`, `tpu`, `cuda` or `rocm`; default where JAX runs.
     """
-    if platform not in (None, *PLATFORMS):
-        raise Error(f"JAX has no platform `{platform}` that bf16scope knows", f"write one of {', '.join(PLATFORMS)}")
+    if platform not in (None, *internals.PLATFORMS):
+        raise Error(f"JAX has no platform `{platform}` that bf16scope knows", f"write one of {', '.join(internals.PLATFORMS)}")
     traced = jax.jit(fn, keep_unused=True).trace(*args, **kwargs)
     internals.refuse_effects(traced.jaxpr)
     lowered = traced.lower(lowering_platforms=(platform or jax.default_backend(),))
@@ -217,7 +214,8 @@ def fit(fn: Callable, of_batch: Callable[[int], tuple], batches: Sequence[int], 
             (Path(folder) / f"batch_{n}.pb").write_bytes(module(fn, *args, platform="tpu").proto())
         if not place:
             raise Error("no argument has as many rows as there are examples for every batch")
-        answer = _program.ask("fit", folder, "--batch-dim", f"{min(place)}:0", "--target", target, allow=(0, 1))
+        names = {folder: _called(fn)}
+        answer = _program.ask("fit", folder, "--batch-dim", f"{min(place)}:0", "--target", target, allow=(0, 1), names=names)
     return Answer("fit", answer)
 
 

@@ -2,6 +2,9 @@
 
 import functools
 import os
+import re
+import subprocess
+import sys
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
@@ -412,6 +415,34 @@ def test_wrong_use_is_one_clear_exception():
         bf16scope.jax.lower(lambda x: x)(np.array([object()]))
     with pytest.raises(bf16scope.Error, match="float16"):
         bf16scope.jax.lower(lambda x: x @ x, dtype="float8")(draw(0, 3, 3))
+
+
+def test_symbolic_sizes_and_several_platforms_are_refused():
+    from jax import export
+
+    low = jax.jit(bf16scope.jax.lower(lambda x: x @ x.T))
+    (b,) = export.symbolic_shape("b")
+    with pytest.raises(bf16scope.Error, match="symbolic dims"):
+        export.export(low)(jax.ShapeDtypeStruct((b, 4), jnp.float32))
+    with pytest.raises(bf16scope.Error, match="one platform"):
+        export.export(low, platforms=["cpu", "tpu"])(jax.ShapeDtypeStruct((3, 4), jnp.float32))
+    assert "xbf16>" in export.export(low, platforms=["tpu"])(jax.ShapeDtypeStruct((3, 4), jnp.float32)).mlir_module()
+
+
+def test_a_platform_without_bfloat16_is_refused():
+    """One that JAX does not have here multiplies nothing."""
+    from bf16scope import _jax_internals
+
+    with pytest.raises(bf16scope.Error, match="`metal` does not multiply matrices of bfloat16"):
+        _jax_internals.check_platform("metal", "bfloat16")
+
+
+def test_a_version_of_jax_that_is_not_known_is_said():
+    """What is imported of JAX is looked for by name: of a version without one of them the message says which were tried."""
+    program = "import jax._src.interpreters.mlir as mlir; del mlir.merge_mlir_modules; import bf16scope.jax"
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=False)
+    said = f"ImportError: bf16scope.jax does not know jax {jax.__version__}: .*merge_mlir_modules.*; it was tried with 0.4.36 to"
+    assert done.returncode == 1 and re.search(said, done.stderr), done.stderr
 
 
 def test_float16():

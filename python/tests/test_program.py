@@ -29,6 +29,29 @@ def test_audit():
         answer.nothing
 
 
+def test_fit():
+    """Two batches of a small function, by the TPU compiler; the batch is found by its number of rows."""
+    w = jax.ShapeDtypeStruct((128, 128), jnp.float32)
+    of_batch = lambda n: (w, jax.ShapeDtypeStruct((n, 128), jnp.float32))
+    answer = bf16scope.jax.fit(f, of_batch, [16, 24])
+    assert answer.model == "f" and [row["batch"] for row in answer.series[0]["rows"]] == [16, 24]
+    with pytest.raises(bf16scope.Error, match="give a tuple"):
+        bf16scope.jax.fit(f, lambda n: w, [16])
+
+
+def test_a_policy_document_and_wrong_arguments():
+    report = bf16scope.jax.explain_casts(f, W, X, policy="preset: default\ndeny: [dot]\n")
+    assert not any(it["new"].startswith("bf16") for it in report.decisions if it["opcode"] == "dot")
+    answer = bf16scope.jax.audit(f, W, X, policy="preset: default\ndeny: [dot]\n")
+    assert "dot" in str(answer.policy)
+    with pytest.raises(bf16scope.Error, match="was given shapes"):
+        bf16scope.jax.audit(f, jax.ShapeDtypeStruct((8, 16), jnp.float32), X)
+    with pytest.raises(bf16scope.Error, match="no platform `xpu`"):
+        bf16scope.jax.module(f, W, X, platform="xpu")
+    with pytest.raises(bf16scope.Error, match="for `budget`: expected a number over 0"):
+        bf16scope.jax.audit(f, W, X, budget=-1)
+
+
 def test_the_same_bits_as_run():
     """Sums of small whole numbers are exact in any order, and their roundings to bfloat16 are not: both round alike."""
 
