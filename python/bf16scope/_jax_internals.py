@@ -273,8 +273,10 @@ _batchers[lower_p] = lambda axis_data, args, axes, **params: _batch(
 )
 
 
-def _dce(used, equation):
+def _dce(used, *rest):
     """Leaves out unused results, and what is computed for them alone."""
+    # Newer versions of JAX tell a rule which arguments are live, too.
+    equation = rest[-1]
     if not any(used) and not equation.effects:
         return [False] * len(equation.invars), None
     if all(used):
