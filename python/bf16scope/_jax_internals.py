@@ -41,6 +41,14 @@ except (ImportError, AttributeError) as error:
         f"bf16scope.jax does not know jax {jax.__version__}: {error}; it was tried with {TRIED[0]} to {TRIED[1]}"
     ) from error
 
+# Lines that JAX names are the user's, not those of this package, which stand between.
+try:
+    from jax._src.source_info_util import register_exclusion
+
+    register_exclusion(os.path.dirname(__file__))
+except (ImportError, AttributeError):
+    pass
+
 log = logging.getLogger("bf16scope")
 if os.environ.get("BF16SCOPE_LOG"):
     log.addHandler(logging.StreamHandler())

@@ -29,6 +29,12 @@ def test_audit():
         answer.nothing
 
 
+def test_lines_are_those_of_the_user():
+    low = bf16scope.jax.lower(f)
+    program = bf16scope.jax.module(lambda w, x: low(w, x), W, X).proto()
+    assert b"test_program.py" in program and b"_jax_internals.py" not in program
+
+
 def test_fit():
     """Two batches of a small function, by the TPU compiler; the batch is found by its number of rows."""
     w = jax.ShapeDtypeStruct((128, 128), jnp.float32)
@@ -69,7 +75,7 @@ def test_the_same_bits_as_run():
 
 
 def test_errors_of_the_program_are_exceptions():
-    with pytest.raises(bf16scope.Error, match="tpu-v9"):
+    with pytest.raises(bf16scope.Error, match="'tpu-v9' for `target`: no target"):
         bf16scope.jax.compile_for(f, W, X, target="tpu-v9")
 
 
