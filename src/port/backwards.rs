@@ -59,7 +59,7 @@ pub fn their_arrays(rules: &Rules, variables: &[Wanted]) -> Result<Vec<TheirArra
                     let count = counts[found];
                     counts[found] += 1;
                     let rule = &rules.rules[found];
-                    Some((index.first_name(variable, rule, count)?, Layout::of(rule), rule.shared))
+                    Some((index.first_name(variable, rule, count)?, index.layout(variable, rule), rule.shared))
                 });
                 named.ok_or_else(|| failed(&variable.name, "no rule is for it".to_string()))?
             }

@@ -107,7 +107,7 @@ pub enum Misfit {
         /// The other variable.
         with: Option<String>,
     },
-    /// A rule for another number of axes.
+    /// A rule for other axes.
     Rank {
         /// The array.
         theirs: String,
@@ -195,7 +195,7 @@ impl fmt::Display for Misfit {
             Misfit::Twice { theirs, with: None } => write!(f, "could be any of {}", theirs.join(", ")),
             Misfit::Twice { theirs, with: Some(with) } => write!(f, "would be {}, as {with} is", theirs.join(", ")),
             Misfit::Rank { theirs, layout } => {
-                write!(f, "has another number of axes than the rule for {theirs} is for ({layout})")
+                write!(f, "has other axes than the rule for {theirs} is for ({layout})")
             }
             Misfit::Transposed { theirs, dims, expected } => {
                 write!(f, "fits transposed only: {theirs} is {dims:?}, expected {expected:?}")

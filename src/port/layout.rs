@@ -1,9 +1,9 @@
-//! How a variable of ours lies in an array of theirs: a part of an axis, axes in another order, axes that are one.
+//! How a variable of ours lies in an array of theirs: a part of an axis, axes in another order, axes that are one here or there.
 
 use super::rules::{AxisPart, Rule};
 use std::fmt;
 
-/// Theirs to ours: the part, then the axes, then those that are joined taken apart.
+/// Theirs to ours: the part, then the axes, then channels, then those that are joined taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Which part of theirs.
@@ -12,12 +12,19 @@ pub struct Layout {
     pub transpose: Option<Vec<usize>>,
     /// Our axes that are one there.
     pub joined: Option<Vec<Vec<usize>>>,
+    /// Channels, height and width of the images that our first axis is, height first, and that theirs is, channels first.
+    pub channels_first: Option<[i64; 3]>,
+    /// Axes of length 1 that theirs has more; [`Layout::their_dims`] is without them.
+    pub ones: Vec<usize>,
+    /// Dims of theirs where they are not as ours, whose elements are the same in the same order.
+    pub dims: Option<Vec<i64>>,
 }
 
 impl Layout {
-    pub(super) fn of(rule: &Rule) -> Layout {
-        let Rule { part, transpose, joined, .. } = rule.clone();
-        Layout { part, transpose, joined }
+    /// That of a rule; `dims` are what [`Rule::axes_of`] finds.
+    pub(super) fn of(rule: &Rule, dims: Option<Vec<i64>>) -> Layout {
+        let Rule { part, transpose, joined, channels_first, ones, .. } = rule.clone();
+        Layout { part, transpose, joined, channels_first, ones, dims }
     }
 
     /// Our dims with those that are one there joined; nothing where it is for another number of axes.
@@ -31,6 +38,9 @@ impl Layout {
     /// The dims of the part of theirs that has these of ours.
     fn part_dims(&self, ours: &[i64]) -> Option<Vec<i64>> {
         let joined = self.joined_dims(ours)?;
+        if self.channels_first.is_some_and(|sizes| joined.first() != Some(&sizes.iter().product::<i64>())) {
+            return None;
+        }
         let Some(axes) = &self.transpose else { return Some(joined) };
         let mut dims = vec![0; joined.len()];
         if axes.len() != joined.len() {
@@ -40,13 +50,32 @@ impl Layout {
         Some(dims)
     }
 
-    /// The dims of theirs for these of ours; nothing where it is for another number of axes.
+    /// The dims of theirs for these of ours; nothing where it is for other axes.
     pub fn their_dims(&self, ours: &[i64]) -> Option<Vec<i64>> {
         let mut dims = self.part_dims(ours)?;
+        if let Some(own) = &self.dims {
+            return (own.iter().product::<i64>() == dims.iter().product::<i64>()).then(|| own.clone());
+        }
         if let Some(AxisPart { of, axis, .. }) = self.part {
             *dims.get_mut(axis)? *= of as i64;
         }
         Some(dims)
+    }
+
+    /// This layout of an array of these dims: without the axes of length 1 if it has none of them.
+    pub(super) fn of_dims(mut self, given: &[i64], expected: &[i64]) -> Layout {
+        if given == expected {
+            self.ones.clear();
+        }
+        self
+    }
+
+    /// These dims of theirs with the axes of length 1 that it may have more.
+    pub(super) fn with_ones(&self, mut dims: Vec<i64>) -> Vec<i64> {
+        for &axis in &self.ones {
+            dims.insert(axis.min(dims.len()), 1);
+        }
+        dims
     }
 
     /// Our bytes, row-major, from theirs, whose elements have `width` bytes and whose dims are [`Layout::their_dims`]'s.
@@ -56,19 +85,33 @@ impl Layout {
             Some(part) => cut(theirs, &part_dims, part, width)?,
             None => theirs.to_vec(),
         };
-        match &self.transpose {
-            Some(axes) => permuted(&part, &part_dims, axes, width),
-            None => Some(part),
+        let laid = match &self.transpose {
+            Some(axes) => permuted(&part, &part_dims, axes, width)?,
+            None => part,
+        };
+        match self.channels_first {
+            Some([channels, height, along]) => {
+                let rest: i64 = self.joined_dims(ours)?.iter().skip(1).product();
+                permuted(&laid, &[channels, height, along, rest], &[1, 2, 0, 3], width)
+            }
+            None => Some(laid),
         }
     }
 
     /// Their bytes from ours: the inverse of [`Layout::ours`]. Of a part it is that part alone.
     pub fn theirs(&self, ours: &[u8], our_dims: &[i64], width: usize) -> Option<Vec<u8>> {
         let joined = self.joined_dims(our_dims)?;
-        let Some(axes) = &self.transpose else { return Some(ours.to_vec()) };
+        let ours = match self.channels_first {
+            Some([channels, height, along]) => {
+                let rest: i64 = joined.iter().skip(1).product();
+                permuted(ours, &[height, along, channels, rest], &[2, 0, 1, 3], width)?
+            }
+            None => ours.to_vec(),
+        };
+        let Some(axes) = &self.transpose else { return Some(ours) };
         let mut inverse = vec![0; axes.len()];
         axes.iter().enumerate().for_each(|(ours, &theirs)| inverse[theirs] = ours);
-        permuted(ours, &joined, &inverse, width)
+        permuted(&ours, &joined, &inverse, width)
     }
 
     /// Dims of the part of theirs, without the others.
@@ -134,7 +177,12 @@ impl fmt::Display for Layout {
             words.push(format!("part {} of {of} along axis {axis}", number + 1));
         }
         words.extend(self.transpose.as_ref().map(|axes| format!("transposed {axes:?}")));
+        words.extend(self.channels_first.map(|sizes| format!("channels first of {sizes:?} put last")));
         words.extend(self.joined.as_ref().map(|joined| format!("axes {joined:?} taken apart")));
+        words.extend(self.dims.as_ref().map(|dims| format!("reshaped from {dims:?}")));
+        if !self.ones.is_empty() {
+            words.push(format!("axes {:?} of length 1 left out", self.ones));
+        }
         f.write_str(&words.join(", "))
     }
 }
@@ -150,6 +198,7 @@ mod tests {
             part: Some(AxisPart { number: 1, of: 3, axis: 0 }),
             transpose: Some(vec![1, 0]),
             joined: Some(vec![vec![0], vec![1, 2]]),
+            ..Layout::default()
         };
         let ours = [4, 1, 2];
         assert_eq!(layout.their_dims(&ours), Some(vec![6, 4]));
@@ -162,6 +211,32 @@ mod tests {
         assert_eq!(joined_parts(&[part(0), part(8), part(16)], &[2, 4], 0, 1), theirs);
         assert_eq!(layout.their_dims(&[8, 2]), None);
         assert_eq!(layout.to_string(), "part 2 of 3 along axis 0, transposed [1, 0], axes [[0], [1, 2]] taken apart");
+    }
+
+    /// PyTorch's `flatten(1)` of images and a dense layer of two units after it.
+    #[test]
+    fn images_that_were_flattened_channels_first_go_both_ways() {
+        let layout = Layout { transpose: Some(vec![1, 0]), channels_first: Some([3, 2, 2]), ..Layout::default() };
+        let ours = [12, 2];
+        assert_eq!(layout.their_dims(&ours), Some(vec![2, 12]));
+        let theirs: Vec<u8> = (0..24).collect();
+        let read = layout.ours(&theirs, &ours, 1).unwrap();
+        // Ours of unit 1 at row 1, column 0, channel 2 is theirs of channel 2, row 1, column 0.
+        assert_eq!(read[(2 * 3 + 2) * 2 + 1], theirs[12 + (2 * 2 + 1) * 2]);
+        assert_eq!(layout.theirs(&read, &ours, 1).unwrap(), theirs);
+        assert_eq!(layout.their_dims(&[13, 2]), None);
+        assert_eq!(layout.to_string(), "transposed [1, 0], channels first of [3, 2, 2] put last");
+    }
+
+    #[test]
+    fn theirs_may_have_axes_more() {
+        let one = Layout { ones: vec![0], ..Layout::default() };
+        assert_eq!((one.their_dims(&[4, 2]), one.with_ones(vec![4, 2])), (Some(vec![4, 2]), vec![1, 4, 2]));
+        assert_eq!(one.to_string(), "axes [0] of length 1 left out");
+        assert_eq!(one.of_dims(&[4, 2], &[4, 2]), Layout::default());
+        let heads = Layout { dims: Some(vec![4, 2]), ..Layout::default() };
+        assert_eq!((heads.their_dims(&[8]), heads.their_dims(&[6])), (Some(vec![4, 2]), None));
+        assert_eq!(heads.to_string(), "reshaped from [4, 2]");
     }
 
     #[test]

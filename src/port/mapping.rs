@@ -5,7 +5,7 @@ use super::error::{Misfit, PortError};
 use super::layout::Layout;
 use super::numbering::Numbering;
 use super::pattern::{Standing, Template};
-use super::rules::{Beside, Rule, Rules};
+use super::rules::{Beside, Rule, Rules, SlotName};
 use super::variable::{Given, Role, Scale, Wanted};
 use crate::hlo::DType;
 use serde::Serialize;
@@ -28,6 +28,8 @@ pub struct Mapping {
     pub state_left: Vec<String>,
     /// What is to be known of the slots: why those that are there are not found, or by which order they were.
     pub about_slots: Option<String>,
+    /// A dense kernel that seems to read flattened images, whose channels may be first there and not here.
+    pub about_images: Option<String>,
 }
 
 /// A variable of ours, and where its values are.
@@ -159,12 +161,12 @@ impl Mapping {
             variables.push(Mapped { wanted: variable.clone(), found });
         }
         let numbering = index.numbering(&sources);
+        let averages: Vec<SlotName> =
+            rules.averages.iter().map(|theirs| SlotName { theirs: theirs.clone(), with: None }).collect();
         for (number, mapped) in variables.iter_mut().enumerate() {
             let (of, found) = match &mapped.wanted.role {
                 Role::Slot { of, slot } => (of, index.slot(&mapped.wanted, sources.get(of.as_str()), slot, &numbering)),
-                Role::Average { of } => {
-                    (of, index.about(&mapped.wanted, sources.get(of.as_str()), &rules.averages, &[]))
-                }
+                Role::Average { of } => (of, index.about(&mapped.wanted, sources.get(of.as_str()), &averages, &[])),
                 Role::Own | Role::Weight => continue,
             };
             if let Found::Taken { theirs, .. } = &found {
@@ -177,6 +179,7 @@ impl Mapping {
         }
         let about_slots = index.told_of_slots(&numbering, &mut variables, &mut taken);
         not_twice(&mut variables, &taken, &is_shared);
+        let about_images = flattened(&variables);
         let step = rules.step.iter().find_map(|name| index.given.get(name.as_str())).map(|given| given.name.clone());
         // Slots and averages stand below what they are about.
         let is_about = |name: &str| name.match_indices('/').any(|(at, _)| taken.contains_key(&name[..at]));
@@ -188,8 +191,10 @@ impl Mapping {
                 || is_about(name)
                 || step.as_deref() == Some(name)
         };
-        let left_over: Vec<String> =
-            given.iter().map(|given| &given.name).filter(|name| !is_known(name)).cloned().collect();
+        // What a variable is called beside its path in a file may say that it holds no weights, too.
+        let is_unused = |name: &String| rules.unused.iter().any(|pattern| pattern.matches(name));
+        let is_left = |given: &&Given| !is_known(&given.name) && !given.aliases.iter().any(is_unused);
+        let left_over: Vec<String> = given.iter().filter(is_left).map(|given| given.name.clone()).collect();
         let is_state = |name: &&String| {
             let is_numbered = rules.unused.iter().any(|pattern| pattern.is_of_optimizers() && pattern.matches(name));
             !taken.contains_key(*name) && step.as_ref() != Some(*name) && (is_about(name) || is_numbered)
@@ -203,6 +208,7 @@ impl Mapping {
             step,
             state_left,
             about_slots,
+            about_images,
         };
         mapping.tell_near_misses(given);
         mapping
@@ -264,6 +270,33 @@ impl Mapping {
     }
 }
 
+/// The first dense kernel after convolutions whose kernels have channels first there, if it has several numbers for each
+/// channel: whether what it reads was flattened channels first is not to be seen in the file.
+fn flattened(variables: &[Mapped]) -> Option<String> {
+    let taken = variables.iter().filter_map(|mapped| match &mapped.found {
+        Found::Taken { layout, .. } if mapped.wanted.role == Role::Weight => Some((&mapped.wanted, layout)),
+        _ => None,
+    });
+    let mut channels = None;
+    for (wanted, layout) in taken {
+        match (&wanted.shape.dims[..], channels) {
+            ([_, _, _, n], _) => channels = layout.transpose.is_some().then_some(*n),
+            ([inputs, _], Some(n)) => {
+                let is_flat = *inputs > n && inputs % n == 0 && layout.channels_first.is_none();
+                let text = format!(
+                    "{} has {} numbers for each of {n} channels: if it reads images that were flattened there channels first, as by \
+                     PyTorch's `flatten`, its rule needs `channels_first: [{n}, height, width]`",
+                    wanted.name,
+                    inputs / n
+                );
+                return is_flat.then_some(text);
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
 /// How near a name must be: four letters of five.
 const NEAR: f64 = 0.8;
 
@@ -310,7 +343,15 @@ impl<'a> Index<'a> {
         for given in given {
             given.aliases.iter().for_each(|alias| aliases.entry(alias).or_default().push(given));
         }
-        let only = |(alias, of): (&'a str, Vec<&'a Given>)| if of.len() == 1 { Some((alias, of[0])) } else { None };
+        // A variable that Keras exports is saved as one of its public attributes and as one of its private ones.
+        let is_public = |given: &&&Given| !given.name.starts_with('_');
+        let only = |(alias, of): (&'a str, Vec<&'a Given>)| match of[..] {
+            [one] => Some((alias, one)),
+            _ => {
+                let mut public = of.iter().filter(is_public);
+                public.next().filter(|_| public.next().is_none()).map(|one| (alias, *one))
+            }
+        };
         let aliases = aliases.into_iter().filter_map(only);
         // A name goes before what another array is called too.
         let given = aliases.chain(given.iter().map(|given| (given.name.as_str(), given))).collect();
@@ -343,6 +384,18 @@ impl<'a> Index<'a> {
         self.wanted.iter().any(is_it)
     }
 
+    /// How a variable lies in theirs by a rule.
+    pub(super) fn layout(&self, variable: &Wanted, rule: &Rule) -> Layout {
+        // The fewest last axes that have as many elements.
+        let dims = rule.axes_of.as_deref().and_then(|other| {
+            let is_it = |it: &&Wanted| in_layer(&it.name) == (in_layer(&variable.name).0, other);
+            let (other, n) = (&self.wanted.iter().find(is_it)?.shape.dims, variable.shape.dims.iter().product::<i64>());
+            let mut last = (0..other.len()).rev().map(|axis| &other[axis..]);
+            last.find(|dims| dims.iter().product::<i64>() == n).map(<[i64]>::to_vec)
+        });
+        Layout::of(rule, dims)
+    }
+
     /// Where a variable stands, `count` variables after the first that its rule is for.
     fn standing(&self, variable: &Wanted, count: usize) -> Standing {
         Standing { count, place: self.places.get(variable.name.as_str()).copied().unwrap_or_default() }
@@ -370,18 +423,18 @@ impl<'a> Index<'a> {
         slot: Option<&str>,
     ) -> Option<(String, Layout, bool)> {
         let (theirs, layout, is_shared) = of?;
-        let templates = match slot {
-            Some(slot) => self.rules.slots.get(slot).or_else(|| self.rules.slots.get("*"))?,
-            None => &self.rules.averages,
+        let first = match slot {
+            Some(slot) => self.slot_names(slot).first().map(|name| &name.theirs),
+            None => self.rules.averages.first(),
         };
         let captures = [("theirs", theirs.as_str()), ("slot", slot.unwrap_or_default())];
         let captures = captures.map(|(name, text)| (name.to_string(), text.to_string())).into();
-        Some((templates.first()?.name(&captures, Standing::default())?, layout.clone(), *is_shared))
+        Some((first?.name(&captures, Standing::default())?, layout.clone(), *is_shared))
     }
 
     /// A variable of the network by a rule, `count` variables after the first that it is for.
     fn weight(&self, variable: &Wanted, rule: &Rule, count: usize) -> Found {
-        let layout = Layout::of(rule);
+        let layout = self.layout(variable, rule);
         let expected = layout.their_dims(&variable.shape.dims);
         let standing = self.standing(variable, count);
         let mut first = None;
@@ -426,6 +479,11 @@ impl<'a> Index<'a> {
         Numbering::new(&trained, &slots, (self.rules.indexed.as_ref(), &self.rules.numbers), &self.given)
     }
 
+    /// What a slot may be called.
+    fn slot_names(&self, slot: &str) -> &[SlotName] {
+        self.rules.slots.get(slot).or_else(|| self.rules.slots.get("*")).map_or(&[], Vec::as_slice)
+    }
+
     /// A slot, by name or by number.
     fn slot(
         &self,
@@ -435,10 +493,9 @@ impl<'a> Index<'a> {
         numbering: &Numbering<'_>,
     ) -> Found {
         let Some((theirs, layout)) = source else { return Found::Fresh };
-        let templates = self.rules.slots.get(slot).or_else(|| self.rules.slots.get("*"));
         let number = numbering.number(theirs).map(|number| number.to_string()).unwrap_or_default();
         let captures = [("slot", slot), ("number", &number)];
-        let found = self.about(variable, source, templates.map_or(&[][..], Vec::as_slice), &captures);
+        let found = self.about(variable, source, self.slot_names(slot), &captures);
         let numbered = numbering.slot(theirs, slot).filter(|(name, _)| self.given.contains_key(name.as_str()));
         match (found, numbered) {
             (Found::Fresh, Some((name, scale))) => {
@@ -462,7 +519,8 @@ impl<'a> Index<'a> {
     ) -> Option<String> {
         let is_slot = |mapped: &Mapped| matches!(mapped.wanted.role, Role::Slot { .. });
         let mut slots = variables.iter().filter(|mapped| is_slot(mapped));
-        let is_numbered = numbering.is_indexed() || self.rules.slots.values().flatten().any(|it| it.takes("number"));
+        let is_numbered =
+            numbering.is_indexed() || self.rules.slots.values().flatten().any(|it| it.theirs.takes("number"));
         let wrong = slots.clone().find_map(|mapped| match &mapped.found {
             Found::Misfit(misfit) if is_numbered => Some(format!("{} {misfit}", mapped.wanted.name)),
             _ => None,
@@ -494,7 +552,7 @@ impl<'a> Index<'a> {
         &self,
         variable: &Wanted,
         source: Option<&(String, Layout)>,
-        templates: &[Template],
+        called: &[SlotName],
         more: &[(&str, &str)],
     ) -> Found {
         let Some((theirs, layout)) = source else { return Found::Fresh };
@@ -503,8 +561,10 @@ impl<'a> Index<'a> {
         let mut there = names.flat_map(|theirs| {
             let captures = more.iter().copied().chain([("theirs", theirs.as_str())]);
             let captures = captures.map(|(name, text)| (name.to_string(), text.to_string())).collect();
-            let name = move |template: &Template| template.name(&captures, Standing::default());
-            templates.iter().filter_map(name).collect::<Vec<_>>()
+            let name = |template: &Template| template.name(&captures, Standing::default());
+            let is_there = |template: &Template| name(template).is_some_and(|it| self.given.contains_key(it.as_str()));
+            let possible = called.iter().filter(|called| called.with.as_ref().is_none_or(is_there));
+            possible.filter_map(|called| name(&called.theirs)).collect::<Vec<_>>()
         });
         let Some(name) = there.find_map(|name| Some(self.given.get(name.as_str())?.name.clone())) else {
             return Found::Fresh;
@@ -520,8 +580,10 @@ impl<'a> Index<'a> {
             return Found::Misfit(Misfit::Rank { theirs, layout: layout.to_string() });
         };
         let cast = given.dtype.and_then(|dtype| Cast::between(dtype, variable.shape.dtype));
+        let is_shaped = given.dims == expected || given.dims == layout.with_ones(expected.clone());
+        let layout = layout.of_dims(&given.dims, &expected);
         match cast {
-            _ if given.dims != expected => Found::Misfit(Misfit::of_shape(theirs, &given.dims, &expected)),
+            _ if !is_shaped => Found::Misfit(Misfit::of_shape(theirs, &given.dims, &expected)),
             Some(cast) => Found::Taken { theirs, layout, cast, scale: Scale::Same },
             None => {
                 let dtype = given.dtype.map_or("no array of numbers".to_string(), |dtype| dtype.to_string());

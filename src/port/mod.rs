@@ -22,6 +22,6 @@ pub use mapping::{Cast, Found, Mapped, Mapping};
 pub use numbering::{Indexed, SlotOrder, SlotsBy};
 pub use pattern::{Captures, Pattern, Standing, Template};
 pub use report::MappingSummary;
-pub use rules::{AxisPart, Beside, Rule, Rules, RulesError, families};
+pub use rules::{AxisPart, Beside, Rule, Rules, RulesError, SlotName, families};
 pub use values::{Arrays, Value, values};
 pub use variable::{Given, Role, Scale, Wanted};

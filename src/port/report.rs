@@ -18,6 +18,7 @@ pub struct MappingSummary {
     excepted: Vec<String>,
     left_over: Vec<String>,
     about_slots: Option<String>,
+    about_images: Option<String>,
 }
 
 impl Mapping {
@@ -46,6 +47,7 @@ impl Mapping {
             excepted: excepted.map(|it| it.wanted.name.clone()).collect(),
             left_over: self.left_over.clone(),
             about_slots: self.about_slots.clone(),
+            about_images: self.about_images.clone(),
         }
     }
 }
@@ -81,9 +83,7 @@ impl fmt::Display for MappingSummary {
         if !self.left_over.is_empty() {
             write!(f, "; left over: {}", list(&self.left_over))?;
         }
-        match &self.about_slots {
-            Some(about) => write!(f, "; {about}"),
-            None => Ok(()),
-        }
+        let about = [&self.about_slots, &self.about_images];
+        about.into_iter().flatten().try_for_each(|about| write!(f, "; {about}"))
     }
 }

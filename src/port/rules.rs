@@ -32,7 +32,7 @@ pub struct Rules {
     /// `{slot}`, and `{number}`.
     /// The key `"*"` is for every slot.
     #[serde(default)]
-    pub slots: BTreeMap<String, Vec<Template>>,
+    pub slots: BTreeMap<String, Vec<SlotName>>,
     /// Where slots are by a number of their own, in files whose optimizers number them.
     pub indexed: Option<Indexed>,
     /// Other names of a variable that say its number among those that train: patterns that capture `{number}`. Templates of
@@ -48,6 +48,9 @@ pub struct Rules {
     /// Their names that hold no weights: they are not left over.
     #[serde(default)]
     pub unused: Vec<Pattern>,
+    /// A family whose rules come after these. What else these do not say is as there.
+    #[serde(default, deserialize_with = "family")]
+    pub base: Option<String>,
 }
 
 /// Where the values of some of our variables are.
@@ -72,6 +75,13 @@ pub struct Rule {
     pub transpose: Option<Vec<usize>>,
     /// Our axes that are one there, of all axes in order: `[[0], [1, 2]]`.
     pub joined: Option<Vec<Vec<usize>>>,
+    /// Channels, height and width of the images that our first axis is, flattened: theirs were flattened channels first.
+    pub channels_first: Option<[i64; 3]>,
+    /// Axes of length 1 that theirs may have more, by their numbers there. They are not written.
+    #[serde(default)]
+    pub ones: Vec<usize>,
+    /// Another variable of the layer whose last axes theirs has, where ours has one: a bias of heads has those of their kernel.
+    pub axes_of: Option<String>,
     /// Whether another variable may have the same values, as logits that share the table of an embedding.
     #[serde(default)]
     pub shared: bool,
@@ -105,6 +115,41 @@ impl<'de> Deserialize<'de> for Beside {
             Value::Text(name) => Ok(Beside { name: name.clone(), rank: None, last: None }),
             Value::Map(_) => Shaped::deserialize(node).map(|Shaped { name, rank, last }| Beside { name, rank, last }),
             _ => Err(node.wrong("a variable's name, such as `moving_mean`, or `{name: kernel, rank: 4}`")),
+        })
+    }
+}
+
+/// The name of a family that comes with the crate.
+fn family<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Node::read(deserializer, |node| match &node.value {
+        Value::Text(name) if families().contains(name) => Ok(Some(name.clone())),
+        _ => Err(node.wrong(&format!("a family: {}", families().join(", ")))),
+    })
+}
+
+/// What a slot may be called.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlotName {
+    /// Its name.
+    pub theirs: Template,
+    /// What must be there too: a name that is another slot's where this is not.
+    pub with: Option<Template>,
+}
+
+impl<'de> Deserialize<'de> for SlotName {
+    /// A name, or `{theirs: NAME, with: NAME}`.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SlotName, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Named {
+            theirs: Template,
+            with: Template,
+        }
+        Node::read(deserializer, |node| match &node.value {
+            Value::Map(_) => {
+                Named::deserialize(node).map(|Named { theirs, with }| SlotName { theirs, with: Some(with) })
+            }
+            _ => Template::deserialize(node).map(|theirs| SlotName { theirs, with: None }),
         })
     }
 }
@@ -174,6 +219,17 @@ impl Rule {
             if !in_order || joined.iter().any(Vec::is_empty) {
                 return Some(format!("`joined` is {joined:?}, expected all axes in order, such as [[0], [1, 2]]"));
             }
+        }
+        if self.channels_first.is_some_and(|sizes| sizes.iter().any(|&size| size < 1)) {
+            return Some(
+                "`channels_first` is of no image, expected channels, height and width, such as [16, 5, 5]".to_string(),
+            );
+        }
+        if (self.part.is_some() || !self.ones.is_empty()) && self.axes_of.is_some() {
+            return Some("`axes_of` stands beside neither `part` nor `ones`".to_string());
+        }
+        if self.part.is_some() && !self.ones.is_empty() {
+            return Some("`ones` does not stand beside `part`".to_string());
         }
         match self.part {
             Some(AxisPart { number, of, .. }) if number >= of => {
@@ -246,11 +302,32 @@ impl Rules {
         }
         let text = files::read_text(family_or_file, document::MAX_BYTES as u64);
         match (text, name) {
-            (Ok(text), _) => Ok(document::from_str(&family_or_file.display().to_string(), &text)?),
+            (Ok(text), _) => {
+                let rules: Rules = document::from_str(&family_or_file.display().to_string(), &text)?;
+                match rules.base.clone() {
+                    Some(base) => Ok(rules.based_on(Rules::read(Path::new(&base))?)),
+                    None => Ok(rules),
+                }
+            }
             (Err(error), Some(name)) if error.kind() == io::ErrorKind::NotFound && !name.contains(['/', '.']) => {
                 Err(RulesError::Unknown { given: name.to_string() })
             }
             (Err(source), _) => Err(RulesError::Read { path: family_or_file.to_path_buf(), source }),
+        }
+    }
+
+    /// These rules, then a family's.
+    fn based_on(self, base: Rules) -> Rules {
+        Rules {
+            prefixes: if self.prefixes == no_prefix() { base.prefixes } else { self.prefixes },
+            rules: self.rules.into_iter().chain(base.rules).collect(),
+            slots: base.slots.into_iter().chain(self.slots).collect(),
+            indexed: self.indexed.or(base.indexed),
+            numbers: base.numbers.into_iter().chain(self.numbers).collect(),
+            averages: base.averages.into_iter().chain(self.averages).collect(),
+            step: base.step.into_iter().chain(self.step).collect(),
+            unused: base.unused.into_iter().chain(self.unused).collect(),
+            ..self
         }
     }
 
@@ -299,6 +376,15 @@ mod tests {
                 "`joined` is [[1], [0]], expected all axes in order, such as [[0], [1, 2]]",
             ),
             ("{ours: a, theirs: b, part: {number: 3, of: 3, axis: 0}}", "`part` is number 3 of 3, expected 0 to 2"),
+            (
+                "{ours: a, theirs: b, channels_first: [3, 0, 2]}",
+                "`channels_first` is of no image, expected channels, height and width, such as [16, 5, 5]",
+            ),
+            ("{ours: a, theirs: b, axes_of: kernel, ones: [0]}", "`axes_of` stands beside neither `part` nor `ones`"),
+            (
+                "{ours: a, theirs: b, part: {number: 0, of: 3, axis: 0}, ones: [0]}",
+                "`ones` does not stand beside `part`",
+            ),
             ("{ours: 'a{', theirs: b}", "\"a{\" has a brace alone, expected `{name}`"),
             ("{ours: a, theirs: []}", "expected a name, or a list of names"),
             ("{ours: a, their: b}", "their"),
@@ -306,6 +392,21 @@ mod tests {
             let error = error(rule);
             assert!(error.starts_with("mine.yaml:4:") && error.contains(expected), "{rule}: {error}");
         }
+    }
+
+    #[test]
+    fn a_file_may_change_some_rules_of_a_family() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mine.yaml");
+        let text = "family: mine\nabout: a test\nbase: torch\nrules:\n  - {ours: hidden/kernel, theirs: fc.weight}\n";
+        std::fs::write(&path, text).unwrap();
+        let (mine, torch) = (Rules::read(&path).unwrap(), Rules::read(Path::new("torch")).unwrap());
+        assert_eq!((&mine.family[..], mine.rules.len()), ("mine", torch.rules.len() + 1));
+        assert_eq!(mine.rules[0].theirs[0].to_string(), "fc.weight");
+        assert_eq!((&mine.rules[1..], &mine.slots, &mine.prefixes), (&torch.rules[..], &torch.slots, &torch.prefixes));
+        std::fs::write(&path, text.replace("base: torch", "base: torhc")).unwrap();
+        let error = Rules::read(&path).unwrap_err().to_string();
+        assert!(error.contains("mine.yaml:3:7: ") && error.contains("expected a family: names, "), "{error}");
     }
 
     #[test]

@@ -107,6 +107,10 @@ fn keeps_slots(mapping: &mut Mapping, spec: &Spec, step: Option<u64>) -> bool {
                         .to_string(),
                 );
             }
+            if step.is_none() && mapping.about_slots.is_none() {
+                let about = "the file says no number of updates: the run goes on from step 0, and so do schedules";
+                mapping.about_slots = Some(about.to_string());
+            }
             return true;
         }
     };

@@ -24,19 +24,16 @@ const ANOTHER_ORDER: f64 = 40.0 * 64.0 / (1 << 24) as f64;
 
 /// Imports a network, and compares its logits in both precisions. Gives what the command says.
 fn import(folder: &Folder, weights: &str, network: &str, rules: &str) -> Value {
+    import_with(folder, weights, network, rules, &[])
+}
+
+fn import_with(folder: &Folder, weights: &str, network: &str, rules: &str, more: &[&str]) -> Value {
     let at = |end: &str| data(&format!("{network}{end}")).display().to_string();
     let out = format!("{network}.safetensors");
-    let said = folder.stdout(&[
-        "weights",
-        &data(weights).display().to_string(),
-        "--model",
-        &at(".yaml"),
-        "-o",
-        &out,
-        "--check",
-        &at(".npz"),
-        "--json",
-    ]);
+    let weights = data(weights).display().to_string();
+    let (model, arrays) = (at(".yaml"), at(".npz"));
+    let args = ["weights", &weights, "--model", &model, "-o", &out, "--check", &arrays, "--json"];
+    let said = folder.stdout(&[&args[..], more].concat());
     let said: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&said["rules"], &said["step"]), (&rules.into(), &0.into()));
     assert_eq!(said["left_over"], Value::Array(Vec::new()));
@@ -179,4 +176,120 @@ fn keras_own_file_is_read_by_names_of_layers_or_else_by_their_order() {
         values
     };
     assert_eq!(values(sums(&folder.path("renamed.safetensors"), "")), values(by_name));
+}
+
+/// Biases of Keras' attention have the heads as an axis, in each of the forms that Keras saves.
+#[test]
+fn attention_of_keras_is_read_in_each_of_its_files() {
+    let folder = Folder::new();
+    for file in ["attention.keras", "attention_saved"] {
+        let said = import(&folder, file, "attention", "keras");
+        let of = |ours: &str| said["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
+        assert_eq!(of("attention2/query/bias")["how"], "reshaped from [4, 4]", "{file}");
+        assert_eq!(of("attention2/out/bias")["how"], "taken", "{file}");
+    }
+}
+
+/// The projections of PyTorch's attention are one array, and positions may be a parameter with an axis more.
+#[test]
+fn an_encoder_of_torch_computes_what_torch_does() {
+    let folder = Folder::new();
+    let said = import(&folder, "encoder.pt", "encoder", "torch");
+    let of = |ours: &str| said["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
+    let key = of("encoder/block2/attention/heads/key/bias");
+    assert_eq!(
+        (&key["from"], &key["how"]),
+        (&"encoder.layers.1.self_attn.in_proj_bias".into(), &"part 2 of 3 along axis 0".into())
+    );
+    assert_eq!(of("positions/embeddings")["how"], "axes [0] of length 1 left out");
+}
+
+/// PyTorch flattens images channels first: that is not to be seen in the file, and a rule says it.
+#[test]
+fn images_that_torch_flattened_need_a_rule() {
+    let folder = Folder::new();
+    let (weights, model) = (data("flatten.pt").display().to_string(), data("flatten.yaml").display().to_string());
+    let arrays = data("flatten.npz").display().to_string();
+    let output = folder.run(&["weights", &weights, "--model", &model, "--check", &arrays]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    let hint = "hidden/kernel has 6 numbers for each of 6 channels: if it reads images that were flattened there channels first, \
+                as by PyTorch's `flatten`, its rule needs `channels_first: [6, height, width]`";
+    assert!(said.contains(hint) && said.contains("it is another function"), "{said}");
+    let rules = data("flatten_rules.yaml").display().to_string();
+    let said = import_with(&folder, "flatten.pt", "flatten", "flatten", &["--rules", &rules]);
+    assert_eq!(said["about_images"], Value::Null);
+    // And back, to the bit.
+    let back = ["--rules", &rules, "--format", "safetensors", "-o", "back.safetensors"];
+    folder.stdout(&[&["weights", "flatten.safetensors", "--model", &model], &back[..]].concat());
+    assert_eq!(sums(&folder.path("back.safetensors"), ""), sums(&data("flatten.pt"), ""));
+}
+
+/// What is wrong with a checkpoint, each told apart and with what to do.
+#[test]
+fn wrong_checkpoints_are_told_apart() {
+    let folder = Folder::new();
+    let whole = weights::open(&data("flatten.pt")).unwrap();
+    let model = data("flatten.yaml").display().to_string();
+    type Named = Vec<(String, Literal)>;
+    let told = |change: &dyn Fn(&mut Named)| {
+        let mut arrays: Named =
+            whole.entries().iter().map(|entry| (entry.name.clone(), whole.read(&entry.name).unwrap())).collect();
+        change(&mut arrays);
+        weights::write(&folder.path("wrong.npz"), weights::WrittenFormat::Npz, arrays).unwrap();
+        let args = ["weights", "wrong.npz", "--model", &model, "--rules", "torch", "-o", "out.safetensors"];
+        let output = folder.run(&args);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(!folder.path("out.safetensors").exists());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let change = |arrays: &mut Named, name: &str, of: &dyn Fn(&mut Vec<i64>, &mut Vec<u8>)| {
+        let Literal::Array { shape, bytes } = &mut arrays.iter_mut().find(|it| it.0 == name).unwrap().1 else {
+            panic!("{name} is an array")
+        };
+        of(&mut shape.dims, bytes);
+    };
+    for (error, expected) in [
+        // Of another model.
+        (
+            told(&|arrays| arrays.iter_mut().for_each(|it| it.0 = format!("body.{}", it.0))),
+            [
+                "conv1/kernel is missing: there is no conv1.weight; only body.conv1.weight has that shape, and nothing takes it",
+                "it is of another model, or",
+            ],
+        ),
+        // A name that maps twice.
+        (
+            told(&|arrays| arrays.push(("module.hidden.bias".to_string(), arrays[3].1.clone()))),
+            [
+                "hidden/bias could be any of hidden.bias, module.hidden.bias",
+                "a file of rules in which each variable has one name",
+            ],
+        ),
+        // Fits transposed only.
+        (
+            told(&|arrays| change(arrays, "logits.weight", &|dims, _| dims.reverse())),
+            [
+                "logits/kernel fits transposed only: logits.weight is [8, 5], expected [5, 8]",
+                "a rule with `transpose: [1, 0]` reads it",
+            ],
+        ),
+        // Another number of classes.
+        (
+            told(&|arrays| {
+                change(arrays, "logits.weight", &|dims, bytes| (dims[0], *bytes) = (3, bytes[..96].to_vec()));
+                change(arrays, "logits.bias", &|dims, bytes| (dims[0], *bytes) = (3, bytes[..12].to_vec()));
+            }),
+            ["logits/bias is 3 along axis 0, expected 5", "start them afresh: `except: ['logits/*']` under `train`"],
+        ),
+        // NaN inside.
+        (
+            told(&|arrays| {
+                change(arrays, "conv2.bias", &|_, bytes| bytes[8..12].copy_from_slice(&f32::NAN.to_le_bytes()))
+            }),
+            ["conv2.bias is not finite: element 2 of conv2/bias would be NaN", "take an earlier checkpoint of it"],
+        ),
+    ] {
+        assert!(error.starts_with("bf16scope: wrong.npz") && expected.iter().all(|it| error.contains(it)), "{error}");
+    }
 }

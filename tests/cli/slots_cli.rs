@@ -3,6 +3,7 @@
 use crate::train_cli::{Folder, text};
 
 use bf16scope::hlo::Literal;
+use bf16scope::train::checkpoint::Checkpoint;
 use bf16scope::weights;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -23,19 +24,27 @@ fn experiment(train: &str, dtype: &str) -> String {
     )
 }
 
-/// The losses of steps 6 to 25, which are epochs of one step.
+/// The losses of twenty steps, which are epochs of one step: 6 to 25, or the first where the file counts none.
 fn losses(folder: &Folder, file: &str, precision: &str) -> Vec<f64> {
     let file = data(file).display().to_string();
     let all = ["--model", "net.yaml", "--precision", precision, "-o", "in.safetensors", "--json"];
     let said = folder.json(&[&["weights", file.as_str()], &all[..]].concat());
-    assert_eq!((&said["has_slots"], &said["about_slots"]), (&true.into(), &Value::Null), "{said}");
+    // PyTorch's SGD counts no steps.
+    let about = match file.ends_with("torch_sgd.pt") {
+        true => "the file says no number of updates: the run goes on from step 0, and so do schedules".into(),
+        false => Value::Null,
+    };
+    assert_eq!((&said["has_slots"], &said["about_slots"]), (&true.into(), &about), "{said}");
     let run = format!("run-{precision}");
     let train = ["train", "net.yaml", "--precision", precision, "--resume=in.safetensors", "--log-every", "1"];
     folder.stdout(&[&train[..], &["--epochs", "25", "--checkpoint", "out.safetensors", "--run", &run]].concat());
     let lines = std::fs::read_to_string(folder.path(&run).join("metrics.jsonl")).unwrap();
     let found = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64());
-    found.collect()
+    found.take(20).collect()
 }
+
+/// TensorFlow 1's RMSProp, whose second slot is its momentum.
+const RMSPROP: &str = "learning_rate: 0.01, optimizer: {kind: rmsprop, decay: 0.9, momentum: 0.9, epsilon: 1.0e-3}";
 
 /// Keras' RMSProp.
 const CENTERED: &str = "learning_rate: 0.01, optimizer: {kind: rmsprop, decay: 0.9, momentum: 0.9, epsilon: 1.0e-3, \
@@ -67,7 +76,9 @@ fn training_goes_on_from_slots_as_the_other_framework_did() {
         ("keras_rmsprop.keras", CENTERED, "losses_keras.npz", "keras_rmsprop"),
         ("tf1_momentum", momentum, "losses_tf1.npz", "tf1_momentum"),
         ("tf1_adam", &adam("1.0e-3", true), "losses_tf1.npz", "tf1_adam"),
+        ("tf1_rmsprop", RMSPROP, "losses_tf1.npz", "tf1_rmsprop"),
         ("torch_adam.pt", &adam("1.0e-6", false), "losses_torch.npz", "torch_adam"),
+        ("torch_sgd.pt", sgd, "losses_torch.npz", "torch_sgd"),
     ] {
         let folder = Folder::new();
         // Keras' logits are computed in f32, as its guide to mixed precision has it.
@@ -84,6 +95,57 @@ fn training_goes_on_from_slots_as_the_other_framework_did() {
         assert!(own <= 20.0 * 1024.0 / (1 << 24) as f64 / 16.0, "{file}: {own:e}");
         assert!(low <= 1.5 * other, "{file}: {low:e} against {other:e}");
     }
+}
+
+/// How many steps an epoch has the data say: a checkpoint made without them was one of epochs of one step, and no run went on
+/// from it.
+#[test]
+fn slots_without_data_go_no_further() {
+    let folder = Folder::new();
+    let train = "learning_rate: 0.01, optimizer: {kind: adam, epsilon: 1.0e-3, epsilon_hat: true}";
+    let net = experiment(train, "").replace("batch: 16", "batch: 4");
+    std::fs::write(folder.path("net.yaml"), net.replace("examples.npz", "gone.npz")).unwrap();
+    let file = data("tf1_adam").display().to_string();
+    let import = ["weights", &file, "--model", "net.yaml", "-o", "in.safetensors", "--json"];
+    let said = folder.json(&import);
+    let about = said["about_slots"].as_str().unwrap();
+    assert!(said["has_slots"] == false && about.contains("gone.npz: cannot open the archive"), "{about}");
+    assert!(about.ends_with("name the data, and make the checkpoint again"), "{about}");
+    // With them it goes on, in the middle of an epoch.
+    std::fs::write(folder.path("net.yaml"), &net).unwrap();
+    assert_eq!(folder.json(&import)["has_slots"], true);
+    let resume = [
+        "train",
+        "net.yaml",
+        "--resume=in.safetensors",
+        "--epochs",
+        "2",
+        "--no-run",
+        "--checkpoint",
+        "out.safetensors",
+    ];
+    let output = folder.run(&resume);
+    assert!(text(&output.stderr).contains("going on from in.safetensors after step 5"), "{}", text(&output.stderr));
+}
+
+/// Keras' `.weights.h5` is what its `.keras` has inside, and says no order of layers: slots are in that of the model.
+#[test]
+fn slots_of_keras_weights_alone_are_in_the_models_order() {
+    let folder = Folder::new();
+    let mut archive = zip::ZipArchive::new(std::fs::File::open(data("keras_adam.keras")).unwrap()).unwrap();
+    let mut member = archive.by_name("model.weights.h5").unwrap();
+    std::io::copy(&mut member, &mut std::fs::File::create(folder.path("model.weights.h5")).unwrap()).unwrap();
+    let adam = "learning_rate: 0.01, optimizer: {kind: adam, epsilon: 1.0e-7, epsilon_hat: true}";
+    std::fs::write(folder.path("net.yaml"), experiment(adam, "")).unwrap();
+    let import = |file: &str, out: &str| folder.json(&["weights", file, "--model", "net.yaml", "-o", out, "--json"]);
+    let said = import("model.weights.h5", "of_h5.safetensors");
+    assert_eq!(
+        (&said["has_slots"], said["about_slots"].as_str().unwrap()),
+        (&true.into(), "slots are numbered there, and are taken in the order of this model's variables")
+    );
+    import(&data("keras_adam.keras").display().to_string(), "of_keras.safetensors");
+    let variables = |name: &str| Checkpoint::read(&folder.path(name)).unwrap().variables;
+    assert_eq!(variables("of_h5.safetensors"), variables("of_keras.safetensors"));
 }
 
 #[test]
@@ -106,9 +168,9 @@ fn slots_that_are_not_taken_are_said_to_start_afresh() {
         said.starts_with("the file has state of an optimizer, such as ") && said.ends_with("start afresh"),
         "{said}"
     );
-    // `RMSProp_1` is its momentum or, where it is centered, its mean: which the file does not say.
+    // `RMSProp_1` is its momentum, as there is no `RMSProp_2`.
     assert_eq!(
         about(CENTERED, "tf1_rmsprop"),
-        "5 of 15 slots of rmsprop are in the file, and all start afresh: conv/kernel/rms_mean is not there"
+        "10 of 15 slots of rmsprop are in the file, and all start afresh: conv/kernel/rms_mean is not there"
     );
 }

@@ -25,6 +25,8 @@ pub(super) struct Checked {
     precision: Precision,
     /// The root of the mean square of what was recorded.
     recorded_rms: f64,
+    /// How far what was recorded is from its mean over the examples, element by element; of one example from the mean of all.
+    recorded_spread: f64,
     /// The largest difference.
     max: f64,
     /// The root of the mean square of differences.
@@ -36,14 +38,22 @@ pub(super) struct Checked {
 }
 
 /// One rounding to bf16 changes a number by up to 2^-9 of it. Sums of the same numbers in another order differ by a few 2^-24 of
-/// them: whatever is as far apart in f32 as bf16 is, is another function.
+/// them: whatever is as far apart in f32 as bf16 is, is another function. What counts is what tells examples apart, for an
+/// offset that all of them have, such as a large bias, hides any difference beside it.
 const ANOTHER_FUNCTION: f64 = 1.0 / 512.0;
+/// Outputs that differ by less of themselves are the same in f32: sixty-four roundings of it.
+const SAME_IN_F32: f64 = 64.0 / (1 << 24) as f64;
 
 impl Checked {
     /// Whether the difference is one of rounding.
     pub(super) fn is_same_function(&self) -> bool {
-        let is_near = self.n_not_finite == 0 && self.rms <= ANOTHER_FUNCTION * self.recorded_rms;
-        self.precision != Precision::F32 || is_near
+        let bound = (ANOTHER_FUNCTION * self.recorded_spread).max(SAME_IN_F32 * self.recorded_rms);
+        self.precision != Precision::F32 || self.n_not_finite == 0 && self.rms <= bound
+    }
+
+    /// Whether the examples' outputs are so much alike that a comparison says little.
+    fn is_flat(&self) -> bool {
+        self.recorded_spread * ANOTHER_FUNCTION < SAME_IN_F32 * self.recorded_rms
     }
 }
 
@@ -104,6 +114,7 @@ pub(super) fn compare(
                 output: name,
                 precision,
                 recorded_rms: rms_of(&finite, &vec![0.0; finite.len()]),
+                recorded_spread: spread(&theirs, n as usize),
                 max: ours.iter().zip(&finite).map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f64::max),
                 rms: rms_of(&ours, &finite),
                 n_not_finite,
@@ -120,6 +131,22 @@ pub(super) fn compare(
 fn rms_of(left: &[f64], right: &[f64]) -> f64 {
     let sum: f64 = left.iter().zip(right).map(|(left, right)| (left - right) * (left - right)).sum();
     (sum / left.len().max(1) as f64).sqrt()
+}
+
+/// Of numbers of so many examples: how far they are from the mean of the same element over the examples, or of all elements
+/// where there is one example.
+fn spread(numbers: &[f64], n_examples: usize) -> f64 {
+    let n_columns = match n_examples {
+        2.. => numbers.len() / n_examples,
+        _ => 1,
+    };
+    let mut squares = (0.0, 0u64);
+    for column in 0..n_columns {
+        let column = || numbers.iter().skip(column).step_by(n_columns).filter(|number| number.is_finite());
+        let mean = column().sum::<f64>() / column().count().max(1) as f64;
+        column().for_each(|number| squares = (squares.0 + (number - mean) * (number - mean), squares.1 + 1));
+    }
+    (squares.0 / squares.1.max(1) as f64).sqrt()
 }
 
 fn array(file: &WeightsFile, name: &str) -> anyhow::Result<(Vec<i64>, DType, Vec<u8>)> {
@@ -158,17 +185,17 @@ pub(super) fn table(checked: &[Checked], screen: Screen) -> String {
         Column::text("precision"),
         Column::number("max"),
         Column::number("rms"),
-        Column::number("rms / rms of output"),
+        Column::number("rms / spread of output"),
         Column::number("theirs in bf16, rms"),
     ]);
     let number = |value: f64| format!("{value:.2e}");
-    for Checked { output, precision, recorded_rms, max, rms, theirs_rms, .. } in checked {
+    for Checked { output, precision, recorded_spread, max, rms, theirs_rms, .. } in checked {
         table.row([
             output.clone(),
             precision.to_string(),
             number(*max),
             number(*rms),
-            number(rms / recorded_rms),
+            number(rms / recorded_spread),
             theirs_rms.map_or(String::new(), number),
         ]);
     }
@@ -184,5 +211,42 @@ pub(super) fn table(checked: &[Checked], screen: Screen) -> String {
         text += "in f32 the outputs are as far apart as bf16 rounding would bring them: it is another function, or a variable is \
                  in another's place\n";
     }
+    for Checked { output, recorded_spread, recorded_rms, .. } in checked.iter().filter(|checked| checked.is_flat()) {
+        text += &format!(
+            "{output} is nearly the same for all recorded examples, {recorded_spread:.1e} around a mean square of {recorded_rms:.1e}: \
+             record inputs that differ more\n"
+        );
+    }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(recorded_rms: f64, recorded_spread: f64, rms: f64) -> Checked {
+        Checked {
+            output: "logits".to_string(),
+            precision: Precision::F32,
+            recorded_rms,
+            recorded_spread,
+            max: rms,
+            rms,
+            n_not_finite: 0,
+            theirs_rms: None,
+        }
+    }
+
+    /// Outputs with an offset of 100 and a spread of 1: an error of 0.1 is another function, though 0.1 is less than 2^-9 of
+    /// the offset.
+    #[test]
+    fn an_offset_hides_no_difference() {
+        let numbers = [101.0, 7.0, 99.0, 9.0];
+        assert_eq!(spread(&numbers, 2), 1.0);
+        assert_eq!(spread(&numbers[..2], 1), 47.0);
+        assert!(!checked(100.0, 1.0, 0.1).is_same_function());
+        assert!(checked(100.0, 1.0, 1e-3).is_same_function() && !checked(100.0, 1.0, 1e-3).is_flat());
+        // What differs by f32's rounding alone tells nothing.
+        assert!(checked(100.0, 1e-3, 1e-4).is_same_function() && checked(100.0, 1e-3, 1e-4).is_flat());
+    }
 }

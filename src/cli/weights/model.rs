@@ -55,13 +55,23 @@ impl ModelArgs {
         let from = experiment.initialize_from(path, Some(file))?.context("--model without a file")?;
         let from = InitializeFrom { rules: self.rules.clone().or(from.rules), ..from };
         let steps_per_epoch = match (experiment.train.steps_per_epoch(), &experiment.data) {
-            (Some(steps), _) => u64::from(steps),
-            (None, Some(_)) => experiment
-                .read_data(path, &context.setup())
-                .map_or(1, |examples| examples.training.n_examples() / u64::from(spec.batch.max(1))),
-            (None, None) => 1,
+            (Some(steps), _) => Ok(u64::from(steps)),
+            (None, Some(_)) => match experiment.read_data(path, &context.setup()) {
+                Ok(examples) => Ok(examples.training.n_examples() / u64::from(spec.batch.max(1))),
+                Err(error) => Err(format!("{error:#}")),
+            },
+            (None, None) => Err(format!("{}: there is no `data`", path.display())),
         };
-        let imported = from.import(&spec, steps_per_epoch).map_err(|error| experiment.with_its_line(error))?;
+        let n_steps = *steps_per_epoch.as_ref().unwrap_or(&1);
+        let mut imported = from.import(&spec, n_steps).map_err(|error| experiment.with_its_line(error))?;
+        if let (Err(why), true) = (steps_per_epoch, imported.has_slots) {
+            // A run goes on at an epoch and a step of it, which are of the data.
+            imported.has_slots = false;
+            imported.mapping.about_slots = Some(format!(
+                "no training goes on from the optimizer's slots, for how many steps an epoch has is not known ({why}): name the data, and \
+                 make the checkpoint again"
+            ));
+        }
         let checked = self.check.as_ref().map(|arrays| {
             check::compare(arrays, &experiment, (file, &imported.checkpoint), context)
                 .with_context(|| format!("cannot compare with {}", arrays.display()))
@@ -214,6 +224,6 @@ fn as_json(file: &Path, output: Option<&Path>, imported: &Imported, checked: &[C
     });
     json!({
         "file": file, "output": output, "rules": mapping.family, "step": checkpoint.position.step, "has_slots": has_slots,
-        "variables": variables.collect::<Vec<_>>(), "left_over": mapping.left_over, "about_slots": mapping.about_slots, "checked": checked,
+        "variables": variables.collect::<Vec<_>>(), "left_over": mapping.left_over, "about_slots": mapping.about_slots, "about_images": mapping.about_images, "checked": checked,
     })
 }

@@ -1,7 +1,7 @@
 """A small network of images that Keras, TensorFlow 1 code or PyTorch trained for five steps: its weights with the optimizer's
 state as that framework saves them, and the losses of twenty steps more, in f32 and in its mixed bf16.
 
-Each step is on the same 16 images. In environments with tensorflow-cpu 2.21 and its Keras 3, and with torch 1.13.1, in the
+Each step is on the same 16 images. In environments with tensorflow-cpu 2.21 and its Keras 3, and with torch 2.15, in the
 folder `slots`: python ../make_slots.py keras; python ../make_slots.py tf1; python ../make_slots.py torch
 """
 import sys
@@ -150,6 +150,7 @@ def torch_losses():
 
     optimizers = {
         "torch_adam": lambda parameters: torch.optim.Adam(parameters, 0.01, eps=1e-6),
+        "torch_sgd": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, nesterov=True),
     }
     for name, optimizer in optimizers.items():
         model = Network()
