@@ -46,7 +46,7 @@ def ask(*arguments: str | os.PathLike[str], allow: Sequence[int] = (0,), names: 
     Raises:
       Error: what the program says.
     """
-    command = [path(), *map(os.fspath, arguments), "--json", "--quiet"]
+    command = [path(), *(os.fspath(argument) for argument in arguments), "--json", "--quiet"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     try:
         answer = json.loads(done.stdout)

@@ -155,7 +155,7 @@ def audit(
       policy, dtype, keep: as `lower`'s.
       budget: the largest scaled error that a result may have; if one exceeds it, what to keep in f32 is searched.
     """
-    leaves = [_numbers(leaf) for leaf in jax.tree_util.tree_leaves((args, kwargs))]
+    leaves: list[Any] = [_numbers(leaf) for leaf in jax.tree_util.tree_leaves((args, kwargs))]
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         raise Error("`audit` computes the function, and was given shapes", "give arrays; `explain_casts` takes shapes")
     with tempfile.TemporaryDirectory() as folder:
@@ -179,7 +179,7 @@ def compile_for(
       compare: as given and lowered, side by side.
       policy: lower it first. A function that `lower` gave is lowered already.
     """
-    options = ["--target", target, *(["--compare"] if compare else [])]
+    options: list[str | Path] = ["--target", target, *(["--compare"] if compare else [])]
     with tempfile.TemporaryDirectory() as folder:
         options += ["--policy", _policy_word(policy, folder)] if policy else []
         return _asked("compile", fn, folder, module(fn, *args, platform="tpu", **kwargs), *options, allow=(0, 1))
@@ -220,13 +220,14 @@ def fit(fn: Callable, of_batch: Callable[[int], tuple], batches: Sequence[int], 
 
 
 def _asked(
-    command: str, fn: Callable, folder: str, program: Module, *options, page: bool = False, allow: Sequence[int] = (0,)
+    command: str, fn: Callable, folder: str, program: Module, *options: str | Path, page: bool = False, allow: Sequence[int] = (0,)
 ) -> Answer:
     """The program's answer about the module of a function."""
     path, shown = Path(folder) / "module.pb", Path(folder) / "page.html"
     path.write_bytes(program.proto())
     names = {str(path): _called(fn)}
-    answer = _program.ask(command, path, *options, *(["--html", shown] if page else []), allow=allow, names=names)
+    shows: list[str | Path] = ["--html", shown] if page else []
+    answer = _program.ask(command, path, *options, *shows, allow=allow, names=names)
     return Answer(command, answer, shown.read_text().replace(str(path), _called(fn)) if page and shown.exists() else None)
 
 
@@ -258,8 +259,8 @@ def _name(dtype: Any) -> str | None:
     return dtype if dtype is None or isinstance(dtype, str) else np.dtype(dtype).name
 
 
-def _short(dtype: str) -> str:
-    return {"bfloat16": "bf16", "float16": "f16"}.get(dtype, dtype)
+def _short(dtype: str | None) -> str:
+    return {"bfloat16": "bf16", "float16": "f16"}.get(str(dtype), str(dtype))
 
 
 def _is_array(leaf: Any) -> bool:
