@@ -121,8 +121,7 @@ fn watching_changes_no_byte_of_what_trains() {
         });
         let session = Session::new(&client, spec(small_mlp(), Precision::Bf16, Optimizer::ADAM, 1e-3)).unwrap();
         watched_from(session, &dataset(1.0), if watch { EVERY } else { 0 }).2.unwrap();
-        let programs = programs.lock().unwrap().clone();
-        programs
+        programs.lock().unwrap().clone()
     };
     let (plain, mut watched) = (compiled(false), compiled(true));
     let of_mlp = spec(small_mlp(), Precision::Bf16, Optimizer::ADAM, 1e-3);
