@@ -31,6 +31,14 @@ pub struct Update {
 }
 
 impl Update {
+    /// The weight decay that moves variables by the learning rate times it: past the optimizer's rule, or through one that
+    /// divides by nothing. 0 where there is none.
+    pub(crate) fn plain_decay(&self) -> f64 {
+        let divides = !matches!(self.optimizer.name(), "sgd" | "momentum");
+        let is_plain = self.weight_decay.decoupled || self.optimizer.decay_form() == DecayForm::Beside || !divides;
+        if is_plain { self.weight_decay.value } else { 0.0 }
+    }
+
     /// The learning rate at `step`, warm-up and all, on the host, in f64.
     pub fn rate_at(&self, step: u32) -> f64 {
         match &self.warm_up {

@@ -412,6 +412,7 @@ impl Session {
             optimizer: self.spec.objective.update.optimizer.name().to_string(),
             variables: self.spec.variables.name().to_string(),
             loss_scale,
+            decay: self.learning_rate() * self.spec.objective.update.plain_decay(),
             n_skipped: self.n_skipped()?,
             rows,
         })

@@ -7,7 +7,7 @@ use bf16scope::graph::{Precision, Storage};
 use bf16scope::hlo::ops::BinaryOp;
 use bf16scope::hlo::proto::encode;
 use bf16scope::models::{Model, cnn, mlp};
-use bf16scope::optim::{Adam, LossScale, Optimizer, Update};
+use bf16scope::optim::{Adam, Clip, LossScale, Optimizer, Update, WeightDecay};
 use bf16scope::prelude::*;
 use bf16scope::train::checkpoint::Checkpoint;
 use bf16scope::train::watch::{Anomaly, Quantity, Watch, WatchRecord, anomalies};
@@ -206,6 +206,39 @@ fn a_layer_that_explodes_is_named() {
     let found = first(&records);
     assert_eq!((found.rule, found.step, found.layer.as_str()), ("exploding", 1, "mlp/dense2"), "{found:?}");
     assert_eq!((found.quantity, found.direction), (Quantity::Activation, "forward"), "{found:?}");
+}
+
+/// A decay as large as one over the learning rate; and gradients that are clipped to nothing.
+#[test]
+fn weight_decay_and_clipping_that_leave_nothing_are_named() {
+    let spec = |change: fn(&mut Update)| {
+        let mut spec = spec(small_mlp(), Precision::Bf16, Optimizer::ADAM, 1e-3);
+        change(&mut spec.objective.update);
+        spec
+    };
+    let decays =
+        spec(|update| update.weight_decay = WeightDecay { value: 500.0, decoupled: true, ..WeightDecay::default() });
+    let (_, records, _) = watched(decays, &dataset(1.0), true);
+    let found = first(&records);
+    assert_eq!((found.rule, found.step, found.quantity), ("weight_decay", 1, Quantity::Update), "{found:?}");
+    assert_eq!(found.found, "each step takes 50.0 % of it away");
+    let clips = spec(|update| {
+        (update.optimizer, update.clip) = (Optimizer::SGD, Some(Clip::GlobalNorm { value: 1e-9 }));
+    });
+    let (_, records, _) = watched(clips, &dataset(1.0), true);
+    let found = first(&records);
+    assert_eq!((found.rule, found.step), ("stalled", 1 + u64::from(EVERY)), "{found:?}");
+    assert!(found.remedy.ends_with("the norm that gradients are clipped to"), "{found:?}");
+}
+
+/// Features that nobody scaled: the layer that reads them gives numbers as large, and is not what is wrong.
+#[test]
+fn features_that_are_not_scaled_are_named() {
+    let spec = spec(small_cnn(), Precision::Bf16, Optimizer::SGD, 1e-6);
+    let (_, records, _) = watched(spec, &dataset(1e4), true);
+    let found = first(&records);
+    assert_eq!((found.rule, found.step, found.layer.as_str()), ("exploding", 1, "images"), "{found:?}");
+    assert!(found.remedy.starts_with("scale the feature"), "{found:?}");
 }
 
 /// Steps of 10^4 go beyond 65,504, the largest finite number of f16, in a step or two.
@@ -516,8 +549,12 @@ fn a_fault_that_comes_while_a_run_trains_is_named_within_a_window() {
         assert_eq!(anomalies(&before), [], "before {rule}");
         let mut checkpoint = session.checkpoint(STEPS_PER_EPOCH).unwrap();
         change(&mut checkpoint);
+        // On the disk, where a step is made again from.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("changed.safetensors");
+        checkpoint.write_to(&mut std::fs::File::create(&path).unwrap()).unwrap();
         let mut session = Session::new(run::client(), ill).unwrap();
-        session.restore(Path::new("changed"), &checkpoint, Resumption::default()).unwrap();
+        session.restore(&path, &checkpoint, Resumption::default()).unwrap();
         let (_, after, _) = watched_for(session, &data, WINDOW, 4);
         let all: Vec<WatchRecord> = before.into_iter().chain(after).collect();
         let found = anomalies(&all).into_iter().find(|found| found.rule == rule);

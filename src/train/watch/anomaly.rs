@@ -53,7 +53,7 @@ struct Found {
 }
 
 /// All rules. Of what is found in one step, what comes first in the program is said first.
-pub const RULES: [Rule; 10] = [
+pub const RULES: [Rule; 11] = [
     Rule {
         name: "not_finite",
         why: "an infinity or a NaN is in everything computed from it. Where the loss scale is dynamic, gradients may \
@@ -113,6 +113,12 @@ pub const RULES: [Rule; 10] = [
               variables by a quarter of a learning rate: only an ε below them lets them",
         remedy: "raise the optimizer's epsilon to 1e-8 or more",
         judge: epsilon,
+    },
+    Rule {
+        name: "weight_decay",
+        why: "weight decay takes a tenth or more of every variable in a step: what a step learns is half gone after seven",
+        remedy: "lower `weight_decay`, which is multiplied by the learning rate: 1e-4 to 0.1 are usual",
+        judge: weight_decay,
     },
     Rule {
         name: "stalled",
@@ -291,7 +297,23 @@ fn exploding(look: &Look<'_>) -> Vec<Found> {
         }
         let is_what_it_takes = |row: &&WatchRow| is_layer(row) || row.role == Some(Role::Input);
         let last = look.now.rows[..number].iter().rfind(is_what_it_takes).filter(|last| last.rms > 0.0);
-        if median > 0.0 && row.rms >= LARGE * median {
+        let is_over = |row: &WatchRow| median > 0.0 && row.rms >= LARGE * median;
+        // A layer that gives what it takes is not what is wrong.
+        let is_large_input =
+            |input: &&WatchRow| input.role == Some(Role::Input) && is_over(input) && row.rms < LARGE * input.rms;
+        if let (true, Some(input)) = (is_over(row), look.now.rows[..number].iter().position(|row| is_large_input(&row)))
+        {
+            let what = format!(
+                "the rms of this feature is {:.3e}, that of the median layer {median:.3e}",
+                look.now.rows[input].rms
+            );
+            return Some(Found {
+                row: input,
+                what,
+                remedy: Some("scale the feature, as `data: {scale: …}` does, to an rms of about 1"),
+            });
+        }
+        if is_over(row) {
             return Some(found(number, format!("the rms is {:.3e}, that of the median layer {median:.3e}", row.rms)));
         }
         let last = last.filter(|last| row.rms >= LARGE * last.rms)?;
@@ -343,7 +365,9 @@ fn flushed(look: &Look<'_>) -> Vec<Found> {
 
 fn epsilon(look: &Look<'_>) -> Vec<Found> {
     let rate = look.now.learning_rate as f32;
-    if !["adam", "adamw", "rmsprop", "adagrad"].contains(&look.now.optimizer.as_str()) || rate <= 0.0 {
+    let is_of_a_quotient = ["adam", "adamw", "rmsprop", "adagrad"].contains(&look.now.optimizer.as_str());
+    // Weight decay moves variables past the quotient.
+    if !is_of_a_quotient || rate <= 0.0 || look.now.decay >= MOST_DECAY {
         return Vec::new();
     }
     let of = |(number, row): (usize, &WatchRow)| {
@@ -361,6 +385,19 @@ fn epsilon(look: &Look<'_>) -> Vec<Found> {
     look.rows(Quantity::Update).filter_map(of).collect()
 }
 
+/// The share of a variable that decays in a step.
+const MOST_DECAY: f64 = 0.1;
+
+fn weight_decay(look: &Look<'_>) -> Vec<Found> {
+    let decay = look.now.decay;
+    let largest = look.rows(Quantity::Update).max_by(|(_, a), (_, b)| a.rms.total_cmp(&b.rms));
+    let found_in = largest.filter(|_| decay >= MOST_DECAY);
+    found_in
+        .map(|(number, _)| found(number, format!("each step takes {} of it away", percent(decay))))
+        .into_iter()
+        .collect()
+}
+
 fn stalled(look: &Look<'_>) -> Vec<Found> {
     if !look.has_moved() || look.now.learning_rate <= 0.0 || look.now.variables == "bf16_stochastic" {
         return Vec::new();
@@ -376,9 +413,10 @@ fn stalled(look: &Look<'_>) -> Vec<Found> {
         let now = share(row, look.gradient_of(&row.layer)?)?;
         let before = look.before(row)?.lost?;
         let is_stalled = now > 0.5 && before > 0.25;
-        is_stalled.then(|| {
-            found(number, format!("{} of the updates are below half an ulp of {}, and lost", percent(now), row.dtype))
-        })
+        let what = || format!("{} of the updates are below half an ulp of {}, and lost", percent(now), row.dtype);
+        let remedy =
+            (row.dtype == "f32").then_some("raise the learning rate, or the norm that gradients are clipped to");
+        is_stalled.then(|| Found { row: number, what: what(), remedy })
     };
     look.rows(Quantity::Update).filter_map(of).collect()
 }

@@ -164,11 +164,18 @@ pub struct WatchRecord {
     /// The loss scale before the step, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
+    /// The share of a variable that weight decay takes away in the step, where it does not go through the optimizer's quotient.
+    #[serde(default, skip_serializing_if = "is_no_share")]
+    pub decay: f64,
     /// Steps before this one whose update was left out, where the loss scale is dynamic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_skipped: Option<u64>,
     /// In program order: inputs, activations forward, cotangents backward, then gradients and updates by variable.
     pub rows: Vec<WatchRow>,
+}
+
+fn is_no_share(share: &f64) -> bool {
+    *share == 0.0
 }
 
 impl WatchRecord {
