@@ -9,7 +9,7 @@ use bf16scope::hlo::proto::encode;
 use bf16scope::models::{Model, cnn, mlp};
 use bf16scope::optim::{Adam, Clip, LossScale, Optimizer, Update, WeightDecay};
 use bf16scope::prelude::*;
-use bf16scope::train::checkpoint::Checkpoint;
+use bf16scope::train::checkpoint::{Checkpoint, Place};
 use bf16scope::train::watch::{Anomaly, Quantity, Watch, WatchRecord, anomalies};
 use bf16scope::train::{Data, Event, Objective, Resumption, RunPlan, Session, Spec, TrainError, program, run as train};
 use std::num::NonZeroU32;
@@ -552,7 +552,7 @@ fn a_fault_that_comes_while_a_run_trains_is_named_within_a_window() {
         // On the disk, where a step is made again from.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("changed.safetensors");
-        checkpoint.write_to(&mut std::fs::File::create(&path).unwrap()).unwrap();
+        Place::claim(&path).unwrap().write(&checkpoint).unwrap();
         let mut session = Session::new(run::client(), ill).unwrap();
         session.restore(&path, &checkpoint, Resumption::default()).unwrap();
         let (_, after, _) = watched_for(session, &data, WINDOW, 4);
