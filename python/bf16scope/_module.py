@@ -6,13 +6,17 @@ import contextlib
 import fcntl
 import json
 import os
+import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from bf16scope import _native, _program
+from bf16scope._answer import Answer
 from bf16scope._errors import Error
 from bf16scope._words import in_python
 
@@ -173,8 +177,27 @@ class Module:
             results = self._native.run(files, _program.path(), allow_excess_precision)
         return [np.asarray(data).view(_DTYPES[dtype]).reshape(dims) for dtype, dims, data in results]
 
+    def compile(self, target: str = "tpu-v2", compare: bool = False, policy: str | os.PathLike | None = None) -> Answer:
+        """What Google's compiler makes of it for a TPU, without one: memory, cycles, seconds.
+
+        Args:
+          target: `tpu-v2`, `tpu-v3`, … and a grid of chips if not one board: `tpu-v3:4x4`.
+          compare: as it is and lowered, side by side.
+          policy: lower it first.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "module.pb"
+            path.write_bytes(self.proto())
+            options = [*(["--compare"] if compare else []), *(["--policy", policy_word(policy, folder)] if policy else [])]
+            answer = _program.ask(
+                "compile", path, "--target", target, *options, allow=(0, 1), names={str(path): self.name}
+            )
+        return Answer("compile", answer)
+
     def text(self) -> str:
-        """HLO text."""
+        """HLO text. What it has no words for, of a module that came as a proto, is warned of; `proto` has it."""
+        if lost := self._native.lost_in_text():
+            warnings.warn(f"HLO text has no words for fields of {', '.join(lost)}; `proto` keeps them", stacklevel=2)
         return self._native.text()
 
     def proto(self) -> bytes:
@@ -202,6 +225,16 @@ def policy_text(policy: str | os.PathLike) -> str:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise Error(f"the policy {os.fspath(policy)} cannot be read: {error}", "write a preset's name, or a file's path") from error
+
+
+def policy_word(policy: str | os.PathLike, folder: str) -> str | Path:
+    """A policy as the program takes it: a name, or a file in the folder, for a document."""
+    text = policy_text(policy)
+    if "\n" not in text:
+        return text
+    path = Path(folder) / "policy_given.yaml"
+    path.write_text(text)
+    return path
 
 
 def patterns(keep: str | Iterable[str]) -> list[str]:

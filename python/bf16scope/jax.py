@@ -26,7 +26,7 @@ from bf16scope import _jax_internals as internals
 from bf16scope import _native, _program
 from bf16scope._answer import Answer
 from bf16scope._errors import Error
-from bf16scope._module import Module, Report, patterns, policy_text
+from bf16scope._module import Module, Report, patterns, policy_text, policy_word
 
 __all__ = ["audit", "compile_for", "explain", "explain_casts", "fit", "lower", "module"]
 
@@ -161,7 +161,7 @@ def audit(
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder) / "inputs.npz"
         np.savez(inputs, **{f"in{number}": leaf for number, leaf in enumerate(leaves)})
-        options = ["--inputs", inputs, "--policy", _policy_word(policy, folder), *(["--dtype", _short(_name(dtype))] if dtype else [])]
+        options = ["--inputs", inputs, "--policy", policy_word(policy, folder), *(["--dtype", _short(_name(dtype))] if dtype else [])]
         options += [word for pattern in patterns(keep) for word in ("--keep", pattern)]
         if budget is not None:
             options += ["--budget", str(budget), "--save-policy", Path(folder) / "policy.yaml"]
@@ -181,7 +181,7 @@ def compile_for(
     """
     options: list[str | Path] = ["--target", target, *(["--compare"] if compare else [])]
     with tempfile.TemporaryDirectory() as folder:
-        options += ["--policy", _policy_word(policy, folder)] if policy else []
+        options += ["--policy", policy_word(policy, folder)] if policy else []
         return _asked("compile", fn, folder, module(fn, *args, platform="tpu", **kwargs), *options, allow=(0, 1))
 
 
@@ -229,16 +229,6 @@ def _asked(
     shows: list[str | Path] = ["--html", shown] if page else []
     answer = _program.ask(command, path, *options, *shows, allow=allow, names=names)
     return Answer(command, answer, shown.read_text().replace(str(path), _called(fn)) if page and shown.exists() else None)
-
-
-def _policy_word(policy: str | os.PathLike, folder: str) -> str | Path:
-    """A policy as the program takes it: a name, or a file, for a document."""
-    text = policy_text(policy)
-    if "\n" not in text:
-        return text
-    path = Path(folder) / "policy_given.yaml"
-    path.write_text(text)
-    return path
 
 
 def _called(fn: Callable) -> str:

@@ -163,6 +163,15 @@ impl Module {
         })
     }
 
+    /// The instructions of which HLO text leaves something out, each with its opcode and the numbers of the proto's fields.
+    fn lost_in_text(&self) -> Vec<String> {
+        let said = |lost: hlo::Lost| {
+            let fields: Vec<String> = lost.fields.iter().map(u32::to_string).collect();
+            format!("{} ({}: {})", lost.place, lost.opcode, fields.join(", "))
+        };
+        hlo::lost_in_text(&self.module).into_iter().map(said).collect()
+    }
+
     /// HLO text.
     fn text(&self) -> String {
         text::print(&self.module, &text::PrintOptions::default())

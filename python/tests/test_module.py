@@ -1,5 +1,6 @@
 """`bf16scope.Module`."""
 
+import warnings
 from pathlib import Path
 
 import ml_dtypes
@@ -38,6 +39,33 @@ def test_symbolic_dimensions_get_sizes():
         bf16scope.Module.read(path)
     with pytest.raises(ValueError, match="the size is -1"):
         bf16scope.Module.read(path, dims={"b": -1})
+
+
+def test_compile_asks_the_compiler_of_a_tpu():
+    module = bf16scope.Module.read(DOT.encode())
+    answer = module.compile("tpu-v3", policy="default")
+    assert answer.reports[0]["cycles"] > 0
+    with pytest.raises(bf16scope.Error, match="'tpu-v9' for `target`: no target"):
+        module.compile("tpu-v9")
+
+
+def test_what_text_leaves_out_is_warned_of():
+    # Field 93 of an instruction, a mesh of replicas, which jax 0.12 writes.
+    module = bf16scope.Module.read(DOT.encode())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module.text()
+    proto = module.proto()
+    at = proto.index(b"\x0a\x01y\x12\x03dot")  # the last instruction; before it are its length, and the computation's in two bytes
+    field = b"\xea\x05\x02\x0a\x00"
+    computation = proto.index(b"\x0a\x04main\x12")
+    longer = bytearray(proto[:at] + field + proto[at:])
+    longer[at - 1] += len(field)
+    longer[computation - 2] += len(field)
+    later = bf16scope.Module.read(bytes(longer))
+    with pytest.warns(UserWarning, match=r"no words for fields of main/%y \(dot: 93\); `proto` keeps them"):
+        later.text()
+    assert field in later.proto()
 
 
 def test_errors_have_parts():
