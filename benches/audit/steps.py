@@ -277,7 +277,12 @@ def audit(program, folder, policy):
 
 
 def place_of_planted(found):
-    rows = sorted(found["rows"], key=lambda r: (-r["born"]["scaled"], -r["born"]["mean_ulp"], r["position"]))
+    def key(row):
+        born = row["born"]["scaled"]
+        lost = float("inf") if born is None else max(born, row["grown"])
+        return -lost, -row["born"]["mean_ulp"], row["position"]
+
+    rows = sorted(found["rows"], key=key)
     places = [n + 1 for n, row in enumerate(rows) if "planted" in row["op_name"]]
     return places[0] if places else None
 

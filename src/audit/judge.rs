@@ -74,6 +74,8 @@ pub(super) struct Judge {
     op_names: Vec<String>,
     is_chosen: Vec<bool>,
     is_sign_like: Vec<bool>,
+    /// Names of an optimizer's first updates, and of what leads from the root to the quotient.
+    updates: BTreeSet<String>,
 }
 
 impl Judge {
@@ -96,7 +98,10 @@ impl Judge {
         };
         let is_update =
             |(_, values): &(&InstrId, Literal)| values_of(values).is_some_and(|values| is_sign_like(&values));
-        let updates = quotients.iter().zip(updates).filter(is_update).map(|(&id, _)| id).collect();
+        let updates: BTreeSet<InstrId> = quotients.iter().zip(updates).filter(is_update).map(|(&id, _)| id).collect();
+        let denominators = updates.iter().flat_map(|&id| module.entry().instr(id).operands.clone());
+        let roots = denominators.flat_map(|id| root_path(module, id, FAR)).chain(updates.iter().copied());
+        judge.updates = roots.map(|id| module.entry().instr(id).name.clone()).collect();
         let moved = moved_by(module, updates);
         judge.is_sign_like = taps::result_makers(module).iter().map(|maker| moved.contains(maker.as_str())).collect();
         Ok(judge)
@@ -144,12 +149,24 @@ impl Judge {
             is_in && !choice.ignore.iter().any(|pattern| matches(pattern, index))
         });
         let is_chosen = is_chosen.collect();
-        Ok(Judge { exact: Err(String::new()), names, op_names, is_chosen, is_sign_like: Vec::new() })
+        Ok(Judge {
+            exact: Err(String::new()),
+            names,
+            op_names,
+            is_chosen,
+            is_sign_like: Vec::new(),
+            updates: BTreeSet::new(),
+        })
     }
 
     /// Why f32's own error is not known.
     pub(super) fn why_no_f64(&self) -> Option<&str> {
         self.exact.as_ref().err().map(String::as_str)
+    }
+
+    /// Names of an optimizer's first updates and of the roots in them.
+    pub(super) fn updates(&self) -> &BTreeSet<String> {
+        &self.updates
     }
 
     /// The name that was given to a result, and the scoped name of what makes it.
@@ -254,7 +271,7 @@ fn in_f64(
 fn quotients(module: &Module) -> Vec<InstrId> {
     let entry = module.entry();
     let is_quotient = |instr: &Instruction| match &instr.op {
-        Op::Binary(BinaryOp::Divide) => is_root(module, instr.operands[1], FAR),
+        Op::Binary(BinaryOp::Divide) => !root_path(module, instr.operands[1], FAR).is_empty(),
         Op::Binary(BinaryOp::Multiply) => {
             instr.operands.iter().any(|&id| matches!(entry.instr(id).op, Op::Unary(UnaryOp::Rsqrt)))
         }
@@ -266,16 +283,22 @@ fn quotients(module: &Module) -> Vec<InstrId> {
 /// A root is found through as many instructions: sums, conversions, and broadcasts of optimizers are few.
 const FAR: usize = 6;
 
-/// Whether a value is a square root, or one moved, repeated or shifted.
-fn is_root(module: &Module, id: InstrId, n_more: usize) -> bool {
+/// From a value back to the square root that it is, moved, repeated or shifted; empty if it is none.
+fn root_path(module: &Module, id: InstrId, n_more: usize) -> Vec<InstrId> {
     let instr = module.entry().instr(id);
-    let passes = |operands: &[InstrId]| n_more > 0 && operands.iter().any(|&id| is_root(module, id, n_more - 1));
-    match &instr.op {
-        Op::Unary(UnaryOp::Sqrt | UnaryOp::Rsqrt) => true,
-        Op::Binary(BinaryOp::Add | BinaryOp::Maximum) => passes(&instr.operands),
-        Op::Convert | Op::Broadcast { .. } | Op::Reshape => passes(&instr.operands[..1]),
-        _ => false,
+    let through = match &instr.op {
+        Op::Unary(UnaryOp::Sqrt | UnaryOp::Rsqrt) => return vec![id],
+        Op::Binary(BinaryOp::Add | BinaryOp::Maximum) => &instr.operands[..],
+        Op::Convert | Op::Broadcast { .. } | Op::Reshape => &instr.operands[..1],
+        _ => return Vec::new(),
+    };
+    let more = n_more.checked_sub(1);
+    let paths = through.iter().filter_map(|&id| Some(root_path(module, id, more?)));
+    let mut path = paths.into_iter().find(|path| !path.is_empty()).unwrap_or_default();
+    if !path.is_empty() {
+        path.push(id);
     }
+    path
 }
 
 /// Whether what is not zero is of one magnitude.

@@ -11,7 +11,10 @@
 //!
 //! - `l(i)` against `f(i)` is the error **at** `i`: what was handed down and what was added;
 //! - `b(i)` against `f(i)` is the error **born** at `i`: the rounding of what it reads, of what it computes and of what it
-//!   gives, on operands that are otherwise right. It is what `keep: [i]` takes away, so rows are sorted by it.
+//!   gives, on operands that are otherwise right. It is what `keep: [i]` takes away.
+//!
+//! An instruction may also enlarge what it was handed, without a rounding of its own; that is what it *grew* (`growth`).
+//! Rows are sorted by the larger of the two ([`Audit::worst_first`]).
 //!
 //! Values are computed instruction by instruction: each is a program of its own, whose operands are the values computed
 //! before (`groups`, `walk`). So what is found does not depend on how instructions are put into programs, and the cost is
@@ -38,6 +41,7 @@ mod error;
 mod first_step;
 mod flush;
 mod groups;
+mod growth;
 mod host;
 mod judge;
 mod machine;
@@ -150,6 +154,9 @@ pub struct AuditRow {
     pub born: Errors,
     /// All of its error.
     pub errors: Errors,
+    /// How much larger its scaled error is, 1 at most, than those of what it reads, added up; 0 where that is noise, a jump, a
+    /// sign, or reaches no reader.
+    pub grown: f64,
 }
 
 /// One array of the module's result.
@@ -221,13 +228,22 @@ impl Audit {
         errors.fold((0, 0), |(n_not_finite, n), errors| (n_not_finite + errors.n_not_finite, n + errors.n_elements))
     }
 
+    /// Rows, those that lose most first: by the larger of what is born at them and what they enlarge, then by mean error born
+    /// in bf16 ulp, then by place.
+    pub fn worst_first(&self) -> Vec<&AuditRow> {
+        self.sorted(|row| row.born.scaled.max(row.grown))
+    }
+
     /// Rows, those where most error is born first: by scaled error, then by mean error in bf16 ulp, then by place.
     pub fn by_born(&self) -> Vec<&AuditRow> {
+        self.sorted(|row| row.born.scaled)
+    }
+
+    fn sorted(&self, loss: impl Fn(&AuditRow) -> f64) -> Vec<&AuditRow> {
         let mut rows: Vec<&AuditRow> = self.rows.iter().collect();
         rows.sort_by(|a, b| {
-            let key = |row: &AuditRow| (row.born.scaled, row.born.mean_ulp);
-            let ((a_scaled, a_ulp), (b_scaled, b_ulp)) = (key(a), key(b));
-            b_scaled.total_cmp(&a_scaled).then(b_ulp.total_cmp(&a_ulp)).then(a.position.cmp(&b.position))
+            let by_ulp = || b.born.mean_ulp.total_cmp(&a.born.mean_ulp);
+            loss(b).total_cmp(&loss(a)).then_with(by_ulp).then(a.position.cmp(&b.position))
         });
         rows
     }
@@ -366,6 +382,7 @@ impl<'m> Auditor<'m> {
         let machine = Machine::new(&self.client, flush);
         let walk = Walk::new((self.module, &self.inputs), (lowered, &inputs), &pairs, &rows, flush, machine)?;
         self.rows(walk, &rows, lowered, &mut audit, says)?;
+        growth::measure(self.module, self.judge.updates(), &mut audit.rows);
         let first = audit.rows.iter().find(|row| row.errors.n_introduced > 0);
         audit.first_not_finite = first.map(|row| row.instruction.clone());
         Ok(audit)
@@ -442,6 +459,7 @@ impl<'m> Auditor<'m> {
             lowered: other.shape.without_layout().to_string(),
             born,
             errors,
+            grown: 0.0,
         }
     }
 

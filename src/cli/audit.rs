@@ -44,7 +44,7 @@ const SAYS_EVERY: Duration = Duration::from_secs(10);
 const EXAMPLES: &str = "\
 Examples:
   bf16scope audit step.hlo.pb --inputs in.npz
-          run it in f32 and lowered; show where most error is born
+          run it in f32 and lowered; show where most is lost
   bf16scope audit step.hlo.pb --random 1 --policy bf16_scope --html audit.html
           on drawn inputs, under another policy, with a page for the browser
   bf16scope audit step.hlo.pb --inputs in.npz --budget 1e-2 --save-policy step.yaml
@@ -60,8 +60,9 @@ Examples:
           the first step of a recorded run whose error is over ten times that of its first step
 
 The scaled error of an array is its largest |x - r| over the largest |r| of the f32 module; budgets are on the greatest
-of a result. An error is born at an instruction if its lowered form makes it on the f32 module's operands. The module also
-runs in f64: where f32's own error is over 2^-9 of a result's scale, the element is noise, counted and not judged.
+of a result. An error is born at an instruction if its lowered form makes it on the f32 module's operands, and has grown
+by how much larger it is than the errors of what the instruction reads, added up. The module also runs in f64: where f32's
+own error is over 2^-9 of a result's scale, the element is noise, counted and not judged.
 
 Exit status: 0 right; 1 over the budget, or with a NaN or infinity that f32 does not have; 2 could not run.";
 

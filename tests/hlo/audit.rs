@@ -65,6 +65,55 @@ fn a_sum_that_bf16_does_not_hold() {
     assert_eq!(found.results[0].instruction, "sum");
 }
 
+/// A difference in f32 of a product in bf16, 256 for 257, and 250: off by a seventh, of which nothing is born at it.
+#[test]
+fn a_difference_of_nearly_equal_numbers_enlarges_what_it_reads() {
+    let body = |more: &str| {
+        parse(&format!(
+            "ENTRY m {{\n  x = f32[1] parameter(0)\n  one = f32[1] parameter(1)\n  y = f32[1] parameter(2)\n  \
+             product = f32[1] multiply(x, one)\n  {more}\n}}\n"
+        ))
+    };
+    let inputs = |y: f32| [array(&[257.0]), array(&[1.0]), array(&[y])];
+    let of = |more: &str, y: f32| audit(&body(more), &inputs(y), &allow(&["multiply"]));
+    let found = of("ROOT difference = f32[1] subtract(product, y)", 250.0);
+    let difference = row(&found, "difference");
+    assert_eq!((difference.born.scaled, difference.errors.scaled), (0.0, 1.0 / 7.0));
+    assert_eq!((difference.grown, row(&found, "product").grown), (1.0 / 7.0 - 1.0 / 257.0, 0.0));
+    assert_eq!(found.by_born()[0].instruction, "product");
+    assert_eq!(found.worst_first()[0].instruction, "difference");
+    // The only reader has less of it than the product had.
+    let found = of("difference = f32[1] subtract(product, y)\n  ROOT sum = f32[1] add(difference, x)", 250.0);
+    assert_eq!((row(&found, "difference").grown, found.worst_first()[0].instruction.as_str()), (0.0, "product"));
+    // A ten-thousandth of which bf16 makes -1: nor is it known to f32, whose rounding is enlarged as much.
+    let found = of("ROOT difference = f32[1] subtract(product, y)", 256.9999);
+    assert!(row(&found, "difference").errors.scaled > 1e3, "{found:#?}");
+    assert_eq!(row(&found, "difference").grown, 0.0);
+    // Another choice is a jump, however small the change is.
+    let found =
+        of("is = pred[1] compare(product, y), direction=GT\n  ROOT chosen = f32[1] select(is, product, one)", 256.5);
+    let chosen = row(&found, "chosen");
+    assert_eq!((chosen.errors.scaled, chosen.grown), (256.0 / 257.0, 0.0));
+}
+
+/// e to 16 for e to 16 + 1/16: a relative error of 1/257 is one of 1 - e^(-1/16), which lies between 1/17 and 1/16.
+#[test]
+fn an_exponential_of_a_large_number_enlarges_what_it_reads() {
+    let module = parse(
+        "ENTRY m {\n  x = f32[1] parameter(0)\n  one = f32[1] parameter(1)\n  scores = f32[1] multiply(x, one)\n  \
+         ROOT power = f32[1] exponential(scores)\n}\n",
+    );
+    let found = audit(&module, &[array(&[16.0625]), array(&[1.0])], &allow(&["multiply"]));
+    let power = row(&found, "power");
+    assert_eq!((power.born.scaled, row(&found, "scores").errors.scaled), (0.0, 1.0 / 257.0));
+    assert!(power.errors.scaled > 1.0 / 17.0 && power.errors.scaled < 1.0 / 16.0, "{power:#?}");
+    assert_eq!(power.grown, power.errors.scaled - 1.0 / 257.0);
+    assert_eq!(
+        (found.by_born()[0].instruction.as_str(), found.worst_first()[0].instruction.as_str()),
+        ("scores", "power")
+    );
+}
+
 /// What a kept instruction hands on was not born at it.
 #[test]
 fn error_is_handed_down_and_stays_where_it_was_born() {

@@ -81,13 +81,14 @@ fn figures(outcome: &Outcome) -> Vec<(String, String)> {
 }
 
 /// Of which that of f32 on a TPU comes after the error, where it was asked for.
-const INSTRUCTION_COLUMNS: [Column; 17] = [
+const INSTRUCTION_COLUMNS: [Column; 18] = [
     Column { title: "instruction", help: "its name in both modules" },
     Column { title: "op", help: "opcode" },
     Column { title: "dtype", help: "before → now" },
     Column { title: "shape", help: "in the f32 module" },
     Column { title: "born", help: "scaled error made here on the f32 module's operands" },
     Column { title: "born ulp", help: "largest error made here, in distances of bf16's numbers" },
+    Column { title: "grown", help: "how much larger the scaled error is than those of what it reads, added up" },
     Column { title: "error", help: "scaled error, handed down and made here" },
     Column { title: "max abs", help: "largest |x − r|" },
     Column { title: "mean abs", help: "mean |x − r|" },
@@ -125,6 +126,7 @@ fn instructions(outcome: &Outcome) -> Table {
             Cell::Text(row.reference.clone()),
             shown(row.born.scaled),
             Cell::Number(row.born.max_ulp, ulps(row.born.max_ulp)),
+            shown(row.grown),
             shown(row.errors.scaled),
             shown(row.errors.max_abs),
             shown(row.errors.mean_abs),
@@ -143,10 +145,10 @@ fn instructions(outcome: &Outcome) -> Table {
     Table {
         heading: "Instructions".to_string(),
         lead:
-            "Where most error is born comes first: those are what to put in the policy’s keep list. A click on a heading sorts by it."
+            "Where most is lost comes first. What is born at an instruction goes if the policy keeps it; what grows at one goes if it keeps what that reads. A click on a heading sorts by it."
                 .to_string(),
         columns,
-        rows: outcome.audit.by_born().into_iter().map(row).collect(),
+        rows: outcome.audit.worst_first().into_iter().map(row).collect(),
     }
 }
 

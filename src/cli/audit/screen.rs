@@ -69,13 +69,14 @@ pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String
         Column::text("dtype"),
         Column::number("born"),
         Column::number("born ulp").extra(2),
+        Column::number("grown"),
         Column::number("error"),
     ];
     // Beside the error of the lowered form.
     columns.extend(outcome.f32_as.iter().map(|f32_as| Column::number(f32_title(f32_as))));
     columns.extend([Column::number("ulp").extra(4), Column::number("cosine").extra(3), Column::text("values")]);
     let mut table = Table::new(columns);
-    let rows = audit.by_born();
+    let rows = audit.worst_first();
     for row in rows.iter().take(n_rows) {
         let mut cells = vec![
             row.instruction.clone(),
@@ -83,6 +84,7 @@ pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String
             dtypes(row),
             number(row.born.scaled),
             ulps(row.born.max_ulp),
+            number(row.grown),
             number(row.errors.scaled),
         ];
         let f32_error =
@@ -93,7 +95,7 @@ pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String
     }
     text += &table.render(screen);
     if rows.len() > n_rows {
-        text += &format!("{} more instructions with less error of their own (--all shows them)\n", rows.len() - n_rows);
+        text += &format!("{} more instructions that lose less (--all shows them)\n", rows.len() - n_rows);
     }
     text += &results(&audit.results, outcome.f32_as.as_ref(), n_rows, screen);
     text += &summary(outcome);
