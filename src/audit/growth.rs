@@ -4,7 +4,7 @@
 //! large one, has nothing to say for itself: it is exact, and makes of an error of 2^-10 one of a fifth. What it *grew* is
 //! seen beside what it read. Let `e(i)` be the scaled error at `i`, 1 at most (then nothing is right), and `h(i)` the sum of
 //! those of its operands, an operand that is read twice twice: a product has that, to first order, and a sum of numbers of
-//! one sign less. So `e(i) − h(i)` is what it added by what it computes.
+//! one sign less. So `e(i) − h(i)`, less what is born at `i`, is what it added by what it computes.
 //!
 //! Four things are no growth, and count as none:
 //! - what no reader has: the mean of numbers around zero is all wrong beside itself, and not beside what it is taken from.
@@ -57,7 +57,7 @@ pub(super) fn measure(module: &Module, updates: &BTreeSet<String>, rows: &mut [A
         };
         let is_noise = handed > 0.0 && row.errors.scaled > NOISE_FACTOR * handed;
         let is_none = is_noise || updates.contains(&row.instruction) || jumps(module, &instr.op);
-        row.grown = if is_none { 0.0 } else { (kept - handed).max(0.0) };
+        row.grown = if is_none { 0.0 } else { (kept - handed - row.born.scaled).max(0.0) };
     }
 }
 

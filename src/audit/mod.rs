@@ -154,8 +154,8 @@ pub struct AuditRow {
     pub born: Errors,
     /// All of its error.
     pub errors: Errors,
-    /// How much larger its scaled error is, 1 at most, than those of what it reads, added up; 0 where that is noise, a jump, a
-    /// sign, or reaches no reader.
+    /// How much larger its scaled error is, 1 at most, than those of what it reads and what was born at it, added up; 0 where
+    /// that is noise, a jump, a sign, or reaches no reader.
     pub grown: f64,
 }
 

@@ -61,8 +61,8 @@ Examples:
 
 The scaled error of an array is its largest |x - r| over the largest |r| of the f32 module; budgets are on the greatest
 of a result. An error is born at an instruction if its lowered form makes it on the f32 module's operands, and has grown
-by how much larger it is than the errors of what the instruction reads, added up. The module also runs in f64: where f32's
-own error is over 2^-9 of a result's scale, the element is noise, counted and not judged.
+by how much larger it is than that and the errors of what the instruction reads, added up. The module also runs in f64:
+where f32's own error is over 2^-9 of a result's scale, the element is noise, counted and not judged.
 
 Exit status: 0 right; 1 over the budget, or with a NaN or infinity that f32 does not have; 2 could not run.";
 

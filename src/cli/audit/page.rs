@@ -88,7 +88,10 @@ const INSTRUCTION_COLUMNS: [Column; 18] = [
     Column { title: "shape", help: "in the f32 module" },
     Column { title: "born", help: "scaled error made here on the f32 module's operands" },
     Column { title: "born ulp", help: "largest error made here, in distances of bf16's numbers" },
-    Column { title: "grown", help: "how much larger the scaled error is than those of what it reads, added up" },
+    Column {
+        title: "grown",
+        help: "how much larger the scaled error is than those of what it reads and what is born here, added up",
+    },
     Column { title: "error", help: "scaled error, handed down and made here" },
     Column { title: "max abs", help: "largest |x − r|" },
     Column { title: "mean abs", help: "mean |x − r|" },
