@@ -1,4 +1,4 @@
-//! Programs of which XLA's CPU compiler would fold constants to other numbers, and the flag that leaves the pass out.
+//! Programs of which XLA's CPU compiler would fold constants to other numbers.
 //!
 //! XLA's evaluator of constants compares the layouts of an elementwise op's operands with each other, and not with the
 //! layout of its result: where all operands lie in one order and the result in another, it writes the elements in the
@@ -11,31 +11,10 @@
 //! is the same everywhere (a scalar, broadcast) has no order. What is constant is judged generously: through calls and
 //! loops, a parameter is as constant as the most constant of its arguments.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use prost::Message;
-
-use super::{CompileOptions, OptionValue, PjrtError};
+use super::skimmed::{Computation, Instruction, Program};
 use crate::hlo::proto::messages::ShapeProto;
-
-/// XLA's list of passes to leave out, and the pass.
-const DISABLED: &str = "xla_disable_hlo_passes";
-const FOLDING: &str = "constant_folding";
-
-/// The options with which the CPU plugin compiles a program to what it says.
-pub(super) fn options<'a>(program: &[u8], given: &'a CompileOptions) -> Result<Cow<'a, CompileOptions>, PjrtError> {
-    if !folds_wrongly(program)? {
-        return Ok(Cow::Borrowed(given));
-    }
-    let mut options = given.clone();
-    let passes = match options.flags.remove(DISABLED) {
-        Some(OptionValue::Str(passes)) if !passes.is_empty() => format!("{passes},{FOLDING}"),
-        _ => FOLDING.to_string(),
-    };
-    options.flags.insert(DISABLED.to_string(), OptionValue::Str(passes));
-    Ok(Cow::Owned(options))
-}
 
 /// How constant a value is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,28 +29,27 @@ enum Known {
 }
 
 /// Whether a program holds what XLA's evaluator may fold to a wrong order.
-fn folds_wrongly(program: &[u8]) -> Result<bool, PjrtError> {
-    let program = Program::decode(program).map_err(PjrtError::program)?;
+pub(super) fn folds_wrongly(program: &Program) -> bool {
     let instructions = || program.computations.iter().flat_map(|computation| &computation.instructions);
     // Without a constant there is nothing to fold.
     if !instructions().any(|it| matches!(it.opcode.as_str(), "constant" | "iota")) {
-        return Ok(false);
+        return false;
     }
     if instructions().any(says_a_layout) {
-        return Ok(true);
+        return true;
     }
     let mut facts = Facts::default();
     // Callers stand behind what they call. A pass more for what is known of a callee's result, until nothing is news.
     for _ in 0..=program.computations.len() {
         let before = facts.clone();
         if program.computations.iter().rev().any(|computation| facts.find(computation)) {
-            return Ok(true);
+            return true;
         }
         if before == facts {
             break;
         }
     }
-    Ok(false)
+    false
 }
 
 /// What is known of computations, at least at one of their calls.
@@ -174,53 +152,19 @@ fn says_a_layout(it: &Instruction) -> bool {
     it.opcode != "parameter" && it.shape.as_ref().is_some_and(is_other)
 }
 
-/// The part of `HloModuleProto` that says what is constant: decoding it skips the constants themselves.
-#[derive(Clone, PartialEq, Message)]
-struct Program {
-    #[prost(message, repeated, tag = "3")]
-    computations: Vec<Computation>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Computation {
-    #[prost(message, repeated, tag = "2")]
-    instructions: Vec<Instruction>,
-    #[prost(int64, tag = "5")]
-    id: i64,
-    #[prost(int64, tag = "6")]
-    root_id: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Instruction {
-    #[prost(string, tag = "2")]
-    opcode: String,
-    #[prost(message, optional, tag = "3")]
-    shape: Option<ShapeProto>,
-    #[prost(int64, tag = "9")]
-    parameter_number: i64,
-    #[prost(int64, repeated, tag = "14")]
-    dimensions: Vec<i64>,
-    #[prost(int64, tag = "35")]
-    id: i64,
-    #[prost(int64, repeated, tag = "36")]
-    operand_ids: Vec<i64>,
-    #[prost(int64, repeated, tag = "38")]
-    called_computation_ids: Vec<i64>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::hlo::{proto, text};
+    use prost::Message as _;
+
+    fn program(module: &crate::hlo::Module) -> Program {
+        Program::decode(&*proto::encode::to_bytes(module).unwrap()).unwrap()
+    }
 
     fn leaves_out(body: &str) -> bool {
         let module = text::parse(&format!("HloModule m\n\n{body}"), "m.txt").unwrap_or_else(|error| panic!("{error}"));
-        let options = CompileOptions::default();
-        let options = self::options(&proto::encode::to_bytes(&module).unwrap(), &options).unwrap().into_owned();
-        let flag = options.flags.get(DISABLED);
-        assert!(flag.is_none() || flag == Some(&OptionValue::Str(FOLDING.to_string())));
-        flag.is_some()
+        folds_wrongly(&program(&module))
     }
 
     fn entry(body: &str) -> String {
@@ -267,7 +211,7 @@ mod tests {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|ending| ending == "txt") {
                 let module = text::parse(&std::fs::read_to_string(&path).unwrap(), "golden").unwrap();
-                assert!(!folds_wrongly(&proto::encode::to_bytes(&module).unwrap()).unwrap(), "{}", path.display());
+                assert!(!folds_wrongly(&program(&module)), "{}", path.display());
                 n += 1;
             }
         }

@@ -15,6 +15,7 @@ mod foreign_modules;
 mod import;
 #[path = "../support/random.rs"]
 mod modules;
+mod products;
 mod random_modules;
 #[path = "../run/mod.rs"]
 mod run;

@@ -17,7 +17,7 @@ use super::event::Event;
 use super::plugin::{call, given};
 use super::program::Format;
 use super::{
-    Client, CompileOptions, Device, ForeignCode, PjrtError, Plugin, Processes, Value, ffi, folding, program, value,
+    Client, CompileOptions, Device, ForeignCode, PjrtError, Plugin, Processes, Value, cpu, ffi, program, value,
 };
 use crate::hlo::DType;
 
@@ -105,7 +105,7 @@ impl Backend for PluginClient {
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
         // XLA's compiler for the CPU folds some constants to another order.
         let options = match self.platform_name()?.as_str() {
-            "cpu" => folding::options(program, options)?,
+            "cpu" => cpu::options(program, options)?,
             _ => Cow::Borrowed(options),
         };
         compile(&self, program, Format::Hlo, &options)
