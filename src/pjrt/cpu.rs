@@ -53,3 +53,44 @@ fn widens_a_product(computation: &Computation) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::{proto, text};
+
+    /// What bf16scope builds is compiled as ever.
+    #[test]
+    fn the_programs_of_the_examples_need_no_other_options() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("hlo");
+        let mut n = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|ending| ending == "txt") {
+                let module = text::parse(&std::fs::read_to_string(&path).unwrap(), "golden").unwrap();
+                let program = proto::encode::to_bytes(&module).unwrap();
+                let given = CompileOptions::default();
+                assert!(options(&program, &given).unwrap().flags.is_empty(), "{}", path.display());
+                n += 1;
+            }
+        }
+        assert_eq!(n, 16);
+    }
+
+    #[test]
+    fn flags_that_are_given_stay() {
+        let product = "HloModule m\n\nENTRY m {\n  x = bf16[2,2] parameter(0)\n  ROOT d = f32[2,2] dot(x, x), \
+                       lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}\n";
+        let program = proto::encode::to_bytes(&text::parse(product, "m.txt").unwrap()).unwrap();
+        let with = |flags: &[(&str, &str)]| {
+            let flags = flags.iter().map(|&(name, value)| (name.to_string(), OptionValue::Str(value.to_string())));
+            let given = CompileOptions { flags: flags.collect(), ..CompileOptions::default() };
+            let options = options(&program, &given).unwrap().into_owned();
+            (options.flags.len(), options.flags.get(YNN).cloned())
+        };
+        assert_eq!(with(&[]), (1, Some(OptionValue::Str(NONE.into()))));
+        assert_eq!(with(&[(DISABLED, "algsimp")]), (2, Some(OptionValue::Str(NONE.into()))));
+        let own = "LIBRARY_FUSION_TYPE_DOT";
+        assert_eq!(with(&[(YNN, own)]), (1, Some(OptionValue::Str(own.into()))));
+    }
+}
