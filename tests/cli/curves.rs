@@ -416,7 +416,11 @@ fn tensorboard_reads_the_exponents_of_a_watched_run() {
     assert_eq!((looks.len(), found.len()), (3, looks[0]["rows"].as_array().unwrap().len()));
     for (at, look) in looks.iter().enumerate() {
         for row in look["rows"].as_array().unwrap() {
-            let role = if row["role"] == "softmax" { " (softmax)" } else { "" };
+            let role = match row["role"].as_str() {
+                Some(role @ ("softmax" | "activated")) => format!(" ({role})"),
+                Some("residual") => " (sum)".to_string(),
+                _ => String::new(),
+            };
             let name = format!("{}/{}{role}", row["quantity"].as_str().unwrap(), row["layer"].as_str().unwrap());
             assert_eq!(found[&name][at][0], look["step"], "{name}");
             // TensorBoard leaves out empty buckets at both ends.
