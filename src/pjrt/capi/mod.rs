@@ -103,7 +103,7 @@ impl Backend for PluginClient {
     }
 
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
-        // XLA's compiler for the CPU folds some constants to another order.
+        // It folds some constants to another order, and leaves some products without what runs them.
         let options = match self.platform_name()?.as_str() {
             "cpu" => cpu::options(program, options)?,
             _ => Cow::Borrowed(options),
