@@ -52,20 +52,23 @@ def children(of):
 def test_ctrl_c_ends_a_run_and_its_process():
     """And other threads of Python go on meanwhile: the GIL is free."""
     program = f"""
-import signal, threading, time, bf16scope
+import os, signal, threading, time, bf16scope
+# Two threads write here, and `print` writes a line and its end one after the other.
+def say(line):
+    os.write(1, line + b"\\n")
 # Whatever whoever started the tests ignores; and it ends by itself.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.alarm(120)
 module = bf16scope.Module.read({ENDLESS.encode()!r})
 def tell():
     for _ in range(1000):
-        print("tick", flush=True)
+        say(b"tick")
         time.sleep(0.05)
 threading.Thread(target=tell, daemon=True).start()
 try:
     module.run([__import__("numpy").int32(0)])
 except KeyboardInterrupt:
-    print("interrupted", flush=True)
+    say(b"interrupted")
 time.sleep(60)
 """
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
